@@ -19,6 +19,7 @@ constants they have.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -29,8 +30,9 @@ from types import MappingProxyType
 
 import measured_times
 import numpy as np
-from measured_times import CHIPS, Measured
+from measured_times import CHIPS, SEED, Measured, training
 from scipy.optimize import least_squares
+from time_page import page
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo import estimate, load
@@ -38,8 +40,9 @@ from tilewright.hlo.program import Operation
 from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.timing.alone import mechanism
 from tilewright.hlo.timing.chip import chip_of
-from tilewright.hlo.timing.mechanisms.tiles import Tiles
-from tilewright.targets import Target, TimeConstants, target
+from tilewright.hlo.timing.mechanisms.tiles import MEGA, Tiles
+from tilewright.hlo.timing.row import types_of
+from tilewright.targets import Seen, Target, TimeConstants, target
 
 SECTIONS = {
     "stream": ("exponential", "transpose"),
@@ -60,8 +63,6 @@ BARS = {
     "gemm": 12.0,
     "batched_gemm": 12.0,
 }
-TRAINED = 0.6
-SEED = 0
 SOFT = 0.06
 """Misses above this share count by their size, not by their square."""
 
@@ -72,6 +73,9 @@ FIXED = {
     "prefetched_window_mb": _SEEN,
     "copy_window_mb": "not fitted: the size from which measured copies begin to overlap reading and writing",
     "prefetched_mb": "not fitted: the largest operand that modules compiled ahead of time bring in between calls",
+    "resident_mb": "not fitted: the largest argument that modules compiled ahead of time bring in between calls; on v4 "
+    "the common memory",
+    "hbm_mb_per_us": "carried over from [time.stream] stream_mb_per_us",
     "few_tiles": "not fitted: tiles below which the few-row way is taken, read off the measured rows",
     "fill_rows": "not fitted: chosen on the training rows, a share of a side",
     "side": _MATRIX,
@@ -82,7 +86,6 @@ FIXED = {
 """Constants that are no matter of fitting, and where they are from."""
 
 _OF_PRODUCT = "carried over from [time.product]: the measured batches are too shallow to show it"
-_BESIDE = "not fitted: the size from which the measured rows write beside multiplying"
 _NEAR = "not fitted: the training rows only say that it is at least this"
 _NOT_THERE = "0: this chip has none"
 
@@ -90,7 +93,7 @@ _NOT_THERE = "0: this chip has none"
 def fixed(section: str) -> dict[str, str]:
     """The constants of a section that are not fitted, and where they are from."""
     more = {
-        "batched_product": {"efficiency": _OF_PRODUCT, "fill_rows": _OF_PRODUCT, "one_window_mb": _BESIDE},
+        "batched_product": {"efficiency": _OF_PRODUCT, "fill_rows": _OF_PRODUCT},
         "reduce": {"near_mb_per_us": _NEAR},
     }
     return {**FIXED, **more.get(section, {})}
@@ -123,11 +126,6 @@ def rows_of(machine: Target, measurements: Sequence[Measured]) -> list[Row]:
         *operands, result = (Tiles.of(layout) for shape in shapes if (layout := context.layout(shape)))
         rows.append(Row(measurement, operation, operands, result))
     return rows
-
-
-def training(count: int, seed: int = SEED) -> np.ndarray:
-    """Which of ``count`` rows are fitted on."""
-    return np.random.default_rng(seed).random(count) < TRAINED
 
 
 def training_families(rows: Sequence[Row]) -> np.ndarray:
@@ -240,6 +238,51 @@ def baselines(rows: Sequence[Row], train: np.ndarray) -> tuple[float, float, flo
         return float("nan"), float("nan"), float("nan")
     constant, curve = (missed(rows, ~train, predicted) for predicted in curves(rows, train))
     return constant, curve, trees(rows, train)
+
+
+def seen_of(section: str, constants: TimeConstants, rows: Sequence[Row]) -> Seen:
+    """The types, bounds and sizes of measured rows: where their error may be claimed."""
+    sizes: dict[str, list[float]] = {"megabytes": []}
+    types, bounds = set[str](), set[str]()
+    for row in rows:
+        priced = mechanism({section: constants}, row.operation, row.operands, row.result)
+        assert priced is not None
+        types |= types_of(row.operation)
+        bounds.add(priced[1].bound)
+        sizes["megabytes"].append(sum(tiles.megabytes for tiles in (*row.operands, row.result)))
+        if "product" in section:
+            sizes.setdefault("flops", []).append(2 * row.measured.work)
+            sizes.setdefault("depth", []).append(row.measured.sizes[3])
+    return seen(types, bounds, sizes)
+
+
+def seen_in_passes(machine: Target) -> Seen | None:
+    """The same of the kernels in the measured passes of gpt2; the vector unit's work is counted, not measured."""
+    sizes: dict[str, list[float]] = {"megabytes": [], "flops": []}
+    types, bounds = set[str](), set[str]()
+    for point in measured_times.gpt2():
+        if point.chip != machine.name or not point.dump:
+            continue
+        program = load(point.dump)
+        operations = {op.line: op for _, op in program.operations()}
+        for row in estimate(program, machine).rows:
+            if row.unpriced or row.bound == "vector" or row.lane == "host":
+                continue
+            types |= types_of(operations[row.line]) if row.lane in ("matrix", "vector") else frozenset()
+            bounds.add(row.bound)
+            sizes["megabytes"].append((row.bytes / row.runs + row.resident) / MEGA)
+            sizes["flops"].append(row.flops / row.runs)
+    return seen(types, bounds, sizes) if bounds else None
+
+
+def seen(types: set[str], bounds: set[str], sizes: Mapping[str, Sequence[float]]) -> Seen:
+    """Sorted, and ranges to five digits, outwards."""
+    ranges = {}
+    for name, values in sizes.items():
+        low, high = (float(f"{end(values):.5g}") for end in (min, max))
+        low, high = (low if low <= min(values) else low * 0.9999), (high if high >= max(values) else high * 1.0001)
+        ranges[name] = (float(f"{low:.5g}"), float(f"{high:.5g}"))
+    return Seen(tuple(sorted(types)), tuple(sorted(bounds)), ranges)
 
 
 @dataclass(frozen=True)
@@ -390,6 +433,12 @@ def section_text(name: str, constants: TimeConstants, source: str, sources: Mapp
     if constants.error:
         lines.append(f"error = {constants.error}")
     lines.append(f'source = "{source}"')
+    if seen := constants.seen:
+        lines += ["", f"[time.{name}.seen]"]
+        lines += [
+            f"{key} = {json.dumps(list(words))}" for key, words in (("types", seen.types), ("bounds", seen.bounds))
+        ]
+        lines += [f"{key} = [{low:g}, {high:g}]" for key, (low, high) in seen.ranges.items()]
     known = [f'{key} = "{sources[key]}"' for key in constants.values if key in sources]
     return "\n".join([*lines, *(["", f"[time.{name}.sources]", *known] if known else [])]) + "\n"
 
@@ -422,21 +471,25 @@ def fit_chip(
         if section not in constants or not rows:
             continue
         start = constants[section]
-        if section == "batched_product" and anew:
-            product = {name: constants["product"][name] for name in ("efficiency", "fill_rows")}
-            start = TimeConstants(MappingProxyType({**start.values, **product}))
+        if "hbm_mb_per_us" in start.values and anew:
+            carried = {"hbm_mb_per_us": constants["stream"]["stream_mb_per_us"]}
+            if section == "batched_product":
+                carried |= {name: constants["product"][name] for name in ("efficiency", "fill_rows")}
+            start = TimeConstants(MappingProxyType({**start.values, **carried}))
         count = sum(map(len, rows.values()))
         if count < 3 * len(start.values):
             print(f"note: {count} rows for the {len(start.values)} constants of [time.{section}]: few")
         found, errors_seen = calibrate(machine, section, start, rows, anew)
         kinds += errors_seen
-        constants[section] = replace(found, fitted_on=f"{', '.join(rows)}: 60 % of {count} rows")
+        seen = seen_of(section, found, [row for name in rows for row in rows_of(machine, rows[name])])
+        constants[section] = replace(found, fitted_on=f"{', '.join(rows)}: 60 % of {count} rows", seen=seen)
         source = f"fitted by benchmarks/calibrate_time.py on {origin}, 60 % of {count} rows, seed {SEED}"
         sources = {**fixed(section), **{name: _NOT_THERE for name, value in found.values.items() if not value}}
         texts[section] = section_text(section, constants[section], source, sources)
     call_us, error = call_of(machine, constants)
     kernel = kernel_constants(constants, call_us, error)
     if ours:
+        kernel = replace(kernel, seen=seen_in_passes(with_time(machine, {**constants, "kernel": kernel})))
         source = (
             "carried over from the fitted sections of single operations, or published; call_us alone is from models"
         )
@@ -498,8 +551,6 @@ def run(arguments: argparse.Namespace) -> None:
             write(file_of(name), texts)
             print(f"wrote [time.*] of {file_of(name)}: {', '.join(texts)}")
     if arguments.docs:
-        from time_page import page
-
         arguments.docs.write_text(page(kinds))
         print(f"wrote {arguments.docs}")
 

@@ -18,15 +18,14 @@ import sys
 import tempfile
 import time
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
 
 from tilewright.isa import MatrixUnitConfig, conv2d, expected_counts, matmul
 from tilewright.isa.chip.state import Cache
-from tilewright.isa.kernels.memory_kernels import touch_lines
-from tilewright.isa.multiply.kept import forget
+from tilewright.isa.execute.operands import NOT_SEEN
+from tilewright.isa.kernels.memory_kernels import touch_columns
 
 N = 512
 SCALE_CONFIG = """[general]
@@ -79,22 +78,12 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"""
 LIMITS = """
 ## What limits it
 
-At 1024 x 1024 x 1024, one thread: 3.4 of 9.9 ms are products (a thousand million, 64 to an instruction where the
-processor multiplies bytes by fours; it needs 3.3 at the rate it has on long rows). 5.2 are one kernel that runs the
-program: 2,048 `mm`, each with a load, up to eight of them together while they read on in the same lines. What is left
-there is lines: 131,072 of A and B that come and 65,536 of C that go, each through the tables of two caches, two buses
-and device memory, at 20 ns a line (lines of 128 bytes, half as many, take 2 ms less). 0.5 are packing A and B, 0.2
-unpacking C, 0.6 all else. Products of ours gain nothing from the second thread where both are one core's.
+Of a product of 512 x 512 x 512 in int8 about half is one kernel that runs the program: 256 `mm`, each with a load,
+every thread's elements found, moved and taken through the tables of two caches, two buses and device memory. A quarter
+are products (64 to an instruction where the processor multiplies bytes by fours). The rest makes the machine (540 KB of
+registers, two caches, A and B packed into pages), unpacks C, and is Python around it.
 
-At 128 x 128 x 128 the kernel that runs the program takes 0.04 of 0.2 ms, the products 0.03. 0.03 put the machine to
-rest (540 KB of registers are cleared, A and B packed), 0.02 unpack C, 0.03 end the program and add up its accounts; the
-rest is Python around them. A machine that ran a product is kept for the next one of the same plan, as a chip that is
-reset: to make it and what the kernel is told of it takes 0.65 ms more, which a sweep over sizes or configurations pays
-at each. Pallas' interpreter compiles the program with its shapes at a first call, which takes far longer.
-
-*Again* is the same call without `rerun=True`, once the machine has run that plan twice. What a product costs is the
-same for all values, so both runs must have cost the same, and their account is kept; of the next product the values
-alone are made, in the machine's order and with its bits. Nearly all of the time is the multiplication then.
+Pallas' interpreter compiles the program with its shapes at a first call, which is not in these times.
 
 Float32 in the documented order has two elements per register pair and so four times as many instructions.
 
@@ -164,13 +153,7 @@ def products(rounds):
     assert found.counts.macs == counts.macs
     assert found.counts.l1_touches == counts.l1_touches
     assert np.allclose(matmul(c, d).value, c @ d, atol=1e-3)
-    candidates = [
-        lambda: matmul(a, b, rerun=True),
-        lambda: matmul(c, d, rerun=True),
-        lambda: c @ d,
-        lambda: matmul(a, b),
-        lambda: matmul(c, d),
-    ]
+    candidates = [lambda: matmul(a, b), lambda: matmul(c, d), lambda: c @ d]
     if interpreted[0] is not None:
         assert all(np.array_equal(np.asarray(each()), found.value) for each in interpreted)
         candidates += interpreted
@@ -179,63 +162,25 @@ def products(rounds):
         "int8, values and counts",
         "float32 in the documented order",
         "numpy float32 (values only)",
-        "int8 again: values made, counts kept",
-        "float32 again",
     )
     yield f"## {N} x {N} x {N}\n\n| | least ms | median ms | MAC/s (least) | bar | met |\n|---|--:|--:|--:|--:|---|"
-    bars = (1.5e10, 2e9)
-    for (name, seconds), bar in zip_longest(zip((*names, *PALLAS), times, strict=False), bars):
+    bars = (1.5e10, 2e9, *[None] * 4)
+    for name, seconds, bar in zip((*names, *PALLAS), times, bars, strict=False):
         least, rate = min(seconds), N**3 / min(seconds)
         met = "" if bar is None else "yes" if rate >= bar else "no"
         shown = f"{least * 1e3:.1f} | {statistics.median(seconds) * 1e3:.1f} | {rate:.2e}"
-        yield (
-            f"| {name} | {shown} | {bar or '':.7} | {met} |"
-            if bar is None
-            else f"| {name} | {shown} | {bar:.1e} | {met} |"
-        )
+        yield f"| {name} | {shown} | {'' if bar is None else f'{bar:.1e}'} | {met} |"
     yield f"\nint8 is {min(times[2]) / min(times[0]):.0%} of numpy's float32 product in MAC/s."
     if interpreted[0] is not None:
-        step, blocks, whole = (min(times[at]) / min(times[0]) for at in (5, 6, 7))
+        step, blocks, whole = (min(times[at]) / min(times[0]) for at in (3, 4, 5))
         yield f"Pallas's interpreter takes {step:.1f} times as long as int8 here when a step of its grid is one mm, and"
-        yield f"{blocks:.1f} times in blocks of 128 (bar: over 1); {whole:.1f} times when one step has all of k, which"
+        yield f"{blocks:.1f} times in blocks of 128; {whole:.1f} times when one step has all of k, which"
         yield "is XLA's own product of the whole and no instruction of any machine."
     rounds_ = counts.instructions
     yield (
         f"Counted: {rounds_} mm, each 256 loads of A, 256 columns of B and 256 line touches: "
         f"{min(times[0]) / (rounds_ * 256) * 1e9:.0f} ns for each such triple, everything else shared out."
     )
-
-
-def other_sizes(rounds):
-    """128^3 beside Pallas' interpreter, 1024^3 beside numpy: what the instructions cost, and what the bytes do."""
-    small, large, plain = factors(np.int8, 128), factors(np.int8, 1024), factors(np.float32, 1024)
-    interpreted = pallas(*small, 128, 8)
-    groups = (
-        [lambda: matmul(*small, rerun=True), lambda: matmul(*small), interpreted or (lambda: None)],
-        [lambda: matmul(*large, rerun=True), lambda: matmul(*large), lambda: np.matmul(*plain)],
-    )
-    rows = (128, "Pallas, interpreted, a step per mm", 1.0), (1024, "numpy, float32", 1.5)
-    yield "\n## Other sizes\n"
-    yield "Least milliseconds; *all*: every instruction is run, *again*: values made, counts kept.\n"
-    yield "| int8 | all | again | beside | theirs | times, all | times, again | bar | met by all | met again |"
-    yield "|---|--:|--:|---|--:|--:|--:|--:|---|---|"
-    for (size, beside, bar), group in zip(rows, groups, strict=True):
-        interleaved(group, 2)
-        run, again, theirs = (min(found) * 1e3 for found in interleaved(group, rounds))
-        if size > 128 or interpreted:
-            met = " | ".join("yes" if ours <= bar * theirs else "no" for ours in (run, again))
-            times = f"{theirs:.2f} | {run / theirs:.1f} | {again / theirs:.2f}"
-            yield f"| {size} x {size} x {size} | {run:.2f} | {again:.2f} | {beside} | {times} | {bar} | {met} |"
-    if interpreted:
-        firsts = [lambda: (forget(), matmul(*small)), lambda: pallas(*small, 128, 8)()]
-        ours, theirs = (min(found) * 1e3 for found in interleaved(firsts, 3))
-        yield f"\nThe first call of 128 x 128 x 128, no such plan known: {ours:.1f} ms; Pallas' interpreter, which"
-        yield f"traces and compiles then: {theirs:.0f} ms."
-    # One after the other: threads of numpy's product spin on for a while, and would count for ours.
-    alone = (interleaved([each], rounds, time.process_time)[0] for each in groups[1])
-    run, again, theirs = (min(found) * 1e3 for found in alone)
-    yield f"\nProcessor time of all threads at 1024 x 1024 x 1024, least: {run:.1f} ms, again {again:.1f}, numpy's"
-    yield f"float32 product {theirs:.1f}."
 
 
 def stream(transposed):
@@ -252,6 +197,14 @@ def stream(transposed):
     return np.concatenate(found)
 
 
+def touch_stream(lines, l1, l2):
+    """The kernel of an mm's columns, each of one element of a line."""
+    places, count = lines[:, None], len(lines)
+    pages, rules, kept = (np.zeros(1, bool), N * N, 0), (False, True), (np.zeros(0, np.uint8), np.zeros(0, np.int32))
+    out, totals, deep = np.empty((count, 3), np.int64), np.zeros(4, np.int64), np.empty(count, np.int64)
+    touch_columns((places, places), np.arange(count), pages, rules, kept, (l1, l2), out, totals, deep, NOT_SEEN)
+
+
 def caches(rounds):
     yield "\n## Line touches of this product's own stream\n"
     yield "L1 of 1024 lines before an L2 that holds all; medians.\n"
@@ -263,7 +216,7 @@ def caches(rounds):
             seconds = []
             for _ in range(rounds):
                 l1, l2 = Cache.of(N * 8, 1024, ways), Cache.of(N * 8, N * 8, 0)
-                [[taken]] = interleaved([partial(touch_lines, touched, True, l1.cells, l2.cells)], 1)
+                [[taken]] = interleaved([partial(touch_stream, touched, l1.cells, l2.cells)], 1)
                 seconds.append(taken)
             options = {"l1_ways": ways}
             a, b = np.ones((N, N), np.int8), np.ones((N, N), np.int8)
@@ -317,7 +270,7 @@ def others(asked):
     yield f"* conv2d of ResNet-50's conv2_x 3x3 layer, int8: {min(seconds):.3f} s, equal to numpy's (bar: 10 s)."
     if asked.scalesim:
         a, b = factors(np.int8)
-        [ours] = interleaved([lambda: matmul(a, b, rerun=True)], 5)
+        [ours] = interleaved([lambda: matmul(a, b)], 5)
         yield f"* {scalesim(asked.scalesim, min(ours))}"
 
 
@@ -329,7 +282,7 @@ def main() -> None:
     asked = parser.parse_args()
     head = "# How fast the matrix unit's machine runs\n\nBy `benchmarks/matrix_unit.py -o docs/matrix_unit_speed.md`"
     found = [f"{head} on {platform.machine()}, {os.cpu_count()} cores; {asked.rounds} interleaved rounds.\n"]
-    for part in (products(asked.rounds), other_sizes(asked.rounds), caches(asked.rounds), others(asked)):
+    for part in (products(asked.rounds), caches(asked.rounds), others(asked)):
         for line in part:
             found.append(line)
             print(line, flush=True)

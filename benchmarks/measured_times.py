@@ -8,8 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from tilewright.errors import UsageError
 
+TRAINED = 0.6
+"""The share of the measured rows that constants are fitted on; errors are judged on the others."""
+SEED = 0
 DATA = Path(__file__).resolve().parent / "data" / "tpu_measured"
 CHIPS = ("tpu-v4", "tpu-v6e")
 OPERATIONS = ("exponential", "transpose", "broadcast", "concatenate", "reduce", "reshape", "gemm", "batched_gemm")
@@ -36,6 +41,11 @@ class Measured:
         """Elements that go through, or multiplications of a product."""
         sizes = self.sizes
         return float(sizes[0]) * sizes[1] * sizes[2] * (sizes[3] if "gemm" in self.operation else 1)
+
+
+def training(count: int, seed: int = SEED) -> np.ndarray:
+    """Which of ``count`` rows are fitted on."""
+    return np.random.default_rng(seed).random(count) < TRAINED
 
 
 def measured(chip: str, operation: str) -> list[Measured]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import measured_times
 import numpy as np
-from measured_times import CHIPS, OPERATIONS, Gpt2, Measured
+from measured_times import CHIPS, OPERATIONS, Gpt2, Measured, training
 
 from tilewright.hlo import estimate, load
 from tilewright.targets import target, target_names
@@ -83,8 +83,17 @@ Every time that Tilewright prints is *modelled*: computed from layouts, bytes an
 the columns called *measured* hold times of real chips: one TPU v4 and one TPU v6e, measured by others
 ([where from](../benchmarks/data/tpu_measured/README.md)).
 
-* `.calibrated` of a row: what bounds it was fitted on this chip, for this kind of operation and type. `.error`: how far
-  off such operations were seen. Trust differences between two versions of one program before absolute times.
+* `.calibrated` of a row: operations of its kind, type, size and bound were measured on this chip. `.error`: how far off
+  they were seen; it is claimed for nothing else, and `.note` says of all others *not measured there*. Trust differences
+  between two versions of one program before absolute times.
+* No row is below its `.bytes` at HBM's published peak, nor below its `.flops` at the peak of their type, and no step
+  below the sum of either. A model that thinks otherwise is raised to the peak; then `.bound` names it and `.note` says
+  so. What runs beside other work (a transfer, streamed weights: the row `arguments`) passes its bytes in `.beside`.
+* One exception: arguments that an earlier step may have left near the core, `.resident` bytes. Single operations were
+  measured so, in loops over one array; a first call reads them as well. What is larger than that memory never counts.
+* More bytes, more flops or lower rates never make a step quicker, as long as the compiler goes the same way. Real chips
+  are quicker for more where it goes another: where a dim of 1 or an array of one tile grows, where the order of dims
+  in memory changes, for reshapes of more rows, where operands of a concatenation meet on a tile's edge.
 * `.priced` below 1: some operations have no time, their rows say why, and the total is a lower bound.
 
 ## Single operations
@@ -132,7 +141,8 @@ measured processor seconds of one thread. Bars: 2 s and 15 s, reading the text i
 ## Which constants are fitted, and on what
 
 Every constant stands in the chip's TOML file with its source: `./run tilewright targets tpu-v6e` prints them. *other*
-constants are published or counted, or were seen in modules that the compiler made ahead of time.
+constants are published or counted, or were seen in modules that the compiler made ahead of time. *seen*: megabytes of
+the operations whose errors are stated; `[time.MECHANISM.seen]` has their types, bounds, flops and depths as well.
 
 {constants}
 
@@ -176,9 +186,10 @@ they have. Take at least three rows for each constant, over the sizes you care f
 
 ## What is not calibrated
 
-* Types other than bf16 in single operations; gathers and scatters (an assumed time a row); the vector unit's work in
-  fusions, which is counted at the published clock; collectives (published link rates); SparseCore work (its bytes
-  through HBM). Their rows say `calibrated: false`.
+* Types other than bf16 in single operations, and sizes that nobody measured; batched products bound by the matrix
+  unit; gathers and scatters (an assumed time a row); the vector unit's work in fusions, which is counted at the
+  published clock; collectives (published link rates); SparseCore work (its bytes through HBM). Their rows say
+  `calibrated: false` and *not measured there*.
 * Sorts, FFTs, infeeds, most custom calls and work on the host have no time: their rows say why.
 * A loop of unknown length counts as one trip, and a note says so.
 * Everything was measured on one chip running one program at a time.
@@ -308,8 +319,6 @@ def modelled(chip: str, operation: str) -> list[tuple[Measured, float]]:
 
 def held_out(timed: Sequence[tuple[Measured, float]]) -> list[tuple[Measured, float]]:
     """Of all rows of an operation on a chip, those that no constant was fitted on."""
-    from calibrate_time import training
-
     return [row for row, taken in zip(timed, training(len(timed))) if not taken]
 
 
@@ -387,8 +396,9 @@ def _constants() -> str:
         for name, constants in machine.time.items():
             own = [key for key in constants.values if f"time.{name}.{key}" in machine.sources]
             free = len(constants.values) - len(own)
-            rows.append((chip, f"`time.{name}`", constants.fitted_on, free, len(own)))
-    return _table(("chip", "section", "fitted on", "fitted", "other"), rows, 3)
+            low, high = constants.seen.ranges["megabytes"] if constants.seen else (0, 0)
+            rows.append((chip, f"`time.{name}`", constants.fitted_on, free, len(own), f"{low:.2g} to {high:,.0f}"))
+    return _table(("chip", "section", "fitted on", "fitted", "other", "seen MB"), rows, 3)
 
 
 def _kernel() -> str:

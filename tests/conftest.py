@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import json
 import os
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,13 +21,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.browser import _pages, chromium, visit  # noqa: F401  fixtures
-from tilewright.compiling import own_process
 
 ROOT = Path(__file__).resolve().parent.parent
 VECTORS = ROOT / "tests" / "data"
 ORIGINALS = ROOT.parent / "shared" / "data"
-
-own_process()
 
 #: How many examples a property draws where its test does not say, and how many times as many a night gives to all.
 EXAMPLES, NIGHT = 25, 40
@@ -134,31 +129,6 @@ def pytest_collection() -> Iterator[None]:
 def pytest_collection_finish() -> None:
     """What the tests have imported stays, so the collector need not look at it again and again."""
     gc.freeze()
-    if "numba" in sys.modules:
-        _compile_each_kernel_once()
-
-
-def _compile_each_kernel_once() -> None:
-    """A worker that needs a kernel while another compiles it waits, and finds it in the cache."""
-    from numba.core.compiler_lock import global_compiler_lock
-    from numba.core.dispatcher import Dispatcher
-
-    compile_, held = Dispatcher.compile, set()
-
-    def alone(self: Any, signature: Any) -> Any:
-        name = f"{self.py_func.__module__}.{self.py_func.__qualname__}"
-        if not self.stats.cache_path or name in held:
-            return compile_(self, signature)
-        # numba's own lock first: of two threads none waits for a file while it keeps the other from compiling.
-        with global_compiler_lock, open(Path(self.stats.cache_path, f"{name}.lock"), "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            held.add(name)
-            try:
-                return compile_(self, signature)
-            finally:
-                held.remove(name)
-
-    Dispatcher.compile = alone
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

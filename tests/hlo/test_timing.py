@@ -168,6 +168,14 @@ def test_every_constant_says_where_it_is_from(chip):
     assert machine.time["kernel"]["units"] == machine.matrix.units
 
 
+@pytest.mark.parametrize(("chip", "section"), [("tpu-v6e", "batched_product"), ("tpu-v4", "broadcast")])
+def test_errors_are_claimed_for_what_the_measured_rows_are(chip, section):
+    machine = target(chip)
+    (operation,) = calibrate_time.SECTIONS[section]
+    rows = calibrate_time.rows_of(machine, measured_times.measured(chip, operation))
+    assert calibrate_time.seen_of(section, machine.time[section], rows) == machine.time[section].seen
+
+
 def test_the_page_lists_the_constants_as_they_are():
     assert time_page._constants() in PAGE
     assert time_page._kernel() in PAGE

@@ -180,7 +180,7 @@ def main(first: int, count: int) -> int:
             raise SystemExit(f"seed {seed}: {error}") from error
         records_at.clear()
         named.clear()
-    for transpose in (False, True):  # rounds that are run together
+    for transpose in (False, True):
         a = np.arange(500, dtype=np.int8).reshape(5, 100)
         found = matmul(a, a.T, MatrixUnitConfig(threads=16), transpose_b=transpose)
         assert np.array_equal(found.value, a.astype(np.int32) @ a.T.astype(np.int32))

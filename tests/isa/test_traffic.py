@@ -14,7 +14,6 @@ from tests.conftest import tries
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, assemble, claims, matmul
 from tilewright.isa.chip.state import Cache
 from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, MISS, PINNED, drop_lines, lru_list, lru_touch
-from tilewright.isa.kernels.memory_kernels import touch_lines
 from tilewright.isa.kernels.records import CACHE
 from tilewright.isa.study.claims import column_walk_misses
 
@@ -73,7 +72,7 @@ def test_a_cache_larger_than_memory_holds_all_of_it():
 
 def test_forgotten_lines_are_the_first_victims():
     cache = Cache.of(16, 4, 0).cells
-    touch_lines(np.array([0, 1, 1, 2, 3]), True, cache, cache)
+    assert [lru_touch(cache, line, True) for line in (0, 1, 2, 3)] == [1] * 4
     drop_lines(3, 4, cache)
     assert lru_touch(cache, 7, True) == 1
     assert [lru_touch(cache, line, True) for line in (0, 1, 2, 7, 3)] == [0, 0, 0, 0, 1]

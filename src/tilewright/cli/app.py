@@ -21,7 +21,6 @@ from tilewright.cli.streams import remark, tell_of_compiling
 from tilewright.cli.targets import targets
 from tilewright.cli.terminal import NO_ROOM, abandon_stdout, usable_streams
 from tilewright.cli.warm import warm
-from tilewright.compiling import own_process
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.extras import missing_extra
 from tilewright.version import __version__
@@ -129,7 +128,6 @@ def main() -> None:
     debug = len(arguments) < len(sys.argv) - 1
     try:
         usable_streams()
-        own_process()
         tell_of_compiling()
         with leaving_at_once():
             code = _parser()(args=arguments, standalone_mode=False)

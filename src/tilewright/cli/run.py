@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 
     from tilewright.machine import ProgramReport, RunReport
 
-# What a run needs behind its batches, in this order: lookups and updates share most of their kernels' parts. A kernel
-# that is missing here is compiled when it is needed.
-_NEEDED_LATER = {"embed": ["steps of Adagrad"], "isa": ["mm of floats"]}
-
 
 def run(
     model: Annotated[
@@ -47,12 +43,11 @@ def run(
     need("jax", "optax", "orbax", what="`run`")
     if not installed("perfetto"):
         remark("note: no trace.pftrace will be written; pip install 'tilewright[trace]' brings what writes it")
-    from tilewright.ahead import compiling_ahead
     from tilewright.machine import ProgramReport
     from tilewright.machine import run as run_model
 
     # A folder that cannot be written to is better known now than after the run.
-    with making_folder(out), compiling_ahead(_NEEDED_LATER), StageView() as view:
+    with making_folder(out), StageView() as view:
         report = run_model(
             *(model, target, chips, steps, batch),
             data=data,

@@ -159,4 +159,4 @@ def tell_of_compiling() -> None:
         if sys.stderr.isatty():
             remark("compiling kernels, once; later runs find them (`tilewright warm` compiles all beforehand)")
 
-    tell_first_compiled("the command line", say)
+    tell_first_compiled(say)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,29 +21,13 @@ def _multiply(dtype: str, depth: int = 4, rows: int = 4, **options: Any) -> None
     matmul(a, b, config=MatrixUnitConfig(threads=16, **options))
 
 
-def _twice() -> None:
-    """The second product is made by the machine of the first."""
-    for _ in range(2):
-        _multiply("int8", 5)
-
-
-def _masked() -> None:
-    """Columns of unequal length, which no matmul has: the kernel alone, without a row to work on."""
-    from tilewright.isa.kernels.value_kernels import accumulate_masked
-
-    a, b, mask = np.zeros((1, 1), np.float32), np.zeros((1, 1, 1), np.float32), np.zeros((1, 1, 1), bool)
-    ends = np.zeros(1, np.int64)
-    accumulate_masked(a, 0, a, b, ends, ends, (0, 1, 1, 1, 1, 1, 0), np.ones(1, bool), mask)
-
-
 def _profiled() -> None:
     program = "segment ur1, $S\nld r0, ur1:rf0:0x00\nmm8.ka1.kb1.t0.sa.sb r0, ur1:rf8:0x00, r256\nhalt"
     profile(program, {"S": np.zeros((4, 4), np.int8)}, MatrixUnitConfig(threads=4))
 
 
-def warm(report: Callable[[str, float], None] | None = None, only: Iterable[str] = ()) -> None:
+def warm(report: Callable[[str, float], None] | None = None) -> None:
     """Compile all kernels of this package, or load them from the cache; ``report`` is told each one's name and seconds.
-    ``only`` names the few that are wanted.
 
     >>> names = []
     >>> warm(lambda name, seconds: names.append(name))
@@ -53,16 +37,10 @@ def warm(report: Callable[[str, float], None] | None = None, only: Iterable[str]
     small = MatrixUnit(MatrixUnitConfig(threads=4))
     jobs: tuple[Job, ...] = (
         ("mm of integers", lambda: _multiply("int8", loads_through_l1=True)),
-        ("mm of integers, its rounds together", lambda: _multiply("int8", 40)),
-        ("mm of bytes without a sign, its rounds together", lambda: _multiply("uint8", 40)),
-        ("mm of words, its rounds together", lambda: _multiply("int32", 40)),
-        ("mm of integers, saturating", lambda: _multiply("int8", overflow="saturate")),
+        ("mm of many integers", lambda: _multiply("int8", 40)),
         ("mm of floats", lambda: _multiply("float32", 32, 32)),
-        ("mm of floats, in order", lambda: _multiply("float32", float_order="exact")),
-        ("mm of floats, ragged columns", _masked),
-        ("a machine put to rest", _twice),
         ("vectors", lambda: small.run("vf.add r0, r1, r2, 4\nvi.add r0, r1, r2, 4\nhalt")),
         ("pages moved out and in", lambda: small.run(_PAGES_THERE_AND_BACK, {"S": np.zeros(16, np.int32)})),
         ("a profile", _profiled),
     )
-    do_jobs(jobs, report, only)
+    do_jobs(jobs, report)

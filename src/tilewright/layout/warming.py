@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -45,10 +45,10 @@ def _shorts() -> None:
         address_of_primitive(JOIN, run)
 
 
-def warm(report: Callable[[str, float], None] | None = None, only: Iterable[str] = ()) -> None:
+def warm(report: Callable[[str, float], None] | None = None) -> None:
     """Compile all kernels of this package, or load them from the cache (see :mod:`tilewright.kernels`).
 
-    ``report`` is told each kernel's name and the seconds it took; ``only`` names the few that are wanted.
+    ``report`` is told each kernel's name and the seconds it took.
     """
     jobs: list[Job] = [
         ("offsets", lambda: tiled((8, 8), "u8").offsets(np.zeros((1 << 13, 2), np.int64))),
@@ -58,4 +58,4 @@ def warm(report: Callable[[str, float], None] | None = None, only: Iterable[str]
     for size in (1, 2, 4, 8):
         jobs.append((f"interleaving of {8 * size}-bit elements", partial(_elements, size)))
         jobs.append((f"rows of {8 * size}-bit elements", partial(_rows, size)))
-    do_jobs(jobs, report, only)
+    do_jobs(jobs, report)

@@ -296,7 +296,7 @@ def run_product(product: Product, config: MatrixUnitConfig) -> MatrixRun:
     sides = [side if side.ndim == 3 else side[None] for side in (product.a, product.b, product.value)]
     a, b, value = (np.ascontiguousarray(side[:_MOST_OF_A_BATCH]) for side in sides)
     batch, (m, k), n = len(sides[0]), a.shape[1:], b.shape[2]
-    runs = [matmul(left, right, config=config, rerun=True) for left, right in zip(a, b, strict=True)]
+    runs = [matmul(left, right, config=config) for left, right in zip(a, b, strict=True)]
     expected = expected_counts(m, n, k, config=config, element_bytes=a.itemsize)
     times = [run.counts for run in runs] + [runs[0].counts] * (batch - len(runs)) if runs else []
     cycles = sum(run.cycles for run in runs) * batch // max(1, len(runs))

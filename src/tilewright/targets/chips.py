@@ -156,6 +156,27 @@ class Links:
 
 
 @dataclass(frozen=True)
+class Seen:
+    """Where an error was seen, from ``[time.MECHANISM.seen]``: it is claimed for nothing else.
+
+    ================  =========================================================================================
+    ``types``         element types of the arrays
+    ``bounds``        what bounded the measured operations
+    ``ranges``        a size -> its least and its largest: ``megabytes`` of an operation, ``flops``, ``depth``
+    ================  =========================================================================================
+    """
+
+    types: tuple[str, ...]
+    bounds: tuple[str, ...]
+    ranges: Mapping[str, tuple[float, float]]
+
+    def covers(self, types: frozenset[str], bound: str, sizes: Mapping[str, float]) -> bool:
+        """Whether an operation of these types, bound and sizes is like those that were measured."""
+        inside = all(low <= sizes.get(name, low) <= high for name, (low, high) in self.ranges.items())
+        return inside and bound in self.bounds and types <= {*self.types}
+
+
+@dataclass(frozen=True)
 class TimeConstants:
     """What one mechanism of the time model needs to know of a chip, from the sections ``[time.MECHANISM]``.
 
@@ -163,16 +184,22 @@ class TimeConstants:
     ``values``        constant -> number, in microseconds, megabytes (1e6 bytes) and nanoseconds a tile
     ``fitted_on``     what the constants were fitted on, "" where they are published or carried over
     ``error``         mean absolute error seen on rows the fit did not see, as a share (0.05 = 5 %); 0 = not known
+    ``seen``          where that error was seen, None where nothing was measured
     ================  =========================================================================================
     """
 
     values: Mapping[str, float]
     fitted_on: str = ""
     error: float = 0.0
+    seen: Seen | None = None
 
     def __getitem__(self, constant: str) -> float:
         """The constant's number."""
         return self.values[constant]
+
+    def covers(self, types: frozenset[str], bound: str, sizes: Mapping[str, float]) -> bool:
+        """Whether operations of these types, bound and sizes were measured."""
+        return bool(self.fitted_on) and self.seen is not None and self.seen.covers(types, bound, sizes)
 
 
 @dataclass(frozen=True)
@@ -271,15 +298,32 @@ def _time(tables: Any, sources: dict[str, str]) -> Mapping[str, TimeConstants]:
     for name, table in table_of(tables, "time", "write [time.MECHANISM]").items():
         where = f"time.{name}"
         values = _sourced(table, where, sources)
-        fitted_on = values.pop("fitted_on", "")
+        fitted_on, seen = values.pop("fitted_on", ""), values.pop("seen", None)
         if not isinstance(fitted_on, str):
             raise UsageError(f"fitted_on = {fitted_on!r} is not a text", where=where)
         for key, value in values.items():
             if type(value) not in (int, float) or not 0 <= value < float("inf"):
                 raise UsageError(f"{key} = {value!r} is not a number of at least 0", where=where)
         error = float(values.pop("error", 0.0))
-        mechanisms[name] = TimeConstants(MappingProxyType({k: float(v) for k, v in values.items()}), fitted_on, error)
+        plain = MappingProxyType({k: float(v) for k, v in values.items()})
+        where_seen = _seen(seen, f"{where}.seen") if seen is not None else None
+        mechanisms[name] = TimeConstants(plain, fitted_on, error, where_seen)
     return MappingProxyType(mechanisms)
+
+
+def _seen(table: Any, where: str) -> Seen:
+    """``[time.MECHANISM.seen]``: lists of texts ``types`` and ``bounds``; every other key a pair, least and largest."""
+    ranges = dict(table_of(table, where))
+    words = [ranges.pop(key, None) for key in ("types", "bounds")]
+    if any(type(found) is not list or any(type(word) is not str for word in found) for found in words):
+        raise UsageError("types and bounds are not lists of texts", where=where, how='types = ["bf16"]')
+    for key, pair in ranges.items():
+        numbers = type(pair) is list and len(pair) == 2 and all(type(number) in (int, float) for number in pair)
+        if not numbers or not 0 <= pair[0] <= pair[1]:
+            raise UsageError(f"{key} = {pair!r} is no range", where=where, how=f"{key} = [0.5, 60.0]")
+    types, bounds = (tuple(found) for found in words if found is not None)
+    spans = {key: (float(low), float(high)) for key, (low, high) in ranges.items()}
+    return Seen(types, bounds, MappingProxyType(spans))
 
 
 def _types(table: Any, sources: dict[str, str]) -> tuple[tuple[str, str], ...]:

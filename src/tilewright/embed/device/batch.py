@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from tilewright.embed.device.index_kernels import collect, fill, sort_by_row
-from tilewright.embed.host.arrays import Ints, run_all
+from tilewright.embed.host.arrays import Ints
 from tilewright.embed.host.batch import HostBatch
 from tilewright.embed.model.formulas import pointers_per_segment
 from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.errors import CheckFailed, UsageError
-from tilewright.threads import thread_count
+from tilewright.kernels.threads import run_all, thread_count
 
 _WORD = 2**31
 

@@ -7,36 +7,105 @@ in one order, so results do not depend on the number of threads.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
+from numba.core import cgutils as numba_code
 
 from tilewright.kernels import cfunc, inner
-from tilewright.vectors import add_scaled, load_word, prefetch_line, store_scaled, sum_8, sum_16, sum_32
-from tilewright.xla_call import (
-    FRAME,
+from tilewright.kernels.vectors import (
+    ADDRESS,
+    F32,
+    I32,
+    I64,
+    at,
     carray,
+    intrinsic,
+    load,
+    prefetch_line,
+    spread,
+    to_floats,
+    to_ints,
+    types,
+)
+from tilewright.kernels.xla_call import (
+    FRAME,
     data,
     dim,
     floats,
-    handle,
     ints,
     is_question,
+    is_share,
     number,
     operand,
     operands,
-    published,
-    register,
+    own_address,
+    registered,
     result,
     results,
+    share,
+    shared,
     size,
-    to_floats,
-    to_ints,
 )
 
+cgutils: Any = numba_code  # its functions have no types
 _AHEAD, _ROWS_AHEAD = 16, 4
 """Entries, and rows of an update, that are fetched ahead."""
+
+
+def _scaled(add: bool) -> Any:
+    def scaled(typing: Any, target: Any, source: Any, factor: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            kind = ir.VectorType(F32, 8)
+            value = builder.fmul(spread(builder, args[2], 8), load(builder, args[1], 0, kind))
+            if add:
+                value = builder.fadd(load(builder, args[0], 0, kind), value)
+            builder.store(value, at(builder, args[0], 0, kind), align=1)
+            return context.get_dummy_value()
+
+        return types.none(ADDRESS, ADDRESS, types.float32), generate
+
+    return intrinsic(scaled)
+
+
+_add_scaled = _scaled(add=True)
+"""(target, source, factor): ``factor`` times the eight floats at ``source``, rounded, is added to those at ``target``.
+"""
+
+_store_scaled = _scaled(add=False)
+"""The same, put in their place."""
+
+
+def _summing(vectors: int) -> Any:
+    def summed(typing: Any, target: Any, table: Any, stride: Any, rows: Any, gains: Any, begin: Any, end: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            target, table, stride, rows, gains, begin, end = args
+            kind = ir.VectorType(F32, 8)
+            sums = [cgutils.alloca_once_value(builder, ir.Constant(kind, None)) for _ in range(vectors)]
+            for total in sums:  # the slot is made once a function, so it is cleared once a call
+                builder.store(ir.Constant(kind, None), total)
+            with cgutils.for_range_slice(builder, begin, end, ir.Constant(I64, 1), I64) as (k, _):
+                word = builder.mul(k, ir.Constant(I64, 4))
+                row = builder.sext(builder.load(at(builder, builder.add(rows, word), 0, I32)), I64)
+                gain = builder.load(at(builder, builder.add(gains, word), 0, F32))
+                source = builder.add(table, builder.mul(stride, row))
+                factors = spread(builder, gain, 8)
+                for v, total in enumerate(sums):
+                    product = builder.fmul(factors, load(builder, source, 32 * v, kind))
+                    builder.store(builder.fadd(builder.load(total), product), total)
+            for v, total in enumerate(sums):
+                builder.store(builder.load(total), at(builder, target, 32 * v, kind), align=1)
+            return context.get_dummy_value()
+
+        return types.none(*[ADDRESS] * 7), generate
+
+    return intrinsic(summed)
+
+
+_sum_8, _sum_16, _sum_32 = _summing(1), _summing(2), _summing(4)
+"""(target, table, stride, rows, gains, begin, end): so many floats at ``target`` become the sum over the entries
+``begin .. end`` of gain times the row, ``stride`` bytes each, that the int32 ``rows`` names; kept in registers."""
 
 
 @inner()
@@ -61,7 +130,7 @@ def _store(to: Any, source: Any, gain: Any, width: Any) -> None:
     """``to = gain * source``, eight floats at a time."""
     whole = width // 8 * 8
     for d in range(0, whole, 8):
-        store_scaled(to + 4 * d, source + 4 * d, gain)
+        _store_scaled(to + 4 * d, source + 4 * d, gain)
     for d in range(whole, width):
         _row(to, width)[d] = gain * _row(source, width)[d]
 
@@ -71,7 +140,7 @@ def _add(to: Any, source: Any, gain: Any, width: Any) -> None:
     """``to += gain * source``, eight floats at a time."""
     whole = width // 8 * 8
     for d in range(0, whole, 8):
-        add_scaled(to + 4 * d, source + 4 * d, gain)
+        _add_scaled(to + 4 * d, source + 4 * d, gain)
     for d in range(whole, width):
         _row(to, width)[d] += gain * _row(source, width)[d]
 
@@ -91,13 +160,13 @@ def _sum_rows(to: Any, table: Any, stride: Any, rows: Any, gains: Any, begin: An
     """``to[width]`` becomes the sum over the entries ``begin .. end`` of gain * row, as many columns at once as fit."""
     d = 0
     while d + 32 <= width:
-        sum_32(to + 4 * d, table + 4 * d, stride, rows, gains, begin, end)
+        _sum_32(to + 4 * d, table + 4 * d, stride, rows, gains, begin, end)
         d += 32
     if d + 16 <= width:
-        sum_16(to + 4 * d, table + 4 * d, stride, rows, gains, begin, end)
+        _sum_16(to + 4 * d, table + 4 * d, stride, rows, gains, begin, end)
         d += 16
     if d + 8 <= width:
-        sum_8(to + 4 * d, table + 4 * d, stride, rows, gains, begin, end)
+        _sum_8(to + 4 * d, table + 4 * d, stride, rows, gains, begin, end)
         d += 8
     for rest in range(d, width):
         total = np.float32(0)
@@ -142,26 +211,20 @@ def _lookup(frame: Any, part: Any, parts: Any) -> None:
 
 
 @cfunc(FRAME)
-def _lookup_worker(share: Any) -> Any:
-    _lookup(load_word(share, 0), load_word(share, 1), load_word(share, 2))
-    return 0
-
-
-_lookup_address = published("tilewright_lookup_worker", _lookup_worker)
-
-
-@cfunc(FRAME)
-def _lookup_handler(frame: Any) -> Any:
-    if is_question(frame):
+def _lookup_handler(call: Any) -> Any:
+    if is_share(call):
+        frame, part, parts = share(call)
+        _lookup(frame, part, parts)
         return 0
-    moved = 4 * size(operand(frame, 2)) * dim(operand(frame, 0), 1)
-    return handle(frame, _lookup_address(), _parts(frame, 1, moved))
+    if is_question(call):
+        return 0
+    moved = 4 * size(operand(call, 2)) * dim(operand(call, 0), 1)
+    return shared(call, own_address(), _parts(call, 1, moved))
 
 
-@cache
 def lookup_target() -> str:
     """The target's name; the first call makes it known to XLA."""
-    return register("tilewright_lookup", _lookup_handler)
+    return registered("tilewright_lookup", _lookup_handler)
 
 
 # Gradients of rows. Operands from ``at``: row ends i32[L, P], samples i32[L, E], gains f32[L, E], and per feature
@@ -238,30 +301,25 @@ def _sum(frame: Any, part: Any, parts: Any) -> None:
 
 
 @cfunc(FRAME)
-def _sum_worker(share: Any) -> Any:
-    _sum(load_word(share, 0), load_word(share, 1), load_word(share, 2))
-    return 0
-
-
-_sum_address = published("tilewright_sum_worker", _sum_worker)
-
-
-@cfunc(FRAME)
-def _sum_handler(frame: Any) -> Any:
-    if is_question(frame):
+def _sum_handler(call: Any) -> Any:
+    if is_share(call):
+        frame, part, parts = share(call)
+        _sum(frame, part, parts)
         return 0
-    return handle(frame, _sum_address(), _parts(frame, 1, 4 * size(operand(frame, 1)) * dim(result(frame, 0), 2)))
+    if is_question(call):
+        return 0
+    return shared(call, own_address(), _parts(call, 1, 4 * size(operand(call, 1)) * dim(result(call, 0), 2)))
 
 
-@cache
 def sum_target() -> str:
     """The target's name; the first call makes it known to XLA."""
-    return register("tilewright_sum", _sum_handler)
+    return registered("tilewright_sum", _sum_handler)
 
 
 # Update in place. Operands: table f32[S, R, W] and slots, hyper-parameters f32[h], rows i32[L, S, U], and either sums
 # f32[L, P, W] or what sums are made of. Results: table and slots, in their own memory. Numbers: arrays (table and
-# slots), columns (floats of a row without padding), shift (-1: sums are given), threads.
+# slots), columns (floats of a row without padding), optimizer, shift (-1: sums are given), threads. One kernel serves
+# all optimizers: which one a program means stands in its call, and not in the name of compiled code.
 
 SGD, ADAGRAD, ROWWISE_ADAGRAD, ADAM = range(4)
 
@@ -306,7 +364,16 @@ def _step_adam(row: Any, slots: Any, gradient: Any, rates: Any, columns: Any) ->
         row[d] -= rate * momentum / (divisor if divisor != 0 else one)
 
 
-_STEPS = (_step_sgd, _step_adagrad, _step_rowwise_adagrad, _step_adam)
+@inner()
+def _step(optimizer: Any, row: Any, slots: Any, gradient: Any, rates: Any, columns: Any) -> None:
+    if optimizer == SGD:
+        _step_sgd(row, slots, gradient, rates, columns)
+    elif optimizer == ADAGRAD:
+        _step_adagrad(row, slots, gradient, rates, columns)
+    elif optimizer == ROWWISE_ADAGRAD:
+        _step_rowwise_adagrad(row, slots, gradient, rates, columns)
+    elif optimizer == ADAM:
+        _step_adam(row, slots, gradient, rates, columns)
 
 
 @inner()
@@ -340,101 +407,82 @@ def _bound(rows: Any, ends: Any, first: Any, count: Any, height: Any, part: Any,
 _ROWS, _ENDS, _ENTRIES, _GAINS, _CURSOR = range(5)  # of a list: four addresses (of sums one), and where it is
 
 
-def _update(step: Any) -> Any:
-    @inner()
-    def update(frame: Any, part: Any, parts: Any) -> None:
-        """Rows are split over the threads. Every list is sorted by row, so the least row of all cursors is next."""
-        arrays, columns, shift = number(frame, 0), number(frame, 1), number(frame, 2)
-        table, rates, places = operand(frame, 0), floats(operand(frame, arrays)), operand(frame, arrays + 1)
-        shards, height, padded = dim(table, 0), dim(table, 1), dim(table, 2)
-        count, per_shard = dim(places, 0), dim(places, 2)
-        given, per_list = arrays + 2, shards * per_shard
-        described = _gradients(frame, given + 3, count) if shift >= 0 else np.empty((0, 3), np.int64)
-        lists = np.zeros((count, 5), np.int64)
+@inner()
+def _update(frame: Any, part: Any, parts: Any) -> None:
+    """Rows are split over the threads. Every list is sorted by row, so the least row of all cursors is next."""
+    arrays, columns, optimizer, shift = number(frame, 0), number(frame, 1), number(frame, 2), number(frame, 3)
+    table, rates, places = operand(frame, 0), floats(operand(frame, arrays)), operand(frame, arrays + 1)
+    shards, height, padded = dim(table, 0), dim(table, 1), dim(table, 2)
+    count, per_shard = dim(places, 0), dim(places, 2)
+    given, per_list = arrays + 2, shards * per_shard
+    described = _gradients(frame, given + 3, count) if shift >= 0 else np.empty((0, 3), np.int64)
+    lists = np.zeros((count, 5), np.int64)
+    for here in range(count):
+        lists[here, _ROWS] = data(places) + 4 * here * per_list
+        if shift < 0:
+            lists[here, _ENTRIES] = data(operand(frame, given)) + 4 * here * padded * per_list
+        else:
+            entries = dim(operand(frame, given + 1), 1)
+            lists[here, _ENDS] = data(operand(frame, given)) + 4 * here * per_list
+            lists[here, _ENTRIES] = data(operand(frame, given + 1)) + 4 * here * entries
+            lists[here, _GAINS] = data(operand(frame, given + 2)) + 4 * here * entries
+    kept = np.empty((arrays, 2), np.int64)  # address, floats of a row
+    for a in range(arrays):
+        kept[a, 0], kept[a, 1] = data(result(frame, a)), dim(operand(frame, a), 2)
+    sums, others, slots = np.empty(padded, np.float32), np.empty(padded, np.float32), np.empty(arrays, np.int64)
+    total, other, one = np.int64(sums.ctypes.data), np.int64(others.ctypes.data), np.float32(1)
+    for shard in range(shards):
+        first, behind = shard * per_shard, (shard + 1) * per_shard
+        low = _bound(lists[0, _ROWS], lists[0, _ENDS], first, per_shard, height, part, parts)
+        high = _bound(lists[0, _ROWS], lists[0, _ENDS], first, per_shard, height, part + 1, parts)
         for here in range(count):
-            lists[here, _ROWS] = data(places) + 4 * here * per_list
-            if shift < 0:
-                lists[here, _ENTRIES] = data(operand(frame, given)) + 4 * here * padded * per_list
-            else:
-                entries = dim(operand(frame, given + 1), 1)
-                lists[here, _ENDS] = data(operand(frame, given)) + 4 * here * per_list
-                lists[here, _ENTRIES] = data(operand(frame, given + 1)) + 4 * here * entries
-                lists[here, _GAINS] = data(operand(frame, given + 2)) + 4 * here * entries
-        kept = np.empty((arrays, 2), np.int64)  # address, floats of a row
-        for a in range(arrays):
-            kept[a, 0], kept[a, 1] = data(result(frame, a)), dim(operand(frame, a), 2)
-        sums, others, slots = np.empty(padded, np.float32), np.empty(padded, np.float32), np.empty(arrays, np.int64)
-        total, other, one = np.int64(sums.ctypes.data), np.int64(others.ctypes.data), np.float32(1)
-        for shard in range(shards):
-            first, behind = shard * per_shard, (shard + 1) * per_shard
-            low = _bound(lists[0, _ROWS], lists[0, _ENDS], first, per_shard, height, part, parts)
-            high = _bound(lists[0, _ROWS], lists[0, _ENDS], first, per_shard, height, part + 1, parts)
+            lists[here, _CURSOR] = _first_place(_numbers(lists[here, _ROWS]), first, behind, low)
+        while True:
+            row = np.int64(high)
             for here in range(count):
-                lists[here, _CURSOR] = _first_place(_numbers(lists[here, _ROWS]), first, behind, low)
-            while True:
-                row = np.int64(high)
-                for here in range(count):
-                    if lists[here, _CURSOR] < behind:
-                        row = min(row, np.int64(_numbers(lists[here, _ROWS])[lists[here, _CURSOR]]))
-                if row >= high:
-                    break
-                fresh = True
-                for here in range(count):
-                    place, rows = lists[here, _CURSOR], _numbers(lists[here, _ROWS])
-                    if place == behind or rows[place] != row:
-                        continue
-                    lists[here, _CURSOR] = place + 1
-                    if place + _ROWS_AHEAD < behind and rows[place + _ROWS_AHEAD] < height:
-                        for a in range(arrays):
-                            coming = shard * height + rows[place + _ROWS_AHEAD]
-                            _fetch(kept[a, 0] + 4 * kept[a, 1] * coming, kept[a, 1])
-                    to = total if fresh else other
-                    if shift < 0:
-                        _store(to, lists[here, _ENTRIES] + 4 * padded * place, one, padded)
-                    else:
-                        ends = _numbers(lists[here, _ENDS])
-                        before = 0 if place == 0 else np.int64(ends[place - 1])
-                        span = before, np.int64(ends[place]), np.int64(ends[per_list - 1])
-                        addresses = lists[here, _ENTRIES], lists[here, _GAINS]
-                        _sum_entries(to, padded, described, shift, here, span, addresses)
-                    if not fresh:
-                        _add(total, other, one, padded)
-                    fresh = False
-                for a in range(arrays):
-                    slots[a] = kept[a, 0] + 4 * kept[a, 1] * (shard * height + row)
-                step(_row(slots[0], padded), slots[1:], sums, rates, columns)
-
-    return update
+                if lists[here, _CURSOR] < behind:
+                    row = min(row, np.int64(_numbers(lists[here, _ROWS])[lists[here, _CURSOR]]))
+            if row >= high:
+                break
+            fresh = True
+            for here in range(count):
+                place, rows = lists[here, _CURSOR], _numbers(lists[here, _ROWS])
+                if place == behind or rows[place] != row:
+                    continue
+                lists[here, _CURSOR] = place + 1
+                if place + _ROWS_AHEAD < behind and rows[place + _ROWS_AHEAD] < height:
+                    for a in range(arrays):
+                        coming = shard * height + rows[place + _ROWS_AHEAD]
+                        _fetch(kept[a, 0] + 4 * kept[a, 1] * coming, kept[a, 1])
+                to = total if fresh else other
+                if shift < 0:
+                    _store(to, lists[here, _ENTRIES] + 4 * padded * place, one, padded)
+                else:
+                    ends = _numbers(lists[here, _ENDS])
+                    before = 0 if place == 0 else np.int64(ends[place - 1])
+                    span = before, np.int64(ends[place]), np.int64(ends[per_list - 1])
+                    addresses = lists[here, _ENTRIES], lists[here, _GAINS]
+                    _sum_entries(to, padded, described, shift, here, span, addresses)
+                if not fresh:
+                    _add(total, other, one, padded)
+                fresh = False
+            for a in range(arrays):
+                slots[a] = kept[a, 0] + 4 * kept[a, 1] * (shard * height + row)
+            _step(optimizer, _row(slots[0], padded), slots[1:], sums, rates, columns)
 
 
-@cache
-def update_handler(kind: int) -> Any:
-    """The kernel of the optimizer ``kind``."""
-    update = _update(_STEPS[kind])
-
-    @cfunc(FRAME)
-    def worker(share: Any) -> Any:
-        update(load_word(share, 0), load_word(share, 1), load_word(share, 2))
+@cfunc(FRAME)
+def _update_handler(call: Any) -> Any:
+    if is_share(call):
+        frame, part, parts = share(call)
+        _update(frame, part, parts)
         return 0
-
-    address = published(f"{_update_name(kind)}_worker", worker)
-
-    @cfunc(FRAME)
-    def handler(frame: Any) -> Any:
-        if is_question(frame):
-            return 0
-        arrays = number(frame, 0)
-        moved = 4 * size(operand(frame, arrays + 1)) * dim(operand(frame, 0), 2)
-        return handle(frame, address(), _parts(frame, 3, moved))
-
-    return handler
+    if is_question(call):
+        return 0
+    moved = 4 * size(operand(call, number(call, 0) + 1)) * dim(operand(call, 0), 2)
+    return shared(call, own_address(), _parts(call, 4, moved))
 
 
-def _update_name(kind: int) -> str:
-    return f"tilewright_update_{kind}"
-
-
-@cache
-def update_target(kind: int) -> str:
-    """The target's name for the optimizer ``kind``; the first call makes it known to XLA."""
-    return register(_update_name(kind), update_handler(kind))
+def update_target() -> str:
+    """The target's name; the first call makes it known to XLA."""
+    return registered("tilewright_update", _update_handler)

@@ -32,7 +32,7 @@ from tilewright.embed.model.optimizers import (
 )
 from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.errors import CheckFailed, UsageError
-from tilewright.threads import thread_count
+from tilewright.kernels.threads import thread_count
 
 # NaN checks of the device side: what goes into a lookup or an update, and what comes out.
 
@@ -433,9 +433,8 @@ def _trained(static: _Static, kept: Arrays, rates: Any, index: StackIndex, gradi
         else:
             shift, lists = -1, _row_gradients(static, index, gradients)
         shapes, in_place = [array.shape for array in kept], {i: i for i in range(len(kept))}
-        numbers = {"arrays": len(kept), "columns": columns, "shift": shift}
-        target = update_target(_KINDS[type(stack.optimizer)])
-        return tuple(_call(target, shapes, (*kept, jnp.stack(rates), *lists), in_place, **numbers))
+        numbers = {"arrays": len(kept), "columns": columns, "optimizer": _KINDS[type(stack.optimizer)], "shift": shift}
+        return tuple(_call(update_target(), shapes, (*kept, jnp.stack(rates), *lists), in_place, **numbers))
 
     def elsewhere(*operands: jax.Array) -> Arrays:
         kept, rates, index, gradients = jax.tree.unflatten(structure, operands)

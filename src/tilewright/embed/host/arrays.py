@@ -1,14 +1,11 @@
-"""What the host side works in: array types, and kernel threads."""
+"""What the host side works in: array types."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-
-from tilewright.threads import pool
 
 Ints: TypeAlias = NDArray[np.int32]
 Longs: TypeAlias = NDArray[np.int64]
@@ -21,13 +18,3 @@ Entries: TypeAlias = tuple[Ints, Ints, Floats]
 """Embedding ids (local rows), sample ids, gains."""
 Index: TypeAlias = int | np.int64
 """A number inside a kernel."""
-
-T = TypeVar("T")
-
-
-def run_all(jobs: Iterable[Callable[[], T]], threads: int) -> list[T]:
-    """The results of all jobs, in their order; one job, or one thread, runs where it is called."""
-    jobs = list(jobs)
-    if threads == 1 or len(jobs) <= 1:
-        return [job() for job in jobs]
-    return list(pool("embed", threads).map(lambda job: job(), jobs))

@@ -9,13 +9,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tilewright.embed.host.arrays import Entries, Floats, Ints, Longs, run_all
+from tilewright.embed.host.arrays import Entries, Floats, Ints, Longs
+from tilewright.embed.host.memory import Block, lease, physical_bytes, recycled
 from tilewright.embed.host.tally import Tally
 from tilewright.embed.model.formulas import pointers_per_device, pointers_per_segment, round8, slots_per_device
 from tilewright.embed.model.stacking import Stacking
 from tilewright.errors import CheckFailed, UsageError
-from tilewright.memory import Block, lease, physical_bytes, recycled
-from tilewright.threads import thread_count
+from tilewright.kernels.threads import run_all, thread_count
 
 GUARD = 64
 """Slots of canaries before, between and behind the stacks' buffers, where they are asked for."""

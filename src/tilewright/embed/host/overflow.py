@@ -8,7 +8,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from tilewright.embed.host.arrays import Entries, Ints, Longs, Mask, run_all
+from tilewright.embed.host.arrays import Entries, Ints, Longs, Mask
 from tilewright.embed.host.batch import minibatch_starts
 from tilewright.embed.host.buffers import Arrays, Buffers
 from tilewright.embed.host.tally import Tally
@@ -16,7 +16,7 @@ from tilewright.embed.model.formulas import BUCKETS
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits
 from tilewright.errors import LimitError, UsageError
-from tilewright.threads import thread_count
+from tilewright.kernels.threads import run_all, thread_count
 
 NO_LIMIT = 2**62
 

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.embed.host.arrays import Entries, Floats, Ids, Ints, Longs, run_all
+from tilewright.embed.host.arrays import Entries, Floats, Ids, Ints, Longs
 from tilewright.embed.host.inputs import BAD_IDS, Ragged, Slices, check_choice, ragged_inputs, source_slices
+from tilewright.embed.host.memory import scratch
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement
 from tilewright.embed.model.tables import COMBINERS, Feature
 from tilewright.errors import UsageError
-from tilewright.memory import scratch
-from tilewright.threads import thread_count
+from tilewright.kernels.threads import run_all, thread_count
 
 _NO_OFFSETS = np.empty(0, np.int64)
 _NO_WEIGHTS = np.empty(0, np.float32)

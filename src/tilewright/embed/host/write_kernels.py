@@ -14,7 +14,7 @@ from tilewright.embed.host.arrays import Entries, Index, Ints, Keys, Longs, Mask
 from tilewright.embed.host.hash_kernels import bucket_of
 from tilewright.embed.model.formulas import BUCKETS
 from tilewright.kernels import inner, njit
-from tilewright.vectors import copy_vector
+from tilewright.kernels.vectors import copy_vector
 
 PAD = 2**31 - 1
 """Both ids of an unused slot; its gain is NaN."""
@@ -54,9 +54,9 @@ def _copy_vectors(target: Addresses, source: Addresses, at: Index, begin: Index,
     """``n`` entries, rounded up to whole vectors."""
     to, of = 4 * at, 4 * begin
     for j in range(0, 4 * n, _BYTES):
-        copy_vector(target[0] + to + j, source[0] + of + j, 32, False)
-        copy_vector(target[1] + to + j, source[1] + of + j, 32, False)
-        copy_vector(target[2] + to + j, source[2] + of + j, 32, False)
+        copy_vector(target[0] + to + j, source[0] + of + j, 32)
+        copy_vector(target[1] + to + j, source[1] + of + j, 32)
+        copy_vector(target[2] + to + j, source[2] + of + j, 32)
 
 
 @njit(cache=True, nogil=True)

@@ -25,8 +25,8 @@ from tilewright.embed.model.formulas import (
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement, stack
 from tilewright.embed.model.tables import Limits
 from tilewright.embed.planning.types import AS_IT_IS, Feeding, HotId, Remedy, Savings, Skew
+from tilewright.kernels.threads import thread_count
 from tilewright.targets import Target, target
-from tilewright.threads import thread_count
 
 # What logged batches ask of the partitions, gathered in one pass and in bounded memory.
 

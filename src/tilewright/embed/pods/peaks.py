@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.embed.host.arrays import Longs, run_all
+from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.inputs import BAD_IDS, Ragged, check_choice, ragged_inputs, source_slices
+from tilewright.embed.host.memory import scratch
 from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.embed.model.tables import Limits
 from tilewright.embed.planning.confidence import HELD_OUT
 from tilewright.errors import UsageError
-from tilewright.memory import scratch
-from tilewright.threads import thread_count
+from tilewright.kernels.threads import run_all, thread_count
 
 KEPT = 1024
 """Held-out batches whose peaks are kept, those with the smallest hashes of their number."""

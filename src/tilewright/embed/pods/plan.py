@@ -32,8 +32,8 @@ from tilewright.embed.pods.traffic import Traffic, traffic_of
 from tilewright.embed.pods.uniform import uniform_limits
 from tilewright.errors import UsageError
 from tilewright.files import write_whole
+from tilewright.kernels.threads import thread_count
 from tilewright.targets import Target, target
-from tilewright.threads import thread_count
 
 
 @dataclass(frozen=True)

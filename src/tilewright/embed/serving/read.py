@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.embed.host.arrays import Floats, Longs, run_all
+from tilewright.embed.host.arrays import Floats, Longs
 from tilewright.embed.host.inputs import BAD_IDS, Ragged, check_choice, normalise, offsets_of
+from tilewright.embed.host.memory import recycled
 from tilewright.embed.model.tables import COMBINERS
 from tilewright.embed.serving.codes import Bytes
 from tilewright.embed.serving.format import Header, StoredRows, check_sums, mapped_rows, read_header
 from tilewright.embed.serving.sum_kernels import DESCRIBED, IDS_IN_ALL, KINDS, OUT, STRIDE, serve
 from tilewright.errors import UsageError
-from tilewright.memory import recycled
-from tilewright.threads import thread_count
+from tilewright.kernels.threads import run_all, thread_count
 
 _IDS = (np.dtype(np.int32), np.dtype(np.int64))
 _FEW = 1 << 14

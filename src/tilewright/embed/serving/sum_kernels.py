@@ -8,19 +8,28 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
-from numba import types as numba_types
 from numba.core import cgutils as numba_code
 
 from tilewright.embed.host.arrays import Floats, Longs
 from tilewright.kernels import inner, njit
-from tilewright.vectors import intrinsic, prefetch_line
+from tilewright.kernels.vectors import (
+    F32,
+    I32,
+    I64,
+    carray,
+    intrinsic,
+    load,
+    prefetch_line,
+    spread,
+    to_floats,
+    to_ints,
+    to_longs,
+    types,
+)
 
-types: Any = numba_types  # called as signatures, which its annotations do not know
 cgutils: Any = numba_code
-carray: Any = numba.carray  # type: ignore[attr-defined]
 
 KINDS = {("signed", 8): 0, ("levels", 8): 1, ("signed", 4): 2, ("levels", 4): 3, ("bf16", 16): 4}
 """What the codes of a row are; a signed code is multiplied by a scale, a level has the lowest number added as well."""
@@ -33,40 +42,29 @@ _TABLE, STRIDE, _VOCAB, _WIDTH, _KIND, _COMBINER, _HEAD = range(8, DESCRIBED)
 _CHUNK, _AHEAD = 1024, 12
 """Rows whose addresses are made at a time, and rows that are fetched ahead."""
 
-_I8, _I16, _I32, _I64, _F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
-
-
-def _load(builder: Any, address: Any, offset: int, kind: Any) -> Any:
-    moved = builder.add(address, ir.Constant(_I64, offset)) if offset else address
-    return builder.load(builder.inttoptr(moved, ir.PointerType(kind)), align=1)
-
-
-def _spread(builder: Any, value: Any, lanes: int) -> Any:
-    undefined = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
-    first = builder.insert_element(undefined, value, ir.Constant(_I32, 0))
-    return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(_I32, lanes), [0] * lanes))
+_I8, _I16 = ir.IntType(8), ir.IntType(16)
 
 
 def _numbers(builder: Any, address: Any, kind: int, lanes: int, number: int) -> Any:
     """``lanes`` codes as floats: the ``number``-th so many from ``address`` on."""
-    floats = ir.VectorType(_F32, lanes)
+    floats = ir.VectorType(F32, lanes)
     if kind == 4:
-        raw = _load(builder, address, 2 * lanes * number, ir.VectorType(_I16, lanes))
-        wide = builder.zext(raw, ir.VectorType(_I32, lanes))
+        raw = load(builder, address, 2 * lanes * number, ir.VectorType(_I16, lanes))
+        wide = builder.zext(raw, ir.VectorType(I32, lanes))
         return builder.bitcast(builder.shl(wide, ir.Constant(wide.type, [16] * lanes)), floats)
     if kind < 2:
-        raw = _load(builder, address, lanes * number, ir.VectorType(_I8, lanes))
+        raw = load(builder, address, lanes * number, ir.VectorType(_I8, lanes))
     else:
-        pairs = _load(builder, address, lanes // 2 * number, ir.VectorType(_I8, lanes // 2))
+        pairs = load(builder, address, lanes // 2 * number, ir.VectorType(_I8, lanes // 2))
         low = builder.and_(pairs, ir.Constant(pairs.type, [15] * (lanes // 2)))
         high = builder.lshr(pairs, ir.Constant(pairs.type, [4] * (lanes // 2)))
         mask = [x for i in range(lanes // 2) for x in (i, lanes // 2 + i)]
-        raw = builder.shuffle_vector(low, high, ir.Constant(ir.VectorType(_I32, lanes), mask))
+        raw = builder.shuffle_vector(low, high, ir.Constant(ir.VectorType(I32, lanes), mask))
         if kind == 2:
             eight = ir.Constant(raw.type, [8] * lanes)
             raw = builder.sub(builder.xor(raw, eight), eight)
     extend = builder.sext if kind in (0, 2) else builder.zext
-    return builder.sitofp(extend(raw, ir.VectorType(_I32, lanes)), floats)
+    return builder.sitofp(extend(raw, ir.VectorType(I32, lanes)), floats)
 
 
 def _summing(kind: int, lanes: int, vectors: int) -> Any:
@@ -84,18 +82,18 @@ def _summing(kind: int, lanes: int, vectors: int) -> Any:
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             target, rows, begin, end, shift, head, numbers, gains, step = args
-            floats = ir.VectorType(_F32, lanes)
+            floats = ir.VectorType(F32, lanes)
             sums = [cgutils.alloca_once_value(builder, ir.Constant(floats, None)) for _ in range(vectors)]
             for total in sums:  # the slot is made once a function, so it is cleared once a call
                 builder.store(ir.Constant(floats, None), total)
-            low = _spread(builder, _load(builder, numbers, 4, _F32), lanes)
-            in_row = builder.icmp_signed("!=", head, ir.Constant(_I64, 0))
-            with cgutils.for_range_slice(builder, begin, end, ir.Constant(_I64, 1), _I64) as (k, _):
-                row = _load(builder, builder.add(rows, builder.mul(k, ir.Constant(_I64, 8))), 0, _I64)
-                gain = _load(builder, builder.add(gains, builder.mul(k, step)), 0, _F32)
-                scale = _load(builder, builder.select(in_row, row, numbers), 0, _F32)
-                factor = _spread(builder, gain if kind in (1, 3, 4) else builder.fmul(gain, scale), lanes)
-                steps = _spread(builder, scale, lanes)
+            low = spread(builder, load(builder, numbers, 4, F32), lanes)
+            in_row = builder.icmp_signed("!=", head, ir.Constant(I64, 0))
+            with cgutils.for_range_slice(builder, begin, end, ir.Constant(I64, 1), I64) as (k, _):
+                row = load(builder, builder.add(rows, builder.mul(k, ir.Constant(I64, 8))), 0, I64)
+                gain = load(builder, builder.add(gains, builder.mul(k, step)), 0, F32)
+                scale = load(builder, builder.select(in_row, row, numbers), 0, F32)
+                factor = spread(builder, gain if kind in (1, 3, 4) else builder.fmul(gain, scale), lanes)
+                steps = spread(builder, scale, lanes)
                 codes = builder.add(row, shift)
                 for v, total in enumerate(sums):
                     value = _numbers(builder, codes, kind, lanes, v)
@@ -104,7 +102,7 @@ def _summing(kind: int, lanes: int, vectors: int) -> Any:
                     product = builder.fmul(value, factor, flags=("contract",))
                     builder.store(builder.fadd(builder.load(total), product, flags=("contract",)), total)
             for v, total in enumerate(sums):
-                at = builder.add(target, ir.Constant(_I64, 4 * lanes * v))
+                at = builder.add(target, ir.Constant(I64, 4 * lanes * v))
                 builder.store(builder.load(total), builder.inttoptr(at, ir.PointerType(floats)), align=1)
             return context.get_dummy_value()
 
@@ -113,35 +111,23 @@ def _summing(kind: int, lanes: int, vectors: int) -> Any:
     return intrinsic(summed)
 
 
-def _pointer(kind: Any) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
-    def cast(typing: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return builder.inttoptr(args[0], context.get_value_type(types.CPointer(kind)))
-
-        return types.CPointer(kind)(types.int64), generate
-
-    return cast
-
-
-_to_floats, _to_ints, _to_longs = _pointer(types.float32), _pointer(types.int32), _pointer(types.int64)
 _ALL = 1 << 40
 
 
 @inner()
 def _floats(address: Any) -> Any:
-    return carray(_to_floats(address), (_ALL,))
+    return carray(to_floats(address), (_ALL,))
 
 
 @inner()
 def _longs(address: Any) -> Any:
-    return carray(_to_longs(address), (_ALL,))
+    return carray(to_longs(address), (_ALL,))
 
 
 def _row_sum(kind: int, bits: int) -> Any:
     sum_64, sum_16, sum_8 = _summing(kind, 16, 4), _summing(kind, 16, 1), _summing(kind, 8, 1)
 
-    @inner()
+    @inner(variant=str(kind))
     def row_sum(to: Any, width: Any, rest: Any, rows: Any, span: Any, head: Any, numbers: Any, gains: Any) -> None:
         """``to[width]`` becomes the sum of the rows ``span``; the last few columns come through ``rest``."""
         begin, end = span
@@ -193,13 +179,13 @@ def _addresses(feature: Any, begin: Any, end: Any, rows: Any) -> Any:
     """Where the rows of the ids ``begin .. end`` are; False: some id is not in the table."""
     sign, vocab, table, stride = np.int64(0), feature[_VOCAB], feature[_TABLE], feature[STRIDE]
     if feature[_WIDE] == 8:
-        ids = carray(_to_longs(feature[_IDS]), (_ALL,))
+        ids = carray(to_longs(feature[_IDS]), (_ALL,))
         for k in range(begin, end):
             value = ids[k]
             sign |= value | (vocab - 1 - value)
             rows[k - begin] = table + stride * value
     else:
-        narrow = carray(_to_ints(feature[_IDS]), (_ALL,))
+        narrow = carray(to_ints(feature[_IDS]), (_ALL,))
         for k in range(begin, end):
             value = np.int64(narrow[k])
             sign |= value | (vocab - 1 - value)

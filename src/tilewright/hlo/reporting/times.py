@@ -10,10 +10,10 @@ from tilewright.errors import UnsupportedError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.reporting.types import MovementRow, TimeSummary
-from tilewright.hlo.timing.chip import chip_of
+from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.estimate import estimate_placed
 from tilewright.hlo.timing.mechanisms.tiles import MEGA
-from tilewright.targets import Target, TimeConstants
+from tilewright.targets import Target
 
 Times = dict[tuple[int, str], tuple[float, str]]
 """(line of the text, name) of an operation -> the microseconds of all its runs, and what bounds it."""
@@ -94,10 +94,10 @@ def written_between(
 
     The step's model lets every broadcast, slice and reshape flow into kernels; the report knows which stand alone.
     """
-    kernel = chip_of(chip).kernel
+    priced = chip_of(chip)
     alone = {n for n, row in enumerate(rows) if row.moved_bytes and row.modelled_us is None and _flows(row)}
     timed = [
-        replace(row, modelled_us=_alone(row, kernel), bound="hbm") if n in alone else row for n, row in enumerate(rows)
+        replace(row, modelled_us=_alone(row, priced), bound="hbm") if n in alone else row for n, row in enumerate(rows)
     ]
     more = sum(timed[n].modelled_us or 0.0 for n in alone)
     return tuple(timed), replace(time, step_us=time.step_us + more)
@@ -108,6 +108,7 @@ def _flows(row: MovementRow) -> bool:
     return plain_opcode(row.op) not in ("transpose", "gather", "scatter", "dynamic-update-slice")
 
 
-def _alone(row: MovementRow, kernel: TimeConstants) -> float:
+def _alone(row: MovementRow, chip: Chip) -> float:
     """Microseconds of all runs of a kernel that only moves this row's bytes."""
-    return row.runs * (kernel["near_launch_us"] + row.moved_bytes / MEGA / kernel["mb_per_us"])
+    moves = chip.stream_us(row.moved_bytes / MEGA, chip.kernel["mb_per_us"])
+    return row.runs * (chip.kernel["near_launch_us"] + moves)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import prod
+from math import fsum, prod
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
@@ -18,15 +18,14 @@ from tilewright.hlo.timing.mechanisms import reductions as reductions
 from tilewright.hlo.timing.mechanisms import reshapes as reshapes
 from tilewright.hlo.timing.mechanisms import streams as streams
 from tilewright.hlo.timing.mechanisms.price import Price
-from tilewright.hlo.timing.mechanisms.tiles import MEGA, Tiles
-from tilewright.hlo.timing.mechanisms.work import ELEMENTWISE, product_sizes
+from tilewright.hlo.timing.mechanisms.tiles import Tiles
+from tilewright.hlo.timing.mechanisms.work import ELEMENTWISE, matrix_type, product_sizes
+from tilewright.hlo.timing.row import Run, timed
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.targets import TimeConstants
 
 _NONE = frozenset({"parameter", "constant", "return", "tuple", "get-tuple-element", "iota"})
 _PRODUCTS = frozenset({"dot-general", "dot"})
-_MEASURED_TYPE = "bf16"
-"""The element type of all measured single operations."""
 _MEASURED = _PRODUCTS | {"exponential", "transpose", "broadcast", "concatenate", "reduce", "reshape"}
 
 
@@ -47,20 +46,16 @@ def price_alone(chip: Chip, program: Program, context: Context) -> TimeRow | Non
         return None
     kind, price = priced
     sizes = product_sizes(op, operands, result) if kind in ("product", "batched_product") else None
-    flops = 2 * prod(sizes) if sizes else 0
-    constants = chip[kind]
-    as_measured = all(layout.dtype == _MEASURED_TYPE for layout in layouts if layout.shape)
-    as_measured = as_measured and plain_opcode(op.opcode) in _MEASURED
-    return TimeRow(
-        *(op.name, op.opcode, price.microseconds / 1e6, price.bound),
-        bytes=round((sum(tiles.megabytes for tiles in operands) + result.megabytes) * MEGA),
-        flops=flops,
-        source=context.source(program.entry.name, op),
-        lane="matrix" if flops else "vector",
-        calibrated=bool(constants.fitted_on) and as_measured,
-        error=constants.error if as_measured else 0.0,
-        line=op.line,
+    run = Run(
+        *(price.microseconds, price.bound),
+        megabytes=fsum(tiles.megabytes for tiles in (*operands, result)) - price.resident,
+        flops={matrix_type(op): 2 * prod(sizes)} if sizes else {},
+        resident=price.resident,
+        depth=sizes[-1] if sizes else 0,
+        lane="matrix" if sizes else "vector",
+        measured=plain_opcode(op.opcode) in _MEASURED,
     )
+    return timed(chip, op, run, chip[kind], context.source(program.entry.name, op))
 
 
 def _only_operation(program: Program) -> Operation | None:

@@ -8,21 +8,23 @@ from types import MappingProxyType
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo.timing.mechanisms.products import matrix_us
+from tilewright.hlo.timing.mechanisms.tiles import MEGA
 from tilewright.targets import Target, TimeConstants, target
 
 _NEAR = ("near_", "common_", "vector_")
 """Rates of memories beside the core: they follow the clock, not HBM."""
+_KEPT_NEAR = ("resident_mb", "prefetched_mb", "between_calls_mb")
+"""The largest arguments that are kept near the core: no larger than the memory there."""
 _NEAREST = {"tpu-v5e": "tpu-v6e", "tpu-v5p": "tpu-v4", "tpu-7x": "tpu-v6e"}
 """Chips without measurements, and the measured one most like each: one core, or two with a memory in common."""
-
-_FITTED_BOUNDS = frozenset({"matrix", "hbm", "vmem", "latency", "relayout"})
 
 
 @dataclass(frozen=True)
 class Chip:
     """Constants by mechanism for one chip.
 
-    ``measured``: they were fitted on this chip. ``note`` says where they are from, in a sentence.
+    ``measured``: they were fitted on this chip. ``note`` says where they are from, in a sentence. ``matrix_peaks``:
+    operations per second by type on the matrix unit (``matrix_type``). ``near_bytes``: the largest memory by the core.
     """
 
     name: str
@@ -32,6 +34,8 @@ class Chip:
     matrix_peak: float
     hbm_peak: float
     link_bytes_per_second: float
+    matrix_peaks: Mapping[str, float]
+    near_bytes: int
 
     def __getitem__(self, mechanism: str) -> TimeConstants:
         """The constants of one mechanism."""
@@ -42,9 +46,10 @@ class Chip:
         """The constants of fused kernels."""
         return self.mechanisms["kernel"]
 
-    def calibrated(self, bound: str) -> bool:
-        """Whether what bounds a fused kernel was measured here; vector work counts at the published clock."""
-        return bool(self.kernel.fitted_on) and bound in _FITTED_BOUNDS
+    def stream_us(self, megabytes: float, mb_per_us: float) -> float:
+        """Microseconds of a transfer at a rate of the model, which is never above HBM's peak."""
+        peak = self.hbm_peak / 1e6 / MEGA
+        return megabytes / (min(mb_per_us, peak) if peak else mb_per_us)
 
     def matrix_us(self, rows: int, columns: int, depth: int) -> float:
         """Microseconds of one product on the matrix unit."""
@@ -61,6 +66,8 @@ def chip_of(machine: Target) -> Chip:
         float(matrix.bf16_ops_per_second) if matrix else 0.0,
         float(hbm.bytes_per_second) if hbm else 0.0,
         float(links.bytes_per_second) if links else 0.0,
+        _matrix_peaks(machine),
+        _near_bytes(machine),
     )
     if machine.time:
         measured_here = any(constants.fitted_on for constants in machine.time.values())
@@ -77,6 +84,20 @@ def chip_of(machine: Target) -> Chip:
     scaled = _scaled(measured, machine)
     note = f"{machine.name} was not measured: constants of {nearest}, scaled by published peaks; not calibrated"
     return Chip(machine.name, scaled, False, note, *peaks)
+
+
+def _matrix_peaks(machine: Target) -> Mapping[str, float]:
+    """Operations per second by type; of a type whose peak is not stated those of the fastest: no time is below that."""
+    units = machine.matrix
+    if units is None:
+        return {}
+    stated = {"bf16": units.bf16_ops_per_second, "int8": units.int8_ops_per_second, "fp8": units.fp8_ops_per_second}
+    return {kind: float(peak or max(stated.values())) for kind, peak in stated.items()}
+
+
+def _near_bytes(machine: Target) -> int:
+    """The largest memory near the core that keeps arguments: vector memory, on v4 what two cores have in common."""
+    return max((memory.bytes for memory in machine.memories if memory.name in ("vmem", "cmem")), default=0)
 
 
 def _scaled(measured: Target, machine: Target) -> Mapping[str, TimeConstants]:
@@ -96,6 +117,8 @@ def _scaled(measured: Target, machine: Target) -> Mapping[str, TimeConstants]:
     scaled = {}
     for mechanism, constants in measured.time.items():
         values = {name: value * factor(name) for name, value in constants.values.items()}
+        for name in values.keys() & {*_KEPT_NEAR}:
+            values[name] = min(values[name], _near_bytes(machine) / MEGA)
         if "ghz" in values and machine.matrix:
             values |= {"ghz": values["ghz"] * clock, "side": float(machine.matrix.rows)}
             values["units"] = float(machine.matrix.units)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tilewright.hlo.graphs.graph import collector_paused
 from tilewright.hlo.program import Program
 from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.timing.alone import price_alone
 from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.fusing import Fusing
+from tilewright.hlo.timing.row import later, rest_of_transfers
 from tilewright.hlo.timing.scheduled import Schedule
 from tilewright.hlo.timing.step import StepTime, TimeRow
 from tilewright.targets import Target
@@ -71,8 +70,8 @@ def _predicted(program: Program, chip: Chip, context: Context, notes: list[str])
     if priced:  # a lone kernel has nothing to start beside
         lone = chip["stream"]["launch_us"] - chip.kernel["near_launch_us"]
         first = next(k for k, row in enumerate(rows) if not row.unpriced)
-        rows[first] = replace(rows[first], seconds=rows[first].seconds + lone / 1e6)
-        microseconds += lone
+        rows[first] = later(rows[first], lone)
+        microseconds += max(0.0, lone)
     return _step(program, chip, microseconds / 1e6, 0.0, rows, True, share, notes)
 
 
@@ -86,6 +85,8 @@ def _step(
     priced: float,
     notes: list[str],
 ) -> StepTime:
+    if rest := rest_of_transfers(chip, rows, seconds):
+        rows, seconds = [*rows, rest], seconds + rest.seconds
     if priced < 1:
         notes.append(f"{(1 - priced) * 100:.0f} % of the operations have no time: the total is a lower bound")
     return StepTime(

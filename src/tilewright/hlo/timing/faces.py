@@ -55,6 +55,7 @@ def fields(step: StepTime) -> tuple[Field, ...]:
         Field(
             "beside", "seconds", "how long it runs beside other work", of=lambda row: row.beside or None, shown=False
         ),
+        Field("note", of=lambda row: row.note, below=True),
         Field("why not", of=lambda row: row.unpriced, shown=False),
     )
 
@@ -79,10 +80,11 @@ def summary_lines(step: StepTime) -> list[str]:
 
 
 def slowest_table(step: StepTime, count: int) -> tuple[list[Column], list[tuple[object, ...]]]:
-    """The slowest operations as columns and rows of a table."""
+    """The slowest operations as columns and rows of a table; what hides beside other work takes no line."""
     wanted = ("operation", "opcode", "time", "share", "bound", "HBM", "line")
     chosen = [field for field in fields(step) if field.heading in wanted]
-    return list(chosen), [tuple(field.of(row) for field in chosen) for row in step.slowest(count)]
+    rows = [row for row in step.slowest(count) if row.seconds or not row.beside]
+    return list(chosen), [tuple(field.of(row) for field in chosen) for row in rows]
 
 
 def comparison_table(steps: Sequence[StepTime], names: Sequence[str]) -> tuple[list[Column], list[tuple[object, ...]]]:

@@ -21,7 +21,7 @@ from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.collectives import COLLECTIVES, collective_us
-from tilewright.hlo.timing.mechanisms.tiles import MEGA, Tiles
+from tilewright.hlo.timing.mechanisms.tiles import Tiles
 from tilewright.hlo.timing.mechanisms.work import (
     ELEMENTWISE,
     MOVES_ONLY,
@@ -30,6 +30,7 @@ from tilewright.hlo.timing.mechanisms.work import (
     gathered_rows,
     product_sizes,
 )
+from tilewright.hlo.timing.row import Run, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 
 _KERNELS = frozenset({"dot-general", "dot", "convolution", "reduce", "gather", "scatter", "transpose", "reduce-window"})
@@ -42,6 +43,8 @@ _UNPRICED = frozenset(
 _KNOWN = (
     _KERNELS | _BODIES | MOVES_ONLY | ELEMENTWISE | COLLECTIVES | {"while", "map", "reverse", "call", "dynamic-iota"}
 )
+_ARGUMENTS = Operation("arguments", "stream", "")
+"""The row of weights that stream in beside the kernels."""
 _STREAMED_MB = 40.0
 """Weights of one product above this are not brought in early: the product streams them."""
 _NONE = frozenset(
@@ -244,31 +247,20 @@ class Fusing:
                     continue
             source = self.context.source(self.computation.name, op)
             reason = self.broken.get(op.name) or self._unknown(op)
-            start = (begin + clock) / 1e6
             if reason:
                 unpriced += 1
-                row = TimeRow(op.name, op.opcode, 0.0, "", 0, 0, source, start, "host", runs=runs)
-                rows.append(replace(row, unpriced=reason, line=op.line))
+                rows.append(untimed(op, reason, source, begin + clock, runs))
                 continue
-            us, bound, flops, weights, far = self._kernel(op)
-            streamed, early = streamed + far, early + weights
-            far_bytes = round((far + weights) * MEGA) * runs
-            row = TimeRow(
-                *(op.name, op.opcode, us * runs / 1e6, bound, far_bytes, flops * runs, source, start),
-                lane="link" if bound == "link" else "matrix" if flops else "vector",
-                calibrated=self.chip.calibrated(bound) and plain_opcode(op.opcode) not in ("gather", "scatter"),
-                error=self.chip.kernel.error,
-                runs=runs,
-                line=op.line,
-            )
-            rows.append(row)
-            clock, priced = clock + us, priced + 1
-        hbm = early / self.chip.kernel["read_mb_per_us"] + streamed / self.chip.kernel["mb_per_us"]
-        if hbm > clock:
-            waiting = (hbm - clock) * runs / 1e6
-            start = (begin + clock) / 1e6
-            known = self.chip.calibrated("hbm")
-            rows.append(TimeRow("arguments", "stream", waiting, "hbm", 0, 0, "", start, "dma", known, runs=runs))
+            run, weights = self._kernel(op)
+            streamed, early = streamed + run.megabytes, early + weights
+            rows.append(timed(self.chip, op, run, self.chip.kernel, source, begin + clock, runs))
+            clock, priced = clock + rows[-1].seconds / runs * 1e6, priced + 1
+        arriving = self.chip.stream_us(early, self.chip.kernel["read_mb_per_us"])
+        hbm = arriving + self.chip.stream_us(streamed, self.chip.kernel["mb_per_us"])
+        if early:
+            waits = max(0.0, hbm - clock)
+            run = Run(waits, "hbm" if waits else "latency", early, lane="dma", begun=begin, beside=arriving)
+            rows.append(timed(self.chip, _ARGUMENTS, run, self.chip.kernel, start=begin + clock, runs=runs))
         return rows, max(clock, hbm), priced, unpriced
 
     def _loop(self, op: Operation, runs: int, begin: float) -> tuple[list[TimeRow], float, int, int]:
@@ -303,12 +295,13 @@ class Fusing:
             return f"{kind} does not say its dims"
         return ""
 
-    def _kernel(self, op: Operation) -> tuple[float, str, int, float, float]:
-        """Microseconds, bound, flops, megabytes of weights that came early, megabytes the kernel streams itself."""
+    def _kernel(self, op: Operation) -> tuple[Run, float]:
+        """What one run of the kernel takes and streams itself, and megabytes of weights that came early."""
         constants, kind, result = self.chip.kernel, plain_opcode(op.opcode), self.tiles[op.name]
         if kind in COLLECTIVES:
             exchanged = [self.tiles[name] for name in op.operands if name in self.tiles]
-            return collective_us(self.chip, op, exchanged, [result]) or 0.0, "link", 0, 0.0, 0.0
+            us = collective_us(self.chip, op, exchanged, [result]) or 0.0
+            return Run(us, "link", lane="link", measured=False), 0.0
         operands = list(op.operands[: max(1, len(op.operands) // 2)]) if kind == "reduce" else list(op.operands)
         inputs, work = self._behind(operands if op.name in self.kernels else [op.name])
         size = result.megabytes
@@ -331,6 +324,8 @@ class Fusing:
         elif kind in ("gather", "scatter"):
             rows = gathered_rows(op, shapes[1] if len(shapes) > 1 else result, result)
             weights, work, written = 0.0, Work(), self._far(op.name)
+            taken = min(self._far(op.operands[0]) if op.operands else 0.0, result.megabytes)
+            read += taken if kind == "gather" and op.operands[0] in inputs & self.arguments else 0.0
             if kind == "gather" and shapes and _across_lanes(op, shapes[0]):
                 read += shapes[0].megabytes
                 work.rotations += shapes[0].megabytes / 0.002048
@@ -355,4 +350,7 @@ class Fusing:
         bound = max(parts, key=lambda unit: parts[unit]) if busiest > latency else "latency"
         if kind == "transpose" and bound == "vector":
             bound = "relayout"
-        return us, bound, work.flops, weights, here
+        run = Run(us, bound, here, work.products, lane="matrix" if work.products else "vector")
+        run.measured = kind not in ("gather", "scatter")
+        run.resident = self.tiles[self.brought_in].megabytes if self.brought_in in inputs else 0.0
+        return run, weights

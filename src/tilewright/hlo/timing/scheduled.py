@@ -7,8 +7,8 @@ what they still need when their result is wanted is a stall, a row of the ``-don
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from math import prod
+from dataclasses import dataclass, field
+from math import fsum, prod
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
@@ -17,8 +17,9 @@ from tilewright.hlo.reporting.buffers import written_into
 from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.collectives import COLLECTIVES, collective_us
-from tilewright.hlo.timing.mechanisms.tiles import MEGA, Tiles
+from tilewright.hlo.timing.mechanisms.tiles import Tiles
 from tilewright.hlo.timing.mechanisms.work import MOVES_ONLY, Work, add_operation
+from tilewright.hlo.timing.row import Run, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 
 FREE = frozenset(
@@ -100,7 +101,10 @@ class Schedule:
     hbm_free: float = 0.0
     arrives: dict[str, float] = field(default_factory=dict)
     begun: dict[str, float] = field(default_factory=dict)
-    offloaded: dict[str, int] = field(default_factory=dict)
+    offloaded: dict[str, float] = field(default_factory=dict)
+    exchanged: set[str] = field(default_factory=set)
+    prefetched: set[str] = field(default_factory=set)
+    links_free: float = 0.0
     rows: list[TimeRow] = field(default_factory=list)
     counted: int = 0
     unpriced: int = 0
@@ -153,14 +157,18 @@ class Schedule:
         self.depth -= 1
 
     def _loop(self, computation: Computation, op: Operation, runs: int) -> None:
-        """A loop's body passes once, and the clock goes on by all its trips; its rows count all runs."""
+        """A loop's body passes once, and the clock goes on by all its trips; its rows count all runs.
+
+        Its condition runs once more than its body.
+        """
         if any(trips[-1:] == (None,) for trips in (self.context.runs[callee].trips for callee in op.calls)):
             self._skip(computation, op, runs, "how often it runs is not known: its operations count once")
         for callee in op.calls:
             begin, inside = self.now, self.context.runs[callee]
             trips = inside.trips[-1] if inside.trips else 1
-            self._enter(callee, inside.count)
-            self.now = begin + (self.now - begin) * (1 if trips is None else trips)
+            times = 1 if trips is None else trips + (callee == op.calls[0])
+            self._enter(callee, min(runs * times, inside.count))
+            self.now = begin + (self.now - begin) * times
 
     def _calls(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
         """A call's body, the longest branch of a conditional; a body that runs elsewhere is one row of that core."""
@@ -193,15 +201,19 @@ class Schedule:
     def _start(self, op: Operation) -> None:
         """A transfer begins when HBM is free; prefetches between programs have happened already."""
         if "cross_program_prefetch_index" in op.attributes:
-            self.arrives[op.name] = 0.0
+            self.prefetched.add(op.name)
             return
         moved = self._tiles([op.shape] if op.opcode == "copy-start" else op.operand_shapes)
         if op.opcode == "slice-start":
             moved = self._tiles([op.shape])[1:2]
         megabytes = max((tiles.megabytes for tiles in moved[:2]), default=0.0)
-        self.begun[op.name] = max(self.hbm_free, self.now)
-        self.hbm_free = self.begun[op.name] + megabytes / self.chip.kernel["read_mb_per_us"]
-        self.arrives[op.name] = self.hbm_free
+        took = self.chip.stream_us(megabytes, self.chip.kernel["read_mb_per_us"])
+        self.hbm_free = self._begin(op.name, max(self.hbm_free, self.now), took)
+
+    def _begin(self, name: str, begun: float, us: float) -> float:
+        """Something begins that runs beside other work; the microsecond at which it ends."""
+        self.begun[name], self.arrives[name] = begun, begun + us
+        return begun + us
 
     def _goes_on(self, op: Operation) -> None:
         """What began under another name."""
@@ -209,24 +221,29 @@ class Schedule:
         self.arrives[op.name] = self.arrives.get(before, 0.0)
         if before in self.begun:
             self.begun[op.name] = self.begun[before]
+        if before in self.exchanged:
+            self.exchanged.add(op.name)
         if before in self.offloaded:
             self.offloaded[op.name] = self.offloaded[before]
 
     def _done(self, computation: Computation, op: Operation, runs: int) -> None:
         start = op.operands[0] if op.operands else ""
-        arrives = self.arrives.get(start, 0.0)
-        stall = max(0.0, arrives - self.now)
-        far = self.offloaded.get(start)
-        if far is not None:
-            self._row(computation, op, stall, "sparsecore", far, 0, runs, "sparsecore", measured=False)
+        moved = fsum(tiles.megabytes for tiles in self._tiles([op.shape]))
+        if start not in self.begun:
+            kept = moved if start in self.prefetched else 0.0  # of others nothing is known
+            self._row(computation, op, Run(0.0, "latency", resident=kept, lane="dma"), runs)
+            return
+        begun, arrives = self.begun[start], self.arrives[start]
+        run = Run(max(0.0, arrives - self.now), "latency", moved, lane="dma", begun=begun, beside=arrives - begun)
+        if start in self.offloaded:
+            run.bound, run.megabytes, run.lane, run.measured = "sparsecore", self.offloaded[start], "sparsecore", False
+        elif start in self.exchanged:
+            run.bound, run.megabytes, run.lane, run.measured = "link" if run.us else "latency", 0.0, "link", False
         else:
-            far = sum(round(tiles.megabytes * MEGA) for tiles in self._tiles([op.shape]))
-            hosted = any(tiles.space == _HOST for tiles in self._tiles(op.operand_shapes))
-            lane = "host" if hosted else "dma"
-            self._row(computation, op, stall, "hbm" if stall else "latency", far, 0, runs, lane, measured=not hosted)
-        if start in self.begun:
-            begun, beside = self.begun[start] / 1e6, (arrives - self.begun[start]) / 1e6
-            self.rows[-1] = replace(self.rows[-1], begun=begun, beside=beside)
+            run.bound = "hbm" if run.us else "latency"
+            if any(tiles.space == _HOST for tiles in self._tiles(op.operand_shapes)):
+                run.lane, run.measured = "host", False
+        self._row(computation, op, run, runs)
 
     def _collective(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
         if name.endswith("-done"):
@@ -237,9 +254,15 @@ class Schedule:
             self._skip(computation, op, runs, "this chip's links are not known")
             return
         if name.endswith("-start"):
-            self.arrives[op.name] = self.now + us
+            self._exchange(op.name, us)
             return
-        self._row(computation, op, us, "link", 0, 0, runs, "link")
+        self.links_free = max(self.links_free, self.now) + us
+        self._row(computation, op, Run(self.links_free - self.now, "link", lane="link", measured=False), runs)
+
+    def _exchange(self, name: str, us: float) -> None:
+        """An exchange with other chips begins when the links are free: each takes all of them."""
+        self.exchanged.add(name)
+        self.links_free = self._begin(name, max(self.links_free, self.now), us)
 
     def _link_us(self, op: Operation) -> float | None:
         return collective_us(self.chip, op, self._tiles(op.operand_shapes), self._tiles([op.shape]))
@@ -255,18 +278,18 @@ class Schedule:
             times = [us for exchange in exchanges if (us := self._link_us(exchange)) is not None]
             if len(times) < len(exchanges):
                 self._skip(computation, op, runs, "this chip's links are not known")
-            self.begun[op.name], self.arrives[op.name] = self.now, self.now + sum(times)
+            self._exchange(op.name, sum(times))
             return
         if core == "host":
             self._skip(computation, op, runs, "the host's speed is unknown")
             return
         megabytes = self._moved_elsewhere(op, inside)
-        us = megabytes / self.chip.kernel["read_mb_per_us"]
+        us = self.chip.stream_us(megabytes, self.chip.kernel["read_mb_per_us"])
         if op.opcode.endswith("-start"):
-            self.begun[op.name], self.arrives[op.name] = self.now, self.now + us
-            self.offloaded[op.name] = round(megabytes * MEGA)
+            self._begin(op.name, self.now, us)
+            self.offloaded[op.name] = megabytes
             return
-        self._row(computation, op, us, "sparsecore", round(megabytes * MEGA), 0, runs, "sparsecore")
+        self._row(computation, op, Run(us, "sparsecore", megabytes, lane="sparsecore", measured=False), runs)
 
     def _moved_elsewhere(self, op: Operation, inside: Sequence[Operation]) -> float:
         """Megabytes that offloaded work reads and writes: of gathered tables what is taken of them."""
@@ -328,10 +351,11 @@ class Schedule:
         if work.rotations and bound == "vector" and name in ("copy", "transpose", "reshape"):
             bound = "relayout"
         if far + written:
-            self.hbm_free = max(self.hbm_free, self.now) + (far + written) / constants["mb_per_us"]
+            took = self.chip.stream_us(far + written, constants["mb_per_us"])
+            self.hbm_free = max(self.hbm_free, self.now) + took
         lane = "matrix" if work.matrix_us else "vector"
-        moved = round((far + written) * MEGA)
-        self._row(computation, op, us, bound, moved, work.flops, runs, lane, measured=not work.rows)
+        run = Run(us, bound, far + written, work.products, lane=lane, measured=not work.rows)
+        self._row(computation, op, run, runs)
 
     def _operands(self, op: Operation) -> list[tuple[int, Tiles]]:
         """The operands that are arrays, by their number."""
@@ -345,7 +369,7 @@ class Schedule:
     def _stream(self, read: float, written: float, common: float) -> float:
         """Microseconds of the kernel's own transfers; v4's common memory (S(3)) has a bandwidth of its own."""
         constants = self.chip.kernel
-        stream = (read + written) / constants["mb_per_us"]
+        stream = self.chip.stream_us(read + written, constants["mb_per_us"])
         if read + written > _LARGE_MB:
             stream = max(stream, written / constants["write_mb_per_us"])
         if common and constants["common_mb_per_us"]:
@@ -401,7 +425,7 @@ class Schedule:
             batch = prod(batches)
             sizes = (rows, values.shape[-1], depth)
             work.matrix_us += batch * self.chip.matrix_us(*sizes)
-            work.flops += 2 * batch * rows * depth * values.shape[-1]
+            work.products["bf16"] += 2 * batch * rows * depth * values.shape[-1]
             work.transcendental += scores.elements / 1024
             work.registers += 6 * scores.elements / 1024
             return None
@@ -445,29 +469,10 @@ class Schedule:
     def _skip(self, computation: Computation, op: Operation, runs: int, reason: str) -> None:
         self.unpriced += 1
         source = self.context.source(computation.name, op)
-        row = TimeRow(op.name, op.opcode, 0.0, "", 0, 0, source, self.now / 1e6, "host", runs=runs)
-        self.rows.append(replace(row, unpriced=reason, line=op.line))
+        self.rows.append(untimed(op, reason, source, self.now, runs))
 
-    def _row(
-        self,
-        computation: Computation,
-        op: Operation,
-        us: float,
-        bound: str,
-        far: int,
-        flops: int,
-        runs: int,
-        lane: str,
-        measured: bool = True,
-    ) -> None:
-        chip, source = self.chip, self.context.source(computation.name, op)
-        self.rows.append(
-            TimeRow(
-                *(op.name, op.opcode, us * runs / 1e6, bound, far * runs, flops * runs, source, self.now / 1e6, lane),
-                calibrated=measured and chip.calibrated(bound),
-                error=chip.kernel.error,
-                runs=runs,
-                line=op.line,
-            )
-        )
-        self.now += us
+    def _row(self, computation: Computation, op: Operation, run: Run, runs: int) -> None:
+        source = self.context.source(computation.name, op)
+        row = timed(self.chip, op, run, self.chip.kernel, source, self.now, runs)
+        self.rows.append(row)
+        self.now += row.seconds / runs * 1e6

@@ -21,18 +21,20 @@ class TimeRow:
     ``seconds``         of all its runs in one step: ``runs`` times one
     ``bound``           what it waits for: ``matrix``, ``vector``, ``hbm``, ``vmem``, ``link``, ``latency``,
                         ``relayout``, ``sparsecore``; "" where it is not priced
-    ``bytes``           bytes through HBM, padding included, all runs
+    ``bytes``           bytes through HBM, padding included, all runs; no row is below these at HBM's peak
     ``flops``           multiplications and additions on the matrix unit, all runs
     ``source``          the line of the user's program
     ``start``           seconds after the step's begin at which its first run begins
     ``lane``            ``matrix``, ``vector``, ``dma``, ``sparsecore``, ``link`` or ``host``
-    ``calibrated``      whether its mechanism's constants were fitted on measurements of this chip
-    ``error``           mean absolute error seen for that kind of operation, as a share; 0 = not known
+    ``calibrated``      whether such operations were measured on this chip: of its type, size and bound
+    ``error``           mean absolute error seen of such operations, as a share; 0 = not known
     ``runs``            how often it runs
     ``unpriced``        why it has no time ("" where it has)
     ``begun``           for the end of what runs beside other work (a transfer, an offloaded call): when it began, and
     ``beside``          for how many seconds it runs; ``seconds`` is only what the step waits for it
     ``line``            its line in the program's text, from 1; 0 for what no operation alone stands for
+    ``resident``        bytes of its arguments that an earlier step may have left in vector memory; not in ``bytes``
+    ``note``            what to know of its time: not measured there, raised to a peak, what may lie near already
     ==================  ========================================================================================
     """
 
@@ -52,6 +54,8 @@ class TimeRow:
     begun: float = 0.0
     beside: float = 0.0
     line: int = 0
+    resident: int = 0
+    note: str = ""
 
 
 @dataclass(frozen=True)

@@ -94,16 +94,6 @@ class Clock:
         self.causes = np.zeros(places, np.int8)
         self._base = {"r": 0, "ur": c.registers, "p": c.registers + c.uniform_registers}
 
-    def rest(self) -> None:
-        """Cycle 0 again, nothing issued."""
-        self.issue = self.end = self.vector_free = self.math_busy = 0
-        self.free, self.queue, self.math = [0, 0], dict.fromkeys(QUEUE, 0), dict.fromkeys(MATH_STALLS, 0)
-        for table in (self.tokens, self.causes, self.foreign):
-            table[:] = 0
-        self.in_flight.clear()
-        self.events, self.lanes, self._totals = [], [], {}
-        self.port.rest()
-
     def span(self, kind: str, number: int, count: int = 1) -> slice:
         """The tokens of ``count`` registers from number ``number``."""
         base = self._base[kind] + number

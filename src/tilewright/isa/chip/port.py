@@ -12,7 +12,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tilewright.isa.kernels.records import ACCOUNTS, MEMORY, WINDOW_SHIFT, WINDOWS, Record
+from tilewright.isa.kernels.records import (
+    ACCOUNTS,
+    DRAM_WINDOWS,
+    L2_BUS,
+    L2_WINDOWS,
+    MEMORY,
+    WINDOW_SHIFT,
+    WINDOWS,
+    Record,
+)
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Moved
 from tilewright.isa.language.dram import DRAMS
@@ -61,13 +70,7 @@ class MemoryPort:
     def __post_init__(self) -> None:
         """Nothing was asked for yet."""
         self.last = np.full(self.config.threads, -1, np.int64)
-        self._key: tuple[Any, ...] = ()
         self._links: Record | None = None
-
-    def rest(self) -> None:
-        """Nothing was asked for yet; kernels find it where they did."""
-        self.numbers[:], self.last[:], self.transferred = 0, -1, 0
-        self.waiting.clear()
 
     def cycles(self, size: int, rate: int) -> int:
         """Of ``size`` bytes on a bus of ``rate`` bytes a cycle."""
@@ -75,33 +78,30 @@ class MemoryPort:
 
     @property
     def links(self) -> Record:
-        """What kernels are given: the record MEMORY, for the arrays as they are now."""
-        chip, c = self.chip, self.config
-        windows = chip.windows if self.several and self.config.slots == 1 else None
-        key = (id(self), *map(id, (self.numbers, chip.l2.cells, chip.dirty, self.last, chip.banks)), windows is None)
-        if self._links is None or self._key != key:
+        """What kernels are given: the record MEMORY."""
+        if self._links is None:
+            chip, c = self.chip, self.config
             dram, line = DRAMS.get(c.dram), c.line_bytes
-            values: dict[str, Any] = {"accounts": self.numbers, "l2": chip.l2.cells}
-            values |= {
-                "dirty": chip.dirty,
-                "line_bytes": line,
-                "last": self.last,
-                "banks": 0,
-                "row_shift": 0,
-                "rcd": 0,
-                "rp": 0,
-                "ras": 0,
-            }
+            values: dict[str, Any] = dict.fromkeys(MEMORY.names, 0) | {"line_bytes": line}
+            values |= {"accounts": self.numbers, "last": self.last, "l2": chip.l2.cells, "dirty": chip.dirty}
             values |= {"l2_line": self.cycles(line, c.l2_bytes_per_cycle)}
             values |= {"dram_line": self.cycles(line, c.dram_bytes_per_cycle)}
             values |= dict(zip(("rows", "bank_free", "activated"), chip.banks, strict=True))
-            values |= {"l2_windows": 0 if windows is None else windows[0]}
-            values |= {"dram_windows": 0 if windows is None else windows[1]}
+            if self.several and c.slots == 1:
+                values |= dict(zip(("l2_windows", "dram_windows"), chip.windows, strict=True))
             if dram is not None:
                 values |= {"banks": dram.banks, "row_shift": max(0, (dram.row_bytes // line).bit_length() - 1)}
                 values |= {name: dram.cycles(name) for name in ("rcd", "rp", "ras")}
-            self._links, self._key = Record(MEMORY, values), key
+            self._links = Record(MEMORY, values)
         return self._links
+
+    def relink(self) -> None:
+        """The chip's caches are others now."""
+        self._links = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has tables of its own."""
+        return self.__dict__ | {"_links": None}
 
     def _get(self, name: str) -> int:
         return int(self.numbers[_AT[name]])
@@ -134,9 +134,12 @@ class MemoryPort:
 
     def over_l2(self, start: int, size: int) -> int:
         """Move bytes between L2 and the registers; the cycle at which they are over the bus."""
-        from tilewright.isa.kernels.bus_kernels import take_l2
+        return self._take(L2_BUS, start, self.cycles(size, self.config.l2_bytes_per_cycle))
 
-        return int(take_l2(self.links.numbers, start, self.cycles(size, self.config.l2_bytes_per_cycle)))
+    def _take(self, which: int, start: int, cycles: int) -> int:
+        from tilewright.isa.kernels.bus_kernels import take_bus
+
+        return int(take_bus(self.links.numbers, which, start, cycles))
 
     def write_back(self, start: int) -> None:
         """The lines of a store go back to device memory when that has nothing else to do."""
@@ -151,15 +154,13 @@ class MemoryPort:
 
     def transfer(self, now: int, start: int, size: int) -> int:
         """A page that DMA moves, asked for at ``now``, its turn at ``start``; when it is done."""
-        from tilewright.isa.kernels.bus_kernels import take_windows
-
         c = self.config
         dram, l2 = (self.cycles(size, rate) for rate in (c.dram_bytes_per_cycle, c.l2_bytes_per_cycle))
         done = start + c.dma_latency + max(dram, l2)
         self.count(l2_dma=size, dram_dma=size)
         if self.several and self.config.slots == 1:
-            for ring, cycles in zip(self.chip.windows, (l2, dram), strict=True):
-                done = max(done, int(take_windows(ring, start + c.dma_latency, cycles)))
+            for which, cycles in ((L2_WINDOWS, l2), (DRAM_WINDOWS, dram)):
+                done = max(done, self._take(which, start + c.dma_latency, cycles))
         else:
             for name, cycles in (("urgent", dram), ("work", dram), ("l2_work", l2)):
                 self.numbers[_AT[name]] = max(self._get(name), now) + cycles
@@ -169,13 +170,11 @@ class MemoryPort:
 
     def settled(self) -> int:
         """The cycle at which everything asked for so far is done, and stored lines are in device memory."""
-        from tilewright.isa.kernels.bus_kernels import take_windows
-
         done = max(self._get("read"), self._get("l2_free"), self.transferred)
         if not self.several or self.config.slots > 1:
             return max(done, self._get("work"), self._get("l2_work"))
         for start, cycles in self.waiting:
-            done = max(done, int(take_windows(self.chip.windows[1], start, cycles)))
+            done = max(done, self._take(DRAM_WINDOWS, start, cycles))
         self.waiting.clear()
         return done
 

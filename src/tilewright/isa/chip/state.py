@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -19,7 +19,6 @@ from tilewright.isa.language.counts import Counts, Traffic
 from tilewright.isa.language.dram import DRAMS
 from tilewright.isa.language.errors import ErrorRecord, Faults, MatrixUnitError
 from tilewright.isa.language.program import Instruction
-from tilewright.memory import fresh_zeros
 
 # Caches of lines as arrays which the traffic kernels walk: LRU sets, with lines that a ``t1`` walk retains.
 
@@ -61,7 +60,7 @@ class Cache:
         slots, mask = sets * own_ways, sets - 1 if sets & (sets - 1) == 0 else -1
         tables = np.cumsum([_HEAD, slots, slots, 3 * own_ways if sets == 1 else 0]).tolist()
         count = tables[-1] + lines + more + SPARE
-        room = fresh_zeros(count, np.int64, filled=count < LARGE)
+        room = np.zeros(count, np.int64)
         cells = room[: tables[-1] + lines]
         cells[:8] = [sets, mask, own_ways, *tables, 1]
         return cls(cells, (capacity, ways), room)
@@ -87,12 +86,6 @@ class Cache:
             lru_touch(new.cells, line, True)
             lru_list(new.cells, line, retained)
         self.cells, self.room = new.cells, new.room
-
-    def clear(self) -> None:
-        """No line is here, and none ever was."""
-        from tilewright.isa.kernels.cache_kernels import clear_cache
-
-        clear_cache(self.cells)
 
     def lines(self) -> list[tuple[int, int]]:
         """What is here, set by set, least recent first: (1 if retained, line)."""
@@ -402,7 +395,7 @@ class Chip:
             for name, array, how in tensors:
                 added.append(make_storage(name, array, end, self.config.line_bytes, **how))
                 end += added[-1].total_bytes
-            store = fresh_zeros(end, np.uint8, filled=end > 2 * self.l2_end)
+            store = np.zeros(end, np.uint8)
             for storage, (_, array, _) in zip(added, tensors, strict=True):
                 if not _zeros(array):
                     storage.fill(store, array)
@@ -427,6 +420,7 @@ class Chip:
             cache.grow(lines)
         self.dirty = np.concatenate((self.dirty, np.zeros(lines - len(self.dirty), np.uint8)))
         for pe in self.pes:
+            pe.clock.port.relink()
             pe.names[storage.name] = pe.add_segment(whole_segment(storage, 0, storage.name))
 
     def room(self, size: int) -> int | None:
@@ -437,24 +431,6 @@ class Chip:
                 return at
             at = begin + taken
         return at if self.l2_end - at >= size else None
-
-    def rest(self, arrays: Mapping[str, Array]) -> None:
-        """As it was before it ran, with other values in its tensors; no page was moved and no segment made.
-
-        Whatever is known by address stays where it is.
-        """
-        self.l2.clear()
-        for table in (self.dirty, self.banks, self.windows):
-            table[:] = 0
-        for name, array in arrays.items():
-            storage = self.storages[name]
-            storage.table.dirty[:] = False
-            if _zeros(array):
-                self.store[storage.home : storage.home + storage.total_bytes] = 0
-            else:
-                storage.fill(self.store, array)
-        for pe in self.pes:
-            pe.rest()
 
     def forget(self, begin: int, size: int) -> None:
         """Lines of the caches that held what was at these bytes are no longer that."""
@@ -482,8 +458,7 @@ class Pe:
     ``next_pc``         where the running instruction sends the program
     ``barrier``         the barrier it waits at (its number, and the pc), or None
     ``heat``            of a profile: accesses to every line of every storage, by name; else None
-    ``known``           what loads and stores executed before were given; ``costs``: what instructions read, write, take
-    ``frame``           what the kernel of stretches is given
+    ``costs``           what instructions of the program read, write and take
     ==================  ================================================================================
     """
 
@@ -510,9 +485,7 @@ class Pe:
     errors: list[ErrorRecord] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
     heat: dict[str, Array] | None = field(default=None, compare=False)
-    known: dict[int, tuple[Any, ...]] = field(default_factory=dict, compare=False, repr=False)
-    frame: Any = field(default=None, compare=False, repr=False)
-    costs: dict[Any, tuple[Any, ...]] = field(default_factory=dict, compare=False, repr=False)
+    costs: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     __eq__ = same_state
     __hash__ = None  # type: ignore[assignment]
@@ -523,7 +496,7 @@ class Pe:
         """A processing element at rest: all registers 0 (or poisoned), L1 empty, the chip's storages as segments."""
         c = chip.config
         poison = c.uninitialized == "poison"
-        file = fresh_zeros(c.threads * (c.registers + _APART), np.int32, filled=True).reshape(c.threads, -1)
+        file = np.zeros(c.threads * (c.registers + _APART), np.int32).reshape(c.threads, -1)
         if poison:
             file[:] = POISON
         lines = len(chip.store) // c.line_bytes
@@ -542,23 +515,6 @@ class Pe:
         for storage in chip.storages.values():
             pe.names[storage.name] = pe.add_segment(whole_segment(storage, 0, storage.name))
         return pe
-
-    def rest(self) -> None:
-        """Nothing ran yet: registers, accounts and L1 as :meth:`of` made them, segments as they are."""
-        c = self.config
-        poison = self.written is not None
-        self.file[:] = POISON if poison else 0
-        if self.written is not None:
-            self.written[:] = False
-        self.predicates[:] = False
-        self.uniform, self.columns, self.rows = [0] * c.uniform_registers, c.default_columns, None
-        self.pc = self.next_pc = self.executed = 0
-        self.halted, self.barrier, self.labels = True, None, {}
-        self.counts, self.traffic, self.errors = Counts(), Traffic(), []
-        self.l1.clear()
-        self.clock.rest()
-        if self.frame is not None:
-            self.frame.rested = True
 
     @property
     def registers(self) -> Array:
@@ -604,7 +560,7 @@ def new_chip(config: MatrixUnitConfig, tracing: bool = False, soon: int = 0) -> 
     c = config
     lines, more = c.l2_bytes // c.line_bytes, min(soon // c.line_bytes, LARGE)
     try:
-        store = fresh_zeros(lines * c.line_bytes, np.uint8)
+        store = np.zeros(lines * c.line_bytes, np.uint8)
         l2 = Cache.of(lines, lines, c.l2_ways, more)
     except (MemoryError, ValueError):
         raise UsageError(f"no room for {c.l2_bytes} bytes of L2", how="give a smaller l2_bytes") from None

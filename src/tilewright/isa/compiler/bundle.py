@@ -42,17 +42,17 @@ def bundle_bytes(execution: Execution) -> bytes:
     """The file of a model whose run has begun: with the arguments it was given."""
     lowering, arrays = execution.lowering, dict[str, Array]()
     writer = _Writer(lowering, arrays)
-    programs: dict[int, int] = {}
+    programs: dict[MachineProgram, int] = {}
     texts: list[str] = []
     steps = []
     for step in lowering.steps:
         jobs = []
         for job in step.jobs:
-            if id(job.program) not in programs:
-                programs[id(job.program)] = len(texts)
+            if job.program not in programs:
+                programs[job.program] = len(texts)
                 texts.append(str(job.program))
             windows = [[name, table, part.base, part.size] for name, table, part in job.windows]
-            jobs.append([job.pe, programs[id(job.program)], windows])
+            jobs.append([job.pe, programs[job.program], windows])
         entry = {"name": step.name, "unit": step.unit, "operations": step.operations, "fallback": step.fallback}
         steps.append({**entry, "jobs": jobs, **(writer.host(step) if step.fallback else {})})
     held = [table for table in lowering.tables.values() if table.held is not None]

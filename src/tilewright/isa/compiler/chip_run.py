@@ -61,6 +61,8 @@ class ChipRun:
         lines = (chip.l2_end - pages) // c.line_bytes
         ways = c.l2_ways
         chip.l2 = Cache.of(len(chip.store) // c.line_bytes, lines // ways * ways if ways else lines, ways)
+        for pe in chip.pes:
+            pe.clock.port.relink()
 
     def place(self, table: str, array: Array) -> None:
         """The host writes a table in device memory."""

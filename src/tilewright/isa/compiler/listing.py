@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from tilewright.isa.compiler.planning import placed, planned_stays
+from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.lowering.steps import Stay, Step, Table
 from tilewright.isa.lowering.tables import Lowering
 
 
 def listing(lowering: Lowering) -> str:
     """Layers in order; a program that several jobs share is written once."""
-    numbers: dict[int, int] = {}
+    numbers: dict[MachineProgram, int] = {}
     lines = [f"# {len(lowering.steps)} layers", "", schedule(lowering), ""]
     lines += [_table(table, lowering) for table in lowering.tables.values()]
     for step in lowering.steps:
@@ -46,12 +47,12 @@ def _table(table: Table, lowering: Lowering) -> str:
     return f"{line}{': placed by the host' if table.held is not None else ''}"
 
 
-def _step(step: Step, lowering: Lowering, numbers: dict[int, int]) -> list[str]:
+def _step(step: Step, lowering: Lowering, numbers: dict[MachineProgram, int]) -> list[str]:
     lines = [f"layer {step.name} ({step.unit})" + (f": left to XLA, {step.fallback}" if step.fallback else "")]
     shown: list[str] = []
     for job in step.jobs:
-        first = id(job.program) not in numbers
-        number = numbers.setdefault(id(job.program), len(numbers))
+        first = job.program not in numbers
+        number = numbers.setdefault(job.program, len(numbers))
         windows = ", ".join(f"{name} = {table}{part}" for name, table, part in job.windows)
         lines.append(f"  PE {job.pe} runs program {number}: {windows}")
         if first:

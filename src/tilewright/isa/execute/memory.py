@@ -25,7 +25,16 @@ from tilewright.isa.execute.operands import (
     threads_on,
     uniform_source,
 )
-from tilewright.isa.kernels.records import LINE_ACCESSES, TRANSFER, Record, address, longs
+from tilewright.isa.kernels.records import (
+    LINE_ACCESSES,
+    LOADED,
+    STORED,
+    THROUGH_L1,
+    TRANSFER,
+    Record,
+    address,
+    longs,
+)
 from tilewright.isa.language.errors import Faults
 from tilewright.isa.language.program import Address, Immediate, Instruction, SegmentName
 
@@ -85,18 +94,12 @@ def transfer_record(
     storage, table, e = segment.storage, segment.table, segment.element_bytes
     dim, stride = int(instruction.suffix("t") or 0), int(instruction.suffix("s") or 1)
     first = address(pe.file, np.int32) + 4 * number(instruction.operands[0])
-    values: dict[str, Any] = {
-        "threads": len(coordinates),
-        "dims": coordinates.shape[1],
-        "storing": storing,
-        "elements": 0,
-        "lines": 0,
-    }
+    values: dict[str, Any] = {"threads": len(coordinates), "dims": coordinates.shape[1], "storing": storing}
     values |= longs(coordinates=coordinates, counts=counts, sizes=segment.sizes, starts=segment.starts)
     values |= longs(pages_of=storage.pages_of, offsets_of=storage.offsets_of, phys=table.phys)
     values |= {"dim": dim, "stride": stride, "element_bytes": e, "dirty": table.dirty}
     values |= {"line_shift": (segment.map.line_elements * e).bit_length() - 1, "registers": first}
-    values |= {"pitch": pe.file.strides[0], "store": address(pe.chip.store, np.uint8)}
+    values |= {"pitch": pe.file.strides[0], "store": pe.chip.store}
     values |= {"in_l2": table.in_l2, "memory": pe.clock.port.links}
     return Record(TRANSFER, {**values, "elements": 0, "lines": 0})
 
@@ -108,17 +111,7 @@ def _moved(pe: Pe, instruction: Instruction, access: _Access) -> tuple[int, int]
     segment, storing = access.segment, instruction.name == "st"
     if pe.written is not None or pe.config.loads_through_l1 or not at_hand(segment):
         return None
-    # The same instruction finds the same tables nearly always: then only coordinates and counts are others.
-    links = pe.clock.port.links
-    state = *map(id, (segment, segment.table.phys, pe.file, pe.chip.store, links)), pe.config.threads
-    known = pe.known.get(id(instruction))
-    if known is None or known[0] is not instruction or known[1] != state:
-        at, counts = np.array(access.at), np.array(access.counts)
-        record = transfer_record(pe, segment, instruction, at, counts, storing)
-        kept = segment, segment.table.phys, pe.file, pe.chip.store, links
-        known = pe.known[id(instruction)] = (instruction, state, record, at, counts, kept)
-    _, _, record, at, counts, _ = known
-    at[:], counts[:] = access.at, access.counts
+    record = transfer_record(pe, segment, instruction, access.at, access.counts, storing)
     transfer(record.numbers)
     return record["elements"], record["lines"]
 
@@ -165,33 +158,36 @@ def _stored(pe: Pe, first: int, words: int, segment: Segment, reach: Reach) -> N
     segment.table.dirty[np.unique(reach.ids[there] // segment.map.page_elements)] = True
 
 
-def _asked(pe: Pe, segment: Segment, reach: Reach, storing: bool) -> int | None:
-    """Take the lines through the caches; how many L1 fetched, where it was asked."""
-    from tilewright.isa.kernels.memory_kernels import ask_lines, ask_through_l1
+def _asked(pe: Pe, segment: Segment, reach: Reach, storing: bool) -> tuple[int, int | None]:
+    """Take the lines through the caches: how many threads ask for, and how many L1 fetched, where it was asked."""
+    from tilewright.isa.kernels.memory_kernels import ask_lines
 
-    memory, layout, in_l2 = pe.clock.port.links.numbers, segment.map, segment.table.in_l2
-    if storing or not pe.config.loads_through_l1:
-        pages = (in_l2, layout.page_elements)
-        ask_lines(memory, reach.ids, reach.places, pages, layout.line_elements, storing)
-        return None
-    lines = np.where(reach.there, reach.places // layout.line_elements, -1).reshape(-1)
-    there = in_l2[np.maximum(reach.ids, 0) // layout.page_elements].reshape(-1)
-    return int(ask_through_l1(memory, lines, there, pe.config.retention == "bypass", pe.l1.cells))
+    memory, per_line, table = pe.clock.port.links.numbers, segment.map.line_elements, segment.table
+    through, (threads, lines, ids) = pe.config.loads_through_l1 and not storing, reach.lines(per_line)
+    requests, bypass = len(lines), pe.config.retention == "bypass"
+    if through:
+        lines, ids = (
+            np.where(reach.there, reach.places // per_line, -1).reshape(-1),
+            np.maximum(reach.ids, 0).reshape(-1),
+        )
+    kind, in_l2 = (
+        THROUGH_L1 if through else STORED if storing else LOADED,
+        table.in_l2[ids // segment.map.page_elements],
+    )
+    fetched = ask_lines(memory, threads, lines, in_l2, kind, bypass, pe.l1.cells)
+    return requests, int(fetched) if through else None
 
 
 def _note_lines(pe: Pe, access: _Access, load: bool) -> None:
     """A profile wants to know which lines are asked for."""
-    from tilewright.isa.kernels.memory_kernels import see_lines
-
     assert pe.heat is not None
-    segment, reach, kind = access.segment, access.reach(), LINE_ACCESSES.index("loads" if load else "stores")
-    see_lines(reach.ids, reach.places, segment.map.line_elements, kind, pe.heat[segment.storage.name])
+    segment, kind = access.segment, LINE_ACCESSES.index("loads" if load else "stores")
+    per_line = segment.map.line_elements
+    np.add.at(pe.heat[segment.storage.name][:, kind], access.reach().lines(per_line)[2] // per_line, 1)
 
 
 def _move(pe: Pe, instruction: Instruction) -> Faults:
     """``ld`` and ``st``."""
-    from tilewright.isa.kernels.memory_kernels import count_lines
-
     # operands
     access, load = _access(pe, instruction), instruction.name == "ld"
     if isinstance(access, str):
@@ -211,16 +207,13 @@ def _move(pe: Pe, instruction: Instruction) -> Faults:
     # result
     (_loaded if load else _stored)(pe, first, access.words, segment, reach)
     # cost
-    fetched = _asked(pe, segment, reach, not load)
-    lines = count_lines(reach.ids, reach.places, segment.map.line_elements)
+    lines, fetched = _asked(pe, segment, reach, not load)
     _cost(pe, instruction, access, int(reach.present.sum()), lines, fetched)
     return reach.faults()
 
 
 def _broadcast(pe: Pe, instruction: Instruction) -> Faults:
     """``ldb``: what the first thread asks for goes to all that are on."""
-    from tilewright.isa.kernels.memory_kernels import count_lines
-
     # operands
     access, on = _access(pe, instruction), threads_on(pe, instruction)
     if isinstance(access, str):
@@ -248,9 +241,8 @@ def _broadcast(pe: Pe, instruction: Instruction) -> Faults:
         loaded = there.reshape(1, access.words, -1).any(axis=2)
         pe.written[:, register : register + access.words] |= on[:, None] & loaded
     # cost
-    fetched = _asked(pe, segment, reach, storing=False)
+    lines, fetched = _asked(pe, segment, reach, storing=False)
     present = int(reach.present.sum())
-    lines = count_lines(reach.ids, reach.places, segment.map.line_elements)
     _cost(pe, instruction, access, present, lines, fetched)
     pe.traffic.register_writes += max(0, threads - 1) * -(-present * segment.element_bytes // 4)
     return reach.faults()

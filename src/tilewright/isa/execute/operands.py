@@ -11,11 +11,14 @@ import numpy as np
 
 from tilewright.isa.chip.segments import ABSENT, Segment
 from tilewright.isa.chip.state import Pe, wrap
+from tilewright.isa.kernels.records import LINE_ACCESSES
 from tilewright.isa.language.errors import Faults
 from tilewright.isa.language.program import Address, Float, Immediate, Instruction, Operand, Register
 from tilewright.layout import paged
 
 Array = np.ndarray[Any, Any]
+NOT_SEEN = np.zeros((0, len(LINE_ACCESSES)), np.int64)
+"""What a kernel that takes lines through the caches is given where no profile wants to know which."""
 Handler = Callable[[Pe, Instruction], Faults | None]
 """One instruction: it changes the processing element, and returns what it has to report."""
 
@@ -98,10 +101,10 @@ def control_cost(pe: Pe, instruction: Instruction, latency: int = 1) -> None:
 
 def scalar_cost(pe: Pe, instruction: Instruction) -> None:
     """One issue; the first operand is ready after the table's latency, the others are read."""
-    known = pe.costs.get(id(instruction))
-    if known is None or known[0] is not instruction:  # kept with it, so that no other one can have its identity
-        known = pe.costs[id(instruction)] = (instruction, *_scalar_cost(pe, instruction))
-    _, unit, places, written, registers, latency = known
+    known = pe.costs.get(instruction)
+    if known is None:
+        known = pe.costs[instruction] = _scalar_cost(pe, instruction)
+    unit, places, written, registers, latency = known
     pe.traffic.register_reads += registers
     pe.clock.scalar(unit, instruction.name, places, written, latency)
 
@@ -163,6 +166,14 @@ class Reach:
         """int64[n]: how many are there."""
         return self.tallies[:, 0]
 
+    def lines(self, per_line: int) -> tuple[Array, Array, Array]:
+        """Lines that threads ask for, one after another: (thread, line, id of its first element there)."""
+        threads, u = np.nonzero(self.there)
+        lines, ids = self.places[threads, u] // per_line, self.ids[threads, u]
+        first = np.ones(len(lines), bool)
+        first[1:] = (lines[1:] != lines[:-1]) | (threads[1:] != threads[:-1])
+        return threads[first], lines[first], ids[first]
+
     def faults(self) -> Faults:
         """One for every thread that met an absent page."""
         return [("page_fault", j, -1) for j in np.flatnonzero(self.tallies[:, 2]).tolist()]
@@ -219,13 +230,8 @@ def _touch(pe: Pe, segment: Segment, reach: Reach, order: Array, retains: bool) 
     retention, caches = (segment.selected, segment.awaited), (pe.l1.cells, pe.chip.l2.cells)
     rules = (retains, pe.config.retention == "bypass")
     deep = np.empty(len(order) * reach.ids.shape[1], np.int64)
-    arguments = ((reach.ids, reach.places), order, pages, rules, retention, caches, traffic, totals, deep)
-    if pe.heat is None:
-        touch_columns(*arguments)
-    else:
-        from tilewright.isa.kernels.memory_kernels import touch_columns_seen
-
-        touch_columns_seen(*arguments, pe.heat[segment.storage.name])
+    seen = NOT_SEEN if pe.heat is None else pe.heat[segment.storage.name]
+    touch_columns((reach.ids, reach.places), order, pages, rules, retention, caches, traffic, totals, deep, seen)
     touches, l1_misses, l2_misses = traffic.sum(axis=0).tolist()
     pe.counts.l1_touches += touches
     pe.counts.l1_misses += l1_misses

@@ -158,21 +158,20 @@ Work = Sequence[tuple[Pe, list[Job]]]
 class _Known:
     """What one program and configuration have every time: handlers, records, what instructions cost."""
 
-    program: MachineProgram  # its identity stays its own
     steps: list[tuple[Handler, Any]]
-    code: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
-    costs: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
+    code: np.ndarray[Any, Any]
+    costs: dict[Any, Any] = field(default_factory=dict)
 
 
-_known: dict[tuple[int, MatrixUnitConfig], _Known] = {}
+_known: dict[tuple[MachineProgram, MatrixUnitConfig], _Known] = {}
 _MOST_KNOWN = 256
 
 
 def _known_of(program: MachineProgram, pe: Pe) -> _Known:
-    found = _known.get((id(program), pe.config))
+    found = _known.get((program, pe.config))
     if found is None:
         steps = [(HANDLERS[one.name], one) for one in program.instructions]
-        found = _known[id(program), pe.config] = _Known(program, steps, encoded(pe, program))
+        found = _known[program, pe.config] = _Known(steps, encoded(pe, program))
         for oldest in list(_known)[:-_MOST_KNOWN]:
             _known.pop(oldest, None)
     return found
@@ -246,7 +245,7 @@ class Runner:
             while self.turn():
                 turns += 1
                 if watch is not None and turns % 16 == 0:
-                    self._settle()
+                    self._take_turns()  # whoever watches may add memory
                     watch(Counts.together(pe.counts for pe in self.pes))
         except MatrixUnitError as error:
             self._settle()

@@ -8,7 +8,6 @@ product registers. All other instructions end a stretch.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,7 +42,6 @@ from tilewright.isa.kernels.records import (
     NOP,
     OPERATIONS,
     OTHER,
-    ROUNDS,
     SEGMENT,
     SETMM,
     ST,
@@ -60,111 +58,73 @@ from tilewright.isa.language.program import Address, Instruction, Label, Machine
 Array = np.ndarray[Any, Any]
 _ACCOUNTS = (COUNTS.names, TRAFFIC.names, tuple(QUEUE), tuple(MATH_STALLS))
 _FLIGHT = len(CLOCK.names)
-_MOVING = frozenset(("segbase", "segsize", "ptmap", "ptdel", "dmain", "dmaout", "dmawait", "dmastat"))
-"""Instructions after which a segment or its pages may be others."""
+_PAGES = frozenset(("ptmap", "ptdel", "dmain", "dmaout", "dmawait", "dmastat"))
+"""Instructions after which pages may be elsewhere, or on their way."""
+_WINDOWS = frozenset(("segbase", "segsize"))
+"""Instructions after which a handle may stand for another window."""
 _OWN = ("low", "high", "offsets_end", "limit")
 """Fields of an ``ld`` or ``mm`` that depend on the segment."""
-_MOST_MADE, _MOST_SUMS = 256, 32
-"""Records and buffers for sums that are kept."""
+_MOST_MADE = 256
+"""Records that are kept."""
 _ODD = 3
 """Times that an ``mm`` is left to the general function before the kernel is not asked again."""
 
 
 @dataclass(eq=False)
 class Frame:
-    """A processing element and the program it runs, as the kernel takes them: arrays by address.
+    """A processing element and one program it was given, as the kernel takes them: arrays by address.
 
     ================  ====================================================================================
-    ``state``         the thread, and what is known by address: ``kept``, so that nothing else gets its identity
     ``code``          the instructions, with the records of loads, stores and ``mm``
-    ``rounds``        loops of which several rounds may be run together
     ``mine``          which of them the kernel runs
     ``accounts``      what it counted since :meth:`settle`
-    ``sums``          buffers for products, by what ``mm`` that share them have in common
-    ``made``          these records and fields beside them, by what they were made for, which is kept
+    ``sums``          buffers for products, by what ``mm`` that share them have in common; ``room``: their memory
+    ``made``          records and fields beside them, by what they were made for
     ``refused``       instructions the kernel cannot run as segments and pages are now
     ``odd``           times that each ``mm`` was left to the general function
-    ``rested``        the element is at rest again, its segments and pages as they were (:meth:`Chip.rest`)
     ================  ====================================================================================
     """
 
-    state: tuple[int, ...]
-    kept: tuple[Any, ...]
     record: Record
     uniform: Array
     clock: Array
     accounts: tuple[Array, Array, Array, Array]
-    program: MachineProgram = field(default_factory=MachineProgram)
-    code: Array = field(default_factory=lambda: np.zeros(0, INSTRUCTION.dtype))
-    rounds: Array = field(default_factory=lambda: np.zeros(0, ROUNDS.dtype))
-    mine: list[bool] = field(default_factory=list)
+    program: MachineProgram
+    code: Array
+    mine: list[bool]
     sums: dict[Any, Sums] = field(default_factory=dict)
-    made: dict[Any, tuple[Record, Any, Any]] = field(default_factory=dict)
+    room: dict[str, Array] = field(default_factory=dict)
+    made: dict[Any, tuple[Record, list[int]]] = field(default_factory=dict)
     refused: list[tuple[int, int]] = field(default_factory=list)
     odd: Counter[int] = field(default_factory=Counter)
-    rested: bool = False
 
     @classmethod
-    def of(cls, pe: Pe, program: MachineProgram, code: tuple[Array, Array]) -> Frame | None:
-        """For ``code`` (:func:`encoded`), or None where no instruction may be run by the kernel.
-
-        It is the processing element's from program to program, as long as its arrays are the same.
-        """
+    def of(cls, pe: Pe, program: MachineProgram, code: Array) -> Frame | None:
+        """For ``code`` (:func:`encoded`), or None where no instruction may be run by the kernel."""
         # Overflow and the order of floats matter to some types only: prepare sees to them.
         if pe.clock.tracing or pe.heat is not None or set(pe.config.slowing) - {"overflow", "float_order"}:
             return None
-        chip, clock = pe.chip, pe.clock
-        tables = pe.file, pe.predicates, clock.tokens, pe.l1.cells, chip.l2.cells, chip.store, clock.port.links
-        state = (threading.get_ident(), *map(id, tables))  # sums are added up in arrays of this thread's own
-        if pe.frame is None or pe.frame.state != state:
-            pe.frame = cls._new(pe, state, tables)
-        frame: Frame = pe.frame
-        frame._begin(pe, program, code)
-        return frame
-
-    @classmethod
-    def _new(cls, pe: Pe, state: tuple[int, ...], tables: tuple[Any, ...]) -> Frame:
-        c, uniform = pe.config, np.zeros(2 * pe.config.uniform_registers, np.int64)
+        c, uniform, code = pe.config, np.zeros(pe.config.uniform_registers, np.int64), code.copy()
+        for pc in np.flatnonzero(code["op"] == SEGMENT).tolist():
+            name = program.instructions[pc].operands[1]
+            assert isinstance(name, SegmentName)
+            code["x"][pc] = handle = pe.names.get(name.name, 0)
+            code["op"][pc] = SEGMENT if handle else OTHER
         clock = np.zeros(_FLIGHT + c.bcast_depth + 1, np.int64)
         counts, traffic, queue, math = (np.zeros(len(names), np.int64) for names in _ACCOUNTS)
         assert pe.predicates.dtype == bool
         assert pe.clock.causes.dtype == np.int8
         values: dict[str, Any] = dict.fromkeys(STRETCH.names, 0) | {"registers": c.registers}
+        values |= {"code": code, "count": len(code)}
         values |= {"alu_latency": c.alu_latency, "load_latency": c.l2_latency, "ports": c.l1_ports}
-        values |= {"file": address(pe.file, np.int32), "pitch": pe.file.strides[0], "threads": c.threads}
+        values |= {"file": pe.file, "pitch": pe.file.strides[0], "threads": c.threads, "loaders": c.loader_threads}
         values |= {"predicates": pe.predicates, "predicate_pitch": pe.predicates.strides[0], "uniform": uniform}
-        values |= {"uniforms": c.uniform_registers, "dram_latency": c.dram_latency, "causes": pe.clock.causes}
+        values |= {"dram_latency": c.dram_latency, "causes": pe.clock.causes}
         values |= {"counts": counts, "traffic": traffic, "clock": clock, "queue": queue, "math": math}
         values |= longs(tokens=pe.clock.tokens, foreign=pe.clock.foreign, l1=pe.l1.cells, l2=pe.chip.l2.cells)
         values |= {"memory": pe.clock.port.links, "slots": c.slots, "l2_rate": c.l2_bytes_per_cycle}
-        values |= {"loaders": c.loader_threads}
-        accounts, uniform = (counts, traffic, queue, math), uniform[: c.uniform_registers]
-        return cls(state, tables, Record(STRETCH, values), uniform, clock, accounts)
-
-    def _begin(self, pe: Pe, program: MachineProgram, code: tuple[Array, Array]) -> None:
-        """Another program; whatever an interrupted one left is forgotten."""
-        if not self.rested or self.program is not program or self.refused or self.odd:
-            self.program, self.code, self.rounds = program, code[0].copy(), code[1]
-            for pc in np.flatnonzero(self.code["op"] == SEGMENT).tolist():
-                name = program.instructions[pc].operands[1]
-                assert isinstance(name, SegmentName)
-                self.code["x"][pc] = handle = pe.names.get(name.name, 0)
-                self.code["op"][pc] = SEGMENT if handle else OTHER
-            self.mine = (self.code["op"] != OTHER).tolist()
-            self.record["code"], self.record["count"] = address(self.code, INSTRUCTION.dtype), len(self.code)
-            self.record["rounds"] = address(self.rounds, ROUNDS.dtype)
-        self.rested = False
-        self.record["pending"] = self.record["low"] = self.record["high"] = 0
-        self.refused.clear()
-        self.odd.clear()
-        if len(self.sums) > _MOST_SUMS:
-            self.forget()
-            self.sums.clear()
-            self.made.clear()
-        for sums in self.sums.values():
-            sums.begin()
-        for account in self.accounts:
-            account[:] = 0
+        accounts, mine = (counts, traffic, queue, math), (code["op"] != OTHER).tolist()
+        return cls(Record(STRETCH, values), uniform, clock, accounts, program, code, mine)
 
     def take(self, pe: Pe, most: int) -> None:
         """Put what changes from instruction to instruction where the kernel finds it."""
@@ -203,11 +163,13 @@ class Frame:
 
     def after(self, pe: Pe, instruction: Instruction) -> None:
         """An instruction's own function was called."""
-        if instruction.name in _MOVING:
-            self.forget()
+        if instruction.name in _WINDOWS:
+            self.made.clear()
+        if instruction.name in _WINDOWS or instruction.name in _PAGES:
+            self._ask_again()
 
-    def forget(self) -> None:
-        """Segments or pages may be others: every record must be asked for again."""
+    def _ask_again(self) -> None:
+        """Every record must be asked for before it is used."""
         self.code["record"] = 0
         for pc, op in self.refused:
             self.code["op"][pc], self.mine[pc] = op, True
@@ -240,16 +202,18 @@ class Frame:
         if segment is None or not at_hand(segment):
             return self._refuse(pc)
         same = instruction.name, instruction.type, instruction.suffixes, where.offset
-        key = same, instruction.operands[0], instruction.operands[2:], shape, id(segment), id(segment.table.phys)
+        key = same, instruction.operands[0], instruction.operands[2:], shape, handle
         if key not in self.made:
             if len(self.made) == _MOST_MADE:
-                self.forget()
+                self._ask_again()
+                self.add(pe)
                 self.made.clear()
+                self.sums.clear()
             record = (self._multiply if instruction.name == "mm" else self._move)(pe, instruction, row, segment)
             if record is None:
                 return self._refuse(pc)
-            self.made[key] = record, [int(row[name]) for name in _OWN], (segment, segment.table.phys)
-        record, own, _ = self.made[key]
+            self.made[key] = record, [int(row[name]) for name in _OWN]
+        record, own = self.made[key]
         for name, value in zip(_OWN, own, strict=True):
             row[name] = value
         row["record"], row["handle"] = address(record.numbers, np.int64), handle
@@ -289,7 +253,7 @@ class Frame:
         _touching(row, range(a, a + c.a_registers), offsets)
         key = (pe.columns, pe.rows, roles.first, roles.type_a, roles.type_b, roles.groups, roles.chunk, roles.depth)
         if key not in self.sums:
-            self.sums[key] = Sums.of(pe, roles)
+            self.sums[key] = Sums.of(pe, roles, self.room)
         return self.sums[key].record(segment, int(instruction.suffix("t") or 0), pe.chip.store)
 
 
@@ -336,59 +300,13 @@ _ENCODED = {
 _KIND = {"imm": 0, "float": 0, "ur": 1, "r": 2, "p": 3}
 
 
-def encoded(pe: Pe, program: MachineProgram) -> tuple[Array, Array]:
-    """Records INSTRUCTION of all instructions, for every processing element of this configuration, and ROUNDS."""
+def encoded(pe: Pe, program: MachineProgram) -> Array:
+    """Records INSTRUCTION of all instructions, for every processing element of this configuration."""
     labels = dict(program.labels)
     code = np.zeros(len(program.instructions), INSTRUCTION.dtype)
     for row, instruction in zip(code, program.instructions, strict=True):
         _encode(pe, instruction, labels, row)
-    ends = np.flatnonzero(((code["op"] == BR) | (code["op"] == LOOP_BACK)) & (code["target"] < np.arange(len(code))))
-    found = [each for last in ends.tolist() if (each := _rounds(pe, program, code, last)) is not None]
-    rounds = np.array(found or [(0,) * len(ROUNDS.names)], ROUNDS.dtype)
-    for place, each in enumerate(found):
-        code["rounds"][each[0]] = place + 1
-    return code, rounds
-
-
-def _rounds(pe: Pe, program: MachineProgram, code: Array, last: int) -> tuple[int, ...] | None:
-    """The record ROUNDS of the loop that ends here, or None where its rounds have to be run one by one.
-
-    Where they may be run together, no guard and no segment changes, every coordinate is a sum of what does not change
-    and of uniform registers, and one ``ld`` brings the A of one ``mm``.
-    """
-    head = int(code["target"][last])
-    body = code[head:last]
-    loads, products = (head + np.flatnonzero(body["op"] == op) for op in (LD, MULTIPLY))
-    if not np.isin(body["op"], (ALU, NOP, LD, MULTIPLY)).all() or (len(loads), len(products)) != (1, 1):
-        return None
-    load, mm = int(loads[0]), int(products[0])
-    a, per_thread = int(code["number"][load]), (body["op"] == ALU) & (body["kind"] == 2)
-    written = body["number"][per_thread].tolist()
-    made = {*written, a, a + 1}
-    sums = body[per_thread]
-    used = {int(row[side]) for row in sums for side in "xy" if row[f"{side}_kind"] == 2}
-    divided = (body["op"] == ALU) & (body["operation"] >= OPERATIONS.index("div"))
-    plain = (sums["guard"] < 0) & np.isin(sums["operation"], (0, 1)) & (sums["per_thread"] <= 1)
-    whole = (
-        pe.config.a_registers == 2 == code["y"][load]
-        and code["y_kind"][load] == 0
-        and code["y"][mm] == a
-        and code["guard"][mm] < 0
-    )
-    uniform = {*body["number"][(body["op"] == ALU) & (body["kind"] == 1)].tolist()}
-    uniform |= {int(code["number"][last])} if code["op"][last] == LOOP_BACK else set()
-    if uniform & {int(code["segment"][load]), int(code["segment"][mm])}:
-        return None
-    if divided.any() or not (plain.all() and whole and load < mm) or len(made) != len(written) + 2 or used & made:
-        return None
-    by = []
-    for at in (load, mm):
-        dim, first = int(program.instructions[at].suffix("t") or 0), int(code["x"][at])
-        writers = head + np.flatnonzero(per_thread & (body["number"] == first + dim))
-        if dim > 1 or len(writers) != 1 or writers[0] > at or first + 1 - dim in made:
-            return None
-        by.append(int(writers[0]))
-    return head, last, load, by[0], mm, by[1]
+    return code
 
 
 def _encode(pe: Pe, instruction: Instruction, labels: dict[str, int], row: Any) -> None:

@@ -14,10 +14,9 @@ from tilewright.isa.chip.segments import Segment
 from tilewright.isa.chip.state import Pe
 from tilewright.isa.execute.operands import numpy_type
 from tilewright.isa.execute.scalar import NAN
-from tilewright.isa.execute.tensor import Roles, columns_of, macs_counter
+from tilewright.isa.execute.tensor import Roles, columns_of, macs_counter, wrapped_product
 from tilewright.isa.kernels.records import ACCOUNTS, FILL, MM, REACH, TIMES, Record, address, longs
-from tilewright.memory import scratch
-from tilewright.threads import in_pieces
+from tilewright.kernels.threads import in_pieces
 
 Array = np.ndarray[Any, Any]
 DEPTH = 1024
@@ -65,8 +64,11 @@ class Sums:
     known: tuple[Any, list[Array], bool] | None = None
 
     @classmethod
-    def of(cls, pe: Pe, roles: Roles) -> Sums:
-        """Buffers and numbers for ``mm`` with every column on."""
+    def of(cls, pe: Pe, roles: Roles, room: dict[str, Array]) -> Sums:
+        """Buffers and numbers for ``mm`` with every column on.
+
+        ``room``: memory of both factors, for all the sums of a program: no two of them wait at a time.
+        """
         c = pe.config
         rows, ka, kb, row_stride, a_stride, b_stride, keeper = roles.groups
         n, e, width = roles.columns, roles.segment.element_bytes, kb * roles.chunk
@@ -74,7 +76,8 @@ class Sums:
         part, index, order = (table.astype(np.int64) for table in columns_of(c.ka_split, n, ka))
         active, presents = np.ones(n, bool), np.zeros(rounds, np.int64)
         step_cycles = c.step_cycles(e, kb)
-        a, b = _side("A", ka * rows, width * e, rounds), _side("B", ka * roles.local, width * e, rounds)
+        a = _side(room, "A", ka * rows, width * e, rounds)
+        b = _side(room, "B", ka * roles.local, width * e, rounds)
         fill = Record(FILL, {"k": 0, "rounds": 0, "columns": -1, "steps": 0})
         values: dict[str, Any] = {"depth": roles.depth, "element_bytes": e, "width": width, "columns": n}
         values |= {"floats": roles.type_a[0] not in "su", "bypasses": c.retention == "bypass"}
@@ -176,37 +179,44 @@ class Sums:
                 continue
             low, keep = int(self.columns[1][mine[0]]), self.keep[:, qa]
             begin = qa * (len(b) // ka) + low
-            factors = a[qa * rows : (qa + 1) * rows], b[begin : begin + len(mine)]
+            left, right = a[qa * rows : (qa + 1) * rows], b[begin : begin + len(mine)]
             place = int(keep[0]), int(keep[1] - keep[0]) if rows > 1 else 1, self.first + low
 
             shared = rows * len(mine) * depth > _ALONE
             size = _PIECE if shared else rows
 
-            def add(piece: int, size: int = size, factors: Any = factors, place: Any = place) -> None:
+            def add(piece: int, size: int = size, left: Array = left, right: Array = right, place: Any = place) -> None:
                 piece_of = piece * size, min(piece * size + size, rows)
-                add_products(factors[0], factors[1], depth, piece_of, file[3], file[2] >> 2, place)
+                add_products(left, right, depth, piece_of, file[3], file[2] >> 2, place)
 
-            in_pieces(add, -(-rows // size), shared)
+            in_pieces(add, -(-rows // size), None if shared else 1)
+            if self.types != ("s8", "s8"):
+                registers = _slice(keep), slice(place[2], place[2] + len(mine))
+                file[0][registers] += self._lessened(left[:, :depth], right[:, :depth])
 
     def _numbers(self, side: int, depth: int) -> Array:
-        """[rows, ``depth`` and more] of A (0) or B (1): bytes with a sign, or 16 bits where one of the two has none."""
+        """[rows, ``depth`` and more] of A (0) or B (1), bytes with a sign: those without are 128 less."""
         factor = self.sides[side]
         raw = factor.bytes.reshape(factor.rows, factor.pitch)
         raw[:, self.fill["rounds"] * factor.step : depth] = 0
-        if self.types == ("s8", "s8"):
-            return raw.view(np.int8)
-        return raw[:, :depth].view(np.int8 if self.types[side] == "s8" else np.uint8).astype(np.int16)
+        if self.types[side] == "u8":
+            raw[:, :depth] ^= 128
+        return raw.view(np.int8)
 
-    @property
-    def words(self) -> bool:
-        """32-bit integers."""
-        return self.types[0][0] in "su" and self.types[0][1:] == "32"
+    def _lessened(self, a: Array, b: Array) -> Array:
+        """What products of bytes that are 128 less lack: (a + 128) b = a b + 128 b."""
+        lacks, depth = np.zeros((len(a), len(b)), np.int32), a.shape[1]
+        if self.types[0] == "u8":
+            lacks += 128 * b.sum(axis=1, dtype=np.int32)
+        if self.types[1] == "u8":
+            lacks += 128 * a.sum(axis=1, dtype=np.int32)[:, None]
+        return lacks + (16384 * depth if self.types == ("u8", "u8") else 0)
 
     def _values(self, side: int, k: int) -> Array:
         """[rows, k] of A (0) or B (1) as what is multiplied."""
         factor, dtype = self.sides[side], self.types[side]
         raw = factor.bytes.reshape(factor.rows, factor.pitch)
-        if self.words:
+        if dtype in ("s32", "u32"):
             values: Array = raw.view(np.int32)[:, :k]
         elif dtype == "bf16":
             values = (raw.view(np.uint16)[:, :k].astype(np.uint32) << 16).view(np.float32)
@@ -221,26 +231,24 @@ class Sums:
         return values
 
     def _added(self, sums: Array, a: Array, b: Array, rounds: int) -> Array:
-        if self.types[0][0] in "su" and not self.words:
-            products: Array = np.matmul(a, b.T)
-            return sums + products.astype(np.int64).astype(np.int32)
-        from tilewright.isa.kernels.value_kernels import add_rounds, add_words
+        if self.types[0][0] in "su":
+            return sums + wrapped_product(a, b.T)
+        from tilewright.isa.kernels.value_kernels import add_rounds
 
         sums, a, b = (np.ascontiguousarray(each) for each in (sums, a, b.T))
-        if self.words:
-            add_words(sums, a, b)
-        else:
-            values = sums.view(np.float32)
-            add_rounds(values, a, b, self.presents[:rounds], self.chunk, self.kb)
-            sums[np.isnan(values)] = NAN
+        values = sums.view(np.float32)
+        add_rounds(values, a, b, self.presents[:rounds], self.chunk, self.kb)
+        sums[np.isnan(values)] = NAN
         return sums
 
 
-def _side(name: str, rows: int, length: int, rounds: int) -> _Side:
+def _side(room: dict[str, Array], name: str, rows: int, length: int, rounds: int) -> _Side:
     """Room for ``rounds`` times ``rows`` rows of ``length`` bytes."""
     pitch = -(-length * rounds // _WIDE) * _WIDE + _APART
-    raw = scratch(f"bytes of {name}", rows * pitch, np.uint8)
-    return _Side(raw, pitch, length, rows)
+    size = rows * pitch
+    if name not in room or len(room[name]) < size:
+        room[name] = np.empty(size, np.uint8)
+    return _Side(room[name][:size], pitch, length, rows)
 
 
 def _slice(numbers: Array) -> Any:

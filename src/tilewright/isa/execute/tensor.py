@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -238,7 +239,7 @@ def _parts(pe: Pe, roles: Roles, columns_last: Array) -> Array:
 
 
 def _multiply(pe: Pe, roles: Roles, bus: Reach, writes: Array) -> None:
-    """Bring both factors into the multiplier's form, and pick the kernel."""
+    """Bring both factors into the multiplier's form, and add their products."""
     word = np.dtype(f"u{roles.segment.element_bytes}")
     some: Array = bus.present > 0
     if not (some.any() and pe.config.values):
@@ -255,38 +256,116 @@ def _multiply(pe: Pe, roles: Roles, bus: Reach, writes: Array) -> None:
         _add_floats(pe, roles, bus, a, b, low, high, writes)
 
 
-def _add_integers(pe: Pe, roles: Roles, a: Array, b: Array, low: Array, high: Array, on: Array) -> None:
-    from tilewright.isa.kernels.value_kernels import accumulate_int, accumulate_saturating, accumulate_wide
+def _factors(
+    roles: Roles, a: Array, b: Array, low: Array, high: Array, on: Array
+) -> Iterator[tuple[tuple[Array, Any], Array, Array, Array]]:
+    """Part by part: where its sums are ([rows, 1], columns), A [rows, u], B [u, columns], and the columns' place in b.
 
-    kernel = accumulate_saturating if pe.config.overflow == "saturate" else accumulate_int
-    if kernel is accumulate_saturating and roles.segment.element_bytes == 4:
-        kernel, a, b = accumulate_wide, _wide(a, roles.type_a), _wide(b, roles.type_b)
-    kernel(pe.file[pe.config.first_compute :], roles.first, a, b, low, high, roles.groups, on)
+    Rows are those that keep what they compute (``on``).
+    """
+    rows, ka, kb, row_stride, a_stride, b_stride, _ = roles.groups
+    keepers = _summing_threads(roles)
+    for qa in range(ka):
+        mine, columns = on[keepers[:, qa]], np.arange(low[qa], high[qa])
+        first = (np.arange(rows)[mine] * row_stride + qa * a_stride)[:, None]
+        x = a[first + np.arange(kb) * b_stride].reshape(len(first), b.shape[1])
+        where = keepers[mine, qa][:, None], roles.first + columns
+        yield where, x, b[qa, :, low[qa] : high[qa]], columns
+
+
+def wrapped_product(x: Array, y: Array) -> Array:
+    """x @ y of integers, modulo 2^32: of int32 in halves, of float64 that holds smaller ones as it is."""
+    if x.dtype != np.int32:
+        return np.asarray((x @ y).astype(np.int64).astype(np.int32))
+    (low, high), (left, right) = (((n & 0xFFFF).astype(np.float64), (n >> 16).astype(np.float64)) for n in (x, y))
+    crossed = (high @ left + low @ right).astype(np.int64) << 16
+    return np.asarray(((low @ left).astype(np.int64) + crossed).astype(np.int32))
+
+
+def _saturated(sums: Array, x: Array, y: Array) -> Array:
+    """sums + x @ y, no larger than int32 is: products of 32 bits in two halves, which no sum of int64 loses."""
+    lower = sums + (x & 0xFFFF) @ y
+    upper = (x >> 16) @ y + (lower >> 16)
+    total = np.clip(upper, -(2**40), 2**40) * 65536 + (lower & 0xFFFF)
+    return np.asarray(np.clip(total, -(2**31), 2**31 - 1).astype(np.int32))
+
+
+def _add_integers(pe: Pe, roles: Roles, a: Array, b: Array, low: Array, high: Array, on: Array) -> None:
+    file, saturating = pe.file[pe.config.first_compute :], pe.config.overflow == "saturate"
+    if saturating:
+        a, b = _wide(a, roles.type_a), _wide(b, roles.type_b)
+    elif roles.segment.element_bytes < 4:
+        a, b = a.astype(np.float64), b.astype(np.float64)
+    for where, x, y, _ in _factors(roles, a, b, low, high, on):
+        sums = file[where]
+        file[where] = _saturated(sums.astype(np.int64), x, y) if saturating else sums + wrapped_product(x, y)
 
 
 def _wide(words: Array, dtype: str) -> Array:
-    """32-bit elements as the numbers they are."""
-    return words.astype(np.int64) if dtype[0] == "s" else words.view(np.uint32).astype(np.int64)
+    """Elements as the numbers they are, int64."""
+    return words.view(np.uint32).astype(np.int64) if dtype == "u32" else words.astype(np.int64)
 
 
 def _add_floats(pe: Pe, roles: Roles, bus: Reach, a: Array, b: Array, low: Array, high: Array, on: Array) -> None:
-    from tilewright.isa.kernels import value_kernels as kernels
-
-    file, order = pe.file[pe.config.first_compute :], pe.config.float_order
-    sums = file.view(np.float32)
-    some, present = bus.present > 0, int(bus.present.max())
-    # Whole ranges of columns, each with the same first elements: the kernel that vectorises over columns.
-    whole = int((high - low).sum()) == int(some.sum()) and bool((bus.tallies[some, :2] == present).all())
-    if order == "chunk" and whole:
-        kernels.accumulate_float(sums, roles.first, a, b, low, high, roles.groups, on, present)
-    elif order == "chunk":
-        mask = _parts(pe, roles, bus.there.T)
-        kernels.accumulate_masked(sums, roles.first, a, b, low, high, roles.groups, on, mask)
-    else:
-        mask = _parts(pe, roles, bus.there.T)
-        kernels.accumulate_exact(sums, roles.first, a, b, low, high, roles.groups, on, mask, order == "fma")
+    file = pe.file[pe.config.first_compute :]
+    sums, some, there = file.view(np.float32), bus.present > 0, _parts(pe, roles, bus.there.T)
+    add = {"chunk": _in_chunks, "exact": _at_once, "fma": _fused}[pe.config.float_order]
+    with np.errstate(all="ignore"):
+        for part, (where, x, y, columns) in enumerate(_factors(roles, a, b, low, high, on)):
+            sums[where] = add(sums[where], x, y, there[part][:, columns], roles.chunk)
     if np.isnan(sums[:, roles.first : roles.first + roles.local]).any():
         _one_nan(file, roles, some, on)
+
+
+_Sum = tuple[Any, Array]
+"""Sums so far, and the columns that have one: what is added first stays as it is (0 + -0 is 0)."""
+
+
+def _with(before: _Sum, new: Any, there: Array) -> _Sum:
+    old, has = before
+    if not has.any():
+        return new, there
+    both = old + new
+    if has.all() and there.all():
+        return both, has
+    return np.where(has & there, both, np.where(there, new, old)), has | there
+
+
+def _in_chunks(sums: Array, x: Array, y: Array, there: Array, chunk: int) -> Array:
+    """The 'chunk' order: in float32 the products of every thread, then the threads' sums, then the register."""
+    none = 0, np.zeros(y.shape[1], bool)
+    dot: _Sum = none
+    for begin in range(0, len(y), chunk):
+        own: _Sum = none
+        for u in range(begin, begin + chunk):
+            own = _with(own, x[:, u, None] * y[u], there[u])
+        dot = _with(dot, *own)
+    return np.asarray(np.where(dot[1], sums + dot[0], sums))
+
+
+def _at_once(sums: Array, x: Array, y: Array, there: Array, chunk: int) -> Array:
+    """One float64 sum per instruction."""
+    total: _Sum = 0, np.zeros(y.shape[1], bool)
+    left, right = x.astype(np.float64), y.astype(np.float64)
+    for u in range(len(y)):
+        total = _with(total, left[:, u, None] * right[u], there[u])
+    return np.asarray(np.where(total[1], (sums.astype(np.float64) + total[0]).astype(np.float32), sums))
+
+
+def _fused(sums: Array, x: Array, y: Array, there: Array, chunk: int) -> Array:
+    """Every product straight into the register, one rounding each."""
+    left, right = x.astype(np.float64), y.astype(np.float64)
+    for u in range(len(y)):
+        # The product is exact in float64; its sum rounded to odd makes rounding to float32 the only one.
+        product, value = left[:, u, None] * right[u], sums.astype(np.float64)
+        total = product + value
+        back = total - product
+        lost = (product - (total - back)) + (value - back)
+        bits = total.view(np.int64)
+        odd = bits + np.where((lost > 0) == (total > 0), 1, -1)
+        total = np.where((lost != 0) & np.isfinite(lost) & (bits & 1 == 0), odd, bits).view(np.float64)
+        sums = np.where(there[u], total.astype(np.float32), sums)
+    return sums
 
 
 def _one_nan(file: Array, roles: Roles, some: Array, on: Array) -> None:

@@ -377,13 +377,12 @@ def _vector(
     def execute(pe: Pe, instruction: Instruction) -> Faults:
         # operands
         number_of = uniform_source(pe, instruction.operands[-1])
-        known = pe.costs.get((id(instruction), number_of))
-        if known is None or known[0] is not instruction:  # kept with it, so that no other one can have its identity
+        cost: _Cost | None = pe.costs.get((instruction, number_of))
+        if cost is None:
             slow = special is not None and special(instruction)
-            known = (instruction, _cost(pe, instruction, 1 if passes is None else passes(pe, instruction), slow))
+            cost = _cost(pe, instruction, 1 if passes is None else passes(pe, instruction), slow)
             if 0 <= number_of <= 8 * pe.config.registers:
-                pe.costs[id(instruction), number_of] = known
-        cost: _Cost = known[1]
+                pe.costs[instruction, number_of] = cost
         count, into, wide = cost.count, cost.into, cost.wide
         if not cost.fits:
             pe.clock.step("vector", instruction.name)
@@ -434,10 +433,10 @@ def _by_kernel(floats: bool) -> Callable[[Pe, Instruction, int, Array], bool]:
     def run(pe: Pe, instruction: Instruction, count: int, on: Array) -> bool:
         from tilewright.isa.kernels import vector_kernels as kernels
 
-        known = pe.costs.get(("kernel", id(instruction)))
-        if known is None or known[0] is not instruction:
-            known = pe.costs["kernel", id(instruction)] = (instruction, *_places_of(instruction, floats))
-        _, code, places, first = known
+        known = pe.costs.get(("kernel", instruction))
+        if known is None:
+            known = pe.costs["kernel", instruction] = _places_of(instruction, floats)
+        code, places, first = known
         if code < 0:
             return False
         sources = zip(first, instruction.operands[1:3], strict=True)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.kernels.pointers import accounts_at, cell, memory_at, put, put_byte
-from tilewright.isa.kernels.records import WINDOW_SHIFT, WINDOWS
+from tilewright.isa.kernels.records import L2_BUS, L2_WINDOWS, WINDOW_SHIFT, WINDOWS
 from tilewright.kernels import inner, njit
 
 _SIZE = 1 << WINDOW_SHIFT
@@ -89,12 +89,9 @@ def from_dram(m: Any, t: Any, line: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def take_l2(numbers: Any, t: int, cycles: int) -> int:
-    """:func:`over_l2`, for Python; ``numbers``: a record MEMORY."""
-    return int(over_l2(memory_at(np.int64(numbers.ctypes.data)), t, cycles))
-
-
-@njit(cache=True, nogil=True)
-def take_windows(ring: Any, t: int, cycles: int) -> int:
-    """:func:`place`, for Python."""
-    return int(place(np.int64(ring.ctypes.data), t, cycles))
+def take_bus(numbers: Any, which: int, t: int, cycles: int) -> int:
+    """Take cycles of L2_BUS, L2_WINDOWS or DRAM_WINDOWS; when that is over. ``numbers``: a record MEMORY."""
+    m = memory_at(np.int64(numbers.ctypes.data))
+    if which == L2_BUS:
+        return int(over_l2(m, t, cycles))
+    return int(place(m.l2_windows if which == L2_WINDOWS else m.dram_windows, t, cycles))

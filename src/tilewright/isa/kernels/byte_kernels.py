@@ -17,9 +17,8 @@ from tilewright.kernels import njit
 def add_products(a: Any, b: Any, depth: int, part: Any, words: Any, pitch: int, place: Any) -> None:
     """Rows ``part`` (first, end) of a @ b.T to registers; ``place``: a's first row's thread, threads a row, register.
 
-    ``a``, ``b``: rows of numbers of 8 or 16 bits, of which ``depth`` count, a multiple of 64; those of 16 are no larger
-    than bytes are. ``words``: all registers, flat, ``pitch`` a thread. Sixteen sums at a time stay in the processor's
-    own registers.
+    ``a``, ``b``: rows of bytes with a sign, of which ``depth`` count, a multiple of 64. ``words``: all registers, flat,
+    ``pitch`` a thread. Sixteen sums at a time stay in the processor's own registers.
     """
     (low, high), (thread, step, first) = part, place
     n, sums = len(b), np.empty(16, np.int32)

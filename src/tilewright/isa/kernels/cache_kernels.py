@@ -211,24 +211,6 @@ def lru_list(cache: Any, line: int, which: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def clear_cache(cache: Any) -> None:
-    """As it was made; what no line stood in is not touched."""
-    c = address_of(cache)
-    head = cache_at(c)
-    sets, _, ways, lines, stamps, slots = tables_of(c)
-    for slot in range(head.used if sets == 1 else sets * ways):
-        line = cell(c, lines + slot)
-        if line > 0:
-            put(c, slots + line - 1, 0)
-        put(c, lines + slot, 0)
-        put(c, stamps + slot, 0)
-    if head.built > 0 or head.given_up > 0:
-        cache[head.queue : head.slots] = 0
-    head.time = 1
-    head.used = head.given_up = head.kept = head.first = head.end = head.list = head.built = 0
-
-
-@njit(cache=True, nogil=True)
 def drop_lines(begin: int, end: int, cache: Any) -> None:
     """Forget lines begin to end - 1; their slots become the first victims."""
     c = address_of(cache)

@@ -27,6 +27,7 @@ from tilewright.isa.kernels.pointers import (
     transfer_at,
     word,
 )
+from tilewright.isa.kernels.records import LOADED, STORED
 from tilewright.kernels import inner, njit
 
 
@@ -102,20 +103,6 @@ def walk(
 
 
 @njit(cache=True, nogil=True)
-def count_lines(ids: Any, places: Any, per_line: int) -> int:
-    """Lines that per-thread accesses ask for: distinct neighbours in every thread's walk."""
-    total = 0
-    for j in range(ids.shape[0]):
-        last = -1
-        for u in range(ids.shape[1]):
-            if ids[j, u] >= 0:
-                line = places[j, u] // per_line
-                total += line != last
-                last = line
-    return total
-
-
-@njit(cache=True, nogil=True)
 def touch_columns(
     reach: Any,
     sequence: Any,
@@ -126,13 +113,15 @@ def touch_columns(
     out: Any,
     totals: Any,
     deep_lines: Any,
+    seen: Any,
 ) -> int:
     """Take columns through L1 and L2, in the order of ``sequence``; how many lines L2 had not, to ``deep_lines``.
 
     ``reach``: (ids, places) of :func:`walk`; ``pages``: (in L2?, elements of a page, log2 of the elements of a line);
     ``rules``: (a t1 walk?, bypass?); ``retention``: (selected per element, awaited per line of the segment). out[s] =
     (distinct lines, L1 misses, L2 misses) of column ``sequence[s]``; totals += (lines brought under retention,
-    released, evicted all the same, misses that took no place).
+    released, evicted all the same, misses that took no place). ``seen``: of a profile, touches, L1 misses and L2 misses
+    of every line of the segment's pages are added there; else it has no rows.
     """
     ids, places = reach
     in_l2, page_elements, shift = pages
@@ -154,7 +143,10 @@ def touch_columns(
             if line != last:
                 last = line
                 lines += 1
-                outcome = touch(first, t1, line, np.int64(bypass))
+                outcome, own, noted = touch(first, t1, line, np.int64(bypass)), element >> shift, len(seen) > 0
+                if noted:
+                    seen[own, 0] += 1
+                    seen[own, 1] += outcome != HIT
                 if outcome:
                     misses += 1
                     totals[2] += outcome == PINNED
@@ -163,6 +155,8 @@ def touch_columns(
                         deep_lines[all_deep] = line
                         all_deep += 1
                         deep += 1
+                        if noted:
+                            seen[own, 2] += 1
             if retains:
                 own = element >> shift
                 if selected[element] == 0:
@@ -180,17 +174,6 @@ def touch_columns(
                     u += 1
         out[s, 0], out[s, 1], out[s, 2] = lines, misses, deep
     return all_deep
-
-
-@njit(cache=True, nogil=True)
-def touch_lines(lines: Any, bypass: bool, l1: Any, l2: Any) -> None:
-    """Per-thread loads passing through the caches: they move lines, no counter sees them."""
-    last, first, second = np.int64(-1), address_of(l1), address_of(l2)
-    t1, t2 = tables_of(first), tables_of(second)
-    for line in lines:
-        if line >= 0 and line != last and touch(first, t1, line, np.int64(bypass)):
-            touch(second, t2, line, np.int64(1))
-        last = line
 
 
 @inner()
@@ -261,59 +244,6 @@ def issue_columns(
     )
 
 
-# A profile's kernels: which line of a tensor each touch, miss and per-thread access went to. ``seen``:
-# int64[lines of the tensor's pages, kinds of :data:`LINE_ACCESSES`].
-
-
-@njit(cache=True, nogil=True)
-def touch_columns_seen(
-    reach: Any,
-    sequence: Any,
-    pages: Any,
-    rules: Any,
-    retention: Any,
-    caches: Any,
-    out: Any,
-    totals: Any,
-    deep_lines: Any,
-    seen: Any,
-) -> int:
-    """:func:`touch_columns`, one line at a time, each of them noted in ``seen`` (touches, L1 misses, L2 misses)."""
-    ids, places = reach
-    shift, width = pages[2], ids.shape[1]
-    first, one, all_deep = np.zeros(1, np.int64), np.zeros((1, 3), np.int64), 0
-    for s in range(len(sequence)):
-        j, u = sequence[s], 0
-        out[s, 0], out[s, 1], out[s, 2] = 0, 0, 0
-        while u < width:
-            if ids[j, u] < 0:
-                u += 1
-                continue
-            line, end = places[j, u] >> shift, u + 1
-            while end < width and (ids[j, end] < 0 or places[j, end] >> shift == line):
-                end += 1
-            part = ids[j : j + 1, u:end], places[j : j + 1, u:end]
-            all_deep += touch_columns(part, first, pages, rules, retention, caches, one, totals, deep_lines[all_deep:])
-            for kind in range(3):
-                out[s, kind] += one[0, kind]
-                seen[ids[j, u] >> shift, kind] += one[0, kind]
-            u = end
-    return all_deep
-
-
-@njit(cache=True, nogil=True)
-def see_lines(ids: Any, places: Any, per_line: int, kind: int, seen: Any) -> None:
-    """The lines that per-thread accesses ask for, counted as :func:`count_lines` counts them."""
-    for j in range(ids.shape[0]):
-        last = -1
-        for u in range(ids.shape[1]):
-            if ids[j, u] >= 0:
-                line = places[j, u] // per_line
-                if line != last:
-                    seen[ids[j, u] // per_line, kind] += 1
-                last = line
-
-
 # Lines that loads and stores ask L2 for.
 
 
@@ -351,31 +281,21 @@ def store_lines(m: Any, first: Any, last: Any, in_l2: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def ask_lines(memory: Any, ids: Any, places: Any, pages: Any, per_line: int, storing: bool) -> None:
-    """The lines of per-thread accesses (:func:`walk`), as :func:`count_lines` counts them, through L2."""
-    m, (in_l2, page_elements) = memory_at(address_of(memory)), pages
-    for j in range(ids.shape[0]):
-        last = -1
-        for u in range(ids.shape[1]):
-            if ids[j, u] >= 0:
-                line = places[j, u] // per_line
-                if line != last:
-                    there = in_l2[ids[j, u] // page_elements]
-                    if storing:
-                        store_lines(m, np.int64(line), np.int64(line), there)
-                    else:
-                        fetch_line(m, np.int64(j), np.int64(line), there)
-                last = line
+def ask_lines(memory: Any, threads: Any, lines: Any, in_l2: Any, kind: int, bypass: bool, l1: Any) -> int:
+    """Lines that threads ask for, one behind the other, in device memory but for those ``in_l2``.
 
-
-@njit(cache=True, nogil=True)
-def ask_through_l1(memory: Any, lines: Any, in_l2: Any, bypass: bool, l1: Any) -> int:
-    """Per-thread loads passing through L1 (:func:`touch_lines`); how many lines it had to fetch."""
+    ``kind``: LOADED, STORED or, of loads that pass through L1, THROUGH_L1; then ``lines`` has -1 for elements that are
+    absent, and what is returned is how many L1 had to fetch.
+    """
     m, first, last, missed = memory_at(address_of(memory)), address_of(l1), np.int64(-1), 0
     t1 = tables_of(first)
     for i in range(len(lines)):
-        line = lines[i]
-        if line >= 0 and line != last and touch(first, t1, line, np.int64(bypass)):
+        line = np.int64(lines[i])
+        if kind == LOADED:
+            fetch_line(m, np.int64(threads[i]), line, in_l2[i])
+        elif kind == STORED:
+            store_lines(m, line, line, in_l2[i])
+        elif line >= 0 and line != last and touch(first, t1, line, np.int64(bypass)):
             missed += 1
             if not in_l2[i]:
                 _fetch(m, line)

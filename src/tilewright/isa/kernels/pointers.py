@@ -31,7 +31,6 @@ from tilewright.isa.kernels.records import (
     MEMORY,
     MM,
     REACH,
-    ROUNDS,
     STRETCH,
     TIMES,
     TIMING,
@@ -82,7 +81,6 @@ math_at = _record("math", MATH)
 memory_at = _record("memory", MEMORY)
 mm_at = _record("mm", MM)
 reach_at = _record("reach", REACH)
-rounds_at = _record("rounds", ROUNDS)
 times_at = _record("times", TIMES)
 timing_at = _record("timing", TIMING)
 traffic_at = _record("traffic", TRAFFIC)
@@ -149,21 +147,21 @@ def copy_bytes(typing: Any, target: Any, source: Any, length: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def sixteen_dots(typing: Any, a: Any, b: Any, depth: Any, rows: Any, columns: Any, sums: Any) -> Any:
-    """sums[4 r + c] = a[rows[r]] . b[columns[c]], four rows and four columns of ``depth`` numbers, a multiple of 64.
+    """sums[4 r + c] = a[rows[r]] . b[columns[c]], four rows and four columns of ``depth`` bytes, a multiple of 64.
 
-    Numbers are of 8 or 16 bits, those of 16 no larger than bytes are. Neighbours are added first, in 32 bits: that is
-    the multiply-and-add that processors have, which compilers find in no loop over k. Some have one for four bytes with
-    a sign by four without: the rows are made 128 larger for it, and 128 times the sum of a column is taken off again.
+    Neighbours are added first, in 32 bits: that is the multiply-and-add that processors have, which compilers find in
+    no loop over k. Some have one for four bytes with a sign by four without: the rows are made 128 larger for it, and
+    128 times the sum of a column is taken off again.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         # Vectors of which the processor's registers hold sixteen sums and eight rows.
         features = context.codegen().magic_tuple()[2]
-        fours = a.dtype.bitwidth == 8 and "+avx512vnni" in features
+        fours = "+avx512vnni" in features
         lanes = 64 if fours else 32 if "+avx512bw" in features else 16
         group = 4 if fours else 2
         wide, sum_kind = ir.VectorType(_WORD, lanes), ir.VectorType(_WORD, lanes // group)
-        numbers = ir.VectorType(ir.IntType(a.dtype.bitwidth), lanes)
+        numbers = ir.VectorType(_BYTE, lanes)
         arrays = [context.make_array(kind)(context, builder, value) for kind, value in zip((a, b), args, strict=False)]
         starts = []
         for array, which in zip(arrays, args[3:5], strict=True):
@@ -179,8 +177,7 @@ def sixteen_dots(typing: Any, a: Any, b: Any, depth: Any, rows: Any, columns: An
             phi.add_incoming(ir.Constant(phi.type, None), before)
 
         def loaded(start: Any) -> Any:
-            place = builder.add(start, builder.mul(k, ir.Constant(_CELL, a.dtype.bitwidth // 8)))
-            return builder.load(builder.inttoptr(place, numbers.as_pointer()), align=1)
+            return builder.load(builder.inttoptr(builder.add(start, k), numbers.as_pointer()), align=1)
 
         def in_fours(total: Any, without_sign: Any, with_sign: Any) -> Any:
             words = [builder.bitcast(each, sum_kind) for each in (without_sign, with_sign)]

@@ -39,21 +39,15 @@ It leaves how many ``elements`` were there, and ``lines``.
 """
 STRETCH = Layout(
     "code count alu_latency load_latency ports pc executed most file pitch threads registers predicates "
-    "predicate_pitch uniform uniforms counts traffic clock queue math tokens causes foreign l1 l2 memory "
-    "slots l2_rate dram_latency pending low high rounds loaders columns rows"
+    "predicate_pitch uniform counts traffic clock queue math tokens causes foreign l1 l2 memory "
+    "slots l2_rate dram_latency pending low high loaders columns rows"
 )
 """A processing element and its program, as the kernel of stretches takes them.
 
 ``code``: ``count`` instructions; ``executed`` and ``most``: instructions so far, and when to stop; ``file``:
-``registers`` of every thread, ``pitch`` bytes a thread; ``uniforms``: how many uniform registers there are, with room
-for as many behind them; ``tokens``, ``causes``, ``foreign``: the scoreboard; the caches. ``pending``: the record FILL
-of the sums that wait to be added (0: none do), to registers ``low`` to ``high``. ``rounds``: records ROUNDS.
+``registers`` of every thread, ``pitch`` bytes a thread; ``tokens``, ``causes``, ``foreign``: the scoreboard; the
+caches. ``pending``: the record FILL of the sums that wait to be added (0: none do), to registers ``low`` to ``high``.
 ``columns`` and ``rows`` of the ``mm`` that follow (rows -1: as many as fit); ``loaders``: the most columns.
-"""
-ROUNDS = Layout("head last load load_by mm mm_by")
-"""A loop of which the kernel may run several rounds together, by places in the program.
-
-``load``, ``mm``: its one ``ld`` and ``mm``; ``load_by``, ``mm_by``: what writes the coordinate that each walks along.
 """
 MM = Layout(
     "depth element_bytes floats dim page_elements width line_shift retains bypasses "
@@ -116,7 +110,7 @@ CACHE = Layout("sets mask ways lines stamps queue slots time used given_up kept 
 """
 INSTRUCTION = Layout(
     "op kind number x_kind x y_kind y guard negated operation target immediate "
-    "x_place y_place guard_place written per_thread offsets_end low high segment handle record limit rounds "
+    "x_place y_place guard_place written per_thread offsets_end low high segment handle record limit "
     "mm_columns mm_rows"
 )
 """An instruction of a program.
@@ -128,9 +122,8 @@ to ``guard_place``: what it reads on the scoreboard (of an address the segment),
 none; ``per_thread``: operands that are. ``low`` to ``high`` has every register per thread that it looks
 at or writes, but for an mm's products. An ``ld``, ``st`` or ``mm`` has the number of its ``segment``'s uniform
 register, the ``handle`` this held when the ``record`` was made (0: not yet), and ``limit``, the most elements a thread
-moves. ``rounds``: of a loop's head, the place of its record ROUNDS from 1. ``mm_columns``, ``mm_rows``: of an ``mm``,
-the shape for which its record was made; a ``segment`` has its handle in ``x``, ``setmm`` in ``operation`` whether it
-says how many rows.
+moves. ``mm_columns``, ``mm_rows``: of an ``mm``, the shape for which its record was made; a ``segment`` has its handle
+in ``x``, ``setmm`` in ``operation`` whether it says how many rows.
 """
 ALU, CMP, LOGIC, LOOP_BACK, BR, JUMP, NOP, TID, SEGMENT, SETMM, CLR, LD, ST, LDB, MULTIPLY, OTHER = range(16)
 """What an instruction is (``op``); OTHER: nothing for the kernel of stretches."""
@@ -145,6 +138,10 @@ CONDITIONS = ("eq", "ne", "lt", "le", "gt", "ge", "ltu", "leu", "gtu", "geu")
 LOGICS = ("pand", "por", "pxor", "pnot")
 ISSUED, CAUSED, PORT, DEPTH, OPERANDS = 0, 2, 5, 6, 7
 """Places in :data:`tilewright.isa.chip.clock.QUEUE`; at CAUSED its first unit."""
+LOADED, STORED, THROUGH_L1 = range(3)
+"""What lines are asked for: by loads, by stores, by loads that pass through L1."""
+L2_BUS, L2_WINDOWS, DRAM_WINDOWS = range(3)
+"""What cycles are taken of: L2's bus, or the windows of a bus that several processing elements share."""
 LINE_ACCESSES = ("touches", "misses", "l2_misses", "loads", "stores")
 """What a profile counts of every line: the columns of its tables."""
 
@@ -166,12 +163,18 @@ class Record:
         """From numbers, arrays (their addresses) and other records (theirs), by name; what is missing is ``like``'s."""
         assert (values.keys() <= layout.places.keys()) if like else values.keys() == layout.places.keys(), values.keys()
         self.places = layout.places
-        self.kept: list[Any] = [value for value in values.values() if isinstance(value, np.ndarray | Record)]
-        self.numbers: Array = np.zeros(len(layout.names), np.int64) if like is None else like.numbers.copy()
-        if like is not None:
-            self.kept += like.kept
+        self.kept: list[Any] = [] if like is None else [*like.kept]
+        numbers: list[int] = [0] * len(layout.names) if like is None else like.numbers.tolist()
         for name, value in values.items():
-            self.numbers[self.places[name]] = _number(value)
+            number = value
+            if isinstance(value, np.ndarray):
+                self.kept.append(value)
+                number = address(value, value.dtype)
+            elif isinstance(value, Record):
+                self.kept.append(value)
+                number = address(value.numbers, np.int64)
+            numbers[self.places[name]] = number
+        self.numbers: Array = np.array(numbers, np.int64)
 
     def __getitem__(self, name: str) -> int:
         """A number the kernel left."""
@@ -180,14 +183,6 @@ class Record:
     def __setitem__(self, name: str, number: int) -> None:
         """What is another in the next call."""
         self.numbers[self.places[name]] = number
-
-
-def _number(value: Any) -> int:
-    if type(value) is int:
-        return value
-    if isinstance(value, Record):
-        value = value.numbers
-    return address(value, value.dtype) if isinstance(value, np.ndarray) else int(value)
 
 
 def longs(**tables: Array) -> dict[str, Array]:

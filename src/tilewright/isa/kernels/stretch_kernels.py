@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa.kernels.pointers import instruction_at, mm_at, put, rounds_at, stretch_at
+from tilewright.isa.kernels.pointers import cell, instruction_at, mm_at, put, stretch_at
 from tilewright.isa.kernels.records import (
     BR,
     BUDGET,
@@ -24,9 +24,9 @@ from tilewright.isa.kernels.records import (
     LEFT,
     LOGIC,
     LOOP_BACK,
+    MULTIPLY,
     NOP,
     OTHER,
-    ROUNDS,
     SEGMENT,
     SETMM,
     ST,
@@ -35,11 +35,17 @@ from tilewright.isa.kernels.records import (
 )
 from tilewright.isa.kernels.stretch_mm_kernels import multiply
 from tilewright.isa.kernels.stretch_move_kernels import broadcast, clear, load, store
-from tilewright.isa.kernels.stretch_rounds_kernels import together, wanted
 from tilewright.isa.kernels.stretch_scalar_kernels import branches, number_threads, scalar, shape, step
-from tilewright.kernels import njit
+from tilewright.kernels import inner, njit
 
-_ROW, _LOOP = INSTRUCTION.bytes, ROUNDS.bytes
+_ROW = INSTRUCTION.bytes
+
+
+@inner(inline="always")
+def _wanted(run: Any, row: Any) -> Any:
+    """Whether an ``ld`` or ``mm`` has no record for the segment that its uniform register names now, or the shape."""
+    other = row.op == MULTIPLY and (row.mm_columns != run.columns or row.mm_rows != run.rows)
+    return other or row.record == 0 or cell(run.uniform, row.segment) != row.handle
 
 
 @njit(cache=True, nogil=True)
@@ -58,13 +64,10 @@ def run_stretch(numbers: Any) -> int:
         op = row.op
         if op == OTHER:
             return LEFT
-        if op >= LD and wanted(run, row):
+        if op >= LD and _wanted(run, row):
             return WANTED
         if row.low < run.high and row.high > run.low:
             return FULL
-        if row.rounds > 0 and together(run, rounds_at(run.rounds + (row.rounds - 1) * _LOOP)):
-            pc = run.pc
-            continue
         target = pc + 1
         if op <= LOGIC:
             if not scalar(run, row):

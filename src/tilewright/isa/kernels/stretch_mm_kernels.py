@@ -84,7 +84,7 @@ def _lines_of_one(run: Any, mm: Any, column: Any, tables: Any) -> Any:
 
 
 @inner()
-def lines_of_columns(run: Any, mm: Any, kind: Any) -> None:
+def _lines_of_columns(run: Any, mm: Any, kind: Any) -> None:
     """Lines of the columns that take part through the caches; to ``mm.out``: lines, L1 and L2 misses of each.
 
     ``kind`` 2: all of them are whole, and ``mm.begins`` says where.
@@ -311,7 +311,7 @@ def _select(run: Any, mm: Any, row: Any) -> bool:
 
 
 @inner()
-def count(run: Any, mm: Any, kind: Any) -> None:
+def _count(run: Any, mm: Any, kind: Any) -> None:
     """Work of one ``mm``. ``kind`` 2: every column is there whole."""
     rows, ka, kb, fill = mm.rows, mm.ka, mm.kb, fill_at(mm.fill)
     counts, traffic = counts_at(run.counts), traffic_at(run.traffic)
@@ -353,15 +353,15 @@ def multiply(run: Any, mm: Any, row: Any) -> Any:
     fill.k += mm.width
     fill.rounds += 1
     run.pending, run.low, run.high = mm.fill, mm.first, mm.first + mm.local
-    count(run, mm, kind)
-    lines_of_columns(run, mm, kind)
-    on_clock(run, mm, row, np.int64(0))
+    _count(run, mm, kind)
+    _lines_of_columns(run, mm, kind)
+    _on_clock(run, mm, row)
     return 0
 
 
 @inner()
-def on_clock(run: Any, mm: Any, row: Any, hits: Any) -> None:
-    """Its place on the clock; ``mm.out`` and ``mm.deep`` have the lines of its columns, or each hits one (``hits``)."""
+def _on_clock(run: Any, mm: Any, row: Any) -> None:
+    """Its place on the clock; ``mm.out`` and ``mm.deep`` have the lines of its columns."""
     tokens, clock = run.tokens, clock_at(run.clock)
     latest = later(tokens, row.x_place, row.x_place + 1, np.int64(-1))
     latest = later(tokens, row.x, row.x + mm.dims, latest)
@@ -372,37 +372,11 @@ def on_clock(run: Any, mm: Any, row: Any, hits: Any) -> None:
         for i in range(flight - 1):
             put(ends, i, cell(ends, i + 1))
         clock.in_flight = flight - 1
-    _issue(run, mm, row, hits)
+    _issue(run, mm, row)
 
 
 @inner()
-def _issue_hits(mm: Any, start: Any, at_hand: Any, free: Any, timing: Any, times: Any) -> None:
-    """:func:`issue` where every column asks for one line, which L1 has."""
-    lsu, math, step_of, step_cycles = max(free.lsu, start), free.math, mm.step_of, timing.step_cycles
-    fill, late = fill_at(mm.fill), timing.l1_latency - 1
-    first, for_columns, for_a, s, steps = np.int64(-1), np.int64(0), np.int64(0), np.int64(0), fill.steps
-    while steps > 0:
-        step = cell(step_of, s)
-        while s < fill.columns and cell(step_of, s) == step:
-            s += 1
-        data = lsu + s + late
-        begin = max(data, at_hand, math)
-        if first < 0:
-            first = begin
-        wait = max(0, begin - max(math, start))
-        for_a += wait if at_hand > data else 0
-        for_columns += 0 if at_hand > data else wait
-        steps -= 1
-        math = begin + step_cycles
-        if math >= data + mm.per_step * mm.ka and step_cycles >= mm.per_step * mm.ka:
-            math += steps * step_cycles  # columns come sooner than steps from now on
-            break
-    times.first, times.for_columns, times.for_a = first, for_columns, for_a
-    free.lsu, free.math = lsu + fill.columns, math
-
-
-@inner()
-def _issue(run: Any, mm: Any, row: Any, hits: Any) -> None:
+def _issue(run: Any, mm: Any, row: Any) -> None:
     """Its place on the clock, once its registers are there."""
     tokens, foreign, causes, math = run.tokens, run.foreign, run.causes, math_at(run.math)
     clock, fill, times = clock_at(run.clock), fill_at(mm.fill), times_at(mm.times)
@@ -416,10 +390,7 @@ def _issue(run: Any, mm: Any, row: Any, hits: Any) -> None:
     put(run.queue, ISSUED, cell(run.queue, ISSUED) + 1)
     clock.issue = start + 1
     records = free_at(run.clock + _LSU), timing_at(mm.timing), times
-    if hits > 0:
-        _issue_hits(mm, start, at_hand, *records)
-    else:
-        issue(memory_at(run.memory), mm.deep, mm.out, fill.columns, mm.step_of, start, at_hand, *records)
+    issue(memory_at(run.memory), mm.deep, mm.out, fill.columns, mm.step_of, start, at_hand, *records)
     begun, done = times.first, clock.math
     if begun < 0:
         clock.end = max(clock.end, start + 1)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -99,6 +100,23 @@ class Label:
         return self.name
 
 
+class _Hashed:
+    """A dataclass by whose value things are found again and again: its hash is computed once."""
+
+    @cached_property
+    def _hash(self) -> int:
+        compared: Any = self
+        return hash(tuple(getattr(self, each.name) for each in fields(compared) if each.compare))
+
+    def __hash__(self) -> int:
+        """Of the fields that are compared."""
+        return self._hash
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the hash: in another process it is another."""
+        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
+
+
 Operand = Register | Immediate | Float | Address | SegmentName | Label
 
 
@@ -115,7 +133,7 @@ class Guard:
 
 
 @dataclass(frozen=True)
-class Instruction:
+class Instruction(_Hashed):
     """One instruction: name, TYPE (``mm`` only), suffix values in the table's order, operands, guard.
 
     A suffix value is None where nothing is written and nothing is to be printed (signs of an ``mm`` without integer
@@ -128,6 +146,8 @@ class Instruction:
     suffixes: tuple[str | None, ...] = ()
     guard: Guard | None = None
     line: int = field(default=0, compare=False)
+
+    __hash__ = _Hashed.__hash__
 
     @property
     def spec(self) -> InstructionSpec:
@@ -155,7 +175,7 @@ class Instruction:
 
 
 @dataclass(frozen=True)
-class MachineProgram:
+class MachineProgram(_Hashed):
     """A sequence of instructions; ``labels`` maps a name to the index of the instruction it stands before.
 
     ``assembled``: it comes from ``assemble``, which has looked at every operand; one made by hand is assembled from its
@@ -171,6 +191,8 @@ class MachineProgram:
     instructions: tuple[Instruction, ...] = ()
     labels: tuple[tuple[str, int], ...] = ()
     assembled: bool = field(default=False, init=False, compare=False, repr=False)
+
+    __hash__ = _Hashed.__hash__
 
     @cached_property
     def registers(self) -> dict[str, int]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts, Moved, Traffic
 from tilewright.isa.language.errors import ErrorRecord, array_of, whole
 from tilewright.isa.language.program import MachineProgram
-from tilewright.isa.multiply.kept import cost_of, keep_machine, machine_of, note, product_in_order
 from tilewright.isa.vector.epilogue import check_epilogue, epilogue_lines
 from tilewright.isa.vector.spec import VectorSpec
 from tilewright.isa.vector.tensors import tensor_of, zeros_of
@@ -407,7 +406,6 @@ def matmul(
     tail_kb: int | None = None,
     epilogue: VectorSpec | None = None,
     operands: Mapping[str, Any] | None = None,
-    rerun: bool = False,
 ) -> KernelResult:
     """a[m, k] @ b[k, n] by the ``mm`` instruction.
 
@@ -425,8 +423,6 @@ def matmul(
     element gets a block). ``segments``: every element's B comes to L2 in so many segments by DMA, the next one while
     one is worked on if ``double_buffer`` and two fit (``.buffering`` says). ``epilogue``: done to the products before
     they are stored; its first input is they ("acc", of m rows and n columns), the others are ``operands`` by name.
-    What a product costs is the same for all values: after two runs that agree it is known, and of further products of
-    this kind the values alone are made, with the machine's bits. ``rerun``: run every instruction all the same.
     Raises :class:`UsageError` for arrays and options that do not fit.
 
     >>> result = matmul(np.ones((2, 3), np.int8), np.full((3, 2), 2, np.int8))
@@ -455,42 +451,23 @@ def matmul(
         epilogue=epilogue,
         tail_kb=None if tail_kb is None else whole("tail_kb", tail_kb, 1),
     )
-    plain = (
-        page is None and line is None and segments is None and watch is None and epilogue is None and config.pes == 1
-    )
-    plain = plain and not (trace or split or operands or tail_kb or (kb > 1 and plan.block_a > 1))
-    plain = plain and 0 not in (m, n, k)
-
-    def value() -> Array | None:
-        return product_in_order(a, b, bool(signs), config, kb)
-
-    if plain and not rerun and (cost := cost_of(plan)) is not None and (made := value()) is not None:
-        cost.value = made
-        return cast(KernelResult, cost)
     program, stored = matmul_program(plan), _stored(plan, b if transpose_b else b.T)
     out, more = result_and_operands(plan, operands)
     segments = None if segments is None else min(whole("segments", segments, 1), max(1, n))
     if out.size and k and (config.pes > 1 or segments):
         more |= {"A": a, "B": stored, "C": np.array(out)}
         return _matmul_on_elements(plan, more, split, segments, double_buffer, page, line, trace, watch)
-    pe = machine_of(plan, {"A": a, "B": stored, "C": out}) if plain else None
-    if pe is None:
-        memory = TensorMemory()
-        if out.size and k:
-            memory.add("A", a)
-            memory.add("B", stored, page=page, line=line)
-            memory.add("C", out)
-            for name, array in more.items():
-                memory.add(name, array)
-        pe = start_state(config, memory, trace)
+    memory = TensorMemory()
+    if out.size and k:
+        memory.add("A", a)
+        memory.add("B", stored, page=page, line=line)
+        memory.add("C", out)
+        for name, array in more.items():
+            memory.add(name, array)
+    pe = start_state(config, memory, trace)
     run = run_on(pe, program, watch)
     result = result_from(run, run.tensor("C") if pe.chip.storages else np.array(out), program)
-    if plain:
-        keep_machine(plan, pe)
-        if not rerun:
-            note(plan, result, value)
-    else:
-        pe.chip.pes.clear()  # they know their chip: a circle would keep its memory until garbage is collected
+    pe.chip.pes.clear()  # they know their chip: a circle would keep its memory until garbage is collected
     return result
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.isa.chip.segments import make_storage, whole_segment
 from tilewright.isa.chip.state import Cache
-from tilewright.isa.execute.operands import reach_elements
+from tilewright.isa.execute.operands import NOT_SEEN, reach_elements
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.multiply.matmul import matmul
 
@@ -140,7 +140,8 @@ def column_walk_misses(
     ``retention``: None (plain LRU), bypass or evict; ``foreign``: a line nobody else uses comes after every column;
     ``pitch``: bytes from row to row; ``outer``: k in steps of 8 is the outer loop, as for the k_outer order.
     """
-    from tilewright.isa.kernels.memory_kernels import touch_columns, touch_lines
+    from tilewright.isa.kernels.cache_kernels import lru_touch
+    from tilewright.isa.kernels.memory_kernels import touch_columns
 
     storage = make_storage("B", np.zeros((256, 256), np.int8), 0, 64, page=None if pitch is None else (256, pitch))
     storage.table.phys[:] = np.arange(storage.map.num_pages) * storage.page_bytes
@@ -157,8 +158,8 @@ def column_walk_misses(
         for column in range(256):
             out = np.zeros((1, 3), np.int64)
             walked, deep = (reach.ids, reach.places), np.empty(depth, np.int64)
-            touch_columns(walked, np.array([column]), pages, retain, kept, caches, out, totals, deep)
+            touch_columns(walked, np.array([column]), pages, retain, kept, caches, out, totals, deep, NOT_SEEN)
             misses += int(out[0, 1])
-            if foreign:
-                touch_lines(np.array([own + column]), retention != "evict", *caches)
+            if foreign and lru_touch(caches[0], own + column, retention != "evict"):
+                lru_touch(caches[1], own + column, True)
     return misses

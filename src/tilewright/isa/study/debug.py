@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ _MOST_THREADS = 16
 _REGISTER = re.compile(r"(r|ur|p)([0-9]+)(?:\[([0-9]+)(?:(:)([0-9]*))?\])?(?:\s+as\s+([a-z]+[0-9]*))?", re.IGNORECASE)
 _TENSOR = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\s*(?:\[(.*)\])?")
 _INDEX = re.compile(r"-?[0-9]{1,18}")
+Place = tuple[MachineProgram, int]
+"""An instruction: its program, and its number there."""
 
 
 @dataclass(frozen=True)
@@ -280,11 +283,10 @@ class Debugger:
         self.runner = _Single(work)
         self.config = work[0][0].config
         self.pe = work[0][0]
-        self.breaks: set[tuple[int, int]] = set()
+        self.breaks: list[Place] = []
         self.watched: dict[tuple[int, str], Answer] = {}
         self.stopped = ""
         self._interrupted = False
-        self._of: dict[int, MachineProgram] = {}
         self._commands: dict[str, Callable[[str], str | Answer]] = {
             **dict.fromkeys(("step", "s"), self._step),
             **dict.fromkeys(("run", "continue", "c"), self._run),
@@ -384,14 +386,12 @@ class Debugger:
             return f"ended after {pe.executed:,} instructions, {pe.clock.cycles:,} cycles by the model"
         return _line(self.runner.programs[pe.number], pe.pc)
 
-    def _key(self, pe: Pe, pc: int) -> tuple[int, int]:
+    def _key(self, pe: Pe, pc: int) -> Place:
         """A place in the program a processing element runs, wherever else that runs too."""
-        program = self.runner.programs[pe.number]
-        self._of[id(program)] = program  # kept, so that its id stays its own
-        return id(program), pc
+        return self.runner.programs[pe.number], pc
 
-    def _advance(self, most: int, place: tuple[int, int] | None = None) -> str:
-        places = self.breaks | {place} if place else self.breaks
+    def _advance(self, most: int, place: Place | None = None) -> str:
+        places = {*self.breaks, *([place] if place else [])}
         self._interrupted = False
         for _ in range(0 if self.done else most):
             stored = self._may_store() if self.watched else False
@@ -447,7 +447,8 @@ class Debugger:
         return self._advance(self._most(), self._key(self.pe, self._place(text)))
 
     def _break(self, text: str) -> str:
-        self.breaks.add(self._key(self.pe, self._place(text)))
+        key = self._key(self.pe, self._place(text))
+        self.breaks += [key] if key not in self.breaks else []
         return self._breaks("")
 
     def _delete(self, text: str) -> str:
@@ -457,12 +458,11 @@ class Debugger:
             key = self._key(self.pe, self._place(text))
             if key not in self.breaks:
                 raise UsageError(f"no breakpoint at {shortened(text)}", how="breaks lists them")
-            self.breaks.discard(key)
+            self.breaks.remove(key)
         return self._breaks("")
 
     def _breaks(self, text: str) -> str:
-        rows = sorted((pc, list(self._of).index(key), key) for key, pc in self.breaks)
-        return "\n".join(_line(self._of[key], pc) for pc, _, key in rows) or "no breakpoints"
+        return "\n".join(_line(*key) for key in sorted(self.breaks, key=itemgetter(1))) or "no breakpoints"
 
     def _watch(self, text: str) -> str:
         if text:
@@ -500,7 +500,7 @@ class Debugger:
         around, size = _number(text or "9", "list"), len(self.program)
         at = min(self.pe.pc, size - 1)
         first = max(0, min(at - around // 2, size - around))
-        mark = {pc: "*" for key, pc in self.breaks if self._of[key] is self.program}
+        mark = {pc: "*" for program, pc in self.breaks if program == self.program}
         if not self.done and not self.pe.halted:
             mark[at] = ">"
         labels = {pc: f"{name}:" for name, pc in self.program.labels}

@@ -106,7 +106,7 @@ def _copy(pe: Pe, instruction: Instruction) -> Pe:
     """Everything that the instruction may change: large memories that it only reads are shared."""
     chip, clock, name = pe.chip, pe.clock, instruction.name
     config = replace(pe.config, on_error="record", values=False)
-    memo: dict[int, Any] = {id(pe.config): config, id(pe.heat): None, id(pe.frame): None}
+    memo: dict[int, Any] = {id(pe.config): config, id(pe.heat): None}
     for mine in (chip.pes, pe.errors, clock.events, clock.lanes, chip.dma.transfers):
         memo[id(mine)] = []
     shared = [one for s in chip.storages.values() for one in (s.map, s.sizes, s.starts, s.pages_of, s.offsets_of)]

@@ -210,15 +210,14 @@ class _ElementAccount:
 
     def __init__(self, pe: Pe, jobs: list[Job], before: Array) -> None:
         self.pe = pe
-        self.programs = {str(job.program): job.program for job in jobs}
-        tables = {text: np.zeros((len(program), int(_ENDS[-1])), np.int64) for text, program in self.programs.items()}
-        self.tables = {id(job.program): tables[str(job.program)] for job in jobs}
+        programs = dict.fromkeys(job.program for job in jobs)
+        self.tables = {program: np.zeros((len(program), int(_ENDS[-1])), np.int64) for program in programs}
         self.last_row: Array | None = None
         self._last = before
 
     def add(self, program: MachineProgram, pc: int, since: int) -> None:
         """What happened since the last time is the doing of this instruction."""
-        now, row = _tally(self.pe), self.tables[id(program)][pc]
+        now, row = _tally(self.pe), self.tables[program][pc]
         row += now - self._last
         self._last = now
         if self.last_row is None or self.pe.clock.cycles > since:
@@ -236,10 +235,10 @@ class _ElementAccount:
         assert self.pe.heat is not None
         lines = [
             _line(program, pc, row, self.pe.number)
-            for program in self.programs.values()
-            for pc, row in enumerate(self.tables[id(program)])
+            for program, table in self.tables.items()
+            for pc, row in enumerate(table)
         ]
-        return RunProfile(next(iter(self.programs.values())), result_of(self.pe), tuple(lines), self.pe.heat)
+        return RunProfile(next(iter(self.tables)), result_of(self.pe), tuple(lines), self.pe.heat)
 
 
 class _Profiler(Runner):

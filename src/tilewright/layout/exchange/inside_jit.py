@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
+from tilewright.kernels.threads import thread_count
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.steps import Merge, NewDim, Pad, Permute, Rotate, Split, Step
 from tilewright.layout.index.types import TYPE_BITS
@@ -22,7 +23,6 @@ from tilewright.layout.move.blocks import NO_GAPS
 from tilewright.layout.move.calls import MovePlan
 from tilewright.layout.move.pack import buffer_spec
 from tilewright.layout.move.plan import pack_plan, relayout_plan, unpack_plan
-from tilewright.threads import thread_count
 
 Value = Any
 """A traced array, or one of jax."""

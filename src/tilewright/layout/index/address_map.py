@@ -14,17 +14,17 @@ import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations, product
 from typing import Any
 
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
+from tilewright.kernels.threads import run_all, thread_count
 from tilewright.layout.index.digits import Digit, Line, dim_line, scale_digits, strides_of
 from tilewright.layout.index.steps import Permute, Step
 from tilewright.layout.index.types import UNBOUNDED, array_of, numpy_dtype, type_bits
-from tilewright.threads import pool, thread_count
 
 # Linearisation: the value sum of c_k * stride_k with 0 <= c_k < size_k, and back.
 #
@@ -195,9 +195,7 @@ def _by_kernel(ix: Array, table: Array, starts: Array, base: int, out: Array, ax
     def part(begin: int) -> bool:
         return look_up(ix, table, starts, base, out, axis, begin, min(begin + _PART, len(ix)))
 
-    begins, threads = range(0, len(ix), _PART), thread_count()
-    run = map if min(threads, len(begins)) == 1 else pool("layout", threads).map
-    return all(list(run(part, begins)))
+    return all(run_all((partial(part, begin) for begin in range(0, len(ix), _PART)), thread_count()))
 
 
 _LARGEST = 2**63 - 1

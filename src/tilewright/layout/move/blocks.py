@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.layout.move.nest import Box, Loop
+from tilewright.layout.move.words import LINE, SCRATCH
 
 Array = np.ndarray[Any, Any]
-LINE = 64  # bytes of a cache line
-SCRATCH = 1 << 16  # bytes; a block takes half, the rest is for pitches
 NO_GAPS = np.zeros((0, 2), np.int64)
 # Bytes a block takes contiguously on the tiled side and on the other, and in all, packing and unpacking.
 _PACK_BLOCK, _UNPACK_BLOCK = (512, 512, 1 << 13), (4096, 512, 1 << 13)

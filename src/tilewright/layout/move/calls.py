@@ -14,9 +14,22 @@ from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 
-from tilewright.layout.move.blocks import LINE, NO_GAPS, SCRATCH
-from tilewright.layout.move.words import CORE, DONE, GIVEN, JOIN, KIND, MOST_DIMS, RECORD, SHORTS, THREADS, WAY
-from tilewright.threads import call_soon, thread_count
+from tilewright.kernels.threads import call_soon, thread_count
+from tilewright.layout.move.blocks import NO_GAPS
+from tilewright.layout.move.words import (
+    CORE,
+    DONE,
+    GIVEN,
+    JOIN,
+    KIND,
+    LINE,
+    MOST_DIMS,
+    RECORD,
+    SCRATCH,
+    SHORTS,
+    THREADS,
+    WAY,
+)
 
 Array = np.ndarray[Any, Any]
 _SMALL = 1 << 22  # bytes up to which one thread does it all: waking another takes as long as moving a megabyte

@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.kernels import cfunc
+from tilewright.kernels import Callback, cfunc
+from tilewright.kernels.vectors import copy_vector, load_word
 from tilewright.layout.move.move_kernels import fetch_line
+from tilewright.layout.move.vector_kernels import copy_element, element_size, join_runs, unzip_vectors, zip_vectors
 from tilewright.layout.move.words import (
     CORE,
     INNER,
@@ -30,15 +32,6 @@ from tilewright.layout.move.words import (
     TRANSPOSE,
     UNZIP,
     ZIP,
-)
-from tilewright.vectors import (
-    copy_element,
-    copy_vector,
-    element_size,
-    join_runs,
-    load_word,
-    unzip_vectors,
-    zip_vectors,
 )
 
 _LINE = 64
@@ -106,7 +99,7 @@ def _shorts(width: int) -> Primitive:
         for e in range(entries):
             a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
             for k in range(n):
-                copy_vector(a + k * nt, b + k * ns, width, False)
+                copy_vector(a + k * nt, b + k * ns, width)
 
     return shorts
 
@@ -149,14 +142,22 @@ def _transposes(unit: Any) -> Primitive:
     return transposes
 
 
+_MADE: dict[int, Callable[..., Primitive]] = {
+    SHORTS: _shorts,
+    JOIN: _joins,
+    TRANSPOSE: _transposes,
+    ZIP: _zips,
+    UNZIP: _unzips,
+}
+
+
 @cache
-def _compiled(kind: int, size: int, rows: int) -> Any:
+def _primitive(kind: int, size: int, rows: int) -> Callback:
+    variant = f"{size}x{rows}" if rows else str(size)
     if kind in (SHORTS, JOIN):
-        return cfunc(_SIGNATURE)((_shorts if kind == SHORTS else _joins)(size))
+        return cfunc(_SIGNATURE, variant)(_MADE[kind](size))
     unit = np.dtype(f"u{size}").type(0)
-    if kind == TRANSPOSE:
-        return cfunc(_SIGNATURE)(_transposes(unit))
-    return cfunc(_SIGNATURE)((_zips if kind == ZIP else _unzips)(unit, rows))
+    return cfunc(_SIGNATURE, variant)(_MADE[kind](unit, rows) if rows else _MADE[kind](unit))
 
 
 def address_of_primitive(kind: int, size: int, rows: int = 0) -> int:
@@ -166,4 +167,4 @@ def address_of_primitive(kind: int, size: int, rows: int = 0) -> int:
     """
     if kind in (RUN, LINES):
         return 0
-    return int(_compiled(kind, size, rows if kind in (ZIP, UNZIP) else 0).address)
+    return _primitive(kind, size, rows if kind in (ZIP, UNZIP) else 0).address

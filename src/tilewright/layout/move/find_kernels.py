@@ -8,6 +8,8 @@ costs a hundred microseconds when the caches are cold.
 from __future__ import annotations
 
 from tilewright.kernels import inner, njit
+from tilewright.kernels.vectors import load_word
+from tilewright.layout.move.vector_kernels import store_element
 from tilewright.layout.move.words import (
     ALIGNED,
     DONE,
@@ -22,7 +24,6 @@ from tilewright.layout.move.words import (
     WAY,
     WRITES,
 )
-from tilewright.vectors import load_word, store_element
 
 _HEAD = object.__basicsize__  # bytes before an object's own
 _DATA, _RANK, _SIZES, _STEPS, _TYPE, _FLAGS = (_HEAD + 8 * k for k in (0, 1, 2, 3, 5, 6))

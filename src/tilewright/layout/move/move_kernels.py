@@ -13,6 +13,15 @@ from typing import Any
 import numpy as np
 
 from tilewright.kernels import inner, njit
+from tilewright.kernels.vectors import copy_vector, load_word, prefetch_line
+from tilewright.layout.move.vector_kernels import (
+    call_address,
+    fence,
+    store_element,
+    stream_line,
+    take_number,
+    wait_a_moment,
+)
 from tilewright.layout.move.words import (
     CALL,
     CORE,
@@ -30,16 +39,6 @@ from tilewright.layout.move.words import (
     RUNS,
     STREAM,
     THREADS,
-)
-from tilewright.vectors import (
-    call_address,
-    copy_vector,
-    fence,
-    load_word,
-    prefetch_line,
-    store_element,
-    take_number,
-    wait_a_moment,
 )
 
 _LINE = 64
@@ -72,21 +71,21 @@ def copy_bytes(target: int, source: int, count: int) -> None:
     """``count`` bytes in the widest vectors that fit; the last one overlaps its neighbour."""
     if count >= 64:
         for q in range(0, count - 63, 64):
-            copy_vector(target + q, source + q, 64, False)
+            copy_vector(target + q, source + q, 64)
         if count % 64:
-            copy_vector(target + count - 64, source + count - 64, 64, False)
+            copy_vector(target + count - 64, source + count - 64, 64)
     elif count >= 32:
-        copy_vector(target, source, 32, False)
-        copy_vector(target + count - 32, source + count - 32, 32, False)
+        copy_vector(target, source, 32)
+        copy_vector(target + count - 32, source + count - 32, 32)
     elif count >= 16:
-        copy_vector(target, source, 16, False)
-        copy_vector(target + count - 16, source + count - 16, 16, False)
+        copy_vector(target, source, 16)
+        copy_vector(target + count - 16, source + count - 16, 16)
     elif count >= 8:
-        copy_vector(target, source, 8, False)
-        copy_vector(target + count - 8, source + count - 8, 8, False)
+        copy_vector(target, source, 8)
+        copy_vector(target + count - 8, source + count - 8, 8)
     else:
         for q in range(count):
-            copy_vector(target + q, source + q, 1, False)
+            copy_vector(target + q, source + q, 1)
 
 
 @inner(**_inner)
@@ -102,7 +101,7 @@ def _runs(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
             copy_bytes(a, b, head)
             for q in range(head, end, _LINE):
                 prefetch_line(b + q + _FAR_AHEAD, 1)
-                copy_vector(a + q, b + q, 64, True)
+                stream_line(a + q, b + q)
             copy_bytes(a + end, b + end, count - end)
             a, b = a + nt, b + ns
 
@@ -117,10 +116,10 @@ def _lines(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
             if stream:
                 for q in range(0, count, _LINE):
                     prefetch_line(b + q + _AHEAD, 1)
-                    copy_vector(a + q, b + q, 64, True)
+                    stream_line(a + q, b + q)
             else:
                 for q in range(0, count, _LINE):
-                    copy_vector(a + q, b + q, 64, False)
+                    copy_vector(a + q, b + q, 64)
             a, b = a + nt, b + ns
 
 
@@ -145,7 +144,7 @@ def _leave(target: int, scratch: int, block: Any, width: int, fresh: int, final:
         if fresh:
             copy_bytes(t, s, begin)
         for q in range(begin, end, _LINE):
-            copy_vector(t + q, s + q, 64, True)
+            stream_line(t + q, s + q)
             if runs == 1:
                 if j < length:
                     prefetch_line(following + j, 1)
@@ -155,7 +154,7 @@ def _leave(target: int, scratch: int, block: Any, width: int, fresh: int, final:
         if final:
             copy_bytes(t + end, s + end, width - end)
         else:
-            copy_vector(s - _LINE, s + width - _LINE, 64, False)
+            copy_vector(s - _LINE, s + width - _LINE, 64)
 
 
 @inner(**_inner)

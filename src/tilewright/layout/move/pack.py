@@ -15,9 +15,9 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.types import TYPE_BITS, array_of, require_room
-from tilewright.layout.move.blocks import LINE
 from tilewright.layout.move.calls import Kept, run_plan
 from tilewright.layout.move.plan import aligned_empty, pack_plan, run_filled, unpack_plan, zero_of
+from tilewright.layout.move.words import LINE
 
 # Values narrower than a byte: packed low bits first, and back.
 

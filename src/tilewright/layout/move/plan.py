@@ -21,9 +21,7 @@ import numpy as np
 
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.move.blocks import (
-    LINE,
     NO_GAPS,
-    SCRATCH,
     SHORT_RUNS,
     Cut,
     Lines,
@@ -37,7 +35,7 @@ from tilewright.layout.move.blocks import (
 )
 from tilewright.layout.move.calls import MovePlan, Work, run_plan
 from tilewright.layout.move.nest import Box, Loop, array_terms, boxes_of, layout_terms, line_up, merged
-from tilewright.layout.move.words import JOIN, LINES, RUN, SHORTS, TRANSPOSE, UNZIP, ZIP
+from tilewright.layout.move.words import JOIN, LINE, LINES, RUN, SCRATCH, SHORTS, TRANSPOSE, UNZIP, ZIP
 
 Array = np.ndarray[Any, Any]
 _LONG_RUN = 1024  # bytes from which a run is streamed wherever it lies

@@ -5,6 +5,9 @@ A kernel sees addresses only, so all it needs stands in tables of 64-bit words, 
 
 from __future__ import annotations
 
+LINE = 64  # bytes of a cache line
+SCRATCH = 1 << 16  # bytes of a thread's scratch memory; a block takes half, the rest is for pitches
+
 # Primitives: what a work does at each of its places.
 RUN, ZIP, UNZIP, TRANSPOSE, LINES, SHORTS, JOIN = range(7)
 

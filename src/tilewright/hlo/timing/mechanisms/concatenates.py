@@ -28,14 +28,14 @@ def concatenate(constants: TimeConstants, operands: Sequence[Tiles], result: Til
         compute *= constants["small_tile_share"]
     megabytes = sum(operand.megabytes for operand in operands if operand not in turned) + result.megabytes
     latency = constants["launch_us"] + ramp(constants, megabytes) + (constants["lanes_us"] if role == "lanes" else 0)
-    if megabytes <= constants["one_window_mb"]:
-        stream = megabytes / constants["window_mb_per_us"]
-        whole = stream + compute
-    else:
+    fits = min(1.0, constants["one_window_mb"] / megabytes)
+    stream = megabytes / constants["window_mb_per_us"]
+    whole = (stream + compute) * fits
+    if fits < 1.0:
         stream = megabytes / constants["stream_mb_per_us"]
         if result.small_tile:
             compute = max(compute, result.count / WINDOW_TILES * constants["window_us"])
-        whole = max(stream, compute)
+        whole = max(stream, compute, whole)  # many windows take no less than the most that fit one
     relayout = 0.0
     if turned:
         relayout = constants["copy_one_us" if len(turned) == 1 else "copy_two_us"]

@@ -13,6 +13,7 @@ BOUNDS = ("matrix", "vector", "hbm", "vmem", "link", "latency", "relayout")
 class Price:
     """Microseconds of one kernel, and the parts that were weighed against each other to find them.
 
+    ``resident``: megabytes of an argument taken to lie near the core already, brought there between calls.
     ``parts``: bound -> microseconds that this unit alone would need. Units work side by side, so the whole is less than
     their sum; ``bound`` is the largest.
 
@@ -22,6 +23,11 @@ class Price:
 
     microseconds: float
     parts: Mapping[str, float]
+    resident: float = 0.0
+
+    def at_least(self, other: Price) -> Price:
+        """The longer of both: what needs many windows takes no less than the most that fit one, as more never does."""
+        return self if self.microseconds >= other.microseconds else other
 
     @property
     def bound(self) -> str:

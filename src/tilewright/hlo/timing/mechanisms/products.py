@@ -34,8 +34,9 @@ def product(
 ) -> Price:
     """One product [rows, depth] x [depth, columns]; ``sizes`` = (rows, columns, depth), ``depth_dims``: which dims.
 
-    Alone in a program, the larger operand is brought to vector memory between calls as far as it fits; the smaller one
-    and the result pass through HBM. Products with a size of 1 are no matrix products: the vector unit makes them.
+    Alone in a program, the larger operand is brought near the core between calls where it fits (``resident_mb``); the
+    smaller one and the result pass through HBM. A larger one streams from HBM at the rate of long streams.
+    Products with a size of 1 are no matrix products: the vector unit makes them.
     """
     rows, columns, depth = sizes
     large, small = max(a.megabytes, b.megabytes), min(a.megabytes, b.megabytes)
@@ -53,11 +54,16 @@ def product(
     matrix = matrix_us(constants, rows, columns, depth) / constants["efficiency"]
     deep_lanes = larger.minor_to_major[:1] == (along,)  # then its registers are turned on their way
     near = large / constants["near_deep_mb_per_us" if deep_lanes else "near_mb_per_us"]
-    far = small + max(0.0, large - constants["prefetched_mb"])
-    stream = far / constants["read_mb_per_us"] + result.megabytes / constants["write_mb_per_us"]
+    resident = large if large <= constants["resident_mb"] else 0.0
+    read, streamed = constants["read_mb_per_us"], constants["hbm_mb_per_us"]
+    if resident:
+        stream = (small + max(0.0, large - constants["prefetched_mb"])) / read
+    else:
+        stream = small / min(read, streamed) + large / streamed
+    stream += result.megabytes / constants["write_mb_per_us"]
     work = max(matrix, near)
     whole = constants["launch_us"] + _overlapped(constants, work, stream) + constants["drain_us"] * min(1.0, work)
-    return Price(whole, {"latency": constants["launch_us"], "matrix": matrix, "vmem": near, "hbm": stream})
+    return Price(whole, {"latency": constants["launch_us"], "matrix": matrix, "vmem": near, "hbm": stream}, resident)
 
 
 def batched_product(
@@ -65,16 +71,17 @@ def batched_product(
 ) -> Price:
     """``batch`` products of one size; each begins anew (``product_us``).
 
-    What fits one window is multiplied first and written then; larger batches do both at a time.
+    Work and transfers run beside each other but for the first window and the last, ``alone_us`` at the most. The larger
+    operand is near the core where it fits, as of one product, and is read while the units multiply; what is not near
+    streams from HBM at the rate of long streams.
     """
     matrix = batch * (matrix_us(constants, *sizes) / constants["efficiency"] + constants["product_us"])
-    megabytes = a.megabytes + b.megabytes
-    windowed = megabytes + result.megabytes > constants["one_window_mb"]
-    read = megabytes / constants["read_mb_per_us"]
-    write = result.megabytes / constants["window_write_mb_per_us" if windowed else "write_mb_per_us"]
-    whole = max(matrix, read + write) if windowed else matrix + read + write
-    parts = {"latency": constants["launch_us"], "matrix": matrix, "hbm": read + write}
-    return Price(constants["launch_us"] + whole, parts)
+    large, small = max(a.megabytes, b.megabytes), min(a.megabytes, b.megabytes)
+    resident = large if large <= constants["resident_mb"] else 0.0
+    stream = (small + large - resident) / constants["hbm_mb_per_us"] + result.megabytes / constants["write_mb_per_us"]
+    whole = max(matrix, stream) + min(matrix, stream, constants["alone_us"])
+    parts = {"latency": constants["launch_us"], "matrix": matrix, "hbm": stream}
+    return Price(constants["launch_us"] + whole, parts, resident)
 
 
 def _overlapped(constants: TimeConstants, work: float, stream: float) -> float:

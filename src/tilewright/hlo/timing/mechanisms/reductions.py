@@ -12,11 +12,12 @@ from tilewright.targets import TimeConstants
 def reduce(constants: TimeConstants, operand: Tiles, result: Tiles, dim: int) -> Price:
     """``operand`` added up along ``dim``.
 
-    Alone in a program, the operand is brought to vector memory between calls, and costs no HBM time. Where the result
-    must be reshaped or turned afterwards a second kernel follows, and the operand is read from HBM.
+    Alone in a program, the operand is brought near the core between calls where it fits (``resident_mb``), and costs
+    no HBM time. Where the result must be reshaped or turned afterwards a second kernel follows, and the operand is read
+    from HBM.
     """
     after = _kernel_after(operand, result, dim)
-    prefetched = not after
+    prefetched = not after and operand.megabytes <= constants["resident_mb"]
     role = operand.role(dim)
     windowed, depth, outputs, windows = _windows(constants, operand, dim, prefetched)
     per_tile = max(constants[f"{role}_tile_ns"], constants[f"{role}_chain_ns"] / outputs)
@@ -32,11 +33,11 @@ def reduce(constants: TimeConstants, operand: Tiles, result: Tiles, dim: int) ->
             latency = constants["one_tile_us"]
         near = operand.megabytes / constants["near_mb_per_us"] if windowed and constants["near_mb_per_us"] else 0.0
         whole = max(compute, near)
-        return Price(latency + whole, {"latency": latency, "vector": compute, "vmem": near})
+        return Price(latency + whole, {"latency": latency, "vector": compute, "vmem": near}, operand.megabytes)
     latency += constants["hbm_us"]
     stream = operand.megabytes / constants["read_mb_per_us"]
     whole = max(stream, compute) if windowed else stream + compute
-    relayout = constants[f"then_{after}_us"]
+    relayout = constants[f"then_{after}_us"] if after else 0.0
     parts = {"latency": latency, "hbm": stream, "vector": compute, "relayout": relayout}
     return Price(latency + whole + relayout, parts)
 

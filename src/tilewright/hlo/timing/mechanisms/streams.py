@@ -30,23 +30,29 @@ def copy(constants: TimeConstants, operand: Tiles, result: Tiles) -> Price:
     if result.one_small_tile:
         return Price(constants["one_tile_us"], {"latency": constants["one_tile_us"]})
     megabytes = operand.megabytes + result.megabytes
-    latency = constants["launch_us"] + ramp(constants, megabytes)
-    if megabytes > constants["one_window_mb" if result.tile[:1] == (2,) else "copy_window_mb"]:
-        latency, stream = constants["windows_us"], megabytes / constants["stream_mb_per_us"]
-        return Price(latency + stream, {"latency": latency, "hbm": stream})
-    stream = megabytes / constants["window_mb_per_us"]
-    shuffle = result.count * constants["copy_small_tile_ns"] / 1e3 if result.small_tile else 0.0
-    return Price(latency + stream + shuffle, {"latency": latency, "hbm": stream, "vector": shuffle})
+    fits = min(1.0, constants["one_window_mb" if result.tile[:1] == (2,) else "copy_window_mb"] / megabytes)
+    latency = constants["launch_us"] + ramp(constants, megabytes * fits)
+    stream = megabytes * fits / constants["window_mb_per_us"]
+    shuffle = result.count * fits * constants["copy_small_tile_ns"] / 1e3 if result.small_tile else 0.0
+    one = Price(latency + stream + shuffle, {"latency": latency, "hbm": stream, "vector": shuffle})
+    if fits == 1.0:
+        return one
+    latency, stream = constants["windows_us"], megabytes / constants["stream_mb_per_us"]
+    return Price(latency + stream, {"latency": latency, "hbm": stream}).at_least(one)
 
 
 def elementwise(constants: TimeConstants, operands: Sequence[Tiles], result: Tiles) -> Price:
     """One elementwise operation (measured: exponential, of the transcendental unit)."""
     megabytes = sum(operand.megabytes for operand in operands) + result.megabytes
     latency = constants["launch_us"] + ramp(constants, megabytes)
-    if megabytes > constants["one_window_mb"]:
-        stream = megabytes / constants["elementwise_mb_per_us"]
-        windows = result.count / WINDOW_TILES * constants["window_us"]
-        return Price(latency + max(stream, windows), {"latency": latency, "hbm": stream, "vector": windows})
-    stream = megabytes / constants["window_mb_per_us"]
-    compute = result.count * constants["small_tile_ns" if result.small_tile else "tile_ns"] / 1e3
-    return Price(latency + stream + compute, {"latency": latency, "hbm": stream, "vector": compute})
+    fits = min(1.0, constants["one_window_mb"] / megabytes)
+    stream = megabytes * fits / constants["window_mb_per_us"]
+    compute = result.count * fits * constants["small_tile_ns" if result.small_tile else "tile_ns"] / 1e3
+    one = Price(latency + stream + compute, {"latency": latency, "hbm": stream, "vector": compute})
+    if fits == 1.0:
+        return one
+    stream, windows = (
+        megabytes / constants["elementwise_mb_per_us"],
+        result.count / WINDOW_TILES * constants["window_us"],
+    )
+    return Price(latency + max(stream, windows), {"latency": latency, "hbm": stream, "vector": windows}).at_least(one)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from math import prod
 
@@ -62,6 +63,7 @@ MOVES_ONLY = frozenset(
 """Operations inside a fusion that compute nothing: their cost is at the fusion's border."""
 
 _WINDOW = re.compile(r"(\w+)=([-\dx_]+)")
+_INTEGERS = re.compile(r"[su][248]\b")
 _LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")
 
 
@@ -71,7 +73,7 @@ class Work:
 
     ==================  ==============================================================================
     ``matrix_us``       microseconds of passes on the matrix unit
-    ``flops``           multiplications and additions of its products
+    ``products``        type on the matrix unit -> multiplications and additions
     ``registers``       registers through the vector unit, operation by operation
     ``transcendental``  registers through the transcendental unit
     ``rotations``       registers turned across lanes
@@ -82,7 +84,7 @@ class Work:
     """
 
     matrix_us: float = 0.0
-    flops: int = 0
+    products: Counter[str] = field(default_factory=Counter)
     registers: float = 0.0
     transcendental: float = 0.0
     rotations: float = 0.0
@@ -114,7 +116,7 @@ def add_operation(
             return
         batch, rows, columns, depth = sizes
         work.matrix_us += batch * matrix_us(constants, rows, columns, depth) / constants["efficiency"]
-        work.flops += 2 * batch * rows * columns * depth
+        work.products[matrix_type(op)] += 2 * batch * rows * columns * depth
     elif name in ("gather", "scatter"):
         indices = operands[1] if len(operands) > 1 else result
         work.rows += gathered_rows(op, indices, result)
@@ -135,6 +137,17 @@ def add_operation(
         work.transcendental += registers * passes
         per_register = more + constants["transcendental_ops"] * (passes if more else 1) if passes else 1.0
         work.registers += registers * (constants["convert_ops"] if name == "convert" else per_register)
+
+
+def matrix_type(op: Operation) -> str:
+    """Which peak of the matrix unit an operation's two operands have: ``int8``, ``fp8`` or ``bf16``, all others.
+
+    Of two types that differ the slower counts; wider ones pass as bf16, once at the least.
+    """
+    kinds = {
+        "int8" if _INTEGERS.match(shape) else "fp8" if shape[:2] == "f8" else "bf16" for shape in op.operand_shapes[:2]
+    }
+    return kinds.pop() if len(kinds) == 1 else "bf16"
 
 
 def gathered_rows(op: Operation, indices: Tiles, result: Tiles) -> int:

@@ -1,4 +1,4 @@
-"""Memory that is used again: outputs that come back once nobody has them, a thread's scratch arrays, arrays of zeros.
+"""Memory that is used again: outputs that come back once nobody has them, and a thread's scratch arrays.
 
 New memory is given by the system a page at a time, at its first touch, which costs about a hundred times what clearing
 a page at hand does, and several times what writing to it does.
@@ -6,7 +6,6 @@ a page at hand does, and several times what writing to it does.
 
 from __future__ import annotations
 
-import mmap
 import os
 import threading
 from collections import defaultdict
@@ -20,8 +19,6 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 _PAGE = 4096
 _KEPT_SHARE = 8
 """Free memory kept for later use, as a share of the machine's; more is given back to the system."""
-_LARGE, _MOST = 1 << 18, 1 << 23
-"""Bytes from which zeros come from a mapping of their own, or from memory used before; most of the latter."""
 
 
 def physical_bytes() -> int:
@@ -110,28 +107,6 @@ def recycled(size: int, dtype: type[Scalar]) -> NDArray[Scalar]:
     kind = np.dtype(dtype)
     array: NDArray[Scalar] = lease(size * kind.itemsize, None)[0][: size * kind.itemsize].view(kind)
     return array
-
-
-def fresh_zeros(count: int, dtype: type[Scalar], filled: bool = False) -> NDArray[Scalar]:
-    """``np.zeros(count, dtype)``, from the system where it is large.
-
-    ``filled``: much of it will be written to, so that memory that was used before is cleared and used again, and large
-    pages pay. Raises MemoryError or ValueError as numpy does.
-    """
-    size = count * np.dtype(dtype).itemsize
-    if size < _LARGE or not hasattr(mmap, "MAP_ANONYMOUS"):
-        return np.zeros(count, dtype)
-    if filled and size <= _MOST:
-        array = recycled(count, dtype)
-        array[:] = 0
-        return array
-    try:
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except (OSError, OverflowError) as error:
-        raise MemoryError(f"no room for {size} bytes") from error
-    if filled and hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, dtype)
 
 
 class _Scratch(threading.local):

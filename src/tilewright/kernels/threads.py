@@ -1,17 +1,18 @@
-"""Kernel threads: how many (TILEWRIGHT_THREADS), and the pools they live in."""
+"""Kernel threads: how many (TILEWRIGHT_THREADS), and how they share work."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import cache
 from queue import SimpleQueue
+from typing import TypeVar
 
 from tilewright.errors import UsageError
+
+T = TypeVar("T")
 
 
 def thread_count() -> int:
@@ -22,12 +23,6 @@ def thread_count() -> int:
     if not text.isdecimal() or int(text) < 1:
         raise UsageError(f"TILEWRIGHT_THREADS = {text!r}", how="give a whole number of at least 1")
     return int(text)
-
-
-@cache
-def pool(name: str, threads: int) -> ThreadPoolExecutor:
-    """The pool of that name and size, made on first use. Rooms do not share one, so that none waits for another."""
-    return ThreadPoolExecutor(threads, thread_name_prefix=f"tilewright-{name}")
 
 
 class _Helpers:
@@ -73,32 +68,48 @@ def call_soon(call: Callable[[], object], threads: int) -> int:
     return times
 
 
-def in_pieces(call: Callable[[int], object], count: int, shared: bool = True) -> None:
-    """``call`` every piece below ``count``, with other threads' help if ``shared``; who comes late finds none left.
+def in_pieces(call: Callable[[int], object], count: int, threads: int | None = None) -> None:
+    """``call`` every number below ``count``, by up to ``threads`` threads (:func:`thread_count`), this one among them.
 
-    ``call`` must raise nothing, and take its time without the interpreter's lock.
+    It should take its time without the interpreter's lock. The first exception is raised when all that was begun is
+    done; what was not begun is left then. A thread that comes late finds nothing left, so nobody waits for one.
     """
-    if count == 1:
-        call(0)
-        return
-    todo, done = list(range(count)), []
+    todo, done, errors = list(reversed(range(count))), [], []
 
     def work() -> None:
         with suppress(IndexError):
             while True:
                 piece = todo.pop()
-                call(piece)
+                try:
+                    call(piece)
+                except BaseException as error:
+                    errors.append(error)
                 done.append(piece)
+                while errors:
+                    done.append(todo.pop())
 
-    if shared:
-        call_soon(work, min(thread_count(), count) - 1)
+    if count > 1:
+        call_soon(work, min(thread_count() if threads is None else threads, count) - 1)
     work()
     turns = 0
     while len(done) < count:
-        time.sleep(0 if turns < 100 else 2e-5)  # the shortest sleep that the system knows is often longer than a piece
+        time.sleep(0 if turns < 100 else min(1e-3, 2e-7 * turns))  # a sleep is often longer than a piece
         turns += 1
+    if errors:
+        raise errors[0]
 
 
-if hasattr(os, "register_at_fork"):  # a forked child has the pools but not their threads
-    os.register_at_fork(after_in_child=pool.cache_clear)
+def run_all(jobs: Iterable[Callable[[], T]], threads: int) -> list[T]:
+    """The results of all jobs, in their order, made by up to ``threads`` threads as :func:`in_pieces` says."""
+    jobs = list(jobs)
+    results: dict[int, T] = {}
+
+    def run(number: int) -> None:
+        results[number] = jobs[number]()
+
+    in_pieces(run, len(jobs), threads)
+    return [results[number] for number in range(len(jobs))]
+
+
+if hasattr(os, "register_at_fork"):  # a forked child has none of the threads
     os.register_at_fork(after_in_child=_helpers.forget)

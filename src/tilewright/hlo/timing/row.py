@@ -1,0 +1,127 @@
+"""Where every row is made: no time below its bytes and flops at the chip's peaks, no claim beyond what was seen.
+
+The walkers (``alone``, ``fusing``, ``scheduled``) say what one run of an operation asks of the chip; only this file
+turns that into a ``TimeRow``, so that no walker can forget a law.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tilewright.hlo.program import Operation
+from tilewright.hlo.timing.chip import Chip
+from tilewright.hlo.timing.mechanisms.tiles import MEGA
+from tilewright.hlo.timing.step import TimeRow
+from tilewright.render import bytes_text
+from tilewright.targets import TimeConstants
+
+NOT_MEASURED = "not measured there"
+"""What a row says whose type, size or bound no measurement of the chip has seen."""
+_AT_PEAK = {
+    "hbm": "raised to its bytes at HBM's published peak",
+    "matrix": "raised to its flops at the matrix unit's published peak",
+}
+_ELEMENTS = re.compile(r"\b([a-z]\w*)\[\d")
+
+
+@dataclass
+class Run:
+    """What one run of an operation asks of the chip, and how long a mechanism thinks it takes.
+
+    ==================  ========================================================================================
+    ``us``              microseconds that the step waits for it
+    ``bound``           the unit that needs the longest
+    ``megabytes``       through HBM, without ``resident``
+    ``flops``           type on the matrix unit -> multiplications and additions
+    ``resident``        megabytes of arguments that an earlier step may have left in vector memory
+    ``depth``           of one product: how many products each sum has; 0 where that says nothing
+    ``lane``            where it runs
+    ``measured``        whether its kind of operation was measured on this chip
+    ``begun``           of a transfer beside other work: when it began, and
+    ``beside``          how many microseconds it takes; then the bytes are passed in these, not in ``us``
+    ==================  ========================================================================================
+    """
+
+    us: float
+    bound: str
+    megabytes: float = 0.0
+    flops: Mapping[str, int] = field(default_factory=dict)
+    resident: float = 0.0
+    depth: int = 0
+    lane: str = "vector"
+    measured: bool = True
+    begun: float = 0.0
+    beside: float | None = None
+
+
+def timed(
+    chip: Chip, op: Operation, run: Run, constants: TimeConstants, source: str = "", start: float = 0.0, runs: int = 1
+) -> TimeRow:
+    """The row of ``runs`` runs of an operation; the first begins ``start`` microseconds after the step.
+
+    Arguments that do not fit the memory near the core cannot have stayed there: their bytes pass through HBM. A time
+    below the bytes at HBM's peak or the flops at the peak of their type is raised to it, and the row says so. The error
+    of ``constants`` is claimed only for types, sizes and bounds that were measured.
+    """
+    resident = run.resident if run.resident * MEGA <= chip.near_bytes else 0.0
+    far = round((run.megabytes + run.resident - resident) * MEGA) * runs
+    flops = sum(run.flops.values()) * runs
+    least = {
+        "hbm": far / chip.hbm_peak if chip.hbm_peak else 0.0,
+        "matrix": sum(count * runs / chip.matrix_peaks[kind] for kind, count in run.flops.items()),
+    }
+    slowest = max(least, key=lambda unit: least[unit])
+    seconds, bound, beside, notes = run.us * runs / 1e6, run.bound, (run.beside or 0.0) / 1e6, list[str]()
+    if run.beside is not None:
+        beside = max(beside, least["hbm"] / runs)
+    elif seconds < least[slowest]:
+        seconds, bound = least[slowest], slowest
+        notes.append(_AT_PEAK[slowest])
+    sizes = {"megabytes": run.megabytes + run.resident, "flops": float(flops / runs), "depth": float(run.depth)}
+    types = types_of(op) if run.beside is None else frozenset[str]()  # a transfer moves bytes of any type alike
+    known = run.measured and not notes and constants.covers(types, bound, sizes)
+    if not known:
+        notes.append(NOT_MEASURED)
+    if resident:
+        notes.append(f"{bytes_text(round(resident * MEGA))} of its arguments may lie in vector memory already")
+    return TimeRow(
+        *(op.name, op.opcode, seconds, bound, far, flops, source, start / 1e6, run.lane),
+        calibrated=known,
+        error=constants.error if known else 0.0,
+        runs=runs,
+        begun=run.begun / 1e6,
+        beside=beside,
+        line=op.line,
+        resident=round(resident * MEGA),
+        note="; ".join(notes),
+    )
+
+
+def rest_of_transfers(chip: Chip, rows: Sequence[TimeRow], seconds: float) -> TimeRow | None:
+    """The row of what HBM still has to pass when all else is done, None where nothing is left.
+
+    Kernels and transfers are priced each by itself: beside each other they may ask more of HBM than its peak.
+    """
+    total = sum(row.bytes for row in rows) / chip.hbm_peak if chip.hbm_peak else 0.0
+    if total <= seconds:
+        return None
+    run = Run(1e6 * (total - seconds), "hbm", lane="dma", measured=False)
+    return timed(chip, Operation("transfers", "stream", ""), run, chip.kernel, start=1e6 * seconds)
+
+
+def untimed(op: Operation, reason: str, source: str, start: float, runs: int = 1) -> TimeRow:
+    """The row of an operation that has no time, and why."""
+    row = TimeRow(op.name, op.opcode, 0.0, "", 0, 0, source, start / 1e6, "host", runs=runs)
+    return replace(row, unpriced=reason, line=op.line)
+
+
+def later(row: TimeRow, us: float) -> TimeRow:
+    """The row with so many microseconds more of starting; never with less."""
+    return replace(row, seconds=row.seconds + max(0.0, us) / 1e6)
+
+
+def types_of(op: Operation) -> frozenset[str]:
+    """The element types of an operation's arrays, scalars left out."""
+    return frozenset(_ELEMENTS.findall(" ".join((op.shape, *op.operand_shapes))))

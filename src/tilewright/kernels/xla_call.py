@@ -1,0 +1,186 @@
+"""numba kernels as targets of XLA's typed foreign function interface on CPU: called from inside jit, without Python.
+
+A handler is a function of one address, XLA's call frame (``xla/ffi/api/c_api.h``, version 0.1 and later): it finds its
+operands and results there. Several threads can share a call: :func:`shared` lets each of them call the handler again,
+with its :func:`share` of the call in place of a frame.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from tilewright.kernels.declare import Callback, inner
+from tilewright.kernels.vectors import I64, carray, intrinsic, load_word, to_floats, to_ints, to_longs, types
+
+FRAME = "int64(int64)"
+"""The signature of handlers: an address -> 0."""
+
+_ARGS, _RETS, _ATTRS = 40, 80, 120  # where the three lists begin in a frame
+_LIST, _NAMED = 32, 40  # where a list's pointers stand; attributes have names before them
+_DATA, _DIMS = 24, 40  # of a buffer
+_STAGE, _EXECUTE = 32, 3
+_METADATA = 1  # the extension in which the runtime asks for the version of the interface
+_MOST_THREADS = 64
+
+
+@inner()
+def is_question(frame: Any) -> Any:
+    """Whether the runtime only asks for the version of the interface (0.1 is the answer), or it is not yet time."""
+    extension = load_word(frame + 8, 0)
+    if extension != 0 and load_word(extension + 8, 0) & 0xFFFFFFFF == _METADATA:
+        metadata = load_word(extension + 24, 0)
+        _store_word(metadata + 24, 1 << 32)
+        return True
+    return load_word(frame + _STAGE, 0) & 0xFFFFFFFF != _EXECUTE
+
+
+@inner()
+def operand(frame: Any, i: Any) -> Any:
+    """Address of operand ``i``'s description."""
+    return load_word(load_word(frame + _ARGS + _LIST, 0), i)
+
+
+@inner()
+def result(frame: Any, i: Any) -> Any:
+    """Address of result ``i``'s description."""
+    return load_word(load_word(frame + _RETS + _LIST, 0), i)
+
+
+@inner()
+def operands(frame: Any) -> Any:
+    """Number of operands."""
+    return load_word(frame + _ARGS + 16, 0)
+
+
+@inner()
+def results(frame: Any) -> Any:
+    """Number of results."""
+    return load_word(frame + _RETS + 16, 0)
+
+
+@inner()
+def number(frame: Any, i: Any) -> Any:
+    """Attribute ``i`` (in the order of the names), an int64."""
+    return load_word(load_word(load_word(load_word(frame + _ATTRS + _NAMED, 0), i) + 8, 0), 0)
+
+
+@inner()
+def data(buffer: Any) -> Any:
+    """Address of a buffer's first element."""
+    return load_word(buffer + _DATA, 0)
+
+
+@inner()
+def dim(buffer: Any, i: Any) -> Any:
+    """Length of a buffer's dimension ``i``."""
+    return load_word(load_word(buffer + _DIMS, 0), i)
+
+
+@inner()
+def size(buffer: Any) -> Any:
+    """Elements of a buffer."""
+    elements = 1
+    for i in range(load_word(buffer + 32, 0)):
+        elements *= dim(buffer, i)
+    return elements
+
+
+@inner()
+def floats(buffer: Any) -> Any:
+    """A buffer as float32[elements]."""
+    return carray(to_floats(data(buffer)), (size(buffer),))
+
+
+@inner()
+def ints(buffer: Any) -> Any:
+    """A buffer as int32[elements]."""
+    return carray(to_ints(data(buffer)), (size(buffer),))
+
+
+@inner()
+def _store_word(address: Any, value: Any) -> None:
+    carray(to_longs(address), (1,))[0] = value
+
+
+# Threads: each takes its share of a call. They live as long as the call; starting one takes some 20 us. A share is four
+# words: what is shared, the part, the parts, the thread. Its address is odd, and a frame's is even.
+
+_create: Any = types.ExternalFunction("pthread_create", types.int32(types.int64, types.int64, types.int64, types.int64))
+_join: Any = types.ExternalFunction("pthread_join", types.int32(types.int64, types.int64))
+
+
+@inner()
+def is_share(call: Any) -> Any:
+    """Whether a handler was called by :func:`shared`, and not by XLA."""
+    return call & 1 == 1
+
+
+@inner()
+def share(call: Any) -> Any:
+    """(what is shared, which part of it, parts) of a share."""
+    return load_word(call - 1, 0), load_word(call - 1, 1), load_word(call - 1, 2)
+
+
+@inner()
+def shared(what: Any, handler: Any, parts: Any) -> Any:
+    """Do a call in ``parts``, each in a thread of its own: ``handler`` (its address) is called with each share."""
+    parts = min(max(parts, 1), _MOST_THREADS)
+    shares = np.empty(4 * _MOST_THREADS, np.int64)
+    first, started = np.int64(shares.ctypes.data) + 1, 0
+    for part in range(parts):
+        at = 4 * part
+        shares[at], shares[at + 1], shares[at + 2], shares[at + 3] = what, part, parts, 0
+    for part in range(1, parts):
+        if _create(first - 1 + 32 * part + 24, 0, handler, first + 32 * part) != 0:
+            break
+        started = part
+    call_address(handler, first)
+    for part in range(started + 1, parts):  # what no thread was left for
+        call_address(handler, first + 32 * part)
+    for part in range(1, started + 1):
+        _join(shares[4 * part + 3], 0)
+    return 0
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def call_address(typing: Any, function: Any, argument: Any) -> Any:
+    """What the C function of one word at an address answers."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.call(builder.inttoptr(args[0], ir.PointerType(ir.FunctionType(I64, [I64]))), [args[1]])
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def own_address(typing: Any) -> Any:
+    """The address of the handler that asks. It is code of the same file, so nothing can come between the two."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        name = f"cfunc.{builder.function.name}"  # numba's name for what C calls
+        known = builder.module.globals.get(name)
+        return builder.ptrtoint(known or ir.Function(builder.module, ir.FunctionType(I64, [I64]), name), I64)
+
+    return types.int64(), generate
+
+
+_registered: set[str] = set()
+_registering = threading.Lock()
+
+
+def registered(name: str, handler: Callback) -> str:
+    """The target ``name``, made known to XLA's CPU by the first call of it in the process."""
+    with _registering:
+        if name not in _registered:
+            import jax  # whoever calls a kernel from inside jit has it
+
+            new = ctypes.pythonapi.PyCapsule_New
+            new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+            jax.ffi.register_ffi_target(name, new(handler.address, None, None), platform="cpu", api_version=1)
+            _registered.add(name)
+    return name
