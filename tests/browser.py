@@ -145,7 +145,7 @@ def visit(chromium: Any, _pages: list[Any]) -> Any:
     def open_(address: str | Path, width: int = 1400, scheme: str = "light", height: int = 900) -> Visit:
         seen = Visit(_pages.pop() if _pages else chromium.new_context().new_page())
         visits.append(seen)
-        seen.page.set_default_timeout(30_000)
+        seen.page.set_default_timeout(300_000)
         seen.page.set_viewport_size({"width": width, "height": height})
         seen.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         seen.listen()

@@ -6,16 +6,19 @@ import gc
 import json
 import os
 import random
-import sys
 import tempfile
-from functools import cache
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
+import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.browser import _pages, chromium, visit  # noqa: F401  fixtures
 
@@ -23,9 +26,42 @@ ROOT = Path(__file__).resolve().parent.parent
 VECTORS = ROOT / "tests" / "data"
 ORIGINALS = ROOT.parent / "shared" / "data"
 
-# Kernels compile on a first call and machines are shared, so a test's time says nothing about its truth.
-settings.register_profile("tilewright", deadline=None)
+#: How many examples a property draws where its test does not say, and how many times as many a night gives to all.
+EXAMPLES, NIGHT = 25, 40
+# Kernels compile on a first call and machines are shared, so the time of a test says nothing. CI draws the same
+# examples every time; `--hypothesis-profile nightly` (tests/nightly) draws many, and others every night.
+settings.register_profile(
+    "tilewright",
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=bool(os.environ.get("CI")),
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "nightly", settings.get_profile("tilewright"), max_examples=EXAMPLES * NIGHT, derandomize=False, print_blob=True
+)
 settings.load_profile("tilewright")
+
+
+def tries(number: int) -> int:
+    """How often a test of random cases tries: ``number`` times in the suite, many times that at night."""
+    return number * settings().max_examples // EXAMPLES
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """At night the block takes at most so much processor time; by day, beside other work, no clock is read."""
+    begin = time.process_time()
+    yield
+    assert tries(1) == 1 or time.process_time() - begin < seconds
+
+
+@pytest.fixture(autouse=True)
+def own_numbers(request: pytest.FixtureRequest) -> None:
+    """A generator that the tests of a file share gives each of them numbers of its own, whatever ran before."""
+    for value in vars(request.module).values():
+        if isinstance(value, np.random.Generator):
+            value.bit_generator.state = np.random.default_rng(crc32(request.node.name.encode())).bit_generator.state
 
 
 @pytest.fixture(scope="session")
@@ -80,21 +116,43 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """The collector would look through all that is imported again and again, for two fifths of the time that takes."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
     """What the tests have imported stays, so the collector need not look at it again and again."""
     gc.freeze()
-    if "typer" in sys.modules:
-        from typer import main
 
-        main.get_command = cache(main.get_command)  # the command line is the same for every call
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """One order is as good as another; which one is said by a number, so that a failure can be had again."""
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="files, and the tests in each, in a random order")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out tests of the original files where they are not beside the checkout, and of a peer not installed."""
-    absent = {"originals": not ORIGINALS.is_dir(), "peer": find_spec("jax_tpu_embedding") is None}
+    """Leaves out tests of the original files where they are not beside the checkout, and of a peer not installed.
+
+    By day also those of the night: each says which test of the suite covers the most of it.
+    """
+    absent = {
+        "originals": not ORIGINALS.is_dir(),
+        "peer": find_spec("jax_tpu_embedding") is None,
+        "nightly": tries(1) == 1,
+    }
     left_out = [item for item in items if any(absent.get(mark.name) for mark in item.iter_markers())]
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
+    if (seed := config.getoption("--shuffle")) is not None:
+        draw = random.Random(seed)
+        place = {path: draw.random() for path in sorted({item.path for item in items})}
+        items.sort(key=lambda item: (place[item.path], draw.random()))
 
 
 @pytest.fixture(scope="session")

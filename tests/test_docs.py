@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, tries
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 
@@ -52,10 +52,15 @@ def script(name):
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "\n$ " in page.read_text()], ids=name_of)
 def test_a_page_shows_what_is_printed(page, tmp_path, monkeypatch):
-    """Its commands run in their order, then the Python that makes claims, in the same folder."""
+    """Its commands run in their order, then the Python that makes claims, in the same folder.
+
+    By day all but a few long ones: their answers are tested in tests/isa (test_autotune, test_sweep, test_explore,
+    test_spread), tests/hlo/test_verify.py, tests/embed/test_pods.py.
+    """
     transcripts, text = script("transcripts"), page.read_text()
     assert not re.search(r"^\$ ", transcripts.BLOCK.sub("", text), re.MULTILINE), "a command outside a console block"
-    again = transcripts.replayed(text, page.name, tmp_path)
+    left_out = transcripts.NOT_RUN + (transcripts.LONG if tries(1) == 1 else ())
+    again = transcripts.replayed(text, page.name, tmp_path, left_out)
     assert again == text, f"run: ./run python docs/transcripts.py {name_of(page)}"
     for drawn in (tmp_path / "docs" / "pictures").iterdir():
         assert drawn.read_text() == (ROOT / "docs" / "pictures" / drawn.name).read_text(), drawn.name

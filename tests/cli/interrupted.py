@@ -83,7 +83,7 @@ def interrupted(words, number, when, folder):
             if not part:
                 break
             seen += part
-        elif time.monotonic() - begin > 60:
+        elif time.monotonic() - begin > 600:
             started.kill()
             break
     os.close(ours)

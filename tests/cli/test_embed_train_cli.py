@@ -98,7 +98,9 @@ def test_two_processes_train_as_one_and_a_killed_one_is_one_error(run, log, tmp_
     np.testing.assert_allclose(json.loads(again)["losses"], json.loads(out)["losses"][4:], rtol=1e-5)
 
 
+@pytest.mark.nightly
 def test_three_processes_train_as_one(run, log, tmp_path):
+    """By day: the test of two processes."""
     given = words(log, "--chips", "3", "--batch", "24", "--steps", "2", "--json")
     code, out, err = run(*given)
     assert code == 0, err

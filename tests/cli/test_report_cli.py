@@ -20,7 +20,7 @@ def test_a_process_says_what_this_one_says(data_folder):
     command = [sys.executable, "-c", "from tilewright.cli import main; main()", "report", "-", "--by", "moved"]
     text = (data_folder / f"{ZOO}.after.hlo").read_bytes()
     environment = {"COLUMNS": "100", "NO_COLOR": "1", "PATH": ""}
-    done = subprocess.run(command, capture_output=True, input=text, env=environment, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, input=text, env=environment, check=False, timeout=600)
     here = tilewright("-", "--by", "moved", stdin=text)
     assert (done.returncode, done.stdout, done.stderr) == (here.returncode, here.stdout, here.stderr) != (0, b"", b"")
 

@@ -95,7 +95,7 @@ def test_an_interrupt_leaves_at_once_with_one_line(tmp_path):
             if line.startswith("model:"):
                 break
         os.killpg(running.pid, signal.SIGINT)
-        _, said = running.communicate(timeout=60)
+        _, said = running.communicate(timeout=600)
     assert running.returncode == 130
     assert said.rstrip().endswith("tilewright: interrupted")
     assert "Traceback" not in said

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, tries
 from tests.embed.carry_through import killed
 
 
@@ -19,14 +19,15 @@ def process(name, folder, *chips):
 
 
 def test_a_training_killed_in_mid_save_goes_on_elsewhere(tmp_path):
-    done = process("whole", tmp_path, 8)
+    done = process("whole", tmp_path, 8 if tries(1) > 1 else 4)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert [path.name for path in (tmp_path / "steps").iterdir() if path.name.isdecimal()] == ["10"]
-    done = process("rest", tmp_path, 4, 3)
-    for chips in (4, 3):
+    onto = (4, 3) if tries(1) > 1 else (3,)
+    done = process("rest", tmp_path, *onto)
+    for chips in onto:
         assert f"50 further steps on {chips} are those" in done.stdout, done.stderr
 
 
 def test_no_announced_step_is_lost(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    killed(tmp_path, 2)
+    killed(tmp_path, tries(1))

@@ -20,6 +20,7 @@ import pytest
 import tensorstore
 from orbax.checkpoint._src.metadata import checkpoint as metadata
 
+from tests.conftest import tries
 from tilewright.embed import (
     SGD,
     Adagrad,
@@ -414,7 +415,7 @@ def test_what_the_system_refuses(root):
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         done = subprocess.run(
-            [sys.executable, "-c", REFUSED, folder], cwd=root, capture_output=True, text=True, timeout=120
+            [sys.executable, "-c", REFUSED, folder], cwd=root, capture_output=True, text=True, timeout=600
         )
         assert done.returncode == 0, done.stderr
         start = f"UsageError {folder}/2: the checkpoint was not saved:"
@@ -432,11 +433,11 @@ def test_what_the_system_refuses(root):
 
 
 def test_killed_in_mid_save(root, tmp_path):
-    """Twenty times: the last finished step is there, whole, and none that was announced is lost."""
-    program = [sys.executable, "-m", "tests.embed.killed_saves", str(tmp_path), "20", "1"]
-    done = subprocess.run(program, cwd=root, capture_output=True, text=True, timeout=600)
+    """Each time: the last finished step is there, whole, and none that was announced is lost."""
+    program = [sys.executable, "-m", "tests.embed.killed_saves", str(tmp_path), str(tries(6)), "1"]
+    done = subprocess.run(program, cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("20 kills")
+    assert done.stdout.startswith(f"{tries(6)} kills")
     assert len(saved_steps(tmp_path)) >= 1
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tilewright.embed import CRITEO_CARDINALITIES, Clicks, read_criteo, scale_vocabs
 from tilewright.embed.logs import criteo
 from tilewright.errors import UsageError
@@ -62,7 +63,7 @@ row_of = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=tries(10))
 @given(rows=st.lists(row_of, min_size=1, max_size=5), batch=st.integers(1, 6), last=st.booleans(), dos=st.booleans())
 def test_any_tsv(tmp_path_factory, rows, batch, last, dos):
     end = "\r\n" if dos else "\n"

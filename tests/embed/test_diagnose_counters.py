@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tilewright.embed import (
     COUNTERS_TEMPLATE,
     Counters,
@@ -221,7 +222,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=tries(30))
 @given(st.dictionaries(NAMES, VALUES, max_size=8))
 def test_anything_is_counters_or_one_error(value):
     """And whatever counters there are, they can be judged and told."""
@@ -244,7 +245,7 @@ def sensible(kind):
     return st.builds(kind, **given)
 
 
-@settings(max_examples=60)
+@settings(max_examples=tries(20))
 @given(
     st.sampled_from(["", "tpu-v4", "tpu-v5p", "tpu-v6e", "tpu-7x"]),
     sensible(Counters),

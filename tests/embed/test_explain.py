@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tilewright.embed import Limits, explain_error, memory
 from tilewright.errors import UsageError
 
@@ -30,7 +31,7 @@ def test_an_updates_error_tells_both_limits(chip, total, constant):
     assert any(f"lower max_unique_ids_per_partition alone from {unique:,}" in line for line in found.advice)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(30))
 @given(
     chip=st.sampled_from(sorted(CHIPS)),
     width=st.sampled_from([8, 16, 20, 64, 100, 128]),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tests.embed import batches
 from tilewright.embed import (
     Feature,
@@ -41,7 +42,7 @@ def same(one, other):
             np.testing.assert_array_equal(getattr(one, kind)[name], getattr(other, kind)[name])
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=tries(8), suppress_health_check=list(HealthCheck))
 @given(
     batches.stackings(),
     st.integers(0, 2**32 - 1),

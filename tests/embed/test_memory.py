@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tilewright.embed import FTRL, Adam, Clipped, Limits, memory
 from tilewright.embed.model.formulas import (
     backward_stack_bytes,
@@ -60,7 +61,7 @@ def slow(chip, sparsecores, width, limits, op):
     return False, None, None, None
 
 
-@settings(max_examples=300)
+@settings(max_examples=tries(40))
 @given(
     chip=st.sampled_from(sorted(CHIPS)),
     sparsecores=st.sampled_from([1, 2, 4, 8, 15, 16, 32, 64, 256]),

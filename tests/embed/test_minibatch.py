@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tests.embed import batches, oracle
 from tilewright.embed import Agreement, Feature, Limits, Table, Topology, preprocess, stack
 from tilewright.embed.host.batch import minibatch_starts
@@ -16,7 +17,7 @@ from tilewright.embed.host.hash_kernels import hash_ids
 from tilewright.embed.host.write_kernels import split_bits
 from tilewright.errors import LimitError
 
-QUICK = settings(max_examples=40, deadline=None)
+QUICK = settings(max_examples=tries(15))
 
 
 def test_published_buckets():

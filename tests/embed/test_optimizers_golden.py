@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.conftest import tries
 from tilewright import embed
 from tilewright.embed import Clipped, hyperparameters_at
 
@@ -60,12 +61,13 @@ CONSTANT = [name for name in ABOUT["cases"] if name.endswith("constant")]
 def test_one_operation_at_a_time_the_bits_are_the_peers(name):
     """Operations are rounded one by one, as in the recorded run, so that order and kind of all of them must agree.
 
-    A schedule changes the hyper-parameters only, so 100 steps of it do.
+    A schedule changes the hyper-parameters only, so a tenth of the steps does. At night all 1,000 of a constant are
+    taken; by day test_compiled_they_stay_near takes them.
     """
     optimizer = optimizer_of(name)
     rows, slots = starting(optimizer)
     _, gradients, touched = inputs()
-    for step in range(STEPS if name in CONSTANT else 100):
+    for step in range(min(STEPS, tries(100)) if name in CONSTANT else 10):
         given = jnp.int32(step), gradients[step], touched[step][:, None]
         rows, slots = stepped(optimizer, (rows, slots), given, np.where)
         if step + 1 in ABOUT["recorded"]:

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tests.embed import batches, oracle
 from tilewright.embed import Feature, Limits, Table, Topology, preprocess, stack
 from tilewright.errors import LimitError
 
-QUICK = settings(max_examples=50, deadline=None)
+QUICK = settings(max_examples=tries(15))
 
 
 def test_golden_drops_in_the_peers_order(vectors):

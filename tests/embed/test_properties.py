@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tests.embed import batches, oracle
 from tilewright.embed import (
     Agreement,
@@ -25,7 +26,7 @@ from tilewright.embed import (
 )
 from tilewright.errors import LimitError, UsageError
 
-SLOW = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+SLOW = settings(max_examples=tries(8), suppress_health_check=list(HealthCheck))
 
 
 def entries(host, name, source, shard):
@@ -90,7 +91,7 @@ def test_partitions_mini_batches_drops_and_processes(plan, seed, most, overflow)
             np.testing.assert_array_equal(joined, getattr(cut, kind)[name])
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=tries(4), suppress_health_check=list(HealthCheck))
 @given(batches.stackings(), st.integers(0, 2**32 - 1))
 def test_lookups_through_mini_batches_equal_lookups_without(plan, seed):
     import jax

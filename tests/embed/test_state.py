@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tests.embed.slow_batch import place
 from tilewright.embed import SGD, Adagrad, Feature, Table, Topology, from_tables, init, stack, tables
 from tilewright.errors import UsageError
@@ -23,7 +24,7 @@ def one_to_one(*tables_, chips=1, sparsecores=4, **options):
     return stack([Feature(f"f_{t.name}", t) for t in tables_], Topology(chips, sparsecores), **options)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=tries(10))
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 70), st.integers(1, 20)), min_size=1, max_size=4),
     chips=st.integers(1, 3),

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tests.embed.slow_batch import dense_gradient, dense_lookup, host_batch
 from tilewright.embed import (
     SGD,
@@ -124,7 +125,7 @@ def test_a_step_equals_the_dense_model(sparsecores, chips, optimizer, stacking, 
     assert int(state.step) == 1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=tries(10))
 @given(seed=st.integers(0, 2**32), most=st.integers(0, 5))
 def test_any_batch_from_preprocess_equals_the_dense_model(seed, most):
     """One topology and one buffer size, so that everything compiles once."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 
+from tests.conftest import within
 from tilewright.embed import synthetic_criteo
 from tilewright.errors import UsageError
 
@@ -73,10 +72,11 @@ def test_a_signal_is_planted_in_ids_and_in_numbers():
     assert logistic_auc(log, test, 0, 1) > 0.6
 
 
+@pytest.mark.nightly
 def test_it_is_fast():
-    start = time.process_time()
-    synthetic_criteo(0, 200_000, [100_000] * 26)
-    assert time.process_time() - start < 4
+    """What it makes is looked at by the others."""
+    with within(4):
+        synthetic_criteo(0, 200_000, [100_000] * 26)
 
 
 @pytest.mark.parametrize("change", [{"rows": 0}, {"zipf": 0.0}, {"click_rate": 1.0}, {"vocabs": [3] * 2}])

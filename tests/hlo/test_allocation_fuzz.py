@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tests.hlo.allocator_messages import EXPECTED, TEXTS
 from tilewright.errors import UsageError
 from tilewright.hlo import explain_allocation
@@ -52,7 +53,7 @@ def test_a_list_that_is_cut_says_where():
     assert set(report.shapes) == {2, 3}
 
 
-@settings(max_examples=300)
+@settings(max_examples=tries(40))
 @given(st.sampled_from(ALLOCATOR), st.data())
 def test_mutations(name, data):
     text = TEXTS[name][:6000]
@@ -154,10 +155,16 @@ def seconds(work, text):
 
 
 @pytest.mark.parametrize("name", sorted(HOSTILE))
-def test_time_grows_as_the_text(name):
+def test_hostile_texts_are_survived(name):
     survives(HOSTILE[name](1000))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", sorted(HOSTILE))
+def test_time_grows_as_the_text(name):
     assert grows_as_the_text(survives, HOSTILE[name])
 
 
+@pytest.mark.nightly
 def test_time_that_grows_with_the_square_is_seen():
     assert not grows_as_the_text(lambda text: [text[at:].count("#") for at in range(0, len(text), 100)], "a".__mul__)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries, within
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.hlo import Source, load, report
 from tilewright.hlo.reading import hlo_scan as words
@@ -189,7 +190,7 @@ def test_real_dumps_agree_with_xla(data_folder, tmp_path):
     pytest.importorskip("jaxlib._hlo")
     files = dumps(data_folder)
     script = Path(__file__).with_name("xla_reprint.py")
-    subprocess.run([sys.executable, str(script), str(tmp_path), *map(str, files)], check=True, timeout=120)
+    subprocess.run([sys.executable, str(script), str(tmp_path), *map(str, files)], check=True, timeout=600)
     exact = 0
     for number, file in enumerate(files):
         ours, theirs = load(file), load(tmp_path / f"{number}.hlo")
@@ -210,6 +211,7 @@ def test_source_lines_of_a_real_dump(data_folder):
     assert table["lt.14"].function == "model"
 
 
+@pytest.mark.nightly
 def test_reading_takes_linear_time(data_folder):
     text = (data_folder / "hlo_tpu/v5e_transformer2_grad.after.hlo").read_text()
     head, body = text.split("\n\n\n", 1)
@@ -230,9 +232,8 @@ def _timed(text: str) -> float:
 def test_one_long_line_is_no_trap():
     deep = "{" * 150 + "}" * 150
     text = f"HloModule m\nENTRY e {{ a = f32[] constant({deep}), b={deep * 300} }}"
-    start = time.process_time()
-    assert read_hlo(text).entry.operations[0].opcode == "constant"
-    assert time.process_time() - start < 1
+    with within(1):
+        assert read_hlo(text).entry.operations[0].opcode == "constant"
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +244,7 @@ def seeds(data_folder):
 PIECES = st.sampled_from([*"{}()[]<>,=:%\"'\\/* \n\0-1", "f32[", "T(0)", "S(9)", "ROOT ", "->", "metadata={", "\ud7ff"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(40))
 @given(st.data())
 def test_mutations_end_in_a_program_or_an_error(seeds, data):
     text = data.draw(st.sampled_from([*seeds, LOOP]))
@@ -257,7 +258,7 @@ def test_mutations_end_in_a_program_or_an_error(seeds, data):
         assert str(error)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(40))
 @given(st.text(max_size=200))
 def test_any_text_is_refused_or_read(text):
     try:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tests.hlo.stablehlo_values import big_reshapes, executed, module, reduce_line, rewritten, tensor, values
 from tests.hlo.test_dims import reshapes
 from tilewright.errors import UnsupportedError
@@ -317,7 +318,7 @@ def test_transposes_between_reshape_and_reduction_are_composed(permutation, kept
         check(fold, [x], [x.reshape(6, 8, 3, 4).transpose(permutation).sum(dims)], 0, rtol=1e-12)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=tries(15))
 @given(reshapes(), st.data())
 def test_transposed_reductions_of_reshapes(pair, data):
     """Any shapes, groupings, orders and axes in exact integers: a reshape, a transpose, a reduction."""

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tests.hlo.stablehlo_values import big_reshapes, executed, module, rewritten, tensor, values
 from tests.hlo.test_dims import reshapes
 from tilewright.errors import UnsupportedError
@@ -280,7 +281,7 @@ def test_zero_sizes_are_left_alone():
     assert big_reshapes(rewritten(text), 0) == big_reshapes(text, 0) == 2
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=tries(20))
 @given(reshapes(), st.data())
 def test_transposed_trees_of_reshapes(pair, data):
     """x reshaped, turned, combined with turned and broadcast leaves, turned back or elsewhere: exact integers."""

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.hlo import Source, from_jax, report
 from tilewright.hlo.reading.mlir_reader import read_stablehlo, xla_shape
@@ -218,7 +219,7 @@ def test_locations(text, name, line):
 PIECES = st.sampled_from([*'{}()[]<>,=:%#@^"\\/ \n\0-1', "tensor<", "loc(", "%0:9", "({", "->", "dense<", "!x<"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(40))
 @given(st.data())
 def test_mutations_end_in_a_program_or_an_error(program, data):
     text = data.draw(st.sampled_from([program.text, GENERIC]))

@@ -2,11 +2,11 @@
 
 import json
 import re
-import time
 from html.parser import HTMLParser
 
 import pytest
 
+from tests.conftest import within
 from tilewright.errors import ParseError, UnsupportedError, UsageError
 from tilewright.hlo import Program, load, report
 from tilewright.layout import TensorLayout, parse
@@ -156,9 +156,8 @@ def test_every_file_of_the_data(data_folder):
 
 
 def test_the_largest_program_takes_less_than_a_second(data_folder):
-    start = time.process_time()
-    found = report(load(data_folder / "hlo_written/train_step.hlo"))
-    assert time.process_time() - start < 1
+    with within(1):
+        found = report(load(data_folder / "hlo_written/train_step.hlo"))
     one_hot = next(row for row in found.rows if row.to_layout.startswith("s32[16,1024,32000]"))
     assert (one_hot.source, one_hot.moved_bytes) == ("tests/data/make_train_step.py:69", 16 * 1024 * 4 * (1 + 32000))
 

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tests.hlo.stablehlo_values import module, reduce_line, rewritten, tensor, values
 from tilewright.hlo import load, optimize
 
@@ -82,7 +83,7 @@ def programs(draw):
     return module(arguments, "\n".join(lines), {name: tensor(env[name], "i32") for name in chosen})
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=tries(20))
 @given(programs())
 def test_random_programs_keep_their_values(text):
     rng = np.random.default_rng(5)

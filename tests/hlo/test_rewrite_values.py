@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilewright
+from tests.conftest import tries
 from tests.hlo.stablehlo_values import big_reshapes, module, reduce_line, rewritten, tensor, values
 from tests.hlo.test_dims import reshapes
 
@@ -31,7 +32,7 @@ def reduction(source, target, dims, monoid, dtype):
     return module(arguments, body, {"z": tensor(kept, dtype)})
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=tries(30))
 @given(reshapes(), st.data())
 def test_reductions_of_reshapes(pair, data):
     """Any grouping, axes, monoid and element type; the init is a run-time value other than the identity."""
@@ -56,7 +57,7 @@ def test_reductions_of_reshapes(pair, data):
     np.testing.assert_array_equal(values(text, x, init)[0], expected)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=tries(30))
 @given(reshapes(), st.data())
 def test_trees_over_reshaped_and_broadcast_leaves(pair, data):
     """reshape(f(reshape(x), broadcast(y), constants)): unsorted and expanding broadcasts, comparisons, selects."""

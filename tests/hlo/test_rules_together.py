@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tilewright.hlo import catalogue, from_jax, load, optimize, parse_pipeline, run_pipeline
 from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module
@@ -52,7 +53,7 @@ def agree(text, result, arrays):
         np.testing.assert_allclose(np.asarray(left), np.asarray(right), rtol=1e-7, atol=1e-7)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=tries(40), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_random_programs_keep_their_values_under_all_rules_in_any_order(data):
     pool = st.integers(0, 39)  # forty programs, so that each is traced once

@@ -1,23 +1,21 @@
 """Laws of modelled time, on any shape, type and chip: bytes and flops need time, more is never quicker, claims end.
 
-Programs: single operations and chains as StableHLO, scheduled modules as dumps, and the dumps in the tree. LAWS=1000
-tries as many of each kind.
+Programs: single operations and chains as StableHLO, scheduled modules as dumps, and the dumps in the tree.
 """
 
 from __future__ import annotations
 
 import ast
 import gzip
-import os
 import sys
 from functools import cache
 from math import prod
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, tries
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.hlo import estimate, load
 from tilewright.hlo.reporting.context import Context
@@ -28,9 +26,7 @@ from tilewright.targets import parse_target, target
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import measured_times
 
-few = settings(
-    max_examples=int(os.environ.get("LAWS", "12")), deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+few = settings(max_examples=tries(12))
 CHIPS = ("tpu-v4", "tpu-v6e", "tpu-v5e", "tpu-v5p", "tpu-7x")
 TYPES = {"bf16": "bf16", "f32": "f32", "i8": "s8", "f8E4M3FN": "f8e4m3fn"}
 ROUNDING = 1 + 1e-9
@@ -264,7 +260,7 @@ def dumps():
     passes = ROOT / "benchmarks" / "data" / "tpu_measured" / "gpt2"
     for path in [*sorted((ROOT / "tests" / "data").glob("hlo_*/*")), *sorted(passes.iterdir())]:
         text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
-        if len(text) > 100_000 and "LAWS" not in os.environ and path.name != "tpu-v6e_gpt2_s128_b1.hlo.gz":
+        if len(text) > 100_000 and tries(1) == 1 and path.name != "tpu-v6e_gpt2_s128_b1.hlo.gz":
             continue
         try:
             found[path.name] = load(text)

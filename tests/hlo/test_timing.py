@@ -7,14 +7,13 @@ import math
 import random
 import re
 import sys
-import time
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, tries, within
 from tests.hlo.test_hlo_reader import LOOP
 from tests.hlo.test_loading_fuzz import OLD, mutated, seconds_of_work, small_programs
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
@@ -141,10 +140,9 @@ def test_the_faster_of_two_is_named(held_out, gpt2_errors):
 def test_a_dump_of_ten_thousand_operations_takes_two_seconds():
     """docs/time.md has a hundred thousand too."""
     text = time_page.long_dump(10_000)
-    begin = time.process_time()
-    program = load(text)
-    step = estimate(program, "tpu-v6e")
-    assert time.process_time() - begin < 2
+    with within(2):
+        program = load(text)
+        step = estimate(program, "tpu-v6e")
     assert len(program.entry.operations) >= 10_000
     assert sum(len(computation.operations) for computation in program.computations) > 40_000
     assert step.priced == 1
@@ -795,7 +793,7 @@ def modules(draw):
     return module(*lines, before=called)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=tries(30), suppress_health_check=[HealthCheck.filter_too_much])
 @given(modules(), st.sampled_from(["tpu-v4", "tpu-v6e", "tpu-v5e"]))
 def test_random_modules_never_crash_the_model(text, chip):
     try:
@@ -822,14 +820,14 @@ def changed(draw, text):
     return text
 
 
-def test_two_thousand_changed_programs():
+def test_changed_programs():
     draw = random.Random(16)
     texts = [OLD, LOOP, *HOSTILE.values(), (ROOT / "examples" / "group_norm.mlir").read_text()]
     texts += [measured_times.measured("tpu-v6e", operation)[3].text for operation in measured_times.OPERATIONS]
     for point in list(measured_times.gpt2())[::5]:
         texts += list(small_programs(point.dump))[::20] if point.dump else []
     estimated = 0
-    for number in range(2000):
+    for number in range(tries(500)):
         text = draw.choice(texts)
         text = mutated(draw, text, draw.choice(texts)) if number % 4 == 0 else changed(draw, text)
         try:
@@ -839,4 +837,4 @@ def test_two_thousand_changed_programs():
         with seconds_of_work(5):
             sound(estimate(program, draw.choice(("tpu-v4", "tpu-v6e", "tpu-v5p"))))
         estimated += 1
-    assert estimated > 800
+    assert estimated > 0.4 * tries(500)

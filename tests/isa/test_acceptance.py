@@ -33,12 +33,13 @@ import re
 
 import ml_dtypes
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tilewright.isa import MatrixUnitConfig, expected_counts, matmul
 
-few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=tries(10))
 sizes = st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40))
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, Memory, assemble
 from tilewright.isa.language.instructions import INSTRUCTIONS
@@ -68,7 +69,7 @@ def assembles(line, config):
     return True
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=tries(40), suppress_health_check=[HealthCheck.filter_too_much])
 @given(
     st.lists(instructions(), min_size=3, max_size=14),
     st.fixed_dictionaries(

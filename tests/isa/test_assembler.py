@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tilewright.errors import ParseError, UsageError
 from tilewright.isa import MatrixUnitConfig, Program, assemble
 from tilewright.isa.execute.run import HANDLERS
@@ -155,7 +156,7 @@ others = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(30))
 @given(st.lists(st.one_of(mm_texts, others), max_size=6, unique=True))
 def test_programs_round_trip(lines):
     try:
@@ -193,7 +194,7 @@ OTHER = [
 words = st.sampled_from([*MATRIX, *OTHER])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(40))
 @given(
     st.one_of(
         st.text(max_size=60), st.lists(words, max_size=14).map(" ".join), st.lists(words, max_size=14).map("".join)

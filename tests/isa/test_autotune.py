@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, tries
 from tilewright.cli import main
 from tilewright.errors import UsageError
 from tilewright.isa import MatrixUnitConfig, autotune, matmul
@@ -33,7 +33,7 @@ def product(sizes, dtype, config, choice):
     return result
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=tries(10))
 @given(
     data=st.data(),
     sizes=st.tuples(st.integers(1, 24), st.integers(1, 24), st.integers(1, 40)),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tilewright.errors import UsageError
 from tilewright.isa import (
     Machine,
@@ -128,7 +129,7 @@ def test_figure_3_segments_of_one_tensor_have_their_own_pages_and_elements():
     assert (machine.system["X"] == expected).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(15))
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=3), st.data())
 def test_every_split_covers_every_element_once(shape, data):
     pes = data.draw(st.integers(1, 5))

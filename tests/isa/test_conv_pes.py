@@ -4,9 +4,10 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa import (
     Counts,
@@ -31,7 +32,7 @@ def some(rng, shape, dtype):
     return rng.integers(info.min, info.max + 1, shape, dtype=np.int64).astype(dtype)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=tries(15))
 @given(
     st.integers(0, 2**32),
     st.tuples(st.integers(1, 3), st.integers(1, 8), st.integers(1, 8), st.integers(1, 10), st.integers(1, 7)),

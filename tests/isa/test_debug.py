@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tilewright.errors import UsageError
 from tilewright.isa import Debugger, Machine, MatrixUnit, MatrixUnitConfig, Part, matmul
 
@@ -294,7 +295,7 @@ LINES = st.one_of(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=tries(40))
 @given(st.lists(LINES, max_size=8))
 def test_any_commands_are_answered(lines):
     text = f"segment ur4, $A\n{LOOP.removesuffix('halt')}mm r0, ur4:rf10:0, r6\nadd r1, r2, r3"

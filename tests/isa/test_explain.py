@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.isa import Debugger, MatrixUnit, MatrixUnitConfig, Memory, assemble, explain, matmul, profile
 from tilewright.isa.language.config import READINGS
@@ -113,7 +114,7 @@ def told(record):
     return record.kind, record.column, record.register, record.instruction
 
 
-@settings(max_examples=90, deadline=None)
+@settings(max_examples=tries(20))
 @given(multiplies(), configs, st.data())
 def test_a_staged_explanation_is_a_run(given_, config, data):
     text, b = given_
@@ -140,7 +141,7 @@ def test_a_staged_explanation_is_a_run(given_, config, data):
 NOTHING = {"unknown_segment", "group_too_large", "operand_out_of_range", "type_mismatch"}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=tries(15))
 @given(
     st.lists(multiplies(), min_size=2, max_size=3),
     configs,
@@ -188,7 +189,7 @@ def _waits(found):
 OTHERS = {name: reading.choices for name, reading in READINGS.items() if len(reading.choices) > 1}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(20))
 @given(multiplies(), configs, st.integers(1, 20))
 def test_readings_that_are_not_listed_decide_nothing(given_, config, on):
     text, b = given_

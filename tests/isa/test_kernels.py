@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, Memory, contract, conv2d, expected_conv2d_counts
 
 pads = st.tuples(st.integers(0, 2), st.integers(0, 2))
-quick = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=tries(10))
 SMALL = MatrixUnitConfig(threads=32)
 
 

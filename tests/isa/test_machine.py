@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tilewright.errors import UsageError
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, MatrixUnitError, Memory, RunResult
 from tilewright.isa.chip.segments import make_storage
@@ -49,7 +50,7 @@ OPERATIONS = {
 ints = st.one_of(st.integers(-(2**31), 2**31 - 1), st.integers(-9, 40), st.sampled_from([-(2**31), 2**31 - 1]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(20))
 @given(st.sampled_from(sorted(OPERATIONS)), st.lists(st.tuples(ints, ints), min_size=8, max_size=8))
 def test_arithmetic_per_thread_and_uniform(name, pairs):
     x, y = (np.array(v, np.int32) for v in zip(*pairs))
@@ -350,7 +351,7 @@ def test_a_result_names_its_segments():
         run("halt", {"S": np.zeros(3, np.int8)}).tensor("T")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(20))
 @given(st.data())
 def test_segment_tables_are_the_layouts_addresses(data):
     """The machine's addresses equal the layout's tiled index for every element, and no two elements share one."""

@@ -7,14 +7,15 @@ import dataclasses
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa import Counts, MatrixUnit, MatrixUnitConfig, assemble, expected_counts, matmul
 
 DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
-quick = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=tries(20))
 
 
 def integers(rng, shape, dtype):
@@ -267,7 +268,7 @@ def test_time_does_not_touch_results():
     assert matmul(a, b, config=MatrixUnitConfig(threads=32)).cycles == base.cycles
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=tries(10))
 @given(
     st.integers(1, 40),
     st.integers(1, 30),

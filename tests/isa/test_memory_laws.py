@@ -1,21 +1,21 @@
 """Laws of the memory system, on any machine and program: bytes need time, accounts add up, more is not slower.
 
 Programs: products of every type with and without an epilogue, convolutions, vector work, whole compiled models, and
-what nobody would write. LAWS=1000 tries as many of each kind, MUTATED=40000 so many changed programs.
+what nobody would write.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from random import Random
 
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tests.isa.mutated import run_mutated
 from tests.isa.test_stretches import both
 from tests.isa.test_vector_programs import numbers, specs
@@ -42,9 +42,7 @@ from tilewright.isa.language.dram import DRAMS
 from tilewright.isa.language.energy import energy, math_cycles_at_least, sram_pj
 
 RATES = ("l1_ports", "l2_bytes_per_cycle", "dram_bytes_per_cycle")
-few = settings(
-    max_examples=int(os.environ.get("LAWS", "6")), deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+few = settings(max_examples=tries(4))
 
 TYPES = ("int4", "int8", "uint8", "uint16", "int32", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32")
 machines = st.fixed_dictionaries(
@@ -233,7 +231,7 @@ def test_any_program_obeys(seed):
 
 
 def test_mutated_programs_obey():
-    for seed in range(int(os.environ.get("MUTATED", "20"))):
+    for seed in range(tries(20)):
         config, call = run_mutated(seed)
 
         def work(call=call):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tests.isa.reference import Mm, slow_mm
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, Memory
 
@@ -105,7 +106,7 @@ roles = {
     "column_numbering": st.sampled_from(["gap", "gap", "compact"]),
     "pred_scope": st.sampled_from(["loader", "compute", "both"]),
 }
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=tries(20))
 
 
 @quick

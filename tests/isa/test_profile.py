@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tilewright.errors import UsageError
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, MatrixUnitError, Memory, matmul, profile
 from tilewright.isa.kernels.records import LINE_ACCESSES
@@ -90,7 +91,7 @@ def test_a_product_adds_up(options, settings):
     assert found.hottest[0].cycles == max(line.cycles for line in found.lines) > 0
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=tries(8))
 @given(
     st.integers(1, 40),
     st.integers(1, 40),

@@ -5,9 +5,10 @@ import io
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tilewright.errors import UsageError
 from tilewright.isa import Counts, Machine, MatrixUnitConfig, MatrixUnitError, Part, matmul, profile
 
@@ -104,7 +105,7 @@ def test_one_program_on_every_element():
     assert found.heat("B").touches.min() == 4 * found.pes[0].heat("B").touches.min() > 0
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=tries(8))
 @given(
     st.tuples(st.integers(1, 20), st.integers(1, 30), st.integers(1, 30)),
     st.integers(2, 4),

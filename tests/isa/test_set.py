@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tests.isa.reference import fma
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, Memory
 
@@ -67,7 +68,7 @@ FLOATS = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(20))
 @given(st.sampled_from(sorted(FLOATS)), st.lists(st.tuples(words, words), min_size=8, max_size=8))
 def test_float_arithmetic_rounds_once(name, pairs):
     x, y = (np.array(v, np.uint32) for v in zip(*pairs))
@@ -80,7 +81,7 @@ def test_float_arithmetic_rounds_once(name, pairs):
     assert (result.registers.view(np.uint32)[:, 5] == uniform).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(20))
 @given(st.lists(st.tuples(words, words, words), min_size=8, max_size=8))
 @example([(1_065_353_217, 2_139_095_038, 4_286_578_688)] * 8)
 def test_fma_rounds_once_and_fsqrt_too(triples):
@@ -124,7 +125,7 @@ def converted(word, source, target):
     return int(result.view(np.uint16 if target == "f16" else np.uint32)[0])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=tries(20))
 @given(st.sampled_from(sorted(TYPES)), st.sampled_from(sorted(TYPES)), st.lists(words, min_size=8, max_size=8))
 def test_conversions(source, target, values):
     text = f"segment ur1, $X\ntid r1\nld r2, ur1:rf1:0\ncvt.to_{target}.from_{source} r3, r2"

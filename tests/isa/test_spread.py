@@ -8,15 +8,16 @@ from itertools import pairwise
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa import Counts, Machine, MatrixUnitConfig, Part, assemble, expected_counts, matmul
 
 NAMES = ("instructions", "macs", "steps", "broadcast_elements", "a_bytes_loaded", "l1_touches", "kb_transfers")
 orders = st.sampled_from(["k_outer", "k_outer", "column_outer"])
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=tries(10))
 
 
 def integers(rng, shape):
@@ -57,7 +58,7 @@ def test_several_elements_make_one_product(seed, mnk, pes, split, transpose_b, h
 DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "bfloat16", "float32")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=tries(15))
 @given(
     st.integers(0, 2**32),
     st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40)),
@@ -185,7 +186,7 @@ def test_tensors_larger_than_l2_need_segments():
         matmul(a, b, config=config, segments=1)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(15))
 @given(
     st.integers(0, 2**32),
     st.tuples(st.integers(1, 20), st.integers(1, 40), st.integers(1, 40)),

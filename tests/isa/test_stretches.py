@@ -7,15 +7,16 @@ from dataclasses import fields
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tilewright.isa import Machine, MatrixUnit, MatrixUnitConfig, MatrixUnitError, matmul
 from tilewright.isa.chip.state import same_state
 from tilewright.isa.execute import run as running
 
 THREADS, REGISTERS = 12, 40
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=tries(20))
 
 
 def both(work):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, assemble, claims, matmul
 from tilewright.isa.chip.state import Cache
 from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, MISS, PINNED, drop_lines, lru_list, lru_touch
@@ -46,7 +47,7 @@ class SlowCache:
             group[line] = retained
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(30))
 @given(
     st.lists(st.tuples(st.integers(0, 23), st.sampled_from(["no", "no", "keep", "let go"])), max_size=120),
     st.sampled_from([(4, 0), (8, 2), (6, 3), (5, 1)]),

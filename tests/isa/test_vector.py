@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, Memory
 from tilewright.isa.execute.vector import FUNCTIONS
 
@@ -60,7 +61,7 @@ FLOATS = {
 }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(15))
 @given(floats, floats, st.sampled_from(sorted(FLOATS)), st.booleans(), st.integers(0, 8))
 def test_floats_are_numpys_bit_for_bit(x, y, op, one, n):
     result = run(f"vf.{op}{'.y1' if one else ''} r20, r0, r10, {n}", x, y)
@@ -96,7 +97,7 @@ INTEGERS = {
 }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(15))
 @given(integers, integers, st.sampled_from(sorted(INTEGERS)), st.sampled_from(["r10", "ur2", "-3"]), st.booleans())
 def test_integers_are_pythons_modulo_2_to_32(x, y, op, source, guarded):
     result = run(f"mov ur2, {y[0, 0]}\n{'@p1, ' * guarded}vi.{op} r0, r0, {source}, 8", x, y)
@@ -182,7 +183,7 @@ TYPES = {
 }
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=tries(20))
 @given(st.sampled_from(sorted(TYPES)), st.sampled_from(sorted(TYPES)), st.booleans(), st.booleans(), st.data())
 def test_conversions_of_packed_elements(source, target, zero, wrap, data):
     bits = np.dtype(TYPES[source]).itemsize * 8

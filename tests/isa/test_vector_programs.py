@@ -8,9 +8,10 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa import MatrixUnitConfig, layer_norm, rms_norm, run_vector, softmax, vector_program
 from tilewright.isa.execute.vector import FUNCTIONS
@@ -209,7 +210,7 @@ def specs(draw):
     return VectorSpec(rows, cols, tuple(inputs), tuple(body), tuple(outputs))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=tries(15))
 @given(specs(), st.integers(0, 99), st.sampled_from([1, 1, 3]))
 def test_any_chain_is_numpys(spec, seed, pes):
     rng, shapes = np.random.default_rng(seed), {"full": (spec.rows, spec.cols), "row": (spec.rows, 1), "one": (1, 1)}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 
+from tests.conftest import within
 from tilewright.errors import ParseError, UnsupportedError, UsageError
 from tilewright.layout import (
     explain_place,
@@ -41,19 +40,17 @@ def test_thousands_of_digits_are_one_clear_error():
 
 
 def test_tangled_strides_are_settled_at_once():
-    start = time.process_time()
-    assert not from_strides((1000,) * 4, (4000, 4, 8, 4936), "f32").injective  # more elements than places
-    assert not from_strides((300,) * 4, (40028, 4036, 404, 44), "f32").injective
-    assert not lanes((300, 300, 300, 300), "f32", lanes=1, eu_bytes=64, mode=(10007, 1009, 101, 11)).injective
-    assert from_strides((3, 5), (4, 12), "f32").injective
-    assert time.process_time() - start < 1
+    with within(1):
+        assert not from_strides((1000,) * 4, (4000, 4, 8, 4936), "f32").injective  # more elements than places
+        assert not from_strides((300,) * 4, (40028, 4036, 404, 44), "f32").injective
+        assert not lanes((300, 300, 300, 300), "f32", lanes=1, eu_bytes=64, mode=(10007, 1009, 101, 11)).injective
+        assert from_strides((3, 5), (4, 12), "f32").injective
 
 
 def test_an_explanation_of_a_deep_tile_is_short():
     layout = parse("f32[64,64]{1,0:T" + "(2,2)" * 500 + "}")
-    start = time.process_time()
-    text = layout.explain(3, 5)
-    assert time.process_time() - start < 2
+    with within(2):
+        text = layout.explain(3, 5)
     assert "steps more, not written out" in text
     assert f"= {layout.offset(3, 5)}" in text
     padded = parse("f32[3]{0:T" + "(3)(2)" * 40 + "}")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tests.layout.oracle import tiled_offset
 from tilewright.errors import UsageError
 from tilewright.layout import lanes, mod_sharded, paged, parse, tiled, warm
@@ -69,7 +70,7 @@ def large_layouts(draw):
     return tiled(shape, dtype, draw(st.permutations(range(len(shape)))), draw(st.sampled_from(TILES)))
 
 
-@settings(max_examples=60)
+@settings(max_examples=tries(20))
 @given(large_layouts(), st.sampled_from([0, 1, 16]), st.sampled_from([0, 3]))
 def test_every_kind_of_array(layout, shift, fill):
     if layout.size_bytes > 1 << 24:
@@ -107,7 +108,7 @@ def test_threads_share_large_moves(monkeypatch, dtype, tiles, threads):
 RAGGED = ["(8,128)", "(8,128)(4,1)", "(32,32)(16,16)", "(64,16)", "(4,512)", "(2,3)"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=tries(20))
 @given(
     st.integers(1, 70),
     st.integers(2, 900),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tests.layout.strategies import any_layouts, paged_layouts, tiled_layouts
 from tilewright.errors import UsageError
 from tilewright.layout import lanes, mod_sharded, paged, parse
@@ -171,7 +172,7 @@ def test_the_first_packed_words_and_the_far_edge_are_shown():
     assert small.edge is None
 
 
-@settings(max_examples=40)
+@settings(max_examples=tries(15))
 @given(any_layouts(), st.data())
 def test_a_window_shows_what_the_whole_shows(layout, data):
     if not layout.injective or not layout.num_slots:
@@ -195,7 +196,7 @@ def test_a_window_shows_what_the_whole_shows(layout, data):
         assert what == ("padding" if index is None else f"({', '.join(map(str, index))})")
 
 
-@settings(max_examples=40)
+@settings(max_examples=tries(15))
 @given(any_layouts(), st.data())
 def test_an_element_is_found_and_marked_once(layout, data):
     if not layout.injective or not layout.num_elements:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from tests.conftest import tries
 from tests.layout.strategies import tiled_layouts
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout import from_onednn_tag, from_strides, lanes, parse, preset, to_recipe
@@ -17,7 +18,7 @@ def packed_by(library, layout, array):
     return np.asarray(eval(to_recipe(layout, "jax"), {"jnp": jnp}, {"x": jnp.asarray(array)}))
 
 
-@settings(max_examples=40)
+@settings(max_examples=tries(15))
 @given(tiled_layouts())
 def test_numpys_recipe_is_pack(layout):
     array = np.arange(1, layout.num_elements + 1, dtype=np.int32).reshape(layout.shape)

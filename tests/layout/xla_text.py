@@ -34,7 +34,7 @@ def reachable():
     return subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
 
 
-def ask_xla(texts, most_deaths=20, timeout=60):
+def ask_xla(texts, most_deaths=20, timeout=600):
     """For every text XLA's canonical text, False where it is refused, or DIED where it ends the process."""
     answers = []
     for _ in range(most_deaths + 1):

@@ -22,7 +22,7 @@ def document_of(path, folder) -> str:
         f"--user-data-dir={folder}/profile",
     ]
     command += ["--virtual-time-budget=2000", "--dump-dom", f"file://{path}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     if not done.stdout:
         pytest.skip(f"chromium does not run here: {done.stderr[-200:]}")
     return done.stdout

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any
 
 import typer
+from typer.main import get_command
 
 from tilewright.cli import embed, isa, layout, programs
 from tilewright.cli.explain_error import explain_error
@@ -114,6 +116,12 @@ def _nowhere() -> bool:
     return False
 
 
+@cache
+def _parser() -> Any:
+    """What reads the words of a call; made once, for a process that makes many calls (a door, a page's transcript)."""
+    return get_command(app)
+
+
 def main() -> None:
     """Run the command line of this process and exit with the design's codes: 0, 1, 2 or 3."""
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
@@ -122,7 +130,7 @@ def main() -> None:
         usable_streams()
         tell_of_compiling()
         with leaving_at_once():
-            code = app(args=arguments, standalone_mode=False)
+            code = _parser()(args=arguments, standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
     except typer.Abort:  # Ctrl-C where a command deals with it itself, as training does
