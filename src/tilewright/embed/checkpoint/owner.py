@@ -211,7 +211,7 @@ def _runs(owner: dict[str, Any]) -> bool:
 
 
 def _started(process: int) -> str:
-    """When a process began, in the system's clock ticks; the 22nd of its fields, the second of which may hold blanks."""
+    """When a process began, in clock ticks: the 22nd of its fields, the second of which may hold blanks."""
     fields = _first_line(f"/proc/{process}/stat").rpartition(")")[2].split()
     return fields[19] if len(fields) > 19 else ""
 

@@ -53,9 +53,7 @@ class ZarrColumns:
     With ``checksums`` what is read must be what was written for the step.
     """
 
-    def __init__(
-        self, folder: Path, vocab: int, shards: int, width: int, checksums: Checksums | None = None
-    ) -> None:
+    def __init__(self, folder: Path, vocab: int, shards: int, width: int, checksums: Checksums | None = None) -> None:
         self.folder, self.vocab, self.shards, self.width = folder, vocab, shards, width
         self._checksums = checksums
         self._store: Any = None
