@@ -110,6 +110,7 @@ def test_no_file_imports_another_in_a_circle():
 def test_imports_point_one_way(room):
     floor = {
         "ahead",
+        "child",
         "compiling",
         "errors",
         "extras",

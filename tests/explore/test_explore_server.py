@@ -324,7 +324,7 @@ def test_work_ends_when_its_time_is_up():
         assert "longer than" in reply["error"]["what"]
         assert time.monotonic() - begun < 20
         assert json.loads(worker.ask("layout", {"text": TILED}, None, 60.0))["value"]["layout"] == TILED
-        os.kill(worker._process.pid, signal.SIGSEGV)
+        os.kill(worker.child.pid, signal.SIGSEGV)
         assert "died" in worker.ask("layout", {"text": TILED}, None, 60.0)
     finally:
         worker.close()
