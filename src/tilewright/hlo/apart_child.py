@@ -50,9 +50,9 @@ def _error(error: TilewrightError) -> dict[str, str]:
 def _verify(given: Mapping[str, Any], tell: Tell) -> _Answer:
     for text in given["texts"]:
         check_custom_calls(text)
-    programs = [Program("stablehlo", "", text, ()) for text in given["texts"]]
+    before, after = (Program("stablehlo", "", text, ()) for text in given["texts"])
     advance: Callable[[int, int, str], None] = lambda *note: tell(json.dumps(note).encode())  # noqa: E731
-    found = verify_here(*programs, **given["options"], advance=advance)
+    found = verify_here(before, after, **given["options"], advance=advance)
     return {"value": asdict(found)}, ()
 
 

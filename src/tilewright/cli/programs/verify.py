@@ -38,7 +38,9 @@ def verify(
         str | None,
         typer.Option("--tpu", help="Also compile both for a TPU such as v5e, and compare cycles (needs jax[tpu])."),
     ] = None,
-    timeout: Annotated[int, typer.Option("--timeout", min=1, help="Seconds that a trial, and the TPU compiler, may take.")] = 300,
+    timeout: Annotated[
+        int, typer.Option("--timeout", min=1, help="Seconds that a trial, and the TPU compiler, may take.")
+    ] = 300,
     as_json: Json = False,
     arg: ArgOption = None,
 ) -> None:

@@ -212,11 +212,18 @@ def verify(
     ``advance(done, total, what)`` is called before every trial. Raises UsageError where the types differ.
 
     Programs from texts run in a process of their own, on the CPU: ``seconds`` for each trial, with bounded memory, and
-    only with custom calls that are known. Raises CheckFailed where that process dies of them, UnsupportedError where they
-    take longer, need more, or call anything else. Programs of the user's own JAX functions (both have a ``signature``)
-    run here, with whatever this process has registered, and without these bounds; calls back into Python are refused.
+    only with custom calls that are known. Raises CheckFailed where that process dies of them, UnsupportedError where
+    they take longer, need more, or call anything else. Programs of the user's own JAX functions (both have a
+    ``signature``) run here, with whatever this process has registered, and without these bounds; calls back into Python
+    are refused.
     """
-    options = {"seed": seed, "bit_exact": bit_exact, "inputs": inputs, "eager": eager, "assume_finite": assume_finite}
+    options: dict[str, Any] = {
+        "seed": seed,
+        "bit_exact": bit_exact,
+        "inputs": inputs,
+        "eager": eager,
+        "assume_finite": assume_finite,
+    }
     if original.signature is not None and rewritten.signature is not None:
         return verify_here(original, rewritten, arguments, advance=advance, **options)
     for program in (original, rewritten):
