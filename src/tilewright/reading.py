@@ -12,7 +12,6 @@ import json
 import os
 import re
 import stat
-import sys
 import tomllib
 import zipfile
 import zlib
@@ -226,5 +225,5 @@ def _plain(problem: str) -> str:
         return " or ".join(_NAMES.get(name, name) for name in types[1].split(" | ") if name != "null")
 
     plain = re.sub(r"`([^`]*)`", named, problem).replace("Expected", "expected")
-    plain = plain.replace(f" <= {sys.float_info.max}", " that is finite")
+    plain = re.sub(r" <= (\d+)(\.0)?", lambda most: f" of at most {int(most[1]):,}", plain)
     return re.sub(r" >= (\d+)(\.0)?", r" of at least \1", plain)
