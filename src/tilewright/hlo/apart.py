@@ -22,8 +22,8 @@ SECONDS = 300.0
 """What a step may take: a trial of a proof, or one program that is run."""
 Array = np.ndarray[Any, Any]
 _ERRORS = {kind.__name__: kind for kind in (CheckFailed, UnsupportedError, UsageError)}
-_CHILD = Child("tilewright.hlo.apart_child", {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"})
-atexit.register(_CHILD.close)
+CHILD = Child("tilewright.hlo.apart_child", {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"})
+atexit.register(CHILD.close)
 
 
 def asked(
@@ -40,7 +40,7 @@ def asked(
         if advance is not None:
             advance(int(done), int(total), str(what))
 
-    answer = _CHILD.ask(pickle.dumps((name, dict(values))), seconds, told)  # it is the answer that is not trusted
+    answer = CHILD.ask(pickle.dumps((name, dict(values))), seconds, told)  # it is the answer that is not trusted
     head, _, raw = answer.partition(b"\n")
     value = json.loads(head)
     if "error" in value:
