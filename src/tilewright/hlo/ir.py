@@ -53,12 +53,12 @@ def _probed(purpose: str, needed: tuple[tuple[str, tuple[str, ...]], ...]) -> di
             modules[name] = import_module(name)
         except ImportError as error:
             problem = f"{purpose} needs JAX, and {name} cannot be imported: {error}"
-            raise UnsupportedError(problem, how="jax 0.10 to 0.12 work") from None
+            raise UnsupportedError(problem, how="jax 0.10.2 to 0.12 work") from None
         for member in members:
             if not hasattr(modules[name], member):
                 import jax
 
-                raise UnsupportedError(f"JAX {jax.__version__} has no {name}.{member}", how="jax 0.10 to 0.12 work")
+                raise UnsupportedError(f"JAX {jax.__version__} has no {name}.{member}", how="jax 0.10.2 to 0.12 work")
     return modules
 
 
