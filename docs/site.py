@@ -19,7 +19,7 @@ from mkdocs.structure.files import File, InclusionLevel
 
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"(\]\()([^)#:]+)((?:#[^)]*)?\))")
-BESIDE = ("CHANGELOG.md", "CONTRIBUTING.md")
+BESIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md")
 
 
 def on_config(config: Any) -> None:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pickle
 
+import numpy as np
+import pytest
+
+from tilewright.embed import FTRL, AdagradMomentum, SparseCoreConfig
 from tilewright.errors import CheckFailed, LimitError, ParseError, TilewrightError, UnsupportedError, UsageError
+from tilewright.isa import MatrixUnitConfig
 
 
 def test_one_line_says_what_where_and_how():
@@ -30,3 +35,23 @@ def test_errors_survive_pickling():
     ):
         again = pickle.loads(pickle.dumps(error))
         assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (FTRL, "multiply_linear_by_learning_rate"),
+        (AdagradMomentum, "use_nesterov"),
+        (SparseCoreConfig, "detect_nan"),
+        (MatrixUnitConfig, "loads_through_l1"),
+    ],
+)
+def test_a_flag_may_be_numpys(kind, name):
+    """As with Python's own: the same value, which is what is hashed, compared and written."""
+    for flag in (False, True):
+        made = kind(**{name: np.bool_(flag)})
+        assert getattr(made, name) is flag
+        assert made == kind(**{name: flag})
+    for wrong in (0, 1, "true", np.int8(1), np.array([True, False]), None):
+        with pytest.raises(UsageError, match=f"{name} = .* is neither true nor false"):
+            kind(**{name: wrong})

@@ -40,6 +40,21 @@ class UsageError(TilewrightError):
     """A wrong argument, option or file (exit code 2)."""
 
 
+def true_or_false(value: object, name: str, where: str) -> bool:
+    """A bool of Python's or numpy's as Python's; UsageError for anything else, 0 and 1 among it.
+
+    >>> true_or_false(False, "use_nesterov", "AdagradMomentum")
+    False
+    """
+    if isinstance(value, bool):
+        return value
+    import numpy
+
+    if not isinstance(value, numpy.bool_):
+        raise UsageError(f"{name} = {str(value)[:80]!r} is neither true nor false", where=where)
+    return bool(value)
+
+
 class UnsupportedError(TilewrightError):
     """A construct that is understood but not supported here (exit code 3)."""
 

@@ -136,7 +136,7 @@ LEAST = '[[table]]\nname = "t"\nvocab = 9\nwidth = 4\n'
         (LEAST + "[limits.t]\nmax_ids_per_partition = 4\nmax_unique_ids_per_partition = 5", "5 is above"),
         ("limits = 3\n" + LEAST, "write [limits]"),
         (LEAST + "[sparsecore]\ndetect_nans = true", "unknown key 'detect_nans'; did you mean detect_nan?"),
-        (LEAST + "[sparsecore]\ndetect_nan = 1", "detect_nan = 1 is not true or false"),
+        (LEAST + "[sparsecore]\ndetect_nan = 1", "detect_nan = '1' is neither true nor false"),
         (LEAST + '[sparsecore]\nassert_level = "all"', "assert_level = 'all'; one of none, bounds"),
         (LEAST + "[sparsecore]\nmax_ids_file = 3", "max_ids_file = 3 is not a text"),
         (LEAST + "[sparsecore]\nmax_ids_per_table = 3", "is not a table of names and numbers"),

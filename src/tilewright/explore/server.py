@@ -2,11 +2,13 @@
 
 Who asks must know the token, name this host and, where a browser says it, come from this page: another user of the
 machine, a page of another site and a name that was pointed at 127.0.0.1 meanwhile (DNS rebinding) are refused alike.
-Questions go to workers (`worker.py`), so that no input can hold up or end the server.
+Questions go to workers (`worker.py`), so that no input can hold up or end the server. They wait for their turn, as many
+as come: nobody with the token is refused because others are connected.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
@@ -17,6 +19,7 @@ import socket
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import cache, partial
@@ -24,10 +27,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -38,6 +41,8 @@ from tilewright.explore.worker import Worker
 MOST_QUESTION = 1 << 20
 MOST_DROPPED = 64 << 20
 _MOST_FILES = 8
+_SECONDS_SILENT = 5.0  # the longest that a connection may stay without a whole request's head
+_MOST_SILENT = 256  # more such connections than that, and the oldest is dropped: they are few files, and no memory
 _MOST_ASSEMBLY = 200_000
 _KINDS = {".js": "text/javascript", ".css": "text/css"}
 _ASSET = re.compile(r"[a-z]+\.(?:js|css)")
@@ -106,6 +111,59 @@ class _Guard:
         return ""
 
 
+class _Silent:
+    """Connections that have not brought a whole request's head, and when each is dropped.
+
+    The server's own settings do not reach them: its keep-alive time begins after a first answer and ends with the next
+    byte, and its limit on connections counts these and then refuses everybody. A connection is known by the client's
+    address and port, which the transport and the request's scope both have.
+    """
+
+    def __init__(self) -> None:
+        self.open: dict[Any, asyncio.WriteTransport] = {}
+        self.working: Counter[Any] = Counter()
+        self.ends: dict[Any, asyncio.TimerHandle] = {}
+
+    def made(self, client: Any, transport: asyncio.WriteTransport) -> None:
+        """A connection was opened."""
+        self.open[client] = transport
+        self._wait(client)
+
+    def lost(self, client: Any) -> None:
+        """A connection was closed, by either side."""
+        del self.open[client]
+        self._stop(client)
+
+    def heard(self, app: ASGIApp) -> ASGIApp:
+        """``app``, during whose work no time is counted; after it there is as much again for the next request."""
+
+        async def listened(scope: Scope, receive: Receive, send: Send) -> None:
+            client = tuple(scope.get("client") or ())
+            self._stop(client)
+            self.working[client] += 1  # pipelined requests overlap by some steps of the loop
+            try:
+                await app(scope, receive, send)
+            finally:
+                self.working[client] -= 1
+                if not self.working[client]:
+                    del self.working[client]
+                    if client in self.open:
+                        self._wait(client)
+
+        return listened
+
+    def _wait(self, client: Any) -> None:
+        self.ends[client] = asyncio.get_running_loop().call_later(_SECONDS_SILENT, self.open[client].abort)
+        if len(self.ends) > _MOST_SILENT:
+            oldest = next(iter(self.ends))
+            self._stop(oldest)
+            self.open[oldest].abort()
+
+    def _stop(self, client: Any) -> None:
+        if client in self.ends:
+            self.ends.pop(client).cancel()
+
+
 class Explorer:
     """What is served: ``.app`` (an ASGI application), for the holder of ``.token``.
 
@@ -132,6 +190,9 @@ class Explorer:
         elif given is not None:
             self.first = self._kept(given[0], given[1])
         self.workers = {name: Worker() for name in ("quick", "slow")}
+        # One line per worker: who waits for a slow answer takes no thread from those who type.
+        self.lines = {name: CapacityLimiter(1) for name in self.workers}
+        self.silent = _Silent()
         routes = [
             Route("/", self._page),
             Route("/assets/{token}/{name}", self._asset),
@@ -139,7 +200,8 @@ class Explorer:
             Route("/drop", self._drop, methods=["POST"]),
             Route("/report/{id}", self._report),
         ]
-        self.app: ASGIApp = _Guard(Starlette(routes=routes, lifespan=self._lifespan), self.token)
+        pages = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers={ClientDisconnect: _left})
+        self.app: ASGIApp = self.silent.heard(_Guard(pages, self.token))
 
     def end_work(self) -> None:
         """End the workers, whatever they are doing."""
@@ -196,12 +258,16 @@ class Explorer:
         path = self.files.get(str(values["file"])) if values.get("file") else None
         if values.get("file") and path is None:
             return _error("this file is not here any more; drop it again", gone=True)
-        return Response(await self._ask(question, values, path), media_type="application/json")
+        return Response(await self._ask(request, question, values, path), media_type="application/json")
 
-    async def _ask(self, question: str, values: Mapping[str, Any], path: Path | None) -> str:
+    async def _ask(self, request: Request, question: str, values: Mapping[str, Any], path: Path | None) -> str:
+        """The worker's answer, when it is this question's turn; ClientDisconnect where nobody waits for it by then."""
         name, seconds = _QUESTIONS[question]
         ask = partial(self.workers[name].ask, question, values, str(path) if path else None, seconds)
-        return await to_thread.run_sync(ask)
+        async with self.lines[name]:
+            if await request.is_disconnected():
+                raise ClientDisconnect
+            return await to_thread.run_sync(ask)
 
     def _source(self, raw: bytes | None) -> dict[str, Any]:
         """The text of a source file that was given with the program; its name is looked up, never opened."""
@@ -233,7 +299,7 @@ class Explorer:
         if path is None:
             return PlainTextResponse("this file is not here any more; drop it again\n", 404)
         values = {"target": request.query_params.get("target", ""), "page": True}
-        answer = json.loads(await self._ask("program", values, path))
+        answer = json.loads(await self._ask(request, "program", values, path))
         if "error" in answer:
             return PlainTextResponse(f"{answer['error']['what']}\n", 422)
         return HTMLResponse(answer["value"]["html"], headers={"Content-Security-Policy": _REPORT_POLICY})
@@ -248,6 +314,11 @@ async def _body(request: Request, most: int) -> bytes | None:
             return None
         parts.append(part)
     return b"".join(parts)
+
+
+async def _left(request: Request, error: Exception) -> Response:
+    """Whoever asked has gone, in the middle of a body or while waiting: nothing went wrong, and nobody reads this."""
+    return PlainTextResponse("", 400)
 
 
 def _error(what: str, **more: Any) -> Response:
@@ -282,6 +353,19 @@ def serve(explorer: Explorer, port: int = 0, opened: Callable[[str], None] = pri
     Raises :class:`UsageError` for a port that is not free.
     """
     import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Connection(H11Protocol):
+        """One of the server's, whose beginning and end are told to what drops silent ones."""
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self.peer = tuple(transport.get_extra_info("peername") or ())
+            explorer.silent.made(self.peer, transport)
+
+        def connection_lost(self, error: Exception | None) -> None:
+            explorer.silent.lost(self.peer)
+            super().connection_lost(error)
 
     class Server(uvicorn.Server):
         @contextmanager
@@ -297,7 +381,7 @@ def serve(explorer: Explorer, port: int = 0, opened: Callable[[str], None] = pri
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot listen: {reason}", where=f"--port {port}", how="--port 0 takes a free one") from None
     quiet: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False, "ws": "none"}
-    server = Server(uvicorn.Config(explorer.app, timeout_graceful_shutdown=1, limit_concurrency=64, **quiet))
+    server = Server(uvicorn.Config(explorer.app, http=Connection, timeout_graceful_shutdown=1, **quiet))
     ended: list[int] = []
 
     def end(number: int, frame: object) -> None:

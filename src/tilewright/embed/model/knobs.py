@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tilewright.embed.model.tables import count
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, true_or_false
 
 ASSERT_LEVELS = ("none", "bounds")
 
@@ -150,9 +150,7 @@ def _text(value: Any) -> str:
 def _checked(name: str, default: Any, value: Any) -> Any:
     """A knob's value in its own type."""
     if isinstance(default, bool):
-        if not isinstance(value, bool):
-            raise UsageError(f"{name} = {value!r} is not true or false", where="sparsecore")
-        return value
+        return true_or_false(value, name, "sparsecore")
     if isinstance(default, int):
         return count(value, name, "sparsecore", least=1 if name == "max_ids_per_chip_per_sample" else 0)
     if isinstance(default, str):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, true_or_false
 
 Schedule: TypeAlias = Callable[..., Any]
 """A hyper-parameter as a function of the step number, traceable by jax, such as an optax schedule."""
@@ -108,9 +108,8 @@ def _check(optimizer: Any, name: str, low: float = 0.0, below: float = float("in
 
 
 def _check_flag(optimizer: Any, name: str) -> None:
-    if not isinstance(getattr(optimizer, name), bool):
-        problem = f"{name} = {getattr(optimizer, name)!r} is neither true nor false"
-        raise UsageError(problem, where=type(optimizer).__name__)
+    flag = true_or_false(getattr(optimizer, name), name, type(optimizer).__name__)
+    object.__setattr__(optimizer, name, flag)
 
 
 def _over(numerator: Any, denominator: Any) -> Any:

@@ -77,7 +77,9 @@ def _their_name(spec: Any, name: str) -> str | None:
 
 def _number(value: Any) -> Any:
     """A number out of an array of none or one axis; schedules and flags as they are."""
-    return value if callable(value) or isinstance(value, bool) else float(value)
+    if callable(value) or isinstance(value, bool):
+        return value
+    return bool(value) if getattr(value, "dtype", None) == "bool" else float(value)
 
 
 @dataclass(frozen=True)

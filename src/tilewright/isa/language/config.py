@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, true_or_false
 from tilewright.isa.language.dram import DRAMS
 from tilewright.isa.language.errors import shown
 from tilewright.targets import SimtCore, target
@@ -162,8 +162,8 @@ class MatrixUnitConfig:
         for name, (least, most) in RANGES.items():
             if name not in READINGS and not (name in _MAY_BE_NONE and getattr(self, name) is None):
                 self._within(name, least, most)
-        if not isinstance(self.loads_through_l1, bool):
-            raise UsageError(f"loads_through_l1 = {self.loads_through_l1!r} is neither True nor False", where="config")
+        through = true_or_false(self.loads_through_l1, "loads_through_l1", "config")
+        object.__setattr__(self, "loads_through_l1", through)
         if self.disjoint_sets and not 1 <= self.default_columns < self.threads:
             raise UsageError(f"loaders = {self.default_columns} of {self.threads} threads leaves none to compute")
         if self.loaders is not None and not 1 <= self.loaders <= self.threads:
