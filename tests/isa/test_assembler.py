@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -33,6 +35,20 @@ def test_canonical_text(text):
     assert str(program).strip() == CANONICAL[text]
     assert assemble(str(program)) == program
     assert program == assemble(CANONICAL[text])
+
+
+def test_programs_are_known_by_what_they_say():
+    """Also in another process, where the hash of a text is another."""
+    one, other = (
+        assemble("again: add ur1, ur1, 1\nbr.lt ur1, 8, again"),
+        assemble("again:\nadd ur1, ur1, 1\nbr.lt ur1, 8, again"),
+    )
+    assert {one: "known"}[other] == "known"
+    assert hash(one.instructions[0]) == hash(other.instructions[0])
+    state = pickle.loads(pickle.dumps(one)).__dict__
+    assert "_hash" in one.__dict__
+    assert "_hash" not in state
+    assert "_hash" not in state["instructions"][0].__dict__
 
 
 @pytest.mark.parametrize("name", INSTRUCTIONS)

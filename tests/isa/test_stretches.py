@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import fields
 
 import ml_dtypes
@@ -11,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import tries
-from tilewright.isa import Machine, MatrixUnit, MatrixUnitConfig, MatrixUnitError, matmul
+from tilewright.isa import Machine, MatrixUnit, MatrixUnitConfig, MatrixUnitError, assemble, matmul
 from tilewright.isa.chip.state import same_state
 from tilewright.isa.execute import run as running
 
@@ -205,7 +206,7 @@ def test_loops_of_anything(body, times, start):
         }
     ),
 )
-def test_streams_that_the_kernel_may_take_rounds_of_together(data, dtype, machine):
+def test_streams_that_read_on_where_they_ended(data, dtype, machine):
     """Every round reads on where the last one ended, or nearly: beginnings, strides, guards and ends of all kinds."""
     one_of, kind = (lambda *choices: data.draw(st.sampled_from(choices))), np.dtype(dtype)
     step = 8 // kind.itemsize
@@ -262,7 +263,7 @@ def test_streams_that_the_kernel_may_take_rounds_of_together(data, dtype, machin
         ("ld", "r24", "split"),  # threads share the depth of a round
     ],
 )
-def test_rounds_are_alone_where_something_else_changes(load, of_a, more):
+def test_streams_of_which_something_else_changes(load, of_a, more):
     text = f"""
         segment ur5, $A
         segment ur6, $B
@@ -298,6 +299,42 @@ def test_the_kernel_takes_the_loops_of_a_product():
         one, other, ran = both(lambda order=order: matmul(a, a.T, order=order))
         same(one, other)
         assert ran > 0.8 * one.executed
+
+
+@pytest.mark.parametrize("types", [("int8", "uint8"), ("uint8", "int8"), ("uint8", "uint8")])
+def test_bytes_without_a_sign(types):
+    """More of k than is added at once, and both ends of the types; every part of the columns and rows of its own."""
+    rng = np.random.default_rng(0)
+    ends = [np.iinfo(kind) for kind in types]
+    a, b = (rng.choice([e.min, e.max, 1], shape).astype(e.dtype) for e, shape in zip(ends, ((30, 1100), (1100, 37))))
+    one, other, ran = both(lambda: matmul(a, b, MatrixUnitConfig(threads=24), ka=2, columns=19))
+    same(one, other)
+    assert ran
+    assert np.array_equal(one.value, a.astype(np.int64) @ b.astype(np.int64))
+    assert one.value.tobytes() == other.value.tobytes()
+
+
+def test_memory_that_is_added_while_a_program_runs():
+    """The chip's bytes are elsewhere then, and the kernel finds them."""
+    machine = Machine(MatrixUnitConfig(threads=4))
+    machine.system |= {"Y": np.zeros(4, np.int32), "Z": np.ones(1 << 10, np.int32)}
+    machine.page_table("Y", mapped=True)
+    lines = ("segment ur1, $Y", "tid r1", "mov ur9, 4200", "again:", "segget.size ur2, ur1, 1")
+    machine.start("\n".join([*lines, "add r3, r3, 1", "st r3, ur1:rf1:0", "loop ur9, again"]))
+    added = []
+    machine.run(lambda counts: added or added.append(machine.page_table("Z", mapped=True)))
+    assert added
+    assert machine.tensor("Y").tolist() == [4200] * 4
+
+
+def test_a_copy_of_a_machine_has_memory_of_its_own():
+    text = "segment ur1, $Y\ntid r1\nld r2, ur1:rf1:0\nadd r2, r2, 1\nst r2, ur1:rf1:0"
+    pe = running.start_state(MatrixUnitConfig(threads=4), {"Y": np.arange(4, dtype=np.int32)})
+    running.run_on(pe, assemble(text))
+    before, copy = deepcopy(pe), deepcopy(pe)
+    assert running.run_on(copy, assemble(text)).tensor("Y").tolist() == [2, 3, 4, 5]
+    assert pe == before
+    assert pe.chip == before.chip
 
 
 def test_a_loop_without_end_is_stopped_in_the_kernel_too():
