@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import secrets
 import shutil
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +15,7 @@ from typing import BinaryIO
 
 from tilewright.errors import UsageError
 
+_DESCRIPTOR = re.compile(r"/dev/(?:std(?:in|out|err)|fd/\d+)|/proc/self/fd/\d+")
 _unfinished: list[Path] = []
 """Files that are half written and folders that are still empty or needed for a while only."""
 _scratch: set[Path] = set()
@@ -24,14 +28,58 @@ _changing = threading.Lock()
 def writing_whole(path: Path | str, *, durable: bool = False) -> Iterator[BinaryIO]:
     """A file beside its place, moved there when the block ends well: a reader sees the old one or the new one.
 
-    ``durable``: it is on disk before it is moved, so that a machine that stops leaves one of the two as well. Raises
-    UsageError where the file cannot be written; whatever ends the block, nothing half written is left.
+    Two writers of one name end with the whole file of one of them. The new file has the mode of the one it replaces. A
+    symbolic link is replaced, never written through: the file it names stays as it is. A pipe or a device
+    (``/dev/stdout`` too) is written to, after all was made. ``durable``: it is on disk before it is moved, so that a
+    machine that stops leaves one of the two as well. Raises UsageError where the file cannot be written; whatever ends
+    the block, nothing half written is left.
     """
     target = Path(path)
-    partial = target.with_name(f".{target.name}.partial")
+    try:
+        if _is_stream(target):
+            with _streaming(target) as file:
+                yield file
+        else:
+            with _replacing(target, durable) as file:
+                yield file
+    except OSError as error:
+        raise UsageError(f"cannot write it: {error.strerror or error}", where=str(path)) from None
+
+
+def names_open_file(path: Path | str) -> bool:
+    """Whether a name stands for a file that this process has open, as ``/dev/stdin`` and a shell's ``<(...)`` do."""
+    return bool(_DESCRIPTOR.fullmatch(str(path)))
+
+
+def _is_stream(path: Path) -> bool:
+    if names_open_file(path):
+        return True
+    try:
+        kind = os.lstat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return not (stat.S_ISREG(kind) or stat.S_ISLNK(kind) or stat.S_ISDIR(kind))
+
+
+@contextmanager
+def _streaming(path: Path) -> Iterator[BinaryIO]:
+    """What cannot be replaced gets everything at the end."""
+    import tempfile
+
+    with tempfile.TemporaryFile() as file:
+        yield file
+        file.seek(0)
+        with open(path, "wb") as place:
+            shutil.copyfileobj(file, place)
+
+
+@contextmanager
+def _replacing(target: Path, durable: bool) -> Iterator[BinaryIO]:
+    # A name of its own, that nobody can have put a link at: two writers share no file, and none is written through.
+    partial = target.with_name(f".tilewright-{secrets.token_hex(8)}.partial")
     try:
         with _changing:
-            file = open(partial, "w+b")  # noqa: SIM115 - closed below; the lock is held for the opening alone
+            file = os.fdopen(_made(partial, target), "w+b")
             _unfinished.append(partial)
         with file:
             yield file
@@ -41,13 +89,27 @@ def writing_whole(path: Path | str, *, durable: bool = False) -> Iterator[Binary
         with _changing:
             partial.replace(target)
             _forget(partial)
-    except BaseException as error:
+    except BaseException:
         with _changing:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):  # also where nothing could be made: a read-only disk refuses this too
+                partial.unlink(missing_ok=True)
             _forget(partial)
-        if isinstance(error, OSError):
-            raise UsageError(f"cannot write it: {error.strerror or error}", where=str(path)) from None
         raise
+
+
+def _made(partial: Path, target: Path) -> int:
+    """A new file, open; readable for nobody who may not read what it replaces."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        kept = os.lstat(target).st_mode
+    except OSError:
+        kept = 0
+    if not stat.S_ISREG(kept):
+        return os.open(partial, flags, 0o666)
+    descriptor = os.open(partial, flags, stat.S_IMODE(kept) & 0o777)
+    with suppress(OSError):  # a file system without modes
+        os.chmod(partial, stat.S_IMODE(kept) & 0o777)
+    return descriptor
 
 
 def write_whole(path: Path | str, data: str | bytes) -> None:

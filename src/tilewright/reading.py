@@ -1,42 +1,163 @@
-"""TOML and JSON files as typed values: what is wrong with one is a single error that names file, entry and key."""
+"""Files are read here: bounded, unpacked, as text, and TOML and JSON as typed values.
+
+What is wrong with one is a single error that names file, entry and key.
+"""
 
 from __future__ import annotations
 
+import errno
+import gzip
+import io
 import json
+import os
 import re
-import sys
+import stat
 import tomllib
+import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, BinaryIO, Literal, TypeVar
 
 from tilewright.errors import UsageError
+from tilewright.files import names_open_file
 
 T = TypeVar("T")
+
+
+def text_limit() -> int:
+    """Most bytes of a text, unpacked: 256 MiB, or as many MiB as the environment variable TILEWRIGHT_TEXT_MIB says."""
+    word = os.environ.get("TILEWRIGHT_TEXT_MIB", "")
+    return (int(word) if word.isdecimal() and int(word) else 256) << 20
+
+
+def open_bytes(path: str | Path, where: str = "") -> BinaryIO:
+    """A file to read from: a regular one, or one that this process has open already (``/dev/stdin``, ``<(...)``).
+
+    Raises :class:`UsageError` for one that cannot be read, and for devices and pipes, which may never end. ``where``:
+    what the error calls it, the path by default.
+    """
+    where = where or str(path)
+    try:
+        if names_open_file(path):
+            return open(path, "rb")
+        # Without O_NONBLOCK, opening a pipe would wait for somebody to write.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except (OSError, ValueError) as error:  # ValueError: no file can have this name
+        raise UsageError(f"cannot read it: {getattr(error, 'strerror', None) or error}", where=where) from None
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(kind):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(kind):
+        raise UsageError(f"cannot read it: {os.strerror(errno.EISDIR)}", where=where)
+    raise UsageError("neither a file nor standard input", where=where, how="pipe what it holds into standard input")
+
+
+def read_bytes(path: str | Path, most: int | None = None) -> bytes:
+    """What a file holds, a gzip file's unpacked: at most ``most`` bytes (:func:`text_limit`).
+
+    Raises :class:`UsageError` as :func:`open_bytes` does, for a damaged gzip file, and for more than that.
+    """
+    with open_bytes(path) as file:
+        return unpacked(read_stream(file, str(path), most), str(path), most)
+
+
+def read_stream(file: BinaryIO, where: str, most: int | None = None) -> bytes:
+    """What is left in an open file, or in standard input: :class:`UsageError` for more than ``most`` bytes."""
+    most = text_limit() if most is None else most
+    try:
+        return _pieces(file, where, most)
+    except OSError as error:
+        raise UsageError(f"cannot read it: {error.strerror or error}", where=where) from None
+
+
+def _pieces(file: BinaryIO, where: str, most: int) -> bytes:
+    """Piece by piece, so that what never ends is left at the bound."""
+    pieces, size = [], 0
+    while piece := file.read(_PIECE):
+        pieces.append(piece)
+        size += len(piece)
+        if size > most:
+            raise too_long(where, most)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+_PIECE = 1 << 24
+
+
+def too_long(where: str, most: int) -> UsageError:
+    """The error for a text of more than ``most`` bytes."""
+    how = "the environment variable TILEWRIGHT_TEXT_MIB allows more: TILEWRIGHT_TEXT_MIB=1024 up to 1 GiB"
+    return UsageError(f"more than {most / 2**20:,.0f} MiB of text", where=where, how=how)
+
+
+def unpacked(raw: bytes, where: str, most: int | None = None) -> bytes:
+    """Bytes as they are, or what a gzip file holds, unpacked piece by piece until it is ``most`` bytes."""
+    if not raw.startswith(b"\x1f\x8b"):
+        return raw
+    most = text_limit() if most is None else most
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
+            return _pieces(stream, where, most)  # type: ignore[arg-type]
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(f"a damaged gzip file: {error}", where=where) from None
+
+
+def check_archive(archive: zipfile.ZipFile, where: str) -> None:
+    """:class:`UsageError` for a zip archive that holds more than a text may; no more than it says is unpacked of it."""
+    if sum(member.file_size for member in archive.infolist()) > text_limit():
+        raise too_long(where, text_limit())
+
+
+def read_text(path: str | Path, most: int | None = None) -> str:
+    """The UTF-8 text of a file, as :func:`read_bytes` reads it."""
+    return text_of(read_bytes(path, most), str(path))
+
+
+def text_of(raw: bytes, where: str) -> str:
+    """Bytes as UTF-8 text; :class:`UsageError` where they are none."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"not UTF-8 text (byte {error.start})", where=where) from None
+
+
+_SHARES = {"JSON": 8, "TOML": 64}
+"""A value takes twenty times its text and more, and TOML is read slowly: the share of a text's bytes they may have."""
 
 
 def read_file(path: str | Path, kind: Literal["JSON", "TOML"]) -> Any:
     """The value a file holds.
 
-    Raises :class:`UsageError` that names the file: no such file, not UTF-8, not JSON or TOML.
+    Raises :class:`UsageError` that names the file: no such file, too long, not UTF-8, not JSON or TOML.
     """
-    where = str(path)
-    try:
-        return parse(Path(path).read_text(encoding="utf-8"), kind, where)
-    except OSError as error:
-        raise UsageError(f"cannot read it: {error.strerror or error}", where=where) from None
-    except UnicodeDecodeError:
-        raise UsageError("not UTF-8 text", where=where) from None
+    return parse(read_text(path, text_limit() // _SHARES[kind]), kind, str(path))
 
 
 def parse(text: str, kind: Literal["JSON", "TOML"], where: str) -> Any:
-    """The value of a text; :class:`UsageError` where it is not JSON or TOML."""
+    """The value of a text; :class:`UsageError` where it is not JSON or TOML, or has a number beyond 64 bits."""
     try:
-        return json.loads(text) if kind == "JSON" else tomllib.loads(text)
+        value = json.loads(text) if kind == "JSON" else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"not {kind}: {error}", where=where) from None
+    _check_numbers(value, where)
+    return value
+
+
+def _check_numbers(value: Any, where: str) -> None:
+    """Whole numbers are of 64 bits, as TOML says: a larger one counts nothing, and is more than a float can hold."""
+    open_ = [(value, "")]
+    while open_:
+        entry, name = open_.pop()
+        if isinstance(entry, dict):
+            open_ += [(own, f"{name}.{key}" if name else str(key)) for key, own in entry.items()]
+        elif isinstance(entry, list):
+            open_ += [(own, name) for own in entry]
+        elif isinstance(entry, int) and not -(1 << 63) <= entry < 1 << 64:
+            raise UsageError(f"{name or 'it'} has a number of more than 64 bits", where=where)
 
 
 def table_of(value: Any, where: str, how: str = "") -> Mapping[str, Any]:
@@ -104,5 +225,5 @@ def _plain(problem: str) -> str:
         return " or ".join(_NAMES.get(name, name) for name in types[1].split(" | ") if name != "null")
 
     plain = re.sub(r"`([^`]*)`", named, problem).replace("Expected", "expected")
-    plain = plain.replace(f" <= {sys.float_info.max}", " that is finite")
+    plain = re.sub(r" <= (\d+)(\.0)?", lambda most: f" of at most {int(most[1]):,}", plain)
     return re.sub(r" >= (\d+)(\.0)?", r" of at least \1", plain)

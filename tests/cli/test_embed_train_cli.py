@@ -74,6 +74,24 @@ def test_train_resume_and_what_is_refused(run, log):
     assert code == 2
     assert "the last checkpoint is of step 12, beyond the 4 asked for" in err
 
+    table = next((log / "steps" / "12" / "tables").glob("*/rows/c.0.0.0"))
+    table.write_bytes(table.read_bytes()[:-1])
+    code, _, err = run(*words(log, "--steps", "12", "--resume"))
+    assert (code, err.count("\n")) == (2, 1)
+    assert str(table) in err
+    assert err.endswith("restore step 8, the newest that is whole\n")
+    code, out, err = run(*words(log, "--steps", "12", "--resume", "--skip-damaged"))
+    assert code == 0, err
+    (aside,) = (log / "steps").glob("12.damaged-*")
+    assert f"step 12 is damaged, kept as {aside.name}: " in err
+    assert "step 8 is whole: going on from it\nstep 12 is saved\n" in err
+    assert "steps 9 to 12" in out
+    owner = {"host": "elsewhere", "boot": "another", "process": 7, "started": "1", "since": "yesterday"}
+    (log / "steps" / "lock").write_text(json.dumps(owner))
+    code, _, err = run(*words(log, "--steps", "16", "--resume"))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "process 7 on elsewhere, since yesterday owns this folder" in err
+
 
 def test_two_processes_train_as_one_and_a_killed_one_is_one_error(run, log, tmp_path):
     """On the same four chips; then one is killed, and one process goes on from what was saved."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from tilewright.embed import (
     SGD,
     Adagrad,
     Adam,
+    Checkpoints,
     EmbeddingState,
     Feature,
     Limits,
@@ -40,7 +42,10 @@ from tilewright.embed import (
     saved_steps,
     stack,
     tables,
+    whole_step,
 )
+from tilewright.embed.checkpoint import owner
+from tilewright.embed.checkpoint.owner import give_back
 from tilewright.embed.checkpoint.peer import text_proto
 from tilewright.embed.checkpoint.save import _Job, _Jobs
 from tilewright.embed.checkpoint.store import ZarrColumns
@@ -81,6 +86,11 @@ def logical(state, slots=True):
             whole = EmbeddingState(state.step, state.stacks | only, state.slots, alone.stacking)
             found[name, slot] = tables(whole)[name]
     return {place: np.asarray(value) for place, value in found.items()}
+
+
+def steps_in(folder):
+    """What is in a folder of checkpoints, beside who owns it."""
+    return sorted(set(os.listdir(folder)) - {"lock", "run.json"})
 
 
 def assert_same(found, expected):
@@ -152,7 +162,7 @@ def test_anyone_reads_a_table(saved):
     folder, state = saved
     home = folder / "9" / "tables"
     schema = json.loads((home / "schema.json").read_text())
-    assert (schema["schema_version"], schema["step"], schema["updates"], schema["shards"]) == (1, 9, 41, 4)
+    assert (schema["schema_version"], schema["step"], schema["updates"], schema["shards"]) == (2, 9, 41, 4)
     by_name = {table["name"]: table for table in schema["tables"]}
     assert by_name["a"]["optimizer"] == {"name": "Adagrad", "learning_rate": 0.1, "initial_accumulator": 0.25}
     assert by_name["b"]["rotation"] == 0
@@ -268,10 +278,184 @@ def test_whatever_file_is_damaged(tmp_path):
                 noticed += 1
                 assert "damaged" in str(error) or "missing" in str(error)
                 assert path.name in str(error)
-                assert str(error).endswith("restore another step: 1")
+                assert str(error).endswith("restore step 1, the newest that is whole")
             path.write_bytes(whole)
-    assert noticed == 4 * (1 + 4 * (1 + 4)), "schema, and four arrays of four chunks"
+    assert noticed == 4 * (1 + 1 + 4 * (1 + 4)), "schema, checksums, and four arrays of four chunks"
     assert_same(logical(restore(tmp_path, plan, step=1)), expected)
+
+
+def swap(one, other):
+    """Two files or folders change places."""
+    one.rename(one.with_name("between"))
+    other.rename(one)
+    one.with_name("between").rename(other)
+
+
+SWAPS = {
+    "chunks of two steps": ("9/tables/a/rows/c.0.1.0", "5/tables/a/rows/c.0.1.0"),
+    "chunks of two shards": ("9/tables/a/rows/c.0.1.0", "9/tables/a/rows/c.0.2.0"),
+    "rows and a slot": ("9/tables/a/rows/c.0.1.0", "9/tables/a/slots/accumulator/c.0.1.0"),
+    "two slots": ("9/tables/e/slots/momentum", "9/tables/e/slots/velocity"),
+    "two tables": ("9/tables/a/rows/zarr.json", "9/tables/e/rows/zarr.json"),
+    "tables of two steps": ("9/tables", "5/tables"),
+    "dense parameters of two steps": ("9/extra", "5/extra"),
+    "checksums of two steps": ("9/checksums.json", "5/checksums.json"),
+    "two steps": ("9", "5"),
+    "steps of two runs": ("9", "other/9"),
+    "tables of two runs": ("9/tables", "other/9/tables"),
+    "dense parameters of two runs": ("9/extra", "other/9/extra"),
+}
+
+
+def restored_as(folder, plan, expected):
+    """Tables that are not refused are right; then the dense parameters must be."""
+    assert_same(logical(restore(folder, plan, 9)), expected)
+    restore_extra(folder, EXTRA, 9)
+
+
+@pytest.mark.parametrize("what", SWAPS)
+def test_what_is_of_another_place_is_refused(what, mixed):
+    """Every part whole in itself, but not the one that was saved there."""
+    folder, plan, states = mixed
+    one, other = (folder / place for place in SWAPS[what])
+    swap(one, other)
+    try:
+        with pytest.raises(TilewrightError, match=r"damaged|missing") as error:
+            restored_as(folder, plan, states[9])
+        whole = "1" if "5/" in SWAPS[what][1] or what == "two steps" else "5"
+        assert str(error.value).endswith(f"restore step {whole}, the newest that is whole")
+        assert whole_step(folder) == int(whole)
+    finally:
+        swap(one, other)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """A folder of steps 1, 5 and 9, another run's of 9 in it, and the numbers of the first."""
+    folder, plan = tmp_path_factory.mktemp("mixed"), model(used=[TABLES[0], TABLES[4]])
+    for step in (1, 5, 9):
+        extra = {"dense": [EXTRA["dense"][0] + step], "count": 5}
+        save(folder, random_state(plan, step), step, extra=extra)
+    save(folder / "other", random_state(plan, 90), 9, extra=EXTRA).wait()
+    assert saved_steps(folder) == [1, 5, 9]
+    return folder, plan, {9: logical(random_state(plan, 9))}
+
+
+def test_dense_parameters_that_are_damaged(mixed):
+    """Cut, flipped or lost: not one bit of them is restored wrong."""
+    folder, noticed = mixed[0], 0
+    expected = restore_extra(folder, EXTRA)["dense"][0]
+    assert np.array_equal(expected, EXTRA["dense"][0] + 9)
+    for path in sorted((folder / "9" / "extra").rglob("*")):
+        if path.is_dir():
+            continue
+        whole = path.read_bytes()
+        middle = len(whole) // 2
+        for damaged in (whole[:middle], whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :], None):
+            path.unlink()
+            if damaged is not None:
+                path.write_bytes(damaged)
+            with pytest.raises(UsageError, match=r"(damaged|missing) .*restore step 5, the newest that is whole"):
+                restore_extra(folder, EXTRA)
+            noticed += 1
+            path.write_bytes(whole)
+    assert noticed >= 3 * 5
+    assert np.array_equal(restore_extra(folder, EXTRA)["dense"][0], expected)
+
+
+def test_bare_metadata_is_no_step(tmp_path):
+    """As two writers of one temporary folder left it."""
+    for name in ("_CHECKPOINT_METADATA", "commit_success.txt"):
+        (tmp_path / "1").mkdir(exist_ok=True)
+        (tmp_path / "1" / name).write_text("{}")
+    assert saved_steps(tmp_path) == []
+
+
+def test_checkpoints_without_checksums_stay_readable(tmp_path, data_folder):
+    """Saved by the version before; a remark says what is not promised."""
+    with zipfile.ZipFile(data_folder / "embed_checkpoint_before.zip") as packed:
+        packed.extractall(tmp_path)
+    plan = model(used=[TABLES[1]], sparsecores=2)
+    with pytest.warns(UserWarning, match="step 5 was saved without checksums of all files"):
+        assert_same(logical(restore(tmp_path, model(used=[TABLES[1]], sparsecores=3))), logical(random_state(plan, 5)))
+    with pytest.warns(UserWarning, match="step 5 was saved without checksums"):
+        assert np.array_equal(restore_extra(tmp_path, EXTRA)["dense"][0], EXTRA["dense"][0])
+    save(tmp_path, random_state(plan, 6), 6).wait()
+    assert_same(logical(restore(tmp_path, plan)), logical(random_state(plan, 6)))
+    (tmp_path / "6" / "checksums.json").unlink()
+    with pytest.raises(UsageError, match=r"missing .*checksums.json.*restore step 5, the newest that is whole"):
+        restore(tmp_path, plan)
+
+
+OWNER = """
+import sys, pathlib
+from tilewright.embed.checkpoint.owner import own
+own(pathlib.Path(sys.argv[1]))
+print("owned", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_folder_has_one_owner(root, tmp_path):
+    """Another process owns it, is refused nothing while it lives, and its lock is free when it is killed."""
+    state = random_state(model(used=TABLES[2:3]))
+    save(tmp_path, state, 1).wait()
+    give_back(tmp_path)
+    program = [sys.executable, "-c", OWNER, str(tmp_path)]
+    with subprocess.Popen(program, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "owned\n"
+        half = tmp_path / "2.orbax-checkpoint-tmp-another"
+        half.mkdir()
+        refusal = rf"another training writes into this folder: process {other.pid} on .*; wait for its end"
+        for begin in (lambda: save(tmp_path, state, 2), lambda: Checkpoints(str(tmp_path), 2)):
+            with pytest.raises(UsageError, match=refusal):
+                begin()
+        assert half.is_dir(), "what another one is writing is not cleared away"
+        assert saved_steps(tmp_path) == [1]
+        other.kill()
+    assert json.loads((tmp_path / "lock").read_text())["process"] == other.pid
+    save(tmp_path, state, 2).wait()
+    assert steps_in(tmp_path) == ["1", "2"]
+    give_back(tmp_path)
+    assert (tmp_path / "lock").read_text() == ""
+
+
+def test_an_owner_elsewhere_is_named(tmp_path):
+    """Whose lock is free here, which says nothing where file systems keep locks to a machine."""
+    state = random_state(model(used=TABLES[2:3]))
+    owner = {"host": "elsewhere", "boot": "another", "process": 7, "started": "1", "since": "yesterday"}
+    (tmp_path / "lock").write_text(json.dumps(owner))
+    with pytest.raises(UsageError, match=r"process 7 on elsewhere, since yesterday owns .* once it has ended, remove"):
+        save(tmp_path, state, 1)
+    (tmp_path / "lock").unlink()
+    save(tmp_path, state, 1).wait()
+    assert saved_steps(tmp_path) == [1]
+
+
+def test_where_a_file_system_has_no_locks_the_name_decides(tmp_path, monkeypatch):
+    """A process that runs, the same number with another start, and one that is gone."""
+    monkeypatch.setattr(owner, "_lock", lambda file: False)
+    parent = owner._myself() | {"process": os.getppid(), "started": owner._started(os.getppid())}
+    (tmp_path / "lock").write_text(json.dumps(parent))
+    with pytest.raises(UsageError, match=f"another training writes into this folder: process {os.getppid()} on"):
+        owner.own(tmp_path)
+    for dead in ({"started": "1"}, {"process": 1 << 22}):
+        (tmp_path / "lock").write_text(json.dumps(parent | dead))
+        owner.own(tmp_path)
+        give_back(tmp_path)
+
+
+def test_a_folder_made_anew_is_owned_anew(tmp_path):
+    state, folder = random_state(model(used=TABLES[2:3])), tmp_path / "run"
+    save(folder, state, 1).wait()
+    first = (folder / "run.json").read_text()
+    shutil.rmtree(folder)
+    save(folder, state, 1).wait()
+    assert (folder / "run.json").read_text() != first
+    assert owner.owned(folder).holds(folder.resolve())
+    (folder / "run.json").unlink()  # as where steps alone were copied: they say of which run they are
+    save(folder, state, 2).wait()
+    assert whole_step(folder) == 2
 
 
 @pytest.mark.parametrize(
@@ -299,7 +483,7 @@ def test_a_disk_that_refuses(tmp_path, monkeypatch, failure, text):
         save(tmp_path, state, 3)
         with pytest.raises(UsageError, match=text):  # who did not wait is told by the next save
             save(tmp_path, state, 4)
-    assert os.listdir(tmp_path) == ["1"]
+    assert steps_in(tmp_path) == ["1"]
     save(tmp_path, state, 2).wait()
     assert saved_steps(tmp_path) == [1, 2]
 
@@ -322,7 +506,7 @@ def test_a_failed_save_leaves_no_thread(tmp_path, monkeypatch):
     for thread in set(threading.enumerate()) - before:
         thread.join(20)
         assert not thread.is_alive(), thread
-    assert os.listdir(tmp_path) == ["1"]
+    assert steps_in(tmp_path) == ["1"]
 
 
 @pytest.mark.parametrize("what", ["folder", "note", "note that fails"])
@@ -352,7 +536,7 @@ def test_a_failed_save_leaves_nothing_that_is_written_late(tmp_path, monkeypatch
         with pytest.raises(UsageError, match="the disk is full; finished steps are kept: 1"):
             save(tmp_path, state, 2, EXTRA).wait()
         time.sleep(0.5 if what == "folder" else 0)
-        assert os.listdir(tmp_path) == ["1"]
+        assert steps_in(tmp_path) == ["1"]
     save(tmp_path, state, 2, EXTRA).wait()
     assert saved_steps(tmp_path) == [1, 2]
 
@@ -427,7 +611,7 @@ def test_what_the_system_refuses(root):
             assert saved_steps(folder) == [1, 3]
         elif saved_steps(folder) != [1, 3]:  # these start no thread any more while the interpreter ends
             assert "3: the checkpoint was not saved: the program ended before it was written" in done.stderr
-            assert os.listdir(folder) == ["1"]
+            assert steps_in(folder) == ["1"]
         plan = model(used=TABLES[:2])
         assert_same(logical(restore(folder, plan)), logical(random_state(plan)))
 

@@ -157,7 +157,7 @@ def test_a_checkpoint_of_another_model_or_a_damaged_one_is_one_clear_error(tmp_p
         (path for path in Path(folder, "4").rglob("*") if path.is_file()), key=lambda path: path.stat().st_size
     )
     largest.write_bytes(largest.read_bytes()[:40])
-    with pytest.raises(TilewrightError, match="restore another step: 2"):
+    with pytest.raises(TilewrightError, match="restore step 2, the newest that is whole"):
         resume(one, PARAMS, STACKING, folder)
     assert resume(one, PARAMS, STACKING, folder, 2)[1] == 2
 

@@ -321,7 +321,7 @@ def test_work_ends_when_its_time_is_up():
         reply = json.loads(worker.ask("matrix", endless, None, 0.5))
         assert "longer than" in reply["error"]["what"]
         assert json.loads(worker.ask("layout", {"text": TILED}, None, 60.0))["value"]["layout"] == TILED
-        os.kill(worker._process.pid, signal.SIGSEGV)
+        os.kill(worker.child.pid, signal.SIGSEGV)
         assert "died" in worker.ask("layout", {"text": TILED}, None, 60.0)
     finally:
         worker.close()

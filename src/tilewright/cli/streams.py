@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
@@ -46,22 +45,20 @@ def writer_of(out: str | None, *suffixes: str, as_json: bool = False, stdout: bo
     raise UsageError(f"no writer for {out!r}", where="-o", how=f"end the name in {' or '.join(suffixes)}")
 
 
-def read_bytes(path: str) -> bytes:
-    """The bytes of a file, or of stdin for ``-``."""
+def read_bytes(path: str, most: int | None = None) -> bytes:
+    """The bytes of a file (a gzip file's unpacked), or of stdin for ``-``: at most a text's, or ``most``."""
+    from tilewright import reading
+
     if path == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read it: {error.strerror or error}", where=path) from None
+        return reading.unpacked(reading.read_stream(sys.stdin.buffer, "stdin", most), "stdin", most)
+    return reading.read_bytes(path, most)
 
 
 def read_text(path: str) -> str:
     """The UTF-8 text of a file, or of stdin for ``-``."""
-    try:
-        return read_bytes(path).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"not UTF-8 text (byte {error.start})", where=path) from None
+    from tilewright import reading
+
+    return reading.text_of(read_bytes(path), path)
 
 
 def write_file(path: str, data: str | bytes) -> None:
@@ -153,10 +150,10 @@ def progress(description: str, total: int | None = None) -> Iterator[Any]:
 
 def tell_of_compiling() -> None:
     """On a terminal, one remark when the first kernel is compiled that a later start will find."""
-    from tilewright.kernels import tell_first_compiled
+    from tilewright.kernels.kept import before_compiling
 
     def say() -> None:
         if sys.stderr.isatty():
             remark("compiling kernels, once; later runs find them (`tilewright warm` compiles all beforehand)")
 
-    tell_first_compiled(say)
+    before_compiling[:] = [say]

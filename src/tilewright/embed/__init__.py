@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tilewright.embed import tpu_embedding as tpu_embedding
-    from tilewright.embed.checkpoint.restore import restore, restore_extra, saved_features, saved_limits
+    from tilewright.embed.checkpoint.restore import restore, restore_extra, saved_features, saved_limits, whole_step
     from tilewright.embed.checkpoint.save import Saving, save
     from tilewright.embed.checkpoint.steps import saved_steps
     from tilewright.embed.device.batch import DeviceBatch, device_batch
@@ -248,12 +248,13 @@ __all__ = [
     "update_hot",
     "update_rows",
     "warm",
+    "whole_step",
     "write_fdo",
     "zero_rows",
 ]
 
 _HOMES = {
-    "checkpoint.restore": "restore restore_extra saved_features saved_limits",
+    "checkpoint.restore": "restore restore_extra saved_features saved_limits whole_step",
     "checkpoint.save": "Saving save",
     "checkpoint.steps": "saved_steps",
     "device.batch": "DeviceBatch device_batch",

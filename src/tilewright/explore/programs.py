@@ -13,6 +13,7 @@ from typing import Any
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.explore.worker import Asked
 from tilewright.hlo import MovementReport, MovementRow, Operation, Program, Suggestion, in_normal_form, load, report
+from tilewright.reading import open_bytes, read_stream
 from tilewright.render import bytes_text, count_text, percent_text, place_text, ratio_text, seconds_text
 from tilewright.targets import target as find_target
 from tilewright.targets import target_names
@@ -161,10 +162,8 @@ def _program(asked: Asked) -> _Loaded:
 
 
 def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read it: {error.strerror or error}", where=path.name) from None
+    with open_bytes(path, path.name) as file:
+        return read_stream(file, path.name)
 
 
 def program(asked: Asked) -> dict[str, Any]:

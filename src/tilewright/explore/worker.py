@@ -1,23 +1,20 @@
-"""Work on input that nobody vouches for, in a process of its own: bounded in memory, and ended when time is up.
+"""The explorer's questions, answered in a process of their own: input that nobody vouches for.
 
-A question is a line of JSON, and so is its answer. The process keeps what it has read (a program, a machine that was
-stepped) for the next question; when it is ended or dies, the next question starts another.
+A question is JSON, and so is its answer. The process keeps what it has read (a program, a machine that was stepped) for
+the next question.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import resource
-import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, BinaryIO
+from typing import Any
 
-MEMORY = 8 << 30
+from tilewright.child import Child, ChildDied, ChildLate, bound, most_memory, serve
+
+MEMORY = most_memory()
 _HOMES = {
     "layouts": ("layout", "element", "place", "compare"),
     "programs": ("program", "graph", "operation"),
@@ -31,81 +28,21 @@ class Worker:
     """The process, seen from the server: started by the first question, one question at a time."""
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._closed = False
+        self.child = Child("tilewright.explore.worker")
 
     def ask(self, question: str, values: Mapping[str, Any], path: str | None, seconds: float) -> str:
         """The answer as JSON text: ``{"value": ...}`` or ``{"error": {"what": ..., ...}}``."""
-        if not self._turn.acquire(timeout=seconds):
-            return _error("still busy with what was asked before")
+        asked = {"ask": question, "values": dict(values), "path": path}
         try:
-            if self._closed:
-                return _error("the explorer is ending")
-            process = self._started()
-            late = threading.Event()
-
-            def end() -> None:
-                late.set()
-                process.kill()
-
-            watch = threading.Timer(seconds, end)
-            watch.start()
-            try:
-                answer = self._asked(process, {"ask": question, "values": dict(values), "path": path})
-            finally:
-                watch.cancel()
-            if answer.endswith(b"\n"):
-                return answer.decode()
-            self._stop()
-            if late.is_set():
-                return _error(f"stopped: this takes longer than {seconds:.0f} s")
+            return self.child.ask(json.dumps(asked).encode(), seconds).decode()
+        except ChildDied:
             return _error("the process that worked on this has died; nothing else was lost")
-        finally:
-            self._turn.release()
+        except ChildLate as error:
+            return _error(error.what)
 
     def close(self) -> None:
         """End the process, whatever it is doing; nothing is answered any more."""
-        self._closed = True
-        if (process := self._process) is not None:
-            process.kill()
-        with self._turn:
-            self._stop()
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            code = "from tilewright.explore.worker import main; main()"
-            pipe = subprocess.PIPE
-            # A session of its own: Ctrl-C in the terminal is the server's, which then ends its workers.
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", code],
-                stdin=pipe,
-                stdout=pipe,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        return self._process
-
-    def _asked(self, process: subprocess.Popen[bytes], question: Mapping[str, Any]) -> bytes:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(json.dumps(question).encode() + b"\n")
-            process.stdin.flush()
-            return process.stdout.readline()
-        except OSError:
-            return b""
-
-    def _stop(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):  # what could not be written to a dead process
-                    pipe.close()
+        self.child.close()
 
 
 def _error(what: str) -> str:
@@ -116,16 +53,10 @@ def _error(what: str) -> str:
 
 
 def main() -> None:
-    """Answer questions from standard input until it ends."""
-    with contextlib.suppress(ValueError, OSError):  # a system that has no such limits
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    """Answer questions until the server is gone."""
+    bound(MEMORY)
     sys.setrecursionlimit(2000)
-    answers: BinaryIO = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints does not print into the answers
-    for line in sys.stdin.buffer:
-        answers.write(answer(json.loads(line)).encode() + b"\n")
-        answers.flush()
+    serve(lambda question, _: answer(json.loads(question)).encode())
 
 
 def answer(question: Mapping[str, Any]) -> str:

@@ -11,8 +11,32 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.hlo.ir import kept_arguments, module_bytes, parse_module
+from tilewright.hlo.ir import custom_calls, kept_arguments, module_bytes, parse_module
 from tilewright.hlo.program import Program
+
+# A custom call names code of this process, and its attributes say with what: a text may name only what is known to be
+# part of XLA or of its linear algebra. On a TPU nothing is run, so what its compiler knows may be compiled.
+_KNOWN_CALLS = frozenset(
+    {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "LayoutConstraint", "annotate_device_placement"}
+    | {"AllocateBuffer", "TopK", "ApproxTopK", "PartialReduce", "shape_assertion", "xla.sdy.FuncResultSharding"}
+    | {"xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlobalShape", "mhlo.topk", "mhlo.erf", "mhlo.tan"}
+)
+_TPU_CALLS = frozenset(
+    {"tpu_custom_call", "Qr", "QrDecomposition", "QrDecompositionBlock", "Eigh", "LuDecomposition", "Cholesky"}
+    | {"ProductOfElementaryHouseholderReflectors", "CompactWyHelper", "X64Combine", "X64SplitLow", "X64SplitHigh"}
+)
+_KNOWN_FAMILIES = ("lapack_", "chlo.", "stablehlo.")
+
+
+def check_custom_calls(text: str, platform: str = "cpu") -> None:
+    """UnsupportedError where a program from a text calls code that is not known to be XLA's own."""
+    known = _KNOWN_CALLS | _TPU_CALLS if platform == "tpu" else _KNOWN_CALLS
+    for name in sorted(custom_calls(parse_module(text))):
+        if name not in known and not name.startswith(_KNOWN_FAMILIES):
+            raise UnsupportedError(
+                f"a custom call to {name[:80]!r}: a program from a text is run only where its calls are known",
+                how="give the JAX function it was made from, if it is yours",
+            )
 
 
 def array_struct(shape: Sequence[int], dtype: Any, weak_type: bool = False) -> Any:
@@ -66,8 +90,15 @@ def signature_of(lowered: Any) -> Signature:
 
 
 def with_module(exported: Any, text: str) -> Any:
-    """The same ``jax.export.Exported`` with another module, given as StableHLO text."""
-    return replace(exported, mlir_module_serialized=module_bytes(parse_module(text)))
+    """The same ``jax.export.Exported`` with another module, given as StableHLO text.
+
+    Raises UnsupportedError for calls back into Python: they are numbers of objects that only the original function has,
+    and XLA follows them without a look.
+    """
+    module = parse_module(text)
+    if calls := sorted(name for name in custom_calls(module) if "callback" in name):
+        raise UnsupportedError(f"it calls back into Python ({calls[0]}), which a text cannot")
+    return replace(exported, mlir_module_serialized=module_bytes(module))
 
 
 def flat_callable(

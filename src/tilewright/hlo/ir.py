@@ -53,12 +53,12 @@ def _probed(purpose: str, needed: tuple[tuple[str, tuple[str, ...]], ...]) -> di
             modules[name] = import_module(name)
         except ImportError as error:
             problem = f"{purpose} needs JAX, and {name} cannot be imported: {error}"
-            raise UnsupportedError(problem, how="jax 0.10 to 0.12 work") from None
+            raise UnsupportedError(problem, how="jax 0.10.2 to 0.12 work") from None
         for member in members:
             if not hasattr(modules[name], member):
                 import jax
 
-                raise UnsupportedError(f"JAX {jax.__version__} has no {name}.{member}", how="jax 0.10 to 0.12 work")
+                raise UnsupportedError(f"JAX {jax.__version__} has no {name}.{member}", how="jax 0.10.2 to 0.12 work")
     return modules
 
 
@@ -84,8 +84,14 @@ def context() -> Any:
 _PLACE = re.compile(r'"-":(\d+):(\d+): (.*)')
 
 
+_DEEPEST = 2000
+"""MLIR's parser calls itself for every bracket, and its stack ends at some ten thousand."""
+
+
 def parse_module(text: str) -> Any:
     """A new module from StableHLO text. Raises ParseError with line and column."""
+    if (at := _too_deep(text)) >= 0:
+        raise ParseError(f"not StableHLO: brackets nested deeper than {_DEEPEST}", text=text, column=at)
     with context():
         try:
             return ir.Module.parse(text)
@@ -97,6 +103,53 @@ def parse_module(text: str) -> Any:
         at = starts[min(line, len(starts)) - 1] + column - 1
         raise ParseError(f"not StableHLO: {reason}", text=text, column=at)
     raise UsageError(f"not a StableHLO module: {message.splitlines()[-1] if message else 'no reason given'}")
+
+
+def _too_deep(text: str) -> int:
+    """Where brackets are nested too deeply, -1 if nowhere: for each kind, what opens since the fewest were open.
+
+    Text in quotes and arrows count too, which makes it more than it is; only then the text is read without them.
+    """
+    if all(_depth_exceeded(text, pair) < 0 for pair in _BRACKETS):
+        return -1
+    bare = _UNBRACKETED.sub(lambda found: " " * len(found[0]), text)
+    return max(_depth_exceeded(bare, pair) for pair in _BRACKETS)
+
+
+_BRACKETS = ("()", "[]", "<>", "{}")
+_UNBRACKETED = re.compile(r'"(?:[^"\\]|\\.)*+"|->|>=|//[^\n]*+')
+_PIECE = 1 << 20
+
+
+def _depth_exceeded(text: str, pair: str) -> int:
+    if text.count(pair[0]) <= _DEEPEST:
+        return -1
+    import numpy as np
+
+    depth = least = 0
+    for start in range(0, len(text), _PIECE):
+        raw = np.frombuffer(text[start : start + _PIECE].encode("utf-32-le", "replace"), np.uint32)
+        steps = (raw == ord(pair[0])).astype(np.int32) - (raw == ord(pair[1]))
+        depths = depth + np.cumsum(steps)
+        fewest = np.minimum(np.minimum.accumulate(depths), least)
+        deep = depths - fewest > _DEEPEST
+        if deep.any():
+            return start + int(deep.argmax())
+        depth, least = int(depths[-1]), int(fewest[-1])
+    return -1
+
+
+def custom_calls(module: Any) -> set[str]:
+    """The names of all that a module calls outside of its language, wherever in it."""
+    names: set[str] = set()
+    open_ = [module.operation]
+    while open_:
+        operation = open_.pop()
+        if operation.name.endswith("custom_call"):
+            known = "call_target_name" in operation.attributes
+            names.add(str(operation.attributes["call_target_name"]).strip('"') if known else "")
+        open_ += [inner.operation for region in operation.regions for block in region.blocks for inner in block]
+    return names
 
 
 def print_module(module: Any, locations: bool = False) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError
+from tilewright.hlo.apart import run_apart
 from tilewright.hlo.execute import array_struct, flat_callable
 from tilewright.hlo.graphs.graph import Block, Node, Value, captured
 from tilewright.hlo.graphs.mlir import read_functions
@@ -54,9 +55,13 @@ def sample_arrays(program: Program) -> list[Array]:
 
 
 class XlaValues:
-    """What XLA computes for parts of a program; what is alike is compiled once."""
+    """What XLA computes for parts of a program; what is alike is compiled once.
 
-    def __init__(self) -> None:
+    ``apart``: in a process of its own, as for every program that is read from a text.
+    """
+
+    def __init__(self, apart: bool = False) -> None:
+        self.apart = apart
         self._compiled: dict[str, Callable[..., Any]] = {}
 
     def of(
@@ -99,6 +104,8 @@ class XlaValues:
         self, text: str, inputs: Sequence[Type], outputs: Sequence[Type], arrays: Sequence[Array]
     ) -> list[Array]:
         """The results of a module's main, which takes and gives arrays of these shapes and element types."""
+        if self.apart:
+            return run_apart(text, inputs, outputs, arrays)
         import jax
 
         if text not in self._compiled:

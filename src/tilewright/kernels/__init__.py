@@ -6,18 +6,7 @@ numba before the first kernel is declared.
 
 from __future__ import annotations
 
-from tilewright.kernels.declare import Callback, Job, cfunc, compiled, do_jobs, inner, njit, tell_first_compiled
+from tilewright.kernels.declare import Callback, Job, cfunc, compiled, do_jobs, inner, njit
 from tilewright.kernels.folder import cache_folder, cache_text
 
-__all__ = [
-    "Callback",
-    "Job",
-    "cache_folder",
-    "cache_text",
-    "cfunc",
-    "compiled",
-    "do_jobs",
-    "inner",
-    "njit",
-    "tell_first_compiled",
-]
+__all__ = ["Callback", "Job", "cache_folder", "cache_text", "cfunc", "compiled", "do_jobs", "inner", "njit"]

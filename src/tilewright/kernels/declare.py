@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from tilewright.errors import UsageError
 from tilewright.kernels.folder import PACKAGE
-from tilewright.kernels.kept import KeptKernel, before_compiling, compilations
+from tilewright.kernels.kept import KeptKernel, compilations
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 Job = tuple[str, Callable[[], object]]
@@ -49,7 +49,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _keep(kernel: Any, function: Callable[..., Any]) -> None:
-    """Let a kernel of the package's be kept. Others' kernels stay where numba keeps them."""
+    """Let a kernel be kept, if it is the package's."""
     if function.__module__.startswith(f"{PACKAGE}."):
         kernel._cache = KeptKernel(_name(function))
 
@@ -57,8 +57,7 @@ def _keep(kernel: Any, function: Callable[..., Any]) -> None:
 def njit(*, cache: bool = False, variant: str = "", **options: Any) -> Callable[[Kernel], Kernel]:
     """``numba.njit``, kept in :func:`~tilewright.kernels.cache_folder` where ``cache`` asks for it.
 
-    Where the folder cannot be written the kernel is compiled anew in every process. Nobody calls kernels from C, so the
-    wrapper for that is left out. No kernel divides by zero, so none looks whether it does.
+    Nobody calls such kernels from C, so the wrapper for that is left out. No kernel divides by zero: none looks for it.
     """
 
     def declare(function: Kernel) -> Kernel:
@@ -72,17 +71,9 @@ def njit(*, cache: bool = False, variant: str = "", **options: Any) -> Callable[
     return declare
 
 
-def inner(*, variant: str = "", **options: Any) -> Callable[[Kernel], Kernel]:
+def inner(**options: Any) -> Callable[[Kernel], Kernel]:
     """``numba.njit`` for what only kernels call: no way in from Python, and nothing kept but inside of its callers."""
-
-    def declare(function: Kernel) -> Kernel:
-        import numba
-
-        always = {**_ALWAYS, "nogil": True, "no_cpython_wrapper": True}
-        kernel: Kernel = numba.njit(**{**always, **options})(named(function, variant))
-        return kernel
-
-    return declare
+    return njit(**{"nogil": True, "no_cpython_wrapper": True, **options})
 
 
 class Callback:
@@ -122,11 +113,6 @@ def cfunc(signature: str, variant: str = "") -> Callable[[Callable[..., Any]], C
 def compiled() -> dict[str, int]:
     """How often each kept kernel that was used was compiled in this process, rather than found."""
     return dict(compilations)
-
-
-def tell_first_compiled(tell: Callable[[], None]) -> None:
-    """Call ``tell`` once, when the first kernel is compiled that was not found."""
-    before_compiling[:] = [tell]
 
 
 def do_jobs(jobs: Iterable[Job], report: Callable[[str, float], None] | None) -> None:

@@ -83,10 +83,9 @@ def cache_text(room: str = "") -> str:
     fresh = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if hasattr(os, "getuid") and folder.stat().st_uid not in (os.getuid(), 0):
-            raise PermissionError(None, "it is another user's")
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(None, "it cannot be written")
+        own = not hasattr(os, "getuid") or folder.stat().st_uid in (os.getuid(), 0)
+        if not own or not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(None, "it cannot be written" if own else "it is another user's")
     except OSError as error:
         cannot_keep(folder, error)
         return ""
@@ -106,12 +105,8 @@ def cannot_keep(folder: Path, error: OSError) -> None:
 
 def _prune(root: Path) -> None:
     """Remove the folders nobody used for some days, but for the last few; who still runs on one makes it anew."""
-    used: list[tuple[float, str]] = []
     with suppress(OSError):
-        for entry in os.scandir(root):
-            with suppress(OSError):
-                if re.fullmatch(r"\w+-[0-9a-f]{16}", entry.name) and entry.is_dir(follow_symlinks=False):
-                    used.append((entry.stat().st_mtime, entry.path))
-    for last, path in sorted(used, reverse=True)[_KEPT:]:
-        if last < time.time() - _DAYS * 86400:
-            shutil.rmtree(path, ignore_errors=True)
+        folders = [entry for entry in os.scandir(root) if re.fullmatch(r"\w+-[0-9a-f]{16}", entry.name)]
+        for entry in sorted(folders, key=lambda entry: entry.stat().st_mtime)[:-_KEPT]:
+            if entry.stat().st_mtime < time.time() - _DAYS * 86400 and entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry, ignore_errors=True)

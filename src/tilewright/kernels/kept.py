@@ -48,10 +48,7 @@ class KernelClash(TilewrightError):
 
 
 class KeptKernel:
-    """numba's interface of caches (``numba.core.caching._Cache``) for one kernel.
-
-    numba holds its compiler's lock around every call.
-    """
+    """numba's interface of caches (``numba.core.caching._Cache``) for one kernel; numba holds a lock around calls."""
 
     def __init__(self, name: str) -> None:
         self._name, self._room = name, name.split(".")[1]
@@ -158,8 +155,7 @@ def _key(name: str, sig: Any, codegen: Any) -> str:
 def _defined(library: Any) -> dict[str, str]:
     """The symbols that a library defines for the whole process, each with a digest of its code.
 
-    Functions that only kernels call are merged by the linker where they meet: their names tell all that their code is
-    made of (see :func:`tilewright.kernels.declare.named`), so they are not listed.
+    Functions that only kernels call are not listed: their names tell all that their code is made of (`declare.named`).
     """
     return {
         function.name: hashlib.sha256(str(function).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Kernel threads: how many (TILEWRIGHT_THREADS), and how they share work."""
+"""Threads: how many (TILEWRIGHT_THREADS), and how they share work."""
 
 from __future__ import annotations
 
@@ -57,10 +57,9 @@ _helpers = _Helpers()
 
 
 def call_soon(call: Callable[[], object], threads: int) -> int:
-    """Let other threads call ``call`` up to ``threads`` times; return how many calls there will be.
+    """Let other threads call ``call`` (it raises nothing) up to ``threads`` times; return how many calls will come.
 
-    ``call`` must raise nothing and return nothing. The caller must not depend on them: the threads may be busy. This is
-    tens of microseconds faster than a pool's future, which matters on a machine whose other cores sleep.
+    The caller must not wait for them: the threads may be busy. This is tens of microseconds faster than a future.
     """
     times = _helpers.grow(threads)
     for _ in range(times):

@@ -15,13 +15,13 @@ import numpy as np
 from llvmlite import ir
 
 from tilewright.kernels.declare import Callback, inner
-from tilewright.kernels.vectors import I64, carray, intrinsic, load_word, to_floats, to_ints, to_longs, types
+from tilewright.kernels.vectors import I64, carray, intrinsic, load_word, to_longs, types
 
 FRAME = "int64(int64)"
 """The signature of handlers: an address -> 0."""
 
-_ARGS, _RETS, _ATTRS = 40, 80, 120  # where the three lists begin in a frame
-_LIST, _NAMED = 32, 40  # where a list's pointers stand; attributes have names before them
+ARGUMENTS, RESULTS, ATTRIBUTES = 40, 80, 120  # where the three lists begin in a frame
+COUNT, LIST, NAMED = 16, 32, 40  # where a list's length and pointers stand; attributes have names before them
 _DATA, _DIMS = 24, 40  # of a buffer
 _STAGE, _EXECUTE = 32, 3
 _METADATA = 1  # the extension in which the runtime asks for the version of the interface
@@ -33,8 +33,7 @@ def is_question(frame: Any) -> Any:
     """Whether the runtime only asks for the version of the interface (0.1 is the answer), or it is not yet time."""
     extension = load_word(frame + 8, 0)
     if extension != 0 and load_word(extension + 8, 0) & 0xFFFFFFFF == _METADATA:
-        metadata = load_word(extension + 24, 0)
-        _store_word(metadata + 24, 1 << 32)
+        carray(to_longs(load_word(extension + 24, 0) + 24), (1,))[0] = 1 << 32
         return True
     return load_word(frame + _STAGE, 0) & 0xFFFFFFFF != _EXECUTE
 
@@ -42,31 +41,13 @@ def is_question(frame: Any) -> Any:
 @inner()
 def operand(frame: Any, i: Any) -> Any:
     """Address of operand ``i``'s description."""
-    return load_word(load_word(frame + _ARGS + _LIST, 0), i)
+    return load_word(load_word(frame + ARGUMENTS + LIST, 0), i)
 
 
 @inner()
 def result(frame: Any, i: Any) -> Any:
     """Address of result ``i``'s description."""
-    return load_word(load_word(frame + _RETS + _LIST, 0), i)
-
-
-@inner()
-def operands(frame: Any) -> Any:
-    """Number of operands."""
-    return load_word(frame + _ARGS + 16, 0)
-
-
-@inner()
-def results(frame: Any) -> Any:
-    """Number of results."""
-    return load_word(frame + _RETS + 16, 0)
-
-
-@inner()
-def number(frame: Any, i: Any) -> Any:
-    """Attribute ``i`` (in the order of the names), an int64."""
-    return load_word(load_word(load_word(load_word(frame + _ATTRS + _NAMED, 0), i) + 8, 0), 0)
+    return load_word(load_word(frame + RESULTS + LIST, 0), i)
 
 
 @inner()
@@ -88,23 +69,6 @@ def size(buffer: Any) -> Any:
     for i in range(load_word(buffer + 32, 0)):
         elements *= dim(buffer, i)
     return elements
-
-
-@inner()
-def floats(buffer: Any) -> Any:
-    """A buffer as float32[elements]."""
-    return carray(to_floats(data(buffer)), (size(buffer),))
-
-
-@inner()
-def ints(buffer: Any) -> Any:
-    """A buffer as int32[elements]."""
-    return carray(to_ints(data(buffer)), (size(buffer),))
-
-
-@inner()
-def _store_word(address: Any, value: Any) -> None:
-    carray(to_longs(address), (1,))[0] = value
 
 
 # Threads: each takes its share of a call. They live as long as the call; starting one takes some 20 us. A share is four

@@ -51,7 +51,8 @@ _GENERATED = 128
 
 @dataclass(frozen=True)
 class FitJob:
-    """What is to be trained. ``resume`` takes up the last checkpoint of ``checkpoint``, and trains to ``steps`` in all.
+    """What is to be trained. ``resume`` takes up the last checkpoint of ``checkpoint``, and trains to ``steps`` in all;
+    with ``skip_damaged`` the last one that is whole, and damaged later ones are renamed.
 
     ``data`` None: a generated click log for Criteo's features. ``limits`` None: learnt from the first batches.
     ``save_every`` 0: after the last step only.
@@ -71,15 +72,19 @@ class FitJob:
     detect_nan: bool = True
     scale: float = 0.01
     seed: int = 0
+    skip_damaged: bool = False
 
 
 @dataclass(frozen=True)
 class FitWatch:
-    """Called with the name of a stage, after every step, and with a checkpoint that cannot be lost any more."""
+    """Called with the name of a stage, after every step, with a checkpoint that cannot be lost any more, and with
+    something worth knowing.
+    """
 
     on_stage: Callable[[str], None] = lambda name: None
     on_step: Callable[[int, float], None] = lambda done, loss: None
     on_saved: Callable[[int], None] = lambda step: None
+    on_remark: Callable[[str], None] = lambda text: None
 
 
 @dataclass(frozen=True)
@@ -151,7 +156,26 @@ def fit(job: FitJob, watch: FitWatch | None = None) -> Fitted:
     model, features, stacking = _prepared(job)
     one = _step(job, model, stacking.topology)
     source = LogSource(job, model, features)
-    first = _first(job)
+    _check_steps(job)
+    saver = None if job.checkpoint is None else Checkpoints(job.checkpoint, job.save_every or job.steps)
+    try:
+        return _trained(job, watch, model, stacking, one, source, saver)
+    finally:
+        if saver is not None:
+            saver.close()
+
+
+def _trained(
+    job: FitJob,
+    watch: FitWatch,
+    model: Model,
+    stacking: Stacking,
+    one: TrainStep,
+    source: LogSource,
+    saver: Checkpoints | None,
+) -> Fitted:
+    """All that comes when the folder of the checkpoints is ours."""
+    first = _first(job, saver, watch)
     watch.on_stage("plan")
     limits = _limits(job, source, stacking)
     watch.on_stage("restore" if first else "start")
@@ -166,7 +190,8 @@ def fit(job: FitJob, watch: FitWatch | None = None) -> Fitted:
     watch.on_stage("train")
     mine = _mine(stacking.topology)
     feed = Feed(stacking, limits, sources=mine, agree=None if mine is None else agree_over_processes())
-    saver = _saver(job, limits, watch)
+    if saver is not None:
+        saver.limits, saver.on_saved = limits, watch.on_saved
     recorder = Recorder()
     loop = Loop(one, feed, recorder, on_step=watch.on_step, saver=saver)
     samples = itertools.islice(source.samples(first, mine, stacking.topology), max(0, job.steps - first))
@@ -181,6 +206,8 @@ def _prepared(job: FitJob) -> tuple[Model, tuple[Feature, ...], Stacking]:
         raise UsageError(f"{job.steps} steps", how="train at least one step")
     if job.save_every < 0 or (job.save_every and job.checkpoint is None):
         raise UsageError(f"a checkpoint every {job.save_every} steps", how="give a folder, and a number from 1 up")
+    if job.skip_damaged and not job.resume:
+        raise UsageError("a new training has no checkpoints to skip", how="give --resume with --skip-damaged")
     if job.resume and job.checkpoint is None:
         raise UsageError("nothing to resume", how="name the folder of the checkpoints")
     topology = Topology.for_target(job.target, job.chips)
@@ -217,10 +244,10 @@ def _mine(topology: Topology) -> range | None:
     return range(each * jax.process_index(), each * (jax.process_index() + 1))
 
 
-def _first(job: FitJob) -> int:
-    """Batches that were trained on before."""
+def _check_steps(job: FitJob) -> list[int]:
+    """The steps that are there, which must go with what is asked for."""
     if job.checkpoint is None:
-        return 0
+        return []
     steps = saved_steps(job.checkpoint)
     if job.resume and not steps:
         raise UsageError("no finished checkpoint to resume", where=job.checkpoint, how="train without --resume first")
@@ -230,13 +257,23 @@ def _first(job: FitJob) -> int:
     if steps and steps[-1] > job.steps:
         problem = f"the last checkpoint is of step {steps[-1]}, beyond the {job.steps} asked for"
         raise UsageError(problem, where=job.checkpoint, how="steps are counted from the training's start: ask for more")
-    return steps[-1] if steps else 0
+    return steps
 
 
-def _saver(job: FitJob, limits: Mapping[str, Limits], watch: FitWatch) -> Checkpoints | None:
-    if job.checkpoint is None:
-        return None
-    return Checkpoints(job.checkpoint, job.save_every or job.steps, limits, watch.on_saved)
+def _first(job: FitJob, saver: Checkpoints | None, watch: FitWatch) -> int:
+    """Batches that were trained on before."""
+    steps = _check_steps(job)  # again: another training may have saved some before the folder was ours
+    if not steps or saver is None:
+        return 0
+    if not job.skip_damaged:
+        return steps[-1]
+    whole, wrong = saver.pass_over_damaged()
+    if whole is None:
+        raise UsageError("no checkpoint is whole", where=job.checkpoint or "", how="train anew into another folder")
+    for name, why in wrong.items():
+        watch.on_remark(f"step {name.partition('.')[0]} is damaged, kept as {name}: {why}")
+    watch.on_remark(f"step {whole} is whole: going on from it")
+    return whole
 
 
 def _limits(job: FitJob, source: LogSource, stacking: Stacking) -> dict[str, Limits]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from typing import IO
 
 import typer
@@ -56,13 +57,15 @@ def start_all(processes: int, chips: int, target: str) -> None:
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices // processes}"
     shared = os.environ | {"XLA_FLAGS": flags.strip(), "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-P", "-m", "tilewright", *sys.argv[1:]]
-    with tempfile.TemporaryFile("w+") as words, tempfile.TemporaryFile("w+") as data:
+    with ExitStack() as files:
+        data = files.enter_context(tempfile.TemporaryFile("w+"))
+        words: list[IO[str]] = [files.enter_context(tempfile.TemporaryFile("w+")) for _ in range(processes)]
         started = [
             subprocess.Popen(
                 command,
                 env=shared | {_PLACE: f"{number} {processes} {port}"},
                 stdout=data if number == 0 else subprocess.DEVNULL,
-                stderr=words if number == 0 else subprocess.DEVNULL,
+                stderr=words[number],
                 start_new_session=True,  # Ctrl-C is for this process to deal with
             )
             for number in range(processes)
@@ -70,7 +73,7 @@ def start_all(processes: int, chips: int, target: str) -> None:
         try:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-            codes = _awaited(started, words)
+            codes = _awaited(started, words[0])
         finally:
             for process in started:
                 process.kill()
@@ -99,12 +102,12 @@ def _forward(words: IO[str], told: int) -> int:
     text = words.read()
     whole = text[: text.rfind("\n") + 1]
     for line in whole.splitlines():
-        if line.endswith(" is saved"):
+        if line.startswith("step "):
             print(line, file=sys.stderr)
     return told + len(whole.encode())
 
 
-def _tell(codes: list[int | None], words: IO[str], data: IO[str]) -> None:
+def _tell(codes: list[int | None], words: list[IO[str]], data: IO[str]) -> None:
     killed = [(number, -code) for number, code in enumerate(codes) if code is not None and code < 0]
     if killed:
         number, by = min(killed, key=lambda each: each[1] == signal.SIGABRT)  # which is how those left behind end
@@ -112,8 +115,10 @@ def _tell(codes: list[int | None], words: IO[str], data: IO[str]) -> None:
         how = "finished checkpoints are as they were: go on with --resume"
         raise CheckFailed(problem, where="embed train", how=how)
     if any(codes):
-        words.seek(0)
-        ours = [line for line in words.read().splitlines() if line.startswith("tilewright: ")]
+        for part in words:
+            part.seek(0)
+        lines = [line for part in words for line in part.read().splitlines()]
+        ours = [line for line in lines if line.startswith("tilewright: ")]
         print(
             ours[0] if ours else f"tilewright: process {[bool(c) for c in codes].index(True)} failed", file=sys.stderr
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +33,9 @@ def train(
     checkpoint: Annotated[str | None, typer.Option(help="Folder of the checkpoints. None: none is taken.")] = None,
     save_every: Annotated[int, typer.Option(help="Steps between checkpoints (0: one, after the last step).")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
+    skip_damaged: Annotated[
+        bool, typer.Option("--skip-damaged", help="With --resume: from the last checkpoint that is whole.")
+    ] = False,
     pipelined: Annotated[
         bool, typer.Option("--pipelined", help="Lookups, dense part and updates of three batches at once.")
     ] = False,
@@ -52,7 +56,8 @@ def train(
 
     With --pipelined a page shows the curve of the same steps taken in turn beside it, which it trains first. Ctrl-C
     ends after the step, once a checkpoint that is being written is on disk; what came after it is trained again with
-    --resume.
+    --resume. A damaged checkpoint is refused; with --skip-damaged it is renamed, and the last whole one taken. A folder
+    of checkpoints takes one training at a time.
     """
     suffix = writer_of(out, ".html", ".pftrace", stdout=False)
     need("jax", "optax", *["orbax"] * bool(checkpoint), what="`embed train`")
@@ -63,7 +68,7 @@ def train(
 
     job = FitJob(
         *(model, data, target, chips, steps, batch, limits, checkpoint, save_every, resume, pipelined, detect_nan),
-        *(scale, seed),
+        *(scale, seed, skip_damaged),
     )
     in_turn = None
     if suffix == ".html" and pipelined and not resume:
@@ -89,6 +94,13 @@ def _watched(job: FitJob, name: str) -> Fitted:
     """Train, with a line of progress on a terminal and a remark for every checkpoint."""
     from tilewright.machine import FitWatch, fit
 
+    told: set[str] = set()
+
+    def tell(text: str) -> None:
+        if text not in told and first_of_all():
+            told.add(text)
+            remark(text)
+
     with progress(name, job.steps) as advance:
         begin, begun = 0.0, -1
 
@@ -103,9 +115,12 @@ def _watched(job: FitJob, name: str) -> Fitted:
         watch = FitWatch(
             on_stage=lambda stage: advance(0, None, f"{name}: {stage}"),
             on_step=on_step,
-            on_saved=lambda step: remark(f"step {step} is saved") if first_of_all() else None,
+            on_saved=lambda step: tell(f"step {step} is saved"),
+            on_remark=tell,
         )
-        return fit(job, watch)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *place: tell(str(message))
+            return fit(job, watch)
 
 
 def _print(fitted: Fitted) -> None:

@@ -121,12 +121,15 @@ def tensors(
 
     import numpy as np
 
+    from tilewright.reading import open_bytes
+
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     for file in files or ():
         name, path = pair(file, "--tensor", "FILE.npy") if "=" in file else (Path(file).stem, file)
         try:
-            arrays[name] = np.load(path, allow_pickle=False)
-        except (OSError, ValueError) as error:
+            with open_bytes(path) as opened:
+                arrays[name] = np.load(opened, allow_pickle=False)
+        except (OSError, ValueError, EOFError, MemoryError, OverflowError, TypeError, SyntaxError) as error:
             raise UsageError(f"cannot read the array: {error}", where=path) from None
     for option, shapes in (("--iota", iota), ("--zeros", zeros)):
         for shape in shapes or ():

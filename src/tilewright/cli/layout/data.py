@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import tokenize
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +11,9 @@ import typer
 from tilewright.cli.layout.show import exact_bytes, sized_array
 from tilewright.cli.streams import Json, emit_json, npy_bytes, read_bytes, remark, write_file, writer_of
 from tilewright.errors import UnsupportedError, UsageError
+
+_MOST_DATA = 1 << 40
+"""Data is no text: it is as large as the array that it is unpacked to, and only memory bounds it."""
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,7 +46,7 @@ def unpack(source: _Bin, text: _Text, out: _Array, as_json: Json = False) -> Non
     """Unpack raw bytes that lie in a layout into a numpy array; padding is left out."""
     writer_of(out, ".npy", as_json=as_json)
     layout = sized_array(text)
-    raw = read_bytes(source)
+    raw = read_bytes(source, _MOST_DATA)
     if len(raw) != layout.size_bytes:
         how = "is it cut off?" if len(raw) < layout.size_bytes else "is it in another layout?"
         if raw.startswith(b"\x93NUMPY"):
@@ -103,10 +105,12 @@ def _read_array(source: str) -> np.ndarray[Any, Any]:
     """The array of an .npy file; never a pickle, never an archive."""
     import numpy as np
 
+    from tilewright.reading import open_bytes
+
     try:
         if source == "-":
-            return np.lib.format.read_array(io.BytesIO(read_bytes(source)), allow_pickle=False)
-        with Path(source).open("rb") as file:
+            return np.lib.format.read_array(io.BytesIO(read_bytes(source, _MOST_DATA)), allow_pickle=False)
+        with open_bytes(source) as file:
             return np.lib.format.read_array(file, allow_pickle=False)
     except OSError as error:
         raise UsageError(f"cannot read it: {error.strerror or error}", where=source) from None

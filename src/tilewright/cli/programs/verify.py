@@ -38,7 +38,9 @@ def verify(
         str | None,
         typer.Option("--tpu", help="Also compile both for a TPU such as v5e, and compare cycles (needs jax[tpu])."),
     ] = None,
-    timeout: Annotated[int, typer.Option("--timeout", min=1, help="Seconds the TPU compiler may take.")] = 300,
+    timeout: Annotated[
+        int, typer.Option("--timeout", min=1, help="Seconds that a trial, and the TPU compiler, may take.")
+    ] = 300,
     as_json: Json = False,
     arg: ArgOption = None,
 ) -> None:
@@ -53,7 +55,7 @@ def verify(
     )
     # First: the TPU compiler may not be installed.
     compiled = compare_on_tpu(before, after, tpu, timeout=timeout) if tpu else None
-    verification = _compare(before, after, seeds, inputs, bit_exact, eager)
+    verification = _compare(before, after, seeds, inputs, bit_exact, eager, timeout)
     if save:
         _save(before, verification.worst, save)
     if as_json:
@@ -65,14 +67,22 @@ def verify(
 
 
 def _compare(
-    before: Program, after: Program, seeds: int, inputs: list[str] | None, bit_exact: bool, eager: bool
+    before: Program,
+    after: Program,
+    seeds: int,
+    inputs: list[str] | None,
+    bit_exact: bool,
+    eager: bool,
+    timeout: int,
 ) -> Verification:
     from tilewright.hlo import Verification
     from tilewright.hlo import verify as verify_programs
 
     with progress("verify") as advance:
         parts = [
-            verify_programs(before, after, None, seed, bit_exact=bit_exact, inputs=inputs, eager=eager, advance=advance)
+            verify_programs(
+                before, after, None, seed, bit_exact, inputs=inputs, eager=eager, advance=advance, seconds=timeout
+            )
             for seed in range(seeds)
         ]
     remarks = dict.fromkeys(remark for part in parts for remark in part.remarks)

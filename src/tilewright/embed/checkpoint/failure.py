@@ -14,6 +14,7 @@ _REASONS = (
     (r"File too large", "a file is larger than this process may write", "raise the limit on file sizes (ulimit -f)"),
     (r"Permission denied|PERMISSION_DENIED|not permitted", "no permission", "give this user the right to it"),
     (r"Read-only file system", "the file system is read-only", "take another folder"),
+    (r"Directory not empty", "somebody else wrote that step meanwhile", "look who"),
     (r"Not a directory|File exists", "part of the path is a file, not a folder", "take another folder"),
     (r"Unsupported type", "`extra` holds something else than arrays and numbers", "leave it out"),
 )
@@ -26,8 +27,8 @@ def write_error(error: BaseException, where: str, finished: Iterable[int]) -> Ti
     return UsageError(f"the checkpoint was not saved: {reason}{kept}", where=where, how=f"{how} and save again")
 
 
-def read_error(error: BaseException, where: str, others: Iterable[int]) -> TilewrightError:
-    """What a failed restore says: damaged or unreadable, and which other steps there are."""
+def read_error(error: BaseException, where: str, how: str) -> TilewrightError:
+    """What a failed restore says: damaged or unreadable, and what to restore instead."""
     if isinstance(error, TilewrightError):
         return error
     text = _short(str(error))
@@ -38,7 +39,6 @@ def read_error(error: BaseException, where: str, others: Iterable[int]) -> Tilew
         if re.search(r"NOT_FOUND|No such file", text)
         else "the checkpoint is damaged"
     )
-    how = f"restore another step: {_listed(others)}" if (others := list(others)) else "no other step is in this folder"
     return UsageError(f"{problem} ({text})", where=where, how=how)
 
 

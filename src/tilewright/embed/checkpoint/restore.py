@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from jax.sharding import Mesh
 
+from tilewright.embed.checkpoint.checksums import FILE as CHECKSUMS
+from tilewright.embed.checkpoint.checksums import Checksums, read_checksums
 from tilewright.embed.checkpoint.failure import read_error
 from tilewright.embed.checkpoint.peer import peer_tables
-from tilewright.embed.checkpoint.schema import StoredTable, optimizer_json, read_schema
-from tilewright.embed.checkpoint.steps import EXTRA, TABLES, step_folder
+from tilewright.embed.checkpoint.schema import FILE as SCHEMA
+from tilewright.embed.checkpoint.schema import Schema, StoredArray, StoredTable, optimizer_json, read_schema
+from tilewright.embed.checkpoint.steps import EXTRA, TABLES, finished_steps, saved_steps, step_folder
 from tilewright.embed.checkpoint.store import Columns, ZarrColumns, in_flight
 from tilewright.embed.device.shards import Piece, Shards, aligned, column, local_pieces, slab
 from tilewright.embed.device.state import EmbeddingState, draw_stack, slot_shape, stack_shape
@@ -70,9 +74,10 @@ def restore(
     >>> int(state.step)  # doctest: +SKIP
     100
     """
-    path, others = step_folder(folder, step)
+    path = step_folder(folder, step)
     shards = Shards.over(stacking.topology, mesh, axis, "restore")
-    stored, updates = _stored(path, written_with, others)
+    saved = _saved(path)
+    stored, updates = _stored(path, saved, written_with)
     chosen = _chosen(stacking, stored, tables, str(path))
     if key is None and (fresh := [name for name in stacking.tables if name not in chosen]):
         how = "give the key they start from: restore(..., key=jax.random.key(0))"
@@ -86,8 +91,8 @@ def restore(
             part = _StackRestore(stacking, stack, shards, {t: stored[t] for t in chosen if t in _names(stack)})
             stacks[name] = part.rows(key)
             new_slots[name] = {slot: part.slot(slot, start, slots) for slot, start in stack.optimizer.slots.items()}
-    except (OSError, ValueError, RuntimeError) as error:
-        raise read_error(error, str(path), others) from error
+    except _DAMAGE as error:
+        raise read_error(error, str(path), _instead(path)) from error
     return EmbeddingState(shards.scalar(updates), stacks, new_slots, stacking)
 
 
@@ -98,22 +103,24 @@ def restore_extra(folder: str | os.PathLike[str], like: Any, step: int | None = 
 
     >>> params = restore_extra("run1", {"params": params})["params"]  # doctest: +SKIP
     """
-    path, others = step_folder(os.path.abspath(folder), step)  # Orbax takes no other path
+    path = step_folder(os.path.abspath(folder), step)  # Orbax takes no other path
+    saved = _saved(path)
     if not (path / EXTRA).exists():
         how = "give save(..., extra=...) what is to be restored"
         raise UsageError("nothing was saved beside the tables", where=str(path), how=how)
     try:
+        if saved.checksums is not None:
+            saved.checksums.check_under(EXTRA)
         with closing(ocp.StandardCheckpointHandler()) as handler:
-            saved = _shapes(handler.metadata(path / EXTRA).tree)
-            if (wanted := _shapes(like)) == saved:
+            there = _shapes(handler.metadata(path / EXTRA).tree)
+            if (here := _shapes(like)) == there:
                 arrays = jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, np.generic) else leaf, like)
                 return handler.restore(path / EXTRA, args=ocp.args.StandardRestore(arrays))
     except Exception as error:  # Orbax raises many kinds for files that are damaged
-        raise read_error(error, str(path / EXTRA), others) from error
-    differ = [name for name in sorted(saved.keys() | wanted.keys()) if saved.get(name) != wanted.get(name)]
-    first, none = differ[0], "nothing"
-    there, here = saved.get(first, none), wanted.get(first, none)
-    problem = f"`like` does not fit what was saved: {first} is {here} in it, {there} in the checkpoint"
+        raise read_error(error, str(path / EXTRA), _instead(path)) from error
+    first = next(name for name in sorted(there.keys() | here.keys()) if there.get(name) != here.get(name))
+    shown = f"{first} is {here.get(first, 'nothing')} in it, {there.get(first, 'nothing')} in the checkpoint"
+    problem = f"`like` does not fit what was saved: {shown}"
     raise UsageError(problem, where=str(path / EXTRA), how="give a `like` as it was saved")
 
 
@@ -129,8 +136,7 @@ def saved_limits(folder: str | os.PathLike[str], step: int | None = None) -> dic
     >>> saved_limits("run1")  # doctest: +SKIP
     {'user_item': Limits(max_ids_per_partition=64, max_unique_ids_per_partition=64)}
     """
-    path, _ = step_folder(folder, step)
-    return read_schema(path / TABLES).stack_limits()
+    return _schema(step_folder(folder, step)).stack_limits()
 
 
 def saved_features(folder: str | os.PathLike[str], step: int | None = None) -> tuple[Feature, ...]:
@@ -138,40 +144,126 @@ def saved_features(folder: str | os.PathLike[str], step: int | None = None) -> t
 
     >>> state = restore("run1", stack(saved_features("run1"), Topology(1, 4)), slots=False)  # doctest: +SKIP
     """
-    path, _ = step_folder(folder, step)
-    if not (path / TABLES).exists():
-        how = "take a checkpoint that embed.save wrote"
-        raise UsageError("it does not say what its features are", where=str(path), how=how)
-    schema = read_schema(path / TABLES)
-    tables = {}
+    schema, tables = _schema(step_folder(folder, step)), {}
     for stored in schema.tables:
         quantization = None if stored.quantization is None else Quantization(**stored.quantization)
         tables[stored.name] = Table(stored.name, stored.vocab, stored.width, stored.combiner, quantization=quantization)
     return tuple(Feature(name, tables[table]) for name, table in schema.features.items())
 
 
+def whole_step(folder: str | os.PathLike[str]) -> int | None:
+    """The last finished step that is whole, every byte of it read and compared; None where none is.
+
+    Of a step saved without checksums (by jax-tpu-embedding, or by us before there were any) less can be said.
+
+    >>> state = restore("run1", stacking, whole_step("run1"))  # doctest: +SKIP
+    """
+    return next((step for step in reversed(saved_steps(folder)) if not damage(Path(folder) / str(step))), None)
+
+
+def damage(path: Path) -> str:
+    """What is wrong with a step's folder; nothing where it is whole."""
+    try:
+        schema, checksums = _read_saved(path)
+        if checksums is not None:
+            checksums.check_under(EXTRA)
+        tables = {} if schema is None else _logical_tables(path, schema, checksums)
+        for table in tables.values():
+            for columns in (table.rows, *table.slots.values()):
+                in_flight(_all_chunks(columns))
+    except TilewrightError as error:
+        return error.what
+    except _DAMAGE as error:
+        return read_error(error, "", "").what
+    return ""
+
+
+def _all_chunks(columns: Columns) -> Iterator[tuple[int, Callable[[], Any], Callable[[Any], None]]]:
+    for column_ in range(min(columns.shards, columns.vocab)):
+        rows = len(range(column_, columns.vocab, columns.shards))
+        for first in range(0, rows, step := columns.chunk_rows()):
+            stop = min(first + step, rows)
+            yield 4 * (stop - first) * columns.width, partial(columns.read, column_, first, stop), lambda values: None
+
+
+_DAMAGE = (OSError, ValueError, KeyError, RuntimeError)
+"""What a reader raises for files that are not as they were written."""
+
+
+class _Saved(NamedTuple):
+    """A step of ours; without a schema it is somebody else's."""
+
+    schema: Schema | None
+    checksums: Checksums | None
+
+
+def _read_saved(path: Path) -> _Saved:
+    checksums = read_checksums(path)
+    if checksums is None and not (path / TABLES).exists():
+        return _Saved(None, None)
+    if checksums is not None:
+        checksums.check(path / TABLES / SCHEMA)
+    schema = read_schema(path / TABLES)
+    if checksums is None and schema.checked:
+        raise FileNotFoundError(f"No such file: {path / CHECKSUMS}")
+    return _Saved(schema, checksums)
+
+
+def _saved(path: Path) -> _Saved:
+    """What a step says of itself, and its checksums; one that has none is remarked on."""
+    try:
+        saved = _read_saved(path)
+    except TilewrightError as error:
+        raise read_error(ValueError(error.what), error.where or str(path), error.how or _instead(path)) from None
+    except _DAMAGE as error:
+        raise read_error(error, str(path), _instead(path)) from error
+    if saved.schema is not None and saved.checksums is None:
+        text = f"step {path.name} was saved without checksums of all files: damage may go unnoticed ({path})"
+        warnings.warn(text, stacklevel=3)
+    return saved
+
+
+def _instead(path: Path) -> str:
+    """What to restore in place of a damaged step: the newest whole one of its folder."""
+    others = [step for step in reversed(finished_steps(path.parent)) if str(step) != path.name]
+    whole = next((step for step in others if not damage(path.parent / str(step))), None)
+    if whole is not None:
+        return f"restore step {whole}, the newest that is whole"
+    return "no other step of this folder is whole" if others else "no other step is in this folder"
+
+
+def _schema(path: Path) -> Schema:
+    schema = _saved(path).schema
+    if schema is None:
+        how = "take a checkpoint that embed.save wrote"
+        raise UsageError("it does not say what its features are", where=str(path), how=how)
+    return schema
+
+
 def _names(stack: Stack) -> set[str]:
     return {table.name for table in stack.tables}
 
 
-def _stored(path: Path, written_with: Stacking | None, others: list[int]) -> tuple[dict[str, Logical], int]:
+def _stored(path: Path, saved: _Saved, written_with: Stacking | None) -> tuple[dict[str, Logical], int]:
     """All tables of a step, and the updates that were made."""
-    folder = path / TABLES
-    if not folder.exists():
+    schema, checksums = saved
+    if schema is None:
         try:
             return {name: Logical(*parts) for name, parts in peer_tables(path, written_with).items()}, int(path.name)
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
-            raise read_error(error, str(path), others) from error
-    try:
-        schema = read_schema(folder)
-    except TilewrightError as error:
-        raise read_error(ValueError(error.what), error.where or str(folder), others) from None
-    return {table.name: _logical(folder, table, schema.shards) for table in schema.tables}, schema.updates
+        except _DAMAGE as error:
+            raise read_error(error, str(path), _instead(path)) from error
+    return _logical_tables(path, schema, checksums), schema.updates
 
 
-def _logical(folder: Path, table: StoredTable, shards: int) -> Logical:
-    rows = ZarrColumns(folder / table.rows.path, table.vocab, shards, table.rows.width)
-    slots = {s: ZarrColumns(folder / a.path, table.vocab, shards, a.width) for s, a in table.slots.items()}
+def _logical_tables(path: Path, schema: Schema, checksums: Checksums | None) -> dict[str, Logical]:
+    return {table.name: _logical(path / TABLES, table, schema.shards, checksums) for table in schema.tables}
+
+
+def _logical(folder: Path, table: StoredTable, shards: int, checksums: Checksums | None) -> Logical:
+    def columns(array: StoredArray) -> ZarrColumns:
+        return ZarrColumns(folder / array.path, table.vocab, shards, array.width, checksums)
+
+    rows, slots = columns(table.rows), {slot: columns(array) for slot, array in table.slots.items()}
     return Logical(table.vocab, table.width, str(table.optimizer.get("name")), rows, slots)
 
 

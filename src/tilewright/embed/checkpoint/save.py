@@ -20,10 +20,20 @@ import jax
 import orbax.checkpoint as ocp
 from numpy.typing import NDArray
 
+from tilewright.embed.checkpoint.checksums import (
+    chunk_file,
+    part_name,
+    read_checksums,
+    whole_file,
+    write_checksums,
+    write_part,
+)
 from tilewright.embed.checkpoint.failure import write_error
+from tilewright.embed.checkpoint.owner import begin_run, give_all_back, own, owned
+from tilewright.embed.checkpoint.schema import FILE as SCHEMA
 from tilewright.embed.checkpoint.schema import Schema, StoredTable, schema_of
 from tilewright.embed.checkpoint.steps import EXTRA, TABLES, finished_steps, waiting
-from tilewright.embed.checkpoint.store import ZarrColumns, in_flight, rows_of
+from tilewright.embed.checkpoint.store import METADATA, ZarrColumns, in_flight, rows_of
 from tilewright.embed.device.shards import Piece, column, local_pieces
 from tilewright.embed.device.state import EmbeddingState
 from tilewright.embed.model.stacking import TablePlacement
@@ -34,7 +44,8 @@ _WRITES = 8
 """More than Orbax writes about a step beside its arrays."""
 _PATIENCE = 10
 """Seconds in which a thread makes a folder."""
-_LEFTOVER = re.compile(r"\d+\.orbax-checkpoint-tmp.*")
+_HALF = ".orbax-checkpoint-tmp"
+_LEFTOVER = re.compile(rf"\d+{re.escape(_HALF)}.*")
 
 
 class Saving:
@@ -83,8 +94,10 @@ def save(
     what a donated update would overwrite it copies instead; from another device the state is copied to the host first.
     Over several processes each calls ``save`` and writes its own shards into one folder that all of them see.
 
-    Raises :class:`UsageError` for a step that is there already, and, here or in :meth:`Saving.wait`, for a full disk
-    or no permission.
+    The process owns the folder from the first save until it ends: another process that wants to save there is refused.
+
+    Raises :class:`UsageError` for a step that is there already, for a folder that another process owns, and, here or in
+    :meth:`Saving.wait`, for a full disk or no permission.
 
     >>> saving = save("run1", state, step=100, extra={"params": params})  # doctest: +SKIP
     >>> saving.wait()  # before the program ends  # doctest: +SKIP
@@ -103,14 +116,15 @@ def save(
             if previous._error is not None and not previous._told:
                 previous._told = True
                 raise previous._error
+        own_folder(path)
         _check_new(path, step)
         saving = Saving(path, step)
         _current = saving
         before = set(threading.enumerate())
         try:
             _clear_leftovers(path)
-            path.mkdir(parents=True, exist_ok=True)
-            items: dict[str, Any] = {TABLES: _TablesSave(_writing(state, schema_of(state, step, limits or {})))}
+            schema, run = schema_of(state, step, limits or {}), _run(path) if jax.process_index() == 0 else ""
+            items: dict[str, Any] = {TABLES: _TablesSave(_writing(state, schema, run))}
             if extra is not None:
                 items[EXTRA] = ocp.args.StandardSave(extra)
             _orbax().save(path / str(step), _StepSave(**items))
@@ -124,6 +138,26 @@ def save(
             assert saving._error is not None
             raise saving._error from error
         return saving
+
+
+def own_folder(path: Path) -> None:
+    """Make this process the owner of a folder of checkpoints.
+
+    Raises :class:`UsageError` where another one is, or the folder cannot be written.
+    """
+    try:
+        own(path)
+    except OSError as error:
+        raise write_error(error, str(path), _readable_steps(path)) from error
+
+
+def _run(path: Path) -> str:
+    """The id of a folder's run. Where its file was left behind, by a copy of the steps alone, they have it as well."""
+    for step in reversed(finished_steps(path)):
+        with suppress(TilewrightError, OSError, ValueError):
+            if (saved := read_checksums(path / str(step))) is not None:
+                return begin_run(path, saved.run)
+    return begin_run(path, None)
 
 
 def _check_new(path: Path, step: int) -> None:
@@ -140,10 +174,11 @@ def _orbax() -> ocp.AsyncCheckpointer:
         # meanwhile, one that cannot be made is waited for by the threads that write into it, for five minutes.
         options = ocp.AsyncOptions(create_directories_asynchronously=False)
         handler = _StepHandler(composite_options=ocp.CompositeOptions(async_options=options), **items)
-        _checkpointer = ocp.AsyncCheckpointer(handler, async_options=options)
+        _checkpointer = ocp.AsyncCheckpointer(handler, async_options=options, temporary_path_class=_HalfWritten)
         logging.getLogger("absl").addFilter(_not_told_twice)
         # Orbax needs executors to finish a save; they are shut down before atexit's functions run.
         getattr(threading, "_register_atexit", atexit.register)(_finish_at_exit)
+        atexit.register(give_all_back)  # after the next one
         atexit.register(_tell_at_exit)
     return _checkpointer
 
@@ -232,8 +267,11 @@ def _readable_steps(folder: Path) -> list[int]:
 
 
 def _clear_leftovers(folder: Path) -> None:
-    """Remove what a killed or failed save left half written; the room it takes may be what is missing."""
-    if jax.process_index() == 0 and folder.is_dir():
+    """Remove what a killed or failed save left half written; the room it takes may be what is missing.
+
+    Only the owner of a folder knows that nobody writes there any more.
+    """
+    if jax.process_index() == 0 and owned(folder) is not None and folder.is_dir():
         for entry in folder.iterdir():
             if _LEFTOVER.fullmatch(entry.name):
                 shutil.rmtree(entry, ignore_errors=True)
@@ -254,9 +292,10 @@ class _Source:
 class _Writing:
     schema: Schema
     sources: list[_Source]
+    run: str
 
 
-def _writing(state: EmbeddingState, schema: Schema) -> _Writing:
+def _writing(state: EmbeddingState, schema: Schema, run: str) -> _Writing:
     """The state as it is now, on the host: on a CPU views, which keep donated updates from overwriting them."""
     for array in jax.tree.leaves((state.stacks, state.slots)):
         if isinstance(array, jax.Array):
@@ -267,7 +306,7 @@ def _writing(state: EmbeddingState, schema: Schema) -> _Writing:
     for table in schema.tables:
         placement = state.stacking.tables[table.name]
         sources += _sources(table, placement, held[table.stack], slots[table.stack])
-    return _Writing(schema, sources)
+    return _Writing(schema, sources, run)
 
 
 def _sources(
@@ -282,17 +321,26 @@ def _sources(
 
 
 def _write(folder: Path, writing: _Writing) -> None:
-    """All columns of this process; the first process writes what describes them."""
+    """All columns of this process, and their checksums; the first process writes what describes them."""
     first = jax.process_index() == 0
-    in_flight(job for source in writing.sources for job in _jobs(folder, source, first))
+    written: dict[str, str] = {}
+    in_flight(job for source in writing.sources for job in _jobs(folder, source, first, written))
+    write_part(folder, jax.process_index(), {f"{TABLES}/{name}": text for name, text in written.items()})
     if first:
         writing.schema.write(folder)
 
 
-def _jobs(folder: Path, source: _Source, first: bool) -> Iterator[tuple[int, Callable[[], Any], Callable[[Any], None]]]:
+def _jobs(
+    folder: Path, source: _Source, first: bool, written: dict[str, str]
+) -> Iterator[tuple[int, Callable[[], Any], Callable[[Any], None]]]:
+    def note(chunk: Path, _: Any) -> None:
+        written[chunk.relative_to(folder).as_posix()] = chunk_file(chunk)
+
     shards, begin = source.placement.shards, source.placement.row_offset
     columns = ZarrColumns(folder / source.path, source.vocab, shards, source.width)
     columns.create(first)
+    if first:
+        written[f"{source.path}/{METADATA}"] = whole_file(folder / source.path / METADATA)
     # Padding below the last id of a column is written too, so that every chunk is whole.
     rows, step = rows_of(source.vocab, shards), columns.chunk_rows()
     for piece, values in source.pieces:
@@ -300,12 +348,9 @@ def _jobs(folder: Path, source: _Source, first: bool) -> Iterator[tuple[int, Cal
             slab = values[at, begin : begin + rows, : source.width]
             for start in range(0, rows, step):
                 chunk = slab[start : start + step]
-                write = partial(columns.write, column(source.placement, shard), start, chunk)
-                yield chunk.nbytes, write, _ignore
-
-
-def _ignore(_: Any) -> None:
-    pass
+                at_column = column(source.placement, shard)
+                write = partial(columns.write, at_column, start, chunk)
+                yield chunk.nbytes, write, partial(note, columns.chunk(at_column, start))
 
 
 @dataclass
@@ -348,7 +393,39 @@ class _StepHandler(ocp.CompositeCheckpointHandler):  # type: ignore[misc]
     """Tables and the rest of a step for Orbax's checkpointer."""
 
     async def async_save(self, directory: Any, args: _StepSave) -> list[_Jobs]:
+        tables = args[TABLES].item
+        self._finishing = tables.schema.step, tables.run
         return [_Jobs(await super().async_save(directory, args))]
+
+    def finalize(self, directory: Any) -> None:
+        """Called once, in the first process, when all have written."""
+        super().finalize(directory)
+        folder, (step, run) = Path(os.fspath(directory)), self._finishing
+        parts = [f"{TABLES}/{part_name(process)}" for process in range(jax.process_count())]
+        extra = [str(path.relative_to(folder)) for path in sorted((folder / EXTRA).rglob("*")) if path.is_file()]
+        write_checksums(folder, step, run, parts, [f"{TABLES}/{SCHEMA}", *extra])
+
+
+class _HalfWritten(ocp.path.atomicity.AtomicRenameTemporaryPath):  # type: ignore[misc]
+    """The folder of a step that is being written, under a name that no other writer has."""
+
+    @classmethod
+    def from_final(cls, final_path: Any, **options: Any) -> Any:
+        owner = owned(Path(os.fspath(final_path.parent)))
+        assert owner is not None
+        return cls(final_path.parent / f"{final_path.name}{_HALF}-{owner.name}", final_path, **options)
+
+    async def finalize(self) -> None:
+        """Give it its own name, which fails where a step has it; then it is looked for as a reader would."""
+        await super().finalize()
+        path = Path(os.fspath(self.get_final()))
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        if read_checksums(path) is None:
+            raise FileNotFoundError(f"{path} is not there, although it was written")
 
 
 @ocp.args.register_with_handler(_StepHandler, for_save=True, for_restore=True)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from tilewright.embed.checkpoint.checksums import write_synced
 from tilewright.embed.device.state import EmbeddingState, slot_shape
 from tilewright.embed.model.limits import limits_of
 from tilewright.embed.model.stacking import Stacking
@@ -17,7 +18,9 @@ from tilewright.errors import UsageError
 from tilewright.reading import read_file, table_of, typed
 
 KIND = "embedding_checkpoint"
-VERSION = 1
+VERSION = 2
+_WITHOUT_CHECKSUMS = 1
+"""The version before this one, which differs in having no checksums beside it."""
 FILE = "schema.json"
 ORDER = "row i of a table or slot is array[i // shards, i % shards]: reshape to [-1, width] and keep `vocab` rows"
 
@@ -62,9 +65,14 @@ class Schema:
     tables: list[StoredTable]
     limits: dict[str, dict[str, int]]
 
+    @property
+    def checked(self) -> bool:
+        """Whether checksums of all files were written with it."""
+        return self.schema_version != _WITHOUT_CHECKSUMS
+
     def write(self, folder: Path) -> None:
         """The JSON file of a step's folder of tables."""
-        (folder / FILE).write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        write_synced(folder / FILE, json.dumps(asdict(self), indent=1) + "\n")
 
     def stack_limits(self) -> dict[str, Limits]:
         """Stack -> limits that were saved with the state."""
@@ -142,7 +150,7 @@ def read_schema(folder: Path) -> Schema:
     value = table_of(read_file(path, "JSON"), str(path))
     if value.get("kind") != KIND:
         raise UsageError("not the schema of an embedding checkpoint", where=str(path))
-    if value.get("schema_version") != VERSION:
-        problem = f"schema_version {value.get('schema_version')!r}, this version reads {VERSION}"
+    if value.get("schema_version") not in (VERSION, _WITHOUT_CHECKSUMS):
+        problem = f"schema_version {value.get('schema_version')!r}, this version reads up to {VERSION}"
         raise UsageError(problem, where=str(path), how="read it with the version that wrote it")
     return typed(value, Schema, str(path))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
+from tilewright.embed.checkpoint import checksums, schema
 from tilewright.embed.checkpoint.failure import read_error
-from tilewright.embed.checkpoint.schema import FILE
 from tilewright.errors import UsageError
 
 TABLES, EXTRA = "tables", "extra"
-_ORBAX = "_CHECKPOINT_METADATA"
+_ARRAYS = "_METADATA"
+"""What Orbax writes beside arrays; of a step's folder alone it says nothing about what is in it."""
 
 
 waiting: list[Callable[[Path], None]] = []
@@ -43,16 +45,19 @@ def finished_steps(folder: str | os.PathLike[str]) -> list[int]:
         how = "name the folder that holds the steps"
         raise UsageError("a file, not a folder of checkpoints", where=str(path), how=how) from None
     except OSError as error:
-        raise read_error(error, str(path), ()) from None
+        raise read_error(error, str(path), "") from None
 
 
 def _finished(entry: Path) -> bool:
-    """A step's folder gets its plain number when everything is written."""
-    return entry.name.isdecimal() and ((entry / TABLES / FILE).exists() or (entry / _ORBAX).exists())
+    """A step's folder gets its plain number when everything is written. Of others, arrays must be in it."""
+    if not re.fullmatch(r"0|[1-9][0-9]*", entry.name):
+        return False
+    ours = (entry / checksums.FILE).exists() or (entry / TABLES / schema.FILE).exists()
+    return ours or any(next(entry.glob(pattern), None) for pattern in (_ARRAYS, f"*/{_ARRAYS}"))
 
 
-def step_folder(folder: str | os.PathLike[str], step: int | None) -> tuple[Path, list[int]]:
-    """Folder of a step (the last one), and the other steps there are.
+def step_folder(folder: str | os.PathLike[str], step: int | None) -> Path:
+    """Folder of a step (the last one).
 
     Raises :class:`UsageError` where there is none.
     """
@@ -65,4 +70,4 @@ def step_folder(folder: str | os.PathLike[str], step: int | None) -> tuple[Path,
     if chosen not in steps:
         few = ", ".join(map(str, steps[-6:]))
         raise UsageError(f"no finished step {step}", where=str(path), how=f"take one of {few}")
-    return path / str(chosen), [other for other in steps if other != chosen]
+    return path / str(chosen)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import tensorstore
 from numpy.typing import NDArray
 
+from tilewright.embed.checkpoint.checksums import Checksums
+
+METADATA = "zarr.json"
 CHUNK_BYTES = 1 << 23
 IN_FLIGHT_BYTES = 3 << 23
 """Bytes of chunks being written or read at a time: what a save or restore needs beside the state."""
@@ -43,10 +48,14 @@ def rows_of(vocab: int, shards: int) -> int:
 
 
 class ZarrColumns:
-    """A zarr array [ceil(vocab / shards), shards, width] whose chunks hold rows of one column, each with a checksum."""
+    """A zarr array [ceil(vocab / shards), shards, width] whose chunks hold rows of one column, each with a checksum.
 
-    def __init__(self, folder: Path, vocab: int, shards: int, width: int) -> None:
+    With ``checksums`` what is read must be what was written for the step.
+    """
+
+    def __init__(self, folder: Path, vocab: int, shards: int, width: int, checksums: Checksums | None = None) -> None:
         self.folder, self.vocab, self.shards, self.width = folder, vocab, shards, width
+        self._checksums = checksums
         self._store: Any = None
 
     def chunk_rows(self) -> int:
@@ -69,10 +78,12 @@ class ZarrColumns:
 
     def _opened(self) -> Any:
         if self._store is None:
+            if self._checksums is not None:
+                self._checksums.check(self.folder / METADATA)
             self._store = tensorstore.open(self._spec(), open=True, context=_CONTEXT).result()
             if list(self._store.shape) != self._shape():
                 problem = f"an array {list(self._store.shape)}, the schema says {self._shape()}"
-                raise ValueError(f"{self.folder / 'zarr.json'}: {problem}")
+                raise ValueError(f"{self.folder / METADATA}: {problem}")
         return self._store
 
     def create(self, first: bool) -> None:
@@ -94,8 +105,31 @@ class ZarrColumns:
         return target.write(values, can_reference_source_data_indefinitely=True).commit
 
     def read(self, column: int, first: int, stop: int) -> Any:
-        """A future of float32 [stop - first, width]."""
-        return self._opened()[first:stop, column].read()
+        """A future of float32 [stop - first, width], rows of one chunk."""
+        future = self._opened()[first:stop, column].read()
+        if self._checksums is None:
+            return future
+        return _Checked(future, partial(self._checksums.check_chunk, self.chunk(column, first)))
+
+    def chunk(self, column: int, first: int) -> Path:
+        """The file that holds rows from ``first`` on."""
+        return self.folder / f"c.{first // self.chunk_rows()}.{column}.0"
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """A future whose result is looked at before it is given: by then the file is in memory."""
+
+    future: Any
+    check: Callable[[], None]
+
+    def result(self) -> Any:
+        values = self.future.result()
+        self.check()
+        return values
+
+    def exception(self) -> Any:
+        return self.future.exception()
 
 
 def in_flight(jobs: Iterable[tuple[int, Callable[[], Any], Callable[[Any], None]]]) -> None:

@@ -23,6 +23,7 @@ from tilewright.kernels.vectors import (
     carray,
     intrinsic,
     load,
+    load_word,
     prefetch_line,
     spread,
     to_floats,
@@ -30,20 +31,20 @@ from tilewright.kernels.vectors import (
     types,
 )
 from tilewright.kernels.xla_call import (
+    ARGUMENTS,
+    ATTRIBUTES,
+    COUNT,
     FRAME,
+    NAMED,
+    RESULTS,
     data,
     dim,
-    floats,
-    ints,
     is_question,
     is_share,
-    number,
     operand,
-    operands,
     own_address,
     registered,
     result,
-    results,
     share,
     shared,
     size,
@@ -109,6 +110,36 @@ _sum_8, _sum_16, _sum_32 = _summing(1), _summing(2), _summing(4)
 
 
 @inner()
+def _operands(frame: Any) -> Any:
+    """Number of operands."""
+    return load_word(frame + ARGUMENTS + COUNT, 0)
+
+
+@inner()
+def _results(frame: Any) -> Any:
+    """Number of results."""
+    return load_word(frame + RESULTS + COUNT, 0)
+
+
+@inner()
+def _number(frame: Any, i: Any) -> Any:
+    """Attribute ``i`` (in the order of the names), an int64."""
+    return load_word(load_word(load_word(load_word(frame + ATTRIBUTES + NAMED, 0), i) + 8, 0), 0)
+
+
+@inner()
+def _floats(buffer: Any) -> Any:
+    """A buffer as float32[elements]."""
+    return carray(to_floats(data(buffer)), (size(buffer),))
+
+
+@inner()
+def _ints(buffer: Any) -> Any:
+    """A buffer as int32[elements]."""
+    return carray(to_ints(data(buffer)), (size(buffer),))
+
+
+@inner()
 def _row(address: Any, width: Any) -> Any:
     return carray(to_floats(address), (width,))
 
@@ -148,7 +179,7 @@ def _add(to: Any, source: Any, gain: Any, width: Any) -> None:
 @inner()
 def _parts(frame: Any, which: Any, bytes_moved: Any) -> Any:
     """Threads worth starting: attribute ``which`` at most, one for every 256 KiB."""
-    return min(number(frame, which), 1 + bytes_moved // (1 << 18))
+    return min(_number(frame, which), 1 + bytes_moved // (1 << 18))
 
 
 # Lookup. Operands: table f32[rows, W], sample ends i32[L, N], the entries' rows i32[L, E], gains f32[L, E]. Results:
@@ -179,13 +210,13 @@ def _sum_rows(to: Any, table: Any, stride: Any, rows: Any, gains: Any, begin: An
 @inner()
 def _lookup(frame: Any, part: Any, parts: Any) -> None:
     """Samples are split over the threads."""
-    table, ends = operand(frame, 0), ints(operand(frame, 1))
-    lists, per_device = dim(operand(frame, 1), 0), number(frame, 0)
+    table, ends = operand(frame, 0), _ints(operand(frame, 1))
+    lists, per_device = dim(operand(frame, 1), 0), _number(frame, 0)
     of_table, stride = data(table), 4 * dim(table, 1)
     entries, samples = size(operand(frame, 2)) // lists, len(ends) // lists
     sources = lists * per_device
     per_source, first_sample = len(ends) // sources, 0
-    for feature in range(results(frame)):
+    for feature in range(_results(frame)):
         out = result(frame, feature)
         count, width = dim(out, 0) // sources, dim(out, 1)
         low, high = count * part // parts, count * (part + 1) // parts
@@ -234,7 +265,7 @@ def lookup_target() -> str:
 @inner()
 def _gradients(frame: Any, at: Any, lists: Any) -> Any:
     """Per feature: address, width, rows of a list."""
-    features = operands(frame) - at
+    features = _operands(frame) - at
     described = np.empty((features, 3), np.int64)
     for feature in range(features):
         gradient = operand(frame, at + feature)
@@ -287,7 +318,7 @@ def _sum(frame: Any, part: Any, parts: Any) -> None:
     """Places are split over the threads."""
     out = result(frame, 0)
     lists, per_list, padded = dim(out, 0), dim(out, 1), dim(out, 2)
-    described, shift, count = _gradients(frame, np.int64(3), lists), number(frame, 0), dim(operand(frame, 1), 1)
+    described, shift, count = _gradients(frame, np.int64(3), lists), _number(frame, 0), dim(operand(frame, 1), 1)
     low, high = per_list * part // parts, per_list * (part + 1) // parts
     for here in range(lists if high > low else 0):
         ends = _numbers(data(operand(frame, 0)) + 4 * here * per_list)
@@ -410,8 +441,8 @@ _ROWS, _ENDS, _ENTRIES, _GAINS, _CURSOR = range(5)  # of a list: four addresses 
 @inner()
 def _update(frame: Any, part: Any, parts: Any) -> None:
     """Rows are split over the threads. Every list is sorted by row, so the least row of all cursors is next."""
-    arrays, columns, optimizer, shift = number(frame, 0), number(frame, 1), number(frame, 2), number(frame, 3)
-    table, rates, places = operand(frame, 0), floats(operand(frame, arrays)), operand(frame, arrays + 1)
+    arrays, columns, optimizer, shift = _number(frame, 0), _number(frame, 1), _number(frame, 2), _number(frame, 3)
+    table, rates, places = operand(frame, 0), _floats(operand(frame, arrays)), operand(frame, arrays + 1)
     shards, height, padded = dim(table, 0), dim(table, 1), dim(table, 2)
     count, per_shard = dim(places, 0), dim(places, 2)
     given, per_list = arrays + 2, shards * per_shard
@@ -479,7 +510,7 @@ def _update_handler(call: Any) -> Any:
         return 0
     if is_question(call):
         return 0
-    moved = 4 * size(operand(call, number(call, 0) + 1)) * dim(operand(call, 0), 2)
+    moved = 4 * size(operand(call, _number(call, 0) + 1)) * dim(operand(call, 0), 2)
     return shared(call, own_address(), _parts(call, 4, moved))
 
 

@@ -83,7 +83,7 @@ def _text(limits: Limits | None) -> str:
 
 # Errors of memory other than a tile's scratchpad rules: HBM that is full, a gather operand of an older compiler.
 
-_SIZE = r"([\d.,]+)\s*([KMGT]i?B?|B|bytes)?"
+_SIZE = r"(\d[\d,]{0,30}(?:\.\d{1,12})?)\s*([KMGT]i?B?|B|bytes)?"
 _HBM = re.compile(
     rf"(?:Ran out of memory in memory space hbm|[Ee]xceeded hbm capacity)[^\0]{{0,60}}?Used {_SIZE} of {_SIZE} hbm"
 )
@@ -118,7 +118,7 @@ def _hbm(match: re.Match[str], known: _Known) -> ErrorExplanation:
 
 def _gather(match: re.Match[str], known: _Known) -> ErrorExplanation:
     """Of "Gather operand too large ..."; its two numbers, where it has them."""
-    sizes = sorted(int(n.replace(",", "")) for n in re.findall(r"\d[\d,]{3,}", match.group()))
+    sizes = sorted(_whole(n) for n in re.findall(r"\d[\d,]{3,}", match.group()))
     figures = {"operand of one tile": sizes[-1], "TileSpmem per tile": sizes[-2]} if len(sizes) > 1 else {}
     if figures:
         share, times = sizes[-2] / sizes[-1], math.ceil(sizes[-1] / sizes[-2])
@@ -150,7 +150,7 @@ def _overflow(match: re.Match[str], known: _Known) -> ErrorExplanation:
     table, unique = match["table"] or match["warned"], bool(match["unique"])
     hits = _OVERFLOW.finditer(match.string)
     alike = [hit for hit in hits if (hit["table"] or hit["warned"]) == table and bool(hit["unique"]) == unique]
-    limit, most = int(match["limit"]), max(int(hit["observed"]) for hit in alike)
+    limit, most = _whole(match["limit"]), max(_whole(hit["observed"]) for hit in alike)
     knob = "max_unique_ids_per_partition" if unique else "max_ids_per_partition"
     figures = {f"{knob} of {table} (ids)": limit, "most observed (ids)": most, "lines that say so": len(alike)}
     kind = "distinct ids" if unique else "ids"
@@ -293,7 +293,15 @@ def _same(match: re.Match[str]) -> tuple[str, ...]:
 
 
 def _numbers(match: re.Match[str]) -> list[int]:
-    return [int(group.replace(",", "")) for group in match.groups()]
+    return [_whole(group) for group in match.groups()]
+
+
+def _whole(text: str) -> int:
+    """A figure of a message; :class:`UsageError` for one that no chip has."""
+    digits = text.replace(",", "")
+    if len(digits) > 12:
+        raise UsageError(f"a figure of {len(digits)} digits", where="explain-error", how="is the text damaged?")
+    return int(digits)
 
 
 def _words(match: re.Match[str]) -> str:
@@ -302,6 +310,8 @@ def _words(match: re.Match[str]) -> str:
 
 def _chip(total: int) -> tuple[str, int]:
     """The chip of so many TileSpmem bytes and its constant; "" and the usual constant where there is none."""
+    if total > 1 << 26:
+        raise UsageError(f"{total:,} bytes of TileSpmem are no chip's", where="explain-error")
     for name in target_names():
         sparse = find_target(name).sparse
         if sparse and sparse.tile_spmem_bytes == total:

@@ -6,10 +6,8 @@ Both have planes (processes) of lines (threads) of events. A TPU's plane is ``/d
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,6 +16,7 @@ import numpy as np
 
 from tilewright.embed.planning.counters import Counters, Seconds
 from tilewright.errors import UsageError
+from tilewright.reading import read_bytes
 
 Event: TypeAlias = tuple[int, int, str]
 """Begin and end in picoseconds, and the name."""
@@ -57,13 +56,9 @@ def read_trace(path: str | Path) -> Counters:
     file = _newest(Path(path)) if Path(path).is_dir() else Path(path)
     where = str(file)
     try:
-        data = file.read_bytes()
-        data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        data = read_bytes(file)
         planes = _from_json(json.loads(data)) if ".json" in file.name else dict(_from_xspace(memoryview(data)))
-    except (OSError, EOFError, zlib.error) as error:
-        problem = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"cannot read it: {problem}", where=where) from None
-    except (ValueError, RecursionError, IndexError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, OverflowError, RecursionError, IndexError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"not a profiler's trace: {error}", where=where, how=_HOW) from None
     return _counters(planes, where)
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.errors import UsageError
+from tilewright.reading import open_bytes
 
 NUMERIC = tuple(f"I{i}" for i in range(1, 14))
 CATEGORICAL = tuple(f"C{i}" for i in range(1, 27))
@@ -257,11 +258,7 @@ def _opened(path: str) -> Iterator[BinaryIO]:
     if path == "-":
         yield sys.stdin.buffer
         return
-    try:
-        file = open(path, "rb")  # noqa: SIM115 - closed below; errors of opening alone are translated
-    except OSError as error:
-        raise UsageError(f"cannot read it: {error.strerror or error}", where=path) from None
-    with file:
+    with open_bytes(path) as file:
         yield file
 
 

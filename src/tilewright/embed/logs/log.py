@@ -20,6 +20,7 @@ from tilewright.embed.logs.criteo import CATEGORICAL, NUMERIC
 from tilewright.embed.model.tables import Feature, count
 from tilewright.errors import UsageError
 from tilewright.extras import need
+from tilewright.reading import open_bytes
 
 IDS = ("auto", "direct", "hash")
 
@@ -388,7 +389,7 @@ def _text_head(log: Log) -> bytes:
     _pyarrow()
     if log.path == "-":
         raise UsageError("stdin is read as Criteo's format only", where="-", how="give a file's name")
-    with _refusing("cannot read it", log.path), open(log.path, "rb") as file:
+    with _refusing("cannot read it", log.path), open_bytes(log.path) as file:
         head = file.readline(_BLOCK)
     if not head.strip():
         raise UsageError("the file is empty", where=log.path)
@@ -429,7 +430,7 @@ def part_rows(log: Log) -> int:
         raise UsageError(f"a log of kind {log.kind} is not read in parts", where=log.path, how=how)
     _text_head(log)
     lines, last = 0, b"\n"
-    with _refusing("cannot read it", log.path), open(log.path, "rb") as file:
+    with _refusing("cannot read it", log.path), open_bytes(log.path) as file:
         while block := file.read(_BLOCK):
             lines, last = lines + block.count(b"\n"), block[-1:]
     return lines - 1 + (last != b"\n")
@@ -472,7 +473,7 @@ def _parquet_rows_between(log: Log, begin: int, end: int) -> Iterator[Any]:
 def _lines_between(log: Log, begin: int, end: int) -> Iterator[io.BytesIO]:
     """The rows' lines, some megabytes at a time, each time behind the header's line."""
     head = _text_head(log)
-    with _refusing("cannot read it", log.path), open(log.path, "rb") as file:
+    with _refusing("cannot read it", log.path), open_bytes(log.path) as file:
         file.seek(len(head))
         row, held = 0, b""
         while row < end and (block := file.read(_BLOCK)):
@@ -559,7 +560,7 @@ def _read_arrays(log: Log) -> Iterator[LogBatch]:
 
 def _load(log: Log) -> tuple[dict[str, Ragged], dict[str, NDArray[np.float32]]]:
     try:
-        with open(log.path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+        with open_bytes(log.path) as file, np.load(file, allow_pickle=False) as archive:
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise UsageError("one array, not an archive", where=log.path, how="write it with numpy.savez")
             columns = {name: _numbers_in(archive, log, name) for name in log.values}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, TypeAlias
@@ -15,9 +14,13 @@ from tilewright.embed.model.tables import Limits
 from tilewright.embed.planning.memory import OPERATIONS
 from tilewright.targets import target
 
-Count: TypeAlias = Annotated[int, Meta(ge=0)]
-Positive: TypeAlias = Annotated[int, Meta(ge=1)]
-Amount: TypeAlias = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
+# Far beyond any run, and sums and products of a few still fit 64 bits; limits and widths are of 32, as on the chip.
+_MOST = 10**18
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=_MOST)]
+Positive: TypeAlias = Annotated[int, Meta(ge=1, le=_MOST)]
+Amount: TypeAlias = Annotated[float, Meta(ge=0, le=_MOST)]
+_Ids: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 31)]
+_Width: TypeAlias = Annotated[int, Meta(ge=1, lt=1 << 24)]
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class TableCounters:
     """One table of ``vocab`` rows of ``width`` floats; ``dtype`` as the chip holds it."""
 
     vocab: Positive
-    width: Positive
+    width: _Width
     dtype: str = "float32"
 
     def padded_bytes(self, sparsecores: int) -> int:
@@ -109,13 +112,13 @@ class StackCounters:
     """
 
     tables: Count = 1
-    width: Positive = 0
+    width: _Width = 0
     label: str = ""
     optimizer: str = ""
     combiner: str = ""
     samples_per_sparsecore: Count | None = None
-    max_ids_per_partition: Count | None = None
-    max_unique_ids_per_partition: Count | None = None
+    max_ids_per_partition: _Ids | None = None
+    max_unique_ids_per_partition: _Ids | None = None
     observed_ids: Count | None = None
     observed_unique_ids: Count | None = None
     typical_ids: Count | None = None

@@ -12,6 +12,7 @@ import io
 import re
 import time
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from tilewright.embed.host.batch import HostBatch
 from tilewright.embed.model.tables import Limits
 from tilewright.errors import UsageError
 from tilewright.files import write_whole
+from tilewright.reading import check_archive, read_text
 
 FDO_SUFFIXES = {
     "max_ids_per_partition": "_max_ids",
@@ -159,7 +161,7 @@ def _read(path: Path) -> FdoStats:
     where = str(path)
     try:
         arrays = _csv_arrays(path) if path.suffix == ".csv" else _npz_arrays(path)
-    except (OSError, EOFError, zipfile.BadZipFile, ValueError, KeyError, csv.Error, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError, KeyError, csv.Error) as error:
         problem = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise UsageError(f"no FDO statistics can be read: {problem}", where=where, how=_HOW) from None
     found: dict[str, dict[str, Longs]] = {kind: {} for kind in FDO_SUFFIXES}
@@ -177,13 +179,15 @@ def _read(path: Path) -> FdoStats:
 def _npz_arrays(path: Path) -> dict[str, Any]:
     if not zipfile.is_zipfile(path):
         raise ValueError("no archive of arrays, or one that is cut off" if path.stat().st_size else "it is empty")
+    with zipfile.ZipFile(path) as archive:
+        check_archive(archive, str(path))
     with np.load(path, allow_pickle=False) as file:
         return {key: file[key] for key in file.files}
 
 
 def _csv_arrays(path: Path) -> dict[str, Any]:
     rows: dict[str, list[Any]] = {}
-    with open(path, newline="", encoding="utf-8") as file:
+    with io.StringIO(read_text(path), newline="") as file:
         reader = csv.reader(file)
         if next(reader, None) != ["key", "values"]:
             raise ValueError("its first line is not key,values")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import jax
 
-from tilewright.embed.checkpoint.restore import restore, restore_extra
-from tilewright.embed.checkpoint.save import Saving, save
-from tilewright.embed.checkpoint.steps import finished_steps, saved_steps
+from tilewright.embed.checkpoint.owner import from_first, give_back
+from tilewright.embed.checkpoint.restore import damage, restore, restore_extra, whole_step
+from tilewright.embed.checkpoint.save import Saving, own_folder, save
+from tilewright.embed.checkpoint.steps import finished_steps, saved_steps, step_folder
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits
 from tilewright.embed.training.step import Carry, TrainStep
@@ -22,6 +27,9 @@ class Checkpoints:
 
     A checkpoint holds tables, slots, dense parameters and the state of their optimizer. ``on_saved`` is called with a
     step when all of it is on disk: from then on it cannot be lost. ``saved``: the steps that were.
+
+    The process that makes one owns the folder until :meth:`close` or its end; over several processes all make one.
+    Raises :class:`UsageError` where another training owns the folder, or it cannot be written.
     """
 
     folder: str
@@ -30,6 +38,37 @@ class Checkpoints:
     on_saved: Callable[[int], None] = lambda step: None
     saved: list[int] = field(default_factory=list)
     _under_way: Saving | None = None
+
+    def __post_init__(self) -> None:
+        """Own the folder, before anything is trained."""
+        own_folder(self._path)
+
+    @property
+    def _path(self) -> Path:
+        return Path(os.path.abspath(self.folder))
+
+    def close(self) -> None:
+        """Give the folder back, so that another process may go on; call it when all is saved."""
+        give_back(self._path)
+
+    def pass_over_damaged(self) -> tuple[int | None, dict[str, str]]:
+        """The newest step that is whole, every byte of it read; later ones are renamed, as they will be saved again.
+
+        Returns that step, None where none is whole, and what is wrong with the others, by their new names.
+        """
+
+        def look() -> str:
+            wrong: dict[str, str] = {}
+            whole = whole_step(self.folder)
+            for step in saved_steps(self.folder):
+                if whole is not None and step > whole:
+                    aside = f"{step}.damaged-{secrets.token_hex(4)}"
+                    wrong[aside] = damage(self._path / str(step))[:300]
+                    (self._path / str(step)).rename(self._path / aside)
+            return json.dumps([whole, wrong])
+
+        step, wrong = json.loads(from_first(look))
+        return step, wrong
 
     def save(self, carry: Carry, step: int) -> None:
         """Begin to write a drained carry; training goes on."""
@@ -59,8 +98,9 @@ def resume(one: TrainStep, params: Any, stacking: Stacking, folder: str, step: i
 
     Raises :class:`UsageError` that says what does not fit, or what is missing or damaged.
     """
+    if step is None:
+        step = int(step_folder(folder, None).name)
     state = restore(folder, stacking, step, mesh=one.mesh, axis=one.axis)
-    step = saved_steps(folder)[-1] if step is None else step
     fresh = one.start(params, state, donate=True)
     like = {"params": fresh.params, "optimizer_state": fresh.optimizer_state}
     extra = restore_extra(folder, like, step)

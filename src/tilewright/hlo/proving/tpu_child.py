@@ -50,9 +50,10 @@ def _compile(text: str, device: Any) -> dict[str, Any]:
     import jax
     from jax.sharding import SingleDeviceSharding
 
-    from tilewright.hlo.execute import flat_callable
+    from tilewright.hlo.execute import check_custom_calls, flat_callable
     from tilewright.hlo.proving.verify import main_types
 
+    check_custom_calls(text, "tpu")
     inputs, outputs = main_types(text)
     with jax.enable_x64(True):
         call = flat_callable(text, inputs, outputs, platform="tpu")

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
+from tilewright.hlo.apart import SECONDS, asked
 from tilewright.hlo.execute import flat_callable
 from tilewright.hlo.graphs.graph import Block, Value
 from tilewright.hlo.graphs.mlir import read_functions
@@ -155,6 +156,16 @@ class Verification:
             "remarks": list(self.remarks), "trials": [trial.to_dict() for trial in self.trials],
         }  # fmt: skip
 
+    @classmethod
+    def from_json(cls, value: Any) -> Verification:
+        """Of what ``dataclasses.asdict`` makes of one; UnsupportedError for anything else."""
+        import msgspec
+
+        try:
+            return msgspec.convert(value, cls)
+        except msgspec.ValidationError as error:
+            raise UnsupportedError(f"the process that ran the programs gave no verification: {error}") from None
+
     def __str__(self) -> str:
         """A few lines: how many trials, the worst case, why not if not."""
         ways = ", ".join(dict.fromkeys(trial.run for trial in self.trials))
@@ -172,6 +183,7 @@ def _finite(error: float | None) -> float:
     return error if error is not None and math.isfinite(error) else -1.0
 
 
+_HLO = "only StableHLO programs are run and compared; this is HLO text"
 Array = np.ndarray[Any, Any]
 Run = Callable[[Sequence[Any]], list[Array]]
 
@@ -186,6 +198,7 @@ def verify(
     eager: bool = True,
     advance: Callable[[int, int, str], None] | None = None,
     assume_finite: bool = False,
+    seconds: float = SECONDS,
 ) -> Verification:
     """Run both StableHLO programs on the same inputs and compare every element.
 
@@ -197,7 +210,44 @@ def verify(
     ``assume_finite`` leaves out inputs with a NaN or an infinity, or so large that one would come about: what a rewrite
     under the same assumption has promised nothing about.
     ``advance(done, total, what)`` is called before every trial. Raises UsageError where the types differ.
+
+    Programs from texts run in a process of their own, on the CPU: ``seconds`` for each trial, with bounded memory, and
+    only with custom calls that are known. Raises CheckFailed where that process dies of them, UnsupportedError where
+    they take longer, need more, or call anything else. Programs of the user's own JAX functions (both have a
+    ``signature``) run here, with whatever this process has registered, and without these bounds; calls back into Python
+    are refused.
     """
+    options: dict[str, Any] = {
+        "seed": seed,
+        "bit_exact": bit_exact,
+        "inputs": inputs,
+        "eager": eager,
+        "assume_finite": assume_finite,
+    }
+    if original.signature is not None and rewritten.signature is not None:
+        return verify_here(original, rewritten, arguments, advance=advance, **options)
+    for program in (original, rewritten):
+        if program.kind != "stablehlo":
+            raise UnsupportedError(_HLO)
+        parse_module(program.text)  # an error in a text is this process's to tell, with its place
+    options["arguments"] = None if arguments is None else [np.asarray(a) for a in arguments]
+    texts = (original.text, rewritten.text)
+    return Verification.from_json(asked("verify", {"texts": texts, "options": options}, seconds, advance)[0])
+
+
+def verify_here(
+    original: Program,
+    rewritten: Program,
+    arguments: Sequence[Any] | None = None,
+    *,
+    seed: int,
+    bit_exact: bool,
+    inputs: Sequence[str] | None,
+    eager: bool,
+    assume_finite: bool,
+    advance: Callable[[int, int, str], None] | None,
+) -> Verification:
+    """:func:`verify` in this process."""
     import jax
 
     before, after = _main(original), _main(rewritten)
@@ -241,7 +291,7 @@ def main_types(text: str) -> tuple[list[Any], list[Any]]:
 
 def _main(program: Program) -> Block:
     if program.kind != "stablehlo":
-        raise UnsupportedError("only StableHLO programs are run and compared; this is HLO text")
+        raise UnsupportedError(_HLO)
     module = parse_module(program.text)
     if name := calls_itself(module):
         raise UnsupportedError(f"function {name} calls itself, or is called by one that does: XLA has no recursion")

@@ -1,23 +1,19 @@
 """The process that turns binary programs into text, so that a damaged file kills a copy of it and nothing else.
 
-Requests come on stdin, answers go to stdout: one byte of kind, eight of length, the payload. Every request is served by
-a fork, which has everything imported already, has its own limits on memory and time, and may crash.
+A question is one byte of kind ("m" bytecode, "h" HLO proto) and the file; an answer one byte ("t" text, "e" refused,
+"d" died, "u" no jaxlib) and a text. Every question is served by a fork, which has everything imported already, has its
+own limits on memory and time, and may crash.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import struct
-import sys
-from typing import BinaryIO
 
+from tilewright.child import bound, serve
 from tilewright.errors import TilewrightError
 from tilewright.hlo import ir
 
-#: kind ("m" bytecode, "h" HLO proto; answers "t" text, "e" refused, "d" died, "u" no jaxlib), length
-FRAME = struct.Struct(">cQ")
 _MEMORY = 2 << 30
 
 
@@ -27,23 +23,19 @@ def seconds(size: int) -> int:
 
 
 def main() -> None:
-    """Serve requests until stdin ends."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the parsers print goes to stderr
-    requests, missing = sys.stdin.buffer, ""
+    """Serve questions until who asks is gone."""
+    missing = ""
     try:
         ir.plain_context()
     except TilewrightError as error:
         missing = str(error)
-    while header := requests.read(FRAME.size):
-        kind, length = FRAME.unpack(header)
-        payload = requests.read(length)
-        _send(answers, *((b"u", missing.encode()) if missing else _served(kind, payload)))
 
+    def answer(question: bytes) -> bytes:
+        if missing:
+            return b"u" + missing.encode()
+        return b"".join(_served(question[:1], question[1:]))
 
-def _send(stream: BinaryIO, kind: bytes, payload: bytes) -> None:
-    stream.write(FRAME.pack(kind, len(payload)) + payload)
-    stream.flush()
+    serve(lambda question, _: answer(question), forks=True)
 
 
 def _served(kind: bytes, payload: bytes) -> tuple[bytes, bytes]:
@@ -66,25 +58,13 @@ def _served(kind: bytes, payload: bytes) -> tuple[bytes, bytes]:
 def _fork_main(writer: int, kind: bytes, payload: bytes) -> None:
     code = 1
     try:
-        _limit(len(payload))
+        bound(_MEMORY + 64 * len(payload), seconds(len(payload)))
         answer, text = _convert(kind, payload)
         with os.fdopen(writer, "wb") as stream:
             stream.write(answer + text)
         code = 0
     finally:
         os._exit(code)  # no clean-up in a copy: it belongs to the process this was forked from
-
-
-def _limit(size: int) -> None:
-    import resource
-
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds(size), seconds(size) + 1))
-        with open("/proc/self/statm") as statm:
-            used = int(statm.read().split()[0]) * resource.getpagesize()
-        most = used + _MEMORY + 64 * size
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def _convert(kind: bytes, payload: bytes) -> tuple[bytes, bytes]:

@@ -7,10 +7,7 @@ optimisation, once for each module.
 
 from __future__ import annotations
 
-import gzip
-import io
 import re
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -23,6 +20,7 @@ from tilewright.hlo.reading.binary import binary_form, to_text
 from tilewright.hlo.reading.hlo_reader import read_hlo
 from tilewright.hlo.reading.hlo_scan import FRAGMENT
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
+from tilewright.reading import read_bytes, unpacked
 
 _HEAD = r"(?P<head>.+\.(?:.*_)?)"
 _ENDING = r"\.(?P<form>txt|hlo|hlo\.pb|pb)(?:\.gz)?"
@@ -118,8 +116,6 @@ def _named(modules: list[DumpedModule], module: str | None, where: str) -> list[
 _LEADING = re.compile(r"(?:\s++|//[^\n]*+|/\*.*?\*/)*+", re.S)
 _HLO = re.compile(r"HloModule\s")
 _STABLEHLO = re.compile(r'(?:module|func\.func|"builtin\.module"|"func\.func"|builtin\.module|[#!][\w.$]+\s*=)')
-_GZIP = b"\x1f\x8b"
-_LARGEST = 2**31
 
 
 @collector_paused()
@@ -137,11 +133,11 @@ def load(source: str | bytes | Path, module: str | None = None) -> Program:
     'hlo'
     """
     if isinstance(source, bytes):
-        return _parse(_text(source, ""), "")
+        return _parse(_text(unpacked(source, ""), ""), "")
     if not isinstance(source, Path) and ("\n" in source or _kind(source)):
         return _parse(source, "")
     path = _chosen(Path(source), module)
-    return _parse(_text(_read(path), str(path)), str(path))
+    return _parse(_text(read_bytes(path), str(path)), str(path))
 
 
 def _chosen(path: Path, module: str | None) -> Path:
@@ -156,18 +152,8 @@ def _chosen(path: Path, module: str | None) -> Path:
     return path
 
 
-def _read(path: str | Path) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"cannot read it: {reason}", where=str(path)) from None
-
-
 def _text(raw: bytes, where: str) -> str:
     """The text of a file's bytes; binary forms are turned into text by jaxlib, in a process of its own."""
-    if raw.startswith(_GZIP):
-        raw = _unzipped(raw, where)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -185,17 +171,6 @@ def _text(raw: bytes, where: str) -> str:
         where=where,
         how="see docs/loading.md for how to dump programs",
     )
-
-
-def _unzipped(raw: bytes, where: str) -> bytes:
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
-            data = stream.read(_LARGEST)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"a damaged gzip file: {error}", where=where) from None
-    if len(data) == _LARGEST:
-        raise UnsupportedError("the unzipped text is larger than 2 GiB", where=where)
-    return data
 
 
 def _kind(text: str) -> str:

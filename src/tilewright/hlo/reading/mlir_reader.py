@@ -64,7 +64,8 @@ def _i64s(array: str | None, listed: str | None, dense: str | None, count: str |
     """The numbers of a match of ``_I64S``; a dense one may repeat a single number."""
     inside = next((text for text in (array, listed, dense, one) if text is not None), "")
     numbers = inside.strip("[]").replace(",", " ").split()
-    return numbers * int(count) if count and dense and "[" not in dense else numbers
+    repeated = count and dense and "[" not in dense and len(count) < 6  # one number for each dim: never many
+    return numbers * int(count) if repeated and count else numbers
 
 
 def _compare(text: str) -> dict[str, str]:

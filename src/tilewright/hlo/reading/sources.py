@@ -60,7 +60,7 @@ class SourceTables:
             scanner.blank()
             rows = self.rows.setdefault(head[1], {})
             while entry := _ENTRY.match(scanner.text, scanner.at):
-                rows[int(entry[1])] = entry[2]
+                rows[_integer(entry[1])] = entry[2]
                 scanner.at = entry.end()
 
     def source(self, fields: Mapping[str, str]) -> Source | None:
@@ -153,7 +153,7 @@ class Locations:
         if text.startswith("#"):
             return self._place(self.aliases[text].strip(), depth) if text in self.aliases else _UNKNOWN
         if position := _POSITION.match(text):
-            return "", (Source(unquote(position[1]), int(position[2]), int(position[3])),)
+            return "", (Source(unquote(position[1]), _integer(position[2]), _integer(position[3])),)
         if named := _NAMED.match(text):
             return self._named(unquote(named[1]), (named[2] or "").strip(), depth)
         if call := _CALL.match(text):

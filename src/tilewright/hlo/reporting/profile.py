@@ -10,11 +10,8 @@ which contain those of their bodies.
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,11 +25,11 @@ from tilewright.hlo.reporting.movement import MovementReport
 from tilewright.hlo.reporting.rows import computing_row
 from tilewright.hlo.reporting.types import MovementRow, ProfileSummary
 from tilewright.hlo.reporting.xspace import events_of
+from tilewright.reading import read_bytes
 
 _LONG_NAME = re.compile(r"%?([\w.\-]+)\s*=\s")
 _CONTAINERS = re.compile(r"(?:while|conditional|call|case)(?:[.\d]*)$")
 _CONTAINER_OPS = frozenset({"while", "conditional", "call"})
-_MOST_BYTES = 2**31
 _HOW = "jax.profiler.trace(folder) writes plugins/profile/*/*.xplane.pb; XProf's trace viewer exports .trace.json.gz"
 _Times = dict[tuple[str, str], tuple[float, int]]
 
@@ -55,7 +52,7 @@ def read_profile(path: str | Path) -> MeasuredTimes:
     Raises UsageError for a file that is no such profile or holds no operation.
     """
     file = _newest(Path(path)) if Path(path).is_dir() else Path(path)
-    raw = _bytes(file)
+    raw = read_bytes(file)
     events = _in_xspace(raw, file) if file.suffix == ".pb" else _in_trace(raw, file)
     times: _Times = {}
     others: Counter[str] = Counter()
@@ -80,17 +77,6 @@ def _newest(folder: Path) -> Path:
     if not found:
         raise UsageError("no .xplane.pb or .trace.json.gz in this folder", where=str(folder), how=_HOW)
     return max(found)[-1]
-
-
-def _bytes(file: Path) -> bytes:
-    try:
-        raw = file.read_bytes()
-        if raw.startswith(b"\x1f\x8b"):
-            with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
-                raw = stream.read(_MOST_BYTES)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"cannot read it: {getattr(error, 'strerror', None) or error}", where=str(file)) from None
-    return raw
 
 
 _Timed = tuple[str, tuple[str, str] | None, float, int]

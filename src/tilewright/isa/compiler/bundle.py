@@ -9,18 +9,22 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
+from math import prod
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
-from tilewright.errors import UsageError
+from tilewright.errors import TilewrightError, UsageError
 from tilewright.files import write_whole
 from tilewright.hlo import Value, XlaValues, array_dtype
 from tilewright.isa.chip.parts import Part
+from tilewright.isa.chip.segments import ELEMENT_TYPES
 from tilewright.isa.compiler.chip_run import ChipRun
 from tilewright.isa.compiler.result import MachineReport
 from tilewright.isa.compiler.running import Execution
@@ -28,14 +32,19 @@ from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.lowering.reading import LAYOUT
+from tilewright.isa.lowering.sources import Groups
 from tilewright.isa.lowering.steps import Job, Stay, Step, Table
-from tilewright.isa.lowering.tables import Lowering, folded_array, named, unfolded_array
+from tilewright.isa.lowering.tables import BYTES, Lowering, folded_array, named, unfolded_array
 from tilewright.isa.multiply.conv import stored_weights
 from tilewright.isa.multiply.matmul import MatmulPlan
+from tilewright.reading import check_archive, open_bytes, parse, text_of, typed
 
 Array = np.ndarray[Any, Any]
-Recipe = dict[str, Any]
 VERSION = 2
+_MOST_MEMORY = 1 << 30
+_Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+_Few = Annotated[int, msgspec.Meta(ge=1, le=1 << 16)]
+_Type = tuple[tuple[_Size, ...], str]
 
 
 def bundle_bytes(execution: Execution) -> bytes:
@@ -87,7 +96,7 @@ class _Writer:
             self.kept[value] = f"constant {number}"
             arrays[self.kept[value]] = array
 
-    def recipe(self, value: Value) -> Recipe:
+    def recipe(self, value: Value) -> dict[str, Any]:
         if value in self.kept:
             return {"array": self.kept[value]}
         node = value.operation
@@ -98,7 +107,7 @@ class _Writer:
         dtype = array_dtype(value).name
         return {"table": table, "groups": self.lowering.groups[table], "shape": value.sizes, "dtype": dtype}
 
-    def host(self, step: Step) -> Recipe:
+    def host(self, step: Step) -> dict[str, Any]:
         text = self.lowering.reading.xla.text(step.nodes, step.inputs, step.outputs)
         inputs = [self.recipe(v) for v in step.inputs]
         types = [[[v.sizes, array_dtype(v).name] for v in values] for values in (step.inputs, step.outputs)]
@@ -106,7 +115,7 @@ class _Writer:
             self.kept[value] = f"{step.name} {n}"
         return {"text": text, "inputs": inputs, "types": types, "makes": [self.kept[v] for v in step.outputs]}
 
-    def held(self, table: Table) -> Recipe:
+    def held(self, table: Table) -> dict[str, Any]:
         assert table.held is not None
         value, groups = table.held
         plan = table.weights
@@ -115,10 +124,68 @@ class _Writer:
 
 
 @dataclass
+class Recipe:
+    """How a value comes about: an array, a table, or the elements ``of`` another under other names."""
+
+    array: str | None = None
+    of: Recipe | None = None
+    name: str = ""
+    attributes: dict[str, tuple[int | tuple[int, ...], ...]] = field(default_factory=dict)
+    shape: tuple[_Size, ...] = ()
+    table: str = ""
+    groups: Groups = ()
+    dtype: str = ""
+
+    @property
+    def root(self) -> str | None:
+        """The array it is made of, None where it is a table's."""
+        return self.array if self.of is None else self.of.root
+
+
+@dataclass
+class Held:
+    """What the host puts into a table; ``arranged``: element bytes, kb and block_a of a convolution's weights."""
+
+    value: Recipe
+    groups: Groups
+    arranged: tuple[_Few, _Few, _Few] | None
+
+
+@dataclass
+class Entry:
+    """A step: jobs (element, number of its program, windows), or for the host a text and what it takes and makes."""
+
+    name: str
+    unit: str
+    operations: _Size
+    fallback: str
+    jobs: list[tuple[_Size, _Size, list[tuple[str, str, tuple[_Size, ...], tuple[_Size, ...]]]]]
+    text: str = ""
+    inputs: list[Recipe] = field(default_factory=list)
+    types: tuple[list[_Type], list[_Type]] = field(default_factory=lambda: ([], []))
+    makes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Content:
+    """``bundle.json``, its types and ranges checked."""
+
+    version: int
+    config: dict[str, Any]
+    tables: list[tuple[str, tuple[_Size, ...], str, str]]
+    held: dict[str, Held]
+    stays: list[Stay]
+    programs: list[str]
+    steps: list[Entry]
+    results: list[Recipe]
+    arrays: dict[str, tuple[str, tuple[_Size, ...]]]
+
+
+@dataclass
 class Bundle:
     """A compiled model read from a file: ``arrays`` has its arguments, and ``run`` runs it."""
 
-    data: dict[str, Any]
+    data: Content
     arrays: dict[str, Array]
     config: MatrixUnitConfig
 
@@ -131,106 +198,153 @@ class Bundle:
                 wanted = "no such argument" if own is None else f"{own.dtype}{list(own.shape)}"
                 raise UsageError(f"argument {number} is {array.dtype}{list(array.shape)}", how=wanted)
             arrays[f"argument {number}"] = array
-        run = _Run(self, arrays)
-        return run.results(), run.report()
+        try:
+            run = _Run(self, arrays)
+            return run.results(), run.report()
+        except (LookupError, ValueError, TypeError) as error:  # each entry is sound, but not what another one says
+            raise UsageError(f"a damaged compiled model: its parts do not fit together ({error})") from error
 
 
 def load_bundle(path: str | Path) -> Bundle:
-    """Read what ``Compiled.save`` wrote. Raises :class:`UsageError` for another file."""
+    """Read what ``Compiled.save`` wrote. Raises :class:`UsageError` for another file, or a damaged one."""
+    where = str(path)
     try:
-        with zipfile.ZipFile(path) as archive:
-            data = json.loads(archive.read("bundle.json"))
-            arrays = {
-                key: np.frombuffer(archive.read(key), _dtype(name)).reshape(shape)
-                for key, (name, shape) in data["arrays"].items()
-            }
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise UsageError(f"not a compiled model: {error}", where=str(path)) from None
-    if data.get("version") != VERSION:
-        raise UsageError(f"a compiled model of version {data.get('version')}", where=str(path), how="compile it again")
+        with open_bytes(path) as file, zipfile.ZipFile(file) as archive:
+            check_archive(archive, where)
+            value = parse(text_of(archive.read("bundle.json"), where), "JSON", where)
+            version = value.get("version") if isinstance(value, dict) else None
+            if version != VERSION:
+                raise UsageError(f"a compiled model of version {version}", where=where, how="compile it again")
+            data = typed(value, Content, where)
+            config = _config(data.config)
+            arrays = {key: np.frombuffer(archive.read(key), _dtype(name)).reshape(shape)
+                      for key, (name, shape) in data.arrays.items()}  # fmt: skip
+            _check(data, config)
+    except TilewrightError as error:
+        raise UsageError(error.what, where=where, how=error.how) from None
+    except (OSError, EOFError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise UsageError(f"not a compiled model: {error}", where=where) from None
+    return Bundle(data, arrays, config)
+
+
+def _config(given: Mapping[str, Any]) -> MatrixUnitConfig:
+    """The machine: entries of other versions are left out."""
     known = {f.name for f in fields(MatrixUnitConfig)}
-    config: dict[str, Any] = {key: _tuples(own) for key, own in data["config"].items() if key in known}
-    return Bundle(data, arrays, MatrixUnitConfig(**config))
+    config: dict[str, Any] = {
+        key: tuple(own) if isinstance(own, list) else own for key, own in given.items() if key in known
+    }
+    return MatrixUnitConfig(**config)
+
+
+def _check(data: Content, config: MatrixUnitConfig) -> None:
+    """That what addresses memory stays within it, and that all that is named is there."""
+    tables = {name: (shape, dtype, base) for name, shape, dtype, base in data.tables}
+    size = 0
+    for name, (shape, dtype, base) in tables.items():
+        if dtype not in ELEMENT_TYPES or not shape or len(shape) > 4 or 0 in shape:
+            raise UsageError(f"table {name!r} of {dtype}{list(shape)} is none of this machine")
+        if base and (base not in tables or tables[base][2]):
+            raise UsageError(f"table {name!r} is a view of {base!r}, which is no table with bytes of its own")
+        size += 0 if base else prod(shape) * BYTES[dtype]
+    if size > _MOST_MEMORY:
+        raise UsageError(f"its tables take {size} bytes, and {_MOST_MEMORY} is the most that is simulated")
+    for stay in data.stays:
+        there = stay.table in tables and not tables[stay.table][2]
+        if not there or min(stay.begin, stay.first) < 0 or not stay.first <= stay.last < len(data.steps):
+            raise UsageError(f"table {stay.table!r} cannot stand in L2 as it says")
+        if stay.size <= 0 or stay.begin + stay.size > config.l2_bytes:
+            raise UsageError(f"table {stay.table!r} does not stand within L2")
+    for step in data.steps:
+        for element, program, windows in step.jobs:
+            if element >= config.pes or program >= len(data.programs):
+                raise UsageError(f"step {step.name!r}: element {element} or program {program} is not there")
+            for name, table, begin, count in windows:
+                known, ends = tables.get(table), [b + c for b, c in zip(begin, count)]
+                shape = known[0] if known is not None else ()
+                if not len(begin) == len(count) == len(shape) or any(e > s for e, s in zip(ends, shape)):
+                    raise UsageError(f"step {step.name!r}: window {name!r} is not within table {table!r}")
 
 
 def _dtype(name: str) -> np.dtype[Any]:
     import ml_dtypes
 
-    return np.dtype(getattr(ml_dtypes, name)) if hasattr(ml_dtypes, name) else np.dtype(name)
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    narrow = getattr(ml_dtypes, name, None) if name.isidentifier() else None
+    try:
+        dtype = np.dtype(narrow if isinstance(narrow, type) else name)
+    except TypeError:
+        dtype = np.dtype(object)
+    if dtype.kind in "OSUMm" or dtype.hasobject or dtype.names is not None or not dtype.itemsize:
+        raise UsageError(f"no element type is called {name[:60]!r}")
+    return dtype
 
 
 class _Run(ChipRun):
     def __init__(self, bundle: Bundle, arrays: dict[str, Array]) -> None:
         data, self.arrays = bundle.data, arrays
-        tables = {name: Table(name, tuple(shape), dtype, base) for name, shape, dtype, base in data["tables"]}
-        programs = [assemble(text, bundle.config) for text in data["programs"]]
-        super().__init__(tables, [_step(entry, programs) for entry in data["steps"]], bundle.config)
-        self.data, self.xla = data, XlaValues()
-        self.fill({name: self.placed(own) for name, own in data["held"].items() if self.there(own["value"])})
-        self.planned(tuple(Stay(**stay) for stay in data["stays"]))
+        tables = {name: Table(name, shape, dtype, base) for name, shape, dtype, base in data.tables}
+        programs = [assemble(text, bundle.config) for text in data.programs]
+        super().__init__(tables, [_step(entry, programs) for entry in data.steps], bundle.config)
+        self.data, self.xla = data, XlaValues(apart=True)
+        storages = self.fill({name: self.placed(own) for name, own in data.held.items() if self.there(own.value)})
+        for name, table in tables.items():
+            if table.base and storages[name].total_bytes > storages[table.base].total_bytes:
+                raise UsageError(f"table {name!r} is a view of more than {table.base!r} has")
+        for stay in data.stays:
+            if stay.begin + max(stay.size, storages[stay.table].total_bytes) > self.machine.chip.l2_end:
+                raise UsageError(f"table {stay.table!r} does not stand within L2")
+        self.planned(tuple(data.stays))
         for number in range(len(self.steps)):
             self.step(number)
 
     def there(self, recipe: Recipe) -> bool:
         """Whether the host has it."""
-        return self.there(recipe["of"]) if "of" in recipe else recipe.get("array") in self.arrays
+        return recipe.root in self.arrays
 
     def value(self, recipe: Recipe) -> Array:
         """The array a recipe says."""
-        if "array" in recipe:
-            return self.arrays[recipe["array"]]
-        shape = tuple(recipe["shape"])
-        if "of" in recipe:
-            attributes = {key: _tuples(own) for key, own in recipe["attributes"].items()}
-            node: Any = SimpleNamespace(name=recipe["name"], attributes=attributes, result=SimpleNamespace(sizes=shape))
-            return named(node, self.value(recipe["of"]))
-        raw = self.machine.tensor(recipe["table"])
-        return unfolded_array(raw, shape, _tuples(recipe["groups"]), _dtype(recipe["dtype"]))
+        if recipe.array is not None:
+            return self.arrays[recipe.array]
+        if recipe.of is not None:
+            if recipe.name not in LAYOUT or prod(recipe.shape) > _MOST_MEMORY:
+                raise UsageError(f"a value is {recipe.name!r} of another, which no layout is")
+            result = SimpleNamespace(sizes=recipe.shape)
+            node: Any = SimpleNamespace(name=recipe.name, attributes=recipe.attributes, result=result)
+            return named(node, self.value(recipe.of))
+        raw = self.machine.tensor(recipe.table)
+        return unfolded_array(raw, recipe.shape, recipe.groups, _dtype(recipe.dtype))
 
-    def placed(self, own: Recipe) -> Array:
+    def placed(self, own: Held) -> Array:
         """What the host puts into a table."""
-        array = folded_array(self.value(own["value"]), _tuples(own["groups"]))
-        if own["arranged"] is None:
+        array = folded_array(self.value(own.value), own.groups)
+        if own.arranged is None:
             return array
-        e, kb, block = own["arranged"]
+        e, kb, block = own.arranged
         plan = MatmulPlan(1, 1, 1, "", "", e, 1, kb, False, "k_outer", 1, self.config, block)
         return stored_weights(plan, array)
 
     def on_host(self, step: Step) -> None:
         """XLA computes it, of what the machine made."""
-        entry = next(entry for entry in self.data["steps"] if entry["name"] == step.name)
-        given = [self.value(recipe) for recipe in entry["inputs"]]
-        types: Any = [[(tuple(shape), _dtype(name)) for shape, name in side] for side in entry["types"]]
-        made = self.xla.run_text(entry["text"], types[0], types[1], given)
-        self.arrays.update(zip(entry["makes"], made, strict=True))
+        entry = next(entry for entry in self.data.steps if entry.name == step.name)
+        given = [self.value(recipe) for recipe in entry.inputs]
+        taken, makes = ([(shape, _dtype(name)) for shape, name in side] for side in entry.types)
+        made = self.xla.run_text(entry.text, taken, makes, given)
+        self.arrays.update(zip(entry.makes, made, strict=True))
         self.host_bytes += sum(array.nbytes for array in (*given, *made))
-        for name, own in self.data["held"].items():
-            if _root(own["value"]) in entry["makes"]:
+        for name, own in self.data.held.items():
+            if own.value.root in entry.makes:
                 self.place(name, self.placed(own))
 
     def results(self) -> tuple[Array, ...]:
         """What the program returns."""
-        return tuple(self.value(recipe) for recipe in self.data["results"])
+        return tuple(self.value(recipe) for recipe in self.data.results)
 
 
-def _root(recipe: Recipe) -> str | None:
-    while "of" in recipe:
-        recipe = recipe["of"]
-    return recipe.get("array")
-
-
-def _step(entry: Recipe, programs: Sequence[MachineProgram]) -> Step:
+def _step(entry: Entry, programs: Sequence[MachineProgram]) -> Step:
     jobs = []
-    for pe, number, windows in entry["jobs"]:
-        seen = tuple((name, table, Part(tuple(base), tuple(size))) for name, table, base, size in windows)
+    for pe, number, windows in entry.jobs:
+        seen = tuple((name, table, Part(base, size)) for name, table, base, size in windows)
         jobs.append(Job(pe, programs[number], seen))
-    return Step(
-        entry["name"], entry["unit"], jobs=tuple(jobs), fallback=entry["fallback"], operations=entry["operations"]
-    )
+    return Step(entry.name, entry.unit, jobs=tuple(jobs), fallback=entry.fallback, operations=entry.operations)
 
 
 def save(execution: Execution, path: str | Path) -> None:

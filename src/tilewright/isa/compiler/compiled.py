@@ -134,4 +134,4 @@ def compiled(source: Any, args: Sequence[Any], config: MatrixUnitConfig | None) 
         program = load(source)
     else:
         raise UsageError(f"a {type(source).__name__} to compile", how="give a function, a Program, or StableHLO text")
-    return Compiled(program, config, lower(operations_of(program), config))
+    return Compiled(program, config, lower(operations_of(program), config, apart=program.signature is None))

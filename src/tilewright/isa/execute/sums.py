@@ -14,7 +14,7 @@ from tilewright.isa.chip.segments import Segment
 from tilewright.isa.chip.state import Pe
 from tilewright.isa.execute.operands import numpy_type
 from tilewright.isa.execute.scalar import NAN
-from tilewright.isa.execute.tensor import Roles, columns_of, macs_counter, wrapped_product
+from tilewright.isa.execute.tensor import Roles, columns_of, factor_of, macs_counter
 from tilewright.isa.kernels.records import ACCOUNTS, FILL, MM, REACH, TIMES, Record, address, longs
 from tilewright.kernels.threads import in_pieces
 
@@ -216,26 +216,15 @@ class Sums:
         """[rows, k] of A (0) or B (1) as what is multiplied."""
         factor, dtype = self.sides[side], self.types[side]
         raw = factor.bytes.reshape(factor.rows, factor.pitch)
-        if dtype in ("s32", "u32"):
-            values: Array = raw.view(np.int32)[:, :k]
-        elif dtype == "bf16":
-            values = (raw.view(np.uint16)[:, :k].astype(np.uint32) << 16).view(np.float32)
-        elif dtype[0] not in "su":
-            values = raw.view(numpy_type(dtype))[:, :k].astype(np.float32, copy=False)
-        elif dtype in ("s4", "u4"):
-            low = (raw[:, :k] & 15).astype(np.float64)
-            values = np.where(low > 7, low - 16, low) if dtype == "s4" else low
-        else:
-            words = raw.view(f"{'i' if dtype[0] == 's' else 'u'}{int(dtype[1:]) // 8}")
-            values = words[:, :k].astype(np.float64)
-        return values
+        return factor_of(raw.view(f"u{numpy_type(dtype).itemsize}")[:, :k], dtype)
 
     def _added(self, sums: Array, a: Array, b: Array, rounds: int) -> Array:
-        if self.types[0][0] in "su":
-            return sums + wrapped_product(a, b.T)
-        from tilewright.isa.kernels.value_kernels import add_rounds
+        from tilewright.isa.kernels.value_kernels import add_rounds, add_words
 
         sums, a, b = (np.ascontiguousarray(each) for each in (sums, a, b.T))
+        if self.types[0][0] in "su":
+            add_words(sums, a, b)
+            return sums
         values = sums.view(np.float32)
         add_rounds(values, a, b, self.presents[:rounds], self.chunk, self.kb)
         sums[np.isnan(values)] = NAN

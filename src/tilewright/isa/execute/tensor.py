@@ -210,7 +210,7 @@ def _first_reads(pe: Pe, roles: Roles, bus: Reach, writes: Array) -> Faults:
     return faults
 
 
-def _values(words: Array, dtype: str) -> Array:
+def factor_of(words: Array, dtype: str) -> Array:
     """Raw elements as what the multiplier takes: int32 (modulo 2^32) or float32."""
     if dtype in ("s4", "u4"):
         low = (words & 15).astype(np.int32)
@@ -245,10 +245,10 @@ def _multiply(pe: Pe, roles: Roles, bus: Reach, writes: Array) -> None:
     if not (some.any() and pe.config.values):
         return
     raw = pe.chip.view(word)[bus.places]
-    b = _parts(pe, roles, np.where(bus.there, _values(raw, roles.type_b), 0).T)
+    b = _parts(pe, roles, np.where(bus.there, factor_of(raw, roles.type_b), 0).T)
     registers = pe.file[pe.config.first_compute :, roles.a : roles.a + pe.config.a_registers]
     # A copy: with one thread products may lie in the same memory (acc_window), and A is read once.
-    a = _values(registers.copy().view(word)[:, : roles.chunk], roles.type_a)
+    a = factor_of(registers.copy().view(word)[:, : roles.chunk], roles.type_a)
     low, high = _range(_parts(pe, roles, some[None]))
     if b.dtype == np.int32:
         _add_integers(pe, roles, a, b, low, high, writes)
@@ -258,28 +258,19 @@ def _multiply(pe: Pe, roles: Roles, bus: Reach, writes: Array) -> None:
 
 def _factors(
     roles: Roles, a: Array, b: Array, low: Array, high: Array, on: Array
-) -> Iterator[tuple[tuple[Array, Any], Array, Array, Array]]:
-    """Part by part: where its sums are ([rows, 1], columns), A [rows, u], B [u, columns], and the columns' place in b.
+) -> Iterator[tuple[tuple[Array, slice], Array, Array, slice]]:
+    """Part by part: where its sums are (threads, registers), A [rows, u], B [u, columns], and the columns of the part.
 
     Rows are those that keep what they compute (``on``).
     """
     rows, ka, kb, row_stride, a_stride, b_stride, _ = roles.groups
     keepers = _summing_threads(roles)
     for qa in range(ka):
-        mine, columns = on[keepers[:, qa]], np.arange(low[qa], high[qa])
+        mine, columns = on[keepers[:, qa]], slice(low[qa], high[qa])
         first = (np.arange(rows)[mine] * row_stride + qa * a_stride)[:, None]
         x = a[first + np.arange(kb) * b_stride].reshape(len(first), b.shape[1])
-        where = keepers[mine, qa][:, None], roles.first + columns
-        yield where, x, b[qa, :, low[qa] : high[qa]], columns
-
-
-def wrapped_product(x: Array, y: Array) -> Array:
-    """x @ y of integers, modulo 2^32: of int32 in halves, of float64 that holds smaller ones as it is."""
-    if x.dtype != np.int32:
-        return np.asarray((x @ y).astype(np.int64).astype(np.int32))
-    (low, high), (left, right) = (((n & 0xFFFF).astype(np.float64), (n >> 16).astype(np.float64)) for n in (x, y))
-    crossed = (high @ left + low @ right).astype(np.int64) << 16
-    return np.asarray(((low @ left).astype(np.int64) + crossed).astype(np.int32))
+        where = keepers[mine, qa], slice(roles.first + low[qa], roles.first + high[qa])
+        yield where, np.ascontiguousarray(x), np.ascontiguousarray(b[qa, :, columns]), columns
 
 
 def _saturated(sums: Array, x: Array, y: Array) -> Array:
@@ -291,14 +282,18 @@ def _saturated(sums: Array, x: Array, y: Array) -> Array:
 
 
 def _add_integers(pe: Pe, roles: Roles, a: Array, b: Array, low: Array, high: Array, on: Array) -> None:
+    from tilewright.isa.kernels.value_kernels import add_words
+
     file, saturating = pe.file[pe.config.first_compute :], pe.config.overflow == "saturate"
     if saturating:
         a, b = _wide(a, roles.type_a), _wide(b, roles.type_b)
-    elif roles.segment.element_bytes < 4:
-        a, b = a.astype(np.float64), b.astype(np.float64)
     for where, x, y, _ in _factors(roles, a, b, low, high, on):
-        sums = file[where]
-        file[where] = _saturated(sums.astype(np.int64), x, y) if saturating else sums + wrapped_product(x, y)
+        sums = np.ascontiguousarray(file[where])
+        if saturating:
+            sums = _saturated(sums.astype(np.int64), x, y)
+        else:
+            add_words(sums, x, y)
+        file[where] = sums
 
 
 def _wide(words: Array, dtype: str) -> Array:
@@ -307,12 +302,20 @@ def _wide(words: Array, dtype: str) -> Array:
 
 
 def _add_floats(pe: Pe, roles: Roles, bus: Reach, a: Array, b: Array, low: Array, high: Array, on: Array) -> None:
-    file = pe.file[pe.config.first_compute :]
+    from tilewright.isa.kernels.value_kernels import add_rounds
+
+    file, order, kb = pe.file[pe.config.first_compute :], pe.config.float_order, roles.groups[2]
     sums, some, there = file.view(np.float32), bus.present > 0, _parts(pe, roles, bus.there.T)
-    add = {"chunk": _in_chunks, "exact": _at_once, "fma": _fused}[pe.config.float_order]
+    add = {"chunk": _in_chunks, "exact": _at_once, "fma": _fused}[order]
     with np.errstate(all="ignore"):
         for part, (where, x, y, columns) in enumerate(_factors(roles, a, b, low, high, on)):
-            sums[where] = add(sums[where], x, y, there[part][:, columns], roles.chunk)
+            mask, total = there[part][:, columns], np.ascontiguousarray(sums[where])
+            present = int(mask[:, :1].sum())
+            if order == "chunk" and present and mask[:present].all() and not mask[present:].any():
+                add_rounds(total, x, y, np.array([present]), roles.chunk, kb)
+            else:
+                total = add(total, x, y, mask, roles.chunk)
+            sums[where] = total
     if np.isnan(sums[:, roles.first : roles.first + roles.local]).any():
         _one_nan(file, roles, some, on)
 

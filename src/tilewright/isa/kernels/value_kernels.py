@@ -1,4 +1,4 @@
-"""numba kernel: what many ``mm`` of floats add to the product registers. Imported on first use.
+"""numba kernels: what one ``mm``, or many one after another, add to the product registers. Imported on first use.
 
 No fast-math: every multiply and every add rounds once, in the order written.
 """
@@ -49,3 +49,14 @@ def add_rounds(sums: Any, a: Any, b: Any, presents: Any, chunk: int, kb: int) ->
                         dot[i] += part[i]
             for i in range(n):
                 total[i] += dot[i]
+
+
+@njit(cache=True, nogil=True)
+def add_words(sums: Any, a: Any, b: Any) -> None:
+    """sums[r, i] += a[r, k] * b[k, i], modulo 2^32."""
+    for r in range(sums.shape[0]):
+        total = sums[r]
+        for k in range(a.shape[1]):
+            x, y = a[r, k], b[k]
+            for i in range(len(total)):
+                total[i] = np.int32(total[i] + np.int32(x * y[i]))

@@ -22,9 +22,9 @@ from tilewright.isa.lowering.vectors import Region, specification, vector_jobs
 from tilewright.isa.lowering.windows import lower_reduction, lower_windows, over_leading
 
 
-def lower(block: Block, config: MatrixUnitConfig) -> Lowering:
-    """All of a program as steps on tables."""
-    reading = Reading.of(block)
+def lower(block: Block, config: MatrixUnitConfig, apart: bool = False) -> Lowering:
+    """All of a program as steps on tables; ``apart``: XLA's part runs in a process of its own."""
+    reading = Reading.of(block, apart)
     lowering = Lowering(reading, config)
     for group in groups_of(reading, lambda node: Region.begun(reading, node), partial(takes_product, reading)):
         _lower_group(lowering, group)

@@ -49,9 +49,9 @@ class Reading:
     fixed: set[int] = field(default_factory=set)
 
     @classmethod
-    def of(cls, block: Block) -> Reading:
-        """Read it; constants are computed by XLA, all in one call."""
-        reading = cls(block, XlaValues())
+    def of(cls, block: Block, apart: bool = False) -> Reading:
+        """Read it; constants are computed by XLA, all in one call, for a text in a process of its own (``apart``)."""
+        reading = cls(block, XlaValues(apart))
         alive = _alive(block)
         for node in alive:
             known = all(v.shape is not None for v in node.results)

@@ -1,0 +1,1 @@
+"""Attacks that take minutes: scripts, not collected by pytest."""

@@ -1,0 +1,24 @@
+"""Some of what `tests/nightly/texts.py` damages by the ten thousand where no other test does: values, or our errors."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tests.nightly.texts import bundles, settings
+from tilewright.errors import TilewrightError
+
+COUNTS = {settings: 150, bundles: 40}
+
+
+@pytest.mark.parametrize("kind", COUNTS, ids=lambda kind: kind.__name__)
+def test_what_is_damaged_is_read_or_refused(kind):
+    attack, refused = kind(), 0
+    for number in range(COUNTS[kind]):
+        try:
+            attack(Random(f"quick {number}"))()
+        except TilewrightError as error:
+            assert str(error)
+            refused += 1
+    assert 0 < refused < COUNTS[kind]
