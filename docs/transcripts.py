@@ -43,6 +43,8 @@ LONG = (
     "./run tilewright verify examples/group_norm.mlir",
     "./run tilewright verify decode.py",
     "./run tilewright embed plan --vocab 1000000",
+    "./run tilewright embed train examples/movielens.py --data ratings.csv --batch 1024 --steps 150",
+    "./run tilewright optimize examples/resnet_groupnorm.py",
 )
 #: Pages that show how an output begins.
 BEGINNINGS = ("README.md", "tutorial_group_norm.md", "verify.md")

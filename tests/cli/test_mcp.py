@@ -7,12 +7,9 @@ import sys
 
 import anyio
 import pytest
-from mcp import Client
-from mcp.client.stdio import StdioServerParameters
 
 from tests.cli.conftest import completed
 from tilewright.cli.mcp.bounded import Bounds, run_bounded
-from tilewright.cli.mcp.server import make_server
 from tilewright.errors import TilewrightError
 
 DUMP = (
@@ -33,6 +30,10 @@ async def here(words, stdin, folder, bounds):
 def ask(tmp_path):
     """ask(tool, **arguments) -> (is it an error, the text) from a server in this process, for the folder tmp_path."""
 
+    from mcp import Client  # here, since it takes two seconds that every worker would spend
+
+    from tilewright.cli.mcp.server import make_server
+
     def call(tool, **arguments):
         async def session():
             async with Client(make_server(tmp_path, Bounds(), here)) as client:
@@ -45,6 +46,9 @@ def ask(tmp_path):
 
 
 def test_over_stdio_the_tools_are_there_and_answer(tmp_path):
+    from mcp import Client
+    from mcp.client.stdio import StdioServerParameters
+
     async def session():
         command = StdioServerParameters(
             command=sys.executable, args=["-m", "tilewright", "mcp", "--root", str(tmp_path)]

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from tests.conftest import ROOT, tries
 from tests.embed.carry_through import killed
 
@@ -28,6 +30,8 @@ def test_a_training_killed_in_mid_save_goes_on_elsewhere(tmp_path):
         assert f"50 further steps on {chips} are those" in done.stdout, done.stderr
 
 
+@pytest.mark.nightly
 def test_no_announced_step_is_lost(tmp_path, monkeypatch):
+    """By day test_checkpoint.test_killed_in_mid_save kills what saves, and the test above a training."""
     monkeypatch.chdir(ROOT)
     killed(tmp_path, tries(1))

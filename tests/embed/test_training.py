@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -15,6 +16,7 @@ import numpy as np
 import optax
 import pytest
 
+from tests.conftest import tries
 from tests.embed.slow_batch import host_batch
 from tests.embed.test_step import draw, fresh, gradients, model
 from tilewright.embed import (
@@ -179,20 +181,22 @@ def test_grad_through_lookup_is_the_dense_gradient(minibatches):
 KINDS = [SGD(0.3), Adagrad(0.3), Adagrad(0.3, 0.0), RowwiseAdagrad(0.3), Adam(0.1), AdagradMomentum(0.1), FTRL(0.1)]
 
 
-@pytest.mark.parametrize("optimizer", KINDS, ids=lambda kind: type(kind).__name__)
-def test_kernels_do_what_xlas_operations_do(monkeypatch, optimizer):
-    plan = model(4, 2, optimizer)
-    host, grads, state = batches(plan, 1)[0][0], gradients(plan, SAMPLES), fresh(plan)
+def test_kernels_do_what_xlas_operations_do(monkeypatch):
+    """All optimizers in one test: what jax has traced must be forgotten before and after, and that costs all others."""
 
-    def both_ways():
+    def found(optimizer):
+        plan = model(4, 2, optimizer)
+        host, grads, state = batches(plan, 1)[0][0], gradients(plan, SAMPLES), fresh(plan)
         return lookup(state, host), update(update(state, host, grads), host, grads)
 
-    native = both_ways()
+    native = [found(optimizer) for optimizer in KINDS]
     monkeypatch.setattr(device_step, "_by_platform", lambda operands, on_cpu, elsewhere: elsewhere(*operands))
     jax.clear_caches()
-    plain = both_ways()
+    plain = [found(optimizer) for optimizer in KINDS]
     jax.clear_caches()
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), native, plain)
+    for optimizer, one, other in zip(KINDS, native, plain, strict=True):
+        close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-6, err_msg=type(optimizer).__name__)
+        jax.tree.map(close, one, other)
 
 
 def test_a_quantised_table_is_looked_up_rounded_and_updated_as_it_is():
@@ -229,6 +233,7 @@ def test_a_mesh_wants_its_axis():
 
 
 WHOLE_NUMBERS = """
+    import sys
     import jax, numpy as np, optax
     from itertools import product
     from tilewright.embed import *
@@ -268,7 +273,8 @@ WHOLE_NUMBERS = """
         assert all(np.array_equal(found[name], expected[name]) for name in expected), (arguments, others)
 
     expected = trained(1, False, None, False)
-    for layout in product((1, 2, 3, 8), (True, False), (None, 1), (False, True)):
+    every = int(sys.argv[1])  # every third has each pair of these twice or more
+    for layout in list(product((1, 2, 3, 8), (True, False), (None, 1), (False, True)))[::every]:
         agree(*layout)
     from jax.sharding import Mesh
     for count in (2, 8):
@@ -282,8 +288,6 @@ WHOLE_NUMBERS = """
 def test_whole_numbers_train_to_the_same_bits_however_they_are_laid_out(root: Path):
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
     eight = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    code = textwrap.dedent(WHOLE_NUMBERS)
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, env=eight, capture_output=True, text=True, check=False
-    )
+    program = [sys.executable, "-c", textwrap.dedent(WHOLE_NUMBERS), "3" if tries(1) == 1 else "1"]
+    done = subprocess.run(program, cwd=root, env=eight, capture_output=True, text=True, check=False)
     assert done.stdout == "equal\n", done.stderr[-3000:]

@@ -34,7 +34,7 @@ def survives(text):
 def test_truncated_anywhere(name):
     text = TEXTS[name]
     whole = explain_allocation(text)[0]
-    for end in range(0, len(text), max(1, len(text) // 40)):
+    for end in range(0, len(text), max(1, len(text) // tries(12))):
         for report in survives(text[:end]):
             assert len(report.message.allocations) <= len(whole.message.allocations)
 

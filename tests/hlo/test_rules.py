@@ -88,7 +88,7 @@ def float64(text, arrays):
 
 
 @pytest.mark.parametrize("rule", RULES)
-@settings(max_examples=tries(2), suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=tries(1), suppress_health_check=[HealthCheck.filter_too_much])
 @given(data=st.data())
 def test_it_keeps_the_values_at_random_shapes_and_types(rule, data):
     dtype = data.draw(st.sampled_from(rule.example.types), label="dtype")
