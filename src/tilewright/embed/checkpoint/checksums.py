@@ -58,7 +58,7 @@ class Checksums:
             list(pool.map(self.check, paths))
 
     def _compare(self, path: Path, found: str) -> None:
-        written = self.files.get(path.relative_to(self.folder).as_posix(), "nothing")
+        written = self.files.get(os.fspath(path)[len(os.fspath(self.folder)) + 1 :], "nothing")  # in every chunk's way
         if found != written:
             problem = f"not that of step {self.folder.name}: size and checksum {found}, written was {written}"
             raise ValueError(f"{path}: {problem}")
@@ -75,9 +75,12 @@ def whole_file(path: Path) -> str:
 
 def chunk_file(path: Path) -> str:
     """Size of a chunk and the checksum of its numbers that ends it (crc32c): nothing else is read."""
-    with open(path, "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        return f"{size}-{os.pread(file.fileno(), 4, max(0, size - 4)).hex()}"
+    file = os.open(path, os.O_RDONLY)
+    try:
+        size = os.fstat(file).st_size
+        return f"{size}-{os.pread(file, 4, max(0, size - 4)).hex()}"
+    finally:
+        os.close(file)
 
 
 def write_part(tables: Path, process: int, files: dict[str, str]) -> None:

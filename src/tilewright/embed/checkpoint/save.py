@@ -334,7 +334,7 @@ def _jobs(
     folder: Path, source: _Source, first: bool, written: dict[str, str]
 ) -> Iterator[tuple[int, Callable[[], Any], Callable[[Any], None]]]:
     def note(chunk: Path, _: Any) -> None:
-        written[chunk.relative_to(folder).as_posix()] = chunk_file(chunk)
+        written[os.fspath(chunk)[len(os.fspath(folder)) + 1 :]] = chunk_file(chunk)
 
     shards, begin = source.placement.shards, source.placement.row_offset
     columns = ZarrColumns(folder / source.path, source.vocab, shards, source.width)

@@ -55,12 +55,14 @@ class ZarrColumns:
 
     def __init__(self, folder: Path, vocab: int, shards: int, width: int, checksums: Checksums | None = None) -> None:
         self.folder, self.vocab, self.shards, self.width = folder, vocab, shards, width
-        self._checksums = checksums
+        self._checksums, self._chunk_rows = checksums, 0
         self._store: Any = None
 
     def chunk_rows(self) -> int:
         """Rows of a chunk on disk."""
-        return int(self._opened().chunk_layout.read_chunk.shape[0])
+        if self._chunk_rows == 0:
+            self._chunk_rows = int(self._opened().chunk_layout.read_chunk.shape[0])
+        return self._chunk_rows
 
     def _new_chunk_rows(self) -> int:
         """A column in equal chunks: the last one is stored as long as the others."""
