@@ -17,7 +17,7 @@ from tilewright.cli.mcp import mcp
 from tilewright.cli.run import run
 from tilewright.cli.streams import remark, tell_of_compiling
 from tilewright.cli.targets import targets
-from tilewright.cli.terminal import NO_ROOM, abandon_stdout, usable_streams
+from tilewright.cli.terminal import NO_ROOM, abandon_stdout, quiet_threads, usable_streams
 from tilewright.cli.warm import warm
 from tilewright.compiling import own_process
 from tilewright.errors import ParseError, TilewrightError
@@ -121,6 +121,8 @@ def main() -> None:
     debug = len(arguments) < len(sys.argv) - 1
     try:
         usable_streams()
+        if not debug:
+            quiet_threads()
         own_process()
         tell_of_compiling()
         with leaving_at_once():
