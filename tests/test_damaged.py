@@ -1,4 +1,4 @@
-"""Some of what `tests/nightly/texts.py` damages by the ten thousand where no other test does: values, or our errors."""
+"""Some of what `tests/nightly/texts.py` damages by the ten thousand, where no other test does: a value or our error."""
 
 from __future__ import annotations
 

@@ -236,6 +236,7 @@ def test_anything_is_counters_or_one_error(value):
 def sensible(kind):
     """Counters of a kind, each known or not, of any size."""
     kinds = {"Amount": st.floats(0, 1e9), "Count": st.integers(0, 10**9), "Positive": st.integers(1, 300)}
+    kinds |= {"Ids": kinds["Count"], "Width": kinds["Positive"]}
     given = {}
     for each in fields(kind):
         base = str(each.type).split(" ")[0]

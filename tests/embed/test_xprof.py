@@ -118,7 +118,7 @@ BAD = {
     "host.pb": (xspace({"/host:CPU": PLANES["/host:CPU"]}), "no TPU's steps"),
     "words.trace.json": (b"words", "not a profiler's trace"),
     "none.trace.json": (b"{}", "not a profiler's trace"),
-    "cut.trace.json.gz": (gzip.compress(viewer(PLANES))[:50], "cannot read it"),
+    "cut.trace.json.gz": (gzip.compress(viewer(PLANES))[:50], "a damaged gzip file"),
 }
 
 

@@ -258,6 +258,8 @@ def changed(rng: Random, value: Any) -> Any:
         words = list(re.finditer(r'-?\d+(?:\.\d+)?|"(?:[^"\\]|\\.)*"|true|false|null', text))
         found = rng.choice(words)
         other = rng.choice((*HUGE[3:8], HUGE[9], *OTHER, rng.choice(words)[0], str(rng.randrange(-5, 100_000))))
+        if re.fullmatch(r"\d+", found[0]) and rng.random() < 0.7:  # a number that could be one
+            other = str(rng.choice((0, 1, 2, 3, 5, 8, 31, 64, 1000, 65_536, 2**31, 2**40, 2**61, int(found[0]) + 1)))
         try:
             text = json.dumps(json.loads(text[: found.start()] + other + text[found.end() :]))
         except ValueError:
@@ -367,13 +369,14 @@ def bombs() -> Attack:
     """Little that unpacks to much, and deep nesting."""
     from tilewright.hlo import load, optimize
 
+    stream = io.BytesIO()
+    with gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=1) as file:
+        for _ in range(40):
+            file.write(b" " * (1 << 24))
+
     def attack(rng: Random) -> Callable[[], Any]:
         deep, sign = rng.choice((3_000, 100_000)), rng.choice(("[]", "<>", "()", "{}"))
         nested = sign[0] * deep + "1" + sign[1] * deep
-        stream = io.BytesIO()
-        with gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=1) as file:
-            for _ in range(40):
-                file.write(b" " * (1 << 24))
         text = rng.choice((f"module {{ func.func @main() {{ %0 = a.constant dense<{nested}> : tensor<1xf32> }} }}",
                            f"func.func @main(%x: tuple{nested}) {{ return }}",
                            f"HloModule m\nENTRY e {{ ROOT p = {nested} parameter(0) }}"))  # fmt: skip

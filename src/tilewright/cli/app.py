@@ -19,7 +19,7 @@ from tilewright.cli.mcp import mcp
 from tilewright.cli.run import run
 from tilewright.cli.streams import remark, tell_of_compiling
 from tilewright.cli.targets import targets
-from tilewright.cli.terminal import NO_ROOM, abandon_stdout, usable_streams
+from tilewright.cli.terminal import NO_ROOM, abandon_stdout, quiet_threads, usable_streams
 from tilewright.cli.warm import warm
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.extras import missing_extra
@@ -128,6 +128,8 @@ def main() -> None:
     debug = len(arguments) < len(sys.argv) - 1
     try:
         usable_streams()
+        if not debug:
+            quiet_threads()
         tell_of_compiling()
         with leaving_at_once():
             code = _parser()(args=arguments, standalone_mode=False)

@@ -6,6 +6,10 @@ import codecs
 import errno
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 #: What a write fails with where there is no room, or no device any more.
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
@@ -24,6 +28,20 @@ def usable_streams() -> None:
             stream.reconfigure(errors="tilewright")
     if os.environ.get("COLUMNS", "1").strip().lstrip("0") == "":
         del os.environ["COLUMNS"]
+
+
+def quiet_threads() -> None:
+    """Leave out what a storage library's threads print of a save that failed: the command has one line for it.
+
+    They tell its event loop, which is closed by then, and each prints a traceback of that.
+    """
+    tell = sys.unraisablehook
+
+    def told(unraisable: UnraisableHookArgs) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            tell(unraisable)
+
+    sys.unraisablehook = told
 
 
 def abandon_stdout() -> None:

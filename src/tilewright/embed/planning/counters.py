@@ -19,8 +19,8 @@ _MOST = 10**18
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=_MOST)]
 Positive: TypeAlias = Annotated[int, Meta(ge=1, le=_MOST)]
 Amount: TypeAlias = Annotated[float, Meta(ge=0, le=_MOST)]
-_Ids: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 31)]
-_Width: TypeAlias = Annotated[int, Meta(ge=1, lt=1 << 24)]
+Ids: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 31)]
+Width: TypeAlias = Annotated[int, Meta(ge=1, lt=1 << 24)]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class TableCounters:
     """One table of ``vocab`` rows of ``width`` floats; ``dtype`` as the chip holds it."""
 
     vocab: Positive
-    width: _Width
+    width: Width
     dtype: str = "float32"
 
     def padded_bytes(self, sparsecores: int) -> int:
@@ -112,13 +112,13 @@ class StackCounters:
     """
 
     tables: Count = 1
-    width: _Width = 0
+    width: Width = 0
     label: str = ""
     optimizer: str = ""
     combiner: str = ""
     samples_per_sparsecore: Count | None = None
-    max_ids_per_partition: _Ids | None = None
-    max_unique_ids_per_partition: _Ids | None = None
+    max_ids_per_partition: Ids | None = None
+    max_unique_ids_per_partition: Ids | None = None
     observed_ids: Count | None = None
     observed_unique_ids: Count | None = None
     typical_ids: Count | None = None
