@@ -59,6 +59,7 @@ def test_top(run):
     [
         ("nothing_of_this_name.txt", "neither a file nor an error's text"),
         ("my program is slow, what now?", "no TPU allocator message in the text"),
+        ("Mosaic failed to compile TPU kernel: a new way", "this message about a kernel is not known"),
         ("No viable logical replica count", "only the head of an error"),
     ],
 )
@@ -75,3 +76,13 @@ def test_bytes_that_are_no_text(run, tmp_path):
     code, _, err = run("explain-error", str(path))
     assert code == 2
     assert "not UTF-8 text" in err
+
+
+def test_a_kernel_and_a_full_memory_in_one_log(run):
+    kernel = "ValueError: Cannot store scalars to VMEM"
+    code, out, _ = run("explain-error", kernel)
+    assert (code, out.splitlines()[0][:28]) == (0, "a kernel is refused: one num")
+    text = f"{TEXTS['37_e1001_kernel.txt']}\n{kernel}"
+    assert "a kernel is refused" in run("explain-error", text)[1]
+    plain = json.loads(run("explain-error", text, "--json")[1])
+    assert (len(plain["allocator"]), len(plain["kernels"])) == (1, 1)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import random
@@ -75,23 +74,31 @@ async def silent(server: Server, trials: int) -> tuple[Counter, bool]:
     for number, (_, writer) in enumerate(clients):
         writer.write(starts[number % len(starts)])
     counts = Counter(tried=trials)
-    counts["owner answered meanwhile"] = await server.serves()
+    counts["owner answered meanwhile"] = int(await server.serves())
 
     async def dropped(number, reader, writer):
+        """Whether the server closed it; what it was sent before (a refusal of the head) is read past."""
+
         async def drip():
             while number % 8 == 3:  # a byte now and then would keep a clock that each byte sets back from running out
                 await asyncio.sleep(0.5)
                 writer.write(b"9")
 
         dripping = asyncio.create_task(drip())
-        with contextlib.suppress(OSError):
+        try:
             await asyncio.wait_for(reader.read(), PATIENCE)
-        dripping.cancel()
-        writer.transport.abort()
+        except TimeoutError:
+            return False
+        except OSError:  # a reset is an end, too
+            pass
+        finally:
+            dripping.cancel()
+            writer.transport.abort()
+        return True
 
     ended = [dropped(number, *client) for number, client in enumerate(clients)]
-    counts["dropped"] = sum(found is None for found in await asyncio.gather(*ended, return_exceptions=True))
-    return counts, counts["dropped"] == trials and await server.serves()
+    counts["dropped"] = sum(await asyncio.gather(*ended))
+    return counts, bool(counts["owner answered meanwhile"]) and counts["dropped"] == trials and await server.serves()
 
 
 async def at_once(server: Server, trials: int) -> tuple[Counter, bool]:

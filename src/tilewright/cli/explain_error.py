@@ -1,7 +1,8 @@
-"""`tilewright explain-error`: a TPU's message about memory that is full, and what to change."""
+"""`tilewright explain-error`: a TPU's message about memory that is full or a kernel it refuses, and what to change."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,7 +21,7 @@ from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
     from tilewright.embed import ErrorExplanation
-    from tilewright.hlo import AllocationReport
+    from tilewright.hlo import AllocationReport, KernelError
 
 
 def explain_error(
@@ -33,18 +34,20 @@ def explain_error(
 ) -> None:
     """Read a TPU's out-of-memory message: every padded array in it, and the changes that make it fit by bytes saved.
 
-    Messages of the compiler and of the runtime, about HBM, vector memory and scalar memory, in any log. --width,
-    --max-ids and --sparsecores are for errors about SparseCore memory, as in `embed explain-error`.
+    Messages of the compiler and of the runtime, about HBM, vector memory and scalar memory, in any log, and what Pallas
+    and Mosaic say of a kernel they refuse. --width, --max-ids and --sparsecores are for errors about SparseCore memory,
+    as in `embed explain-error`.
     """
     text = error_text(error)
     try:
-        reports, sparse = _explained(text, width, max_ids, sparsecores)
+        reports, sparse, kernels = _explained(text, width, max_ids, sparsecores)
     except UsageError as problem:
         raise no_such_file(error, problem) from None
     if as_json:
         allocator = [report.to_json() for report in reports]
         sparsecore = [explanation.to_json() for explanation in sparse]
-        emit_json({"kind": "explained_errors", "allocator": allocator, "sparsecore": sparsecore})
+        refused = [error.to_json() for error in kernels]
+        emit_json({"kind": "explained_errors", "allocator": allocator, "sparsecore": sparsecore, "kernels": refused})
         return
     from tilewright.hlo import print_allocation_report
 
@@ -54,29 +57,34 @@ def explain_error(
         print_allocation_report(report, top)
     if sparse:
         emit_text("\n" * bool(reports) + "\n\n".join(map(explanation_text, sparse)))
+    if kernels:
+        emit_text("\n" * bool(reports or sparse) + "\n\n".join(map(str, kernels)))
 
 
 def _explained(
     text: str, width: int | None, max_ids: int | None, sparsecores: int
-) -> tuple[tuple[AllocationReport, ...], tuple[ErrorExplanation, ...]]:
-    """What the text says of the TensorCore's memories, and of the SparseCores'. UsageError where it says nothing."""
+) -> tuple[tuple[AllocationReport, ...], tuple[ErrorExplanation, ...], tuple[KernelError, ...]]:
+    """What the text says of the TensorCore's memories, the SparseCores' and of kernels. UsageError where nothing."""
     from tilewright.embed import explain_error as explain
     from tilewright.embed import names_sparsecores
-    from tilewright.hlo import explain_allocation
+    from tilewright.hlo import explain_allocation, explain_kernel
 
-    of_sparsecores = names_sparsecores(text)
+    of_sparsecores, kernels = names_sparsecores(text), explain_kernel(text)
     try:
         reports = explain_allocation(text)
     except UsageError:
-        if not of_sparsecores:
+        if not of_sparsecores and not kernels:
+            if re.search("Pallas|Mosaic", text):
+                how = "docs/out_of_memory.md lists the known ones"
+                raise UsageError("this message about a kernel is not known", where="explain-error", how=how) from None
             raise
         reports = ()
     if not of_sparsecores:
-        return reports, ()
+        return reports, (), kernels
     try:
-        return reports, explain(text, width=width, max_ids=max_ids, sparsecores=sparsecores, hbm=False)
+        return reports, explain(text, width=width, max_ids=max_ids, sparsecores=sparsecores, hbm=False), kernels
     except UsageError as problem:  # only the head of an error, or a width that is not its own
-        if not reports:
+        if not reports and not kernels:
             raise
         remark(f"SparseCores: {problem}")
-        return reports, ()
+        return reports, (), kernels

@@ -3,6 +3,7 @@
 jax is imported when a function that needs it is called: a report on a dump starts without it.
 """
 
+from tilewright.hlo.allocation.kernel_errors import KernelError, explain_kernel
 from tilewright.hlo.allocation.lines import print_allocation_report
 from tilewright.hlo.allocation.message import AllocatorMessage
 from tilewright.hlo.allocation.report import AllocationReport, explain_allocation
@@ -70,6 +71,7 @@ __all__ = [
     "Difference",
     "DumpedModule",
     "Example",
+    "KernelError",
     "Lifetimes",
     "LiveBuffer",
     "MeasuredTimes",
@@ -116,6 +118,7 @@ __all__ = [
     "dumped_modules",
     "estimate",
     "explain_allocation",
+    "explain_kernel",
     "format_pipeline",
     "from_jax",
     "from_python",
