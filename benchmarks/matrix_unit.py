@@ -198,11 +198,12 @@ def stream(transposed):
 
 
 def touch_stream(lines, l1, l2):
-    """The kernel of an mm's columns, each of one element of a line."""
-    places, count = lines[:, None], len(lines)
+    """The kernel of an mm's columns, each of 256 elements, every one in a line of its own."""
+    places, count = lines.reshape(-1, 256), len(lines)
     pages, rules, kept = (np.zeros(1, bool), N * N, 0), (False, True), (np.zeros(0, np.uint8), np.zeros(0, np.int32))
-    out, totals, deep = np.empty((count, 3), np.int64), np.zeros(4, np.int64), np.empty(count, np.int64)
-    touch_columns((places, places), np.arange(count), pages, rules, kept, (l1, l2), out, totals, deep, NOT_SEEN)
+    out, totals, deep = np.empty((len(places), 3), np.int64), np.zeros(4, np.int64), np.empty(count, np.int64)
+    order = np.arange(len(places))
+    touch_columns((places, places), order, pages, rules, kept, (l1, l2), out, totals, deep, NOT_SEEN)
 
 
 def caches(rounds):
