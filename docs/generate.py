@@ -19,11 +19,11 @@ HEAD = """# Commands
 
 Generated from the commands themselves by `./run python docs/generate.py`; a test keeps this page true.
 
-`-` is stdin or stdout. `--json` prints stable JSON with a `schema_version`. `-o` picks the writer by suffix. A file
-is written whole or not at all, beside its place, and moved there: it keeps the mode of the one it replaces, and a symbolic
-link is replaced, while what it names stays as it is; pipes and `/dev/stdout` are written to. Data goes
-to stdout, remarks and progress to stderr. Exit codes: 0 fine, 1 a check found something, 2 usage, 3 an unsupported
-construct. `--debug`, anywhere, shows a traceback where something fails. `NO_COLOR` is obeyed.
+`-` is stdin or stdout. `--json` prints stable JSON with a `schema_version`. `-o` picks the writer by suffix. A file is
+written whole or not at all, beside its place, and moved there: it keeps the mode of the one it replaces, and a symbolic
+link is replaced, while what it names stays as it is; pipes and `/dev/stdout` are written to. Data goes to stdout,
+remarks and progress to stderr. Exit codes: 0 fine, 1 a check found something, 2 usage, 3 an unsupported construct.
+`--debug`, anywhere, shows a traceback where something fails. `NO_COLOR` is obeyed.
 """
 
 
