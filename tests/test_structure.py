@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import ROOT
 
 SOURCE = ROOT / "src" / "tilewright"
-ROOMS = ("kernels", "targets", "trace", "render", "layout", "hlo", "isa", "embed", "machine", "explore")
+ROOMS = ("targets", "trace", "render", "layout", "hlo", "isa", "embed", "machine", "explore")
 BENEATH = {
     "kernels": set(),
     "targets": set(),

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.layout.test_moves import expected, sample
-from tilewright import threads
+from tilewright.kernels import threads
 from tilewright.layout import parse
 from tilewright.layout.move import calls as _calls
 from tilewright.layout.move.plan import pack_plan, unpack_plan

@@ -25,7 +25,8 @@ OPTIMIZERS = ("SGD", "Adagrad", "RowwiseAdagrad", "Adam", "AdagradMomentum", "FT
 TEXTS = ("{1,0:T(8,128)}", "{0,1:T(8,128)(2,1)}", "{1,0:T(8,128)(4,1)}", "{1,0:T(3,5)(2,2)}", "{0,1}")
 
 
-def _digest(*arrays: object) -> str:
+def digest(*arrays: object) -> str:
+    """The bytes of arrays, in short."""
     total = hashlib.sha256()
     for array in arrays:
         total.update(np.ascontiguousarray(np.asarray(array)).tobytes())
@@ -46,7 +47,7 @@ def _optimizer(name: str) -> str:
     for _ in range(2):
         seen = embed.lookup(state, batch)["f"]
         state = embed.update(state, batch, gradients)
-    return _digest(seen, *embed.tables(state).values())
+    return digest(seen, *embed.tables(state).values())
 
 
 def _layout(dtype: str, text: str) -> str:
@@ -56,7 +57,7 @@ def _layout(dtype: str, text: str) -> str:
     array = np.arange(67 * 300).reshape(67, 300).astype(layout.numpy_dtype)
     packed = layout.pack(array)
     plain = relayout(layout, parse(f"{dtype}[67,300]")).apply(packed)
-    return _digest(packed, layout.unpack(packed), plain)
+    return digest(packed, layout.unpack(packed), plain)
 
 
 def _product(dtype: str) -> str:
@@ -64,7 +65,7 @@ def _product(dtype: str) -> str:
 
     rng = np.random.default_rng(2)
     a, b = ((8 * rng.standard_normal(shape)).astype(dtype) for shape in ((20, 70), (70, 20)))
-    return _digest(matmul(a, b).value)
+    return digest(matmul(a, b).value)
 
 
 JOBS: dict[str, Callable[[], str]] = {

@@ -70,10 +70,10 @@ def call_soon(call: Callable[[], object], threads: int) -> int:
 def in_pieces(call: Callable[[int], object], count: int, threads: int | None = None) -> None:
     """``call`` every number below ``count``, by up to ``threads`` threads (:func:`thread_count`), this one among them.
 
-    It should take its time without the interpreter's lock. The first exception is raised when all that was begun is
-    done; what was not begun is left then. A thread that comes late finds nothing left, so nobody waits for one.
+    It should take its time without the interpreter's lock. The exception of the lowest number is raised when all that
+    was begun is done, and nothing more is begun. A thread that comes late finds nothing left, so nobody waits for one.
     """
-    todo, done, errors = list(reversed(range(count))), [], []
+    todo, done, errors = list(reversed(range(count))), list[int](), dict[int, BaseException]()
 
     def work() -> None:
         with suppress(IndexError):
@@ -82,7 +82,7 @@ def in_pieces(call: Callable[[int], object], count: int, threads: int | None = N
                 try:
                     call(piece)
                 except BaseException as error:
-                    errors.append(error)
+                    errors[piece] = error
                 done.append(piece)
                 while errors:
                     done.append(todo.pop())
@@ -95,7 +95,7 @@ def in_pieces(call: Callable[[int], object], count: int, threads: int | None = N
         time.sleep(0 if turns < 100 else min(1e-3, 2e-7 * turns))  # a sleep is often longer than a piece
         turns += 1
     if errors:
-        raise errors[0]
+        raise errors[min(errors)]
 
 
 def run_all(jobs: Iterable[Callable[[], T]], threads: int) -> list[T]:

@@ -14,6 +14,7 @@ rewritten program, and a batch is the call of the batched program.
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial, wraps
@@ -43,8 +44,17 @@ def called_programs(jaxpr: Any) -> list[TracedProgram]:
     return [eqn.params["program"] for eqn in jaxpr.eqns if eqn.primitive.name == CALL]
 
 
-@cache
+_making = threading.Lock()
+
+
 def _primitives() -> dict[str, Any]:
+    """JAX's primitives of ours by name, made by the first call of the process, whichever thread that is in."""
+    with _making:
+        return _made_primitives()
+
+
+@cache
+def _made_primitives() -> dict[str, Any]:
     from jax.extend.core import Primitive
     from jax.interpreters import ad, batching
 

@@ -8,6 +8,7 @@ the next entry's place and ``starts`` the table of its runs, which are fetched m
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -151,6 +152,9 @@ _MADE: dict[int, Callable[..., Primitive]] = {
 }
 
 
+_making = threading.Lock()
+
+
 @cache
 def _primitive(kind: int, size: int, rows: int) -> Callback:
     variant = f"{size}x{rows}" if rows else str(size)
@@ -167,4 +171,6 @@ def address_of_primitive(kind: int, size: int, rows: int = 0) -> int:
     """
     if kind in (RUN, LINES):
         return 0
-    return _primitive(kind, size, rows if kind in (ZIP, UNZIP) else 0).address
+    with _making:  # threads that ask at once are given one
+        primitive = _primitive(kind, size, rows if kind in (ZIP, UNZIP) else 0)
+    return primitive.address
