@@ -86,7 +86,13 @@ def _dtype(x: Any) -> str:
 
 
 def _space(x: Any, sharding: Any) -> int:
-    kind = str(getattr(sharding, "memory_kind", None) or getattr(x, "memory_space", "") or "")
+    kind = getattr(sharding, "memory_kind", None)
+    if not kind:
+        try:
+            kind = getattr(getattr(x, "aval", x), "memory_space", None)
+        except Exception:  # newer JAX says it of a traced value's type alone, by an error of its own
+            kind = None
+    kind = str(kind or "")
     return SPACES.get(kind.rpartition(".")[2].lower(), 0) if "host" in kind.lower() else 0
 
 
