@@ -232,8 +232,9 @@ def _machine_bytes() -> int:
 
 def is_traced(value: Any) -> bool:
     """Whether it is a value that JAX traces, under jit, grad or vmap; jax is not imported for it."""
-    jax = sys.modules.get("jax")
-    return jax is not None and isinstance(value, jax.core.Tracer)
+    # While another thread imports jax the module is there before what it holds; nobody has a traced value then.
+    core = getattr(sys.modules.get("jax"), "core", None)
+    return core is not None and isinstance(value, core.Tracer)
 
 
 def require_room(count: int, name: str) -> None:
