@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT, tries
+from tests.conftest import ROOT, by_night
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 
@@ -59,7 +59,7 @@ def test_a_page_shows_what_is_printed(page, tmp_path, monkeypatch):
     """
     transcripts, text = script("transcripts"), page.read_text()
     assert not re.search(r"^\$ ", transcripts.BLOCK.sub("", text), re.MULTILINE), "a command outside a console block"
-    left_out = transcripts.NOT_RUN + (transcripts.LONG if tries(1) == 1 else ())
+    left_out = transcripts.NOT_RUN + (transcripts.LONG if not by_night() else ())
     again = transcripts.replayed(text, page.name, tmp_path, left_out)
     assert again == text, f"run: ./run python docs/transcripts.py {name_of(page)}"
     for drawn in (tmp_path / "docs" / "pictures").iterdir():

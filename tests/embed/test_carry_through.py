@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT, tries
+from tests.conftest import ROOT, by_night, tries
 from tests.embed.carry_through import killed
 
 
@@ -21,10 +21,10 @@ def process(name, folder, *chips):
 
 
 def test_a_training_killed_in_mid_save_goes_on_elsewhere(tmp_path):
-    done = process("whole", tmp_path, 8 if tries(1) > 1 else 4)
+    done = process("whole", tmp_path, 8 if by_night() else 4)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert [path.name for path in (tmp_path / "steps").iterdir() if path.name.isdecimal()] == ["10"]
-    onto = (4, 3) if tries(1) > 1 else (3,)
+    onto = (4, 3) if by_night() else (3,)
     done = process("rest", tmp_path, *onto)
     for chips in onto:
         assert f"50 further steps on {chips} are those" in done.stdout, done.stderr

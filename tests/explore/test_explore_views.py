@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.browser import LOOKS, in_browser
-from tests.conftest import VECTORS, tries
+from tests.conftest import VECTORS, by_night
 from tests.explore.test_explore_server import with_lines
 
 DUMP = VECTORS / "hlo_tpu" / "v5e_transformer2_grad.after.hlo"
@@ -187,5 +187,5 @@ def test_ten_thousand_cells_stay_fluid(visit, address):
         page.mouse.wheel(20, 0)
     page.wait_for_function("taken.length > 9")
     taken = sorted(page.evaluate("taken"))
-    assert tries(1) == 1 or taken[len(taken) // 2] < 16  # milliseconds: no clock by day, where others work beside it
+    assert not by_night() or taken[len(taken) // 2] < 16  # milliseconds: no clock by day, where others work beside it
     seen.quiet()
