@@ -35,8 +35,11 @@ NOT_RUN = (
     "./run tilewright embed plan clicks.tsv",
     "XLA_FLAGS=",
 )
-#: Commands that take 3 to 20 seconds: tests run them at night.
+#: Commands that take 1 to 20 seconds: tests run them at night.
 LONG = (
+    "./run tilewright isa tune-conv2d 1x7x7x512",
+    "./run tilewright isa conv2d 1x7x7x512",
+    "./run tilewright isa roofline --m 512",
     "./run tilewright isa tune --m 512 --n 512 --k 512 --top 3 --set pes=4",
     "./run tilewright isa sweep --m 512",
     "./run tilewright isa explore block",

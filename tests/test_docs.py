@@ -50,12 +50,21 @@ def script(name):
     return module
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if "\n$ " in page.read_text()], ids=name_of)
+#: Pages that build on one long training: tests/cli/test_embed_train_cli.py kills, resumes and reads one by day.
+AT_NIGHT = ("tutorial_training.md",)
+WITH_COMMANDS = [
+    pytest.param(page, id=name_of(page), marks=[pytest.mark.nightly] if page.name in AT_NIGHT else [])
+    for page in PAGES
+    if "\n$ " in page.read_text()
+]
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS)
 def test_a_page_shows_what_is_printed(page, tmp_path, monkeypatch):
     """Its commands run in their order, then the Python that makes claims, in the same folder.
 
     By day all but a few long ones: their answers are tested in tests/isa (test_autotune, test_sweep, test_explore,
-    test_spread), tests/hlo (test_verify, test_gate), tests/embed/test_pods.py and tests/cli.
+    test_spread, test_conv_tune, test_profile), tests/hlo (test_verify, test_gate), tests/embed/test_pods.py and tests/cli.
     """
     transcripts, text = script("transcripts"), page.read_text()
     assert not re.search(r"^\$ ", transcripts.BLOCK.sub("", text), re.MULTILINE), "a command outside a console block"

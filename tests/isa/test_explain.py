@@ -354,7 +354,7 @@ def test_every_example_of_the_table_is_explained_here_and_anywhere():
             program = assemble(spec.example)
         except TilewrightError:
             program = assemble(f"{spec.example}\nx:\nloop:\nagain:\ndone:\nend:\nhalt")
-        debugger = Debugger(program, {"B": np.zeros((4, 4), np.int8)})
+        debugger = Debugger(program, {"B": np.zeros((4, 4), np.int8)}, MatrixUnitConfig(threads=16))
         debugger.pe.uniform[3:6] = [1, 1, 1]
         before = deepcopy(debugger.pe)
         for each in program.instructions:

@@ -141,8 +141,9 @@ def test_conv2d_of_floats():
     assert np.allclose(value, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.nightly
 def test_a_layer_of_a_real_network():
-    """ResNet-50, conv2_x, 3 x 3: 56 x 56 pixels, 64 channels in and out, int8."""
+    """ResNet-50, conv2_x, 3 x 3: 56 x 56 pixels, 64 channels in and out, int8. By day: the smaller ones above."""
     rng = np.random.default_rng(5)
     x, w = integers(rng, (1, 56, 56, 64)), integers(rng, (3, 3, 64, 64))
     result = conv2d(x, w, padding=1)

@@ -363,7 +363,7 @@ def test_a_block_of_a_counts_as_its_rounds_do():
         matmul(a, b, config, block_a=2, kb=2)
 
 
-@pytest.mark.parametrize("pes", [1, 2])
+@pytest.mark.parametrize("pes", [1, pytest.param(2, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("sizes", "how"),
     [
@@ -377,6 +377,7 @@ def test_a_block_of_a_counts_as_its_rounds_do():
     ],
 )
 def test_groups_load_blocks_of_a_and_the_last_rows_have_more_threads(sizes, how, pes):
+    """By day one PE: test_spread.py divides such products over several."""
     (m, n, k), rng = sizes, np.random.default_rng(0)
     config = MatrixUnitConfig(threads=32, pes=pes)
     for dtype in (np.int8, np.float32):
