@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.browser import LOOKS, in_browser
+from tests.browser import BY_DAY, in_browser
 from tests.conftest import VECTORS, by_night
 from tests.explore.test_explore_server import with_lines
 
@@ -49,13 +49,13 @@ def says(page, selector, text):
     expect(page.locator(selector).first).to_have_text(text, timeout=30_000)
 
 
-@in_browser
 @pytest.mark.parametrize("view", VIEWS)
+@in_browser
 def test_a_view_narrow_and_wide_light_and_dark(visit, address, view):
     state, there = VIEWS[view]
     seen = visit(f"{address}#{view}{state}")
     seen.page.wait_for_selector(there, timeout=60_000)
-    for width, scheme in LOOKS:
+    for width, scheme in BY_DAY:
         seen.page.set_viewport_size({"width": width, "height": 900})
         seen.page.emulate_media(color_scheme=scheme)
         seen.check()
