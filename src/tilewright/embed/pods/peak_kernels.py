@@ -65,7 +65,7 @@ def emit(
                 keys[n] = key
                 n += 1
             if end - begin > _FEW and n > first:
-                keys[first:n] = np.sort(keys[first:n])
+                keys[first:n].sort()
                 kept: Index = first + 1
                 for j in range(first + 1, n):
                     if keys[j] != keys[kept - 1]:

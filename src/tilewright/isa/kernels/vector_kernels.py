@@ -34,11 +34,11 @@ def vector_floats(code: int, file: Any, places: Any, count: int, constants: Any,
             continue
         row = file[thread]
         if first >= 0:
-            x[:] = row[first : first + count]
-        if second >= 0 and step == 1:
-            y[:] = row[second : second + count]
-        elif second >= 0:
-            y[:] = row[second]
+            for i in range(count):
+                x[i] = row[first + i]
+        if second >= 0:
+            for i in range(count):
+                y[i] = row[second + i * step]
         out = row[into : into + count]
         if code == 0:
             for i in range(count):
@@ -80,11 +80,11 @@ def vector_integers(code: int, file: Any, places: Any, count: int, constants: An
             continue
         row = file[thread]
         if first >= 0:
-            x[:] = row[first : first + count]
-        if second >= 0 and step == 1:
-            y[:] = row[second : second + count]
-        elif second >= 0:
-            y[:] = row[second]
+            for i in range(count):
+                x[i] = row[first + i]
+        if second >= 0:
+            for i in range(count):
+                y[i] = row[second + i * step]
         out = row[into : into + count]
         if code == 0:
             for i in range(count):
