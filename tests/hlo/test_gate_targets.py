@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import jax
 import pytest
 
@@ -15,6 +17,11 @@ from tilewright.targets import parse_target
 HEAD = 'name = "{name}"\ntitle = "A chip of mine"\nfamily = "{family}"\nlayout_rule = "{rule}"\nsource = "made up"\n'
 
 
+@cache
+def program_of(norm):
+    return from_jax(norm, *arguments(norm))
+
+
 def own(tmp_path, rule, more="", family="vector", name="mine"):
     path = tmp_path / f"{name}.toml"
     path.write_text(HEAD.format(name=name, family=family, rule=rule) + more)
@@ -23,7 +30,7 @@ def own(tmp_path, rule, more="", family="vector", name="mine"):
 
 def test_a_users_own_tiles_decide(tmp_path):
     """Tiles of 4 x 32 words: [256,27,4,8] pads 8 to 32, fourfold, where (8, 128) pads 32-fold."""
-    program = from_jax(field_norm, *arguments(field_norm))
+    program = program_of(field_norm)
     small = own(tmp_path, "tpu_default_order", '[vector]\nsublanes = 4\nlanes = 32\nsource = "made up"\n')
     found = optimize(program, small)
     [verdict] = found.rewrites
@@ -34,7 +41,7 @@ def test_a_users_own_tiles_decide(tmp_path):
 
 
 def test_a_users_own_linear_memory(tmp_path):
-    program = from_jax(field_norm, *arguments(field_norm))
+    program = program_of(field_norm)
     free = optimize(program, own(tmp_path, "linear", name="free"))
     assert free.text == program.text
     assert "free already" in free.explain() or not free.refusals
@@ -44,7 +51,7 @@ def test_a_users_own_linear_memory(tmp_path):
 
 def test_a_users_own_compiler_that_normalises(tmp_path):
     vector = 'compiler_normalizes = true\n[vector]\nsublanes = 8\nlanes = 128\nsource = "made up"\n'
-    program = from_jax(group_norm, *arguments(group_norm))
+    program = program_of(group_norm)
     found = optimize(program, own(tmp_path, "tpu_default_order", vector))
     assert found.text == program.text
     assert "the compiler of mine performs P1 and P2 itself" in found.explain()
@@ -52,7 +59,7 @@ def test_a_users_own_compiler_that_normalises(tmp_path):
 
 
 def test_rules_that_know_no_whole_programs(tmp_path):
-    program = from_jax(field_norm, *arguments(field_norm))
+    program = program_of(field_norm)
     with pytest.raises(UnsupportedError, match="knows no whole programs"):
         optimize(program, own(tmp_path, "lanes", family="npu"))
     with pytest.raises(UsageError, match="is not a count"):
@@ -148,9 +155,9 @@ def test_alike_regions_are_tried_once_and_different_ones_are_not_mixed_up(monkey
     monkeypatch.setattr(_gate, "take_out", lambda region, seen: tried.append(region) or real(region, seen))
 
     def model(x, s, b, w):
-        for k in range(6):
+        for k in range(4):
             y = x.reshape(64, 9, 4, 8)
-            y = jax.numpy.where(y > y.mean((1, 3), keepdims=True), y, 0) * (k // 3 + 1.5)
+            y = jax.numpy.where(y > y.mean((1, 3), keepdims=True), y, 0) * (k // 2 + 1.5)
             x = y.reshape(x.shape) @ w
             y = x.reshape(64, 9, 4, 8)
             x = jax.numpy.where(y < y.mean((1, 3), keepdims=True), y, 0).reshape(x.shape) @ w
@@ -158,9 +165,9 @@ def test_alike_regions_are_tried_once_and_different_ones_are_not_mixed_up(monkey
 
     program = from_jax(model, struct(64, 9, 32), struct(32), struct(32), struct(32, 32))
     found = optimize(program, "vector8x128")
-    assert len(found.rewrites) == 12
+    assert len(found.rewrites) == 8
     assert len(tried) == 3  # y > mean times 1.5, times 2.5, and y < mean
-    assert verify(program, found.program, eager=False).ok
+    assert verify(program, found.program, inputs=["normal"], eager=False).ok
 
 
 def test_a_refused_region_is_refused_everywhere():

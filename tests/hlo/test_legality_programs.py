@@ -19,7 +19,7 @@ SIZE = int(np.prod(SHAPE))
 
 
 def numbers(*shape, dtype="float32"):
-    return jnp.asarray(RNG.normal(size=shape) * 2).astype(dtype)
+    return (RNG.normal(size=shape) * 2).astype(jnp.dtype(dtype))
 
 
 X, SCALE, BIAS = numbers(*SHAPE), numbers(32), numbers(32)
@@ -60,8 +60,15 @@ USERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("fn", "moves"), USERS.values(), ids=USERS.keys())
+@pytest.mark.parametrize(
+    ("fn", "moves"),
+    [
+        pytest.param(*USERS[k], id=k, marks=[pytest.mark.nightly] if k in ("one user", "it escapes") else [])
+        for k in USERS
+    ],
+)
 def test_a_reshape_goes_only_if_all_of_its_users_let_it(fn, moves):
+    """By day: of one user in the call below; of what escapes, its tree."""
     check(fn, [X], moves)
 
 
@@ -99,20 +106,41 @@ BODIES = {
     "remat": jax.checkpoint, "called": lambda body: lambda x: jax.jit(body)(x) + jax.jit(body)(x + 1),
     "vmap": lambda body: lambda x: jax.vmap(body)(jnp.stack([x, x + 1])),
 }  # fmt: skip
+LATE_BODIES = {"while", "scan", "cond", "nested", "remat", "vmap"}
 
 
-@pytest.mark.parametrize("wrap", BODIES.values(), ids=BODIES.keys())
+@pytest.mark.parametrize(
+    "wrap",
+    [pytest.param(BODIES[k], id=k, marks=[pytest.mark.nightly] if k in LATE_BODIES else []) for k in BODIES],
+)
 def test_bodies_are_rewritten_where_legal_and_left_alone_where_not(wrap):
+    """By day: while, scan and cond in test_optimize_function.py; remat and vmap of norms below; nested as switch is."""
     check(wrap(norm), [X], 0)
     left = optimize(from_jax(wrap(heavy), X), "vector8x128")
     assert not left.rewrites
     assert big_reshapes(left.text, SIZE) == big_reshapes(left.original.text, SIZE) > 0
 
 
-@pytest.mark.parametrize("wrap", [steps, chosen, jax.checkpoint], ids=["for", "cond", "remat"])
-@pytest.mark.parametrize("fn", [norm, lambda x: jnp.max(jnp.sin(x).reshape(SPLIT), (1, 3))[:, None, :1] * x])
+def largest(x):
+    return jnp.max(jnp.sin(x).reshape(SPLIT), (1, 3))[:, None, :1] * x
+
+
+@pytest.mark.parametrize(
+    ("wrap", "fn"),
+    [
+        pytest.param(steps, norm, id="for a norm"),
+        pytest.param(steps, largest, id="for a maximum", marks=pytest.mark.nightly),
+        pytest.param(chosen, norm, id="cond of a norm", marks=pytest.mark.nightly),
+        pytest.param(chosen, largest, id="cond of a maximum", marks=pytest.mark.nightly),
+        pytest.param(jax.checkpoint, norm, id="remat of a norm"),
+        pytest.param(jax.checkpoint, largest, id="remat of a maximum", marks=pytest.mark.nightly),
+    ],
+)
 def test_gradients_of_bodies(wrap, fn):
-    """Forward and backward in one program: residuals are stacked and handed on as they were before the reshape."""
+    """Forward and backward in one program: residuals are stacked and handed on as they were before the reshape.
+
+    By day: a loop and a remat of a norm; a cond forward in test_optimize_function.py.
+    """
     found = optimize(from_jax(jax.grad(lambda x: (wrap(fn)(x) ** 3).sum()), X), "vector8x128")
     assert found.moved_after < found.moved_before
     assert bool(found.carried) == (wrap is not jax.checkpoint)
@@ -152,15 +180,28 @@ TRANSFORMED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("norm", [field_norm, group_norm_minor])
-@pytest.mark.parametrize("transform", TRANSFORMED.values(), ids=TRANSFORMED.keys())
+BY_DAY = {
+    (field_norm, "gradient"), (field_norm, "batched"), (field_norm, "jvp"),
+    (group_norm_minor, "forward"), (group_norm_minor, "batched gradient"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("norm", "transform"),
+    [
+        pytest.param(norm, TRANSFORMED[k], id=f"{k}-{norm.__name__}",
+                     marks=[] if (norm, k) in BY_DAY else [pytest.mark.nightly])
+        for norm in (field_norm, group_norm_minor) for k in TRANSFORMED
+    ],
+)  # fmt: skip
 def test_norms_under_transformations(norm, transform):
+    """By day: every transformation of one of the norms; a value and gradient as the gradient."""
     width = 32 if norm is field_norm else 64
     shape = (4, 9, width) if norm is field_norm else (4, 3, 5, width)
     batched = "in_axes" in transform.__code__.co_names or "vmap" in transform.__code__.co_names
     x = numbers(*((2, *shape) if batched else shape))
     if transform is TRANSFORMED["batched"]:
-        x = jnp.moveaxis(x, 0, 1)
+        x = np.moveaxis(x, 0, 1)
     arrays = [x, numbers(width), numbers(width)]
     program = from_jax(transform(norm), *arrays)
     found = optimize(program, "vector8x128")
@@ -170,11 +211,14 @@ def test_norms_under_transformations(norm, transform):
     assert proof.ok, proof
 
 
-TYPES = {"float32": True, "bfloat16": True, "float16": True, "int32": True, "complex64": True}
-
-
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    "dtype",
+    [pytest.param("float32", marks=pytest.mark.nightly), "bfloat16", pytest.param("float16", marks=pytest.mark.nightly),
+     "int32", "complex64"],
+)  # fmt: skip
 def test_element_types(dtype):
+    """By day: float32 in the tests above, float16 as bfloat16."""
+
     def centred(x):
         y = x.reshape(SPLIT)
         return (y * 2 - y.sum((1, 3), keepdims=True).astype(x.dtype)).reshape(SHAPE)
@@ -185,10 +229,13 @@ def test_element_types(dtype):
     check(centred, [x], 0)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.nightly)])
 def test_the_error_of_narrow_accumulators_does_not_grow(dtype):
-    """Sums of many terms of one sign, accumulated as the program says and as the rewritten one does."""
-    x = jnp.asarray(RNG.uniform(0.5, 1, (8, 64, 32))).astype(dtype)
+    """Sums of many terms of one sign, accumulated as the program says and as the rewritten one does.
+
+    By day: float16 among the narrow floats of test_legality_reductions.py.
+    """
+    x = RNG.uniform(0.5, 1, (8, 64, 32)).astype(jnp.dtype(dtype))
 
     def sums(x):
         return jax.lax.reduce(x.reshape(8, 64, 4, 8), jnp.zeros((), x.dtype), jax.lax.add, (1, 3))
@@ -259,7 +306,7 @@ def test_a_loop_may_carry_an_array_as_it_was_before_a_reshape():
     found = optimize(from_jax(carried(lambda y: normalised(y, (1, 3))), x), "vector8x128")
     assert found.carried == 1
     assert big_reshapes(found.text, x.size) == 0
-    assert verify(found.original, found.program, [x]).ok
+    assert verify(found.original, found.program, [x], eager=False).ok
     small = from_jax(carried(lambda y: normalised(y, (1, 3)), 30), X)  # its statistics' reshapes cost more, 30 times
     assert optimize(small, "vector8x128").text == small.text
     sort = from_jax(carried(lambda y: jnp.sort(y, 1) * 2), x)

@@ -99,9 +99,9 @@ def test_arguments_that_the_file_gives(model, example):
 
 def test_without_a_name(model):
     assert from_python(model("def only(x=1.0):\n    return x + 1\n")).name == "jit_only"
-    examples = "import jax.numpy as jnp\nEXAMPLES = {'b': (1.0,)}\ndef a(x): return x\ndef b(x): return x\n"
+    examples = "EXAMPLES = {'b': (1.0,), 'a': (1.0,)}\ndef a(x): return x\ndef b(x): return x\n"
     assert from_python(model(examples)).name == "jit_b"
-    assert from_python(str(ROOT / "examples" / "resnet_groupnorm.py")).name == "jit_train_step"
+    assert from_python(str(ROOT / "examples" / "int8_mlp.py")).name == "jit_forward"
 
 
 def test_modules_by_name(model, monkeypatch):

@@ -10,7 +10,6 @@ import re
 import numpy as np
 import pytest
 
-from tests.conftest import tries
 from tests.render.browser import document_of
 from tilewright.hlo import load, report
 from tilewright.hlo.reporting.page import digit_forms, drawing_module, first_layout, matching
@@ -151,7 +150,9 @@ def test_a_click_opens_the_row_and_draws_its_layouts(driven, largest):
     assert driven["closedLink"] == driven["address"]
 
 
+@pytest.mark.nightly
 def test_an_address_opens_its_row_in_its_state(largest, tmp_path):
+    """By day: an address that opens a row, in the test of the drawings."""
     row = _by_weight(largest.rows)[20]
     driver = "seen.name = terms().name; seen.sums = sums(); seen.sorted = head('name').parentNode.ariaSort;"
     address = f"#q={row.op}&sort=name:down&row={row.name}"
@@ -191,12 +192,23 @@ def big_module(count):
     return "\n".join([*lines, "}"])
 
 
-def test_thousands_of_operations_stay_small_and_quick(tmp_path):
-    count = min(10_000, tries(2_000))
+def page_of_many(count):
     found = report(load(big_module(count)))
     html = found.to_html()
     assert len(found.rows) == count
     assert len(html) < 450 * count + 500_000
+    return html
+
+
+def test_thousands_of_operations_stay_small():
+    page_of_many(400)
+
+
+@pytest.mark.nightly
+def test_thousands_of_operations_are_drawn_quickly(tmp_path):
+    """By day: what the page draws of the largest program of the data, and the size of another page."""
+    count = 10_000
+    html = page_of_many(count)
     driver = "seen.drawn = all('tr').length; rows()[0].querySelector('td').click();"
     driver += "seen.canvases = all('canvas').length; press('Escape');"
     driver += "type(all('.controls > input')[0], 'layer%d'); seen.sums = sums();"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import tries
+from tests.conftest import by_night, tries
 from tilewright.hlo import catalogue, from_jax, load, optimize, parse_pipeline, run_pipeline
 from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module
@@ -68,12 +68,12 @@ def test_random_programs_keep_their_values_under_all_rules_in_any_order(data):
 
 
 def test_no_rule_undoes_another():
-    """Every order of four rules comes to an end, and each of them acts once whatever came before."""
+    """Every order of four rules (by day every fifth) comes to an end, and each acts once whatever came before."""
     names = ["grouped-query-attention", "product-of-concatenation", "max-pool", "take-along-minor"]
     for first, second in (names[:2], names[2:]):
         text, parameters = both(first, second)
         arrays = trial_inputs(parameters, "normal", 0)
-        for order in permutations(names):
+        for order in list(permutations(names))[:: 1 if by_night() else 5]:
             result, counts = run_pipeline(text, parse_pipeline(",".join(order)))
             assert counts[first] == counts[second] == 1, order
             agree(text, result, arrays)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from functools import cache
 
 import pytest
 
@@ -20,6 +21,7 @@ def module(name: str, side: str):
     return load(gzip.decompress((FOLDER / f"{name}.{side}.hlo.gz").read_bytes()).decode())
 
 
+@cache
 def diagnosed(name: str):
     return diagnose_upgrade(module(name, "before"), module(name, "after"), PLANTED[name]["chip"])
 

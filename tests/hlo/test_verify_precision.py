@@ -63,9 +63,14 @@ def test_a_rewrite_of_what_rounds_to_bfloat16_inside_is_accepted(original, given
     )
 
 
-@pytest.mark.parametrize("places", ["largest", "half as large", "a row", "all"])
+@pytest.mark.parametrize(
+    "places",
+    [pytest.param("largest", marks=pytest.mark.nightly), "half as large",
+     pytest.param("a row", marks=pytest.mark.nightly), "all"],
+)  # fmt: skip
 def test_four_units_of_bfloat16_are_wrong_there(original, given, places):
-    exact = np.asarray(attention(*given))
+    """By day: one element, and all."""
+    exact = np.asarray(jax.jit(attention)(*given))
     top = np.abs(exact).max()
     target = top if places == "largest" else top / 2
     at = np.unravel_index(np.argmin(np.abs(np.abs(exact) - target)), exact.shape)
@@ -114,7 +119,7 @@ def test_an_output_that_is_zero_but_for_its_rounding_to_bfloat16():
         from_jax(partial(deviations, sums=sums), x)
         for sums in (lambda d: d.sum(1), lambda d: d.reshape(3, 64, 64).sum(1).sum(1) * 1.5, lambda d: d.sum(1) + 50)
     )
-    proof = verify(one, other, given)
+    proof = under_jit(one, other, given)
     assert proof.ok, proof.reason
     assert "output 0 is zero but for rounding, in both programs" in proof.remarks
     assert not under_jit(one, off, given).ok
