@@ -356,7 +356,7 @@ def test_no_two_kept_kernels_define_one_symbol():
             for symbol in symbols:
                 owners.setdefault((symbol, processor), []).append(path.name)
     assert len(owners) > 40
-    # numba's own helper of errors made at run time, as of a slice put into a slice: before 0.62 one name, several codes.
+    # numba's helper of errors made at run time, as of a slice put into a slice: up to 0.61 one name for several codes.
     assert not [symbol for symbol, _ in owners if "excinfo" in symbol]
     assert not {symbol: names for symbol, names in owners.items() if len(names) > 1}
 

@@ -32,7 +32,7 @@ OPTIONAL = (
     "mcp",
 )
 
-DUMP = "{root}/tests/data/hlo_written/train_step.hlo"
+DUMP = "{root}/tests/data/hlo_tpu/v5e_reshape_zoo.after.hlo"
 STABLEHLO = "{root}/tests/data/hlo_tpu/v5e_patent_rb.stablehlo.mlir"
 MODEL = "{root}/examples/dlrm.py"
 PRODUCT = ["{root}/examples/product.tasm", "--iota", "A=s8[4,4]", "--iota", "B=s8[4,4]", "--zeros", "C=s32[4,4]"]

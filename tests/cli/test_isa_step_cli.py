@@ -52,29 +52,22 @@ def test_commands_from_standard_input():
     assert done.stdout.splitlines()[-1].startswith(b"ur4 = ")
 
 
-def test_a_program_may_drive_it():
-    command = [
-        sys.executable,
-        "-c",
-        "from tilewright.cli import main; main()",
-        "isa",
-        "step",
-        PRODUCT,
-        *SHAPES,
-        "--json",
-    ]
+def test_a_program_may_drive_it(tmp_path):
+    program = tmp_path / "sum.tasm"
+    program.write_text("add ur1, ur1, 1\nadd ur1, ur1, 1\nadd ur1, ur1, 1\nhalt\n")
+    command = [sys.executable, "-c", "from tilewright.cli import main; main()", "isa", "step", str(program), "--json"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as step:
         late = threading.Timer(240, step.kill)  # an answer that never comes must not hold the suite up
         late.start()
         answers = []
-        for line in ("until 12", "print ur4", "step"):
+        for line in ("until 2", "print ur1", "step"):
             step.stdin.write(line + "\n")
             step.stdin.flush()
             answers.append(json.loads(step.stdout.readline()))
         step.stdin.close()
         assert step.wait(timeout=240) == 0
         late.cancel()
-    assert [(each["command"], each["pc"]) for each in answers] == [("until 12", 12), ("print ur4", 12), ("step", 13)]
+    assert [(each["command"], each["pc"]) for each in answers] == [("until 2", 2), ("print ur1", 2), ("step", 3)]
     assert answers[1]["value"] == 2
 
 

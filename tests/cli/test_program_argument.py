@@ -114,8 +114,15 @@ def test_damaged_files_are_one_line(run, files):
     assert "norm.mlirbc: a damaged MLIR bytecode, or one of another version" in err
 
 
-@pytest.mark.parametrize("path", sorted(VECTORS.glob("hlo_*/*")), ids=lambda path: path.name)
+DUMPS = [
+    pytest.param(path, id=path.name, marks=[pytest.mark.nightly] * (path.stat().st_size > 100_000))
+    for path in sorted(VECTORS.glob("hlo_*/*"))
+]
+
+
+@pytest.mark.parametrize("path", DUMPS)
 def test_every_dump_is_reported_on(run, path):
+    """The two largest at night; by day the others of their kind."""
     code, out, err = run("report", str(path), "--target", "tpu-v5e", "--json")
     assert code == 0, err
     rows = json.loads(out)["rows"]

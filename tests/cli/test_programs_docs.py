@@ -45,8 +45,12 @@ def test_the_example_measures_every_function_it_names(root, monkeypatch, capsys)
     assert printed == [re.sub(r"[\d. ]+", " ", line) for line in shown]
 
 
+@pytest.mark.nightly
 def test_rewritten_training_is_the_same_training(root):
-    """The example's step: equal losses and parameters, the gate's choice for the CPU."""
+    """The example's step: equal losses and parameters, the gate's choice for the CPU.
+
+    By day tests/hlo/test_optimize_function.py takes gradients of what is rewritten, and the test above the example.
+    """
     import jax
     import numpy as np
 

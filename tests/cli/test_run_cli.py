@@ -86,7 +86,9 @@ def test_help_and_version_answer_without_jax():
     assert "run" in ended.stdout
 
 
+@pytest.mark.nightly
 def test_an_interrupt_leaves_at_once_with_one_line(tmp_path):
+    """By day: test_interrupts.test_a_command_gives_the_cursor_back."""
     code = "import sys; from tilewright.cli import main; sys.argv[0] = 'tilewright'; main()"
     command = [sys.executable, "-c", code, "run", EXAMPLE, "--out", str(tmp_path)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from tilewright.embed import SGD, Adagrad, Feature, Table, Topology, stack
+from tilewright.embed import SGD, Adagrad, Feature, Table, Topology, device_batch, stack
 
 COMBINERS = ("sum", "mean", "sqrtn")
 
@@ -74,3 +74,12 @@ def _form(ids, weights, rng):
     if len({len(row) for row in ids}) == 1 and rng.random() < 0.8:
         return np.array(ids, dtype).reshape(len(ids), -1)
     return ids
+
+
+def alike(hosts):
+    """Device batches, all as long as the longest, so that a step compiles once."""
+    needed = []
+    for host in hosts:
+        device_batch(host, lambda lengths: needed.append(lengths) or lengths)
+    most = tuple(map(max, zip(*needed)))
+    return [device_batch(host, lambda lengths: most) for host in hosts]

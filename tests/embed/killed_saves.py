@@ -1,13 +1,17 @@
-"""Kill a program that saves, again and again: ``python -m tests.embed.killed_saves FOLDER KILLS [SEED]``.
+"""Kill a program that saves, again and again: ``python -m tests.embed.killed_saves FOLDER KILLS [SEED [REFUSED]]``.
 
 Each victim restores the last finished step, checks every number of it, and saves steps until it is killed, in the
 middle of a save. Victims are forks of a process that has imported everything and started nothing.
+
+With a folder REFUSED this process saves there afterwards, where the system refuses: a file too large, then no right to
+the folder. It says what the errors were, and ends without waiting for its last save.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import sys
 import time
@@ -84,6 +88,28 @@ def lines_until(pipe, saves):
     return heard
 
 
+def refused(folder):
+    def told():
+        try:
+            save(folder, state, 2).wait()
+        except Exception as error:
+            print(type(error).__name__, error)
+
+    state, endless = state_of(1, stacking(4)), resource.RLIM_INFINITY
+    save(folder, state, 1).wait()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, endless))
+    told()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (endless, endless))
+    os.chmod(folder, 0o555)
+    if root := os.getuid() == 0:
+        os.seteuid(65534)
+    told()
+    if root:
+        os.seteuid(0)
+    os.chmod(folder, 0o755)
+    save(folder, state, 3, extra={"w": np.ones(100_000)})
+
+
 def main():
     folder, kills = sys.argv[1], int(sys.argv[2])
     draw = random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else None)
@@ -97,7 +123,8 @@ def main():
             os._exit(0)
         os.close(mouth)
         with os.fdopen(ear) as pipe:
-            heard = lines_until(pipe, draw.randint(1, 2))
+            # Until a step is announced none need be there; whoever begins a second save has announced the first.
+            heard = lines_until(pipe, draw.randint(1, 2) if announced else 2)
             time.sleep(draw.uniform(0, 0.2))
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
@@ -106,7 +133,9 @@ def main():
         assert restored >= announced, f"step {announced} was announced, {restored} restored"
         announced = max([announced, *(int(line.split()[1]) for line in heard if line.startswith("saved"))])
         unfinished += any("tmp" in entry for entry in os.listdir(folder))
-    print(f"{kills} kills, {unfinished} left a half-written step, last step {announced}")
+    print(f"{kills} kills, {unfinished} left a half-written step, last step {announced}", flush=True)
+    if len(sys.argv) > 4:
+        refused(sys.argv[4])
 
 
 if __name__ == "__main__":

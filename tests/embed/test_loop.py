@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import signal
+from functools import cache
 from pathlib import Path
 
 import jax
@@ -52,7 +53,9 @@ def samples(first, steps):
         yield ids, (draw.normal(size=BATCH).astype(np.float32),)
 
 
-def step(pipelined=False, of=loss, **options):
+@cache
+def step(pipelined, of=loss, **options):
+    """One for all tests of a kind, so that it compiles once."""
     return train_step(of, optax.adam(0.1), pipelined, **options)
 
 
@@ -144,7 +147,7 @@ def test_a_gradient_that_is_not_finite_ends_the_training(tmp_path, pipelined):
 
 
 def test_a_checkpoint_of_another_model_or_a_damaged_one_is_one_clear_error(tmp_path):
-    one, folder = step(), str(tmp_path)
+    one, folder = step(False), str(tmp_path)
     Loop(one, Feed(STACKING), saver=Checkpoints(folder, 2)).train(fresh(one), samples(0, 4))
     other = stack([FEATURES[0], Feature("item", Table("item", 31, 8, optimizer=Adam(0.05)))], Topology(1, 2))
     with pytest.raises(TilewrightError, match=r"table 'item'.*vocab 30 in the checkpoint, 31"):
@@ -163,7 +166,7 @@ def test_a_checkpoint_of_another_model_or_a_damaged_one_is_one_clear_error(tmp_p
 
 
 def test_what_the_host_refuses_ends_the_training_with_its_error(tmp_path):
-    one = step()
+    one = step(False)
     bad = [({"user": np.full((BATCH, 1), 50), "item": np.zeros((BATCH, 1), int)}, (np.zeros(BATCH, np.float32),))]
     with pytest.raises(TilewrightError, match="user"):
         Loop(one, Feed(STACKING)).train(fresh(one), [*samples(0, 2), *bad])

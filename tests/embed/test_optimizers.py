@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.conftest import by_night
 from tilewright.embed import (
     F2A,
     FTRL,
@@ -19,6 +20,7 @@ from tilewright.embed import (
     Adagrad,
     AdagradMomentum,
     Adam,
+    EmbeddingState,
     Feature,
     LaProp,
     Limits,
@@ -86,9 +88,12 @@ def test_a_wrong_accumulator():
 ALL = [kind(learning_rate=0.05) for kind in OPTIMIZERS.values()]
 
 
-def small_model(optimizer: Any, widths: tuple[int, int] = (12, 12)) -> Any:
+def small_model(optimizer: Any, widths: tuple[int, int] = (12, 12), prefix: str = "") -> Any:
     """Two stacked tables of 30 rows, a batch that touches rows several times, and its gradients."""
-    features = [Feature(f"f{i}", Table(f"t{i}", 30, width, optimizer=optimizer)) for i, width in enumerate(widths)]
+    features = [
+        Feature(f"{prefix}f{i}", Table(f"{prefix}t{i}", 30, width, optimizer=optimizer))
+        for i, width in enumerate(widths)
+    ]
     rng = np.random.default_rng(3)
     batch = {f.name: rng.integers(0, 20, (8, 3)) for f in features}
     gradients = {f.name: rng.normal(size=(8, f.table.width)).astype(np.float32) for f in features}
@@ -96,27 +101,46 @@ def small_model(optimizer: Any, widths: tuple[int, int] = (12, 12)) -> Any:
     return stack(features, Topology(2, 2)), batch, gradients, rows
 
 
-@pytest.mark.parametrize("optimizer", ALL, ids=list(OPTIMIZERS))
+def logical(state: EmbeddingState) -> dict[tuple[str, str], Any]:
+    """{(table, slot): values}, whichever slots the optimizers of the tables have."""
+    found = {(name, ""): np.asarray(value) for name, value in tables(state).items()}
+    for slot in {slot for slots in state.slots.values() for slot in slots}:
+        kept = {name: slots.get(slot, state.stacks[name]) for name, slots in state.slots.items()}
+        whole = tables(EmbeddingState(state.step, kept, state.slots, state.stacking))
+        found |= {(name, slot): np.asarray(value) for name, value in whole.items()}
+    return found
+
+
 @pytest.mark.parametrize("limits", [None, Limits(2, 2)], ids=["whole", "mini-batches"])
-def test_an_update_is_apply_on_every_touched_row(optimizer, limits):
-    stacking, batch, gradients, rows = small_model(optimizer)
+def test_an_update_is_apply_on_every_touched_row(limits):
+    """All optimizers in one plan, each with two stacked tables, so that they compile together.
+
+    By day those with kernels of their own and one without; test_optimizers_golden.py steps every one.
+    """
+    by_day = (SGD, Adagrad, RowwiseAdagrad, Adam, AdagradMomentum)
+    tried = [optimizer for optimizer in ALL if by_night() or isinstance(optimizer, by_day)]
+    models = {type(optimizer).__name__: small_model(optimizer, prefix=type(optimizer).__name__) for optimizer in tried}
+    stacking = stack([feature for model in models.values() for feature in model[0].features], Topology(2, 2))
+    batch, gradients, rows = ({k: v for model in models.values() for k, v in model[at].items()} for at in (1, 2, 3))
     state = from_tables(stacking, rows)
     host = preprocess(batch, stacking, limits and dict.fromkeys(stacking.stacks, limits))
     after = update(state, host, gradients)
+    assert len(stacking.stacks) == len(tried)
+    before, found = logical(state), logical(after)
     for feature in stacking.features:
-        name = feature.table.name
+        name, optimizer = feature.table.name, feature.table.optimizer
         summed = np.zeros((30, 12), np.float32)
         np.add.at(summed, batch[feature.name], gradients[feature.name][:, None])
         touched = np.unique(batch[feature.name])
-        slots = {slot: np.asarray(tables(state, slot)[name])[touched] for slot in optimizer.slots}
+        slots = {slot: before[name, slot][touched] for slot in optimizer.slots}
         new, kept = optimizer.apply(rows[name][touched], slots, summed[touched], hyperparameters_at(optimizer, 0))
         expected = rows[name].copy()
         expected[touched] = new
-        np.testing.assert_allclose(tables(after)[name], expected, rtol=2e-5, atol=1e-6)
+        np.testing.assert_allclose(found[name, ""], expected, rtol=2e-5, atol=1e-6, err_msg=name)
         for slot, value in kept.items():
-            whole = np.array(tables(state, slot)[name])
+            whole = before[name, slot].copy()
             whole[touched] = value
-            np.testing.assert_allclose(tables(after, slot)[name], whole, rtol=2e-5, atol=1e-6)
+            np.testing.assert_allclose(found[name, slot], whole, rtol=2e-5, atol=1e-6, err_msg=name)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after))
 
 

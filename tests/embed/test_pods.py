@@ -188,8 +188,12 @@ def test_logs_that_break_off_are_one_error(tmp_path):
         plan_pod(LogBatches([read_log(text, FEATURES, 1024)]), FEATURES, TOPOLOGY, 1024)
 
 
+@pytest.mark.nightly
 def test_ray_gives_the_same_bits(tmp_path):
-    """Two workers on this machine, one of which is killed; an error in one is ours, as it is."""
+    """Two workers on this machine, one of which is killed; an error in one is ours, as it is.
+
+    By day test_parts_join_in_any_order and test_a_log_is_read_in_parts do what the workers do, without Ray.
+    """
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_DEDUP_LOGS": "0"}
     done = subprocess.run(
         [sys.executable, "-m", "tests.embed.ray_workers", str(tmp_path)],

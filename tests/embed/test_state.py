@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -143,33 +140,3 @@ def test_tables_that_do_not_match_are_refused(change, text):
 def test_a_slot_that_does_not_exist():
     with pytest.raises(UsageError, match="no slot 'momentum'"):
         tables(from_tables(one_to_one(Table("a", 8, 8)), {"a": np.zeros((8, 8))}), "momentum")
-
-
-WHERE = """
-import jax, numpy as np
-from tilewright.embed import Feature, SparseCoreConfig, Table, Topology, init, stack, tables
-from tilewright.embed.device import state as _state
-plan, key = stack([Feature("f", Table("t", 40, 8))], Topology(1, 2)), jax.random.key(3)
-host, device = jax.local_devices()
-draw, made = _state._draw, []
-def spy(*args, **shape):
-    array = draw(*args, **shape)
-    made.extend(array.devices())
-    return array
-_state._draw = spy
-states = []
-with jax.default_device(device):
-    for on_host, fast in ((True, False), (True, True), (False, False)):
-        knobs = SparseCoreConfig(initialize_tables_on_host=on_host, enable_fast_table_initialization=fast)
-        states.append(init(plan, key, knobs))
-assert made == [host, device, device], made
-assert {d for s in states for leaf in jax.tree.leaves(s) for d in leaf.devices()} == {device}
-assert all(np.array_equal(tables(s)["t"], tables(states[0])["t"]) for s in states)
-"""
-
-
-def test_tables_are_made_where_the_knobs_say():
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
-    two = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-c", WHERE], env=two, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr

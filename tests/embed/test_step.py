@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import jax
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import tries
+from tests.conftest import by_night, tries
 from tests.embed.slow_batch import dense_gradient, dense_lookup, host_batch
 from tilewright.embed import (
     SGD,
@@ -94,12 +93,24 @@ def trained(before, grads, touched, optimizer, steps=1):
     return after
 
 
+NIGHTLY = {"marks": pytest.mark.nightly}
+
+
 @pytest.mark.parametrize(
-    ("sparsecores", "chips", "optimizer", "stacking"),
-    [(4, 1, "adagrad", True), (4, 2, "sgd", False), (6, 3, "adagrad", True), (1, 1, "sgd", True)],
+    ("sparsecores", "chips", "optimizer", "stacking", "minibatches"),
+    [
+        (4, 1, "adagrad", True, 0),
+        (4, 2, "sgd", False, 3),
+        (6, 3, "adagrad", True, 3),
+        (1, 1, "sgd", True, 0),
+        pytest.param(4, 1, "adagrad", True, 3, **NIGHTLY),
+        pytest.param(4, 2, "sgd", False, 0, **NIGHTLY),
+        pytest.param(6, 3, "adagrad", True, 0, **NIGHTLY),
+        pytest.param(1, 1, "sgd", True, 3, **NIGHTLY),
+    ],
 )
-@pytest.mark.parametrize("minibatches", [0, 3])
 def test_a_step_equals_the_dense_model(sparsecores, chips, optimizer, stacking, minibatches):
+    """By day every layout once, half of them with mini-batches."""
     plan = model(sparsecores, chips, optimizer, stacking)
     samples = sparsecores * 4
     batch, grads = draw(plan, samples), gradients(plan, samples)
@@ -209,8 +220,8 @@ def test_update_follows_jax_grad_of_a_dense_reference():
 
     state, host = fresh(plan), host_batch(batch, plan)
     before = tables(state)
-    expected = jax.grad(dense_loss)(before)
-    after = tables(update(state, host, jax.grad(loss_of)(lookup(state, host))))
+    expected = jax.jit(jax.grad(dense_loss))(before)
+    after = tables(update(state, host, jax.jit(jax.grad(loss_of))(lookup(state, host))))
     for name in before:
         np.testing.assert_allclose(before[name] - after[name], expected[name], rtol=1e-4, atol=1e-5)
 
@@ -335,39 +346,13 @@ def test_a_batch_of_another_stacking_is_refused():
         lookup(fresh(one), host_batch(draw(other, 8), other))
 
 
-SHARDED = """
-    import jax, numpy as np
-    from functools import partial
-    from jax.sharding import Mesh, PartitionSpec as P
-    from tests.embed.test_step import draw, fresh, gradients, model
-    from tests.embed.slow_batch import host_batch
-    from tilewright.embed import device_batch, lookup, tables, update
-
-    plan = model(8, 4, "adagrad")
-    state, grads = fresh(plan), gradients(plan, 32)
-    mesh = Mesh(np.array(jax.devices()), ("sc",))
-    run = partial(jax.shard_map, mesh=mesh)
-
-    def spread(tree):
-        return jax.tree.map(lambda x: P("sc") if np.ndim(x) else P(), tree)
-
-    def near(found, expected):
-        for name, value in expected.items():
-            np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-6)
-
-    host = device_batch(host_batch(draw(plan, 32), plan, lambda col_id: col_id % 2, 2))
-    here = spread(state), spread(host)
-    found = run(lambda s, b: lookup(s, b, "sc"), in_specs=here, out_specs=P("sc"))
-    near(jax.jit(found)(state, host), lookup(state, host))
-    after = run(lambda s, b, g: update(s, b, g, "sc"), in_specs=(*here, P("sc")), out_specs=spread(state))
-    near(tables(jax.jit(after)(state, host, grads)), tables(update(state, host, grads)))
-    print(len(jax.devices()), "devices agree")
-"""
-
-
-def test_four_devices_under_shard_map_agree_with_one(root: Path):
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
-    four = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    code = textwrap.dedent(SHARDED)
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, env=four, capture_output=True, text=True, check=False)
-    assert done.stdout == "4 devices agree\n", done.stderr[-2000:]
+def test_what_needs_several_devices(root: Path, tmp_path: Path):
+    """One process of eight for all of it: a start takes longer than most of these."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+    eight = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    program = [sys.executable, "-m", "tests.embed.several_devices", str(tmp_path), *["night"] * by_night()]
+    done = subprocess.run(program, cwd=root, env=eight, capture_output=True, text=True, check=False)
+    names = ["under_shard_map_four_agree_with_one", "a_step_by_the_peers_rules", "checkpoints_go_from_mesh_to_mesh"]
+    names += ["tables_are_made_where_the_knobs_say"]
+    names += ["whole_numbers_train_to_the_same_bits_however_they_are_laid_out"]
+    assert done.stdout.split() == names, done.stderr[-3000:]

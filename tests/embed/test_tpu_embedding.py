@@ -5,8 +5,6 @@ Its own code runs in test_peer_package.py, under Python 3.12.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -209,16 +207,15 @@ def test_custom_optimizers(bind):
     def by_norm(gradient, row, slot, rate):
         return row - rate * gradient / (1 + jnp.sum(gradient, axis=1, keepdims=True)), slot + 1
 
-    for function in (by_element, by_norm):
+    for function, form in ((by_element, str), (by_norm, str.encode)):  # as text, or as its bytes
         text = jax.jit(function).lower(*[jax.ShapeDtypeStruct((1, 8), jnp.float32)] * 4).as_text()
-        for given in (text, text.encode()):
-            told = {"num_hyperparameters": 1, "stablehlo": given, **most(host, name)}
-            step = jax.jit(lambda *operands, told=told: bind("optimizer_grad")(*operands, **told))
-            new, slot = step(*operands(host, name), gradient, np.float32(0.5), table, np.zeros_like(table))
-            expected, counted = function(summed, table, np.zeros_like(table), 0.5)
-            touched = (summed != 0).any(1)[:, None]
-            np.testing.assert_allclose(new, np.where(touched, expected, table), rtol=1e-6)
-            np.testing.assert_allclose(slot, np.where(touched, counted, 0))
+        told = {"num_hyperparameters": 1, "stablehlo": form(text), **most(host, name)}
+        step = jax.jit(lambda *operands, told=told: bind("optimizer_grad")(*operands, **told))
+        new, slot = step(*operands(host, name), gradient, np.float32(0.5), table, np.zeros_like(table))
+        expected, counted = function(summed, table, np.zeros_like(table), 0.5)
+        touched = (summed != 0).any(1)[:, None]
+        np.testing.assert_allclose(new, np.where(touched, expected, table), rtol=1e-6)
+        np.testing.assert_allclose(slot, np.where(touched, counted, 0))
     one = [jax.ShapeDtypeStruct((1,), jnp.float32)] * 3
     text = jax.jit(lambda gradient, row, rate: row - rate * gradient).lower(*one).as_text()
     step = jax.jit(lambda *operands: bind("optimizer_grad")(*operands, **{**told, "stablehlo": text}))
@@ -284,53 +281,3 @@ def test_without_the_package(monkeypatch):
         tpu_embedding.install()
     with pytest.raises(UsageError, match="sparsecores_per_device = 0"):
         tpu_embedding.install(0)
-
-
-EIGHT = """
-from tests.embed.test_tpu_embedding import *
-from tilewright.embed.tpu_embedding.compute import activations, trained
-
-plan = plan_of(devices=8)
-(name,) = plan.stacks
-state = whole_numbers(plan)
-mesh = jax.sharding.Mesh(np.array(jax.devices()), ("x",))
-spread, whole = jax.sharding.PartitionSpec("x"), jax.sharding.PartitionSpec()
-random = np.random.default_rng(1)
-gradients = {f.name: random.integers(-2, 3, (256, 8)).astype(np.float32) for f in plan.features}
-in_order = [gradients[f.name].reshape(32, -1, 8) for f in plan.stacks[name].features]
-stacked = np.concatenate(in_order, axis=1).reshape(-1, 8)
-for limits in (None, {name: Limits(4, 4)}):
-    host = preprocess(batch_of(plan, 256), plan, limits)
-    given = [np.asarray(of[name]) for of in (host.row_pointers, host.embedding_ids, host.sample_ids, host.gains)]
-    slots = given[1].shape[1] // (4 * 32 * (64 if host.minibatch_layout else 1))
-    table = np.asarray(state.stacks[name]).reshape(-1, 8)
-
-    def one(pointers, ids, samples, gains, table, gradient):
-        buffers = Buffers(pointers[0], ids[0], samples[0], gains[0], jnp.int32(host.num_minibatches))
-        layout = layout_of(buffers, slots, {"x": 8}, host.minibatch_layout, Asked(4, 8), (4,))
-        found = activations(buffers, table, layout, len(gradient))
-        return found, trained(buffers, (table,), gradient, layout, SGD(), jnp.float32(0.5))[0]
-
-    both = jax.jit(jax.shard_map(one, mesh=mesh, in_specs=(spread,) * 6, out_specs=spread))
-    found, after = both(*given, table, stacked)
-    expected, summed = np.zeros_like(stacked), np.zeros_like(table).reshape(32, -1, 8)
-    for source in range(32):
-        for shard in range(32):
-            rows, samples, gains = host.partition(name, source, shard)
-            of_source = slice(source * 24, source * 24 + 24)
-            np.add.at(expected[of_source], samples, gains[:, None] * table.reshape(32, -1, 8)[shard, rows])
-            np.add.at(summed[shard], rows, gains[:, None] * stacked[of_source][samples])
-    assert np.array_equal(found, expected)
-    assert np.array_equal(after, table - 0.5 * summed.reshape(-1, 8))
-    print("mini-batches:", host.num_minibatches)
-"""
-
-
-def test_eight_devices(root):
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-    eight = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    program = [sys.executable, "-c", EIGHT]
-    done = subprocess.run(program, cwd=root, env=eight, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    first, second = done.stdout.splitlines()
-    assert first == "mini-batches: 1" != second

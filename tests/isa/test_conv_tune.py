@@ -75,10 +75,11 @@ def test_conv5_uses_most_of_the_math_there_is():
 
 
 @pytest.mark.parametrize(
-    ("x", "w", "how"), [
+    ("x", "w", "how"),
+    [
         ((1, 5, 5, 32), (3, 3, 32, 24), {"padding": 1}),
         pytest.param(*CASES[2][:2], {"groups": 2}, marks=pytest.mark.nightly),
-    ]
+    ],
 )
 def test_no_choice_is_faster_than_the_tuners(x, w, how):
     """By day: without groups."""
