@@ -50,8 +50,9 @@ def script(name):
     return module
 
 
-#: Pages that build on one long training: tests/cli/test_embed_train_cli.py kills, resumes and reads one by day.
-AT_NIGHT = ("tutorial_training.md",)
+#: Pages that build on one long training: tests/cli/test_embed_train_cli.py kills, resumes and reads one by day,
+#: tests/embed/test_serving.py exports and reads its tables.
+AT_NIGHT = ("tutorial_training.md", "tutorial_serving.md")
 WITH_COMMANDS = [
     pytest.param(page, id=name_of(page), marks=[pytest.mark.nightly] if page.name in AT_NIGHT else [])
     for page in PAGES

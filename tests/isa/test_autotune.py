@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import ROOT, tries
+from tests.conftest import ROOT, by_night, tries
 from tilewright.cli import main
 from tilewright.errors import UsageError
 from tilewright.isa import MatrixUnitConfig, autotune, matmul
@@ -219,6 +219,6 @@ def test_the_command(monkeypatch, capsys, tmp_path):
 
 def test_no_random_program_is_faster():
     search = runpy.run_path(str(ROOT / "benchmarks" / "random_search.py"))["search"]
-    for shape in ((48, 64, 64, 64), (100, 40, 96, 128)):
+    for shape in ((48, 64, 64, 64), (100, 40, 96, 128))[: 1 + by_night()]:
         found = search(shape, 30, 1)
         assert found["random"] is None or found["random"] >= found["tuned"]

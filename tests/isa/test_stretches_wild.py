@@ -7,6 +7,7 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -45,7 +46,9 @@ def test_wild_loops_leave_the_machine_as_single_instructions_do():
     assert ran > 1000
 
 
+@pytest.mark.nightly
 def test_wild_loops_stay_within_the_arrays_they_were_given():
+    """By day the test above runs such loops, without guards around their arrays."""
     script = Path(__file__).with_name("checked_memory.py")
     done = subprocess.run(
         [sys.executable, str(script), "1", str(tries(6))], capture_output=True, text=True, check=False
