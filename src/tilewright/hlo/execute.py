@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from tilewright.errors import UnsupportedError, UsageError
@@ -112,19 +113,42 @@ def flat_callable(
     import jax.numpy as jnp
     from jax import export
 
-    def stand_in(*arrays: Any) -> tuple[Any, ...]:
-        return tuple(jnp.zeros(output.shape, output.dtype) for output in outputs)
-
     for struct in (*inputs, *outputs):
         if jnp.issubdtype(struct.dtype, jax.dtypes.extended):
             raise UnsupportedError(
                 f"a program with arguments of type {struct.dtype} cannot be run from its text",
                 how="pass jax.random.key_data(key) and wrap it inside",
             )
-    platforms = None if platform is None else (platform,)
-    exported = export.export(jax.jit(stand_in, keep_unused=True), platforms=platforms)(*inputs)
+    around = x64_enabled(), jax.sharding.get_abstract_mesh()
+    exported = _stand_in(tuple(inputs), tuple(outputs), platform or export.default_export_platform(), around)
     call: Callable[..., Any] = with_module(exported, text).call
     return call
+
+
+def x64_enabled() -> bool:
+    """Whether 64-bit types are enabled here."""
+    import jax
+
+    config: Any = jax.config
+    return bool(config.jax_enable_x64)
+
+
+@lru_cache(maxsize=256)
+def _stand_in(inputs: tuple[Any, ...], outputs: tuple[Any, ...], platform: str, around: object) -> Any:
+    """A ``jax.export.Exported`` of these types, whose module another takes the place of.
+
+    ``around``: what else of JAX's state types depend on: whether 64 bits are on, and the mesh of the context.
+    Kept, because a program is run before and after its rewrites and in parts that are alike: making one takes as long
+    as compiling a small program.
+    """
+    import jax
+    import jax.numpy as jnp
+    from jax import export
+
+    def zeros(*arrays: Any) -> tuple[Any, ...]:
+        return tuple(jnp.zeros(output.shape, output.dtype) for output in outputs)
+
+    return export.export(jax.jit(zeros, keep_unused=True), platforms=[platform])(*inputs)
 
 
 def callable_of(program: Program) -> Callable[..., Any]:

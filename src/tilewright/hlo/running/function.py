@@ -24,7 +24,7 @@ import numpy as np
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import place
-from tilewright.hlo.execute import array_struct, with_module
+from tilewright.hlo.execute import array_struct, with_module, x64_enabled
 from tilewright.hlo.optimization import Optimized, optimize
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.targets import Target
@@ -220,7 +220,7 @@ class TracedProgram:
     jaxpr: Any
     settings: Settings
     owner: Any = None
-    wide: bool = field(default_factory=lambda: _x64_enabled())
+    wide: bool = field(default_factory=x64_enabled)
     _derived: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -416,14 +416,6 @@ def _rewrite(program: TracedProgram, platform: str) -> Rewritten:
 def _constrains(text: str) -> bool:
     """Whether a module constrains the shardings of values inside of it, in either of XLA's two notations."""
     return "sdy.sharding_constraint" in text or "@Sharding" in text
-
-
-def _x64_enabled() -> bool:
-    """Whether 64-bit types are enabled here."""
-    import jax
-
-    config: Any = jax.config
-    return bool(config.jax_enable_x64)
 
 
 def _first_line(error: Exception) -> str:
