@@ -147,7 +147,7 @@ def test_whatever_a_signal_raises_the_others_are_waited_for(monkeypatch, error):
         raise answer
 
     with pytest.raises(error):
-        _calls.run_call(_calls.Call(), SimpleNamespace(kernel=kernel, total=1, parts=2))
+        _calls._run(SimpleNamespace(kernel=kernel, header=0, total=1, parts=2), 0, 0)
     assert list(answers) == []
 
 

@@ -1,4 +1,4 @@
-"""The numbers that Python and the kernels share: primitives, and which word of a call, a work, a record holds what.
+"""The numbers that Python and the kernels share: primitives, and which word of a call or a work holds what.
 
 A kernel sees addresses only, so all it needs stands in tables of 64-bit words, laid out here.
 """
@@ -21,11 +21,3 @@ DONE, GIVEN, THREADS = 8, 16, 20
 KIND, STREAM, REPEAT, CORE, INNER, ROWS, RUNS, LENGTH, PADDED, CALL, NUMBERS = 0, 1, 2, 5, 11, 13, 15, 17, 18, 19, 20
 
 # A plan's header: works, how many; inner places, rows, runs, places, starts of parts; parts; pads, how many.
-
-# A record of a kept move: what goes into the call (header, padding's value); the bytes it writes and reads (first, one
-# behind the last); and, from WAY on, under what it is kept: packing, alignment, target and source. A side is the
-# address of an array's type, its rank, its sizes and its steps.
-MOST_DIMS = 8
-SIDE = 2 + 2 * MOST_DIMS
-HEADER, VALUE, WRITES, READS, WAY, ALIGNED, SIDES = 0, 1, 2, 4, 6, 7, 8
-RECORD = SIDES + 2 * SIDE
