@@ -58,6 +58,18 @@ def test_questions_at_once_wait_for_their_turn(held):
     assert (counts["answered"], well, said) == (100, True, "")
 
 
+def test_who_falls_silent_in_a_body_is_let_go(held):
+    async def stalls(to):
+        reader, writer = await to.connect()
+        writer.write(to.head("POST", "/drop", 100) + b"a part")
+        said = await asyncio.wait_for(reader.read(), requests.PATIENCE)
+        writer.transport.abort()
+        return said[:12], await to.serves()
+
+    said_to_it, served, said = held(stalls, _SECONDS_SILENT=1.0)
+    assert (said_to_it, served, said) == (b"HTTP/1.1 400", True, "")
+
+
 def test_who_leaves_costs_no_line(held):
     _, well, said = held(lambda to: requests.leavers(to, 40, requests.random.Random(7)))
     assert (well, said) == (True, "")

@@ -41,7 +41,7 @@ from tilewright.explore.worker import Worker
 MOST_QUESTION = 1 << 20
 MOST_DROPPED = 64 << 20
 _MOST_FILES = 8
-_SECONDS_SILENT = 5.0  # the longest that a connection may stay without a whole request's head
+_SECONDS_SILENT = 5.0  # the longest that a connection may stay without a whole request's head, or more of a body
 _MOST_SILENT = 256  # more such connections than that, and the oldest is dropped: they are few files, and no memory
 _MOST_ASSEMBLY = 200_000
 _KINDS = {".js": "text/javascript", ".css": "text/css"}
@@ -306,18 +306,27 @@ class Explorer:
 
 
 async def _body(request: Request, most: int) -> bytes | None:
-    """The request's body; None where it is longer than ``most``, and then no more of it is read."""
-    parts, length = list[bytes](), 0
-    async for part in request.stream():
+    """The request's body; None where it is longer than ``most``, and then no more of it is read.
+
+    ClientDisconnect where nothing of it comes for as long as a silent connection may stay.
+    """
+    parts, length, coming = list[bytes](), 0, request.stream()
+    while True:
+        try:
+            async with asyncio.timeout(_SECONDS_SILENT):
+                part = await anext(coming, None)
+        except TimeoutError:
+            raise ClientDisconnect from None
+        if part is None:
+            return b"".join(parts)
         length += len(part)
         if length > most:
             return None
         parts.append(part)
-    return b"".join(parts)
 
 
 async def _left(request: Request, error: Exception) -> Response:
-    """Whoever asked has gone, in the middle of a body or while waiting: nothing went wrong, and nobody reads this."""
+    """Whoever asked has gone, or fell silent in the middle of a body: nothing went wrong, and nobody reads this."""
     return PlainTextResponse("", 400)
 
 
