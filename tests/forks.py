@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import traceback
@@ -15,6 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = 300
+"""Seconds after which a job is ended by a signal: one that waits for ever is a failure, not a suite that hangs."""
 
 
 class Forks:
@@ -45,6 +48,7 @@ def started(code: str, folder: str, environment: dict[str, str], said: str) -> i
         return number
     status = 1
     try:
+        signal.alarm(PATIENCE)
         os.environ.update(environment)
         sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
         sys.path[0] = folder

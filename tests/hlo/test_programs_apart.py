@@ -72,7 +72,7 @@ def test_apart_and_here_give_the_same():
     own = from_jax(lambda x: (jnp.tanh(x).T @ x, x > 0), given)
     text = load(own.text)
     arguments = [given]
-    assert verify(own, own, arguments, eager=False) == verify(text, text, arguments, eager=False)
+    assert verify(own, own, arguments) == verify(text, text, arguments)
     kinds = [((4, 4), np.dtype("f4")), ((3, 4), np.dtype(bool))]
     one, other = (XlaValues(apart=way).run_text(own.text, [((3, 4), given.dtype)], kinds, arguments) for way in (0, 1))
     assert all((a == b).all() and a.dtype == b.dtype for a, b in zip(one, other, strict=True))

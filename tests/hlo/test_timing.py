@@ -7,14 +7,13 @@ import math
 import random
 import re
 import sys
-from functools import cache
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import ROOT, by_night, tries, within
+from tests.conftest import ROOT, tries, within
 from tests.hlo.test_hlo_reader import LOOP
 from tests.hlo.test_loading_fuzz import OLD, mutated, seconds_of_work, small_programs
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
@@ -33,7 +32,6 @@ PAGE = (ROOT / "docs" / "time.md").read_text()
 CHIPS = measured_times.CHIPS
 KINDS = [(chip, operation) for chip in CHIPS for operation in measured_times.OPERATIONS]
 KINDS.remove(("tpu-v4", "batched_gemm"))  # not measured
-QUICK = [(chip, operation) for chip, operation in KINDS if chip == "tpu-v6e" and operation not in ("transpose", "gemm")]
 
 
 def table(heading):
@@ -51,14 +49,14 @@ def table(heading):
 STATED = {(row[0], row[1]): [float(cell) for cell in row[2:10]] for row in table("Single operations")}
 
 
-@cache
-def modelled(chip, operation):
-    return time_page.modelled(chip, operation)
+@pytest.fixture(scope="module")
+def modelled():
+    return {kind: time_page.modelled(*kind) for kind in KINDS}
 
 
 @pytest.fixture(scope="module")
-def held_out():
-    return {kind: time_page.held_out(modelled(*kind)) for kind in KINDS}
+def held_out(modelled):
+    return {kind: time_page.held_out(rows) for kind, rows in modelled.items()}
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +64,9 @@ def gpt2_errors():
     return time_page.gpt2_errors()
 
 
-@pytest.mark.parametrize(
-    ("chip", "operation"),
-    [pytest.param(*kind, marks=[] if kind in QUICK else [pytest.mark.nightly]) for kind in KINDS],
-)
-def test_single_operations_are_as_far_off_as_the_page_says(chip, operation):
-    """By day: on one of the two chips; of transposes and products the baselines on the other."""
-    rows = modelled(chip, operation)
+@pytest.mark.parametrize(("chip", "operation"), KINDS)
+def test_single_operations_are_as_far_off_as_the_page_says(chip, operation, modelled):
+    rows = modelled[chip, operation]
     train = calibrate_time.training(len(rows))
     off = np.array([1e6 * seconds / row.microseconds - 1 for row, seconds in rows])
     errors = [calibrate_time.mean(off[train]), calibrate_time.mean(off[~train]), 100 * np.median(np.abs(off[~train]))]
@@ -86,12 +80,8 @@ def test_single_operations_are_as_far_off_as_the_page_says(chip, operation):
     assert errors[1] < float(time_page.PUBLISHED.get(operation, "inf").split(" to ")[0])
 
 
-@pytest.mark.parametrize(
-    ("chip", "operation"),
-    [pytest.param(*kind, marks=[] if kind[0] == "tpu-v4" else [pytest.mark.nightly]) for kind in KINDS],
-)
+@pytest.mark.parametrize(("chip", "operation"), KINDS)
 def test_the_baselines_of_the_page_are_right(chip, operation):
-    """By day: of the other chip, where no trees were grown."""
     rows = calibrate_time.rows_of(target(chip), measured_times.measured(chip, operation))
     train = calibrate_time.training(len(rows))
     *_, constant, size, trees = STATED[chip, operation]
@@ -102,9 +92,8 @@ def test_the_baselines_of_the_page_are_right(chip, operation):
 
 
 @pytest.mark.parametrize(("chip", "operation"), KINDS)
-def test_rows_carry_the_error_of_their_section(chip, operation):
-    measured = measured_times.measured(chip, operation)
-    row = time_page.held_out([(row, 0.0) for row in measured])[0][0]
+def test_rows_carry_the_error_of_their_section(chip, operation, held_out):
+    row = held_out[chip, operation][0][0]
     section = next(name for name, kinds in calibrate_time.SECTIONS.items() if operation in kinds)
     (priced,) = estimate(load(row.text), chip).rows
     assert priced.calibrated
@@ -112,14 +101,8 @@ def test_rows_carry_the_error_of_their_section(chip, operation):
     assert target(chip).time[section].fitted_on
 
 
-def passes_of_the_page():
-    return [row for row in table("A whole model") if row[1] != "mean"]
-
-
-@pytest.mark.nightly
 @pytest.mark.parametrize("chip", CHIPS)
 def test_gpt2_stays_below_its_bars(chip, gpt2_errors):
-    """By day: the same of what the page says of each pass, and every eighth of these."""
     here = [(dump, stablehlo) for point, dump, stablehlo in gpt2_errors if point.chip == chip]
     dumps = [abs(dump) for dump, _ in here if not math.isnan(dump)]
     programs = [abs(stablehlo) for _, stablehlo in here]
@@ -130,44 +113,17 @@ def test_gpt2_stays_below_its_bars(chip, gpt2_errors):
     assert means == pytest.approx([float(stated[4]), float(stated[5])], abs=0.15)
 
 
-@pytest.mark.parametrize("chip", CHIPS)
-def test_the_page_stays_below_its_bars(chip):
-    here = [row for row in passes_of_the_page() if row[0] == chip]
-    means = [np.mean([abs(float(row[k])) for row in here if row[k]]) for k in (4, 5)]
-    assert means[0] < 12
-    assert means[1] < 20
-    stated = next(row for row in table("A whole model") if row[:2] == [chip, "mean"])
-    assert means == pytest.approx([float(stated[4]), float(stated[5])], abs=0.15)
-
-
-def test_the_page_shows_each_pass_of_gpt2_as_it_is(monkeypatch):
-    """By day: every eighth pass, one of each chip."""
-    chosen = slice(None, None, 1 if by_night() else 8)
-    points, rows = list(measured_times.gpt2()), passes_of_the_page()
-    assert len(rows) == len(points) == 16
-    monkeypatch.setattr(measured_times, "gpt2", lambda: points[chosen])
-    for row, (point, dump, stablehlo) in zip(rows[chosen], time_page.gpt2_errors(), strict=True):
+def test_the_page_shows_each_pass_of_gpt2_as_it_is(gpt2_errors):
+    rows = [row for row in table("A whole model") if row[1] != "mean"]
+    assert len(rows) == len(gpt2_errors) == 16
+    for row, (point, dump, stablehlo) in zip(rows, gpt2_errors):
         assert row[:4] == [point.chip, str(point.sequence), str(point.batch), f"{point.milliseconds:.3f}"]
         assert (row[4] == "") == math.isnan(dump)
         assert math.isnan(dump) or float(row[4]) == pytest.approx(100 * dump, abs=0.15)
         assert float(row[5]) == pytest.approx(100 * stablehlo, abs=0.15)
 
 
-def test_the_faster_of_two_passes_is_named_by_the_page():
-    """Of the errors it states, on each chip."""
-    for chip, (dumps, column) in ((chip, each) for chip in CHIPS for each in ((True, 4), (False, 5))):
-        stated = []
-        for point, row in zip(measured_times.gpt2(), passes_of_the_page()):
-            error = float(row[column]) / 100 if row[column] else math.nan
-            stated.append((point, error, error))
-        counted, right = time_page.gpt2_pairs(stated, chip, dumps)
-        assert counted >= 6
-        assert right >= 0.9 * counted
-
-
-@pytest.mark.nightly
 def test_the_faster_of_two_is_named(held_out, gpt2_errors):
-    """By day: of passes as the page states them, above, and operations as far off as it says."""
     for alike, column in ((False, 2), (True, 4)):
         counted, right = map(sum, zip(*(time_page.pairs(rows, alike) for rows in held_out.values())))
         assert right >= 0.9 * counted
@@ -182,14 +138,13 @@ def test_the_faster_of_two_is_named(held_out, gpt2_errors):
 
 
 def test_a_dump_of_ten_thousand_operations_takes_two_seconds():
-    """docs/time.md has a hundred thousand too. By day, where no clock is read, a tenth of them."""
-    operations = 10_000 if by_night() else 1_000
-    text = time_page.long_dump(operations)
+    """docs/time.md has a hundred thousand too."""
+    text = time_page.long_dump(10_000)
     with within(2):
         program = load(text)
         step = estimate(program, "tpu-v6e")
-    assert len(program.entry.operations) >= operations
-    assert sum(len(computation.operations) for computation in program.computations) > 4 * operations
+    assert len(program.entry.operations) >= 10_000
+    assert sum(len(computation.operations) for computation in program.computations) > 40_000
     assert step.priced == 1
 
 
@@ -344,8 +299,8 @@ def test_rows_that_are_none_are_refused(text, tmp_path):
 @pytest.mark.parametrize("operation", ["exponential", "transpose", "broadcast", "concatenate", "reduce", "gemm"])
 def test_more_of_the_same_is_never_cheaper(chip, operation):
     """Where layouts and the compiler's way stay the same. Reshapes of few rows are dearer than of many: measured so."""
-    machine, draw, compared, pairs = target(chip), random.Random(5), 0, tries(40)
-    for _ in range(pairs):
+    machine, draw, compared = target(chip), random.Random(5), 0
+    for _ in range(40):
         sizes = [int(2 ** draw.uniform(4, 10)) for _ in range(3)]
         more = list(sizes)
         more[draw.randrange(3) if operation == "gemm" else 0] *= 2
@@ -358,7 +313,7 @@ def test_more_of_the_same_is_never_cheaper(chip, operation):
             small, large = (row.microseconds(machine.time) for row in rows)
             assert large >= small * 0.99
             compared += 1
-    assert compared > pairs / 2
+    assert compared > 20
 
 
 def test_batched_products_stay_below_the_peak():

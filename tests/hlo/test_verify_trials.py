@@ -151,11 +151,11 @@ def test_loops_that_may_never_end_get_ordinary_inputs_only():
     assert may_never_end(_main(from_jax(until, X)))
     assert not may_never_end(_main(from_jax(counted, X)))
     program = from_jax(until, X)
-    proof = verify(program, program, eager=False)
+    proof = verify(program, program)
     assert kinds(proof) == {"normal"}
     assert "until a condition on values holds" in proof.remarks[0]
     program = from_jax(counted, X)
-    assert kinds(verify(program, program, eager=False)) == set(INPUTS)
+    assert kinds(verify(program, program)) == set(INPUTS)
 
 
 def test_op_by_op_runs_loops_branches_and_what_they_capture():
