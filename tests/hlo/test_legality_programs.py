@@ -96,11 +96,6 @@ def nested(body):
     return lambda x: jax.lax.fori_loop(0, 2, lambda k, x: jax.lax.cond(k > 0, body, body, x), x)
 
 
-@jax.jit
-def _called(x):
-    return norm(x)
-
-
 BODIES = {
     "for": steps, "while": counted, "scan": scanned, "cond": chosen, "switch": switched, "nested": nested,
     "remat": jax.checkpoint, "called": lambda body: lambda x: jax.jit(body)(x) + jax.jit(body)(x + 1),

@@ -166,12 +166,15 @@ def touch_columns(
                 if relist(first, t1, line, which):
                     totals[1 - which] += 1
                 u += 1
-            else:  # along d1 a line's elements are neighbours: on to the next line, or to what is no neighbour
-                end = min(width, u + ((line + 1) << shift) - places[j, u])
-                if ids[j, end - 1] == element + (end - 1 - u):
+                continue
+            # Along d1 a line's elements are neighbours: on to the next line, or to what is no neighbour. Where every
+            # element has a line of its own the next place alone says so: looking for the line's end first made each
+            # pass wait for the one before it.
+            u += 1
+            if u < width and places[j, u] >> shift == line:
+                end = min(width, u - 1 + ((line + 1) << shift) - places[j, u - 1])
+                if ids[j, end - 1] == element + (end - u):
                     u = end
-                else:
-                    u += 1
         out[s, 0], out[s, 1], out[s, 2] = lines, misses, deep
     return all_deep
 
