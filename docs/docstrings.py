@@ -59,9 +59,16 @@ def taken(lines: list[str], wanted: Any) -> list[str]:
 
 
 def inline(line: str) -> str:
-    """References and code as Markdown has them."""
+    """References and code as Markdown has them; outside of code a product's asterisk and a bracket are themselves.
+
+    >>> print(inline("f32[C*H*W] of :class:`~a.Thing`, ``x[2*k]``, *once*"))
+    f32\\[C\\*H\\*W] of `Thing`, `x[2*k]`, *once*
+    """
     line = re.sub(r":\w+:`~?([\w.]+)`", lambda found: f"`{found[1].rpartition('.')[2]}`", line)
-    return re.sub(r"``(.+?)``", lambda found: f"`{found[1]}`" if "`" not in found[1] else found[0], line)
+    line = re.sub(r"``(.+?)``", lambda found: f"`{found[1]}`" if "`" not in found[1] else found[0], line)
+    words = re.split(r"(``.+?``|`[^`]+`)", line)
+    words[::2] = [re.sub(r"(?<=\w)\*(?=\w)|\[(?!\w+\]\()", r"\\\g<0>", word) for word in words[::2]]
+    return "".join(words)
 
 
 def table(rule: str, body: list[str]) -> list[str]:

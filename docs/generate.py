@@ -1,11 +1,14 @@
-"""Write docs/commands.md from the command line and docs/rules.md from the catalogue: ./run python docs/generate.py.
+"""Write the pages that are made from something else: ./run python docs/generate.py.
 
-A test keeps both pages true.
+docs/commands.md from the command line, docs/rules.md from the catalogue, docs/fidelity.md from docs/fidelity.csv. Tests
+keep all three true.
 """
 
 from __future__ import annotations
 
+import csv
 import re
+from collections import Counter
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -39,7 +42,7 @@ def parameters(command: Any) -> list[str]:
             name = ", ".join(f"`{option}`" for option in (*each.opts, *each.secondary_opts))
         help_text = " ".join((each.help or "").split()).replace("|", "\\|")
         default = each.default if not callable(each.default) else None
-        shown = "" if default is None or default is False or default == () else f"`{default}`"
+        shown = "" if default is None or default is False or default in ((), "") else f"`{default}`"
         rows.append(f"| {name} | {help_text} | {shown} |")
     return rows
 
@@ -73,15 +76,15 @@ A rule knows a way of writing things that an accelerator runs badly, and a way t
 
 1. Ask which of your lines a rule would change. Exit code 1 means that something pays:
 
-   ```sh
-   ./run tilewright lint model.py:step --target tpu-v5e
-   ```
+    ```sh
+    ./run tilewright lint model.py:step --target tpu-v5e
+    ```
 
 2. Either write what it says, or let the rules act on the program, and prove the result on random inputs:
 
-   ```sh
-   ./run tilewright optimize model.py:step --target tpu-v5e -o fast.mlir --verify
-   ```
+    ```sh
+    ./run tilewright optimize model.py:step --target tpu-v5e -o fast.mlir --verify
+    ```
 
 3. Where a finding ends in `--assume-finite`, the rule multiplies by a matrix of zeros and ones, which would spread a
    NaN or an infinity to its neighbours. Add the option if your values have none.
@@ -174,6 +177,83 @@ def code(body: str, indent: str = "") -> list[str]:
     return [f"{indent}{line}".rstrip() for line in ("```python", *lines, "```")]
 
 
+TEXTS = {
+    "tiled layout": ("XLA's tiled layouts", "layout.md", "Places are sections and figures."),
+    "npu storage": ("Tensors over the NPUs of a Sophgo TPU", "layout_memories.md", "Places are lines of the text."),
+    "rewrites": (
+        "The patent on reshapes and broadcasts",
+        "optimize.md",
+        "Places are parts and figures.",
+    ),
+    "sparsecore": ("Google's SparseCore guide", "embeddings.md", "Places are sections."),
+    "matrix unit": (
+        "The patent on a tensor-multiply instruction",
+        "matrix_unit.md",
+        "Places are paragraphs.",
+    ),
+}
+"""Of each text: its name, the page that explains what is built from it, and how places in it are given."""
+
+VERDICTS = {
+    "done": "a test fails if it were otherwise",
+    "reading": "the text leaves it open; this is our reading",
+    "partly": "what is missing is said",
+    "differently": "what is different is said",
+    "not": "not built",
+}
+
+FIDELITY_HEAD = """# What each text says, and whether it is so here
+
+Generated from `docs/fidelity.csv` by `./run python docs/generate.py`; a test keeps this page true, and holds that every
+row marked *done* names tests that exist. To see one of them hold:
+
+```sh
+./run pytest tests/layout/test_worked_examples.py -k test_canonical_text
+```
+
+Five public texts are implemented, and every sentence of them that demands or claims something is a row below.
+"""
+
+
+def fidelity_rows() -> list[dict[str, str]]:
+    """Rows of docs/fidelity.csv: text, place, statement, verdict, where, tests."""
+    with Path(__file__).with_name("fidelity.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def fidelity() -> str:
+    """docs/fidelity.md: how many statements of each text are done, then all of them."""
+    rows = fidelity_rows()
+    counts = Counter((row["text"], row["verdict"]) for row in rows)
+    lines = [FIDELITY_HEAD, f"| text | {' | '.join(VERDICTS)} | all |", f"|---|{'--:|' * (len(VERDICTS) + 1)}"]
+    for text, (name, _, _) in TEXTS.items():
+        found = [counts[text, verdict] for verdict in VERDICTS]
+        lines.append(f"| [{name}](#{text.replace(' ', '-')}) | {' | '.join(map(str, found))} | {sum(found)} |")
+    lines += ["", *(f"* *{verdict}*: {means}." for verdict, means in VERDICTS.items())]
+    for text, (name, page, places) in TEXTS.items():
+        lines += ["", f"## {name} {{ #{text.replace(' ', '-')} }}", "", f"Explained in [{page}]({page}). {places}", ""]
+        lines += ["| place | it says; where that is done; what holds it | verdict |", "|---|---|---|"]
+        lines += [fidelity_row(row) for row in rows if row["text"] == text]
+    return "\n".join(lines) + "\n"
+
+
+def fidelity_row(row: dict[str, str]) -> str:
+    """A statement, below it what is missing, the module that does it and the tests that hold it."""
+    module, _, remark = row["where"].partition("; ")
+    below = [f"Here: {words(remark)}."] if remark else []
+    below += [" ".join(f"`{each}`" for each in (module, *row["tests"].replace("tests/", "").split()) if each)]
+    verdict = row["verdict"] if row["verdict"] in ("done", "reading") else f"**{row['verdict']}**"
+    cells = (words(row["place"]), "<br>".join([words(row["statement"]), *filter(None, below)]), verdict)
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def words(text: str) -> str:
+    """Words in which signs of Markdown are themselves."""
+    return re.sub(r"[*_`\[<]", r"\\\g<0>", text)
+
+
+PAGES = {"commands.md": reference, "rules.md": rules_reference, "fidelity.md": fidelity}
+
 if __name__ == "__main__":
-    Path(__file__).with_name("commands.md").write_text(reference(), encoding="utf-8")
-    Path(__file__).with_name("rules.md").write_text(rules_reference(), encoding="utf-8")
+    for name, made in PAGES.items():
+        Path(__file__).with_name(name).write_text(made(), encoding="utf-8")

@@ -14,6 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from docstrings import inline  # beside this file
+
 DOCS = Path(__file__).parent
 #: The rooms, each with the pages to begin with and the order of its folders.
 ROOMS = {
@@ -221,8 +223,7 @@ def sentence_of(package: str, inside: str) -> str:
 
 def plain(words: str) -> str:
     """A sentence inside a table's cell."""
-    words = re.sub(r":\w+:`~?([\w.]+)`", r"`\1`", words).replace("``", "`")
-    return words.replace("|", "\\|").replace("[", "&#91;")
+    return inline(words).replace("|", "\\|")
 
 
 def at_work(each: Name, package: str) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 import reference  # beside this file: mkdocs puts its folder on the path
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, InclusionLevel
+from transcripts import BLOCK, commands
 
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"(\]\()([^)#:]+)((?:#[^)]*)?\))")
@@ -70,13 +71,32 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         here = place.removeprefix("docs/")
         return f"{found[1]}{posixpath.relpath(on_site, posixpath.dirname(here) or '.')}{found[3]}"
 
-    return LINK.sub(led, markdown)
+    return BLOCK.sub(as_pasted, LINK.sub(led, markdown))
+
+
+def as_pasted(found: re.Match[str]) -> str:
+    """A block whose Copy button gives what to paste: commands without prompts, output apart, a file as a command."""
+    if name := found[1] or found[2]:
+        before = found[0].partition("```")[0]
+        body = found[3] if found[1] else f"# {name}\n{found[3]}"
+        return f"{before}```sh\ncat > {name} <<'EOF'\n{body}EOF\n```"
+    if not found[0].startswith("```console"):
+        return found[0]
+    blocks, pasted = [], ""
+    for command, shown in commands(found[4]):
+        pasted += f"{command}\n"
+        if shown:
+            blocks.append(f"```sh\n{pasted}```\n\n```{{ .text .no-copy .output }}\n{shown}```")
+            pasted = ""
+    return "\n\n".join([*blocks, *([f"```sh\n{pasted}```"] if pasted else [])])
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     """Notebooks come as HTML already: their links, and their drawings' titles as descriptions."""
     place = page.file.src_uri
     if not place.endswith(".ipynb"):
+        if found := misread(html):
+            logging.getLogger("mkdocs.site").warning("%s would be misread: %s", place, "; ".join(found))
         return html
 
     def led(found: re.Match[str]) -> str:
@@ -89,6 +109,14 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
 
     html = re.sub(r'<img alt="[^"]*" src="(data:image/svg\+xml;base64,)([^"]+)"', described, html)
     return re.sub(r'href="(\.\.?/[^"#]+)', led, html)
+
+
+def misread(html: str) -> list[str]:
+    """What a page shows otherwise than it was meant: products as emphasis, entities, lists that begin anew."""
+    words = re.sub(r"<(pre|code|svg)\b.*?</\1>", "", html, flags=re.DOTALL)
+    found = re.findall(r"<em>[^<]*[=+][^<]*</em>|[^<>]{0,10}`[^<>]{0,10}", words)
+    found += re.findall(r"&amp;#\w+;", html)
+    return found + [part[:40] for part in re.split(r"<h[1-6]\b", words) if part.count("<ol>") > 1]
 
 
 def resolved(place: str, link: str) -> str:

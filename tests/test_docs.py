@@ -8,6 +8,7 @@ import importlib.util
 import re
 import sys
 
+import markdown
 import pytest
 
 from tests.conftest import ROOT, by_night
@@ -41,6 +42,9 @@ SESSIONS = {
 
 def name_of(page):
     return str(page.relative_to(ROOT))
+
+
+TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 
 
 def script(name):
@@ -121,14 +125,25 @@ def test_every_page_with_a_session_is_run():
     assert {page.name for page in PAGES if "\n>>> " in page.read_text()} == set(SESSIONS)
 
 
-def test_the_commands_page_is_generated():
-    commands = (ROOT / "docs" / "commands.md").read_text()
-    assert commands == script("generate").reference(), "run: ./run python docs/generate.py"
+@pytest.mark.parametrize("name", ["commands.md", "rules.md", "fidelity.md"])
+def test_a_page_is_generated(name):
+    assert (ROOT / "docs" / name).read_text() == script("generate").PAGES[name](), "run: ./run python docs/generate.py"
 
 
-def test_the_rules_page_is_generated():
-    rules = (ROOT / "docs" / "rules.md").read_text()
-    assert rules == script("generate").rules_reference(), "run: ./run python docs/generate.py"
+def test_what_a_text_says_is_held_by_tests_that_exist():
+    """That they pass is the suite's to show. Modules that a row names exist, too, and every text has its rows."""
+    generate = script("generate")
+    names = {path: set(re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)) for path in TESTS}
+    rows = generate.fidelity_rows()
+    assert {row["text"] for row in rows} == set(generate.TEXTS)
+    for row in rows:
+        assert row["verdict"] in generate.VERDICTS, row
+        assert row["tests"] or row["verdict"] != "done", row
+        module = row["where"].partition("; ")[0]
+        assert not module or (ROOT / "src" / "tilewright" / module).exists(), row
+        for test in row["tests"].split():
+            path, _, name = test.partition("::")
+            assert name in names[ROOT / path], row
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -176,11 +191,47 @@ def test_nothing_names_the_machine_it_was_made_on():
         assert "/work/" not in path.read_text(encoding="utf-8"), path
 
 
-def test_every_public_name_stands_in_the_reference_with_an_example_or_a_link(monkeypatch):
-    """What the site's reference is made of, without building the site."""
+@pytest.fixture
+def site(monkeypatch):
+    """What the site is made by, without building it (CI does, where a warning is an error)."""
     monkeypatch.syspath_prepend(ROOT / "docs")
-    reference = importlib.import_module("reference")
-    monkeypatch.delitem(sys.modules, "reference")
+    module = script("site")
+    for name in ("reference", "docstrings", "transcripts"):
+        monkeypatch.delitem(sys.modules, name)
+    return module
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2 = 1*2 + 0, 3 = 1*2", "`f32&#91;3]`", "1. a\n\n   ```\n   b\n   ```\n\n2. c", "a `b c"],
+    ids=["emphasis", "entity", "list", "code"],
+)
+def test_the_site_says_what_would_be_misread(site, text):
+    plain = "2 = `1*2` + 0, *so*: `f32[3]`\n\n1.  a\n\n    ```\n    b\n    ```\n\n2.  c"
+    found = [site.misread(markdown.markdown(each, extensions=["pymdownx.superfences"])) for each in (text, plain)]
+    assert found[0]
+    assert not found[1]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_what_the_site_copies_is_what_a_page_runs(site, page):
+    """No prompt, no output: the shell blocks of the rendered page are the commands and files of the written one."""
+    text = page.read_text()
+    made = site.BLOCK.sub(site.as_pasted, text)
+    assert "```console" not in made
+    pasted = "".join(re.findall(r"^```sh\n(.*?)^```", made, re.MULTILINE | re.DOTALL))
+    for name, toml, body, block in site.BLOCK.findall(text):
+        if name or toml:
+            assert f"cat > {name or toml} <<'EOF'\n" in pasted
+            assert body in pasted
+        else:
+            ran = [command for command, _ in site.commands(block)]
+            assert all(f"{command}\n" in pasted for command in ran)
+    assert not re.search(r"^\$ ", pasted, re.MULTILINE)
+
+
+def test_every_public_name_stands_in_the_reference_with_an_example_or_a_link(site):
+    reference = site.reference
     names = reference.public_names()
     shown = {(each.room, each.name) for each in names if each.example or each.pages}
     for _ in names:  # a link may lead on: a part to its whole, that to the function that makes it
