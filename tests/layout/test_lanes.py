@@ -94,6 +94,30 @@ def test_cv180x_leaves_the_start_out_of_the_n_stride(batch, channels, start):
     assert with_start.strides[0] == -(-(start + channels) // 2) * 16
 
 
+def test_two_channels_more_than_npus():
+    """Lines 20 to 22 and 34 of the text: one to each NPU, two from the first again; a batch begins at its start NPU."""
+    layout = lanes((2, 66, 7, 7), "f16", lanes=64, eu_bytes=64)
+    for batch in range(2):
+        assert [layout.address(batch, c, 0, 0)["npu"] for c in range(66)] == [*range(64), 0, 1]
+    small = lanes((2, 3, 4, 5), "f16", lanes=4, eu_bytes=64, start=2)
+    assert [small.address(0, c, 0, 0)["npu"] for c in range(3)] == [2, 3, 0]
+    assert small.address(1, 0, 0, 0) == {"npu": 2, "offset": 64}  # two rows of 32 elements
+
+
+@pytest.mark.parametrize(("mode", "unit"), [("aligned", 64), ("row_aligned", 64), ("compact", 2), ((9, 9, 3, 1), 2)])
+def test_a_base_address(mode, unit):
+    """Line 26 of the text: an aligned tensor's start address is divisible by EU_BYTE."""
+    layout = lanes((1, 5, 3, 3), "f16", lanes=4, eu_bytes=64, mode=mode)
+    assert layout.base_unit == unit
+    for index in all_indices(layout.shape):
+        place = layout.address(*index)
+        found = layout.byte_address(*index, base=3 * unit)
+        assert found == {"npu": place["npu"], "byte": 3 * unit + 2 * place["offset"]}
+    for base in (unit - 1, -unit):
+        with pytest.raises(UsageError, match="cannot begin at byte"):
+            layout.byte_address(0, 0, 0, 0, base=base)
+
+
 def test_strides_in_bytes():
     assert lanes((2, 3, 4, 5), "bf16", "cv180x").byte_strides == (96, 48, 10, 2)
     with pytest.raises(UsageError, match="whole bytes"):

@@ -125,6 +125,7 @@ def test_chosen_bases_are_the_lowest(given_tensors):
         return
     for k, tensor in enumerate(plan.tensors):
         unit = 8 if tensor.layout.needs_aligned_base else max(1, tensor.layout.element_bits // 8)
+        assert tensor.base % unit == 0  # line 26 of the text: an aligned tensor begins at a multiple of EU_BYTE
         taken = [range(t.base, t.end) for t in plan.tensors[:k] if t.end > t.base]
         size = tensor.layout.bytes_per_npu
         for base in range(0, tensor.base, unit):

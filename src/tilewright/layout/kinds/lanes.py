@@ -62,6 +62,27 @@ class LaneLayout(IndexMap):
         return self.mode in ("aligned", "row_aligned", "matrix", "matrix2")
 
     @property
+    def base_unit(self) -> int:
+        """What the tensor's first byte must be a multiple of: the execution unit's bytes, or an element's."""
+        return self.eu_bytes if self.needs_aligned_base else max(1, self.element_bits // 8)
+
+    def byte_address(self, *index: int, base: int = 0) -> dict[str, int]:
+        """NPU of an element and the byte of its memory, the tensor beginning at byte ``base`` of each of them.
+
+        Of a 4-bit element it is the byte that it shares. Raises :class:`UsageError` where ``base`` is no multiple of
+        :attr:`base_unit` (the text: an aligned tensor's start address is divisible by EU_BYTE).
+
+        >>> lanes((2, 3, 4, 5), "f16", lanes=4, eu_bytes=64, start=2).byte_address(0, 2, 0, 0, base=128)
+        {'npu': 0, 'byte': 192}
+        """
+        base = whole(base, "the base address")
+        if base < 0 or base % self.base_unit:
+            how = f"take a multiple of {self.base_unit}"
+            raise UsageError(f"{self} cannot begin at byte {base}", where="base", how=how)
+        place = self.address(*index)
+        return {"npu": place["npu"], "byte": base + place["offset"] * self.element_bits // 8}
+
+    @property
     def bytes_per_npu(self) -> int:
         """Bytes from the tensor's base to the end of its last row, the same on every NPU."""
         return -(-self.axis_terms[1].extent * self.element_bits // 8)

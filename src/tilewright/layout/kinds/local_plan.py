@@ -266,10 +266,6 @@ def _merged(runs: Runs, span: int) -> Runs:
 # -- placing -----------------------------------------------------------------------------------------------------------
 
 
-def _alignment(layout: LaneLayout) -> int:
-    return layout.eu_bytes if layout.needs_aligned_base else max(1, layout.element_bits // 8)
-
-
 def _check(tensors: Sequence[LocalTensor], memory: LaneMemory) -> None:
     names = [t.name for t in tensors]
     for tensor in tensors:
@@ -279,7 +275,7 @@ def _check(tensors: Sequence[LocalTensor], memory: LaneMemory) -> None:
         if (layout.lane_count, layout.eu_bytes) != (memory.npu_num, memory.eu_bytes):
             problem = f"{layout} is not of this chip, which has {memory.npu_num} NPUs and EU_BYTES {memory.eu_bytes}"
             raise UsageError(problem, where=tensor.name, how="make the layout for the chip")
-        unit = _alignment(layout)
+        unit = layout.base_unit
         if tensor.base is not None and (tensor.base < 0 or tensor.base % unit):
             how = f"use {round_up(max(tensor.base, 0), unit)}"
             raise UsageError(f"base {tensor.base} is not a multiple of {unit} bytes", where=tensor.name, how=how)
@@ -314,7 +310,7 @@ def _bases(tensor: LocalTensor, memory: LaneMemory, taken: Iterable[PlacedTensor
     others = [t for t in taken if t.end > t.base]
     edges = {0, *(t.end for t in others), *(b * memory.bank_bytes for b in range(memory.banks))}
     size = tensor.layout.bytes_per_npu
-    aligned = {round_up(edge, _alignment(tensor.layout)) for edge in edges}
+    aligned = {round_up(edge, tensor.layout.base_unit) for edge in edges}
     return [b for b in sorted(aligned) if all(b >= t.end or b + size <= t.base for t in others)]
 
 
