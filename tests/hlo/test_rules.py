@@ -157,5 +157,14 @@ def test_it_is_accepted_at_the_confirmed_sizes(rule):
     assert [verdict.rule for verdict in done.rewrites if verdict.rule == rule.name], done.explain()
 
 
+@pytest.mark.parametrize("shape", [(64, 64), (2, 3, 8, 8)])
+def test_the_text_for_softmax_gives_softmax_where_it_is_pasted(shape):
+    *steps, result = catalogue()["softmax-sum"].change.removeprefix("write ").split("; ")
+    x, v = (jax.random.normal(jax.random.key(seed), shape) for seed in (0, 1))
+    names = {"jnp": jnp, "x": x, "v": v}
+    exec("\n".join(steps), names)
+    np.testing.assert_allclose(eval(result, names), jax.nn.softmax(x, -1) @ v, rtol=2e-5, atol=1e-6)
+
+
 def test_every_case_has_a_rule():
     assert {path.stem for path in CASES.glob("*.mlir")} == {rule.values[0].name for rule in RULES}

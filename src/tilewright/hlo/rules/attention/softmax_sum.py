@@ -145,7 +145,8 @@ RULE = Rule(
     phase="work",
     summary="softmax before a product: a column of ones in the values yields the row sums, divided by afterwards",
     finding="softmax's exponentials are computed twice, once to sum up their rows and once for the product",
-    change="o = exp(x - x.max(-1)) @ concatenate([v, ones], -1), then o[..., :-1] / o[..., -1:]",
+    change="write e = jnp.exp(x - x.max(-1, keepdims=True)); "
+    "o = e @ jnp.concatenate([v, jnp.ones_like(v[..., :1])], -1); o[..., :-1] / o[..., -1:]",
     source="the TPU compiler's estimate",
     pattern=op("dot_general", anything("left"), anything("right")),
     roots=frozenset({"dot_general"}),
