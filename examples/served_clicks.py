@@ -76,10 +76,10 @@ def run(folder, rows, steps):
     planned = plan((b.features for b in batches), features(1), Topology.for_target("tpu-v5p", 2), target="tpu-v5p")
     planned.write_limits(folder / "limits.json")
 
-    job = FitJob(here, str(log), "tpu-v5p", 2, steps, BATCH, str(folder / "limits.json"), str(folder / "run"))
+    job = FitJob(here, str(log), "tpu-v5p", 2, steps, BATCH, str(folder / "limits.json"), str(folder / "checkpoints"))
     trained = fit(job).trained
     served = folder / "model.tables"
-    judged = quantise(QuantiseJob(here, str(folder / "run"), str(held_out), out=str(served), batch=BATCH))
+    judged = quantise(QuantiseJob(here, str(folder / "checkpoints"), str(held_out), out=str(served), batch=BATCH))
 
     opened, ids = open_export(served), {"user": USERS, "item": ITEMS, "tags": TAGS}
     asked = {name: np.arange(64, dtype=np.int32).reshape(64, 1) * 7 % vocab for name, vocab in ids.items()}

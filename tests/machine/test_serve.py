@@ -31,20 +31,20 @@ def test_the_whole_way_keeps_its_promises(made):
     assert found["auc_served"] == pytest.approx(found["auc"], rel=1e-3)
     assert found["losses"][1] < found["losses"][0]
     assert {path.name for path in folder.iterdir()} == {
-        *("clicks.parquet", "held_out.parquet", "limits.json", "run", "model.tables"),
+        *("clicks.parquet", "held_out.parquet", "limits.json", "checkpoints", "model.tables"),
     }
 
 
 def test_the_commands_say_the_same(made):
     folder, found = made
-    words = ("--checkpoint", folder / "run", "--data", folder / "held_out.parquet", "--json")
+    words = ("--checkpoint", folder / "checkpoints", "--data", folder / "held_out.parquet", "--json")
     done = completed("embed", "quantise", SCRIPT, *words)
     assert done.returncode == 0, done.stderr
     value = json.loads(done.stdout)
     assert (value["before"]["auc"], value["after"]["auc"]) == pytest.approx((found["auc"], found["auc_served"]))
     assert [table["name"] for table in value["export"]["tables"]] == ["user", "item", "tag"]
     out = folder / "again.tables"
-    done = completed("embed", "export", folder / "run", "-o", out)
+    done = completed("embed", "export", folder / "checkpoints", "-o", out)
     assert done.stdout.decode().startswith("int8: 57"[:6])
     one, two = open_export(out), open_export(folder / "model.tables")
     assert one.header == two.header
@@ -56,8 +56,8 @@ def test_what_cannot_be_exported_is_one_line(made, tmp_path):
     folder, _ = made
     for words, text in (
         (("export", tmp_path / "none", "-o", tmp_path / "x"), "no such folder"),
-        (("export", folder / "run", "-o", tmp_path / "no" / "x"), "cannot write it"),
-        (("export", folder / "run", "-o", tmp_path / "x", "--dtype", "int2"), "one of int8, bf16, int4"),
+        (("export", folder / "checkpoints", "-o", tmp_path / "no" / "x"), "cannot write it"),
+        (("export", folder / "checkpoints", "-o", tmp_path / "x", "--dtype", "int2"), "one of int8, bf16, int4"),
         (("quantise", SCRIPT, "--checkpoint", tmp_path), "no finished checkpoint"),
     ):
         done = completed("embed", *words)
