@@ -20,6 +20,7 @@ from transcripts import BLOCK, commands
 
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"(\]\()([^)#:]+)((?:#[^)]*)?\))")
+NAMED = re.compile(r"\[(`?)(?:docs/)?([\w-]+\.md)\1\]\(")
 BESIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md")
 
 
@@ -71,7 +72,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         here = place.removeprefix("docs/")
         return f"{found[1]}{posixpath.relpath(on_site, posixpath.dirname(here) or '.')}{found[3]}"
 
-    return BLOCK.sub(as_pasted, LINK.sub(led, markdown))
+    return BLOCK.sub(as_pasted, LINK.sub(led, NAMED.sub(titled, markdown)))
+
+
+def titled(found: re.Match[str]) -> str:
+    """A link that shows a page's file shows its title."""
+    title = reference.titles().get(found[2])
+    return found[0] if title is None else f"[{title}]("
 
 
 def as_pasted(found: re.Match[str]) -> str:

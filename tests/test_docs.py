@@ -44,6 +44,7 @@ def name_of(page):
     return str(page.relative_to(ROOT))
 
 
+HEADS = {page.name: page.read_text().partition("\n")[0].removeprefix("# ") for page in (ROOT / "docs").glob("*.md")}
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 
 
@@ -228,6 +229,11 @@ def test_what_the_site_copies_is_what_a_page_runs(site, page):
             ran = [command for command, _ in site.commands(block)]
             assert all(f"{command}\n" in pasted for command in ran)
     assert not re.search(r"^\$ ", pasted, re.MULTILINE)
+
+
+def test_the_site_shows_titles_instead_of_files(site):
+    made = site.NAMED.sub(site.titled, "see [`time.md`](time.md), [docs/run.md](docs/run.md), [run](run.md)")
+    assert made == f"see [{HEADS['time.md']}](time.md), [{HEADS['run.md']}](docs/run.md), [run](run.md)"
 
 
 def test_every_public_name_stands_in_the_reference_with_an_example_or_a_link(site):
