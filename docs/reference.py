@@ -198,7 +198,8 @@ def page(room: str) -> str:
     """The reference page of a room, for mkdocstrings to fill."""
     module = room_module(room)
     package = module.__name__
-    lines = [f"# {package}", "", f"{inspect.getdoc(module) or ''}", ""]
+    behind = ["---", "search:", "  boost: 0.3", "---", ""]  # in a search the guides come first
+    lines = [*behind, f"# {package}", "", f"{inspect.getdoc(module) or ''}", ""]
     links = ", ".join(f"[{titles()[name]}](../{name})" for name in ROOMS[room][0].split())
     lines += [f"Begin with: {links}.", ""]
     found = groups(room)
