@@ -77,7 +77,7 @@ def assembles(line, config):
             "offset_mode": st.sampled_from(["registers", "linear"]),
             "float_order": st.sampled_from(["chunk", "fma", "exact"]),
             "overflow": st.sampled_from(["wrap", "saturate"]),
-            "retention": st.sampled_from(["bypass", "evict"]),
+            "retention": st.sampled_from(["bypass", "evict", "off"]),
             "loads_through_l1": st.booleans(),
             "l1_bytes": st.sampled_from([64, 256]),
             "l1_ways": st.sampled_from([0, 1]),

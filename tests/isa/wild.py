@@ -46,7 +46,7 @@ def _config(r: Random) -> MatrixUnitConfig:
         bcast_depth=r.choice((1, 2, 8)),
         l1_ports=r.randint(1, 2),
         alu_latency=r.randint(0, 3),
-        retention=r.choice(("bypass", "evict")),
+        retention=r.choice(("bypass", "evict", "off")),
         ka_split=r.choice(("blocked", "interleaved")),
         group_order=r.choice(("consecutive", "strided")),
         kb_acc=r.choice(("first", "last")),

@@ -151,9 +151,10 @@ def move_in(pe: Pe, storage: Storage, page: int, now: int, begin: int | None = N
         return False
     home = storage.home_of(page)
     chip.store[begin : begin + size] = chip.store[home : home + size]
-    chip.l2_pages[begin] = size
-    chip.forget(begin, size)
+    chip.forget(home, size)
+    chip.hold(begin, size)
     table.create(page, begin, LOADING, in_l2=True, ready=chip.dma.move(pe.clock.port, storage, page, "in", now))
+    chip.walk_anew(begin)
     return True
 
 
@@ -163,10 +164,10 @@ def make_page(chip: Chip, storage: Storage, page: int, begin: int) -> None:
     if storage.table.state[page] != ABSENT:
         unmap_page(chip, storage, page)
     chip.store[begin : begin + size] = 0
-    chip.l2_pages[begin] = size
-    chip.forget(begin, size)
+    chip.hold(begin, size)
     storage.table.create(page, begin, LOADED, in_l2=True)
     storage.table.dirty[page] = True
+    chip.walk_anew(begin)
 
 
 def move_out(pe: Pe, storage: Storage, page: int, now: int) -> int:
@@ -193,7 +194,7 @@ def unmap_page(chip: Chip, storage: Storage, page: int) -> None:
     """Delete a page's entry; what stands in L2 is given up."""
     table = storage.table
     if table.in_l2[page]:
-        del chip.l2_pages[int(table.phys[page])]
+        chip.give_up(int(table.phys[page]))
     table.delete(page)
 
 
@@ -347,7 +348,8 @@ class Chip:
     ``store``           bytes: L2's pages (up to ``l2_end``), then device memory
     ``storages``        what stands in device memory, by name; each has its page table
     ``l2_pages``        bytes taken in L2, by first byte
-    ``l2``              the second-level cache of lines in device memory; ``dirty``: those stored to since they came
+    ``l2``              the second-level cache: lines of device memory, where pages have left room; ``dirty``: those
+                        stored to since they came
     ``banks``           of device memory: the row each has open + 1, when it is free, when that row was opened
     ``windows``         of the buses of L2 and device memory: cycles given out, where several elements share them
     ``dma``             the controller, and every transfer so far
@@ -432,8 +434,31 @@ class Chip:
             at = begin + taken
         return at if self.l2_end - at >= size else None
 
+    def hold(self, begin: int, size: int) -> None:
+        """A page stands at these bytes of L2, which has so much less room for lines of device memory."""
+        from tilewright.isa.kernels.cache_kernels import hold_lines
+
+        line = self.config.line_bytes
+        self.forget(begin, size)
+        self.l2_pages[begin] = size
+        hold_lines(begin // line, (begin + size) // line, self.l2.cells)
+
+    def give_up(self, begin: int) -> None:
+        """The page that stands at this byte of L2 does so no more."""
+        from tilewright.isa.kernels.cache_kernels import drop_lines
+
+        size, line = self.l2_pages.pop(begin), self.config.line_bytes
+        self.forget(begin, size)
+        drop_lines(begin // line, (begin + size) // line, self.l2.cells)
+
+    def walk_anew(self, begin: int) -> None:
+        """A page came to this byte: walks over it begin anew."""
+        for segment in (s for pe in self.pes for s in pe.segments.values() if s.selected.size):
+            for page in np.flatnonzero(segment.table.phys == begin).tolist():
+                segment.await_anew(page)
+
     def forget(self, begin: int, size: int) -> None:
-        """Lines of the caches that held what was at these bytes are no longer that."""
+        """Lines of the first level that held what was at these bytes are no longer that."""
         from tilewright.isa.kernels.cache_kernels import drop_lines
 
         line = self.config.line_bytes
@@ -455,6 +480,8 @@ class Pe:
     ``segments``        descriptors by handle; ``names``: handles by the host's names
     ``written``         bool[threads, registers] with ``uninitialized='poison'``: registers something was put in
     ``l1``              the first-level cache; ``clock``: tokens and time
+    ``product``         number of the product at work: ``clr`` and ``setmm`` begin one
+    ``walked``          the segment that the last ``mm`` walked (its handle), and for which product
     ``next_pc``         where the running instruction sends the program
     ``barrier``         the barrier it waits at (its number, and the pc), or None
     ``heat``            of a profile: accesses to every line of every storage, by name; else None
@@ -474,6 +501,8 @@ class Pe:
     segments: dict[int, Segment] = field(default_factory=dict)
     names: dict[str, int] = field(default_factory=dict)
     rows: int | None = None
+    product: int = 0
+    walked: tuple[int, int] = (0, 0)
     written: Array | None = None
     pc: int = 0
     next_pc: int = 0
@@ -525,6 +554,20 @@ class Pe:
     def words(self) -> tuple[Array, Array, int, Array]:
         """All registers as int32[threads, words] and as bytes, the bytes of a thread's, and the words flat."""
         return self.file, self.file.view(np.uint8).reshape(-1), self.file.strides[0], self.file.reshape(-1)
+
+    def let_go(self) -> None:
+        """Lines that L1 retains may go from now on."""
+        from tilewright.isa.kernels.cache_kernels import lru_let_go
+
+        if self.l1.cells[_AT["kept"]]:
+            self.traffic.released_lines += lru_let_go(self.l1.cells)
+
+    def start(self) -> None:
+        """A program starts: every walk over a segment begins anew."""
+        self.let_go()
+        self.product += 1
+        for segment in self.segments.values():
+            segment.await_anew()
 
     def add_segment(self, segment: Segment) -> int:
         """Give a descriptor the next free handle."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.chip.segments import Storage, make_storage
-from tilewright.isa.chip.state import Cache, make_page, map_page, move_in, unmap_page
+from tilewright.isa.chip.state import make_page, map_page, move_in, unmap_page
 from tilewright.isa.compiler.result import Layer, MachineReport
 from tilewright.isa.execute.machine import Machine
 from tilewright.isa.language.config import MatrixUnitConfig
@@ -54,15 +54,8 @@ class ChipRun:
         return chip.storages
 
     def planned(self, stays: tuple[Stay, ...]) -> None:
-        """What stands in L2, and when; the lines' cache has the rest of it."""
-        chip, c = self.machine.chip, self.config
+        """What stands in L2, and when; lines of device memory have the rest of it."""
         self.stays = stays
-        pages = max((stay.begin + stay.size for stay in stays), default=0)
-        lines = (chip.l2_end - pages) // c.line_bytes
-        ways = c.l2_ways
-        chip.l2 = Cache.of(len(chip.store) // c.line_bytes, lines // ways * ways if ways else lines, ways)
-        for pe in chip.pes:
-            pe.clock.port.relink()
 
     def place(self, table: str, array: Array) -> None:
         """The host writes a table in device memory."""

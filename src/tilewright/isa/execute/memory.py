@@ -368,6 +368,8 @@ def _set_window(pe: Pe, instruction: Instruction) -> Faults:
             new = segment.window(base, sizes)
             # result
             if new is not None:
+                if pe.walked[0] == segment.handle:  # its walk is over
+                    pe.let_go()
                 pe.segments[segment.handle], fault = new, ""
     # cost
     control_cost(pe, instruction)

@@ -204,6 +204,7 @@ class Runner:
             pe.clock.settle()
             return
         job = waiting.pop(0)
+        pe.start()
         for segment in job.segments:
             pe.names[segment.name] = pe.add_segment(segment)
         for register, value in job.uniform.items():

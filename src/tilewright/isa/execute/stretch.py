@@ -131,6 +131,7 @@ class Frame:
         clock, flight = self.clock, list(pe.clock.in_flight)
         self.record["pc"], self.record["executed"], self.record["most"] = pe.pc, pe.executed, most
         self.record["columns"], self.record["rows"] = pe.columns, -1 if pe.rows is None else pe.rows
+        self.record["product"], (self.record["walked"], self.record["walked_in"]) = pe.product, pe.walked
         self.uniform[:] = pe.uniform
         clock[: _FLIGHT + len(flight)] = [pe.clock.issue, pe.clock.end, *pe.clock.free, 0, len(flight), *flight]
 
@@ -146,9 +147,10 @@ class Frame:
         pe.clock.in_flight.extend(ends[:flight])
 
     def _give_numbers(self, pe: Pe) -> None:
-        """Uniform registers, and the shape of an ``mm``."""
+        """Uniform registers, the shape of an ``mm``, and which product it is for."""
         rows = self.record["rows"]
         pe.uniform, pe.columns, pe.rows = self.uniform.tolist(), self.record["columns"], None if rows < 0 else rows
+        pe.product, pe.walked = self.record["product"], (self.record["walked"], self.record["walked_in"])
 
     def settle(self, pe: Pe) -> None:
         """Add what was counted to the accounts of the processing element."""

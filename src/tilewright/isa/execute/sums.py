@@ -61,6 +61,7 @@ class Sums:
     chunk: int
     kb: int
     wanted: bool = True
+    retaining: bool = True
     known: tuple[Any, list[Array], bool] | None = None
 
     @classmethod
@@ -110,6 +111,7 @@ class Sums:
             roles.chunk,
             kb,
             wanted=c.values,
+            retaining=c.retention != "off",
         )
 
     @property
@@ -120,14 +122,17 @@ class Sums:
     def record(self, segment: Segment, dim: int, store: Array) -> Record:
         """What the kernel is told of an ``mm`` over this segment along this dim; ``store``: the chip's memory."""
         storage, table = segment.storage, segment.table
-        if dim == 1:
+        retains = dim == 1 and self.retaining
+        if retains:
             segment.await_all()
-        values: dict[str, Any] = {"dim": dim, "retains": dim == 1, "dims": len(segment.sizes), "store": store}
+        values: dict[str, Any] = {"dim": dim, "retains": retains, "dims": len(segment.sizes), "store": store}
         values |= longs(sizes=segment.sizes, starts=segment.starts, phys=table.phys)
         values |= longs(pages_of=storage.pages_of, offsets_of=storage.offsets_of)
         values |= {"in_l2": table.in_l2, "page_elements": segment.map.page_elements}
         values |= {"line_shift": (segment.map.line_elements * segment.element_bytes).bit_length() - 1}
-        return Record(MM, values | {"selected": segment.selected, "awaited": segment.awaited}, like=self.shared)
+        values |= {"selected": segment.selected, "awaited": segment.awaited, "at_first": segment.at_first}
+        values |= {"walk": segment.walk, "elements": len(segment.selected), "lines": len(segment.awaited)}
+        return Record(MM, values | {"inside": int(segment.sizes.prod())}, like=self.shared)
 
     def add(self, file: tuple[Any, ...]) -> None:
         """Add what the buffers hold to the registers (``Pe.words``)."""

@@ -191,6 +191,7 @@ def shape(run: Any, row: Any) -> bool:
     if columns < 1 or columns > run.loaders:
         return False
     run.columns, run.rows = columns, rows
+    run.product += 1
     return True
 
 

@@ -45,7 +45,9 @@ READINGS: dict[str, Reading] = {
     "offset_mode": Reading("a multi-dimensional offset: one register per dim, or one?", ("registers", "linear")),
     "overflow": Reading("integer accumulation beyond 32 bits", ("wrap", "saturate")),
     "float_order": Reading("the order of float additions", ("chunk", "fma", "exact")),
-    "retention": Reading("t1: a cache set is full of retained lines", ("bypass", "evict")),
+    "retention": Reading(
+        "t1: a cache set is full of retained lines; off: none is retained", ("bypass", "evict", "off")
+    ),
     "slice_order": Reading("the order of folded slices of B (contract)", ("y-major", "z-major")),
     "uninitialized": Reading("what do registers hold at first?", ("zero", "poison")),
     "math_issue": Reading("does math begin when a step's columns are there, or all of them?", ("step", "instruction")),

@@ -150,7 +150,7 @@ def column_walk_misses(
     own = storage.total_bytes // 64
     caches = Cache.of(own + 256, lines, ways).cells, Cache.of(own + 256, own + 256, 0).cells
     depth = 8 if outer else 256
-    pages, kept = (storage.table.in_l2, storage.map.page_elements, 6), (segment.selected, segment.awaited)
+    pages, kept = (storage.table.in_l2, storage.map.page_elements, 6), (segment.selected, segment.awaited, segment.walk)
     retain, totals, misses = (retention is not None, retention != "evict"), np.zeros(4, np.int64), 0
     for begin in range(0, 256, depth):
         at = np.stack([np.arange(256), np.full(256, begin)], axis=1)
