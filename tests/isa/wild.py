@@ -42,7 +42,7 @@ def _config(r: Random) -> MatrixUnitConfig:
         l2_bytes=line * r.choice((4, 16, 64)),
         l1_ways=r.choice((0, 0, 1, 2)),
         l2_ways=r.choice((0, 1, 2)),
-        a_bytes=r.choice((8, 8, 8, 16, 24)),
+        a_bytes=r.choice((4, 8, 8, 16, 24)),
         bcast_depth=r.choice((1, 2, 8)),
         l1_ports=r.randint(1, 2),
         alu_latency=r.randint(0, 3),

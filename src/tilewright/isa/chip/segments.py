@@ -82,9 +82,11 @@ class PageTable:
         """A page moved out has no entry."""
         self.create(page, -1, ABSENT, False)
 
-    def entries(self) -> list[PageEntry]:
-        """Every page as a row."""
-        rows = zip(self.phys.tolist(), self.state.tolist(), self.in_l2.tolist(), self.dirty.tolist(), strict=True)
+    def entries(self, now: int = 0) -> list[PageEntry]:
+        """Every page as a row; what is there by cycle ``now`` is loaded."""
+        there = (self.state == LOADING) & (self.ready <= now)
+        states = np.where(there, LOADED, self.state)
+        rows = zip(self.phys.tolist(), states.tolist(), self.in_l2.tolist(), self.dirty.tolist(), strict=True)
         return [
             PageEntry(page, STATES[state], "L2" if in_l2 else "DDR", phys, dirty)
             if state
@@ -96,6 +98,10 @@ class PageTable:
     def loading(self) -> bool:
         """Whether any page is on its way."""
         return bool((self.state == LOADING).any())
+
+    def settle_until(self, now: int) -> None:
+        """Entries whose load has happened by this cycle become loaded."""
+        self.state[(self.state == LOADING) & (self.ready <= now)] = LOADED
 
     def settle(self, pages: Array | None = None) -> int:
         """Entries (of ``pages``) that are loading become loaded; the cycle at which the last is there (0: none was)."""

@@ -55,6 +55,7 @@ class Cache:
 
         ``more``: lines that are about to be added.
         """
+        ways = ways if capacity else 0
         sets = max(1, min(capacity // ways, lines)) if ways else 1
         own_ways = min(ways or capacity, max(1, lines))
         slots, mask = sets * own_ways, sets - 1 if sets & (sets - 1) == 0 else -1
@@ -253,9 +254,10 @@ def show_chip(chip: Chip) -> str:
     """The chip on a screen: memories, page tables, transfers, processing elements."""
     used = sum(chip.l2_pages.values())
     device = len(chip.store) - chip.l2_end
+    now = max(pe.clock.issue for pe in chip.pes)
     lines = [f"device memory: {device} bytes; L2 pages: {used} of {chip.l2_end} bytes"]
     for storage in chip.storages.values():
-        states = storage.table.entries()
+        states = storage.table.entries(now)
         lines.append(
             f"{storage.name}: {storage.dtype}{list(storage.map.shape)}, {len(states)} pages of {storage.page_bytes}"
         )
@@ -450,6 +452,11 @@ class Chip:
         size, line = self.l2_pages.pop(begin), self.config.line_bytes
         self.forget(begin, size)
         drop_lines(begin // line, (begin + size) // line, self.l2.cells)
+
+    def settle(self, now: int) -> None:
+        """Pages that are there by this cycle are loaded, touched or not."""
+        for storage in self.storages.values():
+            storage.table.settle_until(now)
 
     def walk_anew(self, begin: int) -> None:
         """A page came to this byte: walks over it begin anew."""

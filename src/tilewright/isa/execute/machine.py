@@ -230,6 +230,7 @@ class Machine:
     def ended(self, work: Work) -> None:
         """The host goes on when the last of them is done."""
         self.now = max([self.now, *(pe.clock.cycles for pe, _ in work)])
+        self.chip.settle(self.now)
 
     def run(self, watch: Callable[[Counts], None] | None = None) -> list[RunResult]:
         """Let everyone who was given work do it, to the end; one result for every processing element of the machine.

@@ -345,6 +345,7 @@ def start_state(config: MatrixUnitConfig, memory: Tensors, tracing: bool = False
 def run_on(pe: Pe, program: MachineProgram, watch: Callable[[Counts], None] | None = None) -> RunResult:
     """Run a program to its end on one processing element at rest."""
     Runner([(pe, [Job(program)])]).run(watch)
+    pe.chip.settle(pe.clock.cycles)
     return result_of(pe)
 
 

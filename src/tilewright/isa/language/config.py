@@ -67,10 +67,10 @@ RANGES: dict[str, tuple[int, int]] = {
     "predicates": (1, 1 << 10),
     "uniform_registers": (1, 1 << 16),
     "loaders": (1, 1 << 16),
-    "a_bytes": (8, 64),
+    "a_bytes": (4, 64),
     "line_bytes": (4, 4096),
     "l1_bytes": (1, 1 << 40),
-    "l2_bytes": (1, 1 << 32),
+    "l2_bytes": (0, 1 << 32),
     "l1_ways": (0, 1 << 34),
     "l2_ways": (0, 1 << 34),
     **dict.fromkeys(_LATENCIES, (0, 1 << 30)),
@@ -96,6 +96,8 @@ class MatrixUnitConfig:
     ``pes``: processing elements, each with its own L1. ``loaders``: columns of one instruction until ``setmm`` says
     otherwise (None: as many as threads); with ``disjoint_sets`` the first so many threads load and the others compute
     (None: half of them).
+    ``a_bytes`` of A per thread and instruction: one register (4), two, four, ... ``l2_bytes`` 0: no second level; every
+    line comes from device memory, over the same bus.
     ``acc_window``: (low, high) of the registers that may hold products; None: from rC to the first of the instruction's
     own source registers above it, or the end of the file. ``macs_per_thread_cycle``: None means a whole chunk of A.
     ``max_instructions`` and ``max_errors``: what a processing element may execute and record before a run is stopped.
@@ -170,8 +172,8 @@ class MatrixUnitConfig:
             raise UsageError(f"loaders = {self.default_columns} of {self.threads} threads leaves none to compute")
         if self.loaders is not None and not 1 <= self.loaders <= self.threads:
             raise UsageError(f"loaders = {self.loaders} is not within 1..{self.threads} (threads)", where="config")
-        if self.a_bytes % 8 or not 8 <= self.a_bytes <= 64:
-            raise UsageError(f"a_bytes = {self.a_bytes} is not 8, 16, ... 64", where="config")
+        if self.a_bytes % 8 and self.a_bytes != 4:
+            raise UsageError(f"a_bytes = {self.a_bytes} is not 4, 8, 16, 24, ... 64", where="config")
         if not 4 <= self.line_bytes <= 4096 or self.line_bytes & (self.line_bytes - 1):
             raise UsageError(f"line_bytes = {self.line_bytes} is not a power of two from 4 to 4096", where="config")
         if self.pes * self.threads * (self.registers + self.predicates) > 1 << 28:
@@ -180,6 +182,8 @@ class MatrixUnitConfig:
             raise UsageError(f"{size} are too many to simulate", where="config")
         for level in ("l1", "l2"):
             lines, ways = getattr(self, f"{level}_bytes") // self.line_bytes, getattr(self, f"{level}_ways")
+            if level == "l2" and not self.l2_bytes:
+                continue  # there is none
             if lines < 1 or (ways and lines % ways):
                 how = "give whole sets of whole lines"
                 raise UsageError(f"{level}: {lines} lines do not make sets of {ways or lines}", where="config", how=how)
