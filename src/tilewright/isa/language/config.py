@@ -308,12 +308,16 @@ def _check_reading(name: str, value: Any, reading: Reading) -> None:
 
 @dataclass(frozen=True)
 class Ambiguity:
-    """``paragraphs`` of the source, the question, the answer, and the fields that give another (none: a slip of it)."""
+    """``paragraphs`` of the source, the question, the answer, and the fields that give another (none: a slip of it).
+
+    ``ours``: the text says nothing of it; what stands here is this machine's own.
+    """
 
     paragraphs: str
     question: str
     answer: str
     fields: tuple[str, ...] = ()
+    ours: bool = False
 
 
 AMBIGUITIES = (
@@ -343,6 +347,7 @@ AMBIGUITIES = (
         "overflow, and the order of float additions?",
         "modulo 2^32; float32, chunk by chunk",
         ("overflow", "float_order"),
+        ours=True,
     ),
     Ambiguity("77, 64", "in which order do pages and lines lie?", "d1 fastest; pages at the ends are whole"),
     Ambiguity("125", "what if all of a cache set is retained?", "the miss passes by", ("retention",)),
@@ -353,11 +358,50 @@ AMBIGUITIES = (
     Ambiguity("109, 102", "several columns of a thread at once?", "one per part and step", ("columns_per_step",)),
     Ambiguity("97, 105", "do skipped columns close up in the registers?", "no: a gap", ("column_numbering",)),
     Ambiguity("87", "what do registers hold before a program clears them?", "zeros", ("uninitialized",)),
+    Ambiguity("60, 95", "does urS hold a segment's base address?", "a handle of its descriptor, which `segbase` moves"),
+    Ambiguity("60, 95", "which dim does imm belong to?", "d1, the contiguous one"),
+    Ambiguity("57, 59", "is there one L1, or one for each processing element?", "one each; L2 is everyone's"),
+    Ambiguity(
+        "77", "do a thread's own loads come by whole lines through L1?", "exact bytes past it", ("loads_through_l1",)
+    ),
+    Ambiguity("107", "how is an element without sa, ua, sb or ub read?", "as the segment's own type has it"),
+    Ambiguity("7, 103", "to as many threads as there are rows, or to half of them?", "to all that have a row"),
+    Ambiguity("125", "is a released line gone?", "it may be evicted, and stays until its place is wanted"),
+    Ambiguity(
+        "15, 125",
+        "when is a line that was used up retained again?",
+        "when a program starts, a page comes, a product (`clr`, `setmm`) begins over columns already used",
+    ),
+    Ambiguity(
+        "97, 105, 125",
+        "does a line wait for columns that are off?",
+        "where several are on, for those; where one is, for those after it; no longer than until a product begins over "
+        "another segment",
+    ),
+    Ambiguity("56, 57", "is L2's room for pages and for lines the same?", "yes, one capacity; there may be none (0)"),
+    Ambiguity("63", "may an entry of the page table have another page's address?", "each has its own"),
+    Ambiguity("129, 130", "is the storage unit 906 or 908?", "a slip; no number of a figure matters here"),
+    Ambiguity(
+        "87, 96, 102", "how does an mm know its columns and rows?", "`setmm`, an instruction", ("loaders",), ours=True
+    ),
+    Ambiguity(
+        "65, 69, 75",
+        "which instructions move pages and make entries?",
+        "`dmain`, `dmaout`, `dmawait`, `dmastat`, `ptmap`, `ptdel`; the host may, too",
+        ours=True,
+    ),
+    Ambiguity(
+        "60, 69, 74",
+        "which instructions describe segments?",
+        "`segment`, `segdef`, `segbase`, `segsize`, `segget`; the host may, too",
+        ours=True,
+    ),
     Ambiguity(
         "-",
         "who adds a bias, rounds, or takes the exponential of a product?",
         "a vector unit of every thread, over runs of its registers; and broadcast loads",
         ("vector_rate", "special_cycles"),
+        ours=True,
     ),
 )
-"""In the order of the specification; the last two are ours."""
+"""In the order of the specification, then what an audit of every sentence found; the last are ours."""
