@@ -46,6 +46,8 @@ def _config(r: Random) -> MatrixUnitConfig:
         bcast_depth=r.choice((1, 2, 8)),
         l1_ports=r.randint(1, 2),
         alu_latency=r.randint(0, 3),
+        bus_bytes_per_cycle=r.choice((0, 0, 1, 8)),
+        fetch_cycles=r.choice((0, 0, 3)),
         retention=r.choice(("bypass", "evict", "off")),
         ka_split=r.choice(("blocked", "interleaved")),
         group_order=r.choice(("consecutive", "strided")),

@@ -42,6 +42,7 @@ class ChipRun:
             if not table.base:
                 zeros = np.broadcast_to(np.zeros((), _numpy_type(table.dtype)), table.shape)
                 tensors.append((table.name, contents.get(table.name, zeros), {}))
+        self.machine.link(sum(array.nbytes for array in contents.values()))
         for storage in chip.add_all(tensors) if tensors else []:
             for page in range(storage.map.num_pages):
                 map_page(chip, storage, page)
@@ -64,6 +65,7 @@ class ChipRun:
         into = chip.store[storage.home : storage.home + storage.total_bytes]
         storage.map.pack(array, out=into.view(storage.map.numpy_dtype))
         chip.forget(storage.home, storage.total_bytes)
+        self.machine.link(storage.total_bytes)
 
     def arrivals(self, number: int) -> None:
         """What comes to L2, or is given room there, before a step."""

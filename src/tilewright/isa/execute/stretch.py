@@ -123,6 +123,7 @@ class Frame:
         values |= {"counts": counts, "traffic": traffic, "clock": clock, "queue": queue, "math": math}
         values |= longs(tokens=pe.clock.tokens, foreign=pe.clock.foreign, l1=pe.l1.cells, l2=pe.chip.l2.cells)
         values |= {"memory": pe.clock.port.links, "slots": c.slots, "l2_rate": c.l2_bytes_per_cycle}
+        values["fetch"] = c.fetch_cycles
         accounts, mine = (counts, traffic, queue, math), (code["op"] != OTHER).tolist()
         return cls(Record(STRETCH, values), uniform, clock, accounts, program, code, mine)
 
@@ -140,8 +141,8 @@ class Frame:
         pe.pc = pe.next_pc = self.record["pc"]
         pe.executed = self.record["executed"]
         self._give_numbers(pe)
-        issue, end, lsu, math, busy, flight, *ends = self.clock.tolist()
-        pe.clock.issue, pe.clock.end, pe.clock.free = issue, end, [lsu, math]
+        issue, end, lsu, math, bus, busy, flight, *ends = self.clock.tolist()
+        pe.clock.issue, pe.clock.end, pe.clock.free = issue, end, [lsu, math, bus]
         pe.clock.math_busy += busy
         pe.clock.in_flight.clear()
         pe.clock.in_flight.extend(ends[:flight])

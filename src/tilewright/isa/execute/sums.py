@@ -86,7 +86,8 @@ class Sums:
         values |= {"rows": rows, "ka": ka, "kb": kb, "first_thread": c.first_compute}
         values |= {"row_stride": row_stride, "a_stride": a_stride, "b_stride": b_stride, "step_cycles": step_cycles}
         values |= {"a_registers": c.a_registers, "a_reads": c.a_registers_read(e, kb), "bcast_depth": c.bcast_depth}
-        values |= {"per_step": c.columns_per_step, "timing": pe.clock.line_times(step_cycles), "fill": fill}
+        values |= {"per_step": c.columns_per_step, "fill": fill}
+        values["timing"] = pe.clock.line_times(step_cycles, c.column_cycles(e, kb))
         values |= {"part": part, "index": index, "order": order, "active": active, "on": np.ones(n, bool)}
         values |= {"presents": presents, "rounds": rounds}
         values |= {"reach": np.zeros(n, REACH.dtype), "times": np.zeros(1, TIMES.dtype)}

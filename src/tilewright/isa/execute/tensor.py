@@ -443,7 +443,8 @@ def _issue(pe: Pe, instruction: Instruction, roles: Roles, traffic: Array, deep:
     reads = [clock.span("ur", roles.address.segment), offsets, *spans(pe, instruction, ())]
     step_cycles = c.step_cycles(roles.segment.element_bytes, roles.groups[2])
     name = str(instruction) if clock.tracing else "mm"
-    clock.mm(name, reads, a, products, page_ready, traffic, deep, roles.step_of, roles.steps, step_cycles)
+    times = clock.line_times(step_cycles, c.column_cycles(roles.segment.element_bytes, roles.groups[2]))
+    clock.mm(name, reads, a, products, page_ready, traffic, deep, roles.step_of, roles.steps, times)
 
 
 TENSOR_HANDLERS: dict[str, Handler] = {"mm": _mm}

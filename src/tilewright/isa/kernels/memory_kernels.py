@@ -227,7 +227,7 @@ def issue(
         timing.l2_latency,
         timing.dram_latency,
     )
-    step_cycles, l2_line = timing.step_cycles, m.l2_line
+    step_cycles, l2_line, column_cycles = timing.step_cycles, m.l2_line, timing.column_cycles
     lsu, math, from_deep = max(free.lsu, start), free.math, np.int64(0)
     first, for_columns, for_a, s = np.int64(-1), np.int64(0), np.int64(0), np.int64(0)
     while s < count:
@@ -241,6 +241,8 @@ def issue(
                 if miss < cell(traffic, 3 * s + 2):
                     ready = max(ready, from_dram(m, lsu, cell(deep, from_deep)) + dram_latency)
                     from_deep += 1
+            if column_cycles > 0 and lines > 0:
+                ready = free.bus = max(free.bus, ready) + column_cycles
             data = max(data, ready)
             s += 1
         begin = max(data, tokens, math)

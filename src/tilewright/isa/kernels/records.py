@@ -40,7 +40,7 @@ It leaves how many ``elements`` were there, and ``lines``.
 STRETCH = Layout(
     "code count alu_latency load_latency ports pc executed most file pitch threads registers predicates "
     "predicate_pitch uniform counts traffic clock queue math tokens causes foreign l1 l2 memory "
-    "slots l2_rate dram_latency pending low high loaders columns rows product walked walked_in"
+    "slots l2_rate dram_latency pending low high loaders columns rows product walked walked_in fetch"
 )
 """A processing element and its program, as the kernel of stretches takes them.
 
@@ -49,7 +49,7 @@ STRETCH = Layout(
 caches. ``pending``: the record FILL of the sums that wait to be added (0: none do), to registers ``low`` to ``high``.
 ``columns`` and ``rows`` of the ``mm`` that follow (rows -1: as many as fit); ``loaders``: the most columns.
 ``product``: number of the product at work; ``walked``: handle of the segment that the last ``mm`` walked, in product
-``walked_in``.
+``walked_in``. ``fetch``: cycles for which the queue stands still after an issue.
 """
 MM = Layout(
     "depth element_bytes floats dim page_elements width line_shift retains bypasses "
@@ -77,13 +77,13 @@ FILL = Layout("k rounds columns steps")
 """How far the buffers of an mm are filled, and columns that are on and their steps (columns < 0: not known yet)."""
 REACH = Layout("begin page offset x low count")
 """A column: byte in the store (-1: no run), page, offset, coordinate, first element that is there, how many are."""
-TIMING = Layout("ports l1_latency l2_latency dram_latency step_cycles")
+TIMING = Layout("ports l1_latency l2_latency dram_latency step_cycles column_cycles")
 """What the issue of an mm takes: see :meth:`tilewright.isa.chip.clock.Clock.line_times`."""
-FREE = Layout("lsu math")
+FREE = Layout("lsu math bus")
 """Cycles at which the units of an mm are free."""
 TIMES = Layout("first for_columns for_a")
 """What the issue of an mm leaves: cycle of the first math issue (-1: none), cycles waited for columns and for A."""
-CLOCK = Layout("issue end lsu math math_busy in_flight")
+CLOCK = Layout("issue end lsu math bus math_busy in_flight")
 """The clock; behind it the cycles at which each mm in flight is done."""
 MATH = Layout("columns a no_mm after")
 """Why the math unit waited: :data:`tilewright.isa.chip.clock.MATH_STALLS`."""
@@ -144,7 +144,7 @@ function; the instruction budget is spent; an ``ld``, ``st`` or ``mm`` wants its
 OPERATIONS = ("mov", "add", "sub", "mul", "min", "max", "and", "or", "xor", "not", "shl", "shr", "shru", "div", "rem")
 CONDITIONS = ("eq", "ne", "lt", "le", "gt", "ge", "ltu", "leu", "gtu", "geu")
 LOGICS = ("pand", "por", "pxor", "pnot")
-ISSUED, CAUSED, PORT, DEPTH, OPERANDS = 0, 2, 5, 6, 7
+ISSUED, CAUSED, PORT, DEPTH, OPERANDS, FETCH = 0, 2, 5, 6, 7, 12
 """Places in :data:`tilewright.isa.chip.clock.QUEUE`; at CAUSED its first unit."""
 LOADED, STORED, THROUGH_L1 = range(3)
 """What lines are asked for: by loads, by stores, by loads that pass through L1."""

@@ -29,7 +29,7 @@ from tilewright.isa.kernels.pointers import (
     walk_at,
     word,
 )
-from tilewright.isa.kernels.records import CAUSED, CLOCK, DEPTH, FULL, IRREGULAR, ISSUED, OPERANDS, REACH
+from tilewright.isa.kernels.records import CAUSED, CLOCK, DEPTH, FETCH, FULL, IRREGULAR, ISSUED, OPERANDS, REACH
 from tilewright.kernels import inner
 
 _COLUMN, _IN_FLIGHT = REACH.bytes, CLOCK.bytes
@@ -484,7 +484,8 @@ def _issue(run: Any, mm: Any, row: Any) -> None:
         at_hand = max(at_hand, cell(foreign, place))
     idle = max(0, start - clock.math)
     put(run.queue, ISSUED, cell(run.queue, ISSUED) + 1)
-    clock.issue = start + 1
+    put(run.queue, FETCH, cell(run.queue, FETCH) + run.fetch)
+    clock.issue = start + 1 + run.fetch
     records = free_at(run.clock + _LSU), timing_at(mm.timing), times
     issue(memory_at(run.memory), mm.deep, mm.out, fill.columns, mm.step_of, start, at_hand, *records)
     begun, done = times.first, clock.math

@@ -75,6 +75,8 @@ RANGES: dict[str, tuple[int, int]] = {
     "l2_ways": (0, 1 << 34),
     **dict.fromkeys(_LATENCIES, (0, 1 << 30)),
     **dict.fromkeys(_RATES, (1, 1 << 30)),
+    **dict.fromkeys(("bus_bytes_per_cycle", "host_bytes_per_cycle", "host_latency"), (0, 1 << 30)),
+    "fetch_cycles": (0, 1 << 16),
     "bcast_depth": (1, 1 << 16),
     "max_instructions": (1, 1 << 40),
     "max_errors": (1, 10_000_000),
@@ -101,6 +103,9 @@ class MatrixUnitConfig:
     ``acc_window``: (low, high) of the registers that may hold products; None: from rC to the first of the instruction's
     own source registers above it, or the end of the file. ``macs_per_thread_cycle``: None means a whole chunk of A.
     ``max_instructions`` and ``max_errors``: what a processing element may execute and record before a run is stopped.
+    Costs of which the source is silent, all 0, which is free: ``bus_bytes_per_cycle``, the width of the bus on which
+    columns of B are broadcast, one after the other; ``fetch_cycles``, for which the queue stands still after every
+    issue; ``host_bytes_per_cycle`` and ``host_latency`` of the host's link, over which tensors come and go.
     ``dram``: flat, or a name of :data:`tilewright.isa.language.dram.DRAMS`, whose banks and rows device memory then has
     beside ``dram_latency`` (of an open row). ``arbitration``: how several elements share the buses of L2 and device
     memory: round_robin, by need, an instruction of each in turn; slots: every element and DMA have a part of their own.
@@ -134,6 +139,10 @@ class MatrixUnitConfig:
     l1_ports: int = _SIMT.l1_ports
     l2_bytes_per_cycle: int = _SIMT.l2_bytes_per_cycle
     dram_bytes_per_cycle: int = _SIMT.dram_bytes_per_cycle
+    bus_bytes_per_cycle: int = 0
+    fetch_cycles: int = 0
+    host_bytes_per_cycle: int = 0
+    host_latency: int = 0
     dram: str = "flat"
     arbitration: str = "round_robin"
     bcast_depth: int = _SIMT.bcast_depth
@@ -229,6 +238,20 @@ class MatrixUnitConfig:
     def slots(self) -> int:
         """Parts of every bus, one for each element and one for DMA; 1 where the buses are shared by need."""
         return self.pes + 1 if self.arbitration == "slots" and self.pes > 1 else 1
+
+    def column_cycles(self, element_bytes: int, kb: int = 1) -> int:
+        """Cycles of a column on the broadcast bus, whole or not; 0: it is as wide as it must be.
+
+        >>> MatrixUnitConfig(bus_bytes_per_cycle=16).column_cycles(1, kb=16)
+        8
+        """
+        width = self.bus_bytes_per_cycle
+        return -(-self.depth(element_bytes, kb) * element_bytes // width) if width else 0
+
+    def link_cycles(self, size: int) -> int:
+        """Cycles of so many bytes over the host's link; 0 where that is free."""
+        rate = self.host_bytes_per_cycle
+        return self.host_latency + (-(-size // rate) if rate else 0)
 
     @property
     def a_registers(self) -> int:
@@ -379,6 +402,13 @@ AMBIGUITIES = (
         "another segment",
     ),
     Ambiguity("56, 57", "is L2's room for pages and for lines the same?", "yes, one capacity; there may be none (0)"),
+    Ambiguity(
+        "56, 58, 98, 102",
+        "what do the broadcast bus, instruction fetch and the host's link cost?",
+        "nothing",
+        ("bus_bytes_per_cycle", "fetch_cycles", "host_bytes_per_cycle", "host_latency"),
+    ),
+    Ambiguity("61, 63", "what does the translation of an address cost?", "nothing"),
     Ambiguity("63", "may an entry of the page table have another page's address?", "each has its own"),
     Ambiguity("129, 130", "is the storage unit 906 or 908?", "a slip; no number of a figure matters here"),
     Ambiguity(
