@@ -5,7 +5,7 @@ import pytest
 
 from tests.isa.test_traffic import some
 from tilewright.errors import UsageError
-from tilewright.isa import Machine, MatrixUnit, MatrixUnitConfig, autotune, matmul, roofline
+from tilewright.isa import Machine, MatrixUnit, MatrixUnitConfig, TensorMemory, autotune, matmul, roofline
 
 
 def cycles(a=(64, 64), b=(64, 64), kb=1, **config):
@@ -74,7 +74,39 @@ def test_the_roofline_has_a_bound_for_each():
     assert "bus_bytes_per_cycle" in " ".join(roofline(made, config).advice)
 
 
-@pytest.mark.parametrize("name", ["bus_bytes_per_cycle", "fetch_cycles", "host_bytes_per_cycle", "host_latency"])
+def test_each_page_an_instruction_reaches_is_translated_61_63():
+    """512 pages take 512 translations; a table of them that is large enough has them the second time."""
+    text = "segment ur1, $X\ntid r0\nld r1, ur1:rf0:0\nld r2, ur1:rf0:0"
+
+    def taken(page, **config):
+        memory = TensorMemory()
+        memory.add("X", np.arange(512, dtype=np.int32), page=(page,), line=(1,))
+        run = MatrixUnit(MatrixUnitConfig(threads=512, line_bytes=4, **config)).run(text, memory)
+        assert (run.registers[:, 1] == np.arange(512)).all()
+        return run.cycles
+
+    assert taken(1) == taken(512)
+    cost = {"page_hit_cycles": 1, "page_miss_cycles": 20}
+    assert taken(512, **cost) == taken(512) + 20 + 1
+    assert taken(1, **cost) == taken(1) + 512 * (20 + 1)
+    assert taken(1, **cost, page_entries=512) == taken(1, **cost)
+    assert taken(1, **cost, page_entries=511) == taken(1) + 512 * (20 + 20)
+
+
+def test_a_page_that_moved_is_translated_anew_65():
+    text = "segment ur1, $X\nld r1, ur1:rf0:0\n{}\nld r1, ur1:rf0:0"
+    runs = [
+        MatrixUnit(MatrixUnitConfig(threads=1, page_miss_cycles=1000)).run(
+            text.format(move), {"X": np.zeros(4, np.int32)}
+        )
+        for move in ("", "dmain ur1\ndmawait ur1")
+    ]
+    assert [run.queue["port"] for run in runs] == [1000, 2000]
+
+
+@pytest.mark.parametrize(
+    "name", ["bus_bytes_per_cycle", "fetch_cycles", "host_bytes_per_cycle", "host_latency", "page_hit_cycles"]
+)
 def test_less_than_nothing_is_refused(name):
     with pytest.raises(UsageError, match=name):
         MatrixUnitConfig(**{name: -1})

@@ -12,7 +12,16 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.isa.chip.clock import Clock
 from tilewright.isa.chip.port import MemoryPort, new_windows
-from tilewright.isa.chip.segments import ABSENT, LOADED, LOADING, Segment, Storage, make_storage, whole_segment
+from tilewright.isa.chip.segments import (
+    ABSENT,
+    LOADED,
+    LOADING,
+    PageTable,
+    Segment,
+    Storage,
+    make_storage,
+    whole_segment,
+)
 from tilewright.isa.kernels.records import CACHE
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Traffic
@@ -153,6 +162,7 @@ def move_in(pe: Pe, storage: Storage, page: int, now: int, begin: int | None = N
     home = storage.home_of(page)
     chip.store[begin : begin + size] = chip.store[home : home + size]
     chip.forget(home, size)
+    chip.untranslate(int(table.phys[page]))
     chip.hold(begin, size)
     table.create(page, begin, LOADING, in_l2=True, ready=chip.dma.move(pe.clock.port, storage, page, "in", now))
     chip.walk_anew(begin)
@@ -194,6 +204,7 @@ def map_page(chip: Chip, storage: Storage, page: int) -> None:
 def unmap_page(chip: Chip, storage: Storage, page: int) -> None:
     """Delete a page's entry; what stands in L2 is given up."""
     table = storage.table
+    chip.untranslate(int(table.phys[page]))
     if table.in_l2[page]:
         chip.give_up(int(table.phys[page]))
     table.delete(page)
@@ -458,6 +469,11 @@ class Chip:
         for storage in self.storages.values():
             storage.table.settle_until(now)
 
+    def untranslate(self, begin: int) -> None:
+        """What is known of the page at this byte is known no more."""
+        for pe in self.pes:
+            pe.translated.pop(begin, None)
+
     def walk_anew(self, begin: int) -> None:
         """A page came to this byte: walks over it begin anew."""
         for segment in (s for pe in self.pes for s in pe.segments.values() if s.selected.size):
@@ -487,6 +503,7 @@ class Pe:
     ``segments``        descriptors by handle; ``names``: handles by the host's names
     ``written``         bool[threads, registers] with ``uninitialized='poison'``: registers something was put in
     ``l1``              the first-level cache; ``clock``: tokens and time
+    ``translated``      pages by first byte, those translated last at the end
     ``product``         number of the product at work: ``clr`` and ``setmm`` begin one
     ``walked``          the segment that the last ``mm`` walked (its handle), and for which product
     ``next_pc``         where the running instruction sends the program
@@ -510,6 +527,7 @@ class Pe:
     rows: int | None = None
     product: int = 0
     walked: tuple[int, int] = (0, 0)
+    translated: dict[int, None] = field(default_factory=dict)
     written: Array | None = None
     pc: int = 0
     next_pc: int = 0
@@ -561,6 +579,19 @@ class Pe:
     def words(self) -> tuple[Array, Array, int, Array]:
         """All registers as int32[threads, words] and as bytes, the bytes of a thread's, and the words flat."""
         return self.file, self.file.view(np.uint8).reshape(-1), self.file.strides[0], self.file.reshape(-1)
+
+    def translate(self, table: PageTable, pages: Array) -> None:
+        """The load-store unit translates each of these pages, if that costs anything."""
+        c, cycles = self.config, 0
+        if not (c.page_hit_cycles or c.page_miss_cycles):
+            return
+        for begin in table.phys[pages].tolist():
+            cycles += c.page_hit_cycles if begin in self.translated else c.page_miss_cycles
+            self.translated.pop(begin, None)
+            self.translated[begin] = None
+            if c.page_entries and len(self.translated) > c.page_entries:
+                del self.translated[next(iter(self.translated))]
+        self.clock.free[0] = max(self.clock.free[0], self.clock.issue) + cycles
 
     def let_go(self) -> None:
         """Lines that L1 retains may go from now on."""

@@ -217,11 +217,18 @@ def fetch_columns(
     page_ready = pages_ready(segment, reach)
     absent = reach.tallies[:, 2] > 0  # a column that met an absent page does not go on the bus at all
     reach.ids[absent], reach.tallies[absent, :2] = -1, 0
+    translate(pe, segment, reach)
     retains = dim == 1 and pe.config.retention != "off"
     _begin_walk(pe, segment, reach.ids[order], retains)
     if retains and 0 < len(order) < len(counts):
         _pass_over(pe, segment, address, order, len(counts), int(counts.max()))
     return reach, page_ready, *_touch(pe, segment, reach, order, retains)
+
+
+def translate(pe: Pe, segment: Segment, reach: Reach) -> None:
+    """Whatever pages were reached have been translated."""
+    if pe.config.page_hit_cycles or pe.config.page_miss_cycles:
+        pe.translate(segment.table, np.unique(reach.ids[reach.there] // segment.map.page_elements))
 
 
 def _begin_walk(pe: Pe, segment: Segment, ids: Array, retains: bool) -> None:

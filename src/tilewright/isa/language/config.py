@@ -76,7 +76,7 @@ RANGES: dict[str, tuple[int, int]] = {
     **dict.fromkeys(_LATENCIES, (0, 1 << 30)),
     **dict.fromkeys(_RATES, (1, 1 << 30)),
     **dict.fromkeys(("bus_bytes_per_cycle", "host_bytes_per_cycle", "host_latency"), (0, 1 << 30)),
-    "fetch_cycles": (0, 1 << 16),
+    **dict.fromkeys(("fetch_cycles", "page_hit_cycles", "page_miss_cycles", "page_entries"), (0, 1 << 16)),
     "bcast_depth": (1, 1 << 16),
     "max_instructions": (1, 1 << 40),
     "max_errors": (1, 10_000_000),
@@ -105,7 +105,9 @@ class MatrixUnitConfig:
     ``max_instructions`` and ``max_errors``: what a processing element may execute and record before a run is stopped.
     Costs of which the source is silent, all 0, which is free: ``bus_bytes_per_cycle``, the width of the bus on which
     columns of B are broadcast, one after the other; ``fetch_cycles``, for which the queue stands still after every
-    issue; ``host_bytes_per_cycle`` and ``host_latency`` of the host's link, over which tensors come and go.
+    issue; ``page_hit_cycles`` and ``page_miss_cycles``, for which the load-store unit translates each page that an
+    instruction reaches, which is a hit among the ``page_entries`` (0: all) that were translated last;
+    ``host_bytes_per_cycle`` and ``host_latency`` of the host's link, over which tensors come and go.
     ``dram``: flat, or a name of :data:`tilewright.isa.language.dram.DRAMS`, whose banks and rows device memory then has
     beside ``dram_latency`` (of an open row). ``arbitration``: how several elements share the buses of L2 and device
     memory: round_robin, by need, an instruction of each in turn; slots: every element and DMA have a part of their own.
@@ -141,6 +143,9 @@ class MatrixUnitConfig:
     dram_bytes_per_cycle: int = _SIMT.dram_bytes_per_cycle
     bus_bytes_per_cycle: int = 0
     fetch_cycles: int = 0
+    page_hit_cycles: int = 0
+    page_miss_cycles: int = 0
+    page_entries: int = 0
     host_bytes_per_cycle: int = 0
     host_latency: int = 0
     dram: str = "flat"
@@ -224,6 +229,7 @@ class MatrixUnitConfig:
         usual = {"pred_scope": "loader", "column_numbering": "gap", "uninitialized": "zero", "math_issue": "step"}
         usual |= {"offset_mode": "registers", "overflow": "wrap", "float_order": "chunk"}
         names = [name for name, value in usual.items() if getattr(self, name) != value]
+        names += [name for name in ("page_hit_cycles", "page_miss_cycles") if getattr(self, name)]
         names += ["loads_through_l1"] * self.loads_through_l1 + ["bcast_depth"] * (self.bcast_depth > 64)
         return tuple(names)
 
@@ -408,7 +414,12 @@ AMBIGUITIES = (
         "nothing",
         ("bus_bytes_per_cycle", "fetch_cycles", "host_bytes_per_cycle", "host_latency"),
     ),
-    Ambiguity("61, 63", "what does the translation of an address cost?", "nothing"),
+    Ambiguity(
+        "61, 63",
+        "what does the translation of an address cost?",
+        "nothing",
+        ("page_hit_cycles", "page_miss_cycles", "page_entries"),
+    ),
     Ambiguity("63", "may an entry of the page table have another page's address?", "each has its own"),
     Ambiguity("129, 130", "is the storage unit 906 or 908?", "a slip; no number of a figure matters here"),
     Ambiguity(

@@ -174,7 +174,15 @@ _DOUBLED = (
     *("l1_ports", "l2_bytes_per_cycle", "dram_bytes_per_cycle", "l1_bytes", "l2_bytes", "bcast_depth", "threads"),
     *("a_bytes", "line_bytes", "bus_bytes_per_cycle"),
 )
-_HALVED = ("l1_latency", "l2_latency", "dram_latency", "dma_latency", "fetch_cycles")
+_HALVED = (
+    "l1_latency",
+    "l2_latency",
+    "dram_latency",
+    "dma_latency",
+    "fetch_cycles",
+    "page_hit_cycles",
+    "page_miss_cycles",
+)
 
 
 def what_if(
