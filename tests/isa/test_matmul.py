@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from tests.conftest import tries
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.isa import Counts, MatrixUnit, MatrixUnitConfig, TensorMemory, assemble, expected_counts, matmul
+from tilewright.isa import (
+    Counts,
+    MatrixUnit,
+    MatrixUnitConfig,
+    TensorMemory,
+    assemble,
+    autotune,
+    expected_counts,
+    matmul,
+)
 
 DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
 quick = settings(max_examples=tries(20))
@@ -485,6 +494,7 @@ def test_without_l2_every_miss_is_device_memorys_56():
     # A comes a line at a time, and each thread has the line it asked for last; a line that is stored to goes at once.
     assert none.bytes["dram"]["b"] == 64 * none.counts.l1_misses
     assert none.cycles >= some.cycles
+    assert autotune(8, 16, 16, config=MatrixUnitConfig(threads=16, l2_bytes=0)).best.choice.segments is None
     memory = TensorMemory()
     memory.add("X", np.zeros(4, np.int32), resident=False)
     run = MatrixUnit(MatrixUnitConfig(threads=1, l2_bytes=0)).run("segment ur1, $X\ndmain ur1", memory)

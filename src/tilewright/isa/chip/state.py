@@ -605,7 +605,8 @@ class Pe:
         self.let_go()
         self.product += 1
         for segment in self.segments.values():
-            segment.await_anew()
+            if segment.selected.size:
+                segment.await_anew()
 
     def add_segment(self, segment: Segment) -> int:
         """Give a descriptor the next free handle."""

@@ -360,7 +360,10 @@ AMBIGUITIES = (
     Ambiguity("115, 121", "which columns does a thread of a ka group hold?", "blocks of neighbours", ("ka_split",)),
     Ambiguity("118, 119", "which thread of a kb group adds and keeps?", "the first", ("kb_acc",)),
     Ambiguity(
-        "106, 118-121", "does kb divide each thread's chunk?", "no: the group covers kb whole chunks", ("kb_mode",)
+        "106, 118-121",
+        "does kb divide each thread's chunk?",
+        "no: the group covers kb whole chunks; 8 of int8 are 4 and 4 [121] with `split`, or one register of A",
+        ("kb_mode",),
     ),
     Ambiguity("10, 112", "which threads form a group?", "neighbours, qb the fastest", ("group_order",)),
     Ambiguity("95, 97, 105", "what does a false predicate stop?", "its loader, and so its column", ("pred_scope",)),
