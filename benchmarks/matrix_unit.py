@@ -197,10 +197,14 @@ def stream(transposed):
     return np.concatenate(found)
 
 
+def no_retention():
+    return np.zeros(0, np.uint8), np.zeros(0, np.int32), np.full(4, -1)
+
+
 def touch_stream(lines, l1, l2):
     """The kernel of an mm's columns, each of 256 elements, every one in a line of its own."""
     places, count = lines.reshape(-1, 256), len(lines)
-    pages, rules, kept = (np.zeros(1, bool), N * N, 0), (False, True), (np.zeros(0, np.uint8), np.zeros(0, np.int32))
+    pages, rules, kept = (np.zeros(1, bool), N * N, 0), (False, True), no_retention()
     out, totals, deep = np.empty((len(places), 3), np.int64), np.zeros(4, np.int64), np.empty(count, np.int64)
     order = np.arange(len(places))
     touch_columns((places, places), order, pages, rules, kept, (l1, l2), out, totals, deep, NOT_SEEN)

@@ -99,7 +99,7 @@ def run_mutated(seed: int) -> tuple[MatrixUnitConfig, Callable[[], Any]]:
     config = MatrixUnitConfig(
         **SMALL,
         pes=r.choice((1, 1, 2)),
-        retention=r.choice(("bypass", "evict")),
+        retention=r.choice(("bypass", "evict", "off")),
         l1_ways=r.choice((0, 1)),
         dram=r.choice(("flat", "hbm2")),
         dram_bytes_per_cycle=r.choice((1, 32)),

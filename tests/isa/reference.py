@@ -157,8 +157,8 @@ def accumulate(mm, word, parts):
         return total % 2**32
     value = np.frombuffer(word.to_bytes(4, "little"), np.float32)[0]
     with np.errstate(all="ignore"):
-        if mm.float_order == "fma":
-            for x, y in (pair for part in parts for pair in part):
+        if mm.float_order == "fma" and len(parts) == 1:
+            for x, y in parts[0]:
                 value = fma(x, y, value)
         elif mm.float_order == "exact":
             total = None
@@ -172,7 +172,8 @@ def accumulate(mm, word, parts):
                 d = None
                 for x, y in part:
                     product = f32(x) * f32(y)
-                    d = product if d is None else f32(d + product)
+                    fused = mm.float_order == "fma" and d is not None
+                    d = fma(x, y, d) if fused else product if d is None else f32(d + product)
                 if d is not None:
                     dot = d if dot is None else f32(dot + d)
             value = f32(value + dot)

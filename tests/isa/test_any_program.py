@@ -11,7 +11,7 @@ from tilewright.errors import ParseError, TilewrightError
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, Memory, assemble
 from tilewright.isa.language.instructions import INSTRUCTIONS
 
-VECTORS = [spec.name for spec in INSTRUCTIONS.values() if spec.ours]
+VECTORS = [spec.name for spec in INSTRUCTIONS.values() if spec.unit == "vector" or spec.name == "ldb"]
 THREADS, REGISTERS = 6, 24
 numbers = st.one_of(st.integers(-3, 30), st.sampled_from([-(2**31), 2**31 - 1, 2**32 - 1]))
 values = ["s32", "u32", "f32", "f16", "bf16", "s4", "u8", "s16", "f8e4m3fn", "f8e5m2"]
@@ -77,7 +77,7 @@ def assembles(line, config):
             "offset_mode": st.sampled_from(["registers", "linear"]),
             "float_order": st.sampled_from(["chunk", "fma", "exact"]),
             "overflow": st.sampled_from(["wrap", "saturate"]),
-            "retention": st.sampled_from(["bypass", "evict"]),
+            "retention": st.sampled_from(["bypass", "evict", "off"]),
             "loads_through_l1": st.booleans(),
             "l1_bytes": st.sampled_from([64, 256]),
             "l1_ways": st.sampled_from([0, 1]),

@@ -333,3 +333,16 @@ def test_what_makes_runs_slow_is_said():
     slow = dataclasses.replace(SMALL, pred_scope="both", math_issue="instruction")
     text = str(MatrixUnit(slow).run(ADD_ONE, {"X": np.zeros(8, np.int32)}))
     assert "pred_scope, math_issue: loops run instruction by instruction, many times slower" in text
+
+
+def test_a_page_is_loaded_once_its_load_has_happened_64():
+    """Nobody touches the second page; by the end of a long enough run it is there all the same."""
+    machine = Machine(MatrixUnitConfig(threads=1))
+    machine.system["X"] = np.zeros(32, np.int32)
+    machine.page_table("X", page=(16,), line=(16,))
+    machine.dma_in("X")
+    assert states(machine, "X") == [("loading", "L2"), ("loading", "L2")]
+    machine.start("segment ur1, $X\nmov r0, 0\nld r1, ur1:rf0:0\nadd r1, r1, 1")
+    machine.run()
+    assert states(machine, "X") == [("loaded", "L2"), ("loaded", "L2")]
+    assert "loading" not in str(machine.chip)

@@ -210,6 +210,31 @@ def test_tables_stand_in_l2_while_they_are_used_and_no_two_share_a_byte():
     assert outside.run(*arguments)[1].bytes["dram"]["c"] > moved["dram"]["c"]
 
 
+def test_pages_and_lines_share_l2_in_a_compiled_run(monkeypatch):
+    """As everywhere: what pages take, lines have not; and a machine without L2 computes the same."""
+    from tilewright.isa.compiler.chip_run import ChipRun
+
+    held = []
+    leave = ChipRun.departures
+
+    def watched(run, number):
+        chip, line = run.machine.chip, run.config.line_bytes
+        lines = chip.l2.lines()
+        held.append(line * sum(page for page, _ in lines))
+        assert held[-1] == sum(chip.l2_pages.values())
+        assert line * len(lines) <= chip.l2_end
+        leave(run, number)
+
+    monkeypatch.setattr(ChipRun, "departures", watched)
+    function, arguments = mlp()
+    (value, _), (without, _) = (
+        isa.compile(function, *arguments, config=isa.MatrixUnitConfig(threads=64, l2_bytes=size)).run(*arguments)
+        for size in (SMALL.l2_bytes, 0)
+    )
+    assert max(held) > 0
+    assert (np.asarray(value) == np.asarray(without)).all()
+
+
 def test_a_model_is_written_and_run_without_its_source(tmp_path):
     def step(x, w, k):
         y = jnp.sort(jax.nn.relu(x @ w), 1).T

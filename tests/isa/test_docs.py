@@ -6,6 +6,8 @@ import re
 from tests.conftest import ROOT
 from tilewright.isa import MatrixUnitConfig, reference
 from tilewright.isa.language.config import AMBIGUITIES, READINGS
+from tilewright.isa.language.instructions import INSTRUCTIONS
+from tilewright.isa.study.reference import left_open
 
 
 def script(name, folder="docs"):
@@ -44,7 +46,12 @@ def test_the_reference_is_the_tables():
 
 
 def test_every_question_is_listed_with_the_fields_that_answer_it():
-    assert len(AMBIGUITIES) == 24 + 2
+    assert len(AMBIGUITIES) == 24 + 19
+    page = (ROOT / "docs" / "matrix_unit.md").read_text()
+    assert "\n".join(left_open()) in page
+    ours = " ".join(each.answer for each in AMBIGUITIES if each.ours)
+    assert all(f"`{name}`" in ours for name in ("setmm", "ptmap", "dmain", "segdef"))
+    assert all(INSTRUCTIONS[name].ours for name in ("setmm", "ptmap", "dmain", "segdef"))
     named = {name for each in AMBIGUITIES for name in each.fields}
     assert set(READINGS) <= named
     assert all(hasattr(MatrixUnitConfig(), name) for name in named)

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from tests.conftest import tries
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.isa import Counts, MatrixUnit, MatrixUnitConfig, assemble, expected_counts, matmul
+from tilewright.isa import (
+    Counts,
+    MatrixUnit,
+    MatrixUnitConfig,
+    TensorMemory,
+    assemble,
+    autotune,
+    expected_counts,
+    matmul,
+)
 
 DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
 quick = settings(max_examples=tries(20))
@@ -45,7 +54,7 @@ machines = st.fixed_dictionaries(
         "ka_split": st.sampled_from(["blocked", "interleaved"]),
         "group_order": st.sampled_from(["consecutive", "strided"]),
         "line_bytes": st.sampled_from([16, 64]),
-        "a_bytes": st.sampled_from([8, 8, 16]),
+        "a_bytes": st.sampled_from([4, 8, 8, 16]),
         "kb_mode": st.sampled_from(["chunk", "chunk", "split"]),
         "disjoint_sets": st.sampled_from([False, False, True]),
         "columns_per_step": st.sampled_from([1, 1, 3]),
@@ -61,8 +70,9 @@ machines = st.fixed_dictionaries(
     st.booleans(),
     options,
     machines,
+    st.integers(1, 8),
 )
-def test_random_products_and_counts(seed, mnk, dtype, mixed, how, machine):
+def test_random_products_and_counts(seed, mnk, dtype, mixed, how, machine, blocks):
     m, n, k = mnk
     rng = np.random.default_rng(seed)
     other = dtype if not mixed else dtype.lstrip("u") if dtype[0] == "u" else "u" + dtype
@@ -71,7 +81,9 @@ def test_random_products_and_counts(seed, mnk, dtype, mixed, how, machine):
     if config.disjoint_sets:  # half of the threads load
         how |= {"ka": min(how["ka"], 2), "columns": how["columns"] and min(how["columns"], config.loader_threads)}
     if config.kb_mode == "split":
-        how |= {"kb": 2 if how["kb"] > 1 else 1}
+        how |= {"kb": 2 if how["kb"] > 1 and config.chunk(a.itemsize) % 2 == 0 else 1}
+    if how["order"] == "column_outer" and how["kb"] == 1:
+        how |= {"block_a": blocks}
     result = matmul(a, b, config=config, **how)
     assert result.errors == ()
     assert result.math_cycles + sum(result.stalls.values()) == result.cycles == sum(result.queue.values())
@@ -424,3 +436,66 @@ def test_elements_of_four_and_eight_bits(name, k):
     if "float" in name:
         a[3, 0] = np.nan
         assert np.isnan(matmul(a, b).value[3]).all()
+
+
+def test_a_stays_in_registers_over_all_columns_91_100():
+    """Figure 7 as the text means it: 32 rounds of A are loaded once, and every column is finished over them."""
+    rng = np.random.default_rng(1)
+    a, b = integers(rng, (256, 256), "int8"), integers(rng, (256, 256), "int8")
+    for block_a, loaded in ((1, 256), (8, 1), (32, 1)):
+        made = matmul(a, b, transpose_b=True, order="column_outer", block_a=block_a)
+        assert (made.value == modulo(a, b)).all()
+        assert made.counts.a_bytes_loaded == loaded * 256 * 256
+        assert made.counts == expected_counts(256, 256, 256, transpose_b=True, order="column_outer", block_a=block_a)
+    with pytest.raises(UsageError, match="registers for at most 104"):
+        matmul(a, b, order="column_outer", block_a=105)
+
+
+def test_one_register_of_a_is_one_product_a_round_87_88_106():
+    """Figure 6: each round adds one product to every element of C; in int8 a register has four."""
+    one = MatrixUnitConfig(a_bytes=4)
+    rng = np.random.default_rng(1)
+    a, b = integers(rng, (7, 12), "int32"), integers(rng, (12, 5), "int32")
+    made = matmul(a, b, one)
+    assert (made.value == modulo(a, b)).all()
+    assert (made.counts.instructions, made.counts.steps) == (12, 12 * 5)
+    assert made.counts == expected_counts(7, 5, 12, one, element_bytes=4)
+    assert [one.chunk(size) for size in (1, 2, 4)] == [4, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("config", "kb", "depth", "dtype"),
+    [
+        ({"kb_mode": "split"}, 2, 8, "int8"),  # two registers hold 8 int8 [106], of which each thread has 4 [121]
+        ({"a_bytes": 4}, 2, 8, "int8"),  # so it is where a thread has one register
+        ({"a_bytes": 4}, 2, 4, "int16"),  # k = 1, 2 | 3, 4 [119]
+        ({"a_bytes": 4}, 2, 2, "int32"),  # k = 1 | 2 [118]
+    ],
+)
+def test_a_dot_product_of_the_texts_own_length_is_halved_106_118_119_121(config, kb, depth, dtype):
+    """Columns of zeros but for one element show what each thread multiplies: here A of the second is poisoned."""
+    config = MatrixUnitConfig(threads=kb, **config)
+    size = np.dtype(dtype).itemsize
+    assert (config.depth(size, kb), config.chunk(size, kb)) == (depth, depth // kb)
+    a, b = np.arange(1, depth + 1, dtype=dtype)[None], np.eye(depth, dtype=dtype)[:, :kb]
+    made = matmul(a, b, config, kb=kb)
+    assert (made.counts.instructions, made.counts.kb_transfers) == (1, kb)
+    second = made.program.instructions
+    assert f"mul r286, r284, {depth // kb}" in [str(one) for one in second]
+    assert (made.value == modulo(a, b)).all()
+
+
+def test_without_l2_every_miss_is_device_memorys_56():
+    rng = np.random.default_rng(1)
+    a, b = integers(rng, (48, 64), "int8"), integers(rng, (64, 64), "int8")
+    none, some = (matmul(a, b, MatrixUnitConfig(threads=16, l1_bytes=512, l2_bytes=size)) for size in (0, 1 << 20))
+    assert (none.value == some.value).all()
+    assert none.counts.l2_misses == none.counts.l1_misses == some.counts.l1_misses > some.counts.l2_misses
+    # A comes a line at a time, and each thread has the line it asked for last; a line that is stored to goes at once.
+    assert none.bytes["dram"]["b"] == 64 * none.counts.l1_misses
+    assert none.cycles >= some.cycles
+    assert autotune(8, 16, 16, config=MatrixUnitConfig(threads=16, l2_bytes=0)).best.choice.segments is None
+    memory = TensorMemory()
+    memory.add("X", np.zeros(4, np.int32), resident=False)
+    run = MatrixUnit(MatrixUnitConfig(threads=1, l2_bytes=0)).run("segment ur1, $X\ndmain ur1", memory)
+    assert [error.kind for error in run.errors] == ["l2_full"]

@@ -72,7 +72,7 @@ def same(one, other):
             "kb_acc": st.sampled_from(["first", "last"]),
             "ka_split": st.sampled_from(["blocked", "interleaved"]),
             "group_order": st.sampled_from(["consecutive", "strided"]),
-            "retention": st.sampled_from(["bypass", "evict"]),
+            "retention": st.sampled_from(["bypass", "evict", "off"]),
             "l1_bytes": st.sampled_from([256, 2048]),
             "l1_ways": st.sampled_from([0, 2]),
             "columns_per_step": st.sampled_from([1, 2]),

@@ -13,6 +13,13 @@ from tilewright.isa.multiply.matmul import matmul
 from tilewright.isa.study.profile import profile
 from tilewright.kernels import Job, do_jobs
 
+_WALKS = """segment ur1, $S
+segment ur2, $T
+tid r0
+cmp.lt p1, r0, 3
+@p1, mm8.t1 r8, ur1:rf0:0x00, r20
+clr r8, 4
+mm8.t1 r8, ur2:rf0:0x00, r20"""
 _PAGES_THERE_AND_BACK = "segment ur1, $S\ndmaout ur1\ndmain ur1\nhalt"
 
 
@@ -35,12 +42,14 @@ def warm(report: Callable[[str, float], None] | None = None) -> None:
     'mm of integers'
     """
     small = MatrixUnit(MatrixUnitConfig(threads=4))
+    poisoned = MatrixUnit(MatrixUnitConfig(threads=4, uninitialized="poison"))
     jobs: tuple[Job, ...] = (
         ("mm of integers", lambda: _multiply("int8", loads_through_l1=True)),
         ("mm of many integers", lambda: _multiply("int8", 40)),
         ("mm of floats", lambda: _multiply("float32", 32, 32)),
         ("vectors", lambda: small.run("vf.add r0, r1, r2, 4\nvi.add r0, r1, r2, 4\nhalt")),
         ("pages moved out and in", lambda: small.run(_PAGES_THERE_AND_BACK, {"S": np.zeros(16, np.int32)})),
+        ("walks that retain lines", lambda: poisoned.run(_WALKS, dict.fromkeys("ST", np.zeros((8, 64), np.int8)))),
         ("a profile", _profiled),
     )
     do_jobs(jobs, report)

@@ -216,7 +216,8 @@ def matmul(
     sizes = {"m": a.shape[0], "n": b.shape[1], "k": b.shape[0]}
     options: dict[str, Any] = {"ka": ka, "kb": kb, "transpose_b": transpose_b, "order": order, "columns": columns}
     options |= {"line": shape_of(line, "--line"), "split": split, "segments": segments, "tail_kb": tail_kb}
-    more: dict[str, Any] = {"page": shape_of(page, "--page"), "double_buffer": double_buffer, "block_a": block_a}
+    options["block_a"] = block_a
+    more: dict[str, Any] = {"page": shape_of(page, "--page"), "double_buffer": double_buffer}
     expected = expected_counts(**sizes, config=config, element_bytes=a.dtype.itemsize, **options)
     with progress("mm", expected.instructions) as bar:
         watcher = machine.watch(bar, expected.instructions)

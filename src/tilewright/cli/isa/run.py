@@ -191,6 +191,7 @@ def claims(as_json: Json = False) -> None:
         table = [
             {"claim": r.claim, "case": r.case, "counted": r.counted, "without": r.without, "with": r.with_it}
             | {"factor": r.factor, "holds": r.holds, "remark": r.remark}
+            | {"cycles": r.cycles, "times_faster": r.times_faster, "confirmed": r.confirmed, "why": r.why}
             for r in rows
         ]
         emit_json({"claims": table})
@@ -203,3 +204,7 @@ def claims(as_json: Json = False) -> None:
         emit_text(f"  {row.case}")
         numbers = f"{row.without:,} -> {row.with_it:,} {row.counted}, {row.factor:.4g} times"
         emit_text(f"    {numbers}: {row.remark}")
+        if row.cycles:
+            why = f": {row.why}" * bool(row.why)
+            word = " (not confirmed)" * (row.holds and not row.confirmed)
+            emit_text(f"    {row.cycles[0]:,} -> {row.cycles[1]:,} cycles, {row.times_faster:.4g} times{word}{why}")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.chip.port import MemoryPort
+from tilewright.isa.kernels.records import TIMING
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.instructions import UNITS
 from tilewright.trace import Args, Counter, Event, Instant, Slice, Track
@@ -39,6 +40,7 @@ QUEUE = {
     "dma": "dmawait, or dmastat on a loading page",
     "barrier": "other processing elements were not there yet",
     "vector": "the vector unit was busy",
+    "fetch": "an instruction was fetched (fetch_cycles)",
     "drain": "everything was issued; results were under way",
 }
 """What the issue queue did in a cycle."""
@@ -52,6 +54,7 @@ MATH_STALLS = {
 CAUSES = ("arithmetic", "load", "product")
 """Units that make registers, as reasons to wait for one."""
 _ARITHMETIC, _LOAD, _PRODUCT = range(3)
+_STEP = TIMING.places["step_cycles"]
 
 
 @dataclass
@@ -62,9 +65,9 @@ class Clock:
     uniform registers, then the predicates: ``span``); ``causes``: the unit that made it; ``foreign``: the same cycles,
     but for registers the math unit made, whose steps follow one another in order anyway.
 
-    ``free``: cycles at which load-store unit and math unit are free, ``vector_free``: the vector unit; ``port``: the
-    buses behind them. ``events``: a slice per instruction, when asked for; ``lanes``: waits, loads and counters beside
-    them.
+    ``free``: cycles at which load-store unit, math unit and broadcast bus are free, ``vector_free``: the vector unit;
+    ``port``: the buses behind them. ``events``: a slice per instruction, when asked for; ``lanes``: waits, loads and
+    counters beside them.
     """
 
     config: MatrixUnitConfig
@@ -73,7 +76,7 @@ class Clock:
     name: str = "PE 0"
     issue: int = 0
     end: int = 0
-    free: list[int] = field(default_factory=lambda: [0, 0])
+    free: list[int] = field(default_factory=lambda: [0, 0, 0])
     vector_free: int = 0
     math_busy: int = 0
     tokens: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -120,7 +123,8 @@ class Clock:
     def _take(self) -> int:
         start = self.issue
         self.queue["issued"] += 1
-        self.issue = start + 1
+        self.queue["fetch"] += self.config.fetch_cycles
+        self.issue = start + 1 + self.config.fetch_cycles
         return start
 
     def _latest(self, spans: Iterable[slice]) -> tuple[int, str]:
@@ -198,10 +202,11 @@ class Clock:
         self._set(writes, end, _LOAD)
         self._done("lsu", name, start, end)
 
-    def line_times(self, step_cycles: int) -> np.ndarray[Any, Any]:
-        """What the issue kernel takes: ports, latencies, cycles of a step."""
+    def line_times(self, step_cycles: int, column_cycles: int) -> np.ndarray[Any, Any]:
+        """What the issue kernel takes, a record TIMING; ``column_cycles``: of a column on the broadcast bus."""
         c = self.config
-        return np.array([c.l1_ports, c.l1_latency, c.l2_latency, c.dram_latency, step_cycles], np.int64)
+        times = (c.l1_ports, c.l1_latency, c.l2_latency, c.dram_latency, step_cycles, column_cycles)
+        return np.array(times, np.int64)
 
     def mm(
         self,
@@ -214,12 +219,13 @@ class Clock:
         deep: np.ndarray[Any, Any],
         step_of: np.ndarray[Any, Any],
         steps: int,
-        step_cycles: int,
+        times: np.ndarray[Any, Any],
     ) -> None:
         """Memory issue, then math issue step by step, or all at once with ``math_issue='instruction'``.
 
         ``reads``: registers of the addresses; ``a`` and ``products``: those of the math issue. ``traffic``: lines
         touched, L1 misses and L2 misses of every column, ``deep``: the lines of the last ones; ``step_of``: its step.
+        ``times``: :meth:`line_times`.
         The queue stands still until A is there; A may be overwritten once the first math issue has read it.
         """
         from tilewright.isa.kernels.memory_kernels import issue_columns
@@ -232,10 +238,11 @@ class Clock:
         operands_ready = max(int(self.tokens[a].max()), int(self.foreign[products].max(initial=0)))
         start, math_free = self._take(), self.free[1]
         if self.config.math_issue != "step":  # every column belongs to the same wait
-            step_of, step_cycles, steps = np.zeros_like(step_of), step_cycles * steps, 1
+            times[_STEP] *= steps
+            step_of, steps = np.zeros_like(step_of), 1
         free, out = np.array(self.free, np.int64), np.empty(3, np.int64)
         memory = self.port.links.numbers
-        issue_columns(memory, deep, traffic, step_of, start, operands_ready, free, self.line_times(step_cycles), out)
+        issue_columns(memory, deep, traffic, step_of, start, operands_ready, free, times, out)
         self.free = free.tolist()
         first, for_columns, for_a = out.tolist()
         if first < 0:  # no step: the math unit never heard of it
@@ -251,7 +258,7 @@ class Clock:
         self.tokens[a][early] = self.foreign[a][early] = first
         self._set((products,), self.free[1], _PRODUCT)
         self.in_flight.append(self.free[1])
-        self.math_busy += steps * step_cycles
+        self.math_busy += steps * int(times[_STEP])
         self._done("math", name, first, self.free[1])
         if self.tracing:
             lines, l1, l2 = traffic.sum(axis=0).tolist()

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UsageError
+from tilewright.isa.kernels.records import WALK
 from tilewright.isa.language.errors import array_of, wholes
 from tilewright.layout import PagedLayout, dtype_name, paged
 
@@ -25,6 +26,7 @@ ABSENT, LOADING, LOADED = 0, 1, 2
 STATES = ("absent", "loading", "loaded")
 Array = np.ndarray[Any, Any]
 _Tables = tuple[Array, Array, Array, Array]
+_LEFT = WALK.places["left"]
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,11 @@ class PageTable:
         """A page moved out has no entry."""
         self.create(page, -1, ABSENT, False)
 
-    def entries(self) -> list[PageEntry]:
-        """Every page as a row."""
-        rows = zip(self.phys.tolist(), self.state.tolist(), self.in_l2.tolist(), self.dirty.tolist(), strict=True)
+    def entries(self, now: int = 0) -> list[PageEntry]:
+        """Every page as a row; what is there by cycle ``now`` is loaded."""
+        there = (self.state == LOADING) & (self.ready <= now)
+        states = np.where(there, LOADED, self.state)
+        rows = zip(self.phys.tolist(), states.tolist(), self.in_l2.tolist(), self.dirty.tolist(), strict=True)
         return [
             PageEntry(page, STATES[state], "L2" if in_l2 else "DDR", phys, dirty)
             if state
@@ -94,6 +98,10 @@ class PageTable:
     def loading(self) -> bool:
         """Whether any page is on its way."""
         return bool((self.state == LOADING).any())
+
+    def settle_until(self, now: int) -> None:
+        """Entries whose load has happened by this cycle become loaded."""
+        self.state[(self.state == LOADING) & (self.ready <= now)] = LOADED
 
     def settle(self, pages: Array | None = None) -> int:
         """Entries (of ``pages``) that are loading become loaded; the cycle at which the last is there (0: none was)."""
@@ -358,7 +366,9 @@ class Segment:
     ``name``          what the host calls it ("" for one the program made)
     ``base``          where it begins in its storage, per dim, d1 first
     ``sizes``         elements per dim, d1 first
-    ``selected``      t1 retention: elements already selected, and per line how many are still awaited
+    ``selected``      t1 retention: elements that the walk over it has selected
+    ``awaited``       likewise per line how many it has not; ``at_first``: when a walk begins
+    ``walk``          the record WALK: how far it was walked, and for which product
     ================  ==============================================================================
     """
 
@@ -369,6 +379,8 @@ class Segment:
     sizes: Array
     selected: Array = field(default_factory=lambda: np.zeros(0, np.uint8))
     awaited: Array = field(default_factory=lambda: np.zeros(0, np.int32))
+    at_first: Array = field(default_factory=lambda: np.zeros(0, np.int32))
+    walk: Array = field(default_factory=lambda: np.full(len(WALK.names), -1))
 
     @property
     def map(self) -> PagedLayout:
@@ -410,7 +422,25 @@ class Segment:
         inside = (base + np.arange(size) for base, size in zip(self.base[::-1], self.sizes[::-1], strict=True))
         lines = self.storage.line_numbers(*inside)
         count = np.bincount(lines.reshape(-1), minlength=slots // layout.line_elements)
-        self.awaited = count.astype(np.int32)
+        self.at_first = count.astype(np.int32)
+        self.awaited = self.at_first.copy()
+        self.walk[_LEFT] = self.sizes.prod()
+
+    def await_anew(self, page: int | None = None) -> None:
+        """A walk begins, over all of it or over a page that was brought in; where none ever began there is nothing."""
+        if not self.selected.size:
+            return
+        size = self.map.page_elements
+        elements, lines = (
+            (slice(None), slice(None))
+            if page is None
+            else (
+                slice(page * size, (page + 1) * size),
+                slice(page * size // self.map.line_elements, (page + 1) * size // self.map.line_elements),
+            )
+        )
+        self.selected[elements], self.awaited[lines] = 0, self.at_first[lines]
+        self.walk[_LEFT] = int(self.sizes.prod()) - int(np.count_nonzero(self.selected))
 
 
 def whole_segment(storage: Storage, handle: int, name: str) -> Segment:

@@ -12,7 +12,16 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.isa.chip.clock import Clock
 from tilewright.isa.chip.port import MemoryPort, new_windows
-from tilewright.isa.chip.segments import ABSENT, LOADED, LOADING, Segment, Storage, make_storage, whole_segment
+from tilewright.isa.chip.segments import (
+    ABSENT,
+    LOADED,
+    LOADING,
+    PageTable,
+    Segment,
+    Storage,
+    make_storage,
+    whole_segment,
+)
 from tilewright.isa.kernels.records import CACHE
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Traffic
@@ -55,6 +64,7 @@ class Cache:
 
         ``more``: lines that are about to be added.
         """
+        ways = ways if capacity else 0
         sets = max(1, min(capacity // ways, lines)) if ways else 1
         own_ways = min(ways or capacity, max(1, lines))
         slots, mask = sets * own_ways, sets - 1 if sets & (sets - 1) == 0 else -1
@@ -151,9 +161,11 @@ def move_in(pe: Pe, storage: Storage, page: int, now: int, begin: int | None = N
         return False
     home = storage.home_of(page)
     chip.store[begin : begin + size] = chip.store[home : home + size]
-    chip.l2_pages[begin] = size
-    chip.forget(begin, size)
+    chip.forget(home, size)
+    chip.untranslate(int(table.phys[page]))
+    chip.hold(begin, size)
     table.create(page, begin, LOADING, in_l2=True, ready=chip.dma.move(pe.clock.port, storage, page, "in", now))
+    chip.walk_anew(begin)
     return True
 
 
@@ -163,10 +175,10 @@ def make_page(chip: Chip, storage: Storage, page: int, begin: int) -> None:
     if storage.table.state[page] != ABSENT:
         unmap_page(chip, storage, page)
     chip.store[begin : begin + size] = 0
-    chip.l2_pages[begin] = size
-    chip.forget(begin, size)
+    chip.hold(begin, size)
     storage.table.create(page, begin, LOADED, in_l2=True)
     storage.table.dirty[page] = True
+    chip.walk_anew(begin)
 
 
 def move_out(pe: Pe, storage: Storage, page: int, now: int) -> int:
@@ -192,8 +204,9 @@ def map_page(chip: Chip, storage: Storage, page: int) -> None:
 def unmap_page(chip: Chip, storage: Storage, page: int) -> None:
     """Delete a page's entry; what stands in L2 is given up."""
     table = storage.table
+    chip.untranslate(int(table.phys[page]))
     if table.in_l2[page]:
-        del chip.l2_pages[int(table.phys[page])]
+        chip.give_up(int(table.phys[page]))
     table.delete(page)
 
 
@@ -252,9 +265,10 @@ def show_chip(chip: Chip) -> str:
     """The chip on a screen: memories, page tables, transfers, processing elements."""
     used = sum(chip.l2_pages.values())
     device = len(chip.store) - chip.l2_end
+    now = max(pe.clock.issue for pe in chip.pes)
     lines = [f"device memory: {device} bytes; L2 pages: {used} of {chip.l2_end} bytes"]
     for storage in chip.storages.values():
-        states = storage.table.entries()
+        states = storage.table.entries(now)
         lines.append(
             f"{storage.name}: {storage.dtype}{list(storage.map.shape)}, {len(states)} pages of {storage.page_bytes}"
         )
@@ -347,7 +361,8 @@ class Chip:
     ``store``           bytes: L2's pages (up to ``l2_end``), then device memory
     ``storages``        what stands in device memory, by name; each has its page table
     ``l2_pages``        bytes taken in L2, by first byte
-    ``l2``              the second-level cache of lines in device memory; ``dirty``: those stored to since they came
+    ``l2``              the second-level cache: lines of device memory, where pages have left room; ``dirty``: those
+                        stored to since they came
     ``banks``           of device memory: the row each has open + 1, when it is free, when that row was opened
     ``windows``         of the buses of L2 and device memory: cycles given out, where several elements share them
     ``dma``             the controller, and every transfer so far
@@ -432,8 +447,41 @@ class Chip:
             at = begin + taken
         return at if self.l2_end - at >= size else None
 
+    def hold(self, begin: int, size: int) -> None:
+        """A page stands at these bytes of L2, which has so much less room for lines of device memory."""
+        from tilewright.isa.kernels.cache_kernels import hold_lines
+
+        line = self.config.line_bytes
+        self.forget(begin, size)
+        self.l2_pages[begin] = size
+        hold_lines(begin // line, (begin + size) // line, self.l2.cells)
+
+    def give_up(self, begin: int) -> None:
+        """The page that stands at this byte of L2 does so no more."""
+        from tilewright.isa.kernels.cache_kernels import drop_lines
+
+        size, line = self.l2_pages.pop(begin), self.config.line_bytes
+        self.forget(begin, size)
+        drop_lines(begin // line, (begin + size) // line, self.l2.cells)
+
+    def settle(self, now: int) -> None:
+        """Pages that are there by this cycle are loaded, touched or not."""
+        for storage in self.storages.values():
+            storage.table.settle_until(now)
+
+    def untranslate(self, begin: int) -> None:
+        """What is known of the page at this byte is known no more."""
+        for pe in self.pes:
+            pe.translated.pop(begin, None)
+
+    def walk_anew(self, begin: int) -> None:
+        """A page came to this byte: walks over it begin anew."""
+        for segment in (s for pe in self.pes for s in pe.segments.values() if s.selected.size):
+            for page in np.flatnonzero(segment.table.phys == begin).tolist():
+                segment.await_anew(page)
+
     def forget(self, begin: int, size: int) -> None:
-        """Lines of the caches that held what was at these bytes are no longer that."""
+        """Lines of the first level that held what was at these bytes are no longer that."""
         from tilewright.isa.kernels.cache_kernels import drop_lines
 
         line = self.config.line_bytes
@@ -455,6 +503,9 @@ class Pe:
     ``segments``        descriptors by handle; ``names``: handles by the host's names
     ``written``         bool[threads, registers] with ``uninitialized='poison'``: registers something was put in
     ``l1``              the first-level cache; ``clock``: tokens and time
+    ``translated``      pages by first byte, those translated last at the end
+    ``product``         number of the product at work: ``clr`` and ``setmm`` begin one
+    ``walked``          the segment that the last ``mm`` walked (its handle), and for which product
     ``next_pc``         where the running instruction sends the program
     ``barrier``         the barrier it waits at (its number, and the pc), or None
     ``heat``            of a profile: accesses to every line of every storage, by name; else None
@@ -474,6 +525,9 @@ class Pe:
     segments: dict[int, Segment] = field(default_factory=dict)
     names: dict[str, int] = field(default_factory=dict)
     rows: int | None = None
+    product: int = 0
+    walked: tuple[int, int] = (0, 0)
+    translated: dict[int, None] = field(default_factory=dict)
     written: Array | None = None
     pc: int = 0
     next_pc: int = 0
@@ -525,6 +579,34 @@ class Pe:
     def words(self) -> tuple[Array, Array, int, Array]:
         """All registers as int32[threads, words] and as bytes, the bytes of a thread's, and the words flat."""
         return self.file, self.file.view(np.uint8).reshape(-1), self.file.strides[0], self.file.reshape(-1)
+
+    def translate(self, table: PageTable, pages: Array) -> None:
+        """The load-store unit translates each of these pages, if that costs anything."""
+        c, cycles = self.config, 0
+        if not (c.page_hit_cycles or c.page_miss_cycles):
+            return
+        for begin in table.phys[pages].tolist():
+            cycles += c.page_hit_cycles if begin in self.translated else c.page_miss_cycles
+            self.translated.pop(begin, None)
+            self.translated[begin] = None
+            if c.page_entries and len(self.translated) > c.page_entries:
+                del self.translated[next(iter(self.translated))]
+        self.clock.free[0] = max(self.clock.free[0], self.clock.issue) + cycles
+
+    def let_go(self) -> None:
+        """Lines that L1 retains may go from now on."""
+        from tilewright.isa.kernels.cache_kernels import lru_let_go
+
+        if self.l1.cells[_AT["kept"]]:
+            self.traffic.released_lines += lru_let_go(self.l1.cells)
+
+    def start(self) -> None:
+        """A program starts: every walk over a segment begins anew."""
+        self.let_go()
+        self.product += 1
+        for segment in self.segments.values():
+            if segment.selected.size:
+                segment.await_anew()
 
     def add_segment(self, segment: Segment) -> int:
         """Give a descriptor the next free handle."""

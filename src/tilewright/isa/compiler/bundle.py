@@ -311,6 +311,7 @@ class _Run(ChipRun):
             node: Any = SimpleNamespace(name=recipe.name, attributes=recipe.attributes, result=result)
             return named(node, self.value(recipe.of))
         raw = self.machine.tensor(recipe.table)
+        self.machine.link(raw.nbytes)
         return unfolded_array(raw, recipe.shape, recipe.groups, _dtype(recipe.dtype))
 
     def placed(self, own: Held) -> Array:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.chip.segments import Storage, make_storage
-from tilewright.isa.chip.state import Cache, make_page, map_page, move_in, unmap_page
+from tilewright.isa.chip.state import make_page, map_page, move_in, unmap_page
 from tilewright.isa.compiler.result import Layer, MachineReport
 from tilewright.isa.execute.machine import Machine
 from tilewright.isa.language.config import MatrixUnitConfig
@@ -42,6 +42,7 @@ class ChipRun:
             if not table.base:
                 zeros = np.broadcast_to(np.zeros((), _numpy_type(table.dtype)), table.shape)
                 tensors.append((table.name, contents.get(table.name, zeros), {}))
+        self.machine.link(sum(array.nbytes for array in contents.values()))
         for storage in chip.add_all(tensors) if tensors else []:
             for page in range(storage.map.num_pages):
                 map_page(chip, storage, page)
@@ -54,15 +55,8 @@ class ChipRun:
         return chip.storages
 
     def planned(self, stays: tuple[Stay, ...]) -> None:
-        """What stands in L2, and when; the lines' cache has the rest of it."""
-        chip, c = self.machine.chip, self.config
+        """What stands in L2, and when; lines of device memory have the rest of it."""
         self.stays = stays
-        pages = max((stay.begin + stay.size for stay in stays), default=0)
-        lines = (chip.l2_end - pages) // c.line_bytes
-        ways = c.l2_ways
-        chip.l2 = Cache.of(len(chip.store) // c.line_bytes, lines // ways * ways if ways else lines, ways)
-        for pe in chip.pes:
-            pe.clock.port.relink()
 
     def place(self, table: str, array: Array) -> None:
         """The host writes a table in device memory."""
@@ -71,6 +65,7 @@ class ChipRun:
         into = chip.store[storage.home : storage.home + storage.total_bytes]
         storage.map.pack(array, out=into.view(storage.map.numpy_dtype))
         chip.forget(storage.home, storage.total_bytes)
+        self.machine.link(storage.total_bytes)
 
     def arrivals(self, number: int) -> None:
         """What comes to L2, or is given room there, before a step."""

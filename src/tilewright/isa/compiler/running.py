@@ -66,7 +66,9 @@ class Execution(ChipRun):
 
     def fetched(self, value: Value, table: str, groups: Groups) -> Array:
         """A value from the table that holds it."""
-        return unfolded_array(self.machine.tensor(table), value.sizes, groups, array_dtype(value))
+        array = self.machine.tensor(table)
+        self.machine.link(array.nbytes)
+        return unfolded_array(array, value.sizes, groups, array_dtype(value))
 
     def on_host(self, step: Step) -> None:
         """XLA computes it, of what the machine made."""

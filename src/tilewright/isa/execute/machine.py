@@ -81,6 +81,10 @@ class Machine:
         self.commands.append(Command(unit, text, self.now))
         self.now += 1
 
+    def link(self, size: int) -> None:
+        """So many bytes pass between the host and device memory, and the host waits for them."""
+        self.now += self.config.link_cycles(size)
+
     def _storage(self, name: str) -> Storage:
         if name not in self.chip.storages:
             raise UsageError(
@@ -127,7 +131,9 @@ class Machine:
         base = part.base if part is not None else (0,) * array.ndim
         sides = checked_sides(page=page, line=line, order=order)
         storage, of = self._view(name, tensor, array, base, sides)
-        storage = storage or self.chip.add(name, array, **sides, tensor=tensor, base=base)
+        if storage is None:
+            storage = self.chip.add(name, array, **sides, tensor=tensor, base=base)
+            self.link(storage.total_bytes)
         self._placed[name] = self.system[tensor]
         for number in range(storage.map.num_pages if mapped else 0):
             map_page(self.chip, storage, number)
@@ -230,6 +236,7 @@ class Machine:
     def ended(self, work: Work) -> None:
         """The host goes on when the last of them is done."""
         self.now = max([self.now, *(pe.clock.cycles for pe, _ in work)])
+        self.chip.settle(self.now)
 
     def run(self, watch: Callable[[Counts], None] | None = None) -> list[RunResult]:
         """Let everyone who was given work do it, to the end; one result for every processing element of the machine.
@@ -267,6 +274,7 @@ class Machine:
         old, self.system[storage.tensor] = self.system[storage.tensor], whole_tensor
         self._placed = {table: whole_tensor if of is old else of for table, of in self._placed.items()}
         self._command("host", f"{name} to the system memory, {storage.total_bytes} bytes")
+        self.link(storage.total_bytes)
         return values
 
     def tensor(self, name: str) -> Array:

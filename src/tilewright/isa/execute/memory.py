@@ -23,6 +23,7 @@ from tilewright.isa.execute.operands import (
     reach_elements,
     spans,
     threads_on,
+    translate,
     uniform_source,
 )
 from tilewright.isa.kernels.records import (
@@ -109,7 +110,9 @@ def _moved(pe: Pe, instruction: Instruction, access: _Access) -> tuple[int, int]
     from tilewright.isa.kernels.memory_kernels import transfer
 
     segment, storing = access.segment, instruction.name == "st"
-    if pe.written is not None or pe.config.loads_through_l1 or not at_hand(segment):
+    c = pe.config
+    one_by_one = pe.written is not None or c.loads_through_l1 or c.page_hit_cycles or c.page_miss_cycles
+    if one_by_one or not at_hand(segment):
         return None
     record = transfer_record(pe, segment, instruction, access.at, access.counts, storing)
     transfer(record.numbers)
@@ -204,6 +207,7 @@ def _move(pe: Pe, instruction: Instruction) -> Faults:
     # operation
     segment, first, reach = access.segment, number(instruction.operands[0]), access.reach()
     pe.clock.until(pages_ready(segment, reach), "page")
+    translate(pe, segment, reach)
     # result
     (_loaded if load else _stored)(pe, first, access.words, segment, reach)
     # cost
@@ -227,6 +231,7 @@ def _broadcast(pe: Pe, instruction: Instruction) -> Faults:
     # operation
     segment, reach, register = access.segment, access.reach(), number(instruction.operands[0])
     pe.clock.until(pages_ready(segment, reach), "page")
+    translate(pe, segment, reach)
     # result
     word, threads = _WORDS[segment.element_bytes], int(np.count_nonzero(on))
     values, window = pe.chip.view(word)[reach.places], pe.file[:, register : register + access.words]
@@ -368,6 +373,8 @@ def _set_window(pe: Pe, instruction: Instruction) -> Faults:
             new = segment.window(base, sizes)
             # result
             if new is not None:
+                if pe.walked[0] == segment.handle:  # its walk is over
+                    pe.let_go()
                 pe.segments[segment.handle], fault = new, ""
     # cost
     control_cost(pe, instruction)

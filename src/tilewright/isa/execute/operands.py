@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.isa.chip.segments import ABSENT, Segment
 from tilewright.isa.chip.state import Pe, wrap
-from tilewright.isa.kernels.records import LINE_ACCESSES
+from tilewright.isa.kernels.records import LINE_ACCESSES, WALK
 from tilewright.isa.language.errors import Faults
 from tilewright.isa.language.program import Address, Float, Immediate, Instruction, Operand, Register
 from tilewright.layout import paged
@@ -217,17 +217,69 @@ def fetch_columns(
     page_ready = pages_ready(segment, reach)
     absent = reach.tallies[:, 2] > 0  # a column that met an absent page does not go on the bus at all
     reach.ids[absent], reach.tallies[absent, :2] = -1, 0
-    return reach, page_ready, *_touch(pe, segment, reach, order, dim == 1)
+    translate(pe, segment, reach)
+    retains = dim == 1 and pe.config.retention != "off"
+    _begin_walk(pe, segment, reach.ids[order], retains)
+    if retains and 0 < len(order) < len(counts):
+        _pass_over(pe, segment, address, order, len(counts), int(counts.max()))
+    return reach, page_ready, *_touch(pe, segment, reach, order, retains)
+
+
+def translate(pe: Pe, segment: Segment, reach: Reach) -> None:
+    """Whatever pages were reached have been translated."""
+    if pe.config.page_hit_cycles or pe.config.page_miss_cycles:
+        pe.translate(segment.table, np.unique(reach.ids[reach.there] // segment.map.page_elements))
+
+
+def _begin_walk(pe: Pe, segment: Segment, ids: Array, retains: bool) -> None:
+    """A product's first ``mm`` over a segment: what an earlier product retains of others is let go.
+
+    ``ids``: what it selects. Its own walk begins anew where it comes over columns that were used.
+    """
+    if retains:
+        segment.await_all()
+    walk = segment.walk.view(WALK.dtype)[0]
+    if walk["product"] != pe.product or walk["left"] == 0:
+        handle, product = pe.walked
+        if handle != segment.handle and product != pe.product:
+            pe.let_go()
+        first = ids[ids >= 0][:1]
+        if retains and segment.selected[first].any():
+            segment.await_anew()
+            pe.let_go()
+        walk["product"], walk["column"], walk["before"] = pe.product, -1, -1
+    pe.walked = segment.handle, pe.product
+
+
+def _pass_over(pe: Pe, segment: Segment, address: Address, order: Array, columns: int, depth: int) -> None:
+    """Columns that are off and take no part in the product: nobody waits for their elements.
+
+    Where several are on those are all others; where one is, columns come one by one, and those between the one before
+    and this one have had their turn.
+    """
+    from tilewright.isa.kernels.memory_kernels import pass_over
+
+    off, walk = np.ones(columns, bool), segment.walk.view(WALK.dtype)[0]
+    off[order] = False
+    if len(order) == 1:
+        j = int(order[0])
+        if j != walk["column"]:
+            walk["before"], walk["column"] = walk["column"], j
+        off[: walk["before"] + 1] = off[j:] = False
+    if off.any():
+        at = coordinates(pe, segment, address, columns)
+        reach = reach_elements(segment, at, np.where(off, depth, 0), depth, 1)
+        retention = segment.selected, segment.awaited, segment.walk
+        shift = segment.map.line_elements.bit_length() - 1
+        pe.traffic.released_lines += pass_over((reach.ids, reach.places), shift, retention, pe.l1.cells)
 
 
 def _touch(pe: Pe, segment: Segment, reach: Reach, order: Array, retains: bool) -> tuple[Array, Array]:
     from tilewright.isa.kernels.memory_kernels import touch_columns
 
-    if retains:
-        segment.await_all()
     traffic, totals = np.empty((len(order), 3), np.int64), np.zeros(4, np.int64)
     pages = (segment.table.in_l2, segment.map.page_elements, segment.map.line_elements.bit_length() - 1)
-    retention, caches = (segment.selected, segment.awaited), (pe.l1.cells, pe.chip.l2.cells)
+    retention, caches = (segment.selected, segment.awaited, segment.walk), (pe.l1.cells, pe.chip.l2.cells)
     rules = (retains, pe.config.retention == "bypass")
     deep = np.empty(len(order) * reach.ids.shape[1], np.int64)
     seen = NOT_SEEN if pe.heat is None else pe.heat[segment.storage.name]

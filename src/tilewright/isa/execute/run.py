@@ -204,6 +204,7 @@ class Runner:
             pe.clock.settle()
             return
         job = waiting.pop(0)
+        pe.start()
         for segment in job.segments:
             pe.names[segment.name] = pe.add_segment(segment)
         for register, value in job.uniform.items():
@@ -344,6 +345,7 @@ def start_state(config: MatrixUnitConfig, memory: Tensors, tracing: bool = False
 def run_on(pe: Pe, program: MachineProgram, watch: Callable[[Counts], None] | None = None) -> RunResult:
     """Run a program to its end on one processing element at rest."""
     Runner([(pe, [Job(program)])]).run(watch)
+    pe.chip.settle(pe.clock.cycles)
     return result_of(pe)
 
 

@@ -126,6 +126,7 @@ def _clr(pe: Pe, instruction: Instruction) -> Faults:
         pe.clock.step("alu", "clr")
         return [("operand_out_of_range", -1, pe.config.registers)]
     # result
+    pe.product += 1
     if np.ndim(count) == 0 and on.all():
         pe.registers[:, first : first + most] = 0
         pe.mark_written(first, most, on)
@@ -360,6 +361,7 @@ def _setmm(pe: Pe, instruction: Instruction) -> Faults:
     wrong = not 1 <= columns <= pe.config.loader_threads or any(r < 1 for r in rows)
     if not wrong:
         pe.columns, pe.rows = columns, rows[0] if rows else None
+        pe.product += 1
     # cost
     control_cost(pe, instruction)
     return [("count_out_of_range", -1, -1)] if wrong else []

@@ -123,6 +123,7 @@ class Frame:
         values |= {"counts": counts, "traffic": traffic, "clock": clock, "queue": queue, "math": math}
         values |= longs(tokens=pe.clock.tokens, foreign=pe.clock.foreign, l1=pe.l1.cells, l2=pe.chip.l2.cells)
         values |= {"memory": pe.clock.port.links, "slots": c.slots, "l2_rate": c.l2_bytes_per_cycle}
+        values["fetch"] = c.fetch_cycles
         accounts, mine = (counts, traffic, queue, math), (code["op"] != OTHER).tolist()
         return cls(Record(STRETCH, values), uniform, clock, accounts, program, code, mine)
 
@@ -131,6 +132,7 @@ class Frame:
         clock, flight = self.clock, list(pe.clock.in_flight)
         self.record["pc"], self.record["executed"], self.record["most"] = pe.pc, pe.executed, most
         self.record["columns"], self.record["rows"] = pe.columns, -1 if pe.rows is None else pe.rows
+        self.record["product"], (self.record["walked"], self.record["walked_in"]) = pe.product, pe.walked
         self.uniform[:] = pe.uniform
         clock[: _FLIGHT + len(flight)] = [pe.clock.issue, pe.clock.end, *pe.clock.free, 0, len(flight), *flight]
 
@@ -139,16 +141,17 @@ class Frame:
         pe.pc = pe.next_pc = self.record["pc"]
         pe.executed = self.record["executed"]
         self._give_numbers(pe)
-        issue, end, lsu, math, busy, flight, *ends = self.clock.tolist()
-        pe.clock.issue, pe.clock.end, pe.clock.free = issue, end, [lsu, math]
+        issue, end, lsu, math, bus, busy, flight, *ends = self.clock.tolist()
+        pe.clock.issue, pe.clock.end, pe.clock.free = issue, end, [lsu, math, bus]
         pe.clock.math_busy += busy
         pe.clock.in_flight.clear()
         pe.clock.in_flight.extend(ends[:flight])
 
     def _give_numbers(self, pe: Pe) -> None:
-        """Uniform registers, and the shape of an ``mm``."""
+        """Uniform registers, the shape of an ``mm``, and which product it is for."""
         rows = self.record["rows"]
         pe.uniform, pe.columns, pe.rows = self.uniform.tolist(), self.record["columns"], None if rows < 0 else rows
+        pe.product, pe.walked = self.record["product"], (self.record["walked"], self.record["walked_in"])
 
     def settle(self, pe: Pe) -> None:
         """Add what was counted to the accounts of the processing element."""

@@ -61,6 +61,7 @@ class Sums:
     chunk: int
     kb: int
     wanted: bool = True
+    retaining: bool = True
     known: tuple[Any, list[Array], bool] | None = None
 
     @classmethod
@@ -85,7 +86,8 @@ class Sums:
         values |= {"rows": rows, "ka": ka, "kb": kb, "first_thread": c.first_compute}
         values |= {"row_stride": row_stride, "a_stride": a_stride, "b_stride": b_stride, "step_cycles": step_cycles}
         values |= {"a_registers": c.a_registers, "a_reads": c.a_registers_read(e, kb), "bcast_depth": c.bcast_depth}
-        values |= {"per_step": c.columns_per_step, "timing": pe.clock.line_times(step_cycles), "fill": fill}
+        values |= {"per_step": c.columns_per_step, "fill": fill}
+        values["timing"] = pe.clock.line_times(step_cycles, c.column_cycles(e, kb))
         values |= {"part": part, "index": index, "order": order, "active": active, "on": np.ones(n, bool)}
         values |= {"presents": presents, "rounds": rounds}
         values |= {"reach": np.zeros(n, REACH.dtype), "times": np.zeros(1, TIMES.dtype)}
@@ -110,6 +112,7 @@ class Sums:
             roles.chunk,
             kb,
             wanted=c.values,
+            retaining=c.retention != "off",
         )
 
     @property
@@ -120,14 +123,17 @@ class Sums:
     def record(self, segment: Segment, dim: int, store: Array) -> Record:
         """What the kernel is told of an ``mm`` over this segment along this dim; ``store``: the chip's memory."""
         storage, table = segment.storage, segment.table
-        if dim == 1:
+        retains = dim == 1 and self.retaining
+        if retains:
             segment.await_all()
-        values: dict[str, Any] = {"dim": dim, "retains": dim == 1, "dims": len(segment.sizes), "store": store}
+        values: dict[str, Any] = {"dim": dim, "retains": retains, "dims": len(segment.sizes), "store": store}
         values |= longs(sizes=segment.sizes, starts=segment.starts, phys=table.phys)
         values |= longs(pages_of=storage.pages_of, offsets_of=storage.offsets_of)
         values |= {"in_l2": table.in_l2, "page_elements": segment.map.page_elements}
         values |= {"line_shift": (segment.map.line_elements * segment.element_bytes).bit_length() - 1}
-        return Record(MM, values | {"selected": segment.selected, "awaited": segment.awaited}, like=self.shared)
+        values |= {"selected": segment.selected, "awaited": segment.awaited, "at_first": segment.at_first}
+        values |= {"walk": segment.walk, "elements": len(segment.selected), "lines": len(segment.awaited)}
+        return Record(MM, values | {"inside": int(segment.sizes.prod())}, like=self.shared)
 
     def add(self, file: tuple[Any, ...]) -> None:
         """Add what the buffers hold to the registers (``Pe.words``)."""

@@ -356,19 +356,35 @@ def _at_once(sums: Array, x: Array, y: Array, there: Array, chunk: int) -> Array
 
 
 def _fused(sums: Array, x: Array, y: Array, there: Array, chunk: int) -> Array:
-    """Every product straight into the register, one rounding each."""
-    left, right = x.astype(np.float64), y.astype(np.float64)
-    for u in range(len(y)):
-        # The product is exact in float64; its sum rounded to odd makes rounding to float32 the only one.
-        product, value = left[:, u, None] * right[u], sums.astype(np.float64)
-        total = product + value
-        back = total - product
-        lost = (product - (total - back)) + (value - back)
-        bits = total.view(np.int64)
-        odd = bits + np.where((lost > 0) == (total > 0), 1, -1)
-        total = np.where((lost != 0) & np.isfinite(lost) & (bits & 1 == 0), odd, bits).view(np.float64)
-        sums = np.where(there[u], total.astype(np.float32), sums)
-    return sums
+    """Every product straight into the register, one rounding each; into a sum of its own in each thread of a kb group.
+
+    Those sums are added as :func:`_in_chunks` adds them [119].
+    """
+    if len(y) <= chunk:
+        for u in range(len(y)):
+            sums = np.where(there[u], _fma(x[:, u, None], y[u], sums), sums)
+        return sums
+    dot: _Sum = 0, np.zeros(y.shape[1], bool)
+    for begin in range(0, len(y), chunk):
+        own, has = np.zeros(sums.shape, np.float32), np.zeros(y.shape[1], bool)
+        for u in range(begin, min(begin + chunk, len(y))):
+            more = np.where(has, _fma(x[:, u, None], y[u], own), x[:, u, None] * y[u])
+            own, has = np.where(there[u], more, own), has | there[u]
+        dot = _with(dot, own, has)
+    return np.asarray(np.where(dot[1], sums + dot[0], sums))
+
+
+def _fma(x: Array, y: Array, z: Array) -> Array:
+    """x * y + z of float32, rounded once."""
+    # The product is exact in float64; its sum rounded to odd makes rounding to float32 the only one.
+    product, value = x.astype(np.float64) * y.astype(np.float64), z.astype(np.float64)
+    total = product + value
+    back = total - product
+    lost = (product - (total - back)) + (value - back)
+    bits = total.view(np.int64)
+    odd = bits + np.where((lost > 0) == (total > 0), 1, -1)
+    total = np.where((lost != 0) & np.isfinite(lost) & (bits & 1 == 0), odd, bits).view(np.float64)
+    return total.astype(np.float32)
 
 
 def _one_nan(file: Array, roles: Roles, some: Array, on: Array) -> None:
@@ -427,7 +443,8 @@ def _issue(pe: Pe, instruction: Instruction, roles: Roles, traffic: Array, deep:
     reads = [clock.span("ur", roles.address.segment), offsets, *spans(pe, instruction, ())]
     step_cycles = c.step_cycles(roles.segment.element_bytes, roles.groups[2])
     name = str(instruction) if clock.tracing else "mm"
-    clock.mm(name, reads, a, products, page_ready, traffic, deep, roles.step_of, roles.steps, step_cycles)
+    times = clock.line_times(step_cycles, c.column_cycles(roles.segment.element_bytes, roles.groups[2]))
+    clock.mm(name, reads, a, products, page_ready, traffic, deep, roles.step_of, roles.steps, times)
 
 
 TENSOR_HANDLERS: dict[str, Handler] = {"mm": _mm}

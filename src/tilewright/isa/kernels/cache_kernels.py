@@ -196,6 +196,28 @@ def relist(c: Any, tables: Any, line: Any, which: Any) -> Any:
     return np.int64(1)
 
 
+@inner()
+def let_go(c: Any) -> Any:
+    """Nothing is retained any more: every line keeps its place in the order of touches. How many were."""
+    head, released = cache_at(c), np.int64(0)
+    if head.kept == 0:
+        return released
+    for slot in range(head.used if head.sets == 1 else head.sets * head.ways):
+        stamp = cell(c, head.stamps + slot)
+        if stamp >> KEPT_BIT == 1:
+            put(c, head.stamps + slot, stamp & ((1 << KEPT_BIT) - 1))
+            released += 1
+    head.kept = np.int64(0)
+    head.first = head.end  # what was released may be older than all that queue
+    return released
+
+
+@njit(cache=True, nogil=True)
+def lru_let_go(cache: Any) -> int:
+    """:func:`let_go`, for Python."""
+    return int(let_go(address_of(cache)))
+
+
 @njit(cache=True, nogil=True)
 def lru_touch(cache: Any, line: int, bypass: bool) -> int:
     """:func:`touch`, for Python."""
@@ -208,6 +230,16 @@ def lru_list(cache: Any, line: int, which: int) -> int:
     """:func:`relist`, for Python."""
     c = address_of(cache)
     return int(relist(c, tables_of(c), line, which))
+
+
+@njit(cache=True, nogil=True)
+def hold_lines(begin: int, end: int, cache: Any) -> None:
+    """Lines begin to end - 1 take places that nobody else gets until they are dropped."""
+    c = address_of(cache)
+    tables = tables_of(c)
+    for line in range(begin, end):
+        touch(c, tables, np.int64(line), np.int64(1))
+        relist(c, tables, np.int64(line), np.int64(1))
 
 
 @njit(cache=True, nogil=True)

@@ -27,8 +27,10 @@ from tilewright.isa.kernels.pointers import (
     transfer_at,
     word,
 )
-from tilewright.isa.kernels.records import LOADED, STORED
+from tilewright.isa.kernels.records import LOADED, STORED, WALK
 from tilewright.kernels import inner, njit
+
+_LEFT = WALK.places["left"]
 
 
 @njit(cache=True, nogil=True)
@@ -118,7 +120,8 @@ def touch_columns(
     """Take columns through L1 and L2, in the order of ``sequence``; how many lines L2 had not, to ``deep_lines``.
 
     ``reach``: (ids, places) of :func:`walk`; ``pages``: (in L2?, elements of a page, log2 of the elements of a line);
-    ``rules``: (a t1 walk?, bypass?); ``retention``: (selected per element, awaited per line of the segment). out[s] =
+    ``rules``: (a t1 walk?, bypass?); ``retention``: (selected per element, awaited per line of the segment, a record
+    WALK's numbers). out[s] =
     (distinct lines, L1 misses, L2 misses) of column ``sequence[s]``; totals += (lines brought under retention,
     released, evicted all the same, misses that took no place). ``seen``: of a profile, touches, L1 misses and L2 misses
     of every line of the segment's pages are added there; else it has no rows.
@@ -126,7 +129,7 @@ def touch_columns(
     ids, places = reach
     in_l2, page_elements, shift = pages
     retains, bypass = rules
-    selected, awaited = retention
+    selected, awaited, walked = retention
     width, first, second = ids.shape[1], address_of(caches[0]), address_of(caches[1])
     t1, t2, all_deep = tables_of(first), tables_of(second), 0
     for s in range(len(sequence)):
@@ -162,6 +165,7 @@ def touch_columns(
                 if selected[element] == 0:
                     selected[element] = 1
                     awaited[own] -= 1
+                    walked[_LEFT] -= 1
                 which = 1 if awaited[own] > 0 else 0
                 if relist(first, t1, line, which):
                     totals[1 - which] += 1
@@ -177,6 +181,30 @@ def touch_columns(
                     u = end
         out[s, 0], out[s, 1], out[s, 2] = lines, misses, deep
     return all_deep
+
+
+@njit(cache=True, nogil=True)
+def pass_over(reach: Any, shift: int, retention: Any, cache: Any) -> int:
+    """Elements of columns that take no part are awaited no longer; how many lines that releases.
+
+    ``reach`` and ``retention`` as for :func:`touch_columns`.
+    """
+    ids, places = reach
+    selected, awaited, walked = retention
+    first, released = address_of(cache), np.int64(0)
+    tables = tables_of(first)
+    for j in range(ids.shape[0]):
+        for u in range(ids.shape[1]):
+            element = ids[j, u]
+            if element < 0 or selected[element] != 0:
+                continue
+            selected[element] = 1
+            walked[_LEFT] -= 1
+            own = element >> shift
+            awaited[own] -= 1
+            if awaited[own] == 0:
+                released += relist(first, tables, places[j, u] >> shift, np.int64(0))
+    return int(released)
 
 
 @inner()
@@ -199,7 +227,7 @@ def issue(
         timing.l2_latency,
         timing.dram_latency,
     )
-    step_cycles, l2_line = timing.step_cycles, m.l2_line
+    step_cycles, l2_line, column_cycles = timing.step_cycles, m.l2_line, timing.column_cycles
     lsu, math, from_deep = max(free.lsu, start), free.math, np.int64(0)
     first, for_columns, for_a, s = np.int64(-1), np.int64(0), np.int64(0), np.int64(0)
     while s < count:
@@ -213,6 +241,8 @@ def issue(
                 if miss < cell(traffic, 3 * s + 2):
                     ready = max(ready, from_dram(m, lsu, cell(deep, from_deep)) + dram_latency)
                     from_deep += 1
+            if column_cycles > 0 and lines > 0:
+                ready = free.bus = max(free.bus, ready) + column_cycles
             data = max(data, ready)
             s += 1
         begin = max(data, tokens, math)

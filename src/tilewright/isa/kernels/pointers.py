@@ -36,6 +36,7 @@ from tilewright.isa.kernels.records import (
     TIMING,
     TRAFFIC,
     TRANSFER,
+    WALK,
     Layout,
 )
 
@@ -85,6 +86,7 @@ times_at = _record("times", TIMES)
 timing_at = _record("timing", TIMING)
 traffic_at = _record("traffic", TRAFFIC)
 transfer_at = _record("transfer", TRANSFER)
+walk_at = _record("walk", WALK)
 
 
 def _at(builder: Any, table: Any, place: Any, kind: Any) -> Any:

@@ -40,7 +40,7 @@ It leaves how many ``elements`` were there, and ``lines``.
 STRETCH = Layout(
     "code count alu_latency load_latency ports pc executed most file pitch threads registers predicates "
     "predicate_pitch uniform counts traffic clock queue math tokens causes foreign l1 l2 memory "
-    "slots l2_rate dram_latency pending low high loaders columns rows"
+    "slots l2_rate dram_latency pending low high loaders columns rows product walked walked_in fetch"
 )
 """A processing element and its program, as the kernel of stretches takes them.
 
@@ -48,12 +48,14 @@ STRETCH = Layout(
 ``registers`` of every thread, ``pitch`` bytes a thread; ``tokens``, ``causes``, ``foreign``: the scoreboard; the
 caches. ``pending``: the record FILL of the sums that wait to be added (0: none do), to registers ``low`` to ``high``.
 ``columns`` and ``rows`` of the ``mm`` that follow (rows -1: as many as fit); ``loaders``: the most columns.
+``product``: number of the product at work; ``walked``: handle of the segment that the last ``mm`` walked, in product
+``walked_in``. ``fetch``: cycles for which the queue stands still after an issue.
 """
 MM = Layout(
     "depth element_bytes floats dim page_elements width line_shift retains bypasses "
     "chunk rows ka kb row_stride a_stride b_stride first_thread first local per_step a_registers a_reads "
     "bcast_depth step_cycles columns part index order active sizes starts pages_of offsets_of phys in_l2 dims store "
-    "selected awaited reach on out sequence step_of times begins timing "
+    "selected awaited at_first walk elements lines inside reach on out sequence step_of times begins timing "
     "a_bytes a_pitch a_step a_rows b_bytes b_pitch b_step b_rows presents rounds fill macs deep deep_count"
 )
 """An mm.
@@ -62,20 +64,26 @@ MM = Layout(
 ``local``: columns of a part; strides in threads. ``part``, ``index``, ``order``: tables of the columns; ``on`` now,
 ``active`` in the rounds that wait. What a walk leaves: ``reach`` of every column, where runs begin (``begins``), lines
 of each column (``out``). A's and B's bytes: from row to row (``pitch``), from round to round (``step``). ``presents``:
-elements present in each round; ``rounds``: the most that wait. ``macs``: place of the counter of this type in ACCOUNTS;
-``deep``: lines that L2 had not, and how many (``deep_count``).
+elements present in each round; ``rounds``: the most that wait. t1 retention: ``selected`` of ``elements``, ``awaited``
+of ``lines`` (``at_first``: when a walk begins), the record WALK, ``inside``: elements of the segment. ``macs``: place
+of the counter of this type in ACCOUNTS; ``deep``: lines that L2 had not, and how many (``deep_count``).
+"""
+WALK = Layout("product left column before")
+"""How far B's segment was walked: for which product last, elements that no t1 ``mm`` has selected (-1: none retains).
+
+``column``: the one that is on, where only one is, and the one ``before``; -1: none yet.
 """
 FILL = Layout("k rounds columns steps")
 """How far the buffers of an mm are filled, and columns that are on and their steps (columns < 0: not known yet)."""
 REACH = Layout("begin page offset x low count")
 """A column: byte in the store (-1: no run), page, offset, coordinate, first element that is there, how many are."""
-TIMING = Layout("ports l1_latency l2_latency dram_latency step_cycles")
+TIMING = Layout("ports l1_latency l2_latency dram_latency step_cycles column_cycles")
 """What the issue of an mm takes: see :meth:`tilewright.isa.chip.clock.Clock.line_times`."""
-FREE = Layout("lsu math")
+FREE = Layout("lsu math bus")
 """Cycles at which the units of an mm are free."""
 TIMES = Layout("first for_columns for_a")
 """What the issue of an mm leaves: cycle of the first math issue (-1: none), cycles waited for columns and for A."""
-CLOCK = Layout("issue end lsu math math_busy in_flight")
+CLOCK = Layout("issue end lsu math bus math_busy in_flight")
 """The clock; behind it the cycles at which each mm in flight is done."""
 MATH = Layout("columns a no_mm after")
 """Why the math unit waited: :data:`tilewright.isa.chip.clock.MATH_STALLS`."""
@@ -136,7 +144,7 @@ function; the instruction budget is spent; an ``ld``, ``st`` or ``mm`` wants its
 OPERATIONS = ("mov", "add", "sub", "mul", "min", "max", "and", "or", "xor", "not", "shl", "shr", "shru", "div", "rem")
 CONDITIONS = ("eq", "ne", "lt", "le", "gt", "ge", "ltu", "leu", "gtu", "geu")
 LOGICS = ("pand", "por", "pxor", "pnot")
-ISSUED, CAUSED, PORT, DEPTH, OPERANDS = 0, 2, 5, 6, 7
+ISSUED, CAUSED, PORT, DEPTH, OPERANDS, FETCH = 0, 2, 5, 6, 7, 12
 """Places in :data:`tilewright.isa.chip.clock.QUEUE`; at CAUSED its first unit."""
 LOADED, STORED, THROUGH_L1 = range(3)
 """What lines are asked for: by loads, by stores, by loads that pass through L1."""

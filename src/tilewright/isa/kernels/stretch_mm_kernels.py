@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, PINNED, relist, tables_of, touch
+from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, PINNED, let_go, relist, tables_of, touch
 from tilewright.isa.kernels.memory_kernels import copy_run, issue, run_at
 from tilewright.isa.kernels.pointers import (
     accounts_at,
@@ -26,9 +26,10 @@ from tilewright.isa.kernels.pointers import (
     times_at,
     timing_at,
     traffic_at,
+    walk_at,
     word,
 )
-from tilewright.isa.kernels.records import CAUSED, CLOCK, DEPTH, FULL, IRREGULAR, ISSUED, OPERANDS, REACH
+from tilewright.isa.kernels.records import CAUSED, CLOCK, DEPTH, FETCH, FULL, IRREGULAR, ISSUED, OPERANDS, REACH
 from tilewright.kernels import inner
 
 _COLUMN, _IN_FLIGHT = REACH.bytes, CLOCK.bytes
@@ -59,7 +60,7 @@ def _lines_of_one(run: Any, mm: Any, column: Any, tables: Any) -> Any:
     pages_of, offsets_of, phys, in_l2 = mm.pages_of, mm.offsets_of, mm.phys, mm.in_l2
     retains, bypass, selected, awaited = mm.retains, mm.bypasses, mm.selected, mm.awaited
     page, offset, first, traffic = column.page, column.offset, run.l1, traffic_at(run.traffic)
-    head = cell(mm.starts, dim) + column.x + column.low
+    head, taken = cell(mm.starts, dim) + column.x + column.low, np.int64(0)
     lines, misses, deep, last = np.int64(0), np.int64(0), np.int64(0), np.int64(-1)
     for u in range(column.count):
         p, o = page + cell(pages_of, head + u), offset + cell(offsets_of, head + u)
@@ -75,12 +76,104 @@ def _lines_of_one(run: Any, mm: Any, column: Any, tables: Any) -> Any:
             own = element * e >> shift
             if byte(selected, element) == 0:
                 put_byte(selected, element, 1)
+                taken += 1
                 put_word(awaited, own, word(awaited, own) - 1)
             waits = np.int64(word(awaited, own) > 0)
             if relist(first, tables, line, waits):
                 traffic.retained_lines += waits
                 traffic.released_lines += 1 - waits
+    if taken:
+        walk_at(mm.walk).left -= taken
     return lines, misses, deep
+
+
+# numba kernels: where a walk over B begins anew, and columns it passes over.
+
+
+@inner()
+def _first_used(mm: Any) -> bool:
+    """Whether a walk has selected the first element of this ``mm`` already."""
+    sequence, reach, columns = mm.sequence, mm.reach, fill_at(mm.fill).columns
+    for s in range(columns):
+        column = reach_at(reach + _COLUMN * cell(sequence, s))
+        if column.count > 0:
+            head = cell(mm.starts, mm.dim) + column.x + column.low
+            page, offset = column.page + cell(mm.pages_of, head), column.offset + cell(mm.offsets_of, head)
+            return bool(byte(mm.selected, page * mm.page_elements + offset) != 0)
+    return False
+
+
+@inner()
+def _begin_walk(run: Any, mm: Any, row: Any) -> None:
+    """A product's first ``mm`` over a segment: what an earlier product retains of others is let go.
+
+    Its own walk begins anew where it comes over columns that were used.
+    """
+    walk, handle, product, released = walk_at(mm.walk), row.handle, run.product, np.int64(0)
+    if walk.product != product or walk.left == 0:
+        if run.walked != handle and run.walked_in != product:
+            released += let_go(run.l1)
+        if mm.retains and _first_used(mm):
+            selected, awaited, at_first = mm.selected, mm.awaited, mm.at_first
+            for element in range(mm.elements):
+                put_byte(selected, element, 0)
+            for line in range(mm.lines):
+                put_word(awaited, line, word(at_first, line))
+            walk.left = mm.inside
+            released += let_go(run.l1)
+        walk.product = product
+        walk.column = walk.before = np.int64(-1)
+        traffic_at(run.traffic).released_lines += released
+    run.walked, run.walked_in = handle, product
+
+
+@inner()
+def _pass_over(run: Any, mm: Any, row: Any) -> None:
+    """Columns that are off and take no part in the product: nobody waits for their elements.
+
+    Where several are on those are all others; where one is, columns come one by one, and those between the one before
+    and this one have had their turn.
+    """
+    walk, low, high = walk_at(mm.walk), np.int64(0), mm.columns
+    if fill_at(mm.fill).columns == 1:
+        j = cell(mm.sequence, 0)
+        if j != walk.column:
+            walk.before, walk.column = walk.column, j
+        low, high = walk.before + 1, j
+    for j in range(low, high):
+        if not byte(mm.on, j):
+            _pass_over_one(run, mm, run.file + j * run.pitch + 4 * row.x, row.immediate)
+
+
+@inner()
+def _pass_over_one(run: Any, mm: Any, own: Any, immediate: Any) -> None:
+    """A column whose loader has its coordinates in the registers at ``own``."""
+    dim, sizes, starts, first = mm.dim, mm.sizes, mm.starts, run.l1
+    pages_of, offsets_of, selected, awaited = mm.pages_of, mm.offsets_of, mm.selected, mm.awaited
+    page, offset, tables = np.int64(0), np.int64(0), tables_of(first)
+    x: Any = np.int64(0)
+    for d in range(mm.dims):
+        y = word(own, d) + (immediate if d == 0 else 0)
+        if d == dim:
+            x = y
+        elif y < 0 or y >= cell(sizes, d):
+            return
+        else:
+            page += cell(pages_of, cell(starts, d) + y)
+            offset += cell(offsets_of, cell(starts, d) + y)
+    for u in range(max(x, 0), min(x + mm.depth, cell(sizes, dim))):
+        head = cell(starts, dim) + u
+        p, o = page + cell(pages_of, head), offset + cell(offsets_of, head)
+        element = p * mm.page_elements + o
+        if byte(selected, element) != 0:
+            continue
+        put_byte(selected, element, 1)
+        walk_at(mm.walk).left -= 1
+        own_line = element * mm.element_bytes >> mm.line_shift
+        put_word(awaited, own_line, word(awaited, own_line) - 1)
+        if word(awaited, own_line) == 0:
+            line = (cell(mm.phys, p) + o * mm.element_bytes) >> mm.line_shift
+            traffic_at(run.traffic).released_lines += relist(first, tables, line, np.int64(0))
 
 
 @inner()
@@ -354,6 +447,9 @@ def multiply(run: Any, mm: Any, row: Any) -> Any:
     fill.rounds += 1
     run.pending, run.low, run.high = mm.fill, mm.first, mm.first + mm.local
     _count(run, mm, kind)
+    _begin_walk(run, mm, row)
+    if mm.retains and 0 < fill.columns < mm.columns:
+        _pass_over(run, mm, row)
     _lines_of_columns(run, mm, kind)
     _on_clock(run, mm, row)
     return 0
@@ -388,7 +484,8 @@ def _issue(run: Any, mm: Any, row: Any) -> None:
         at_hand = max(at_hand, cell(foreign, place))
     idle = max(0, start - clock.math)
     put(run.queue, ISSUED, cell(run.queue, ISSUED) + 1)
-    clock.issue = start + 1
+    put(run.queue, FETCH, cell(run.queue, FETCH) + run.fetch)
+    clock.issue = start + 1 + run.fetch
     records = free_at(run.clock + _LSU), timing_at(mm.timing), times
     issue(memory_at(run.memory), mm.deep, mm.out, fill.columns, mm.step_of, start, at_hand, *records)
     begun, done = times.first, clock.math

@@ -197,6 +197,7 @@ def clear(run: Any, row: Any) -> bool:
             flags += run.predicate_pitch
         if row.number + most > run.registers:
             return False
+    run.product += 1
     traffic_at(run.traffic).register_writes += cleared
     clock, begin, end = clock_at(run.clock), row.number, row.number + most
     latest = later(tokens, row.y_place, row.y_place + 1, np.int64(-1))

@@ -16,7 +16,7 @@ from tilewright.isa.kernels.pointers import (
     traffic_at,
     word,
 )
-from tilewright.isa.kernels.records import ALU, CMP, ISSUED, LOGIC, LOOP_BACK, OPERATIONS
+from tilewright.isa.kernels.records import ALU, CMP, FETCH, ISSUED, LOGIC, LOOP_BACK, OPERATIONS
 from tilewright.isa.kernels.stretch_mm_kernels import later, ready
 from tilewright.kernels import inner
 
@@ -41,7 +41,8 @@ def issued(run: Any) -> Any:
     clock = clock_at(run.clock)
     start = clock.issue
     put(run.queue, ISSUED, cell(run.queue, ISSUED) + 1)
-    clock.issue = start + 1
+    put(run.queue, FETCH, cell(run.queue, FETCH) + run.fetch)
+    clock.issue = start + 1 + run.fetch
     return start
 
 
@@ -191,6 +192,7 @@ def shape(run: Any, row: Any) -> bool:
     if columns < 1 or columns > run.loaders:
         return False
     run.columns, run.rows = columns, rows
+    run.product += 1
     return True
 
 

@@ -45,7 +45,9 @@ READINGS: dict[str, Reading] = {
     "offset_mode": Reading("a multi-dimensional offset: one register per dim, or one?", ("registers", "linear")),
     "overflow": Reading("integer accumulation beyond 32 bits", ("wrap", "saturate")),
     "float_order": Reading("the order of float additions", ("chunk", "fma", "exact")),
-    "retention": Reading("t1: a cache set is full of retained lines", ("bypass", "evict")),
+    "retention": Reading(
+        "t1: a cache set is full of retained lines; off: none is retained", ("bypass", "evict", "off")
+    ),
     "slice_order": Reading("the order of folded slices of B (contract)", ("y-major", "z-major")),
     "uninitialized": Reading("what do registers hold at first?", ("zero", "poison")),
     "math_issue": Reading("does math begin when a step's columns are there, or all of them?", ("step", "instruction")),
@@ -65,14 +67,16 @@ RANGES: dict[str, tuple[int, int]] = {
     "predicates": (1, 1 << 10),
     "uniform_registers": (1, 1 << 16),
     "loaders": (1, 1 << 16),
-    "a_bytes": (8, 64),
+    "a_bytes": (4, 64),
     "line_bytes": (4, 4096),
     "l1_bytes": (1, 1 << 40),
-    "l2_bytes": (1, 1 << 32),
+    "l2_bytes": (0, 1 << 32),
     "l1_ways": (0, 1 << 34),
     "l2_ways": (0, 1 << 34),
     **dict.fromkeys(_LATENCIES, (0, 1 << 30)),
     **dict.fromkeys(_RATES, (1, 1 << 30)),
+    **dict.fromkeys(("bus_bytes_per_cycle", "host_bytes_per_cycle", "host_latency"), (0, 1 << 30)),
+    **dict.fromkeys(("fetch_cycles", "page_hit_cycles", "page_miss_cycles", "page_entries"), (0, 1 << 16)),
     "bcast_depth": (1, 1 << 16),
     "max_instructions": (1, 1 << 40),
     "max_errors": (1, 10_000_000),
@@ -94,9 +98,16 @@ class MatrixUnitConfig:
     ``pes``: processing elements, each with its own L1. ``loaders``: columns of one instruction until ``setmm`` says
     otherwise (None: as many as threads); with ``disjoint_sets`` the first so many threads load and the others compute
     (None: half of them).
+    ``a_bytes`` of A per thread and instruction: one register (4), two, four, ... ``l2_bytes`` 0: no second level; every
+    line comes from device memory, over the same bus.
     ``acc_window``: (low, high) of the registers that may hold products; None: from rC to the first of the instruction's
     own source registers above it, or the end of the file. ``macs_per_thread_cycle``: None means a whole chunk of A.
     ``max_instructions`` and ``max_errors``: what a processing element may execute and record before a run is stopped.
+    Costs of which the source is silent, all 0, which is free: ``bus_bytes_per_cycle``, the width of the bus on which
+    columns of B are broadcast, one after the other; ``fetch_cycles``, for which the queue stands still after every
+    issue; ``page_hit_cycles`` and ``page_miss_cycles``, for which the load-store unit translates each page that an
+    instruction reaches, which is a hit among the ``page_entries`` (0: all) that were translated last;
+    ``host_bytes_per_cycle`` and ``host_latency`` of the host's link, over which tensors come and go.
     ``dram``: flat, or a name of :data:`tilewright.isa.language.dram.DRAMS`, whose banks and rows device memory then has
     beside ``dram_latency`` (of an open row). ``arbitration``: how several elements share the buses of L2 and device
     memory: round_robin, by need, an instruction of each in turn; slots: every element and DMA have a part of their own.
@@ -130,6 +141,13 @@ class MatrixUnitConfig:
     l1_ports: int = _SIMT.l1_ports
     l2_bytes_per_cycle: int = _SIMT.l2_bytes_per_cycle
     dram_bytes_per_cycle: int = _SIMT.dram_bytes_per_cycle
+    bus_bytes_per_cycle: int = 0
+    fetch_cycles: int = 0
+    page_hit_cycles: int = 0
+    page_miss_cycles: int = 0
+    page_entries: int = 0
+    host_bytes_per_cycle: int = 0
+    host_latency: int = 0
     dram: str = "flat"
     arbitration: str = "round_robin"
     bcast_depth: int = _SIMT.bcast_depth
@@ -168,8 +186,8 @@ class MatrixUnitConfig:
             raise UsageError(f"loaders = {self.default_columns} of {self.threads} threads leaves none to compute")
         if self.loaders is not None and not 1 <= self.loaders <= self.threads:
             raise UsageError(f"loaders = {self.loaders} is not within 1..{self.threads} (threads)", where="config")
-        if self.a_bytes % 8 or not 8 <= self.a_bytes <= 64:
-            raise UsageError(f"a_bytes = {self.a_bytes} is not 8, 16, ... 64", where="config")
+        if self.a_bytes % 8 and self.a_bytes != 4:
+            raise UsageError(f"a_bytes = {self.a_bytes} is not 4, 8, 16, 24, ... 64", where="config")
         if not 4 <= self.line_bytes <= 4096 or self.line_bytes & (self.line_bytes - 1):
             raise UsageError(f"line_bytes = {self.line_bytes} is not a power of two from 4 to 4096", where="config")
         if self.pes * self.threads * (self.registers + self.predicates) > 1 << 28:
@@ -178,6 +196,8 @@ class MatrixUnitConfig:
             raise UsageError(f"{size} are too many to simulate", where="config")
         for level in ("l1", "l2"):
             lines, ways = getattr(self, f"{level}_bytes") // self.line_bytes, getattr(self, f"{level}_ways")
+            if level == "l2" and not self.l2_bytes:
+                continue  # there is none
             if lines < 1 or (ways and lines % ways):
                 how = "give whole sets of whole lines"
                 raise UsageError(f"{level}: {lines} lines do not make sets of {ways or lines}", where="config", how=how)
@@ -209,6 +229,7 @@ class MatrixUnitConfig:
         usual = {"pred_scope": "loader", "column_numbering": "gap", "uninitialized": "zero", "math_issue": "step"}
         usual |= {"offset_mode": "registers", "overflow": "wrap", "float_order": "chunk"}
         names = [name for name, value in usual.items() if getattr(self, name) != value]
+        names += [name for name in ("page_hit_cycles", "page_miss_cycles") if getattr(self, name)]
         names += ["loads_through_l1"] * self.loads_through_l1 + ["bcast_depth"] * (self.bcast_depth > 64)
         return tuple(names)
 
@@ -223,6 +244,20 @@ class MatrixUnitConfig:
     def slots(self) -> int:
         """Parts of every bus, one for each element and one for DMA; 1 where the buses are shared by need."""
         return self.pes + 1 if self.arbitration == "slots" and self.pes > 1 else 1
+
+    def column_cycles(self, element_bytes: int, kb: int = 1) -> int:
+        """Cycles of a column on the broadcast bus, whole or not; 0: it is as wide as it must be.
+
+        >>> MatrixUnitConfig(bus_bytes_per_cycle=16).column_cycles(1, kb=16)
+        8
+        """
+        width = self.bus_bytes_per_cycle
+        return -(-self.depth(element_bytes, kb) * element_bytes // width) if width else 0
+
+    def link_cycles(self, size: int) -> int:
+        """Cycles of so many bytes over the host's link; 0 where that is free."""
+        rate = self.host_bytes_per_cycle
+        return self.host_latency + (-(-size // rate) if rate else 0)
 
     @property
     def a_registers(self) -> int:
@@ -302,12 +337,16 @@ def _check_reading(name: str, value: Any, reading: Reading) -> None:
 
 @dataclass(frozen=True)
 class Ambiguity:
-    """``paragraphs`` of the source, the question, the answer, and the fields that give another (none: a slip of it)."""
+    """``paragraphs`` of the source, the question, the answer, and the fields that give another (none: a slip of it).
+
+    ``ours``: the text says nothing of it; what stands here is this machine's own.
+    """
 
     paragraphs: str
     question: str
     answer: str
     fields: tuple[str, ...] = ()
+    ours: bool = False
 
 
 AMBIGUITIES = (
@@ -321,7 +360,10 @@ AMBIGUITIES = (
     Ambiguity("115, 121", "which columns does a thread of a ka group hold?", "blocks of neighbours", ("ka_split",)),
     Ambiguity("118, 119", "which thread of a kb group adds and keeps?", "the first", ("kb_acc",)),
     Ambiguity(
-        "106, 118-121", "does kb divide each thread's chunk?", "no: the group covers kb whole chunks", ("kb_mode",)
+        "106, 118-121",
+        "does kb divide each thread's chunk?",
+        "no: the group covers kb whole chunks; 8 of int8 are 4 and 4 [121] with `split`, or one register of A",
+        ("kb_mode",),
     ),
     Ambiguity("10, 112", "which threads form a group?", "neighbours, qb the fastest", ("group_order",)),
     Ambiguity("95, 97, 105", "what does a false predicate stop?", "its loader, and so its column", ("pred_scope",)),
@@ -337,6 +379,7 @@ AMBIGUITIES = (
         "overflow, and the order of float additions?",
         "modulo 2^32; float32, chunk by chunk",
         ("overflow", "float_order"),
+        ours=True,
     ),
     Ambiguity("77, 64", "in which order do pages and lines lie?", "d1 fastest; pages at the ends are whole"),
     Ambiguity("125", "what if all of a cache set is retained?", "the miss passes by", ("retention",)),
@@ -347,11 +390,62 @@ AMBIGUITIES = (
     Ambiguity("109, 102", "several columns of a thread at once?", "one per part and step", ("columns_per_step",)),
     Ambiguity("97, 105", "do skipped columns close up in the registers?", "no: a gap", ("column_numbering",)),
     Ambiguity("87", "what do registers hold before a program clears them?", "zeros", ("uninitialized",)),
+    Ambiguity("60, 95", "does urS hold a segment's base address?", "a handle of its descriptor, which `segbase` moves"),
+    Ambiguity("60, 95", "which dim does imm belong to?", "d1, the contiguous one"),
+    Ambiguity("57, 59", "is there one L1, or one for each processing element?", "one each; L2 is everyone's"),
+    Ambiguity(
+        "77", "do a thread's own loads come by whole lines through L1?", "exact bytes past it", ("loads_through_l1",)
+    ),
+    Ambiguity("107", "how is an element without sa, ua, sb or ub read?", "as the segment's own type has it"),
+    Ambiguity("7, 103", "to as many threads as there are rows, or to half of them?", "to all that have a row"),
+    Ambiguity("125", "is a released line gone?", "it may be evicted, and stays until its place is wanted"),
+    Ambiguity(
+        "15, 125",
+        "when is a line that was used up retained again?",
+        "when a program starts, a page comes, a product (`clr`, `setmm`) begins over columns already used",
+    ),
+    Ambiguity(
+        "97, 105, 125",
+        "does a line wait for columns that are off?",
+        "where several are on, for those; where one is, for those after it; no longer than until a product begins over "
+        "another segment",
+    ),
+    Ambiguity("56, 57", "is L2's room for pages and for lines the same?", "yes, one capacity; there may be none (0)"),
+    Ambiguity(
+        "56, 58, 98, 102",
+        "what do the broadcast bus, instruction fetch and the host's link cost?",
+        "nothing",
+        ("bus_bytes_per_cycle", "fetch_cycles", "host_bytes_per_cycle", "host_latency"),
+    ),
+    Ambiguity(
+        "61, 63",
+        "what does the translation of an address cost?",
+        "nothing",
+        ("page_hit_cycles", "page_miss_cycles", "page_entries"),
+    ),
+    Ambiguity("63", "may an entry of the page table have another page's address?", "each has its own"),
+    Ambiguity("129, 130", "is the storage unit 906 or 908?", "a slip; no number of a figure matters here"),
+    Ambiguity(
+        "87, 96, 102", "how does an mm know its columns and rows?", "`setmm`, an instruction", ("loaders",), ours=True
+    ),
+    Ambiguity(
+        "65, 69, 75",
+        "which instructions move pages and make entries?",
+        "`dmain`, `dmaout`, `dmawait`, `dmastat`, `ptmap`, `ptdel`; the host may, too",
+        ours=True,
+    ),
+    Ambiguity(
+        "60, 69, 74",
+        "which instructions describe segments?",
+        "`segment`, `segdef`, `segbase`, `segsize`, `segget`; the host may, too",
+        ours=True,
+    ),
     Ambiguity(
         "-",
         "who adds a bias, rounds, or takes the exponential of a product?",
         "a vector unit of every thread, over runs of its registers; and broadcast loads",
         ("vector_rate", "special_cycles"),
+        ours=True,
     ),
 )
-"""In the order of the specification; the last two are ours."""
+"""In the order of the specification, then what an audit of every sentence found; the last are ours."""

@@ -51,7 +51,10 @@ def energy(moved: Moved, traffic: Traffic, config: MatrixUnitConfig) -> dict[str
         + traffic.special_ops * SPECIAL * (MULTIPLY["f32"] + ADD["f32"]),
         "registers": words * sram_pj(per_thread) / 2,
         "l1": l1 / 8 * sram_pj(config.l1_bytes),
-        "l2": (sizes["l2"] + moved.dram_a + moved.dram_b + moved.dram_c) / 8 * sram_pj(config.l2_bytes),
+        "l2": (sizes["l2"] + moved.dram_a + moved.dram_b + moved.dram_c)
+        / 8
+        * sram_pj(config.l2_bytes)
+        * (config.l2_bytes > 0),
         "dram": sizes["dram"] / 8 * DRAM,
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 TYPES = ("4", "8", "16", "32", "f8e4m3fn", "f8e5m2", "f16", "bf16", "f32")
 CONDITIONS = ("eq", "ne", "ltu", "leu", "gtu", "geu", "lt", "le", "gt", "ge")
@@ -182,6 +182,10 @@ def _pieces(name: str, operations: str, doc: str, ends: str = "r10, r20, r30, 8"
     return _vector(name, (_RD, *sources), doc, f".{first} {ends}", (choice, _ONE_Y), occupies)
 
 
+def _ours(*specs: InstructionSpec) -> tuple[InstructionSpec, ...]:
+    return tuple(replace(spec, ours=True) for spec in specs)
+
+
 _VOTE: dict[str, object] = {"guard": False, "width": "1", "reduces": True}
 _TENSOR = (
     InstructionSpec(
@@ -200,11 +204,13 @@ _TENSOR = (
         latency="l1_latency",
         width="64 of A, 8 to 32 an element, 32 a product",
     ),
-    _control(
-        "setmm",
-        (OperandSpec("N", ("imm", "ur")), OperandSpec("M", ("imm", "ur"), optional=True)),
-        "The following mm have N columns and, if M is given, M active rows (else as many as fit)",
-        " 64, 16",
+    *_ours(
+        _control(
+            "setmm",
+            (OperandSpec("N", ("imm", "ur")), OperandSpec("M", ("imm", "ur"), optional=True)),
+            "The following mm have N columns and, if M is given, M active rows (else as many as fit)",
+            " 64, 16",
+        )
     ),
 )
 _MEMORY = (
@@ -443,7 +449,7 @@ _BRANCHES = (
     _control("nop", (), "Nothing, for a cycle"),
     _control("halt", (), "End of the program; so is running past its last instruction"),
 )
-_SEGMENTS = (
+_SEGMENTS = _ours(
     _control(
         "segment",
         (_URD, OperandSpec("", ("segment",))),
@@ -463,7 +469,7 @@ _SEGMENTS = (
         width="32",
     ),
 )
-_PAGES = (
+_PAGES = _ours(
     _dma("ptmap", (_SEGMENT, _PAGE), "Make the entry of page P (all) without one: loaded, in device memory", " ur4"),
     _dma("ptdel", (_SEGMENT, _PAGE), "Delete the entry of page P (all); nothing is written back", " ur4, 0"),
     _dma(

@@ -48,6 +48,7 @@ class _Product:
     deep: int
     wide: int
     config: MatrixUnitConfig
+    block_a: int = 1
 
     @property
     def fit(self) -> int:
@@ -75,12 +76,14 @@ def expected_counts(
     split: str | None = None,
     segments: int | None = None,
     tail_kb: int | None = None,
+    block_a: int = 1,
 ) -> Counts:
     """Counts of C[m, n] += A[m, k] B[k, n] with elements of ``element_bytes``, without running anything.
 
     ``columns`` per instruction (default min(loaders, ka * 256)); ``transpose_b``: B stored row-major and walked by
     ``t1``; ``line``: of B as it is stored; ``split``, ``segments`` and ``tail_kb`` as for :func:`matmul`, all elements
-    together where ``config.pes`` is above 1. Pages change nothing, nor do blocks of A. Cache misses are those of caches
+    together where ``config.pes`` is above 1. Pages change nothing; blocks of A only ``a_bytes_loaded`` in
+    column_outer order, where they stay for all columns of an instruction. Cache misses are those of caches
     that never evict: lower bounds of a run. Raises :class:`UsageError` when a group of ka * kb threads does not fit, or
     for columns beyond the threads. Source: the counts section of the specification (the worked example of 256 threads:
     8192 steps, 65536 elements on the bus).
@@ -115,7 +118,8 @@ def expected_counts(
     deep, wide = _line(line, config.line_bytes // element_bytes, transpose_b)
     if 0 in (m, n, k):
         return Counts()
-    whole_one = _Product(m, n, k, element_bytes, ka, kb, order, per_mm, deep, wide, config)
+    block_a = whole("block_a", block_a, 1)
+    whole_one = _Product(m, n, k, element_bytes, ka, kb, order, per_mm, deep, wide, config, block_a)
     counts = Counts.together(_with_tail(part, first, tail_kb) for part, first in _parts(whole_one, split, segments))
     lines = 0 if segments else _ceil(k, deep) * _ceil(n, wide)  # DMA brings segments in, and L2 is shared
     return replace(counts, l2_misses=lines, dram_bytes=lines * config.line_bytes)
@@ -163,6 +167,7 @@ def _counts(p: _Product, first: int) -> Counts:
         steps_per_round = p.n // p.columns * whole_steps + last
     else:
         column_blocks = steps_per_round = p.n
+    loads = _ceil(p.n, p.columns) if p.block_a > 1 else column_blocks
     split = p.config.kb_mode == "split"
     chunk = _ceil(p.config.a_bytes // p.element_bytes, p.kb if split else 1)
     a_registers = _ceil(chunk * p.element_bytes, 4)
@@ -173,7 +178,7 @@ def _counts(p: _Product, first: int) -> Counts:
         broadcast_elements=row_blocks * p.k * p.n,
         steps=row_blocks * rounds * steps_per_round,
         a_register_reads=column_blocks * rounds * a_registers * p.ka * p.kb * p.m,
-        a_bytes_loaded=column_blocks * p.ka * p.m * p.k * p.element_bytes,
+        a_bytes_loaded=loads * p.ka * p.m * p.k * p.element_bytes,
         accumulator_reads=p.m * p.n * rounds,
         accumulator_writes=p.m * p.n * rounds,
         kb_transfers=p.m * p.n * rounds * (p.kb - 1),
@@ -187,7 +192,7 @@ def _with_tail(p: _Product, first: int, tail_kb: int | None) -> Counts:
     rest = p.m % p.fit
     if not tail_kb or not rest:
         return _counts(p, first)
-    last = _counts(replace(p, m=rest, kb=tail_kb), first)
+    last = _counts(replace(p, m=rest, kb=tail_kb, block_a=1), first)
     if rest == p.m:
         return last
     return Counts.together((_counts(replace(p, m=p.m - rest), first), replace(last, l1_misses=0)))

@@ -34,7 +34,7 @@ from tilewright.trace import Event
 
 ACCUMULATORS, A_REGISTER, _PLACES = 256, 256, 280
 SECOND_A = 304
-"""Where a second block of A has its registers."""
+"""Where a second block of A has its registers, and one that the first has no room for."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,6 @@ class MatmulPlan:
 def check(plan: MatmulPlan) -> None:
     """Refuse what the kernel cannot write, before anything runs."""
     c = plan.config
-    if plan.block_a > 1 and plan.order == "column_outer":
-        raise UnsupportedError(f"block_a = {plan.block_a} with column_outer", how="order='k_outer'")
     if (
         plan.block_a > 1
         and plan.kb > 1
@@ -115,14 +113,22 @@ def check(plan: MatmulPlan) -> None:
         raise UnsupportedError("the kernel gives offsets one register per dim", how="offset_mode='registers'")
     if plan.buffers > 1 and SECOND_A + c.a_registers * plan.block_a > c.registers:
         raise UsageError(f"two buffers of {plan.block_a} rounds of A", how="fewer rounds, or more registers")
-    if A_REGISTER + c.a_registers * plan.block_a > _PLACES:
-        most = (_PLACES - A_REGISTER) // c.a_registers
+    most = _most_rounds(plan)
+    if plan.block_a > most:
         raise UsageError(f"block_a = {plan.block_a} rounds of A", how=f"registers for at most {most}")
     if plan.epilogue is not None:
         check_epilogue(plan.epilogue, bool(plan.signs), c.registers, c.uniform_registers)
     if plan.order == "column_outer" and (c.pred_scope != "loader" or c.column_numbering != "gap"):
         problem = "column_outer selects columns by the loaders' predicates, one register a column"
         raise UnsupportedError(problem, how="pred_scope='loader' and column_numbering='gap', or order='k_outer'")
+
+
+def _most_rounds(plan: MatmulPlan) -> int:
+    """Rounds of A that registers have room for: column by column A stays, and may have all behind the offsets."""
+    room = _PLACES - A_REGISTER
+    if plan.order == "column_outer":
+        room = max(room, plan.config.registers - SECOND_A)
+    return room // plan.config.a_registers
 
 
 def matmul_program(plan: MatmulPlan) -> MachineProgram:
@@ -234,14 +240,15 @@ def streamed_program(plan: MatmulPlan, widths: tuple[int, ...], double: bool) ->
 
 
 def _walk_columns(plan: MatmulPlan, tag: str) -> list[str]:
-    return [
-        "mov ur6, 0",
-        f"column{tag}:",
-        "cmp.eq p1, r280, ur6    # one column on",
-        *_walk_depth(plan, tag, "@p1, "),
-        "add ur6, ur6, 1",
-        f"br.lt ur6, ur11, column{tag}",
-    ]
+    if plan.block_a > 1:
+        return _walk_blocks(plan, tag)
+    return _each_column(_walk_depth(plan, tag, "@p1, "), tag)
+
+
+def _each_column(walk: list[str], tag: str) -> list[str]:
+    """What is done for one column after the other: p1 is true in its loader alone."""
+    first, again = ["mov ur6, 0", f"column{tag}:"], ["add ur6, ur6, 1", f"br.lt ur6, ur11, column{tag}"]
+    return [*first, "cmp.eq p1, r280, ur6    # one column on", *walk, *again]
 
 
 def _walk_depth(plan: MatmulPlan, tag: str, guard: str = "") -> list[str]:
@@ -267,23 +274,33 @@ def _walk_blocks(plan: MatmulPlan, tag: str) -> list[str]:
     lines = ["mov ur2, 0"]
     if whole_blocks:
         again = ["add ur2, ur2, " + str(plan.block_a * plan.depth), f"br.lt ur2, {whole_blocks}, depth{tag}"]
-        lines += [f"depth{tag}:", *_rounds(plan, plan.block_a), *again]
-    return [*lines, *_rounds(plan, rounds % plan.block_a)]
+        lines += [f"depth{tag}:", *_rounds(plan, plan.block_a, tag), *again]
+    return [*lines, *_rounds(plan, rounds % plan.block_a, f"_rest{tag}")]
 
 
-def _rounds(plan: MatmulPlan, count: int) -> list[str]:
-    """``count`` rounds from k = ur2 on: A of all of them, then their ``mm``."""
+def _rounds(plan: MatmulPlan, count: int, tag: str) -> list[str]:
+    """``count`` rounds from k = ur2 on: A of all of them, then their ``mm``, for one column after the other if so."""
     if not count:
         return []
+    by_column = plan.order == "column_outer"
+    first = A_REGISTER if A_REGISTER + plan.config.a_registers * plan.block_a <= _PLACES else SECOND_A
+    load = [
+        "add r294, r286, ur2",
+        f"@p2, ld r{first}, ur3:rf294:0x00, {plan.config.a_registers * count}",
+    ]
+    walk = _round_by_round(plan, count, first, "@p1, " if by_column else "")
+    return [*load, *(_each_column(walk, tag) if by_column else walk)]
+
+
+def _round_by_round(plan: MatmulPlan, count: int, first: int, guard: str) -> list[str]:
+    """The ``mm`` of ``count`` rounds whose A begins at register ``first``."""
     walked, suffixes = int(plan.transpose_b), f".ka{plan.ka}.kb{plan.kb}.t{int(plan.transpose_b)}{plan.signs}"
-    lines = ["add r294, r286, ur2"]
-    lines += [f"@p2, ld r{A_REGISTER}, ur3:rf294:0x00, {plan.config.a_registers * count}"]
-    lines += [f"mov {'r291' if walked else 'r290'}, ur2"]
+    lines = [f"mov {'r291' if walked else 'r290'}, ur2"]
     for n in range(count):
         along = 0 if walked else n * plan.depth  # an immediate goes along d1, which a t1 walk does not
         lines += [f"add r291, r291, {plan.depth}"] if walked and n else []
-        a = A_REGISTER + n * plan.config.a_registers
-        lines += [f"mm{plan.type}{suffixes} r0, ur4:rf290:0x{along:02x}, r{a}"]
+        a = first + n * plan.config.a_registers
+        lines += [f"{guard}mm{plan.type}{suffixes} r0, ur4:rf290:0x{along:02x}, r{a}"]
     return lines
 
 
@@ -414,10 +431,11 @@ def matmul(
     and walks it with ``t1``; otherwise columns are contiguous (``t0``). ``ka`` threads share a row's columns, ``kb``
     every dot product. ``order``: k_outer (all columns a K round) or column_outer (one column over all of K).
     ``columns`` per instruction: default min(loaders, ka * 256); beyond ka * 256 registers run out, which the machine
-    records in ``.errors``, and those columns stay 0. ``block_a``: rounds of A that one ``ld`` brings; with ``kb`` they
-    must divide k, and B lies in memory in the order of k in which a group's threads hold it. ``tail_kb``: kb of the
-    last rows where they are fewer than a block, so that more threads share them. ``page``, ``line``: of B's segment, in
-    elements per dim of B as it is stored. ``trace`` and ``watch``: as for :meth:`MatrixUnit.run`.
+    records in ``.errors``, and those columns stay 0. ``block_a``: rounds of A that one ``ld`` brings, in column_outer
+    order for all columns of an instruction; with ``kb`` they must divide k, and B lies in memory in the order of k in
+    which a group's threads hold it. ``tail_kb``: kb of the last rows where they are fewer than a block, so that more
+    threads share them. ``page``, ``line``: of B's segment, in elements per dim of B as it is stored. ``trace`` and
+    ``watch``: as for :meth:`MatrixUnit.run`.
 
     With ``config.pes`` above 1 C is divided among the elements, by ``split``: rows or columns (None: rows if every
     element gets a block). ``segments``: every element's B comes to L2 in so many segments by DMA, the next one while

@@ -233,7 +233,7 @@ def _segments(problem: Problem, fixed: Mapping[str, Any]) -> tuple[int | None, .
     """B by segments where it is larger than L2: as few as let two of every element be there, and twice as many."""
     c = problem.config
     size = problem.n * problem.k * problem.element_bytes
-    if size <= c.l2_bytes:
+    if size <= c.l2_bytes or not c.l2_bytes:
         return _free(fixed, "segments", (None,))
     few = -(-2 * size // c.l2_bytes)  # two of each element's: its share of B is a pes-th
     most = max(1, problem.n // c.pes)

@@ -1,4 +1,4 @@
-"""What the instruction's source claims, each claim counted: where it holds, and where it does not."""
+"""What the instruction's source claims, each claim counted and timed: where it holds, and where it does not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from tilewright.isa.multiply.matmul import matmul
 
 @dataclass(frozen=True)
 class Claim:
-    """One row: what is claimed, on which case, what is counted, without and with it, and what to learn from it."""
+    """One row: what is claimed, on which case, what is counted, without and with it, and what to learn from it.
+
+    ``cycles``: by the machine's clock, without and with it; None where a cache was walked alone, without a machine.
+    ``why``: what the clock makes of it.
+    """
 
     claim: str
     case: str
@@ -25,6 +29,18 @@ class Claim:
     without: int
     with_it: int
     remark: str
+    cycles: tuple[int, int] | None = None
+    why: str = ""
+
+    @property
+    def times_faster(self) -> float | None:
+        """How many times fewer cycles."""
+        return self.cycles[0] / self.cycles[1] if self.cycles else None
+
+    @property
+    def confirmed(self) -> bool | None:
+        """Whether the clock, too, saves half or more; None without one."""
+        return self.times_faster >= 2 if self.times_faster is not None else None
 
     @property
     def factor(self) -> float:
@@ -53,26 +69,30 @@ def _broadcast() -> tuple[Claim, ...]:
         (64, 16, 64, "as many times as there are rows at work: 16 of 64 threads have one"),
     ):
         a, b = np.ones((m, size), np.int8), np.ones((size, size), np.int8)
-        counts = matmul(a, b, MatrixUnitConfig(threads=threads)).counts
-        case = f"{m} x {size} x {size}, {threads} threads"
-        loads = m * size * size
-        rows.append(Claim("B is broadcast", case, "elements of B moved", loads, counts.broadcast_elements, remark))
+        config = MatrixUnitConfig(threads=threads)
+        made, one_row = matmul(a, b, config), matmul(a[:1], b, config)
+        case, moved = f"{m} x {size} x {size}, {threads} threads", made.counts.broadcast_elements
+        cycles, why = (m * one_row.cycles, made.cycles), "against the same program row by row, each of which moves B"
+        what = "elements of B moved"
+        rows.append(Claim("B is broadcast", case, what, m * size * size, moved, remark, cycles, why))
     return tuple(rows)
 
 
 def _merging() -> tuple[Claim, ...]:
     rows = []
-    for m, ka, kb, remark in (
-        (16, 4, 1, "four threads share a row's columns"),
-        (16, 1, 4, "four threads share every dot product"),
-        (16, 2, 2, "both"),
-        (64, 4, 1, "no thread was idle: as many steps, and A is loaded four times"),
+    for m, ka, kb, remark, why in (
+        (16, 4, 1, "four threads share a row's columns", "each of them loads the row's A, and math waits for that"),
+        (16, 1, 4, "four threads share every dot product", "columns of B take as long, first and last loads too"),
+        (16, 2, 2, "both", "A is loaded twice"),
+        (64, 4, 1, "no thread was idle: as many steps, and A is loaded four times", "and that takes its time"),
     ):
         a, b, config = np.ones((m, 64), np.int8), np.ones((64, 64), np.int8), MatrixUnitConfig(threads=64)
-        alone, merged = (matmul(a, b, config, ka=x, kb=y).counts for x, y in ((1, 1), (ka, kb)))
+        both = [matmul(a, b, config, ka=x, kb=y) for x, y in ((1, 1), (ka, kb))]
+        (alone, merged), cycles = (made.counts for made in both), (both[0].cycles, both[1].cycles)
         case = f"{m} x 64 x 64, 64 threads, ka{ka} kb{kb}"
         counted = f"math steps (mm instructions: {alone.instructions} -> {merged.instructions})"
-        rows.append(Claim("ka and kb fill idle threads", case, counted, alone.steps, merged.steps, remark))
+        claim, steps = "ka and kb fill idle threads", (alone.steps, merged.steps)
+        rows.append(Claim(claim, case, counted, *steps, remark, cycles, why))
     return tuple(rows)
 
 
@@ -90,12 +110,28 @@ _WALKS: tuple[tuple[str, dict[str, Any], str, str], ...] = (
 )
 
 
+_KERNELS = (
+    (32, "column outer, A in registers, L1 of 255 lines", "one line in 256 finds no place", "math waits for B alone"),
+    (1, "column outer, A loaded before every mm, the same L1", "as many", "256 rows of A take longer than a column"),
+)
+"""Of the machine: rounds of A that stay, the case, what is counted, what the clock says."""
+
+
+def _retained(case: str, lines: int, how: dict[str, Any], remark: str, why: str) -> Claim:
+    """Two runs of the machine over 256 rows, without retention and with it."""
+    a = np.ones((256, 256), np.int8)
+    configs = [MatrixUnitConfig(l1_bytes=64 * lines, retention=kind, values=False) for kind in ("off", "bypass")]
+    off, on = (matmul(a, a, config, transpose_b=True, **how) for config in configs)
+    cycles = off.cycles, on.cycles
+    return Claim("t1 retains lines", case, "L1 misses", off.counts.l1_misses, on.counts.l1_misses, remark, cycles, why)
+
+
 def _retention() -> tuple[Claim, ...]:
-    a, b = np.ones((2, 256), np.int8), np.ones((256, 256), np.int8)
-    walked = matmul(a, b, MatrixUnitConfig(l1_bytes=64 * 8), transpose_b=True).counts.l1_misses
-    plain = column_walk_misses(8, None, outer=True)
     remark = "every line is used up while it is there, retained or not"
-    rows = [Claim("t1 retains lines", f"{_SQUARE}, k outer, L1 of 8 lines", "L1 misses", plain, walked, remark)]
+    rows = [_retained(f"{_SQUARE}, k outer, L1 of 8 lines", 8, {}, remark, "")]
+    for block_a, case, remark, why in _KERNELS:
+        kernel: dict[str, Any] = {"order": "column_outer", "block_a": block_a}
+        rows.append(_retained(f"256 rows by {_SQUARE}, {case}", 255, kernel, remark, why))
     for case, how, policy, remark in _WALKS:
         lru, kept = (column_walk_misses(retention=policies, **how) for policies in (None, policy))
         rows.append(Claim("t1 retains lines", case, f"L1 misses ({policy})", lru, kept, remark))
@@ -150,7 +186,7 @@ def column_walk_misses(
     own = storage.total_bytes // 64
     caches = Cache.of(own + 256, lines, ways).cells, Cache.of(own + 256, own + 256, 0).cells
     depth = 8 if outer else 256
-    pages, kept = (storage.table.in_l2, storage.map.page_elements, 6), (segment.selected, segment.awaited)
+    pages, kept = (storage.table.in_l2, storage.map.page_elements, 6), (segment.selected, segment.awaited, segment.walk)
     retain, totals, misses = (retention is not None, retention != "evict"), np.zeros(4, np.int64), 0
     for begin in range(0, 256, depth):
         at = np.stack([np.arange(256), np.full(256, begin)], axis=1)

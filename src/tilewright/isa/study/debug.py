@@ -173,7 +173,7 @@ def _tokens(pe: Pe) -> Answer:
 def _pages(pe: Pe) -> Answer:
     lines, tables = [], {}
     for name, storage in pe.chip.storages.items():
-        entries = storage.table.entries()
+        entries = storage.table.entries(pe.clock.issue)
         lines.append(f"{name}: {len(entries)} page{'s' * (len(entries) != 1)} of {storage.page_bytes} bytes")
         lines += [f"  {entry}" for entry in entries[:64]]
         lines += [f"  ... and {len(entries) - 64} more"] if len(entries) > 64 else []
@@ -182,7 +182,8 @@ def _pages(pe: Pe) -> Answer:
 
 
 def _caches(pe: Pe) -> Answer:
-    held = {name: len(cache.lines()) for name, cache in (("L1", pe.l1), ("L2", pe.chip.l2))}
+    pages = sum(pe.chip.l2_pages.values()) // pe.config.line_bytes
+    held = {"L1": len(pe.l1.lines()), "L2": len(pe.chip.l2.lines()) - pages}
     c = pe.counts
     numbers = {"touches": c.l1_touches, "L1 misses": c.l1_misses, "L2 misses": c.l2_misses}
     lines = [f"{name}: {count} lines held" for name, count in held.items()]

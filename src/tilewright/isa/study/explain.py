@@ -85,7 +85,7 @@ def rehearse(pe: Pe, instruction: Instruction, staged: bool = False) -> Rehearsa
     copy.next_pc = copy.pc + 1
     copy.record(instruction, HANDLERS[instruction.name](copy, instruction) or [])
     waits = {reason: n - pe.clock.queue[reason] for reason, n in copy.clock.queue.items()}
-    issued = pe.clock.issue + sum(n for reason, n in waits.items() if reason not in ("issued", "A", "dma"))
+    issued = pe.clock.issue + sum(n for reason, n in waits.items() if reason not in ("issued", "A", "dma", "fetch"))
     set_ = copy.clock.tokens != pe.clock.tokens
     end = max(copy.clock.issue, int(copy.clock.tokens[set_].max(initial=0)))
     assert copy.heat is not None

@@ -26,7 +26,7 @@ def reference() -> str:
     >>> "### mm" in reference() and "| `kb_acc` |" in reference()
     True
     """
-    parts = (_instructions(), _costs(), _accounts(), _errors(), _readings(), _ambiguities(), _numbers())
+    parts = (_instructions(), _costs(), _accounts(), _errors(), _readings(), _numbers())
     return "\n".join([HEAD, *(line for part in parts for line in (*part, ""))]).rstrip("\n")
 
 
@@ -38,7 +38,7 @@ def _instructions() -> Iterator[str]:
     for title, group in GROUPS.items():
         yield from (f"## {title}",)
         for spec in group:
-            ours = "Ours: the source has none such. " if spec.ours else ""
+            ours = "Ours: the source has no such instruction. " if spec.ours else ""
             yield from (
                 "",
                 f"### {spec.name}",
@@ -85,7 +85,10 @@ def _errors() -> Iterator[str]:
 
 
 def _readings() -> Iterator[str]:
-    yield from ("## Readings", "", "| field | question | default | also |", "|---|---|---|---|")
+    yield from ("## Readings", "")
+    yield "Every question the source leaves open, with its paragraphs and whose the answer is:"
+    yield "[matrix_unit.md](matrix_unit.md#what-the-source-leaves-open)."
+    yield from ("", "| field | question | default | also |", "|---|---|---|---|")
     for name, reading in READINGS.items():
         first, *others = (f"`{choice!r}`" for choice in reading.choices)
         if reading.least is not None:
@@ -93,14 +96,17 @@ def _readings() -> Iterator[str]:
         yield f"| `{name}` | {_cell(reading.question)} | {first} | {', '.join(others)} |"
 
 
-def _ambiguities() -> Iterator[str]:
-    yield from ("## What the source leaves open", "")
-    yield "Paragraphs of the source. Fields give other answers; where there is none, the source slipped or says enough"
-    yield "elsewhere."
-    yield from ("", "| paragraphs | question | answer by default | field |", "|---|---|---|---|")
-    for ambiguity in AMBIGUITIES:
-        names = ", ".join(f"`{name}`" for name in ambiguity.fields)
-        yield f"| {ambiguity.paragraphs} | {ambiguity.question} | {ambiguity.answer} | {names} |".replace("|  |", "| |")
+def left_open() -> Iterator[str]:
+    """The table of matrix_unit.md: every question the source leaves open, and whose the answer is.
+
+    >>> [line for line in left_open() if "kb_acc" in line]
+    ['| 118, 119 | which thread of a kb group adds and keeps? | the first | `kb_acc` | |']
+    """
+    yield from ("| paragraphs | question | answer by default | field | ours |", "|---|---|---|---|---|")
+    for each in AMBIGUITIES:
+        names = ", ".join(f"`{name}`" for name in each.fields)
+        cells = (each.paragraphs, each.question, each.answer, names, "yes" * each.ours)
+        yield f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |")
 
 
 def _numbers() -> Iterator[str]:

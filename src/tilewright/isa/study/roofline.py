@@ -112,6 +112,9 @@ _ADVICE = {
     "L2's bus": "Let L1 serve more (more columns an instruction, larger l1_bytes), or widen l2_bytes_per_cycle.",
     "device memory": "Every byte once is the least there is; more rows at once (more threads, a larger batch) use a "
     "byte more often, a larger l2_bytes keeps it, dram_bytes_per_cycle brings it sooner.",
+    "broadcast bus": "Let more rows share a column (more threads to rows, fewer to ka and kb), or widen "
+    "bus_bytes_per_cycle.",
+    "instruction fetch": "Let an instruction do more: more columns, a deeper kb, A of several rounds (block_a).",
     "math steps": "Let groups of threads share a row (ka) or a dot product (kb), so that all have work.",
     "math": "All threads multiply: only more threads, or more bytes of A each (a_bytes), make more.",
 }
@@ -150,6 +153,10 @@ def roofline(result: Any, config: MatrixUnitConfig | None = None, title: str = "
         ("L2's bus", "bytes", sizes["l2"], c.l2_bytes_per_cycle),
         ("device memory", "bytes", sizes["dram"], c.dram_bytes_per_cycle),
     ]
+    if c.bus_bytes_per_cycle:
+        found.append(("broadcast bus", "bytes", moved.l1_b, c.bus_bytes_per_cycle * pes))
+    if c.fetch_cycles:
+        found.append(("instruction fetch", "instructions", getattr(result, "executed", 0), pes / (1 + c.fetch_cycles)))
     bounds = [_bound(macs, *each) for each in found if each[2]]
     bounds.append(_bound(macs, "math", "products", macs, peak))
     if (busy := max(getattr(run, "math_cycles", 0) for run in runs)) > 0:
@@ -165,9 +172,17 @@ def _bound(macs: int, name: str, what: str, amount: float, rate: float) -> Bound
 
 _DOUBLED = (
     *("l1_ports", "l2_bytes_per_cycle", "dram_bytes_per_cycle", "l1_bytes", "l2_bytes", "bcast_depth", "threads"),
-    *("a_bytes", "line_bytes"),
+    *("a_bytes", "line_bytes", "bus_bytes_per_cycle"),
 )
-_HALVED = ("l1_latency", "l2_latency", "dram_latency", "dma_latency")
+_HALVED = (
+    "l1_latency",
+    "l2_latency",
+    "dram_latency",
+    "dma_latency",
+    "fetch_cycles",
+    "page_hit_cycles",
+    "page_miss_cycles",
+)
 
 
 def what_if(
