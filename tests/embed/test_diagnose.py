@@ -142,6 +142,13 @@ CASES = [
     ("mini-batching", "warning", steps(steps=100, minibatches=101), "1.01", steps(steps=100, minibatches=100)),
     ("mini-batching", "severe", steps(steps=100, steps_over=0.5), "50.0 %", steps(steps=100, steps_over=0.0)),
     (
+        "mini-batching",
+        "severe",
+        steps(steps=100, minibatches=75, uncut=25, uncut_because="id 1198 of city (49)"),
+        "25.0 % of the batches are made that are refused now",
+        steps(steps=100, minibatches=100),
+    ),
+    (
         "idle-mini-batching",
         "warning",
         steps(steps=9, minibatches=9, minibatch_layout=True, buffer_bytes=64 * 2**20),

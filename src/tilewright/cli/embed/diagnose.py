@@ -211,11 +211,18 @@ def check(
         _print(checked, diagnosis)
     if not checked.passed:
         worst = max(checked.limits, key=lambda limit: limit.observed / limit.limit)
-        how = (
-            f"set {worst.knob} of {worst.what!r} to at least {worst.observed}, or let the host cut up to "
-            f"{checked.minibatches} mini-batches"
-        )
+        how = f"set {worst.knob} of {worst.what!r} to at least {worst.observed}"
+        how += _cut(checked)
         raise CheckFailed(f"{checked.batches_over} of {checked.batches} batches overflow", where=file, how=how)
+
+
+def _cut(checked: Check) -> str:
+    """What mini-batches would help: nothing above a bound of a table or sample, which they do not cut."""
+    if whole := [limit.knob for limit in checked.limits if limit.over and not limit.of_partition]:
+        return f"; {whole[0]} does not bound partitions, so mini-batches do not help"
+    if checked.uncut:
+        return f"; mini-batches do not hold {checked.uncut} of them: {checked.uncut_because}"
+    return f", or let the host cut up to {checked.minibatches} mini-batches"
 
 
 def _limits(file: str | None, setup: EmbedConfig, batches: str) -> dict[str, Limits]:

@@ -47,7 +47,7 @@ def advice_for(rule: TileRule, limits: Limits, best: Limits | None, *, ids_known
             f"or take {times} times the chips: each source then has 1/{times} of the samples, each shard 1/{times} of "
             f"the rows, so even ids need 1/{times * times} of the limits and the hottest ones 1/{times}"
         )
-    lines.append("or let the host cut mini-batches: compile with limits that fit, and keep every id")
+    lines.append("or let the host cut mini-batches, which keep every id: `embed check` says whether limits that fit can be held so")
     return tuple(lines)
 
 
@@ -165,7 +165,7 @@ def _overflow(match: re.Match[str], known: _Known) -> ErrorExplanation:
         "find limits that hold a whole log before the run: `tilewright embed plan LOG --config MODEL -o limits.json`; "
         "later batches may ask for more than this one",
         "see whether they compile: `embed plan` says so, or memory(target, sparsecores, width, limits)",
-        "or let the host cut mini-batches (enable_minibatching), which keeps every id",
+        "or let the host cut mini-batches (enable_minibatching), where no hash bucket alone exceeds the limit: every id is kept",
     ]
     basis = "jax-tpu-embedding 0.2.0"
     return ErrorExplanation(_words(match), "host", "", meaning, figures, tuple(advice), basis)

@@ -31,7 +31,7 @@ from tilewright.embed.planning.memory import memory
 from tilewright.embed.planning.plan import plan
 from tilewright.embed.planning.skew import added, quantile_of
 from tilewright.embed.planning.types import TYPICAL, plan_counters
-from tilewright.errors import UsageError
+from tilewright.errors import LimitError, UsageError
 from tilewright.reading import check_keys, read_file, table_of, typed
 from tilewright.targets import target
 
@@ -66,7 +66,9 @@ def check_counters(check: Check, stacking: Stacking, target: str = "") -> Counte
         chips=topology.chips,
         sparsecores=topology.sparsecores,
         steps=check.batches,
-        steps_over=check.batches_over / check.batches,
+        steps_over=check.partitions_over / check.batches,
+        uncut=check.uncut,
+        uncut_because=check.uncut_because,
         stacks={
             name: StackCounters(**_kind_of(group), **known[name])
             for name, group in stacking.stacks.items()
@@ -201,8 +203,8 @@ def log_counters(
 ) -> Counters:
     """Counters of a log's batches under ``limits`` (the model's own where None; without any, the log's maxima).
 
-    One pass over the batches: what each asks, into how many mini-batches it is cut, what would be dropped where
-    ``allow_id_dropping`` is set, and, scaled to these limits, the stack of the programs.
+    One pass over the batches: what each asks, into how many mini-batches ``preprocess`` cuts it, what it then drops
+    where ``allow_id_dropping`` is set, and, scaled to these limits, the stack of the programs.
 
     Raises :class:`UsageError` for whatever ``plan`` refuses.
     """
@@ -236,7 +238,8 @@ class _Under:
     ) -> None:
         self.narrow = narrow
         self.stacking, self.limits, self.bad_ids, self.drop = stacking, limits, bad_ids, drop
-        self.minibatches = self.over = self.steps = 0
+        self.minibatches = self.over = self.uncut = self.steps = 0
+        self.because = ""
         self.dropped = dict.fromkeys(stacking.stacks, 0)
         self.ids = dict.fromkeys(stacking.stacks, 0)
 
@@ -254,11 +257,15 @@ class _Under:
         over = bool(overflow.over.any())
         self.steps += 1
         self.over += over
-        self.minibatches += 1 if self.drop else overflow.minibatches()
+        try:
+            self.minibatches += overflow.minibatches(self.drop)
+        except LimitError as error:
+            self.uncut += 1
+            self.because = self.because or str(error)
         for name, counts in zip(self.ids, counted.per_stack):
             self.ids[name] += int(counts[0].sum())
         if over and self.drop:
-            host = preprocess(batch, self.stacking, self.limits, overflow="drop", bad_ids=self.bad_ids)
+            host = preprocess(batch, self.stacking, self.limits, bad_ids=self.bad_ids, allow_id_dropping=True)
             for name, stats in host.stats.items():
                 self.dropped[name] += int(stats.dropped_ids.sum())
 
@@ -282,7 +289,15 @@ def _under_limits(counters: Counters, under: _Under) -> Counters:
     if now[1]:
         hbm = replace(hbm, backward_stack=round((hbm.backward_stack or 0) * then[1] / now[1]))
     over = under.over / under.steps
-    return replace(counters, stacks=stacks, minibatches=under.minibatches, steps_over=over, hbm=hbm)
+    return replace(
+        counters,
+        stacks=stacks,
+        minibatches=under.minibatches,
+        uncut=under.uncut,
+        uncut_because=under.because,
+        steps_over=over,
+        hbm=hbm,
+    )
 
 
 def _program_bytes(counters: Counters, stacks: Mapping[str, StackCounters]) -> tuple[int, int]:

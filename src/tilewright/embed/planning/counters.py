@@ -167,7 +167,9 @@ class Counters:
     ========================  ======================================================================================
     ``target``, ``chips``     the chip and how many; ``sparsecores``: in all (0: the chip's)
     ``steps``                 steps (batches) counted
-    ``minibatches``           mini-batches of all steps together
+    ``minibatches``           mini-batches of all steps together, but for those that cannot be cut
+    ``uncut``                 steps that mini-batches cannot hold, for one hash bucket alone exceeds a limit;
+                              ``uncut_because``: what ``preprocess`` says of the first
     ``steps_over``            share of the steps in which some partition exceeded a limit
     ``compilations``          programs compiled in these steps
     ``minibatch_layout``      whether buffers were laid out for mini-batches
@@ -183,6 +185,8 @@ class Counters:
     sparsecores: Count = 0
     steps: Count | None = None
     minibatches: Count | None = None
+    uncut: Count = 0
+    uncut_because: str = ""
     steps_over: Amount | None = None
     compilations: Count | None = None
     minibatch_layout: bool = False

@@ -101,8 +101,9 @@ CURVE = (
     Field("buffers", "bytes", "one batch on one device", lambda p: p.buffer_bytes),
     Field("if cut", "bytes", "the same where mini-batches are enabled", lambda p: p.minibatch_buffer_bytes),
     Field("batches over", "percent", "batches in which some partition exceeds a limit", lambda p: p.batches_over),
-    Field("mini-batches, mean", "number", of=lambda p: p.minibatches_mean),
+    Field("mini-batches, mean", "number", "of the batches that can be cut", lambda p: p.minibatches_mean),
     Field("mini-batches, most", "count", of=lambda p: p.minibatches_max),
+    Field("cannot be cut", "percent", "batches in which one hash bucket alone exceeds a limit", lambda p: p.uncut),
     Field("dropped instead", "percent", of=lambda p: p.drop_rate),
 )
 
@@ -223,7 +224,7 @@ def print_plan(plan: Plan, console: Console | None = None) -> None:
             console.print()
             print_table(columns, rows, title=title, console=console)
     console.print()
-    for line in (*packed(plan), *modelled(plan), feeding(plan)):
+    for line in (*uncut(plan), *packed(plan), *modelled(plan), feeding(plan)):
         console.print(line, highlight=False, soft_wrap=True)
 
 
@@ -252,6 +253,16 @@ def modelled(plan: Plan) -> list[str]:
     if plan.target and plan.heap.stack_basis == "modelled":
         notes.append(plan.heap.stack_note)
     return [f"modelled: {line}" for line in dict.fromkeys(line for text in notes for line in text.split("; "))]
+
+
+def uncut(plan: Plan) -> list[str]:
+    """Why batches cannot be cut: under the plan's limits, else under the highest of the lower ones where one cannot."""
+    points = [("under these limits", plan.uncut, plan.uncut_because)]
+    points += [(f"limits at {percent_text(p.fraction)}", p.uncut, p.uncut_because) for p in plan.curve]
+    for under, share, because in points:
+        if share:
+            return [f"{under}: {percent_text(share)} of the batches cannot be cut, preprocess refuses them: {because}"]
+    return []
 
 
 def packed(plan: Plan) -> list[str]:
@@ -308,7 +319,7 @@ def _figures(plan: Plan) -> Html:
             Card("HBM a chip", bytes_text(plan.heap.total), of),
             Card("padding", percent_text(wasted), "of the tables' bytes"),
             Card("imbalance", f"{worst.imbalance:.2f}", "fullest shard over the average"),
-            Card("batches over", percent_text(plan.batches_over), "would be cut into mini-batches"),
+            Card("batches over", percent_text(plan.batches_over), "exceed a limit"),
         ]
     )
 
@@ -335,12 +346,13 @@ def _lower_limits(plan: Plan) -> list[Html]:
     points = list(reversed(plan.curve))
     shares = [point.fraction * 100 for point in points]
     x_label = "limits, percent of the observed maxima"
-    means, most = [p.minibatches_mean for p in points], [float(p.minibatches_max) for p in points]
+    cut = [(p.fraction * 100, p.minibatches_mean, float(p.minibatches_max or 0)) for p in points if p.minibatches_mean]
+    at, means, most = [[point[k] for point in cut] for k in range(3)]
     again = many(plan.replayed, "batch", "batches")
     scale, unit = (2**20, "MiB") if plan.curve[0].buffer_bytes >= 2**20 else (2**10, "KiB")
     return [
         line_chart(
-            [Curve("mean", shares, means), Curve("most", shares, most)],
+            [Curve("mean", at, means), Curve("most", at, most)],
             title=f"Mini-batches per step under lower limits ({again} run again)",
             x_label=x_label,
             y_label="mini-batches",
@@ -359,6 +371,7 @@ def _lower_limits(plan: Plan) -> list[Html]:
             y_label=unit,
         ),
         table(CURVE, cells(CURVE, plan.curve), caption="The same in numbers"),
+        *(paragraph(line) for line in uncut(plan)),
     ]
 
 

@@ -31,7 +31,7 @@ from tilewright.embed.planning.confidence import Confidence, confidence_of_all
 from tilewright.embed.planning.memory import RULE_VERSION, SparseMemory, live_stacks, memory
 from tilewright.embed.planning.skew import Observed, buffer_bytes, feeding_of, imbalance, savings_of, skew_of
 from tilewright.embed.planning.types import AS_IT_IS, QUANTILES, Buffered, CurvePoint, Heap, Plan, StackPlan, TablePlan
-from tilewright.errors import UsageError
+from tilewright.errors import LimitError, UsageError
 from tilewright.targets import Target, target
 
 CURVE = (1.0, 0.9, 0.75, 0.5, 0.35, 0.25)
@@ -185,6 +185,8 @@ def plan(
         samples=observed.batches * _samples(observed.sizes, narrow),
         replayed=len(observed.sample),
         batches_over=observed.batches_over(limits),
+        uncut=chosen.uncut / len(observed.sample),
+        uncut_because=chosen.uncut_because,
         prefetched_batches=prefetched_batches,
         stacks=stacks,
         tables=tuple(_table_plan(placement, narrow) for placement in stacking.placements),
@@ -367,9 +369,11 @@ def _point(fraction: float, limits: Mapping[str, Limits], replayed: Replayed, ob
         limits=limits,
         buffer_bytes=buffer_bytes(observed.stacking, limits),
         batches_over=observed.batches_over(limits),
-        minibatches_mean=float(np.mean(replayed.minibatches)),
-        minibatches_max=max(replayed.minibatches),
+        minibatches_mean=float(np.mean(replayed.minibatches)) if replayed.minibatches else None,
+        minibatches_max=max(replayed.minibatches, default=None),
         drop_rate=lost / max(1, sum(weights.values())),
+        uncut=replayed.uncut / len(observed.sample),
+        uncut_because=replayed.uncut_because,
     )
 
 
@@ -378,11 +382,16 @@ def _point(fraction: float, limits: Mapping[str, Limits], replayed: Replayed, ob
 
 @dataclass(frozen=True)
 class Replayed:
-    """Under one choice of limits: ``dropped``, per stack the share of entries dropped where ids are dropped above them;
-    ``minibatches``, into how many each batch is cut (a bucket that alone is too full stays whole)."""
+    """Under one choice of limits.
+
+    ``dropped``: per stack the share of entries dropped where ids are dropped above them. ``minibatches``: into how many
+    each batch is cut that can be; ``uncut`` cannot, and ``uncut_because`` is what ``preprocess`` says of the first.
+    """
 
     dropped: dict[str, float]
     minibatches: list[int]
+    uncut: int
+    uncut_because: str
 
 
 def replay(observed: Observed, candidates: Sequence[Mapping[str, Limits]]) -> list[Replayed]:
@@ -392,16 +401,23 @@ def replay(observed: Observed, candidates: Sequence[Mapping[str, Limits]]) -> li
     entries = np.zeros(len(names), np.int64)
     dropped = np.zeros((len(candidates), len(names)), np.int64)
     cuts: list[list[int]] = [[] for _ in candidates]
+    refused: list[list[str]] = [[] for _ in candidates]
     for batch in observed.sample:
         counted = tally(batch, observed.stacking, observed.bad_ids)
         entries += counted.per_stack[:, 0].sum(axis=(1, 2))
         held = [Overflow(observed.stacking, counted, table) for table in tables]
-        for cut, overflow in zip(cuts, held):
-            cut.append(overflow.minibatches())
+        for cut, refusals, overflow in zip(cuts, refused, held):
+            try:
+                cut.append(overflow.minibatches())
+            except LimitError as error:
+                refusals.append(str(error))
         for k in [k for k, overflow in enumerate(held) if overflow.over.any()]:
             dropped[k] += _dropped(observed, batch, candidates[k])
     shares = dropped / np.maximum(entries, 1)
-    return [Replayed(dict(zip(names, row.tolist())), cut) for row, cut in zip(shares, cuts)]
+    return [
+        Replayed(dict(zip(names, row.tolist())), cut, len(refusals), next(iter(refusals), ""))
+        for row, cut, refusals in zip(shares, cuts, refused)
+    ]
 
 
 def _dropped(observed: Observed, batch: Mapping[str, Any], limits: Mapping[str, Limits]) -> Longs:

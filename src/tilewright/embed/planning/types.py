@@ -232,15 +232,21 @@ class Buffered(Protocol):
 class CurvePoint:
     """What limits at ``fraction`` of the observed maxima would mean: ``buffer_bytes`` of one batch on one device in the
     plain layout, ``minibatch_buffer_bytes`` in that of mini-batches; mini-batches and drops over the replayed batches.
+
+    ``minibatches_mean``, ``minibatches_max`` are of the batches that can be cut (None: not one can); ``uncut`` is the
+    share that cannot, because the ids of one hash bucket alone exceed a limit: ``preprocess`` refuses those, and
+    ``uncut_because`` is what it says of the first.
     """
 
     fraction: float
     limits: Mapping[str, Limits]
     buffer_bytes: int
     batches_over: float
-    minibatches_mean: float
-    minibatches_max: int
+    minibatches_mean: float | None
+    minibatches_max: int | None
     drop_rate: float
+    uncut: float = 0.0
+    uncut_because: str = ""
 
     @property
     def minibatch_buffer_bytes(self) -> int:
@@ -294,6 +300,7 @@ def verdict_of(target: str, stacks: Sequence[Buffered], heap: Heap) -> str:
 class Plan:
     """What embedding tables need on a topology, learnt from logged batches: see :func:`plan`.
 
+    ``uncut``: the share of the replayed batches that exceed the limits and that mini-batches cannot cut, and why.
     ``confidence``: how often a fresh batch exceeds the limits; None where they are a quantile: ``batches_over`` then
     says how many of the log's exceed them.
     """
@@ -314,6 +321,8 @@ class Plan:
     savings: Savings
     feeding: Feeding
     confidence: Confidence | None = None
+    uncut: float = 0.0
+    uncut_because: str = ""
 
     @property
     def limits(self) -> dict[str, Limits]:
@@ -365,7 +374,7 @@ class Plan:
             "target": self.target or None,
             "topology": {**vars(topology), "sparsecores": topology.sparsecores},
             **_picked(self, "quantile", "batches", "batch", "samples", replayed_batches="replayed"),
-            **_picked(self, "batches_over", "fits", "verdict"),
+            **_picked(self, "batches_over", "uncut", "uncut_because", "fits", "verdict"),
             "confidence": self.confidence.to_json() if self.confidence else None,
             "stacks": [_stack_json(stack) for stack in self.stacks],
             "tables": [
@@ -429,7 +438,7 @@ def _point_json(point: CurvePoint) -> dict[str, Any]:
         "fraction": point.fraction,
         "buffer_bytes_per_device": point.buffer_bytes,
         "minibatch_buffer_bytes_per_device": point.minibatch_buffer_bytes,
-        **_picked(point, "batches_over", "minibatches_mean", "minibatches_max", "drop_rate"),
+        **_picked(point, "batches_over", "minibatches_mean", "minibatches_max", "uncut", "uncut_because", "drop_rate"),
         "limits": limits_json(point.limits)["stacks"],
     }
 
@@ -474,6 +483,8 @@ def plan_counters(plan: Plan, sparsecore: SparseCoreConfig | None = None) -> Cou
         sparsecores=topology.sparsecores,
         steps=plan.batches,
         steps_over=plan.batches_over,
+        uncut=round(plan.uncut * plan.batches),
+        uncut_because=plan.uncut_because,
         buffer_bytes=sum(stack.buffer_bytes for stack in plan.stacks) * topology.devices // topology.chips,
         seconds=Seconds(host=plan.feeding.host_seconds),
         hbm=HbmCounters(
