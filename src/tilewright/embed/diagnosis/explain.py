@@ -47,7 +47,9 @@ def advice_for(rule: TileRule, limits: Limits, best: Limits | None, *, ids_known
             f"or take {times} times the chips: each source then has 1/{times} of the samples, each shard 1/{times} of "
             f"the rows, so even ids need 1/{times * times} of the limits and the hottest ones 1/{times}"
         )
-    lines.append("or let the host cut mini-batches, which keep every id: `embed check` says whether limits that fit can be held so")
+    lines.append(
+        "or let the host cut mini-batches, which keep every id: `embed check` says whether limits that fit can be held so"
+    )
     return tuple(lines)
 
 

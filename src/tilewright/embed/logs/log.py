@@ -32,8 +32,8 @@ class LogColumn:
     ===========  ==================================================================================================
     ``name``     the column of its ids, "" = the feature's own name
     ``weights``  the column of its weights, "" = none
-    ``ids``      ``direct``: integers that are rows of the table; ``hash``: any value, hashed into 1 .. vocab - 1
-                 (0 where it is missing); ``auto``: integers directly, texts hashed (CSV and TSV: all is text)
+    ``ids``      ``direct``: integers that are rows of the table; ``hash``: any value, hashed into 1 .. vocab - 1;
+                 ``auto``: integers directly, texts hashed (CSV and TSV: all is text)
     ===========  ==================================================================================================
     """
 
@@ -100,10 +100,11 @@ def read_log(
     """The batches of a log, one at a time in memory.
 
     ``path``
-        ``.parquet`` (or a folder of them): integers, lists of integers, texts, lists of texts; a missing value is an
-        empty sample. ``.npz``: arrays ``f`` [rows, ids], or ``f.values`` and ``f.offsets``. Anything else is text: with
-        a header, one column per feature, several ids of a cell parted by ``|``; without one, Criteo's format, whose
-        features are called C1 .. C26. "-" is Criteo's format on stdin.
+        ``.parquet`` (or a folder of them): integers, lists of integers, texts, lists of texts. ``.npz``: arrays ``f``
+        [rows, ids], or ``f.values`` and ``f.offsets``. Anything else is text: with a header, one column per feature,
+        several ids of a cell parted by ``|``; without one, Criteo's format, whose features are called C1 .. C26. "-" is
+        Criteo's format on stdin. What is missing or an empty text is no id, its sample is empty; only in Criteo's
+        format, as in :func:`read_criteo`, missing values have an id of their own, 0.
     ``batch``
         rows of a batch (of all SparseCores).
     ``columns``
@@ -152,7 +153,7 @@ def _input(table: Any, feature: Feature, column: LogColumn, place: str) -> Any:
     """[rows, 1], (values, offsets) or (values, offsets, weights) of one feature, as ``preprocess`` takes it."""
     where = f"{place}, column {column.name!r}"
     ids = _whole(table[column.name])
-    values, lengths = _parts(ids, column.ids, where)
+    values, lengths = _parts(ids)
     numbers = _ids(values, feature.table.vocab, column.ids, where)
     if not column.weights:
         return numbers.reshape(-1, 1) if lengths is None else (numbers, offsets_of(lengths))
@@ -210,23 +211,48 @@ def _whole(chunked: Any) -> Any:
     return array.dictionary_decode() if str(array.type).startswith("dictionary") else array
 
 
-def _parts(array: Any, ids: str, where: str) -> tuple[Any, NDArray[np.int64] | None]:
-    """The ids of all samples one behind the other, and how many each has (None: one each)."""
+def _parts(array: Any) -> tuple[Any, NDArray[np.int64] | None]:
+    """The ids of all samples one behind the other, and how many each has (None: one each).
+
+    What is missing is no id, and so is an empty text: a cell, or what stands between two separators.
+    """
     from pyarrow import compute, types
 
     kind = array.type
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        lengths = compute.list_value_length(array).fill_null(0)
-        return array.flatten(), np.asarray(lengths, np.int64)
-    if _is_text(kind) and ids == "direct":  # an empty cell is a sample without ids
-        array = compute.if_else(compute.equal(array, ""), None, array)
+        lengths = np.asarray(compute.list_value_length(array).fill_null(0), np.int64)
+        return _without_empty(array.flatten(), lengths)
     if _is_text(kind) and compute.any(compute.match_substring(array, SEPARATOR)).as_py():
-        return _parts(compute.split_pattern(array, SEPARATOR), ids, where)
-    hashed_text = ids != "direct" and (_is_text(kind) or types.is_binary(kind) or types.is_large_binary(kind))
-    if array.null_count and not hashed_text:  # a missing text is hashed like an empty one
-        there = np.asarray(array.is_valid(), bool)
-        return array.drop_null(), there.astype(np.int64)
-    return array, None
+        return _parts(compute.split_pattern(array, SEPARATOR))
+    there = _there(array)
+    return (array, None) if there.all() else (array.filter(there), there.astype(np.int64))
+
+
+def _without_empty(flat: Any, lengths: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
+    """The same lists without their empty texts."""
+    if not _is_text(flat.type) and not _is_bytes(flat.type):
+        return flat, lengths
+    there = _there(flat)
+    if there.all():
+        return flat, lengths
+    before = offsets_of(there.astype(np.int64))
+    ends = np.cumsum(lengths)
+    return flat.filter(there), before[ends] - before[ends - lengths]
+
+
+def _there(array: Any) -> NDArray[np.bool_]:
+    """Which values are neither missing nor empty texts."""
+    from pyarrow import compute
+
+    if _is_text(array.type) or _is_bytes(array.type):
+        return np.asarray(compute.binary_length(array).fill_null(0), np.int64) > 0
+    return np.asarray(array.is_valid(), bool)
+
+
+def _is_bytes(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
 def _is_text(kind: Any) -> bool:
@@ -249,7 +275,7 @@ def _ids(array: Any, vocab: int, ids: str, where: str) -> NDArray[Any]:
         return np.zeros(0, np.int64)
     if _is_text(kind) and ids == "direct":
         return _numbers_of(array, where)
-    if _is_text(kind) or types.is_binary(kind) or types.is_large_binary(kind):
+    if _is_text(kind) or _is_bytes(kind):
         from tilewright.embed.logs.criteo import hashed_texts
 
         return hashed_texts(array, vocab)
@@ -281,7 +307,7 @@ def _weights(array: Any, lengths: NDArray[np.int64], place: str, name: str) -> N
     from pyarrow import types
 
     where = f"{place}, column {name!r}"
-    flat, numbers = _parts(array, "direct", where)
+    flat, numbers = _parts(array)
     numbers = np.ones(len(flat), np.int64) if numbers is None else numbers
     if _is_text(flat.type):
         flat = _floats_of(flat, where)
