@@ -167,8 +167,8 @@ def test_what_mini_batches_cannot_do_is_not_promised(run, files, tmp_path):
     code, out, err = run("embed", "check", "log.npz", "--config", "model.toml")
     assert code == 1
     assert err.endswith(
-        "set max_ids_per_table of 'user' to at least 8; max_ids_per_table does not bound partitions, so mini-batches do "
-        "not help\n"
+        "set max_ids_per_table of 'user' to at least 8; max_ids_per_table does not bound partitions, so mini-batches "
+        "do not help\n"
     )
     assert "mini-batch" not in out
     files(user=np.full(20, 5))

@@ -261,6 +261,21 @@ CASES = [
     (
         "hbm-stack-overflow",
         "severe",
+        replace(
+            V5P,
+            stacks={
+                "small": StackCounters(width=8, max_ids_per_partition=64, max_unique_ids_per_partition=64),
+                "large": StackCounters(width=256, max_ids_per_partition=64, max_unique_ids_per_partition=64),
+                "other": StackCounters(width=8, max_ids_per_partition=64, max_unique_ids_per_partition=64),
+            },
+            hbm=HbmCounters(tables=80 * GIB, backward_stack=16 * GIB + GIB // 2, capacity=96 * GIB),
+        ),
+        "from 0 to 2",
+        hbm(tables=80 * GIB, backward_stack=16 * GIB),
+    ),
+    (
+        "hbm-stack-overflow",
+        "severe",
         replace(alone(4), hbm=HbmCounters(tables=80 * GIB, backward_stack=32 * GIB, capacity=96 * GIB)),
         "from 0 to 3",
         hbm(tables=80 * GIB, backward_stack=16 * GIB),
@@ -283,6 +298,13 @@ CASES = [
         "needless-serialization",
         "warning",
         knobs(hbm(tables=GIB, forward_stack=GIB), num_serialized_tables_to_optimize_hbm=4),
+        "to 0",
+        knobs(hbm(tables=GIB, forward_stack=GIB), num_serialized_tables_to_optimize_hbm=1),
+    ),
+    (
+        "needless-serialization",
+        "warning",
+        knobs(hbm(tables=GIB, forward_stack=GIB), num_serialized_tables_to_optimize_hbm=2),
         "to 0",
         knobs(hbm(tables=GIB, forward_stack=96 * GIB), num_serialized_tables_to_optimize_hbm=4),
     ),

@@ -38,11 +38,14 @@ CURVE = (1.0, 0.9, 0.75, 0.5, 0.35, 0.25)
 """Fractions of the observed maxima at which the curve of lower limits is taken."""
 
 
-# HBM of one chip: what stays there, and the stack of all tables together, measured where it was measured.
+# HBM of one chip: what stays there, and the stack of all tables together.
 
-_TOGETHER = {"forward": ((1, 1.0), (2, 1.94), (4, 3.42), (8, 5.54), (16, 10.4)), "backward": ((1, 1.0), (8, 7.5))}
-"""Stack bytes of n equal tables in one program, in tables (measured on v5p; backward: SGD)."""
 _PROGRAM = {"forward": "lookups", "backward": "updates"}
+_LESS = {
+    "forward": "16 equal ones on tpu-v5p take 10.4 times one of them",
+    "backward": "8 equal ones on tpu-v5p with SGD take 7.5 times one of them",
+}
+"""Measured of several stacks in one program: less than their sum, by how much depends on what they are."""
 
 
 def heap_of(
@@ -65,9 +68,8 @@ def heap_of(
     batch = sum(stack.buffer_bytes for stack in stacks) * topology.devices // topology.chips
     exchange = 2 * topology.sparsecores_per_chip * sum(4 * s.padded_width * s.samples_per_sparsecore for s in stacks)
     per_chip, hbm = topology.sparsecores_per_chip, target(chip).memory("hbm") if chip is not None else None
-    name = target(chip).name if chip is not None else ""
-    forward, how_forward = _together("forward", [s.forward for s in stacks if s.forward], name, serialized)
-    backward, how_backward = _together("backward", [s.backward for s in stacks if s.backward], name, serialized)
+    forward, how_forward = _together("forward", [s.forward for s in stacks if s.forward], serialized)
+    backward, how_backward = _together("backward", [s.backward for s in stacks if s.backward], serialized)
     how = [how for how in (how_forward, how_backward) if how]
     return Heap(
         tables=sum(table_bytes.values()) // topology.chips,
@@ -83,33 +85,20 @@ def heap_of(
     )
 
 
-def _together(kind: str, programs: list[SparseMemory], chip: str, serialized: int) -> tuple[int, str]:
-    """Stack bytes per SparseCore of all stacks in one program, at least the largest one's; where that is modelled, how
-    ("": measured). Of ``serialized`` stacks one is live at a time; which ones they are is not known, so that the
-    largest are taken to be live."""
-    if not programs:
-        return 0, ""
+def _together(kind: str, programs: list[SparseMemory], serialized: int) -> tuple[int, str]:
+    """Stack bytes per SparseCore of all stacks in one program at most; where that is modelled, how ("": measured).
+
+    Those that are live at a time are added. Of ``serialized`` stacks one is; which ones they are is not known, so the
+    largest are taken to be live: more in turn never take more.
+    """
     live = sorted(programs, key=lambda m: -m.stack_bytes)[: live_stacks(len(programs), serialized)]
-    points, n = _TOGETHER[kind], len(live)
-    sizes, ratios = [size for size, _ in points], [ratio for _, ratio in points]
-    ratio = float(np.interp(n, sizes, ratios)) if n <= sizes[-1] else n * ratios[-1] / sizes[-1]
-    total = max(live[0].stack_bytes, round(sum(m.stack_bytes for m in live) * ratio / n))
-    notes = [_how(kind, live, chip, ratio)]
-    if n < len(programs):
-        notes.append(f"{n} of {len(programs)} stacks are live at a time, as {serialized} are processed in turn")
-    return total, "; ".join(filter(None, notes))
-
-
-def _how(kind: str, programs: list[SparseMemory], chip: str, ratio: float) -> str:
     notes = [m.note for m in programs if m.basis != "measured"][:1]
-    n, sizes = len(programs), [size for size, _ in _TOGETHER[kind]]
-    same = len({m.stack_bytes for m in programs}) == 1 and chip == "tpu-v5p"
-    if n > 1 and not (n in sizes and same and (kind == "forward" or programs[0].op == "sgd")):
-        known = ", ".join(map(str, sizes[1:])) + " equal ones on tpu-v5p" + ("" if kind == "forward" else " with SGD")
-        notes.append(
-            f"{_PROGRAM[kind]} of {n} stacks are taken as {ratio:.2f} average ones, after those measured of {known}"
-        )
-    return "; ".join(notes)
+    if len(live) > 1:
+        notes.append(f"{_PROGRAM[kind]} of {len(live)} stacks are added, the most they can take ({_LESS[kind]})")
+    if len(live) < len(programs):
+        of = f"{len(live)} of {len(programs)}"
+        notes.append(f"the largest {of} stacks are live at a time, as {serialized} are processed in turn")
+    return sum(m.stack_bytes for m in live), "; ".join(notes)
 
 
 def plan(
