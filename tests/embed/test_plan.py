@@ -125,6 +125,7 @@ def test_memory_of_a_chip():
     assert {t.name: t.padded_bytes for t in made.tables} == padded
     assert made.heap.tables == made.heap.slots == sum(padded.values()) // 2
     assert made.heap.inputs == 3 * sum(s.buffer_bytes for s in made.stacks)
+    assert made.heap.if_cut == 63 * 5 * sum(s.buffer_bytes for s in made.stacks), "two more wait for gradients"
     two = [sum(m.stack_bytes for m in ms) for ms in zip(*((s.forward, s.backward) for s in made.stacks))]
     assert (made.heap.forward_stack, made.heap.backward_stack) == (two[0] * 2, two[1] * 2)
     assert made.heap.stack_basis == "modelled", "two stacks are added"

@@ -168,7 +168,7 @@ def _limits(asked: Asked, observed: Mapping[str, Limits]) -> dict[str, Limits]:
 def _cut(batch: Mapping[str, Any], under: Plan, limits: Mapping[str, Limits]) -> int | None:
     """Mini-batches of a batch; None: one hash bucket alone exceeds a limit, so that no cut helps."""
     try:
-        return preprocess(batch, under.stacking, limits, overflow="minibatch").num_minibatches
+        return preprocess(batch, under.stacking, limits, minibatch_layout="needed").num_minibatches
     except LimitError:
         return None
 

@@ -265,7 +265,14 @@ class _Under:
         for name, counts in zip(self.ids, counted.per_stack):
             self.ids[name] += int(counts[0].sum())
         if over and self.drop:
-            host = preprocess(batch, self.stacking, self.limits, bad_ids=self.bad_ids, allow_id_dropping=True)
+            host = preprocess(
+                batch,
+                self.stacking,
+                self.limits,
+                bad_ids=self.bad_ids,
+                allow_id_dropping=True,
+                minibatch_layout="needed",
+            )
             for name, stats in host.stats.items():
                 self.dropped[name] += int(stats.dropped_ids.sum())
 

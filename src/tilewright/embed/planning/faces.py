@@ -224,7 +224,7 @@ def print_plan(plan: Plan, console: Console | None = None) -> None:
             console.print()
             print_table(columns, rows, title=title, console=console)
     console.print()
-    for line in (*uncut(plan), *packed(plan), *modelled(plan), feeding(plan)):
+    for line in (*uncut(plan), *packed(plan), *modelled(plan), layout(plan), feeding(plan)):
         console.print(line, highlight=False, soft_wrap=True)
 
 
@@ -253,6 +253,17 @@ def modelled(plan: Plan) -> list[str]:
     if plan.target and plan.heap.stack_basis == "modelled":
         notes.append(plan.heap.stack_note)
     return [f"modelled: {line}" for line in dict.fromkeys(line for text in notes for line in text.split("; "))]
+
+
+def layout(plan: Plan) -> str:
+    """Which layout the plan is of, and what the other takes."""
+    heap = plan.heap
+    fits = " and does not fit" if heap.total <= heap.capacity < heap.total + heap.if_cut else ""
+    return (
+        'layout: buffers, HBM and feeding are of plain batches, which overflow="drop" or "error" and '
+        f'minibatch_layout="needed" make; laid out for mini-batches the inputs take {bytes_text(heap.if_cut)} more a '
+        f"chip{fits}"
+    )
 
 
 def uncut(plan: Plan) -> list[str]:
@@ -339,7 +350,7 @@ def _memory(plan: Plan) -> list[Html]:
     if not plan.target:
         return [drawn]
     programs = table(MEMORY, cells(MEMORY, all_programs(plan)), caption="What the compiler says, per SparseCore")
-    return [programs, drawn, *(paragraph(line) for line in modelled(plan))]
+    return [programs, drawn, *(paragraph(line) for line in (*modelled(plan), layout(plan)))]
 
 
 def _lower_limits(plan: Plan) -> list[Html]:

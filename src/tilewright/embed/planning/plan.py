@@ -18,6 +18,7 @@ from tilewright.embed.host.overflow import Overflow, limit_table
 from tilewright.embed.host.preprocess import preprocess
 from tilewright.embed.host.tally import tally
 from tilewright.embed.model.formulas import (
+    BUCKETS,
     packed_table_bytes,
     padded_table_bytes,
     pointers_per_device,
@@ -80,6 +81,7 @@ def heap_of(
         forward_stack=forward * per_chip,
         backward_stack=backward * per_chip,
         capacity=hbm.bytes if hbm else 0,
+        if_cut=(prefetched + (2 if pipelining else 0)) * batch * (BUCKETS - 1),
         stack_basis="modelled" if how else "measured",
         stack_note="; ".join(how) or f"rules measured ahead of time against {RULE_VERSION}",
     )

@@ -258,7 +258,9 @@ class CurvePoint:
 class Heap:
     """HBM of one chip, in bytes: what stays (tables, optimizer slots, inputs fetched ahead, activations and their
     gradients on the way between SparseCores and TensorCore, what pipelining holds on top) and the stack in use,
-    ``measured`` or ``modelled`` as ``stack_note`` says."""
+    ``measured`` or ``modelled`` as ``stack_note`` says.
+
+    Inputs are in the plain layout; ``if_cut``: what they take on top where each is laid out for mini-batches."""
 
     tables: int
     slots: int
@@ -270,6 +272,7 @@ class Heap:
     capacity: int
     stack_basis: str
     stack_note: str
+    if_cut: int = 0
 
     @property
     def total(self) -> int:
@@ -428,6 +431,8 @@ def heap_json(heap: Heap, prefetched_batches: int) -> dict[str, Any]:
     return {
         **{f"{part}_bytes": getattr(heap, part) for part in parts},
         "prefetched_batches": prefetched_batches,
+        "layout": "plain",
+        "minibatch_layout_bytes_more": heap.if_cut,
         **_picked(heap, "stack_basis", "stack_note", total_bytes="total"),
         "capacity_bytes": heap.capacity or None,
     }

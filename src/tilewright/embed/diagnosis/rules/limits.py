@@ -183,7 +183,7 @@ def idle_mini_batching(counters: Counters) -> Iterator[Finding]:
     yield Finding(
         "warning",
         f"buffers are laid out for mini-batches, which makes them {BUCKETS} times as long, and no batch needed one",
-        ('preprocess with overflow="error" (or "drop"): the plain layout then does',),
+        ('preprocess with minibatch_layout="needed", which lays out only a batch that is cut',),
         evidence={"steps": counters.steps or 0, **({"buffer bytes": size} if size else {})},
         effect=then,
     )
