@@ -201,6 +201,27 @@ CASES = [
         stacks(imbalance=1.2, remedies={"ids hashed": (5, 5, 1.0)}),
     ),
     (
+        "skew",
+        "warning",
+        stacks(imbalance=3.2, wait=1.8, wait_rows=1.1, wait_ids=3.2, mean_ids=90.0),
+        "1.80 times",
+        stacks(imbalance=4.5, wait=1.2, wait_rows=1.04, wait_ids=4.5, mean_ids=90.0),
+    ),
+    (
+        "skew",
+        "warning",
+        replace(stacks(imbalance=1.9, wait=1.8, mean_ids=1.0), steps=100),
+        "1.80 times",
+        replace(stacks(imbalance=1.1, wait=1.8, mean_ids=1.0), steps=100),
+    ),
+    (
+        "skew",
+        "severe",
+        stacks(imbalance=2.0, wait=3.0, remedies={"ids hashed": (5, 5, 1.9)}, remedy_waits={"ids hashed": 1.5}),
+        "ids hashed: wait 1.50 instead of 3.00",
+        stacks(imbalance=3.0, wait=1.4),
+    ),
+    (
         "clustered-log",
         "warning",
         stacks(imbalance=1.1, mean_ids=20.0, observed_ids=900, remedies={"log shuffled": (40, 40, 1.0)}),

@@ -29,7 +29,7 @@ from tilewright.embed.model.tables import Limits
 from tilewright.embed.planning.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
 from tilewright.embed.planning.memory import memory
 from tilewright.embed.planning.plan import plan
-from tilewright.embed.planning.skew import added, quantile_of
+from tilewright.embed.planning.skew import Work, added, quantile_of
 from tilewright.embed.planning.types import TYPICAL, plan_counters
 from tilewright.errors import LimitError, UsageError
 from tilewright.reading import check_keys, read_file, table_of, typed
@@ -113,6 +113,7 @@ class _Fed:
         self.stacking, self.sizes, self.sources = first.stacking, first.batch_sizes, len(first.sources)
         shards = first.stacking.topology.sparsecores
         self.per_shard = {name: np.zeros(shards, np.int64) for name in first.stats}
+        self.work = {name: Work(group) for name, group in first.stacking.stacks.items()}
         self.dropped = dict.fromkeys(first.stats, 0)
         self.most = dict.fromkeys(first.stats, (0, 0))
         self.histograms = {name: np.zeros(1, np.int64) for name in first.stats}
@@ -130,6 +131,7 @@ class _Fed:
         for name, stats in batch.stats.items():
             counts = partition_counts(batch, name)
             self.per_shard[name] += counts.sum(axis=0) + stats.dropped_ids
+            self.work[name].add(counts.sum(axis=0), partition_counts(batch, name, distinct=True).sum(axis=0))
             self.dropped[name] += int(stats.dropped_ids.sum())
             both = int(stats.max_ids_per_partition.max()), int(stats.max_unique_ids_per_partition.max())
             self.most[name] = max(self.most[name][0], both[0]), max(self.most[name][1], both[1])
@@ -158,6 +160,7 @@ class _Fed:
 
     def _stack(self, name: str, limits: Limits | None) -> StackCounters:
         group, shards = self.stacking.stacks[name], self.per_shard[name]
+        wait, wait_rows, wait_ids = self.work[name].ratios
         partitions = self.steps * self.sources * len(shards)
         dropped = self.dropped[name]
         return StackCounters(
@@ -169,22 +172,36 @@ class _Fed:
             typical_ids=None if dropped else quantile_of(self.histograms[name], TYPICAL),
             mean_ids=float(shards.sum() / partitions),
             shard_ids=tuple(shards.tolist()),
+            wait=wait,
+            wait_rows=wait_rows,
+            wait_ids=wait_ids,
             ids=int(shards.sum()),
             dropped_ids=dropped,
         )
 
 
-def partition_counts(batch: HostBatch, stack: str) -> Longs:
-    """int64[sources, S]: entries kept of every partition, all mini-batches together, from the row pointers."""
+def partition_counts(batch: HostBatch, stack: str, distinct: bool = False) -> Longs:
+    """int64[sources, S]: entries kept of every partition, or their distinct rows, all mini-batches together.
+
+    Entries follow from the row pointers; equal rows of a partition are neighbours.
+    """
     topology = batch.stacking.topology
     segment = pointers_per_segment(topology.sparsecores)
     segments = topology.sparsecores_per_device * (batch.num_minibatches if batch.minibatch_layout else 1)
     ends = batch.row_pointers[stack].astype(np.int64)[:, : segments * segment]
+    rows = batch.embedding_ids[stack]
     if not batch.minibatch_layout:  # every source counts from the start of its own slice
-        ends = ends.reshape(-1, segment)
+        ends, rows = ends.reshape(-1, segment), rows.reshape(len(batch.sources), -1)
     starts = np.zeros_like(ends)
     starts[:, 1:] = round8(ends[:, :-1])
-    counts = (ends - starts).reshape(len(batch.sources), -1, segment)[:, :, : topology.sparsecores]
+    counts = ends - starts
+    if distinct:
+        for k in range(len(rows)):
+            used = int(ends[k, -1])
+            changes = np.append(0, np.cumsum(rows[k, 1:used] != rows[k, : max(0, used - 1)]))
+            some = np.flatnonzero(counts[k])
+            counts[k, some] = 1 + changes[ends[k, some] - 1] - changes[starts[k, some]]
+    counts = counts.reshape(len(batch.sources), -1, segment)[:, :, : topology.sparsecores]
     return np.asarray(counts.sum(axis=1), np.int64)
 
 

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 # The columns of a plan's tables, for the terminal and the page: what each is called and where its value comes from.
 
 
+_WAIT = (
+    "what a step waits for: bytes of rows fetched and ids combined, the fullest shard over the average one (modelled)"
+)
+
 #: Of :class:`StackPlan`.
 STACKS = (
     Field("stack", "code", of=lambda s: s.label),
@@ -55,7 +59,8 @@ STACKS = (
     Field(
         "mean ids", "number", "the average partition", lambda s: round(s.mean_ids) if s.mean_ids >= 1000 else s.mean_ids
     ),
-    Field("imbalance", "ratio", "the fullest shard over the average one", lambda s: s.imbalance),
+    Field("imbalance", "ratio", "entries: the fullest shard over the average one", lambda s: s.imbalance),
+    Field("wait", "ratio", _WAIT, lambda s: s.wait),
     Field("dropped", "percent", "entries lost if ids above the limits are dropped", lambda s: s.drop_rate),
     Field("buffers", "bytes", "one batch on one device", lambda s: s.buffer_bytes),
 )
@@ -140,7 +145,8 @@ REMEDIES = (
     Field("if", of=lambda p: p[1].change),
     Field("max ids", "count", "the fullest partition", lambda p: p[1].limits.max_ids_per_partition),
     Field("max unique", "count", of=lambda p: p[1].limits.max_unique_ids_per_partition),
-    Field("imbalance", "ratio", "the fullest shard over the average one", lambda p: p[1].imbalance),
+    Field("imbalance", "ratio", "entries: the fullest shard over the average one", lambda p: p[1].imbalance),
+    Field("wait", "ratio", _WAIT, lambda p: p[1].wait),
 )
 
 
@@ -230,7 +236,7 @@ def print_plan(plan: Plan, console: Console | None = None) -> None:
 
 def _tables(plan: Plan) -> list[tuple[str, Sequence[Column], Sequence[Sequence[object]]]]:
     """The terminal's: of several stacks only the most uneven one is explained, the page and the JSON have all."""
-    worst = max(plan.stacks, key=lambda s: s.imbalance)
+    worst = max(plan.stacks, key=lambda s: s.wait)
     again = f"{many(plan.replayed, 'batch', 'batches')} run again"
     limits = f"limits holding {percent_text(plan.quantile)} of the partitions"
     columns = table_fields(plan)
@@ -322,14 +328,14 @@ def plan_head_html(plan: Plan) -> Html:
 def _figures(plan: Plan) -> Html:
     padded = max(1, sum(t.padded_bytes for t in plan.tables))
     wasted = 1 - sum(t.data_bytes for t in plan.tables) / padded
-    worst = max(plan.stacks, key=lambda s: s.imbalance)
+    worst = max(plan.stacks, key=lambda s: s.wait)
     of = f"of {bytes_text(plan.heap.capacity)}" if plan.heap.capacity else "heap only: no target"
     return cards(
         [
             Card("stacks", str(len(plan.stacks)), many(len(plan.tables), "table")),
             Card("HBM a chip", bytes_text(plan.heap.total), of),
             Card("padding", percent_text(wasted), "of the tables' bytes"),
-            Card("imbalance", f"{worst.imbalance:.2f}", "fullest shard over the average"),
+            Card("wait", f"{worst.wait:.2f}", "fullest shard over the average, of a step's work"),
             Card("batches over", percent_text(plan.batches_over), "exceed a limit"),
         ]
     )
@@ -387,7 +393,7 @@ def _lower_limits(plan: Plan) -> list[Html]:
 
 
 def _skew(plan: Plan) -> list[Html]:
-    worst = sorted(plan.stacks, key=lambda s: -s.imbalance)[:_SHARDS_OF]
+    worst = sorted(plan.stacks, key=lambda s: -s.wait)[:_SHARDS_OF]
     loads = [
         Curve(
             s.label,

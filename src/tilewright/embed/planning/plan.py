@@ -262,6 +262,7 @@ def _stack_plan(
 ) -> StackPlan:
     topology = observed.stacking.topology
     per_shard = observed.per_shard[group.name]
+    wait, wait_rows, wait_ids = observed.work[group.name].ratios
     sparsecores, per_device = topology.sparsecores, topology.sparsecores_per_device
 
     def program(op: str | RowOptimizer) -> SparseMemory | None:
@@ -287,6 +288,9 @@ def _stack_plan(
         backward=program(group.optimizer),
         quantiles=tuple((quantile, observed.limits(quantile)[group.name]) for quantile in QUANTILES),
         per_shard=tuple(per_shard.tolist()),
+        wait=wait,
+        wait_rows=wait_rows,
+        wait_ids=wait_ids,
     )
 
 

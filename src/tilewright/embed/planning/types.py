@@ -78,12 +78,13 @@ class HotId:
 
 @dataclass(frozen=True)
 class Remedy:
-    """A stack's fullest partitions and imbalance in the replayed batches, if ``change`` were made."""
+    """A stack's fullest partitions, imbalance and ``wait`` in the replayed batches, if ``change`` were made."""
 
     stack: str
     change: str
     limits: Limits
     imbalance: float
+    wait: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,8 @@ class StackPlan(StackFigures):
     ``limits``                    the chosen quantile of the same
     ``mean_ids``                  entries of the average partition
     ``imbalance``                 entries of the fullest shard over those of the average shard, all batches together
+    ``wait``                      what a step waits for, modelled: the shard that moves most bytes, of rows and of ids,
+                                  over the average one; ``wait_rows``, ``wait_ids``: the same of either alone
     ``per_shard``                 entries every shard received, all batches together
     ``quantiles``                 (quantile, limits that hold it) of the partitions, ascending
     ``drop_rate``                 share of entries lost if ids above ``limits`` are dropped (replayed batches)
@@ -189,6 +192,9 @@ class StackPlan(StackFigures):
     backward: SparseMemory | None
     quantiles: tuple[tuple[float, Limits], ...]
     per_shard: tuple[int, ...]
+    wait: float = 1.0
+    wait_rows: float = 1.0
+    wait_ids: float = 1.0
 
 
 def short_label(name: str, tables: tuple[str, ...]) -> str:
@@ -387,7 +393,7 @@ class Plan:
             "skew": {
                 "hot_ids": [dict(vars(hot)) for hot in self.skew.hot],
                 "changes": [
-                    {**_picked(remedy, "stack", "change", "imbalance"), **vars(remedy.limits)}
+                    {**_picked(remedy, "stack", "change", "imbalance", "wait"), **vars(remedy.limits)}
                     for remedy in self.skew.remedies
                 ],
                 "tables_alone": limits_json(self.skew.alone)["stacks"],
@@ -457,7 +463,8 @@ def _stack_json(stack: StackPlan) -> dict[str, Any]:
         "observed": dict(vars(stack.observed)),
         "quantiles": [{"quantile": quantile, **vars(limits)} for quantile, limits in stack.quantiles],
         "ids_per_shard": list(stack.per_shard),
-        **_picked(stack, "mean_ids", "imbalance", "drop_rate", "partitions_over", slots_per_device="slots"),
+        **_picked(stack, "mean_ids", "imbalance", "wait", "wait_rows", "wait_ids"),
+        **_picked(stack, "drop_rate", "partitions_over", slots_per_device="slots"),
         **_picked(stack, row_pointers_per_device="pointers", buffer_bytes_per_device="buffer_bytes"),
         "programs": [program_json(program) for program in stack.programs],
     }
@@ -534,7 +541,11 @@ def _stack_counters(plan: Plan, stack: StackPlan) -> StackCounters:
         typical_unique_ids=typical.max_unique_ids_per_partition,
         mean_ids=stack.mean_ids,
         imbalance=stack.imbalance,
+        wait=stack.wait,
+        wait_rows=stack.wait_rows,
+        wait_ids=stack.wait_ids,
         dropped_share=stack.drop_rate,
         hot=(hot.table, hot.id, hot.share) if hot else None,
         remedies={remedy.change: (*vars(remedy.limits).values(), remedy.imbalance) for remedy in remedies},
+        remedy_waits={remedy.change: remedy.wait for remedy in remedies},
     )
