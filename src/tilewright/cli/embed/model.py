@@ -178,7 +178,10 @@ def settled(
 
 
 def batches(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -> tuple[Iterator[LogBatch], int | None]:
-    """Whole batches of one log or several in turn (None: a generated one), and how many there will be, if known."""
+    """Whole batches of one log or several in turn (None: a generated one), and how many there will be, if known.
+
+    A batch's day is that of its times, or its file where there are several.
+    """
     if rows < 0 or 0 < rows < config.batch:
         problem = f"{rows} rows are less than one batch of {config.batch}"
         raise UsageError(problem, where="--rows", how="give a multiple of --batch")
@@ -189,13 +192,17 @@ def batches(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -
     names = [files] if isinstance(files, str) else files
     if wrong := next((name for name in names if name.endswith(".toml")), None):
         raise UsageError("a model, not a log", where=wrong, how=f"name the log, and this file as --config {wrong}")
-    logs = [read_log(name, config.in_log, config.batch, config.columns) for name in names]
+    logs = [read_log(name, config.in_log, config.batch, config.columns, time=config.time) for name in names]
     known = [log.rows // config.batch for log in logs if log.rows is not None]
     total = sum(known) if len(known) == len(logs) else None
     if rows:
         total = rows // config.batch if total is None else min(total, rows // config.batch)
-    parts = chain.from_iterable(_whole(log, config) for log in logs)
+    parts = chain.from_iterable(_of_file(_whole(log, config), log.path, len(logs) > 1) for log in logs)
     return islice(parts, rows // config.batch if rows else None), total or None
+
+
+def _of_file(parts: Iterator[LogBatch], path: str, several: bool) -> Iterator[LogBatch]:
+    return (replace(part, day=part.day or path) if several else part for part in parts)
 
 
 def say_collisions(config: EmbedConfig, files: Sequence[str] | None) -> None:

@@ -33,6 +33,7 @@ class EmbedConfig:
     ``columns``     feature -> :class:`LogColumn` of the log, where it is not the column of its name
     ``limits``      stack -> :class:`Limits`, None: not yet known
     ``sparsecore``  the guide's knobs
+    ``time``        the column of the rows' times, from which batches have their days; "" = none
     ``stacks``      tables to stack by hand, as ``stack`` takes them
     ``hashed``      the tables of fewer rows than ids, which ``features`` have already; None: there are none
     ``narrow``      the features, packed where ``narrow_packing`` is set: those to stack, and what makes their batches
@@ -49,6 +50,7 @@ class EmbedConfig:
     stacks: tuple[tuple[str, ...], ...] = ()
     narrow_packing: bool = False
     hashed: HashedTables | None = None
+    time: str = ""
 
     @property
     def in_log(self) -> tuple[Feature, ...]:
@@ -77,6 +79,7 @@ def read_config(path: str | Path) -> EmbedConfig:
         chips = 4
         batch = 4096
         narrow_packing = true    # rows of 1 to 4 floats share 32-byte lines; false where it is not given
+        time = "clicked_at"      # the column of the rows' times: later days judge the limits of the days before
 
         [[table]]
         name = "user"
@@ -117,6 +120,7 @@ class _File:
     batch: int = EmbedConfig.batch
     stacks: list[list[str]] = field(default_factory=list)
     narrow_packing: bool = EmbedConfig.narrow_packing
+    time: str = EmbedConfig.time
     table: list[dict[str, Any]] = field(default_factory=list)
     feature: list[dict[str, Any]] = field(default_factory=list)
     limits: dict[str, Any] = field(default_factory=dict)
@@ -178,6 +182,7 @@ def _config(file: _File) -> EmbedConfig:
         stacks=tuple(map(tuple, file.stacks)),
         narrow_packing=file.narrow_packing,
         hashed=hashed,
+        time=file.time,
     )
 
 

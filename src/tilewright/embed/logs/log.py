@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tilewright.embed.host.inputs import Ragged, normalise, offsets_of
 from tilewright.embed.logs.criteo import CATEGORICAL, NUMERIC
+from tilewright.embed.logs.days import day_of
 from tilewright.embed.model.tables import Feature, count
 from tilewright.errors import UsageError
 from tilewright.extras import need
@@ -49,11 +50,13 @@ class LogColumn:
 
 @dataclass(frozen=True, eq=False)
 class LogBatch:
-    """``rows`` samples of every feature, as ``preprocess`` takes them; ``values``: columns of numbers, f32[rows]."""
+    """``rows`` samples of every feature, as ``preprocess`` takes them; ``values``: columns of numbers, f32[rows];
+    ``day``: of the row in the middle, "" where the log is read without its times."""
 
     rows: int
     features: dict[str, Any]
     values: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    day: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +69,7 @@ class Log:
     columns: tuple[LogColumn, ...]
     rows: int | None = None
     values: tuple[str, ...] = ()
+    time: str = ""
 
     @property
     def kind(self) -> str:
@@ -96,6 +100,7 @@ def read_log(
     batch: int,
     columns: Mapping[str, LogColumn] | None = None,
     values: Sequence[str] = (),
+    time: str = "",
 ) -> Log:
     """The batches of a log, one at a time in memory.
 
@@ -112,6 +117,10 @@ def read_log(
     ``values``
         columns of numbers to read beside them, 0 where one is missing. Criteo's format gives ``label`` and ``I1`` ..
         ``I13``, these as log(1 + max(x, 0)).
+    ``time``
+        the column of the rows' times, from which every batch has its day (of the row in its middle): timestamps or
+        dates, texts that begin like 2026-11-24, seconds (milli-, micro-, nanoseconds) since 1970 in UTC, or numbers of
+        days. Not in Criteo's format, which has none.
 
     Raises :class:`UsageError` that names the file, the column and the batch: here for a missing file or column and
     a file that is not what its name says; while reading for a value of a wrong type or a file that breaks off.
@@ -123,7 +132,7 @@ def read_log(
         raise UsageError(f"a column for {unknown[0]!r}, which is no feature", where=where)
     filled = [(named.get(feature.name, LogColumn()), feature) for feature in features]
     chosen = tuple(column if column.name else replace(column, name=feature.name) for column, feature in filled)
-    log = Log(where, tuple(features), batch, chosen, values=tuple(values))
+    log = Log(where, tuple(features), batch, chosen, values=tuple(values), time=time)
     if where != "-" and not Path(where).exists():
         raise UsageError("cannot read it: No such file or directory", where=where)
     return replace(log, rows=_parquet_rows(log)) if log.kind == "parquet" else log
@@ -133,6 +142,8 @@ def _read_criteo(log: Log) -> Iterator[LogBatch]:
     from tilewright.embed.logs.criteo import read_criteo
 
     vocabs = [feature.table.vocab for feature in log.features]
+    if log.time:
+        raise UsageError(f"no column {log.time}", where=log.path, how="Criteo's format has no times")
     known = ("label", *NUMERIC)
     if unknown := [name for name in log.values if name not in known]:
         raise UsageError(f"no column {unknown[0]}", where=log.path, how="Criteo's format has label and I1 .. I13")
@@ -379,7 +390,7 @@ def _check_columns(log: Log, names: list[str], where: str) -> None:
 
 def _wanted(log: Log) -> list[str]:
     names = [name for column in log.columns for name in (column.name, column.weights) if name]
-    return list(dict.fromkeys([*names, *log.values]))
+    return list(dict.fromkeys([*names, *log.values, *filter(None, [log.time])]))
 
 
 def _parquet_rows(log: Log) -> int:
@@ -548,7 +559,8 @@ def _whole_batches(log: Log, parts: Iterator[Any], done: int = 0) -> Iterator[Lo
             _check_one_way(table, log)
         inputs = {f.name: _input(table, f, c, place) for f, c in log.pairs}
         values = {name: _numbers(_whole(table[name]), f"{place}, column {name!r}") for name in log.values}
-        return LogBatch(table.num_rows, inputs, values)
+        day = log.time and day_of(table[log.time][table.num_rows // 2].as_py(), f"{place}, column {log.time!r}")
+        return LogBatch(table.num_rows, inputs, values, day)
 
     for part in parts:
         held.append(part)
@@ -572,25 +584,27 @@ def _whole_batches(log: Log, parts: Iterator[Any], done: int = 0) -> Iterator[Lo
 
 def _read_arrays(log: Log) -> Iterator[LogBatch]:
     """Arrays ``name`` [rows, ids] or [rows], or ``name.values`` with ``name.offsets``; weights under their own name."""
-    whole, columns = _load(log)
+    whole, columns, times = _load(log)
     sizes = {name: ragged.batch_size for name, ragged in whole.items()}
-    sizes |= {name: len(column) for name, column in columns.items()}
+    sizes |= {name: len(column) for name, column in columns.items()} | ({log.time: len(times)} if log.time else {})
     rows = max(sizes.values())
     if short := next((name for name, size in sizes.items() if size != rows), None):
         raise UsageError(f"{sizes[short]} samples of {short!r}, {rows} of others", where=log.path)
     for start in range(0, rows, log.batch):
         stop = min(rows, start + log.batch)
         inputs = {name: _slice(ragged, start, stop) for name, ragged in whole.items()}
-        yield LogBatch(stop - start, inputs, {name: column[start:stop] for name, column in columns.items()})
+        day = log.time and day_of(times[(start + stop) // 2].item(), f"{log.path}: array {log.time!r}")
+        yield LogBatch(stop - start, inputs, {name: column[start:stop] for name, column in columns.items()}, day)
 
 
-def _load(log: Log) -> tuple[dict[str, Ragged], dict[str, NDArray[np.float32]]]:
+def _load(log: Log) -> tuple[dict[str, Ragged], dict[str, NDArray[np.float32]], NDArray[Any]]:
     try:
         with open_bytes(log.path) as file, np.load(file, allow_pickle=False) as archive:
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise UsageError("one array, not an archive", where=log.path, how="write it with numpy.savez")
             columns = {name: _numbers_in(archive, log, name) for name in log.values}
-            return {f.name: _feature(archive, log, f.name, c) for f, c in log.pairs}, columns
+            times = _array(archive, log, log.time) if log.time else np.empty(0)
+            return {f.name: _feature(archive, log, f.name, c) for f, c in log.pairs}, columns, times
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"not a numpy archive: {error}", where=log.path) from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from tilewright.embed.planning.confidence import Day
 from tilewright.embed.planning.memory import SparseMemory
 from tilewright.embed.planning.types import QUANTILES, HotId, Plan, Remedy, StackPlan
 from tilewright.render import (
@@ -129,6 +130,17 @@ HOLDING = (
     *(Field(f"{quantile * 100:g} %" if quantile < 1 else "all", of=_pair(k)) for k, quantile in enumerate(QUANTILES)),
 )
 
+#: Of the days of a plan's confidence.
+DAYS = (
+    Field("day", "code", of=lambda d: d.name),
+    Field("batches", "count", of=lambda d: d.batches),
+    Field("exceed", "percent", "batches above some limit of the days before", lambda d: d.exceeded / d.batches),
+    Field("most exceeded", "code", of=lambda d: f"{d.knob} of {d.stack}" if d.exceeded else ""),
+    Field("allowed", "count", "by the days before", lambda d: d.limit if d.exceeded else None),
+    Field("observed", "count", of=lambda d: d.observed if d.exceeded else None),
+    Field("headroom", "number", "by how much higher limits would have held the day", lambda d: round(d.headroom, 2)),
+)
+
 #: Of (stack's label, hot id).
 HOT = (
     Field("stack", "code", of=lambda p: p[0]),
@@ -195,6 +207,11 @@ def all_programs(plan: Plan) -> list[tuple[StackPlan, SparseMemory]]:
     return [(stack, program) for stack in plan.stacks for program in stack.programs]
 
 
+def judged(plan: Plan) -> tuple[Day, ...]:
+    """The days that judge the limits of those before; none where days are not known."""
+    return plan.confidence.days if plan.confidence else ()
+
+
 def heap_parts(plan: Plan) -> list[tuple[str, int]]:
     """What lies in the HBM of one chip."""
     heap = plan.heap
@@ -243,6 +260,7 @@ def _tables(plan: Plan) -> list[tuple[str, Sequence[Column], Sequence[Sequence[o
     return [
         (limits, STACKS, cells(STACKS, plan.stacks)),
         ("ids / distinct ids that hold a share of the partitions", HOLDING, cells(HOLDING, plan.stacks)),
+        ("later days against the limits of the days before", DAYS, cells(DAYS, judged(plan))),
         ("compiler, per SparseCore", MEMORY, cells(MEMORY, all_programs(plan))),
         ("HBM of one chip", (Column("what"), Column("bytes", "bytes")), heap_parts(plan)),
         ("tables", columns, cells(columns, plan.tables)),
@@ -344,9 +362,11 @@ def _figures(plan: Plan) -> Html:
 def _limits(plan: Plan) -> list[Html]:
     title = f"Limits that hold {percent_text(plan.quantile)} of the partitions"
     shares = "Ids / distinct ids that hold a share of the partitions"
+    days = judged(plan)
     return [
         table(STACKS, cells(STACKS, plan.stacks), caption=title),
         table(HOLDING, cells(HOLDING, plan.stacks), caption=shares),
+        *([table(DAYS, cells(DAYS, days), caption="Later days against the limits of the days before")] if days else []),
     ]
 
 

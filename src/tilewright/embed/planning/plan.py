@@ -119,6 +119,7 @@ def plan(
     serialized_tables: int = 0,
     bad_ids: str = "error",
     progress: Callable[[int], None] | None = None,
+    days: Sequence[str] = (),
 ) -> Plan:
     """Limits, buffers, memory, padding and imbalance for ``features`` on ``topology``, learnt from ``batches``.
 
@@ -132,10 +133,11 @@ def plan(
     for :func:`pack_narrow` of the features (``stacking``, where given, is of those), from batches of the features as
     they are. ``prefetched_batches`` is the guide's maximum_parallel_iterations, ``serialized_tables`` its
     num_serialized_tables_to_optimize_hbm, and ``pipelining`` is off where it sets disable_full_embedding_pipelining.
-    ``progress(n)`` is called after each batch.
+    ``progress(n)`` is called after each batch. ``days``: the day of every batch, read when all batches have been: the
+    limits of the days before are then held against each later day.
 
-    Raises :class:`UsageError` for no batches, a quantile outside (0, 1], a headroom below 0, or anything
-    ``preprocess`` refuses.
+    Raises :class:`UsageError` for no batches, other than one day for each, a quantile outside (0, 1], a headroom below
+    0, or anything ``preprocess`` refuses.
 
     >>> from tilewright.embed import Table
     >>> table = Table("user", vocab=1000, width=16)
@@ -186,7 +188,7 @@ def plan(
         skew=skew,
         savings=savings_of(observed, skew.alone, today),
         feeding=feeding_of(observed, limits, target),
-        confidence=_confidence(observed, headroom) if quantile == 1 else None,
+        confidence=_confidence(observed, headroom, days) if quantile == 1 else None,
     )
 
 
@@ -214,12 +216,15 @@ def _naming_batch(number: int) -> Iterator[None]:
         raise UsageError(error.what, where=where, how=error.how) from None
 
 
-def _confidence(observed: Observed, headroom: float) -> Confidence:
+def _confidence(observed: Observed, headroom: float, days: Sequence[str]) -> Confidence:
+    if days and len(days) != observed.batches:
+        raise UsageError(f"{len(days)} days for {observed.batches} batches", where="plan", how="name each one's")
+
     def allowed(most: Longs) -> Longs:
         limits = (raised(Limits.holding(*counts), headroom) for counts in most.tolist())
         return np.array([(limit.max_ids_per_partition, limit.max_unique_ids_per_partition) for limit in limits])
 
-    return confidence_of_all(np.array(observed.peaks), allowed)
+    return confidence_of_all(np.array(observed.peaks), allowed, days, list(observed.stacking.stacks))
 
 
 def raised(limits: Limits, headroom: float) -> Limits:
