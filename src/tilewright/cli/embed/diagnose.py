@@ -197,7 +197,7 @@ def check(
     setup = model.settled(setup, file, rows, limits, batch, free=config is None)
     from tilewright.embed import check_batches, check_counters, diagnose
 
-    stacked = model.placed(setup, not setup.sparsecore.disable_table_stacking if stacking is None else stacking)
+    stacked = setup.stacking(not setup.sparsecore.disable_table_stacking if stacking is None else stacking)
     _check_names(bounds, stacked, limits or "--config")
     log, total = model.batches(setup, file, rows)
     with model.options_named(), progress("batches", total) as advance:

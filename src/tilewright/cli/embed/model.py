@@ -15,7 +15,7 @@ from tilewright.cli.streams import remark
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
-    from tilewright.embed import EmbedConfig, Log, LogBatch, Stacking
+    from tilewright.embed import EmbedConfig, Log, LogBatch
 
 Config = Annotated[
     str | None, typer.Option(help="The model: a TOML file of tables and features. None: Criteo's 26 tables.")
@@ -70,14 +70,6 @@ def configured(config: str | None, options: Mapping[str, Any]) -> EmbedConfig:
     result = replace(result, **chosen)
     _check_batch(result.batch, result.topology.sparsecores)
     return result
-
-
-def placed(config: EmbedConfig, together: bool) -> Stacking:
-    """The model's stacking, its narrow tables packed where it says so."""
-    from tilewright.embed import stack
-
-    narrow = config.narrow
-    return stack(narrow.features, config.topology, together, narrow.batch_sizes(config.batch), stacks=config.stacks)
 
 
 def _check_batch(batch: int, sparsecores: int) -> None:
@@ -156,7 +148,8 @@ def fitted(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) ->
 def settled(
     config: EmbedConfig, file: str, rows: int, limits: str | None, batch: int | None, free: bool
 ) -> EmbedConfig:
-    """The model with its batch: ``batch``, else what the limits file was learnt with, else the model's.
+    """The model with its batch: ``batch``, else what the limits file was learnt with, else the model's; and with the
+    rotation of the limits file.
 
     ``free``: nobody chose one, so a log shorter than a batch is one batch, as a plan takes it.
     """
@@ -164,6 +157,7 @@ def settled(
 
     if limits is not None:
         check_packing(limits, any(config.narrow.rows_per_line))
+        config = _rotated(config, limits)
     learnt = learnt_batch(limits) if limits is not None else None
     if learnt is None:
         return fitted(config, file, rows) if free and batch is None else config
@@ -175,6 +169,19 @@ def settled(
     remark(f"{limits}: learnt with batches of {learnt}, which are taken here; --batch sets another")
     _check_batch(learnt, config.topology.sparsecores)
     return replace(config, batch=learnt)
+
+
+def _rotated(config: EmbedConfig, limits: str) -> EmbedConfig:
+    """The model with its stacks turned as they were when the limits were learnt; it must not say otherwise."""
+    from tilewright.embed import read_rotation
+
+    shards = config.topology.sparsecores
+    learnt = read_rotation(limits, replace(config, rotation={}).stacking().stacks)
+    for name, step in config.rotation.items():
+        if learnt.get(name, step) % shards != step % shards:
+            how = "plan again, or leave rotation out of the model: the limits bring theirs"
+            raise UsageError(f"limits of {name} rotated by {learnt[name]}, not by {step}", where=limits, how=how)
+    return replace(config, rotation={**config.rotation, **learnt})
 
 
 def batches(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -> tuple[Iterator[LogBatch], int | None]:

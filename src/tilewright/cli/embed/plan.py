@@ -119,7 +119,7 @@ def plan(
         )
         pods.show(planned_pod, as_json, out)
         return
-    by_hand = model.placed(setup, together) if setup.stacks else None
+    by_hand = setup.stacking(together) if setup.stacks or setup.rotation else None
     log, total = model.batches(setup, files, rows)
     days: list[str] = []
     with model.options_named(), progress("batches", total) as advance:

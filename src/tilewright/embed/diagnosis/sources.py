@@ -24,7 +24,7 @@ from tilewright.embed.logs.config import EmbedConfig
 from tilewright.embed.model.formulas import pointers_per_segment, round8
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.optimizers import name_of
-from tilewright.embed.model.stacking import Stack, Stacking, stack
+from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.embed.model.tables import Limits
 from tilewright.embed.planning.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
 from tilewright.embed.planning.memory import memory
@@ -226,8 +226,7 @@ def log_counters(
     Raises :class:`UsageError` for whatever ``plan`` refuses.
     """
     knobs, narrow = model.sparsecore, model.narrow
-    sizes, together = narrow.batch_sizes(model.batch), not knobs.disable_table_stacking
-    stacking = stack(narrow.features, model.topology, together, sizes, stacks=model.stacks)
+    stacking = model.stacking(not knobs.disable_table_stacking)
     limits = model.limits if limits is None else limits
     under = _Under(stacking, limits or {}, bad_ids, narrow, drop=knobs.allow_id_dropping)
     learnt = plan(

@@ -13,7 +13,7 @@ from tilewright.embed.logs.log import LogColumn
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.limits import limits_of
 from tilewright.embed.model.optimizers import OPTIMIZERS
-from tilewright.embed.model.stacking import manual_stacks
+from tilewright.embed.model.stacking import Stacking, manual_stacks, stack, stack_name
 from tilewright.embed.model.tables import Feature, Limits, Quantization, Table, Topology, count
 from tilewright.errors import UsageError
 from tilewright.reading import check_keys, read_file, typed
@@ -35,6 +35,7 @@ class EmbedConfig:
     ``sparsecore``  the guide's knobs
     ``time``        the column of the rows' times, from which batches have their days; "" = none
     ``stacks``      tables to stack by hand, as ``stack`` takes them
+    ``rotation``    stack -> the shards by which each next of its tables is turned, where it is not the default
     ``hashed``      the tables of fewer rows than ids, which ``features`` have already; None: there are none
     ``narrow``      the features, packed where ``narrow_packing`` is set: those to stack, and what makes their batches
     ==============  ==========================================================================================
@@ -51,6 +52,7 @@ class EmbedConfig:
     narrow_packing: bool = False
     hashed: HashedTables | None = None
     time: str = ""
+    rotation: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @property
     def in_log(self) -> tuple[Feature, ...]:
@@ -60,6 +62,14 @@ class EmbedConfig:
     def batch_of(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
         """A log's batch as ``features`` take it."""
         return features if self.hashed is None else self.hashed.batch(features)
+
+    def stacking(self, together: bool = True) -> Stacking:
+        """The tables in their stacks, as ``stack`` makes them of this model; without ``together`` every one alone."""
+        narrow, rotation = self.narrow, dict(self.rotation)
+        if not together:  # only stacks by hand are left
+            rotation = {name: rotation[name] for name in map(stack_name, self.stacks) if name in rotation}
+        sizes = narrow.batch_sizes(self.batch)
+        return stack(narrow.features, self.topology, together, sizes, stacks=self.stacks, rotation=rotation)
 
     @property
     def topology(self) -> Topology:
@@ -98,6 +108,9 @@ def read_config(path: str | Path) -> EmbedConfig:
         max_ids_per_partition = 512
         max_unique_ids_per_partition = 256
 
+        [rotation]               # shards by which each next table of a stack is turned
+        user_item = 9
+
         [sparsecore]
         allow_id_dropping = true
 
@@ -124,12 +137,13 @@ class _File:
     table: list[dict[str, Any]] = field(default_factory=list)
     feature: list[dict[str, Any]] = field(default_factory=list)
     limits: dict[str, Any] = field(default_factory=dict)
+    rotation: dict[str, int] = field(default_factory=dict)
     sparsecore: dict[str, Any] = field(default_factory=dict)
 
 
 _HINTS = {
     **{key: f"write [[{key}]], with two brackets, before each" for key in ("table", "feature")},
-    **{key: f"write [{key}]" for key in ("limits", "sparsecore")},
+    **{key: f"write [{key}]" for key in ("limits", "sparsecore", "rotation")},
     "stacks": 'write lists of table names: stacks = [["user", "item"]]',
 }
 
@@ -183,6 +197,7 @@ def _config(file: _File) -> EmbedConfig:
         narrow_packing=file.narrow_packing,
         hashed=hashed,
         time=file.time,
+        rotation={n: count(step, f"rotation of {n!r}", "", least=0) for n, step in file.rotation.items()},
     )
 
 

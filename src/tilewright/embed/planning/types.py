@@ -419,8 +419,8 @@ class Plan:
         """The content of the limits file: the chosen limits, and what they were learnt from."""
         learnt = _picked(self, "quantile", "batches", "batch")
         packed = any(table.rows_per_line > 1 for table in self.tables)
-        topology = dict(vars(self.stacking.topology))
-        return limits_json(self.limits, target=self.target or None, topology=topology, **learnt, narrow_packing=packed)
+        facts = {"topology": dict(vars(self.stacking.topology)), "rotation": self.stacking.rotations}
+        return limits_json(self.limits, target=self.target or None, **facts, **learnt, narrow_packing=packed)
 
     def write_limits(self, path: str | Path) -> None:
         """Write the chosen limits as JSON, for :func:`read_limits`."""

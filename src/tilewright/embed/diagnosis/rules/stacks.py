@@ -165,7 +165,7 @@ def skew(counters: Counters) -> Iterator[Finding]:
             table, hot, share = stack.hot
             cause += f"; id {hot} of table {table} alone is {percent_text(share)} of what it receives"
             evidence["share of the hottest id"] = share
-        advice, effect = _remedies(stack, uneven)
+        advice, effect = _remedies(name, stack, uneven)
         yield Finding(
             "severe" if uneven >= _VERY and not small else "warning",
             cause,
@@ -201,19 +201,24 @@ _KNOBS = {"hottest id held apart": " (embed plan --hot finds such rows, embed.ta
 """Where a change has a knob of its own."""
 
 
-def _remedies(stack: StackCounters, uneven: float) -> tuple[tuple[str, ...], str]:
+def _knob(change: str, name: str) -> str:
+    """Where a change is made: a rotation by a line of the model's file, to paste."""
+    step = "0" if change == "no rotation" else change.removeprefix("rotation by ")
+    if not step.isdecimal():
+        return _KNOBS.get(change, "")
+    key = name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else f'"{name}"'
+    return f" (at the top of the model's file: rotation.{key} = {step})"
+
+
+def _remedies(name: str, stack: StackCounters, uneven: float) -> tuple[tuple[str, ...], str]:
     """What was tried on the log, the best first; the usual changes where nothing was."""
     then = stack.remedy_waits if stack.wait is not None else {c: v[2] for c, v in stack.remedies.items()}
     gains = sorted((left, change) for change, left in then.items() if change != AS_IT_IS)
     best = [(left, change) for left, change in gains if left < 0.95 * uneven]
     if best:
         noun = "imbalance" if stack.wait is None else "wait"
-        advice = [
-            f"{change}: {noun} {left:.2f} instead of {uneven:.2f}{_KNOBS.get(change, '')}" for left, change in best
-        ]
-        return tuple(
-            advice[:3]
-        ), f"up to {uneven / best[0][0]:.2f} times the lookups of a step that waits for one shard"
+        advice = (f"{c}: {noun} {left:.2f} instead of {uneven:.2f}{_knob(c, name)}" for left, c in best[:3])
+        return tuple(advice), f"up to {uneven / best[0][0]:.2f} times the lookups of a step that waits for one shard"
     if then:
         return (
             "neither rotating, hashing nor shuffling helps on this log: hold the hottest rows on every device "
