@@ -110,7 +110,7 @@ class Overflow:
                 observed, limit = int(lone[1 + kind]), int(self.limits[stack, kind])
                 ids = self._sharing(stack, source, int(lone[0]), int(lone[3]))
                 why = f"they share one hash bucket, which mini-batches cannot cut: {ids}"
-                advice = f"{observed} ({why}), or pass allow_id_dropping=True"
+                advice = f"{observed} ({why}), or set allow_id_dropping"
                 raise self._limit_error(stack, source, int(lone[0]), kind, observed, limit, advice)
         return bits
 

@@ -235,20 +235,28 @@ def _parts(array: Any) -> tuple[Any, NDArray[np.int64] | None]:
         return _without_empty(array.flatten(), lengths)
     if _is_text(kind) and compute.any(compute.match_substring(array, SEPARATOR)).as_py():
         return _parts(compute.split_pattern(array, SEPARATOR))
+    if _all_there(array):
+        return array, None
     there = _there(array)
-    return (array, None) if there.all() else (array.filter(there), there.astype(np.int64))
+    return array.filter(there), there.astype(np.int64)
 
 
 def _without_empty(flat: Any, lengths: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
     """The same lists without their empty texts."""
-    if not _is_text(flat.type) and not _is_bytes(flat.type):
+    if _all_there(flat) or not (_is_text(flat.type) or _is_bytes(flat.type)):
         return flat, lengths
     there = _there(flat)
-    if there.all():
-        return flat, lengths
     before = offsets_of(there.astype(np.int64))
     ends = np.cumsum(lengths)
     return flat.filter(there), before[ends] - before[ends - lengths]
+
+
+def _all_there(array: Any) -> bool:
+    from pyarrow import compute
+
+    if array.null_count or not (_is_text(array.type) or _is_bytes(array.type)):
+        return not array.null_count
+    return not len(array) or bool(compute.min(compute.binary_length(array)).as_py() > 0)
 
 
 def _there(array: Any) -> NDArray[np.bool_]:

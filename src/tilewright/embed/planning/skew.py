@@ -73,8 +73,9 @@ class Observed:
         for name, (ids, unique) in zip(self.stacking.stacks, counts):
             of_ids, of_unique = self.histograms[name]
             self.histograms[name] = added(of_ids, ids), added(of_unique, unique)
-            self.per_shard[name] += ids.sum(axis=0)
-            self.work[name].add(ids.sum(axis=0), unique.sum(axis=0))
+            received = ids.sum(axis=0)
+            self.per_shard[name] += received
+            self.work[name].add(received, unique.sum(axis=0))
         self.peaks.append(counts.max(axis=(2, 3)))
         self.batches += 1
         if len(self.sample) < self.keep:
