@@ -157,6 +157,31 @@ def test_limits_of_the_file_itself(run, files, tmp_path):
     assert "max_ids_per_chip_per_sample" in out
 
 
+HIGH = "[limits.user_item]\nmax_ids_per_partition = 90\nmax_unique_ids_per_partition = 90\n"
+
+
+def test_what_mini_batches_cannot_do_is_not_promised(run, files, tmp_path):
+    """A bound of a whole table, which no mini-batch cuts, and a hash bucket that holds one id."""
+    bound = "[sparsecore]\nmax_ids_per_table = { user = 3 }\n"
+    (tmp_path / "model.toml").write_text(MODEL + HIGH + bound)
+    code, out, err = run("embed", "check", "log.npz", "--config", "model.toml")
+    assert code == 1
+    assert err.endswith(
+        "set max_ids_per_table of 'user' to at least 8; max_ids_per_table does not bound partitions, so mini-batches "
+        "do not help\n"
+    )
+    assert "mini-batch" not in out
+    files(user=np.full(20, 5))
+    (tmp_path / "model.toml").write_text(MODEL + HIGH.replace("90", "2"))
+    code, out, err = run("embed", "check", "log.npz", "--config", "model.toml")
+    assert code == 1
+    assert "mini-batches do not hold 2 of them: stack 'user_item', source 0, shard 1: 4 ids in one partition" in err
+    assert "which mini-batches cannot cut: id 5 of user (4))" in err
+    assert "severe: mini-batching: one hash bucket alone exceeds a limit" in out
+    code, out, _ = run("embed", "check", "log.npz", "--config", "model.toml", "--json")
+    assert json.loads(out)["uncut"] == 2
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -142,6 +142,13 @@ CASES = [
     ("mini-batching", "warning", steps(steps=100, minibatches=101), "1.01", steps(steps=100, minibatches=100)),
     ("mini-batching", "severe", steps(steps=100, steps_over=0.5), "50.0 %", steps(steps=100, steps_over=0.0)),
     (
+        "mini-batching",
+        "severe",
+        steps(steps=100, minibatches=75, uncut=25, uncut_because="id 1198 of city (49)"),
+        "25.0 % of the batches are made that are refused now",
+        steps(steps=100, minibatches=100),
+    ),
+    (
         "idle-mini-batching",
         "warning",
         steps(steps=9, minibatches=9, minibatch_layout=True, buffer_bytes=64 * 2**20),
@@ -192,6 +199,27 @@ CASES = [
         stacks(imbalance=2.0, remedies={"as it is": (9, 9, 2.0), "ids hashed": (5, 5, 1.0)}),
         "ids hashed: imbalance 1.00 instead of 2.00",
         stacks(imbalance=1.2, remedies={"ids hashed": (5, 5, 1.0)}),
+    ),
+    (
+        "skew",
+        "warning",
+        stacks(imbalance=3.2, wait=1.8, wait_rows=1.1, wait_ids=3.2, mean_ids=90.0),
+        "1.80 times",
+        stacks(imbalance=4.5, wait=1.2, wait_rows=1.04, wait_ids=4.5, mean_ids=90.0),
+    ),
+    (
+        "skew",
+        "warning",
+        replace(stacks(imbalance=1.9, wait=1.8, mean_ids=1.0), steps=100),
+        "1.80 times",
+        replace(stacks(imbalance=1.1, wait=1.8, mean_ids=1.0), steps=100),
+    ),
+    (
+        "skew",
+        "severe",
+        stacks(imbalance=2.0, wait=3.0, remedies={"ids hashed": (5, 5, 1.9)}, remedy_waits={"ids hashed": 1.5}),
+        "ids hashed: wait 1.50 instead of 3.00",
+        stacks(imbalance=3.0, wait=1.4),
     ),
     (
         "clustered-log",
@@ -254,6 +282,21 @@ CASES = [
     (
         "hbm-stack-overflow",
         "severe",
+        replace(
+            V5P,
+            stacks={
+                "small": StackCounters(width=8, max_ids_per_partition=64, max_unique_ids_per_partition=64),
+                "large": StackCounters(width=256, max_ids_per_partition=64, max_unique_ids_per_partition=64),
+                "other": StackCounters(width=8, max_ids_per_partition=64, max_unique_ids_per_partition=64),
+            },
+            hbm=HbmCounters(tables=80 * GIB, backward_stack=16 * GIB + GIB // 2, capacity=96 * GIB),
+        ),
+        "from 0 to 2",
+        hbm(tables=80 * GIB, backward_stack=16 * GIB),
+    ),
+    (
+        "hbm-stack-overflow",
+        "severe",
         replace(alone(4), hbm=HbmCounters(tables=80 * GIB, backward_stack=32 * GIB, capacity=96 * GIB)),
         "from 0 to 3",
         hbm(tables=80 * GIB, backward_stack=16 * GIB),
@@ -276,6 +319,13 @@ CASES = [
         "needless-serialization",
         "warning",
         knobs(hbm(tables=GIB, forward_stack=GIB), num_serialized_tables_to_optimize_hbm=4),
+        "to 0",
+        knobs(hbm(tables=GIB, forward_stack=GIB), num_serialized_tables_to_optimize_hbm=1),
+    ),
+    (
+        "needless-serialization",
+        "warning",
+        knobs(hbm(tables=GIB, forward_stack=GIB), num_serialized_tables_to_optimize_hbm=2),
         "to 0",
         knobs(hbm(tables=GIB, forward_stack=96 * GIB), num_serialized_tables_to_optimize_hbm=4),
     ),

@@ -57,10 +57,11 @@ def batch(seed, samples=32):
 @pytest.mark.parametrize("sources", [None, range(2, 4)])
 def test_partitions_counted_from_row_pointers(limits, overflow, sources):
     made = preprocess(batch(0), STACKING, {"user_item": limits} if limits else None, overflow=overflow, sources=sources)
-    counted = partition_counts(made, "user_item")
+    counted, distinct = (partition_counts(made, "user_item", rows) for rows in (False, True))
     for i, source in enumerate(made.sources):
         for shard in range(4):
             assert counted[i, shard] == len(made.partition("user_item", source, shard)[0])
+            assert distinct[i, shard] == len(set(made.partition("user_item", source, shard)[0].tolist()))
 
 
 def test_batches_under_limits():
@@ -74,6 +75,9 @@ def test_batches_under_limits():
     assert cut.minibatch_layout
     one, two = cut.stacks["user_item"], kept.stacks["user_item"]
     assert (one.ids, one.shard_ids, one.observed_ids) == (two.ids, two.shard_ids, two.observed_ids)
+    planned = plan((batch(seed) for seed in range(3)), FEATURES, TOPOLOGY, stacking=STACKING).stacks[0]
+    assert (two.wait, two.wait_rows, two.wait_ids) == (planned.wait, planned.wait_rows, planned.wait_ids)
+    assert one.wait == two.wait
     assert two.ids == sum(len(b.partition("user_item", s, t)[0]) for b in whole for s in range(4) for t in range(4))
     names = {each.bottleneck for each in diagnose(cut).findings}
     assert {"limits-too-low", "mini-batching"} <= names

@@ -89,6 +89,33 @@ def test_a_folder_and_missing_values(tmp_path):
     assert read(tmp_path / "holes.csv", **direct)[0] == found
 
 
+@pytest.mark.parametrize("ids", ["auto", "direct", "hash"])
+def test_an_empty_cell_is_no_id_in_any_reader(tmp_path, ids):
+    """Also with weights, and between two separators; hashed or not."""
+    ones, lists_, weights = ["4", "", "6", None], ["1|2", "", "|3||4|", "5"], ["0.5|1", "", "|2||3", "4"]
+    rows = [",".join(cell or "" for cell in row) for row in zip(ones, lists_, weights)]
+    (tmp_path / "log.csv").write_text("one,many,w\n" + "\n".join(rows) + "\n")
+    (tmp_path / "log.tsv").write_text("one\tmany\tw\n" + "\n".join(row.replace(",", "\t") for row in rows))
+    split = [[part for part in cell.split("|") if part] for cell in lists_]
+    numbers = [[float(x) for x in cell.split("|") if x] for cell in weights]
+    write_parquet(tmp_path / "texts.parquet", {"one": ones, "many": lists_, "w": weights})
+    write_parquet(tmp_path / "lists.parquet", {"one": [[x or ""] for x in ones], "many": split, "w": numbers})
+    write_parquet(tmp_path / "bytes.parquet", {"one": [x and x.encode() for x in ones], "many": split, "w": numbers})
+    if ids == "direct":
+        ones = [int(x) if x else None for x in ones]
+        split = [[int(x) for x in cell] for cell in split]
+        write_parquet(tmp_path / "bytes.parquet", {"one": ones, "many": split, "w": numbers})
+    named = {"one": LogColumn(ids=ids), "many": LogColumn(ids=ids, weights="w")}
+    first = None
+    for name in ("log.csv", "log.tsv", "texts.parquet", "lists.parquet", "bytes.parquet"):
+        found, _, last = read(tmp_path / name, **named)
+        assert [tuple(map(len, row)) for row in found] == [(1, 2), (0, 0), (1, 2), (0, 1)], name
+        assert last.features["many"][2].tolist() == [0.5, 1, 2, 3, 4]
+        first = first or found
+        assert found == first, name
+        assert ids == "direct" or all(i > 0 for row in found for of_feature in row for i in of_feature)
+
+
 def test_texts_are_hashed_as_the_criteo_reader_does(tmp_path):
     """The same values as Criteo's TSV, as a CSV of other features, and as texts, dictionaries and lists in Parquet."""
     values = [f"{k * 7919 % 31:08x}" if k % 5 else "" for k in range(24)]
@@ -109,7 +136,7 @@ def test_texts_are_hashed_as_the_criteo_reader_does(tmp_path):
     paths = [write_parquet(tmp_path / f"{name}.parquet", {"one": array}) for name, array in forms.items()]
     for path in (tmp_path / "log.csv", *paths):
         found, _, _ = read(path, features=FEATURES[:1])
-        assert [row[0][0] for row in found] == want, path.name
+        assert [row[0] for row in found] == [[i] if i else [] for i in want], path.name
 
 
 def test_integers_can_be_hashed(tmp_path):

@@ -11,11 +11,25 @@ from hypothesis import strategies as st
 
 from tests.conftest import tries
 from tests.embed import batches, oracle
-from tilewright.embed import Agreement, Feature, Limits, Table, Topology, preprocess, stack
+from tilewright.embed import (
+    Agreement,
+    Feature,
+    Limits,
+    SparseCoreConfig,
+    Table,
+    Topology,
+    check_batches,
+    pack_narrow,
+    preprocess,
+    stack,
+)
+from tilewright.embed.diagnosis.sources import _Under
 from tilewright.embed.host.batch import minibatch_starts
 from tilewright.embed.host.hash_kernels import hash_ids
 from tilewright.embed.host.write_kernels import split_bits
-from tilewright.errors import LimitError
+from tilewright.embed.planning.plan import replay
+from tilewright.embed.planning.skew import Observed
+from tilewright.errors import LimitError, UsageError
 
 QUICK = settings(max_examples=tries(15))
 
@@ -163,6 +177,40 @@ def test_limits_nobody_exceeds_still_give_the_minibatch_layout():
     assert host.row_pointers["t"].shape == (1, 64 * 2 * 8)
 
 
+@QUICK
+@given(batches.stackings(), st.integers(0, 2**32 - 1), st.integers(1, 9))
+def test_only_what_is_cut_is_laid_out_for_mini_batches_where_asked(stacking, seed, most):
+    """A batch that is cut equals the one that always is laid out so; another one the plain batch."""
+    batch = batches.given(batches.random_batch(stacking, seed), seed)
+    limits = {name: Limits(most, most) for name in stacking.stacks}
+    try:
+        always = preprocess(batch, stacking, limits)
+    except LimitError:
+        with pytest.raises(LimitError):
+            preprocess(batch, stacking, limits, minibatch_layout="needed")
+        return
+    needed = preprocess(batch, stacking, limits, minibatch_layout="needed")
+    assert needed.minibatch_layout == (always.num_minibatches > 1) == (needed.num_minibatches > 1)
+    want = always if needed.minibatch_layout else preprocess(batch, stacking, limits, "error")
+    for kind in ("row_pointers", "embedding_ids", "sample_ids", "gains"):
+        for name in stacking.stacks:
+            np.testing.assert_array_equal(getattr(needed, kind)[name], getattr(want, kind)[name])
+
+
+def test_a_batch_that_is_not_cut_takes_64_times_less_where_asked():
+    """What a recommender saw: 174 MiB a device for 2.7."""
+    stacking = stack([Feature("f", Table("t", 10**6, 8))], Topology(1, 4))
+    batch = {"f": np.random.default_rng(0).integers(0, 10**6, (4096, 4))}
+    limits = {"t": Limits(1200, 1200)}
+    sizes = [
+        preprocess(batch, stacking, limits, minibatch_layout=how).embedding_ids["t"].nbytes
+        for how in ("always", "needed")
+    ]
+    assert sizes[0] == 64 * sizes[1]
+    with pytest.raises(UsageError, match="minibatch_layout = 'never'"):
+        preprocess(batch, stacking, limits, minibatch_layout="never")
+
+
 def test_a_bucket_that_no_cut_helps():
     """One id in every sample: all entries share a bucket."""
     plan = stack([Feature("f", Table("t", 8, 8))], Topology(1, 1))
@@ -170,11 +218,48 @@ def test_a_bucket_that_no_cut_helps():
     with pytest.raises(LimitError) as error:
         preprocess(batch, plan, {"t": Limits(4, 4)})
     assert (error.value.table, error.value.shard, error.value.observed, error.value.limit) == ("t", 0, 5, 4)
-    assert "they share one hash bucket" in str(error.value)
+    assert "they share one hash bucket, which mini-batches cannot cut: id 3 of t (5))" in str(error.value)
     host = preprocess(batch, plan, {"t": Limits(4, 4)}, allow_id_dropping=True)
     assert host.stats["t"].dropped_ids.tolist() == [1]
     assert host.stats["t"].max_ids_per_partition.tolist() == [5]
     assert len(host.partition("t", 0, 0)[0]) == 4
+
+
+@settings(max_examples=tries(50))
+@given(batches.stackings(), st.integers(0, 2**32 - 1), st.integers(1, 9), st.integers(1, 9), st.booleans())
+def test_plan_check_and_diagnose_say_what_preprocess_does(stacking, seed, ids, unique, dropping):
+    """Into how many mini-batches batches are cut, and which are refused, in the same words."""
+    batch = batches.random_batch(stacking, seed, most=4)
+    logs = [batches.given(batch, seed), batches.given(reversed_batch(batch), seed)]
+    limits = {name: Limits(max(ids, unique), unique) for name in stacking.stacks}
+    cut, refused, dropped = [], [], dict.fromkeys(stacking.stacks, 0)
+    for batch in logs:
+        try:
+            host = preprocess(batch, stacking, limits, allow_id_dropping=dropping)
+        except LimitError as error:
+            refused.append(str(error))
+        else:
+            cut.append(host.num_minibatches)
+            dropped = {name: n + int(host.stats[name].dropped_ids.sum()) for name, n in dropped.items()}
+    knobs = SparseCoreConfig(allow_id_dropping=dropping, max_ids_per_chip_per_sample=2**31 - 1)
+    check = check_batches(logs, stacking, limits, knobs)
+    assert (check.minibatches, check.uncut) == (max(cut, default=1), len(refused))
+    assert check.uncut_because == next(iter(refused), "")
+    under = _Under(stacking, limits, "error", pack_narrow(stacking.features, pack=False), drop=dropping)
+    list(under.watch(logs))
+    assert (under.minibatches, under.uncut, under.because) == (sum(cut), len(refused), check.uncut_because)
+    assert not dropping or under.dropped == dropped
+    if not dropping:
+        observed = Observed(stacking)
+        for batch in logs:
+            observed.add(batch)
+        planned = replay(observed, [limits])[0]
+        assert (planned.minibatches, planned.uncut, planned.uncut_because) == (cut, len(refused), check.uncut_because)
+
+
+def reversed_batch(batch):
+    """The same samples, the last first."""
+    return {name: (ids[::-1], None if weights is None else weights[::-1]) for name, (ids, weights) in batch.items()}
 
 
 def test_processes_agree():

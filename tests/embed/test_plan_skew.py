@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.embed.slow_batch import partitions
-from tilewright.embed import SGD, Feature, Limits, Table, Topology, plan, stack
+from tilewright.embed import SGD, Adam, Feature, Limits, Table, Topology, plan, stack
 from tilewright.embed.planning.faces import savings
 from tilewright.embed.planning.skew import Observed, permuted, shuffled, skew_of, unweighted
 
@@ -42,6 +42,23 @@ def brute(batches, stacking):
     return found
 
 
+def work(batches, stacking, name):
+    """What a step waits for, by the slow reference: work, rows and ids of the fullest shard over the average one's."""
+    group, shards = stacking.stacks[name], stacking.topology.sparsecores
+    row, entry = 4 * (3 * group.padded_width + 2 * group.slot_floats), 8 * (group.padded_width + 3)
+    fullest, average = np.zeros(3), np.zeros(3)
+    for batch in batches:
+        ids, distinct = np.zeros(shards), np.zeros(shards)
+        rows = {n: [[(int(i), 1.0) for i in r] for r in values] for n, values in batch.items()}
+        for (_, shard, _), part in partitions(rows, stacking, name).items():
+            ids[shard] += len(part)
+            distinct[shard] += len({r for r, _, _ in part})
+        kinds = distinct * row + ids * entry, distinct, ids
+        fullest += [kind.max() for kind in kinds]
+        average += [kind.mean() for kind in kinds]
+    return fullest / average
+
+
 def observed(batches, stacking):
     seen = Observed(stacking)
     for batch in batches:
@@ -61,6 +78,9 @@ def test_rotations_tables_alone_and_the_state_of_things_equal_brute_force():
     now = brute(batches, stacking)[name]
     found = remedy(skew, "as it is")
     assert (found.limits, found.imbalance) == (Limits(now[0], now[1]), pytest.approx(now[2]))
+    assert found.wait == pytest.approx(work(batches, stacking, name)[0])
+    made = plan(batches, FEATURES, TOPOLOGY, stacking=stacking).stacks[0]
+    assert (made.wait, made.wait_rows, made.wait_ids) == pytest.approx(tuple(work(batches, stacking, name)))
     apart = brute(batches, stack(FEATURES, TOPOLOGY, table_stacking=False))
     assert skew.alone == {n: Limits(ids, unique) for n, (ids, unique, _) in apart.items()}
     rotations = [r for r in skew.remedies if "rotation" in r.change]
@@ -70,6 +90,17 @@ def test_rotations_tables_alone_and_the_state_of_things_equal_brute_force():
         most, load = turned(batches, step)
         assert each.limits.max_ids_per_partition == most
         assert each.imbalance == pytest.approx(load)
+
+
+def test_duplicates_of_one_row_are_no_skew_of_rows():
+    """Half of all samples have one id: its shard receives most entries, and fetches hardly more rows than others."""
+    ids = np.random.default_rng(0).integers(0, 1 << 16, (4096, 1))
+    ids[::2] = 5
+    table = Table("t", 1 << 16, 64, optimizer=Adam(0.1))
+    made = plan([{"t": ids}], [Feature("t", table)], Topology(4, 4)).stacks[0]
+    assert made.imbalance > 8
+    assert made.wait_rows < 1.3
+    assert made.wait_rows < made.wait < made.wait_ids == pytest.approx(made.imbalance)
 
 
 def turned(batches, step):

@@ -221,7 +221,7 @@ def test_a_whole_pod_in_seconds(tmp_path):
     assert value["tables"]["rows"] == 10**12
     assert value["hbm_per_chip"]["tables_bytes"] == value["tables"]["padded_bytes"] // 4096
     assert value["stacks"][0]["count"] == 500
-    assert (value["fits"], value["num_serialized_tables_that_fit"]) == (False, 63)
+    assert (value["fits"], value["num_serialized_tables_that_fit"]) == (False, 91)
     flags = {"LIBTPU_INIT_ARGS": ""}
     assert b"with which it fits" in completed(*words, **flags).stdout
     out = tmp_path / "limits.json"

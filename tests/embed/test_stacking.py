@@ -185,3 +185,22 @@ def test_column_ids_stay_in_32_bits():
         stack([Feature("f", Table("a", 2**31 - 1, 8))], Topology(1, 1))
     plan = two(Table("a", 2**30, 8, optimizer=SGD(1.0)), Table("b", 2**30, 8, optimizer=SGD(1.0)))
     assert list(plan.stacks) == ["a", "b"]
+
+
+def test_a_rotation_of_its_own_for_a_stack():
+    """Others keep the default; one number is of all, as before."""
+    tables = [Table(f"t{k}", 64, 8 if k < 3 else 16) for k in range(6)]
+    features = [Feature(t.name, t) for t in tables]
+    topology = Topology(2, 2)
+    made = stack(features, topology, rotation={"t0_t1_t2": 3})
+    assert [p.rotation for p in made.placements] == [0, 3, 2, 0, 2, 0]
+    assert made.rotations == {"t0_t1_t2": 3, "t3_t4_t5": 2}
+    assert stack(features, topology, rotation=made.rotations) == made
+    assert stack(features, topology, rotation={}) == stack(features, topology)
+    assert stack(features, topology, rotation=1).rotations == {"t0_t1_t2": 1, "t3_t4_t5": 1}
+    for wrong, message in (
+        ({"t9": 1}, "a rotation of 't9', which is no stack"),
+        ({"t0_t1_t2": -1}, "rotation of 't0_t1"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            stack(features, topology, rotation=wrong)

@@ -44,7 +44,14 @@ if TYPE_CHECKING:
     )
     from tilewright.embed.logs.log import Log, LogBatch, LogColumn, hashed_numbers, read_log
     from tilewright.embed.model.knobs import SparseCoreConfig, paste_text
-    from tilewright.embed.model.limits import check_packing, learnt_batch, limits_json, read_hot_rows, read_limits
+    from tilewright.embed.model.limits import (
+        check_packing,
+        learnt_batch,
+        limits_json,
+        read_hot_rows,
+        read_limits,
+        read_rotation,
+    )
     from tilewright.embed.model.optimizers import (
         F2A,
         FTRL,
@@ -222,6 +229,7 @@ __all__ = [
     "read_hot_rows",
     "read_limits",
     "read_log",
+    "read_rotation",
     "read_torchrec",
     "read_trace",
     "restore",
@@ -277,7 +285,7 @@ _HOMES = {
     "logs.criteo": "CATEGORICAL CRITEO_CARDINALITIES Clicks read_criteo scale_vocabs synthetic_criteo",
     "logs.log": "Log LogBatch LogColumn hashed_numbers read_log",
     "model.knobs": "SparseCoreConfig paste_text",
-    "model.limits": "check_packing learnt_batch limits_json read_hot_rows read_limits",
+    "model.limits": "check_packing learnt_batch limits_json read_hot_rows read_limits read_rotation",
     "model.optimizers": "F2A FTRL OPTIMIZERS SGD Adagrad AdagradMomentum Adam Clipped LaProp RowOptimizer"
     " RowwiseAdagrad hyperparameters_at",
     "model.specs": "as_feature as_table spec_batch_sizes spec_limits",

@@ -25,7 +25,7 @@ from tilewright.embed import (
     under_limits,
 )
 from tilewright.embed import plan as make_plan
-from tilewright.errors import UsageError
+from tilewright.errors import LimitError, UsageError
 from tilewright.explore.worker import Asked, known_target
 from tilewright.render import bytes_text, percent_text
 from tilewright.targets import target as find_target
@@ -54,9 +54,9 @@ def plan(asked: Asked) -> dict[str, Any]:
     observed = {stack.name: stack.observed for stack in learnt.plan.stacks}
     limits = _limits(asked, observed)
     under = under_limits(learnt.plan, limits)
-    cuts, lost, entries = list[int](), dict.fromkeys(limits, 0), 0
+    cuts, lost, entries = list[int | None](), dict.fromkeys(limits, 0), 0
     for batch in learnt.batches:
-        cuts.append(preprocess(batch, under.stacking, limits, overflow="minibatch").num_minibatches)
+        cuts.append(_cut(batch, under, limits))
         dropped = preprocess(batch, under.stacking, limits, overflow="drop").stats
         for name in limits:
             lost[name] += int(dropped[name].dropped_ids.sum())
@@ -165,10 +165,22 @@ def _limits(asked: Asked, observed: Mapping[str, Limits]) -> dict[str, Limits]:
     return limits
 
 
-def _figures(under: Plan, cuts: list[int]) -> list[tuple[str, str, str]]:
+def _cut(batch: Mapping[str, Any], under: Plan, limits: Mapping[str, Limits]) -> int | None:
+    """Mini-batches of a batch; None: one hash bucket alone exceeds a limit, so that no cut helps."""
+    try:
+        return preprocess(batch, under.stacking, limits, minibatch_layout="needed").num_minibatches
+    except LimitError:
+        return None
+
+
+def _figures(under: Plan, cuts: list[int | None]) -> list[tuple[str, str, str]]:
     total = sum(stack.buffer_bytes for stack in under.stacks)
+    can = [cut for cut in cuts if cut is not None]
+    most = f"of a batch, {max(can)} at most" if can else "one hash bucket alone exceeds a limit"
+    if len(can) < len(cuts):
+        most += f"; {len(cuts) - len(can)} of {len(cuts)} batches cannot be cut"
     return [
-        ("mini-batches", f"{sum(cuts) / len(cuts):.3g}", f"of a batch, {max(cuts)} at most"),
+        ("mini-batches", f"{sum(can) / len(can):.3g}" if can else "none", most),
         ("buffers", bytes_text(total), "of one batch on one device"),
         ("HBM", bytes_text(under.heap.total), f"of {bytes_text(under.heap.capacity)} a chip"),
     ]

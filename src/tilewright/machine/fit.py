@@ -31,6 +31,7 @@ from tilewright.embed import (
     read_hot_rows,
     read_limits,
     read_log,
+    read_rotation,
     resume,
     saved_steps,
     stack,
@@ -218,7 +219,10 @@ def _prepared(job: FitJob) -> tuple[Model, tuple[Feature, ...], Stacking]:
     model = load_model(job.model)
     features = model.hashed(job.scale).features
     check_model(model, {feature.name: feature.table.width for feature in features}, job.batch)
-    return model, features, stack(features, topology, batch_size=job.batch)
+    stacking = stack(features, topology, batch_size=job.batch)
+    if job.limits is not None and (turned := read_rotation(job.limits, stacking.stacks)):
+        stacking = stack(features, topology, batch_size=job.batch, rotation=turned)
+    return model, features, stacking
 
 
 def _step(job: FitJob, model: Model, topology: Topology) -> TrainStep:

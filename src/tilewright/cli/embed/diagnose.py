@@ -197,7 +197,7 @@ def check(
     setup = model.settled(setup, file, rows, limits, batch, free=config is None)
     from tilewright.embed import check_batches, check_counters, diagnose
 
-    stacked = model.placed(setup, not setup.sparsecore.disable_table_stacking if stacking is None else stacking)
+    stacked = setup.stacking(not setup.sparsecore.disable_table_stacking if stacking is None else stacking)
     _check_names(bounds, stacked, limits or "--config")
     log, total = model.batches(setup, file, rows)
     with model.options_named(), progress("batches", total) as advance:
@@ -211,11 +211,18 @@ def check(
         _print(checked, diagnosis)
     if not checked.passed:
         worst = max(checked.limits, key=lambda limit: limit.observed / limit.limit)
-        how = (
-            f"set {worst.knob} of {worst.what!r} to at least {worst.observed}, or let the host cut up to "
-            f"{checked.minibatches} mini-batches"
-        )
+        how = f"set {worst.knob} of {worst.what!r} to at least {worst.observed}"
+        how += _cut(checked)
         raise CheckFailed(f"{checked.batches_over} of {checked.batches} batches overflow", where=file, how=how)
+
+
+def _cut(checked: Check) -> str:
+    """What mini-batches would help: nothing above a bound of a table or sample, which they do not cut."""
+    if whole := [limit.knob for limit in checked.limits if limit.over and not limit.of_partition]:
+        return f"; {whole[0]} does not bound partitions, so mini-batches do not help"
+    if checked.uncut:
+        return f"; mini-batches do not hold {checked.uncut} of them: {checked.uncut_because}"
+    return f", or let the host cut up to {checked.minibatches} mini-batches"
 
 
 def _limits(file: str | None, setup: EmbedConfig, batches: str) -> dict[str, Limits]:

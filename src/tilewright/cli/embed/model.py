@@ -15,7 +15,7 @@ from tilewright.cli.streams import remark
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
-    from tilewright.embed import EmbedConfig, Log, LogBatch, Stacking
+    from tilewright.embed import EmbedConfig, Log, LogBatch
 
 Config = Annotated[
     str | None, typer.Option(help="The model: a TOML file of tables and features. None: Criteo's 26 tables.")
@@ -70,14 +70,6 @@ def configured(config: str | None, options: Mapping[str, Any]) -> EmbedConfig:
     result = replace(result, **chosen)
     _check_batch(result.batch, result.topology.sparsecores)
     return result
-
-
-def placed(config: EmbedConfig, together: bool) -> Stacking:
-    """The model's stacking, its narrow tables packed where it says so."""
-    from tilewright.embed import stack
-
-    narrow = config.narrow
-    return stack(narrow.features, config.topology, together, narrow.batch_sizes(config.batch), stacks=config.stacks)
 
 
 def _check_batch(batch: int, sparsecores: int) -> None:
@@ -156,7 +148,8 @@ def fitted(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) ->
 def settled(
     config: EmbedConfig, file: str, rows: int, limits: str | None, batch: int | None, free: bool
 ) -> EmbedConfig:
-    """The model with its batch: ``batch``, else what the limits file was learnt with, else the model's.
+    """The model with its batch: ``batch``, else what the limits file was learnt with, else the model's; and with the
+    rotation of the limits file.
 
     ``free``: nobody chose one, so a log shorter than a batch is one batch, as a plan takes it.
     """
@@ -164,6 +157,7 @@ def settled(
 
     if limits is not None:
         check_packing(limits, any(config.narrow.rows_per_line))
+        config = _rotated(config, limits)
     learnt = learnt_batch(limits) if limits is not None else None
     if learnt is None:
         return fitted(config, file, rows) if free and batch is None else config
@@ -177,8 +171,24 @@ def settled(
     return replace(config, batch=learnt)
 
 
+def _rotated(config: EmbedConfig, limits: str) -> EmbedConfig:
+    """The model with its stacks turned as they were when the limits were learnt; it must not say otherwise."""
+    from tilewright.embed import read_rotation
+
+    shards = config.topology.sparsecores
+    learnt = read_rotation(limits, replace(config, rotation={}).stacking().stacks)
+    for name, step in config.rotation.items():
+        if learnt.get(name, step) % shards != step % shards:
+            how = "plan again, or leave rotation out of the model: the limits bring theirs"
+            raise UsageError(f"limits of {name} rotated by {learnt[name]}, not by {step}", where=limits, how=how)
+    return replace(config, rotation={**config.rotation, **learnt})
+
+
 def batches(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -> tuple[Iterator[LogBatch], int | None]:
-    """Whole batches of one log or several in turn (None: a generated one), and how many there will be, if known."""
+    """Whole batches of one log or several in turn (None: a generated one), and how many there will be, if known.
+
+    A batch's day is that of its times, or its file where there are several.
+    """
     if rows < 0 or 0 < rows < config.batch:
         problem = f"{rows} rows are less than one batch of {config.batch}"
         raise UsageError(problem, where="--rows", how="give a multiple of --batch")
@@ -189,13 +199,17 @@ def batches(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -
     names = [files] if isinstance(files, str) else files
     if wrong := next((name for name in names if name.endswith(".toml")), None):
         raise UsageError("a model, not a log", where=wrong, how=f"name the log, and this file as --config {wrong}")
-    logs = [read_log(name, config.in_log, config.batch, config.columns) for name in names]
+    logs = [read_log(name, config.in_log, config.batch, config.columns, time=config.time) for name in names]
     known = [log.rows // config.batch for log in logs if log.rows is not None]
     total = sum(known) if len(known) == len(logs) else None
     if rows:
         total = rows // config.batch if total is None else min(total, rows // config.batch)
-    parts = chain.from_iterable(_whole(log, config) for log in logs)
+    parts = chain.from_iterable(_of_file(_whole(log, config), log.path, len(logs) > 1) for log in logs)
     return islice(parts, rows // config.batch if rows else None), total or None
+
+
+def _of_file(parts: Iterator[LogBatch], path: str, several: bool) -> Iterator[LogBatch]:
+    return (replace(part, day=part.day or path) if several else part for part in parts)
 
 
 def say_collisions(config: EmbedConfig, files: Sequence[str] | None) -> None:

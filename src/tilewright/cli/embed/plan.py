@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +14,7 @@ from tilewright.cli.streams import Json, emit_json, emit_text, progress, remark,
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
-    from tilewright.embed import Diagnosis, Plan
+    from tilewright.embed import Diagnosis, LogBatch, Plan
     from tilewright.render import Step
 
 
@@ -45,6 +46,12 @@ def plan(
     bad_ids: model.BadIds = "error",
     init_args: model.InitArgs = None,
     rows: Annotated[int, typer.Option(help="Rows to read at most (0: all), or to generate.")] = 0,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            help="The column of the rows' times, over the file's: later days judge limits of the days before."
+        ),
+    ] = None,
     tables: Annotated[
         int | None, typer.Option(help="Plan so many tables alike without a log, by memory and uniform ids.")
     ] = None,
@@ -77,7 +84,7 @@ def plan(
     suffix = writer_of(out, ".json", ".html", stdout=False)
     if tables is not None and (files or config or vocab or scale):
         raise UsageError("--tables beside a log or a model", how="it plans tables alike, without a log")
-    options = {"target": target, "chips": chips, "batch": batch, "narrow_packing": narrow_packing}
+    options = {"target": target, "chips": chips, "batch": batch, "narrow_packing": narrow_packing, "time": time}
     of_tables = {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
     setup = model.configured(config, options | of_tables)
     if tables is not None:
@@ -91,7 +98,12 @@ def plan(
     together = not knobs.disable_table_stacking if stacking is None else stacking
     model.say_collisions(setup, files)
     if tables is not None or engine is not None or hot is not None or pods.is_pod(setup):
-        unkept = {"--quantile": quantile != 1.0, "--flags": flags, "-o .html": suffix == ".html"}
+        unkept = {
+            "--quantile": quantile != 1.0,
+            "--flags": flags,
+            "-o .html": suffix == ".html",
+            "--time": time is not None,
+        }
         if named := [option for option, is_given in unkept.items() if is_given]:
             raise UsageError(f"{named[0]} on a pod, whose partitions are not kept", how="leave it out")
         planned_pod = pods.plan_pod(
@@ -107,11 +119,12 @@ def plan(
         )
         pods.show(planned_pod, as_json, out)
         return
-    by_hand = model.placed(setup, together) if setup.stacks else None
+    by_hand = setup.stacking(together) if setup.stacks or setup.rotation else None
     log, total = model.batches(setup, files, rows)
+    days: list[str] = []
     with model.options_named(), progress("batches", total) as advance:
         planned = make_plan(
-            (part.features for part in log),
+            _noting_days(log, days),
             setup.features,
             setup.topology,
             quantile,
@@ -125,6 +138,7 @@ def plan(
             serialized_tables=knobs.num_serialized_tables_to_optimize_hbm,
             bad_ids=bad_ids,
             progress=lambda n: advance(n, total),
+            days=days,
         )
     if flags:
         from tilewright.embed import paste_text
@@ -143,6 +157,13 @@ def plan(
     else:
         remark(planned.verdict)
         remark(f"wrote {out}")
+
+
+def _noting_days(log: Iterator[LogBatch], days: list[str]) -> Iterator[dict[str, Any]]:
+    """The features of every batch, whose day is noted as it passes."""
+    for part in log:
+        days.append(part.day)
+        yield part.features
 
 
 def _print(plan: Plan, diagnosis: Diagnosis) -> None:

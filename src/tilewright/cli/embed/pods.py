@@ -77,6 +77,7 @@ def plan_pod(
             workers=workers,
             ids_per_sample=ids_per_sample,
             stacks=setup.stacks,
+            rotation=setup.rotation,
             prefetched_batches=knobs.maximum_parallel_iterations,
             pipelining=not knobs.disable_full_embedding_pipelining,
             serialized_tables=knobs.num_serialized_tables_to_optimize_hbm,

@@ -83,7 +83,7 @@ def _counted(source: str, setup: EmbedConfig | None, rows: int, bad_ids: str) ->
         )
     if setup is None:
         return read_fdo(source)
-    stacking = model.placed(setup, not setup.sparsecore.disable_table_stacking)
+    stacking = setup.stacking(not setup.sparsecore.disable_table_stacking)
     log, total = model.batches(setup, source, rows)
     with model.options_named(), progress("batches", total) as advance:
 
@@ -109,7 +109,7 @@ def _write(out: str, counted: FdoStats, setup: EmbedConfig | None, source: str) 
         return
     if out.endswith(".torchrec.json"):
         assert setup is not None
-        stacking = model.placed(setup, not setup.sparsecore.disable_table_stacking)
+        stacking = setup.stacking(not setup.sparsecore.disable_table_stacking)
         value = torchrec_plan(stacking)
     else:
         facts: dict[str, Any] = {"source": Path(source).name}
@@ -176,7 +176,7 @@ def _compare(source: str, config: str | None, out: str | None, as_json: bool) ->
     ours = None
     if config is not None:
         setup = model.configured(config, {})
-        ours = chip_bytes(model.placed(setup, not setup.sparsecore.disable_table_stacking))
+        ours = chip_bytes(setup.stacking(not setup.sparsecore.disable_table_stacking))
     if as_json:
         shapes = {t.name: {"sharding_type": t.sharding_type, "shards": len(t.shards)} for t in tables.values()}
         bytes_of = {"rank_bytes": {str(rank): size for rank, size in ranks.items()}, "chip_bytes": ours}

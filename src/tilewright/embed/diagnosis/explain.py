@@ -47,7 +47,10 @@ def advice_for(rule: TileRule, limits: Limits, best: Limits | None, *, ids_known
             f"or take {times} times the chips: each source then has 1/{times} of the samples, each shard 1/{times} of "
             f"the rows, so even ids need 1/{times * times} of the limits and the hottest ones 1/{times}"
         )
-    lines.append("or let the host cut mini-batches: compile with limits that fit, and keep every id")
+    lines.append(
+        "or let the host cut mini-batches, which keep every id: `embed check` says whether limits that fit can be held "
+        "so"
+    )
     return tuple(lines)
 
 
@@ -107,7 +110,7 @@ def _hbm(match: re.Match[str], known: _Known) -> ErrorExplanation:
     advice = (
         "see which it is: `tilewright embed plan LOG --config MODEL` splits HBM into tables, slots, inputs and "
         "stack (the compiler's own estimate of the stack is a 32-bit number and wraps above 4 GiB)",
-        "stack too large: set xla_sc_num_serialized_tables_to_optimize_hbm to 1 or more, or lower the limits: the "
+        "stack too large: set xla_sc_num_serialized_tables_to_optimize_hbm to 2 or more, or lower the limits: the "
         f"stack follows max_unique_ids_per_partition; {bytes_text(over)} must go",
         f"tables too large: take {times} times the chips, each then holds 1/{times} of the rows",
         "inputs too large: lower maximum_parallel_iterations, or preprocess without the mini-batch layout, which is 64 "
@@ -165,7 +168,8 @@ def _overflow(match: re.Match[str], known: _Known) -> ErrorExplanation:
         "find limits that hold a whole log before the run: `tilewright embed plan LOG --config MODEL -o limits.json`; "
         "later batches may ask for more than this one",
         "see whether they compile: `embed plan` says so, or memory(target, sparsecores, width, limits)",
-        "or let the host cut mini-batches (enable_minibatching), which keeps every id",
+        "or let the host cut mini-batches (enable_minibatching), where no hash bucket alone exceeds the limit: every "
+        "id is kept",
     ]
     basis = "jax-tpu-embedding 0.2.0"
     return ErrorExplanation(_words(match), "host", "", meaning, figures, tuple(advice), basis)

@@ -24,14 +24,14 @@ from tilewright.embed.logs.config import EmbedConfig
 from tilewright.embed.model.formulas import pointers_per_segment, round8
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.optimizers import name_of
-from tilewright.embed.model.stacking import Stack, Stacking, stack
+from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.embed.model.tables import Limits
 from tilewright.embed.planning.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
 from tilewright.embed.planning.memory import memory
 from tilewright.embed.planning.plan import plan
-from tilewright.embed.planning.skew import added, quantile_of
+from tilewright.embed.planning.skew import Work, added, quantile_of
 from tilewright.embed.planning.types import TYPICAL, plan_counters
-from tilewright.errors import UsageError
+from tilewright.errors import LimitError, UsageError
 from tilewright.reading import check_keys, read_file, table_of, typed
 from tilewright.targets import target
 
@@ -66,7 +66,9 @@ def check_counters(check: Check, stacking: Stacking, target: str = "") -> Counte
         chips=topology.chips,
         sparsecores=topology.sparsecores,
         steps=check.batches,
-        steps_over=check.batches_over / check.batches,
+        steps_over=check.partitions_over / check.batches,
+        uncut=check.uncut,
+        uncut_because=check.uncut_because,
         stacks={
             name: StackCounters(**_kind_of(group), **known[name])
             for name, group in stacking.stacks.items()
@@ -111,6 +113,7 @@ class _Fed:
         self.stacking, self.sizes, self.sources = first.stacking, first.batch_sizes, len(first.sources)
         shards = first.stacking.topology.sparsecores
         self.per_shard = {name: np.zeros(shards, np.int64) for name in first.stats}
+        self.work = {name: Work(group) for name, group in first.stacking.stacks.items()}
         self.dropped = dict.fromkeys(first.stats, 0)
         self.most = dict.fromkeys(first.stats, (0, 0))
         self.histograms = {name: np.zeros(1, np.int64) for name in first.stats}
@@ -128,6 +131,7 @@ class _Fed:
         for name, stats in batch.stats.items():
             counts = partition_counts(batch, name)
             self.per_shard[name] += counts.sum(axis=0) + stats.dropped_ids
+            self.work[name].add(counts.sum(axis=0), partition_counts(batch, name, distinct=True).sum(axis=0))
             self.dropped[name] += int(stats.dropped_ids.sum())
             both = int(stats.max_ids_per_partition.max()), int(stats.max_unique_ids_per_partition.max())
             self.most[name] = max(self.most[name][0], both[0]), max(self.most[name][1], both[1])
@@ -156,6 +160,7 @@ class _Fed:
 
     def _stack(self, name: str, limits: Limits | None) -> StackCounters:
         group, shards = self.stacking.stacks[name], self.per_shard[name]
+        wait, wait_rows, wait_ids = self.work[name].ratios
         partitions = self.steps * self.sources * len(shards)
         dropped = self.dropped[name]
         return StackCounters(
@@ -167,22 +172,36 @@ class _Fed:
             typical_ids=None if dropped else quantile_of(self.histograms[name], TYPICAL),
             mean_ids=float(shards.sum() / partitions),
             shard_ids=tuple(shards.tolist()),
+            wait=wait,
+            wait_rows=wait_rows,
+            wait_ids=wait_ids,
             ids=int(shards.sum()),
             dropped_ids=dropped,
         )
 
 
-def partition_counts(batch: HostBatch, stack: str) -> Longs:
-    """int64[sources, S]: entries kept of every partition, all mini-batches together, from the row pointers."""
+def partition_counts(batch: HostBatch, stack: str, distinct: bool = False) -> Longs:
+    """int64[sources, S]: entries kept of every partition, or their distinct rows, all mini-batches together.
+
+    Entries follow from the row pointers; equal rows of a partition are neighbours.
+    """
     topology = batch.stacking.topology
     segment = pointers_per_segment(topology.sparsecores)
     segments = topology.sparsecores_per_device * (batch.num_minibatches if batch.minibatch_layout else 1)
     ends = batch.row_pointers[stack].astype(np.int64)[:, : segments * segment]
+    rows = batch.embedding_ids[stack]
     if not batch.minibatch_layout:  # every source counts from the start of its own slice
-        ends = ends.reshape(-1, segment)
+        ends, rows = ends.reshape(-1, segment), rows.reshape(len(batch.sources), -1)
     starts = np.zeros_like(ends)
     starts[:, 1:] = round8(ends[:, :-1])
-    counts = (ends - starts).reshape(len(batch.sources), -1, segment)[:, :, : topology.sparsecores]
+    counts = ends - starts
+    if distinct:
+        for k in range(len(rows)):
+            used = int(ends[k, -1])
+            changes = np.append(0, np.cumsum(rows[k, 1:used] != rows[k, : max(0, used - 1)]))
+            some = np.flatnonzero(counts[k])
+            counts[k, some] = 1 + changes[ends[k, some] - 1] - changes[starts[k, some]]
+    counts = counts.reshape(len(batch.sources), -1, segment)[:, :, : topology.sparsecores]
     return np.asarray(counts.sum(axis=1), np.int64)
 
 
@@ -201,14 +220,13 @@ def log_counters(
 ) -> Counters:
     """Counters of a log's batches under ``limits`` (the model's own where None; without any, the log's maxima).
 
-    One pass over the batches: what each asks, into how many mini-batches it is cut, what would be dropped where
-    ``allow_id_dropping`` is set, and, scaled to these limits, the stack of the programs.
+    One pass over the batches: what each asks, into how many mini-batches ``preprocess`` cuts it, what it then drops
+    where ``allow_id_dropping`` is set, and, scaled to these limits, the stack of the programs.
 
     Raises :class:`UsageError` for whatever ``plan`` refuses.
     """
     knobs, narrow = model.sparsecore, model.narrow
-    sizes, together = narrow.batch_sizes(model.batch), not knobs.disable_table_stacking
-    stacking = stack(narrow.features, model.topology, together, sizes, stacks=model.stacks)
+    stacking = model.stacking(not knobs.disable_table_stacking)
     limits = model.limits if limits is None else limits
     under = _Under(stacking, limits or {}, bad_ids, narrow, drop=knobs.allow_id_dropping)
     learnt = plan(
@@ -236,7 +254,8 @@ class _Under:
     ) -> None:
         self.narrow = narrow
         self.stacking, self.limits, self.bad_ids, self.drop = stacking, limits, bad_ids, drop
-        self.minibatches = self.over = self.steps = 0
+        self.minibatches = self.over = self.uncut = self.steps = 0
+        self.because = ""
         self.dropped = dict.fromkeys(stacking.stacks, 0)
         self.ids = dict.fromkeys(stacking.stacks, 0)
 
@@ -254,11 +273,22 @@ class _Under:
         over = bool(overflow.over.any())
         self.steps += 1
         self.over += over
-        self.minibatches += 1 if self.drop else overflow.minibatches()
+        try:
+            self.minibatches += overflow.minibatches(self.drop)
+        except LimitError as error:
+            self.uncut += 1
+            self.because = self.because or str(error)
         for name, counts in zip(self.ids, counted.per_stack):
             self.ids[name] += int(counts[0].sum())
         if over and self.drop:
-            host = preprocess(batch, self.stacking, self.limits, overflow="drop", bad_ids=self.bad_ids)
+            host = preprocess(
+                batch,
+                self.stacking,
+                self.limits,
+                bad_ids=self.bad_ids,
+                allow_id_dropping=True,
+                minibatch_layout="needed",
+            )
             for name, stats in host.stats.items():
                 self.dropped[name] += int(stats.dropped_ids.sum())
 
@@ -282,7 +312,15 @@ def _under_limits(counters: Counters, under: _Under) -> Counters:
     if now[1]:
         hbm = replace(hbm, backward_stack=round((hbm.backward_stack or 0) * then[1] / now[1]))
     over = under.over / under.steps
-    return replace(counters, stacks=stacks, minibatches=under.minibatches, steps_over=over, hbm=hbm)
+    return replace(
+        counters,
+        stacks=stacks,
+        minibatches=under.minibatches,
+        uncut=under.uncut,
+        uncut_because=under.because,
+        steps_over=over,
+        hbm=hbm,
+    )
 
 
 def _program_bytes(counters: Counters, stacks: Mapping[str, StackCounters]) -> tuple[int, int]:

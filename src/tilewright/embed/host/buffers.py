@@ -255,5 +255,5 @@ def _check_memory(need: int) -> None:
     have = physical_bytes()
     if need > have:
         problem = f"the buffers take {need} bytes, the machine has {have}"
-        how = 'lower max_ids_per_partition; overflow="drop" or "error" take 64 times less'
+        how = 'lower max_ids_per_partition; minibatch_layout="needed" takes 64 times less where nothing is cut'
         raise UsageError(problem, where="preprocess", how=how)

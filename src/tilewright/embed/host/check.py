@@ -16,7 +16,7 @@ from tilewright.embed.host.tally import tally
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.stacking import Stacking, stack
 from tilewright.embed.model.tables import Limits
-from tilewright.errors import UsageError
+from tilewright.errors import LimitError, UsageError
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,33 @@ class Excess:
         """The limit does not hold."""
         return self.observed > self.limit
 
+    @property
+    def of_partition(self) -> bool:
+        """Whether it bounds partitions, which mini-batches can cut."""
+        return self.knob in (knob.name for knob in fields(Limits))
+
 
 @dataclass(frozen=True)
 class Check:
-    """``limits``: every limit with the most asked of it; ``minibatches``: the most a batch would be cut into."""
+    """What was asked of the limits.
+
+    ===================  ==========================================================================================
+    ``batches``          how many; ``batches_over``: those that exceed anything
+    ``minibatches``      the most that ``preprocess`` cuts a batch into
+    ``limits``           every limit with the most asked of it
+    ``partitions_over``  batches with a partition above its limit: what mini-batches are for
+    ``uncut``            those of them that it refuses, for one hash bucket alone exceeds a limit; ``uncut_because``:
+                         what it says of the first
+    ===================  ==========================================================================================
+    """
 
     batches: int
     batches_over: int
     minibatches: int
     limits: tuple[Excess, ...]
+    partitions_over: int = 0
+    uncut: int = 0
+    uncut_because: str = ""
 
     @property
     def passed(self) -> bool:
@@ -88,7 +106,8 @@ def check_batches(
             progress(n + 1)
     if not most.batches:
         raise UsageError("no batches", where="check", how="give at least one batch")
-    return Check(most.batches, most.over, most.minibatches, tuple(most.excesses.values()))
+    asked = tuple(most.excesses.values())
+    return Check(most.batches, most.over, most.minibatches, asked, most.partitions_over, most.uncut, most.because)
 
 
 class _Most:
@@ -106,16 +125,15 @@ class _Most:
         self.limits = {name: limit.consistent(f"limits of {name!r}") for name, limit in limits.items()}
         self.alone = stack(stacking.features, stacking.topology, table_stacking=False)
         self.narrow = narrow
-        self.batches = self.over = 0
-        self.minibatches = 1
+        self.batches = self.over = self.partitions_over = self.uncut = 0
+        self.minibatches, self.because = 1, ""
         self.excesses: dict[tuple[str, str], Excess] = {}
 
     def add(self, n: int, batch: Mapping[str, Any]) -> None:
         """One more batch."""
         batch = self.narrow.batch(batch, self.bad_ids)
         counted = tally(batch, self.stacking, self.bad_ids)
-        overflow = Overflow(self.stacking, counted, self.table)
-        self.minibatches = max(self.minibatches, overflow.minibatches())
+        self._cut(Overflow(self.stacking, counted, self.table))
         excesses = [*self._partitions(n, counted.per_stack)]
         if self.knobs is not None:
             excesses += [*self._tables(n, batch, self.knobs), self._samples(n, batch, self.knobs)]
@@ -125,6 +143,17 @@ class _Most:
                 self.excesses[key] = excess
         self.batches += 1
         self.over += any(excess.over for excess in excesses)
+
+    def _cut(self, overflow: Overflow) -> None:
+        """Into mini-batches, as ``preprocess`` would with the same knobs."""
+        self.partitions_over += bool(overflow.over.any())
+        try:
+            cut = overflow.minibatches(self.knobs is not None and self.knobs.allow_id_dropping)
+        except LimitError as error:
+            self.uncut += 1
+            self.because = self.because or str(error)
+        else:
+            self.minibatches = max(self.minibatches, cut)
 
     def _partitions(self, n: int, counts: Longs) -> Iterable[Excess]:
         for name, stack_counts in zip(self.stacking.stacks, counts):

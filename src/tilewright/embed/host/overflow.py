@@ -19,6 +19,8 @@ from tilewright.errors import LimitError, UsageError
 from tilewright.kernels.threads import run_all, thread_count
 
 NO_LIMIT = 2**62
+_NAMED = 3
+"""Ids of a hash bucket that a message names; the figure behind each is its entries."""
 
 
 def limit_table(limits: Mapping[str, Limits] | None, stacking: Stacking) -> Longs:
@@ -50,9 +52,12 @@ class Overflow:
         """bool[stacks, 2, sources, S]: which partitions exceed which limit."""
         return self.tally.per_stack > self.limits[:, :, None, None]
 
-    def minibatches(self) -> int:
-        """How many mini-batches the batch is cut into (a bucket that alone is too full stays whole)."""
-        return len(minibatch_starts(self.split_bits(allow_id_dropping=True))) if self.over.any() else 1
+    def minibatches(self, allow_id_dropping: bool = False) -> int:
+        """How many mini-batches the batch is cut into, by the rule of :meth:`split_bits`.
+
+        Raises :class:`LimitError` where no cut helps, as ``preprocess`` does.
+        """
+        return len(minibatch_starts(self.split_bits(allow_id_dropping))) if self.over.any() else 1
 
     def error(self) -> LimitError:
         """The first partition above a limit, by stack, source, shard, with the limit the whole batch needs."""
@@ -103,17 +108,39 @@ class Overflow:
             if lone[0] >= 0 and not allow_id_dropping:
                 kind = 0 if lone[1] > self.limits[stack, 0] else 1
                 observed, limit = int(lone[1 + kind]), int(self.limits[stack, kind])
-                why = "they share one hash bucket, which mini-batches cannot cut"
-                advice = f"{observed} ({why}), or pass allow_id_dropping=True"
+                ids = self._sharing(stack, source, int(lone[0]), int(lone[3]))
+                why = f"they share one hash bucket, which mini-batches cannot cut: {ids}"
+                advice = f"{observed} ({why}), or set allow_id_dropping"
                 raise self._limit_error(stack, source, int(lone[0]), kind, observed, limit, advice)
         return bits
+
+    def _sharing(self, stack: int, source: int, shard: int, bucket: int) -> str:
+        """The ids of a partition that share a hash bucket, those with the most entries first."""
+        from tilewright.embed.host.hash_kernels import hash_ids
+
+        gathered, per_shard = self._gather(stack, source)
+        end = int(per_shard[0, : shard + 1].sum())
+        rows, entries = np.unique(gathered[0][end - int(per_shard[0, shard]) : end], return_counts=True)
+        shards = self.stacking.topology.sparsecores
+        here = np.flatnonzero(hash_ids(shard + shards * rows.astype(np.int64)) == bucket)
+        hottest = here[np.argsort(-entries[here], kind="stable")]
+        names = [self._id_at(stack, shard, int(rows[k])) + f" ({entries[k]})" for k in hottest[:_NAMED].tolist()]
+        more = f" and {len(here) - _NAMED} more" if len(here) > _NAMED else ""
+        return ", ".join(names) + more
+
+    def _id_at(self, stack: int, shard: int, row: int) -> str:
+        """The table and id of a stack's local row."""
+        places = [self.stacking.tables[table.name] for table in self.stacking.groups[stack].tables]
+        place = next(p for p in places if p.row_offset <= row < p.row_offset + p.rows_per_shard)
+        row_id = (row - place.row_offset) * place.shards + (shard - place.rotation) % place.shards
+        return f"id {row_id} of {place.table.name}"
 
     def _splits(self, stack: int, source: int) -> tuple[int, Longs, int, int]:
         from tilewright.embed.host.hash_kernels import fresh_state
         from tilewright.embed.host.write_kernels import find_splits
 
         gathered, per_shard = self._gather(stack, source)
-        lone = np.full(3, -1, np.int64)
+        lone = np.full(4, -1, np.int64)
         bits = find_splits(gathered[0], per_shard, self.limits[stack], fresh_state(), lone)
         return int(bits), lone, stack, source
 

@@ -21,6 +21,7 @@ from tilewright.errors import LimitError, UsageError
 
 OVERFLOW = ("minibatch", "drop", "error")
 DROP_ORDERS = ("scattered", "lowest")
+MINIBATCH_LAYOUTS = ("always", "needed")
 _NO_KNOBS = SparseCoreConfig()
 
 
@@ -37,6 +38,7 @@ def preprocess(
     drop_order: str = "scattered",
     local_batch: bool = False,
     sparsecore: SparseCoreConfig | None = None,
+    minibatch_layout: str = "always",
 ) -> HostBatch:
     """Merge, combine, sort by shard and pad one batch for the SparseCores.
 
@@ -48,8 +50,8 @@ def preprocess(
         stack -> :class:`Limits`; stacks may be left out. None: nothing overflows, and the buffers hold the batch,
         rounded up to a power of two so that their shapes rarely change.
     ``overflow``
-        above a limit: ``minibatch`` cuts the vocabulary by hash buckets (the buffers are then always in the mini-batch
-        layout), ``drop`` drops entries and counts them, ``error`` raises.
+        above a limit: ``minibatch`` cuts the vocabulary by hash buckets, ``drop`` drops entries and counts them,
+        ``error`` raises.
     ``bad_ids``
         negative or at least the vocabulary: ``error``, ``clip`` into the range, or ``drop`` before combining.
     ``sources``, ``local_batch``
@@ -61,7 +63,9 @@ def preprocess(
         with ``minibatch``: drop from a bucket that alone exceeds a limit instead of raising.
     ``drop_order``
         ``scattered`` drops without bias to low ids, ``lowest`` keeps the lowest local rows, as jax-tpu-embedding does.
-
+    ``minibatch_layout``
+        with limits and ``overflow="minibatch"``: ``always`` lays every batch out for mini-batches, 64 times as long, as
+        jax-tpu-embedding does, so that shapes never change; ``needed`` only a batch that is cut (on any process).
     ``sparsecore``
         the guide's knobs: ``allow_id_dropping``; bounds of tables and of samples on chips (:class:`LimitError`);
         and the checks, off by default, that raise :class:`CheckFailed`: ``enable_id_bound_check`` and ``detect_nan``
@@ -78,6 +82,7 @@ def preprocess(
     """
     check_choice("overflow", overflow, OVERFLOW)
     check_choice("drop_order", drop_order, DROP_ORDERS)
+    check_choice("minibatch_layout", minibatch_layout, MINIBATCH_LAYOUTS)
     _check_types(batch, limits, agree, sparsecore)
     knobs = sparsecore or _NO_KNOBS
     limit = limit_table(limits, stacking)
@@ -94,7 +99,7 @@ def preprocess(
     bits = over.split_bits(allow_id_dropping or knobs.allow_id_dropping) if cut else 0
     agreed = _agreed(Agreement(bits, _capacity(limit, most)), agree)
     starts = minibatch_starts(agreed.split_bits)
-    layout = limits is not None and overflow == "minibatch"
+    layout = limits is not None and overflow == "minibatch" and (minibatch_layout == "always" or len(starts) > 1)
     guard, bounded = bool(knobs.buffer_contents_sanitizer_config), knobs.assert_level == "bounds"
     buffers = Buffers.allocate(stacking, len(slices.sources), agreed.max_ids, layout, bounded, guard)
     if exceeded or len(starts) > 1:

@@ -293,7 +293,8 @@ def gather_source(
 def find_splits(rows: Ints, per_shard: Longs, limits: Longs, state: Keys, lone: Longs) -> np.uint64:
     """Split bits of one source of one stack: its sorted ``rows``, ``per_shard`` int64[2, S] entries and distinct ids.
 
-    ``lone`` int64[3] becomes (shard, entries, distinct ids) of the first bucket that alone exceeds a limit; -1 if none.
+    ``lone`` int64[4] becomes (shard, entries, distinct ids, bucket) of the first bucket that alone exceeds a limit; -1
+    if none.
     """
     ids, unique = np.empty(BUCKETS, np.int64), np.empty(BUCKETS, np.int64)
     work = np.empty(BUCKETS, np.int64)
@@ -317,7 +318,7 @@ def find_splits(rows: Ints, per_shard: Longs, limits: Longs, state: Keys, lone: 
             bits |= split_bits(ids, limits[0], work) | split_bits(unique, limits[1], work)
             for b in range(BUCKETS):
                 if lone[0] < 0 and (ids[b] > limits[0] or unique[b] > limits[1]):
-                    lone[0], lone[1], lone[2] = shard, ids[b], unique[b]
+                    lone[0], lone[1], lone[2], lone[3] = shard, ids[b], unique[b], b
         at = end
     return bits
 

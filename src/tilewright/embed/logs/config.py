@@ -13,7 +13,7 @@ from tilewright.embed.logs.log import LogColumn
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.limits import limits_of
 from tilewright.embed.model.optimizers import OPTIMIZERS
-from tilewright.embed.model.stacking import manual_stacks
+from tilewright.embed.model.stacking import Stacking, manual_stacks, stack, stack_name
 from tilewright.embed.model.tables import Feature, Limits, Quantization, Table, Topology, count
 from tilewright.errors import UsageError
 from tilewright.reading import check_keys, read_file, typed
@@ -33,7 +33,9 @@ class EmbedConfig:
     ``columns``     feature -> :class:`LogColumn` of the log, where it is not the column of its name
     ``limits``      stack -> :class:`Limits`, None: not yet known
     ``sparsecore``  the guide's knobs
+    ``time``        the column of the rows' times, from which batches have their days; "" = none
     ``stacks``      tables to stack by hand, as ``stack`` takes them
+    ``rotation``    stack -> the shards by which each next of its tables is turned, where it is not the default
     ``hashed``      the tables of fewer rows than ids, which ``features`` have already; None: there are none
     ``narrow``      the features, packed where ``narrow_packing`` is set: those to stack, and what makes their batches
     ==============  ==========================================================================================
@@ -49,6 +51,8 @@ class EmbedConfig:
     stacks: tuple[tuple[str, ...], ...] = ()
     narrow_packing: bool = False
     hashed: HashedTables | None = None
+    time: str = ""
+    rotation: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @property
     def in_log(self) -> tuple[Feature, ...]:
@@ -58,6 +62,14 @@ class EmbedConfig:
     def batch_of(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
         """A log's batch as ``features`` take it."""
         return features if self.hashed is None else self.hashed.batch(features)
+
+    def stacking(self, together: bool = True) -> Stacking:
+        """The tables in their stacks, as ``stack`` makes them of this model; without ``together`` every one alone."""
+        narrow, rotation = self.narrow, dict(self.rotation)
+        if not together:  # only stacks by hand are left
+            rotation = {name: rotation[name] for name in map(stack_name, self.stacks) if name in rotation}
+        sizes = narrow.batch_sizes(self.batch)
+        return stack(narrow.features, self.topology, together, sizes, stacks=self.stacks, rotation=rotation)
 
     @property
     def topology(self) -> Topology:
@@ -77,6 +89,7 @@ def read_config(path: str | Path) -> EmbedConfig:
         chips = 4
         batch = 4096
         narrow_packing = true    # rows of 1 to 4 floats share 32-byte lines; false where it is not given
+        time = "clicked_at"      # the column of the rows' times: later days judge the limits of the days before
 
         [[table]]
         name = "user"
@@ -94,6 +107,9 @@ def read_config(path: str | Path) -> EmbedConfig:
         [limits.user]
         max_ids_per_partition = 512
         max_unique_ids_per_partition = 256
+
+        [rotation]               # shards by which each next table of a stack is turned
+        user_item = 9
 
         [sparsecore]
         allow_id_dropping = true
@@ -117,15 +133,17 @@ class _File:
     batch: int = EmbedConfig.batch
     stacks: list[list[str]] = field(default_factory=list)
     narrow_packing: bool = EmbedConfig.narrow_packing
+    time: str = EmbedConfig.time
     table: list[dict[str, Any]] = field(default_factory=list)
     feature: list[dict[str, Any]] = field(default_factory=list)
     limits: dict[str, Any] = field(default_factory=dict)
+    rotation: dict[str, int] = field(default_factory=dict)
     sparsecore: dict[str, Any] = field(default_factory=dict)
 
 
 _HINTS = {
     **{key: f"write [[{key}]], with two brackets, before each" for key in ("table", "feature")},
-    **{key: f"write [{key}]" for key in ("limits", "sparsecore")},
+    **{key: f"write [{key}]" for key in ("limits", "sparsecore", "rotation")},
     "stacks": 'write lists of table names: stacks = [["user", "item"]]',
 }
 
@@ -178,6 +196,8 @@ def _config(file: _File) -> EmbedConfig:
         stacks=tuple(map(tuple, file.stacks)),
         narrow_packing=file.narrow_packing,
         hashed=hashed,
+        time=file.time,
+        rotation={n: count(step, f"rotation of {n!r}", "", least=0) for n, step in file.rotation.items()},
     )
 
 

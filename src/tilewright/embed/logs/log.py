@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tilewright.embed.host.inputs import Ragged, normalise, offsets_of
 from tilewright.embed.logs.criteo import CATEGORICAL, NUMERIC
+from tilewright.embed.logs.days import day_of
 from tilewright.embed.model.tables import Feature, count
 from tilewright.errors import UsageError
 from tilewright.extras import need
@@ -32,8 +33,8 @@ class LogColumn:
     ===========  ==================================================================================================
     ``name``     the column of its ids, "" = the feature's own name
     ``weights``  the column of its weights, "" = none
-    ``ids``      ``direct``: integers that are rows of the table; ``hash``: any value, hashed into 1 .. vocab - 1
-                 (0 where it is missing); ``auto``: integers directly, texts hashed (CSV and TSV: all is text)
+    ``ids``      ``direct``: integers that are rows of the table; ``hash``: any value, hashed into 1 .. vocab - 1;
+                 ``auto``: integers directly, texts hashed (CSV and TSV: all is text)
     ===========  ==================================================================================================
     """
 
@@ -49,11 +50,13 @@ class LogColumn:
 
 @dataclass(frozen=True, eq=False)
 class LogBatch:
-    """``rows`` samples of every feature, as ``preprocess`` takes them; ``values``: columns of numbers, f32[rows]."""
+    """``rows`` samples of every feature, as ``preprocess`` takes them; ``values``: columns of numbers, f32[rows];
+    ``day``: of the row in the middle, "" where the log is read without its times."""
 
     rows: int
     features: dict[str, Any]
     values: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    day: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +69,7 @@ class Log:
     columns: tuple[LogColumn, ...]
     rows: int | None = None
     values: tuple[str, ...] = ()
+    time: str = ""
 
     @property
     def kind(self) -> str:
@@ -96,14 +100,16 @@ def read_log(
     batch: int,
     columns: Mapping[str, LogColumn] | None = None,
     values: Sequence[str] = (),
+    time: str = "",
 ) -> Log:
     """The batches of a log, one at a time in memory.
 
     ``path``
-        ``.parquet`` (or a folder of them): integers, lists of integers, texts, lists of texts; a missing value is an
-        empty sample. ``.npz``: arrays ``f`` [rows, ids], or ``f.values`` and ``f.offsets``. Anything else is text: with
-        a header, one column per feature, several ids of a cell parted by ``|``; without one, Criteo's format, whose
-        features are called C1 .. C26. "-" is Criteo's format on stdin.
+        ``.parquet`` (or a folder of them): integers, lists of integers, texts, lists of texts. ``.npz``: arrays ``f``
+        [rows, ids], or ``f.values`` and ``f.offsets``. Anything else is text: with a header, one column per feature,
+        several ids of a cell parted by ``|``; without one, Criteo's format, whose features are called C1 .. C26. "-" is
+        Criteo's format on stdin. What is missing or an empty text is no id, its sample is empty; only in Criteo's
+        format, as in :func:`read_criteo`, missing values have an id of their own, 0.
     ``batch``
         rows of a batch (of all SparseCores).
     ``columns``
@@ -111,6 +117,10 @@ def read_log(
     ``values``
         columns of numbers to read beside them, 0 where one is missing. Criteo's format gives ``label`` and ``I1`` ..
         ``I13``, these as log(1 + max(x, 0)).
+    ``time``
+        the column of the rows' times, from which every batch has its day (of the row in its middle): timestamps or
+        dates, texts that begin like 2026-11-24, seconds (milli-, micro-, nanoseconds) since 1970 in UTC, or numbers of
+        days. Not in Criteo's format, which has none.
 
     Raises :class:`UsageError` that names the file, the column and the batch: here for a missing file or column and
     a file that is not what its name says; while reading for a value of a wrong type or a file that breaks off.
@@ -122,7 +132,7 @@ def read_log(
         raise UsageError(f"a column for {unknown[0]!r}, which is no feature", where=where)
     filled = [(named.get(feature.name, LogColumn()), feature) for feature in features]
     chosen = tuple(column if column.name else replace(column, name=feature.name) for column, feature in filled)
-    log = Log(where, tuple(features), batch, chosen, values=tuple(values))
+    log = Log(where, tuple(features), batch, chosen, values=tuple(values), time=time)
     if where != "-" and not Path(where).exists():
         raise UsageError("cannot read it: No such file or directory", where=where)
     return replace(log, rows=_parquet_rows(log)) if log.kind == "parquet" else log
@@ -132,6 +142,8 @@ def _read_criteo(log: Log) -> Iterator[LogBatch]:
     from tilewright.embed.logs.criteo import read_criteo
 
     vocabs = [feature.table.vocab for feature in log.features]
+    if log.time:
+        raise UsageError(f"no column {log.time}", where=log.path, how="Criteo's format has no times")
     known = ("label", *NUMERIC)
     if unknown := [name for name in log.values if name not in known]:
         raise UsageError(f"no column {unknown[0]}", where=log.path, how="Criteo's format has label and I1 .. I13")
@@ -152,7 +164,7 @@ def _input(table: Any, feature: Feature, column: LogColumn, place: str) -> Any:
     """[rows, 1], (values, offsets) or (values, offsets, weights) of one feature, as ``preprocess`` takes it."""
     where = f"{place}, column {column.name!r}"
     ids = _whole(table[column.name])
-    values, lengths = _parts(ids, column.ids, where)
+    values, lengths = _parts(ids)
     numbers = _ids(values, feature.table.vocab, column.ids, where)
     if not column.weights:
         return numbers.reshape(-1, 1) if lengths is None else (numbers, offsets_of(lengths))
@@ -210,23 +222,56 @@ def _whole(chunked: Any) -> Any:
     return array.dictionary_decode() if str(array.type).startswith("dictionary") else array
 
 
-def _parts(array: Any, ids: str, where: str) -> tuple[Any, NDArray[np.int64] | None]:
-    """The ids of all samples one behind the other, and how many each has (None: one each)."""
+def _parts(array: Any) -> tuple[Any, NDArray[np.int64] | None]:
+    """The ids of all samples one behind the other, and how many each has (None: one each).
+
+    What is missing is no id, and so is an empty text: a cell, or what stands between two separators.
+    """
     from pyarrow import compute, types
 
     kind = array.type
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        lengths = compute.list_value_length(array).fill_null(0)
-        return array.flatten(), np.asarray(lengths, np.int64)
-    if _is_text(kind) and ids == "direct":  # an empty cell is a sample without ids
-        array = compute.if_else(compute.equal(array, ""), None, array)
+        lengths = np.asarray(compute.list_value_length(array).fill_null(0), np.int64)
+        return _without_empty(array.flatten(), lengths)
     if _is_text(kind) and compute.any(compute.match_substring(array, SEPARATOR)).as_py():
-        return _parts(compute.split_pattern(array, SEPARATOR), ids, where)
-    hashed_text = ids != "direct" and (_is_text(kind) or types.is_binary(kind) or types.is_large_binary(kind))
-    if array.null_count and not hashed_text:  # a missing text is hashed like an empty one
-        there = np.asarray(array.is_valid(), bool)
-        return array.drop_null(), there.astype(np.int64)
-    return array, None
+        return _parts(compute.split_pattern(array, SEPARATOR))
+    if _all_there(array):
+        return array, None
+    there = _there(array)
+    return array.filter(there), there.astype(np.int64)
+
+
+def _without_empty(flat: Any, lengths: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
+    """The same lists without their empty texts."""
+    if _all_there(flat) or not (_is_text(flat.type) or _is_bytes(flat.type)):
+        return flat, lengths
+    there = _there(flat)
+    before = offsets_of(there.astype(np.int64))
+    ends = np.cumsum(lengths)
+    return flat.filter(there), before[ends] - before[ends - lengths]
+
+
+def _all_there(array: Any) -> bool:
+    from pyarrow import compute
+
+    if array.null_count or not (_is_text(array.type) or _is_bytes(array.type)):
+        return not array.null_count
+    return not len(array) or bool(compute.min(compute.binary_length(array)).as_py() > 0)
+
+
+def _there(array: Any) -> NDArray[np.bool_]:
+    """Which values are neither missing nor empty texts."""
+    from pyarrow import compute
+
+    if _is_text(array.type) or _is_bytes(array.type):
+        return np.asarray(compute.binary_length(array).fill_null(0), np.int64) > 0
+    return np.asarray(array.is_valid(), bool)
+
+
+def _is_bytes(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
 def _is_text(kind: Any) -> bool:
@@ -249,7 +294,7 @@ def _ids(array: Any, vocab: int, ids: str, where: str) -> NDArray[Any]:
         return np.zeros(0, np.int64)
     if _is_text(kind) and ids == "direct":
         return _numbers_of(array, where)
-    if _is_text(kind) or types.is_binary(kind) or types.is_large_binary(kind):
+    if _is_text(kind) or _is_bytes(kind):
         from tilewright.embed.logs.criteo import hashed_texts
 
         return hashed_texts(array, vocab)
@@ -281,7 +326,7 @@ def _weights(array: Any, lengths: NDArray[np.int64], place: str, name: str) -> N
     from pyarrow import types
 
     where = f"{place}, column {name!r}"
-    flat, numbers = _parts(array, "direct", where)
+    flat, numbers = _parts(array)
     numbers = np.ones(len(flat), np.int64) if numbers is None else numbers
     if _is_text(flat.type):
         flat = _floats_of(flat, where)
@@ -353,7 +398,7 @@ def _check_columns(log: Log, names: list[str], where: str) -> None:
 
 def _wanted(log: Log) -> list[str]:
     names = [name for column in log.columns for name in (column.name, column.weights) if name]
-    return list(dict.fromkeys([*names, *log.values]))
+    return list(dict.fromkeys([*names, *log.values, *filter(None, [log.time])]))
 
 
 def _parquet_rows(log: Log) -> int:
@@ -522,7 +567,8 @@ def _whole_batches(log: Log, parts: Iterator[Any], done: int = 0) -> Iterator[Lo
             _check_one_way(table, log)
         inputs = {f.name: _input(table, f, c, place) for f, c in log.pairs}
         values = {name: _numbers(_whole(table[name]), f"{place}, column {name!r}") for name in log.values}
-        return LogBatch(table.num_rows, inputs, values)
+        day = log.time and day_of(table[log.time][table.num_rows // 2].as_py(), f"{place}, column {log.time!r}")
+        return LogBatch(table.num_rows, inputs, values, day)
 
     for part in parts:
         held.append(part)
@@ -546,25 +592,27 @@ def _whole_batches(log: Log, parts: Iterator[Any], done: int = 0) -> Iterator[Lo
 
 def _read_arrays(log: Log) -> Iterator[LogBatch]:
     """Arrays ``name`` [rows, ids] or [rows], or ``name.values`` with ``name.offsets``; weights under their own name."""
-    whole, columns = _load(log)
+    whole, columns, times = _load(log)
     sizes = {name: ragged.batch_size for name, ragged in whole.items()}
-    sizes |= {name: len(column) for name, column in columns.items()}
+    sizes |= {name: len(column) for name, column in columns.items()} | ({log.time: len(times)} if log.time else {})
     rows = max(sizes.values())
     if short := next((name for name, size in sizes.items() if size != rows), None):
         raise UsageError(f"{sizes[short]} samples of {short!r}, {rows} of others", where=log.path)
     for start in range(0, rows, log.batch):
         stop = min(rows, start + log.batch)
         inputs = {name: _slice(ragged, start, stop) for name, ragged in whole.items()}
-        yield LogBatch(stop - start, inputs, {name: column[start:stop] for name, column in columns.items()})
+        day = log.time and day_of(times[(start + stop) // 2].item(), f"{log.path}: array {log.time!r}")
+        yield LogBatch(stop - start, inputs, {name: column[start:stop] for name, column in columns.items()}, day)
 
 
-def _load(log: Log) -> tuple[dict[str, Ragged], dict[str, NDArray[np.float32]]]:
+def _load(log: Log) -> tuple[dict[str, Ragged], dict[str, NDArray[np.float32]], NDArray[Any]]:
     try:
         with open_bytes(log.path) as file, np.load(file, allow_pickle=False) as archive:
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise UsageError("one array, not an archive", where=log.path, how="write it with numpy.savez")
             columns = {name: _numbers_in(archive, log, name) for name in log.values}
-            return {f.name: _feature(archive, log, f.name, c) for f, c in log.pairs}, columns
+            times = _array(archive, log, log.time) if log.time else np.empty(0)
+            return {f.name: _feature(archive, log, f.name, c) for f, c in log.pairs}, columns, times
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"not a numpy archive: {error}", where=log.path) from None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,17 @@ def read_hot_rows(path: str | Path) -> dict[str, NDArray[np.int64]]:
     if not isinstance(hot, dict) or not all(isinstance(ids, list) for ids in hot.values()):
         raise UsageError("not lists of ids by table", where=where, how="write it again: embed plan --hot ... -o")
     return {name: np.array([count(i, "an id", where, least=0) for i in ids], np.int64) for name, ids in hot.items()}
+
+
+def read_rotation(path: str | Path, stacks: Iterable[str]) -> dict[str, int]:
+    """Stack -> the shards by which each next of its tables was turned when a file's limits were learnt; of ``stacks``.
+
+    {} where the file does not say: it is older.
+    """
+    rotation, where = _read(path).get("rotation", {}), f"{path}: rotation"
+    if not isinstance(rotation, dict):
+        raise UsageError("not a number by stack", where=where, how="write it again: embed plan ... -o")
+    return {name: count(rotation[name], name, where, least=0) for name in stacks if name in rotation}
 
 
 def learnt_batch(path: str | Path) -> int | None:

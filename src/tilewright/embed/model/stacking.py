@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -259,6 +259,11 @@ class Stacking:
         """Stack name -> stack, in order of first use."""
         return MappingProxyType({s.name: s for s in self.groups})
 
+    @property
+    def rotations(self) -> dict[str, int]:
+        """Stack of several tables -> the shards by which each next one is turned, as :func:`stack` takes it."""
+        return {s.name: self.tables[s.tables[1].name].rotation for s in self.groups if len(s.tables) > 1}
+
     @cached_property
     def _hash(self) -> int:
         return hash((self.features, self.topology, self.placements))
@@ -290,7 +295,7 @@ def stack(
     table_stacking: bool = True,
     batch_size: int | Mapping[str, int] | None = None,
     *,
-    rotation: int | None = None,
+    rotation: int | Mapping[str, int] | None = None,
     activation_bytes: int = ACTIVATION_BYTES,
     stacks: Iterable[Iterable[str]] = (),
 ) -> Stacking:
@@ -300,7 +305,7 @@ def stack(
     them. With ``batch_size`` (one number, or one per feature) a stack also holds no more tables than keep
     ``padded_width * samples_per_SparseCore * 4 <= activation_bytes``; a table goes into the first stack it fits.
     Table k of a stack is turned by ``k * rotation % S`` shards (default: the SparseCores of a device), so that the
-    hot low rows of many tables do not all meet on shard 0.
+    hot low rows of many tables do not all meet on shard 0. ``rotation`` is of all stacks, or stack -> its own.
 
     ``stacks`` names tables to stack by hand, such as ``[["user", "item"]]``, in that order and whatever activations
     they need; the tables it leaves out are stacked as above. ``features`` may be FeatureSpecs of jax-tpu-embedding,
@@ -310,7 +315,8 @@ def stack(
     of their names in a table that is in no stack (``table_stacking=False``, not named in ``stacks``); by the
     ``row_offset`` of their ``id_transformation`` where the features are the FeatureSpecs of one of its stacks.
 
-    Raises :class:`UsageError` for repeated names, two different tables of one name, or a batch that S does not divide.
+    Raises :class:`UsageError` for repeated names, two different tables of one name, a rotation of no stack, or a batch
+    that S does not divide.
 
     >>> t = Table("user", 100, 8), Table("item", 40, 8)
     >>> s = stack([Feature("u", t[0]), Feature("i", t[1])], Topology(chips=2, sparsecores_per_chip=4))
@@ -322,19 +328,37 @@ def stack(
     _check_names(features)
     offsets = {spec.name: offset for spec in specs if (offset := peer_row_offset(spec)) is not None}
     by_hand = manual_stacks(features, topology.sparsecores, stacks)
-    step = topology.sparsecores_per_device if rotation is None else count(rotation, "rotation", "stack", least=0)
+    step_of = _steps(rotation, topology.sparsecores_per_device)
     sizes = batch_sizes_of(features, topology, batch_size)
     placements: dict[str, TablePlacement] = {}
     by_name: dict[str, Stack] = {}
     for tables in _groups(features, topology.sparsecores, table_stacking, sizes, activation_bytes, by_hand):
         users = _in_buffers(features, tables, table_stacking or tables in by_hand, offsets)
-        group, placed = _place(tables, users, topology.sparsecores, step)
+        group, placed = _place(tables, users, topology.sparsecores, step_of)
         if group.name in by_name:
             raise UsageError(f"two stacks would be called {group.name!r}", where="stack", how="rename a table")
         by_name[group.name] = group
         placements.update({placement.table.name: placement for placement in placed})
+    if isinstance(rotation, Mapping):
+        check_rotation(rotation, by_name)
     ordered = tuple(placements[name] for name in dict.fromkeys(f.table.name for f in features))
     return Stacking(features, topology, ordered, tuple(by_name.values()))
+
+
+def _steps(rotation: int | Mapping[str, int] | None, default: int) -> Callable[[str], int]:
+    """The shards by which each next table of a stack is turned, by the stack's name."""
+    if isinstance(rotation, Mapping):
+        steps = {name: count(step, f"rotation of {name!r}", "stack", least=0) for name, step in rotation.items()}
+        return lambda name: steps.get(name, default)
+    step = default if rotation is None else count(rotation, "rotation", "stack", least=0)
+    return lambda name: step
+
+
+def check_rotation(rotation: Mapping[str, int], stacks: Iterable[str]) -> None:
+    """:class:`UsageError` for a rotation of something that is no stack."""
+    names = list(stacks)
+    if other := next((name for name in rotation if name not in names), None):
+        raise UsageError(f"a rotation of {other!r}, which is no stack", where="stack", how=f"one of {', '.join(names)}")
 
 
 def _groups(
@@ -387,9 +411,10 @@ def check_batch_divides(size: int, shards: int, where: str) -> None:
 
 
 def _place(
-    tables: list[Table], users: tuple[Feature, ...], shards: int, step: int
+    tables: list[Table], users: tuple[Feature, ...], shards: int, step_of: Callable[[str], int]
 ) -> tuple[Stack, list[TablePlacement]]:
     name = stack_name(t.name for t in tables)
+    step = step_of(name)
     placements = []
     at = 0
     for k, table in enumerate(tables):

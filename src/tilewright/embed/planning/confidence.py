@@ -1,21 +1,49 @@
 """How far limits learnt from some batches can be trusted on the next: counted on batches that did not teach them.
 
-Batches are taken to come in no particular order (shuffled days; a log sorted by time does not keep that).
+Without days batches are taken to come in no particular order: the answer is of days like the log's. With the day of
+each batch the limits of the days before are held against every later day, which is how limits are used.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from tilewright.embed.host.arrays import Longs
+from tilewright.embed.model.formulas import round8
+from tilewright.embed.model.tables import Limits
+from tilewright.errors import UsageError
 
 LEVEL = 0.95
 """How sure the bounds are."""
+
+
+@dataclass(frozen=True)
+class Day:
+    """A day's batches against the limits that the days before it gave.
+
+    ===============================  ===============================================================================
+    ``name``                         the day; ``batches``: how many it has
+    ``exceeded``                     those that exceed some limit
+    ``stack``, ``knob``              the limit exceeded by most; "": none was
+    ``limit``, ``observed``          that limit and the most that was asked of it
+    ``headroom``                     with which (in hundredths, at least) the limits would have held the day
+    ===============================  ===============================================================================
+    """
+
+    name: str
+    batches: int
+    exceeded: int
+    stack: str
+    knob: str
+    limit: int
+    observed: int
+    headroom: float
 
 
 @dataclass(frozen=True)
@@ -25,10 +53,14 @@ class Confidence:
     ================  ============================================================================================
     ``batches``       the log's; ``records``: those that alone hold some maximum, which limits from the other
                       batches would not have held
-    ``expected``      records / batches: the chance that limits from one batch fewer are exceeded, without bias
     ``held_out``      batches that judged the limits of the others; ``exceeded``: those that exceeded some limit
+    ``days``          every day but the first, where days are known: its batches are the held-out ones, and the others
+                      are the days before
+    ``expected``      the chance that a batch exceeds: records / batches, without bias for days like the log's; with
+                      days the share of the held-out ones that did
     ``at_least``      a fresh batch exceeds the limits of those others with a probability between this and
-    ``at_most``       this, with a confidence of 95 %; limits from all batches are exceeded no more often
+    ``at_most``       this, with a confidence of 95 %; limits from all batches are exceeded no more often. Batches of
+                      one day are alike, so with days it is days that are counted: those with a batch that exceeds
     ================  ============================================================================================
     """
 
@@ -36,32 +68,47 @@ class Confidence:
     records: int
     held_out: int
     exceeded: int
+    days: tuple[Day, ...] = ()
 
     @property
     def expected(self) -> float:
         """See the class."""
-        return self.records / self.batches
+        return self.exceeded / self.held_out if self.days else self.records / self.batches
 
     @property
     def at_least(self) -> float:
         """See the class."""
-        return lower_bound(self.exceeded, self.held_out)
+        return 0.0 if self.days else lower_bound(self.exceeded, self.held_out)
 
     @property
     def at_most(self) -> float:
         """See the class."""
+        if self.days:
+            return upper_bound(sum(day.exceeded > 0 for day in self.days), len(self.days))
         return upper_bound(self.exceeded, self.held_out)
 
     @property
     def sentence(self) -> str:
         """For people."""
-        fresh = f"a fresh batch exceeds them with a chance of about {self.expected:.2g}"
+        if self.days:
+            return self._of_days()
+        fresh = f"a fresh batch like these exceeds them with a chance of about {self.expected:.2g}"
         if self.batches == 1:
             return "limits from one batch: whether another one keeps them is not known"
         if not self.held_out:
             return f"{fresh} ({self.records} of {self.batches} batches hold a maximum alone)"
         judged = f"{self.exceeded} of {self.held_out} held-out batches exceeded what the others gave"
         return f"{fresh}, at most {self.at_most:.2g} with {LEVEL:.0%} confidence ({judged})"
+
+    def _of_days(self) -> str:
+        over = [day for day in self.days if day.exceeded]
+        later = "later day" if len(self.days) == 1 else "later days"
+        judged = f"{len(over)} of {len(self.days)} {later} exceeded what the days before gave"
+        if not over:
+            return f"{judged}; the next one does with a chance of at most {self.at_most:.2g} ({LEVEL:.0%} confidence)"
+        some = ", ".join(f"{day.name} in {day.exceeded / day.batches:.0%} of its batches" for day in over[:_SHOWN])
+        more = f" and {len(over) - _SHOWN} more" if len(over) > _SHOWN else ""
+        return f"{judged} ({some}{more}); a headroom of {max(day.headroom for day in over):.2f} would have held them"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -74,25 +121,81 @@ class Confidence:
             "at_least": self.at_least,
             "at_most": self.at_most,
             "confidence": LEVEL,
+            "days": [dict(vars(day)) for day in self.days],
             "sentence": self.sentence,
         }
 
 
+_SHOWN = 4
+"""Days that a sentence names."""
 HELD_OUT = 5
 """Every fifth batch is held out: it judges the limits that the others give."""
 
 
-def confidence_of_all(peaks: Longs, allowed: Callable[[Longs], Longs]) -> Confidence:
-    """From all batches' peaks int64[batches, stacks, 2]; ``allowed``: the limits that such maxima give."""
+def confidence_of_all(
+    peaks: Longs, allowed: Callable[[Longs], Longs], days: Sequence[str] = (), stacks: Sequence[str] = ()
+) -> Confidence:
+    """From all batches' peaks int64[batches, stacks, 2]; ``allowed``: the limits that such maxima give.
+
+    ``days``: of every batch, in their order, and the names of the ``stacks``.
+    """
     batches = len(peaks)
     if batches == 1:
         return Confidence(1, 1, 0, 0)
     order = np.sort(peaks, axis=0)
     alone = order[-1] > allowed(order[-2])
     records = int((alone & (peaks == order[-1])).any(axis=(1, 2)).sum())
+    if len(set(days)) > 1:
+        judged = judged_days(peaks, allowed, days, stacks)
+        held_out, exceeded = sum(day.batches for day in judged), sum(day.exceeded for day in judged)
+        return Confidence(batches, records, held_out, exceeded, judged)
     judges = np.arange(batches) % HELD_OUT == HELD_OUT - 1
     limits = allowed(peaks[~judges].max(axis=0))
     return Confidence(batches, records, int(judges.sum()), int((peaks[judges] > limits).any(axis=(1, 2)).sum()))
+
+
+def judged_days(
+    peaks: Longs, allowed: Callable[[Longs], Longs], days: Sequence[str], stacks: Sequence[str]
+) -> tuple[Day, ...]:
+    """Every day but the first against the limits of all days before it; see :func:`confidence_of_all`.
+
+    Raises :class:`UsageError` for a day that comes again: then early and late cannot be told apart.
+    """
+    runs = [(name, len(list(run))) for name, run in groupby(days)]
+    names = [name for name, _ in runs]
+    if again := next((name for k, name in enumerate(names) if name in names[:k]), None):
+        how = "sort the log by time, or plan it without"
+        raise UsageError(f"the batches of {again} do not stand together", where="days", how=how)
+    judged, begin = [], runs[0][1]
+    for name, number in runs[1:]:
+        before, own = peaks[:begin].max(axis=0), peaks[begin : begin + number]
+        judged.append(_judged(name, own, before, allowed(before), stacks))
+        begin += number
+    return tuple(judged)
+
+
+def _judged(name: str, own: Longs, before: Longs, limits: Longs, stacks: Sequence[str]) -> Day:
+    most = own.max(axis=0)
+    exceeded = int((own > limits).any(axis=(1, 2)).sum())
+    if not exceeded:
+        return Day(name, len(own), 0, "", "", 0, 0, 0.0)
+    k, kind = np.unravel_index(int((most / limits).argmax()), limits.shape)
+    knob = fields(Limits)[int(kind)].name
+    observed, limit = int(most[k, kind]), int(limits[k, kind])
+    return Day(name, len(own), exceeded, stacks[int(k)], knob, limit, observed, headroom_for(before, most))
+
+
+def headroom_for(before: Longs, most: Longs) -> float:
+    """The least headroom, in hundredths, with which limits of ``before``, rounded up to 8, hold ``most``.
+
+    >>> headroom_for(np.array([100, 1]), np.array([130, 5]))
+    0.29
+    """
+    before = np.maximum(before, 1)
+    hundredths = max(1, math.floor(100 * float(((round8(most) - 8) / before).max() - 1)))
+    while (round8(np.ceil(before * (1 + hundredths / 100)).astype(np.int64)) < most).any():
+        hundredths += 1
+    return hundredths / 100
 
 
 def upper_bound(hits: int, tries: int, level: float = LEVEL) -> float:

@@ -104,10 +104,12 @@ class StackCounters:
     ``typical_ids``                 what 99 of 100 partitions stay within; ``typical_unique_ids``
     ``mean_ids``                    the average partition
     ``imbalance``                   the fullest shard over the average one; or ``shard_ids``, what each received
+    ``wait``                        what a step waits for, modelled by the bytes of rows and ids: the fullest shard over
+                                    the average one; ``wait_rows``, ``wait_ids``: of either alone
     ``ids``, ``dropped_ids``        entries in all, and those that were dropped
     ``dropped_share``               their quotient where only that is known
     ``hot``                         table, id and share of the hottest id of the fullest shard
-    ``remedies``                    change -> [ids, distinct ids, imbalance] it would give
+    ``remedies``                    change -> [ids, distinct ids, imbalance] it would give; ``remedy_waits``: the wait
     ==============================  ================================================================================
     """
 
@@ -126,11 +128,15 @@ class StackCounters:
     mean_ids: Amount | None = None
     imbalance: Amount | None = None
     shard_ids: tuple[Count, ...] = ()
+    wait: Amount | None = None
+    wait_rows: Amount | None = None
+    wait_ids: Amount | None = None
     ids: Count | None = None
     dropped_ids: Count | None = None
     dropped_share: Amount | None = None
     hot: tuple[str, Count, Amount] | None = None
     remedies: Mapping[str, tuple[Amount, Amount, Amount]] = field(default_factory=dict, hash=False)
+    remedy_waits: Mapping[str, Amount] = field(default_factory=dict, hash=False)
 
     @property
     def limits(self) -> Limits | None:
@@ -167,7 +173,9 @@ class Counters:
     ========================  ======================================================================================
     ``target``, ``chips``     the chip and how many; ``sparsecores``: in all (0: the chip's)
     ``steps``                 steps (batches) counted
-    ``minibatches``           mini-batches of all steps together
+    ``minibatches``           mini-batches of all steps together, but for those that cannot be cut
+    ``uncut``                 steps that mini-batches cannot hold, for one hash bucket alone exceeds a limit;
+                              ``uncut_because``: what ``preprocess`` says of the first
     ``steps_over``            share of the steps in which some partition exceeded a limit
     ``compilations``          programs compiled in these steps
     ``minibatch_layout``      whether buffers were laid out for mini-batches
@@ -183,6 +191,8 @@ class Counters:
     sparsecores: Count = 0
     steps: Count | None = None
     minibatches: Count | None = None
+    uncut: Count = 0
+    uncut_because: str = ""
     steps_over: Amount | None = None
     compilations: Count | None = None
     minibatch_layout: bool = False

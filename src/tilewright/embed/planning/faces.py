@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from tilewright.embed.planning.confidence import Day
 from tilewright.embed.planning.memory import SparseMemory
 from tilewright.embed.planning.types import QUANTILES, HotId, Plan, Remedy, StackPlan
 from tilewright.render import (
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 # The columns of a plan's tables, for the terminal and the page: what each is called and where its value comes from.
 
 
+_WAIT = (
+    "what a step waits for: bytes of rows fetched and ids combined, the fullest shard over the average one (modelled)"
+)
+
 #: Of :class:`StackPlan`.
 STACKS = (
     Field("stack", "code", of=lambda s: s.label),
@@ -55,7 +60,8 @@ STACKS = (
     Field(
         "mean ids", "number", "the average partition", lambda s: round(s.mean_ids) if s.mean_ids >= 1000 else s.mean_ids
     ),
-    Field("imbalance", "ratio", "the fullest shard over the average one", lambda s: s.imbalance),
+    Field("imbalance", "ratio", "entries: the fullest shard over the average one", lambda s: s.imbalance),
+    Field("wait", "ratio", _WAIT, lambda s: s.wait),
     Field("dropped", "percent", "entries lost if ids above the limits are dropped", lambda s: s.drop_rate),
     Field("buffers", "bytes", "one batch on one device", lambda s: s.buffer_bytes),
 )
@@ -101,8 +107,9 @@ CURVE = (
     Field("buffers", "bytes", "one batch on one device", lambda p: p.buffer_bytes),
     Field("if cut", "bytes", "the same where mini-batches are enabled", lambda p: p.minibatch_buffer_bytes),
     Field("batches over", "percent", "batches in which some partition exceeds a limit", lambda p: p.batches_over),
-    Field("mini-batches, mean", "number", of=lambda p: p.minibatches_mean),
+    Field("mini-batches, mean", "number", "of the batches that can be cut", lambda p: p.minibatches_mean),
     Field("mini-batches, most", "count", of=lambda p: p.minibatches_max),
+    Field("cannot be cut", "percent", "batches in which one hash bucket alone exceeds a limit", lambda p: p.uncut),
     Field("dropped instead", "percent", of=lambda p: p.drop_rate),
 )
 
@@ -123,6 +130,17 @@ HOLDING = (
     *(Field(f"{quantile * 100:g} %" if quantile < 1 else "all", of=_pair(k)) for k, quantile in enumerate(QUANTILES)),
 )
 
+#: Of the days of a plan's confidence.
+DAYS = (
+    Field("day", "code", of=lambda d: d.name),
+    Field("batches", "count", of=lambda d: d.batches),
+    Field("exceed", "percent", "batches above some limit of the days before", lambda d: d.exceeded / d.batches),
+    Field("most exceeded", "code", of=lambda d: f"{d.knob} of {d.stack}" if d.exceeded else ""),
+    Field("allowed", "count", "by the days before", lambda d: d.limit if d.exceeded else None),
+    Field("observed", "count", of=lambda d: d.observed if d.exceeded else None),
+    Field("headroom", "number", "by how much higher limits would have held the day", lambda d: round(d.headroom, 2)),
+)
+
 #: Of (stack's label, hot id).
 HOT = (
     Field("stack", "code", of=lambda p: p[0]),
@@ -139,7 +157,8 @@ REMEDIES = (
     Field("if", of=lambda p: p[1].change),
     Field("max ids", "count", "the fullest partition", lambda p: p[1].limits.max_ids_per_partition),
     Field("max unique", "count", of=lambda p: p[1].limits.max_unique_ids_per_partition),
-    Field("imbalance", "ratio", "the fullest shard over the average one", lambda p: p[1].imbalance),
+    Field("imbalance", "ratio", "entries: the fullest shard over the average one", lambda p: p[1].imbalance),
+    Field("wait", "ratio", _WAIT, lambda p: p[1].wait),
 )
 
 
@@ -188,6 +207,11 @@ def all_programs(plan: Plan) -> list[tuple[StackPlan, SparseMemory]]:
     return [(stack, program) for stack in plan.stacks for program in stack.programs]
 
 
+def judged(plan: Plan) -> tuple[Day, ...]:
+    """The days that judge the limits of those before; none where days are not known."""
+    return plan.confidence.days if plan.confidence else ()
+
+
 def heap_parts(plan: Plan) -> list[tuple[str, int]]:
     """What lies in the HBM of one chip."""
     heap = plan.heap
@@ -223,19 +247,20 @@ def print_plan(plan: Plan, console: Console | None = None) -> None:
             console.print()
             print_table(columns, rows, title=title, console=console)
     console.print()
-    for line in (*packed(plan), *modelled(plan), feeding(plan)):
+    for line in (*uncut(plan), *packed(plan), *modelled(plan), layout(plan), feeding(plan)):
         console.print(line, highlight=False, soft_wrap=True)
 
 
 def _tables(plan: Plan) -> list[tuple[str, Sequence[Column], Sequence[Sequence[object]]]]:
     """The terminal's: of several stacks only the most uneven one is explained, the page and the JSON have all."""
-    worst = max(plan.stacks, key=lambda s: s.imbalance)
+    worst = max(plan.stacks, key=lambda s: s.wait)
     again = f"{many(plan.replayed, 'batch', 'batches')} run again"
     limits = f"limits holding {percent_text(plan.quantile)} of the partitions"
     columns = table_fields(plan)
     return [
         (limits, STACKS, cells(STACKS, plan.stacks)),
         ("ids / distinct ids that hold a share of the partitions", HOLDING, cells(HOLDING, plan.stacks)),
+        ("later days against the limits of the days before", DAYS, cells(DAYS, judged(plan))),
         ("compiler, per SparseCore", MEMORY, cells(MEMORY, all_programs(plan))),
         ("HBM of one chip", (Column("what"), Column("bytes", "bytes")), heap_parts(plan)),
         ("tables", columns, cells(columns, plan.tables)),
@@ -252,6 +277,27 @@ def modelled(plan: Plan) -> list[str]:
     if plan.target and plan.heap.stack_basis == "modelled":
         notes.append(plan.heap.stack_note)
     return [f"modelled: {line}" for line in dict.fromkeys(line for text in notes for line in text.split("; "))]
+
+
+def layout(plan: Plan) -> str:
+    """Which layout the plan is of, and what the other takes."""
+    heap = plan.heap
+    fits = " and does not fit" if heap.total <= heap.capacity < heap.total + heap.if_cut else ""
+    return (
+        'layout: buffers, HBM and feeding are of plain batches, which overflow="drop" or "error" and '
+        f'minibatch_layout="needed" make; laid out for mini-batches the inputs take {bytes_text(heap.if_cut)} more a '
+        f"chip{fits}"
+    )
+
+
+def uncut(plan: Plan) -> list[str]:
+    """Why batches cannot be cut: under the plan's limits, else under the highest of the lower ones where one cannot."""
+    points = [("under these limits", plan.uncut, plan.uncut_because)]
+    points += [(f"limits at {percent_text(p.fraction)}", p.uncut, p.uncut_because) for p in plan.curve]
+    for under, share, because in points:
+        if share:
+            return [f"{under}: {percent_text(share)} of the batches cannot be cut, preprocess refuses them: {because}"]
+    return []
 
 
 def packed(plan: Plan) -> list[str]:
@@ -300,15 +346,15 @@ def plan_head_html(plan: Plan) -> Html:
 def _figures(plan: Plan) -> Html:
     padded = max(1, sum(t.padded_bytes for t in plan.tables))
     wasted = 1 - sum(t.data_bytes for t in plan.tables) / padded
-    worst = max(plan.stacks, key=lambda s: s.imbalance)
+    worst = max(plan.stacks, key=lambda s: s.wait)
     of = f"of {bytes_text(plan.heap.capacity)}" if plan.heap.capacity else "heap only: no target"
     return cards(
         [
             Card("stacks", str(len(plan.stacks)), many(len(plan.tables), "table")),
             Card("HBM a chip", bytes_text(plan.heap.total), of),
             Card("padding", percent_text(wasted), "of the tables' bytes"),
-            Card("imbalance", f"{worst.imbalance:.2f}", "fullest shard over the average"),
-            Card("batches over", percent_text(plan.batches_over), "would be cut into mini-batches"),
+            Card("wait", f"{worst.wait:.2f}", "fullest shard over the average, of a step's work"),
+            Card("batches over", percent_text(plan.batches_over), "exceed a limit"),
         ]
     )
 
@@ -316,9 +362,11 @@ def _figures(plan: Plan) -> Html:
 def _limits(plan: Plan) -> list[Html]:
     title = f"Limits that hold {percent_text(plan.quantile)} of the partitions"
     shares = "Ids / distinct ids that hold a share of the partitions"
+    days = judged(plan)
     return [
         table(STACKS, cells(STACKS, plan.stacks), caption=title),
         table(HOLDING, cells(HOLDING, plan.stacks), caption=shares),
+        *([table(DAYS, cells(DAYS, days), caption="Later days against the limits of the days before")] if days else []),
     ]
 
 
@@ -328,19 +376,20 @@ def _memory(plan: Plan) -> list[Html]:
     if not plan.target:
         return [drawn]
     programs = table(MEMORY, cells(MEMORY, all_programs(plan)), caption="What the compiler says, per SparseCore")
-    return [programs, drawn, *(paragraph(line) for line in modelled(plan))]
+    return [programs, drawn, *(paragraph(line) for line in (*modelled(plan), layout(plan)))]
 
 
 def _lower_limits(plan: Plan) -> list[Html]:
     points = list(reversed(plan.curve))
     shares = [point.fraction * 100 for point in points]
     x_label = "limits, percent of the observed maxima"
-    means, most = [p.minibatches_mean for p in points], [float(p.minibatches_max) for p in points]
+    cut = [(p.fraction * 100, p.minibatches_mean, float(p.minibatches_max or 0)) for p in points if p.minibatches_mean]
+    at, means, most = [[point[k] for point in cut] for k in range(3)]
     again = many(plan.replayed, "batch", "batches")
     scale, unit = (2**20, "MiB") if plan.curve[0].buffer_bytes >= 2**20 else (2**10, "KiB")
     return [
         line_chart(
-            [Curve("mean", shares, means), Curve("most", shares, most)],
+            [Curve("mean", at, means), Curve("most", at, most)],
             title=f"Mini-batches per step under lower limits ({again} run again)",
             x_label=x_label,
             y_label="mini-batches",
@@ -359,11 +408,12 @@ def _lower_limits(plan: Plan) -> list[Html]:
             y_label=unit,
         ),
         table(CURVE, cells(CURVE, plan.curve), caption="The same in numbers"),
+        *(paragraph(line) for line in uncut(plan)),
     ]
 
 
 def _skew(plan: Plan) -> list[Html]:
-    worst = sorted(plan.stacks, key=lambda s: -s.imbalance)[:_SHARDS_OF]
+    worst = sorted(plan.stacks, key=lambda s: -s.wait)[:_SHARDS_OF]
     loads = [
         Curve(
             s.label,

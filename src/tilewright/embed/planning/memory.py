@@ -267,9 +267,10 @@ def _reason(rule: TileRule, chosen: int, needed: int, replicas: int, unique: int
 
 
 def live_stacks(stacks: int, serialized: int) -> int:
-    """How many of a program's stacks are live at a time where ``serialized`` of them are processed in turn.
+    """How many of a program's stacks are live at a time where ``serialized`` of them are processed in turn; with 0 all
+    are, and with 1, which has its turn with the rest.
 
-    >>> live_stacks(8, 0), live_stacks(8, 3), live_stacks(8, 99)
-    (8, 6, 1)
+    >>> live_stacks(8, 0), live_stacks(8, 1), live_stacks(8, 3), live_stacks(8, 99)
+    (8, 8, 6, 1)
     """
     return max(1, stacks - max(0, serialized - 1))

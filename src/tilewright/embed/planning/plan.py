@@ -18,6 +18,7 @@ from tilewright.embed.host.overflow import Overflow, limit_table
 from tilewright.embed.host.preprocess import preprocess
 from tilewright.embed.host.tally import tally
 from tilewright.embed.model.formulas import (
+    BUCKETS,
     packed_table_bytes,
     padded_table_bytes,
     pointers_per_device,
@@ -31,18 +32,21 @@ from tilewright.embed.planning.confidence import Confidence, confidence_of_all
 from tilewright.embed.planning.memory import RULE_VERSION, SparseMemory, live_stacks, memory
 from tilewright.embed.planning.skew import Observed, buffer_bytes, feeding_of, imbalance, savings_of, skew_of
 from tilewright.embed.planning.types import AS_IT_IS, QUANTILES, Buffered, CurvePoint, Heap, Plan, StackPlan, TablePlan
-from tilewright.errors import UsageError
+from tilewright.errors import LimitError, UsageError
 from tilewright.targets import Target, target
 
 CURVE = (1.0, 0.9, 0.75, 0.5, 0.35, 0.25)
 """Fractions of the observed maxima at which the curve of lower limits is taken."""
 
 
-# HBM of one chip: what stays there, and the stack of all tables together, measured where it was measured.
+# HBM of one chip: what stays there, and the stack of all tables together.
 
-_TOGETHER = {"forward": ((1, 1.0), (2, 1.94), (4, 3.42), (8, 5.54), (16, 10.4)), "backward": ((1, 1.0), (8, 7.5))}
-"""Stack bytes of n equal tables in one program, in tables (measured on v5p; backward: SGD)."""
 _PROGRAM = {"forward": "lookups", "backward": "updates"}
+_LESS = {
+    "forward": "16 equal ones on tpu-v5p take 10.4 times one of them",
+    "backward": "8 equal ones on tpu-v5p with SGD take 7.5 times one of them",
+}
+"""Measured of several stacks in one program: less than their sum, by how much depends on what they are."""
 
 
 def heap_of(
@@ -65,9 +69,8 @@ def heap_of(
     batch = sum(stack.buffer_bytes for stack in stacks) * topology.devices // topology.chips
     exchange = 2 * topology.sparsecores_per_chip * sum(4 * s.padded_width * s.samples_per_sparsecore for s in stacks)
     per_chip, hbm = topology.sparsecores_per_chip, target(chip).memory("hbm") if chip is not None else None
-    name = target(chip).name if chip is not None else ""
-    forward, how_forward = _together("forward", [s.forward for s in stacks if s.forward], name, serialized)
-    backward, how_backward = _together("backward", [s.backward for s in stacks if s.backward], name, serialized)
+    forward, how_forward = _together("forward", [s.forward for s in stacks if s.forward], serialized)
+    backward, how_backward = _together("backward", [s.backward for s in stacks if s.backward], serialized)
     how = [how for how in (how_forward, how_backward) if how]
     return Heap(
         tables=sum(table_bytes.values()) // topology.chips,
@@ -78,38 +81,26 @@ def heap_of(
         forward_stack=forward * per_chip,
         backward_stack=backward * per_chip,
         capacity=hbm.bytes if hbm else 0,
+        if_cut=(prefetched + (2 if pipelining else 0)) * batch * (BUCKETS - 1),
         stack_basis="modelled" if how else "measured",
         stack_note="; ".join(how) or f"rules measured ahead of time against {RULE_VERSION}",
     )
 
 
-def _together(kind: str, programs: list[SparseMemory], chip: str, serialized: int) -> tuple[int, str]:
-    """Stack bytes per SparseCore of all stacks in one program, at least the largest one's; where that is modelled, how
-    ("": measured). Of ``serialized`` stacks one is live at a time; which ones they are is not known, so that the
-    largest are taken to be live."""
-    if not programs:
-        return 0, ""
+def _together(kind: str, programs: list[SparseMemory], serialized: int) -> tuple[int, str]:
+    """Stack bytes per SparseCore of all stacks in one program at most; where that is modelled, how ("": measured).
+
+    Those that are live at a time are added. Of ``serialized`` stacks one is; which ones they are is not known, so the
+    largest are taken to be live: more in turn never take more.
+    """
     live = sorted(programs, key=lambda m: -m.stack_bytes)[: live_stacks(len(programs), serialized)]
-    points, n = _TOGETHER[kind], len(live)
-    sizes, ratios = [size for size, _ in points], [ratio for _, ratio in points]
-    ratio = float(np.interp(n, sizes, ratios)) if n <= sizes[-1] else n * ratios[-1] / sizes[-1]
-    total = max(live[0].stack_bytes, round(sum(m.stack_bytes for m in live) * ratio / n))
-    notes = [_how(kind, live, chip, ratio)]
-    if n < len(programs):
-        notes.append(f"{n} of {len(programs)} stacks are live at a time, as {serialized} are processed in turn")
-    return total, "; ".join(filter(None, notes))
-
-
-def _how(kind: str, programs: list[SparseMemory], chip: str, ratio: float) -> str:
     notes = [m.note for m in programs if m.basis != "measured"][:1]
-    n, sizes = len(programs), [size for size, _ in _TOGETHER[kind]]
-    same = len({m.stack_bytes for m in programs}) == 1 and chip == "tpu-v5p"
-    if n > 1 and not (n in sizes and same and (kind == "forward" or programs[0].op == "sgd")):
-        known = ", ".join(map(str, sizes[1:])) + " equal ones on tpu-v5p" + ("" if kind == "forward" else " with SGD")
-        notes.append(
-            f"{_PROGRAM[kind]} of {n} stacks are taken as {ratio:.2f} average ones, after those measured of {known}"
-        )
-    return "; ".join(notes)
+    if len(live) > 1:
+        notes.append(f"{_PROGRAM[kind]} of {len(live)} stacks are added, the most they can take ({_LESS[kind]})")
+    if len(live) < len(programs):
+        of = f"{len(live)} of {len(programs)}"
+        notes.append(f"the largest {of} stacks are live at a time, as {serialized} are processed in turn")
+    return sum(m.stack_bytes for m in live), "; ".join(notes)
 
 
 def plan(
@@ -128,6 +119,7 @@ def plan(
     serialized_tables: int = 0,
     bad_ids: str = "error",
     progress: Callable[[int], None] | None = None,
+    days: Sequence[str] = (),
 ) -> Plan:
     """Limits, buffers, memory, padding and imbalance for ``features`` on ``topology``, learnt from ``batches``.
 
@@ -141,10 +133,11 @@ def plan(
     for :func:`pack_narrow` of the features (``stacking``, where given, is of those), from batches of the features as
     they are. ``prefetched_batches`` is the guide's maximum_parallel_iterations, ``serialized_tables`` its
     num_serialized_tables_to_optimize_hbm, and ``pipelining`` is off where it sets disable_full_embedding_pipelining.
-    ``progress(n)`` is called after each batch.
+    ``progress(n)`` is called after each batch. ``days``: the day of every batch, read when all batches have been: the
+    limits of the days before are then held against each later day.
 
-    Raises :class:`UsageError` for no batches, a quantile outside (0, 1], a headroom below 0, or anything
-    ``preprocess`` refuses.
+    Raises :class:`UsageError` for no batches, other than one day for each, a quantile outside (0, 1], a headroom below
+    0, or anything ``preprocess`` refuses.
 
     >>> from tilewright.embed import Table
     >>> table = Table("user", vocab=1000, width=16)
@@ -185,6 +178,8 @@ def plan(
         samples=observed.batches * _samples(observed.sizes, narrow),
         replayed=len(observed.sample),
         batches_over=observed.batches_over(limits),
+        uncut=chosen.uncut / len(observed.sample),
+        uncut_because=chosen.uncut_because,
         prefetched_batches=prefetched_batches,
         stacks=stacks,
         tables=tuple(_table_plan(placement, narrow) for placement in stacking.placements),
@@ -193,7 +188,7 @@ def plan(
         skew=skew,
         savings=savings_of(observed, skew.alone, today),
         feeding=feeding_of(observed, limits, target),
-        confidence=_confidence(observed, headroom) if quantile == 1 else None,
+        confidence=_confidence(observed, headroom, days) if quantile == 1 else None,
     )
 
 
@@ -221,12 +216,15 @@ def _naming_batch(number: int) -> Iterator[None]:
         raise UsageError(error.what, where=where, how=error.how) from None
 
 
-def _confidence(observed: Observed, headroom: float) -> Confidence:
+def _confidence(observed: Observed, headroom: float, days: Sequence[str]) -> Confidence:
+    if days and len(days) != observed.batches:
+        raise UsageError(f"{len(days)} days for {observed.batches} batches", where="plan", how="name each one's")
+
     def allowed(most: Longs) -> Longs:
         limits = (raised(Limits.holding(*counts), headroom) for counts in most.tolist())
         return np.array([(limit.max_ids_per_partition, limit.max_unique_ids_per_partition) for limit in limits])
 
-    return confidence_of_all(np.array(observed.peaks), allowed)
+    return confidence_of_all(np.array(observed.peaks), allowed, days, list(observed.stacking.stacks))
 
 
 def raised(limits: Limits, headroom: float) -> Limits:
@@ -269,6 +267,7 @@ def _stack_plan(
 ) -> StackPlan:
     topology = observed.stacking.topology
     per_shard = observed.per_shard[group.name]
+    wait, wait_rows, wait_ids = observed.work[group.name].ratios
     sparsecores, per_device = topology.sparsecores, topology.sparsecores_per_device
 
     def program(op: str | RowOptimizer) -> SparseMemory | None:
@@ -294,6 +293,9 @@ def _stack_plan(
         backward=program(group.optimizer),
         quantiles=tuple((quantile, observed.limits(quantile)[group.name]) for quantile in QUANTILES),
         per_shard=tuple(per_shard.tolist()),
+        wait=wait,
+        wait_rows=wait_rows,
+        wait_ids=wait_ids,
     )
 
 
@@ -367,9 +369,11 @@ def _point(fraction: float, limits: Mapping[str, Limits], replayed: Replayed, ob
         limits=limits,
         buffer_bytes=buffer_bytes(observed.stacking, limits),
         batches_over=observed.batches_over(limits),
-        minibatches_mean=float(np.mean(replayed.minibatches)),
-        minibatches_max=max(replayed.minibatches),
+        minibatches_mean=float(np.mean(replayed.minibatches)) if replayed.minibatches else None,
+        minibatches_max=max(replayed.minibatches, default=None),
         drop_rate=lost / max(1, sum(weights.values())),
+        uncut=replayed.uncut / len(observed.sample),
+        uncut_because=replayed.uncut_because,
     )
 
 
@@ -378,11 +382,16 @@ def _point(fraction: float, limits: Mapping[str, Limits], replayed: Replayed, ob
 
 @dataclass(frozen=True)
 class Replayed:
-    """Under one choice of limits: ``dropped``, per stack the share of entries dropped where ids are dropped above them;
-    ``minibatches``, into how many each batch is cut (a bucket that alone is too full stays whole)."""
+    """Under one choice of limits.
+
+    ``dropped``: per stack the share of entries dropped where ids are dropped above them. ``minibatches``: into how many
+    each batch is cut that can be; ``uncut`` cannot, and ``uncut_because`` is what ``preprocess`` says of the first.
+    """
 
     dropped: dict[str, float]
     minibatches: list[int]
+    uncut: int
+    uncut_because: str
 
 
 def replay(observed: Observed, candidates: Sequence[Mapping[str, Limits]]) -> list[Replayed]:
@@ -392,16 +401,23 @@ def replay(observed: Observed, candidates: Sequence[Mapping[str, Limits]]) -> li
     entries = np.zeros(len(names), np.int64)
     dropped = np.zeros((len(candidates), len(names)), np.int64)
     cuts: list[list[int]] = [[] for _ in candidates]
+    refused: list[list[str]] = [[] for _ in candidates]
     for batch in observed.sample:
         counted = tally(batch, observed.stacking, observed.bad_ids)
         entries += counted.per_stack[:, 0].sum(axis=(1, 2))
         held = [Overflow(observed.stacking, counted, table) for table in tables]
-        for cut, overflow in zip(cuts, held):
-            cut.append(overflow.minibatches())
+        for cut, refusals, overflow in zip(cuts, refused, held):
+            try:
+                cut.append(overflow.minibatches())
+            except LimitError as error:
+                refusals.append(str(error))
         for k in [k for k, overflow in enumerate(held) if overflow.over.any()]:
             dropped[k] += _dropped(observed, batch, candidates[k])
     shares = dropped / np.maximum(entries, 1)
-    return [Replayed(dict(zip(names, row.tolist())), cut) for row, cut in zip(shares, cuts)]
+    return [
+        Replayed(dict(zip(names, row.tolist())), cut, len(refusals), next(iter(refusals), ""))
+        for row, cut, refusals in zip(shares, cuts, refused)
+    ]
 
 
 def _dropped(observed: Observed, batch: Mapping[str, Any], limits: Mapping[str, Limits]) -> Longs:

@@ -45,6 +45,7 @@ class Observed:
     ``histograms``         of every stack, for ids and for distinct ids: how many partitions hold n of them
     ``peaks``              per batch int64[stacks, 2]: the fullest partition
     ``per_shard``          of every stack int64[S]: entries each shard receives
+    ``work``               of every stack: how evenly the shards work, step by step
     ``sample``             copies of up to ``keep`` batches, every one with the same chance
     =====================  =======================================================================================
     """
@@ -56,6 +57,7 @@ class Observed:
         self.histograms = {name: (np.zeros(8, np.int64), np.zeros(8, np.int64)) for name in stacking.stacks}
         self.peaks: list[Longs] = []
         self.per_shard = {name: np.zeros(stacking.topology.sparsecores, np.int64) for name in stacking.stacks}
+        self.work = {name: Work(group) for name, group in stacking.stacks.items()}
         self.sample: list[Mapping[str, Any]] = []
         self.keep = REPLAYED
         self._draw = np.random.Generator(np.random.PCG64(0))
@@ -71,7 +73,9 @@ class Observed:
         for name, (ids, unique) in zip(self.stacking.stacks, counts):
             of_ids, of_unique = self.histograms[name]
             self.histograms[name] = added(of_ids, ids), added(of_unique, unique)
-            self.per_shard[name] += ids.sum(axis=0)
+            received = ids.sum(axis=0)
+            self.per_shard[name] += received
+            self.work[name].add(received, unique.sum(axis=0))
         self.peaks.append(counts.max(axis=(2, 3)))
         self.batches += 1
         if len(self.sample) < self.keep:
@@ -100,6 +104,38 @@ class Observed:
         """Entries and distinct ids of a stack's average partition."""
         ids, unique = self.histograms[name]
         return _mean(ids), _mean(unique)
+
+
+def row_floats(group: Stack) -> int:
+    """Floats moved through HBM for a distinct row of a partition: read for the lookup, read and written with its
+    optimizer slots for the update."""
+    return 3 * group.padded_width + 2 * group.slot_floats
+
+
+class Work:
+    """How evenly the shards of a stack work, step by step: the fullest shard's sum over the average one's.
+
+    A shard's work is modelled by the bytes it moves, as if all memories were equally fast: its distinct rows through
+    HBM (:func:`row_floats`), and for every entry, once for the lookup and once for the update, its row, sample and gain
+    and the vector that goes into a sum. Duplicates thus weigh what combining them takes, and no row is fetched twice.
+    """
+
+    def __init__(self, group: Stack) -> None:
+        self._row, self._id = 4 * row_floats(group), 2 * 4 * (3 + group.padded_width)
+        self._fullest, self._average = np.zeros(3), np.zeros(3)
+
+    def add(self, ids: Longs, rows: Longs) -> None:
+        """One more step: int64[S], entries and distinct rows (of every source) of each shard."""
+        for k, of_shard in enumerate((rows * self._row + ids * self._id, rows, ids)):
+            self._fullest[k] += of_shard.max()
+            self._average[k] += of_shard.mean()
+
+    @property
+    def ratios(self) -> tuple[float, float, float]:
+        """Of the work, the rows fetched and the ids combined; 1.0 where there are none."""
+        pairs = zip(self._fullest.tolist(), self._average.tolist())
+        work, rows, ids = (fullest / average if average else 1.0 for fullest, average in pairs)
+        return work, rows, ids
 
 
 def imbalance(per_shard: Longs) -> float:
@@ -220,24 +256,28 @@ _ENTRIES = 1 << 22
 class Loads:
     """Fullest partitions and loads of shards of one stack, over some batches."""
 
-    def __init__(self, shards: int) -> None:
-        self.most, self.per_shard = np.zeros(2, np.int64), np.zeros(shards, np.int64)
+    def __init__(self, group: Stack) -> None:
+        self.most, self.per_shard = np.zeros(2, np.int64), np.zeros(group.shards, np.int64)
+        self.work = Work(group)
 
     def add(self, counts: Longs) -> None:
         """One more batch: int64[2, sources, S]."""
         np.maximum(self.most, counts.max(axis=(1, 2)), out=self.most)
-        self.per_shard += counts[0].sum(axis=0)
+        ids, rows = counts.sum(axis=1)
+        self.per_shard += ids
+        self.work.add(ids, rows)
 
     def remedy(self, name: str, change: str) -> Remedy:
         """What the stack's figures would be if ``change`` were made."""
-        return Remedy(name, change, Limits.holding(*self.most), imbalance(self.per_shard))
+        return Remedy(name, change, Limits.holding(*self.most), imbalance(self.per_shard), self.work.ratios[0])
 
 
 class Rotation(Loads):
     """The same with table k turned by k * ``step`` shards."""
 
-    def __init__(self, shards: int, step: int) -> None:
-        super().__init__(shards)
+    def __init__(self, group: Stack, step: int) -> None:
+        super().__init__(group)
+        shards = group.shards
         self.step, self.change = step, f"rotation by {step}" if step else "no rotation"
         self._batch = np.zeros((2, shards, shards), np.int64)
 
@@ -317,7 +357,7 @@ def skew_of(observed: Observed) -> Skew:
 
 
 def _loads(stacking: Stacking, batches: Iterable[Inputs], bad_ids: str) -> dict[str, Loads]:
-    loads = {name: Loads(stacking.topology.sparsecores) for name in stacking.stacks}
+    loads = {name: Loads(group) for name, group in stacking.stacks.items()}
     for batch in batches:
         for of_stack, counts in zip(loads.values(), _counts(batch, stacking, bad_ids)):
             of_stack.add(counts)
@@ -363,7 +403,7 @@ def _worth_trying(group: Stack, stacking: Stacking, counted: Callable[[str], Lon
         return []
     now = stacking.tables[group.tables[1].name].rotation
     best = best_rotation([some_sources(counted(t.name), len(group.tables)) for t in group.tables], now)
-    return [Rotation(shards, step) for step in sorted({0, best}) if step != now]
+    return [Rotation(group, step) for step in sorted({0, best}) if step != now]
 
 
 def _hot(group: Stack, stacking: Stacking, batches: Sequence[Inputs], shard: int) -> list[HotId]:
@@ -445,7 +485,7 @@ def feeding_of(observed: Observed, limits: Mapping[str, Limits], chip: str | Tar
     moved = 0.0
     for group in stacking.groups:
         rows = observed.means(group.name)[1] * stacking.topology.sparsecores**2
-        touched = rows * (3 * group.padded_width + 2 * group.slot_floats)
+        touched = rows * row_floats(group)
         exchanged = 4 * group.samples_per_sparsecore(observed.sizes) * stacking.topology.sparsecores
         moved += 4 * (touched + group.padded_width * exchanged)
     per_chip = round(moved / stacking.topology.chips)

@@ -78,12 +78,13 @@ class HotId:
 
 @dataclass(frozen=True)
 class Remedy:
-    """A stack's fullest partitions and imbalance in the replayed batches, if ``change`` were made."""
+    """A stack's fullest partitions, imbalance and ``wait`` in the replayed batches, if ``change`` were made."""
 
     stack: str
     change: str
     limits: Limits
     imbalance: float
+    wait: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,8 @@ class StackPlan(StackFigures):
     ``limits``                    the chosen quantile of the same
     ``mean_ids``                  entries of the average partition
     ``imbalance``                 entries of the fullest shard over those of the average shard, all batches together
+    ``wait``                      what a step waits for, modelled: the shard that moves most bytes, of rows and of ids,
+                                  over the average one; ``wait_rows``, ``wait_ids``: the same of either alone
     ``per_shard``                 entries every shard received, all batches together
     ``quantiles``                 (quantile, limits that hold it) of the partitions, ascending
     ``drop_rate``                 share of entries lost if ids above ``limits`` are dropped (replayed batches)
@@ -189,6 +192,9 @@ class StackPlan(StackFigures):
     backward: SparseMemory | None
     quantiles: tuple[tuple[float, Limits], ...]
     per_shard: tuple[int, ...]
+    wait: float = 1.0
+    wait_rows: float = 1.0
+    wait_ids: float = 1.0
 
 
 def short_label(name: str, tables: tuple[str, ...]) -> str:
@@ -232,15 +238,21 @@ class Buffered(Protocol):
 class CurvePoint:
     """What limits at ``fraction`` of the observed maxima would mean: ``buffer_bytes`` of one batch on one device in the
     plain layout, ``minibatch_buffer_bytes`` in that of mini-batches; mini-batches and drops over the replayed batches.
+
+    ``minibatches_mean``, ``minibatches_max`` are of the batches that can be cut (None: not one can); ``uncut`` is the
+    share that cannot, because the ids of one hash bucket alone exceed a limit: ``preprocess`` refuses those, and
+    ``uncut_because`` is what it says of the first.
     """
 
     fraction: float
     limits: Mapping[str, Limits]
     buffer_bytes: int
     batches_over: float
-    minibatches_mean: float
-    minibatches_max: int
+    minibatches_mean: float | None
+    minibatches_max: int | None
     drop_rate: float
+    uncut: float = 0.0
+    uncut_because: str = ""
 
     @property
     def minibatch_buffer_bytes(self) -> int:
@@ -252,7 +264,9 @@ class CurvePoint:
 class Heap:
     """HBM of one chip, in bytes: what stays (tables, optimizer slots, inputs fetched ahead, activations and their
     gradients on the way between SparseCores and TensorCore, what pipelining holds on top) and the stack in use,
-    ``measured`` or ``modelled`` as ``stack_note`` says."""
+    ``measured`` or ``modelled`` as ``stack_note`` says.
+
+    Inputs are in the plain layout; ``if_cut``: what they take on top where each is laid out for mini-batches."""
 
     tables: int
     slots: int
@@ -264,6 +278,7 @@ class Heap:
     capacity: int
     stack_basis: str
     stack_note: str
+    if_cut: int = 0
 
     @property
     def total(self) -> int:
@@ -294,6 +309,7 @@ def verdict_of(target: str, stacks: Sequence[Buffered], heap: Heap) -> str:
 class Plan:
     """What embedding tables need on a topology, learnt from logged batches: see :func:`plan`.
 
+    ``uncut``: the share of the replayed batches that exceed the limits and that mini-batches cannot cut, and why.
     ``confidence``: how often a fresh batch exceeds the limits; None where they are a quantile: ``batches_over`` then
     says how many of the log's exceed them.
     """
@@ -314,6 +330,8 @@ class Plan:
     savings: Savings
     feeding: Feeding
     confidence: Confidence | None = None
+    uncut: float = 0.0
+    uncut_because: str = ""
 
     @property
     def limits(self) -> dict[str, Limits]:
@@ -365,7 +383,7 @@ class Plan:
             "target": self.target or None,
             "topology": {**vars(topology), "sparsecores": topology.sparsecores},
             **_picked(self, "quantile", "batches", "batch", "samples", replayed_batches="replayed"),
-            **_picked(self, "batches_over", "fits", "verdict"),
+            **_picked(self, "batches_over", "uncut", "uncut_because", "fits", "verdict"),
             "confidence": self.confidence.to_json() if self.confidence else None,
             "stacks": [_stack_json(stack) for stack in self.stacks],
             "tables": [
@@ -375,7 +393,7 @@ class Plan:
             "skew": {
                 "hot_ids": [dict(vars(hot)) for hot in self.skew.hot],
                 "changes": [
-                    {**_picked(remedy, "stack", "change", "imbalance"), **vars(remedy.limits)}
+                    {**_picked(remedy, "stack", "change", "imbalance", "wait"), **vars(remedy.limits)}
                     for remedy in self.skew.remedies
                 ],
                 "tables_alone": limits_json(self.skew.alone)["stacks"],
@@ -401,8 +419,8 @@ class Plan:
         """The content of the limits file: the chosen limits, and what they were learnt from."""
         learnt = _picked(self, "quantile", "batches", "batch")
         packed = any(table.rows_per_line > 1 for table in self.tables)
-        topology = dict(vars(self.stacking.topology))
-        return limits_json(self.limits, target=self.target or None, topology=topology, **learnt, narrow_packing=packed)
+        facts = {"topology": dict(vars(self.stacking.topology)), "rotation": self.stacking.rotations}
+        return limits_json(self.limits, target=self.target or None, **facts, **learnt, narrow_packing=packed)
 
     def write_limits(self, path: str | Path) -> None:
         """Write the chosen limits as JSON, for :func:`read_limits`."""
@@ -419,6 +437,8 @@ def heap_json(heap: Heap, prefetched_batches: int) -> dict[str, Any]:
     return {
         **{f"{part}_bytes": getattr(heap, part) for part in parts},
         "prefetched_batches": prefetched_batches,
+        "layout": "plain",
+        "minibatch_layout_bytes_more": heap.if_cut,
         **_picked(heap, "stack_basis", "stack_note", total_bytes="total"),
         "capacity_bytes": heap.capacity or None,
     }
@@ -429,7 +449,7 @@ def _point_json(point: CurvePoint) -> dict[str, Any]:
         "fraction": point.fraction,
         "buffer_bytes_per_device": point.buffer_bytes,
         "minibatch_buffer_bytes_per_device": point.minibatch_buffer_bytes,
-        **_picked(point, "batches_over", "minibatches_mean", "minibatches_max", "drop_rate"),
+        **_picked(point, "batches_over", "minibatches_mean", "minibatches_max", "uncut", "uncut_because", "drop_rate"),
         "limits": limits_json(point.limits)["stacks"],
     }
 
@@ -443,7 +463,8 @@ def _stack_json(stack: StackPlan) -> dict[str, Any]:
         "observed": dict(vars(stack.observed)),
         "quantiles": [{"quantile": quantile, **vars(limits)} for quantile, limits in stack.quantiles],
         "ids_per_shard": list(stack.per_shard),
-        **_picked(stack, "mean_ids", "imbalance", "drop_rate", "partitions_over", slots_per_device="slots"),
+        **_picked(stack, "mean_ids", "imbalance", "wait", "wait_rows", "wait_ids"),
+        **_picked(stack, "drop_rate", "partitions_over", slots_per_device="slots"),
         **_picked(stack, row_pointers_per_device="pointers", buffer_bytes_per_device="buffer_bytes"),
         "programs": [program_json(program) for program in stack.programs],
     }
@@ -474,6 +495,8 @@ def plan_counters(plan: Plan, sparsecore: SparseCoreConfig | None = None) -> Cou
         sparsecores=topology.sparsecores,
         steps=plan.batches,
         steps_over=plan.batches_over,
+        uncut=round(plan.uncut * plan.batches),
+        uncut_because=plan.uncut_because,
         buffer_bytes=sum(stack.buffer_bytes for stack in plan.stacks) * topology.devices // topology.chips,
         seconds=Seconds(host=plan.feeding.host_seconds),
         hbm=HbmCounters(
@@ -518,7 +541,11 @@ def _stack_counters(plan: Plan, stack: StackPlan) -> StackCounters:
         typical_unique_ids=typical.max_unique_ids_per_partition,
         mean_ids=stack.mean_ids,
         imbalance=stack.imbalance,
+        wait=stack.wait,
+        wait_rows=stack.wait_rows,
+        wait_ids=stack.wait_ids,
         dropped_share=stack.drop_rate,
         hot=(hot.table, hot.id, hot.share) if hot else None,
         remedies={remedy.change: (*vars(remedy.limits).values(), remedy.imbalance) for remedy in remedies},
+        remedy_waits={remedy.change: remedy.wait for remedy in remedies},
     )

@@ -142,7 +142,8 @@ class PodPlan:
         """The content of the limits file, its confidence with it."""
         facts = {"target": self.target or None, "topology": dict(vars(self.stacking.topology)), "batch": self.samples}
         confidence = self.confidence.to_json() if self.confidence else None
-        facts |= {"basis": self.basis, "confidence": confidence, "narrow_packing": False}
+        facts |= {"rotation": self.stacking.rotations, "basis": self.basis, "confidence": confidence}
+        facts |= {"narrow_packing": False}
         return limits_json(self.limits, **facts, hot_rows=self._hot_json())
 
     def _hot_json(self) -> dict[str, list[int]]:
@@ -184,6 +185,7 @@ def plan_pod(
     ids_per_sample: int = 1,
     table_stacking: bool = True,
     stacks: Iterable[Iterable[str]] = (),
+    rotation: int | Mapping[str, int] | None = None,
     prefetched_batches: int = 2,
     pipelining: bool = True,
     serialized_tables: int = 0,
@@ -214,7 +216,7 @@ def plan_pod(
     if not 0 <= headroom <= 100:
         raise UsageError(f"headroom {headroom}", where="plan", how="give a share of at least 0, such as 0.1")
     ids_per_sample = count(ids_per_sample, "ids_per_sample", "plan")
-    stacking = stack(features, topology, table_stacking, batch, stacks=stacks)
+    stacking = stack(features, topology, table_stacking, batch, stacks=stacks, rotation=rotation)
     confidence, means = None, dict[str, float]()
     if source is None:
         sizes = {feature.name: batch for feature in stacking.features}

@@ -35,7 +35,10 @@ AHEAD = 2
 
 @dataclass
 class Feed:
-    """How a batch of features becomes what a step reads: the arguments of ``preprocess``."""
+    """How a batch of features becomes what a step reads: the arguments of ``preprocess``.
+
+    A step reads either layout, so only a batch that is cut is laid out for mini-batches.
+    """
 
     stacking: Stacking
     limits: Mapping[str, Limits] | None = None
@@ -48,7 +51,7 @@ class Feed:
     def host_batch(self, features: Mapping[str, Any]) -> HostBatch:
         """The buffers."""
         given = (self.limits, self.overflow, self.bad_ids, self.sources, self.agree)
-        return preprocess(features, self.stacking, *given)
+        return preprocess(features, self.stacking, *given, minibatch_layout="needed")
 
     def device_batch(self, host: HostBatch) -> HostBatch | DeviceBatch:
         """The index of these buffers, its arrays never shorter than those before, so that steps compile a few times."""

@@ -68,7 +68,7 @@ export const build = (section, start) => {
     verdict.className = `verdict ${now.fits ? "good" : "bad"}`;
     const tone = now.droppedShare > 0 ? "warn" : "good";
     figures.replaceChildren(cards([...now.figures, ["dropped", now.dropped, "of the ids, were they dropped instead", tone]]));
-    batches.textContent = `${now.batches} batches of ${now.batch.toLocaleString("en")} samples on ${now.sparsecores} SparseCores, cut into ${now.minibatches.join(", ")}`;
+    batches.textContent = `${now.batches} batches of ${now.batch.toLocaleString("en")} samples on ${now.sparsecores} SparseCores, cut into ${now.minibatches.map((cut) => cut ?? "no mini-batches that fit").join(", ")}`;
     wholeField.lastElementChild.textContent = `${values.all} % of what the batches ask for`;
     if (stacks.childElementCount !== now.stacks.length || stacks.dataset.names !== now.stacks.map((stack) => stack.name).join()) build_();
     now.stacks.forEach((stack, at) => fillStack(stacks.children[at], stack));

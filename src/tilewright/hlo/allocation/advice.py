@@ -145,7 +145,7 @@ def _both_cores(message: AllocatorMessage) -> Iterator[str]:
     if sparse and message.used:
         dense = message.used.bytes - sparse.bytes
         yield f"SparseCores take {sparse}, TensorCores {bytes_text(dense)}"
-    yield "SparseCores: --xla_sc_num_serialized_tables_to_optimize_hbm=1 or more, lower max_unique_ids_per_partition"
+    yield "SparseCores: --xla_sc_num_serialized_tables_to_optimize_hbm=2 or more, lower max_unique_ids_per_partition"
     yield "inputs fetched ahead: a lower maximum_parallel_iterations"
     yield "see what tables, slots, inputs and stack take: `tilewright embed plan LOG --config MODEL`"
 

@@ -96,7 +96,7 @@ def limits_too_high(counters: Counters) -> Iterator[Finding]:
         elif stack.typical_ids and limits.max_ids_per_partition >= _TOO_HIGH * round8(stack.typical_ids):
             unique = min(stack.typical_unique_ids or stack.typical_ids, stack.typical_ids)
             better = Limits(round8(stack.typical_ids), round8(unique))
-            yield _lower(counters, name, stack, better, "; one partition in a hundred then needs a mini-batch")
+            yield _lower(counters, name, stack, better, "; one partition in a hundred then exceeds them")
 
 
 def _lower(counters: Counters, name: str, stack: StackCounters, better: Limits, price: str) -> Finding:
@@ -132,12 +132,32 @@ def _lower(counters: Counters, name: str, stack: StackCounters, better: Limits, 
     "mini-batching",
     "guide section 11, mini-batching; section 10, limits",
     needs=("minibatches|steps_over", "steps"),
-    when="steps are cut (two mini-batches a step: severe)",
+    when="steps are cut (two mini-batches a step: severe), or cannot be (severe)",
 )
 def mini_batching(counters: Counters) -> Iterator[Finding]:
-    steps, minibatches = counters.steps or 0, counters.minibatches
+    steps, minibatches = (counters.steps or 0) - counters.uncut, counters.minibatches
     over = counters.steps_over or 0.0
     share = {} if counters.steps_over is None else {"share of the steps over a limit": over}
+    if counters.uncut and counters.steps:
+        refused = counters.uncut / counters.steps
+        yield Finding(
+            "severe",
+            "one hash bucket alone exceeds a limit, mini-batches cannot cut it, and preprocess refuses the batch"
+            + (f": {counters.uncut_because}" if counters.uncut_because else ""),
+            (
+                "raise the limits named by limits-too-low",
+                "or cut along the samples (preprocess_samples), or set allow_id_dropping, which drops and counts ids",
+            ),
+            evidence={"share of the steps that cannot be cut": refused, **share},
+            effect=f"{percent_text(refused)} of the batches are made that are refused now",
+        )
+    elif minibatches is None and over:
+        yield Finding(
+            "severe" if over >= 0.5 else "warning",
+            f"{percent_text(over)} of the batches exceed a limit: each is cut into mini-batches, loses ids or fails",
+            ("raise the limits named by limits-too-low, or plan with a higher --quantile",),
+            evidence=share,
+        )
     if minibatches is not None and steps and minibatches > steps:
         mean = minibatches / steps
         yield Finding(
@@ -146,13 +166,6 @@ def mini_batching(counters: Counters) -> Iterator[Finding]:
             ("raise the limits named by limits-too-low, or spread hot ids (see skew): one round then does",),
             evidence={"mini-batches per step": round(mean, 4), **share},
             effect=f"1 round of lookup and update a step instead of {mean:.2f}",
-        )
-    elif minibatches is None and over:
-        yield Finding(
-            "severe" if over >= 0.5 else "warning",
-            f"{percent_text(over)} of the batches exceed a limit: each is cut into mini-batches, loses ids or fails",
-            ("raise the limits named by limits-too-low, or plan with a higher --quantile",),
-            evidence=share,
         )
 
 
@@ -170,7 +183,7 @@ def idle_mini_batching(counters: Counters) -> Iterator[Finding]:
     yield Finding(
         "warning",
         f"buffers are laid out for mini-batches, which makes them {BUCKETS} times as long, and no batch needed one",
-        ('preprocess with overflow="error" (or "drop"): the plain layout then does',),
+        ('preprocess with minibatch_layout="needed", which lays out only a batch that is cut',),
         evidence={"steps": counters.steps or 0, **({"buffer bytes": size} if size else {})},
         effect=then,
     )

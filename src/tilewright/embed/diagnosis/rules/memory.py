@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tilewright.embed.diagnosis.explain import advice_for
 from tilewright.embed.diagnosis.finding import Finding, rule
+from tilewright.embed.diagnosis.rules.limits import stack_bytes
 from tilewright.embed.model.formulas import gather_operand_floats, padded_table_bytes, round8
 from tilewright.embed.model.tables import Limits
 from tilewright.embed.planning.counters import Counters, HbmCounters
@@ -104,7 +105,7 @@ def hbm_stack_overflow(counters: Counters) -> Iterator[Finding]:
     names = sorted(counters.stacks, key=lambda name: -(counters.stacks[name].max_ids_per_partition or 0))
     advice = []
     turns = counters.knobs.num_serialized_tables_to_optimize_hbm
-    serial = _serialized(hbm.stack, free, len(counters.stacks), turns)
+    serial = _serialized(counters, free)
     if serial > turns:
         advice.append(
             f"set xla_sc_num_serialized_tables_to_optimize_hbm from {turns} to {serial}: fewer stacks are live at a "
@@ -122,13 +123,24 @@ def hbm_stack_overflow(counters: Counters) -> Iterator[Finding]:
     )
 
 
-def _serialized(stack: int, free: int, stacks: int, turns: int) -> int:
-    """How many of the stacks to process one after the other so that the rest and one of these fit (equal shares), where
-    ``turns`` of them are already; 0 where there is one."""
-    if stacks < 2:
-        return 0
-    live = max(1, math.floor(free / stack * live_stacks(stacks, turns)))
-    return max(1, stacks - live + 1)
+def serialized_share(counters: Counters, serialized: int) -> float:
+    """The stack with ``serialized`` stacks processed in turn, in what it takes as the counters were taken.
+
+    The largest are taken to be live; all count alike where their sizes do not follow from the limits.
+    """
+    known = [limits and stack_bytes(counters, s, limits) for s in counters.stacks.values() for limits in (s.limits,)]
+    sizes = [size for size in known if size]
+    if len(sizes) < len(known) or not known:
+        sizes = [1] * max(1, len(known))
+    sizes.sort(reverse=True)
+    now, then = counters.knobs.num_serialized_tables_to_optimize_hbm, serialized
+    return sum(sizes[: live_stacks(len(sizes), then)]) / sum(sizes[: live_stacks(len(sizes), now)])
+
+
+def _serialized(counters: Counters, free: int) -> int:
+    """The fewest stacks to process one after the other so that what is then live fits; 0 where no number does."""
+    numbers = range(2, len(counters.stacks) + 1)
+    return next((n for n in numbers if counters.hbm.stack * serialized_share(counters, n) <= free), 0)
 
 
 def _chips(counters: Counters, hbm: HbmCounters) -> int:

@@ -131,7 +131,7 @@ def float32(counters: Counters) -> Iterator[Finding]:
 # Uneven loads: shards that receive more than others, and logs whose neighbours are alike.
 
 _UNEVEN, _VERY = 1.5, 3.0
-"""The fullest shard over the average one: a warning, severe."""
+"""The fullest shard's work over the average one's: a warning, severe."""
 _FEW, _FEW_OF_SHARD = 8, 64
 """Fewer ids per partition than this fill no buffer's 8 slots; fewer per shard, in all steps, are uneven by chance."""
 _PEAK = 4.0
@@ -141,24 +141,31 @@ _PEAK = 4.0
 @rule(
     "skew",
     "guide section 10, data distribution skew",
-    needs=("stack.imbalance|stack.shard_ids",),
-    when="the fullest shard receives 1.5 times the average, more than by chance (3: severe, where partitions fill)",
+    needs=("stack.wait|stack.imbalance|stack.shard_ids",),
+    when="a step waits for a shard with 1.5 times the average work (rows and ids), more than by chance (3: severe, "
+    "where partitions fill)",
 )
 def skew(counters: Counters) -> Iterator[Finding]:
     for name, stack in counters.stacks.items():
-        uneven = stack.unevenness
+        uneven = stack.unevenness if stack.wait is None else stack.wait
         if uneven is None or uneven < _UNEVEN or _by_chance(counters, stack, uneven):
             continue
         small = stack.mean_ids is not None and stack.mean_ids < _FEW
         evidence: dict[str, float] = {"fullest shard over the average": round(uneven, 4)}
+        for kind, ratio in (("rows fetched", stack.wait_rows), ("ids combined", stack.wait_ids)):
+            if ratio is not None:
+                evidence[f"the same of {kind} alone"] = round(ratio, 4)
         if stack.mean_ids is not None:
             evidence["ids of the average partition"] = round(stack.mean_ids, 2)
-        cause = "one shard receives more ids than the others, and every step waits for it"
+        more = "receives more ids"
+        if stack.wait is not None:
+            more = "fetches more rows" if (stack.wait_rows or 0) > (stack.wait_ids or 0) else "combines more ids"
+        cause = f"one shard {more} than the others, and every step waits for it"
         if stack.hot:
             table, hot, share = stack.hot
             cause += f"; id {hot} of table {table} alone is {percent_text(share)} of what it receives"
             evidence["share of the hottest id"] = share
-        advice, effect = _remedies(stack, uneven)
+        advice, effect = _remedies(name, stack, uneven)
         yield Finding(
             "severe" if uneven >= _VERY and not small else "warning",
             cause,
@@ -170,12 +177,23 @@ def skew(counters: Counters) -> Iterator[Finding]:
 
 
 def _by_chance(counters: Counters, stack: StackCounters, uneven: float) -> bool:
-    """Whether shards that receive so few ids may differ so: five deviations of a random count."""
+    """Whether shards that receive so few ids may differ so: five deviations of a random count.
+
+    A wait is of single steps, in which more is chance; it is none where shards also differ over all steps together.
+    """
     if stack.mean_ids is None:
         return False
     if not counters.shards:
         return stack.mean_ids < _FEW
-    received = stack.mean_ids * counters.shards * max(1, counters.steps or 1)
+    each = stack.mean_ids * counters.shards
+    together = each * max(1, counters.steps or 1)
+    if stack.wait is None:
+        return _like_chance(uneven, together)
+    lasting = stack.unevenness or 1.0
+    return _like_chance(uneven, each) and (lasting < _UNEVEN or _like_chance(lasting, together))
+
+
+def _like_chance(uneven: float, received: float) -> bool:
     return received < _FEW_OF_SHARD or uneven < 1 + 5 / math.sqrt(received)
 
 
@@ -183,17 +201,25 @@ _KNOBS = {"hottest id held apart": " (embed plan --hot finds such rows, embed.ta
 """Where a change has a knob of its own."""
 
 
-def _remedies(stack: StackCounters, uneven: float) -> tuple[tuple[str, ...], str]:
+def _knob(change: str, name: str) -> str:
+    """Where a change is made: a rotation by a line of the model's file, to paste."""
+    step = "0" if change == "no rotation" else change.removeprefix("rotation by ")
+    if not step.isdecimal():
+        return _KNOBS.get(change, "")
+    key = name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else f'"{name}"'
+    return f" (at the top of the model's file: rotation.{key} = {step})"
+
+
+def _remedies(name: str, stack: StackCounters, uneven: float) -> tuple[tuple[str, ...], str]:
     """What was tried on the log, the best first; the usual changes where nothing was."""
-    gains = sorted((values[2], change) for change, values in stack.remedies.items() if change != AS_IT_IS)
+    then = stack.remedy_waits if stack.wait is not None else {c: v[2] for c, v in stack.remedies.items()}
+    gains = sorted((left, change) for change, left in then.items() if change != AS_IT_IS)
     best = [(left, change) for left, change in gains if left < 0.95 * uneven]
     if best:
-        advice = [
-            f"{change}: imbalance {left:.2f} instead of {uneven:.2f}{_KNOBS.get(change, '')}"
-            for left, change in best[:3]
-        ]
+        noun = "imbalance" if stack.wait is None else "wait"
+        advice = (f"{c}: {noun} {left:.2f} instead of {uneven:.2f}{_knob(c, name)}" for left, c in best[:3])
         return tuple(advice), f"up to {uneven / best[0][0]:.2f} times the lookups of a step that waits for one shard"
-    if stack.remedies:
+    if then:
         return (
             "neither rotating, hashing nor shuffling helps on this log: hold the hottest rows on every device "
             "(embed plan --hot)",

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 
 from tilewright.embed.diagnosis.finding import Finding, Severity, rule
+from tilewright.embed.diagnosis.rules.memory import serialized_share
 from tilewright.embed.planning.counters import Counters
-from tilewright.embed.planning.memory import live_stacks
 from tilewright.render import bytes_text, seconds_text
 from tilewright.targets import target
 
@@ -201,8 +201,8 @@ def hbm_bandwidth(counters: Counters) -> Iterator[Finding]:
 def needless_serialization(counters: Counters) -> Iterator[Finding]:
     hbm, turns = counters.hbm, counters.knobs.num_serialized_tables_to_optimize_hbm
     stacks = max(1, len(counters.stacks))
-    most = hbm.stack * stacks // live_stacks(stacks, turns)
-    if turns < 1 or hbm.heap + most > (hbm.capacity or 0):
+    most = round(hbm.stack * serialized_share(counters, 0))
+    if turns < 2 or hbm.heap + most > (hbm.capacity or 0):
         return
     free = (hbm.capacity or 0) - hbm.heap
     yield Finding(

@@ -1,0 +1,108 @@
+"""Limits of the days before, held against every later day: judged by brute force, and read from logs of every kind."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from tests.embed.test_pods import FEATURES, TOPOLOGY, made_batch
+from tilewright.embed import Feature, Table, check_batches, plan, read_log
+from tilewright.embed.logs.days import day_of
+from tilewright.errors import UsageError
+
+
+def test_a_log_of_several_days_is_judged_day_by_day():
+    """Limits of the days before against every later day, by brute force; a headroom as said would have held."""
+    batches = [made_batch(n) for n in range(9)]
+    days = ["mon"] * 3 + ["tue"] * 2 + ["wed"] * 4
+    made = plan(batches, FEATURES, TOPOLOGY, days=days)
+    sure = made.confidence
+    begin, expected = 3, []
+    for name, number in (("tue", 2), ("wed", 4)):
+        limits = plan(batches[:begin], FEATURES, TOPOLOGY, stacking=made.stacking).limits
+        own = batches[begin : begin + number]
+        check = check_batches(own, made.stacking, limits)
+        day = next(day for day in sure.days if day.name == name)
+        assert (day.batches, day.exceeded) == (number, check.batches_over)
+        expected.append(check.batches_over)
+        if day.exceeded:
+            worst = max((e for e in check.limits), key=lambda e: e.observed / e.limit)
+            assert (day.limit, day.observed) == (worst.limit, worst.observed)
+            for headroom, holds in ((day.headroom, True), (day.headroom - 0.01, day.headroom <= 0.01)):
+                roomy = plan(batches[:begin], FEATURES, TOPOLOGY, headroom=headroom, stacking=made.stacking).limits
+                assert check_batches(own, made.stacking, roomy).passed == holds or headroom == 0
+        begin += number
+    assert (sure.held_out, sure.exceeded, sure.expected) == (6, sum(expected), sum(expected) / 6)
+    assert sure.at_least <= sure.expected <= sure.at_most
+    assert "2 later days" in sure.sentence
+    assert (
+        plan(batches, FEATURES, TOPOLOGY, days=["one"] * 9).confidence == plan(batches, FEATURES, TOPOLOGY).confidence
+    )
+    with pytest.raises(UsageError, match="8 days for 9 batches"):
+        plan(batches, FEATURES, TOPOLOGY, days=days[1:])
+    with pytest.raises(UsageError, match="the batches of mon do not stand together"):
+        plan(batches, FEATURES, TOPOLOGY, days=["mon", *days[1:8], "mon"])
+
+
+def test_a_quiet_first_day_is_not_trusted():
+    """What a recommender saw: a confident page on Monday, and every batch of Wednesday exceeds its limits."""
+    busy = [{**made_batch(n), "friend": np.arange(32 * 6).reshape(32, 6) * 4 % 300} for n in range(4)]
+    quiet = [made_batch(n) for n in range(8)]
+    sure = plan([*quiet, *busy], FEATURES, TOPOLOGY, days=["mon"] * 4 + ["tue"] * 4 + ["wed"] * 4).confidence
+    assert sure.days[-1].exceeded == 4
+    assert "wed in 100% of its batches" in sure.sentence
+    assert f"a headroom of {sure.days[-1].headroom:.2f} would have held them" in sure.sentence
+
+
+NOON = [datetime(2026, 11, 24 + k // 8, 12, tzinfo=UTC) for k in range(24)]
+DAYS = ["2026-11-24"] * 2 + ["2026-11-25"] * 2 + ["2026-11-26"] * 2
+USER = [Feature("user", Table("user", 100, 8))]
+
+
+def written(folder, name, times):
+    """A log of 24 rows, eight a day; on the third day all ids are one."""
+    ids = [k if k < 16 else 7 for k in range(24)]
+    path = folder / name
+    if name.endswith(".parquet"):
+        parquet.write_table(pyarrow.table({"user": ids, "at": times}), path)
+    elif name.endswith(".npz"):
+        np.savez(path, user=np.array(ids), at=np.array(times))
+    else:
+        path.write_text("user,at\n" + "".join(f"{i},{t}\n" for i, t in zip(ids, times)))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "times", "days"),
+    [
+        ("stamps.parquet", NOON, DAYS),
+        ("dates.parquet", [t.date() for t in NOON], DAYS),
+        ("seconds.parquet", [int(t.timestamp()) for t in NOON], DAYS),
+        ("milliseconds.parquet", [int(t.timestamp()) * 1000 for t in NOON], DAYS),
+        ("nanoseconds.npz", [int(t.timestamp()) * 10**9 for t in NOON], DAYS),
+        ("numbers.npz", [k // 8 for k in range(24)], ["0", "0", "1", "1", "2", "2"]),
+        ("texts.csv", [t.isoformat() for t in NOON], DAYS),
+        ("dates.csv", [t.date() for t in NOON], DAYS),
+        ("seconds.csv", [int(t.timestamp()) for t in NOON], DAYS),
+    ],
+)
+def test_days_are_read_from_every_kind_of_log(tmp_path, name, times, days):
+    log = read_log(written(tmp_path, name, times), USER, 4, time="at")
+    assert [part.day for part in log] == days
+    assert [part.day for part in read_log(tmp_path / name, USER, 4)] == [""] * 6
+
+
+def test_a_time_that_is_none(tmp_path):
+    path = written(tmp_path, "words.csv", ["soon"] * 24)
+    with pytest.raises(UsageError, match=r"words\.csv: rows 1 to 4, column 'at': 'soon' is no time"):
+        list(read_log(path, USER, 4, time="at"))
+    with pytest.raises(UsageError, match="no column when"):
+        list(read_log(path, USER, 4, time="when"))
+    assert day_of(date(2026, 1, 2), "") == "2026-01-02"
+    for wrong in (None, -1, [1]):
+        with pytest.raises(UsageError, match="is no time"):
+            day_of(wrong, "")
