@@ -73,3 +73,18 @@ func.func public @not_a_monoid(%x: tensor<6x8xf32>) -> tensor<2xf32> {
 }
 // CHECK: @not_a_monoid
 // CHECK: stablehlo.reshape %arg0 : (tensor<6x8xf32>) -> tensor<6x4x2xf32>
+
+// A product of reals stays whole unless it is asked for: in another order it may overflow. One of integers wraps around.
+func.func public @products(%x: tensor<6x8xf32>, %k: tensor<6x8xi32>) -> (tensor<2xf32>, tensor<2xi32>) {
+  %one = stablehlo.constant dense<1.0> : tensor<f32>
+  %y = stablehlo.reshape %x : (tensor<6x8xf32>) -> tensor<6x4x2xf32>
+  %z = stablehlo.reduce(%y init: %one) applies stablehlo.multiply across dimensions = [0, 1] : (tensor<6x4x2xf32>, tensor<f32>) -> tensor<2xf32>
+  %n = stablehlo.constant dense<1> : tensor<i32>
+  %l = stablehlo.reshape %k : (tensor<6x8xi32>) -> tensor<6x4x2xi32>
+  %m = stablehlo.reduce(%l init: %n) applies stablehlo.multiply across dimensions = [0, 1] : (tensor<6x4x2xi32>, tensor<i32>) -> tensor<2xi32>
+  return %z, %m : tensor<2xf32>, tensor<2xi32>
+}
+// CHECK: @products
+// CHECK: stablehlo.reshape %arg0
+// CHECK: applies stablehlo.multiply across dimensions = [0, 1]
+// CHECK: stablehlo.reduce(%arg1 init: {{.*}}) applies stablehlo.multiply across dimensions = [0]

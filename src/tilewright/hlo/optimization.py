@@ -152,10 +152,13 @@ def optimize(
     judge: str | None = None,
     assume_finite: bool = False,
     regions: bool = False,
+    allow_products: bool = False,
 ) -> Optimized:
     """Rewrite the regions of a StableHLO program that pay on ``target``.
 
-    ``allow_reassociation=False`` keeps to rewrites that give the same bits (no floating sums and products taken apart).
+    ``allow_reassociation=False`` keeps to rewrites that give the same bits (no floating sums taken apart).
+    ``allow_products=True`` takes products of reals apart too: in another order one may become infinite or no number
+    where it was not, and ``verify`` says so. Sums of numbers near the largest one may overflow in another order too.
     ``passes`` names the rewrites to try on each region, instead of all of them (``tilewright optimize --list-passes``).
     ``rules`` names the rules of the catalogue that may act (``--list-rules``): None for all that keep the numerics, []
     for none. ``assume_finite=True`` allows those that would spread a NaN or an infinity to its neighbours.
@@ -179,7 +182,8 @@ def optimize(
         raise UnsupportedError(
             "HLO text is the compiler's own result, with layouts assigned", how="optimize StableHLO or a JAX function"
         )
-    steps = pipeline(allow_reassociation) if passes is None else parse_pipeline(passes)
+    allow_products &= allow_reassociation
+    steps = pipeline(allow_reassociation, allow_products) if passes is None else parse_pipeline(passes)
     acting = chosen(() if rules is None and passes is not None else rules)
     place((8, 128), "f32", chip)  # a target without a rule for whole programs says so here
     try:

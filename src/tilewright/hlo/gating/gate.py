@@ -516,21 +516,30 @@ def _refusal(body: Block, target: Target, fired: list[str], before: Cost, after:
     return ""
 
 
+#: What a pipeline may be told not to do, and what is said where that alone stands in the way.
+_FORBIDDEN = {
+    "allow_reassociation": "the bits must stay, so no floating sum may be taken apart; if one may (without "
+    "--bit-exact, allow_reassociation=true)",
+    "allow_products": "a product of reals taken apart may become infinite or no number on the way; if that does no "
+    "harm (with --products, allow_products=true)",
+}
+
+
 def _bits_forbid(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite], before: Cost) -> str:
-    """Why a candidate that must keep the bits is dropped, where it would pay if it need not; "" elsewhere."""
-    strict = [step for step in steps if not getattr(step, "allow_reassociation", True)]
-    if not strict or target.compiler_normalizes:
+    """Why a candidate that must keep its bits or its products is dropped, where it would pay if it need not."""
+    if target.compiler_normalizes:
         return ""
-    body = take_out(region, seen).body
-    CommonSubexpressions().apply(body)
-    fixpoint(body, [replace(s, allow_reassociation=True) if s in strict else s for s in steps])  # type: ignore[call-arg]
-    after = cost(body, target)
-    if not before.falls_to(after):
-        return ""
-    return (
-        "the bits must stay, so no floating sum or product may be taken apart; if one may (without --bit-exact, "
-        f"allow_reassociation=true) {_change(before, after)} on {target.name}"
-    )
+    for option, why in _FORBIDDEN.items():
+        strict = [step for step in steps if not getattr(step, option, True)]
+        if not strict:
+            continue
+        body = take_out(region, seen).body
+        CommonSubexpressions().apply(body)
+        fixpoint(body, [replace(s, **{option: True}) if s in strict else s for s in steps])
+        after = cost(body, target)
+        if before.falls_to(after):
+            return f"{why} {_change(before, after)} on {target.name}"
+    return ""
 
 
 def _normalised(region: Region, seen: Outline, candidate: Candidate, target: Target, before: Cost, after: Cost) -> str:
@@ -539,7 +548,7 @@ def _normalised(region: Region, seen: Outline, candidate: Candidate, target: Tar
         return ""
     sides = [take_out(region, seen), another(candidate)]
     for side in sides:
-        fixpoint(side.body, [step for step in pipeline() if isinstance(step, Rewrite)])
+        fixpoint(side.body, [step for step in pipeline(allow_products=True) if isinstance(step, Rewrite)])
     ours, theirs = (cost(side.body, target) for side in sides)
     if ours.falls_to(theirs):
         return ""
