@@ -352,6 +352,7 @@ class Verdict:
     ``moved_after``      the same for the candidate
     ``charged_before``   on linear memory, the charge for reductions over short inner runs, as written (bytes)
     ``charged_after``    the same for the candidate
+    ``added``            bytes that come on top of the candidate's: conversions, sums that leave the innermost dim
     ``reason``           why, in a sentence
     ``changes``          how often each rewrite of the pipeline fired on the candidate
     ``rule``             the rule of the catalogue that acted, or the first of the rewrites
@@ -375,13 +376,14 @@ class Verdict:
     rule: str = ""
     factor: float = 1.0
     kind: str = "counted"
+    added: int = 0
     before: str = field(default="", repr=False, compare=False)
     after: str = field(default="", repr=False, compare=False)
 
     @property
     def gain(self) -> int:
         """Modelled bytes saved."""
-        return self.moved_before + self.charged_before - self.moved_after - self.charged_after
+        return self.moved_before + self.charged_before - self.moved_after - self.charged_after - self.added
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
@@ -499,7 +501,8 @@ def _judged(region: Region, seen: Outline, target: Target, steps: Sequence[Rewri
         reason=reason or f"{_change(written, after)} on {target.name}",
         changes=dict(counts),
         rule=fired[0] if fired else "",
-        factor=round(written.total / max(after.total, 1), 3),
+        factor=round(written.total / max(after.total + after.added_to(before), 1), 3),
+        added=after.added_to(before),
     )
     return candidate, verdict
 
@@ -570,7 +573,13 @@ def _change(before: Cost, after: Cost) -> str:
         )
         moves = f"reshapes and transposes move {bytes_text(after.moved)} instead of {bytes_text(before.moved)}"
         strides = f", sums that leave the innermost dim count {bytes_text(after.strided - before.strided)}"
-        return moves + padding * (before.padded != after.padded) + strides * (after.strided > before.strided)
+        widened = f", conversions add {bytes_text(after.converted - before.converted)}"
+        return (
+            moves
+            + padding * (before.padded != after.padded)
+            + strides * (after.strided > before.strided)
+            + widened * (after.converted > before.converted)
+        )
     return f"reductions over short runs are charged {bytes_text(after.charged)} instead of {bytes_text(before.charged)}"
 
 

@@ -20,8 +20,9 @@ class ReduceOfReshape(LocalRewrite):
 
     The first reduction starts from the monoid's identity, the second from the user's init, so that the init counts
     once; where the first does it all it starts from the init itself. Sums and products of narrow floats are accumulated
-    in f32. Left alone: products of reals unless asked for, bodies that are not exactly one monoid operation, shapes with dynamic or empty dims, reshapes
-    that free no dim. ``reduces-of-reshapes`` does the same for reductions of several arrays.
+    in f32. Left alone: products of reals unless asked for, bodies that are not exactly one monoid operation, shapes
+    with dynamic or empty dims, reshapes that free no dim. ``reduces-of-reshapes`` does the same for reductions of
+    several arrays.
     """
 
     roots: ClassVar[frozenset[str]] = frozenset({"reduce"})

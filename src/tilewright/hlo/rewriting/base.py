@@ -181,7 +181,10 @@ def regroups(reduce: Node, allow_reassociation: bool, allow_products: bool = Fal
 
 
 def accumulator(monoid: str, dtype: str) -> str:
-    """The element type both stages of a reduction work in: f32 where the first would store coarsely rounded values."""
+    """The element type both stages of a reduction work in: f32 where the first would store coarsely rounded values.
+
+    The operand is converted first: XLA's verifier refuses a reduction of one floating type into another.
+    """
     return "f32" if monoid in ("add", "multiply") and (dtype in NARROW or _TINY.match(dtype)) else dtype
 
 
