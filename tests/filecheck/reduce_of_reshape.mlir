@@ -49,16 +49,29 @@ func.func public @rest(%x: tensor<3x6x4x5xf32>) -> tensor<3x3xf32> {
 // CHECK: stablehlo.reduce(%[[Y]] init: %[[ZERO]]) applies stablehlo.add across dimensions = [2]
 // CHECK-NOT: reshape
 
-// No dim is free: 2 and 6 lie across 6 and 2.
-func.func public @straddling(%x: tensor<2x6xf32>) -> tensor<2xf32> {
+// Pixels and groups in one dim: 40 is 4 * 5 * 2, so H and W are reduced before the channels are split.
+func.func public @front(%x: tensor<3x4x5x6xf32>) -> tensor<3x3xf32> {
   %zero = stablehlo.constant dense<0.0> : tensor<f32>
-  %y = stablehlo.reshape %x : (tensor<2x6xf32>) -> tensor<6x2xf32>
-  %z = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<6x2xf32>, tensor<f32>) -> tensor<2xf32>
-  return %z : tensor<2xf32>
+  %y = stablehlo.reshape %x : (tensor<3x4x5x6xf32>) -> tensor<3x40x3xf32>
+  %z = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<3x40x3xf32>, tensor<f32>) -> tensor<3x3xf32>
+  return %z : tensor<3x3xf32>
+}
+// CHECK: @front
+// CHECK: %[[W:.*]] = stablehlo.reduce(%arg0 init: %[[ZERO:.*]]) applies stablehlo.add across dimensions = [1, 2] {{.*}} -> tensor<3x6xf32>
+// CHECK: %[[Y:.*]] = stablehlo.reshape %[[W]] : (tensor<3x6xf32>) -> tensor<3x2x3xf32>
+// CHECK: stablehlo.reduce(%[[Y]] init: %[[ZERO]]) applies stablehlo.add across dimensions = [1]
+// CHECK-NOT: reshape
+
+// No dim is free: 2 and 6 lie across 4 and 3.
+func.func public @straddling(%x: tensor<2x6xf32>) -> tensor<3xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %y = stablehlo.reshape %x : (tensor<2x6xf32>) -> tensor<3x4xf32>
+  %z = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<3x4xf32>, tensor<f32>) -> tensor<3xf32>
+  return %z : tensor<3xf32>
 }
 // CHECK: @straddling
 // CHECK: stablehlo.reshape %arg0
-// CHECK: stablehlo.reduce{{.*}}dimensions = [0]
+// CHECK: stablehlo.reduce{{.*}}dimensions = [1]
 
 // a - b is no monoid.
 func.func public @not_a_monoid(%x: tensor<6x8xf32>) -> tensor<2xf32> {

@@ -72,10 +72,14 @@ RUNS = [  # source, target, reduced dims, whether a run is reduced whole
     ((6, 4, 5), (2, 60), (0,), False),
     ((3, 6, 4, 5), (6, 60), (1,), True),
     ((4, 6, 5), (8, 15), (1,), True),
-    ((4, 6, 5), (8, 15), (0,), False),
+    ((4, 6, 5), (8, 15), (0,), True),  # 8 is 4 * 2
+    ((8, 9, 5), (6, 60), (0,), False),
     ((7, 10, 24), (7, 5, 48), (0, 2), True),
     ((7, 10, 24), (7, 5, 48), (1,), False),
-    ((2, 6), (6, 2), (0,), False),  # frees nothing
+    ((2, 6), (6, 2), (0,), True),  # x.sum(0).reshape(3, 2).sum(0)
+    ((3, 4, 20), (48, 5), (0,), True),  # the front of a run
+    ((3, 4, 20), (48, 5), (1,), False),
+    ((4, 3, 10), (2, 12, 5), (1,), True),  # the middle of one
     ((2, 6), (6, 2), (1,), False),
     ((8, 1, 6), (2, 4, 1, 6), (3,), True),  # unit dims belong to no run
     ((8, 1, 6), (2, 4, 1, 6), (2, 0), False),

@@ -63,7 +63,7 @@ def _operations(text):
 
 
 def moved(text):
-    """Bytes that reshapes and transposes of whole arrays read and write; none where every element stays in its place."""
+    """Bytes that reshapes and transposes read and write; none where every element stays in its place."""
     return sum(_moves(op) for op in _operations(text) if op.name in ("stablehlo.reshape", "stablehlo.transpose"))
 
 
