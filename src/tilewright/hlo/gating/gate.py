@@ -13,9 +13,10 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import NamedTuple
 
-from tilewright.hlo.gating.moves import Cost, bytes_moved, cost, type_text
-from tilewright.hlo.gating.regions import Region, collect
+from tilewright.hlo.gating.moves import SMALL, Cost, bytes_moved, cost, type_text
+from tilewright.hlo.gating.regions import Region, collect, grown
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value, walk
 from tilewright.hlo.graphs.mlir import module_text
 from tilewright.hlo.program import Source
@@ -190,6 +191,12 @@ class Verdict:
     after: str = field(default="", repr=False, compare=False)
 
     @property
+    def unsettled(self) -> bool:
+        """Whether much of what moved moves still, so that it is worth looking further."""
+        left = self.moved_after if self.accepted else self.moved_before
+        return left >= max(SMALL, self.moved_before // 16)
+
+    @property
     def gain(self) -> int:
         """Modelled bytes saved."""
         return self.moved_before + self.charged_before - self.moved_after - self.charged_after - self.added
@@ -218,9 +225,11 @@ def gate(
             fresh = [
                 region for region in collect(block, target) if _is_new(region) and region.operations not in refused
             ]
-            cases = [(region, *bench.judge(region)) for region in fresh]
+            cases = [_Case(region, *bench.judge(region)) for region in fresh]
+            cases += bench.wider(block, cases)
             replaced: dict[Value, Value] = {}
-            for region, seen, candidate, verdict in sorted(cases, key=lambda case: -case[3].gain):
+            for case in sorted(cases, key=lambda case: -case.verdict.gain):
+                region, seen, candidate, verdict = case
                 if not verdict.accepted:
                     refused[region.operations] = verdict
                 elif all(op.block is block for op in region.operations):
@@ -241,12 +250,45 @@ def kept(verdict: Verdict, before: Block, after: Block) -> Verdict:
     return replace(verdict, before=module_text(before), after=module_text(after))
 
 
+class _Case(NamedTuple):
+    region: Region
+    seen: Outline
+    candidate: Candidate
+    verdict: Verdict
+
+
+#: How often a region may grow: a normalisation behind a transpose and a merge lies four reshapes deep.
+_GROWTHS = 4
+
+
 class _Bench:
     """Where regions are judged; of regions that are alike (the layers of a deep network) only the first is tried."""
 
     def __init__(self, target: Target, steps: Sequence[Rewrite]) -> None:
         self.target, self.steps = target, steps
         self.known: dict[Hashable, tuple[Candidate, Verdict]] = {}
+
+    def wider(self, block: Block, cases: Sequence[_Case]) -> list[_Case]:
+        """What regions grow to, where that gains more than all regions that it lies over.
+
+        A region grows while something big moves in it, whatever was tried so far.
+        """
+        open_ = [case for case in cases if case.verdict.unsettled]
+        places = {op: place for place, op in enumerate(block.operations)} if open_ else {}
+        home = {op: case for case in cases for op in case.region.operations}
+        found: dict[tuple[Node, ...], _Case] = {}
+        for case in open_:
+            best, region = case, grown(case.region, places)
+            for _ in range(_GROWTHS):
+                if region is None or not best.verdict.unsettled:
+                    break
+                wide = found.get(region.operations) or _Case(region, *self.judge(region))
+                rivals = {home[op] for op in region.operations if op in home}
+                gain = sum(rival.verdict.gain for rival in rivals if rival.verdict.accepted)
+                if wide.verdict.accepted and wide.verdict.gain > gain:
+                    found[region.operations] = best = wide
+                region = grown(region, places)
+        return list(found.values())
 
     def judge(self, region: Region) -> tuple[Outline, Candidate, Verdict]:
         """What the region looks like, the candidate that may take its place, and whether it does."""
@@ -322,7 +364,7 @@ def _refusal(body: Block, target: Target, fired: list[str], before: Cost, after:
         small = f", but for {bytes_text(before.moved)} of unit dims of small arrays" if before.moved else ""
         return f"free already: on {target.name} its reshapes are bitcasts{small}, nothing big moves"
     if not fired:
-        return "no reduction or elementwise operation in it lets a reshape pass"
+        return "no reduction or elementwise operation in it lets a reshape or a transpose pass"
     if not before.falls_to(after):
         return f"would cost no less on {target.name}: {_change(before, after)}{_what_remains(body, target)}"
     return ""

@@ -20,6 +20,9 @@ from tilewright.targets import Target
 #     x ---reshape--->[S]--+--subtract-->[S]--multiply-->[S]--reshape---> y
 #                          |      ^                ^
 #                          reduce-+-> small ops ---+            all of this is one region; x is its input, y its output
+#
+# What frees a reshape may stand behind the next one: ``grown`` adds, over every reshape of a region, what the values on
+# its other side connect.
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,33 +49,70 @@ class Region:
 def collect(block: Block, target: Target) -> list[Region]:
     """The regions of a block; each operation is in at most one.
 
-    Reshapes that split or merge dims come before those that add or drop unit dims, which join what is left, and those
-    that move most on the target before those that are bitcasts, whose regions would take the others' operations.
+    Reshapes that split or merge dims come before those that add or drop unit dims, which join what is left, transposes
+    come last, and those that move most on the target before those that are bitcasts, whose regions would take the
+    others' operations. On linear memory no region begins at a transpose: XLA's CPU backend cancels them itself.
     """
     seen: set[Value] = set()
     taken: set[Node] = set()
     seeds = [op for op in block.operations if _is_seed(op, target)]
     places = {op: place for place, op in enumerate(block.operations)} if seeds else {}
-    seeds.sort(key=lambda op: (is_unit_step(op), -bytes_moved(op, target), -_elements(op.result)))
+    seeds.sort(key=lambda op: (_rank(op), -bytes_moved(op, target), -_elements(op.result)))
     regions = []
     for seed in seeds:
         if seed.result in seen or seed in taken:
             continue
-        core = _flood(seed, seen, taken)
-        operations = core | (_between(core, places) - taken)
-        operations |= _fed_leaves(operations) - taken
-        taken |= operations
-        leaves = leaves_of(operations, places)
-        members = tuple(sorted(operations, key=places.__getitem__))
-        regions.append(Region(block, seed.result.sizes, members, tuple(leaves)))
+        region = _around(block, _flood(block, [seed.result], seen, taken), seed.result.sizes, places, taken)
+        taken |= set(region.operations)
+        regions.append(region)
     return regions
 
 
+#: A region grows to so many operations and no further: layers stay apart, and alike.
+_LARGEST = 256
+
+
+def grown(region: Region, places: dict[Node, int]) -> Region | None:
+    """The region with what stands on the other side of its reshapes and transposes; None where that is nothing.
+
+    None too where the region would become too large.
+
+    ``places`` numbers the operations of the block.
+    """
+    inside = set(region.operations)
+    borders = [
+        value
+        for op in region.operations
+        if op.name in ("reshape", "transpose") and is_static(op.operands[0])
+        for value in (op.operands[0], op.result)
+    ]
+    core = inside | _flood(region.block, borders, set(), set())
+    if len(core) > _LARGEST:
+        return None
+    wider = _around(region.block, core, region.shape, places, set())
+    return wider if len(inside) < len(wider.operations) <= _LARGEST else None
+
+
+def _around(block: Block, core: set[Node], shape: tuple[int, ...], places: dict[Node, int], taken: set[Node]) -> Region:
+    """The region of a core: with the small operations in between, and all that costs nothing to have twice."""
+    operations = core | (_between(core, places) - taken)
+    operations |= _fed_leaves(operations) - taken
+    members = tuple(sorted(operations, key=places.__getitem__))
+    return Region(block, shape, members, tuple(leaves_of(operations, places)))
+
+
 def _is_seed(op: Node, target: Target) -> bool:
-    """A reshape that splits or merges dims, or one that adds or drops unit dims of what is large on the target."""
-    if op.name != "reshape" or not op.plain or not is_static(op.result, op.operands[0]):
+    """A reshape that splits or merges dims; one that adds or drops unit dims, or a transpose, of what is large."""
+    if op.name not in ("reshape", "transpose") or not op.plain or not is_static(op.result, op.operands[0]):
         return False
-    return not is_unit_step(op) or bytes_moved(op, target) >= SMALL
+    if op.name == "transpose" and target.layout_rule == "linear":
+        return False
+    return _rank(op) == 0 or bytes_moved(op, target) >= SMALL
+
+
+def _rank(op: Node) -> int:
+    """Which seeds come first: what splits and merges dims, then unit dims, then transposes."""
+    return 2 if op.name == "transpose" else int(is_unit_step(op))
 
 
 def _elements(value: Value) -> int:
@@ -98,11 +138,10 @@ def _is_kind(op: Node) -> bool:
     return is_elementwise(op) or op.name in ("reshape", "broadcast_in_dim", "transpose")
 
 
-def _flood(seed: Node, seen: set[Value], taken: set[Node]) -> set[Node]:
-    """Every operation joined to the seed's result by values of its shape, in any order of the dims."""
-    block = seed.block
+def _flood(block: Block, values: Iterable[Value], seen: set[Value], taken: set[Node]) -> set[Node]:
+    """Every operation joined to one of the values by values of its shape, in any order of the dims."""
     joined: set[Node] = set()
-    open_ = [seed.result]
+    open_ = list(values)
     while open_:
         value = open_.pop()
         if value in seen:
