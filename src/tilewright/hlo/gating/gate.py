@@ -25,8 +25,10 @@ from tilewright.hlo.rewrites.canonicalize import Canonicalize
 from tilewright.hlo.rewrites.common_subexpressions import CommonSubexpressions, what_it_does
 from tilewright.hlo.rewrites.dead_code import DeadCode
 from tilewright.hlo.rewrites.pipeline import fixpoint, pipeline
+from tilewright.hlo.rewrites.reshape_above_elementwise import ReshapeAboveElementwise
 from tilewright.hlo.rewrites.reshape_of_branch import ReshapeOfBranch
 from tilewright.hlo.rewrites.reshape_of_broadcast import ReshapeOfBroadcast
+from tilewright.hlo.rewrites.reshape_of_elementwise import ReshapeOfElementwise
 from tilewright.hlo.rewrites.reshape_of_loop import ReshapeOfLoop
 from tilewright.hlo.rewrites.transpose_of_elementwise import TransposeOfElementwise
 from tilewright.hlo.rewriting.base import Rewrite
@@ -144,7 +146,7 @@ def settle(block: Block) -> None:
 #: among themselves, tidying up is all there is to do.
 _MAIN = (
     "transpose-of-elementwise", "reduce-of-transpose", "reduce-of-reshape", "reduces-of-reshapes",
-    "reshape-of-elementwise", "reshape-of-broadcast",
+    "reshape-of-elementwise", "reshape-above-elementwise", "reshape-of-broadcast",
 )  # fmt: skip
 _PLACE = re.compile(r'"([^"]+)":(\d+):(\d+)')
 
@@ -314,12 +316,18 @@ def _is_worth_reporting(region: tuple[Node, ...], verdict: Verdict) -> bool:
 
 
 def _try(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite]) -> tuple[Candidate, Verdict]:
-    """The better candidate of two: a transpose with several users that sinks is there several times, so it may stay."""
-    sunk = _judged(region, seen, target, steps)
-    if sunk[1].accepted or not sunk[1].changes.get(TransposeOfElementwise.name):
-        return sunk
-    left = _judged(region, seen, target, [step for step in steps if not isinstance(step, TransposeOfElementwise)])
-    return left if left[1].accepted else sunk
+    """The best candidate of several: with all steps, and without each of those that a region may be better without.
+
+    A transpose with several users that sinks is there several times, and a reshape that sinks below a tree meets the
+    tree's other reshapes only if all of them can follow: so either may have to stay.
+    """
+    best = everything = _judged(region, seen, target, steps)
+    for kind in (TransposeOfElementwise, ReshapeOfElementwise, ReshapeAboveElementwise):
+        if best[1].unsettled and everything[1].changes.get(kind.name):
+            way = _judged(region, seen, target, [step for step in steps if not isinstance(step, kind)])
+            if way[1].accepted and (not best[1].accepted or way[1].gain > best[1].gain):
+                best = way
+    return best
 
 
 def _judged(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite]) -> tuple[Candidate, Verdict]:

@@ -21,6 +21,7 @@ from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rewrites.reduce_of_reshape import ReduceOfReshape
 from tilewright.hlo.rewrites.reduce_of_transpose import ReduceOfTranspose
 from tilewright.hlo.rewrites.reduces_of_reshapes import ReducesOfReshapes
+from tilewright.hlo.rewrites.reshape_above_elementwise import ReshapeAboveElementwise
 from tilewright.hlo.rewrites.reshape_of_branch import ReshapeOfBranch
 from tilewright.hlo.rewrites.reshape_of_broadcast import ReshapeOfBroadcast
 from tilewright.hlo.rewrites.reshape_of_dynamic_slice import ReshapeOfDynamicSlice
@@ -38,8 +39,8 @@ REWRITES: dict[str, type[Rewrite] | type[Inline]] = {
     rewrite.name: rewrite
     for rewrite in (
         Inline, Canonicalize, TransposeOfElementwise, ReduceOfTranspose, ReduceOfReshape, ReducesOfReshapes,
-        ReshapeOfElementwise, ReshapeOfBroadcast, ReshapeOfDynamicSlice, ReshapeOfBranch, ReshapeOfLoop,
-        CommonSubexpressions, DeadCode,
+        ReshapeOfElementwise, ReshapeAboveElementwise, ReshapeOfBroadcast, ReshapeOfDynamicSlice, ReshapeOfBranch,
+        ReshapeOfLoop, CommonSubexpressions, DeadCode,
     )
 }  # fmt: skip
 DEFAULT_PIPELINE = ",".join(REWRITES)
