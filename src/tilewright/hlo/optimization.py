@@ -17,7 +17,7 @@ from tilewright.hlo.gating.moves import moved
 from tilewright.hlo.graphs.graph import Block, collector_paused
 from tilewright.hlo.graphs.mlir import read_functions, write_functions
 from tilewright.hlo.ir import parse_module, print_module, verify_module
-from tilewright.hlo.program import Program
+from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.proving.tpu import TpuComparison, compare_on_tpu, judge_on_tpu
 from tilewright.hlo.proving.verify import Verification
 from tilewright.hlo.proving.verify import verify as prove
@@ -106,8 +106,14 @@ class Optimized:
             moves = f"; moves {bytes_text(left)}" if left else ""
             lines.append(f"{'rewritten' if one.accepted else 'left alone'}{times}: {one.region}{moves}{place}")
             lines.append(f"    {one.name}: {one.reason}" if one.name else f"    {one.reason}")
+        unknown = sum(map(_is_unsized_move, (op for each in self.original.computations for op in each.operations)))
+        if unknown:
+            lines.append(
+                "left alone: reshapes and transposes of arrays whose sizes are not known before the program runs, "
+                f"{unknown} in all; what they move cannot be counted"
+            )
         if not self.rewrites and not self.refusals:
-            nothing = f"no reshape or transpose in it moves anything on {self.target.name}"
+            nothing = f"no {'other ' if unknown else ''}reshape or transpose in it moves anything on {self.target.name}"
             small = "no region begins in it: what moves are transposes alone, and unit dims of small arrays"
             lines.append(f"no rule fits, and {small if self.moved_before else nothing}")
         return "\n".join(lines)
@@ -132,6 +138,11 @@ class Optimized:
         Raises UnsupportedError for a program that was read from a file.
         """
         return callable_of(self.program)
+
+
+def _is_unsized_move(op: Operation) -> bool:
+    shapes = (op.shape, *op.operand_shapes)
+    return op.opcode in ("reshape", "dynamic_reshape", "transpose") and any("?" in shape for shape in shapes)
 
 
 def _alike(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
