@@ -81,6 +81,21 @@ def test_what_frees_a_reshape_is_in_its_region(name):
     assert again.moved_after == found.moved_after
 
 
+def test_heads_gated_by_a_full_array_are_moved_once():
+    """Four transposes and reshapes there and back become the two of the gate."""
+
+    def gated(x, z):
+        y = x.reshape(8, 128, 4, 64).transpose(0, 2, 1, 3) * z
+        return y.transpose(0, 2, 1, 3).reshape(x.shape)
+
+    args = struct(8, 128, 256), struct(8, 4, 128, 64)
+    program = from_jax(gated, *args)
+    found = optimize(program, "vector8x128", rules=[])
+    by_hand = from_jax(lambda x, z: x * z.transpose(0, 2, 1, 3).reshape(x.shape), *args)
+    assert found.moved_after == moved(found.text) == moved(by_hand.text) < found.moved_before
+    assert verify(program, found.program, bit_exact=True, inputs=["normal"], eager=False).ok
+
+
 @pytest.mark.parametrize("target", ["cpu", "tpu-v5e", "tenstorrent-wormhole"])
 @pytest.mark.parametrize("name", ["a norm over pixels and groups", "NHWC through NCHW", "a full operand"])
 def test_other_targets_never_move_more(name, target):

@@ -24,14 +24,14 @@ from tilewright.hlo.reading.sources import is_library
 from tilewright.hlo.rewrites.canonicalize import Canonicalize
 from tilewright.hlo.rewrites.common_subexpressions import CommonSubexpressions, what_it_does
 from tilewright.hlo.rewrites.dead_code import DeadCode
+from tilewright.hlo.rewrites.move_above_elementwise import MoveAboveElementwise
 from tilewright.hlo.rewrites.pipeline import fixpoint, pipeline
-from tilewright.hlo.rewrites.reshape_above_elementwise import ReshapeAboveElementwise
 from tilewright.hlo.rewrites.reshape_of_branch import ReshapeOfBranch
 from tilewright.hlo.rewrites.reshape_of_broadcast import ReshapeOfBroadcast
 from tilewright.hlo.rewrites.reshape_of_elementwise import ReshapeOfElementwise
 from tilewright.hlo.rewrites.reshape_of_loop import ReshapeOfLoop
 from tilewright.hlo.rewrites.transpose_of_elementwise import TransposeOfElementwise
-from tilewright.hlo.rewriting.base import Rewrite
+from tilewright.hlo.rewriting.base import Rewrite, is_exact
 from tilewright.hlo.rewriting.maker import is_elementwise
 from tilewright.render import bytes_text
 from tilewright.targets import Target
@@ -146,7 +146,7 @@ def settle(block: Block) -> None:
 #: among themselves, tidying up is all there is to do.
 _MAIN = (
     "transpose-of-elementwise", "reduce-of-transpose", "reduce-of-reshape", "reduces-of-reshapes",
-    "reshape-of-elementwise", "reshape-above-elementwise", "reshape-of-broadcast",
+    "reshape-of-elementwise", "move-above-elementwise", "reshape-of-broadcast",
 )  # fmt: skip
 _PLACE = re.compile(r'"([^"]+)":(\d+):(\d+)')
 
@@ -322,7 +322,7 @@ def _try(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite]
     tree's other reshapes only if all of them can follow: so either may have to stay.
     """
     best = everything = _judged(region, seen, target, steps)
-    for kind in (TransposeOfElementwise, ReshapeOfElementwise, ReshapeAboveElementwise):
+    for kind in (TransposeOfElementwise, ReshapeOfElementwise, MoveAboveElementwise):
         if best[1].unsettled and everything[1].changes.get(kind.name):
             way = _judged(region, seen, target, [step for step in steps if not isinstance(step, kind)])
             if way[1].accepted and (not best[1].accepted or way[1].gain > best[1].gain):
@@ -387,13 +387,21 @@ _FORBIDDEN = {
 }
 
 
+def _rounding(op: Node) -> list[str]:
+    """What a reduction does that would not give the same bits in another order."""
+    monoids = op.attributes.get("monoids", (op.attributes.get("monoid"),)) if op.name == "reduce" else ()
+    return [monoid for monoid, value in zip(monoids, op.operands) if monoid and not is_exact(monoid, value.dtype)]
+
+
 def _bits_forbid(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite], before: Cost) -> str:
     """Why a candidate that must keep its bits or its products is dropped, where it would pay if it need not."""
     if target.compiler_normalizes:
         return ""
+    monoids = {monoid for op in region.operations for monoid in _rounding(op)}
     for option, why in _FORBIDDEN.items():
+        concerned = monoids & {"multiply"} if option == "allow_products" else monoids - {"multiply"}
         strict = [step for step in steps if not getattr(step, option, True)]
-        if not strict:
+        if not strict or not concerned:
             continue
         body = take_out(region, seen).body
         CommonSubexpressions().apply(body)

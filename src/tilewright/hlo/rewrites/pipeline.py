@@ -18,10 +18,10 @@ from tilewright.hlo.rewrites.canonicalize import Canonicalize
 from tilewright.hlo.rewrites.common_subexpressions import CommonSubexpressions
 from tilewright.hlo.rewrites.dead_code import DeadCode
 from tilewright.hlo.rewrites.inline import Inline
+from tilewright.hlo.rewrites.move_above_elementwise import MoveAboveElementwise
 from tilewright.hlo.rewrites.reduce_of_reshape import ReduceOfReshape
 from tilewright.hlo.rewrites.reduce_of_transpose import ReduceOfTranspose
 from tilewright.hlo.rewrites.reduces_of_reshapes import ReducesOfReshapes
-from tilewright.hlo.rewrites.reshape_above_elementwise import ReshapeAboveElementwise
 from tilewright.hlo.rewrites.reshape_of_branch import ReshapeOfBranch
 from tilewright.hlo.rewrites.reshape_of_broadcast import ReshapeOfBroadcast
 from tilewright.hlo.rewrites.reshape_of_dynamic_slice import ReshapeOfDynamicSlice
@@ -39,7 +39,7 @@ REWRITES: dict[str, type[Rewrite] | type[Inline]] = {
     rewrite.name: rewrite
     for rewrite in (
         Inline, Canonicalize, TransposeOfElementwise, ReduceOfTranspose, ReduceOfReshape, ReducesOfReshapes,
-        ReshapeOfElementwise, ReshapeAboveElementwise, ReshapeOfBroadcast, ReshapeOfDynamicSlice, ReshapeOfBranch,
+        ReshapeOfElementwise, MoveAboveElementwise, ReshapeOfBroadcast, ReshapeOfDynamicSlice, ReshapeOfBranch,
         ReshapeOfLoop, CommonSubexpressions, DeadCode,
     )
 }  # fmt: skip

@@ -19,7 +19,7 @@ def pass_text(step: Any) -> str:
 
 def reassociation() -> Any:
     """The option of rewrites that take floating sums apart."""
-    return option(True, "take floating sums apart too, which may round otherwise")
+    return option(True, "take floating sums apart too, which may round otherwise, and overflow otherwise")
 
 
 def products() -> Any:

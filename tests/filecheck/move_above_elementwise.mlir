@@ -1,4 +1,4 @@
-// PASSES: canonicalize,reshape-of-elementwise,reshape-above-elementwise,dead-code
+// PASSES: canonicalize,reshape-of-elementwise,move-above-elementwise,dead-code
 
 // A full operand keeps the inner reshape from sinking; the outer one rises instead, and one of the two is left.
 func.func public @full(%x: tensor<4x6xf32>, %z: tensor<4x2x3xf32>) -> tensor<4x6xf32> {
@@ -62,3 +62,27 @@ func.func public @reversed(%x: tensor<4x6xf32>) -> tensor<4x6xf32> {
 // CHECK: stablehlo.reshape %arg0
 // CHECK: stablehlo.reverse {{.*}} : tensor<4x2x3xf32>
 // CHECK: stablehlo.reshape
+
+// Transposes likewise: heads that are weighted by a full array on their way there and back.
+func.func public @turned(%x: tensor<4x5x6xf32>, %z: tensor<5x4x6xf32>) -> tensor<4x5x6xf32> {
+  %y = stablehlo.transpose %x, dims = [1, 0, 2] : (tensor<4x5x6xf32>) -> tensor<5x4x6xf32>
+  %f = stablehlo.multiply %y, %z : tensor<5x4x6xf32>
+  %r = stablehlo.transpose %f, dims = [1, 0, 2] : (tensor<5x4x6xf32>) -> tensor<4x5x6xf32>
+  return %r : tensor<4x5x6xf32>
+}
+// CHECK: @turned
+// CHECK: %[[Z:.*]] = stablehlo.transpose %arg1, dims = [1, 0, 2]
+// CHECK: stablehlo.multiply %arg0, %[[Z]] : tensor<4x5x6xf32>
+// CHECK-NOT: transpose
+
+// Another order does not lead back: two transposes either way.
+func.func public @turned_on(%x: tensor<4x5x6xf32>, %z: tensor<5x6x4xf32>) -> tensor<6x4x5xf32> {
+  %y = stablehlo.transpose %x, dims = [1, 2, 0] : (tensor<4x5x6xf32>) -> tensor<5x6x4xf32>
+  %f = stablehlo.multiply %y, %z : tensor<5x6x4xf32>
+  %r = stablehlo.transpose %f, dims = [1, 2, 0] : (tensor<5x6x4xf32>) -> tensor<6x4x5xf32>
+  return %r : tensor<6x4x5xf32>
+}
+// CHECK: @turned_on
+// CHECK: stablehlo.transpose %arg0
+// CHECK: stablehlo.multiply {{.*}} : tensor<5x6x4xf32>
+// CHECK: stablehlo.transpose
