@@ -49,16 +49,29 @@ func.func public @rest(%x: tensor<3x6x4x5xf32>) -> tensor<3x3xf32> {
 // CHECK: stablehlo.reduce(%[[Y]] init: %[[ZERO]]) applies stablehlo.add across dimensions = [2]
 // CHECK-NOT: reshape
 
-// No dim is free: 2 and 6 lie across 6 and 2.
-func.func public @straddling(%x: tensor<2x6xf32>) -> tensor<2xf32> {
+// Pixels and groups in one dim: 40 is 4 * 5 * 2, so H and W are reduced before the channels are split.
+func.func public @front(%x: tensor<3x4x5x6xf32>) -> tensor<3x3xf32> {
   %zero = stablehlo.constant dense<0.0> : tensor<f32>
-  %y = stablehlo.reshape %x : (tensor<2x6xf32>) -> tensor<6x2xf32>
-  %z = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<6x2xf32>, tensor<f32>) -> tensor<2xf32>
-  return %z : tensor<2xf32>
+  %y = stablehlo.reshape %x : (tensor<3x4x5x6xf32>) -> tensor<3x40x3xf32>
+  %z = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<3x40x3xf32>, tensor<f32>) -> tensor<3x3xf32>
+  return %z : tensor<3x3xf32>
+}
+// CHECK: @front
+// CHECK: %[[W:.*]] = stablehlo.reduce(%arg0 init: %[[ZERO:.*]]) applies stablehlo.add across dimensions = [1, 2] {{.*}} -> tensor<3x6xf32>
+// CHECK: %[[Y:.*]] = stablehlo.reshape %[[W]] : (tensor<3x6xf32>) -> tensor<3x2x3xf32>
+// CHECK: stablehlo.reduce(%[[Y]] init: %[[ZERO]]) applies stablehlo.add across dimensions = [1]
+// CHECK-NOT: reshape
+
+// No dim is free: 2 and 6 lie across 4 and 3.
+func.func public @straddling(%x: tensor<2x6xf32>) -> tensor<3xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %y = stablehlo.reshape %x : (tensor<2x6xf32>) -> tensor<3x4xf32>
+  %z = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<3x4xf32>, tensor<f32>) -> tensor<3xf32>
+  return %z : tensor<3xf32>
 }
 // CHECK: @straddling
 // CHECK: stablehlo.reshape %arg0
-// CHECK: stablehlo.reduce{{.*}}dimensions = [0]
+// CHECK: stablehlo.reduce{{.*}}dimensions = [1]
 
 // a - b is no monoid.
 func.func public @not_a_monoid(%x: tensor<6x8xf32>) -> tensor<2xf32> {
@@ -73,3 +86,18 @@ func.func public @not_a_monoid(%x: tensor<6x8xf32>) -> tensor<2xf32> {
 }
 // CHECK: @not_a_monoid
 // CHECK: stablehlo.reshape %arg0 : (tensor<6x8xf32>) -> tensor<6x4x2xf32>
+
+// A product of reals stays whole unless it is asked for: in another order it may overflow. One of integers wraps around.
+func.func public @products(%x: tensor<6x8xf32>, %k: tensor<6x8xi32>) -> (tensor<2xf32>, tensor<2xi32>) {
+  %one = stablehlo.constant dense<1.0> : tensor<f32>
+  %y = stablehlo.reshape %x : (tensor<6x8xf32>) -> tensor<6x4x2xf32>
+  %z = stablehlo.reduce(%y init: %one) applies stablehlo.multiply across dimensions = [0, 1] : (tensor<6x4x2xf32>, tensor<f32>) -> tensor<2xf32>
+  %n = stablehlo.constant dense<1> : tensor<i32>
+  %l = stablehlo.reshape %k : (tensor<6x8xi32>) -> tensor<6x4x2xi32>
+  %m = stablehlo.reduce(%l init: %n) applies stablehlo.multiply across dimensions = [0, 1] : (tensor<6x4x2xi32>, tensor<i32>) -> tensor<2xi32>
+  return %z, %m : tensor<2xf32>, tensor<2xi32>
+}
+// CHECK: @products
+// CHECK: stablehlo.reshape %arg0
+// CHECK: applies stablehlo.multiply across dimensions = [0, 1]
+// CHECK: stablehlo.reduce(%arg1 init: {{.*}}) applies stablehlo.multiply across dimensions = [0]

@@ -98,3 +98,17 @@ func.func public @dynamic(%x: tensor<?x6xf32>) -> tensor<?x6xf32> {
 }
 // CHECK: @dynamic
 // CHECK: stablehlo.negate %arg0 : tensor<?x6xf32>
+
+// Pixels and groups in one dim: 40 is 4 * 5 * 2, so the small operand is repeated to the channels' size and no more.
+func.func public @front(%x: tensor<4x5x6xf32>, %v: tensor<3xf32>) -> tensor<4x5x6xf32> {
+  %y = stablehlo.reshape %x : (tensor<4x5x6xf32>) -> tensor<40x3xf32>
+  %b = stablehlo.broadcast_in_dim %v, dims = [1] : (tensor<3xf32>) -> tensor<40x3xf32>
+  %f = stablehlo.multiply %y, %b : tensor<40x3xf32>
+  %z = stablehlo.reshape %f : (tensor<40x3xf32>) -> tensor<4x5x6xf32>
+  return %z : tensor<4x5x6xf32>
+}
+// CHECK: @front
+// CHECK: %[[W:.*]] = stablehlo.broadcast_in_dim %arg1, dims = [1] : (tensor<3xf32>) -> tensor<2x3xf32>
+// CHECK: %[[R:.*]] = stablehlo.reshape %[[W]] : (tensor<2x3xf32>) -> tensor<6xf32>
+// CHECK: %[[B:.*]] = stablehlo.broadcast_in_dim %[[R]], dims = [2]
+// CHECK: stablehlo.multiply %arg0, %[[B]] : tensor<4x5x6xf32>

@@ -90,8 +90,10 @@ def test_a_compiler_that_normalises_gains_nothing(norm, target):
 def test_refused_regions_leave_the_text_identical(norm, backward, target):
     original = program(norm, backward)
     found = optimize(original, target)
-    if (norm, backward, target) == (attention, True, "vector8x128"):  # the softmax's gradient drops a unit dim
-        assert [verdict.region.partition(":")[0] for verdict in found.rewrites] == ["f32[8,16,512,1]"]
+    if (norm, backward, target) == (attention, True, "vector8x128"):
+        # Two transposes of the gradient cancel behind a sum, and the softmax's drops a unit dim.
+        regions = [verdict.region.partition(":")[0] for verdict in found.rewrites]
+        assert regions == ["f32[8,512,16,64]", "f32[8,16,512,1]"]
         return
     assert found.text == original.text
     assert found.program is original
@@ -304,6 +306,6 @@ def test_regions_that_go_out_and_come_back_in():
 def test_a_region_refused_for_its_bits_alone_says_so():
     sums = from_jax(lambda x: x.reshape(64, 9, 4, 8).sum((1, 3)), struct(64, 9, 32))
     (refused,) = optimize(sums, "vector8x128", allow_reassociation=False).refusals
-    assert refused.reason.startswith("the bits must stay, so no floating sum or product may be taken apart; if one may")
+    assert refused.reason.startswith("the bits must stay, so no floating sum may be taken apart; if one may")
     assert "on vector8x128" in refused.reason
     assert optimize(sums, "vector8x128").rewrites

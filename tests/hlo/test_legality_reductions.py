@@ -25,7 +25,7 @@ from tests.hlo.stablehlo_values import (
 )
 from tests.hlo.test_dims import reshapes
 from tilewright.errors import UnsupportedError
-from tilewright.hlo import from_jax
+from tilewright.hlo import from_jax, optimize, verify
 
 ALL = "inline,canonicalize,reduce-of-transpose,reduce-of-reshape,reduces-of-reshapes,reshape-of-elementwise,dead-code"
 EXACT = (
@@ -33,6 +33,7 @@ EXACT = (
     "reshape-of-elementwise,"
     "reduces-of-reshapes{allow_reassociation=false},dead-code"
 )
+PRODUCTS = ALL.replace("reduce-of-reshape,", "reduce-of-reshape{allow_products=true},")
 RNG = np.random.default_rng(11)
 
 
@@ -71,10 +72,14 @@ RUNS = [  # source, target, reduced dims, whether a run is reduced whole
     ((6, 4, 5), (2, 60), (0,), False),
     ((3, 6, 4, 5), (6, 60), (1,), True),
     ((4, 6, 5), (8, 15), (1,), True),
-    ((4, 6, 5), (8, 15), (0,), False),
+    ((4, 6, 5), (8, 15), (0,), True),  # 8 is 4 * 2
+    ((8, 9, 5), (6, 60), (0,), False),
     ((7, 10, 24), (7, 5, 48), (0, 2), True),
     ((7, 10, 24), (7, 5, 48), (1,), False),
-    ((2, 6), (6, 2), (0,), False),  # frees nothing
+    ((2, 6), (6, 2), (0,), True),  # x.sum(0).reshape(3, 2).sum(0)
+    ((3, 4, 20), (48, 5), (0,), True),  # the front of a run
+    ((3, 4, 20), (48, 5), (1,), False),
+    ((4, 3, 10), (2, 12, 5), (1,), True),  # the middle of one
     ((2, 6), (6, 2), (1,), False),
     ((8, 1, 6), (2, 4, 1, 6), (3,), True),  # unit dims belong to no run
     ((8, 1, 6), (2, 4, 1, 6), (2, 0), False),
@@ -165,7 +170,9 @@ def test_floating_sums_and_products_are_taken_apart_only_if_allowed(fold, dtype,
     def grouped(x):
         return fold(x.reshape(6, 8, 3, 4), (1, 3)).astype(x.dtype)
 
-    check(grouped, [x], [expected], 0, rtol=1e-2 if dtype == "bfloat16" else 1e-6)
+    asked_for = fold is jnp.prod and not exact
+    check(grouped, [x], [expected], 1 if asked_for else 0, rtol=1e-2 if dtype == "bfloat16" else 1e-6)
+    check(grouped, [x], [expected], 0, PRODUCTS, rtol=1e-2 if dtype == "bfloat16" else 1e-6)
     check(grouped, [x], [expected], 0 if exact else 1, EXACT, rtol=1e-2 if dtype == "bfloat16" else 1e-6)
 
 
@@ -198,12 +205,38 @@ def test_products_of_complex_numbers_start_from_one_only_if_the_user_does():
     one = "%one = stablehlo.constant dense<(1.0,0.0)> : tensor<complex<f32>>"
     two = one.replace("1.0", "2.0")
     given = [x, np.complex64(2)]
-    check(text(one, "one"), given, [wanted], 0, rtol=1e-5)
-    check(text(two, "one"), given, [2 * wanted], 1, rtol=1e-5)
-    check(text("", "init"), given, [2 * wanted], 1, rtol=1e-5)
+    check(text(one, "one"), given, [wanted], 0, PRODUCTS, rtol=1e-5)
+    check(text(two, "one"), given, [2 * wanted], 1, PRODUCTS, rtol=1e-5)
+    check(text("", "init"), given, [2 * wanted], 1, PRODUCTS, rtol=1e-5)
     # one stage does it all: it starts from any init
     whole = x.astype(complex).reshape(target).prod(0)
-    check(text("", "init", (0,), (4, 2, 4)), given, [2 * whole], 0, rtol=1e-5)
+    check(text("", "init", (0,), (4, 2, 4)), given, [2 * whole], 0, PRODUCTS, rtol=1e-5)
+
+
+def test_a_product_that_stays_in_range_as_written_is_taken_apart_only_if_asked_for():
+    """1e30 and 1e-30 side by side: grouped as written each product is 1, by columns infinity times 0."""
+    x = np.repeat(np.array([[1e30, 1e-30]], np.float32), 4, 0)
+
+    def grouped(x):
+        return x.reshape(4, 1, 2).prod((0, 2))
+
+    as_written, apart = (values(rewritten(from_jax(grouped, x).text, passes), x)[0] for passes in (ALL, PRODUCTS))
+    assert np.isfinite(as_written).all()
+    program = from_jax(lambda x: x.reshape(8, 16, 16, 32, 8).prod((1, 2, 4)), np.zeros((8, 16, 16, 256), np.float32))
+    kept, taken = optimize(program, "vector8x128"), optimize(program, "vector8x128", allow_products=True)
+    assert not kept.rewrites
+    assert taken.rewrites
+    assert "may become infinite or no number on the way; if that does no harm (with --products" in kept.explain()
+    assert not optimize(program, "vector8x128", allow_reassociation=False, allow_products=True).rewrites
+    assert not verify(program, taken.program, inputs=["wide"], eager=False).ok  # and that is why
+    assert verify(program, kept.program, inputs=["wide"], eager=False).ok
+    assert apart.shape == as_written.shape
+
+
+def test_unit_dims_are_no_reason_to_keep_a_product():
+    """Nothing is multiplied in another order where only dims of size 1 are reduced."""
+    x = np.float32(RNG.normal(size=(4, 6)))
+    check(lambda x: x.reshape(4, 6, 1).prod(2), [x], [x], 0)
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, ml_dtypes.float8_e4m3fn])

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import tries
 from tests.hlo.stablehlo_values import module, reduce_line, rewritten, tensor, values
+from tests.hlo.traffic import moved
 from tilewright.hlo import load, optimize
 
 SHAPES = [(4, 6, 8), (4, 6, 2, 4), (24, 8), (4, 48), (4, 3, 2, 8), (4, 6, 1, 8), (2, 2, 6, 8), (192,)]
@@ -90,6 +91,8 @@ def test_random_programs_keep_their_values(text):
     given_shapes = [(4, 6, 8), (24, 8), (4,), (8,), (6, 8), ()]
     arrays = [rng.integers(-9, 9, shape).astype(np.int32) for shape in given_shapes]
     expected = values(text, *arrays)
-    for found in (rewritten(text), optimize(load(text), "vector8x128").text, optimize(load(text), "cpu").text):
+    tiled, alone = optimize(load(text), "vector8x128").text, optimize(load(text), "vector8x128", rules=[]).text
+    assert moved(alone) <= moved(text)  # by an independent count; what rules put in place is counted otherwise
+    for found in (rewritten(text), tiled, alone, optimize(load(text), "cpu").text):
         for got, wanted in zip(values(found, *arrays), expected):
             np.testing.assert_array_equal(got, wanted)

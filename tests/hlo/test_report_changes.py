@@ -2,6 +2,7 @@
 
 import re
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -135,3 +136,22 @@ def test_rewrites_are_suggested_by_their_bytes():
     assert all(found.suggestion_of(row) == only for row in found.ranked() if row.op == "reshape")
     assert suggest_rewrites(program, target("tpu-v5e")) == ()
     assert suggest_rewrites(load(TURNS), chip) == ()
+
+
+def test_a_region_in_a_loop_saves_its_bytes_at_every_trip():
+    """One in a function that is called several times is counted at every call by optimize itself."""
+
+    def turned(v):
+        return (v.transpose(1, 0, 2) * 2).transpose(1, 0, 2)
+
+    def steps(x):
+        return jax.lax.fori_loop(0, 12, lambda i, v: turned(v), x)
+
+    def calls(x):
+        once = jax.jit(turned)
+        return once(once(once(x)) + 1)
+
+    for function, times in ((steps, 12), (calls, 3)):
+        program = from_jax(function, jax.ShapeDtypeStruct((64, 24, 128), "float32"))
+        found = report(program, "vector8x128", suggest_rewrites(program, target("vector8x128")))
+        assert max(each.saved_bytes for each in found.suggestions) == times * 4 * 64 * 24 * 128 * 4

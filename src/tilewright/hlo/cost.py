@@ -146,13 +146,25 @@ def place(shape: tuple[int, ...], dtype: str, target: Target) -> TensorLayout:
 
 
 def _in_register_tiles(shape: tuple[int, ...], dtype: str, target: Target) -> TensorLayout:
-    """Dims in order under T(sublanes,lanes)(p,1), p values to a word; vectors, scalars and empty arrays as a TPU's."""
+    """Dims in order under T(sublanes,lanes)(p,1), p values to a word; scalars and empty arrays as a TPU's.
+
+    A vector lies in rows of lanes, its tile one row of words or two, four ... up to as many as there are sublanes:
+
+        lanes = 4, sublanes = 1     f32[8]{0:T(4)} in place of f32[2,4]{1,0:T(1,4)}: no element moves
+    """
     default = preset("tpu", shape, dtype)
     vector = target.vector
-    if len(shape) < 2 or 0 in shape or vector is None:
+    if not shape or 0 in shape or vector is None:
         return default
-    text = str(default)
-    return array_layout(re.sub(r":T\(\d+,\d+\)", f":T({vector.sublanes},{vector.lanes})", text, count=1))
+    text, lanes = str(default), vector.lanes
+    if len(shape) > 1:
+        return array_layout(re.sub(r":T\(\d+,\d+\)", f":T({vector.sublanes},{lanes})", text, count=1))
+    packed = re.search(r"\((\d+),1\)", text)
+    length = lanes * (int(packed[1]) if packed else 1)
+    while length < min(shape[0], vector.sublanes * lanes):
+        length *= 2
+    row = f"({lanes})" if packed else ""
+    return array_layout(re.sub(r":T\(\d+\)(\(\d+\))?", f":T({length}){row}", text, count=1))
 
 
 def _in_pages(shape: tuple[int, ...], dtype: str, memory: TileMemory, in_tiles: bool) -> TensorLayout:

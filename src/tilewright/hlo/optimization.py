@@ -17,7 +17,7 @@ from tilewright.hlo.gating.moves import moved
 from tilewright.hlo.graphs.graph import Block, collector_paused
 from tilewright.hlo.graphs.mlir import read_functions, write_functions
 from tilewright.hlo.ir import parse_module, print_module, verify_module
-from tilewright.hlo.program import Program
+from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.proving.tpu import TpuComparison, compare_on_tpu, judge_on_tpu
 from tilewright.hlo.proving.verify import Verification
 from tilewright.hlo.proving.verify import verify as prove
@@ -106,8 +106,14 @@ class Optimized:
             moves = f"; moves {bytes_text(left)}" if left else ""
             lines.append(f"{'rewritten' if one.accepted else 'left alone'}{times}: {one.region}{moves}{place}")
             lines.append(f"    {one.name}: {one.reason}" if one.name else f"    {one.reason}")
+        unknown = sum(map(_is_unsized_move, (op for each in self.original.computations for op in each.operations)))
+        if unknown:
+            lines.append(
+                "left alone: reshapes and transposes of arrays whose sizes are not known before the program runs, "
+                f"{unknown} in all; what they move cannot be counted"
+            )
         if not self.rewrites and not self.refusals:
-            nothing = f"no reshape or transpose in it moves anything on {self.target.name}"
+            nothing = f"no {'other ' if unknown else ''}reshape or transpose in it moves anything on {self.target.name}"
             small = "no region begins in it: what moves are transposes alone, and unit dims of small arrays"
             lines.append(f"no rule fits, and {small if self.moved_before else nothing}")
         return "\n".join(lines)
@@ -134,6 +140,11 @@ class Optimized:
         return callable_of(self.program)
 
 
+def _is_unsized_move(op: Operation) -> bool:
+    shapes = (op.shape, *op.operand_shapes)
+    return op.opcode in ("reshape", "dynamic_reshape", "transpose") and any("?" in shape for shape in shapes)
+
+
 def _alike(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
     """Equal verdicts grouped together."""
     alike: dict[tuple[bool, str, str, str], list[Verdict]] = {}
@@ -152,10 +163,13 @@ def optimize(
     judge: str | None = None,
     assume_finite: bool = False,
     regions: bool = False,
+    allow_products: bool = False,
 ) -> Optimized:
     """Rewrite the regions of a StableHLO program that pay on ``target``.
 
-    ``allow_reassociation=False`` keeps to rewrites that give the same bits (no floating sums and products taken apart).
+    ``allow_reassociation=False`` keeps to rewrites that give the same bits (no floating sums taken apart).
+    ``allow_products=True`` takes products of reals apart too: in another order one may become infinite or no number
+    where it was not, and ``verify`` says so. Sums of numbers near the largest one may overflow in another order too.
     ``passes`` names the rewrites to try on each region, instead of all of them (``tilewright optimize --list-passes``).
     ``rules`` names the rules of the catalogue that may act (``--list-rules``): None for all that keep the numerics, []
     for none. ``assume_finite=True`` allows those that would spread a NaN or an infinity to its neighbours.
@@ -179,7 +193,8 @@ def optimize(
         raise UnsupportedError(
             "HLO text is the compiler's own result, with layouts assigned", how="optimize StableHLO or a JAX function"
         )
-    steps = pipeline(allow_reassociation) if passes is None else parse_pipeline(passes)
+    allow_products &= allow_reassociation
+    steps = pipeline(allow_reassociation, allow_products) if passes is None else parse_pipeline(passes)
     acting = chosen(() if rules is None and passes is not None else rules)
     place((8, 128), "f32", chip)  # a target without a rule for whole programs says so here
     try:

@@ -36,6 +36,10 @@ def optimize(
     bit_exact: Annotated[
         bool, typer.Option("--bit-exact", help="Keep to rewrites that give the same bits (no float sums taken apart).")
     ] = False,
+    products: Annotated[
+        bool,
+        typer.Option("--products", help="Take products of reals apart too, which may overflow where they did not."),
+    ] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Run both programs on random inputs; exit 1 if they differ.")
     ] = False,
@@ -81,9 +85,11 @@ def optimize(
     if program is None:
         raise UsageError("no program given", how="name a StableHLO file, model.py:function, or - for stdin")
     need("jax", "jaxlib", what="`optimize`")
-    if bit_exact and passes is not None:
-        how = "write reduce-of-reshape{allow_reassociation=false}"
-        raise UsageError("--bit-exact and --passes do not go together", how=how)
+    if passes is not None and (bit_exact or products):
+        flag, text = ("--bit-exact", "reassociation=false") if bit_exact else ("--products", "products=true")
+        raise UsageError(f"{flag} and --passes do not go together", how=f"write reduce-of-reshape{{allow_{text}}}")
+    if bit_exact and products:
+        raise UsageError("--bit-exact and --products do not go together", how="leave one of them out")
     if passes is not None and target is None:
         _run_passes(
             _stablehlo(load_program(program, arg, module), program), passes, output, diff, print_after_all, as_json
@@ -98,7 +104,7 @@ def optimize(
     loaded = load_program(program, arg, module)
     optimized = optimize_program(
         loaded, chip, allow_reassociation=not bit_exact, passes=passes, rules=_named(rules), judge=judge,
-        assume_finite=assume_finite, regions=_is_page(output),
+        assume_finite=assume_finite, regions=_is_page(output), allow_products=products,
     )  # fmt: skip
     _write(optimized, output, print_after_all)
     if output != "-":

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from tilewright.hlo.gating.gate import Region, Verdict, copied, leaves_of, outline, source_of, take_out
+from tilewright.hlo.gating.gate import Verdict, copied, outline, source_of, take_out
 from tilewright.hlo.gating.moves import type_text
 from tilewright.hlo.gating.pricing import LEAST, Gain, measured_kind, price
+from tilewright.hlo.gating.regions import Region, leaves_of
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value, walk
 from tilewright.hlo.graphs.mlir import module_text
 from tilewright.hlo.rewrites.dead_code import DeadCode

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import prod
-from typing import TypeGuard
+from typing import NamedTuple
 
-from tilewright.hlo.gating.moves import SMALL, Cost, bytes_moved, cost, is_unit_step, type_text
+from tilewright.hlo.gating.moves import SMALL, Cost, bytes_moved, cost, type_text
+from tilewright.hlo.gating.regions import Region, collect, grown
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value, walk
 from tilewright.hlo.graphs.mlir import module_text
 from tilewright.hlo.program import Source
@@ -24,205 +24,17 @@ from tilewright.hlo.reading.sources import is_library
 from tilewright.hlo.rewrites.canonicalize import Canonicalize
 from tilewright.hlo.rewrites.common_subexpressions import CommonSubexpressions, what_it_does
 from tilewright.hlo.rewrites.dead_code import DeadCode
+from tilewright.hlo.rewrites.move_above_elementwise import MoveAboveElementwise
 from tilewright.hlo.rewrites.pipeline import fixpoint, pipeline
 from tilewright.hlo.rewrites.reshape_of_branch import ReshapeOfBranch
 from tilewright.hlo.rewrites.reshape_of_broadcast import ReshapeOfBroadcast
+from tilewright.hlo.rewrites.reshape_of_elementwise import ReshapeOfElementwise
 from tilewright.hlo.rewrites.reshape_of_loop import ReshapeOfLoop
 from tilewright.hlo.rewrites.transpose_of_elementwise import TransposeOfElementwise
-from tilewright.hlo.rewriting.base import Rewrite
-from tilewright.hlo.rewriting.maker import is_elementwise, is_static
+from tilewright.hlo.rewriting.base import Rewrite, is_exact
+from tilewright.hlo.rewriting.maker import is_elementwise
 from tilewright.render import bytes_text
 from tilewright.targets import Target
-
-# Regions: the parts of a program that one reshape joins.
-#
-# A region grows from a reshape's result of shape S: over every value of shape S that elementwise operations, reshapes,
-# broadcasts and reductions connect, and through transposes over values of S with its dims in another order; then over
-# the small operations between its reductions and its broadcasts (the statistics of a normalisation). Constants, iotas
-# and broadcasts of scalars are copied in, so that they join nothing.
-#
-#     x ---reshape--->[S]--+--subtract-->[S]--multiply-->[S]--reshape---> y
-#                          |      ^                ^
-#                          reduce-+-> small ops ---+            all of this is one region; x is its input, y its output
-
-
-@dataclass(frozen=True, eq=False)
-class Region:
-    """``operations`` in program order, all of ``block``; ``leaves`` are copied in; ``shape`` is what joins them."""
-
-    block: Block
-    shape: tuple[int, ...]
-    operations: tuple[Node, ...]
-    leaves: tuple[Node, ...]
-
-    @property
-    def members(self) -> tuple[Node, ...]:
-        """What a candidate is a copy of: the leaves, then the operations."""
-        return (*self.leaves, *self.operations)
-
-    @property
-    def outputs(self) -> list[Value]:
-        """Results that somebody outside uses."""
-        inside = set(self.operations)
-        return [v for op in self.operations for v in op.results if any(user not in inside for user in v.users)]
-
-
-def collect(block: Block, target: Target) -> list[Region]:
-    """The regions of a block; each operation is in at most one.
-
-    Reshapes that split or merge dims come before those that add or drop unit dims, which join what is left, and those
-    that move most on the target before those that are bitcasts, whose regions would take the others' operations.
-    """
-    seen: set[Value] = set()
-    taken: set[Node] = set()
-    seeds = [op for op in block.operations if _is_seed(op, target)]
-    places = {op: place for place, op in enumerate(block.operations)} if seeds else {}
-    seeds.sort(key=lambda op: (is_unit_step(op), -bytes_moved(op, target), -_elements(op.result)))
-    regions = []
-    for seed in seeds:
-        if seed.result in seen or seed in taken:
-            continue
-        core = _flood(seed, seen, taken)
-        operations = core | (_between(core, places) - taken)
-        operations |= _fed_leaves(operations) - taken
-        taken |= operations
-        leaves = leaves_of(operations, places)
-        members = tuple(sorted(operations, key=places.__getitem__))
-        regions.append(Region(block, seed.result.sizes, members, tuple(leaves)))
-    return regions
-
-
-def _is_seed(op: Node, target: Target) -> bool:
-    """A reshape that splits or merges dims, or one that adds or drops unit dims of what is large on the target."""
-    if op.name != "reshape" or not op.plain or not is_static(op.result, op.operands[0]):
-        return False
-    return not is_unit_step(op) or bytes_moved(op, target) >= SMALL
-
-
-def _elements(value: Value) -> int:
-    return prod(value.shape or ())
-
-
-_MOVERS = frozenset({"reshape", "broadcast_in_dim", "transpose"})
-
-
-def _is_leaf(op: Node) -> bool:
-    """Costs nothing to have twice: a constant, an iota, or a broadcast of a scalar."""
-    if not op.plain:
-        return False
-    return op.name in ("constant", "iota") or (op.name == "broadcast_in_dim" and op.operands[0].shape == ())
-
-
-def _is_kind(op: Node) -> bool:
-    """An operation regions are made of."""
-    if not op.plain or not op.results or op.result.shape is None:
-        return False
-    if op.name == "reduce":
-        return len(op.attributes) > 1 and is_static(op.operands[0])
-    return is_elementwise(op) or op.name in ("reshape", "broadcast_in_dim", "transpose")
-
-
-def _flood(seed: Node, seen: set[Value], taken: set[Node]) -> set[Node]:
-    """Every operation joined to the seed's result by values of its shape, in any order of the dims."""
-    block = seed.block
-    joined: set[Node] = set()
-    open_ = [seed.result]
-    while open_:
-        value = open_.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        for op in (*_makers(value), *_users(value)):
-            if op.block is not block or op in joined or op in taken:
-                continue
-            joined.add(op)
-            if op.name == "transpose":
-                open_ += [op.operands[0], op.result]
-            elif is_elementwise(op):
-                open_ += [v for v in (*op.operands, op.result) if v.shape == value.shape]
-    return joined
-
-
-def _makers(value: Value) -> list[Node]:
-    """The operation that makes ``value``, if regions are made of such."""
-    op = value.operation
-    if op is None or _is_leaf(op) or not _is_kind(op):
-        return []
-    return [op] if is_elementwise(op) or (op.name != "reduce" and is_static(*op.operands)) else []
-
-
-def _users(value: Value) -> list[Node]:
-    """Users that belong to value's region."""
-    return [
-        op for op in value.users
-        if _is_kind(op) and op.name != "broadcast_in_dim" and op.operands[0].shape is not None
-    ]  # fmt: skip
-
-
-def _between(core: set[Node], places: dict[Node, int]) -> set[Node]:
-    """Small operations that lead from the core's reductions to its broadcasts, and what only moves data around them.
-
-    Definitions come before uses, so all of them stand between the first reduction and the last operation of the core:
-    the search never leaves that span (``places`` numbers the block's operations).
-    """
-    starts = [result for op in core if op.name == "reduce" for result in op.results]
-    ends = [v for op in core for v in op.operands if v.operation is not None]
-    limit = max((_elements(op.result) for op in core), default=0)
-    first = min((places[op] for op in core if op.name == "reduce"), default=len(places))
-    last = max(places[op] for op in core)
-
-    def small(op: Node | None) -> TypeGuard[Node]:
-        return op is not None and op in places and op not in core and _is_kind(op) and _elements(op.result) < limit
-
-    def inner(operations: Iterable[Node | None]) -> list[Node]:
-        return [op for op in operations if small(op) and first < places[op] < last]
-
-    def movers(value: Value) -> list[Node]:
-        op = value.operation
-        return [op] if small(op) and op.name in _MOVERS else []
-
-    forward = _reach(starts, lambda value: inner(value.users), lambda op: op.results)
-    backward = _reach(ends, lambda value: inner([value.operation]), lambda op: op.operands)
-    both = forward & backward
-    around = _reach([v for op in core | both for v in op.operands], movers, lambda op: op.operands)
-    return {op for op in both | around if not _is_leaf(op)}
-
-
-def _reach(
-    values: list[Value],
-    step: Callable[[Value], Iterable[Node]],
-    go_on: Callable[[Node], list[Value]],
-) -> set[Node]:
-    """Operations reachable from the values: ``step`` leads from a value to operations, ``go_on`` back to values."""
-    reached: set[Node] = set()
-    open_ = list(values)
-    while open_:
-        for op in step(open_.pop()):
-            if op not in reached:
-                reached.add(op)
-                open_ += go_on(op)
-    return reached
-
-
-def _fed_leaves(operations: set[Node]) -> set[Node]:
-    """Broadcasts of a scalar that the region itself computes: such a leaf belongs to it."""
-    used = {v.operation for op in operations for v in op.operands if v.operation is not None}
-    return {op for op in used - operations if _is_leaf(op) and any(v.operation in operations for v in op.operands)}
-
-
-def leaves_of(operations: set[Node], places: dict[Node, int]) -> list[Node]:
-    """Constants and broadcasts of scalars the operations use, producers first."""
-    leaves: dict[Node, None] = {}
-    for op in sorted(operations, key=places.__getitem__):
-        for value in op.operands:
-            leaf = value.operation
-            if leaf is not None and leaf not in operations and _is_leaf(leaf):
-                for inner in leaf.operands:
-                    if inner.operation is not None and _is_leaf(inner.operation):
-                        leaves[inner.operation] = None
-                leaves[leaf] = None
-    return list(leaves)
-
 
 # Candidates: a region copied into a block of its own, rewritten there, and put in the region's place if it pays.
 
@@ -334,7 +146,7 @@ def settle(block: Block) -> None:
 #: among themselves, tidying up is all there is to do.
 _MAIN = (
     "transpose-of-elementwise", "reduce-of-transpose", "reduce-of-reshape", "reduces-of-reshapes",
-    "reshape-of-elementwise", "reshape-of-broadcast",
+    "reshape-of-elementwise", "move-above-elementwise", "reshape-of-broadcast",
 )  # fmt: skip
 _PLACE = re.compile(r'"([^"]+)":(\d+):(\d+)')
 
@@ -352,6 +164,7 @@ class Verdict:
     ``moved_after``      the same for the candidate
     ``charged_before``   on linear memory, the charge for reductions over short inner runs, as written (bytes)
     ``charged_after``    the same for the candidate
+    ``added``            bytes that come on top of the candidate's: conversions, sums that leave the innermost dim
     ``reason``           why, in a sentence
     ``changes``          how often each rewrite of the pipeline fired on the candidate
     ``rule``             the rule of the catalogue that acted, or the first of the rewrites
@@ -375,13 +188,20 @@ class Verdict:
     rule: str = ""
     factor: float = 1.0
     kind: str = "counted"
+    added: int = 0
     before: str = field(default="", repr=False, compare=False)
     after: str = field(default="", repr=False, compare=False)
 
     @property
+    def unsettled(self) -> bool:
+        """Whether much of what moved moves still, so that it is worth looking further."""
+        left = self.moved_after if self.accepted else self.moved_before
+        return left >= max(SMALL, self.moved_before // 16)
+
+    @property
     def gain(self) -> int:
         """Modelled bytes saved."""
-        return self.moved_before + self.charged_before - self.moved_after - self.charged_after
+        return self.moved_before + self.charged_before - self.moved_after - self.charged_after - self.added
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
@@ -407,9 +227,11 @@ def gate(
             fresh = [
                 region for region in collect(block, target) if _is_new(region) and region.operations not in refused
             ]
-            cases = [(region, *bench.judge(region)) for region in fresh]
+            cases = [_Case(region, *bench.judge(region)) for region in fresh]
+            cases += bench.wider(block, cases)
             replaced: dict[Value, Value] = {}
-            for region, seen, candidate, verdict in sorted(cases, key=lambda case: -case[3].gain):
+            for case in sorted(cases, key=lambda case: -case.verdict.gain):
+                region, seen, candidate, verdict = case
                 if not verdict.accepted:
                     refused[region.operations] = verdict
                 elif all(op.block is block for op in region.operations):
@@ -430,12 +252,45 @@ def kept(verdict: Verdict, before: Block, after: Block) -> Verdict:
     return replace(verdict, before=module_text(before), after=module_text(after))
 
 
+class _Case(NamedTuple):
+    region: Region
+    seen: Outline
+    candidate: Candidate
+    verdict: Verdict
+
+
+#: How often a region may grow: a normalisation behind a transpose and a merge lies four reshapes deep.
+_GROWTHS = 4
+
+
 class _Bench:
     """Where regions are judged; of regions that are alike (the layers of a deep network) only the first is tried."""
 
     def __init__(self, target: Target, steps: Sequence[Rewrite]) -> None:
         self.target, self.steps = target, steps
         self.known: dict[Hashable, tuple[Candidate, Verdict]] = {}
+
+    def wider(self, block: Block, cases: Sequence[_Case]) -> list[_Case]:
+        """What regions grow to, where that gains more than all regions that it lies over.
+
+        A region grows while something big moves in it, whatever was tried so far.
+        """
+        open_ = [case for case in cases if case.verdict.unsettled]
+        places = {op: place for place, op in enumerate(block.operations)} if open_ else {}
+        home = {op: case for case in cases for op in case.region.operations}
+        found: dict[tuple[Node, ...], _Case] = {}
+        for case in open_:
+            best, region = case, grown(case.region, places)
+            for _ in range(_GROWTHS):
+                if region is None or not best.verdict.unsettled:
+                    break
+                wide = found.get(region.operations) or _Case(region, *self.judge(region))
+                rivals = {home[op] for op in region.operations if op in home}
+                gain = sum(rival.verdict.gain for rival in rivals if rival.verdict.accepted)
+                if wide.verdict.accepted and wide.verdict.gain > gain:
+                    found[region.operations] = best = wide
+                region = grown(region, places)
+        return list(found.values())
 
     def judge(self, region: Region) -> tuple[Outline, Candidate, Verdict]:
         """What the region looks like, the candidate that may take its place, and whether it does."""
@@ -461,12 +316,18 @@ def _is_worth_reporting(region: tuple[Node, ...], verdict: Verdict) -> bool:
 
 
 def _try(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite]) -> tuple[Candidate, Verdict]:
-    """The better candidate of two: a transpose with several users that sinks is there several times, so it may stay."""
-    sunk = _judged(region, seen, target, steps)
-    if sunk[1].accepted or not sunk[1].changes.get(TransposeOfElementwise.name):
-        return sunk
-    left = _judged(region, seen, target, [step for step in steps if not isinstance(step, TransposeOfElementwise)])
-    return left if left[1].accepted else sunk
+    """The best candidate of several: with all steps, and without each of those that a region may be better without.
+
+    A transpose with several users that sinks is there several times, and a reshape that sinks below a tree meets the
+    tree's other reshapes only if all of them can follow: so either may have to stay.
+    """
+    best = everything = _judged(region, seen, target, steps)
+    for kind in (TransposeOfElementwise, ReshapeOfElementwise, MoveAboveElementwise):
+        if best[1].unsettled and everything[1].changes.get(kind.name):
+            way = _judged(region, seen, target, [step for step in steps if not isinstance(step, kind)])
+            if way[1].accepted and (not best[1].accepted or way[1].gain > best[1].gain):
+                best = way
+    return best
 
 
 def _judged(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite]) -> tuple[Candidate, Verdict]:
@@ -499,7 +360,8 @@ def _judged(region: Region, seen: Outline, target: Target, steps: Sequence[Rewri
         reason=reason or f"{_change(written, after)} on {target.name}",
         changes=dict(counts),
         rule=fired[0] if fired else "",
-        factor=round(written.total / max(after.total, 1), 3),
+        factor=round(written.total / max(after.total + after.added_to(before), 1), 3),
+        added=after.added_to(before),
     )
     return candidate, verdict
 
@@ -510,27 +372,44 @@ def _refusal(body: Block, target: Target, fired: list[str], before: Cost, after:
         small = f", but for {bytes_text(before.moved)} of unit dims of small arrays" if before.moved else ""
         return f"free already: on {target.name} its reshapes are bitcasts{small}, nothing big moves"
     if not fired:
-        return "no reduction or elementwise operation in it lets a reshape pass"
+        return "no reduction or elementwise operation in it lets a reshape or a transpose pass"
     if not before.falls_to(after):
         return f"would cost no less on {target.name}: {_change(before, after)}{_what_remains(body, target)}"
     return ""
 
 
+#: What a pipeline may be told not to do, and what is said where that alone stands in the way.
+_FORBIDDEN = {
+    "allow_reassociation": "the bits must stay, so no floating sum may be taken apart; if one may (without "
+    "--bit-exact, allow_reassociation=true)",
+    "allow_products": "a product of reals taken apart may become infinite or no number on the way; if that does no "
+    "harm (with --products, allow_products=true)",
+}
+
+
+def _rounding(op: Node) -> list[str]:
+    """What a reduction does that would not give the same bits in another order."""
+    monoids = op.attributes.get("monoids", (op.attributes.get("monoid"),)) if op.name == "reduce" else ()
+    return [monoid for monoid, value in zip(monoids, op.operands) if monoid and not is_exact(monoid, value.dtype)]
+
+
 def _bits_forbid(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite], before: Cost) -> str:
-    """Why a candidate that must keep the bits is dropped, where it would pay if it need not; "" elsewhere."""
-    strict = [step for step in steps if not getattr(step, "allow_reassociation", True)]
-    if not strict or target.compiler_normalizes:
+    """Why a candidate that must keep its bits or its products is dropped, where it would pay if it need not."""
+    if target.compiler_normalizes:
         return ""
-    body = take_out(region, seen).body
-    CommonSubexpressions().apply(body)
-    fixpoint(body, [replace(s, allow_reassociation=True) if s in strict else s for s in steps])  # type: ignore[call-arg]
-    after = cost(body, target)
-    if not before.falls_to(after):
-        return ""
-    return (
-        "the bits must stay, so no floating sum or product may be taken apart; if one may (without --bit-exact, "
-        f"allow_reassociation=true) {_change(before, after)} on {target.name}"
-    )
+    monoids = {monoid for op in region.operations for monoid in _rounding(op)}
+    for option, why in _FORBIDDEN.items():
+        concerned = monoids & {"multiply"} if option == "allow_products" else monoids - {"multiply"}
+        strict = [step for step in steps if not getattr(step, option, True)]
+        if not strict or not concerned:
+            continue
+        body = take_out(region, seen).body
+        CommonSubexpressions().apply(body)
+        fixpoint(body, [replace(s, **{option: True}) if s in strict else s for s in steps])
+        after = cost(body, target)
+        if before.falls_to(after):
+            return f"{why} {_change(before, after)} on {target.name}"
+    return ""
 
 
 def _normalised(region: Region, seen: Outline, candidate: Candidate, target: Target, before: Cost, after: Cost) -> str:
@@ -539,7 +418,7 @@ def _normalised(region: Region, seen: Outline, candidate: Candidate, target: Tar
         return ""
     sides = [take_out(region, seen), another(candidate)]
     for side in sides:
-        fixpoint(side.body, [step for step in pipeline() if isinstance(step, Rewrite)])
+        fixpoint(side.body, [step for step in pipeline(allow_products=True) if isinstance(step, Rewrite)])
     ours, theirs = (cost(side.body, target) for side in sides)
     if ours.falls_to(theirs):
         return ""
@@ -561,7 +440,13 @@ def _change(before: Cost, after: Cost) -> str:
         )
         moves = f"reshapes and transposes move {bytes_text(after.moved)} instead of {bytes_text(before.moved)}"
         strides = f", sums that leave the innermost dim count {bytes_text(after.strided - before.strided)}"
-        return moves + padding * (before.padded != after.padded) + strides * (after.strided > before.strided)
+        widened = f", conversions add {bytes_text(after.converted - before.converted)}"
+        return (
+            moves
+            + padding * (before.padded != after.padded)
+            + strides * (after.strided > before.strided)
+            + widened * (after.converted > before.converted)
+        )
     return f"reductions over short runs are charged {bytes_text(after.charged)} instead of {bytes_text(before.charged)}"
 
 

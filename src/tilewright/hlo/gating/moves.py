@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import repeat
 from math import prod
 
 from tilewright.errors import TilewrightError
@@ -35,7 +36,8 @@ class Cost:
     more than add or drop unit dims, ``charged`` for reductions over short inner runs; a fall by fewer than ``small``
     does not count where only unit dims move. ``padded``, on targets with ``tiles``: padding that the other operations
     write, as each of them writes main memory there. ``strided``, on linear memory: what reductions over outer dims read
-    by strides, counted like a transpose; only a rise of it counts."""
+    by strides, counted like a transpose; only a rise of it counts. ``converted``, where nothing is known to fuse them:
+    what conversions of the element type read and write, and their users read more for them; only a rise counts too."""
 
     moved: int
     regrouped: int
@@ -43,6 +45,7 @@ class Cost:
     small: int
     padded: int = 0
     strided: int = 0
+    converted: int = 0
 
     @property
     def total(self) -> int:
@@ -56,9 +59,13 @@ class Cost:
 
     def falls_to(self, other: Cost) -> bool:
         """Whether ``other`` is cheaper, and by more than unit dims of small arrays."""
-        gain = self.total - other.total - max(0, other.strided - self.strided)
+        gain = self.total - other.total - other.added_to(self)
         unit_steps = self.moved - self.regrouped - (other.moved - other.regrouped)
         return gain > 0 and (gain > unit_steps or gain >= self.small)
+
+    def added_to(self, before: Cost) -> int:
+        """What is not moved by reshapes, but would come on top of it."""
+        return max(0, self.strided - before.strided) + max(0, self.converted - before.converted)
 
 
 def cost(block: Block, target: Target) -> Cost:
@@ -76,7 +83,23 @@ def cost(block: Block, target: Target) -> Cost:
         strided=sum(_strided(op, target) for op in block.operations if op.name == "reduce")
         if target.short_run_bytes
         else 0,
+        converted=0 if _fuses(target) else sum(map(_converted, block.operations, repeat(target))),
     )
+
+
+def _fuses(target: Target) -> bool:
+    """XLA, on a TPU or on linear memory, computes a conversion where its result is used."""
+    return target.compiler_normalizes or target.layout_rule == "linear"
+
+
+def _converted(op: Node, target: Target) -> int:
+    if op.name != "convert":
+        return 0
+    source, result = _layout(op.operands[0], target), _layout(op.result, target)
+    if source is None or result is None:
+        return 0
+    more = max(0, result.size_bytes - source.size_bytes)
+    return source.size_bytes + result.size_bytes + more * len(op.result.users)
 
 
 def _strided(op: Node, target: Target) -> int:

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo.gating.acting import Acting, Candidate
-from tilewright.hlo.gating.gate import Region, source_of
+from tilewright.hlo.gating.gate import source_of
 from tilewright.hlo.gating.pricing import LEAST
+from tilewright.hlo.gating.regions import Region
 from tilewright.hlo.graphs.graph import Block, Node, collector_paused, walk
 from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module

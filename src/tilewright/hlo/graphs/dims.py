@@ -9,10 +9,11 @@ dims whose products are equal. Dims are matched by these products, never by size
 
 Unit dims belong to no run; a dim of size 0 makes every run ambiguous, so there is no matching at all.
 
-A run may still end alike on both sides: the last dim of the target may hold the last dims of the source whole. The
+Inside a run a dim of the target may still hold dims of the source whole: at its end, at its front, or in between. The
 plans cut it there (:func:`cut`), and what is left of the run is matched anew:
 
     [32, 64, 64] -> [8, 16384]                 16384 is 4 * 64 * 64: as [8, 4, 64, 64], runs (32|8 4) (64|64) (64|64)
+    [16, 16, 256] -> [2048, 32]                2048 is 16 * 16 * 8: as [16, 16, 8, 32], runs (16|16) (16|16) (256|8 32)
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
+from operator import mul
 
 Shape = tuple[int, ...]
 
@@ -66,21 +68,32 @@ class Cut:
 
 
 def cut(source: Sequence[int], target: Sequence[int]) -> Cut | None:
-    """The target of a reshape, dims that end with whole dims of ``source`` split there; None if they cannot be matched.
+    """The target of a reshape, its dims split where they hold whole dims of ``source``; None if none can be matched.
+
+    A dim of the target is split at every bound of the source that its own size and place allow: where the elements
+    behind the bound are a multiple of those behind the dim, and the rest of the dim a multiple of them.
 
     >>> cut((8, 32, 64, 64), (8, 8, 16384))
     Cut(shape=(8, 8, 4, 64, 64), parts=((0,), (1,), (2, 3, 4)))
+    >>> cut((2, 6), (6, 2))
+    Cut(shape=(2, 3, 2), parts=((0, 1), (2,)))
     """
     matched = runs(source, target)
     if matched is None:
         return None
     sizes = [[size] for size in target]
     for run in matched:
-        last = sizes[run.target[-1]]
-        for i in reversed(run.source if len(run.target) > 1 else ()):
-            if last[0] % source[i]:
-                break
-            last[:1] = [last[0] // source[i], source[i]]
+        if len(run.target) == 1:
+            continue
+        bounds = list(accumulate((source[i] for i in reversed(run.source)), mul))
+        behind = 1
+        for j in reversed(run.target):
+            step, whole = behind, behind * target[j]
+            for bound in bounds:
+                if step < bound < whole and bound % step == 0 and whole % bound == 0:
+                    sizes[j][:1] = [whole // bound, bound // step]
+                    step = bound
+            behind = whole
     ends = list(accumulate(map(len, sizes)))
     parts = (tuple(range(end - len(part), end)) for end, part in zip(ends, sizes))
     return Cut(tuple(chain.from_iterable(sizes)), tuple(parts))
@@ -112,7 +125,9 @@ def plan_reduce(source: Sequence[int], target: Sequence[int], dims: Sequence[int
     ReducePlan(first=(1, 2), middle=(8, 32, 8), second=(2,), final=(8, 32))
     >>> plan_reduce((32, 64, 64), (8, 16384), (1,))
     ReducePlan(first=(1, 2), middle=(8, 4), second=(1,), final=(8,))
-    >>> plan_reduce((2, 6), (6, 2), (0,)) is None
+    >>> plan_reduce((2, 6), (6, 2), (0,))
+    ReducePlan(first=(0,), middle=(3, 2), second=(0,), final=(2,))
+    >>> plan_reduce((2, 6), (6, 2), (1,)) is None
     True
     """
     split = cut(source, target)

@@ -57,8 +57,14 @@ def _weighed(suggestion: Suggestion, rows: Sequence[MovementRow], line_us: Mappi
         saved = sum(timed) * (1 - 1 / suggestion.factor)
     source = suggestion.source or next((row.source for row in about if row.source), "")
     share = 1 - 1 / suggestion.factor if suggestion.factor else 1.0
-    saved_bytes = count or round(sum(row.total_bytes for row in about) * share)
+    saved_bytes = count * _times(about, count) or round(sum(row.total_bytes for row in about) * share)
     return replace(suggestion, saved_us=saved, saved_bytes=saved_bytes, source=source)
+
+
+def _times(rows: Sequence[MovementRow], count: int) -> int:
+    """How often bytes that ``optimize`` counts once are saved: it puts calls in place, but not the trips of a loop."""
+    runs = {row.runs for row in rows if row.moved_bytes}
+    return runs.pop() if len(runs) == 1 and count <= sum(row.moved_bytes for row in rows) else 1
 
 
 def _findings(

@@ -18,6 +18,7 @@ from tilewright.hlo.rewrites.canonicalize import Canonicalize
 from tilewright.hlo.rewrites.common_subexpressions import CommonSubexpressions
 from tilewright.hlo.rewrites.dead_code import DeadCode
 from tilewright.hlo.rewrites.inline import Inline
+from tilewright.hlo.rewrites.move_above_elementwise import MoveAboveElementwise
 from tilewright.hlo.rewrites.reduce_of_reshape import ReduceOfReshape
 from tilewright.hlo.rewrites.reduce_of_transpose import ReduceOfTranspose
 from tilewright.hlo.rewrites.reduces_of_reshapes import ReducesOfReshapes
@@ -38,8 +39,8 @@ REWRITES: dict[str, type[Rewrite] | type[Inline]] = {
     rewrite.name: rewrite
     for rewrite in (
         Inline, Canonicalize, TransposeOfElementwise, ReduceOfTranspose, ReduceOfReshape, ReducesOfReshapes,
-        ReshapeOfElementwise, ReshapeOfBroadcast, ReshapeOfDynamicSlice, ReshapeOfBranch, ReshapeOfLoop,
-        CommonSubexpressions, DeadCode,
+        ReshapeOfElementwise, MoveAboveElementwise, ReshapeOfBroadcast, ReshapeOfDynamicSlice, ReshapeOfBranch,
+        ReshapeOfLoop, CommonSubexpressions, DeadCode,
     )
 }  # fmt: skip
 DEFAULT_PIPELINE = ",".join(REWRITES)
@@ -62,7 +63,7 @@ def rewrite_options(rewrite: type[Step]) -> tuple[PassOption, ...]:
     """The options of a rewrite, which are the fields of its dataclass.
 
     >>> [(option.name, option.default) for option in rewrite_options(REWRITES["reduce-of-reshape"])]
-    [('allow_reassociation', 'true')]
+    [('allow_reassociation', 'true'), ('allow_products', 'false')]
     """
     return tuple(
         PassOption(
@@ -134,18 +135,17 @@ def _value(cls: type[Any], key: str, value: str, text: str, column: int) -> bool
 _ROUNDS = 64
 
 
-def pipeline(allow_reassociation: bool = True) -> tuple[Step, ...]:
-    """The default pipeline; without ``allow_reassociation`` only what gives the same bits.
+def pipeline(allow_reassociation: bool = True, allow_products: bool = False) -> tuple[Step, ...]:
+    """The default pipeline; without ``allow_reassociation`` no floating sum is taken apart, and products on request.
 
     >>> [str(step) for step in pipeline(False) if "{" in str(step)][0]
     'reduce-of-transpose{allow_reassociation=false}'
     """
-    steps = []
-    for cls in REWRITES.values():
-        known = {"allow_reassociation"} & {field.name for field in fields(cls)}
-        chosen: dict[str, Any] = dict.fromkeys(known, allow_reassociation)
-        steps.append(cls(**chosen))
-    return tuple(steps)
+    given: dict[str, Any] = {"allow_reassociation": allow_reassociation, "allow_products": allow_products}
+    return tuple(
+        cls(**{field.name: given[field.name] for field in fields(cls) if field.name in given})
+        for cls in REWRITES.values()
+    )
 
 
 def fixpoint(block: Block, steps: Sequence[Rewrite]) -> Counter[str]:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from tilewright.hlo.graphs.dims import plan_reduce
 from tilewright.hlo.graphs.graph import Node, Value
-from tilewright.hlo.rewriting.base import LocalRewrite, is_identity, option, regroups, starts
+from tilewright.hlo.rewriting.base import LocalRewrite, is_identity, products, reassociation, regroups, starts
 from tilewright.hlo.rewriting.maker import Maker, made_by
 
 
@@ -20,20 +20,22 @@ class ReduceOfReshape(LocalRewrite):
 
     The first reduction starts from the monoid's identity, the second from the user's init, so that the init counts
     once; where the first does it all it starts from the init itself. Sums and products of narrow floats are accumulated
-    in f32. Left alone: bodies that are not exactly one monoid operation, shapes with dynamic or empty dims, reshapes
-    that free no dim. ``reduces-of-reshapes`` does the same for reductions of several arrays.
+    in f32. Left alone: products of reals unless asked for, bodies that are not exactly one monoid operation, shapes
+    with dynamic or empty dims, reshapes that free no dim. ``reduces-of-reshapes`` does the same for reductions of
+    several arrays.
     """
 
     roots: ClassVar[frozenset[str]] = frozenset({"reduce"})
     name: ClassVar[str] = "reduce-of-reshape"
     summary: ClassVar[str] = "P1: reduce the dims a reshape leaves alone before the reshape"
-    allow_reassociation: bool = option(True, "take floating sums and products apart too, which may round otherwise")
+    allow_reassociation: bool = reassociation()
+    allow_products: bool = products()
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
         """The two-stage form of a reduction of a reshape."""
-        if not regroups(op, self.allow_reassociation):
-            return None
-        return _over_unit_dims(op, make, self.allow_reassociation) or _in_two_stages(op, make)
+        if regroups(op, True, True) and (bare := _over_unit_dims(op, make, self.allow_reassociation)) is not None:
+            return bare
+        return _in_two_stages(op, make) if regroups(op, self.allow_reassociation, self.allow_products) else None
 
 
 def _in_two_stages(op: Node, make: Maker) -> Value | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.hlo.graphs.graph import Node, Value
-from tilewright.hlo.rewriting.base import LocalRewrite, option, regroups
+from tilewright.hlo.rewriting.base import LocalRewrite, products, reassociation, regroups
 from tilewright.hlo.rewriting.maker import Maker, made_by
 
 
@@ -17,12 +17,13 @@ class ReduceOfTranspose(LocalRewrite):
     roots: ClassVar[frozenset[str]] = frozenset({"reduce"})
     name: ClassVar[str] = "reduce-of-transpose"
     summary: ClassVar[str] = "reduce before a transpose, so that reduce-of-reshape sees the reshape behind it"
-    allow_reassociation: bool = option(True, "take floating sums and products apart too, which may round otherwise")
+    allow_reassociation: bool = reassociation()
+    allow_products: bool = products()
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
         """The reduction of the transpose's operand."""
         transpose = made_by(op.operands[0], "transpose")
-        if transpose is None or not regroups(op, self.allow_reassociation):
+        if transpose is None or not regroups(op, self.allow_reassociation, self.allow_products):
             return None
         permutation, dims = transpose.attributes["permutation"], op.attributes["dims"]
         reduced = {permutation[d] for d in dims}

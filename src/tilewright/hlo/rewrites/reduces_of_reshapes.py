@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from tilewright.hlo.graphs.dims import plan_reduce
 from tilewright.hlo.graphs.graph import Node, Value
-from tilewright.hlo.rewriting.base import LocalRewrite, is_exact, option, starts
+from tilewright.hlo.rewriting.base import LocalRewrite, is_exact, may_regroup, products, reassociation, starts
 from tilewright.hlo.rewriting.maker import Maker, is_static, made_by
 from tilewright.hlo.rewriting.relay import Relay, ReshapeMove, TransposeMove
 
@@ -25,7 +25,8 @@ class ReducesOfReshapes(LocalRewrite):
     roots: ClassVar[frozenset[str]] = frozenset({"reduce"})
     name: ClassVar[str] = "reduces-of-reshapes"
     summary: ClassVar[str] = "P1 for reductions of several arrays (argmax): all of them move together or none"
-    allow_reassociation: bool = option(True, "take floating sums and products apart too, which may round otherwise")
+    allow_reassociation: bool = reassociation()
+    allow_products: bool = products()
 
     def rewrite_all(self, op: Node, make: Maker) -> list[Value] | None:
         """The results of the reduction before its operands were reshaped or transposed, each moved behind it."""
@@ -38,8 +39,8 @@ class ReducesOfReshapes(LocalRewrite):
         if "chooses" in op.attributes:
             return True
         pairs = zip(op.attributes.get("monoids", ()), op.operands)
-        exact = all(self.allow_reassociation or is_exact(monoid, value.dtype) for monoid, value in pairs)
-        return "monoids" in op.attributes and exact
+        allowed = self.allow_reassociation, self.allow_products
+        return "monoids" in op.attributes and all(may_regroup(monoid, v.dtype, *allowed) for monoid, v in pairs)
 
     def _below_reshape(self, op: Node, make: Maker) -> list[Value] | None:
         inputs = op.operands[: len(op.results)]

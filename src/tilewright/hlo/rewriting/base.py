@@ -17,6 +17,16 @@ def pass_text(step: Any) -> str:
     return f"{step.name}{{{options}}}" if options else str(step.name)
 
 
+def reassociation() -> Any:
+    """The option of rewrites that take floating sums apart."""
+    return option(True, "take floating sums apart too, which may round otherwise, and overflow otherwise")
+
+
+def products() -> Any:
+    """The option of rewrites that take products of reals apart."""
+    return option(False, "take products of reals apart too, which may become infinite or no number on the way")
+
+
 def option(default: bool | int, summary: str) -> Any:
     """A dataclass field that is an option, with one line that ``--list-passes`` shows."""
     return field(default=default, metadata={"summary": summary})
@@ -153,16 +163,28 @@ def is_exact(monoid: str, dtype: str) -> bool:
     return _integer(dtype) is not None or monoid in ("maximum", "minimum", "and", "or", "xor")
 
 
-def regroups(reduce: Node, allow_reassociation: bool) -> bool:
-    """Whether a reduction of one static array may take its elements in another order: exactly, or free to round."""
+def may_regroup(monoid: str, dtype: str, allow_reassociation: bool, allow_products: bool) -> bool:
+    """Whether elements may be taken in another order: where the bits stay, sums that may round, products on request.
+
+    In another order a product of reals can leave the range of its type on the way: 1e30 * 1e30 * 1e-30 * 1e-30 is 1,
+    infinity or 0, and beside a 0 the infinity is no number. A sum can do so too, of summands near the largest number.
+    """
+    return is_exact(monoid, dtype) or (allow_products if monoid == "multiply" else allow_reassociation)
+
+
+def regroups(reduce: Node, allow_reassociation: bool, allow_products: bool = False) -> bool:
+    """Whether a reduction of one static array may take its elements in another order (:func:`may_regroup`)."""
     monoid = reduce.attributes.get("monoid")
     if monoid is None or len(reduce.operands) != 2 or not is_static(*reduce.operands):
         return False
-    return allow_reassociation or is_exact(monoid, reduce.operands[0].dtype)
+    return may_regroup(monoid, reduce.operands[0].dtype, allow_reassociation, allow_products)
 
 
 def accumulator(monoid: str, dtype: str) -> str:
-    """The element type both stages of a reduction work in: f32 where the first would store coarsely rounded values."""
+    """The element type both stages of a reduction work in: f32 where the first would store coarsely rounded values.
+
+    The operand is converted first: XLA's verifier refuses a reduction of one floating type into another.
+    """
     return "f32" if monoid in ("add", "multiply") and (dtype in NARROW or _TINY.match(dtype)) else dtype
 
 

@@ -198,6 +198,7 @@ class Settings:
     target: Target
     allow_reassociation: bool = True
     verify: bool = False
+    allow_products: bool = False
 
 
 @dataclass(frozen=True)
@@ -401,8 +402,9 @@ def _rewrite(program: TracedProgram, platform: str) -> Rewritten:
         return fallback(f"it names shardings over {exported.nr_devices} devices (with_sharding_constraint)")
     try:
         optimized = optimize(
-            read_stablehlo(exported.mlir_module()), settings.target, settings.allow_reassociation, settings.verify
-        )
+            read_stablehlo(exported.mlir_module()), settings.target, settings.allow_reassociation, settings.verify,
+            allow_products=settings.allow_products,
+        )  # fmt: skip
         call = with_module(exported, optimized.text).call if optimized.rewrites else None
     except TilewrightError as error:
         return fallback(f"it cannot be rewritten ({error})")
@@ -460,6 +462,7 @@ def optimize_function(
     static_argnames: str | Sequence[str] | None = None,
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Sequence[str] | None = None,
+    allow_products: bool = False,
 ) -> Any:
     """``fn`` with the same meaning, its data movement cut for ``target``; also a decorator.
 
@@ -468,6 +471,7 @@ def optimize_function(
     rewritten (host callbacks, effects, collectives, symbolic dims), the original is called, and
     :meth:`OptimizedFunction.explain` says why. With ``verify=True`` each program is compared with the original on
     random inputs before it is first used (see :func:`tilewright.hlo.verify`), and the original kept if they differ.
+    ``allow_reassociation`` and ``allow_products`` as for :func:`tilewright.hlo.optimize`.
 
     >>> import jax.numpy as jnp
     >>> sums = optimize_function(lambda x: x.reshape(64, 9, 4, 8).sum((1, 3)), target="vector8x128")
@@ -481,7 +485,8 @@ def optimize_function(
         "static_argnums": static_argnums, "static_argnames": static_argnames,
         "donate_argnums": donate_argnums, "donate_argnames": donate_argnames,
     }  # fmt: skip
-    make = partial(OptimizedFunction, settings=Settings(chip, allow_reassociation, verify), options=options)
+    settings = Settings(chip, allow_reassociation, verify, allow_products)
+    make = partial(OptimizedFunction, settings=settings, options=options)
     return make if fn is None else make(fn)
 
 

@@ -30,9 +30,9 @@ NORMAL_FORMS: dict[int, tuple[Rewrite, ...]] = {
     1: (
         Canonicalize(),
         TransposeOfElementwise(),
-        ReduceOfTranspose(),
-        ReduceOfReshape(),
-        ReducesOfReshapes(),
+        ReduceOfTranspose(allow_products=True),
+        ReduceOfReshape(allow_products=True),
+        ReducesOfReshapes(allow_products=True),
         ReshapeOfElementwise(),
         ReshapeOfBroadcast(),
         ReshapeOfDynamicSlice(),

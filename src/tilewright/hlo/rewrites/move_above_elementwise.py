@@ -1,0 +1,100 @@
+"""A reshape or a transpose that rises: above a tree of elementwise operations whose leaves then need fewer of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.hlo.graphs.dims import plan_broadcast
+from tilewright.hlo.graphs.graph import Node, Value
+from tilewright.hlo.rewriting.base import LocalRewrite
+from tilewright.hlo.rewriting.maker import Maker, is_elementwise, is_static, made_by
+from tilewright.hlo.rewriting.relay import Move, ReshapeMove, TransposeMove, spread
+
+
+@dataclass(frozen=True)
+class MoveAboveElementwise(LocalRewrite):
+    """reshape(f(reshape(X), Z)) -> f(X, reshape(Z)), where the outer reshape leads back to the shape of X.
+
+    f is a tree of elementwise operations that nobody else uses. Z, an array that is no reshape, keeps the inner reshape
+    from sinking (``reshape-of-elementwise``). It is done where fewer reshapes are made than fall away, so a reshape of
+    f(Z) alone stays where it is, and one of f(broadcast(Y)) becomes f(broadcast(reshape(Y))). Transposes likewise.
+    """
+
+    roots: ClassVar[frozenset[str]] = frozenset({"reshape", "transpose"})
+    name: ClassVar[str] = "move-above-elementwise"
+    summary: ClassVar[str] = "raise a reshape or a transpose above elementwise operations where fewer of them are left"
+
+    def rewrite(self, op: Node, make: Maker) -> Value | None:
+        """The tree in the shape that the reshape or the transpose gives it."""
+        if not is_static(op.result, op.operands[0]):
+            return None
+        rising = _Rising(op)
+        leaves = list(dict.fromkeys(v for node in rising.tree for v in node.operands if v.operation not in rising.tree))
+        if not rising.tree or any(value.shape not in ((), rising.move.target) for value in leaves):
+            return None
+        arrays = [value for value in leaves if value.shape == rising.move.target]
+        if sum(map(rising.needs, arrays)) >= 1 + sum(map(rising.falls, arrays)):
+            return None
+        made = {value: rising.leaf(value, make) if value in arrays else value for value in leaves}
+        for node in reversed(rising.tree):
+            made[node.result] = make.same(node, [made[value] for value in node.operands], rising.move.source)
+        return made[op.operands[0]]
+
+
+class _Rising:
+    """An outer reshape or transpose, as the move that it undoes, and the tree that only leads to it."""
+
+    def __init__(self, outer: Node) -> None:
+        source, target = outer.result.sizes, outer.operands[0].sizes
+        self.kind = outer.name
+        self.order: tuple[int, ...] = outer.attributes.get("permutation", ())
+        inverse = tuple(sorted(range(len(self.order)), key=self.order.__getitem__))
+        self.move: Move = TransposeMove(source, inverse) if self.order else ReshapeMove(source, target)
+        self.tree = _tree(outer)
+
+    def falls(self, leaf: Value) -> bool:
+        """Whether a leaf is a move of this kind that nobody else needs."""
+        return made_by(leaf, self.kind) is not None and all(user in self.tree for user in leaf.users)
+
+    def needs(self, leaf: Value) -> bool:
+        """Whether a leaf comes into the new shape only by a move as large as itself."""
+        op = leaf.operation
+        if op is None or not op.plain or not self.move.takes(op):
+            return True
+        if op.name == self.kind:
+            return not self._cancels(op)
+        small = spread(op)
+        if small is None or self.order:
+            return False
+        plan = plan_broadcast(*small, self.move.target, self.move.source)
+        return plan is None or sum(n != 1 for n in plan.folded) == sum(n != 1 for n in self.move.source)
+
+    def _cancels(self, inner: Node) -> bool:
+        if self.kind == "reshape":
+            return inner.operands[0].shape == self.move.source
+        first = inner.attributes["permutation"]
+        return [first[d] for d in self.order] == list(range(len(first)))
+
+    def leaf(self, value: Value, make: Maker) -> Value:
+        """A leaf in the new shape."""
+        op = value.operation
+        if op is not None and not self.needs(value):
+            return self.move.leaf(op, make)
+        return make.transpose(value, self.order) if self.order else make.reshape(value, self.move.source)
+
+
+def _tree(outer: Node) -> dict[Node, None]:
+    """The elementwise operations that only lead to ``outer``, users before what they use."""
+    tree: dict[Node, None] = {}
+    open_ = [outer.operands[0]]
+    while open_:
+        value = open_.pop()
+        op = value.operation
+        if op is None or op in tree or not op.plain or len(op.results) != 1 or not is_elementwise(op):
+            continue
+        same_shape = value.shape == outer.operands[0].shape
+        if same_shape and all(user in tree or user is outer for user in value.users):  # else its last user comes later
+            tree[op] = None
+            open_ += op.operands
+    return tree
