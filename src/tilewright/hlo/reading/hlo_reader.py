@@ -48,6 +48,8 @@ class _Reader(Scanner):
         self.tables = SourceTables()
         self.places: dict[str, int] = {}
         self.shapes: dict[str, str] = {}
+        self.elements: dict[str, list[str]] = {}
+        self.operations: list[Operation] = []
         self.known: dict[str, tuple[str, Source | None]] = {}
         self.fragment = False
         self.assumed: list[Operation] = []
@@ -94,9 +96,11 @@ class _Reader(Scanner):
 
     def _computation(self) -> Computation:
         """``ENTRY? %name (parameters)? -> shape? { instructions }``, or a fragment's instructions alone."""
-        self.shapes, self.assumed = {}, []
+        self.shapes, self.assumed, self.operations = {}, [], []
         if self.fragment and words.ASSIGN.match(self.text, self.at):
-            return self._finished("fragment", self._bare_instructions(), True)
+            while not self.ended():
+                self._instruction()
+            return self._finished("fragment", True)
         entry = words.ENTRY.match(self.text, self.at)
         if entry:
             self.at = entry.end()
@@ -111,22 +115,15 @@ class _Reader(Scanner):
             self.blank()
             self.shape()
         self.expect("{", f"the name of computation {name}")
-        operations: list[Operation] = []
         while not self.take("}"):
             if self.at >= len(self.text):
                 raise self.fail(f"computation {name} is never closed", how="end it with '}'")
-            operations.append(self._instruction())
+            self._instruction()
         self._attributes()
-        return self._finished(name, operations, entry is not None)
+        return self._finished(name, entry is not None)
 
-    def _bare_instructions(self) -> list[Operation]:
-        operations = []
-        while not self.ended():
-            operations.append(self._instruction())
-        self.at = len(self.text)
-        return operations
-
-    def _finished(self, name: str, operations: list[Operation], entry: bool) -> Computation:
+    def _finished(self, name: str, entry: bool) -> Computation:
+        operations = self.operations
         if not operations:
             raise self.fail(f"computation {name} has no instruction", self.at - 1)
         roots = sum(op.root for op in operations)
@@ -136,15 +133,16 @@ class _Reader(Scanner):
             operations[-1] = replace(operations[-1], root=True)
         return Computation(name, (*self.assumed, *operations), entry)
 
-    def _instruction(self) -> Operation:
-        """``ROOT? %name = shape opcode(operands), attributes``; adds its shape to ``shapes``."""
+    def _instruction(self) -> None:
+        """``ROOT? %name = shape opcode(operands), attributes``; joins ``operations``, its shape ``shapes``."""
         line, start = self.line(), self.at
         simple = words.SIMPLE.match(self.text, start)
         if simple and simple[2] not in self.shapes and _closed(simple[0]):
             self.at = simple.end()
             attributes = dict(words.PAIR.findall(simple[6]))
             root, name, shape, opcode, arguments, _ = simple.groups()
-            return self._operation(root, name, shape, opcode, arguments, simple.start(5), attributes, line)
+            self._operation(root, name, shape, opcode, arguments, simple.start(5), attributes, line)
+            return
         head = self.match(words.ASSIGN, "an instruction: 'NAME = SHAPE OPCODE(OPERANDS)'")
         name = unquote(head[2])
         if name in self.shapes:
@@ -155,22 +153,23 @@ class _Reader(Scanner):
         opcode = self.match(words.OPCODE, "an opcode and '(' after the shape")[1]
         inside = self.at + 1
         arguments = self.balanced()[1:-1]
-        return self._operation(head[1], name, shape, opcode, arguments, inside, self._attributes(), line)
+        self._operation(head[1], name, shape, opcode, arguments, inside, self._attributes(), line)
 
     def _operation(
         self, root: str | None, name: str, shape: str, opcode: str, arguments: str, inside: int,
         attributes: dict[str, str], line: int,
-    ) -> Operation:  # fmt: skip
+    ) -> None:  # fmt: skip
         operands: tuple[str, ...] = ()
         if opcode in _LITERAL:
             attributes["literal"] = arguments.strip()
         else:
-            operands = self._operands(arguments, inside)
+            operands = self._operands(arguments, inside, line)
         place = self._place(attributes["metadata"]) if "metadata" in attributes else _NO_PLACE
         shapes = tuple(map(self.shapes.__getitem__, operands))
         self.shapes[name] = shape
-        return Operation(
-            name, opcode, shape, operands, shapes, attributes, *place, _callees(attributes), line, root is not None
+        calls, is_root = _callees(attributes), root is not None
+        self.operations.append(
+            Operation(name, opcode, shape, operands, shapes, attributes, *place, calls, line, is_root)
         )
 
     def _place(self, metadata: str) -> tuple[str, Source | None]:
@@ -180,7 +179,7 @@ class _Reader(Scanner):
             self.known[metadata] = fields.get("op_name", ""), self.tables.source(fields)
         return self.known[metadata]
 
-    def _operands(self, arguments: str, inside: int) -> tuple[str, ...]:
+    def _operands(self, arguments: str, inside: int, line: int) -> tuple[str, ...]:
         """Names of the operands, whether or not types stand before them."""
         names: list[str] = []
         if words.PLAIN_OPERANDS.fullmatch(arguments):
@@ -189,11 +188,13 @@ class _Reader(Scanner):
             names = words.PERCENT.findall(arguments)
         if names and self.shapes.keys() >= set(names):
             return tuple(names)
-        return tuple(self._operand(part, arguments, inside) for part in split_top(arguments))
+        return tuple(self._operand(part, arguments, inside, line) for part in split_top(arguments))
 
-    def _operand(self, part: str, arguments: str, inside: int) -> str:
+    def _operand(self, part: str, arguments: str, inside: int, line: int) -> str:
         match = words.OPERAND.match(part)
         name = unquote(match[2]) if match else ""
+        if match and match[3] and name in self.shapes:
+            return self._projected(name, match[3], inside + max(0, arguments.find(part)), line)
         if name not in self.shapes or match is None:
             at = inside + max(0, arguments.find(part))
             if not self.fragment:
@@ -201,6 +202,27 @@ class _Reader(Scanner):
             if match is None or not match[1]:
                 raise self.fail(f"operand '{name or part[:40]}' has neither definition nor type", at)
             self._assume(name, match[1].strip(), at)
+        return name
+
+    def _projected(self, name: str, indices: str, at: int, line: int) -> str:
+        """``%x#1``: recent texts write so for an element of a tuple that has no line of its own.
+
+        It gets the operation that XLA has for it, by the name it stands under in the text.
+        """
+        for index in indices[1:].split("#"):
+            whole, element = self.shapes[name], f"{name}#{int(index)}"
+            if element not in self.shapes:
+                if whole not in self.elements:
+                    self.elements[whole] = split_top(whole[1:-1]) if whole.startswith("(") else []
+                elements = self.elements[whole]
+                if int(index) >= len(elements):
+                    raise self.fail(f"'{name}' has {len(elements)} elements, not one numbered {index}", at)
+                shape, attributes = elements[int(index)], {"index": str(int(index))}
+                self.shapes[element] = shape
+                self.operations.append(
+                    Operation(element, "get-tuple-element", shape, (name,), (whole,), attributes, line=line)
+                )
+            name = element
         return name
 
     def _assume(self, name: str, shape: str, at: int) -> None:
