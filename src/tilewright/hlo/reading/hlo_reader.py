@@ -160,6 +160,8 @@ class _Reader(Scanner):
         attributes: dict[str, str], line: int,
     ) -> None:  # fmt: skip
         operands: tuple[str, ...] = ()
+        if "device_ids" in attributes and "replica_groups" in attributes:  # mesh['a'=4,'b'=2], device_ids=(...) {'b'}
+            attributes["replica_groups"] += f", device_ids={attributes.pop('device_ids')}"
         if opcode in _LITERAL:
             attributes["literal"] = arguments.strip()
         else:

@@ -1,0 +1,194 @@
+"""Forms of HLO text that newer compilers print: elements of tuples where they are used, meshes, aliases, wrappers."""
+
+import re
+
+import pytest
+
+from tilewright.errors import ParseError
+from tilewright.hlo import load, report
+from tilewright.hlo.program import aliases
+from tilewright.hlo.timing.collectives import devices_of, group_size
+from tilewright.hlo.timing.estimate import estimate
+
+ELEMENTS = """\
+HloModule m, is_scheduled=true
+
+%body (carried: (s32[], (f32[4], f32[8]))) -> (s32[], (f32[4], f32[8])) {
+  %carried = (s32[]{:T(128)}, (f32[4]{0:T(128)}, f32[8]{0:T(128)})) parameter(0)
+  %one = s32[]{:T(128)} constant(1)
+  %next = s32[]{:T(128)} add(%carried#0, %one)
+  %twice = f32[8]{0:T(128)} add(%carried#1#1, %carried#1#1)
+  %inner = (f32[4]{0:T(128)}, f32[8]{0:T(128)}) tuple(%carried#1#0, %twice)
+  ROOT %t = (s32[]{:T(128)}, (f32[4]{0:T(128)}, f32[8]{0:T(128)})) tuple(%next, %inner)
+}
+
+%cond (c: (s32[], (f32[4], f32[8]))) -> pred[] {
+  %c = (s32[]{:T(128)}, (f32[4]{0:T(128)}, f32[8]{0:T(128)})) parameter(0)
+  %n = s32[]{:T(128)} constant(7)
+  ROOT %lt = pred[] compare(s32[]{:T(128)} %c#0, s32[]{:T(128)} %n), direction=LT
+}
+
+ENTRY %main (a: f32[4], b: f32[8]) -> f32[8] {
+  %a = f32[4]{0:T(128)} parameter(0)
+  %b = f32[8]{0:T(128)} parameter(1)
+  %zero = s32[]{:T(128)} constant(0)
+  %pair = (f32[4]{0:T(128)}, f32[8]{0:T(128)}) tuple(%a, %b)
+  %start = (s32[]{:T(128)}, (f32[4]{0:T(128)}, f32[8]{0:T(128)})) tuple(%zero, %pair)
+  %loop = (s32[]{:T(128)}, (f32[4]{0:T(128)}, f32[8]{0:T(128)})) while(%start), condition=%cond, body=%body
+  ROOT %out = f32[8]{0:T(128)} copy(%loop#1#1)
+}
+"""
+
+
+def test_elements_where_they_are_used_are_the_operations_xla_has_for_them():
+    body = load(ELEMENTS).computations[0]
+    table = {op.name: op for op in body.operations}
+    assert list(table) == [
+        *("carried", "one", "carried#0", "next", "carried#1", "carried#1#1", "twice", "carried#1#0", "inner", "t"),
+    ]
+    element = table["carried#1#1"]
+    assert (element.opcode, element.operands, element.shape) == ("get-tuple-element", ("carried#1",), "f32[8]{0:T(128)}")
+    assert (element.integers("index"), element.line) == ((1,), table["twice"].line)
+    assert table["twice"].operand_shapes == ("f32[8]{0:T(128)}",) * 2
+
+
+def test_elements_count_trips_and_have_times():
+    program = load(ELEMENTS)
+    assert not report(program).unknown_loops
+    step = estimate(program, "tpu-v6e")
+    assert step.priced == 1
+    assert {row.runs for row in step.rows if row.name == "twice"} == {7}
+
+
+@pytest.mark.parametrize(
+    ("operand", "reason"),
+    [
+        ("%carried#2", "'carried' has 2 elements, not one numbered 2"),
+        ("%carried#0#0", "'carried#0' has 0 elements"),
+        ("%carrie#0", "operand 'carrie' is not defined"),
+        ("%carried#", "operand '%carried#' is not defined"),
+    ],
+)
+def test_elements_that_are_not_there(operand, reason):
+    with pytest.raises(ParseError, match=re.escape(reason)) as caught:
+        load(ELEMENTS.replace("%carried#0,", f"{operand},"))
+    assert caught.value.line == 6
+
+
+GROUPS = {
+    "mesh['data'=1,'model'=8] {'model'}": 8,
+    "mesh['a'=4,'b'=2]{'a','b'}": 8,
+    "mesh['a'=4,'b'=2] {'a':(2)2,'b'}": 4,
+    "mesh['a'=4,'b'=1,'c'=2], device_ids=([4,2]T(1,0)) {'c'}": 2,
+    "mesh['a'=4,'b'=2], device_ids=(0,2,4,6,1,3,5,7) {'a'}": 4,
+    "mesh['a'=4,'b'=2] {}": 1,
+    "[4,2]<=[2,4]T(1,0)": 2,
+    "{{0,1,2},{3,4,5}}": 3,
+    "{}": 8,
+    "{{}}": 8,
+}
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+def test_groups_of_every_form(groups):
+    text = f"""HloModule m, num_partitions=8
+ENTRY %e {{
+  %p = f32[1024,128]{{1,0:T(8,128)}} parameter(0)
+  ROOT %g = f32[1024,128]{{1,0:T(8,128)}} all-to-all(%p), channel_id=3, replica_groups={groups}, dimensions={{0}}
+}}
+"""
+    program = load(text)
+    exchange = program.entry.operations[-1]
+    assert set(exchange.attributes) == {"channel_id", "replica_groups", "dimensions"}
+    assert group_size(exchange, devices_of(program)) == GROUPS[groups]
+
+
+def test_an_exchange_that_is_spread_over_fusions_goes_over_the_links_once():
+    def fusions(count):
+        bodies = "".join(
+            f"%f{k} (p{k}: bf16[1024,4096]) -> bf16[8,128] {{\n  %p{k} = bf16[1024,4096]{{1,0}} parameter(0)\n"
+            f"  %g{k} = bf16[4096,4096]{{1,0}} all-gather(%p{k}), channel_id=9, replica_groups=[1,4]<=[4],"
+            f" dimensions={{0}}\n  ROOT %s{k} = bf16[8,128]{{1,0}} slice(%g{k}), slice={{[0:8], [0:128]}}\n}}\n\n"
+            for k in range(count)
+        )
+        calls = "".join(f"  %c{k} = bf16[8,128]{{1,0}} fusion(%a), kind=kLoop, calls=%f{k}\n" for k in range(count))
+        head = "ENTRY %e {\n  %a = bf16[1024,4096]{1,0} parameter(0)\n"
+        program = load(f"HloModule m, is_scheduled=true\n\n{bodies}{head}{calls}}}\n")
+        return sum(row.seconds for row in estimate(program, "tpu-v6e").rows if row.bound == "link")
+
+    assert fusions(1) == pytest.approx(fusions(3), rel=0.2)
+
+
+def test_aliases():
+    assert aliases("{{}: (0, {})}") == ((None, 0, None),)
+    assert aliases("{ {0}: (3, {}, may-alias), {1,2}: (4, {5, 6}, must-alias) }") == ((0, 3, None), (1, 4, 5))
+    assert aliases("") == aliases("{}") == ()
+
+
+def peak(text, space=0):
+    return next(found.padded_bytes for found in report(load(text)).peaks if found.memory_space == space)
+
+
+CACHE = """HloModule m, is_scheduled=true
+ENTRY %e {
+  %cache = f32[1024]{0} parameter(0)
+  %x = f32[256]{0} parameter(1)
+  %k = (f32[256]{0}, f32[1024]{0}) custom-call(%x, %cache), custom_call_target="tpu_custom_call", WHERE
+  %y = f32[256]{0} get-tuple-element(%k), index=0
+  %new = f32[1024]{0} get-tuple-element(%k), index=1
+  ROOT %t = (f32[256]{0}, f32[1024]{0}) tuple(%y, %new)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "kibibytes"),
+    [
+        ('backend_config=""', 10),
+        ("output_to_operand_aliasing={{1}: (1, {})}", 6),
+        ("output_to_operand_aliasing={{1}: (1, {}), {0}: (0, {})}", 5),
+        ("output_to_operand_aliasing={{1}: (7, {})}", 10),  # an operand that is not there
+    ],
+)
+def test_what_is_written_over_an_operand_takes_no_memory_of_its_own(where, kibibytes):
+    assert peak(CACHE.replace("WHERE", where)) == kibibytes * 1024
+
+
+def test_a_result_over_an_argument_takes_no_memory_of_its_own():
+    text = CACHE.replace("WHERE", 'backend_config=""')
+    donated = text.replace("is_scheduled", "input_output_alias={ {1}: (0, {}, may-alias) }, is_scheduled")
+    assert (peak(text), peak(donated)) == (10 * 1024, 6 * 1024)
+
+
+HOST = """HloModule m, is_scheduled=true
+
+%put (p: bf16[8,1024,1024], q: bf16[1,1024,1024], i: s32[]) -> bf16[8,1024,1024] {
+  %p = bf16[8,1024,1024]{2,1,0:T(8,128)(2,1)S(5)} parameter(0)
+  %q = bf16[1,1024,1024]{2,1,0:T(8,128)(2,1)} parameter(1)
+  %i = s32[]{:T(128)} parameter(2)
+  ROOT %u = bf16[8,1024,1024]{2,1,0:T(8,128)(2,1)S(5)} dynamic-update-slice(%p, %q, %i, %i, %i)
+}
+
+ENTRY %e (a: bf16[1,1024,1024], i: s32[]) -> bf16[8,1024,1024] {
+  %a = bf16[1,1024,1024]{2,1,0:T(8,128)(2,1)} parameter(0)
+  %i.1 = s32[]{:T(128)} parameter(1)
+  %room = bf16[8,1024,1024]{2,1,0:T(8,128)(2,1)S(5)} custom-call(), custom_call_target="AllocateBuffer"
+  %s = ((bf16[8,1024,1024]{2,1,0:T(8,128)(2,1)S(5)}, bf16[1,1024,1024]{2,1,0:T(8,128)(2,1)}, s32[]{:T(128)}), bf16[8,1024,1024]{2,1,0:T(8,128)(2,1)S(5)}, u32[]{:S(2)}) async-start(%room, %a, %i.1), THREADcalls=%put
+  %m = ((bf16[8,1024,1024]{2,1,0:T(8,128)(2,1)S(5)}, bf16[1,1024,1024]{2,1,0:T(8,128)(2,1)}, s32[]{:T(128)}), bf16[8,1024,1024]{2,1,0:T(8,128)(2,1)S(5)}, u32[]{:S(2)}) async-update(%s)
+  ROOT %d = bf16[8,1024,1024]{2,1,0:T(8,128)(2,1)S(5)} async-done(%m)
+}
+"""
+
+
+def test_a_started_update_of_host_memory_is_a_transfer_of_what_it_writes():
+    program = load(HOST.replace("THREAD", ""))
+    (row,) = estimate(program, "tpu-v6e").rows
+    assert (row.name, row.lane, row.bound, row.calibrated) == ("d", "host", "hbm", False)
+    whole = 2 * 2**20 / 1.6e12  # 2 MiB, at HBM's rate
+    assert whole < row.seconds < 2 * whole
+    assert peak(HOST.replace("THREAD", ""), 5) == 16 * 2**20  # written where it is
+
+
+def test_work_of_the_sparsecores_stays_theirs():
+    (row,) = estimate(load(HOST.replace("THREAD", 'async_execution_thread="sparsecore", ')), "tpu-v6e").rows
+    assert (row.lane, row.bound) == ("sparsecore", "sparsecore")
