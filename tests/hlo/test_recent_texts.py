@@ -4,9 +4,11 @@ import re
 
 import pytest
 
+from tests.conftest import within
 from tilewright.errors import ParseError
 from tilewright.hlo import load, report
 from tilewright.hlo.program import aliases
+from tilewright.hlo.reporting.movement import from_json
 from tilewright.hlo.timing.collectives import devices_of, group_size
 from tilewright.hlo.timing.estimate import estimate
 
@@ -70,9 +72,70 @@ def test_elements_count_trips_and_have_times():
     ],
 )
 def test_elements_that_are_not_there(operand, reason):
+    text = ELEMENTS[: ELEMENTS.index("  %one")] + f"  ROOT %x = s32[]{{:T(128)}} copy({operand})\n}}\n"
     with pytest.raises(ParseError, match=re.escape(reason)) as caught:
-        load(ELEMENTS.replace("%carried#0,", f"{operand},"))
-    assert caught.value.line == 6
+        load(text)
+    assert caught.value.line == 5
+
+
+# What nobody has printed yet: old, new, what the note says, and the row without a time.
+UNKNOWN = {
+    "an operand": ("add(%carried#0, %one)", "add(%carried@0, %one)", "line 6: operand '%carried@0'", "next"),
+    "a value of an attribute": ("(%a, %b)", "(%a, %b), k=v {b} <c>, x={y}", "line 22: what stands here is not", ""),
+    "a word between attributes": ("(%a, %b)", "(%a, %b), k {b}, x={y}", "line 22: expected an attribute", ""),
+    "a shape": ("%one = s32[]{:T(128)}", "%one = s32[]<:T(128)>", "line 5: expected an opcode", "one"),
+    "a line": ("  %zero", "  !reserve 3\n  %zero", "line 21: expected an instruction", ""),
+    "brackets": ("f32[8]{0:T(128)}) tuple(%a", "f32[8]{0:T(128)} tuple(%a", "line 22: unexpected '}'", "pair"),
+    "a table": ("ENTRY", "NewTable\n1 {a=b}\n2 {c=d}\n\nENTRY", "line 19: expected '{' after the name", ""),
+    "words before a brace": ("-> f32[8] {", "-> f32[8], fresh={1} {", "", ""),
+    "an operation": ("copy(%loop#1#1)", "frobnicate(%loop#1#1), x={y}", "", "out"),
+    "a type": ("%out = f32[8]", "%out = f4e9[8]", "", "out"),
+    "a layout": ("%out = f32[8]{0:T(128)}", "%out = f32[8]{0:T(128)Q(3)}", "", "out"),
+}
+
+
+@pytest.mark.parametrize("form", UNKNOWN)
+def test_what_is_not_understood_is_a_note_and_a_row_and_never_the_end(form):
+    old, new, note, row = UNKNOWN[form]
+    assert old in ELEMENTS
+    program = load(ELEMENTS.replace(old, new))
+    known = {op.name for _, op in load(ELEMENTS).operations()}
+    assert {op.name for _, op in program.operations()} >= known - {"carried#0"}
+    assert len(program.notes) == bool(note)
+    assert all(note in said for said in program.notes)
+    step, found = estimate(program, "tpu-v6e"), report(program)
+    assert {r.name for r in step.rows if r.unpriced} - {"loop"} == ({row} if row else set())
+    assert set(program.notes) <= set(step.notes)
+    assert set(program.notes) <= set(found.notes)
+    assert from_json(found.to_json()) == found
+
+
+def test_much_that_is_not_understood_is_damage():
+    text = ELEMENTS.replace("{:T(128)}", "<:T(128)>")
+    with pytest.raises(ParseError, match="line 5, column"):
+        load(text)
+    text = ELEMENTS.replace("f32[8]{0:T(128)}", "f32[8]{0:Q(1)}").replace("f32[4]{0:T(128)}", "f32[4]{0:Q(2)}")
+    with pytest.raises(ParseError, match="at the end of the layout"):
+        report(load(text.replace("s32[]{:T(128)}", "s32[]{:Q(3)}")))
+
+
+def test_attributes_behind_one_that_is_not_understood_are_read():
+    program = load(ELEMENTS.replace("while(%start)", "while(%start), fresh <a>, k=v w"))
+    (loop,) = (op for op in program.entry.operations if op.opcode == "while")
+    assert loop.calls == ("cond", "body")
+    assert loop.attributes["k"] == "v"
+
+
+def test_many_places_take_linear_time():
+    """Each an error of its own, and each a bracket that never closes."""
+    head, tail = "HloModule m\n\nENTRY %e {\n", "  ROOT %r = f32[] constant(0)\n}\n"
+    good = "".join(f"  %g{k} = f32[8]{{0}} parameter({k})\n" for k in range(40_000))
+    bad = "".join(f"  %b{k} = f32[8]{{0}} copy(%g{k}@1)\n" for k in range(4_000))
+    with within(4):
+        program = load(head + good + bad + tail)
+    assert program.notes[0].endswith("and 3997 more")
+    with within(4), pytest.raises(ParseError, match="nested deeper"):
+        load(head + bad.replace("@1)", "@1") + good + tail)
 
 
 GROUPS = {

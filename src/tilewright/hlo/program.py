@@ -119,6 +119,7 @@ class Program:
     ``computations``    every computation, in the order of the text
     ``attributes``      the module header's attributes, as text
     ``signature``       the arguments and results of the JAX function it was made from, or None
+    ``notes``           what of the text was not understood, in sentences; such an instruction's opcode is ``unread``
     ==================  ========================================================================================
 
     >>> from tilewright.hlo import load
@@ -133,6 +134,7 @@ class Program:
     computations: tuple[Computation, ...] = field(repr=False)
     attributes: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     signature: Any = field(default=None, repr=False, compare=False)
+    notes: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def entry(self) -> Computation:

@@ -2,7 +2,8 @@
 
 jaxlib's parser can abort the whole process on a malformed text; this one answers with a ParseError that has line,
 column and reason. It reads what a report needs (instructions, shapes with layouts, operands, attributes, called
-computations, metadata) and keeps everything else as text. A fragment is read too: computations without the module's
+computations, metadata) and keeps everything else as text. Compilers print new forms with every release: where a few
+places of a long text are not understood, the others are read, and a note says which they are. A fragment is read too: computations without the module's
 header, or instructions cut out of one. What a fragment uses and does not define becomes a parameter of it.
 """
 
@@ -30,6 +31,10 @@ _ORDER = {
 _CALLS = frozenset(_ORDER)
 _LITERAL = frozenset({"constant", "parameter"})
 _NO_PLACE: tuple[str, Source | None] = ("", None)
+_FEW = 8
+"""Of so many instructions one may not be understood; where there are more, the text is damaged, not new."""
+_NAMED = 3
+"""Places that are not understood and that a note names."""
 
 
 def read_hlo(text: str, where: str = "") -> Program:
@@ -39,7 +44,11 @@ def read_hlo(text: str, where: str = "") -> Program:
     >>> [op.opcode for op in program.entry.operations]
     ['parameter', 'copy']
     """
-    return _Reader(text, where).program()
+    reader = _Reader(text, where)
+    try:
+        return reader.program()
+    except ParseError as error:  # what was not understood before may be the cause
+        raise (reader.errors[0] if reader.errors else error) from None
 
 
 class _Reader(Scanner):
@@ -53,6 +62,18 @@ class _Reader(Scanner):
         self.known: dict[str, tuple[str, Source | None]] = {}
         self.fragment = False
         self.assumed: list[Operation] = []
+        self.errors: list[ParseError] = []
+        self.places_passed: list[str] = []
+        self.passed_over = self.failed_at = 0
+        self.hurried = False
+
+    def fail(self, reason: str, at: int | None = None, how: str = "") -> ParseError:
+        """The error for a place; that of an instruction has a line's text alone where earlier ones will be told."""
+        self.failed_at = self.at if at is None else at
+        if not self.hurried:
+            return super().fail(reason, at, how)
+        start = self.text.rfind("\n", 0, self.failed_at) + 1
+        return ParseError(reason, text=self.text[start : self.failed_at], column=self.failed_at - start)
 
     def program(self) -> Program:
         """The whole text."""
@@ -61,30 +82,70 @@ class _Reader(Scanner):
         self.fragment = words.FRAGMENT.match(self.text, self.at) is not None and not self.peek("HloModule")
         if not self.fragment:
             name = unquote(self.match(words.HEADER, "'HloModule NAME'")[1]).rstrip(":")
-            attributes = self._attributes()
+            self._attributes(attributes)
+            if self.peek(","):
+                raise self.fail("expected an attribute 'name=value' after the comma")
             self.tables.read(self)
         computations: list[Computation] = []
         while not self.ended():
             start = self.at
-            computation = self._computation()
+            try:
+                header = self._header()
+            except ParseError as error:
+                if self.text.startswith("HloModule", start):
+                    how = "put each into a file of its own"
+                    raise self.fail("a second module begins here", start, how) from None
+                self._pass_over(error, start, words.COMPUTATION)
+                continue
+            computation = self._computation(*header)
             if computation.name in self.places:
                 raise self.fail(f"computation {computation.name} is defined twice", start)
             self.places[computation.name] = start
             computations.append(computation)
+        read = sum(len(computation.operations) for computation in computations)
+        if self.errors and len(self.errors) * _FEW > read:
+            raise self.errors[0]
         if not computations:
             raise self.fail("the module has no computation")
-        return Program("hlo", name, self.text, tuple(self._checked(computations)), attributes)
+        checked = tuple(self._checked(computations))
+        return Program("hlo", name, self.text, checked, attributes, notes=self._notes())
 
-    def _attributes(self) -> dict[str, str]:
-        """``, key=value`` as often as it stands here."""
-        attributes: dict[str, str] = {}
+    def _notes(self) -> tuple[str, ...]:
+        """What was not understood, in a sentence."""
+        if not self.errors:
+            return ()
+        some = "; ".join(self.places_passed)
+        more = f" and {len(self.errors) - _NAMED} more" if len(self.errors) > _NAMED else ""
+        return (f"not everything in the text was understood, the rest was read: {some}{more}",)
+
+    def _pass_over(self, error: ParseError, start: int, further: re.Pattern[str]) -> str:
+        """What is not understood, up to where ``further`` begins; the error where it does not, or where it took long.
+
+        An unclosed bracket is looked for to the end of the text: only a few times, so that reading stays linear.
+        """
+        ends = "never closed" in error.what
+        self.passed_over += (len(self.text) if ends else max(start, self.failed_at)) - start
+        match = further.search(self.text, start + 1)
+        self._note(error, start if match and match.end() <= self.failed_at else None)
+        if match is None or self.passed_over > _FEW * len(self.text):
+            raise self.errors[0]
+        self.at = match.start()
+        return self.text[start : self.at]
+
+    def _note(self, error: ParseError, start: int | None = None) -> None:
+        """An error that does not end the reading; ``start``: what is passed over, where the error stands behind it."""
+        self.errors.append(error)
+        if len(self.errors) <= _NAMED:
+            line = error.line if start is None else self.text.count("\n", 0, start) + 1
+            self.places_passed.append(f"line {line}: {error.what}")
+
+    def _attributes(self, attributes: dict[str, str]) -> None:
+        """``, key=value`` as often as it stands here, into ``attributes``."""
         while True:
             self.blank()
             head = words.ATTRIBUTE.match(self.text, self.at)
             if head is None:
-                if self.peek(","):
-                    raise self.fail("expected an attribute 'name=value' after the comma")
-                return attributes
+                return
             self.at = head.end()
             start = self.at
             attributes[head[1]] = self.value()
@@ -94,33 +155,63 @@ class _Reader(Scanner):
                     self.value()
                     attributes[head[1]] = self.text[start : self.at]
 
-    def _computation(self) -> Computation:
-        """``ENTRY? %name (parameters)? -> shape? { instructions }``, or a fragment's instructions alone."""
-        self.shapes, self.assumed, self.operations = {}, [], []
+    def _header(self) -> tuple[str, bool]:
+        """``ENTRY? %name (parameters)? -> shape? {``: the name, and whether it is the entry; "" for a fragment's lines."""
         if self.fragment and words.ASSIGN.match(self.text, self.at):
-            while not self.ended():
-                self._instruction()
-            return self._finished("fragment", True)
+            return "", True
         entry = words.ENTRY.match(self.text, self.at)
         if entry:
             self.at = entry.end()
             self.blank()
         name = unquote(self.match(words.NAME, "a computation: 'NAME {' or 'ENTRY NAME {'")[1])
-        if name == "HloModule":
-            raise self.fail("a second module begins here", self.at - len(name), how="put each into a file of its own")
         self.blank()
         if self.peek("("):
             self.balanced()
             self.expect("->", "the parameters")
             self.blank()
             self.shape()
-        self.expect("{", f"the name of computation {name}")
+        if rest := words.TO_BRACE.match(self.text, self.at):
+            self.at = rest.end()
+        else:
+            self.expect("{", f"the name of computation {name}")
+        return name, entry is not None
+
+    def _computation(self, name: str, entry: bool) -> Computation:
+        """``instructions }``, or a fragment's instructions alone."""
+        self.shapes, self.assumed, self.operations = {}, [], []
+        if not name:
+            while not self.ended():
+                self._instruction()
+            return self._finished("fragment", True)
         while not self.take("}"):
             if self.at >= len(self.text):
                 raise self.fail(f"computation {name} is never closed", how="end it with '}'")
-            self._instruction()
-        self._attributes()
-        return self._finished(name, entry is not None)
+            start, self.hurried = self.at, len(self.errors) >= _NAMED
+            try:
+                self._instruction()
+            except ParseError as error:
+                self._unread(self._pass_over(error, start, words.NEXT), start, error)
+            self.hurried = False
+        self._attributes({})
+        return self._finished(name, entry)
+
+    def _unread(self, text: str, start: int, error: ParseError) -> None:
+        """The operation of an instruction that is not understood: its name, its shape, and the operands it names."""
+        head = words.ASSIGN.match(self.text, start)
+        name = unquote(head[2]) if head else ""
+        if head is None or name in self.shapes:
+            return
+        shape = words.WHOLE_SHAPE.match(self.text, head.end())
+        self.shapes[name] = shape[0] if shape else "opaque[]"
+        used = dict.fromkeys(word for word in words.PERCENT.findall(text) if word in self.shapes and word != name)
+        operands, shapes = tuple(used), tuple(map(self.shapes.__getitem__, used))
+        self.operations.append(
+            Operation(
+                *(name, "unread", self.shapes[name], operands, shapes, {"reason": error.what, "text": text.strip()}),
+                line=self._line,
+                root=head[1] is not None,
+            )
+        )
 
     def _finished(self, name: str, entry: bool) -> Computation:
         operations = self.operations
@@ -153,7 +244,21 @@ class _Reader(Scanner):
         opcode = self.match(words.OPCODE, "an opcode and '(' after the shape")[1]
         inside = self.at + 1
         arguments = self.balanced()[1:-1]
-        self._operation(head[1], name, shape, opcode, arguments, inside, self._attributes(), line)
+        self._operation(head[1], name, shape, opcode, arguments, inside, self._known_attributes(), line)
+
+    def _known_attributes(self) -> dict[str, str]:
+        """The attributes of an instruction; what stands between them and is not understood becomes a note."""
+        attributes: dict[str, str] = {}
+        before = len(self.errors)
+        while True:
+            self._attributes(attributes)
+            left = words.LEFT.match(self.text, self.at)
+            if left is None:
+                return attributes
+            if len(self.errors) == before:
+                expected = "expected an attribute 'name=value' after the comma"
+                self._note(self.fail(expected if self.peek(",") else "what stands here is not understood"))
+            self.at = left.end()
 
     def _operation(
         self, root: str | None, name: str, shape: str, opcode: str, arguments: str, inside: int,

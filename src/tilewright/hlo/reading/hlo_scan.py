@@ -48,6 +48,16 @@ ATTRIBUTE = re.compile(r",\s*([\w.\-]+)\s*=\s*")
 OPERAND = re.compile(rf"(?:(.*)\s)?%?([\w.\-]+|{_STRING})((?:#\d{{1,9}})*)\Z", re.S)
 #: Names in an attribute that calls computations.
 CALLEE = re.compile(rf"%?([\w.\-]+|{_STRING})")
+#: A line after one that is not understood: the next instruction, or the computation's end.
+NEXT = re.compile(rf"\n[ \t]*+(?=(?:ROOT[ \t]+)?%?(?:[\w.\-]+|{_STRING})[ \t]*=[ \t]|\}})")
+#: A computation's first line, after text that is not understood.
+COMPUTATION = re.compile(r"^(?:ENTRY\s+)?%?[\w.\-]+[ \t]*(?:\([^\n]*\)[ \t]*->[^\n]*)?\{[ \t\r]*$", re.M)
+#: What may stand behind a computation's name, parameters and result on its first line.
+TO_BRACE = re.compile(r"[^\n]*?\{[ \t\r]*(?=\n)")
+#: What is left of an instruction where neither another one, a bracket nor a comment begins, up to its next attribute.
+LEFT = re.compile(rf"[ \t]*+(?=[^\s}}/])(?!{ASSIGN.pattern})[^\n][^\n]*?(?=,[ \t]+[\w.\-]+=|\n|\Z)")
+#: A shape, or a tuple of them.
+WHOLE_SHAPE = re.compile(rf"{_SHAPE}|\({_INSIDE}\)")
 #: ``f32[2,3]{1,0:T(8,128)}``.
 SHAPE = re.compile(_SHAPE)
 #: A quoted string.

@@ -19,11 +19,12 @@ from dataclasses import dataclass, field, replace
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.program import Computation, Operation, Program, aliases
+from tilewright.hlo.reading.hlo_scan import split_top
 from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.reporting.predicting import in_normal_form
 from tilewright.hlo.reporting.runs import callers_first
 from tilewright.hlo.reporting.types import PaddedTensor, Peak
-from tilewright.layout import TensorLayout, TupleLayout, parse
+from tilewright.layout import TensorLayout
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
@@ -416,9 +417,5 @@ def written_into(body: Computation) -> int | None:
 
 def _elements(context: Context, op: Operation) -> list[list[TensorLayout]]:
     """The arrays of a result, by the elements of its tuple."""
-    if not op.shape.startswith("("):
-        layout = context.layout(op.shape)
-        return [[layout] if layout is not None else []]
-    whole = parse(op.shape)
-    elements = whole.elements if isinstance(whole, TupleLayout) else ()
-    return [context.layouts(str(element)) for element in elements]
+    elements = split_top(op.shape[1:-1]) if op.shape.startswith("(") else [op.shape]
+    return [context.layouts(element) for element in elements]

@@ -42,7 +42,7 @@ def estimate(program: Program, target: Target | str) -> StepTime:
 
 def estimate_placed(context: Context, chip: Chip) -> StepTime:
     """The estimate of a program that has been put under its target."""
-    program, notes = context.program, [chip.note]
+    program, notes = context.program, [chip.note, *context.program.notes]
     if program.kind == "stablehlo":
         return _predicted(program, chip, context, notes)
     schedule = Schedule(context, chip)

@@ -142,7 +142,9 @@ class Schedule:
                 self._skip(computation, op, runs, f"its shapes cannot be read: {error}")
 
     def _operation(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
-        if any("?" in shape for shape in (op.shape, *op.operand_shapes)):
+        if name == "unread":
+            self._skip(computation, op, runs, f"not understood: {op.attributes.get('reason', '')}")
+        elif any("?" in shape for shape in (op.shape, *op.operand_shapes)):
             self._skip(computation, op, runs, "the size of its arrays is not known")
         elif name in ("while", "call", "conditional") and not self._follows():
             self._skip(computation, op, runs, "too many calls inside calls")
@@ -410,7 +412,8 @@ class Schedule:
     def _alone(self, work: Work, op: Operation, name: str, operands: list[Tiles], results: list[Tiles]) -> None:
         """An operation outside a fusion; a copy or transpose that changes the minor dim turns every register."""
         if not results:
-            work.unknown += ("its result is no array",)
+            known = op.shape not in self.context.unknown
+            work.unknown += ("its result is no array" if known else "the form of its shape is not known",)
             return
         if name in ("copy", "transpose", "reshape") and operands:
             if operands[0].minor_to_major[:1] != results[0].minor_to_major[:1] or name != "copy":
