@@ -255,3 +255,8 @@ def test_a_started_update_of_host_memory_is_a_transfer_of_what_it_writes():
 def test_work_of_the_sparsecores_stays_theirs():
     (row,) = estimate(load(HOST.replace("THREAD", 'async_execution_thread="sparsecore", ')), "tpu-v6e").rows
     assert (row.lane, row.bound) == ("sparsecore", "sparsecore")
+
+
+def test_a_loop_that_never_runs_takes_no_time():
+    text = ELEMENTS.replace("s32[]{:T(128)} constant(7)", "s32[]{:T(128)} constant(0)")
+    assert {row.name for row in estimate(load(text), "tpu-v6e").rows} == {"lt", "out"}

@@ -267,6 +267,8 @@ class Fusing:
         """The body of a loop, as often as it runs; its carried arrays stay where they are."""
         body, trips = self.context.program.by_name[op.calls[-1]], self._trips(op)
         trips = 1 if trips is None else trips
+        if not trips:
+            return [], 0.0, 0, 0
         rows, us, priced, unpriced = Fusing(self.chip, self.context, body).price(runs * trips, begin)
         return rows, us * trips, priced, unpriced
 

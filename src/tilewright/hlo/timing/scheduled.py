@@ -184,7 +184,8 @@ class Schedule:
             begin, inside = self.now, self.context.runs[callee]
             trips = inside.trips[-1] if inside.trips else 1
             times = 1 if trips is None else trips + (callee == op.calls[0])
-            self._enter(callee, min(runs * times, inside.count))
+            if count := min(runs * times, inside.count):
+                self._enter(callee, count)
             self.now = begin + (self.now - begin) * times
 
     def _calls(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
