@@ -1,8 +1,8 @@
 """Loading: formats are told by content; paths, texts, bytes, gzip; binary forms in another process; from_jax."""
 
 import gzip
-import lzma
 import io
+import lzma
 import os
 import signal
 import subprocess

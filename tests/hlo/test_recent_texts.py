@@ -49,7 +49,11 @@ def test_elements_where_they_are_used_are_the_operations_xla_has_for_them():
         *("carried", "one", "carried#0", "next", "carried#1", "carried#1#1", "twice", "carried#1#0", "inner", "t"),
     ]
     element = table["carried#1#1"]
-    assert (element.opcode, element.operands, element.shape) == ("get-tuple-element", ("carried#1",), "f32[8]{0:T(128)}")
+    assert (element.opcode, element.operands, element.shape) == (
+        "get-tuple-element",
+        ("carried#1",),
+        "f32[8]{0:T(128)}",
+    )
     assert (element.integers("index"), element.line) == ((1,), table["twice"].line)
     assert table["twice"].operand_shapes == ("f32[8]{0:T(128)}",) * 2
 
@@ -236,11 +240,15 @@ ENTRY %e (a: bf16[1,1024,1024], i: s32[]) -> bf16[8,1024,1024] {
   %a = bf16[1,1024,1024]{2,1,0:T(8,128)(2,1)} parameter(0)
   %i.1 = s32[]{:T(128)} parameter(1)
   %room = bf16[8,1024,1024]{2,1,0:T(8,128)(2,1)S(5)} custom-call(), custom_call_target="AllocateBuffer"
-  %s = ((bf16[8,1024,1024]{2,1,0:T(8,128)(2,1)S(5)}, bf16[1,1024,1024]{2,1,0:T(8,128)(2,1)}, s32[]{:T(128)}), bf16[8,1024,1024]{2,1,0:T(8,128)(2,1)S(5)}, u32[]{:S(2)}) async-start(%room, %a, %i.1), THREADcalls=%put
-  %m = ((bf16[8,1024,1024]{2,1,0:T(8,128)(2,1)S(5)}, bf16[1,1024,1024]{2,1,0:T(8,128)(2,1)}, s32[]{:T(128)}), bf16[8,1024,1024]{2,1,0:T(8,128)(2,1)S(5)}, u32[]{:S(2)}) async-update(%s)
+  %s = STARTED async-start(%room, %a, %i.1), THREADcalls=%put
+  %m = STARTED async-update(%s)
   ROOT %d = bf16[8,1024,1024]{2,1,0:T(8,128)(2,1)S(5)} async-done(%m)
 }
-"""
+""".replace(
+    "STARTED",
+    "((bf16[8,1024,1024]{2,1,0:T(8,128)(2,1)S(5)}, bf16[1,1024,1024]{2,1,0:T(8,128)(2,1)}, s32[]{:T(128)}),"
+    " bf16[8,1024,1024]{2,1,0:T(8,128)(2,1)S(5)}, u32[]{:S(2)})",
+)
 
 
 def test_a_started_update_of_host_memory_is_a_transfer_of_what_it_writes():

@@ -3,8 +3,9 @@
 jaxlib's parser can abort the whole process on a malformed text; this one answers with a ParseError that has line,
 column and reason. It reads what a report needs (instructions, shapes with layouts, operands, attributes, called
 computations, metadata) and keeps everything else as text. Compilers print new forms with every release: where a few
-places of a long text are not understood, the others are read, and a note says which they are. A fragment is read too: computations without the module's
-header, or instructions cut out of one. What a fragment uses and does not define becomes a parameter of it.
+places of a long text are not understood, the others are read, and a note says which they are. A fragment is read too:
+computations without the module's header, or instructions cut out of one. What a fragment uses and does not define
+becomes a parameter of it.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class _Reader(Scanner):
     def program(self) -> Program:
         """The whole text."""
         self.blank()
-        name, attributes = "fragment", {}
+        name, attributes = "fragment", dict[str, str]()
         self.fragment = words.FRAGMENT.match(self.text, self.at) is not None and not self.peek("HloModule")
         if not self.fragment:
             name = unquote(self.match(words.HEADER, "'HloModule NAME'")[1]).rstrip(":")
@@ -156,7 +157,7 @@ class _Reader(Scanner):
                     attributes[head[1]] = self.text[start : self.at]
 
     def _header(self) -> tuple[str, bool]:
-        """``ENTRY? %name (parameters)? -> shape? {``: the name, and whether it is the entry; "" for a fragment's lines."""
+        """``ENTRY? %name (parameters)? -> shape? {``: the name ("" before a fragment's lines), and whether it is ENTRY."""
         if self.fragment and words.ASSIGN.match(self.text, self.at):
             return "", True
         entry = words.ENTRY.match(self.text, self.at)

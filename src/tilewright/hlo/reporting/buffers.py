@@ -5,10 +5,10 @@ schedule). Every operation writes a new buffer, born when it runs and dead after
 bitcasts, tuples, their elements, barriers and the done half of an asynchronous pair are other names; a
 dynamic-update-slice or scatter writes in place of its first operand if nothing reads that later; what
 ``output_to_operand_aliasing`` names is written over that operand, and a result that ``input_output_alias`` names over
-that argument; what a loop carries is updated in place, and what a called computation returns is its caller's. Inside a fusion nothing has a buffer. While a
-computation is called, its own buffers lie on top of its caller's. Arguments and results of the program live throughout.
-Memory spaces are counted apart. A real compiler reuses operands in place more often and reorders unscheduled programs:
-the figure is what the program asks for, not what an allocator makes of it.
+that argument; what a loop carries is updated in place, and what a called computation returns is its caller's. Inside a
+fusion nothing has a buffer. While a computation is called, its own buffers lie on top of its caller's. Arguments and
+results of the program live throughout. Memory spaces are counted apart. A real compiler reuses operands in place more
+often and reorders unscheduled programs: the figure is what the program asks for, not what an allocator makes of it.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import replace
 from math import fsum
 
@@ -52,6 +53,7 @@ _NONE = frozenset(
 )
 
 
+_ELEMENT = "get-tuple-element"
 _DEEPEST = 64
 """Calls inside calls that are followed."""
 _MOST_OPERATIONS = 1_000_000
@@ -65,11 +67,13 @@ def inlined(
 ) -> list[Operation]:
     """A computation's operations with the bodies of its calls in their place; names of a body carry its call's.
 
-    Results of an operation with several, ``%1#0``, stand under their number. ``seen`` counts operations over all calls.
+    A result of an operation with several, ``%1#0``, is an operation of its own, as in HLO; a barrier's is what went in.
+    ``seen`` counts operations over all calls.
     """
     seen = seen if seen is not None else [0]
     seen[0] += len(computation.operations)
     names: dict[str, str] = {}
+    elements: set[str] = set()
     operations: list[Operation] = []
 
     def known(name: str) -> str:
@@ -77,6 +81,15 @@ def inlined(
 
     for op in computation.operations:
         operands = tuple(known(name) for name in op.operands)
+        if plain_opcode(op.opcode) == "optimization-barrier":
+            several = len(operands) > 1
+            names.update({f"{op.name}#{k}" if several else op.name: name for k, name in enumerate(operands)})
+            continue
+        for name, shape in zip(operands, op.operand_shapes):
+            whole, mark, _ = name.partition("#")
+            if mark and name not in elements:
+                elements.add(name)
+                operations.append(Operation(name, _ELEMENT, shape, (whole,), line=op.line))
         if op.opcode != "call" or len(op.calls) != 1 or depth == _DEEPEST or seen[0] > _MOST_OPERATIONS:
             operations.append(replace(op, name=prefix + op.name, operands=operands))
             continue
@@ -117,6 +130,7 @@ class Fusing:
                 self.users[name].append(op)
         returned = [op for op in operations if op.opcode == "return"]
         self.results = set(returned[-1].operands) if returned else set()
+        self.results |= {name.partition("#")[0] for name in self.results}
         self.tiles: dict[str, Tiles] = {}
         self.broken: dict[str, str] = {}
         for op in self.operations:
@@ -166,7 +180,7 @@ class Fusing:
                 stands = not all(self._is_weight(name, weights) for name in op.operands)
             else:
                 stands = kind in _KERNELS | COLLECTIVES or (kind not in _NONE and bool(op.calls or self._unknown(op)))
-            if stands:
+            if stands or kind == _ELEMENT:
                 kept.add(op.name)
             made_of = any(self._activation.get(name, False) for name in op.operands)
             if kind == "add" and self._several_users(op) and made_of:
@@ -235,7 +249,7 @@ class Fusing:
         shown = (self.kernels - self.arguments) | loose | set(self.broken)
         for op in self.operations:
             wanted = op.name in shown
-            if not wanted or op.name in self.softmax or op.opcode == "parameter":
+            if not wanted or op.name in self.softmax or op.opcode in ("parameter", _ELEMENT):
                 continue
             if op.name in self.tiles and not self.tiles[op.name].shape and op.name in loose:
                 continue  # scalars, such as a loop's counter, are the scalar core's
@@ -292,17 +306,26 @@ class Fusing:
             return f"{kind} is not predicted"
         if kind in COLLECTIVES and not self.chip.link_bytes_per_second:
             return "this chip's links are not known"
-        shapes = [self.tiles[name] for name in op.operands if name in self.tiles]
-        if kind in _PRODUCTS and product_sizes(op, shapes, self.tiles[op.name]) is None:
+        if kind in _PRODUCTS and product_sizes(op, self._operands(op), self.tiles[op.name]) is None:
             return f"{kind} does not say its dims"
         return ""
+
+    def _operands(self, op: Operation) -> list[Tiles]:
+        """Its operands that are arrays, those of other computations too, which a region reads."""
+        found: list[Tiles] = []
+        for name, shape in zip(op.operands, op.operand_shapes):
+            if name in self.tiles:
+                found.append(self.tiles[name])
+            elif name not in self.by_name:
+                with suppress(TilewrightError, OverflowError):  # its own operation says what is wrong with it
+                    found += map(Tiles.of, self.context.layouts(shape))
+        return found
 
     def _kernel(self, op: Operation) -> tuple[Run, float]:
         """What one run of the kernel takes and streams itself, and megabytes of weights that came early."""
         constants, kind, result = self.chip.kernel, plain_opcode(op.opcode), self.tiles[op.name]
         if kind in COLLECTIVES:
-            exchanged = [self.tiles[name] for name in op.operands if name in self.tiles]
-            us = collective_us(self.chip, op, exchanged, [result]) or 0.0
+            us = collective_us(self.chip, op, self._operands(op), [result]) or 0.0
             return Run(us, "link", lane="link", measured=False), 0.0
         operands = list(op.operands[: max(1, len(op.operands) // 2)]) if kind == "reduce" else list(op.operands)
         inputs, work = self._behind(operands if op.name in self.kernels else [op.name])
@@ -315,7 +338,7 @@ class Fusing:
         present = [name for name in inputs - self.arguments if name in self.tiles]
         near = fsum(self.tiles[name].megabytes for name in present) + size - read - written
         latency, rows = constants["near_launch_us"], 0
-        shapes = [self.tiles[name] for name in op.operands if name in self.tiles]
+        shapes = self._operands(op)
         if inputs & self.softmax:
             scores = max(
                 (self.tiles[name].megabytes for name in inputs - self.softmax if name in self.tiles), default=0.0
