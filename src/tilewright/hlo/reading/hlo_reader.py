@@ -157,7 +157,7 @@ class _Reader(Scanner):
                     attributes[head[1]] = self.text[start : self.at]
 
     def _header(self) -> tuple[str, bool]:
-        """``ENTRY? %name (parameters)? -> shape? {``: the name ("" before a fragment's lines), and whether it is ENTRY."""
+        """``ENTRY? %name (parameters)? -> shape? {``: a name ("" before a fragment's lines), and whether ENTRY."""
         if self.fragment and words.ASSIGN.match(self.text, self.at):
             return "", True
         entry = words.ENTRY.match(self.text, self.at)
