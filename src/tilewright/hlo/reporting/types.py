@@ -278,7 +278,7 @@ class ReportData:
     ``predicted``: layouts are the target's predictions; ``tiled``: any of them has tiles; ``unsized``: shapes with
     unbounded dims or of forms that are not known, which have no bytes to count; ``peaks``: one :class:`Peak` per memory
     space, main memory first; ``unknown_loops``: loops whose trip count is not known, each counted once; ``profile``:
-    joined measurements; ``unoptimized``: HLO from before the compiler's optimisations (no schedule, no fusion, no tile);
+    joined measurements; ``unoptimized``: HLO from before the compiler's optimisations (no schedule, fusion or tile);
     ``source``: the file it was read from, "" where it is not known; ``time``: the modelled step, None without a model;
     ``suggestions``: changes that pay, most first; ``normal_form``: the version of what the target's compiler does by
     itself that has been done before the prediction, 0 where the program is as it was written; ``not_understood``: what
