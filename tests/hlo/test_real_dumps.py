@@ -38,7 +38,10 @@ def test_every_dump_is_read_timed_and_reported(file):
     assert not program.notes
     assert not any("does not say its dims" in row.unpriced for row in step.rows)
     assert found.peaks
-    print(f"{file.name}: {1e3 * step.seconds:.2f} ms, {step.flops:.3e} flops, {100 * step.priced:.1f} % priced")
+    shares = (
+        f"{100 * step.priced_flops:.1f} % of the flops and {100 * step.priced_bytes:.1f} % of the bytes have a time"
+    )
+    print(f"{file.name}: {1e3 * step.seconds:.2f} ms, {step.flops:.3e} flops, {shares}")
 
 
 def xla_name(opcode):

@@ -268,3 +268,38 @@ def test_work_of_the_sparsecores_stays_theirs():
 def test_a_loop_that_never_runs_takes_no_time():
     text = ELEMENTS.replace("s32[]{:T(128)} constant(7)", "s32[]{:T(128)} constant(0)")
     assert {row.name for row in estimate(load(text), "tpu-v6e").rows} == {"lt", "out"}
+
+
+MINE = """HloModule m, is_scheduled=true
+ENTRY %e {
+  %a = bf16[1024,1024]{1,0:T(8,128)(2,1)} parameter(0)
+  %y = bf16[1024,1024]{1,0:T(8,128)(2,1)} convolution(%a, %a), dim_labels=bf_io->bf
+  %k = bf16[1024,1024]{1,0:T(8,128)(2,1)} custom-call(%y), custom_call_target="tpu_custom_call", backend_config=SAID
+  ROOT %z = bf16[1024,1024]{1,0:T(8,128)(2,1)} convolution(%k, %a), dim_labels=bf_io->bf
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "flops"),
+    [
+        ('{"custom_call_config":{"cost_estimate":{"bytes_accessed":"16","flops":"4294967296"}}}', 2**32),
+        ('"opaque"', 0),
+        ('"opaque", output_to_operand_aliasing={{}: (0, {})}', 0),
+    ],
+)
+def test_the_shares_that_have_a_time_are_of_flops_and_of_bytes(said, flops):
+    step = estimate(load(MINE.replace("SAID", said)), "tpu-v6e")
+    assert step.flops == 2 * 2**31 + flops
+    assert step.priced_flops == 2**32 / (2**32 + flops)
+    whole = sum(row.bytes for row in step.rows)
+    assert step.priced_bytes == whole / (whole + (2 - ("aliasing" in said)) * 2**21)
+    assert step.priced == min(step.priced_flops, step.priced_bytes) < 1
+    assert any("of the flops and" in note and "of the bytes have no time" in note for note in step.notes)
+
+
+def test_a_product_without_a_time_still_has_flops():
+    text = MINE.replace('custom-call(%y), custom_call_target="tpu_custom_call"', "fft(%y)").replace("SAID", '""')
+    step = estimate(load(text.replace("convolution(%k", "frobnicate(%k")), "tpu-v6e")
+    assert {row.name for row in step.rows if row.unpriced} == {"k", "z"}
+    assert step.flops == 2**31

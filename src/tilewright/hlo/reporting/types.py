@@ -256,8 +256,8 @@ class ProfileSummary:
 class TimeSummary:
     """How long one run of the program takes on the report's target, modelled: ``step_us`` microseconds.
 
-    ``call_us`` of them are for the call itself, beyond its kernels; ``priced``: the share of its operations that have a
-    time; ``notes``: where the constants are from.
+    ``call_us`` of them are for the call itself, beyond its kernels; ``priced``: the share of its flops or bytes, the
+    lesser, that has a time; ``notes``: where the constants are from.
     """
 
     step_us: float

@@ -263,7 +263,8 @@ class Fusing:
             reason = self.broken.get(op.name) or self._unknown(op)
             if reason:
                 unpriced += 1
-                rows.append(untimed(op, reason, source, begin + clock, runs))
+                result = [self.tiles[op.name]] if op.name in self.tiles else []
+                rows.append(untimed(op, reason, source, begin + clock, runs, self._operands(op), result))
                 continue
             run, weights = self._kernel(op)
             streamed, early = streamed + run.megabytes, early + weights

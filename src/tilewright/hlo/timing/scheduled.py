@@ -14,7 +14,8 @@ from math import fsum, prod
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.program import Computation, Operation, Program
+from tilewright.hlo.program import Computation, Operation, Program, aliases
+from tilewright.hlo.reading.hlo_scan import split_top
 from tilewright.hlo.reporting.buffers import written_into
 from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.timing.chip import Chip
@@ -76,6 +77,13 @@ def operations_of(program: Program, op: Operation, depth: int = 0) -> Iterator[O
                 yield inner
 
 
+def _own_results(op: Operation) -> list[str]:
+    """The shapes of its results that are not written over operands."""
+    over = {element or 0 for element, _, _ in aliases(op.attributes.get("output_to_operand_aliasing", ""))}
+    elements = split_top(op.shape[1:-1]) if op.shape.startswith("(") else [op.shape]
+    return [element for number, element in enumerate(elements) if number not in over]
+
+
 @dataclass(frozen=True)
 class _Inside:
     """Of a fusion's body its parameters by their numbers, the users of every value, and the operand written into."""
@@ -112,7 +120,6 @@ class Schedule:
     links_free: float = 0.0
     rows: list[TimeRow] = field(default_factory=list)
     counted: int = 0
-    unpriced: int = 0
     depth: int = 0
     arrays: dict[str, list[Tiles]] = field(default_factory=dict)
     works: dict[str, Work] = field(default_factory=dict)
@@ -502,9 +509,12 @@ class Schedule:
         return sum(tiles.megabytes for tiles in self._tiles(shapes))
 
     def _skip(self, computation: Computation, op: Operation, runs: int, reason: str) -> None:
-        self.unpriced += 1
         source = self.context.source(computation.name, op)
-        self.rows.append(untimed(op, reason, source, self.now, runs))
+        try:
+            arrays = self._tiles(op.operand_shapes), self._tiles(_own_results(op))
+        except (TilewrightError, OverflowError, ValueError):
+            arrays = [], []
+        self.rows.append(untimed(op, reason, source, self.now, runs, *arrays))
 
     def _row(self, computation: Computation, op: Operation, run: Run, runs: int) -> None:
         source = self.context.source(computation.name, op)
