@@ -114,6 +114,15 @@ def test_what_is_not_understood_is_a_note_and_a_row_and_never_the_end(form):
     assert from_json(found.to_json()) == found
 
 
+def test_a_computation_that_is_not_understood_is_not_called():
+    program = load(ELEMENTS.replace("-> pred[] {", "=> pred[] {"))
+    assert ["line 12: expected '->' after the parameters" in note for note in program.notes] == [True]
+    assert [computation.name for computation in program.computations] == ["body", "main"]
+    assert [op.calls for op in program.entry.operations if op.opcode == "while"] == [("body",)]
+    assert estimate(program, "tpu-v6e").priced < 1
+    assert report(program).unknown_loops == ("loop",)
+
+
 def test_much_that_is_not_understood_is_damage():
     text = ELEMENTS.replace("{:T(128)}", "<:T(128)>")
     with pytest.raises(ParseError, match="line 5, column"):
@@ -303,3 +312,36 @@ def test_a_product_without_a_time_still_has_flops():
     step = estimate(load(text.replace("convolution(%k", "frobnicate(%k")), "tpu-v6e")
     assert {row.name for row in step.rows if row.unpriced} == {"k", "z"}
     assert step.flops == 2**31
+
+
+FORMS = """HloModule m, is_scheduled=true, entry_computation_layout={()->f32[]}
+
+%sc (p: bf16[2,128,256]) -> bf16[2,128,256] {
+  %p = bf16[2,128,256]{2,1,0:T(16,128)(2,1)} parameter(0)
+  ROOT %c = bf16[2,128,256]{1,2,0:T(16,128)(2,1)} copy(%p)
+}, execution_thread="sparsecore"
+
+ENTRY %e (a: bf16[2,128,256], b: f32[<=8,128]) -> f32[<=8,128] {
+  %a = bf16[2,128,256]{2,1,0:T(16,128)(2,1)} parameter(0), origin={{"a"}}
+  %b = f32[<=8,128]{1,0:T(8,128)} parameter(1)
+  %size = s32[] get-dimension-size(%b), dimensions={0}
+  %s = ((bf16[2,128,256]{2,1,0:T(16,128)(2,1)}), bf16[2,128,256]{1,2,0:T(16,128)(2,1)}, u32[]{:S(8)}) async-start(%a), async_execution_thread="sparsecore", calls=%sc, backend_config={"flag_configs":[{"k":"v, {"}],"n":{"x":["1"]}}
+  %u = ((bf16[2,128,256]{2,1,0:T(16,128)(2,1)}), bf16[2,128,256]{1,2,0:T(16,128)(2,1)}, u32[]{:S(8)}) async-update(%s), backend_config="text: \\"proto\\" sub { x: 1 }"
+  %d = bf16[2,128,256]{1,2,0:T(16,128)(2,1)} async-done(%u)
+  %h = (bf16[2,128,256]{1,2,0:T(16,128)(2,1)S(5)}, bf16[2,128,256]{1,2,0:T(16,128)(2,1)}, u32[]{:S(2)}) copy-start(%d)
+  %far = bf16[2,128,256]{1,2,0:T(16,128)(2,1)S(5)} copy-done(%h)
+  ROOT %r = f32[<=8,128]{1,0:T(8,128)} negate(%b)
+}
+"""  # noqa: E501
+
+
+def test_layouts_wrappers_and_configurations_of_newer_compilers():
+    program = load(FORMS)
+    assert not program.notes
+    table = {op.name: op for op in program.entry.operations}
+    assert table["s"].attributes["backend_config"] == '{"flag_configs":[{"k":"v, {"}],"n":{"x":["1"]}}'
+    assert table["u"].attributes["backend_config"] == '"text: \\"proto\\" sub { x: 1 }"'
+    assert table["s"].calls == ("sc",)
+    rows = {row.name: row for row in estimate(program, "tpu-v6e").rows}
+    assert [(name, row.lane) for name, row in rows.items()] == [("d", "sparsecore"), ("far", "host"), ("r", "vector")]
+    assert {peak.memory_space for peak in report(program).peaks} == {0, 5}

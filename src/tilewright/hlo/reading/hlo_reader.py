@@ -66,12 +66,14 @@ class _Reader(Scanner):
         self.errors: list[ParseError] = []
         self.places_passed: list[str] = []
         self.passed_over = self.failed_at = 0
-        self.hurried = False
 
     def fail(self, reason: str, at: int | None = None, how: str = "") -> ParseError:
-        """The error for a place; that of an instruction has a line's text alone where earlier ones will be told."""
+        """The error for a place; behind others, which are told in its stead, with its line's text alone.
+
+        An error counts the lines before it: of many in a long text, that would not take linear time.
+        """
         self.failed_at = self.at if at is None else at
-        if not self.hurried:
+        if len(self.errors) < _NAMED:
             return super().fail(reason, at, how)
         start = self.text.rfind("\n", 0, self.failed_at) + 1
         return ParseError(reason, text=self.text[start : self.failed_at], column=self.failed_at - start)
@@ -187,12 +189,11 @@ class _Reader(Scanner):
         while not self.take("}"):
             if self.at >= len(self.text):
                 raise self.fail(f"computation {name} is never closed", how="end it with '}'")
-            start, self.hurried = self.at, len(self.errors) >= _NAMED
+            start = self.at
             try:
                 self._instruction()
             except ParseError as error:
                 self._unread(self._pass_over(error, start, words.NEXT), start, error)
-            self.hurried = False
         self._attributes({})
         return self._finished(name, entry)
 
@@ -342,12 +343,12 @@ class _Reader(Scanner):
         self.assumed.append(Operation(name, "parameter", shape, line=self.line()))
 
     def _checked(self, computations: list[Computation]) -> list[Computation]:
-        """Every computation that is called is there; what a fragment lacks is not called."""
+        """Every computation that is called is there; what a fragment lacks, or was not understood, is not called."""
         for k, computation in enumerate(computations):
             for op in computation.operations:
                 if all(callee in self.places for callee in op.calls):
                     continue
-                if not self.fragment:
+                if not self.fragment and not self.errors:
                     raise self._missing(computation, op)
                 held = {o.name: tuple(c for c in o.calls if c in self.places) for o in computation.operations}
                 kept = tuple(replace(o, calls=held[o.name]) for o in computation.operations)
