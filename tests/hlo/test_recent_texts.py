@@ -345,3 +345,14 @@ def test_layouts_wrappers_and_configurations_of_newer_compilers():
     rows = {row.name: row for row in estimate(program, "tpu-v6e").rows}
     assert [(name, row.lane) for name, row in rows.items()] == [("d", "sparsecore"), ("far", "host"), ("r", "vector")]
     assert {peak.memory_space for peak in report(program).peaks} == {0, 5}
+
+
+def test_a_convolution_of_nothing_takes_no_flops():
+    text = """HloModule m
+ENTRY %e {
+  %a = bf16[1,0,8]{2,1,0} parameter(0)
+  %b = bf16[1,8,8]{2,1,0} parameter(1)
+  ROOT %c = bf16[1,0,8]{2,1,0} convolution(%a, %b), window={size=1}, dim_labels=b0f_0io->b0f
+}
+"""
+    assert estimate(load(text), "tpu-v6e").flops == 0
