@@ -59,6 +59,20 @@ def test_products_of_one_of_several_results(before, value, products):
     assert flops_of(before, value, TWO if "@two" in before else "") == products
 
 
+def test_what_a_region_without_a_time_computes_is_counted():
+    text = f"""func.func @main(%a: {X}, %b: {X}) -> {X} {{
+  %9 = fresh.region(%a, %b) ({{
+  ^bb0(%a1: {X}, %b1: {X}):
+{loop(1024).replace("%a)", "%a1)").replace("%b,", "%b1,")}
+    %3 = stablehlo.dot_general %0#1, %b1, contracting_dims = [1] x [0] : ({X}, {X}) -> {X}
+    fresh.return %3 : {X}
+  }}) : ({X}, {X}) -> {X}
+  return %9 : {X}
+}}"""
+    step = estimate(load(text), "tpu-v6e")
+    assert (step.flops, step.priced, step.priced_flops) == (4 * 2**31, 0, 0)
+
+
 def test_a_result_that_is_read_comes_from_memory():
     """The loop's 128 MiB cannot stay near the core: the product reads them."""
     large = "tensor<65536x1024xbf16>"

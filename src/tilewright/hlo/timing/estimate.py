@@ -89,7 +89,9 @@ def _step(
     moved = share_with_a_time((row.bytes, row.untimed_bytes) for row in rows)
     if min(flops, moved) < 1:
         lacking = f"{percent_text(1 - flops)} of the flops and {percent_text(1 - moved)} of the bytes"
-        notes.append(f"{lacking} have no time: the total is a lower bound")
+        silent = any(row.unpriced and row.op == "custom-call" and not row.untimed_flops for row in rows)
+        unsaid = " (custom calls that do not say their flops left out)" if silent else ""
+        notes.append(f"{lacking} have no time{unsaid}: the total is a lower bound")
     return StepTime(
         *(program.name, chip.name, seconds + call, call, tuple(rows), predicted, min(flops, moved)),
         matrix_peak=chip.matrix_peak,

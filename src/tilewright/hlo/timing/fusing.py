@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import fsum
@@ -31,7 +32,7 @@ from tilewright.hlo.timing.mechanisms.work import (
     gathered_rows,
     product_sizes,
 )
-from tilewright.hlo.timing.row import Run, timed, untimed
+from tilewright.hlo.timing.row import Run, flops_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 
 _KERNELS = frozenset({"dot-general", "dot", "convolution", "reduce", "gather", "scatter", "transpose", "reduce-window"})
@@ -264,7 +265,9 @@ class Fusing:
             if reason:
                 unpriced += 1
                 result = [self.tiles[op.name]] if op.name in self.tiles else []
-                rows.append(untimed(op, reason, source, begin + clock, runs, self._operands(op), result))
+                row = untimed(op, reason, source, begin + clock, runs, self._operands(op), result)
+                called = self._flops_inside(op, {}) * runs if op.calls and plain_opcode(op.opcode) != "while" else 0
+                rows.append(replace(row, untimed_flops=row.untimed_flops + called))
                 continue
             run, weights = self._kernel(op)
             streamed, early = streamed + run.megabytes, early + weights
@@ -286,6 +289,27 @@ class Fusing:
             return [], 0.0, 0, 0
         rows, us, priced, unpriced = Fusing(self.chip, self.context, body).price(runs * trips, begin)
         return rows, us * trips, priced, unpriced
+
+    def _flops_inside(self, op: Operation, known: dict[str, int], depth: int = 0) -> int:
+        """Multiplications and additions of all that an operation without a time calls, loops as often as they run."""
+        total = 0
+        for callee in op.calls if depth < _DEEPEST else ():
+            if callee not in known:
+                known[callee] = 0  # for the rare text whose calls go round
+                for inner in self.context.program.by_name[callee].operations:
+                    arrays = self._arrays(inner.operand_shapes), self._arrays([inner.shape])
+                    known[callee] += self._flops_inside(inner, known, depth + 1) + flops_of(inner, *arrays)
+            trips = self._trips(op) if plain_opcode(op.opcode) == "while" else 1
+            total += known[callee] * (1 if trips is None else trips)
+        return total
+
+    def _arrays(self, shapes: Sequence[str]) -> list[Tiles]:
+        """The arrays of shapes that can be read."""
+        found: list[Tiles] = []
+        for shape in shapes:
+            with suppress(TilewrightError, OverflowError):
+                found += map(Tiles.of, self.context.layouts(shape))
+        return found
 
     def _trips(self, op: Operation) -> int | None:
         """How often a loop's body runs, None where that is not known."""
@@ -317,9 +341,8 @@ class Fusing:
         for name, shape in zip(op.operands, op.operand_shapes):
             if name in self.tiles:
                 found.append(self.tiles[name])
-            elif name not in self.by_name:
-                with suppress(TilewrightError, OverflowError):  # its own operation says what is wrong with it
-                    found += map(Tiles.of, self.context.layouts(shape))
+            elif name not in self.by_name:  # where it cannot be read, its own operation says so
+                found += self._arrays([shape])
         return found
 
     def _kernel(self, op: Operation) -> tuple[Run, float]:

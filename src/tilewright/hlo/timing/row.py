@@ -135,12 +135,13 @@ def untimed(
         *(row,),
         unpriced=reason,
         line=op.line,
-        untimed_flops=_said_flops(op, operands, results) * runs,
+        untimed_flops=flops_of(op, operands, results) * runs,
         untimed_bytes=max(1, round(megabytes * MEGA)) * runs,
     )
 
 
-def _said_flops(op: Operation, operands: Sequence[Tiles], results: Sequence[Tiles]) -> int:
+def flops_of(op: Operation, operands: Sequence[Tiles], results: Sequence[Tiles]) -> int:
+    """Multiplications and additions of a product, or what a custom call says of itself; 0 for all others."""
     if said := _COST_ESTIMATE.search(op.attributes.get("backend_config", "")):
         return int(said[1])
     if plain_opcode(op.opcode) in ("dot", "dot-general", "convolution") and results:
