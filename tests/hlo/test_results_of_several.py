@@ -82,3 +82,9 @@ def test_a_result_that_is_read_comes_from_memory():
 }}"""
     (row,) = (row for row in estimate(load(text), "tpu-v6e").rows if row.name == "%9")
     assert row.bytes >= 2 * 65536 * 1024 * 2
+
+
+def test_a_loop_without_a_body_is_a_row_without_a_time():
+    text = f"func.func @main(%a: {X}) -> {X} {{\n  %0 = stablehlo.while %a : {X}\n  return %0 : {X}\n}}"
+    (row,) = estimate(load(text), "tpu-v6e").rows
+    assert "not known" in row.unpriced

@@ -254,7 +254,7 @@ class Fusing:
                 continue
             if op.name in self.tiles and not self.tiles[op.name].shape and op.name in loose:
                 continue  # scalars, such as a loop's counter, are the scalar core's
-            if plain_opcode(op.opcode) == "while" and op.name not in self.broken:
+            if plain_opcode(op.opcode) == "while" and op.calls and op.name not in self.broken:
                 inside, us, good, bad = self._loop(op, runs, begin + clock)
                 rows += inside
                 clock, priced, unpriced = clock + us, priced + good, unpriced + bad
