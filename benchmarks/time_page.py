@@ -72,7 +72,7 @@ $ ./run tilewright time examples/group_norm.mlir -t tpu-v6e -t tpu-v5e --set tpu
 from tilewright.hlo import estimate, load
 
 step = estimate(load(text), "tpu-v6e")
-step.seconds, step.priced  # the whole step; the share of its operations that have a time
+step.seconds, step.priced  # the whole step; the share of its flops and bytes that have a time
 for row in step.slowest(10):
     print(row.name, row.seconds, row.bound, row.source, row.calibrated, row.error)
 ```
@@ -94,7 +94,8 @@ the columns called *measured* hold times of real chips: one TPU v4 and one TPU v
 * More bytes, more flops or lower rates never make a step quicker, as long as the compiler goes the same way. Real chips
   are quicker for more where it goes another: where a dim of 1 or an array of one tile grows, where the order of dims
   in memory changes, for reshapes of more rows, where operands of a concatenation meet on a tile's edge.
-* `.priced` below 1: some operations have no time, their rows say why, and the total is a lower bound.
+* `.priced` below 1: some operations have no time, their rows say why, and the total is a lower bound. It is the lesser
+  of `.priced_flops` and `.priced_bytes`, the shares that have a time.
 
 ## Single operations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import lzma
 import os
 import tracemalloc
 
@@ -44,6 +45,16 @@ def test_a_bomb_ends_at_the_bound(one_mib):
     assert unpacked(gzip.compress(b"text"), "") == b"text"
     with pytest.raises(UsageError, match="damaged gzip"):
         unpacked(bomb[:5000], "bomb.gz", 1 << 40)
+
+
+def test_an_xz_file_is_unpacked_to_the_bound(one_mib):
+    whole = lzma.compress(b"te") + lzma.compress(b"xt") + b"\0" * 8  # two streams, and padding
+    assert unpacked(whole, "") == b"text"
+    with pytest.raises(UsageError, match="more than 1 MiB"):
+        unpacked(lzma.compress(b" " * (48 * MIB)), "bomb.xz")
+    for damaged in (whole[:20], whole[:30] + b"x" * 40, b"\xfd7zXZ\x00"):
+        with pytest.raises(UsageError, match="a damaged xz file"):
+            unpacked(damaged, "x.xz")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")

@@ -57,9 +57,9 @@ def open_bytes(path: str | Path, where: str = "") -> BinaryIO:
 
 
 def read_bytes(path: str | Path, most: int | None = None) -> bytes:
-    """What a file holds, a gzip file's unpacked: at most ``most`` bytes (:func:`text_limit`).
+    """What a file holds, that of a gzip or xz file unpacked: at most ``most`` bytes (:func:`text_limit`).
 
-    Raises :class:`UsageError` as :func:`open_bytes` does, for a damaged gzip file, and for more than that.
+    Raises :class:`UsageError` as :func:`open_bytes` does, for a damaged packed file, and for more than that.
     """
     with open_bytes(path) as file:
         return unpacked(read_stream(file, str(path), most), str(path), most)
@@ -95,15 +95,45 @@ def too_long(where: str, most: int) -> UsageError:
 
 
 def unpacked(raw: bytes, where: str, most: int | None = None) -> bytes:
-    """Bytes as they are, or what a gzip file holds, unpacked piece by piece until it is ``most`` bytes."""
+    """Bytes as they are, or what a gzip or xz file holds, unpacked piece by piece until it is ``most`` bytes."""
+    most = text_limit() if most is None else most
+    if raw.startswith(b"\xfd7zXZ\x00"):
+        return _unpacked_xz(raw, where, most)
     if not raw.startswith(b"\x1f\x8b"):
         return raw
-    most = text_limit() if most is None else most
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
             return _pieces(stream, where, most)  # type: ignore[arg-type]
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"a damaged gzip file: {error}", where=where) from None
+
+
+_XZ_MEMORY = 1 << 28
+"""Bytes that unpacking may need: a damaged header can ask for gigabytes."""
+
+
+def _unpacked_xz(raw: bytes, where: str, most: int) -> bytes:
+    try:
+        import lzma  # here: Python can be built without it
+    except ImportError:
+        raise UsageError("this Python cannot read xz files", where=where, how="unpack it: xz -d") from None
+    pieces, size = [], 0
+    try:
+        while raw.startswith(b"\xfd7zXZ\x00"):  # several streams may follow each other
+            stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY)
+            while not stream.eof:
+                piece = stream.decompress(raw, _PIECE)
+                if not piece and stream.needs_input and not stream.eof:
+                    raise UsageError("a damaged xz file: it ends too early", where=where)
+                raw = b""
+                pieces.append(piece)
+                size += len(piece)
+                if size > most:
+                    raise too_long(where, most)
+            raw = stream.unused_data.lstrip(b"\0")
+    except lzma.LZMAError as error:
+        raise UsageError(f"a damaged xz file: {error}", where=where) from None
+    return b"".join(pieces)
 
 
 def check_archive(archive: zipfile.ZipFile, where: str) -> None:

@@ -1,6 +1,7 @@
 """Dump folders: which file of the many is the program, and which module is meant."""
 
 import gzip
+import lzma
 import shutil
 
 import jax
@@ -31,6 +32,10 @@ def folder(tmp_path):
         "module_0004.jit_zip.tpu_after_optimizations.txt.gz",
         data=gzip.compress(HLO.format(name="zip", size=2).encode()),
     )
+    write(
+        "module_0006.jit_thin.tpu_after_optimizations.txt.xz",
+        data=lzma.compress(HLO.format(name="thin", size=1).encode()),
+    )
     write("module_0004.jit_zip.tpu_after_optimizations.hlo.pb", data=b"\n" * 999)
     write("module_0005.flagfile", data=b"--x")
     (tmp_path / "module_0001.jit_small").mkdir()
@@ -53,6 +58,7 @@ def test_the_largest_optimised_module_is_taken(folder):
         ("module_0001.jit_small", "small"),
         ("jit_step", "gpu"),
         ("*zip", "zip"),
+        ("*thin", "thin"),
         ("jit", "big"),
         ("module_000[12]*", "gpu"),
     ],

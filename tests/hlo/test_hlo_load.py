@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import lzma
 import os
 import signal
 import subprocess
@@ -73,10 +74,11 @@ def names(program):
 
 
 @pytest.mark.parametrize(("text", "kind"), [(HLO, "hlo"), (STABLEHLO, "stablehlo")])
-def test_text_bytes_path_and_gzip(tmp_path, text, kind):
-    path = tmp_path / "program.dat"
+def test_text_bytes_path_and_packed_files(tmp_path, text, kind):
+    path, packed = tmp_path / "program.dat", tmp_path / "program.xz"
     path.write_bytes(gzip.compress(text.encode(), mtime=0))
-    for source in (text, text.encode(), gzip.compress(text.encode(), mtime=0), path, str(path)):
+    packed.write_bytes(lzma.compress(text.encode()))
+    for source in (text, text.encode(), gzip.compress(text.encode(), mtime=0), path, str(path), packed):
         program = load(source)
         assert (program.kind, program.name, program.text) == (kind, "m", text)
 
@@ -131,6 +133,8 @@ def test_artifacts_of_old_versions(version):
         (b"\n\x04main\x12\x80\xff", UnsupportedError, "neither a text"),
         (gzip.compress(HLO.encode(), mtime=0)[:-9], UsageError, "damaged gzip"),
         (b"\x1f\x8b not gzip", UsageError, "damaged gzip"),
+        (lzma.compress(HLO.encode())[:-9], UsageError, "damaged xz file: it ends too early"),
+        (b"\xfd7zXZ\x00 not xz", UsageError, "damaged xz"),
         (b"", ParseError, "neither HLO text"),
         ("def f(x):\n  return x", ParseError, "neither HLO text"),
         ("no/such/file.hlo", UsageError, "No such file"),

@@ -184,6 +184,7 @@ STARTS = [
     "HloModule m\nENTRY e {\n a = f32[2]{",
 ]
 STARTS += [f"HloModule m\nENTRY e {{\n a = {rest}" for rest in ("", "(", "f32[] add(", "f32[] constant(0), x={")]
+STARTS += ["HloModule m\nENTRY e {\n a = f32[] constant(0), x <"]
 STARTS += ["module ", "func.func @main(", "func.func @main() {\n", "#loc = loc("]
 STARTS += [
     f"func.func @main() {{\n %0 = {rest}" for rest in ("", "stablehlo.constant dense<", "a.b %0, ", '"a.b"() ({')
@@ -202,6 +203,7 @@ UNITS = [
     "fused[",
     "tensor<",
 ]
+UNITS += ["\nb = f32[] copy(", "\nc = f32[] d(a#0) <e>", ", f g", "\ne {"]
 UNITS += ["</*", '"a', "{(", "x<", "%a:2", "{\n", ", x={", '\\"', "a.b ", "loc(#a) ", "({", "}) "]
 
 

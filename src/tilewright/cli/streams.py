@@ -46,7 +46,7 @@ def writer_of(out: str | None, *suffixes: str, as_json: bool = False, stdout: bo
 
 
 def read_bytes(path: str, most: int | None = None) -> bytes:
-    """The bytes of a file (a gzip file's unpacked), or of stdin for ``-``: at most a text's, or ``most``."""
+    """The bytes of a file (a gzip or xz file's unpacked), or of stdin for ``-``: at most a text's, or ``most``."""
     from tilewright import reading
 
     if path == "-":

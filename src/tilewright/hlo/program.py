@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 _INTEGER = re.compile(r"-?\d+")
+_ALIAS = re.compile(r"\{([\d,\s]*)\}\s*:\s*\(\s*(\d{1,9})\s*,\s*\{([\d,\s]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,24 @@ class Source:
     def __str__(self) -> str:
         """The place as editors and compilers write it."""
         return f"{self.file}:{self.line}" if self.line else self.file
+
+
+def aliases(text: str) -> tuple[tuple[int | None, int, int | None], ...]:
+    """What ``output_to_operand_aliasing`` and ``input_output_alias`` say: (result, operand, element of the operand).
+
+    Each result is an element of the result's tuple, None for all of it; deeper elements count as the one they are in.
+
+    >>> aliases("{{0}: (7, {}), {1}: (9, {2}, may-alias)}")
+    ((0, 7, None), (1, 9, 2))
+    """
+    found = ((result.split(","), int(number), inside.split(",")) for result, number, inside in _ALIAS.findall(text))
+    return tuple((_first(result), number, _first(inside)) for result, number, inside in found)
+
+
+def _first(indices: list[str]) -> int | None:
+    """The first of the indices in braces, None where there is none."""
+    word = indices[0].strip()
+    return int(word) if word.isdecimal() and len(word) < 10 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +119,7 @@ class Program:
     ``computations``    every computation, in the order of the text
     ``attributes``      the module header's attributes, as text
     ``signature``       the arguments and results of the JAX function it was made from, or None
+    ``notes``           what of the text was not understood, in sentences; such an instruction's opcode is ``unread``
     ==================  ========================================================================================
 
     >>> from tilewright.hlo import load
@@ -114,6 +134,7 @@ class Program:
     computations: tuple[Computation, ...] = field(repr=False)
     attributes: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     signature: Any = field(default=None, repr=False, compare=False)
+    notes: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def entry(self) -> Computation:

@@ -43,7 +43,7 @@ ProgramFile = Annotated[
     Field(
         max_length=4096,
         description="Instead of the text a file below the server's folder: HLO or StableHLO text, bytecode, an HLO "
-        "proto, gzipped or not.",
+        "proto, packed (.gz, .xz) or not.",
     ),
 ]
 Count = Annotated[int, Field(ge=1, le=2**53)]

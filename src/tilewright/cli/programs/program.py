@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from tilewright.hlo import Program
 
 PROGRAM_HELP = (
-    "HLO or StableHLO text, bytecode, a portable artifact (jax.export), an HLO proto, any of them gzipped, a dump "
-    "folder (--xla_dump_to), or model.py:function; - is stdin."
+    "HLO or StableHLO text, bytecode, a portable artifact (jax.export), an HLO proto, any of them packed (.gz, .xz), a "
+    "dump folder (--xla_dump_to), or model.py:function; - is stdin."
 )
 ProgramArgument = Annotated[str, typer.Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)]
 ArgOption = Annotated[

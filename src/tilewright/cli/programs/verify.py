@@ -14,7 +14,7 @@ from tilewright.extras import need
 if TYPE_CHECKING:
     from tilewright.hlo import Program, TpuComparison, Trial, Verification
 
-_WHAT = "StableHLO text, bytecode or a portable artifact, gzipped or not, or model.py:function."
+_WHAT = "StableHLO text, bytecode or a portable artifact, packed (.gz, .xz) or not, or model.py:function."
 
 
 def verify(

@@ -2,8 +2,10 @@
 
 jaxlib's parser can abort the whole process on a malformed text; this one answers with a ParseError that has line,
 column and reason. It reads what a report needs (instructions, shapes with layouts, operands, attributes, called
-computations, metadata) and keeps everything else as text. A fragment is read too: computations without the module's
-header, or instructions cut out of one. What a fragment uses and does not define becomes a parameter of it.
+computations, metadata) and keeps everything else as text. Compilers print new forms with every release: where a few
+places of a long text are not understood, the others are read, and a note says which they are. A fragment is read too:
+computations without the module's header, or instructions cut out of one. What a fragment uses and does not define
+becomes a parameter of it.
 """
 
 from __future__ import annotations
@@ -30,6 +32,10 @@ _ORDER = {
 _CALLS = frozenset(_ORDER)
 _LITERAL = frozenset({"constant", "parameter"})
 _NO_PLACE: tuple[str, Source | None] = ("", None)
+_FEW = 8
+"""Of so many instructions one may not be understood; where there are more, the text is damaged, not new."""
+_NAMED = 3
+"""Places that are not understood and that a note names."""
 
 
 def read_hlo(text: str, where: str = "") -> Program:
@@ -39,7 +45,11 @@ def read_hlo(text: str, where: str = "") -> Program:
     >>> [op.opcode for op in program.entry.operations]
     ['parameter', 'copy']
     """
-    return _Reader(text, where).program()
+    reader = _Reader(text, where)
+    try:
+        return reader.program()
+    except ParseError as error:  # what was not understood before may be the cause
+        raise (reader.errors[0] if reader.errors else error) from None
 
 
 class _Reader(Scanner):
@@ -48,41 +58,97 @@ class _Reader(Scanner):
         self.tables = SourceTables()
         self.places: dict[str, int] = {}
         self.shapes: dict[str, str] = {}
+        self.elements: dict[str, list[str]] = {}
+        self.operations: list[Operation] = []
         self.known: dict[str, tuple[str, Source | None]] = {}
         self.fragment = False
         self.assumed: list[Operation] = []
+        self.errors: list[ParseError] = []
+        self.places_passed: list[str] = []
+        self.passed_over = self.failed_at = 0
+
+    def fail(self, reason: str, at: int | None = None, how: str = "") -> ParseError:
+        """The error for a place; behind others, which are told in its stead, with its line's text alone.
+
+        An error counts the lines before it: of many in a long text, that would not take linear time.
+        """
+        self.failed_at = self.at if at is None else at
+        if len(self.errors) < _NAMED:
+            return super().fail(reason, at, how)
+        start = self.text.rfind("\n", 0, self.failed_at) + 1
+        return ParseError(reason, text=self.text[start : self.failed_at], column=self.failed_at - start)
 
     def program(self) -> Program:
         """The whole text."""
         self.blank()
-        name, attributes = "fragment", {}
+        name, attributes = "fragment", dict[str, str]()
         self.fragment = words.FRAGMENT.match(self.text, self.at) is not None and not self.peek("HloModule")
         if not self.fragment:
             name = unquote(self.match(words.HEADER, "'HloModule NAME'")[1]).rstrip(":")
-            attributes = self._attributes()
+            self._attributes(attributes)
+            if self.peek(","):
+                raise self.fail("expected an attribute 'name=value' after the comma")
             self.tables.read(self)
         computations: list[Computation] = []
         while not self.ended():
             start = self.at
-            computation = self._computation()
+            try:
+                header = self._header()
+            except ParseError as error:
+                if self.text.startswith("HloModule", start):
+                    how = "put each into a file of its own"
+                    raise self.fail("a second module begins here", start, how) from None
+                self._pass_over(error, start, words.COMPUTATION)
+                continue
+            computation = self._computation(*header)
             if computation.name in self.places:
                 raise self.fail(f"computation {computation.name} is defined twice", start)
             self.places[computation.name] = start
             computations.append(computation)
+        read = sum(len(computation.operations) for computation in computations)
+        if self.errors and len(self.errors) * _FEW > read:
+            raise self.errors[0]
         if not computations:
             raise self.fail("the module has no computation")
-        return Program("hlo", name, self.text, tuple(self._checked(computations)), attributes)
+        checked = tuple(self._checked(computations))
+        return Program("hlo", name, self.text, checked, attributes, notes=self._notes())
 
-    def _attributes(self) -> dict[str, str]:
-        """``, key=value`` as often as it stands here."""
-        attributes: dict[str, str] = {}
+    def _notes(self) -> tuple[str, ...]:
+        """What was not understood, in a sentence."""
+        if not self.errors:
+            return ()
+        some = "; ".join(self.places_passed)
+        more = f" and {len(self.errors) - _NAMED} more" if len(self.errors) > _NAMED else ""
+        return (f"not everything in the text was understood, the rest was read: {some}{more}",)
+
+    def _pass_over(self, error: ParseError, start: int, further: re.Pattern[str]) -> str:
+        """What is not understood, up to where ``further`` begins; the error where it does not, or where it took long.
+
+        An unclosed bracket is looked for to the end of the text: only a few times, so that reading stays linear.
+        """
+        ends = "never closed" in error.what
+        self.passed_over += (len(self.text) if ends else max(start, self.failed_at)) - start
+        match = further.search(self.text, start + 1)
+        self._note(error, start if match and match.end() <= self.failed_at else None)
+        if match is None or self.passed_over > _FEW * len(self.text):
+            raise self.errors[0]
+        self.at = match.start()
+        return self.text[start : self.at]
+
+    def _note(self, error: ParseError, start: int | None = None) -> None:
+        """An error that does not end the reading; ``start``: what is passed over, where the error stands behind it."""
+        self.errors.append(error)
+        if len(self.errors) <= _NAMED:
+            line = error.line if start is None else self.text.count("\n", 0, start) + 1
+            self.places_passed.append(f"line {line}: {error.what}")
+
+    def _attributes(self, attributes: dict[str, str]) -> None:
+        """``, key=value`` as often as it stands here, into ``attributes``."""
         while True:
             self.blank()
             head = words.ATTRIBUTE.match(self.text, self.at)
             if head is None:
-                if self.peek(","):
-                    raise self.fail("expected an attribute 'name=value' after the comma")
-                return attributes
+                return
             self.at = head.end()
             start = self.at
             attributes[head[1]] = self.value()
@@ -92,41 +158,65 @@ class _Reader(Scanner):
                     self.value()
                     attributes[head[1]] = self.text[start : self.at]
 
-    def _computation(self) -> Computation:
-        """``ENTRY? %name (parameters)? -> shape? { instructions }``, or a fragment's instructions alone."""
-        self.shapes, self.assumed = {}, []
+    def _header(self) -> tuple[str, bool]:
+        """``ENTRY? %name (parameters)? -> shape? {``: a name ("" before a fragment's lines), and whether ENTRY."""
         if self.fragment and words.ASSIGN.match(self.text, self.at):
-            return self._finished("fragment", self._bare_instructions(), True)
+            return "", True
         entry = words.ENTRY.match(self.text, self.at)
         if entry:
             self.at = entry.end()
             self.blank()
         name = unquote(self.match(words.NAME, "a computation: 'NAME {' or 'ENTRY NAME {'")[1])
-        if name == "HloModule":
-            raise self.fail("a second module begins here", self.at - len(name), how="put each into a file of its own")
         self.blank()
         if self.peek("("):
             self.balanced()
             self.expect("->", "the parameters")
             self.blank()
             self.shape()
-        self.expect("{", f"the name of computation {name}")
-        operations: list[Operation] = []
+        if rest := words.TO_BRACE.match(self.text, self.at):
+            self.at = rest.end()
+        else:
+            self.expect("{", f"the name of computation {name}")
+        return name, entry is not None
+
+    def _computation(self, name: str, entry: bool) -> Computation:
+        """``instructions }``, or a fragment's instructions alone."""
+        self.shapes, self.assumed, self.operations = {}, [], []
+        if not name:
+            while not self.ended():
+                self._instruction()
+            return self._finished("fragment", True)
         while not self.take("}"):
             if self.at >= len(self.text):
                 raise self.fail(f"computation {name} is never closed", how="end it with '}'")
-            operations.append(self._instruction())
-        self._attributes()
-        return self._finished(name, operations, entry is not None)
+            start = self.at
+            try:
+                self._instruction()
+            except ParseError as error:
+                self._unread(self._pass_over(error, start, words.NEXT), start, error)
+        self._attributes({})
+        return self._finished(name, entry)
 
-    def _bare_instructions(self) -> list[Operation]:
-        operations = []
-        while not self.ended():
-            operations.append(self._instruction())
-        self.at = len(self.text)
-        return operations
+    def _unread(self, text: str, start: int, error: ParseError) -> None:
+        """The operation of an instruction that is not understood: its name, its shape, and the operands it names."""
+        head = words.ASSIGN.match(self.text, start)
+        name = unquote(head[2]) if head else ""
+        if head is None or name in self.shapes:
+            return
+        shape = words.WHOLE_SHAPE.match(self.text, head.end())
+        self.shapes[name] = shape[0] if shape else "opaque[]"
+        used = dict.fromkeys(word for word in words.PERCENT.findall(text) if word in self.shapes and word != name)
+        operands, shapes = tuple(used), tuple(map(self.shapes.__getitem__, used))
+        self.operations.append(
+            Operation(
+                *(name, "unread", self.shapes[name], operands, shapes, {"reason": error.what, "text": text.strip()}),
+                line=self._line,
+                root=head[1] is not None,
+            )
+        )
 
-    def _finished(self, name: str, operations: list[Operation], entry: bool) -> Computation:
+    def _finished(self, name: str, entry: bool) -> Computation:
+        operations = self.operations
         if not operations:
             raise self.fail(f"computation {name} has no instruction", self.at - 1)
         roots = sum(op.root for op in operations)
@@ -136,15 +226,16 @@ class _Reader(Scanner):
             operations[-1] = replace(operations[-1], root=True)
         return Computation(name, (*self.assumed, *operations), entry)
 
-    def _instruction(self) -> Operation:
-        """``ROOT? %name = shape opcode(operands), attributes``; adds its shape to ``shapes``."""
+    def _instruction(self) -> None:
+        """``ROOT? %name = shape opcode(operands), attributes``; joins ``operations``, its shape ``shapes``."""
         line, start = self.line(), self.at
         simple = words.SIMPLE.match(self.text, start)
         if simple and simple[2] not in self.shapes and _closed(simple[0]):
             self.at = simple.end()
             attributes = dict(words.PAIR.findall(simple[6]))
             root, name, shape, opcode, arguments, _ = simple.groups()
-            return self._operation(root, name, shape, opcode, arguments, simple.start(5), attributes, line)
+            self._operation(root, name, shape, opcode, arguments, simple.start(5), attributes, line)
+            return
         head = self.match(words.ASSIGN, "an instruction: 'NAME = SHAPE OPCODE(OPERANDS)'")
         name = unquote(head[2])
         if name in self.shapes:
@@ -155,22 +246,39 @@ class _Reader(Scanner):
         opcode = self.match(words.OPCODE, "an opcode and '(' after the shape")[1]
         inside = self.at + 1
         arguments = self.balanced()[1:-1]
-        return self._operation(head[1], name, shape, opcode, arguments, inside, self._attributes(), line)
+        self._operation(head[1], name, shape, opcode, arguments, inside, self._known_attributes(), line)
+
+    def _known_attributes(self) -> dict[str, str]:
+        """The attributes of an instruction; what stands between them and is not understood becomes a note."""
+        attributes: dict[str, str] = {}
+        before = len(self.errors)
+        while True:
+            self._attributes(attributes)
+            left = words.LEFT.match(self.text, self.at)
+            if left is None:
+                return attributes
+            if len(self.errors) == before:
+                expected = "expected an attribute 'name=value' after the comma"
+                self._note(self.fail(expected if self.peek(",") else "what stands here is not understood"))
+            self.at = left.end()
 
     def _operation(
         self, root: str | None, name: str, shape: str, opcode: str, arguments: str, inside: int,
         attributes: dict[str, str], line: int,
-    ) -> Operation:  # fmt: skip
+    ) -> None:  # fmt: skip
         operands: tuple[str, ...] = ()
+        if "device_ids" in attributes and "replica_groups" in attributes:  # mesh['a'=4,'b'=2], device_ids=(...) {'b'}
+            attributes["replica_groups"] += f", device_ids={attributes.pop('device_ids')}"
         if opcode in _LITERAL:
             attributes["literal"] = arguments.strip()
         else:
-            operands = self._operands(arguments, inside)
+            operands = self._operands(arguments, inside, line)
         place = self._place(attributes["metadata"]) if "metadata" in attributes else _NO_PLACE
         shapes = tuple(map(self.shapes.__getitem__, operands))
         self.shapes[name] = shape
-        return Operation(
-            name, opcode, shape, operands, shapes, attributes, *place, _callees(attributes), line, root is not None
+        calls, is_root = _callees(attributes), root is not None
+        self.operations.append(
+            Operation(name, opcode, shape, operands, shapes, attributes, *place, calls, line, is_root)
         )
 
     def _place(self, metadata: str) -> tuple[str, Source | None]:
@@ -180,7 +288,7 @@ class _Reader(Scanner):
             self.known[metadata] = fields.get("op_name", ""), self.tables.source(fields)
         return self.known[metadata]
 
-    def _operands(self, arguments: str, inside: int) -> tuple[str, ...]:
+    def _operands(self, arguments: str, inside: int, line: int) -> tuple[str, ...]:
         """Names of the operands, whether or not types stand before them."""
         names: list[str] = []
         if words.PLAIN_OPERANDS.fullmatch(arguments):
@@ -189,11 +297,13 @@ class _Reader(Scanner):
             names = words.PERCENT.findall(arguments)
         if names and self.shapes.keys() >= set(names):
             return tuple(names)
-        return tuple(self._operand(part, arguments, inside) for part in split_top(arguments))
+        return tuple(self._operand(part, arguments, inside, line) for part in split_top(arguments))
 
-    def _operand(self, part: str, arguments: str, inside: int) -> str:
+    def _operand(self, part: str, arguments: str, inside: int, line: int) -> str:
         match = words.OPERAND.match(part)
         name = unquote(match[2]) if match else ""
+        if match and match[3] and name in self.shapes:
+            return self._projected(name, match[3], inside + max(0, arguments.find(part)), line)
         if name not in self.shapes or match is None:
             at = inside + max(0, arguments.find(part))
             if not self.fragment:
@@ -201,6 +311,27 @@ class _Reader(Scanner):
             if match is None or not match[1]:
                 raise self.fail(f"operand '{name or part[:40]}' has neither definition nor type", at)
             self._assume(name, match[1].strip(), at)
+        return name
+
+    def _projected(self, name: str, indices: str, at: int, line: int) -> str:
+        """``%x#1``: recent texts write so for an element of a tuple that has no line of its own.
+
+        It gets the operation that XLA has for it, by the name it stands under in the text.
+        """
+        for index in indices[1:].split("#"):
+            whole, element = self.shapes[name], f"{name}#{int(index)}"
+            if element not in self.shapes:
+                if whole not in self.elements:
+                    self.elements[whole] = split_top(whole[1:-1]) if whole.startswith("(") else []
+                elements = self.elements[whole]
+                if int(index) >= len(elements):
+                    raise self.fail(f"'{name}' has {len(elements)} elements, not one numbered {index}", at)
+                shape, attributes = elements[int(index)], {"index": str(int(index))}
+                self.shapes[element] = shape
+                self.operations.append(
+                    Operation(element, "get-tuple-element", shape, (name,), (whole,), attributes, line=line)
+                )
+            name = element
         return name
 
     def _assume(self, name: str, shape: str, at: int) -> None:
@@ -212,12 +343,12 @@ class _Reader(Scanner):
         self.assumed.append(Operation(name, "parameter", shape, line=self.line()))
 
     def _checked(self, computations: list[Computation]) -> list[Computation]:
-        """Every computation that is called is there; what a fragment lacks is not called."""
+        """Every computation that is called is there; what a fragment lacks, or was not understood, is not called."""
         for k, computation in enumerate(computations):
             for op in computation.operations:
                 if all(callee in self.places for callee in op.calls):
                     continue
-                if not self.fragment:
+                if not self.fragment and not self.errors:
                     raise self._missing(computation, op)
                 held = {o.name: tuple(c for c in o.calls if c in self.places) for o in computation.operations}
                 kept = tuple(replace(o, calls=held[o.name]) for o in computation.operations)

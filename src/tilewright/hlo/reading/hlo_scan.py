@@ -23,7 +23,7 @@ def _nested(levels: int) -> str:
 _NESTED = _nested(_LEVELS)
 _INSIDE = rf"(?:{_LEAF}|,|{_NESTED})*+"
 _SHAPE = r"[A-Za-z]\w*+\[[^\[\]{}()\"]*+\](?:\{(?=[\d:}])[^{}]*+\})?"
-_VALUE = rf'(?:[^\s,{{}}()\[\]"]++|{_STRING}|{_NESTED})++'
+_VALUE = rf'(?:[^\s,{{}}()\[\]"]++|{_STRING}| ?{_NESTED})++'
 
 #: Blanks and comments.
 BLANK = re.compile(r"(?:\s++|//[^\n]*+|/\*(?:[^*]++|\*(?!/))*+\*/)*+")
@@ -44,10 +44,20 @@ ASSIGN = re.compile(rf"(ROOT\s+)?%?([\w.\-]+|{_STRING})\s*=\s*")
 OPCODE = re.compile(r"\s*([a-z][\w\-]*)\s*(?=\()")
 #: ``, key=`` before a value.
 ATTRIBUTE = re.compile(r",\s*([\w.\-]+)\s*=\s*")
-#: One operand: the name at the end, whether or not a type stands before it.
-OPERAND = re.compile(rf"(?:(.*)\s)?%?([\w.\-]+|{_STRING})\Z", re.S)
+#: One operand: the name at the end, whether or not a type stands before it; ``%x#1#0`` is a tuple's element's element.
+OPERAND = re.compile(rf"(?:(.*)\s)?%?([\w.\-]+|{_STRING})((?:#\d{{1,9}})*)\Z", re.S)
 #: Names in an attribute that calls computations.
 CALLEE = re.compile(rf"%?([\w.\-]+|{_STRING})")
+#: A line after one that is not understood: the next instruction, or the computation's end.
+NEXT = re.compile(rf"\n[ \t]*+(?=(?:ROOT[ \t]+)?%?(?:[\w.\-]+|{_STRING})[ \t]*=[ \t]|\}})")
+#: A computation's first line, after text that is not understood.
+COMPUTATION = re.compile(r"^(?:ENTRY\s+)?%?[\w.\-]+[ \t]*(?:\([^\n]*\)[ \t]*->[^\n]*)?\{[ \t\r]*$", re.M)
+#: What may stand behind a computation's name, parameters and result on its first line.
+TO_BRACE = re.compile(r"[^\n]*?\{[ \t\r]*(?=\n)")
+#: What is left of an instruction where neither another one, a bracket nor a comment begins, up to its next attribute.
+LEFT = re.compile(rf"[ \t]*+(?=[^\s}}/])(?!{ASSIGN.pattern})[^\n][^\n]*?(?=,[ \t]+[\w.\-]+=|\n|\Z)")
+#: A shape, or a tuple of them.
+WHOLE_SHAPE = re.compile(rf"{_SHAPE}|\({_INSIDE}\)")
 #: ``f32[2,3]{1,0:T(8,128)}``.
 SHAPE = re.compile(_SHAPE)
 #: A quoted string.
@@ -57,7 +67,8 @@ BARE = re.compile(r'[^\s,{}()\[\]"]+')
 #: A text up to the next comma outside brackets, with that comma or the end.
 PART = re.compile(rf"((?:{_LEAF}|{_NESTED})*+)(?:,|\Z)", re.S)
 #: Operands without types.
-PLAIN_OPERANDS = re.compile(rf"{_NAME}(?:, {_NAME})*+")
+_USED = rf"{_NAME}(?:#\d+)*+"
+PLAIN_OPERANDS = re.compile(rf"{_USED}(?:, {_USED})*+")
 #: Operands as XLA prints them with types, each name behind a ``%``; tuples are not among them.
 _TYPED = rf"(?:/\*[^*]*+\*/)?{_SHAPE} %[\w.\-]+"
 TYPED_OPERANDS = re.compile(rf"{_TYPED}(?:, {_TYPED})*+")
@@ -75,6 +86,7 @@ SIMPLE = re.compile(
 
 _SKIP = re.compile(r'[^"{}()\[\]/]*+')
 _CLOSE = {"{": "}", "(": ")", "[": "]"}
+_OPENS = tuple(_CLOSE)
 _DEEPEST = 200
 
 
@@ -186,7 +198,10 @@ class Scanner:
         return end + 2
 
     def value(self) -> str:
-        """Step over an attribute's value: a string, bare words and brackets up to a comma or blank outside them."""
+        """Step over an attribute's value: a string, bare words and brackets up to a comma or blank outside them.
+
+        A bracket behind a blank still belongs to it: ``mesh['a'=4] {'a'}``.
+        """
         text, start = self.text, self.at
         while self.at < len(text):
             char = text[self.at]
@@ -194,6 +209,8 @@ class Scanner:
                 self.at = self._string_end(self.at)
             elif char in _CLOSE:
                 self.balanced()
+            elif char == " " and self.at > start and text[self.at + 1 : self.at + 2] in _OPENS:
+                self.at += 1
             elif bare := BARE.match(text, self.at):
                 self.at = bare.end()
             else:

@@ -23,12 +23,12 @@ from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.reading import read_bytes, unpacked
 
 _HEAD = r"(?P<head>.+\.(?:.*_)?)"
-_ENDING = r"\.(?P<form>txt|hlo|hlo\.pb|pb)(?:\.gz)?"
+_ENDING = r"\.(?P<form>txt|hlo|hlo\.pb|pb)(?:\.gz|\.xz)?"
 _DEVICE = re.compile(r"\.(?:sm_[\d.]+_gpu_|(?:cl_\d+\.)?[A-Za-z][A-Za-z0-9]*_|gfx\w+_gpu_|cl_\d+\.)?$")
 _STAGES = {
     "after optimizations": re.compile(rf"{_HEAD}after_optimizations(?:_after_buffer_assignment)?{_ENDING}"),
     "before optimizations": re.compile(rf"{_HEAD}before_optimizations{_ENDING}"),
-    "lowered": re.compile(r"(?P<head>.+\.)(?P<form>mlir|mlirbc|stablehlo|hlo|hlo\.pb|pb|txt)(?:\.gz)?"),
+    "lowered": re.compile(r"(?P<head>.+\.)(?P<form>mlir|mlirbc|stablehlo|hlo|hlo\.pb|pb|txt)(?:\.gz|\.xz)?"),
 }
 _NOT_PROGRAMS = re.compile(r"(?:buffer-assignment|memory-usage-report|execution_options|debug_options|thunk_sequence)")
 _PROGRAM = re.compile(rb"HloModule|\bmodule\b[^\n]*\{|func\.func|\bENTRY\b")
@@ -95,6 +95,8 @@ def _holds_a_program(path: Path) -> bool:
 
 
 def _size(path: Path) -> int:
+    if path.suffix == ".xz":
+        return len(read_bytes(path))
     if path.suffix != ".gz":
         return path.stat().st_size
     with path.open("rb") as stream:  # a gzip file ends in the length of what it holds
@@ -120,7 +122,7 @@ _STABLEHLO = re.compile(r'(?:module|func\.func|"builtin\.module"|"func\.func"|bu
 
 @collector_paused()
 def load(source: str | bytes | Path, module: str | None = None) -> Program:
-    """Load a program from a path, from its text, or from a file's bytes (gzip is undone).
+    """Load a program from a path, from its text, or from a file's bytes (gzip and xz are undone).
 
     A ``str`` that holds a line break, or that begins like a program, is a text; any other is a path. Read are HLO text
     (``HloModule ...``, or computations or instructions cut out of it), StableHLO text (``module ...``), MLIR bytecode

@@ -3,11 +3,12 @@
 The model of the peaks. Operations run one after the other in the order of the text (in a scheduled dump that is the
 schedule). Every operation writes a new buffer, born when it runs and dead after its last reader, but for these:
 bitcasts, tuples, their elements, barriers and the done half of an asynchronous pair are other names; a
-dynamic-update-slice or scatter writes in place of its first operand if nothing reads that later; what a loop carries is
-updated in place, and what a called computation returns is its caller's. Inside a fusion nothing has a buffer. While a
-computation is called, its own buffers lie on top of its caller's. Arguments and results of the program live throughout.
-Memory spaces are counted apart. A real compiler reuses operands in place more often and reorders unscheduled programs:
-the figure is what the program asks for, not what an allocator makes of it.
+dynamic-update-slice or scatter writes in place of its first operand if nothing reads that later; what
+``output_to_operand_aliasing`` names is written over that operand, and a result that ``input_output_alias`` names over
+that argument; what a loop carries is updated in place, and what a called computation returns is its caller's. Inside a
+fusion nothing has a buffer. While a computation is called, its own buffers lie on top of its caller's. Arguments and
+results of the program live throughout. Memory spaces are counted apart. A real compiler reuses operands in place more
+often and reorders unscheduled programs: the figure is what the program asks for, not what an allocator makes of it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from dataclasses import dataclass, field, replace
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.program import Computation, Operation, Program
+from tilewright.hlo.program import Computation, Operation, Program, aliases
+from tilewright.hlo.reading.hlo_scan import split_top
 from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.reporting.predicting import in_normal_form
 from tilewright.hlo.reporting.runs import callers_first
 from tilewright.hlo.reporting.types import PaddedTensor, Peak
-from tilewright.layout import TensorLayout, TupleLayout, parse
+from tilewright.layout import TensorLayout
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
@@ -211,7 +213,7 @@ class _Sweep:
         operations = self.computation.operations
         for at, op in enumerate(operations):
             for name in op.operands:
-                self.last_named[_base(name)] = self.last_used[name] = at
+                self.last_named[self._base(name)] = self.last_used[name] = at
         for at, op in enumerate(operations):
             try:
                 self._run(at, op)
@@ -256,8 +258,13 @@ class _Sweep:
                 captured += self._value(name)
         return captured
 
+    def _base(self, name: str) -> str:
+        """The operation that makes a value: StableHLO's ``%1#0`` is its first result; HLO names each element."""
+        return name if self.context.program.kind == "hlo" else name.partition("#")[0]
+
     def _value(self, name: str) -> _Value:
-        base, _, index = name.partition("#")
+        base = self._base(name)
+        index = name[len(base) + 1 :]
         value = self.values.get(base)
         if value is None:
             self.free.add(name)
@@ -291,13 +298,16 @@ class _Sweep:
     def _in_place(self, at: int, op: Operation, kind: str, operands: list[_Value]) -> _Value | None:
         """The first operand's buffers, where the operation writes into them and nothing reads them later."""
         number: int | None = 0 if kind in _IN_PLACE else None
-        if kind == "fusion" and (body := self.context.program.body(op)):
+        started = kind == "async-start"
+        if (kind == "fusion" or started) and (body := self.context.program.body(op)):
             number = written_into(body)
-        if number is None or number >= len(operands) or op.shape.startswith("("):
+        if number is None or number >= len(operands) or (op.shape.startswith("(") and not started):
             return None
-        later = self.last_named.get(_base(op.operands[number]), at) > at
+        later = self.last_named.get(self._base(op.operands[number]), at) > at
         pinned = any(self.buffers[i].op.opcode == "parameter" for ids in operands[number] for i in ids)
-        return None if later or pinned else operands[number]
+        if later or pinned:
+            return None
+        return [set().union(*operands[number]), *self._held(operands)] if started else operands[number]
 
     def _new(self, at: int, op: Operation, kind: str, operands: list[_Value]) -> _Value:
         elements = self.written.get(id(op)) or _elements(self.context, op)
@@ -306,10 +316,16 @@ class _Sweep:
             place = 0 if kind == "copy-start" else 1
             elements = elements[place : place + 1]
         value: _Value = []
+        over = _written_over(op, operands)
         for number, layouts in enumerate(elements):
             name = f"{op.name}{{{number}}}" if len(elements) > 1 else op.name
-            value.append({self._born(at, op, name, layout) for layout in layouts})
-        return [*value, set().union(*(ids for operand in operands for ids in operand))] if started else value
+            own = over.get(number)
+            value.append({self._born(at, op, name, layout) for layout in layouts} if own is None else own)
+        return [*value, *self._held(operands)] if started else value
+
+    def _held(self, operands: list[_Value]) -> _Value:
+        """What lives until a started operation is done: all it reads."""
+        return [set().union(*(ids for operand in operands for ids in operand))]
 
     def _born(self, at: int, op: Operation, name: str, layout: TensorLayout) -> int:
         argument = op.opcode == "parameter"
@@ -323,12 +339,16 @@ class _Sweep:
         if root is None:
             return
         names = root.operands if root.opcode == "return" else (root.name,)
-        results = {number for name in names for ids in self._value(name) for number in ids}
-        for number in results:
-            if self.computation.entry:
-                self.buffers[number].dead = last
-            else:
-                self.buffers[number].born, self.buffers[number].dead = 1, 0
+        results = [ids for name in names for ids in self._value(name)]
+        attributes = self.context.program.attributes
+        over = {element or 0 for element, _, _ in aliases(attributes.get("input_output_alias", ""))}
+        for element, ids in enumerate(results):
+            for number in ids:
+                buffer = self.buffers[number]
+                if not self.computation.entry or (element in over and buffer.op.opcode != "parameter"):
+                    buffer.born, buffer.dead = 1, 0
+                elif buffer.born <= buffer.dead:
+                    buffer.dead = last
 
     def _sweep(self) -> dict[int, Peak]:
         events: dict[int, list[tuple[_Buffer, int]]] = {}
@@ -373,8 +393,15 @@ class _Sweep:
         return Peak(space, total, logical, name, path, tuple(largest))
 
 
-def _base(name: str) -> str:
-    return name.partition("#")[0]
+def _written_over(op: Operation, operands: list[_Value]) -> dict[int, set[int]]:
+    """Element of the result -> the buffers of the operand that the operation says it is written over."""
+    over: dict[int, set[int]] = {}
+    for element, number, inside in aliases(op.attributes.get("output_to_operand_aliasing", "")):
+        if number < len(operands):
+            value = operands[number]
+            whole = inside is None or inside >= len(value)
+            over[element or 0] = set().union(*value) if whole else value[inside or 0]
+    return over
 
 
 def written_into(body: Computation) -> int | None:
@@ -390,9 +417,5 @@ def written_into(body: Computation) -> int | None:
 
 def _elements(context: Context, op: Operation) -> list[list[TensorLayout]]:
     """The arrays of a result, by the elements of its tuple."""
-    if not op.shape.startswith("("):
-        layout = context.layout(op.shape)
-        return [[layout] if layout is not None else []]
-    whole = parse(op.shape)
-    elements = whole.elements if isinstance(whole, TupleLayout) else ()
-    return [context.layouts(str(element)) for element in elements]
+    elements = split_top(op.shape[1:-1]) if op.shape.startswith("(") else [op.shape]
+    return [context.layouts(element) for element in elements]

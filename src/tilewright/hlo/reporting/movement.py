@@ -108,7 +108,7 @@ def report(
                 lines[row.source] += (row.modelled_us or 0.0) - (had.modelled_us or 0.0)
     return MovementReport(
         *(program.name, program.kind, chip.name if chip else None),
-        *(context.predicted, context.tiled, tuple(sorted(context.unsized))),
+        *(context.predicted, context.tiled, tuple(sorted(context.unsized | context.unknown))),
         rows=rows,
         tensors=tensors,
         peaks=peaks,
@@ -118,6 +118,7 @@ def report(
         time=time,
         suggestions=with_changes(rows, program, time, suggestions, lines, along),
         normal_form=form,
+        not_understood=program.notes,
     )
 
 
@@ -158,7 +159,8 @@ def from_json(plain: Mapping[str, Any], where: str = "") -> MovementReport:
         raise UsageError(reason, where=where, how=f"{_HOW} of this version")
     try:
         own = {"program": plain["program"]["name"], "kind": plain["program"]["kind"], "source": plain.get("input", "")}
-        whole = {"unoptimized": False, "time": None, "suggestions": (), "normal_form": 0, **plain, **own}
+        whole = {"unoptimized": False, "time": None, "suggestions": (), "normal_form": 0, "not_understood": (), **plain}
+        whole |= own
         _require(MovementRow, plain["rows"])
         _require(PaddedTensor, [*plain["tensors"], *(tensor for peak in plain["peaks"] for tensor in peak["tensors"])])
         _require(Peak, plain["peaks"])

@@ -46,7 +46,7 @@ def price(context: Context) -> tuple[TimeSummary | None, Times]:
             key = starts[end.operands[0]], end.operands[0]  # what a transfer takes is the wait for its end
         before, _ = times.get(key, (0.0, ""))
         times[key] = before + row.seconds * 1e6, row.bound
-    notes = tuple(note for note in step.notes if not note.startswith(_LOOPS))
+    notes = tuple(n for n in step.notes if not n.startswith(_LOOPS) and n not in context.program.notes)
     return TimeSummary(step.seconds * 1e6, step.call_seconds * 1e6, step.priced, notes), times
 
 

@@ -256,8 +256,8 @@ class ProfileSummary:
 class TimeSummary:
     """How long one run of the program takes on the report's target, modelled: ``step_us`` microseconds.
 
-    ``call_us`` of them are for the call itself, beyond its kernels; ``priced``: the share of its operations that have a
-    time; ``notes``: where the constants are from.
+    ``call_us`` of them are for the call itself, beyond its kernels; ``priced``: the share of its flops or bytes, the
+    lesser, that has a time; ``notes``: where the constants are from.
     """
 
     step_us: float
@@ -276,12 +276,13 @@ class ReportData:
     """What a movement report holds, without its page: rows in the program's order, tensors with buffers, rankings.
 
     ``predicted``: layouts are the target's predictions; ``tiled``: any of them has tiles; ``unsized``: shapes with
-    unbounded dims, which have no bytes to count; ``peaks``: one :class:`Peak` per memory space, main memory first;
-    ``unknown_loops``: loops whose trip count is not known, each counted once; ``profile``: joined measurements;
-    ``unoptimized``: HLO from before the compiler's optimisations (no schedule, no fusion, no tile);
+    unbounded dims or of forms that are not known, which have no bytes to count; ``peaks``: one :class:`Peak` per memory
+    space, main memory first; ``unknown_loops``: loops whose trip count is not known, each counted once; ``profile``:
+    joined measurements; ``unoptimized``: HLO from before the compiler's optimisations (no schedule, fusion or tile);
     ``source``: the file it was read from, "" where it is not known; ``time``: the modelled step, None without a model;
     ``suggestions``: changes that pay, most first; ``normal_form``: the version of what the target's compiler does by
-    itself that has been done before the prediction, 0 where the program is as it was written.
+    itself that has been done before the prediction, 0 where the program is as it was written; ``not_understood``: what
+    of the text was not, in sentences.
     """
 
     program: str
@@ -301,6 +302,7 @@ class ReportData:
     time: TimeSummary | None = None
     suggestions: tuple[Suggestion, ...] = ()
     normal_form: int = 0
+    not_understood: tuple[str, ...] = ()
 
     @cached_property
     def moved_bytes(self) -> int:
@@ -429,6 +431,7 @@ class ReportData:
             "normal_form": self.normal_form,
             "register_bytes": self.register_bytes,
             "unsized": list(self.unsized),
+            "not_understood": list(self.not_understood),
             "unknown_loops": list(self.unknown_loops),
             "notes": list(self.notes),
             "totals": self._totals(),
@@ -460,6 +463,7 @@ class ReportData:
 
 
 def _notes(report: ReportData) -> Iterator[str]:
+    yield from report.not_understood
     if report.predicted:
         yield f"layouts are predicted by the rule of {report.target}; the compiler may choose others"
         if report.normal_form:

@@ -54,7 +54,8 @@ def advice(step: StepTime, count: int = 5) -> list[str]:
     if step.priced < 1:
         reasons = list(dict.fromkeys(row.unpriced for row in step.rows if row.unpriced))
         sentences.append(
-            f"{percent_text(1 - step.priced)} of the operations have no time, so the step takes longer: "
+            f"{percent_text(1 - step.priced_flops)} of the flops and {percent_text(1 - step.priced_bytes)} of the "
+            "bytes have no time, so the step takes longer: "
             f"{'; '.join(reasons[:2])}"
         )
     return sentences or ["no line of the program takes more than a few per cent of the step"]

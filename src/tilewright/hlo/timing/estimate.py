@@ -10,7 +10,8 @@ from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.fusing import Fusing
 from tilewright.hlo.timing.row import later, rest_of_transfers
 from tilewright.hlo.timing.scheduled import Schedule
-from tilewright.hlo.timing.step import StepTime, TimeRow
+from tilewright.hlo.timing.step import StepTime, TimeRow, share_with_a_time
+from tilewright.render import percent_text
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
@@ -24,7 +25,7 @@ def estimate(program: Program, target: Target | str) -> StepTime:
     one call costs beyond its kernels, which is left out for programs of one operation.
 
     Raises :class:`UnsupportedError` for a target without time constants. What cannot be priced is a row that says why,
-    and ``.priced`` says how much of the program has a time.
+    and ``.priced`` says what share of the flops and bytes has a time.
 
     >>> from tilewright.hlo import load
     >>> text = '''func.func @main(%a: tensor<4096x4096xbf16>, %b: tensor<4096x4096xbf16>) -> tensor<4096x4096xbf16> {
@@ -42,7 +43,7 @@ def estimate(program: Program, target: Target | str) -> StepTime:
 
 def estimate_placed(context: Context, chip: Chip) -> StepTime:
     """The estimate of a program that has been put under its target."""
-    program, notes = context.program, [chip.note]
+    program, notes = context.program, [chip.note, *context.program.notes]
     if program.kind == "stablehlo":
         return _predicted(program, chip, context, notes)
     schedule = Schedule(context, chip)
@@ -53,26 +54,24 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
         names = ", ".join(context.unknown_loops[:3])
         notes.append(f"loops of unknown length count as one trip: {names}")
     seconds, call = schedule.now / 1e6, chip.kernel["call_us"] / 1e6
-    priced = 1 - schedule.unpriced / schedule.counted if schedule.counted else 1.0
-    return _step(program, chip, seconds, call, schedule.rows, False, priced, notes)
+    return _step(program, chip, seconds, call, schedule.rows, False, notes)
 
 
 def _predicted(program: Program, chip: Chip, context: Context, notes: list[str]) -> StepTime:
     alone = price_alone(chip, program, context)
     if alone is not None:
-        return _step(program, chip, alone.seconds, 0.0, [alone], True, 1.0, notes)
-    rows, microseconds, priced, unpriced = Fusing(chip, context, program.entry).price()
+        return _step(program, chip, alone.seconds, 0.0, [alone], True, notes)
+    rows, microseconds, priced, _ = Fusing(chip, context, program.entry).price()
     if context.unknown_loops:
         notes.append(f"loops of unknown length count as one trip: {', '.join(context.unknown_loops[:3])}")
-    share = priced / (priced + unpriced) if priced + unpriced else 1.0
     if priced > 1 or any(row.runs > 1 for row in rows):
-        return _step(program, chip, microseconds / 1e6, chip.kernel["call_us"] / 1e6, rows, True, share, notes)
+        return _step(program, chip, microseconds / 1e6, chip.kernel["call_us"] / 1e6, rows, True, notes)
     if priced:  # a lone kernel has nothing to start beside
         lone = chip["stream"]["launch_us"] - chip.kernel["near_launch_us"]
         first = next(k for k, row in enumerate(rows) if not row.unpriced)
         rows[first] = later(rows[first], lone)
         microseconds += max(0.0, lone)
-    return _step(program, chip, microseconds / 1e6, 0.0, rows, True, share, notes)
+    return _step(program, chip, microseconds / 1e6, 0.0, rows, True, notes)
 
 
 def _step(
@@ -82,15 +81,19 @@ def _step(
     call: float,
     rows: list[TimeRow],
     predicted: bool,
-    priced: float,
     notes: list[str],
 ) -> StepTime:
     if rest := rest_of_transfers(chip, rows, seconds):
         rows, seconds = [*rows, rest], seconds + rest.seconds
-    if priced < 1:
-        notes.append(f"{(1 - priced) * 100:.0f} % of the operations have no time: the total is a lower bound")
+    flops = share_with_a_time((row.flops, row.untimed_flops) for row in rows)
+    moved = share_with_a_time((row.bytes, row.untimed_bytes) for row in rows)
+    if min(flops, moved) < 1:
+        lacking = f"{percent_text(1 - flops)} of the flops and {percent_text(1 - moved)} of the bytes"
+        silent = any(row.unpriced and row.op == "custom-call" and not row.untimed_flops for row in rows)
+        unsaid = " (custom calls that do not say their flops left out)" if silent else ""
+        notes.append(f"{lacking} have no time{unsaid}: the total is a lower bound")
     return StepTime(
-        *(program.name, chip.name, seconds + call, call, tuple(rows), predicted, priced),
+        *(program.name, chip.name, seconds + call, call, tuple(rows), predicted, min(flops, moved)),
         matrix_peak=chip.matrix_peak,
         hbm_peak=chip.hbm_peak,
         notes=tuple(notes),

@@ -164,7 +164,8 @@ def _lanes(steps: Sequence[StepTime], names: Sequence[str]) -> list[Html]:
 
 
 def _cards(step: StepTime) -> Html:
-    priced = "every operation has a time" if step.priced == 1 else "the rest has no mechanism: a lower bound"
+    shares = f"{percent_text(step.priced_flops)} of the flops, {percent_text(step.priced_bytes)} of the bytes"
+    priced = "every operation has a time" if step.priced == 1 else f"{shares}: a lower bound"
     return cards(
         [
             Card("step", seconds_text(step.seconds), f"{seconds_text(step.call_seconds)} of it for the call"),

@@ -12,6 +12,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import fsum
 
@@ -30,7 +32,7 @@ from tilewright.hlo.timing.mechanisms.work import (
     gathered_rows,
     product_sizes,
 )
-from tilewright.hlo.timing.row import Run, timed, untimed
+from tilewright.hlo.timing.row import Run, flops_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 
 _KERNELS = frozenset({"dot-general", "dot", "convolution", "reduce", "gather", "scatter", "transpose", "reduce-window"})
@@ -52,6 +54,7 @@ _NONE = frozenset(
 )
 
 
+_ELEMENT = "get-tuple-element"
 _DEEPEST = 64
 """Calls inside calls that are followed."""
 _MOST_OPERATIONS = 1_000_000
@@ -65,11 +68,13 @@ def inlined(
 ) -> list[Operation]:
     """A computation's operations with the bodies of its calls in their place; names of a body carry its call's.
 
-    Results of an operation with several, ``%1#0``, stand under their number. ``seen`` counts operations over all calls.
+    A result of an operation with several, ``%1#0``, is an operation of its own, as in HLO; a barrier's is what went in.
+    ``seen`` counts operations over all calls.
     """
     seen = seen if seen is not None else [0]
     seen[0] += len(computation.operations)
     names: dict[str, str] = {}
+    elements: set[str] = set()
     operations: list[Operation] = []
 
     def known(name: str) -> str:
@@ -77,6 +82,15 @@ def inlined(
 
     for op in computation.operations:
         operands = tuple(known(name) for name in op.operands)
+        if plain_opcode(op.opcode) == "optimization-barrier":
+            several = len(operands) > 1
+            names.update({f"{op.name}#{k}" if several else op.name: name for k, name in enumerate(operands)})
+            continue
+        for name, shape in zip(operands, op.operand_shapes):
+            whole, mark, _ = name.partition("#")
+            if mark and name not in elements:
+                elements.add(name)
+                operations.append(Operation(name, _ELEMENT, shape, (whole,), line=op.line))
         if op.opcode != "call" or len(op.calls) != 1 or depth == _DEEPEST or seen[0] > _MOST_OPERATIONS:
             operations.append(replace(op, name=prefix + op.name, operands=operands))
             continue
@@ -117,6 +131,7 @@ class Fusing:
                 self.users[name].append(op)
         returned = [op for op in operations if op.opcode == "return"]
         self.results = set(returned[-1].operands) if returned else set()
+        self.results |= {name.partition("#")[0] for name in self.results}
         self.tiles: dict[str, Tiles] = {}
         self.broken: dict[str, str] = {}
         for op in self.operations:
@@ -166,7 +181,7 @@ class Fusing:
                 stands = not all(self._is_weight(name, weights) for name in op.operands)
             else:
                 stands = kind in _KERNELS | COLLECTIVES or (kind not in _NONE and bool(op.calls or self._unknown(op)))
-            if stands:
+            if stands or kind == _ELEMENT:
                 kept.add(op.name)
             made_of = any(self._activation.get(name, False) for name in op.operands)
             if kind == "add" and self._several_users(op) and made_of:
@@ -235,11 +250,11 @@ class Fusing:
         shown = (self.kernels - self.arguments) | loose | set(self.broken)
         for op in self.operations:
             wanted = op.name in shown
-            if not wanted or op.name in self.softmax or op.opcode == "parameter":
+            if not wanted or op.name in self.softmax or op.opcode in ("parameter", _ELEMENT):
                 continue
             if op.name in self.tiles and not self.tiles[op.name].shape and op.name in loose:
                 continue  # scalars, such as a loop's counter, are the scalar core's
-            if plain_opcode(op.opcode) == "while" and op.name not in self.broken:
+            if plain_opcode(op.opcode) == "while" and op.calls and op.name not in self.broken:
                 inside, us, good, bad = self._loop(op, runs, begin + clock)
                 rows += inside
                 clock, priced, unpriced = clock + us, priced + good, unpriced + bad
@@ -249,7 +264,10 @@ class Fusing:
             reason = self.broken.get(op.name) or self._unknown(op)
             if reason:
                 unpriced += 1
-                rows.append(untimed(op, reason, source, begin + clock, runs))
+                result = [self.tiles[op.name]] if op.name in self.tiles else []
+                row = untimed(op, reason, source, begin + clock, runs, self._operands(op), result)
+                called = self._flops_inside(op, {}) * runs if op.calls and plain_opcode(op.opcode) != "while" else 0
+                rows.append(replace(row, untimed_flops=row.untimed_flops + called))
                 continue
             run, weights = self._kernel(op)
             streamed, early = streamed + run.megabytes, early + weights
@@ -267,8 +285,31 @@ class Fusing:
         """The body of a loop, as often as it runs; its carried arrays stay where they are."""
         body, trips = self.context.program.by_name[op.calls[-1]], self._trips(op)
         trips = 1 if trips is None else trips
+        if not trips:
+            return [], 0.0, 0, 0
         rows, us, priced, unpriced = Fusing(self.chip, self.context, body).price(runs * trips, begin)
         return rows, us * trips, priced, unpriced
+
+    def _flops_inside(self, op: Operation, known: dict[str, int], depth: int = 0) -> int:
+        """Multiplications and additions of all that an operation without a time calls, loops as often as they run."""
+        total = 0
+        for callee in op.calls if depth < _DEEPEST else ():
+            if callee not in known:
+                known[callee] = 0  # for the rare text whose calls go round
+                for inner in self.context.program.by_name[callee].operations:
+                    arrays = self._arrays(inner.operand_shapes), self._arrays([inner.shape])
+                    known[callee] += self._flops_inside(inner, known, depth + 1) + flops_of(inner, *arrays)
+            trips = self._trips(op) if plain_opcode(op.opcode) == "while" else 1
+            total += known[callee] * (1 if trips is None else trips)
+        return total
+
+    def _arrays(self, shapes: Sequence[str]) -> list[Tiles]:
+        """The arrays of shapes that can be read."""
+        found: list[Tiles] = []
+        for shape in shapes:
+            with suppress(TilewrightError, OverflowError):
+                found += map(Tiles.of, self.context.layouts(shape))
+        return found
 
     def _trips(self, op: Operation) -> int | None:
         """How often a loop's body runs, None where that is not known."""
@@ -290,17 +331,25 @@ class Fusing:
             return f"{kind} is not predicted"
         if kind in COLLECTIVES and not self.chip.link_bytes_per_second:
             return "this chip's links are not known"
-        shapes = [self.tiles[name] for name in op.operands if name in self.tiles]
-        if kind in _PRODUCTS and product_sizes(op, shapes, self.tiles[op.name]) is None:
+        if kind in _PRODUCTS and product_sizes(op, self._operands(op), self.tiles[op.name]) is None:
             return f"{kind} does not say its dims"
         return ""
+
+    def _operands(self, op: Operation) -> list[Tiles]:
+        """Its operands that are arrays, those of other computations too, which a region reads."""
+        found: list[Tiles] = []
+        for name, shape in zip(op.operands, op.operand_shapes):
+            if name in self.tiles:
+                found.append(self.tiles[name])
+            elif name not in self.by_name:  # where it cannot be read, its own operation says so
+                found += self._arrays([shape])
+        return found
 
     def _kernel(self, op: Operation) -> tuple[Run, float]:
         """What one run of the kernel takes and streams itself, and megabytes of weights that came early."""
         constants, kind, result = self.chip.kernel, plain_opcode(op.opcode), self.tiles[op.name]
         if kind in COLLECTIVES:
-            exchanged = [self.tiles[name] for name in op.operands if name in self.tiles]
-            us = collective_us(self.chip, op, exchanged, [result]) or 0.0
+            us = collective_us(self.chip, op, self._operands(op), [result]) or 0.0
             return Run(us, "link", lane="link", measured=False), 0.0
         operands = list(op.operands[: max(1, len(op.operands) // 2)]) if kind == "reduce" else list(op.operands)
         inputs, work = self._behind(operands if op.name in self.kernels else [op.name])
@@ -313,7 +362,7 @@ class Fusing:
         present = [name for name in inputs - self.arguments if name in self.tiles]
         near = fsum(self.tiles[name].megabytes for name in present) + size - read - written
         latency, rows = constants["near_launch_us"], 0
-        shapes = [self.tiles[name] for name in op.operands if name in self.tiles]
+        shapes = self._operands(op)
         if inputs & self.softmax:
             scores = max(
                 (self.tiles[name].megabytes for name in inputs - self.softmax if name in self.tiles), default=0.0

@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
+from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.program import Operation
 from tilewright.hlo.timing.chip import Chip
-from tilewright.hlo.timing.mechanisms.tiles import MEGA
+from tilewright.hlo.timing.mechanisms.tiles import MEGA, Tiles
+from tilewright.hlo.timing.mechanisms.work import product_sizes
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.render import bytes_text
 from tilewright.targets import TimeConstants
@@ -23,6 +26,7 @@ _AT_PEAK = {
     "hbm": "raised to its bytes at HBM's published peak",
     "matrix": "raised to its flops at the matrix unit's published peak",
 }
+_COST_ESTIMATE = re.compile(r'"cost_estimate":\{[^{}]*"flops":"?(\d{1,18})')
 _ELEMENTS = re.compile(r"\b([a-z]\w*)\[\d")
 
 
@@ -111,10 +115,42 @@ def rest_of_transfers(chip: Chip, rows: Sequence[TimeRow], seconds: float) -> Ti
     return timed(chip, Operation("transfers", "stream", ""), run, chip.kernel, start=1e6 * seconds)
 
 
-def untimed(op: Operation, reason: str, source: str, start: float, runs: int = 1) -> TimeRow:
-    """The row of an operation that has no time, and why."""
+def untimed(
+    op: Operation,
+    reason: str,
+    source: str,
+    start: float,
+    runs: int = 1,
+    operands: Sequence[Tiles] = (),
+    results: Sequence[Tiles] = (),
+) -> TimeRow:
+    """The row of an operation that has no time, and why.
+
+    Its bytes are those of its arrays, at least one, so that a step with it is never wholly priced. Its flops are a
+    product's, or what a custom call says of itself.
+    """
+    megabytes = sum(tiles.megabytes for tiles in (*operands, *results))
     row = TimeRow(op.name, op.opcode, 0.0, "", 0, 0, source, start / 1e6, "host", runs=runs)
-    return replace(row, unpriced=reason, line=op.line)
+    return replace(
+        *(row,),
+        unpriced=reason,
+        line=op.line,
+        untimed_flops=flops_of(op, operands, results) * runs,
+        untimed_bytes=max(1, round(megabytes * MEGA)) * runs,
+    )
+
+
+def flops_of(op: Operation, operands: Sequence[Tiles], results: Sequence[Tiles]) -> int:
+    """Multiplications and additions of a product, or what a custom call says of itself; 0 for all others."""
+    if said := _COST_ESTIMATE.search(op.attributes.get("backend_config", "")):
+        return int(said[1])
+    if plain_opcode(op.opcode) in ("dot", "dot-general", "convolution") and results:
+        try:
+            sizes = product_sizes(op, operands, results[0])
+        except (IndexError, ValueError):  # dims that do not fit the shapes
+            return 0
+        return 2 * prod(sizes) if sizes else 0
+    return 0
 
 
 def later(row: TimeRow, us: float) -> TimeRow:

@@ -6,17 +6,20 @@ what they still need when their result is wanted is a stall, a row of the ``-don
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import fsum, prod
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.program import Computation, Operation, Program
+from tilewright.hlo.program import Computation, Operation, Program, aliases
+from tilewright.hlo.reading.hlo_scan import split_top
 from tilewright.hlo.reporting.buffers import written_into
 from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.timing.chip import Chip
-from tilewright.hlo.timing.collectives import COLLECTIVES, collective_us
+from tilewright.hlo.timing.collectives import COLLECTIVES, collective_us, devices_of, parts_in_fusions
 from tilewright.hlo.timing.mechanisms.tiles import Tiles
 from tilewright.hlo.timing.mechanisms.work import MOVES_ONLY, Work, add_operation
 from tilewright.hlo.timing.row import Run, timed, untimed
@@ -47,6 +50,8 @@ _TAKES = frozenset({"slice", "dynamic-slice", "gather"})
 """Operations that read of their first operand only what they take out of it."""
 _UPDATES = {"dynamic-update-slice": 1, "scatter": 2}
 """Operations that write in place of their first operand, and which operand they write there."""
+_TRANSFERS = frozenset({"slice", "dynamic-slice", "dynamic-update-slice", "copy"})
+"""Operations that a transfer does on its way, where nothing says which core they are done on."""
 _LARGE_MB = 4.0
 """Megabytes of HBM traffic from which writes alone are slower than reads and writes together."""
 _BESIDE = 0.15
@@ -70,6 +75,13 @@ def operations_of(program: Program, op: Operation, depth: int = 0) -> Iterator[O
                 yield from operations_of(program, inner, depth + 1)
             else:
                 yield inner
+
+
+def _own_results(op: Operation) -> list[str]:
+    """The shapes of its results that are not written over operands."""
+    over = {element or 0 for element, _, _ in aliases(op.attributes.get("output_to_operand_aliasing", ""))}
+    elements = split_top(op.shape[1:-1]) if op.shape.startswith("(") else [op.shape]
+    return [element for number, element in enumerate(elements) if number not in over]
 
 
 @dataclass(frozen=True)
@@ -101,18 +113,28 @@ class Schedule:
     hbm_free: float = 0.0
     arrives: dict[str, float] = field(default_factory=dict)
     begun: dict[str, float] = field(default_factory=dict)
+    carried: dict[str, float] = field(default_factory=dict)
     offloaded: dict[str, float] = field(default_factory=dict)
     exchanged: set[str] = field(default_factory=set)
     prefetched: set[str] = field(default_factory=set)
     links_free: float = 0.0
     rows: list[TimeRow] = field(default_factory=list)
     counted: int = 0
-    unpriced: int = 0
     depth: int = 0
     arrays: dict[str, list[Tiles]] = field(default_factory=dict)
     works: dict[str, Work] = field(default_factory=dict)
     reads: dict[tuple[str, int], float] = field(default_factory=dict)
     bodies: dict[str, _Inside] = field(default_factory=dict)
+
+    @cached_property
+    def parts(self) -> Counter[str]:
+        """In how many fusions each exchange stands."""
+        return parts_in_fusions(self.context.program)
+
+    @cached_property
+    def devices(self) -> int:
+        """The devices that take part in what names no groups."""
+        return devices_of(self.context.program)
 
     def run(self, computation: Computation, runs: int) -> None:
         """The operations of a computation, which runs ``runs`` times in all."""
@@ -127,7 +149,9 @@ class Schedule:
                 self._skip(computation, op, runs, f"its shapes cannot be read: {error}")
 
     def _operation(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
-        if any("?" in shape for shape in (op.shape, *op.operand_shapes)):
+        if name == "unread":
+            self._skip(computation, op, runs, f"not understood: {op.attributes.get('reason', '')}")
+        elif any("?" in shape for shape in (op.shape, *op.operand_shapes)):
             self._skip(computation, op, runs, "the size of its arrays is not known")
         elif name in ("while", "call", "conditional") and not self._follows():
             self._skip(computation, op, runs, "too many calls inside calls")
@@ -167,14 +191,15 @@ class Schedule:
             begin, inside = self.now, self.context.runs[callee]
             trips = inside.trips[-1] if inside.trips else 1
             times = 1 if trips is None else trips + (callee == op.calls[0])
-            self._enter(callee, min(runs * times, inside.count))
+            if count := min(runs * times, inside.count):
+                self._enter(callee, count)
             self.now = begin + (self.now - begin) * times
 
     def _calls(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
         """A call's body, the longest branch of a conditional; a body that runs elsewhere is one row of that core."""
         core = self.context.core(computation.name, op)
         if core or name.endswith("-start"):
-            self._offloaded(computation, op, core or "sparsecore", runs)
+            self._offloaded(computation, op, core, runs)
             return
         begin, rows = self.now, self.rows
         branches: list[tuple[float, list[TimeRow]]] = []
@@ -206,9 +231,20 @@ class Schedule:
         moved = self._tiles([op.shape] if op.opcode == "copy-start" else op.operand_shapes)
         if op.opcode == "slice-start":
             moved = self._tiles([op.shape])[1:2]
-        megabytes = max((tiles.megabytes for tiles in moved[:2]), default=0.0)
+        self._transfer(op.name, max((tiles.megabytes for tiles in moved[:2]), default=0.0))
+
+    def _transfer(self, name: str, megabytes: float) -> None:
         took = self.chip.stream_us(megabytes, self.chip.kernel["read_mb_per_us"])
-        self.hbm_free = self._begin(op.name, max(self.hbm_free, self.now), took)
+        self.hbm_free = self._begin(name, max(self.hbm_free, self.now), took)
+
+    def _carried(self, inside: Sequence[Operation]) -> float:
+        """Megabytes that operations which only move carry: what a slice takes, and what an update writes."""
+        shapes = [
+            inner.operand_shapes[written] if (written := _UPDATES.get(inner.opcode)) is not None else inner.shape
+            for inner in inside
+            if plain_opcode(inner.opcode) in _TRANSFERS
+        ]
+        return sum(tiles.megabytes for tiles in self._tiles(shapes))
 
     def _begin(self, name: str, begun: float, us: float) -> float:
         """Something begins that runs beside other work; the microsecond at which it ends."""
@@ -223,12 +259,13 @@ class Schedule:
             self.begun[op.name] = self.begun[before]
         if before in self.exchanged:
             self.exchanged.add(op.name)
-        if before in self.offloaded:
-            self.offloaded[op.name] = self.offloaded[before]
+        for known in (self.offloaded, self.carried):
+            if before in known:
+                known[op.name] = known[before]
 
     def _done(self, computation: Computation, op: Operation, runs: int) -> None:
         start = op.operands[0] if op.operands else ""
-        moved = fsum(tiles.megabytes for tiles in self._tiles([op.shape]))
+        moved = self.carried.get(start, fsum(tiles.megabytes for tiles in self._tiles([op.shape])))
         if start not in self.begun:
             kept = moved if start in self.prefetched else 0.0  # of others nothing is known
             self._row(computation, op, Run(0.0, "latency", resident=kept, lane="dma"), runs)
@@ -265,12 +302,12 @@ class Schedule:
         self.links_free = self._begin(name, max(self.links_free, self.now), us)
 
     def _link_us(self, op: Operation) -> float | None:
-        return collective_us(self.chip, op, self._tiles(op.operand_shapes), self._tiles([op.shape]))
+        return collective_us(self.chip, op, self._tiles(op.operand_shapes), self._tiles([op.shape]), self.devices)
 
     def _offloaded(self, computation: Computation, op: Operation, core: str, runs: int) -> None:
         """Work of a SparseCore or the host beside the TensorCore: its bytes through HBM, nothing more is known.
 
-        An exchange between chips that was started so goes over the links.
+        An exchange between chips that was started so goes over the links; what only moves on no core is a transfer.
         """
         inside = list(operations_of(self.context.program, op))
         exchanges = [o for o in inside if plain_opcode(o.opcode) in COLLECTIVES]
@@ -282,6 +319,10 @@ class Schedule:
             return
         if core == "host":
             self._skip(computation, op, runs, "the host's speed is unknown")
+            return
+        if not core and all(plain_opcode(o.opcode) in _TRANSFERS | FREE for o in inside):
+            self.carried[op.name] = self._carried(inside)
+            self._transfer(op.name, self.carried[op.name])
             return
         megabytes = self._moved_elsewhere(op, inside)
         us = self.chip.stream_us(megabytes, self.chip.kernel["read_mb_per_us"])
@@ -379,7 +420,8 @@ class Schedule:
     def _alone(self, work: Work, op: Operation, name: str, operands: list[Tiles], results: list[Tiles]) -> None:
         """An operation outside a fusion; a copy or transpose that changes the minor dim turns every register."""
         if not results:
-            work.unknown += ("its result is no array",)
+            known = op.shape not in self.context.unknown
+            work.unknown += ("its result is no array" if known else "the form of its shape is not known",)
             return
         if name in ("copy", "transpose", "reshape") and operands:
             if operands[0].minor_to_major[:1] != results[0].minor_to_major[:1] or name != "copy":
@@ -400,7 +442,7 @@ class Schedule:
                 work.include(self._fused(self.context.program.by_name[op.calls[0]], depth + 1))
             elif name in COLLECTIVES:
                 us = self._link_us(op)
-                work.link_us += us or 0.0
+                work.link_us += (us or 0.0) / max(1, self.parts[op.attributes.get("channel_id", "")])
                 work.unknown += () if us is not None else ("this chip's links are not known",)
             elif name in ("gather", "scatter") or name not in MOVES_ONLY:
                 results = self._tiles([op.shape])
@@ -467,9 +509,12 @@ class Schedule:
         return sum(tiles.megabytes for tiles in self._tiles(shapes))
 
     def _skip(self, computation: Computation, op: Operation, runs: int, reason: str) -> None:
-        self.unpriced += 1
         source = self.context.source(computation.name, op)
-        self.rows.append(untimed(op, reason, source, self.now, runs))
+        try:
+            arrays = self._tiles(op.operand_shapes), self._tiles(_own_results(op))
+        except (TilewrightError, OverflowError, ValueError):
+            arrays = [], []
+        self.rows.append(untimed(op, reason, source, self.now, runs, *arrays))
 
     def _row(self, computation: Computation, op: Operation, run: Run, runs: int) -> None:
         source = self.context.source(computation.name, op)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.trace import Event, Slice, Track
 from tilewright.version import __version__
 
-SCHEMA = "tilewright.time/1"
+SCHEMA = "tilewright.time/2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ class TimeRow:
     ``line``            its line in the program's text, from 1; 0 for what no operation alone stands for
     ``resident``        bytes of its arguments that an earlier step may have left in vector memory; not in ``bytes``
     ``note``            what to know of its time: not measured there, raised to a peak, what may lie near already
+    ``untimed_flops``,  of an operation without a time: what it computes and what arrays it reads and writes, all runs,
+    ``untimed_bytes``   as far as its text says
     ==================  ========================================================================================
     """
 
@@ -56,6 +58,19 @@ class TimeRow:
     line: int = 0
     resident: int = 0
     note: str = ""
+    untimed_flops: int = 0
+    untimed_bytes: int = 0
+
+
+def share_with_a_time(pairs: Iterable[tuple[int, int]]) -> float:
+    """The share of the first of two sums in both; 1 where there is nothing.
+
+    >>> share_with_a_time([(3, 0), (0, 1)]), share_with_a_time([])
+    (0.75, 1.0)
+    """
+    known = list(pairs)
+    timed, untimed = sum(pair[0] for pair in known), sum(pair[1] for pair in known)
+    return timed / (timed + untimed) if untimed else 1.0
 
 
 @dataclass(frozen=True)
@@ -67,7 +82,7 @@ class StepTime:
     ``call_seconds``    of it, what a call costs beyond its kernels
     ``rows``            the operations, in the order they begin
     ``predicted``       the program was StableHLO: fusions and layouts are predictions
-    ``priced``          share of the operations that have a time; below 1, ``seconds`` is a lower bound
+    ``priced``          the lesser of ``priced_flops`` and ``priced_bytes``; below 1, ``seconds`` is a lower bound
     ``notes``           what the reader must know: loops of unknown length, chips without measurements
     ==================  ========================================================================================
 
@@ -94,8 +109,8 @@ class StepTime:
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions of all products."""
-        return sum(row.flops for row in self.rows)
+        """Multiplications and additions of all products, of those without a time as well."""
+        return sum(row.flops + row.untimed_flops for row in self.rows)
 
     @property
     def bytes(self) -> int:
@@ -103,9 +118,20 @@ class StepTime:
         return sum(row.bytes for row in self.rows)
 
     @property
+    def priced_flops(self) -> float:
+        """Share of the multiplications and additions that have a time."""
+        return share_with_a_time((row.flops, row.untimed_flops) for row in self.rows)
+
+    @property
+    def priced_bytes(self) -> float:
+        """Share of the bytes that have a time; those of an operation without one are all it reads and writes."""
+        return share_with_a_time((row.bytes, row.untimed_bytes) for row in self.rows)
+
+    @property
     def matrix_utilisation(self) -> float:
         """Share of the published matrix peak that the step reaches; 0 where no peak is known."""
-        return self.flops / self.seconds / self.matrix_peak if self.matrix_peak and self.seconds else 0.0
+        timed = sum(row.flops for row in self.rows)
+        return timed / self.seconds / self.matrix_peak if self.matrix_peak and self.seconds else 0.0
 
     @property
     def hbm_utilisation(self) -> float:
@@ -127,7 +153,7 @@ class StepTime:
         """Plain values; ``schema_version`` changes when a field changes its meaning."""
         return {
             "schema": SCHEMA,
-            "schema_version": 1,
+            "schema_version": 2,
             "tilewright": __version__,
             "program": self.program,
             "target": self.target,
@@ -135,6 +161,8 @@ class StepTime:
             "seconds": self.seconds,
             "call_seconds": self.call_seconds,
             "priced": self.priced,
+            "priced_flops": self.priced_flops,
+            "priced_bytes": self.priced_bytes,
             "flops": self.flops,
             "bytes": self.bytes,
             "matrix_utilisation": self.matrix_utilisation,

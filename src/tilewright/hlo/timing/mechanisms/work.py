@@ -219,7 +219,7 @@ def _convolution(
             batch *= outputs
         else:
             rows *= outputs
-            depth *= max(1, round(pairs / outputs))
+            depth *= max(1, round(pairs / max(1, outputs)))
     return batch, rows, columns, depth
 
 
