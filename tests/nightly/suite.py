@@ -10,6 +10,7 @@ order is printed: `./run pytest --shuffle SEED` runs the tests in it again.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import subprocess
 import sys
@@ -33,7 +34,9 @@ def main() -> int:
     failed = 0
     if not given.no_examples:
         failed += not passed("-m", "pytest", "--hypothesis-profile", "nightly")
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(given.loops)]
+    # A loop ends with this process, however that ends: loops of a killed night would slow all that runs after it.
+    code = f"import os\nwhile os.getppid() == {os.getpid()}: pass"
+    loops = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(given.loops)]
     try:
         for k in range(given.runs):
             failed += not passed("-m", "pytest", "--shuffle", str(given.seed + k))
