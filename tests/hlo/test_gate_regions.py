@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import pytest
 
-from tests.hlo.norms import struct
+from tests.hlo.norms import normalised, struct
+from tests.hlo.spellings import SPLIT, as_torch, as_torch_split, transposed
 from tests.hlo.traffic import moved
 from tilewright.hlo import from_jax, optimize, verify
 
-X, SPLIT = struct(8, 16, 16, 256), (8, 16, 16, 32, 8)
+X = struct(8, 16, 16, 256)
 KIB = 1024
-
-
-def normalised(y, axes):
-    return (y - y.mean(axes, keepdims=True)) * jax.lax.rsqrt(y.var(axes, keepdims=True) + 1e-5)
 
 
 def spread(v):
@@ -24,21 +20,6 @@ def spread(v):
 
 def pixels_and_groups(x):
     return normalised(x.reshape(8, -1, 32), 1).reshape(x.shape)
-
-
-def transposed_and_merged(x):
-    y = normalised(x.reshape(SPLIT).transpose(0, 3, 1, 2, 4).reshape(8, 32, -1), 2)
-    return y.reshape(8, 32, 16, 16, 8).transpose(0, 2, 3, 1, 4).reshape(x.shape)
-
-
-def through_nchw(x):
-    y = x.transpose(0, 3, 1, 2)
-    return normalised(y.reshape(8, 32, -1), 2).reshape(y.shape).transpose(0, 2, 3, 1)
-
-
-def through_nchw_split(x):
-    y = x.transpose(0, 3, 1, 2)
-    return normalised(y.reshape(8, 32, 8, 16, 16), (2, 3, 4)).reshape(y.shape).transpose(0, 2, 3, 1)
 
 
 def behind_another(x):
@@ -58,9 +39,9 @@ CASES = {  # what, arguments, KiB that move as written and in the result
     "a sum with a broadcast": (lambda x, v: x + spread(v).reshape(X.shape), [X, struct(8, 32)], 34_816, 136),
     "a tree of a broadcast": (lambda v: jnp.exp(spread(v)).reshape(X.shape), [struct(8, 32)], 34_816, 136),
     "behind another reshape": (behind_another, [X], 34_816, 136),
-    "a norm, transposed and merged": (transposed_and_merged, [X], 270_336, 544),
-    "NHWC through NCHW": (through_nchw, [X], 73_728, 544),
-    "NHWC through NCHW, groups split": (through_nchw_split, [X], 36_864, 544),
+    "a norm, transposed and merged": (transposed, [X], 270_336, 544),
+    "NHWC through NCHW": (as_torch, [X], 73_728, 544),
+    "NHWC through NCHW, groups split": (as_torch_split, [X], 36_864, 544),
     "a transpose alone": (lambda x: x.transpose(1, 0, 2).sum((1, 2)), [struct(400, 64, 72)], 25_600, 0),
     "a full operand": (full_operand, [X, struct(*SPLIT)], 69_632, 34_816),
 }  # fmt: skip
