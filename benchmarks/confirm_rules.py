@@ -1,7 +1,7 @@
 """Confirm the rules: what a compiler or a clock says about each rule's example, before and after the rule.
 
     ./run python benchmarks/confirm_rules.py                         every rule, on every chip that can be asked
-    ./run python benchmarks/confirm_rules.py --rules space-to-depth --chips tpu-v5e cpu
+    ./run python benchmarks/confirm_rules.py --rules average-pool --chips tpu-v5e cpu
     ./run python benchmarks/confirm_rules.py --dry                   print, write nothing
 
 A TPU's figure is its compiler's estimated cycles before over after (ahead of time, no TPU needed; `pip install
@@ -31,7 +31,7 @@ from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module
 from tilewright.hlo.proving.trial_inputs import trial_inputs
 from tilewright.hlo.proving.verify import main_types
-from tilewright.hlo.rules.examples import bindings, program_of
+from tilewright.hlo.rules.rule import bindings, program_of
 
 TABLE = Path(__file__).parent.parent / "src/tilewright/hlo/rules/confirmed.json"
 TPUS = ("tpu-v5e", "tpu-v6e", "tpu-v5p")

@@ -14,7 +14,7 @@ from tilewright.hlo.exchange.sarif import report_sarif, suggestions_sarif
 from tilewright.hlo.gating.gate import Verdict
 from tilewright.hlo.gating.suggesting import suggest
 from tilewright.hlo.graphs.graph import Block, Node, Value
-from tilewright.hlo.optimization import Optimized, optimize
+from tilewright.hlo.optimization import Optimized, optimize, suggest_rewrites
 from tilewright.hlo.program import Computation, Operation, Program, Source
 from tilewright.hlo.proving.tpu import (
     TPU_TOPOLOGIES,
@@ -37,7 +37,6 @@ from tilewright.hlo.reporting.page import report_html
 from tilewright.hlo.reporting.predicting import Normalised, in_normal_form
 from tilewright.hlo.reporting.profile import MeasuredTimes, join_profile, read_profile
 from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ProfileSummary, Suggestion
-from tilewright.hlo.rewritable import suggest_rewrites
 from tilewright.hlo.rewrites.pipeline import (
     DEFAULT_PIPELINE,
     REWRITES,
