@@ -142,7 +142,7 @@ def rule_section(row: dict[str, Any], rule: Rule) -> list[str]:
         by = f"{figure['kind']} by {figure['by']}, {figure['date']}"
         figures.setdefault(by, []).append(f"{chip} {figure['factor']:.3g}")
     said = "; ".join(f"{', '.join(found)} ({by})" for by, found in figures.items())
-    lines += [f"* Times as fast: {said or 'not confirmed yet'}. From {own_words(row['source'])}."]
+    lines += [f"* Times as fast: {said or 'not confirmed yet'}. Source: {row['source']}."]
     away = f", with {shapes(example.away_shapes)}" if example.away_shapes else ""
     return [*lines, f"* It stays away from what looks alike{away}:", "", *code(example.away, "  ")]
 
@@ -152,11 +152,6 @@ def sentence(text: str) -> str:
     first = text.split(" ")[0]
     head = text[0].upper() if first.isalpha() else text[0]
     return f"{head}{text[1:]}."
-
-
-def own_words(text: str) -> str:
-    """A rule's source without the places of notes that are not part of this repository."""
-    return re.sub(r",? ?\(?specs/rules\.md[^;)]*\)?", "", text)
 
 
 def shapes(text: str) -> str:

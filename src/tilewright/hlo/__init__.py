@@ -40,7 +40,6 @@ from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, Prof
 from tilewright.hlo.rewrites.pipeline import (
     DEFAULT_PIPELINE,
     REWRITES,
-    PassOption,
     PassRun,
     format_pipeline,
     parse_pipeline,
@@ -49,7 +48,7 @@ from tilewright.hlo.rewrites.pipeline import (
     run_pipeline,
 )
 from tilewright.hlo.rules.catalogue import catalogue, list_rules
-from tilewright.hlo.rules.rule import Example, Rule
+from tilewright.hlo.rules.rule import Rule
 from tilewright.hlo.running.function import OptimizedFunction, optimize_function
 from tilewright.hlo.timing.advice import advice as step_advice
 from tilewright.hlo.timing.chip import what_if
@@ -69,7 +68,6 @@ __all__ = [
     "Computation",
     "Difference",
     "DumpedModule",
-    "Example",
     "KernelError",
     "Lifetimes",
     "LiveBuffer",
@@ -82,7 +80,6 @@ __all__ = [
     "Optimized",
     "OptimizedFunction",
     "PaddedTensor",
-    "PassOption",
     "PassRun",
     "Peak",
     "ProfileSummary",

@@ -26,6 +26,7 @@ from tilewright.hlo.reporting.types import Suggestion
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rewrites.pipeline import Step, parse_pipeline, pipeline
 from tilewright.hlo.rewriting.base import Rewrite
+from tilewright.hlo.rewriting.maker import MOVES
 from tilewright.hlo.rules.catalogue import chosen
 from tilewright.render import bytes_text, place_text
 from tilewright.targets import Target
@@ -143,7 +144,7 @@ class Optimized:
 
 def _is_unsized_move(op: Operation) -> bool:
     shapes = (op.shape, *op.operand_shapes)
-    return op.opcode in ("reshape", "dynamic_reshape", "transpose") and any("?" in shape for shape in shapes)
+    return op.opcode in MOVES | {"dynamic_reshape"} and any("?" in shape for shape in shapes)
 
 
 def _alike(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
@@ -329,7 +330,7 @@ def suggest_rewrites(program: Program, chip: Target) -> tuple[Suggestion, ...]:
 def _without_reshapes(done: Optimized) -> tuple[str, ...]:
     """The lines whose reshapes and transposes are all gone in the result."""
     before, after = (
-        {str(op.source) for _, op in each.operations() if op.opcode in ("reshape", "transpose") and op.source}
+        {str(op.source) for _, op in each.operations() if op.opcode in MOVES and op.source}
         for each in (done.original, done.program)
     )
     return tuple(sorted(before - after))

@@ -304,11 +304,11 @@ class _Shuffle(NamedTuple):
 
 def _shuffle(root: Node) -> _Shuffle | None:
     """Whether the root is a reshape(transpose(..)) that puts dims in front between the rows or columns of an image."""
-    value, turned = root.result, made_by(root.operands[0], "transpose")
-    if turned is None or len(value.sizes) < 2 or value.dtype not in ("bf16", "f16", "f32", "f64"):
+    value, transpose = root.result, made_by(root.operands[0], "transpose")
+    if transpose is None or len(value.sizes) < 2 or value.dtype not in ("bf16", "f16", "f32", "f64"):
         return None
-    source = turned.operands[0]
-    order = [d for d in turned.attributes["permutation"] if source.sizes[d] != 1]
+    source = transpose.operands[0]
+    order = [d for d in transpose.attributes["permutation"] if source.sizes[d] != 1]
     height, width = len(source.sizes) - 2, len(source.sizes) - 1
     if len(order) < 3 or order[-2] != width or order[-1] == height or source.sizes[order[-1]] > _THIN:
         return None

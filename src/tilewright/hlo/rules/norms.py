@@ -84,7 +84,7 @@ class _InGroups:
         return True
 
     def _comes_in(self, node: Node) -> bool:
-        """Whether the operation brings an array into the groups in a way that can be said without them."""
+        """Whether the operation brings an array into the groups in a way that is possible without them, too."""
         if node.name == "reshape":  # the channels are the same dim of the source; what stands before may be cut anew
             sizes, tail = node.operands[0].sizes, len(self.flat) - self.dim
             return len(sizes) >= tail and sizes[len(sizes) - tail :] == self.flat[self.dim :]

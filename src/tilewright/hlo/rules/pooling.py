@@ -121,8 +121,8 @@ def _behind_float_conversions(value: Value) -> Value:
 
 
 def _pool_average(found: _Windows, make: Maker) -> Value:
-    laid = make.convert(make.reshape(found.source, found.shape), found.dtype)
-    total = make.reduce_window(laid, found.root.operands[1], found.window, found.window, "add")
+    image = make.convert(make.reshape(found.source, found.shape), found.dtype)
+    total = make.reduce_window(image, found.root.operands[1], found.window, found.window, "add")
     return found.scaled(make, total)
 
 
