@@ -16,7 +16,8 @@ from typing import Any
 import typer
 
 from tilewright.cli import app
-from tilewright.hlo import Rule, catalogue, list_rules
+from tilewright.hlo import catalogue, list_rules
+from tilewright.hlo.rules.rule import Rule
 
 HEAD = """# Commands
 
@@ -129,7 +130,7 @@ def rules_reference() -> str:
     return "\n".join(lines) + "\n"
 
 
-def rule_section(row: dict[str, Any], rule: Rule) -> list[str]:
+def rule_section(row: dict[str, Any], rule: Rule[Any]) -> list[str]:
     """One rule: what it does and why, the code before and after, guard, figures, and where it stays away."""
     example = rule.example
     lines = [f"### {row['name']}", "", f"{sentence(row['finding'])} {sentence(row['change'])}", ""]

@@ -48,7 +48,6 @@ from tilewright.hlo.rewrites.pipeline import (
     run_pipeline,
 )
 from tilewright.hlo.rules.catalogue import catalogue, list_rules
-from tilewright.hlo.rules.rule import Rule
 from tilewright.hlo.running.function import OptimizedFunction, optimize_function
 from tilewright.hlo.timing.advice import advice as step_advice
 from tilewright.hlo.timing.chip import what_if
@@ -86,7 +85,6 @@ __all__ = [
     "Program",
     "ReportDiff",
     "RowChange",
-    "Rule",
     "Source",
     "StepDiff",
     "StepTime",
