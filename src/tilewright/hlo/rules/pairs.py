@@ -29,7 +29,7 @@ class Pairs:
     def __init__(self, root: Node, product: bool = False) -> None:
         self.root, self.product = root, product
         self.moved: list[Value] = []
-        self.planes = 0
+        self.columns = 0
         self.plans: dict[Hashable, Plan | None] = {}
         self.made: dict[Hashable, Value] = {}
         self.plan: tuple[Plan, Plan] | None = None
@@ -39,7 +39,7 @@ class Pairs:
         parts, self.half, self.padded = found
         self.full = (*self.half[:-1], 2 * self.half[-1])
         even, odd = (self._planned(value, place) for place, value in enumerate(parts))
-        fits = self.half[-1] >= 2 and self.planes and root.result.sizes[-1] % self.full[-1] == 0
+        fits = self.half[-1] >= 2 and self.columns and root.result.sizes[-1] % self.full[-1] == 0
         self.plan = (even, odd) if fits and even is not None and odd is not None else None
 
     def build(self, make: Maker) -> Value:
@@ -69,15 +69,16 @@ class Pairs:
         return self.made[key]
 
     def _plan(self, value: Value, place: int) -> Plan | None:
+        """The same, looked for anew."""
         node = value.operation
         if node is None or not node.plain or value.shape not in (self.half, (*self.half, 1)):
             return None
-        plane = plane_of(value)
-        if plane is not None and value.dtype in _TYPES:
-            self.planes += 1
-            if plane[1] != place and plane[0] not in self.moved:
-                self.moved.append(plane[0])
-            return lambda make: self._shifted(make, *plane, place)
+        column = every_second_column(value)
+        if column is not None and value.dtype in _TYPES:
+            self.columns += 1
+            if column[1] != place and column[0] not in self.moved:
+                self.moved.append(column[0])
+            return lambda make: self._shifted(make, *column, place)
         spreads = node.name == "broadcast_in_dim" and node.attributes["dims"] == tuple(range(len(self.half)))
         if (spreads or node.name == "reshape") and node.operands[0].shape in (self.half, (*self.half, 1)):
             return self._planned(node.operands[0], place)  # a unit dim at the end comes or goes
@@ -135,9 +136,9 @@ class Pairs:
 
         return table
 
-    def _shifted(self, make: Maker, source: Value, plane: int, place: int) -> Value:
-        """``source`` with the columns of ``plane`` where those of ``place`` are."""
-        by = 1 if self.product and plane != place else plane - place  # the same product serves both places
+    def _shifted(self, make: Maker, source: Value, parity: int, place: int) -> Value:
+        """``source`` with its columns of one parity where those of ``place`` are."""
+        by = 1 if self.product and parity != place else parity - place  # the same product serves both places
         return self._once(("shifted", source, by), lambda make: self._shift(make, source, by), make)
 
     def _shift(self, make: Maker, source: Value, by: int) -> Value:
@@ -195,7 +196,7 @@ def _padded(add: Node, interior: int) -> list[Value]:
     return [parts[0], parts[1]] if same else []
 
 
-def plane_of(value: Value) -> tuple[Value, int] | None:
+def every_second_column(value: Value) -> tuple[Value, int] | None:
     """(x, k) where ``value`` holds columns k, k + 2, ... of x: ``x[..., k::2]``, or ``x.reshape(.., 2)[..., k]``."""
     reshape = made_by(value, "reshape")
     part = made_by(reshape.operands[0] if reshape is not None else value, "slice")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.base import regroups, starts
 from tilewright.hlo.rewriting.maker import Maker, is_elementwise, is_static, made_by
-from tilewright.hlo.rules.pairs import alternating, plane_of
+from tilewright.hlo.rules.pairs import alternating, every_second_column
 from tilewright.hlo.rules.rule import Example, Rule
 
 # Elementwise work on vectors that several arrays were flattened into. Each step is made once a piece, so both are kept
@@ -353,13 +353,13 @@ def _behind(value: Value, *names: str) -> Value:
     return value
 
 
-def _planes(half: Value) -> set[tuple[Value, int]]:
+def _columns(half: Value) -> set[tuple[Value, int]]:
     """The interleaved columns that a sum or difference of two products takes: (array, 0 or 1)."""
     ways = ("reshape", "broadcast_in_dim", "convert")
     total = made_by(_behind(half, *ways), "add", "subtract")
     products = [made_by(_behind(value, *ways), "multiply") for value in total.operands] if total is not None else []
     factors = [value for product in products if product is not None for value in product.operands]
-    return {plane for value in factors if (plane := plane_of(_behind(value, "convert"))) is not None}
+    return {column for v in factors if (column := every_second_column(_behind(v, "convert"))) is not None}
 
 
 def _rotated_pairs(root: Node) -> Node | None:
@@ -367,7 +367,7 @@ def _rotated_pairs(root: Node) -> Node | None:
     found = alternating(root)
     if found is None or found[2] or root.result.sizes != (*found[1][:-1], 2 * found[1][-1]):
         return None
-    first, second = map(_planes, found[0])
+    first, second = map(_columns, found[0])
     return root if first == second and sorted(place for _, place in first) == [0, 1] else None
 
 
