@@ -26,7 +26,6 @@ from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rewrites.reductions import ReduceOfReshape, ReduceOfSplits, ReduceOfTranspose, ReducesOfReshapes
 from tilewright.hlo.rewriting.base import Rewrite
 from tilewright.hlo.rules.catalogue import catalogue
-from tilewright.hlo.rules.rule import RuleStep
 
 Step = Rewrite | Inline
 
@@ -90,7 +89,7 @@ def parse_pipeline(text: str) -> tuple[Step, ...]:
         if not match:
             raise ParseError("expected the name of a rewrite", text=text, column=at)
         if match[1] in catalogue() and not match[2]:
-            steps.append(RuleStep(catalogue()[match[1]]))
+            steps.append(catalogue()[match[1]])
         elif match[1] not in REWRITES:
             raise ParseError(
                 f"no rewrite called '{match[1]}'", text=text, column=match.start(1), how=f"known: {DEFAULT_PIPELINE}"

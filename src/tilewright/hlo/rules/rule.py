@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from textwrap import dedent, indent
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value
 from tilewright.hlo.program import Program
@@ -49,8 +49,8 @@ class Example:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule(Generic[Found]):
-    """One rule of the catalogue.
+class Rule(LocalRewrite, Generic[Found]):
+    """One rule of the catalogue; in a pipeline (``--passes grouped-query-attention``) it acts wherever it is legal.
 
     ``find`` looks at a root and returns what the rule needs to know of the program there, its finding: any value, or
     None where the rewrite would not keep the value. The finding is handed to ``pays`` and ``build``.
@@ -78,13 +78,13 @@ class Rule(Generic[Found]):
     ==============  ================================================================================================
     """
 
-    name: str
+    name: str  # type: ignore[misc]
     phase: str
-    summary: str
+    summary: str  # type: ignore[misc]
     finding: str
     change: str
     source: str
-    roots: tuple[str, ...]
+    roots: tuple[str, ...]  # type: ignore[assignment, misc]
     find: Callable[[Node], Found | None]
     build: Callable[[Found, Maker], Value | Sequence[Value] | None] | None
     example: Example
@@ -118,6 +118,28 @@ class Rule(Generic[Found]):
             return None
         match = Match(self, root, found, self.replaces(found) if self.replaces is not None else (root,))
         return match if match.replaced[0] is root else None
+
+    def apply(self, block: Block) -> int:
+        """One sweep; what is replaced together may stand far apart, so the order is found anew."""
+        count = super().apply(block)
+        if count:
+            block.operations = [*in_order(block.operations[:-1]), block.operations[-1]]
+        return count
+
+    def rewrite_all(self, op: Node, make: Maker) -> list[Value] | None:
+        """The rule's values; nothing for what a rewrite has made."""
+        match = self.match(op) if op.handle is not None else None
+        values = match.build(make) if match is not None else None
+        if match is None or values is None:
+            return None
+        count = len(op.results)
+        for old, new in zip(match.results[count:], values[count:]):
+            replace_value(old, new)
+        return values[:count]
+
+    def __str__(self) -> str:
+        """The rule's name."""
+        return self.name
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,41 +176,6 @@ class Match:
         types, wanted = ([(value.shape, value.dtype) for value in side] for side in (values, self.results))
         assert types == wanted, f"{self.rule.name} built {types} for {self.root}"
         return values
-
-
-@dataclass(frozen=True)
-class RuleStep(LocalRewrite):
-    """A rule as a step of a pipeline, without any gate: ``--passes grouped-query-attention``."""
-
-    rule: Rule[Any] = field(default=None)  # type: ignore[arg-type]
-    roots: ClassVar[frozenset[str]] = frozenset()
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        """The rule's name."""
-        return self.rule.name
-
-    def apply(self, block: Block) -> int:
-        """One sweep; what is replaced together may stand far apart, so the order is found anew."""
-        count = super().apply(block)
-        if count:
-            block.operations = [*in_order(block.operations[:-1]), block.operations[-1]]
-        return count
-
-    def rewrite_all(self, op: Node, make: Maker) -> list[Value] | None:
-        """The rule's values, wherever it is legal."""
-        match = self.rule.match(op) if op.handle is not None else None
-        values = match.build(make) if match is not None else None
-        if match is None or values is None:
-            return None
-        count = len(op.results)
-        for old, new in zip(match.results[count:], values[count:]):
-            replace_value(old, new)
-        return values[:count]
-
-    def __str__(self) -> str:
-        """The rule's name."""
-        return self.rule.name
 
 
 # Examples as programs: what tests run, benchmarks compile and pages show.
