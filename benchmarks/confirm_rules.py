@@ -1,7 +1,7 @@
 """Confirm the rules: what a compiler or a clock says about each rule's example, before and after the rule.
 
     ./run python benchmarks/confirm_rules.py                         every rule, on every chip that can be asked
-    ./run python benchmarks/confirm_rules.py --rules space-to-depth --chips tpu-v5e cpu
+    ./run python benchmarks/confirm_rules.py --rules average-pool --chips tpu-v5e cpu
     ./run python benchmarks/confirm_rules.py --dry                   print, write nothing
 
 A TPU's figure is its compiler's estimated cycles before over after (ahead of time, no TPU needed; `pip install
@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import TilewrightError
-from tilewright.hlo import Program, Rule, catalogue, judge_on_tpu, load, parse_pipeline, run_pipeline
+from tilewright.hlo import Program, catalogue, judge_on_tpu, load, parse_pipeline, run_pipeline
 from tilewright.hlo.execute import flat_callable
 from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module
 from tilewright.hlo.proving.trial_inputs import trial_inputs
 from tilewright.hlo.proving.verify import main_types
-from tilewright.hlo.rules.examples import bindings, program_of
+from tilewright.hlo.rules.rule import Rule, bindings, program_of
 
 TABLE = Path(__file__).parent.parent / "src/tilewright/hlo/rules/confirmed.json"
 TPUS = ("tpu-v5e", "tpu-v6e", "tpu-v5p")
@@ -39,7 +39,7 @@ ROUNDS = 15
 PLATFORMS = {"cpu": "cpu", "gpu": "cuda"}
 
 
-def pair(rule: Rule) -> tuple[Program, Program]:
+def pair(rule: Rule[Any]) -> tuple[Program, Program]:
     """A rule's example at the confirmed sizes, and what the rule alone makes of it; an advice's is what it says."""
     if rule.build is None:
         return program_of(rule.example, "before", bindings(rule.example.sizes)), program_of(
@@ -52,12 +52,12 @@ def pair(rule: Rule) -> tuple[Program, Program]:
     return before, load(text)
 
 
-def row(rule: Rule, chip: str, factor: float, kind: str, by: str) -> dict[str, Any]:
+def row(rule: Rule[Any], chip: str, factor: float, kind: str, by: str) -> dict[str, Any]:
     today = datetime.date.today().isoformat()
     return {"rule": rule.name, "chip": chip, "factor": round(factor, 3), "kind": kind, "by": by, "date": today}
 
 
-def on_tpu(rules: list[Rule], chip: str) -> list[dict[str, Any]]:
+def on_tpu(rules: list[Rule[Any]], chip: str) -> list[dict[str, Any]]:
     """The compiler's estimates, all pairs in one process."""
     rows = []
     for rule, judged in zip(rules, judge_on_tpu([pair(rule) for rule in rules], chip.removeprefix("tpu-"))):
@@ -71,7 +71,7 @@ def on_tpu(rules: list[Rule], chip: str) -> list[dict[str, Any]]:
     return rows
 
 
-def on_this_machine(rules: list[Rule], chip: str) -> list[dict[str, Any]]:
+def on_this_machine(rules: list[Rule[Any]], chip: str) -> list[dict[str, Any]]:
     """Least of interleaved runs on the first device of this process."""
     import jax
 

@@ -16,7 +16,8 @@ from typing import Any
 import typer
 
 from tilewright.cli import app
-from tilewright.hlo import Rule, catalogue, list_rules
+from tilewright.hlo import catalogue, list_rules
+from tilewright.hlo.rules.rule import Rule
 
 HEAD = """# Commands
 
@@ -129,7 +130,7 @@ def rules_reference() -> str:
     return "\n".join(lines) + "\n"
 
 
-def rule_section(row: dict[str, Any], rule: Rule) -> list[str]:
+def rule_section(row: dict[str, Any], rule: Rule[Any]) -> list[str]:
     """One rule: what it does and why, the code before and after, guard, figures, and where it stays away."""
     example = rule.example
     lines = [f"### {row['name']}", "", f"{sentence(row['finding'])} {sentence(row['change'])}", ""]
@@ -142,7 +143,7 @@ def rule_section(row: dict[str, Any], rule: Rule) -> list[str]:
         by = f"{figure['kind']} by {figure['by']}, {figure['date']}"
         figures.setdefault(by, []).append(f"{chip} {figure['factor']:.3g}")
     said = "; ".join(f"{', '.join(found)} ({by})" for by, found in figures.items())
-    lines += [f"* Times as fast: {said or 'not confirmed yet'}. From {own_words(row['source'])}."]
+    lines += [f"* Times as fast: {said or 'not confirmed yet'}. Source: {row['source']}."]
     away = f", with {shapes(example.away_shapes)}" if example.away_shapes else ""
     return [*lines, f"* It stays away from what looks alike{away}:", "", *code(example.away, "  ")]
 
@@ -152,11 +153,6 @@ def sentence(text: str) -> str:
     first = text.split(" ")[0]
     head = text[0].upper() if first.isalpha() else text[0]
     return f"{head}{text[1:]}."
-
-
-def own_words(text: str) -> str:
-    """A rule's source without the places of notes that are not part of this repository."""
-    return re.sub(r",? ?\(?specs/rules\.md[^;)]*\)?", "", text)
 
 
 def shapes(text: str) -> str:

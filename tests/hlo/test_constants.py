@@ -38,7 +38,7 @@ TYPES = {
     [pytest.param(TYPES[k], id=k, marks=[pytest.mark.nightly] if k in ("f16", "ui8") else []) for k in TYPES],
 )
 def test_every_element_type_is_laid_out_anew(dtype):
-    """P2 takes the reshape away, and the constant has the same elements in another shape; few and many of them.
+    """Sinking takes the reshape away, and the constant has the same elements in another shape; few and many of them.
 
     By day: floats and integers of other widths, here and in test_legality_trees.py.
     """

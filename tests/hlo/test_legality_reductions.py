@@ -92,15 +92,40 @@ RUNS = [  # source, target, reduced dims, whether a run is reduced whole
 ]
 
 
-@pytest.mark.parametrize(("source", "target", "dims", "legal"), RUNS)
-def test_dims_are_matched_by_prefix_products(source, target, dims, legal):
-    """The init is a run-time 3, which must count once."""
+def reshaped_and_summed(source, target, dims):
+    """A sum of a reshape, from an init that is known only at run time."""
     kept = tuple(n for d, n in enumerate(target) if d not in dims)
     body = f"%y = stablehlo.reshape %x : ({tensor(source, 'i32')}) -> {tensor(target, 'i32')}\n"
     body += reduce_line("z", "y", tensor(target, "i32"), "init", "add", dims, tensor(kept, "i32"))
-    text = module({"x": tensor(source, "i32"), "init": tensor((), "i32")}, body, {"z": tensor(kept, "i32")})
+    return module({"x": tensor(source, "i32"), "init": tensor((), "i32")}, body, {"z": tensor(kept, "i32")})
+
+
+@pytest.mark.parametrize(("source", "target", "dims", "legal"), RUNS)
+def test_dims_are_matched_by_prefix_products(source, target, dims, legal):
+    """The init is a run-time 3, which must count once."""
     x = integers(*source)
+    text = reshaped_and_summed(source, target, dims)
     check(text, [x, np.int32(3)], [x.reshape(target).sum(dims) + 3], 0 if legal else 1)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "dims", "stages"),
+    [
+        ((4, 6, 3), (2, 2, 3, 2, 3), (1, 3), 2),  # a pooling by 2 x 2
+        ((4, 6, 3), (2, 2, 3, 2, 3), (3, 0), 2),
+        ((4, 6, 8), (2, 2, 3, 2, 4, 2), (1, 3, 5), 3),
+        ((4, 1, 6), (2, 2, 1, 3, 1, 2), (1, 5, 2), 2),  # unit dims belong to no split
+        ((4, 5, 6), (2, 2, 5, 3, 2), (1, 2, 4), 2),  # what is not split is summed with the last
+        ((4, 6, 3), (2, 2, 3, 2, 3), (1,), 1),
+        ((4, 6), (2, 12), (1,), 1),  # dims that straddle are no split
+    ],
+)
+def test_dims_that_are_split_are_summed_one_by_one(source, target, dims, stages):
+    """The init is a run-time 3, which must count once."""
+    x = integers(*source)
+    text, passes = reshaped_and_summed(source, target, dims), "reduce-of-splits,dead-code"
+    assert rewritten(text, passes).count("stablehlo.reduce(") == stages
+    check(text, [x, np.int32(3)], [x.reshape(target).sum(dims) + 3], 1, passes)
 
 
 def folded(source, target, dims, body, dtype="f32", init="0.0"):

@@ -22,7 +22,7 @@ from tilewright.hlo.ir import parse_module
 from tilewright.hlo.proving.reference import evaluate, wide_dtype
 from tilewright.hlo.proving.trial_inputs import trial_inputs
 from tilewright.hlo.rewrites.inline import Inline
-from tilewright.hlo.rules.examples import arguments, bindings, function_of, program_of
+from tilewright.hlo.rules.rule import arguments, bindings, function_of, program_of
 
 CASES = Path(__file__).parent.parent / "filecheck" / "rules"
 RULES = [pytest.param(rule, id=rule.name) for rule in catalogue().values() if rule.build is not None]

@@ -61,7 +61,7 @@ AWAY = {
     "rows repeated, not by 32": (lambda x: jnp.repeat(x, 2, axis=1), ((8, 49, 512), F32)),
     "a small image": (largest_of_blocks, ((32, 32, 32, 4), BF16)),
     "groups that fill the lanes": (shares, ((16384, 1024), BF16)),
-    # specs/rules.md section 3: no gain, the compiler does it by itself
+    # no gain: the compiler does it by itself
     "columns of one": (lambda x, y: (x * y + 1) / jnp.abs(x).max(), ((65536, 1), F32), ((65536, 1), F32)),
     "26 columns side by side": (lambda *x: jnp.concatenate(x, -1), *[((4096, 16), F32)] * 26),
     "26 columns, then a product": (

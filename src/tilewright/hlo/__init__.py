@@ -14,7 +14,7 @@ from tilewright.hlo.exchange.sarif import report_sarif, suggestions_sarif
 from tilewright.hlo.gating.gate import Verdict
 from tilewright.hlo.gating.suggesting import suggest
 from tilewright.hlo.graphs.graph import Block, Node, Value
-from tilewright.hlo.optimization import Optimized, optimize
+from tilewright.hlo.optimization import Optimized, optimize, suggest_rewrites
 from tilewright.hlo.program import Computation, Operation, Program, Source
 from tilewright.hlo.proving.tpu import (
     TPU_TOPOLOGIES,
@@ -37,11 +37,9 @@ from tilewright.hlo.reporting.page import report_html
 from tilewright.hlo.reporting.predicting import Normalised, in_normal_form
 from tilewright.hlo.reporting.profile import MeasuredTimes, join_profile, read_profile
 from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ProfileSummary, Suggestion
-from tilewright.hlo.rewritable import suggest_rewrites
 from tilewright.hlo.rewrites.pipeline import (
     DEFAULT_PIPELINE,
     REWRITES,
-    PassOption,
     PassRun,
     format_pipeline,
     parse_pipeline,
@@ -50,7 +48,6 @@ from tilewright.hlo.rewrites.pipeline import (
     run_pipeline,
 )
 from tilewright.hlo.rules.catalogue import catalogue, list_rules
-from tilewright.hlo.rules.rule import Example, Rule
 from tilewright.hlo.running.function import OptimizedFunction, optimize_function
 from tilewright.hlo.timing.advice import advice as step_advice
 from tilewright.hlo.timing.chip import what_if
@@ -70,7 +67,6 @@ __all__ = [
     "Computation",
     "Difference",
     "DumpedModule",
-    "Example",
     "KernelError",
     "Lifetimes",
     "LiveBuffer",
@@ -83,14 +79,12 @@ __all__ = [
     "Optimized",
     "OptimizedFunction",
     "PaddedTensor",
-    "PassOption",
     "PassRun",
     "Peak",
     "ProfileSummary",
     "Program",
     "ReportDiff",
     "RowChange",
-    "Rule",
     "Source",
     "StepDiff",
     "StepTime",

@@ -22,9 +22,11 @@ from tilewright.hlo.proving.tpu import TpuComparison, compare_on_tpu, judge_on_t
 from tilewright.hlo.proving.verify import Verification
 from tilewright.hlo.proving.verify import verify as prove
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
+from tilewright.hlo.reporting.types import Suggestion
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rewrites.pipeline import Step, parse_pipeline, pipeline
 from tilewright.hlo.rewriting.base import Rewrite
+from tilewright.hlo.rewriting.maker import MOVES
 from tilewright.hlo.rules.catalogue import chosen
 from tilewright.render import bytes_text, place_text
 from tilewright.targets import Target
@@ -93,8 +95,8 @@ class Optimized:
             lines.append(f"carried by loops and conditionals as before a reshape: {self.carried} arrays")
         if self.target.compiler_normalizes:
             lines.append(
-                f"{compiler_of(self.target)} performs P1 and P2 itself: a gain is claimed only where it remains with "
-                "both programs in its normal form"
+                f"{compiler_of(self.target)} performs these rewrites itself: a gain is claimed only where it remains "
+                "with both programs in its normal form"
             )
         for verdicts in _alike((*self.rewrites, *self.refusals)):
             one = verdicts[0]
@@ -142,7 +144,7 @@ class Optimized:
 
 def _is_unsized_move(op: Operation) -> bool:
     shapes = (op.shape, *op.operand_shapes)
-    return op.opcode in ("reshape", "dynamic_reshape", "transpose") and any("?" in shape for shape in shapes)
+    return op.opcode in MOVES | {"dynamic_reshape"} and any("?" in shape for shape in shapes)
 
 
 def _alike(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
@@ -272,7 +274,7 @@ def _judged(optimized: Optimized, steps: Sequence[Step], acting: Acting, judge: 
     best_said = compare_on_tpu(program, best.program, chip)
     for _ in range(_JUDGED_ROUNDS):
         kinds = [group for group in acting.groups if group not in left_out]
-        trials = [_rewrite(program, optimized.target, steps, acting.without(left_out | {group}))[0] for group in kinds]
+        trials = [_rewrite(program, optimized.target, steps, acting.anew(left_out | {group}))[0] for group in kinds]
         answers = judge_on_tpu([(program, trial.program) for trial in trials], chip) if len(kinds) > 1 else []
         better = [
             group for group, said in zip(kinds, answers)
@@ -281,15 +283,54 @@ def _judged(optimized: Optimized, steps: Sequence[Step], acting: Acting, judge: 
         if not better:
             break
         left_out = left_out | frozenset(better)
-        trial = _rewrite(program, optimized.target, steps, acting.without(left_out))[0]
+        trial = _rewrite(program, optimized.target, steps, acting.anew(left_out))[0]
         said = compare_on_tpu(program, trial.program, chip)
         if said.ratio <= best_said.ratio:
             break
         best, best_said = trial, said
     if best_said.ratio >= 1:
-        accepted = tuple(replace(v, kind="judged") if v.rule in acting.names else v for v in best.rewrites)
+        names = {rule.name for rule in acting.rules}
+        accepted = tuple(replace(v, kind="judged") if v.rule in names else v for v in best.rewrites)
         return replace(best, rewrites=accepted, judgement=best_said)
     reason = f"{best_said.compiler} estimates more cycles for the result: {1 / best_said.ratio:.2f} times"
     refused = tuple(replace(verdict, accepted=False, reason=reason) for verdict in best.rewrites)
     nothing = replace(best, program=program, rewrites=(), refusals=(*refused, *best.refusals), changes={})
     return replace(nothing, moved_after=best.moved_before, judgement=best_said)
+
+
+# What the rewrites would change, as suggestions for a report; those of the rules: gating/suggesting.py.
+
+
+def suggest_rewrites(program: Program, chip: Target) -> tuple[Suggestion, ...]:
+    """One suggestion for each line where a region of a StableHLO program begins that ``optimize`` rewrites on ``chip``.
+
+    None on a chip whose compiler does the same, where a report counts what is left. Raises as :func:`optimize` does.
+    """
+    if program.kind != "stablehlo" or chip.compiler_normalizes:
+        return ()
+    done = optimize(program, chip, rules=[])
+    lines = _without_reshapes(done)
+    found: dict[str, Suggestion] = {}
+    for verdict in done.rewrites:
+        place = str(verdict.source or "")
+        known, saved = found.get(place), verdict.gain
+        if known is not None:
+            found[place] = replace(known, saved_bytes=known.saved_bytes + saved)
+            continue
+        factor = verdict.factor if verdict.moved_after else None
+        how = f"run tilewright optimize --target {chip.name} ({verdict.reason})"
+        found[place] = Suggestion(
+            *("", verdict.rule, factor, verdict.kind if factor else "unpriced", how, place, verdict.region),
+            lines=lines,
+            saved_bytes=saved,
+        )
+    return tuple(found.values())
+
+
+def _without_reshapes(done: Optimized) -> tuple[str, ...]:
+    """The lines whose reshapes and transposes are all gone in the result."""
+    before, after = (
+        {str(op.source) for _, op in each.operations() if op.opcode in MOVES and op.source}
+        for each in (done.original, done.program)
+    )
+    return tuple(sorted(before - after))

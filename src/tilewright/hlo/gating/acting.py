@@ -10,18 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from tilewright.hlo.gating.gate import Verdict, copied, outline, source_of, take_out
+from tilewright.hlo.gating.gate import Verdict, copied_block, outline, source_of, take_out
 from tilewright.hlo.gating.moves import type_text
 from tilewright.hlo.gating.pricing import LEAST, Gain, measured_kind, price
 from tilewright.hlo.gating.regions import Region, leaves_of
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value, walk
 from tilewright.hlo.graphs.mlir import module_text
-from tilewright.hlo.rewrites.dead_code import DeadCode
-from tilewright.hlo.rewriting.maker import PURE, Maker
-from tilewright.hlo.rules.confirmed import factor_on
-from tilewright.hlo.rules.matching import Match, number_of
-from tilewright.hlo.rules.rule import PHASES, Rule
+from tilewright.hlo.rewrites.cleanup import DeadCode
+from tilewright.hlo.rewriting.maker import PURE, Maker, made_by
+from tilewright.hlo.rules.catalogue import factor_on
+from tilewright.hlo.rules.matching import number_of
+from tilewright.hlo.rules.rule import PHASES, Match, Rule
 from tilewright.targets import Target
 
 _ROUNDS = 8
@@ -31,18 +32,18 @@ _NO_GAIN = "nothing to gain"
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """One place where a rule could act: what dies with it, what it gains, why it must not (or "").
+    """One place where a rule could act.
 
-    ``unknown`` names the values of its pattern that are not known to be finite, and would have to be.
+    ``dead`` is what nobody needs any more afterwards, ``refusal`` why it must not act (or ""), ``key`` what only
+    regions of equal meaning share. ``unsure``: values that must be finite are not known to be.
     """
 
-    rule: Rule
-    root: Node
+    match: Match
     dead: frozenset[Node]
     gain: Gain
     refusal: str
     key: Hashable | None
-    unknown: tuple[str, ...] = ()
+    unsure: bool = False
 
     @property
     def worth(self) -> float:
@@ -58,7 +59,7 @@ class Acting:
     """
 
     target: Target
-    rules: Sequence[Rule]
+    rules: Sequence[Rule[Any]]
     assume_finite: bool = False
     allow_reassociation: bool = True
     passed_over: frozenset[tuple[str, Hashable]] = frozenset()
@@ -82,18 +83,10 @@ class Acting:
                 if not open_:
                     break
 
-    def without(self, passed_over: frozenset[tuple[str, Hashable]]) -> Acting:
-        """The same once more, with some groups passed over."""
-        return replace(self.anew(), passed_over=passed_over)
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The names of its rules."""
-        return frozenset(rule.name for rule in self.rules)
-
-    def anew(self) -> Acting:
-        """The same for another reading of the program; prices are kept."""
-        return replace(self, made=set(), accepted=[], groups={}, refused={}, acted=[], left=[])
+    def anew(self, passed_over: frozenset[tuple[str, Hashable]] | None = None) -> Acting:
+        """The same for another reading of the program, perhaps with other groups passed over; prices are kept."""
+        again = replace(self, made=set(), accepted=[], groups={}, refused={}, acted=[], left=[])
+        return again if passed_over is None else replace(again, passed_over=passed_over)
 
     @property
     def fired(self) -> list[str]:
@@ -104,12 +97,12 @@ class Acting:
         """Where a rule matched what is still there, and was left out."""
         return [verdict for (_, root), verdict in self.refused.items() if root.block is not None]
 
-    def _sweep(self, block: Block, rules: Sequence[Rule]) -> bool:
+    def _sweep(self, block: Block, rules: Sequence[Rule[Any]]) -> bool:
         """Act once in a block; whether anything changed."""
         cases = self._candidates(block, rules)
         for case in cases:
             if case.refusal:
-                self.refused[case.rule.name, case.root] = self._verdict(case, False)
+                self.refused[case.match.rule.name, case.match.root] = self._verdict(case, False)
                 self.left.append(case)
         changed = False
         for case in choose(_leading([case for case in cases if not case.refusal])):
@@ -121,8 +114,8 @@ class Acting:
             DeadCode().apply(block)  # what two cases shared is in neither's list of what dies
         return changed
 
-    def _candidates(self, block: Block, rules: Sequence[Rule]) -> list[Candidate]:
-        by_root: dict[str, list[Rule]] = {}
+    def _candidates(self, block: Block, rules: Sequence[Rule[Any]]) -> list[Candidate]:
+        by_root: dict[str, list[Rule[Any]]] = {}
         for rule in rules:
             for name in rule.roots:
                 by_root.setdefault(name, []).append(rule)
@@ -133,103 +126,95 @@ class Acting:
                 if op in self.made or (rule.name, op) in self.refused:
                     continue
                 match = rule.match(op)
-                if match is not None and rule.together(match, op)[0] is op:
+                if match is not None:
                     places = places or {op: place for place, op in enumerate(block.operations)}
-                    case = self._try(block, rule, op, match, places)
+                    case = self._try(block, match, places)
                     if case is not None:
                         cases.append(case)
         return cases
 
-    def _try(self, block: Block, rule: Rule, root: Node, match: Match, places: dict[Node, int]) -> Candidate | None:
+    def _try(self, block: Block, match: Match, places: dict[Node, int]) -> Candidate | None:
         """Build beside the program, see what would die, price both, take the trial back."""
-        if rule.build is None:
-            return self._advice(rule, root, match)
+        if match.rule.build is None:
+            return self._advice(match)
         trial = Block("trial")
-        values = rule.values(match, root, Maker(trial, root))
-        if values is None:
-            _take_back(trial)
-            return None
-        dead = dying(rule.together(match, root), values)
-        if dead & self.made:
+        values = match.build(Maker(trial, match.root))
+        dead = dying(match.replaced, values) if values is not None else frozenset()
+        if values is None or dead & self.made:
             _take_back(trial)
             return None
         operations = tuple(sorted(dead, key=places.__getitem__))
-        region = Region(block, root.result.sizes, operations, tuple(leaves_of(set(dead), places)))
+        region = Region(block, match.root.result.sizes, operations, tuple(leaves_of(set(dead), places)))
         seen = outline(region)
-        key = (rule.name, seen.key) if seen.key is not None else None
+        key = (match.rule.name, seen.key) if seen.key is not None else None
+        unsure = bool(match.unknown)
         if key is not None and key in self.prices:
             gain, refusal = self.prices[key]
         else:
-            gain, refusal = self._judge(rule, match, root, region, trial, values)
+            before, after = take_out(region, seen).body, _copy_of(trial, values)
+            gain = price(match.rule.name, before, after, self.target)
+            refusal = self._refusal(match, gain, unsure)
             if key is not None:
                 self.prices[key] = gain, refusal
-                if self.keep_regions and not refusal:
-                    body, made = take_out(region, seen).body, _copy_of(trial, values)
-                    self.texts[key] = module_text(body), module_text(made)
+                if self.keep_regions and not refusal:  # of fresh copies, for handles of what was written are used up
+                    self.texts[key] = module_text(take_out(region, seen).body), module_text(_copy_of(trial, values))
         _take_back(trial)
         if refusal == _NO_GAIN:
             return None
         if key in self.passed_over:
             refusal = "the judge found it no faster here"
-        return Candidate(rule, root, dead, gain, refusal, seen.key, tuple(rule.unknown(match)))
+        return Candidate(match, dead, gain, refusal, seen.key, unsure)
 
-    def _advice(self, rule: Rule, root: Node, match: Match) -> Candidate | None:
+    def _advice(self, match: Match) -> Candidate | None:
         """What only the user can change: there is nothing to build and nothing to price."""
-        known = factor_on(rule.name, self.target.name)
+        known = factor_on(match.rule.name, self.target.name)
         gain = Gain(1.0, "unpriced", f"nobody has looked at it on {self.target.name}")
         if known is not None:
             gain = Gain(known.factor, "confirmed", f"{known} at the example's shapes")
-        concerned = frozenset(rule.together(match, root))
-        if concerned & self.made or (known is not None and known.factor < LEAST) or not rule.pays(match, root):
+        concerned = frozenset(match.replaced)
+        if concerned & self.made or (known is not None and known.factor < LEAST) or not match.pays:
             return None
-        return Candidate(rule, root, concerned, gain, rule.change, None)
+        return Candidate(match, concerned, gain, match.rule.change, None)
 
-    def _judge(
-        self, rule: Rule, match: Match, root: Node, region: Region, trial: Block, values: Sequence[Value]
-    ) -> tuple[Gain, str]:
-        unknown = [] if self.assume_finite else rule.unknown(match)
-        seen = outline(region)
-        before = take_out(region, seen).body
-        after = _copy_of(trial, values)
-        gain = price(rule.name, before, after, self.target)
-        if not self._gains(rule, match, root, gain):
-            return gain, _NO_GAIN
-        if unknown:
-            return gain, "a NaN or an infinity would spread to its neighbours: --assume-finite allows it"
-        if not rule.exact and not self.allow_reassociation:
-            return gain, "it rounds otherwise, and the bits must stay"
-        return gain, ""
+    def _refusal(self, match: Match, gain: Gain, unsure: bool) -> str:
+        """Why a match must not act, "" if it may."""
+        if not self._gains(match, gain):
+            return _NO_GAIN
+        if unsure and not self.assume_finite:
+            return "a NaN or an infinity would spread to its neighbours: --assume-finite allows it"
+        if not match.rule.exact and not self.allow_reassociation:
+            return "it rounds otherwise, and the bits must stay"
+        return ""
 
-    def _gains(self, rule: Rule, match: Match, root: Node, gain: Gain) -> bool:
+    def _gains(self, match: Match, gain: Gain) -> bool:
         """Whether the rule pays here: what was confirmed for the chip decides, then the shapes, then the price."""
+        rule = match.rule
         known = factor_on(rule.name, self.target.name)
         if known is not None and known.factor < LEAST:
             return False
         if rule.families and self.target.family not in rule.families:
             return False
         if self.target.family == "tpu":
-            return rule.pays(match, root)
+            return match.pays
         if measured_kind(self.target):  # measured at one size: shapes of that kind only, and more than noise
-            return gain.factor >= 1.1 and rule.pays(match, root)
+            return gain.factor >= 1.1 and match.pays
         return gain.factor >= LEAST
 
     def _put(self, block: Block, case: Candidate) -> bool:
         """Build a chosen case in place; False where what was put in before it has changed its ground."""
         if any(op.block is not block for op in case.dead):
             return False
-        match = case.rule.match(case.root)
+        match = case.match.rule.match(case.match.root)
         count = len(block.operations)
-        replaced = case.rule.replaced(match, case.root) if match is not None else []
-        values = case.rule.values(match, case.root, Maker(block, case.root)) if match is not None else None
-        if values is None:
+        values = match.build(Maker(block, match.root)) if match is not None else None
+        if match is None or values is None:
             for op in reversed(block.operations[count:]):
                 op.drop()
             del block.operations[count:]
             return False
-        made = block.operations[count:]
-        self.made.update(made)
+        self.made.update(block.operations[count:])
         verdict = self._verdict(case, True)
-        for old, new in zip(replaced, values):
+        for old, new in zip(match.results, values):
             replace_value(old, new)
         for op in case.dead:
             op.drop()
@@ -238,25 +223,20 @@ class Acting:
         self.accepted.append(verdict)
         self.acted.append(case)
         if case.key is not None:
-            self.groups[case.rule.name, case.key] = self.groups.get((case.rule.name, case.key), 0) + 1
+            self.groups[verdict.rule, case.key] = self.groups.get((verdict.rule, case.key), 0) + 1
         return True
 
     def _verdict(self, case: Candidate, accepted: bool) -> Verdict:
-        kinds = ", ".join(sorted({op.name for op in case.dead}))
-        region = Region(case.root.block, case.root.result.sizes, tuple(case.dead), ()) if case.root.block else None
-        before, after = self.texts.get((case.rule.name, case.key), ("", "")) if accepted else ("", "")
+        rule, root = case.match.rule, case.match.root
+        before, after = self.texts.get((rule.name, case.key), ("", "")) if accepted else ("", "")
         return Verdict(
             accepted=accepted,
-            name=case.rule.name,
-            region=f"{type_text(case.root.result)}: {kinds}",
-            source=source_of(region) if region is not None else None,
-            moved_before=0,
-            moved_after=0,
-            charged_before=0,
-            charged_after=0,
-            reason=case.refusal or f"{case.rule.finding}; {case.gain.note}",
-            changes={case.rule.name: 1},
-            rule=case.rule.name,
+            name=rule.name,
+            region=f"{type_text(root.result)}: {', '.join(sorted({op.name for op in case.dead}))}",
+            source=source_of(case.dead) if root.block is not None else None,
+            reason=case.refusal or f"{rule.finding}; {case.gain.note}",
+            changes={rule.name: 1},
+            rule=rule.name,
             factor=round(case.gain.factor, 3),
             kind=case.gain.kind,
             before=before,
@@ -268,9 +248,9 @@ def _leading(cases: Sequence[Candidate]) -> list[Candidate]:
     """The cases without those that a rule goes before by its own word, where both would replace the same."""
     before: dict[str, set[Node]] = {}
     for case in cases:
-        for name in case.rule.over:
+        for name in case.match.rule.over:
             before.setdefault(name, set()).update(case.dead)
-    return [case for case in cases if case.dead.isdisjoint(before.get(case.rule.name, ()))]
+    return [case for case in cases if case.dead.isdisjoint(before.get(case.match.rule.name, ()))]
 
 
 def choose(cases: Iterable[Candidate]) -> list[Candidate]:
@@ -292,7 +272,7 @@ def choose(cases: Iterable[Candidate]) -> list[Candidate]:
                 for op in rival.dead:
                     del taken[op]
             taken.update(dict.fromkeys(case.dead, case))
-    return sorted(dict.fromkeys(taken.values()), key=lambda case: case.root.position)
+    return sorted(dict.fromkeys(taken.values()), key=lambda case: case.match.root.position)
 
 
 def dying(roots: Sequence[Node], values: Sequence[Value]) -> frozenset[Node]:
@@ -318,16 +298,9 @@ def _take_back(trial: Block) -> None:
 
 def _copy_of(trial: Block, outputs: Sequence[Value]) -> Block:
     """The trial as a block with its own arguments, to be priced; constants it shares with the program are copied in."""
-    body = Block("candidate")
-    values: dict[Value, Value] = {}
     inside = set(trial.operations)
-    used = [value for op in trial.operations for value in op.operands if value.operation not in inside]
-    for value in dict.fromkeys((*used, *(value for value in outputs if value.operation not in inside))):
-        if number_of(value) is not None and value.operation is not None and value.operation.name == "constant":
-            body.append(copied(value.operation, values, value.operation.lender))
-        else:
-            values[value] = body.add_argument(value.shape, value.dtype)
-    for op in trial.operations:
-        body.append(copied(op, values, op.lender))
-    body.append(Node("return", [values[value] for value in outputs]))
-    return body
+    used = (*(value for op in trial.operations for value in op.operands), *outputs)
+    outer = dict.fromkeys(value for value in used if value.operation not in inside)
+    constants = [v.operation for v in outer if made_by(v, "constant") and v.operation and number_of(v) is not None]
+    inputs = [value for value in outer if value.operation not in constants]
+    return copied_block(inputs, [*constants, *trial.operations], outputs)

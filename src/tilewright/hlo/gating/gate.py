@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
@@ -21,22 +21,22 @@ from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_va
 from tilewright.hlo.graphs.mlir import module_text
 from tilewright.hlo.program import Source
 from tilewright.hlo.reading.sources import is_library
-from tilewright.hlo.rewrites.canonicalize import Canonicalize
-from tilewright.hlo.rewrites.common_subexpressions import CommonSubexpressions, what_it_does
-from tilewright.hlo.rewrites.dead_code import DeadCode
-from tilewright.hlo.rewrites.move_above_elementwise import MoveAboveElementwise
+from tilewright.hlo.rewrites.cleanup import Canonicalize, CommonSubexpressions, DeadCode, operation_key
+from tilewright.hlo.rewrites.control_flow import ReshapeOfBranch, ReshapeOfLoop
+from tilewright.hlo.rewrites.elementwise import (
+    MoveAboveElementwise,
+    ReshapeOfBroadcast,
+    ReshapeOfElementwise,
+    TransposeOfElementwise,
+)
 from tilewright.hlo.rewrites.pipeline import fixpoint, pipeline
-from tilewright.hlo.rewrites.reshape_of_branch import ReshapeOfBranch
-from tilewright.hlo.rewrites.reshape_of_broadcast import ReshapeOfBroadcast
-from tilewright.hlo.rewrites.reshape_of_elementwise import ReshapeOfElementwise
-from tilewright.hlo.rewrites.reshape_of_loop import ReshapeOfLoop
-from tilewright.hlo.rewrites.transpose_of_elementwise import TransposeOfElementwise
+from tilewright.hlo.rewrites.reductions import ReduceOfSplits
 from tilewright.hlo.rewriting.base import Rewrite, is_exact
 from tilewright.hlo.rewriting.maker import is_elementwise
 from tilewright.render import bytes_text
 from tilewright.targets import Target
 
-# Candidates: a region copied into a block of its own, rewritten there, and put in the region's place if it pays.
+# A candidate is a region copied into a block of its own, rewritten there, and put in the region's place if it pays.
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class Outline:
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class RegionCopy:
     """A region's copy in ``body``: its inputs became the arguments, its outputs the operands of the terminator."""
 
     region: Region
@@ -70,7 +70,7 @@ def outline(region: Region) -> Outline:
                 numbers[value] = len(numbers)
                 inputs.append(value)
                 described.append((value.shape, value.dtype))
-        described.append((what_it_does(op), tuple(numbers[v] for v in op.operands)))
+        described.append((operation_key(op), tuple(numbers[v] for v in op.operands)))
         for value in op.results:
             numbers[value] = len(numbers)
     outputs = tuple(region.outputs)
@@ -79,34 +79,36 @@ def outline(region: Region) -> Outline:
     return Outline(tuple(inputs), outputs, tuple(described) if as_read else None)
 
 
-def take_out(region: Region, seen: Outline) -> Candidate:
+def take_out(region: Region, seen: Outline) -> RegionCopy:
     """Copy a region into a block of its own."""
-    body = Block("candidate")
-    values = {value: body.add_argument(value.shape, value.dtype) for value in seen.inputs}
-    for op in region.members:
-        body.append(copied(op, values, op.lender))
-    body.append(Node("return", [values[v] for v in seen.outputs]))
-    return Candidate(region, body)
+    return RegionCopy(region, copied_block(seen.inputs, region.members, seen.outputs))
 
 
-def another(candidate: Candidate) -> Candidate:
+def another(candidate: RegionCopy) -> RegionCopy:
     """The same candidate once more, to be rewritten further."""
+    *operations, end = candidate.body.operations
+    return RegionCopy(candidate.region, copied_block(candidate.body.arguments, operations, end.operands))
+
+
+def copied_block(inputs: Sequence[Value], operations: Sequence[Node], outputs: Sequence[Value]) -> Block:
+    """The operations in a block of their own, with an argument for each input, that returns the outputs."""
     body = Block("candidate")
-    values = {value: body.add_argument(value.shape, value.dtype) for value in candidate.body.arguments}
-    for op in candidate.body.operations:
-        body.append(copied(op, values, op.like))
-    return Candidate(candidate.region, body)
+    values = {value: body.add_argument(value.shape, value.dtype) for value in inputs}
+    for op in operations:
+        body.append(_copied(op, values))
+    body.append(Node("return", [values[v] for v in outputs]))
+    return body
 
 
-def copied(op: Node, values: dict[Value, Value], like: Node | None) -> Node:
+def _copied(op: Node, values: dict[Value, Value]) -> Node:
     """The same operation on other operands; its results join ``values``."""
     copy = Node(op.name, [values[v] for v in op.operands], dict(op.attributes))
-    copy.like, copy.position = like, op.position
+    copy.like, copy.position = (op if op.handle is not None else op.like), op.position
     values.update((old, copy.add_result(old.shape, old.dtype)) for old in op.results)
     return copy
 
 
-def splice(region: Region, seen: Outline, candidate: Candidate, replaced: dict[Value, Value]) -> None:
+def splice(region: Region, seen: Outline, candidate: RegionCopy, replaced: dict[Value, Value]) -> None:
     """Put a copy of the candidate in the region's place; :func:`settle` the block after the last splice.
 
     ``replaced`` says what splices since the outline was taken put in the place of values: a neighbour's outputs.
@@ -116,7 +118,7 @@ def splice(region: Region, seen: Outline, candidate: Candidate, replaced: dict[V
     lenders = dict(zip(candidate.region.members, region.members))
     *operations, end = candidate.body.operations
     for op in operations:
-        copy = block.append(copied(op, values, op.like))
+        copy = block.append(_copied(op, values))
         lender = lenders.get(op.like) if op.like is not None else None
         if lender is not None and lender is not op.like:
             copy.like, copy.position = lender, lender.position
@@ -145,7 +147,7 @@ def settle(block: Block) -> None:
 #: The rewrites that make a candidate worth its while; the others only tidy up. Where reshapes and transposes cancel
 #: among themselves, tidying up is all there is to do.
 _MAIN = (
-    "transpose-of-elementwise", "reduce-of-transpose", "reduce-of-reshape", "reduces-of-reshapes",
+    "transpose-of-elementwise", "reduce-of-transpose", "reduce-of-reshape", "reduce-of-splits", "reduces-of-reshapes",
     "reshape-of-elementwise", "move-above-elementwise", "reshape-of-broadcast",
 )  # fmt: skip
 _PLACE = re.compile(r'"([^"]+)":(\d+):(\d+)')
@@ -179,11 +181,11 @@ class Verdict:
     name: str
     region: str
     source: Source | None
-    moved_before: int
-    moved_after: int
-    charged_before: int
-    charged_after: int
-    reason: str
+    moved_before: int = 0
+    moved_after: int = 0
+    charged_before: int = 0
+    charged_after: int = 0
+    reason: str = ""
     changes: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
     rule: str = ""
     factor: float = 1.0
@@ -217,7 +219,7 @@ def gate(
 
     Rounds go on until no region is accepted: an accepted one may open the way for its neighbour.
     """
-    bench = _Bench(target, steps)
+    judge = _RegionJudge(target, steps)
     accepted: list[Verdict] = []
     refused: dict[tuple[Node, ...], Verdict] = {}
     open_ = [block for body in bodies for block in walk(body)]
@@ -227,16 +229,17 @@ def gate(
             fresh = [
                 region for region in collect(block, target) if _is_new(region) and region.operations not in refused
             ]
-            cases = [_Case(region, *bench.judge(region)) for region in fresh]
-            cases += bench.wider(block, cases)
+            cases = [_Case(region, *judge.judged(region)) for region in fresh]
+            cases += judge.wider(block, cases)
             replaced: dict[Value, Value] = {}
             for case in sorted(cases, key=lambda case: -case.verdict.gain):
                 region, seen, candidate, verdict = case
                 if not verdict.accepted:
                     refused[region.operations] = verdict
                 elif all(op.block is block for op in region.operations):
-                    if keep_regions:
-                        verdict = kept(verdict, take_out(region, seen).body, another(candidate).body)
+                    if keep_regions:  # of copies, for the handles of what is written are used up
+                        texts = [module_text(copy.body) for copy in (take_out(region, seen), another(candidate))]
+                        verdict = replace(verdict, before=texts[0], after=texts[1])
                     splice(region, seen, candidate, replaced)
                     accepted.append(verdict)
                     changed.append(block)
@@ -247,15 +250,10 @@ def gate(
     return accepted, sorted(standing, key=lambda verdict: -verdict.moved_before)
 
 
-def kept(verdict: Verdict, before: Block, after: Block) -> Verdict:
-    """The verdict with both sides as text; copies, for their handles are used up."""
-    return replace(verdict, before=module_text(before), after=module_text(after))
-
-
 class _Case(NamedTuple):
     region: Region
     seen: Outline
-    candidate: Candidate
+    candidate: RegionCopy
     verdict: Verdict
 
 
@@ -263,12 +261,12 @@ class _Case(NamedTuple):
 _GROWTHS = 4
 
 
-class _Bench:
+class _RegionJudge:
     """Where regions are judged; of regions that are alike (the layers of a deep network) only the first is tried."""
 
     def __init__(self, target: Target, steps: Sequence[Rewrite]) -> None:
         self.target, self.steps = target, steps
-        self.known: dict[Hashable, tuple[Candidate, Verdict]] = {}
+        self.known: dict[Hashable, tuple[RegionCopy, Verdict]] = {}
 
     def wider(self, block: Block, cases: Sequence[_Case]) -> list[_Case]:
         """What regions grow to, where that gains more than all regions that it lies over.
@@ -284,7 +282,7 @@ class _Bench:
             for _ in range(_GROWTHS):
                 if region is None or not best.verdict.unsettled:
                     break
-                wide = found.get(region.operations) or _Case(region, *self.judge(region))
+                wide = found.get(region.operations) or _Case(region, *self.judged(region))
                 rivals = {home[op] for op in region.operations if op in home}
                 gain = sum(rival.verdict.gain for rival in rivals if rival.verdict.accepted)
                 if wide.verdict.accepted and wide.verdict.gain > gain:
@@ -292,12 +290,12 @@ class _Bench:
                 region = grown(region, places)
         return list(found.values())
 
-    def judge(self, region: Region) -> tuple[Outline, Candidate, Verdict]:
+    def judged(self, region: Region) -> tuple[Outline, RegionCopy, Verdict]:
         """What the region looks like, the candidate that may take its place, and whether it does."""
         seen = outline(region)
         if seen.key is not None and seen.key in self.known:
             candidate, verdict = self.known[seen.key]
-            return seen, candidate, replace(verdict, source=source_of(region))
+            return seen, candidate, replace(verdict, source=source_of(region.operations))
         candidate, verdict = _try(region, seen, self.target, self.steps)
         if seen.key is not None:
             self.known[seen.key] = candidate, verdict
@@ -315,14 +313,14 @@ def _is_worth_reporting(region: tuple[Node, ...], verdict: Verdict) -> bool:
     return all(op.block is not None for op in region) and (fired or verdict.moved_before > 0)
 
 
-def _try(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite]) -> tuple[Candidate, Verdict]:
+def _try(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite]) -> tuple[RegionCopy, Verdict]:
     """The best candidate of several: with all steps, and without each of those that a region may be better without.
 
     A transpose with several users that sinks is there several times, and a reshape that sinks below a tree meets the
     tree's other reshapes only if all of them can follow: so either may have to stay.
     """
     best = everything = _judged(region, seen, target, steps)
-    for kind in (TransposeOfElementwise, ReshapeOfElementwise, MoveAboveElementwise):
+    for kind in (TransposeOfElementwise, ReshapeOfElementwise, MoveAboveElementwise, ReduceOfSplits):
         if best[1].unsettled and everything[1].changes.get(kind.name):
             way = _judged(region, seen, target, [step for step in steps if not isinstance(step, kind)])
             if way[1].accepted and (not best[1].accepted or way[1].gain > best[1].gain):
@@ -330,7 +328,7 @@ def _try(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite]
     return best
 
 
-def _judged(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite]) -> tuple[Candidate, Verdict]:
+def _judged(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite]) -> tuple[RegionCopy, Verdict]:
     """Rewrite a copy of the region and judge it.
 
     As written, a region may compute the same thing twice. Computing it once is no merit of the rewrites, so both sides
@@ -352,7 +350,7 @@ def _judged(region: Region, seen: Outline, target: Target, steps: Sequence[Rewri
         accepted=not reason,
         name=" + ".join(fired),
         region=_describe(region),
-        source=source_of(region),
+        source=source_of(region.operations),
         moved_before=written.moved,
         moved_after=after.moved,
         charged_before=written.charged,
@@ -412,7 +410,7 @@ def _bits_forbid(region: Region, seen: Outline, target: Target, steps: Sequence[
     return ""
 
 
-def _normalised(region: Region, seen: Outline, candidate: Candidate, target: Target, before: Cost, after: Cost) -> str:
+def _normalised(region: Region, seen: Outline, candidate: RegionCopy, target: Target, before: Cost, after: Cost) -> str:
     """Why a candidate is dropped where the compiler does the same: in its normal form both sides cost alike."""
     if not target.compiler_normalizes:
         return ""
@@ -423,7 +421,7 @@ def _normalised(region: Region, seen: Outline, candidate: Candidate, target: Tar
     if ours.falls_to(theirs):
         return ""
     return (
-        f"{compiler_of(target)} performs P1 and P2 itself: {_change(before, after)} as written on {target.name}, "
+        f"{compiler_of(target)} performs these rewrites itself: {_change(before, after)} as written on {target.name}, "
         f"but with both programs in normal form {bytes_text(theirs.moved)} instead of {bytes_text(ours.moved)}"
     )
 
@@ -468,9 +466,9 @@ def _describe(region: Region) -> str:
     return f"{type_text(seed)}: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
 
 
-def source_of(region: Region) -> Source | None:
-    """The first position in the user's own files."""
-    for op in sorted(region.operations, key=lambda op: op.position):
+def source_of(operations: Iterable[Node]) -> Source | None:
+    """The first position of the operations in the user's own files."""
+    for op in sorted(operations, key=lambda op: op.position):
         if op.lender.handle is None:
             continue
         for file, line, column in _PLACE.findall(str(op.lender.handle.location)):

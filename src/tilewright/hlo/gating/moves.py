@@ -11,11 +11,13 @@ from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import movement, place
 from tilewright.hlo.graphs.dims import only_unit_dims_differ
 from tilewright.hlo.graphs.graph import Block, Node, Value, walk
+from tilewright.hlo.rewriting.maker import MOVES
 from tilewright.layout import TensorLayout, xla_dtype
 from tilewright.targets import Target
 
 
-def _layout(value: Value, target: Target) -> TensorLayout | None:
+def layout_of(value: Value, target: Target) -> TensorLayout | None:
+    """Where an array lies on the target; None for what has no layout: unknown or empty shapes, tokens, odd types."""
     if value.shape is None or 0 in value.shape:
         return None
     try:
@@ -49,7 +51,7 @@ class Cost:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Bytes moved, charged and padded together."""
         return self.moved + self.charged + self.padded
 
     @property
@@ -70,9 +72,9 @@ class Cost:
 
 def cost(block: Block, target: Target) -> Cost:
     """The cost of one block's own operations under ``target``."""
-    moves = [(op, bytes_moved(op, target)) for op in block.operations if op.name in ("reshape", "transpose")]
+    moves = [(op, bytes_moved(op, target)) for op in block.operations if op.name in MOVES]
     values = (*block.arguments, *(value for op in block.operations for value in op.results))
-    layouts = (_layout(value, target) for value in values)
+    layouts = (layout_of(value, target) for value in values)
     largest = max((layout.data_bytes for layout in layouts if layout is not None), default=0)
     return Cost(
         moved=sum(count for _, count in moves),
@@ -95,7 +97,7 @@ def _fuses(target: Target) -> bool:
 def _converted(op: Node, target: Target) -> int:
     if op.name != "convert":
         return 0
-    source, result = _layout(op.operands[0], target), _layout(op.result, target)
+    source, result = layout_of(op.operands[0], target), layout_of(op.result, target)
     if source is None or result is None:
         return 0
     more = max(0, result.size_bytes - source.size_bytes)
@@ -113,15 +115,19 @@ def _strided(op: Node, target: Target) -> int:
     kept = [d for d, size in enumerate(shape or ()) if size != 1]
     if not kept or (kept[-1] in op.attributes["dims"] and not short_run_charge(op, target)):
         return 0
-    layout = _layout(op.operands[0], target)
+    layout = layout_of(op.operands[0], target)
     return 0 if layout is None else 2 * layout.size_bytes
 
 
+#: Reshapes and transposes are counted as moves; constants are there already.
+_COUNTED_ELSEWHERE = MOVES | {"constant", "iota"}
+
+
 def _padding(op: Node, target: Target) -> int:
-    """Padding that an operation writes; reshapes and transposes are counted as moves, constants are there already."""
-    if op.name in ("constant", "iota", "reshape", "transpose"):
+    """Bytes of padding that an operation writes."""
+    if op.name in _COUNTED_ELSEWHERE:
         return 0
-    layouts = (_layout(value, target) for value in op.results)
+    layouts = (layout_of(value, target) for value in op.results)
     return sum(layout.size_bytes - layout.data_bytes for layout in layouts if layout is not None)
 
 
@@ -130,9 +136,9 @@ def bytes_moved(op: Node, target: Target) -> int:
 
     Broadcasts make new data where it is used; they are not counted here.
     """
-    if op.name not in ("reshape", "transpose"):
+    if op.name not in MOVES:
         return 0
-    source, result = _layout(op.operands[0], target), _layout(op.result, target)
+    source, result = layout_of(op.operands[0], target), layout_of(op.result, target)
     if source is None or result is None:
         return 0
     return movement(op.name, [source], result, op.attributes.get("permutation")).moved_bytes
@@ -158,7 +164,7 @@ def short_run_charge(op: Node, target: Target) -> int:
     if not sizes:
         return 0
     short = target.short_run_bytes if sizes[-1][1] else target.short_kept_run_bytes
-    layout = _layout(value, target) if short else None
+    layout = layout_of(value, target) if short else None
     if layout is None:
         return 0
     run = layout.size_bytes // max(1, prod(n for n, _ in sizes))

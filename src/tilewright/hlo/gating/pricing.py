@@ -9,17 +9,15 @@ other targets     padded bytes of every array the region makes and reads
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.errors import TilewrightError
-from tilewright.hlo.cost import place
+from tilewright.hlo.gating.moves import layout_of
 from tilewright.hlo.graphs.graph import Block
 from tilewright.hlo.graphs.mlir import module_text
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
-from tilewright.hlo.rules.confirmed import factor_on
+from tilewright.hlo.rules.catalogue import factor_on
 from tilewright.hlo.timing.estimate import estimate
-from tilewright.layout import xla_dtype
 from tilewright.render import bytes_text
 from tilewright.targets import Target
 
@@ -78,20 +76,6 @@ def _modelled(before: Block, after: Block, target: Target) -> Gain:
 
 
 def padded_bytes(block: Block, target: Target) -> int:
-    """Padded bytes of all that a block's operations make, constants and scalars left out."""
-    total = 0
-    for op in block.operations[:-1]:
-        if op.name in ("constant", "iota"):
-            continue
-        for value in op.results:
-            total += _size(value.shape, value.dtype, target)
-    return total
-
-
-def _size(shape: Sequence[int] | None, dtype: str, target: Target) -> int:
-    if shape is None or 0 in shape:
-        return 0
-    try:
-        return place(tuple(shape), xla_dtype(dtype), target).size_bytes
-    except TilewrightError:
-        return 0
+    """Padded bytes of all that a block's operations make, constants and counting left out."""
+    made = (value for op in block.operations[:-1] if op.name not in ("constant", "iota") for value in op.results)
+    return sum(layout.size_bytes for value in made if (layout := layout_of(value, target)) is not None)

@@ -9,7 +9,7 @@ from typing import TypeGuard
 
 from tilewright.hlo.gating.moves import SMALL, bytes_moved, is_unit_step
 from tilewright.hlo.graphs.graph import Block, Node, Value
-from tilewright.hlo.rewriting.maker import is_elementwise, is_static
+from tilewright.hlo.rewriting.maker import MOVES, MOVES_AND_REPEATS, is_elementwise, is_static
 from tilewright.targets import Target
 
 # A region grows from a reshape's result of shape S: over every value of shape S that elementwise operations, reshapes,
@@ -83,7 +83,7 @@ def grown(region: Region, places: dict[Node, int]) -> Region | None:
     borders = [
         value
         for op in region.operations
-        if op.name in ("reshape", "transpose") and is_static(op.operands[0])
+        if op.name in MOVES and is_static(op.operands[0])
         for value in (op.operands[0], op.result)
     ]
     core = inside | _flood(region.block, borders, set(), set())
@@ -103,7 +103,7 @@ def _around(block: Block, core: set[Node], shape: tuple[int, ...], places: dict[
 
 def _is_seed(op: Node, target: Target) -> bool:
     """A reshape that splits or merges dims; one that adds or drops unit dims, or a transpose, of what is large."""
-    if op.name not in ("reshape", "transpose") or not op.plain or not is_static(op.result, op.operands[0]):
+    if op.name not in MOVES or not op.plain or not is_static(op.result, op.operands[0]):
         return False
     if op.name == "transpose" and target.layout_rule == "linear":
         return False
@@ -119,9 +119,6 @@ def _elements(value: Value) -> int:
     return prod(value.shape or ())
 
 
-_MOVERS = frozenset({"reshape", "broadcast_in_dim", "transpose"})
-
-
 def _is_leaf(op: Node) -> bool:
     """Costs nothing to have twice: a constant, an iota, or a broadcast of a scalar."""
     if not op.plain:
@@ -135,7 +132,7 @@ def _is_kind(op: Node) -> bool:
         return False
     if op.name == "reduce":
         return len(op.attributes) > 1 and is_static(op.operands[0])
-    return is_elementwise(op) or op.name in ("reshape", "broadcast_in_dim", "transpose")
+    return is_elementwise(op) or op.name in MOVES_AND_REPEATS
 
 
 def _flood(block: Block, values: Iterable[Value], seen: set[Value], taken: set[Node]) -> set[Node]:
@@ -194,7 +191,7 @@ def _between(core: set[Node], places: dict[Node, int]) -> set[Node]:
 
     def movers(value: Value) -> list[Node]:
         op = value.operation
-        return [op] if small(op) and op.name in _MOVERS else []
+        return [op] if small(op) and op.name in MOVES_AND_REPEATS else []
 
     forward = _reach(starts, lambda value: inner(value.users), lambda op: op.results)
     backward = _reach(ends, lambda value: inner([value.operation]), lambda op: op.operands)

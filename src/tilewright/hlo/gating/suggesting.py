@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from functools import partial
+from math import prod
 from pathlib import Path
 
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo.gating.acting import Acting, Candidate
 from tilewright.hlo.gating.gate import source_of
 from tilewright.hlo.gating.pricing import LEAST
-from tilewright.hlo.gating.regions import Region
 from tilewright.hlo.graphs.graph import Block, Node, collector_paused, walk
 from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module
@@ -25,14 +24,12 @@ from tilewright.hlo.reporting.predicting import Origin, number_in, tag
 from tilewright.hlo.reporting.runs import count_runs
 from tilewright.hlo.reporting.types import Suggestion
 from tilewright.hlo.rewrites.inline import Inline
-from tilewright.hlo.rules.catalogue import catalogue, chosen
-from tilewright.hlo.rules.confirmed import factor_on
+from tilewright.hlo.rules.catalogue import catalogue, chosen, factor_on
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
-_MOVERS = ("broadcast_in_dim", "transpose", "concatenate", "gather", "reshape", "slice", "pad")
-"""What reports have rows for: a suggestion is named after the largest of the first kind that there is."""
-_LEAVES = frozenset({"constant", "iota"})
+#: What reports have rows for: a suggestion is named after the largest of the first kind that there is.
+_NAMED_FIRST = ("broadcast_in_dim", "transpose", "concatenate", "gather", "reshape", "slice", "pad")
 
 
 @collector_paused()
@@ -59,7 +56,7 @@ def suggest(program: Program, target: str | Target, assume_finite: bool = False)
     except TilewrightError:
         return []
     advising = Acting(chip, tuple(rule for rule in catalogue().values() if rule.build is None))
-    acting = Acting(chip, chosen(None, opt_in=True), assume_finite=True)
+    acting = Acting(chip, chosen(None), assume_finite=True)
     try:
         advising.run(names.bodies)  # first, for it changes nothing
         acting.run(names.bodies)
@@ -71,15 +68,15 @@ def suggest(program: Program, target: str | Target, assume_finite: bool = False)
     for case in (*acting.acted, *acting.left, *advising.left):
         each = _suggestion(case, names, chip, assume_finite)
         groups[each.rule, each.path, each.source or each.op, each.column].append(each)
-    return sorted(map(_together, groups.values()), key=_order)
+    return sorted(map(_merged, groups.values()), key=_order)
 
 
 def _order(each: Suggestion) -> tuple[float, float]:
     return -(each.saved_us or 0.0), -(each.factor or 0.0)
 
 
-def _together(alike: Sequence[Suggestion]) -> Suggestion:
-    """One for all that a rule says about a line: the one that saves most, with what the others save."""
+def _merged(alike: Sequence[Suggestion]) -> Suggestion:
+    """One suggestion for all that a rule says about a line: the one that saves most, with what the others save."""
     first, *others = sorted(alike, key=_order)
     if not others:
         return first
@@ -94,15 +91,16 @@ def _together(alike: Sequence[Suggestion]) -> Suggestion:
 
 
 def _suggestion(case: Candidate, names: _Names, chip: Target, assume_finite: bool) -> Suggestion:
-    rule, gain = case.rule, case.gain
+    rule, root, gain = case.match.rule, case.match.root, case.gain
     known = factor_on(rule.name, chip.name)
-    factor, kind, saved = gain.factor, gain.kind, gain.seconds * 1e6 * names.runs(case.root)
+    factor, kind, saved = gain.factor, gain.kind, gain.seconds * 1e6 * names.runs(root)
     if kind != "counted" and (kind == "unpriced" or factor < LEAST):
         saved = 0.0
         factor, kind = (known.factor, "confirmed") if known is not None else (1.0, "unpriced")
-    named = sorted(_named(case), key=partial(_weight, root=case.root))
-    found = list(dict.fromkeys(filter(None, map(names.of, named)))) or [case.root.name]
-    source = source_of(Region(names.bodies[0], (), _named(case), ()))
+    costly = [op for op in case.dead if op.name not in ("constant", "iota")] or [root]
+    named = sorted(sorted(costly, key=lambda op: op.position), key=lambda op: (*_weight(op), op is not root))
+    found = list(dict.fromkeys(filter(None, map(names.of, named)))) or [root.name]
+    source = source_of(costly)
     place = f" ({Path(source.file).name}:{source.line})" if source is not None else ""
     return Suggestion(
         found[0],
@@ -119,33 +117,20 @@ def _suggestion(case: Candidate, names: _Names, chip: Target, assume_finite: boo
     )
 
 
-def _named(case: Candidate) -> tuple[Node, ...]:
-    """What a case replaces, without what costs nothing, in the program's order; never nothing."""
-    return tuple(sorted((op for op in case.dead if op.name not in _LEAVES), key=_position)) or (case.root,)
-
-
-def _position(op: Node) -> int:
-    return op.position
-
-
-def _weight(op: Node, root: Node) -> tuple[int, int, int]:
-    """What a reader meets first in a ranking: a copy, the largest first; then what the rule is about."""
-    size = 1
-    for dim in op.result.shape or ():
-        size *= dim
-    kind = _MOVERS.index(op.name) if op.name in _MOVERS else len(_MOVERS)
-    return kind, -size, 0 if op is root else 1
+def _weight(op: Node) -> tuple[int, int]:
+    """What a reader meets first in a ranking comes first: a copy, the largest before others."""
+    kind = _NAMED_FIRST.index(op.name) if op.name in _NAMED_FIRST else len(_NAMED_FIRST)
+    return kind, -prod(op.result.shape or ())
 
 
 def _command(case: Candidate, chip: Target, assume_finite: bool) -> str:
     """The command that does it, with the guard's option."""
-    if case.rule.build is None:
+    rule = case.match.rule
+    if rule.build is None:
         return ""
     options = [f"--target {chip.name}"]
-    if case.unknown and not assume_finite:
+    if case.unsure and not assume_finite:
         options.append("--assume-finite")
-    if case.rule.opt_in:
-        options.append(f"--rules {case.rule.name}")
     return f", or run tilewright optimize {' '.join(options)}"
 
 

@@ -16,10 +16,10 @@ from typing import Any
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.graphs.mlir import read_functions, write_functions
 from tilewright.hlo.ir import ir, parse_module, print_module
-from tilewright.hlo.normal_form import NEWEST, normal_form
 from tilewright.hlo.program import Computation, Operation, Program, Source
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.rewrites.inline import Inline
+from tilewright.hlo.rewrites.pipeline import NEWEST, normal_form
 from tilewright.hlo.timing.mechanisms.work import ELEMENTWISE
 
 _TAG = "tilewright:"

@@ -1,1 +1,1 @@
-"""The rewrites, one file each, and the pipeline that runs them."""
+"""The rewrites, by family, and the pipeline that runs them."""

@@ -1,1 +1,1 @@
-"""What the rewrites are made of: their base class, moves of reshapes and transposes, monoids, carried values."""
+"""What the rewrites are made of: their base class, the maker of operations, monoids, sinking moves."""

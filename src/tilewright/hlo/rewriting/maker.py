@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,11 @@ PURE = ELEMENTWISE | {
     "gather", "iota", "pad", "reduce", "reduce_window", "reshape", "reverse", "slice", "transpose",
 }  # fmt: skip
 
+#: What only moves elements: every element of the operand stands once in the result, in another shape or order.
+MOVES = frozenset({"reshape", "transpose"})
+#: What moves elements or repeats them.
+MOVES_AND_REPEATS = MOVES | {"broadcast_in_dim"}
+
 
 def is_elementwise(op: Node) -> bool:
     """Whether ``op`` commutes with every reshape and transpose of its operands.
@@ -41,10 +45,13 @@ def is_static(*values: Value) -> bool:
     return all(v.shape is not None and 0 not in v.shape for v in values)
 
 
-def made_by(value: Value, name: str) -> Node | None:
-    """The operation called ``name`` that makes ``value``, if rewrites may look through it: plain, static operands."""
+def made_by(value: Value, *names: str) -> Node | None:
+    """The operation of one of these names that makes ``value``, if rewrites may look through it, else None.
+
+    They may where it carries no attributes of foreign dialects and the shapes of its operands are known.
+    """
     op = value.operation
-    return op if op is not None and op.name == name and op.plain and is_static(*op.operands) else None
+    return op if op is not None and op.name in names and op.plain and is_static(*op.operands) else None
 
 
 class Maker:
@@ -59,7 +66,7 @@ class Maker:
 
     def __init__(self, block: Block, like: Node | None = None, sweep: dict[Any, Any] | None = None) -> None:
         self.block, self.like = block, like
-        self.sweep = {} if sweep is None else sweep  # what a rewrite learnt in this sweep of the block
+        self.sweep = {} if sweep is None else sweep  # what a rewrite has found out in this sweep of the block
 
     def operation(
         self,
@@ -109,19 +116,15 @@ class Maker:
         """One repeated element, given as MLIR writes it."""
         return self.operation("constant", [], shape, dtype, {"literal": Literal(element=element)})
 
-    def iota(self, size: int, dtype: str) -> Value:
-        """``[0, 1, ..., size - 1]``."""
-        return self.operation("iota", [], (size,), dtype, {"dim": 0})
-
-    def relaid(self, constant: Node, shape: Sequence[int]) -> Value:
-        """A constant's elements in another shape."""
+    def reshaped_constant(self, constant: Node, shape: Sequence[int]) -> Value:
+        """A constant's elements in another shape of the same size."""
         return self.operation("constant", [], shape, constant.result.dtype, dict(constant.attributes))
 
-    def turned(self, constant: Node, permutation: Sequence[int]) -> Value:
+    def transposed_constant(self, constant: Node, permutation: Sequence[int]) -> Value:
         """A constant, transposed at compile time."""
         shape, literal = constant.result.shape or (), constant.attributes["literal"]
-        turned = {"literal": literal.transposed(shape, tuple(permutation))}
-        return self.operation("constant", [], [shape[d] for d in permutation], constant.result.dtype, turned)
+        attributes = {"literal": literal.transposed(shape, tuple(permutation))}
+        return self.operation("constant", [], [shape[d] for d in permutation], constant.result.dtype, attributes)
 
     def convert(self, value: Value, dtype: str) -> Value:
         """``value`` in another element type."""
@@ -133,23 +136,21 @@ class Maker:
         attributes = {"dims": tuple(sorted(dims)), "monoid": monoid}
         return self.operation("reduce", [value, init], shape, value.dtype, attributes)
 
-    def reduces(self, op: Node, values: Sequence[Value], inits: Sequence[Value], dims: Sequence[int]) -> list[Value]:
-        """The reduction ``op`` of several arrays, of others; its body goes with it."""
+    def reduce_several(
+        self, op: Node, values: Sequence[Value], inits: Sequence[Value], dims: Sequence[int]
+    ) -> list[Value]:
+        """Reduce other arrays together by the body of ``op``, a reduction of as many arrays; one result for each."""
         shape = tuple(size for d, size in enumerate(values[0].sizes) if d not in dims)
         reduce = Node("reduce", [*values, *inits], {**op.attributes, "dims": tuple(sorted(dims))})
         reduce.like, reduce.position = op.lender, op.position
         self.block.append(reduce)
         return [reduce.add_result(shape, value.dtype) for value in values]
 
-    def same(self, op: Node, operands: Sequence[Value], shape: Sequence[int]) -> Value:
-        """The elementwise ``op`` on other operands of another shape; its own attributes go with it."""
+    def elementwise(self, op: Node, operands: Sequence[Value], shape: Sequence[int]) -> Value:
+        """The elementwise ``op``, with its attributes, on other operands, which have another shape."""
         return Maker(self.block, op).operation(op.name, operands, shape, op.result.dtype, dict(op.attributes))
 
     # Arithmetic.
-
-    def unary(self, name: str, value: Value) -> Value:
-        """An elementwise operation of one operand: ``exponential``, ``negate`` ..."""
-        return self.operation(name, [value], value.sizes, value.dtype)
 
     def binary(self, name: str, left: Value, right: Value) -> Value:
         """An elementwise operation of two operands of one shape: ``add``, ``multiply``, ``maximum`` ..."""
@@ -172,11 +173,7 @@ class Maker:
         """A small constant array, its elements written as ``dtype``. Keep it small: it stands in the program's text."""
         return self.operation("constant", [], values.shape, dtype, {"literal": ArrayLiteral(values, dtype)})
 
-    def spread(self, value: Value, shape: Sequence[int], dim: int) -> Value:
-        """A vector along dim ``dim`` of ``shape``."""
-        return self.broadcast(value, shape, (dim,))
-
-    def along(self, shape: Sequence[int], dim: int, dtype: str = "i32") -> Value:
+    def iota(self, shape: Sequence[int], dim: int, dtype: str = "i32") -> Value:
         """``0, 1, 2, ...`` along dim ``dim`` of ``shape``."""
         return self.operation("iota", [], shape, dtype, {"dim": dim})
 
@@ -200,6 +197,20 @@ class Maker:
             "lhs_contract": tuple(contract[0]), "rhs_contract": tuple(contract[1]), "precision": precision,
         }  # fmt: skip
         return self.operation("dot_general", [left, right], shape, dtype or left.dtype, attributes)
+
+    def group_matrix(self, members: int, group: int, dtype: str, repeats: bool = False) -> Value:
+        """The 0/1 matrix [members, members // group] that sums groups of neighbours: 1 at ``[i, i // group]``.
+
+        With ``repeats`` its transpose, which repeats each element ``group`` times.
+        """
+        shape = (members // group, members) if repeats else (members, members // group)
+        rows, columns = self.iota(shape, 0), self.iota(shape, 1)
+        width = self.full(str(group), "i32", shape)
+        if repeats:
+            columns = self.binary("divide", columns, width)
+        else:
+            rows = self.binary("divide", rows, width)
+        return self.convert(self.compare(rows, columns, "EQ"), dtype)
 
     def convolution(
         self,
@@ -289,10 +300,6 @@ class Maker:
         attributes = {"low": tuple(low), "high": tuple(high), "interior": between}
         return self.operation("pad", [value, fill], shape, value.dtype, attributes)
 
-    def reverse(self, value: Value, dims: Sequence[int]) -> Value:
-        """The array with the order of ``dims`` reversed."""
-        return self.operation("reverse", [value], value.sizes, value.dtype, {"dims": tuple(dims)})
-
 
 def _comparison_kind(dtype: str) -> str:
     if dtype.startswith(("ui", "i1")) and dtype not in ("i16", "i128"):
@@ -300,6 +307,10 @@ def _comparison_kind(dtype: str) -> str:
     return "SIGNED" if dtype.startswith(("i", "si")) else "FLOAT"
 
 
-def elements(value: Value) -> int:
-    """How many elements an array of known shape has."""
-    return prod(value.sizes)
+def precision_for_zero_one(dtype: str) -> tuple[str, str]:
+    """What a product of a 0/1 matrix and values of ``dtype`` needs to be exact: nothing for bf16, all passes for f32.
+
+    >>> precision_for_zero_one("f32")
+    ('HIGHEST', 'HIGHEST')
+    """
+    return ("DEFAULT", "DEFAULT") if dtype == "bf16" else ("HIGHEST", "HIGHEST")

@@ -1,1 +1,1 @@
-"""Rules that act: one file each, in rooms by what they teach."""
+"""Rules that act, in files by family, and the catalogue of them."""

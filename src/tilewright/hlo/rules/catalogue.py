@@ -1,81 +1,97 @@
-"""The catalogue: every rule of the rooms below this folder, found by itself and sorted by phase."""
+"""The catalogue: every rule of the files beside this one, sorted by phase, and the factors that confirmed them.
+
+The factors stand in ``confirmed.json``, which ``benchmarks/confirm_rules.py`` writes. A TPU's are its compiler's
+estimated cycles before over after, no run times; those of ``cpu`` and ``gpu`` are measured times.
+"""
 
 from __future__ import annotations
 
-import pkgutil
-import sys
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import tilewright.hlo.rules as rooms
 from tilewright.errors import UsageError
-from tilewright.hlo.rules.confirmed import confirmed
+from tilewright.hlo.rules import attention, gathers, images, norms, pooling, products, quantisation, storage
 from tilewright.hlo.rules.rule import PHASES, Rule
+
+#: The files of rules, by the names that ``--list-rules`` and docs/rules.md sort them under.
+_ROOMS: dict[str, tuple[Rule[Any], ...]] = {
+    module.__name__.rpartition(".")[2]: module.RULES
+    for module in (attention, gathers, images, norms, pooling, products, quantisation, storage)
+}
+_CONFIRMED = Path(__file__).with_name("confirmed.json")
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """One figure: ``factor`` on ``chip`` (``tpu-v5e``, ``cpu``, ``gpu``), seen by ``by`` on ``date``.
+
+    ``kind`` is ``estimated`` (by the compiler) or ``measured``.
+    """
+
+    rule: str
+    chip: str
+    factor: float
+    kind: str
+    by: str
+    date: str
+
+    def __str__(self) -> str:
+        """``57.8 times (estimated by libtpu 0.0.42.1, 2026-11-22)``."""
+        return f"{self.factor:.3g} times ({self.kind} by {self.by}, {self.date})"
 
 
 @cache
-def catalogue() -> MappingProxyType[str, Rule]:
+def _confirmed() -> dict[tuple[str, str], Confirmed]:
+    rows = json.loads(_CONFIRMED.read_text())["rows"] if _CONFIRMED.exists() else []
+    return {(row["rule"], row["chip"]): Confirmed(**row) for row in rows}
+
+
+def factor_on(rule: str, chip: str) -> Confirmed | None:
+    """The figure of a rule on a chip, or None where nobody looked."""
+    return _confirmed().get((rule, chip))
+
+
+@cache
+def catalogue() -> MappingProxyType[str, Rule[Any]]:
     """Every rule by its name, earlier phases first, then by name."""
-    rules = []
-    for room in pkgutil.iter_modules(rooms.__path__, rooms.__name__ + "."):
-        if room.ispkg:
-            for file in pkgutil.iter_modules(import_module(room.name).__path__, room.name + "."):
-                rule = getattr(import_module(file.name), "RULE", None)
-                if isinstance(rule, Rule):
-                    rules.append(rule)
-    rules.sort(key=lambda rule: (PHASES.index(rule.phase), rule.name))
-    named = {rule.name: rule for rule in rules}
-    assert len(named) == len(rules), "two rules of one name"
-    return MappingProxyType(named)
+    rules = sorted((rule for room in _ROOMS.values() for rule in room), key=lambda r: (PHASES.index(r.phase), r.name))
+    return MappingProxyType({rule.name: rule for rule in rules})
 
 
 def list_rules() -> list[dict[str, Any]]:
-    """Every rule as plain values: name, phase, room, guard, what it says, its example, and the confirmed factors."""
+    """Every rule as plain values: name, phase, room, guard, what it says, and the confirmed factors by chip."""
     return [
         {
             "name": rule.name,
             "phase": rule.phase,
-            "room": room_of(rule),
+            "room": next(room for room, rules in _ROOMS.items() if rule in rules),
             "guard": rule.guard,
             "summary": rule.summary,
             "finding": rule.finding,
             "change": rule.change,
             "source": rule.source,
             "confirmed": {
-                row.chip: {"factor": row.factor, "kind": row.kind, "by": row.by, "date": row.date}
-                for row in confirmed(rule.name)
+                chip: {"factor": row.factor, "kind": row.kind, "by": row.by, "date": row.date}
+                for (name, chip), row in _confirmed().items() if name == rule.name
             },
         }
         for rule in catalogue().values()
-    ]
+    ]  # fmt: skip
 
 
-def room_of(rule: Rule) -> str:
-    """The folder a rule stands in."""
-    return _rooms()[rule.name]
-
-
-@cache
-def _rooms() -> dict[str, str]:
-    catalogue()
-    return {
-        module.RULE.name: name.rpartition(".")[0].rpartition(".")[2]
-        for name, module in sys.modules.items()
-        if name.startswith(rooms.__name__ + ".") and isinstance(getattr(module, "RULE", None), Rule)
-    }
-
-
-def chosen(names: Sequence[str] | None, opt_in: bool = False) -> tuple[Rule, ...]:
+def chosen(names: Sequence[str] | None) -> tuple[Rule[Any], ...]:
     """The rules of these names, in the catalogue's order; None is all that act and need no opting in.
 
     Raises UsageError for a name that there is no rule of.
     """
     known = catalogue()
     if names is None:
-        return tuple(rule for rule in known.values() if rule.build is not None and (opt_in or not rule.opt_in))
+        return tuple(rule for rule in known.values() if rule.build is not None and not rule.opt_in)
     for name in names:
         if name not in known:
             raise UsageError(f"no rule called {name!r}", how=f"known: {', '.join(known)}")

@@ -1,21 +1,26 @@
-"""What a rule is: a pattern, a condition, a build, and what it says to the user."""
+"""What a rule is, a place where it may act, and its example as a program."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import dedent, indent
+from typing import Any, Generic, TypeVar
 
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value
+from tilewright.hlo.program import Program
+from tilewright.hlo.reading.python_source import from_jax
 from tilewright.hlo.rewriting.base import LocalRewrite
 from tilewright.hlo.rewriting.maker import Maker, is_static
-from tilewright.hlo.rules.finite import is_finite
-from tilewright.hlo.rules.matching import Match, Pattern
+from tilewright.hlo.rules.known import is_finite
 
 #: The phases in their order. A rule never touches what a rule of this run has made, so none undoes another; an earlier
 #: phase has the first choice. ``work``: fewer operations or bytes whatever the layout. ``shape``: the same work on
 #: arrays that fill the tiles. ``movement``: data moves another way. ``advice``: only the user can change it.
 PHASES = ("work", "shape", "movement", "advice")
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +43,17 @@ class Example:
     small: str
     away: str
     draw: str = ""
-    types: tuple[str, ...] = ("f32", "bf16")
+    types: tuple[str, ...] = ("bf16", "f32")
     away_shapes: str = ""
     after_shapes: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
-    """One rule of the catalogue; a file of this folder's rooms defines one as ``RULE``.
+class Rule(LocalRewrite, Generic[Found]):
+    """One rule of the catalogue; in a pipeline (``--passes grouped-query-attention``) it acts wherever it is legal.
+
+    ``find`` looks at a root and returns what the rule needs to know of the program there, its finding: any value, or
+    None where the rewrite would not keep the value. The finding is handed to ``pays`` and ``build``.
 
     ==============  ================================================================================================
     ``name``        as users write it: ``grouped-query-attention``
@@ -53,15 +61,14 @@ class Rule:
     ``summary``     what it does, in one line
     ``finding``     the sentence for the user's finding: what the program does now and why that costs
     ``change``      the sentence that says what to write instead
-    ``source``      where the gain was seen: the compiler's estimate, a measurement, a document
-    ``pattern``     what the (first) result of a root must be made by
-    ``roots``       names of the operations that can end the pattern
-    ``where``       legality: whether the build keeps the value, given the match and the root
-    ``pays``        the shapes for which a TPU's compiler confirmed a gain, given the match and the root
-    ``build``       makes the values that take the place of the root's results; None leaves it after all
-    ``together``    all the operations that are replaced at once, the root among them; the build then returns the values
-                    for all of their results, in this order
-    ``finite``      names of the pattern whose values must be finite: a NaN or an infinity would spread
+    ``source``      where the gain was seen (the compiler's estimate, a measurement), and on whose program
+    ``roots``       names of the operations that can end what the rule replaces
+    ``find``        legality: the finding for a root, None where the rule must leave it
+    ``pays``        whether a TPU's compiler confirmed a gain at the finding's shapes
+    ``build``       makes the values that take the place of the root's results; None for an advice, which builds nothing
+    ``replaces``    of a finding, all the operations that are replaced at once, the root first; the build then returns
+                    the values for all of their results, in this order
+    ``finite``      of a finding, the values that must be finite: a NaN or an infinity would spread
     ``exact``       the result has the same bits; a rule that is not needs ``allow_reassociation``
     ``opt_in``      it changes the numerics beyond rounding: only by name
     ``families``    families of targets whose compilers the gain depends on, where it is not of the layouts alone
@@ -71,20 +78,19 @@ class Rule:
     ==============  ================================================================================================
     """
 
-    name: str
+    name: str  # type: ignore[misc]
     phase: str
-    summary: str
+    summary: str  # type: ignore[misc]
     finding: str
     change: str
     source: str
-    pattern: Pattern
-    roots: frozenset[str]
+    roots: tuple[str, ...]  # type: ignore[assignment, misc]
+    find: Callable[[Node], Found | None]
+    build: Callable[[Found, Maker], Value | Sequence[Value] | None] | None
     example: Example
-    build: Callable[[Match, Node, Maker], Value | Sequence[Value] | None] | None
-    where: Callable[[Match, Node], bool] = lambda match, root: True
-    pays: Callable[[Match, Node], bool] = lambda match, root: True
-    together: Callable[[Match, Node], Sequence[Node]] = lambda match, root: (root,)
-    finite: tuple[str, ...] = ()
+    pays: Callable[[Found], bool] = lambda found: True
+    replaces: Callable[[Found], Sequence[Node]] | None = None
+    finite: Callable[[Found], Sequence[Value]] | None = None
     exact: bool = True
     opt_in: bool = False
     families: tuple[str, ...] = ()
@@ -96,7 +102,7 @@ class Rule:
         parts = [
             name
             for name, holds in (
-                ("advice", self.build is None), ("opt-in", self.opt_in), ("finite", bool(self.finite)),
+                ("advice", self.build is None), ("opt-in", self.opt_in), ("finite", self.finite is not None),
                 ("rounding", not self.exact),
             )
             if holds
@@ -104,43 +110,14 @@ class Rule:
         return ", ".join(parts) or "none"
 
     def match(self, root: Node) -> Match | None:
-        """What the rule needs of the program that ends in ``root``, or None where it must not touch it."""
-        if root.name not in self.roots or not root.plain or not root.results or not is_static(*root.results):
+        """The place that ends in ``root``, or None where the rule must not touch it."""
+        if root.name not in self.roots or not root.plain or not is_static(*root.results, *root.operands):
             return None
-        match = self.pattern.match(root.result)
-        return match if match is not None and self.where(match, root) else None
-
-    def unknown(self, match: Match) -> list[str]:
-        """Names of ``finite`` whose values are not known to be finite."""
-        return [name for name in self.finite if not is_finite(match.found[name])]
-
-    def replaced(self, match: Match, root: Node) -> list[Value]:
-        """The results that new values take the place of."""
-        return [result for node in self.together(match, root) for result in node.results]
-
-    def values(self, match: Match, root: Node, make: Maker) -> list[Value] | None:
-        """The values that take the place of the results of all that is replaced together."""
-        built = self.build(match, root, make) if self.build is not None else None
-        if built is None:
+        found = self.find(root)
+        if found is None:
             return None
-        values = [built] if isinstance(built, Value) else list(built)
-        kinds = [(value.shape, value.dtype) for value in values]
-        wanted = [(old.shape, old.dtype) for old in self.replaced(match, root)]
-        assert kinds == wanted, f"{self.name} built {kinds} for {root}"
-        return values
-
-
-@dataclass(frozen=True)
-class RuleStep(LocalRewrite):
-    """A rule as a step of a pipeline, without any gate: ``--passes grouped-query-attention``."""
-
-    rule: Rule = field(default=None)  # type: ignore[assignment]
-    roots: ClassVar[frozenset[str]] = frozenset()
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        """The rule's name."""
-        return self.rule.name
+        match = Match(self, root, found, self.replaces(found) if self.replaces is not None else (root,))
+        return match if match.replaced[0] is root else None
 
     def apply(self, block: Block) -> int:
         """One sweep; what is replaced together may stand far apart, so the order is found anew."""
@@ -150,20 +127,101 @@ class RuleStep(LocalRewrite):
         return count
 
     def rewrite_all(self, op: Node, make: Maker) -> list[Value] | None:
-        """The rule's values, wherever it is legal."""
-        if op.handle is None:
+        """The rule's values; nothing for what a rewrite has made."""
+        match = self.match(op) if op.handle is not None else None
+        values = match.build(make) if match is not None else None
+        if match is None or values is None:
             return None
-        match = self.rule.match(op)
-        if match is None or op is not self.rule.together(match, op)[0]:
-            return None
-        replaced = self.rule.replaced(match, op)
-        values = self.rule.values(match, op, make)
-        if values is None:
-            return None
-        for old, new in zip(replaced[len(op.results) :], values[len(op.results) :]):
+        count = len(op.results)
+        for old, new in zip(match.results[count:], values[count:]):
             replace_value(old, new)
-        return values[: len(op.results)]
+        return values[:count]
 
     def __str__(self) -> str:
         """The rule's name."""
-        return self.rule.name
+        return self.name
+
+
+@dataclass(frozen=True, eq=False)
+class Match:
+    """A place where a rule may act: the finding, and the operations that would be ``replaced``, the root first."""
+
+    rule: Rule[Any]
+    root: Node
+    found: Any
+    replaced: Sequence[Node]
+
+    @property
+    def pays(self) -> bool:
+        """Whether a TPU's compiler confirmed a gain at these shapes."""
+        return self.rule.pays(self.found)
+
+    @property
+    def unknown(self) -> list[Value]:
+        """The values that must be finite and are not known to be."""
+        needed = self.rule.finite(self.found) if self.rule.finite is not None else ()
+        return [value for value in needed if not is_finite(value)]
+
+    @property
+    def results(self) -> list[Value]:
+        """The results that new values take the place of."""
+        return [result for node in self.replaced for result in node.results]
+
+    def build(self, make: Maker) -> list[Value] | None:
+        """The values that take the place of the results; None where the rule leaves them after all."""
+        built = self.rule.build(self.found, make) if self.rule.build is not None else None
+        if built is None:
+            return None
+        values = [built] if isinstance(built, Value) else list(built)
+        types, wanted = ([(value.shape, value.dtype) for value in side] for side in (values, self.results))
+        assert types == wanted, f"{self.rule.name} built {types} for {self.root}"
+        return values
+
+
+# Examples as programs: what tests run, benchmarks compile and pages show.
+
+_ARGUMENT = re.compile(r"(\w+): (\w+)\[([^\]]*)\]")
+_TYPES = {
+    "f32": "float32", "bf16": "bfloat16", "f16": "float16", "f64": "float64", "i8": "int8", "i32": "int32",
+    "ui8": "uint8", "i1": "bool",
+}  # fmt: skip
+
+
+def bindings(text: str) -> dict[str, int]:
+    """``b=8 g=4`` as numbers by letter.
+
+    >>> bindings("b=8 g=4")
+    {'b': 8, 'g': 4}
+    """
+    return {name: int(value) for name, _, value in (word.partition("=") for word in text.split())}
+
+
+def arguments(example: Example, sizes: Mapping[str, int], dtype: str, shapes: str = "") -> dict[str, Any]:
+    """The arguments of an example as ``jax.ShapeDtypeStruct`` by name."""
+    import jax
+
+    struct: Any = jax.ShapeDtypeStruct
+    structs = {}
+    for name, kind, dims in _ARGUMENT.findall(shapes or example.shapes):
+        shape = tuple(int(eval(part, {}, dict(sizes))) for part in dims.split(",") if part.strip())
+        structs[name] = struct(shape, _TYPES[dtype if kind == "T" else kind])
+    return structs
+
+
+def function_of(body: str, names: list[str], sizes: Mapping[str, int]) -> Callable[..., Any]:
+    """A body of an example as a function of arguments of these names."""
+    import jax
+    import jax.numpy as jnp
+
+    source = f"def example({', '.join(names)}):\n{indent(dedent(body).strip(), '    ')}\n"
+    scope: dict[str, Any] = {"jax": jax, "jnp": jnp, "lax": jax.lax, **sizes}
+    exec(compile(source, "example.py", "exec"), scope)
+    function: Callable[..., Any] = scope["example"]
+    return function
+
+
+def program_of(example: Example, part: str, sizes: Mapping[str, int], dtype: str | None = None) -> Program:
+    """``before``, ``after`` or ``away`` of an example as a program, at the given sizes."""
+    shapes = {"away": example.away_shapes, "after": example.after_shapes}.get(part, "")
+    structs = arguments(example, sizes, dtype or example.types[0], shapes)
+    return from_jax(function_of(getattr(example, part), list(structs), sizes), *structs.values())

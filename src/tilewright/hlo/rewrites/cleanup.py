@@ -1,0 +1,159 @@
+"""Clean up: canonical forms of what moves data, equal operations computed once, operations without users dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.hlo.graphs.dims import only_unit_dims_differ, runs
+from tilewright.hlo.graphs.graph import Block, Node, Value, replace_value
+from tilewright.hlo.rewriting.base import LocalRewrite, Rewrite
+from tilewright.hlo.rewriting.maker import PURE, Maker, is_static, made_by
+from tilewright.hlo.rewriting.sinking import transposed_leaf
+
+
+@dataclass(frozen=True)
+class Canonicalize(LocalRewrite):
+    """Cancel and compose reshapes, transposes and broadcasts; every step is exact.
+
+    reshape(reshape(x)) -> reshape(x)                   transpose(transpose(x)) -> transpose(x)
+    reshape of x to its own shape -> x                  a transpose that only moves unit dims -> reshape
+    broadcast(broadcast(x)) -> broadcast(x)             a broadcast that only adds unit dims -> reshape
+    broadcast(reshape that adds unit dims(x)) -> broadcast(x)          reshape(constant) -> constant
+    transpose(broadcast(x)) -> broadcast(transpose(x))  transpose(constant) -> constant
+    """
+
+    roots: ClassVar[frozenset[str]] = frozenset({"reshape", "transpose", "broadcast_in_dim"})
+    name: ClassVar[str] = "canonicalize"
+    summary: ClassVar[str] = "cancel and compose reshapes, transposes and broadcasts"
+
+    def rewrite(self, op: Node, make: Maker) -> Value | None:
+        """One simplification of ``op``, if there is one."""
+        step = _STEPS.get(op.name)
+        if step is None or not is_static(op.result, op.operands[0]):
+            return None
+        return step(op, make)
+
+
+def _reshape(op: Node, make: Maker) -> Value | None:
+    value, shape = op.operands[0], op.result.sizes
+    if value.shape == shape or made_by(value, "reshape"):
+        return make.reshape(value, shape)
+    constant = made_by(value, "constant")
+    if constant is not None and constant.attributes["literal"].movable:
+        return make.reshaped_constant(constant, shape)
+    return None
+
+
+def _transpose(op: Node, make: Maker) -> Value | None:
+    value, permutation = op.operands[0], op.attributes["permutation"]
+    moved = [d for d in permutation if value.sizes[d] != 1]
+    if moved == sorted(moved):
+        return make.reshape(value, op.result.sizes)
+    if inner := made_by(value, "transpose"):
+        first = inner.attributes["permutation"]
+        return make.transpose(inner.operands[0], [first[d] for d in permutation])
+    leaf = value.operation
+    return transposed_leaf(leaf, permutation, make) if leaf is not None and leaf.plain else None
+
+
+def _broadcast(op: Node, make: Maker) -> Value | None:
+    value, dims = op.operands[0], op.attributes["dims"]
+    shape, result = value.sizes, op.result.sizes
+    if list(dims) == sorted(dims) and only_unit_dims_differ(shape, result) and shape != ():
+        return make.reshape(value, result)
+    if inner := made_by(value, "broadcast_in_dim"):
+        return make.broadcast(inner.operands[0], result, [dims[d] for d in inner.attributes["dims"]])
+    inner = made_by(value, "reshape")
+    if inner is not None and only_unit_dims_differ(shape, inner.operands[0].sizes):
+        return _broadcast_of_unit_dims(op, inner.operands[0], make)
+    return None
+
+
+def _broadcast_of_unit_dims(op: Node, source: Value, make: Maker) -> Value | None:
+    """broadcast(reshape(source)) where the reshape only adds or drops unit dims of ``source``."""
+    value, dims, sizes = op.operands[0], op.attributes["dims"], source.sizes
+    if 1 in sizes and sizes.count(1) >= value.sizes.count(1):
+        return None  # only ever towards fewer unit dims, so that this ends
+    matched = runs(sizes, value.sizes)
+    assert matched is not None
+    place = {run.source[0]: dims[run.target[0]] for run in matched}
+    bare = make.reshape(source, [size for size in sizes if size != 1]) if 1 in sizes else source
+    return make.broadcast(bare, op.result.sizes, [place[i] for i in range(len(sizes)) if i in place])
+
+
+_STEPS: dict[str, Callable[[Node, Maker], Value | None]] = {
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "broadcast_in_dim": _broadcast,
+}
+
+
+@dataclass(frozen=True)
+class CommonSubexpressions(Rewrite):
+    """Replace an operation by an earlier equal one (mean and variance compute the same mean twice)."""
+
+    name: ClassVar[str] = "common-subexpressions"
+    summary: ClassVar[str] = "compute equal operations once"
+
+    def apply(self, block: Block) -> int:
+        """One pass; operands are merged before their users, so one is enough."""
+        seen: dict[Hashable, Node] = {}
+        kept: list[Node] = []
+        for op in block.operations:
+            key = _key(op)
+            first = seen.setdefault(key, op) if key is not None else op
+            if first is op:
+                kept.append(op)
+            else:
+                replace_value(op.result, first.result)
+                op.drop()
+        count = len(block.operations) - len(kept)
+        block.operations = kept
+        block.changed |= count > 0
+        return count
+
+
+def _key(op: Node) -> Hashable | None:
+    """Equal for operations that surely compute the same; None for those that are never merged."""
+    if op.name not in PURE or len(op.results) != 1 or not op.plain:
+        return None
+    if op.name == "reduce" and "monoid" not in op.attributes:
+        return None
+    return operation_key(op), tuple(map(id, op.operands))
+
+
+def operation_key(op: Node) -> tuple[Hashable, ...]:
+    """Equal for operations that surely do the same to equal operands, their results' types included."""
+    own = tuple((k, v.key if k == "literal" else v) for k, v in sorted(op.attributes.items()))
+    return op.name, own, _lent(op), *((v.shape, v.dtype) for v in op.results)
+
+
+def _lent(op: Node) -> str:
+    """The attributes that only MLIR knows (a comparison's direction, an accuracy), as text."""
+    if op.lender.handle is None or op.lender.name != op.name or op.attributes:
+        return ""
+    named = op.lender.handle.attributes
+    return "; ".join(f"{key} = {named[key]}" for key in named)
+
+
+@dataclass(frozen=True)
+class DeadCode(Rewrite):
+    """Drop pure operations without users."""
+
+    name: ClassVar[str] = "dead-code"
+    summary: ClassVar[str] = "drop operations nobody uses"
+
+    def apply(self, block: Block) -> int:
+        """One pass from the end, so that whole chains go."""
+        kept: list[Node] = []
+        for op in reversed(block.operations):
+            if op.name in PURE and not any(value.users for value in op.results):
+                op.drop()
+            else:
+                kept.append(op)
+        count = len(block.operations) - len(kept)
+        block.operations = kept[::-1]
+        block.changed |= count > 0
+        return count

@@ -1,0 +1,448 @@
+"""Products of queries and keys, softmax between them, and the positions written into them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright.hlo.graphs.dims import only_unit_dims_differ
+from tilewright.hlo.graphs.graph import Node, Value
+from tilewright.hlo.rewriting.maker import Maker, is_elementwise, is_static, made_by, precision_for_zero_one
+from tilewright.hlo.rules.matching import Repeat, free_dims, number_of, only_used_by, product_dims, repeat_of
+from tilewright.hlo.rules.rule import Example, Rule
+
+# Grouped-query attention: keys and values are repeated in memory so that every query head has its own.
+
+
+class _RepeatedKeys(NamedTuple):
+    """A product and which of its operands (0 or 1) is repeated along one of its batch dims."""
+
+    product: Node
+    side: int
+    repeat: Repeat
+
+
+def _repeated_keys(product: Node) -> _RepeatedKeys | None:
+    for side, value in enumerate(product.operands):
+        repeat = repeat_of(value)
+        if repeat is not None and repeat.each and repeat.dim in product_dims(product)[0][side]:
+            return _RepeatedKeys(product, side, repeat)
+    return None
+
+
+def _group_queries(found: _RepeatedKeys, make: Maker) -> Value:
+    """The heads of a group become rows of one product with the keys as they are, and go back beside their group."""
+    root, side, repeat = found
+    both_batch, both_contract = product_dims(root)
+    place = both_batch[side].index(repeat.dim)
+    heads = root.operands[1 - side]  # the queries: heads of all groups in one dim
+    dim, sizes = both_batch[1 - side][place], heads.sizes
+    groups, times = repeat.source.sizes[repeat.dim], repeat.times
+    split = make.reshape(heads, (*sizes[:dim], groups, times, *sizes[dim + 1 :]))
+    batch, contract = ([d + (d > dim) for d in dims[1 - side]] for dims in (both_batch, both_contract))
+    free = [d for d in range(len(split.sizes)) if d not in (*batch, *contract, dim + 1)]
+    # [batch dims, heads of a group and all free dims as one, contracted dims]
+    rows = [times, *(split.sizes[d] for d in free)]
+    ordered = make.transpose(split, [*batch, dim + 1, *free, *contract])
+    count = len(batch)
+    lines = make.reshape(ordered, (*ordered.sizes[:count], prod(rows), *ordered.sizes[count + len(rows) :]))
+    order = -1 if side == 0 else 1  # the keys stay on their side
+    left, right = (lines, repeat.source)[::order]
+    batches = (range(count), both_batch[side])[::order]
+    contracts = (range(count + 1, len(lines.sizes)), both_contract[side])[::order]
+    precision = root.attributes["precision"]
+    product = make.dot(
+        left, right, (contracts[0], contracts[1]), (batches[0], batches[1]), root.result.dtype, precision
+    )
+    at = count if side == 1 else len(product.sizes) - 1  # where the rows stand
+    wide = make.reshape(product, (*product.sizes[:at], *rows, *product.sizes[at + 1 :]))
+    dims = [d for d in range(len(wide.sizes)) if d != at]
+    dims.insert(place + 1, at)  # each head of a group beside its group
+    return make.reshape(make.transpose(wide, dims), root.result.sizes)
+
+
+def _few_queries(found: _RepeatedKeys) -> bool:
+    """Decoding: with many queries the product itself takes the time, and the compiler's estimates show no gain."""
+    queries = found.product.operands[1 - found.side]
+    return prod(queries.sizes[d] for d in free_dims(found.product, 1 - found.side)) <= 16
+
+
+GROUPED_QUERIES = Rule(
+    name="grouped-query-attention",
+    phase="work",
+    summary="a product with repeated keys or values: the queries are grouped instead",
+    finding="keys or values are repeated in memory so that every query head has its own copy",
+    change="reshape the queries to [..., groups, heads per group, ...] and contract with the keys as they are",
+    source="the TPU compiler's estimate; llama, mistral, qwen and others of keras-hub and transformers",
+    roots=("dot_general",),
+    find=_repeated_keys,
+    pays=_few_queries,
+    build=_group_queries,
+    example=Example(
+        before="""
+            keys = jnp.repeat(k, 8, axis=2)
+            return jnp.einsum("bhd,bkhd->bhk", q, keys)
+        """,
+        after="""
+            grouped = q.reshape(b, g, 8, d)
+            return jnp.einsum("bghd,bkgd->bghk", grouped, k).reshape(b, 8 * g, s)
+        """,
+        shapes="q: T[b,8*g,d]\nk: T[b,s,g,d]",
+        sizes="b=8 g=8 d=64 s=2048",
+        small="b=2 g=2 d=4 s=6",
+        draw="b=1..3 g=1..3 d=1..5 s=1..7",
+        away="""
+            keys = jnp.tile(k, (1, 1, 8, 1))
+            return jnp.einsum("bhd,bkhd->bhk", q, keys)
+        """,
+    ),
+)
+
+# Softmax before a product: the row sums come out of the product itself, from a column of ones.
+
+
+class _Softmax(NamedTuple):
+    """A product with softmax's result on one ``side``, and ``weights / sum``, which makes it.
+
+    The weights are exp(x - max): at most 1, so that nothing overflows before the division.
+    """
+
+    product: Node
+    side: int
+    weights: Value
+    divide: Node
+
+
+def _unconverted(value: Value) -> Value:
+    convert = made_by(value, "convert")
+    return convert.operands[0] if convert is not None else value
+
+
+def _is_shifted(value: Value, dim: int) -> bool:
+    """Whether ``value`` is exp(x - max(x)), the maximum over ``dim``."""
+    exponential = made_by(_unconverted(value), "exponential")
+    subtract = made_by(_unconverted(exponential.operands[0]), "subtract") if exponential is not None else None
+    spread = made_by(_unconverted(subtract.operands[1]), "broadcast_in_dim") if subtract is not None else None
+    if subtract is None or spread is None:
+        return False
+    shifted, largest = _unconverted(subtract.operands[0]), spread.operands[0]
+    for _ in range(6):
+        node = largest.operation
+        if node is None or not node.plain:
+            return False
+        if node.name == "reduce":
+            turn = made_by(shifted, "transpose")
+            turned = turn is not None and _unconverted(node.operands[0]) is _unconverted(turn.operands[0])
+            over = turn.attributes["permutation"][dim] if turn is not None and turned else dim
+            return node.attributes.get("monoid") == "maximum" and node.attributes["dims"] == (over,)
+        if node.name in ("reshape", "broadcast_in_dim", "convert"):
+            largest = node.operands[0]
+        elif node.name in ("maximum", "select"):  # with -inf, or of what is no number
+            others = [x for x in node.operands[-2:] if number_of(x) is None]
+            if len(others) != 1:
+                return False
+            largest = others[0]
+        else:
+            return False
+    return False
+
+
+def _softmax(product: Node) -> _Softmax | None:
+    batch, contract = product_dims(product)
+    if product.result.dtype not in ("f32", "bf16"):
+        return None
+    for side, value in enumerate(product.operands):
+        values = product.operands[1 - side]
+        divide = made_by(_unconverted(value), "divide")
+        if divide is None or len(contract[side]) != 1 or len(values.sizes) != len(batch[side]) + 2:
+            continue
+        weights, (over,) = divide.operands[0], contract[side]
+        if _is_shifted(weights, over) and _is_sum(divide.operands[1], weights, over):
+            return _Softmax(product, side, weights, divide)
+    return None
+
+
+def _is_sum(value: Value, weights: Value, over: int) -> bool:
+    """Whether ``value`` is the sum of the weights over one dim, broadcast along it."""
+    spread = made_by(value, "broadcast_in_dim")
+    if spread is None:
+        return False
+    dims = [place for d, place in enumerate(spread.attributes["dims"]) if spread.operands[0].sizes[d] > 1]
+    total = spread.operands[0]
+    while (node := made_by(total, "reshape", "convert", "broadcast_in_dim")) is not None:
+        if not only_unit_dims_differ(node.operands[0].sizes, total.sizes):
+            break
+        total = node.operands[0]
+    reduce = made_by(total, "reduce")
+    return (
+        reduce is not None
+        and reduce.attributes.get("monoid") == "add"
+        and reduce.attributes["dims"] == (over,)
+        and number_of(reduce.operands[1]) == 0
+        and _unconverted(reduce.operands[0]) in (weights, _unconverted(weights))
+        and dims == [d for d, size in enumerate(weights.sizes) if d != over and size > 1]
+    )
+
+
+def _divide_afterwards(found: _Softmax, make: Maker) -> Value:
+    """[values, 1] instead of the values; the last column of the product divides the others."""
+    root, side = found.product, found.side
+    batch, contract = product_dims(root)
+    given, values = root.operands[side], root.operands[1 - side]
+    [column] = free_dims(root, 1 - side)
+    one = [size if d != column else 1 for d, size in enumerate(values.sizes)]
+    wide = make.concatenate([values, make.full("1.0", values.dtype, one)], column)
+    weights = make.convert(found.weights, given.dtype)
+    left, right = (weights, wide) if side == 0 else (wide, weights)
+    product = make.dot(left, right, contract, batch, dtype="f32", precision=root.attributes["precision"])
+    at = len(product.sizes) - 1 if side == 0 else len(batch[0])
+    count = values.sizes[column]
+    total = make.part(product, at, count, count + 1)
+    spread = make.broadcast(total, root.result.sizes, range(len(root.result.sizes)))
+    return make.convert(make.binary("divide", make.part(product, at, 0, count), spread), root.result.dtype)
+
+
+def _is_of_product(weights: Value) -> bool:
+    """Whether softmax is of a product as it is: no mask, no scale between. The compiler makes one fusion of that."""
+    exponential = made_by(_unconverted(weights), "exponential")
+    subtract = made_by(_unconverted(exponential.operands[0]), "subtract") if exponential is not None else None
+    value = subtract.operands[0] if subtract is not None else weights
+    while (node := made_by(value, "convert", "transpose", "reshape")) is not None:
+        value = node.operands[0]
+    return made_by(value, "dot_general") is not None
+
+
+def _softmax_pays(found: _Softmax) -> bool:
+    """Many rows and columns, and nobody else reads softmax's result: a gradient does."""
+    root, result = found.product, found.divide.result
+    if _is_of_product(found.weights):
+        return False
+    given = root.operands[found.side]
+    columns = given.sizes[product_dims(root)[1][found.side][0]]
+    rows = prod(given.sizes[d] for d in free_dims(root, found.side))
+    alone = only_used_by(given, root) and (given is result or len(result.users) == 1)
+    return alone and columns >= 128 and rows >= 128
+
+
+SOFTMAX_SUM = Rule(
+    name="softmax-sum",
+    phase="work",
+    summary="softmax before a product: a column of ones in the values yields the row sums, divided by afterwards",
+    finding="softmax's exponentials are computed twice, once to sum up their rows and once for the product",
+    change="write e = jnp.exp(x - x.max(-1, keepdims=True)); "
+    "o = e @ jnp.concatenate([v, jnp.ones_like(v[..., :1])], -1); o[..., :-1] / o[..., -1:]",
+    source="the TPU compiler's estimate; diffusers' unet, transformers' gpt2 and t5, penzai's mistral and others",
+    roots=("dot_general",),
+    find=_softmax,
+    pays=_softmax_pays,
+    build=_divide_afterwards,
+    exact=False,
+    families=("tpu",),
+    example=Example(
+        before="""
+            weights = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k) / d**0.5, axis=-1)
+            return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
+        """,
+        after="""
+            x = jnp.einsum("bqhd,bkhd->bhqk", q, k) / d**0.5
+            e = jnp.exp(x - x.max(-1, keepdims=True))
+            o = jnp.einsum("bhqk,bkhd->bqhd", e, jnp.concatenate([v, jnp.ones_like(v[..., :1])], -1))
+            return o[..., :-1] / o[..., -1:]
+        """,
+        shapes="q: T[b,s,h,d]\nk: T[b,s,h,d]\nv: T[b,s,h,d]",
+        sizes="b=2 s=1024 h=8 d=128",
+        small="b=1 s=4 h=2 d=2",
+        draw="b=1..2 s=2..5 h=1..2 d=1..3",
+        away="""
+            weights = jnp.exp(jnp.einsum("bqhd,bkhd->bhqk", q, k))
+            return jnp.einsum("bhqk,bkhd->bqhd", weights / weights.sum(-1, keepdims=True), v)
+        """,
+    ),
+)
+
+# Work on interleaved pairs, as a rotary embedding does it: the elements of a pair lie side by side in a dim of two.
+
+_FEW, _WIDEST, _LONGEST = 8, 512, 64
+_FLOATS = ("bf16", "f16", "f32", "f64")
+
+
+@dataclass
+class _PairWork:
+    """Elementwise ``steps`` on arrays that end in (n, k), and what they begin with; ``root`` merges n and k again.
+
+    ``spread``: element s of every pair of ``x``, k times; ``tables``: what is broadcast along the dims in front;
+    ``numbers``: one number all along; ``others``: arrays that are only reshaped.
+    """
+
+    root: Node
+    steps: tuple[Node, ...]
+    x: Value
+    spread: dict[Value, int]
+    tables: dict[Value, Node]
+    numbers: dict[Value, Node]
+    others: dict[Value, None]
+
+
+def _pair_work(root: Node) -> _PairWork | None:
+    value, top = root.result, root.operands[0]
+    if made_by(value, "reshape") is None or len(top.sizes) < 2 or top.sizes[:-2] != value.sizes[:-1]:
+        return None
+    if not 1 < top.sizes[-1] <= _FEW < value.sizes[-1] <= _WIDEST:
+        return None
+    steps: dict[Node, None] = {}
+    work = _PairWork(root, (), value, {}, {}, {}, {})
+    sources: list[Value] = []
+    open_ = [top]
+    while open_:
+        each = open_.pop()
+        step = each.operation
+        wide = made_by(each, "broadcast_in_dim")
+        if (element := _element_of_pair(wide, value.sizes)) is not None:
+            sources.append(element[0])
+            work.spread[each] = element[1]
+        elif wide is not None and wide.operands[0].shape == ():
+            work.numbers[each] = wide
+        elif wide is not None:
+            if not _is_table(wide):
+                return None
+            work.tables[each] = wide
+        elif step is not None and _is_step(step, top.sizes):
+            if step in steps:
+                continue
+            if len(steps) == _LONGEST or any(user is not root and not _is_step(user, top.sizes) for user in each.users):
+                return None
+            steps[step] = None
+            open_ += step.operands
+        else:
+            work.others[each] = None
+    if not steps or not sources or any(source is not sources[0] for source in sources):
+        return None
+    work.x, work.steps = sources[0], tuple(sorted(steps, key=lambda step: step.position))
+    return work if work.x.dtype in _FLOATS else None
+
+
+def _is_step(node: Node, shape: Sequence[int]) -> bool:
+    return (
+        is_elementwise(node) and node.plain and len(node.results) == 1 and is_static(*node.operands)
+        and all(value.sizes == tuple(shape) for value in (node.result, *node.operands))
+    )  # fmt: skip
+
+
+def _is_table(wide: Node) -> bool:
+    """Pairs that are broadcast along dims in front of them."""
+    rank = len(wide.result.sizes)
+    dims, source = list(wide.attributes["dims"]), wide.operands[0]
+    return dims == sorted(dims) and dims[-2:] == [rank - 2, rank - 1] and source.sizes[-2:] == wide.result.sizes[-2:]
+
+
+def _element_of_pair(wide: Node | None, merged: Sequence[int]) -> tuple[Value, int] | None:
+    """(x, s) where ``wide`` holds element s of every pair in the last dim of x, once for each element of the pair."""
+    if wide is None or not wide.operands[0].sizes:
+        return None
+    narrow, shape = wide.operands[0], wide.result.sizes
+    dims = list(wide.attributes["dims"])
+    kept = [narrow.sizes[dims.index(d)] if d in dims else 1 for d in range(len(shape))]
+    if dims != sorted(dims) or kept != [*shape[:-1], 1]:
+        return None
+    while (inner := made_by(narrow, "reshape")) is not None:
+        if not only_unit_dims_differ(inner.operands[0].sizes, narrow.sizes):
+            return None
+        narrow = inner.operands[0]
+    taken = made_by(narrow, "slice")
+    split = made_by(taken.operands[0], "reshape") if taken is not None else None
+    if taken is None or split is None or set(taken.attributes["strides"]) != {1}:
+        return None
+    last = len(taken.operands[0].sizes) - 1
+    parts, start = taken.operands[0].sizes, taken.attributes["start"]
+    whole = [d for d in range(last) if narrow.sizes[d] == parts[d]]
+    x = split.operands[0]
+    if len(whole) != last or narrow.sizes[last] != 1 or parts[last] != shape[-1] or x.sizes != tuple(merged):
+        return None
+    return (x, start[last]) if only_unit_dims_differ(parts, shape) else None
+
+
+def _on_whole_rows(found: _PairWork, make: Maker) -> Value:
+    """The same steps on whole rows: an element of the pairs is spread by a product with a 0/1 matrix."""
+    shape, few = found.root.result.sizes, found.root.operands[0].sizes[-1]
+    values: dict[Value, Value] = {}
+    made: dict[int, Value] = {}
+    for value, element in found.spread.items():
+        if element not in made:
+            chooses = make.array(_choosing_matrix(shape[-1], few, element), found.x.dtype)
+            precision = precision_for_zero_one(found.x.dtype)
+            made[element] = make.dot(found.x, chooses, ((len(shape) - 1,), (0,)), precision=precision)
+        values[value] = made[element]
+    for value, wide in found.tables.items():
+        values[value] = make.broadcast(_table_rows(wide.operands[0], make), shape, wide.attributes["dims"][:-1])
+    for value, wide in found.numbers.items():
+        values[value] = make.broadcast(wide.operands[0], shape, ())
+    for value in found.others:
+        values[value] = make.reshape(value, shape)
+    for step in found.steps:
+        values[step.result] = make.elementwise(step, [values[operand] for operand in step.operands], shape)
+    return values[found.root.operands[0]]
+
+
+def _table_rows(table: Value, make: Maker) -> Value:
+    """A table [.., n, k] as [.., n * k]; an element of a last dim, table[.., s], is taken from such rows, too."""
+    *front, count, few = table.sizes
+    thin = made_by(table, "reshape")
+    taken = made_by(thin.operands[0], "slice") if thin is not None else None
+    whole = taken.operands[0] if taken is not None else None
+    if taken is None or whole is None or taken.result.sizes != (*table.sizes, 1) or whole.sizes[:-1] != table.sizes:
+        return make.reshape(table, (*front, count * few))
+    start = taken.attributes["start"][-1]
+    rows = make.reshape(whole, (*front, count * few, whole.sizes[-1]))
+    return make.reshape(make.part(rows, len(rows.sizes) - 1, start, start + 1), (*front, count * few))
+
+
+def _choosing_matrix(size: int, few: int, element: int) -> np.ndarray[Any, Any]:
+    """The 0/1 matrix whose column c takes element ``element`` of the group of ``few`` that c is in."""
+    rows, columns = np.arange(size)[:, None], np.arange(size)
+    return np.where(rows == columns // few * few + element, 1.0, 0.0)
+
+
+SPREAD_PAIRS = Rule(
+    name="spread-pairs",
+    phase="shape",
+    summary="elementwise work on interleaved pairs: whole rows and 0/1 products instead of a last dim of two",
+    finding="elements of pairs are taken apart and spread in a last dim of two, where a tile is mostly padding",
+    change="keep whole rows: x @ p spreads one element of every pair, p a 0/1 matrix; or store the halves apart",
+    source="HiDream's rotary embedding, whose pairs take 512 times their bytes (tt-xla issue 5965); the TPU compiler's "
+    "estimate: 1.5 to 10 times",
+    roots=("reshape",),
+    find=_pair_work,
+    build=_on_whole_rows,
+    finite=lambda found: [found.x],
+    example=Example(
+        before="""
+            pairs = x.reshape(b, s, h, d, 1, 2)
+            turned = table[..., 0] * pairs[..., 0] + table[..., 1] * pairs[..., 1]
+            return turned.reshape(b, s, h, 2 * d)
+        """,
+        after="""
+            place = jnp.arange(2 * d)
+            first, second = ((place[:, None] == place // 2 * 2 + k).astype(x.dtype) for k in range(2))
+            rows = table.reshape(b, s, 1, 2 * d, 2)
+            return rows[..., 0] * jnp.dot(x, first, precision="highest") + rows[..., 1] * jnp.dot(
+                x, second, precision="highest"
+            )
+        """,
+        shapes="x: T[b,s,h,2*d]\ntable: T[b,s,1,d,2,2]",
+        sizes="b=2 s=1024 h=16 d=64",
+        small="b=2 s=3 h=2 d=5",
+        draw="b=1..2 s=1..3 h=1..3 d=5..8",
+        types=("f32", "bf16"),
+        away="""
+            pairs = x.reshape(b, s, h, 2, d)
+            turned = table[..., 0, 0] * pairs[..., 0, :] + table[..., 1, 1] * pairs[..., 1, :]
+            return turned.reshape(b, s, h, d)
+        """,
+    ),
+)
+
+RULES = (GROUPED_QUERIES, SOFTMAX_SUM, SPREAD_PAIRS)

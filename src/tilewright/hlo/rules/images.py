@@ -1,0 +1,407 @@
+"""Pixels that change places with channels, and convolutions that leave most of the matrix unit empty."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+from tilewright.hlo.graphs.dims import runs
+from tilewright.hlo.graphs.graph import Node, Value
+from tilewright.hlo.rewriting.maker import Maker, made_by, precision_for_zero_one
+from tilewright.hlo.rules.rule import Example, Rule
+
+# Patches of an image, cut out by a reshape and a transpose and multiplied: that is a convolution with a stride.
+
+
+class _Patches(NamedTuple):
+    """A product whose left operand is patches of an image: reshape, transpose and reshape of ``image``.
+
+    ``parts`` are the sizes that the first reshape splits the image's dims into, in a row; ``owner`` says which dim each
+    comes from, ``order`` in which order the transpose puts them. ``letters`` says which part is b (batch), 0 and 1
+    (rows and columns of patches), p and q (rows and columns in a patch) and f (channels).
+    """
+
+    product: Node
+    image: Value
+    parts: tuple[int, ...]
+    owner: tuple[int, ...]
+    order: tuple[int, ...]
+    letters: dict[str, int]
+
+
+def _patches(root: Node) -> _Patches | None:
+    own, (left, weights) = root.attributes, root.operands
+    if own["lhs_batch"] or own["lhs_contract"] != (len(left.sizes) - 1,) or len(weights.sizes) != 2:
+        return None
+    outer = made_by(left, "reshape")
+    transpose = made_by(outer.operands[0] if outer is not None else left, "transpose")
+    inner = made_by(transpose.operands[0], "reshape") if transpose is not None else None
+    if transpose is None or inner is None or len(inner.operands[0].sizes) != 4:
+        return None
+    image, middle = inner.operands[0], inner.result.sizes
+    matched = runs(image.sizes, middle)
+    if not matched or any(len(run.source) != 1 for run in matched):
+        return None
+    split = {run.source[0]: run.target for run in matched}
+    if sorted(map(len, split.values())) != [1, 1, 2, 2]:
+        return None
+    places = [d for target in split.values() for d in target]  # dims of the middle, unit dims left out
+    owner = tuple(d for d, target in split.items() for _ in target)
+    order = tuple(places.index(d) for d in transpose.attributes["permutation"] if d in places)
+    spatial = [d for d, target in split.items() if len(target) == 2]
+    first = [owner.index(d) for d in spatial]
+    rest = [k for k, d in enumerate(owner) if d not in spatial]
+    batch, feature = (rest[0], rest[1]) if order[0] == rest[0] else (rest[1], rest[0])
+    letters = {"b": batch, "0": first[0], "1": first[1], "p": first[0] + 1, "q": first[1] + 1, "f": feature}
+    parts = tuple(middle[d] for d in places)
+    if order[:3] != tuple(letters[c] for c in "b01") or left.sizes[-1] != prod(parts[k] for k in order[3:]):
+        return None
+    return _Patches(root, image, parts, owner, order, letters)
+
+
+def _convolve_patches(found: _Patches, make: Maker) -> Value:
+    root, parts, order, letters = found.product, found.parts, found.order, found.letters
+    weights = root.operands[1]
+    names = {letters["p"]: "0", letters["q"]: "1", letters["f"]: "i"}
+    if root.attributes["rhs_contract"] == (1,):
+        weights = make.transpose(weights, (1, 0))
+    kernel = make.reshape(weights, (*(parts[k] for k in order[3:]), weights.sizes[1]))
+    by_dim = {found.owner[letters[c]]: c for c in "b01f"}
+    numbers = "".join(by_dim[d] for d in range(4)), "".join(names[k] for k in order[3:]) + "o", "b01f"
+    strides = (parts[letters["p"]], parts[letters["q"]])
+    precision = root.attributes["precision"]
+    value = make.convolution(found.image, kernel, numbers, strides, dtype=root.result.dtype, precision=precision)
+    return make.reshape(value, root.result.sizes)
+
+
+def _patches_pay(found: _Patches) -> bool:
+    letters, parts = found.letters, found.parts
+    return parts[letters["f"]] < 128 and parts[letters["p"]] * parts[letters["q"]] >= 4
+
+
+PATCHES = Rule(
+    name="patches-as-convolution",
+    phase="work",
+    summary="patches cut out by reshape and transpose, then a product: a convolution with a stride",
+    finding="patches are written to memory in another order before they are multiplied",
+    change="lax.conv_general_dilated(x, w.reshape(p, p, channels, -1), (p, p), 'VALID', ...)",
+    source="the TPU compiler's estimate; ViT-B/16's patches",
+    roots=("dot_general",),
+    find=_patches,
+    pays=_patches_pay,
+    build=_convolve_patches,
+    exact=False,
+    example=Example(
+        before="""
+            patches = x.reshape(b, h, p, w, p, c).transpose(0, 1, 3, 2, 4, 5)
+            return patches.reshape(b, h * w, p * p * c) @ k
+        """,
+        after="""
+            kernel = k.reshape(p, p, c, o)
+            y = lax.conv_general_dilated(x, kernel, (p, p), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+            return y.reshape(b, h * w, o)
+        """,
+        shapes="x: T[b,h*p,w*p,c]\nk: T[p*p*c,o]",
+        sizes="b=32 h=14 w=14 p=16 c=3 o=768",
+        small="b=2 h=2 w=3 p=2 c=3 o=4",
+        draw="b=2..3 h=2..3 w=2..3 c=2..3 o=1..4",
+        away="""
+            windows = x.reshape(b, h, p, w, p, c).transpose(0, 2, 4, 1, 3, 5)
+            return windows.reshape(b, p * p, h * w * c) @ jnp.ones((h * w * c, o), x.dtype)
+        """,
+    ),
+)
+
+# The first convolution of an image model: three channels leave lanes empty; blocks of four pixels fill more.
+
+
+def _stem(node: Node) -> Node | None:
+    """Two spatial dims, stride 2, few channels, an odd or even window of at least 3, even image sizes, no dilation."""
+    own, (image, kernel) = node.attributes, node.operands
+    if own["numbers"] != ("b01f", "01io", "b01f") or own["strides"] != (2, 2) or own["groups"] != 1:
+        return None
+    if not own["lhs_dilation"] == own["rhs_dilation"] == (1, 1) or own["batch_groups"] != 1 or any(own["reversal"]):
+        return None
+    even = image.sizes[1] % 2 == 0 and image.sizes[2] % 2 == 0
+    fits = even and image.sizes[3] <= 4 and min(kernel.sizes[:2]) >= 3 and min(own["padding"][0]) >= 0
+    return node if fits else None
+
+
+def _fold_stem(root: Node, make: Maker) -> Value:
+    """Blocks of 2 x 2 pixels become channels of a convolution of stride 1; the kernel is padded to whole blocks.
+
+    Tap ``u`` of the kernel meets pixel ``2 i + u - low``. With ``s = low mod 2`` rows of zeros before the kernel the
+    shift is even, so tap ``u + s = 2 a + r`` meets row r of block ``i + a - (low + s) / 2``.
+    """
+    own, (image, kernel) = root.attributes, root.operands
+    batch, high, wide, channels = image.sizes
+    blocks = make.transpose(make.reshape(image, (batch, high // 2, 2, wide // 2, 2, channels)), (0, 1, 3, 2, 4, 5))
+    blocks = make.reshape(blocks, (batch, high // 2, wide // 2, 4 * channels))
+    before = [low % 2 for low, _ in own["padding"]]
+    after = [(kernel.sizes[k] + before[k]) % 2 for k in range(2)]
+    zero = make.constant("0.0", kernel.dtype)
+    whole = make.pad(kernel, zero, (*before, 0, 0), (*after, 0, 0))
+    taps = [whole.sizes[k] // 2 for k in range(2)]
+    split = make.reshape(whole, (taps[0], 2, taps[1], 2, channels, kernel.sizes[3]))
+    folded = make.reshape(make.transpose(split, (0, 2, 1, 3, 4, 5)), (*taps, 4 * channels, kernel.sizes[3]))
+    padding = []
+    for k in range(2):
+        low = (own["padding"][k][0] + before[k]) // 2
+        padding.append((low, root.result.sizes[k + 1] - 1 + taps[k] - low - blocks.sizes[k + 1]))
+    return make.convolution(
+        blocks, folded, own["numbers"], (1, 1), padding, dtype=root.result.dtype, precision=own["precision"]
+    )
+
+
+def _stem_pays(root: Node) -> bool:
+    """Large batches in bf16 only: in f32, and for a few images, whole models took up to twice the estimated cycles."""
+    image, kernel = root.operands
+    return image.dtype == "bf16" and image.sizes[0] >= 16 and image.sizes[1] >= 128 and kernel.sizes[0] >= 7
+
+
+STEM = Rule(
+    name="stem-convolution",
+    phase="shape",
+    summary="a convolution of stride 2 on at most 4 channels: blocks of 2 x 2 pixels as channels",
+    finding="the image has so few channels that the matrix unit is mostly empty",
+    change="give the model images with blocks of 2 x 2 pixels as channels, and a kernel folded the same way",
+    source="the TPU compiler's estimate; the stems of ResNet-50 and DenseNet-121",
+    roots=("convolution",),
+    find=_stem,
+    pays=_stem_pays,
+    build=_fold_stem,
+    exact=False,
+    example=Example(
+        before="""
+            return lax.conv_general_dilated(
+                x, k, (2, 2), [(3, 3), (3, 3)], dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        """,
+        after="""
+            blocks = x.reshape(b, h, 2, w, 2, c).transpose(0, 1, 3, 2, 4, 5).reshape(b, h, w, 4 * c)
+            whole = jnp.pad(k, ((1, 0), (1, 0), (0, 0), (0, 0))).reshape(4, 2, 4, 2, c, o)
+            folded = whole.transpose(0, 2, 1, 3, 4, 5).reshape(4, 4, 4 * c, o)
+            return lax.conv_general_dilated(
+                blocks, folded, (1, 1), [(2, 1), (2, 1)], dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        """,
+        shapes="x: T[b,2*h,2*w,c]\nk: T[7,7,c,o]",
+        sizes="b=32 h=112 w=112 c=3 o=64",
+        small="b=2 h=4 w=5 c=3 o=4",
+        draw="b=1..2 h=3..5 w=3..5 c=1..4 o=1..3",
+        away="""
+            return lax.conv_general_dilated(
+                x, k, (1, 1), [(3, 3), (3, 3)], dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        """,
+    ),
+)
+
+# A convolution in narrow groups of channels: each fills a few rows of the matrix unit, one group after the other.
+
+
+class _Grouped(NamedTuple):
+    """A convolution, its groups, and the channels that one group reads (``width``) and makes (``outputs``)."""
+
+    root: Node
+    groups: int
+    width: int
+    outputs: int
+
+
+def _grouped(root: Node) -> _Grouped | None:
+    own, kernel = root.attributes, root.operands[1]
+    groups, letters = own["groups"], own["numbers"][1]
+    width, outputs = (kernel.sizes[letters.index(letter)] for letter in "io")
+    many = groups > 1 and own["batch_groups"] == 1 and width > 1
+    return _Grouped(root, groups, width, outputs // groups) if many else None
+
+
+def _on_diagonal(found: _Grouped, make: Maker) -> Value:
+    """The groups' kernels as blocks on the diagonal of one kernel; zeros elsewhere."""
+    root, groups, width, outputs = found
+    own, (image, kernel) = root.attributes, root.operands
+    letters = own["numbers"][1]
+    spatial = sorted(letter for letter in letters if letter.isdigit())
+    ordered = make.transpose(kernel, [letters.index(letter) for letter in (*spatial, "i", "o")])
+    rank, columns = len(spatial), ordered.sizes[-1]
+    window = ordered.sizes[:rank]
+    stacked = make.broadcast(ordered, (*window, groups, width, columns), [*range(rank), rank + 1, rank + 2])
+    stacked = make.reshape(stacked, (*window, groups * width, columns))
+    of_channel, of_output = (
+        make.binary("divide", make.iota(stacked.sizes, rank + k), make.full(str(size), "i32", stacked.sizes))
+        for k, size in enumerate((width, outputs))
+    )
+    blocks = make.select(
+        make.compare(of_channel, of_output, "EQ"), stacked, make.full("0.0", kernel.dtype, stacked.sizes)
+    )
+    numbers = (own["numbers"][0], "".join((*spatial, "i", "o")), own["numbers"][2])
+    attributes = {**own, "numbers": numbers, "groups": 1}
+    return make.operation("convolution", [image, blocks], root.result.sizes, root.result.dtype, attributes)
+
+
+def _grouped_pays(found: _Grouped) -> bool:
+    """Images in as many channels as the zeros are cheap for; a gradient needs the groups anyhow, and lost by it."""
+    root, groups, width, outputs = found
+    image, kernel = root.operands
+    taps = prod(kernel.sizes) // (groups * outputs * width)
+    if groups * width > 384 or taps > 25 or len(root.result.sizes) != 4 or not 4 <= width <= 32:
+        return False
+    return all(user is root or user.block is not root.block for user in image.users)
+
+
+GROUPED_CONVOLUTION = Rule(
+    name="grouped-convolution",
+    phase="work",
+    summary="a convolution in narrow groups of channels: one convolution with the groups' kernels on a diagonal",
+    finding="each group of channels fills a few of the matrix unit's 128 rows, and the groups take turns",
+    change="write the groups' kernels as blocks on the diagonal of one kernel: feature_group_count=1",
+    source="the TPU compiler's estimate: 1.5 to 2.5 for groups of 8 and 16 channels; regnet of eqxvision and "
+    "transformers",
+    roots=("convolution",),
+    find=_grouped,
+    pays=_grouped_pays,
+    build=_on_diagonal,
+    finite=lambda found: found.root.operands,
+    exact=False,
+    families=("tpu",),
+    example=Example(
+        before="""
+            return lax.conv_general_dilated(
+                x, k, (1, 1), "SAME", feature_group_count=g, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        """,
+        after="""
+            blocks = jnp.zeros((3, 3, g, c, g, c), k.dtype)
+            blocks = blocks.at[:, :, jnp.arange(g), :, jnp.arange(g)].set(jnp.moveaxis(k.reshape(3, 3, c, g, c), 3, 0))
+            return lax.conv_general_dilated(
+                x, blocks.reshape(3, 3, g * c, g * c), (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        """,
+        shapes="x: T[b,s,s,g*c]\nk: T[3,3,c,g*c]",
+        sizes="b=32 s=28 g=32 c=8",
+        small="b=1 s=3 g=2 c=2",
+        draw="b=1..2 s=2..4 g=2..3 c=2..3",
+        away="""
+            return lax.conv_general_dilated(
+                x, k[:, :, :1], (1, 1), "SAME", feature_group_count=g * c, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        """,
+    ),
+)
+
+# Pixel shuffle: channels become pixels by a transpose whose last dim has two elements; products interleave instead.
+
+_THIN = 16
+
+
+class _Shuffle(NamedTuple):
+    """``source`` has the rows and columns of the small image last; ``down`` and ``across`` are its dims of new pixels.
+
+    ``down`` is None where rows are not multiplied. ``lead`` are the other dims in the order of ``result``.
+    """
+
+    result: Value
+    source: Value
+    down: int | None
+    across: int
+    lead: tuple[int, ...]
+
+
+def _shuffle(root: Node) -> _Shuffle | None:
+    """Whether the root is a reshape(transpose(..)) that puts dims in front between the rows or columns of an image."""
+    value, transpose = root.result, made_by(root.operands[0], "transpose")
+    if transpose is None or len(value.sizes) < 2 or value.dtype not in ("bf16", "f16", "f32", "f64"):
+        return None
+    source = transpose.operands[0]
+    order = [d for d in transpose.attributes["permutation"] if source.sizes[d] != 1]
+    height, width = len(source.sizes) - 2, len(source.sizes) - 1
+    if len(order) < 3 or order[-2] != width or order[-1] == height or source.sizes[order[-1]] > _THIN:
+        return None
+    across = order[-1]
+    down = order[-3] if order[-4:-3] == [height] and source.sizes[order[-3]] <= _THIN else None
+    if down is None and order[-3] != height:
+        return None
+    rows = source.sizes[height] * (source.sizes[down] if down is not None else 1)
+    if value.sizes[-2:] != (rows, source.sizes[width] * source.sizes[across]) or source.sizes[width] <= _THIN:
+        return None
+    return _Shuffle(value, source, down, across, tuple(d for d in order if d not in (height, width, down, across)))
+
+
+def _interleave(found: _Shuffle, make: Maker) -> Value:
+    """Pixels of one kind at a time: columns are spread by a product, then rows, and what is spread is added up."""
+    source, down, across = found.source, found.down, found.across
+    sizes = source.sizes
+    rank = len(sizes)
+    kept = [d for d in range(rank - 2) if d in found.lead]
+    small = [sizes[d] for d in kept] + [sizes[-2], sizes[-1]]
+    columns = _interleaving_matrices(sizes[-1], sizes[across], source.dtype, make)
+    rows = _interleaving_matrices(sizes[-2], sizes[down], source.dtype, make) if down is not None else [None]
+    precision = precision_for_zero_one(source.dtype)
+    total: Value | None = None
+    for i, to_rows in enumerate(rows):
+        wide: Value | None = None
+        for j, to_columns in enumerate(columns):
+            at = {across: j, down: i}
+            start, limit = [at.get(d, 0) for d in range(rank)], [at.get(d, n - 1) + 1 for d, n in enumerate(sizes)]
+            part = make.reshape(make.slice(source, start, limit), small)
+            part = make.dot(part, to_columns, ((len(small) - 1,), (0,)), precision=precision)
+            wide = part if wide is None else make.binary("add", wide, part)
+        assert wide is not None
+        if to_rows is not None:
+            wide = make.dot(wide, to_rows, ((len(small) - 2,), (0,)), precision=precision)
+        total = wide if total is None else make.binary("add", total, wide)
+    assert total is not None
+    last = [len(kept) + 1, len(kept)] if down is not None else [len(kept), len(kept) + 1]
+    return make.reshape(make.transpose(total, [*(kept.index(d) for d in found.lead), *last]), found.result.sizes)
+
+
+def _interleaving_matrices(size: int, times: int, dtype: str, make: Maker) -> list[Value]:
+    """For each k the 0/1 matrix that puts element n at n * times + k."""
+    shape = (size, size * times)
+    to, place = make.iota(shape, 1), make.binary("multiply", make.iota(shape, 0), make.full(str(times), "i32", shape))
+    matrices = []
+    for k in range(times):
+        here = make.binary("add", place, make.full(str(k), "i32", shape)) if k else place
+        matrices.append(make.convert(make.compare(to, here, "EQ"), dtype))
+    return matrices
+
+
+def _shuffle_pays(found: _Shuffle) -> bool:
+    """Where a TPU's compiler has no dim in front to put last: few channels. Short columns lose, too."""
+    sizes = found.source.sizes
+    return max((sizes[d] for d in found.lead), default=1) <= 32 and sizes[-1] >= 60
+
+
+PIXEL_SHUFFLE = Rule(
+    name="pixel-shuffle-by-products",
+    phase="movement",
+    summary="a pixel shuffle whose transpose ends in a dim of few elements: products with 0/1 matrices interleave",
+    finding="a pixel shuffle makes an array whose last dim has only a few elements, and a tile is mostly padding",
+    change="interleave columns and rows by products with 0/1 matrices, and transpose only the dims in front of them",
+    source="the video decoders of Mochi and HunyuanVideo, where tiles and pages hold 16 times the data (tt-xla issues "
+    "4252 and 6048); the TPU compiler's estimate",
+    roots=("reshape",),
+    find=_shuffle,
+    pays=_shuffle_pays,
+    build=_interleave,
+    finite=lambda found: [found.source],
+    example=Example(
+        before="""
+            y = x.reshape(1, c, t, 2, 2, f, h, w).transpose(0, 1, 5, 2, 6, 3, 7, 4)
+            return y.reshape(1, c, f * t, 2 * h, 2 * w)
+        """,
+        after="""
+            y, exact = x.reshape(c, t, 2, 2, f, h, w), "highest"
+            places = [(jnp.arange(2 * n), 2 * jnp.arange(n)[:, None]) for n in (w, h)]
+            columns, rows = ([(to == place + k).astype(x.dtype) for k in range(2)] for to, place in places)
+            wide = [sum(jnp.dot(y[:, :, i, j], columns[j], precision=exact) for j in range(2)) for i in range(2)]
+            whole = sum(jnp.einsum("ctfhw,hu->cftuw", wide[i], rows[i], precision=exact) for i in range(2))
+            return whole.reshape(1, c, f * t, 2 * h, 2 * w)
+        """,
+        shapes="x: T[1,4*c*t,f,h,w]",
+        sizes="c=16 t=3 f=4 h=60 w=106",
+        small="c=2 t=3 f=2 h=3 w=17",
+        draw="c=1..3 t=1..3 f=1..3 h=2..5 w=17..19",
+        away="""
+            y = x.reshape(1, c, t, 2, 2, f, h, w).transpose(0, 1, 5, 2, 3, 6, 4, 7)
+            return y.reshape(1, c, f * t, 2 * h, 2 * w)
+        """,
+    ),
+)
+
+RULES = (PATCHES, STEM, GROUPED_CONVOLUTION, PIXEL_SHUFFLE)

@@ -1,0 +1,308 @@
+"""Windows taken by a reshape and a reduction over small inner dims, which fill no tile, and padding before a pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tilewright.hlo.graphs.dims import runs
+from tilewright.hlo.graphs.graph import Node, Value
+from tilewright.hlo.rewriting.maker import Maker, made_by, precision_for_zero_one
+from tilewright.hlo.rules.matching import megabytes, number_of, only_used_by
+from tilewright.hlo.rules.rule import Example, Rule
+
+_FLOATS = ("bf16", "f16", "f32", "f64")
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """A sum over inner factors of dims alone: ``x.reshape(.., H // 2, 2, ..).sum(..)``, or a mean of means of such.
+
+    ``source`` reshaped to ``shape`` and converted to ``dtype`` is what the ``window`` (one entry a dim) goes over,
+    without overlap. Dims with a window are dims of the source; the others may be taken apart or joined on the way.
+    ``scale`` is what the sums are multiplied by, for means of means.
+    """
+
+    root: Node
+    source: Value
+    shape: tuple[int, ...]
+    window: tuple[int, ...]
+    dtype: str
+    scale: float
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The dims that have a window."""
+        return tuple(d for d, size in enumerate(self.window) if size > 1)
+
+    def scaled(self, make: Maker, total: Value) -> Value:
+        """``total * scale``."""
+        if self.scale == 1:
+            return total
+        return make.binary("multiply", total, make.full(f"{self.scale:.17e}", total.dtype, total.sizes))
+
+
+def _windows(root: Node) -> _Windows | None:
+    """The windows that ``root`` sums up, unless a later sum takes it in; ``x.mean(4).mean(2)`` counts as one.
+
+    A conversion may stand after the reshape, and between two sums conversions and constant factors.
+    """
+    found = _windows_under(root)
+    return found if found is not None and not _is_inside_another(root) else None
+
+
+def _windows_under(root: Node) -> _Windows | None:
+    if len(root.operands) != 2 or root.attributes.get("monoid") != "add":
+        return None
+    value, dims, scale = root.operands[0], set(root.attributes["dims"]), 1.0
+    dtype = value.dtype
+    while (node := _behind_float_conversions(value).operation) is not None and node.name in (
+        "reduce", "divide", "multiply",
+    ):  # fmt: skip
+        if not node.plain or len(node.operands) != 2 or len(node.result.users) > 1:
+            return None
+        if node.name == "reduce":
+            if node.attributes.get("monoid") != "add" or number_of(node.operands[1]) != 0:
+                return None
+            inner = node.attributes["dims"]
+            kept = [d for d in range(len(node.operands[0].sizes)) if d not in inner]
+            dims = {kept[d] for d in dims} | set(inner)
+        else:
+            factor = number_of(node.operands[1])
+            if not factor:
+                return None
+            scale *= factor if node.name == "multiply" else 1 / factor
+        value = node.operands[0]
+    convert = made_by(value, "convert")
+    widens = convert is not None and (convert.operands[0].dtype, value.dtype) in _WIDENING
+    reshape = made_by(convert.operands[0] if convert is not None and widens else value, "reshape")
+    if reshape is None or not dims:
+        return None
+    source, parts = reshape.operands[0], value.sizes
+    whole = {run.target for run in runs(source.sizes, parts) or () if len(run.source) == 1}
+    if any((d - 1, d) not in whole for d in dims):
+        return None
+    shape: list[int] = []
+    window: list[int] = []
+    for d, size in enumerate(parts):
+        if d in dims:
+            shape[-1], window[-1] = shape[-1] * size, size
+        else:
+            shape.append(size)
+            window.append(1)
+    return _Windows(root, source, tuple(shape), tuple(window), dtype, scale)
+
+
+def _is_inside_another(reduce: Node) -> bool:
+    """Whether a later sum takes this one in: ``x.mean(4)`` of ``x.mean(4).mean(2)``."""
+    value = reduce.result
+    while len(value.users) == 1:
+        [node] = value.users
+        if node.name == "reduce":
+            return node.plain and _windows_under(node) is not None
+        if node.name not in ("convert", "divide", "multiply") or len(node.results) != 1:
+            return False
+        value = node.result
+    return False
+
+
+#: Conversions that lose nothing.
+_WIDENING = {("bf16", "f32"), ("f16", "f32"), ("f32", "f64"), ("bf16", "f64"), ("f16", "f64")}
+
+
+def _behind_float_conversions(value: Value) -> Value:
+    """What may stand between two sums left out: conversions of any kind between floats."""
+    while (node := made_by(value, "convert")) is not None and {value.dtype, node.operands[0].dtype} <= {*_FLOATS}:
+        value = node.operands[0]
+    return value
+
+
+# Average pooling written as reshape and mean: the windows become dims, and the image is copied for it.
+
+
+def _pool_average(found: _Windows, make: Maker) -> Value:
+    image = make.convert(make.reshape(found.source, found.shape), found.dtype)
+    total = make.reduce_window(image, found.root.operands[1], found.window, found.window, "add")
+    return found.scaled(make, total)
+
+
+def _average_pays(found: _Windows) -> bool:
+    """Windows over two dims, channels last or first; the compiler's figures for windows over one are incomplete."""
+    if len(found.dims) < 2:
+        return False
+    columns = found.dims[-1] == len(found.shape) - 1
+    return megabytes(found.source) >= (4 if columns else 0.25)
+
+
+AVERAGE_POOL = Rule(
+    name="average-pool",
+    phase="shape",
+    summary="sums or means over blocks of an image, written as a reshape: a pooling window instead",
+    finding="an image is reshaped so that its pooling windows become dims of size 2 or 3, which fill no tile",
+    change="use lax.reduce_window (flax.linen.avg_pool, keras AveragePooling2D) instead of reshape and mean",
+    source="the TPU compiler's estimate; the transition of DenseNet-121",
+    roots=("reduce",),
+    find=_windows,
+    pays=_average_pays,
+    build=_pool_average,
+    exact=False,
+    example=Example(
+        before="return x.reshape(b, h, 2, h, 2, c).mean((2, 4))",
+        after="""
+            total = lax.reduce_window(x.astype("float32"), 0.0, lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+            return (total / 4).astype(x.dtype)
+        """,
+        shapes="x: T[b,2*h,2*h,c]",
+        sizes="b=32 h=28 c=256",
+        small="b=1 h=2 c=3",
+        draw="b=1..3 h=1..4 c=1..5",
+        away="return x.reshape(b, 2, h, 2, h, c).mean((1, 3))",
+    ),
+)
+
+# Max pooling of an image that was padded with zeros before: Keras' networks pad in an operation of its own.
+
+
+class _PaddedPool(NamedTuple):
+    """A pool and the padding before it, which the pool's own padding can replace."""
+
+    pool: Node
+    pad: Node
+
+
+def _padded_pool(pool: Node) -> _PaddedPool | None:
+    own, pad = pool.attributes, made_by(pool.operands[0], "pad")
+    if pad is None or len(pool.operands) != 2 or own.get("monoid") != "maximum" or any(map(any, own["padding"])):
+        return None
+    if set(own["base_dilation"]) | set(own["window_dilation"]) != {1} or number_of(pool.operands[1]) != float("-inf"):
+        return None
+    low, high, inner = (pad.attributes[name] for name in ("low", "high", "interior"))
+    if any(inner) or min(*low, *high) < 0 or not _pads_with_the_least(pad):
+        return None
+    for d, size in enumerate(pad.operands[0].sizes):  # every window holds an element of the image
+        window, stride, last = own["window"][d], own["strides"][d], pool.result.sizes[d] - 1
+        if low[d] >= window or last * stride >= low[d] + size:
+            return None
+    return _PaddedPool(pool, pad)
+
+
+def _pads_with_the_least(pad: Node) -> bool:
+    """Whether no element of the image is below what it is padded with: zeros around a relu's result, or -inf."""
+    fill, relu = number_of(pad.operands[1]), made_by(pad.operands[0], "maximum")
+    if fill == float("-inf"):
+        return True
+    return fill == 0 and relu is not None and any(number_of(side) == 0 for side in relu.operands)
+
+
+def _pool_with_padding(found: _PaddedPool, make: Maker) -> Value:
+    pool, pad = found
+    own, around = pool.attributes, list(zip(pad.attributes["low"], pad.attributes["high"]))
+    return make.reduce_window(pad.operands[0], pool.operands[1], own["window"], own["strides"], "maximum", around)
+
+
+PADDED_MAX_POOL = Rule(
+    name="padded-max-pool",
+    phase="work",
+    summary="an image padded with zeros after a relu, then max pooling: the pooling window pads",
+    finding="an image is written to memory once more, with a border of zeros, only to be pooled",
+    change='give the pooling its padding: padding="same", or ((1, 1), (1, 1)) in lax.reduce_window',
+    source="the TPU compiler's estimate: 1.27 for the stem of a ResNet on 4 pictures; keras' resnet and densenet",
+    roots=("reduce_window",),
+    find=_padded_pool,
+    pays=lambda found: only_used_by(found.pad.result, found.pool),  # a gradient reads the padded image, too
+    build=_pool_with_padding,
+    example=Example(
+        before="""
+            x = jnp.pad(jax.nn.relu(x), ((0, 0), (1, 1), (1, 1), (0, 0)))
+            return lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "VALID")
+        """,
+        after="""
+            around = ((0, 0), (1, 1), (1, 1), (0, 0))
+            return lax.reduce_window(jax.nn.relu(x), -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), around)
+        """,
+        shapes="x: T[b,h,w,c]",
+        sizes="b=4 h=80 w=80 c=64",
+        small="b=1 h=4 w=5 c=2",
+        draw="b=1..2 h=3..6 w=3..6 c=1..3",
+        types=("f32", "bf16"),
+        away="""
+            x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+            return lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "VALID")
+        """,
+    ),
+)
+
+# Sums of every few rows or columns, written as a reshape: a product with a block matrix does them in one pass.
+
+
+def _windows_of_one_dim(root: Node) -> _Windows | None:
+    """Windows along one dim, of a type that products have."""
+    found = _windows_under(root)
+    if found is None or len(found.dims) != 1 or number_of(root.operands[1]) != 0:
+        return None
+    return found if {found.source.dtype, found.dtype} <= {"bf16", "f32"} else None
+
+
+def _block(size: int, group: int) -> int:
+    """How many rows a block holds: 128, which the matrix unit takes at once, or all where that does not divide."""
+    return 128 if size % 128 == 0 and 128 % group == 0 else size
+
+
+def _sum_by_product(found: _Windows, make: Maker) -> Value:
+    [dim] = found.dims
+    shape, group = found.shape, found.window[dim]
+    narrow = found.source.dtype if found.dtype == "f32" else found.dtype
+    values = make.convert(make.reshape(found.source, shape), narrow)
+    precision = precision_for_zero_one(narrow)
+    if dim == len(shape) - 1:
+        matrix = make.group_matrix(shape[dim], group, narrow)
+        return found.scaled(make, make.dot(values, matrix, ((dim,), (0,)), dtype=found.dtype, precision=precision))
+    block = _block(shape[dim], group)
+    blocks = make.reshape(values, (*shape[:dim], shape[dim] // block, block, *shape[dim + 1 :]))
+    # XLA:CPU has no such product with the matrix transposed.
+    matrix = make.group_matrix(block, group, narrow, repeats=True)
+    total = make.dot(matrix, blocks, ((1,), (dim + 1,)), dtype=found.dtype, precision=precision)
+    order = [*range(1, dim + 2), 0, *range(dim + 2, len(shape) + 1)]
+    return found.scaled(make, make.reshape(make.transpose(total, order), found.root.result.sizes))
+
+
+def _sum_pays(found: _Windows) -> bool:
+    if megabytes(found.source) < 1:
+        return False
+    [dim] = found.dims
+    group, size = found.window[dim], found.shape[dim]
+    if dim == len(found.shape) - 1:
+        return group <= 64 and size <= 4096
+    large = megabytes(found.source) >= 4  # 1 MB of a grouped query's gradient took 1.04 times as long
+    return large and group <= 8 and _block(size, group) <= 128 and found.shape[-1] >= 64
+
+
+WINDOW_SUM = Rule(
+    name="window-sum",
+    phase="shape",
+    summary="sums or means of every few rows or columns, written as a reshape: a product with a block matrix instead",
+    finding="an array is reshaped so that a few neighbouring rows or columns become a dim, which fills no tile",
+    change="multiply by a matrix that has 1 / n at [i, i // n], for 128 rows at a time",
+    source="the TPU compiler's estimate; the gradient of keras-hub's qwen3",
+    roots=("reduce",),
+    find=_windows_of_one_dim,
+    pays=_sum_pays,
+    build=_sum_by_product,
+    finite=lambda found: [found.root.operands[0]],
+    exact=False,
+    example=Example(
+        before="return x.reshape(b, n, 4, d).mean(2)",
+        after="""
+            rows = min(128, 4 * n)
+            means = (jnp.arange(rows)[:, None] // 4 == jnp.arange(rows // 4)).astype(x.dtype) / 4
+            return jnp.einsum("bnkd,kj->bnjd", x.reshape(b, -1, rows, d), means, precision="highest").reshape(b, n, d)
+        """,
+        shapes="x: T[b,4*n,d]",
+        sizes="b=8 n=512 d=1024",
+        small="b=1 n=3 d=5",
+        draw="b=1..3 n=2..5 d=1..5",
+        away="return x.reshape(b, 4, n, d).mean(1)",
+    ),
+)
+
+RULES = (AVERAGE_POOL, PADDED_MAX_POOL, WINDOW_SUM)

@@ -1,0 +1,313 @@
+"""Products whose operands are made badly: parts put together first, and columns interleaved in pairs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tilewright.hlo.graphs.graph import Node, Value
+from tilewright.hlo.rewriting.maker import Maker, made_by
+from tilewright.hlo.rules.matching import free_dims, megabytes, product_dims
+from tilewright.hlo.rules.pairs import Pairs
+from tilewright.hlo.rules.rule import Example, Rule
+
+_LANES = 128
+
+# A product whose operand is put together just before it: each part could meet its own rows of the weights.
+
+#: With many parts (the columns of a recommender) the compiler's estimates show no gain.
+_MOST_PARTS = 4
+
+
+class _Repeated(NamedTuple):
+    """An array, and the dims of a larger one that it has; that one repeats it along all others."""
+
+    small: Value
+    kept: list[int]
+
+
+@dataclass
+class _Joined:
+    """A product one of whose operands (``side``, 0 or 1) is a concatenation along the one contracted dim.
+
+    ``repeated`` says which of its parts repeat a smaller array over free dims.
+    """
+
+    product: Node
+    side: int
+    parts: Node
+    repeated: list[_Repeated | None] = field(default_factory=list)
+
+    @property
+    def dim(self) -> int:
+        """The dim of the operand in which the parts stand behind each other."""
+        dim: int = self.parts.attributes["dim"]
+        return dim
+
+
+def _joined(root: Node) -> _Joined | None:
+    batch, contract = product_dims(root)
+    for side, value in enumerate(root.operands):
+        parts = made_by(value, "concatenate")
+        if parts is None or contract[side] != (parts.attributes["dim"],) or len(parts.operands) > _MOST_PARTS:
+            continue
+        repeated = [_repeated(part, {parts.attributes["dim"], *batch[side]}) for part in parts.operands]
+        return _Joined(root, side, parts, repeated)
+    return None
+
+
+def _repeated(part: Value, needed: set[int]) -> _Repeated | None:
+    """What a part repeats along dims that are not ``needed``; None where it repeats nothing."""
+    node = made_by(part, "broadcast_in_dim")
+    if node is None or not node.operands[0].sizes:
+        return None
+    small, dims = node.operands[0], list(node.attributes["dims"])
+    if dims != sorted(dims):
+        return None
+    kept = [d for k, d in enumerate(dims) if small.sizes[k] == part.sizes[d]]
+    if any(small.sizes[k] != 1 for k, d in enumerate(dims) if d not in kept) or needed - set(kept):
+        return None
+    return _Repeated(small, kept) if len(kept) < len(part.sizes) else None
+
+
+def _add_products(found: _Joined, make: Maker) -> Value:
+    root, side = found.product, found.side
+    batch, contract = product_dims(root)
+    other, other_dim = root.operands[1 - side], contract[1 - side][0]
+    narrow = root.result.dtype in ("bf16", "f16")
+    total, start = None, 0
+    for part, repeated in zip(found.parts.operands, found.repeated):
+        rows = make.part(other, other_dim, start, start + part.sizes[found.dim])
+        start += part.sizes[found.dim]
+        kept = repeated.kept if repeated is not None else list(range(len(part.sizes)))
+        operand = make.reshape(repeated.small, [part.sizes[d] for d in kept]) if repeated is not None else part
+        both_batch, both_contract = [list(dims) for dims in batch], [list(dims) for dims in contract]
+        for dims in (both_batch, both_contract):
+            dims[side] = [kept.index(d) for d in dims[side]]
+        product = make.dot(
+            *((operand, rows) if side == 0 else (rows, operand)), (both_contract[0], both_contract[1]),
+            (both_batch[0], both_batch[1]), "f32" if narrow else root.result.dtype, root.attributes["precision"],
+        )  # fmt: skip
+        if repeated is not None:  # the product of what is repeated is repeated instead
+            product = make.broadcast(product, root.result.sizes, _places(root, side, kept))
+        total = product if total is None else make.binary("add", total, product)
+    assert total is not None
+    return make.convert(total, root.result.dtype)
+
+
+def _places(root: Node, side: int, kept: list[int]) -> list[int]:
+    """Dims of the whole result that the product of a part without some free dims has."""
+    count = len(product_dims(root)[0][0])
+    free = [free_dims(root, k) for k in range(2)]
+    places = list(range(count))
+    for k, first in enumerate((count, count + len(free[0]))):
+        places += [first + n for n, d in enumerate(free[k]) if k != side or d in kept]
+    return places
+
+
+def _joined_pays(found: _Joined) -> bool:
+    if any(found.repeated):
+        return True
+    sizes = [part.sizes[found.dim] for part in found.parts.operands]
+    return any(size % _LANES for size in sizes[:-1]) and sum(sizes) >= _LANES
+
+
+PRODUCT_OF_CONCATENATION = Rule(
+    name="product-of-concatenation",
+    phase="work",
+    summary="concatenate(x, y) @ W becomes x @ W[:k] + y @ W[k:]",
+    finding="arrays are put together in memory only to be multiplied once, at a boundary that is no multiple of 128",
+    change="multiply each part by its own rows of the weights and add: x @ W[:k] + y @ W[k:]",
+    source="the TPU compiler's estimate; diffusers' unet and controlnet, transformers' gptj, DLRM",
+    roots=("dot_general",),
+    find=_joined,
+    pays=_joined_pays,
+    build=_add_products,
+    exact=False,
+    example=Example(
+        before="return jnp.concatenate([x, y], axis=-1) @ w",
+        after="return x @ w[:k] + y @ w[k:]",
+        shapes="x: T[n,k]\ny: T[n,m]\nw: T[k+m,d]",
+        sizes="n=16384 k=1000 m=24 d=512",
+        small="n=3 k=5 m=2 d=4",
+        draw="n=1..4 k=1..6 m=1..6 d=1..4",
+        away="return jnp.concatenate([x, 2 * x], axis=0) @ w[:k]",
+    ),
+)
+
+# A convolution over channels that are put together just before it, as the way up of a U-Net does with its skips.
+
+
+class _JoinedChannels(NamedTuple):
+    """A convolution and the concatenation of channels that it reads."""
+
+    root: Node
+    parts: Node
+
+    @property
+    def widths(self) -> list[int]:
+        """The channels of each part."""
+        return [part.sizes[self.parts.attributes["dim"]] for part in self.parts.operands]
+
+
+def _joined_channels(root: Node) -> _JoinedChannels | None:
+    own, parts = root.attributes, made_by(root.operands[0], "concatenate")
+    if parts is None or own["groups"] != 1 or own["batch_groups"] != 1 or any(own["reversal"]):
+        return None
+    channels = parts.attributes["dim"] == own["numbers"][0].index("f") and len(parts.operands) <= 3
+    return _JoinedChannels(root, parts) if channels else None
+
+
+def _add_convolutions(found: _JoinedChannels, make: Maker) -> Value | None:
+    """Each part with its own channels of the kernel; the results are added."""
+    root, kernel = found.root, found.root.operands[1]
+    own = root.attributes
+    channel, start, total = own["numbers"][1].index("i"), 0, None
+    for part, width in zip(found.parts.operands, found.widths):
+        weights = make.part(kernel, channel, start, start + width)
+        start += width
+        own_part = make.convolution(
+            part, weights, own["numbers"], strides=own["strides"], padding=own["padding"],
+            lhs_dilation=own["lhs_dilation"], rhs_dilation=own["rhs_dilation"],
+            dtype=root.result.dtype, precision=own["precision"],
+        )  # fmt: skip
+        total = own_part if total is None else make.binary("add", total, own_part)
+    return total
+
+
+CONVOLUTION_OF_CONCATENATION = Rule(
+    name="convolution-of-concatenation",
+    phase="work",
+    summary="a convolution over concatenated channels: the sum of the parts' convolutions",
+    finding="channels are put together in memory only to be convolved once",
+    change="convolve each part with its own channels of the kernel and add the results",
+    source="the TPU compiler's estimate: 1.55 for 1x1, 1.11 for 3x3 (128 and 256 channels); diffusers' unet",
+    roots=("convolution",),
+    find=_joined_channels,
+    pays=lambda found: min(found.widths) >= _LANES,  # fewer channels leave most lanes of a part's product empty
+    build=_add_convolutions,
+    exact=False,
+    example=Example(
+        before="""
+            both = jnp.concatenate([x, y], axis=3)
+            return lax.conv_general_dilated(both, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        """,
+        after="""
+            def convolved(part, weights):
+                return lax.conv_general_dilated(
+                    part, weights, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+            return convolved(x, w[:, :, :a]) + convolved(y, w[:, :, a:])
+        """,
+        shapes="x: T[n,h,h,a]\ny: T[n,h,h,b]\nw: T[k,k,a+b,c]",
+        sizes="n=2 h=32 a=128 b=256 c=128 k=1",
+        small="n=2 h=4 a=3 b=2 c=5 k=3",
+        draw="n=1..2 h=1..5 a=1..4 b=1..4 c=1..3 k=1..3",
+        types=("f32", "bf16"),
+        away="""
+            both, dims = jnp.concatenate([x, y], axis=1), ("NHWC", "HWIO", "NHWC")
+            return lax.conv_general_dilated(both, w[:, :, :a], (1, 1), "SAME", dimension_numbers=dims)
+        """,
+        away_shapes="x: T[n,h,h,a]\ny: T[n,h,h,a]\nw: T[k,k,a+b,c]",
+    ),
+)
+
+# Pairs interleaved in the minor dim: complex numbers as (re, im, re, im, ...), rotary embeddings of neighbours. Taking
+# the pairs apart gives arrays with a minor dim of 2. Instead every column is computed as if it were a first one and as
+# if it were a second one: where a formula needs the other column of the pair, the array shifted by one has it.
+
+
+def _pairs(root: Node) -> Pairs | None:
+    pairs = Pairs(root)
+    return pairs if pairs.plan is not None else None
+
+
+INTERLEAVED_PAIRS = Rule(
+    name="interleaved-pairs",
+    phase="shape",
+    summary="pairs interleaved in the minor dim, taken apart and put together: shifts by one column instead",
+    finding="neighbouring columns are taken apart and interleaved again, through arrays whose minor dim is 2",
+    change="compute in place with the array shifted by one column, and choose by the parity of the column",
+    source="the TPU compiler's estimate; equimo's mlla",
+    roots=("reshape", "add"),
+    find=_pairs,
+    # In smaller arrays a table that has to be repeated costs as much as all the rest.
+    pays=lambda pairs: megabytes(pairs.root.result) >= 0.5,
+    build=lambda pairs, make: pairs.build(make),
+    example=Example(
+        before="""
+            re, im, re2, im2 = x[:, ::2], x[:, 1::2], y[:, ::2], y[:, 1::2]
+            return jnp.stack([re * re2 - im * im2, re * im2 + im * re2], -1).reshape(n, 2 * d)
+        """,
+        after="""
+            left, right = (lambda v: jnp.roll(v, -1, 1)), (lambda v: jnp.roll(v, 1, 1))
+            even = jnp.arange(2 * d) % 2 == 0
+            return jnp.where(even, x * y - left(x) * left(y), right(x) * y + x * right(y))
+        """,
+        shapes="x: T[n,2*d]\ny: T[n,2*d]",
+        sizes="n=16384 d=256",
+        small="n=2 d=3",
+        draw="n=1..4 d=2..5",
+        types=("f32", "bf16"),
+        away="""
+            re, im, re2, im2 = x[:, :d], x[:, d:], y[:, :d], y[:, d:]
+            return jnp.stack([re * re2 - im * im2, re * im2 + im * re2], -1).reshape(n, 2 * d)
+        """,
+    ),
+)
+
+# Rotary embeddings of interleaved pairs: for heads of at most 128 columns a product with a permutation swaps
+# neighbouring columns faster than shifts do.
+
+
+def _rotary(root: Node) -> Pairs | None:
+    """Pairs of one array that change places."""
+    pairs = Pairs(root, product=True)
+    if pairs.plan is None or len(pairs.moved) != 1:
+        return None
+    return pairs if pairs.moved[0].dtype in ("bf16", "f32") and pairs.full[-1] <= 256 else None
+
+
+def _rotary_pays(pairs: Pairs) -> bool:
+    """Not the few rows of a decode step, where the product costs more than all the rest."""
+    return pairs.root.result.sizes[-1] <= 128 and megabytes(pairs.root.result) >= 1
+
+
+INTERLEAVED_ROTARY = Rule(
+    name="interleaved-rotary",
+    phase="shape",
+    summary="rotary embeddings of interleaved pairs: the pairs are swapped by a product with a permutation",
+    finding="neighbouring columns are taken apart and interleaved again, through arrays whose minor dim is 2",
+    change="write x * C + (x @ P) * S with repeated tables and a signed permutation P, or rotate halves of the heads",
+    source="the TPU compiler's estimate; equimo's mlla",
+    roots=("reshape", "add"),
+    find=_rotary,
+    pays=_rotary_pays,
+    build=lambda pairs, make: pairs.build(make),
+    finite=lambda pairs: pairs.moved,
+    over=("interleaved-pairs",),
+    example=Example(
+        before="""
+            y = x.reshape(b, t, h, d, 2)
+            a, b_ = y[..., 0], y[..., 1]
+            c, s = cos[:, None], sin[:, None]
+            return jnp.stack([a * c - b_ * s, b_ * c + a * s], -1).reshape(x.shape)
+        """,
+        after="""
+            i, j = jnp.arange(2 * d)[:, None], jnp.arange(2 * d)
+            signed = jnp.where(i == (j ^ 1), jnp.where(j % 2 == 0, -1, 1), 0).astype(x.dtype)
+            c, s = (jnp.repeat(table, 2, axis=-1)[:, None] for table in (cos, sin))
+            return x * c + jnp.dot(x, signed, precision="highest") * s
+        """,
+        shapes="x: T[b,t,h,2*d]\ncos: T[t,d]\nsin: T[t,d]",
+        sizes="b=8 t=2048 h=32 d=32",
+        small="b=2 t=3 h=3 d=4",
+        draw="b=1..2 t=1..3 h=2..4 d=2..5",
+        away="""
+            a, b_ = x[..., :d], x[..., d:]
+            c, s = cos[:, None], sin[:, None]
+            return jnp.concatenate([a * c - b_ * s, b_ * c + a * s], -1)
+        """,
+    ),
+)
+
+RULES = (PRODUCT_OF_CONCATENATION, CONVOLUTION_OF_CONCATENATION, INTERLEAVED_PAIRS, INTERLEAVED_ROTARY)
