@@ -24,8 +24,8 @@ from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.reporting.movement import MovementReport
 from tilewright.hlo.reporting.rows import computing_row
 from tilewright.hlo.reporting.types import MovementRow, ProfileSummary
-from tilewright.hlo.reporting.xspace import events_of
 from tilewright.reading import read_bytes
+from tilewright.trace import read_xspace
 
 _LONG_NAME = re.compile(r"%?([\w.\-]+)\s*=\s")
 _CONTAINERS = re.compile(r"(?:while|conditional|call|case)(?:[.\d]*)$")
@@ -84,16 +84,17 @@ _Timed = tuple[str, tuple[str, str] | None, float, int]
 
 
 def _in_xspace(raw: bytes, file: Path) -> Iterator[_Timed]:
-    for event in events_of(raw, str(file)):
-        if "async" in event.line.lower():
-            continue
-        name = event.stats.get("hlo_op") or _from_long_name(event.stats.get("long_name"))
-        if not name and event.line == "XLA Ops" and "/device:" in event.plane:
-            name = event.display or _from_long_name(event.name) or event.name
-        module, device = event.stats.get("hlo_module"), event.stats.get("device_duration_ps")
-        picoseconds = device if isinstance(device, int) else event.picoseconds
-        key = (_module(module), str(name).lstrip("%")) if name else None
-        yield f"{event.plane} {event.line}".strip(), key, picoseconds * event.count / 1e6, event.count
+    for plane in read_xspace(raw, str(file)):
+        for line in plane.lines:
+            called = line.name or line.display
+            for event in line.events if "async" not in called.lower() else ():
+                name = event.stats.get("hlo_op") or _from_long_name(event.stats.get("long_name"))
+                if not name and called == "XLA Ops" and "/device:" in plane.name:
+                    name = event.display or _from_long_name(event.name) or event.name
+                device = event.stats.get("device_duration_ps")
+                picoseconds = device if isinstance(device, int) else event.picoseconds
+                key = (_module(event.stats.get("hlo_module")), str(name).lstrip("%")) if name else None
+                yield f"{plane.name} {called}".strip(), key, picoseconds * event.count / 1e6, event.count
 
 
 def _in_trace(raw: bytes, file: Path) -> Iterator[_Timed]:
