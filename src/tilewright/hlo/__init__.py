@@ -4,9 +4,8 @@ jax is imported when a function that needs it is called: a report on a dump star
 """
 
 from tilewright.hlo.allocation.kernel_errors import KernelError, explain_kernel
-from tilewright.hlo.allocation.lines import print_allocation_report
 from tilewright.hlo.allocation.message import AllocatorMessage
-from tilewright.hlo.allocation.report import AllocationReport, explain_allocation
+from tilewright.hlo.allocation.report import AllocationReport, explain_allocation, print_allocation_report
 from tilewright.hlo.before_after import optimized_html, passes_html
 from tilewright.hlo.cost import Traffic, movement, place
 from tilewright.hlo.exchange.model_explorer import model_explorer, model_explorer_data
@@ -52,13 +51,12 @@ from tilewright.hlo.rewrites.pipeline import (
 from tilewright.hlo.rules.catalogue import catalogue, list_rules
 from tilewright.hlo.rules.rule import Example, Rule
 from tilewright.hlo.running.function import OptimizedFunction, optimize_function
-from tilewright.hlo.timing.advice import advice as step_advice
 from tilewright.hlo.timing.chip import what_if
 from tilewright.hlo.timing.doctor import StepDiff, TimeChange, diagnose_upgrade
-from tilewright.hlo.timing.drawings import step_lanes
 from tilewright.hlo.timing.estimate import estimate
-from tilewright.hlo.timing.faces import comparison_table, slowest_table, summary_lines, time_html
 from tilewright.hlo.timing.step import StepTime, TimeRow
+from tilewright.hlo.timing.views import advice as step_advice
+from tilewright.hlo.timing.views import comparison_table, slowest_table, step_lanes, summary_lines, time_html
 
 __all__ = [
     "DEFAULT_PIPELINE",

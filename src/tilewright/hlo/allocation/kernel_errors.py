@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-LANES, SUBLANES = 128, 8
+from tilewright.hlo.allocation.shape import LANES, SUBLANES
 
 
 @dataclass(frozen=True)

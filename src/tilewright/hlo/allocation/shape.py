@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import to_builtins
+
 from tilewright.errors import UsageError
-from tilewright.hlo.allocation.size import StatedSize
+from tilewright.hlo.allocation.message import StatedSize
 from tilewright.layout import TensorLayout, parse, tiled
 from tilewright.render import bytes_text, count_text, ratio_text
 
@@ -96,7 +98,7 @@ class PaddedShape:
             "bytes": self.bytes,
             "padding_bytes": self.padding,
             "factor": self.factor,
-            "padded_dims": [vars(dim).copy() for dim in self.dims],
+            "padded_dims": list(to_builtins(self.dims)),
             "agrees": self.agrees,
             "why": self.words,
         }
@@ -161,14 +163,8 @@ def _candidates(layout: TensorLayout) -> Iterator[TensorLayout]:
 
 
 def _with_tiles(layout: TensorLayout, tiles: list[tuple[int, ...]]) -> TensorLayout:
-    return tiled(
-        layout.shape,
-        layout.dtype,
-        layout.minor_to_major,
-        tiles,
-        element_bits=layout.text.element_bits,
-        memory_space=layout.memory_space,
-    )
+    bits, memory = layout.text.element_bits, layout.memory_space
+    return tiled(layout.shape, layout.dtype, layout.minor_to_major, tiles, element_bits=bits, memory_space=memory)
 
 
 def _padded_dims(layout: TensorLayout) -> Iterator[PaddedDim]:

@@ -8,7 +8,7 @@ Equal keys pair in the order of the programs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
@@ -16,7 +16,8 @@ from typing import Any, Literal, get_args
 
 from tilewright.hlo.reporting.types import MovementRow, ReportData
 from tilewright.hlo.timing.doctor import StepDiff
-from tilewright.hlo.timing.drawings import step_lanes
+from tilewright.hlo.timing.kernels import partners
+from tilewright.hlo.timing.views import step_lanes
 from tilewright.render import (
     Column,
     Html,
@@ -144,30 +145,11 @@ def diff_reports(before: ReportData, after: ReportData) -> ReportDiff:
     """Pair the rows of two reports; linear in their number."""
     left, right = ([row for row in side.rows if not row.in_fusion and row.category != "compute"]
                    for side in (before, after))  # fmt: skip
-    partner: dict[int, int] = {}
-    for key in _KEYS:
-        partner.update(_pairs(left, right, partner, key))
+    partner = partners(left, right, _KEYS)
     changes = [_change(left[partner[j]] if j in partner else None, row) for j, row in enumerate(right)]
     taken = set(partner.values())
     changes += [RowChange("gone", row, None) for i, row in enumerate(left) if i not in taken]
     return ReportDiff(before, after, tuple(changes))
-
-
-def _pairs(
-    left: list[MovementRow],
-    right: list[MovementRow],
-    partner: dict[int, int],
-    key: Callable[[MovementRow], Hashable],
-) -> Iterator[tuple[int, int]]:
-    """(place on the right, place on the left) of rows without a partner whose keys agree."""
-    taken = set(partner.values())
-    waiting: dict[Hashable, list[int]] = {}
-    for i in range(len(left) - 1, -1, -1):
-        if i not in taken and key(left[i]) is not None:
-            waiting.setdefault(key(left[i]), []).append(i)
-    for j, row in enumerate(right):
-        if j not in partner and waiting.get(key(row)):
-            yield j, waiting[key(row)].pop()
 
 
 def _shape(row: MovementRow) -> str:

@@ -27,8 +27,6 @@ from tilewright.hlo.program import Computation, Program
 from tilewright.hlo.reporting import page
 from tilewright.hlo.reporting.buffers import buffers
 from tilewright.hlo.reporting.changes import with_changes
-from tilewright.hlo.reporting.context import Context
-from tilewright.hlo.reporting.notebook import glance_html
 from tilewright.hlo.reporting.predicting import fused_along, in_normal_form
 from tilewright.hlo.reporting.rows import computing_row, fusion_row, operation_row
 from tilewright.hlo.reporting.times import handed_on, price, times_of_lines, written_between
@@ -42,6 +40,7 @@ from tilewright.hlo.reporting.types import (
     Suggestion,
     TimeSummary,
 )
+from tilewright.hlo.semantics.context import Context
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
@@ -67,7 +66,7 @@ class MovementReport(ReportData):
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the totals, and what moves most; ``to_html()`` is the whole page."""
-        return glance_html(self)
+        return page.glance_html(self)
 
 
 @collector_paused()

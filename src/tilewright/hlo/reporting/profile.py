@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.errors import UsageError
+from tilewright.hlo.opcodes import CONTROL
 from tilewright.hlo.program import Program
-from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.reporting.movement import MovementReport
 from tilewright.hlo.reporting.rows import computing_row
 from tilewright.hlo.reporting.types import MovementRow, ProfileSummary
+from tilewright.hlo.semantics.context import Context
 from tilewright.reading import read_bytes
 from tilewright.trace import read_xspace
 
 _LONG_NAME = re.compile(r"%?([\w.\-]+)\s*=\s")
 _CONTAINERS = re.compile(r"(?:while|conditional|call|case)(?:[.\d]*)$")
-_CONTAINER_OPS = frozenset({"while", "conditional", "call"})
 _HOW = "jax.profiler.trace(folder) writes plugins/profile/*/*.xplane.pb; XProf's trace viewer exports .trace.json.gz"
 _Times = dict[tuple[str, str], tuple[float, int]]
 
@@ -207,7 +207,7 @@ def _of_program(profile: MeasuredTimes, program: Program) -> dict[str, tuple[flo
             where=profile.source,
             how="profile a run of this program, or report on the dump of the one that ran",
         )
-    containers = {op.name for _, op in program.operations() if op.opcode in _CONTAINER_OPS}
+    containers = {op.name for _, op in program.operations() if op.opcode in CONTROL}
     times: dict[str, tuple[float, int]] = {}
     for (module, name), (total, count) in profile.times.items():
         if (named and module not in ("", program.name)) or name in containers or _CONTAINERS.match(name):

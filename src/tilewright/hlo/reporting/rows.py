@@ -9,9 +9,10 @@ from math import prod
 from typing import NamedTuple
 
 from tilewright.hlo.cost import Traffic, border, permutation_of, plain_opcode, traffic
+from tilewright.hlo.opcodes import CONTROL, PRODUCTS, REARRANGES, TAKES_NO_TIME
 from tilewright.hlo.program import Computation, Operation
-from tilewright.hlo.reporting.context import Context, Placed
 from tilewright.hlo.reporting.types import MovementRow
+from tilewright.hlo.semantics.context import Context, Placed
 from tilewright.layout import TensorLayout
 
 _Layouts = Sequence[TensorLayout]
@@ -72,7 +73,8 @@ def operation_row(context: Context, computation: Computation, op: Operation, fus
 
 def computing_row(context: Context, computation: Computation, op: Operation) -> MovementRow | None:
     """The row of an operation that moves nothing for layout's sake; None for one that takes no time of its own."""
-    if plain_opcode(op.opcode) in _SILENT or op.opcode.endswith("-start") or op.opcode in _CONTAINERS:
+    silent = TAKES_NO_TIME | CONTROL | {"iota"}
+    if plain_opcode(op.opcode) in silent or op.opcode.endswith("-start"):
         return None
     placed = context.placed(computation, op, op.operand_shapes)
     results = [layout for layout in placed.results if layout is not None]
@@ -98,11 +100,6 @@ def _what_it_computes(context: Context, op: Operation) -> str:
 
 
 _MOST_KINDS = 4
-_CONTAINERS = frozenset({"while", "conditional", "call", "case", "if"})
-_SILENT = frozenset(
-    {"parameter", "constant", "tuple", "get-tuple-element", "after-all", "return", "bitcast", "iota", "partition-id"}
-    | {"replica-id", "opt-barrier", "optimization-barrier", "domain", "add-dependency"}
-)
 
 
 def _written_by(placed: Placed) -> TensorLayout | None:
@@ -281,12 +278,9 @@ def _row(
 
 _NOTHING = Traffic(False, 0, 0)
 _STILL = frozenset({"bitcast", "constant", "get-tuple-element", "iota", "parameter", "tuple"})
-_MOVING = frozenset(
-    {"broadcast", "concatenate", "copy", "dynamic-slice", "dynamic-update-slice", "gather", "pad", "reshape"}
-    | {"reverse", "slice", "transpose"}
-)
-_GATHERING = frozenset(
-    {"convolution", "custom-call", "dot", "fft", "gather", "reduce", "reduce-window", "scatter", "select-and-scatter"}
+_GATHERING = (
+    PRODUCTS
+    | {"custom-call", "fft", "gather", "reduce", "reduce-window", "scatter", "select-and-scatter"}
     | {"sort", "triangular-solve", "cholesky", "rng", "while", "conditional", "call"}
 )
 
@@ -305,7 +299,7 @@ def fusion_row(context: Context, computation: Computation, op: Operation) -> Mov
     operands = [layout for layout in placed.operands if layout is not None]
     arrays = [layout for layout in operands if layout.rank]
     kinds = {plain_opcode(inner.opcode) for inner in body.operations if not inner.shape.endswith("[]")} - _STILL
-    if kinds <= _MOVING and kinds and results[0].rank:
+    if kinds <= REARRANGES | {"reverse"} and kinds and results[0].rank:
         cost = border(body, placed.operands, sum(layout.size_bytes for layout in results), context.layout)
         sources = arrays or operands or results[:1]
         reason = f"a fusion that only moves: {' and '.join(sorted(kinds))}"

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from tilewright.errors import UnsupportedError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.reporting.types import MovementRow, TimeSummary
+from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.estimate import estimate_placed
-from tilewright.hlo.timing.mechanisms.tiles import MEGA
+from tilewright.hlo.timing.tiles import MEGA
 from tilewright.targets import Target
 
 Times = dict[tuple[int, str], tuple[float, str]]

@@ -8,25 +8,18 @@ from math import fsum, prod
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.opcodes import DOTS, ELEMENTWISE, TAKES_NO_TIME
 from tilewright.hlo.program import Operation, Program
-from tilewright.hlo.reporting.context import Context
+from tilewright.hlo.semantics.context import Context
+from tilewright.hlo.semantics.dims import matrix_type, product_sizes
+from tilewright.hlo.timing import mechanisms
 from tilewright.hlo.timing.chip import Chip
-from tilewright.hlo.timing.mechanisms import broadcasts as broadcasts
-from tilewright.hlo.timing.mechanisms import concatenates as concatenates
-from tilewright.hlo.timing.mechanisms import products as products
-from tilewright.hlo.timing.mechanisms import reductions as reductions
-from tilewright.hlo.timing.mechanisms import reshapes as reshapes
-from tilewright.hlo.timing.mechanisms import streams as streams
-from tilewright.hlo.timing.mechanisms.price import Price
-from tilewright.hlo.timing.mechanisms.tiles import Tiles
-from tilewright.hlo.timing.mechanisms.work import ELEMENTWISE, matrix_type, product_sizes
 from tilewright.hlo.timing.row import Run, timed
 from tilewright.hlo.timing.step import TimeRow
+from tilewright.hlo.timing.tiles import Price, Tiles
 from tilewright.targets import TimeConstants
 
-_NONE = frozenset({"parameter", "constant", "return", "tuple", "get-tuple-element", "iota"})
-_PRODUCTS = frozenset({"dot-general", "dot"})
-_MEASURED = _PRODUCTS | {"exponential", "transpose", "broadcast", "concatenate", "reduce", "reshape"}
+_MEASURED = DOTS | {"exponential", "transpose", "broadcast", "concatenate", "reduce", "reshape"}
 
 
 def price_alone(chip: Chip, program: Program, context: Context) -> TimeRow | None:
@@ -60,8 +53,8 @@ def price_alone(chip: Chip, program: Program, context: Context) -> TimeRow | Non
 
 def _only_operation(program: Program) -> Operation | None:
     """The one operation that takes time, without the converts that jax writes around sums and behind products."""
-    real = [op for op in program.entry.operations if op.opcode not in _NONE]
-    if len(real) == 2 and plain_opcode(real[0].opcode) in _PRODUCTS and plain_opcode(real[1].opcode) == "convert":
+    real = [op for op in program.entry.operations if op.opcode not in TAKES_NO_TIME | {"iota"}]
+    if len(real) == 2 and plain_opcode(real[0].opcode) in DOTS and plain_opcode(real[1].opcode) == "convert":
         product, narrow = real
         if narrow.operands == (product.name,):
             real = [replace(product, shape=narrow.shape)]
@@ -71,50 +64,38 @@ def _only_operation(program: Program) -> Operation | None:
         if chained and widen.operand_shapes and add.operand_shapes:
             shapes = (widen.operand_shapes[0], *add.operand_shapes[1:])
             real = [replace(add, operand_shapes=shapes, shape=narrow.shape)]
-    if len(real) != 1 or len(program.computations) != 1 + len(real[0].calls):
-        return None
-    return real[0]
+    return real[0] if len(real) == 1 and len(program.computations) == 1 + len(real[0].calls) else None
 
 
 def mechanism(
     constants: Mapping[str, TimeConstants], op: Operation, operands: list[Tiles], result: Tiles
 ) -> tuple[str, Price] | None:
     """The name of an operation's mechanism and its price; None for an operation that none was measured for."""
-    name, operand = plain_opcode(op.opcode), operands[0]
-    dims = op.integers("dimensions")
+    name, operand, dims = plain_opcode(op.opcode), operands[0], op.integers("dimensions")
     if name in ELEMENTWISE and all(tiles.shape in (result.shape, ()) for tiles in operands):
-        return "stream", streams.elementwise(constants["stream"], operands, result)
+        return "stream", mechanisms.elementwise(constants["stream"], operands, result)
     if name == "transpose":
-        return "stream", streams.copy(constants["stream"], operand, result)
+        return "stream", mechanisms.copy(constants["stream"], operand, result)
     if name == "broadcast" and operand.shape:
         repeated = [d for d in range(len(result.shape)) if d not in dims or operand.shape[dims.index(d)] == 1]
         grown = [d for d in repeated if result.shape[d] > 1] or repeated[-1:]
         if len(grown) == 1 and len(operand.shape) == len(result.shape):
-            return "broadcast", broadcasts.broadcast(constants["broadcast"], operand, result, grown[0])
+            return "broadcast", mechanisms.broadcast(constants["broadcast"], operand, result, grown[0])
     if name == "concatenate" and len(dims) == 1 and len(result.shape) > 1:
-        return "concatenate", concatenates.concatenate(constants["concatenate"], operands, result, dims[0])
+        return "concatenate", mechanisms.concatenate(constants["concatenate"], operands, result, dims[0])
     if name == "reduce" and dims == (2,) and len(operand.shape) == 3:
-        return "reduce", reductions.reduce(constants["reduce"], operand, result, dims[0])
+        return "reduce", mechanisms.reduce(constants["reduce"], operand, result, dims[0])
     if name == "reshape" and len(operand.shape) == 3 and result.shape == (operand.shape[0], prod(operand.shape[1:])):
-        return "reshape", reshapes.reshape(constants["reshape"], operand, result)
-    sizes = product_sizes(op, operands, result) if name in _PRODUCTS else None
-    return _product(constants, op, operands, result, sizes) if sizes else None
-
-
-def _product(
-    constants: Mapping[str, TimeConstants],
-    op: Operation,
-    operands: list[Tiles],
-    result: Tiles,
-    sizes: tuple[int, int, int, int],
-) -> tuple[str, Price] | None:
+        return "reshape", mechanisms.reshape(constants["reshape"], operand, result)
+    sizes = product_sizes(op, operands, result) if name in DOTS else None
+    if sizes is None:
+        return None
     batch, *matrix = sizes
-    rows, columns, depth = matrix
-    a, b = operands[:2]
-    if op.integers("lhs_batch_dims"):
-        if "batched_product" not in constants:
-            return None
-        mine = constants["batched_product"]
-        return "batched_product", products.batched_product(mine, a, b, result, batch, (rows, columns, depth))
-    deep = (op.integers("lhs_contracting_dims") or (1,))[0], (op.integers("rhs_contracting_dims") or (0,))[0]
-    return "product", products.product(constants["product"], a, b, result, (rows, columns, depth), deep)
+    a, b, (rows, columns, depth) = *operands[:2], matrix
+    if not op.integers("lhs_batch_dims"):
+        along = (op.integers("lhs_contracting_dims") or (1,))[0], (op.integers("rhs_contracting_dims") or (0,))[0]
+        return "product", mechanisms.product(constants["product"], a, b, result, (rows, columns, depth), along)
+    kind = "batched_product"
+    if kind not in constants:
+        return None
+    return kind, mechanisms.batched_product(constants[kind], a, b, result, batch, (rows, columns, depth))

@@ -28,6 +28,7 @@ _MOVERS = frozenset({"copy", "transpose", "copy-start", "copy-done"})
 _SPACES = {0: "HBM", 1: "vector memory", 3: "common memory", 5: "host memory"}
 _PASSED_ON = frozenset({"wider type", "narrower type", "changed layout"})
 """What a kernel hands to those that read its result."""
+_WORK = ("less work", "more work")
 _INDENT = " " * 11
 _NOTHING = 1e-11
 """Seconds that rounding makes."""
@@ -84,22 +85,16 @@ class StepDiff:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
+        shown = [(c.cause, c.detail, c.source, c.before, c.after) for c in self.changes]
         return {
             "schema": "tilewright.time_diff/1",
             "schema_version": 1,
             "target": self.after.target,
-            "seconds": {"before": self.before.seconds, "after": self.after.seconds},
-            "peak_bytes": {"before": self.peaks[0], "after": self.peaks[1]},
-            "lanes": {lane: {"before": a, "after": b} for lane, (a, b) in self.by_lane().items()},
+            "seconds": _sides(self.before.seconds, self.after.seconds),
+            "peak_bytes": _sides(*self.peaks),
+            "lanes": {lane: _sides(*pair) for lane, pair in self.by_lane().items()},
             "changes": [
-                {
-                    "cause": change.cause,
-                    "detail": change.detail,
-                    "source": change.source,
-                    "seconds_before": change.before,
-                    "seconds_after": change.after,
-                }
-                for change in self.changes
+                dict(zip(("cause", "detail", "source", "seconds_before", "seconds_after"), change)) for change in shown
             ],
         }
 
@@ -122,18 +117,25 @@ class StepDiff:
         if not self.changes:
             lines.append("no operation takes longer or less")
         for change in self.changes[:top]:
-            sign = "+" if change.seconds >= 0 else "-"
             place = place_text(change.source) if change.source else "no source line"
-            lines.append(f"{sign + seconds_text(abs(change.seconds)):>9}  {change.cause}  {place}")
+            lines.append(f"{_signed(change.seconds):>9}  {change.cause}  {place}")
             lines += textwrap.wrap(change.detail, width, initial_indent=_INDENT, subsequent_indent=_INDENT)
         if len(self.changes) > top:
             rest = sum(change.seconds for change in self.changes[top:])
-            lines.append(f"{len(self.changes) - top} more with {'-' if rest < 0 else '+'}{seconds_text(abs(rest))}")
+            lines.append(f"{len(self.changes) - top} more with {_signed(rest)}")
         return lines
+
+
+def _sides(before: float, after: float) -> dict[str, float]:
+    return {"before": before, "after": after}
 
 
 def _from_to(before: float, after: float) -> str:
     return f"{seconds_text(before)} -> {seconds_text(after)}"
+
+
+def _signed(seconds: float) -> str:
+    return f"{'-' if seconds < 0 else '+'}{seconds_text(abs(seconds))}"
 
 
 def _differs(before: float, after: float) -> bool:
@@ -301,26 +303,25 @@ class _Comparison:
         """Why a kernel differs; ("", "") where it does not."""
         name = after.name
         if before.core != after.core:
-            if after.core:
-                return "offloaded", _offloaded(after)
-            return "back on the TensorCore", f"{name} ran on the {_core_text(before.core)}"
+            back = "back on the TensorCore", f"{name} ran on the {_core_text(before.core)}"
+            return ("offloaded", _offloaded(after)) if after.core else back
         if moved := self._of_shapes(before, after):
             return moved
         if not _differs(before.row.seconds, after.row.seconds):
             return "", ""
-        if before.row.runs != after.row.runs:
-            cause = "more work" if after.row.runs > before.row.runs else "less work"
-            return cause, f"{name} runs {after.row.runs} times instead of {before.row.runs}"
-        if before.row.flops != after.row.flops:
-            cause = "more work" if after.row.flops > before.row.flops else "less work"
-            return cause, f"{name}: {before.row.flops:,} -> {after.row.flops:,} flops"
-        if before.row.bytes != after.row.bytes:
-            cause = "more bytes" if after.row.bytes > before.row.bytes else "fewer bytes"
-            return cause, f"{name}: {bytes_text(before.row.bytes)} -> {bytes_text(after.row.bytes)} through HBM"
-        slower = after.row.seconds > before.row.seconds
+        old, new = before.row, after.row
+        for a, b, causes, detail in (
+            (old.runs, new.runs, _WORK, f"{name} runs {new.runs} times instead of {old.runs}"),
+            (old.flops, new.flops, _WORK, f"{name}: {old.flops:,} -> {new.flops:,} flops"),
+            (old.bytes, new.bytes, ("fewer bytes", "more bytes"),
+             f"{name}: {bytes_text(old.bytes)} -> {bytes_text(new.bytes)} through HBM"),
+        ):  # fmt: skip
+            if a != b:
+                return causes[b > a], detail
+        slower = new.seconds > old.seconds
         if after.op.opcode.endswith("-done"):
-            return ("longer wait" if slower else "shorter wait"), _transfer(after.op)
-        return ("more work" if slower else "less work"), f"{name}: bound by {after.row.bound}"
+            return ("shorter wait", "longer wait")[slower], _transfer(after.op)
+        return _WORK[slower], f"{name}: bound by {new.bound}"
 
     def _of_shapes(self, before: Kernel, after: Kernel) -> tuple[str, str] | None:
         """A type, a layout or a memory space that differs, of results first."""
@@ -457,12 +458,7 @@ def _renamed(
         turn = _turns(kernel)
         return tuple(_SPACE.sub("", shape) for shape in turn) if turn else kernel.way
 
-    waiting: dict[object, list[Kernel]] = defaultdict(list)
-    for kernel in reversed(left):
-        waiting[kind(kernel)].append(kernel)
-    pairs = [(waiting[kind(kernel)].pop(), kernel) for kernel in right if waiting.get(kind(kernel))]
-    taken = {id(kernel) for pair in pairs for kernel in pair}
-    return pairs, [k for k in left if id(k) not in taken], [k for k in right if id(k) not in taken]
+    return paired(left, right, [kind])
 
 
 def _line_of(side: Side, wanted: str, other: Side) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.hlo.graphs.graph import collector_paused
 from tilewright.hlo.program import Program
-from tilewright.hlo.reporting.context import Context
+from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.alone import price_alone
 from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.fusing import Fusing
@@ -61,7 +61,7 @@ def _predicted(program: Program, chip: Chip, context: Context, notes: list[str])
     alone = price_alone(chip, program, context)
     if alone is not None:
         return _step(program, chip, alone.seconds, 0.0, [alone], True, notes)
-    rows, microseconds, priced, _ = Fusing(chip, context, program.entry).price()
+    rows, microseconds, priced = Fusing(chip, context, program.entry).price()
     if context.unknown_loops:
         notes.append(f"loops of unknown length count as one trip: {', '.join(context.unknown_loops[:3])}")
     if priced > 1 or any(row.runs > 1 for row in rows):

@@ -13,15 +13,17 @@ from math import prod
 
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.program import Operation
+from tilewright.hlo.semantics.dims import product_sizes
 from tilewright.hlo.timing.chip import Chip
-from tilewright.hlo.timing.mechanisms.tiles import MEGA, Tiles
-from tilewright.hlo.timing.mechanisms.work import product_sizes
 from tilewright.hlo.timing.step import TimeRow
+from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.render import bytes_text
 from tilewright.targets import TimeConstants
 
 NOT_MEASURED = "not measured there"
 """What a row says whose type, size or bound no measurement of the chip has seen."""
+_NOT_HIDDEN = 0.15
+"""Share of the second busiest unit's time that is not hidden behind the busiest (seen in fused kernels)."""
 _AT_PEAK = {
     "hbm": "raised to its bytes at HBM's published peak",
     "matrix": "raised to its flops at the matrix unit's published peak",
@@ -58,6 +60,18 @@ class Run:
     measured: bool = True
     begun: float = 0.0
     beside: float | None = None
+
+
+def busy(parts: Mapping[str, float], latency: float, rows_us: float = 0.0) -> tuple[float, str]:
+    """Microseconds of a kernel whose units work side by side, and the unit that it waits for.
+
+    ``parts``: bound -> microseconds that the unit alone needs; ``rows_us``: those of rows that are gathered one by one.
+    """
+    busiest, second = sorted(parts.values())[:-3:-1]
+    bound = max(parts, key=lambda unit: parts[unit]) if busiest > latency else "latency"
+    if rows_us > max(busiest, latency):
+        bound = "hbm"
+    return latency + busiest + rows_us + _NOT_HIDDEN * second, bound
 
 
 def timed(

@@ -7,29 +7,24 @@ what they still need when their result is wanted is a stall, a row of the ``-don
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import fsum, prod
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.program import Computation, Operation, Program, aliases
+from tilewright.hlo.inlining import DEEPEST, operations_of
+from tilewright.hlo.opcodes import COLLECTIVES, MARKER_CALLS, MOVES_ONLY, TAKES_NO_TIME, TAKES_PART, WRITES_IN_PLACE
+from tilewright.hlo.program import Computation, Operation, aliases
 from tilewright.hlo.reading.hlo_scan import split_top
-from tilewright.hlo.reporting.buffers import written_into
-from tilewright.hlo.reporting.context import Context
+from tilewright.hlo.semantics.context import Context
+from tilewright.hlo.semantics.dims import devices_of, parts_in_fusions, written_into
 from tilewright.hlo.timing.chip import Chip
-from tilewright.hlo.timing.collectives import COLLECTIVES, collective_us, devices_of, parts_in_fusions
-from tilewright.hlo.timing.mechanisms.tiles import Tiles
-from tilewright.hlo.timing.mechanisms.work import MOVES_ONLY, Work, add_operation
-from tilewright.hlo.timing.row import Run, timed, untimed
+from tilewright.hlo.timing.row import Run, busy, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
-
-FREE = frozenset(
-    {"parameter", "constant", "bitcast", "tuple", "get-tuple-element", "after-all", "partition-id", "replica-id"}
-    | {"opt-barrier", "optimization-barrier", "domain", "return", "add-dependency", "get-dimension-size"}
-)
-"""Operations that take no time of their own."""
+from tilewright.hlo.timing.tiles import Tiles
+from tilewright.hlo.timing.work import REGISTER, Work, add_operation
 
 _UNPRICED = {
     **dict.fromkeys(
@@ -37,44 +32,15 @@ _UNPRICED = {
     ),
     **dict.fromkeys(("fft", "sort", "cholesky", "triangular-solve", "topk"), "no mechanism for it was measured"),
 }
-_BARE_CUSTOM_CALLS = (
-    "AssumeGatherIndicesInBound",
-    "AllocateBuffer",
-    "PrepareAsyncCall",
-    "Sharding",
-    "SPMDFullToShardShape",
-    "ConcatBitcast",
-    "Bitcast",
-)
-_TAKES = frozenset({"slice", "dynamic-slice", "gather"})
-"""Operations that read of their first operand only what they take out of it."""
-_UPDATES = {"dynamic-update-slice": 1, "scatter": 2}
-"""Operations that write in place of their first operand, and which operand they write there."""
 _TRANSFERS = frozenset({"slice", "dynamic-slice", "dynamic-update-slice", "copy"})
 """Operations that a transfer does on its way, where nothing says which core they are done on."""
 _LARGE_MB = 4.0
 """Megabytes of HBM traffic from which writes alone are slower than reads and writes together."""
-_BESIDE = 0.15
-"""Share of the second busiest unit's time that is not hidden behind the busiest (seen in fused kernels)."""
+_NO_LINKS = "this chip's links are not known"
 _HOST = 5
 """The host's memory, as a layout's S(5)."""
-_DEEPEST = 64
-"""Computations inside computations that are followed; a program that calls itself ends there."""
 _MOST_OPERATIONS = 2_000_000
 """Operations from which calls are not followed: a few lines of calls of calls can ask for any number of them."""
-
-
-def operations_of(program: Program, op: Operation, depth: int = 0) -> Iterator[Operation]:
-    """What an operation runs: the operations of all it calls, those of fusions in their fusion's place, or itself."""
-    if not op.calls or depth > _DEEPEST:
-        yield op
-        return
-    for name in op.calls:
-        for inner in program.by_name[name].operations:
-            if inner.opcode == "fusion" or inner.opcode.endswith("-start"):
-                yield from operations_of(program, inner, depth + 1)
-            else:
-                yield inner
 
 
 def _own_results(op: Operation) -> list[str]:
@@ -84,47 +50,54 @@ def _own_results(op: Operation) -> list[str]:
     return [element for number, element in enumerate(elements) if number not in over]
 
 
-@dataclass(frozen=True)
-class _Inside:
+class _Body:
     """Of a fusion's body its parameters by their numbers, the users of every value, and the operand written into."""
 
-    parameters: dict[str, Operation]
-    users: dict[str, list[Operation]]
-    written_into: int | None
+    def __init__(self, body: Computation) -> None:
+        self.parameters: dict[str, Operation] = {}
+        self.users: dict[str, list[Operation]] = {}
+        self.written_into = written_into(body)
+        for op in body.operations:
+            if op.opcode == "parameter":
+                self.parameters.setdefault(str(op.attributes.get("literal")), op)
+            for name in dict.fromkeys(op.operands):
+                self.users.setdefault(name, []).append(op)
 
 
-def _inside(body: Computation) -> _Inside:
-    parameters, users = dict[str, Operation](), dict[str, list[Operation]]()
-    for op in body.operations:
-        if op.opcode == "parameter":
-            parameters.setdefault(str(op.attributes.get("literal")), op)
-        for name in dict.fromkeys(op.operands):
-            users.setdefault(name, []).append(op)
-    return _Inside(parameters, users, written_into(body))
+@dataclass(frozen=True)
+class _Begun:
+    """What runs beside other work from ``at`` to ``ends`` (microseconds), on which lane, and the megabytes it passes
+    through HBM; None: those of what its end gives.
+    """
+
+    at: float
+    ends: float
+    lane: str = "dma"
+    megabytes: float | None = None
 
 
 @dataclass
 class Schedule:
-    """The clock of one pass over the entry: microseconds."""
+    """The clock of one pass over the entry, in microseconds, and the rows of what has run.
+
+    ``hbm_free``, ``links_free``: when transfers and exchanges that come next can begin; ``begun``: what was started,
+    by the name of the operation that did; ``prefetched``: starts of transfers that happened before the program.
+    """
 
     context: Context
     chip: Chip
     now: float = 0.0
     hbm_free: float = 0.0
-    arrives: dict[str, float] = field(default_factory=dict)
-    begun: dict[str, float] = field(default_factory=dict)
-    carried: dict[str, float] = field(default_factory=dict)
-    offloaded: dict[str, float] = field(default_factory=dict)
-    exchanged: set[str] = field(default_factory=set)
-    prefetched: set[str] = field(default_factory=set)
     links_free: float = 0.0
+    begun: dict[str, _Begun] = field(default_factory=dict)
+    prefetched: set[str] = field(default_factory=set)
     rows: list[TimeRow] = field(default_factory=list)
     counted: int = 0
     depth: int = 0
     arrays: dict[str, list[Tiles]] = field(default_factory=dict)
     works: dict[str, Work] = field(default_factory=dict)
     reads: dict[tuple[str, int], float] = field(default_factory=dict)
-    bodies: dict[str, _Inside] = field(default_factory=dict)
+    bodies: dict[str, _Body] = field(default_factory=dict)
 
     @cached_property
     def parts(self) -> Counter[str]:
@@ -140,7 +113,7 @@ class Schedule:
         """The operations of a computation, which runs ``runs`` times in all."""
         for op in computation.operations:
             name = plain_opcode(op.opcode)
-            if name in FREE:
+            if name in TAKES_NO_TIME:
                 continue
             self.counted += 1
             try:
@@ -149,11 +122,12 @@ class Schedule:
                 self._skip(computation, op, runs, f"its shapes cannot be read: {error}")
 
     def _operation(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
+        deep = self.depth >= DEEPEST or self.counted >= _MOST_OPERATIONS
         if name == "unread":
             self._skip(computation, op, runs, f"not understood: {op.attributes.get('reason', '')}")
         elif any("?" in shape for shape in (op.shape, *op.operand_shapes)):
             self._skip(computation, op, runs, "the size of its arrays is not known")
-        elif name in ("while", "call", "conditional") and not self._follows():
+        elif name in ("while", "call", "conditional") and deep:
             self._skip(computation, op, runs, "too many calls inside calls")
         elif name == "while":
             self._loop(computation, op, runs)
@@ -166,14 +140,12 @@ class Schedule:
         elif name.endswith("-start"):
             self._start(op)
         elif name == "async-update":
-            self._goes_on(op)
+            if op.operands[0] in self.begun:
+                self.begun[op.name] = self.begun[op.operands[0]]  # what began, under another name
         elif name.endswith("-done"):
             self._done(computation, op, runs)
         else:
             self._kernel(computation, op, name, runs)
-
-    def _follows(self) -> bool:
-        return self.depth < _DEEPEST and self.counted < _MOST_OPERATIONS
 
     def _enter(self, name: str, runs: int) -> None:
         self.depth += 1
@@ -223,6 +195,11 @@ class Schedule:
             found += known
         return found
 
+    def _megabytes(self, shapes: Sequence[str]) -> float:
+        return sum(tiles.megabytes for tiles in self._tiles(shapes))
+
+    # What runs beside other work: transfers, exchanges with other chips, work of other cores.
+
     def _start(self, op: Operation) -> None:
         """A transfer begins when HBM is free; prefetches between programs have happened already."""
         if "cross_program_prefetch_index" in op.attributes:
@@ -233,53 +210,30 @@ class Schedule:
             moved = self._tiles([op.shape])[1:2]
         self._transfer(op.name, max((tiles.megabytes for tiles in moved[:2]), default=0.0))
 
-    def _transfer(self, name: str, megabytes: float) -> None:
-        took = self.chip.stream_us(megabytes, self.chip.kernel["read_mb_per_us"])
-        self.hbm_free = self._begin(name, max(self.hbm_free, self.now), took)
+    def _transfer(self, name: str, megabytes: float, carried: float | None = None) -> None:
+        at = max(self.hbm_free, self.now)
+        self.hbm_free = at + self.chip.stream_us(megabytes, self.chip.kernel["read_mb_per_us"])
+        self.begun[name] = _Begun(at, self.hbm_free, megabytes=carried)
 
-    def _carried(self, inside: Sequence[Operation]) -> float:
-        """Megabytes that operations which only move carry: what a slice takes, and what an update writes."""
-        shapes = [
-            inner.operand_shapes[written] if (written := _UPDATES.get(inner.opcode)) is not None else inner.shape
-            for inner in inside
-            if plain_opcode(inner.opcode) in _TRANSFERS
-        ]
-        return sum(tiles.megabytes for tiles in self._tiles(shapes))
-
-    def _begin(self, name: str, begun: float, us: float) -> float:
-        """Something begins that runs beside other work; the microsecond at which it ends."""
-        self.begun[name], self.arrives[name] = begun, begun + us
-        return begun + us
-
-    def _goes_on(self, op: Operation) -> None:
-        """What began under another name."""
-        before = op.operands[0]
-        self.arrives[op.name] = self.arrives.get(before, 0.0)
-        if before in self.begun:
-            self.begun[op.name] = self.begun[before]
-        if before in self.exchanged:
-            self.exchanged.add(op.name)
-        for known in (self.offloaded, self.carried):
-            if before in known:
-                known[op.name] = known[before]
+    def _exchange(self, name: str, us: float) -> None:
+        """An exchange with other chips begins when the links are free: each takes all of them."""
+        at = max(self.links_free, self.now)
+        self.links_free = at + us
+        self.begun[name] = _Begun(at, self.links_free, "link", 0.0)
 
     def _done(self, computation: Computation, op: Operation, runs: int) -> None:
         start = op.operands[0] if op.operands else ""
-        moved = self.carried.get(start, fsum(tiles.megabytes for tiles in self._tiles([op.shape])))
-        if start not in self.begun:
-            kept = moved if start in self.prefetched else 0.0  # of others nothing is known
+        given, begun = fsum(tiles.megabytes for tiles in self._tiles([op.shape])), self.begun.get(start)
+        if begun is None:
+            kept = given if start in self.prefetched else 0.0  # of others nothing is known
             self._row(computation, op, Run(0.0, "latency", resident=kept, lane="dma"), runs)
             return
-        begun, arrives = self.begun[start], self.arrives[start]
-        run = Run(max(0.0, arrives - self.now), "latency", moved, lane="dma", begun=begun, beside=arrives - begun)
-        if start in self.offloaded:
-            run.bound, run.megabytes, run.lane, run.measured = "sparsecore", self.offloaded[start], "sparsecore", False
-        elif start in self.exchanged:
-            run.bound, run.megabytes, run.lane, run.measured = "link" if run.us else "latency", 0.0, "link", False
-        else:
-            run.bound = "hbm" if run.us else "latency"
-            if any(tiles.space == _HOST for tiles in self._tiles(op.operand_shapes)):
-                run.lane, run.measured = "host", False
+        us, lane = max(0.0, begun.ends - self.now), begun.lane
+        bound = "sparsecore" if lane == "sparsecore" else "latency" if not us else "hbm" if lane == "dma" else lane
+        if lane == "dma" and any(tiles.space == _HOST for tiles in self._tiles(op.operand_shapes)):
+            lane = "host"
+        megabytes = given if begun.megabytes is None else begun.megabytes
+        run = Run(us, bound, megabytes, lane=lane, measured=lane == "dma", begun=begun.at, beside=begun.ends - begun.at)
         self._row(computation, op, run, runs)
 
     def _collective(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
@@ -288,21 +242,15 @@ class Schedule:
             return
         us = self._link_us(op)
         if us is None:
-            self._skip(computation, op, runs, "this chip's links are not known")
-            return
-        if name.endswith("-start"):
+            self._skip(computation, op, runs, _NO_LINKS)
+        elif name.endswith("-start"):
             self._exchange(op.name, us)
-            return
-        self.links_free = max(self.links_free, self.now) + us
-        self._row(computation, op, Run(self.links_free - self.now, "link", lane="link", measured=False), runs)
-
-    def _exchange(self, name: str, us: float) -> None:
-        """An exchange with other chips begins when the links are free: each takes all of them."""
-        self.exchanged.add(name)
-        self.links_free = self._begin(name, max(self.links_free, self.now), us)
+        else:
+            self.links_free = max(self.links_free, self.now) + us
+            self._row(computation, op, Run(self.links_free - self.now, "link", lane="link", measured=False), runs)
 
     def _link_us(self, op: Operation) -> float | None:
-        return collective_us(self.chip, op, self._tiles(op.operand_shapes), self._tiles([op.shape]), self.devices)
+        return self.chip.collective_us(op, self._tiles(op.operand_shapes), self._tiles([op.shape]), self.devices)
 
     def _offloaded(self, computation: Computation, op: Operation, core: str, runs: int) -> None:
         """Work of a SparseCore or the host beside the TensorCore: its bytes through HBM, nothing more is known.
@@ -314,32 +262,32 @@ class Schedule:
         if exchanges and core != "host":
             times = [us for exchange in exchanges if (us := self._link_us(exchange)) is not None]
             if len(times) < len(exchanges):
-                self._skip(computation, op, runs, "this chip's links are not known")
+                self._skip(computation, op, runs, _NO_LINKS)
             self._exchange(op.name, sum(times))
-            return
-        if core == "host":
+        elif core == "host":
             self._skip(computation, op, runs, "the host's speed is unknown")
-            return
-        if not core and all(plain_opcode(o.opcode) in _TRANSFERS | FREE for o in inside):
-            self.carried[op.name] = self._carried(inside)
-            self._transfer(op.name, self.carried[op.name])
-            return
-        megabytes = self._moved_elsewhere(op, inside)
-        us = self.chip.stream_us(megabytes, self.chip.kernel["read_mb_per_us"])
-        if op.opcode.endswith("-start"):
-            self._begin(op.name, self.now, us)
-            self.offloaded[op.name] = megabytes
-            return
-        self._row(computation, op, Run(us, "sparsecore", megabytes, lane="sparsecore", measured=False), runs)
+        elif not core and all(plain_opcode(o.opcode) in _TRANSFERS | TAKES_NO_TIME for o in inside):
+            carried = self._megabytes(
+                [
+                    o.shape if (written := WRITES_IN_PLACE.get(o.opcode)) is None else o.operand_shapes[written]
+                    for o in inside
+                    if plain_opcode(o.opcode) in _TRANSFERS
+                ]
+            )
+            self._transfer(op.name, carried, carried)
+        else:
+            megabytes = self._moved_elsewhere(op, inside)
+            us = self.chip.stream_us(megabytes, self.chip.kernel["read_mb_per_us"])
+            if op.opcode.endswith("-start"):
+                self.begun[op.name] = _Begun(self.now, self.now + us, "sparsecore", megabytes)
+            else:
+                run = Run(us, "sparsecore", megabytes, lane="sparsecore", measured=False)
+                self._row(computation, op, run, runs)
 
     def _moved_elsewhere(self, op: Operation, inside: Sequence[Operation]) -> float:
         """Megabytes that offloaded work reads and writes: of gathered tables what is taken of them."""
         if gathers := [inner for inner in inside if inner.opcode == "gather"]:
-            return sum(
-                2 * sum(tiles.megabytes for tiles in self._tiles([gather.shape]))
-                + sum(tiles.megabytes for tiles in self._tiles(gather.operand_shapes[1:]))
-                for gather in gathers
-            )
+            return sum(2 * self._megabytes([g.shape]) + self._megabytes(g.operand_shapes[1:]) for g in gathers)
         operands, results = self._tiles(op.operand_shapes), self._tiles([op.shape])
         if op.opcode.endswith("-start"):
             results = results[len(operands) :]  # its tuple begins with the operands
@@ -364,7 +312,7 @@ class Schedule:
                 return
         else:
             self._alone(work, op, name, [tiles for _, tiles in operands], results)
-            if name in _TAKES and 0 in read:
+            if name in TAKES_PART and 0 in read:
                 read[0] = min(read[0], sum(writes))
             elif name == "dynamic-update-slice" and 1 in read:
                 read[0], writes = 0.0, [read[1]]  # in place
@@ -384,11 +332,7 @@ class Schedule:
             "link": work.link_us,
         }
         latency = constants["launch_us" if far + written > 0.001 else "near_launch_us"]
-        busiest, second = sorted(parts.values())[:-3:-1]
-        us = latency + busiest + work.rows * constants["gather_row_us"] + _BESIDE * second
-        bound = max(parts, key=lambda unit: parts[unit]) if busiest > latency else "latency"
-        if work.rows * constants["gather_row_us"] > max(busiest, latency):
-            bound = "hbm"
+        us, bound = busy(parts, latency, work.rows * constants["gather_row_us"])
         if work.rotations and bound == "vector" and name in ("copy", "transpose", "reshape"):
             bound = "relayout"
         if far + written:
@@ -425,7 +369,7 @@ class Schedule:
             return
         if name in ("copy", "transpose", "reshape") and operands:
             if operands[0].minor_to_major[:1] != results[0].minor_to_major[:1] or name != "copy":
-                work.rotations += results[0].elements / 1024
+                work.rotations += results[0].elements / REGISTER
             return
         add_operation(work, self.chip.kernel, op, operands, results[0])
 
@@ -434,7 +378,7 @@ class Schedule:
         if body.name in self.works:
             return self.works[body.name]
         work = Work()
-        if depth > _DEEPEST:
+        if depth > DEEPEST:
             return Work(unknown=("too many fusions inside fusions",))
         for op in body.operations:
             name = plain_opcode(op.opcode)
@@ -443,7 +387,7 @@ class Schedule:
             elif name in COLLECTIVES:
                 us = self._link_us(op)
                 work.link_us += (us or 0.0) / max(1, self.parts[op.attributes.get("channel_id", "")])
-                work.unknown += () if us is not None else ("this chip's links are not known",)
+                work.unknown += () if us is not None else (_NO_LINKS,)
             elif name in ("gather", "scatter") or name not in MOVES_ONLY:
                 results = self._tiles([op.shape])
                 if results:
@@ -455,7 +399,7 @@ class Schedule:
     def _custom_call(self, work: Work, op: Operation, operands: list[Tiles]) -> str | None:
         """None: priced as a kernel. Text: why it is not; "" for markers without work."""
         target = op.attributes.get("custom_call_target", "")
-        if any(name in target for name in _BARE_CUSTOM_CALLS):
+        if any(name in target for name in MARKER_CALLS):
             self.counted -= 1
             return ""
         ranks = [len(tiles.shape) for tiles in operands]
@@ -468,8 +412,8 @@ class Schedule:
             sizes = (rows, values.shape[-1], depth)
             work.matrix_us += batch * self.chip.matrix_us(*sizes)
             work.products["bf16"] += 2 * batch * rows * depth * values.shape[-1]
-            work.transcendental += scores.elements / 1024
-            work.registers += 6 * scores.elements / 1024
+            work.transcendental += scores.elements / REGISTER
+            work.registers += 6 * scores.elements / REGISTER
             return None
         return f"a custom call of {target.strip(chr(34)) or 'unknown code'}"
 
@@ -482,21 +426,21 @@ class Schedule:
 
     def _taken(self, body: Computation, number: int, tiles: Tiles, depth: int) -> float:
         if body.name not in self.bodies:
-            self.bodies[body.name] = _inside(body)
+            self.bodies[body.name] = _Body(body)
         of_body = self.bodies[body.name]
         parameter = of_body.parameters.get(str(number))
         users = of_body.users.get(parameter.name, ()) if parameter else ()
-        if not users or parameter is None or depth > _DEEPEST:
+        if not users or parameter is None or depth > DEEPEST:
             return tiles.megabytes
         in_place = of_body.written_into == number
         taken = 0.0
         for user in users:
-            if user.opcode in _TAKES and user.operands[0] == parameter.name:
-                taken += sum(t.megabytes for t in self._tiles([user.shape]))
+            if user.opcode in TAKES_PART and user.operands[0] == parameter.name:
+                taken += self._megabytes([user.shape])
             elif user.opcode == "fusion" and user.calls:
                 inner = self.context.program.by_name[user.calls[0]]
                 taken += self._read(inner, user.operands.index(parameter.name), tiles, depth + 1)
-            elif in_place and user.opcode in _UPDATES and user.operands[0] == parameter.name:
+            elif in_place and user.opcode in WRITES_IN_PLACE and user.operands[0] == parameter.name:
                 continue  # written in place, not read
             else:
                 return tiles.megabytes
@@ -504,9 +448,10 @@ class Schedule:
 
     def _update(self, body: Computation) -> float:
         """Megabytes that a fusion writes into an operand of its own, in place."""
-        updates = [op for op in body.operations if op.opcode in _UPDATES]
-        shapes = [op.operand_shapes[_UPDATES[op.opcode]] for op in updates if len(op.operands) > _UPDATES[op.opcode]]
-        return sum(tiles.megabytes for tiles in self._tiles(shapes))
+        updates = [
+            (op.operand_shapes, written) for op in body.operations if (written := WRITES_IN_PLACE.get(op.opcode))
+        ]
+        return self._megabytes([shapes[written] for shapes, written in updates if len(shapes) > written])
 
     def _skip(self, computation: Computation, op: Operation, runs: int, reason: str) -> None:
         source = self.context.source(computation.name, op)

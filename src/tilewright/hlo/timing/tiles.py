@@ -1,7 +1,8 @@
-"""An array as the time model sees it: tiles in memory, the dims that lie in lanes and sublanes, padded megabytes."""
+"""An array as the time model sees it, and what a mechanism answers: microseconds, and the parts they are spent on."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -80,3 +81,29 @@ class Tiles:
     def order(self, left_out: int | None = None) -> tuple[int, ...]:
         """The dims, minor first, without one."""
         return tuple(d for d in self.minor_to_major if d != left_out)
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Microseconds of one kernel, and the parts that were weighed against each other to find them.
+
+    ``resident``: megabytes of an argument taken to lie near the core already, brought there between calls.
+    ``parts``: bound -> microseconds that this unit alone would need. Units work side by side, so the whole is less than
+    their sum; ``bound`` is the largest.
+
+    >>> Price(3.0, {"latency": 1.0, "hbm": 2.0}).bound
+    'hbm'
+    """
+
+    microseconds: float
+    parts: Mapping[str, float]
+    resident: float = 0.0
+
+    def at_least(self, other: Price) -> Price:
+        """The longer of both: what needs many windows takes no less than the most that fit one, as more never does."""
+        return self if self.microseconds >= other.microseconds else other
+
+    @property
+    def bound(self) -> str:
+        """The unit that needs the longest."""
+        return max(self.parts, key=lambda unit: self.parts[unit])
