@@ -7,6 +7,8 @@ from tilewright.hlo.allocation.kernel_errors import KernelError, explain_kernel
 from tilewright.hlo.allocation.message import AllocatorMessage
 from tilewright.hlo.allocation.report import AllocationReport, explain_allocation, print_allocation_report
 from tilewright.hlo.before_after import optimized_html, passes_html
+from tilewright.hlo.comparing.reports import ReportDiff, RowChange, diff_html, diff_lines, diff_reports, regressions
+from tilewright.hlo.comparing.steps import StepDiff, TimeChange, diagnose_upgrade
 from tilewright.hlo.cost import Traffic, movement, place
 from tilewright.hlo.exchange.model_explorer import model_explorer, model_explorer_data
 from tilewright.hlo.exchange.sarif import report_sarif, suggestions_sarif
@@ -28,8 +30,7 @@ from tilewright.hlo.reading.loading import DumpedModule, dumped_modules, load
 from tilewright.hlo.reading.python_source import from_jax, from_python, names_python
 from tilewright.hlo.regions import XlaValues, array_dtype, inputs_of, operations_of, sample_arrays
 from tilewright.hlo.reporting.buffers import Lifetimes, LiveBuffer, lifetimes
-from tilewright.hlo.reporting.difference import ReportDiff, RowChange, diff_html, diff_reports, regressions
-from tilewright.hlo.reporting.lines import change_lines, diff_lines, report_head, report_lines
+from tilewright.hlo.reporting.lines import change_lines, report_head, report_lines
 from tilewright.hlo.reporting.movement import MovementReport, report
 from tilewright.hlo.reporting.movement import from_json as report_from_json
 from tilewright.hlo.reporting.page import report_html
@@ -52,7 +53,6 @@ from tilewright.hlo.rules.catalogue import catalogue, list_rules
 from tilewright.hlo.rules.rule import Example, Rule
 from tilewright.hlo.running.function import OptimizedFunction, optimize_function
 from tilewright.hlo.timing.chip import what_if
-from tilewright.hlo.timing.doctor import StepDiff, TimeChange, diagnose_upgrade
 from tilewright.hlo.timing.estimate import estimate
 from tilewright.hlo.timing.step import StepTime, TimeRow
 from tilewright.hlo.timing.views import advice as step_advice

@@ -1,4 +1,4 @@
-"""A movement report, and the difference of two, as lines for a terminal."""
+"""A movement report as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from tilewright.hlo.reporting.columns import change_number, seconds, space_text
-from tilewright.hlo.reporting.difference import QUANTITIES, ReportDiff, RowChange
 from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ReportData
 from tilewright.render import (
     Kind,
@@ -19,9 +18,8 @@ from tilewright.render import (
     seconds_text,
 )
 
-_INDENT = 9
+INDENT = 9
 _SMALL = 4096
-_SIGNS = {"new": "+", "gone": "-", "changed": "~", "same": " "}
 
 
 def report_head(report: ReportData) -> Iterator[str]:
@@ -90,8 +88,8 @@ def report_lines(
         tensors = report.wasteful()
         yield "bold", _heads(_TENSOR_COLUMNS, "tensor")
         for number, tensor in enumerate(tensors[:top], 1):
-            yield "", f"{_figures(number, _TENSOR_COLUMNS, tensor)}  {_operation(tensor)}"
-            yield "cyan", " " * _INDENT + tensor.layout
+            yield "", f"{_figures(number, _TENSOR_COLUMNS, tensor)}  {operation_text(tensor)}"
+            yield "cyan", " " * INDENT + tensor.layout
         left = sum(tensor.wasted_bytes for tensor in tensors[top:])
         yield from _rest(len(tensors), top, bytes_text(left), "no tensor has padding")
         return
@@ -167,7 +165,7 @@ def _moved_columns(report: ReportData, rows: list[MovementRow], by_time: bool) -
             yield _column("time", 9, "seconds", lambda r: seconds(r.modelled_us))
     yield _column("padding", 7, "ratio", lambda r: r.padding_ratio, 2)
     if any(row.runs != 1 for row in rows):
-        yield _column("runs", 7, "text", _runs)
+        yield _column("runs", 7, "text", runs_text)
     if any(row.registers_after is not None for row in rows):
         yield _column("registers", 14, "text", _registers)
 
@@ -176,9 +174,9 @@ def _measured_columns(report: ReportData, total: float) -> Iterator[_Column]:
     """By measured time. Where there is a model, one run as measured and as modelled stand side by side."""
     yield _column("time", 9, "seconds", lambda r: (r.measured_us or 0.0) / 1e6, 0)
     yield _column("share", 6, "percent", lambda r: (r.measured_us or 0.0) / total)
-    yield _column("events", 8, "count", lambda r: r.measured_runs)
+    yield _column("events", 8, "count", lambda r: r.measuredruns_text)
     if report.time is not None:
-        yield _column("one run", 9, "seconds", lambda r: (r.measured_us or 0.0) / (r.measured_runs or 1) / 1e6)
+        yield _column("one run", 9, "seconds", lambda r: (r.measured_us or 0.0) / (r.measuredruns_text or 1) / 1e6)
         yield _column(
             "modelled", 9, "seconds", lambda r: None if r.modelled_us is None else r.modelled_us / r.runs / 1e6
         )
@@ -196,7 +194,8 @@ def _time(microseconds: float | None) -> str:
     return "" if microseconds is None else seconds_text(microseconds / 1e6)
 
 
-def _runs(row: MovementRow) -> str:
+def runs_text(row: MovementRow) -> str:
+    """``5×``, ``≥ 5×`` where a trip count is not known."""
     return f"{'' if row.runs_known else '≥ '}{count_text(row.runs)}×"
 
 
@@ -206,7 +205,8 @@ def _registers(row: MovementRow) -> str:
     return f"{count_text(row.registers_before)} → {count_text(row.registers_after)}"
 
 
-def _operation(row: MovementRow | PaddedTensor) -> str:
+def operation_text(row: MovementRow | PaddedTensor) -> str:
+    """What it is, what it is called, and its line."""
     return f"{_name(row)}  {_place(row)}".rstrip()
 
 
@@ -224,69 +224,22 @@ def _row(report: ReportData, figures: str, row: MovementRow, width: int) -> Iter
     if place and len(first) + 2 + len(place) <= width:
         yield "", f"{first}  {place}"
     else:
-        yield from (("", line) for line in (first, " " * _INDENT + place) if line.strip())
+        yield from (("", line) for line in (first, " " * INDENT + place) if line.strip())
     layouts = row.layouts if row.category != "compute" else f"-> {row.to_layout}"
     change = report.suggestion_of(row)
-    texts = [("dim", textwrap.wrap(row.reason, width - _INDENT, break_long_words=False))]
+    texts = [("dim", textwrap.wrap(row.reason, width - INDENT, break_long_words=False))]
     if change is not None and not change.own:
-        texts.append(("green", textwrap.wrap(f"{change_number(change)}: {change.how}", width - _INDENT)))
+        texts.append(("green", textwrap.wrap(f"{change_number(change)}: {change.how}", width - INDENT)))
     if row.trips:
         trips = " × ".join("?" if count is None else count_text(count) for count in row.trips)
-        texts.append(("dim", textwrap.wrap(f"in {row.path}; trips {trips}", width - _INDENT)))
-    for style, lines in (("cyan", _folded(layouts, width - _INDENT)), *texts):
-        yield from ((style, " " * _INDENT + line) for line in lines)
+        texts.append(("dim", textwrap.wrap(f"in {row.path}; trips {trips}", width - INDENT)))
+    for style, lines in (("cyan", folded(layouts, width - INDENT)), *texts):
+        yield from ((style, " " * INDENT + line) for line in lines)
 
 
-def _folded(text: str, width: int) -> list[str]:
+def folded(text: str, width: int) -> list[str]:
     """One line if it fits, else the result's layout on a line of its own."""
     if len(text) <= width or " -> " not in text:
         return [text]
     before, _, after = text.partition(" -> ")
     return [before, f"-> {after}"]
-
-
-def diff_lines(diff: ReportDiff, top: int = 20, width: int = 100) -> Iterator[tuple[str, str]]:
-    """(style, line) for a terminal: the totals of both sides, then the rows that differ, largest change first."""
-    yield "bold", " " * 14 + "before".rjust(10) + "after".rjust(12) + "change".rjust(12)
-    for key, words in QUANTITIES.items():
-        before, after = diff.totals[key]
-        yield "", f"{words:<14}{bytes_text(before):>10}{bytes_text(after):>12}{_growth(before, after):>12}"
-    yield "dim", f"rows: {diff.counts_text}"
-    rows = diff.ranked()
-    if rows:
-        yield "", ""
-    for row in rows[:top]:
-        yield from _change(row, width)
-    if len(rows) > top:
-        yield "dim", f"     {len(rows) - top} more (--top {len(rows)} shows all)"
-
-
-def _growth(before: int, after: int) -> str:
-    if before == after:
-        return "="
-    return f"{(after - before) / before:+.1%}" if before else "new"
-
-
-def _change(row: RowChange, width: int) -> Iterator[tuple[str, str]]:
-    style = {"new": "red", "gone": "green"}.get(row.status, "yellow")
-    sign = "+" if row.change > 0 else "-" if row.change < 0 else " "
-    yield (
-        style,
-        f"{_SIGNS[row.status]} {sign}{bytes_text(abs(row.change)):>9}  {row.status:<7}  {_operation(row.sides[0])}",
-    )
-    for number, text in enumerate(row.layouts):
-        for line in _folded(text, width - _INDENT - 5):
-            yield "cyan", " " * _INDENT + ("now: " if number else "") + line
-    if row.status == "changed" and len(row.layouts) == 1:
-        yield "dim", " " * _INDENT + _why_changed(row)
-
-
-def _why_changed(row: RowChange) -> str:
-    a, b = row.before, row.after
-    if a is None or b is None:
-        return ""
-    if a.runs != b.runs:
-        return f"runs {_runs(a)}, now {_runs(b)}"
-    if a.bitcast != b.bitcast:
-        return "no longer a bitcast" if a.bitcast else "a bitcast now"
-    return f"{bytes_text(a.total_bytes)}, now {bytes_text(b.total_bytes)}"

@@ -9,7 +9,7 @@ from math import prod
 from typing import NamedTuple
 
 from tilewright.hlo.cost import Traffic, border, permutation_of, plain_opcode, traffic
-from tilewright.hlo.opcodes import CONTROL, PRODUCTS, REARRANGES, TAKES_NO_TIME
+from tilewright.hlo.opcodes import CONTROL, PRODUCTS, REARRANGES, TAKES_NO_TIME, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.reporting.types import MovementRow
 from tilewright.hlo.semantics.context import Context, Placed
@@ -18,30 +18,11 @@ from tilewright.layout import TensorLayout
 _Layouts = Sequence[TensorLayout]
 _Dims = tuple[int, ...] | None
 
-#: Operations whose work is to move data; the value says whether a row names all their operands.
-_MOVERS = {
-    "bitcast": False,
-    "bitcast-convert": False,
-    "broadcast": False,
-    "concatenate": True,
-    "convert": False,
-    "copy": False,
-    "custom-call": True,
-    "dynamic-slice": False,
-    "dynamic-update-slice": True,
-    "gather": True,
-    "pad": False,
-    "reshape": False,
-    "reverse": False,
-    "scatter": True,
-    "slice": False,
-    "transpose": False,
-}
-
-_PARTS = frozenset({"concatenate", "dynamic-slice", "dynamic-update-slice", "gather", "pad", "scatter", "slice"})
-
-#: Where the array that a started operation writes stands in its result; most put their operands first.
-_ASYNC_RESULT = {"copy-start": 0}
+_OF_SEVERAL = WRITES_IN_PLACE.keys() | {"concatenate", "custom-call", "gather"}
+"""Movers of which a row names all operands."""
+_MOVERS = _OF_SEVERAL | REARRANGES | {"bitcast", "bitcast-convert", "convert", "reverse"}
+"""Operations whose work is to move data."""
+_PARTS = TAKES_PART | WRITES_IN_PLACE.keys() | {"concatenate", "pad"}
 
 #: Custom calls of XLA whose meaning is known: free ones, and ones that copy.
 _FREE_CALLS = frozenset({"ConcatBitcast"})
@@ -53,7 +34,7 @@ def operation_row(context: Context, computation: Computation, op: Operation, fus
     name = plain_opcode(op.opcode).removesuffix("-start")
     if name not in _MOVERS:
         return None
-    shapes = op.operand_shapes if _MOVERS[name] else op.operand_shapes[:1]
+    shapes = op.operand_shapes if name in _OF_SEVERAL else op.operand_shapes[:1]
     placed = context.placed(computation, op, shapes)
     operands = [layout for layout in placed.operands if layout is not None]
     result = _written_by(placed)
@@ -92,9 +73,8 @@ def _what_it_computes(context: Context, op: Operation) -> str:
     if op.opcode != "fusion" or body is None:
         return f"computes: {op.opcode}"
     kinds = Counter(plain_opcode(inner.opcode) for inner in body.operations)
-    named = sorted(
-        (k for k in kinds if k not in _STILL | {"fusion"}), key=lambda k: (k not in _GATHERING, -kinds[k], k)
-    )
+    kept = kinds.keys() - _STILL - {"fusion"}
+    named = sorted(kept, key=lambda kind: (kind not in _GATHERING, -kinds[kind], kind))
     more = f" and {len(named) - _MOST_KINDS} more kinds" if len(named) > _MOST_KINDS else ""
     return f"computes, a fusion of {', '.join(named[:_MOST_KINDS])}{more}"
 
@@ -108,7 +88,7 @@ def _written_by(placed: Placed) -> TensorLayout | None:
     if placed.op.shape.startswith("("):
         if not opcode.endswith("-start"):
             return None
-        number = _ASYNC_RESULT.get(opcode, len(placed.op.operands))
+        number = 0 if opcode == "copy-start" else len(placed.op.operands)  # most put their operands first
     return placed.results[number] if number < len(placed.results) else None
 
 

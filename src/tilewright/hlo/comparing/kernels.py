@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -124,18 +125,13 @@ class Side:
             for name in op.operands:
                 users[name].append(op)
         operations = {op.name: (computation.name, op) for computation, op in program.operations()}
-        side = cls(program, estimate(program, chip), Context(program, chip), operations, users, {}, {})
-        kernels: dict[tuple[str, str], list[Kernel]] = defaultdict(list)
-        homes: dict[str, set[tuple[str, str]]] = defaultdict(set)
-        for row in side.step.rows:
-            if row.name not in operations:
-                continue
-            kernel = side._kernel(row)
+        kernels, homes = defaultdict[tuple[str, str], list[Kernel]](list), defaultdict[str, set[tuple[str, str]]](set)
+        side = cls(program, estimate(program, chip), Context(program, chip), operations, users, kernels, homes)
+        for kernel in (side._kernel(row) for row in side.step.rows if row.name in operations):
             kernels[kernel.key].append(kernel)
             for inner in kernel.inside:
                 if not is_silent(inner) and plain_opcode(inner.opcode) not in MOVES:
                     homes[f"{plain_opcode(inner.opcode)} {origin(inner)}"].add(kernel.key)
-        side.kernels, side.homes = kernels, homes
         return side
 
     def _kernel(self, row: TimeRow) -> Kernel:
@@ -174,20 +170,23 @@ class Side:
             for op in (near, *(self._beside(near.name, near) if near.opcode == "bitcast" else ())):
                 yield from operations_of(self.program, op) if op.opcode == "fusion" else (op,)
 
+    def all_kernels(self) -> Iterator[Kernel]:
+        """The kernels, those that compute the same one behind the other."""
+        return (kernel for kernels in self.kernels.values() for kernel in kernels)
+
     def transposes(self) -> Counter[str]:
         """How often the program's author turned dims, by the framework's name."""
         return Counter(origin(op) for _, op in self.program.operations() if is_transpose(op))
 
     def layouts(self, op: Operation) -> list[TensorLayout | None]:
         """The layouts of an operation's result and operands, of a tuple its first; None for what is no array."""
-        found: list[TensorLayout | None] = []
-        for shape in (op.shape, *op.operand_shapes):
-            try:
-                several = self.context.layouts(shape)
-            except TilewrightError:
-                several = []
-            found.append(several[0] if several else None)
-        return found
+
+        def first(shape: str) -> TensorLayout | None:
+            with suppress(TilewrightError):
+                return next(iter(self.context.layouts(shape)), None)
+            return None
+
+        return [first(shape) for shape in (op.shape, *op.operand_shapes)]
 
     @property
     def peaks(self) -> dict[int, int]:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.errors import UsageError
+from tilewright.hlo.comparing.kernels import Kernel, Side, is_transpose, origin, paired
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.program import Operation, Program
-from tilewright.hlo.timing.kernels import Kernel, Side, is_transpose, origin, paired
 from tilewright.hlo.timing.step import StepTime
 from tilewright.render import bytes_text, place_text, seconds_text
 from tilewright.targets import Target
@@ -171,6 +171,11 @@ class _Finding:
     before: list[Kernel] = field(default_factory=list)
     after: list[Kernel] = field(default_factory=list)
 
+    def include(self, other: _Finding) -> None:
+        """Take over the kernels of another."""
+        self.before.extend(other.before)
+        self.after.extend(other.after)
+
     @property
     def seconds(self) -> tuple[float, float]:
         """Before and after."""
@@ -224,8 +229,7 @@ class _Comparison:
             if root == n or finding.cause not in _PASSED_ON:
                 kept.append(finding)
             else:
-                found[root].before.extend(finding.before)
-                found[root].after.extend(finding.after)
+                found[root].include(finding)
         return kept
 
     def _made_by(self, op: Operation) -> Iterator[str]:
@@ -245,20 +249,18 @@ class _Comparison:
         found = []
         for one, other, cause in ((self.old, self.new, "unrolled loop"), (self.new, self.old, "rolled loop")):
             bodies: dict[str, list[Kernel]] = defaultdict(list)
-            for kernels in one.kernels.values():
-                for kernel in kernels:
-                    if kernel.loop:
-                        bodies[kernel.loop].append(kernel)
+            for kernel in one.all_kernels():
+                if kernel.loop:
+                    bodies[kernel.loop].append(kernel)
             for body, kernels in bodies.items():
                 keys = {kernel.key for kernel in kernels}
                 there = [kernel for key in keys for kernel in other.kernels.get(key, ())]
                 if not _unrolled(kernels, there):
                     continue
                 lines = {kernel.source for kernel in kernels if kernel.source}
-                whole = [k for group in other.kernels.values() for k in group if k.key in keys or k.source in lines]
-                callers = one.program.callers[body]
+                whole = [k for k in other.all_kernels() if k.key in keys or k.source in lines]
                 sides = (kernels, whole) if one is self.old else (whole, kernels)
-                found.append((callers[0][1], cause, *sides))
+                found.append((one.program.callers[body][0][1], cause, *sides))
         return found
 
     def _whole_loop(
@@ -270,11 +272,13 @@ class _Comparison:
         runs = [sum(kernel.row.runs for kernel in kernels) for kernels in (before, after)]
         detail = f"{len(before)} kernels in {runs[0]} runs -> {len(after)} kernels in {runs[1]} runs"
         source = str(op.source or "") or next((k.source for k in (*after, *before) if k.source), "")
-        with_it = [finding for finding in found if finding.source in lines]
-        before = [*before, *(kernel for finding in with_it for kernel in finding.before)]
-        after = [*after, *(kernel for finding in with_it for kernel in finding.after)]
-        rest = [finding for finding in found if finding.source not in lines]
-        return [*rest, _Finding(cause, detail, source, before, after)]
+        whole, rest = _Finding(cause, detail, source, list(before), list(after)), list[_Finding]()
+        for finding in found:
+            if finding.source in lines:
+                whole.include(finding)
+            else:
+                rest.append(finding)
+        return [*rest, whole]
 
     # -- kernels that stand on both sides
 
