@@ -14,7 +14,7 @@ _SPACES = {"hbm": "HBM", "vmem": "vector memory", "smem": "scalar memory", "sfla
 
 
 def space_name(space: str) -> str:
-    """``hbm`` as people say it."""
+    """A memory space by its full name: ``vmem`` is vector memory."""
     return _SPACES.get(space, space)
 
 

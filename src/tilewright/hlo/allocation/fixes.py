@@ -44,7 +44,7 @@ class Fix:
                      ``merge`` of dims, a ``wider`` minor dim, ``dtype``
     ``allocations``  numbers of the allocations it is about, all of one shape
     ``before``       the shape as it is, and ``arrays_before``: how many there are
-    ``after``        the shape then, "" where none is left, and ``arrays_after``
+    ``after``        the shape afterwards, "" where none is left, and ``arrays_after``
     ``text``         what to do
     ===============  ===============================================================================
 
@@ -61,12 +61,12 @@ class Fix:
 
     @property
     def bytes_before(self) -> int:
-        """Bytes of all arrays as they are."""
+        """Bytes of all arrays before the change."""
         return self.arrays_before * array_of(self.before).size_bytes
 
     @property
     def bytes_after(self) -> int:
-        """Bytes of all arrays then."""
+        """Bytes of all arrays after the change."""
         return self.arrays_after * array_of(self.after).size_bytes if self.arrays_after else 0
 
     @property

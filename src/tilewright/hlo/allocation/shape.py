@@ -70,7 +70,7 @@ class PaddedShape:
 
     @property
     def layout(self) -> TensorLayout:
-        """Its layout."""
+        """The layout that ``shape`` writes."""
         return array_of(self.shape)
 
     @property

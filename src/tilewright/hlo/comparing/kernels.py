@@ -80,7 +80,7 @@ class Kernel:
 
     @property
     def moves_only(self) -> bool:
-        """Whether nothing is computed."""
+        """Whether it only moves data, and computes nothing."""
         return all(plain_opcode(op.opcode) in MOVES or is_silent(op) for op in self.inside)
 
     @cached_property
@@ -90,7 +90,7 @@ class Kernel:
 
     @property
     def name(self) -> str:
-        """What it is there for, in a word."""
+        """The opcode of its main operation, without ``-start`` and ``-done``."""
         return plain_opcode(self.main.opcode).removesuffix("-start").removesuffix("-done")
 
     @cached_property

@@ -112,7 +112,7 @@ class StepDiff:
         return lines
 
     def lines(self, top: int = 10, width: int = 100) -> list[str]:
-        """The account on a terminal."""
+        """The summary and the largest changes as lines for a terminal, ``top`` of them."""
         lines = self.summary()
         if not self.changes:
             lines.append("no operation takes longer or less")
@@ -178,7 +178,7 @@ class _Finding:
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """Before and after."""
+        """Seconds of its kernels, before and after."""
         return sum(k.row.seconds for k in self.before), sum(k.row.seconds for k in self.after)
 
     @property

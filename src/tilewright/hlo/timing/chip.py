@@ -158,7 +158,8 @@ def what_if(machine: Target, changes: Mapping[str, float]) -> Target:
     >>> what_if(target("tpu-v6e"), {"hbm_bandwidth": 2e12}).memory("hbm").bytes_per_second
     2000000000000
     """
-    tables = {name: dict(constants.values) for name, constants in (machine.time or _borrowed(machine)).items()}
+    known = machine.time or chip_of(machine).mechanisms  # a chip without measurements takes over another's
+    tables = {name: dict(constants.values) for name, constants in known.items()}
     memories, matrix, links = machine.memories, machine.matrix, machine.links
     for key, value in changes.items():
         mechanism, _, constant = key.partition(".")
@@ -183,17 +184,12 @@ def what_if(machine: Target, changes: Mapping[str, float]) -> Target:
     return replace(machine, memories=memories, matrix=matrix, links=links, time=time)
 
 
-def _borrowed(machine: Target) -> Mapping[str, TimeConstants]:
-    """The constants that a chip without measurements takes over."""
-    return chip_of(machine).mechanisms
-
-
 def _scale(tables: Mapping[str, dict[str, float]], share: float, of: Callable[[str], bool]) -> None:
     for values in tables.values():
         values.update({name: value * share for name, value in values.items() if of(name)})
 
 
 def _multipliers(machine: Target) -> float:
-    """Multipliers of all matrix units."""
+    """How many multipliers all matrix units of a chip have."""
     matrix = machine.matrix
     return float(matrix.units * matrix.rows * matrix.columns) if matrix else 1.0

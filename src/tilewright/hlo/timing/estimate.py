@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.hlo.graphs.graph import collector_paused
 from tilewright.hlo.program import Program
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.alone import price_alone
 from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.fusing import Fusing
-from tilewright.hlo.timing.row import later, rest_of_transfers
+from tilewright.hlo.timing.row import rest_of_transfers
 from tilewright.hlo.timing.scheduled import Schedule
-from tilewright.hlo.timing.step import StepTime, TimeRow, share_with_a_time
+from tilewright.hlo.timing.step import StepTime, share_with_a_time
 from tilewright.render import percent_text
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
@@ -43,46 +45,29 @@ def estimate(program: Program, target: Target | str) -> StepTime:
 
 def estimate_placed(context: Context, chip: Chip) -> StepTime:
     """The estimate of a program that has been put under its target."""
-    program, notes = context.program, [chip.note, *context.program.notes]
-    if program.kind == "stablehlo":
-        return _predicted(program, chip, context, notes)
-    schedule = Schedule(context, chip)
-    schedule.run(program.entry, 1)
-    if program.attributes.get("is_scheduled") != "true":
-        notes.append("the module has no schedule: its operations are taken in the order of the text")
-    if context.unknown_loops:
-        names = ", ".join(context.unknown_loops[:3])
-        notes.append(f"loops of unknown length count as one trip: {names}")
-    seconds, call = schedule.now / 1e6, chip.kernel["call_us"] / 1e6
-    return _step(program, chip, seconds, call, schedule.rows, False, notes)
-
-
-def _predicted(program: Program, chip: Chip, context: Context, notes: list[str]) -> StepTime:
-    alone = price_alone(chip, program, context)
+    program, call_us = context.program, chip.kernel["call_us"]
+    notes = [chip.note, *program.notes]
+    predicted = program.kind == "stablehlo"
+    alone = price_alone(chip, program, context) if predicted else None
     if alone is not None:
-        return _step(program, chip, alone.seconds, 0.0, [alone], True, notes)
-    rows, microseconds, priced = Fusing(chip, context, program.entry).price()
-    if context.unknown_loops:
+        rows, seconds, call_us = [alone], alone.seconds, 0.0
+    elif predicted:
+        rows, us, priced = Fusing(chip, context, program.entry).price()
+        if priced <= 1 and all(row.runs <= 1 for row in rows):
+            call_us = 0.0
+            if priced:  # a lone kernel has nothing to start beside
+                more = max(0.0, chip["stream"]["launch_us"] - chip.kernel["near_launch_us"])
+                first = next(k for k, row in enumerate(rows) if not row.unpriced)
+                rows[first], us = replace(rows[first], seconds=rows[first].seconds + more / 1e6), us + more
+        seconds = us / 1e6
+    else:
+        schedule = Schedule(context, chip)
+        schedule.run(program.entry, 1)
+        rows, seconds = schedule.rows, schedule.now / 1e6
+        if program.attributes.get("is_scheduled") != "true":
+            notes.append("the module has no schedule: its operations are taken in the order of the text")
+    if context.unknown_loops and alone is None:
         notes.append(f"loops of unknown length count as one trip: {', '.join(context.unknown_loops[:3])}")
-    if priced > 1 or any(row.runs > 1 for row in rows):
-        return _step(program, chip, microseconds / 1e6, chip.kernel["call_us"] / 1e6, rows, True, notes)
-    if priced:  # a lone kernel has nothing to start beside
-        lone = chip["stream"]["launch_us"] - chip.kernel["near_launch_us"]
-        first = next(k for k, row in enumerate(rows) if not row.unpriced)
-        rows[first] = later(rows[first], lone)
-        microseconds += max(0.0, lone)
-    return _step(program, chip, microseconds / 1e6, 0.0, rows, True, notes)
-
-
-def _step(
-    program: Program,
-    chip: Chip,
-    seconds: float,
-    call: float,
-    rows: list[TimeRow],
-    predicted: bool,
-    notes: list[str],
-) -> StepTime:
     if rest := rest_of_transfers(chip, rows, seconds):
         rows, seconds = [*rows, rest], seconds + rest.seconds
     flops = share_with_a_time((row.flops, row.untimed_flops) for row in rows)
@@ -92,6 +77,7 @@ def _step(
         silent = any(row.unpriced and row.op == "custom-call" and not row.untimed_flops for row in rows)
         unsaid = " (custom calls that do not say their flops left out)" if silent else ""
         notes.append(f"{lacking} have no time{unsaid}: the total is a lower bound")
+    call = call_us / 1e6
     return StepTime(
         *(program.name, chip.name, seconds + call, call, tuple(rows), predicted, min(flops, moved)),
         matrix_peak=chip.matrix_peak,

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from math import prod
 
 from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.opcodes import PRODUCTS
 from tilewright.hlo.program import Operation
 from tilewright.hlo.semantics.dims import product_sizes
 from tilewright.hlo.timing.chip import Chip
@@ -144,9 +146,9 @@ def untimed(
     product's, or what a custom call says of itself.
     """
     megabytes = sum(tiles.megabytes for tiles in (*operands, *results))
-    row = TimeRow(op.name, op.opcode, 0.0, "", 0, 0, source, start / 1e6, "host", runs=runs)
-    return replace(
-        *(row,),
+    return TimeRow(
+        *(op.name, op.opcode, 0.0, "", 0, 0, source, start / 1e6, "host"),
+        runs=runs,
         unpriced=reason,
         line=op.line,
         untimed_flops=flops_of(op, operands, results) * runs,
@@ -158,18 +160,10 @@ def flops_of(op: Operation, operands: Sequence[Tiles], results: Sequence[Tiles])
     """Multiplications and additions of a product, or what a custom call says of itself; 0 for all others."""
     if said := _COST_ESTIMATE.search(op.attributes.get("backend_config", "")):
         return int(said[1])
-    if plain_opcode(op.opcode) in ("dot", "dot-general", "convolution") and results:
-        try:
-            sizes = product_sizes(op, operands, results[0])
-        except (IndexError, ValueError):  # dims that do not fit the shapes
-            return 0
-        return 2 * prod(sizes) if sizes else 0
+    if plain_opcode(op.opcode) in PRODUCTS and results:
+        with suppress(IndexError, ValueError):  # dims that do not fit the shapes
+            return 2 * prod(product_sizes(op, operands, results[0]) or (0,))
     return 0
-
-
-def later(row: TimeRow, us: float) -> TimeRow:
-    """The row with so many microseconds more of starting; never with less."""
-    return replace(row, seconds=row.seconds + max(0.0, us) / 1e6)
 
 
 def types_of(op: Operation) -> frozenset[str]:

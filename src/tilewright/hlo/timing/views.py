@@ -367,7 +367,7 @@ def step_lanes(step: StepTime, end: float | None = None) -> Html:
 
 
 def _loops(step: StepTime) -> Iterator[tuple[str, float, float, str]]:
-    """(lane, begin, end, words) of every stretch of rows that run alike often, for each lane it uses."""
+    """(lane, begin, end, tip) of every loop: neighbouring rows that run alike often, for each lane they use."""
     for runs, group in groupby((row for row in step.rows if row.seconds), key=lambda row: row.runs):
         rows: list[TimeRow] = list(group)
         if runs > 1:
