@@ -18,23 +18,14 @@ _Value = int | float | memoryview
 
 @dataclass(frozen=True, slots=True)
 class XEvent:
-    """One event of a line.
+    """One event of a line."""
 
-    ===============  ======================================================================================
-    ``name``         what it is called; ``display`` a shorter name, or ""
-    ``start``        when it begins, picoseconds since 1970; its line's begin, where it stands for ``count`` of them
-    ``picoseconds``  how long it takes, one of them
-    ``count``        how often it occurred
-    ``stats``        statistic -> value, those that all events of its kind share and its own
-    ===============  ======================================================================================
-    """
-
-    name: str
-    display: str
-    start: int
-    picoseconds: int
-    count: int
-    stats: Mapping[str, str | int | float]
+    name: str  # what it is called
+    display: str  # a shorter name, or ""
+    start: int  # when it begins, picoseconds since 1970; its line's begin, where it stands for ``count`` of them
+    picoseconds: int  # how long it takes, one of them
+    count: int  # how often it occurred
+    stats: Mapping[str, str | int | float]  # statistics, those that all events of its kind share and its own
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,27 +37,17 @@ _BUILT = ("broadcast", "iota", "one_hot", "OneHot")
 
 @dataclass(frozen=True)
 class Fix:
-    """A change that saves bytes.
+    """A change that saves bytes: those of its two layouts; nothing else is stored."""
 
-    ===============  ===============================================================================
-    ``kind``         ``copy`` (do without it), ``recompute``, ``checkpoint``, ``order`` of the dims,
-                     ``merge`` of dims, a ``wider`` minor dim, ``dtype``
-    ``allocations``  numbers of the allocations it is about, all of one shape
-    ``before``       the shape as it is, and ``arrays_before``: how many there are
-    ``after``        the shape afterwards, "" where none is left, and ``arrays_after``
-    ``text``         what to do
-    ===============  ===============================================================================
-
-    The bytes are those of the two layouts; nothing else is stored.
-    """
-
-    kind: str
-    allocations: tuple[int, ...]
-    before: str
-    arrays_before: int
-    after: str
+    kind: (
+        str  # of KINDS: do without the copy, recompute, checkpoint, order of dims, merged dims, wider minor dim, dtype
+    )
+    allocations: tuple[int, ...]  # numbers of the allocations it is about, all of one shape
+    before: str  # the shape as it is
+    arrays_before: int  # how many there are
+    after: str  # the shape afterwards, "" where none is left
     arrays_after: int
-    text: str
+    text: str  # what to do
 
     @property
     def bytes_before(self) -> int:

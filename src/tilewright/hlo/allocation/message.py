@@ -20,21 +20,15 @@ _UNITS = {unit: 1 << (10 * power) for power, unit in enumerate(("", "K", "M", "G
 class StatedSize:
     """A size as written.
 
-    =========  ==================================================================================
-    ``text``   as written, without blanks at its ends
-    ``bytes``  the nearest byte count
-    ``low``    the smallest byte count that is written so, ``high`` the largest
-    =========  ==================================================================================
-
     >>> size = read_size("41.74G")
     >>> size.bytes, size.covers(44_818_000_000), size.covers(44_000_000_000)
     (44817983733, True, False)
     """
 
-    text: str
-    bytes: int
-    low: int
-    high: int
+    text: str  # as written, without blanks at its ends
+    bytes: int  # the nearest byte count
+    low: int  # the smallest byte count that is written so
+    high: int  # the largest
 
     def covers(self, count: int) -> bool:
         """Whether ``count`` bytes are written so."""
@@ -78,53 +72,31 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Label:
-    """The instruction an allocation belongs to, as far as its label says.
+    """The instruction an allocation belongs to, as far as its label says."""
 
-    ============  ==============================================================================
-    ``text``      the whole label
-    ``name``      ``copy.40488``, without the ``%``
-    ``opcode``    ``copy``, ``fusion``; "" where the label is no instruction or is cut
-    ``operand``   the first operand's shape, "" where the label names no shapes
-    ============  ==============================================================================
-    """
-
-    text: str = ""
-    name: str = ""
-    opcode: str = ""
-    operand: str = ""
+    text: str = ""  # the whole label
+    name: str = ""  # ``copy.40488``, without the ``%``
+    opcode: str = ""  # ``copy``, ``fusion``; "" where the label is no instruction or is cut
+    operand: str = ""  # the first operand's shape, "" where the label names no shapes
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """One entry of the list of the largest allocations; None or "" where it says nothing.
+    """One entry of the list of the largest allocations; None or "" where it says nothing."""
 
-    =====================  =====================================================================
-    ``number``             its place in the list
-    ``size``               bytes with padding; ``unpadded`` without, ``padding`` what it adds
-    ``expansion``          size over unpadded, as printed (one digit after the point)
-    ``shape``              its shape with its layout
-    ``op_type``            ``OneHot``, and ``op_name``: what the framework calls it
-    ``source``             ``file.py:12``
-    ``label``              its instruction
-    ``type``               ``HLO temp``, ``scoped``
-    ``tag``                what scoped memory is for, such as a kernel's window
-    ``windows``            copies of the shape it holds at once (2: double buffered)
-    =====================  =====================================================================
-    """
-
-    number: int
-    size: StatedSize | None = None
-    unpadded: StatedSize | None = None
-    padding: StatedSize | None = None
-    expansion: float | None = None
-    shape: str = ""
-    op_type: str = ""
-    op_name: str = ""
-    source: str = ""
-    label: Label = field(default_factory=Label)
-    type: str = ""
-    tag: str = ""
-    windows: int = 1
+    number: int  # its place in the list
+    size: StatedSize | None = None  # bytes with padding
+    unpadded: StatedSize | None = None  # bytes without
+    padding: StatedSize | None = None  # what padding adds
+    expansion: float | None = None  # size over unpadded, as printed (one digit after the point)
+    shape: str = ""  # its shape with its layout
+    op_type: str = ""  # ``OneHot``
+    op_name: str = ""  # what the framework calls it
+    source: str = ""  # ``file.py:12``
+    label: Label = field(default_factory=Label)  # its instruction
+    type: str = ""  # ``HLO temp``, ``scoped``
+    tag: str = ""  # what scoped memory is for, such as a kernel's window
+    windows: int = 1  # copies of the shape it holds at once (2: double buffered)
 
     @property
     def spills(self) -> bool:

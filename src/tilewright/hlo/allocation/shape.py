@@ -36,27 +36,16 @@ class PaddedDim:
 
 @dataclass(frozen=True)
 class PaddedShape:
-    """A shape with its bytes, recomputed from its layout.
+    """A shape with its bytes, recomputed from its layout."""
 
-    ==============  ==================================================================================
-    ``shape``       its text with the layout that was used
-    ``assumed``     the layout's tiles are not in the message: they are the ones that explain its size
-    ``copies``      how many of it the allocation holds (a double buffered window: 2)
-    ``data_bytes``  bytes of the elements of all copies, ``bytes`` with padding
-    ``dims``        the dims that are padded
-    ``rest``        factor of the padding that no dim explains: wide elements, packing, alignment
-    ``agrees``      whether the message states the same bytes; None where it states none
-    ==============  ==================================================================================
-    """
-
-    shape: str
-    assumed: bool
-    copies: int
-    data_bytes: int
-    bytes: int
-    dims: tuple[PaddedDim, ...]
-    rest: float
-    agrees: bool | None
+    shape: str  # its text with the layout that was used
+    assumed: bool  # the layout's tiles are not in the message: they are the ones that explain its size
+    copies: int  # how many of it the allocation holds (a double buffered window: 2)
+    data_bytes: int  # bytes of the elements of all copies
+    bytes: int  # with padding
+    dims: tuple[PaddedDim, ...]  # the dims that are padded
+    rest: float  # factor of the padding that no dim explains: wide elements, packing, alignment
+    agrees: bool | None  # whether the message states the same bytes; None where it states none
 
     @property
     def padding(self) -> int:

@@ -36,32 +36,18 @@ _ELEMENTS = re.compile(r"\b([a-z]\w*)\[\d")
 
 @dataclass
 class Run:
-    """What one run of an operation asks of the chip, and how long a mechanism thinks it takes.
+    """What one run of an operation asks of the chip, and how long a mechanism thinks it takes."""
 
-    ==================  ========================================================================================
-    ``us``              microseconds that the step waits for it
-    ``bound``           the unit that needs the longest
-    ``megabytes``       through HBM, without ``resident``
-    ``flops``           type on the matrix unit -> multiplications and additions
-    ``resident``        megabytes of arguments that an earlier step may have left in vector memory
-    ``depth``           of one product: how many products each sum has; 0 where that says nothing
-    ``lane``            where it runs
-    ``measured``        whether its kind of operation was measured on this chip
-    ``begun``           of a transfer beside other work: when it began, and
-    ``beside``          how many microseconds it takes; then the bytes are passed in these, not in ``us``
-    ==================  ========================================================================================
-    """
-
-    us: float
-    bound: str
-    megabytes: float = 0.0
-    flops: Mapping[str, int] = field(default_factory=dict)
-    resident: float = 0.0
-    depth: int = 0
-    lane: str = "vector"
-    measured: bool = True
-    begun: float = 0.0
-    beside: float | None = None
+    us: float  # microseconds that the step waits for it
+    bound: str  # the unit that needs the longest
+    megabytes: float = 0.0  # through HBM, without ``resident``
+    flops: Mapping[str, int] = field(default_factory=dict)  # type on the matrix unit -> multiplications and additions
+    resident: float = 0.0  # megabytes of arguments that an earlier step may have left in vector memory
+    depth: int = 0  # of one product: how many products each sum has; 0 where that says nothing
+    lane: str = "vector"  # where it runs
+    measured: bool = True  # whether its kind of operation was measured on this chip
+    begun: float = 0.0  # of a transfer beside other work: when it began, and
+    beside: float | None = None  # how many microseconds it takes; then the bytes are passed in these, not in ``us``
 
 
 def busy(parts: Mapping[str, float], latency: float, rows_us: float = 0.0) -> tuple[float, str]:

@@ -15,7 +15,15 @@ from math import fsum, prod
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.inlining import DEEPEST, operations_of
-from tilewright.hlo.opcodes import COLLECTIVES, MARKER_CALLS, MOVES_ONLY, TAKES_NO_TIME, TAKES_PART, WRITES_IN_PLACE
+from tilewright.hlo.opcodes import (
+    COLLECTIVES,
+    CONTROL,
+    MARKER_CALLS,
+    MOVES_ONLY,
+    TAKES_NO_TIME,
+    TAKES_PART,
+    WRITES_IN_PLACE,
+)
 from tilewright.hlo.program import Computation, Operation, aliases
 from tilewright.hlo.reading.hlo_scan import split_top
 from tilewright.hlo.semantics.context import Context
@@ -76,12 +84,17 @@ class _Begun:
     megabytes: float | None = None
 
 
+class _NoTime(Exception):
+    """Why an operation has no time."""
+
+
 @dataclass
 class Schedule:
     """The clock of one pass over the entry, in microseconds, and the rows of what has run.
 
     ``hbm_free``, ``links_free``: when transfers and exchanges that come next can begin; ``begun``: what was started,
-    by the name of the operation that did; ``prefetched``: starts of transfers that happened before the program.
+    by the name of the operation that did; ``prefetched``: starts of transfers that happened before the program;
+    ``place``: the computation that runs and how often it does in all.
     """
 
     context: Context
@@ -94,6 +107,7 @@ class Schedule:
     rows: list[TimeRow] = field(default_factory=list)
     counted: int = 0
     depth: int = 0
+    place: tuple[str, int] = ("", 1)
     arrays: dict[str, list[Tiles]] = field(default_factory=dict)
     works: dict[str, Work] = field(default_factory=dict)
     reads: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -111,73 +125,93 @@ class Schedule:
 
     def run(self, computation: Computation, runs: int) -> None:
         """The operations of a computation, which runs ``runs`` times in all."""
+        outer, self.place = self.place, (computation.name, runs)
         for op in computation.operations:
             name = plain_opcode(op.opcode)
             if name in TAKES_NO_TIME:
                 continue
             self.counted += 1
             try:
-                self._operation(computation, op, name, runs)
+                if (run := self._operation(op, name)) is not None:
+                    source = self.context.source(computation.name, op)
+                    row = timed(self.chip, op, run, self.chip.kernel, source, self.now, runs)
+                    self.rows.append(row)
+                    self.now += row.seconds / runs * 1e6
+            except _NoTime as reason:
+                self._skip(op, str(reason))
             except (TilewrightError, OverflowError, IndexError, ValueError) as error:
-                self._skip(computation, op, runs, f"its shapes cannot be read: {error}")
+                self._skip(op, f"its shapes cannot be read: {error}")
+        self.place = outer
 
-    def _operation(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
-        deep = self.depth >= DEEPEST or self.counted >= _MOST_OPERATIONS
+    def _skip(self, op: Operation, reason: str) -> None:
+        """The row of an operation without a time."""
+        computation, runs = self.place
+        try:
+            arrays = self._tiles(op.operand_shapes), self._tiles(_own_results(op))
+        except (TilewrightError, OverflowError, ValueError):
+            arrays = [], []
+        self.rows.append(untimed(op, reason, self.context.source(computation, op), self.now, runs, *arrays))
+
+    def _operation(self, op: Operation, name: str) -> Run | None:
+        """What one run of an operation takes; None for what only begins something, or is made of others' rows."""
         if name == "unread":
-            self._skip(computation, op, runs, f"not understood: {op.attributes.get('reason', '')}")
-        elif any("?" in shape for shape in (op.shape, *op.operand_shapes)):
-            self._skip(computation, op, runs, "the size of its arrays is not known")
-        elif name in ("while", "call", "conditional") and deep:
-            self._skip(computation, op, runs, "too many calls inside calls")
-        elif name == "while":
-            self._loop(computation, op, runs)
+            raise _NoTime(f"not understood: {op.attributes.get('reason', '')}")
+        if any("?" in shape for shape in (op.shape, *op.operand_shapes)):
+            raise _NoTime("the size of its arrays is not known")
+        if name in CONTROL and (self.depth >= DEEPEST or self.counted >= _MOST_OPERATIONS):
+            raise _NoTime("too many calls inside calls")
+        if name == "while":
+            self._loop(op)
         elif name in ("call", "conditional", "async-start", "call-start") and op.calls:
-            self._calls(computation, op, name, runs)
+            core = self.context.core(self.place[0], op)
+            if core or name.endswith("-start"):
+                return self._offloaded(op, core)
+            self._calls(op)
         elif name in _UNPRICED:
-            self._skip(computation, op, runs, _UNPRICED[name])
+            raise _NoTime(_UNPRICED[name])
+        elif name.endswith("-done"):
+            return self._done(op)
         elif name in COLLECTIVES:
-            self._collective(computation, op, name, runs)
+            us = self._link_us(op)
+            if not name.endswith("-start"):
+                self.links_free = max(self.links_free, self.now) + us
+                return Run(self.links_free - self.now, "link", lane="link", measured=False)
+            self._exchange(op.name, us)
         elif name.endswith("-start"):
             self._start(op)
-        elif name == "async-update":
-            if op.operands[0] in self.begun:
-                self.begun[op.name] = self.begun[op.operands[0]]  # what began, under another name
-        elif name.endswith("-done"):
-            self._done(computation, op, runs)
-        else:
-            self._kernel(computation, op, name, runs)
+        elif name != "async-update":
+            return self._kernel(op, name)
+        elif op.operands[0] in self.begun:
+            self.begun[op.name] = self.begun[op.operands[0]]  # what began, under another name
+        return None
 
     def _enter(self, name: str, runs: int) -> None:
         self.depth += 1
         self.run(self.context.program.by_name[name], runs)
         self.depth -= 1
 
-    def _loop(self, computation: Computation, op: Operation, runs: int) -> None:
+    def _loop(self, op: Operation) -> None:
         """A loop's body passes once, and the clock goes on by all its trips; its rows count all runs.
 
         Its condition runs once more than its body.
         """
         if any(trips[-1:] == (None,) for trips in (self.context.runs[callee].trips for callee in op.calls)):
-            self._skip(computation, op, runs, "how often it runs is not known: its operations count once")
+            self._skip(op, "how often it runs is not known: its operations count once")
         for callee in op.calls:
             begin, inside = self.now, self.context.runs[callee]
             trips = inside.trips[-1] if inside.trips else 1
             times = 1 if trips is None else trips + (callee == op.calls[0])
-            if count := min(runs * times, inside.count):
+            if count := min(self.place[1] * times, inside.count):
                 self._enter(callee, count)
             self.now = begin + (self.now - begin) * times
 
-    def _calls(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
-        """A call's body, the longest branch of a conditional; a body that runs elsewhere is one row of that core."""
-        core = self.context.core(computation.name, op)
-        if core or name.endswith("-start"):
-            self._offloaded(computation, op, core, runs)
-            return
+    def _calls(self, op: Operation) -> None:
+        """A call's body, or the longest branch of a conditional; of the others what has no time."""
         begin, rows = self.now, self.rows
         branches: list[tuple[float, list[TimeRow]]] = []
         for callee in op.calls:
             self.now, self.rows = begin, []
-            self._enter(callee, runs)
+            self._enter(callee, self.place[1])
             branches.append((self.now, self.rows))
         self.now, longest = max(branches, key=lambda branch: branch[0])
         rows += longest
@@ -221,51 +255,41 @@ class Schedule:
         self.links_free = at + us
         self.begun[name] = _Begun(at, self.links_free, "link", 0.0)
 
-    def _done(self, computation: Computation, op: Operation, runs: int) -> None:
+    def _done(self, op: Operation) -> Run:
+        """The wait for what was started."""
         start = op.operands[0] if op.operands else ""
         given, begun = fsum(tiles.megabytes for tiles in self._tiles([op.shape])), self.begun.get(start)
         if begun is None:
-            kept = given if start in self.prefetched else 0.0  # of others nothing is known
-            self._row(computation, op, Run(0.0, "latency", resident=kept, lane="dma"), runs)
-            return
+            return Run(0.0, "latency", resident=given if start in self.prefetched else 0.0, lane="dma")
         us, lane = max(0.0, begun.ends - self.now), begun.lane
         bound = "sparsecore" if lane == "sparsecore" else "latency" if not us else "hbm" if lane == "dma" else lane
         if lane == "dma" and any(tiles.space == _HOST for tiles in self._tiles(op.operand_shapes)):
             lane = "host"
         megabytes = given if begun.megabytes is None else begun.megabytes
-        run = Run(us, bound, megabytes, lane=lane, measured=lane == "dma", begun=begun.at, beside=begun.ends - begun.at)
-        self._row(computation, op, run, runs)
+        return Run(
+            *(us, bound, megabytes), lane=lane, measured=lane == "dma", begun=begun.at, beside=begun.ends - begun.at
+        )
 
-    def _collective(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
-        if name.endswith("-done"):
-            self._done(computation, op, runs)
-            return
-        us = self._link_us(op)
+    def _link_us(self, op: Operation) -> float:
+        operands, results = self._tiles(op.operand_shapes), self._tiles([op.shape])
+        us = self.chip.collective_us(op, operands, results, self.devices)
         if us is None:
-            self._skip(computation, op, runs, _NO_LINKS)
-        elif name.endswith("-start"):
-            self._exchange(op.name, us)
-        else:
-            self.links_free = max(self.links_free, self.now) + us
-            self._row(computation, op, Run(self.links_free - self.now, "link", lane="link", measured=False), runs)
+            raise _NoTime(_NO_LINKS)
+        return us
 
-    def _link_us(self, op: Operation) -> float | None:
-        return self.chip.collective_us(op, self._tiles(op.operand_shapes), self._tiles([op.shape]), self.devices)
-
-    def _offloaded(self, computation: Computation, op: Operation, core: str, runs: int) -> None:
+    def _offloaded(self, op: Operation, core: str) -> Run | None:
         """Work of a SparseCore or the host beside the TensorCore: its bytes through HBM, nothing more is known.
 
         An exchange between chips that was started so goes over the links; what only moves on no core is a transfer.
         """
+        if core == "host":
+            raise _NoTime("the host's speed is unknown")
         inside = list(operations_of(self.context.program, op))
-        exchanges = [o for o in inside if plain_opcode(o.opcode) in COLLECTIVES]
-        if exchanges and core != "host":
-            times = [us for exchange in exchanges if (us := self._link_us(exchange)) is not None]
-            if len(times) < len(exchanges):
-                self._skip(computation, op, runs, _NO_LINKS)
-            self._exchange(op.name, sum(times))
-        elif core == "host":
-            self._skip(computation, op, runs, "the host's speed is unknown")
+        if exchanges := [o for o in inside if plain_opcode(o.opcode) in COLLECTIVES]:
+            if not self.chip.link_bytes_per_second:
+                self._skip(op, _NO_LINKS)
+                exchanges = []
+            self._exchange(op.name, sum(map(self._link_us, exchanges)))
         elif not core and all(plain_opcode(o.opcode) in _TRANSFERS | TAKES_NO_TIME for o in inside):
             carried = self._megabytes(
                 [
@@ -278,11 +302,10 @@ class Schedule:
         else:
             megabytes = self._moved_elsewhere(op, inside)
             us = self.chip.stream_us(megabytes, self.chip.kernel["read_mb_per_us"])
-            if op.opcode.endswith("-start"):
-                self.begun[op.name] = _Begun(self.now, self.now + us, "sparsecore", megabytes)
-            else:
-                run = Run(us, "sparsecore", megabytes, lane="sparsecore", measured=False)
-                self._row(computation, op, run, runs)
+            if not op.opcode.endswith("-start"):
+                return Run(us, "sparsecore", megabytes, lane="sparsecore", measured=False)
+            self.begun[op.name] = _Begun(self.now, self.now + us, "sparsecore", megabytes)
+        return None
 
     def _moved_elsewhere(self, op: Operation, inside: Sequence[Operation]) -> float:
         """Megabytes that offloaded work reads and writes: of gathered tables what is taken of them."""
@@ -293,7 +316,7 @@ class Schedule:
             results = results[len(operands) :]  # its tuple begins with the operands
         return sum(tiles.megabytes for tiles in (*operands, *results))
 
-    def _kernel(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
+    def _kernel(self, op: Operation, name: str) -> Run | None:
         constants = self.chip.kernel
         operands, results = self._operands(op), self._tiles([op.shape])
         work, writes = Work(), [tiles.megabytes for tiles in results]
@@ -305,11 +328,10 @@ class Schedule:
             if len(results) == 1 and written_into(body) is not None:
                 writes = [self._update(body)]
         elif name == "custom-call":
-            reason = self._custom_call(work, op, [tiles for _, tiles in operands])
-            if reason is not None:
-                if reason:
-                    self._skip(computation, op, runs, reason)
-                return
+            if any(marker in op.attributes.get("custom_call_target", "") for marker in MARKER_CALLS):
+                self.counted -= 1
+                return None
+            self._custom_call(work, op, [tiles for _, tiles in operands])
         else:
             self._alone(work, op, name, [tiles for _, tiles in operands], results)
             if name in TAKES_PART and 0 in read:
@@ -317,8 +339,7 @@ class Schedule:
             elif name == "dynamic-update-slice" and 1 in read:
                 read[0], writes = 0.0, [read[1]]  # in place
         if work.unknown:
-            self._skip(computation, op, runs, work.unknown[0])
-            return
+            raise _NoTime(work.unknown[0])
         passing = [(tiles.space, read[k]) for k, tiles in operands]
         passing += [(tiles.space, megabytes) for tiles, megabytes in zip(results, writes)]
         near, common = (sum(megabytes for space, megabytes in passing if space == wanted) for wanted in (1, 3))
@@ -339,8 +360,7 @@ class Schedule:
             took = self.chip.stream_us(far + written, constants["mb_per_us"])
             self.hbm_free = max(self.hbm_free, self.now) + took
         lane = "matrix" if work.matrix_us else "vector"
-        run = Run(us, bound, far + written, work.products, lane=lane, measured=not work.rows)
-        self._row(computation, op, run, runs)
+        return Run(us, bound, far + written, work.products, lane=lane, measured=not work.rows)
 
     def _operands(self, op: Operation) -> list[tuple[int, Tiles]]:
         """The operands that are arrays, by their number."""
@@ -365,8 +385,7 @@ class Schedule:
         """An operation outside a fusion; a copy or transpose that changes the minor dim turns every register."""
         if not results:
             known = op.shape not in self.context.unknown
-            work.unknown += ("its result is no array" if known else "the form of its shape is not known",)
-            return
+            raise _NoTime("its result is no array" if known else "the form of its shape is not known")
         if name in ("copy", "transpose", "reshape") and operands:
             if operands[0].minor_to_major[:1] != results[0].minor_to_major[:1] or name != "copy":
                 work.rotations += results[0].elements / REGISTER
@@ -385,9 +404,9 @@ class Schedule:
             if name == "fusion" and op.calls:
                 work.include(self._fused(self.context.program.by_name[op.calls[0]], depth + 1))
             elif name in COLLECTIVES:
-                us = self._link_us(op)
-                work.link_us += (us or 0.0) / max(1, self.parts[op.attributes.get("channel_id", "")])
-                work.unknown += () if us is not None else (_NO_LINKS,)
+                work.unknown += () if self.chip.link_bytes_per_second else (_NO_LINKS,)
+                us = self._link_us(op) if self.chip.link_bytes_per_second else 0.0
+                work.link_us += us / max(1, self.parts[op.attributes.get("channel_id", "")])
             elif name in ("gather", "scatter") or name not in MOVES_ONLY:
                 results = self._tiles([op.shape])
                 if results:
@@ -396,26 +415,20 @@ class Schedule:
         self.works[body.name] = work
         return work
 
-    def _custom_call(self, work: Work, op: Operation, operands: list[Tiles]) -> str | None:
-        """None: priced as a kernel. Text: why it is not; "" for markers without work."""
+    def _custom_call(self, work: Work, op: Operation, operands: list[Tiles]) -> None:
+        """The compiler's own softmax with the product behind it: [..., rows, depth] x [..., depth, columns]."""
         target = op.attributes.get("custom_call_target", "")
-        if any(name in target for name in MARKER_CALLS):
-            self.counted -= 1
-            return ""
         ranks = [len(tiles.shape) for tiles in operands]
-        softmax = "online-softmax" in op.name or "online-softmax" in op.op_name
-        if softmax and "tpu_custom_call" in target and min(ranks[:2], default=0) > 1 and ranks[0] > 2 and ranks[1:]:
-            # The compiler's own softmax with the product behind it: [..., rows, depth] x [..., depth, columns].
-            scores, values = operands[0], operands[1]
-            *batches, rows, depth = scores.shape
-            batch = prod(batches)
-            sizes = (rows, values.shape[-1], depth)
-            work.matrix_us += batch * self.chip.matrix_us(*sizes)
-            work.products["bf16"] += 2 * batch * rows * depth * values.shape[-1]
-            work.transcendental += scores.elements / REGISTER
-            work.registers += 6 * scores.elements / REGISTER
-            return None
-        return f"a custom call of {target.strip(chr(34)) or 'unknown code'}"
+        softmax = "tpu_custom_call" in target and any("online-softmax" in name for name in (op.name, op.op_name))
+        if not softmax or min(ranks[:2], default=0) < 2 or ranks[0] < 3 or not ranks[1:]:
+            raise _NoTime(f"a custom call of {target.strip(chr(34)) or 'unknown code'}")
+        scores, values = operands[0], operands[1]
+        *batches, rows, depth = scores.shape
+        batch = prod(batches)
+        work.matrix_us += batch * self.chip.matrix_us(rows, values.shape[-1], depth)
+        work.products["bf16"] += 2 * batch * rows * depth * values.shape[-1]
+        work.transcendental += scores.elements / REGISTER
+        work.registers += 6 * scores.elements / REGISTER
 
     def _read(self, body: Computation, number: int, tiles: Tiles, depth: int) -> float:
         """Megabytes that a fusion reads of one operand: of an array that is only sliced or gathered, what is taken."""
@@ -452,17 +465,3 @@ class Schedule:
             (op.operand_shapes, written) for op in body.operations if (written := WRITES_IN_PLACE.get(op.opcode))
         ]
         return self._megabytes([shapes[written] for shapes, written in updates if len(shapes) > written])
-
-    def _skip(self, computation: Computation, op: Operation, runs: int, reason: str) -> None:
-        source = self.context.source(computation.name, op)
-        try:
-            arrays = self._tiles(op.operand_shapes), self._tiles(_own_results(op))
-        except (TilewrightError, OverflowError, ValueError):
-            arrays = [], []
-        self.rows.append(untimed(op, reason, source, self.now, runs, *arrays))
-
-    def _row(self, computation: Computation, op: Operation, run: Run, runs: int) -> None:
-        source = self.context.source(computation.name, op)
-        row = timed(self.chip, op, run, self.chip.kernel, source, self.now, runs)
-        self.rows.append(row)
-        self.now += row.seconds / runs * 1e6

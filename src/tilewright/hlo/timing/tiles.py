@@ -17,30 +17,20 @@ MEGA = 1e6
 class Tiles:
     """One array in its padded, tiled form.
 
-    =================  ========================================================================================
-    ``shape``          logical sizes; ``minor_to_major`` the dims, minor first
-    ``tile``           the outer tile (sublanes, lanes), such as (8, 128); (1,) or () where there is none
-    ``grid``           tiles along every physical dim, major to minor; the last two are sublanes and lanes
-    ``count``          tiles in all
-    ``elements``       elements, padding included
-    ``megabytes``      1e6 bytes, padding included
-    ``space``          memory space: 0 HBM, 1 vector memory, others as the chip numbers them
-    =================  ========================================================================================
-
     >>> from tilewright.layout import parse
     >>> t = Tiles.of(parse("bf16[20,300]{1,0:T(8,128)(2,1)}"))
     >>> t.grid, t.count, t.elements, t.role(1)
     ((3, 3), 9, 9216, 'lanes')
     """
 
-    shape: tuple[int, ...]
-    minor_to_major: tuple[int, ...]
-    tile: tuple[int, ...]
-    grid: tuple[int, ...]
-    count: int
-    elements: int
-    megabytes: float
-    space: int
+    shape: tuple[int, ...]  # logical sizes
+    minor_to_major: tuple[int, ...]  # the dims, minor first
+    tile: tuple[int, ...]  # the outer tile (sublanes, lanes), such as (8, 128); (1,) or () where there is none
+    grid: tuple[int, ...]  # tiles along every physical dim, major to minor; the last two are sublanes and lanes
+    count: int  # tiles in all
+    elements: int  # elements, padding included
+    megabytes: float  # 1e6 bytes, padding included
+    space: int  # memory space: 0 HBM, 1 vector memory, others as the chip numbers them
 
     @staticmethod
     @lru_cache(maxsize=65536)
@@ -53,16 +43,8 @@ class Tiles:
         sizes = [1] * (len(physical) - len(outer)) + list(outer)
         grid = tuple(-(-n // t) for n, t in zip(physical, sizes, strict=True))
         elements = prod(grid) * prod(outer)
-        return Tiles(
-            layout.shape,
-            order,
-            outer,
-            grid,
-            prod(grid),
-            elements,
-            layout.size_bytes / MEGA,
-            layout.memory_space,
-        )
+        megabytes = layout.size_bytes / MEGA
+        return Tiles(layout.shape, order, outer, grid, prod(grid), elements, megabytes, layout.memory_space)
 
     @property
     def small_tile(self) -> bool:

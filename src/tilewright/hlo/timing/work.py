@@ -23,28 +23,16 @@ _REGISTER_BY_REGISTER = ELEMENTWISE | {"map", "reverse", "reduce-window", "selec
 
 @dataclass
 class Work:
-    """What one kernel asks of the units.
+    """What one kernel asks of the units."""
 
-    ==================  ==============================================================================
-    ``matrix_us``       microseconds of passes on the matrix unit
-    ``products``        type on the matrix unit -> multiplications and additions
-    ``registers``       registers through the vector unit, operation by operation
-    ``transcendental``  registers through the transcendental unit
-    ``rotations``       registers turned across lanes
-    ``rows``            rows gathered or scattered one by one
-    ``link_us``         microseconds of exchanges with other chips
-    ``unknown``         why operations have no price
-    ==================  ==============================================================================
-    """
-
-    matrix_us: float = 0.0
-    products: Counter[str] = field(default_factory=Counter)
-    registers: float = 0.0
-    transcendental: float = 0.0
-    rotations: float = 0.0
-    rows: int = 0
-    link_us: float = 0.0
-    unknown: tuple[str, ...] = ()
+    matrix_us: float = 0.0  # microseconds of passes on the matrix unit
+    products: Counter[str] = field(default_factory=Counter)  # type on the matrix unit -> multiplications and additions
+    registers: float = 0.0  # registers through the vector unit, operation by operation
+    transcendental: float = 0.0  # registers through the transcendental unit
+    rotations: float = 0.0  # registers turned across lanes
+    rows: int = 0  # rows gathered or scattered one by one
+    link_us: float = 0.0  # microseconds of exchanges with other chips
+    unknown: tuple[str, ...] = ()  # why operations have no price
 
     def include(self, other: Work) -> None:
         """Add what ``other`` asks for."""
