@@ -4,11 +4,10 @@ jax is imported when a function that needs it is called: a report on a dump star
 """
 
 from tilewright.hlo.allocation.kernel_errors import KernelError, explain_kernel
-from tilewright.hlo.allocation.message import AllocatorMessage
 from tilewright.hlo.allocation.report import AllocationReport, explain_allocation, print_allocation_report
 from tilewright.hlo.before_after import optimized_html, passes_html
-from tilewright.hlo.comparing.reports import ReportDiff, RowChange, diff_html, diff_lines, diff_reports, regressions
-from tilewright.hlo.comparing.steps import StepDiff, TimeChange, diagnose_upgrade
+from tilewright.hlo.comparing.reports import diff_html, diff_lines, diff_reports, regressions
+from tilewright.hlo.comparing.steps import StepDiff, diagnose_upgrade
 from tilewright.hlo.cost import Traffic, movement, place
 from tilewright.hlo.exchange.model_explorer import model_explorer, model_explorer_data
 from tilewright.hlo.exchange.sarif import report_sarif, suggestions_sarif
@@ -29,14 +28,14 @@ from tilewright.hlo.proving.verify import Difference, Trial, Verification, trial
 from tilewright.hlo.reading.loading import DumpedModule, dumped_modules, load
 from tilewright.hlo.reading.python_source import from_jax, from_python, names_python
 from tilewright.hlo.regions import XlaValues, array_dtype, inputs_of, operations_of, sample_arrays
-from tilewright.hlo.reporting.buffers import Lifetimes, LiveBuffer, lifetimes
+from tilewright.hlo.reporting.buffers import Lifetimes, lifetimes
 from tilewright.hlo.reporting.lines import change_lines, report_head, report_lines
 from tilewright.hlo.reporting.movement import MovementReport, report
 from tilewright.hlo.reporting.movement import from_json as report_from_json
 from tilewright.hlo.reporting.page import report_html
-from tilewright.hlo.reporting.predicting import Normalised, in_normal_form
-from tilewright.hlo.reporting.profile import MeasuredTimes, join_profile, read_profile
-from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ProfileSummary, Suggestion
+from tilewright.hlo.reporting.predicting import in_normal_form
+from tilewright.hlo.reporting.profile import join_profile, read_profile
+from tilewright.hlo.reporting.types import MovementRow, Peak, Suggestion
 from tilewright.hlo.rewritable import suggest_rewrites
 from tilewright.hlo.rewrites.pipeline import (
     DEFAULT_PIPELINE,
@@ -63,7 +62,6 @@ __all__ = [
     "REWRITES",
     "TPU_TOPOLOGIES",
     "AllocationReport",
-    "AllocatorMessage",
     "Block",
     "Computation",
     "Difference",
@@ -71,29 +69,21 @@ __all__ = [
     "Example",
     "KernelError",
     "Lifetimes",
-    "LiveBuffer",
-    "MeasuredTimes",
     "MovementReport",
     "MovementRow",
     "Node",
-    "Normalised",
     "Operation",
     "Optimized",
     "OptimizedFunction",
-    "PaddedTensor",
     "PassOption",
     "PassRun",
     "Peak",
-    "ProfileSummary",
     "Program",
-    "ReportDiff",
-    "RowChange",
     "Rule",
     "Source",
     "StepDiff",
     "StepTime",
     "Suggestion",
-    "TimeChange",
     "TimeRow",
     "TpuComparison",
     "TpuEstimate",
