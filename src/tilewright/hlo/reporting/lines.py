@@ -90,8 +90,8 @@ def report_lines(
         for number, tensor in enumerate(tensors[:top], 1):
             yield "", f"{_figures(number, _TENSOR_COLUMNS, tensor)}  {operation_text(tensor)}"
             yield "cyan", " " * INDENT + tensor.layout
-        left = sum(tensor.wasted_bytes for tensor in tensors[top:])
-        yield from _rest(len(tensors), top, bytes_text(left), "no tensor has padding")
+        wasted = bytes_text(sum(tensor.wasted_bytes for tensor in tensors[top:]))
+        yield from _rest(len(tensors), top, wasted, "no tensor has padding")
         return
     ranked = report.slowest() if by == "time" else report.ranked()
     folded = not transfers and "transfer" not in only
