@@ -174,9 +174,9 @@ def _measured_columns(report: ReportData, total: float) -> Iterator[_Column]:
     """By measured time. Where there is a model, one run as measured and as modelled stand side by side."""
     yield _column("time", 9, "seconds", lambda r: (r.measured_us or 0.0) / 1e6, 0)
     yield _column("share", 6, "percent", lambda r: (r.measured_us or 0.0) / total)
-    yield _column("events", 8, "count", lambda r: r.measuredruns_text)
+    yield _column("events", 8, "count", lambda r: r.measured_runs)
     if report.time is not None:
-        yield _column("one run", 9, "seconds", lambda r: (r.measured_us or 0.0) / (r.measuredruns_text or 1) / 1e6)
+        yield _column("one run", 9, "seconds", lambda r: (r.measured_us or 0.0) / (r.measured_runs or 1) / 1e6)
         yield _column(
             "modelled", 9, "seconds", lambda r: None if r.modelled_us is None else r.modelled_us / r.runs / 1e6
         )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tilewright.hlo.graphs.graph import collector_paused
 from tilewright.hlo.program import Program
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.alone import price_alone
 from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.fusing import Fusing
-from tilewright.hlo.timing.row import rest_of_transfers
+from tilewright.hlo.timing.row import later, rest_of_transfers
 from tilewright.hlo.timing.scheduled import Schedule
 from tilewright.hlo.timing.step import StepTime, share_with_a_time
 from tilewright.render import percent_text
@@ -58,7 +56,7 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
             if priced:  # a lone kernel has nothing to start beside
                 more = max(0.0, chip["stream"]["launch_us"] - chip.kernel["near_launch_us"])
                 first = next(k for k, row in enumerate(rows) if not row.unpriced)
-                rows[first], us = replace(rows[first], seconds=rows[first].seconds + more / 1e6), us + more
+                rows[first], us = later(rows[first], more), us + more
         seconds = us / 1e6
     else:
         schedule = Schedule(context, chip)

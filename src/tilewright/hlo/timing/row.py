@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from tilewright.hlo.cost import plain_opcode
@@ -150,6 +150,11 @@ def flops_of(op: Operation, operands: Sequence[Tiles], results: Sequence[Tiles])
         with suppress(IndexError, ValueError):  # dims that do not fit the shapes
             return 2 * prod(product_sizes(op, operands, results[0]) or (0,))
     return 0
+
+
+def later(row: TimeRow, us: float) -> TimeRow:
+    """The row with so many microseconds more of starting."""
+    return replace(row, seconds=row.seconds + us / 1e6)
 
 
 def types_of(op: Operation) -> frozenset[str]:
