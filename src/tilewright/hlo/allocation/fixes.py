@@ -22,15 +22,7 @@ Change: TypeAlias = tuple[str, TensorLayout | None, int, str]
 
 KINDS = ("copy", "recompute", "checkpoint", "order", "merge", "wider", "dtype")
 _MOST_DIMS = 16
-_NARROWER = {
-    "f64": "f32",
-    "f32": "bf16",
-    "s64": "s32",
-    "u64": "u32",
-    "s32": "s16",
-    "u32": "u16",
-    "c128": "c64",
-}
+_NARROWER = {"f64": "f32", "f32": "bf16", "s64": "s32", "u64": "u32", "s32": "s16", "u32": "u16", "c128": "c64"}
 _SAME_WIDTH = {4: "u4", 8: "u8", 16: "u16", 32: "u32", 64: "u64", 128: "c128"}
 _BUILT = ("broadcast", "iota", "one_hot", "OneHot")
 

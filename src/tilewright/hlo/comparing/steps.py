@@ -438,8 +438,8 @@ def _without(
     side: Side, loops: Sequence[tuple[Operation, str, list[Kernel], list[Kernel]]]
 ) -> dict[tuple[str, str], list[Kernel]]:
     """The kernels that no loop which changed as a whole has taken."""
-    taken = {id(kernel) for loop in loops for kernels in loop[2:] for kernel in kernels}
-    return {key: [k for k in kernels if id(k) not in taken] for key, kernels in side.kernels.items()}
+    taken = {kernel for loop in loops for kernels in loop[2:] for kernel in kernels}
+    return {key: [k for k in kernels if k not in taken] for key, kernels in side.kernels.items()}
 
 
 def _unrolled(looped: Sequence[Kernel], there: Sequence[Kernel]) -> bool:

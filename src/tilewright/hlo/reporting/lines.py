@@ -8,15 +8,7 @@ from typing import Any
 
 from tilewright.hlo.reporting.columns import change_number, seconds, space_text
 from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ReportData
-from tilewright.render import (
-    Kind,
-    bytes_text,
-    count_text,
-    format_value,
-    percent_text,
-    place_text,
-    seconds_text,
-)
+from tilewright.render import Kind, bytes_text, count_text, format_value, percent_text, place_text, seconds_text
 
 INDENT = 9
 _SMALL = 4096

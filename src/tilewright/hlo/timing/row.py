@@ -1,6 +1,6 @@
 """Where every row is made: no time below its bytes and flops at the chip's peaks, no claim beyond what was seen.
 
-The walkers (``alone``, ``fusing``, ``scheduled``) say what one run of an operation asks of the chip; only this file
+The walkers (``estimate``, ``fusing``, ``scheduled``) say what one run of an operation asks of the chip; only this file
 turns that into a ``TimeRow``, so that no walker can forget a law.
 """
 
