@@ -211,8 +211,12 @@ class _Comparison:
         renamed, left, right = _renamed(left, right)
         found += [finding for pair in renamed for finding in self._of_pairs([pair])]
         found += self._of_left(left, right)
-        for loop in loops:
-            found = self._whole_loop(loop, found)
+        for loop in loops:  # as one change, with all else that changed on its lines
+            lines = {loop.source, *(kernel.source for kernel in (*loop.before, *loop.after))} - {""}
+            for finding in found:
+                if finding.source in lines:
+                    loop.include(finding)
+            found = [*(finding for finding in found if finding.source not in lines), loop]
         found.sort(key=lambda finding: min((k.row.start for k in finding.after), default=0.0))
         return [finding for finding in self._traced(found) if finding.counts]
 
@@ -244,8 +248,8 @@ class _Comparison:
 
     # -- loops
 
-    def _loops(self) -> list[tuple[Operation, str, list[Kernel], list[Kernel]]]:
-        """(while, cause, kernels before, kernels after) of loops that one side unrolled, wholly or in part."""
+    def _loops(self) -> list[_Finding]:
+        """Loops that one side unrolled, wholly or in part, each with its kernels on both sides."""
         found = []
         for one, other, cause in ((self.old, self.new, "unrolled loop"), (self.new, self.old, "rolled loop")):
             bodies: dict[str, list[Kernel]] = defaultdict(list)
@@ -254,31 +258,17 @@ class _Comparison:
                     bodies[kernel.loop].append(kernel)
             for body, kernels in bodies.items():
                 keys = {kernel.key for kernel in kernels}
-                there = [kernel for key in keys for kernel in other.kernels.get(key, ())]
-                if not _unrolled(kernels, there):
+                if not _unrolled(kernels, [kernel for key in keys for kernel in other.kernels.get(key, ())]):
                     continue
                 lines = {kernel.source for kernel in kernels if kernel.source}
                 whole = [k for k in other.all_kernels() if k.key in keys or k.source in lines]
-                sides = (kernels, whole) if one is self.old else (whole, kernels)
-                found.append((one.program.callers[body][0][1], cause, *sides))
+                before, after = (kernels, whole) if one is self.old else (whole, kernels)
+                runs = [sum(kernel.row.runs for kernel in side) for side in (before, after)]
+                detail = f"{len(before)} kernels in {runs[0]} runs -> {len(after)} kernels in {runs[1]} runs"
+                source = str(one.program.callers[body][0][1].source or "")
+                source = source or next((k.source for k in (*after, *before) if k.source), "")
+                found.append(_Finding(cause, detail, source, list(before), list(after)))
         return found
-
-    def _whole_loop(
-        self, loop: tuple[Operation, str, list[Kernel], list[Kernel]], found: Sequence[_Finding]
-    ) -> list[_Finding]:
-        """The loop as one change, with all else that changed on its lines."""
-        op, cause, before, after = loop
-        lines = {str(op.source or ""), *(kernel.source for kernel in (*before, *after))} - {""}
-        runs = [sum(kernel.row.runs for kernel in kernels) for kernels in (before, after)]
-        detail = f"{len(before)} kernels in {runs[0]} runs -> {len(after)} kernels in {runs[1]} runs"
-        source = str(op.source or "") or next((k.source for k in (*after, *before) if k.source), "")
-        whole, rest = _Finding(cause, detail, source, list(before), list(after)), list[_Finding]()
-        for finding in found:
-            if finding.source in lines:
-                whole.include(finding)
-            else:
-                rest.append(finding)
-        return [*rest, whole]
 
     # -- kernels that stand on both sides
 
@@ -434,11 +424,9 @@ class _Comparison:
         return " and ".join(name for name, _ in found.most_common(2))
 
 
-def _without(
-    side: Side, loops: Sequence[tuple[Operation, str, list[Kernel], list[Kernel]]]
-) -> dict[tuple[str, str], list[Kernel]]:
+def _without(side: Side, loops: Sequence[_Finding]) -> dict[tuple[str, str], list[Kernel]]:
     """The kernels that no loop which changed as a whole has taken."""
-    taken = {kernel for loop in loops for kernels in loop[2:] for kernel in kernels}
+    taken = {kernel for loop in loops for kernel in (*loop.before, *loop.after)}
     return {key: [k for k in kernels if k not in taken] for key, kernels in side.kernels.items()}
 
 
