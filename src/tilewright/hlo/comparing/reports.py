@@ -80,12 +80,6 @@ class RowChange:
 class ReportDiff:
     """``rows``: the pairs in the order of the program after, then those that are gone. Rows inside fusions, which move
     nothing, are not compared.
-
-    >>> from tilewright.hlo import load, report
-    >>> text = "HloModule m\\nENTRY e {\\n p = f32[4,2]{1,0} parameter(0)\\n ROOT c = f32[4,2]{0,1} copy(p)\\n}"
-    >>> diff = diff_reports(report(load(text)), report(load(text.replace("{0,1}", "{1,0}"))))
-    >>> [(row.status, row.change) for row in diff.rows], diff.totals["moved_bytes"]
-    ([('changed', 0)], (64, 64))
     """
 
     before: ReportData
@@ -141,7 +135,14 @@ def _quantities(report: ReportData) -> dict[str, int]:
 
 
 def diff_reports(before: ReportData, after: ReportData) -> ReportDiff:
-    """Pair the rows of two reports; linear in their number."""
+    """Pair the rows of two reports; linear in their number.
+
+    >>> from tilewright.hlo import load, report
+    >>> text = "HloModule m\\nENTRY e {\\n p = f32[4,2]{1,0} parameter(0)\\n ROOT c = f32[4,2]{0,1} copy(p)\\n}"
+    >>> diff = diff_reports(report(load(text)), report(load(text.replace("{0,1}", "{1,0}"))))
+    >>> [(row.status, row.change) for row in diff.rows], diff.totals["moved_bytes"]
+    ([('changed', 0)], (64, 64))
+    """
     left, right = ([row for row in side.rows if not row.in_fusion and row.category != "compute"]
                    for side in (before, after))  # fmt: skip
     partner = partners(left, right, _KEYS)
