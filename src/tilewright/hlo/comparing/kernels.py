@@ -99,8 +99,8 @@ class Kernel:
         return dims_of(self.op.shape), *sorted(dims_of(shape) for shape in self.op.operand_shapes)
 
     @cached_property
-    def way(self) -> tuple[str, ...]:
-        """For what moves only: what from which memory to which; what else would make it another movement."""
+    def movement(self) -> tuple[str, ...]:
+        """The shapes and memory spaces that a kernel which only moves data goes between; () for others."""
         shapes = (self.op.shape, *self.op.operand_shapes) if self.moves_only else ()
         return tuple(re.sub(r"\{[^}]*?(S\(\d\))?\}", r"\1", shape) for shape in shapes)
 
@@ -194,11 +194,11 @@ class Side:
         return {peak.memory_space: peak.padded_bytes for peak in peaks(self.context)}
 
 
-SURE_FIRST: tuple[Callable[[Kernel], Hashable], ...] = (
-    lambda kernel: (kernel.way, kernel.source, kernel.dims),
-    lambda kernel: (kernel.way, kernel.dims),
-    lambda kernel: (kernel.way, kernel.source),
-    lambda kernel: kernel.way,
+PAIRING_KEYS: tuple[Callable[[Kernel], Hashable], ...] = (
+    lambda kernel: (kernel.movement, kernel.source, kernel.dims),
+    lambda kernel: (kernel.movement, kernel.dims),
+    lambda kernel: (kernel.movement, kernel.source),
+    lambda kernel: kernel.movement,
 )
 """What kernels that compute the same are paired by: line and dims, dims, line, their order."""
 
@@ -231,7 +231,7 @@ def partners(left: Sequence[T], right: Sequence[T], keys: Sequence[Callable[[T],
 
 
 def paired(
-    left: Sequence[Kernel], right: Sequence[Kernel], keys: Sequence[Callable[[Kernel], Hashable]] = SURE_FIRST
+    left: Sequence[Kernel], right: Sequence[Kernel], keys: Sequence[Callable[[Kernel], Hashable]] = PAIRING_KEYS
 ) -> tuple[list[tuple[Kernel, Kernel]], list[Kernel], list[Kernel]]:
     """Kernels side by side, and those left on each side."""
     found = partners(left, right, keys)

@@ -28,7 +28,7 @@ _MOVERS = frozenset({"copy", "transpose", "copy-start", "copy-done"})
 _SPACES = {0: "HBM", 1: "vector memory", 3: "common memory", 5: "host memory"}
 _PASSED_ON = frozenset({"wider type", "narrower type", "changed layout"})
 """What a kernel hands to those that read its result."""
-_WORK = ("less work", "more work")
+_WORK_CAUSES = ("less work", "more work")
 _INDENT = " " * 11
 _NOTHING = 1e-11
 """Seconds that rounding makes."""
@@ -305,8 +305,8 @@ class _Comparison:
             return "", ""
         old, new = before.row, after.row
         for a, b, causes, detail in (
-            (old.runs, new.runs, _WORK, f"{name} runs {new.runs} times instead of {old.runs}"),
-            (old.flops, new.flops, _WORK, f"{name}: {old.flops:,} -> {new.flops:,} flops"),
+            (old.runs, new.runs, _WORK_CAUSES, f"{name} runs {new.runs} times instead of {old.runs}"),
+            (old.flops, new.flops, _WORK_CAUSES, f"{name}: {old.flops:,} -> {new.flops:,} flops"),
             (old.bytes, new.bytes, ("fewer bytes", "more bytes"),
              f"{name}: {bytes_text(old.bytes)} -> {bytes_text(new.bytes)} through HBM"),
         ):  # fmt: skip
@@ -315,7 +315,7 @@ class _Comparison:
         slower = new.seconds > old.seconds
         if after.op.opcode.endswith("-done"):
             return ("shorter wait", "longer wait")[slower], _transfer(after.op)
-        return _WORK[slower], f"{name}: bound by {new.bound}"
+        return _WORK_CAUSES[slower], f"{name}: bound by {new.bound}"
 
     def _of_shapes(self, before: Kernel, after: Kernel) -> tuple[str, str] | None:
         """A type, a layout or a memory space that differs, of results first."""
@@ -363,7 +363,7 @@ class _Comparison:
             if relayout == "relayout" and self._at_changed_border(kernel):
                 return "changed layout", f"{detail}: an argument or a result has another layout and must be turned", ""
             return f"new {relayout}", detail, ""
-        homes = self._homes(kernels, self.old)
+        homes = self._kernels_that_hold(kernels, self.old)
         if homes:
             between = self._new_movement(kernel)
             if between is not None:
@@ -377,7 +377,7 @@ class _Comparison:
         if kernel.moves_only:
             relayout, detail = _movement(kernel)
             return f"{relayout} gone", detail
-        if homes := self._homes(kernels, self.new):
+        if homes := self._kernels_that_hold(kernels, self.new):
             return "new fusion", f"{kernel.name} is part of a kernel with {homes} now"
         return "gone", f"{kernel.name} of {kernel.op.shape.partition('{')[0]} is not there any more"
 
@@ -413,7 +413,7 @@ class _Comparison:
                     return other
         return None
 
-    def _homes(self, kernels: Sequence[Kernel], side: Side) -> str:
+    def _kernels_that_hold(self, kernels: Sequence[Kernel], side: Side) -> str:
         """The main operations of the kernels, on the other side, that hold what these compute."""
         found: Counter[str] = Counter()
         for kernel in kernels:
@@ -448,7 +448,7 @@ def _renamed(
         if not kernel.moves_only:
             return kernel.name, kernel.main.shape.partition("{")[0], kernel.dims
         turn = _turns(kernel)
-        return tuple(_SPACE.sub("", shape) for shape in turn) if turn else kernel.way
+        return tuple(_SPACE.sub("", shape) for shape in turn) if turn else kernel.movement
 
     return paired(left, right, [kind])
 

@@ -29,7 +29,7 @@ from tilewright.hlo.reporting.buffers import buffers
 from tilewright.hlo.reporting.changes import with_changes
 from tilewright.hlo.reporting.predicting import fused_along, in_normal_form
 from tilewright.hlo.reporting.rows import computing_row, fusion_row, operation_row
-from tilewright.hlo.reporting.times import handed_on, price, times_of_lines, written_between
+from tilewright.hlo.reporting.times import price, times_of_lines, with_lone_kernels, with_times_of_bitcasts
 from tilewright.hlo.reporting.types import (
     SCHEMA_VERSION,
     MovementRow,
@@ -100,9 +100,9 @@ def report(
     tensors, peaks = buffers(context)
     rows = tuple(row for computation in program.computations for row in _rows(context, computation))
     if time is not None and context.predicted:
-        rows = handed_on(rows, context)
+        rows = with_times_of_bitcasts(rows, context)
         if form and chip is not None:
-            kernels, (rows, time) = rows, written_between(rows, time, chip)
+            kernels, (rows, time) = rows, with_lone_kernels(rows, time, chip)
             for row, had in zip(rows, kernels):
                 lines[row.source] += (row.modelled_us or 0.0) - (had.modelled_us or 0.0)
     return MovementReport(

@@ -59,7 +59,7 @@ def times_of_lines(context: Context) -> defaultdict[str, float]:
     return lines
 
 
-def handed_on(rows: Sequence[MovementRow], context: Context) -> tuple[MovementRow, ...]:
+def with_times_of_bitcasts(rows: Sequence[MovementRow], context: Context) -> tuple[MovementRow, ...]:
     """The rows of a StableHLO program, the time of a bitcast with the operation beside it that moves instead.
 
     A predicted kernel stands at the transpose; by the predicted layouts its reshape may be what turns the data.
@@ -87,28 +87,24 @@ def handed_on(rows: Sequence[MovementRow], context: Context) -> tuple[MovementRo
     )
 
 
-def written_between(
+def with_lone_kernels(
     rows: Sequence[MovementRow], time: TimeSummary, chip: Target
 ) -> tuple[tuple[MovementRow, ...], TimeSummary]:
     """Rows of a normalised program that move, and that its step has no kernel for, get one; the step grows by them.
 
     The step's model lets every broadcast, slice and reshape flow into kernels; the report knows which stand alone.
     """
-    priced = chip_of(chip)
-    alone = {n for n, row in enumerate(rows) if row.moved_bytes and row.modelled_us is None and _flows(row)}
-    timed = [
-        replace(row, modelled_us=_alone(row, priced), bound="hbm") if n in alone else row for n, row in enumerate(rows)
-    ]
-    more = sum(timed[n].modelled_us or 0.0 for n in alone)
+    priced, more, timed = chip_of(chip), 0.0, list[MovementRow]()
+    for row in rows:
+        has_kernel = plain_opcode(row.op) in ("transpose", "gather", "scatter", "dynamic-update-slice")
+        if row.moved_bytes and row.modelled_us is None and not has_kernel:
+            row = replace(row, modelled_us=_lone_kernel_us(row, priced), bound="hbm")
+            more += row.modelled_us or 0.0
+        timed.append(row)
     return tuple(timed), replace(time, step_us=time.step_us + more)
 
 
-def _flows(row: MovementRow) -> bool:
-    """Whether the step's model has no kernel for operations of this kind."""
-    return plain_opcode(row.op) not in ("transpose", "gather", "scatter", "dynamic-update-slice")
-
-
-def _alone(row: MovementRow, chip: Chip) -> float:
+def _lone_kernel_us(row: MovementRow, chip: Chip) -> float:
     """Microseconds of all runs of a kernel that only moves this row's bytes."""
     moves = chip.stream_us(row.moved_bytes / MEGA, chip.kernel["mb_per_us"])
     return row.runs * (chip.kernel["near_launch_us"] + moves)

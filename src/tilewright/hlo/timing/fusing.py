@@ -1,8 +1,8 @@
 """StableHLO priced by a stated model of what the TPU compiler fuses; there is no schedule, so none is claimed.
 
 * Kernels stand at products, reductions, gathers, scatters and transposes of activations. Elementwise chains
-  and broadcasts flow into the kernels that use them and never reach memory. A reduction straight from a product rides
-  on its kernel. A sum of two activations with several users leaves its product's kernel as a second result.
+  and broadcasts flow into the kernels that use them and never reach memory. A reduction straight from a product, and a
+  sum of two activations with several users, are second results of the product's kernel.
 * Where ``joins_softmax`` is 1 (v6e), softmax over rows of 256 or more is one kernel with the product behind it.
 * A gather of rows that lie across the lanes turns its table first.
 * Results that fit ``near_result_mb`` stay near the core; arguments stream in beside the compute, so that the step takes
@@ -84,7 +84,7 @@ class Fusing:
         sized = [op.name for op in self.operations if op.name in self.arguments and op.name in self.tiles]
         largest = max(sized, key=lambda name: self.tiles[name].megabytes, default="")
         fits = largest and self.tiles[largest].megabytes <= chip.kernel["between_calls_mb"]
-        self.brought_in = largest if fits else ""
+        self.prefetched = largest if fits else ""
 
     def _is_slice_of_argument(self, op: Operation) -> bool:
         """Weights of one layer, cut out of those of all: only the cut is read."""
@@ -95,7 +95,7 @@ class Fusing:
 
     def _find_kernels(self) -> set[str]:
         """Values that reach memory: arguments, what kernels make, and sums that several kernels want."""
-        kept, rides, activations = set(self.arguments), set[str](), set[str]()
+        kept, second_results, activations = set(self.arguments), set[str](), set[str]()
         weights: set[str] = set()  # arguments and constants, moved or widened at most
 
         def is_weight(name: str) -> bool:
@@ -115,11 +115,11 @@ class Fusing:
                 kept.add(op.name)
             made_of = not activations.isdisjoint(op.operands)
             if kind == "add" and self._several_users(op) and made_of:
-                rides.add(op.name)
-            if kind in PRODUCTS or kind == "gather" or op.name in rides or (kind in _FLOWS and made_of):
+                second_results.add(op.name)
+            if kind in PRODUCTS or kind == "gather" or op.name in second_results or (kind in _FLOWS and made_of):
                 activations.add(op.name)
         self.softmax = self._softmax_kernels() if self.chip.kernel["joins_softmax"] else set()
-        return kept | rides
+        return kept | second_results
 
     def _several_users(self, op: Operation) -> bool:
         """Whether several operations want a value, as it is or in another type."""
@@ -140,7 +140,7 @@ class Fusing:
                 joined.add(op.name)
         return joined
 
-    def _behind(self, names: list[str]) -> tuple[set[str], Work]:
+    def _inputs_and_work(self, names: list[str]) -> tuple[set[str], Work]:
         """What a kernel reads to compute ``names``, and the elementwise work on the way."""
         seen: set[str] = set()
         inputs: set[str] = set()
@@ -159,9 +159,9 @@ class Fusing:
             stack += op.operands
         return inputs, work
 
-    def _far(self, name: str) -> float:
+    def _hbm_megabytes(self, name: str) -> float:
         """Megabytes of a value that pass through HBM when it is used."""
-        if name not in self.tiles or name == self.brought_in:
+        if name not in self.tiles or name == self.prefetched:
             return 0.0
         megabytes = self.tiles[name].megabytes
         stays = name not in self.arguments and name not in self.results
@@ -175,13 +175,13 @@ class Fusing:
         rows: list[TimeRow] = []
         clock = early = streamed = 0.0
         priced = 0
-        loose = self.results - self.kernels
-        shown = (self.kernels - self.arguments) | loose | set(self.broken)
+        results_without_kernel = self.results - self.kernels
+        shown = (self.kernels - self.arguments) | results_without_kernel | set(self.broken)
         for op in self.operations:
             wanted = op.name in shown
             if not wanted or op.name in self.softmax or op.opcode in ("parameter", _ELEMENT):
                 continue
-            if op.name in self.tiles and not self.tiles[op.name].shape and op.name in loose:
+            if op.name in self.tiles and not self.tiles[op.name].shape and op.name in results_without_kernel:
                 continue  # scalars, such as a loop's counter, are the scalar core's
             if plain_opcode(op.opcode) == "while" and op.calls and op.name not in self.broken:
                 inside, us, within = self._loop(op, runs, begin + clock)
@@ -280,13 +280,13 @@ class Fusing:
             us = self.chip.collective_us(op, self._operands(op), [result]) or 0.0
             return Run(us, "link", lane="link", measured=False), 0.0
         operands = list(op.operands[: max(1, len(op.operands) // 2)]) if kind == "reduce" else list(op.operands)
-        inputs, work = self._behind(operands if op.name in self.kernels else [op.name])
+        inputs, work = self._inputs_and_work(operands if op.name in self.kernels else [op.name])
         size = result.megabytes
         if kind == "dynamic-update-slice" and len(op.operands) > 1 and op.operands[1] in self.tiles:
             inputs, size = inputs - {op.operands[0]}, self.tiles[op.operands[1]].megabytes  # written in its place
-        weights = fsum(self._far(name) for name in inputs & self.arguments)
-        read = fsum(self._far(name) for name in inputs - self.arguments)
-        written = min(self._far(op.name), size)
+        weights = fsum(self._hbm_megabytes(name) for name in inputs & self.arguments)
+        read = fsum(self._hbm_megabytes(name) for name in inputs - self.arguments)
+        written = min(self._hbm_megabytes(op.name), size)
         present = [name for name in inputs - self.arguments if name in self.tiles]
         near = fsum(self.tiles[name].megabytes for name in present) + size - read - written
         latency, rows = constants["near_launch_us"], 0
@@ -300,8 +300,8 @@ class Fusing:
             add_operation(work, constants, op, shapes, result)
         elif kind in ("gather", "scatter"):
             rows = gathered_rows(op, shapes[1] if len(shapes) > 1 else result, result)
-            weights, work, written = 0.0, Work(), self._far(op.name)
-            taken = min(self._far(op.operands[0]) if op.operands else 0.0, result.megabytes)
+            weights, work, written = 0.0, Work(), self._hbm_megabytes(op.name)
+            taken = min(self._hbm_megabytes(op.operands[0]) if op.operands else 0.0, result.megabytes)
             read += taken if kind == "gather" and op.operands[0] in inputs & self.arguments else 0.0
             if kind == "gather" and shapes and _across_lanes(op, shapes[0]):
                 read += shapes[0].megabytes
@@ -309,7 +309,7 @@ class Fusing:
         elif kind == "reduce" and shapes:
             work.registers += shapes[0].elements / 1024
             if any(plain_opcode(self.by_name[name].opcode) in PRODUCTS for name in inputs):
-                latency = near = read = 0.0  # it rides on the product's kernel as a second result
+                latency = near = read = 0.0  # a second result of the product's kernel
         elif kind == "transpose":
             work.rotations += result.megabytes / REGISTER_MB
         here = read + written
@@ -328,5 +328,5 @@ class Fusing:
             bound = "relayout"
         run = Run(us, bound, here, work.products, lane="matrix" if work.products else "vector")
         run.measured = kind not in ("gather", "scatter")
-        run.resident = self.tiles[self.brought_in].megabytes if self.brought_in in inputs else 0.0
+        run.resident = self.tiles[self.prefetched].megabytes if self.prefetched in inputs else 0.0
         return run, weights

@@ -166,7 +166,7 @@ class Schedule:
             core = self.context.core(self.place[0], op)
             if core or name.endswith("-start"):
                 return self._offloaded(op, core)
-            self._calls(op)
+            self._call(op)
         elif name in _UNPRICED:
             raise _NoTime(_UNPRICED[name])
         elif name.endswith("-done"):
@@ -205,7 +205,7 @@ class Schedule:
                 self._enter(callee, count)
             self.now = begin + (self.now - begin) * times
 
-    def _calls(self, op: Operation) -> None:
+    def _call(self, op: Operation) -> None:
         """A call's body, or the longest branch of a conditional; of the others what has no time."""
         begin, rows = self.now, self.rows
         branches: list[tuple[float, list[TimeRow]]] = []
@@ -323,17 +323,17 @@ class Schedule:
         read = {k: tiles.megabytes for k, tiles in operands}
         if name == "fusion" and op.calls:
             body = self.context.program.by_name[op.calls[0]]
-            work.include(self._fused(body, 0))
-            read = {k: self._read(body, k, tiles, 0) for k, tiles in operands}
+            work.include(self._fused_work(body, 0))
+            read = {k: self._megabytes_read(body, k, tiles, 0) for k, tiles in operands}
             if len(results) == 1 and written_into(body) is not None:
-                writes = [self._update(body)]
+                writes = [self._megabytes_updated(body)]
         elif name == "custom-call":
             if any(marker in op.attributes.get("custom_call_target", "") for marker in MARKER_CALLS):
                 self.counted -= 1
                 return None
             self._custom_call(work, op, [tiles for _, tiles in operands])
         else:
-            self._alone(work, op, name, [tiles for _, tiles in operands], results)
+            self._unfused(work, op, name, [tiles for _, tiles in operands], results)
             if name in TAKES_PART and 0 in read:
                 read[0] = min(read[0], sum(writes))
             elif name == "dynamic-update-slice" and 1 in read:
@@ -348,7 +348,7 @@ class Schedule:
         parts = {
             "matrix": work.matrix_us,
             "vector": work.vector_us(constants),
-            "hbm": self._stream(far, written, common),
+            "hbm": self._hbm_us(far, written, common),
             "vmem": near / constants["near_mb_per_us"],
             "link": work.link_us,
         }
@@ -371,7 +371,7 @@ class Schedule:
                 numbered.append((k, tiles[0]))
         return numbered
 
-    def _stream(self, read: float, written: float, common: float) -> float:
+    def _hbm_us(self, read: float, written: float, common: float) -> float:
         """Microseconds of the kernel's own transfers; v4's common memory (S(3)) has a bandwidth of its own."""
         constants = self.chip.kernel
         stream = self.chip.stream_us(read + written, constants["mb_per_us"])
@@ -381,7 +381,7 @@ class Schedule:
             stream = max(stream, common / constants["common_mb_per_us"])
         return stream
 
-    def _alone(self, work: Work, op: Operation, name: str, operands: list[Tiles], results: list[Tiles]) -> None:
+    def _unfused(self, work: Work, op: Operation, name: str, operands: list[Tiles], results: list[Tiles]) -> None:
         """An operation outside a fusion; a copy or transpose that changes the minor dim turns every register."""
         if not results:
             known = op.shape not in self.context.unknown
@@ -392,7 +392,7 @@ class Schedule:
             return
         add_operation(work, self.chip.kernel, op, operands, results[0])
 
-    def _fused(self, body: Computation, depth: int) -> Work:
+    def _fused_work(self, body: Computation, depth: int) -> Work:
         """What the operations of a fusion ask for, those of fusions inside it included."""
         if body.name in self.works:
             return self.works[body.name]
@@ -402,7 +402,7 @@ class Schedule:
         for op in body.operations:
             name = plain_opcode(op.opcode)
             if name == "fusion" and op.calls:
-                work.include(self._fused(self.context.program.by_name[op.calls[0]], depth + 1))
+                work.include(self._fused_work(self.context.program.by_name[op.calls[0]], depth + 1))
             elif name in COLLECTIVES:
                 work.unknown += () if self.chip.link_bytes_per_second else (_NO_LINKS,)
                 us = self._link_us(op) if self.chip.link_bytes_per_second else 0.0
@@ -430,14 +430,14 @@ class Schedule:
         work.transcendental += scores.elements / REGISTER
         work.registers += 6 * scores.elements / REGISTER
 
-    def _read(self, body: Computation, number: int, tiles: Tiles, depth: int) -> float:
+    def _megabytes_read(self, body: Computation, number: int, tiles: Tiles, depth: int) -> float:
         """Megabytes that a fusion reads of one operand: of an array that is only sliced or gathered, what is taken."""
         known = self.reads.get((body.name, number))
         if known is None:
-            known = self.reads[body.name, number] = self._taken(body, number, tiles, depth)
+            known = self.reads[body.name, number] = self._megabytes_taken(body, number, tiles, depth)
         return min(known, tiles.megabytes)
 
-    def _taken(self, body: Computation, number: int, tiles: Tiles, depth: int) -> float:
+    def _megabytes_taken(self, body: Computation, number: int, tiles: Tiles, depth: int) -> float:
         if body.name not in self.bodies:
             self.bodies[body.name] = _Body(body)
         of_body = self.bodies[body.name]
@@ -452,14 +452,14 @@ class Schedule:
                 taken += self._megabytes([user.shape])
             elif user.opcode == "fusion" and user.calls:
                 inner = self.context.program.by_name[user.calls[0]]
-                taken += self._read(inner, user.operands.index(parameter.name), tiles, depth + 1)
+                taken += self._megabytes_read(inner, user.operands.index(parameter.name), tiles, depth + 1)
             elif in_place and user.opcode in WRITES_IN_PLACE and user.operands[0] == parameter.name:
                 continue  # written in place, not read
             else:
                 return tiles.megabytes
         return taken
 
-    def _update(self, body: Computation) -> float:
+    def _megabytes_updated(self, body: Computation) -> float:
         """Megabytes that a fusion writes into an operand of its own, in place."""
         updates = [
             (op.operand_shapes, written) for op in body.operations if (written := WRITES_IN_PLACE.get(op.opcode))
