@@ -37,11 +37,11 @@ from time_page import page
 from tilewright.errors import TilewrightError
 from tilewright.hlo import estimate, load
 from tilewright.hlo.program import Operation
-from tilewright.hlo.reporting.context import Context
-from tilewright.hlo.timing.alone import mechanism
+from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.chip import chip_of
-from tilewright.hlo.timing.mechanisms.tiles import MEGA, Tiles
+from tilewright.hlo.timing.estimate import mechanism
 from tilewright.hlo.timing.row import types_of
+from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.targets import Seen, Target, TimeConstants, target
 
 SECTIONS = {

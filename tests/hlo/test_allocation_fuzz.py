@@ -13,7 +13,7 @@ from tests.conftest import tries
 from tests.hlo.allocator_messages import EXPECTED, TEXTS
 from tilewright.errors import UsageError
 from tilewright.hlo import explain_allocation
-from tilewright.hlo.allocation.lines import print_allocation_report
+from tilewright.hlo.allocation.report import print_allocation_report
 
 ALLOCATOR = sorted(name for name, expected in EXPECTED.items() if expected["messages"])
 

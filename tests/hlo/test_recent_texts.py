@@ -9,7 +9,7 @@ from tilewright.errors import ParseError
 from tilewright.hlo import load, report
 from tilewright.hlo.program import aliases
 from tilewright.hlo.reporting.movement import from_json
-from tilewright.hlo.timing.collectives import devices_of, group_size
+from tilewright.hlo.semantics.dims import devices_of, group_size
 from tilewright.hlo.timing.estimate import estimate
 
 ELEMENTS = """\

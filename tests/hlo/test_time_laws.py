@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from tests.conftest import ROOT, by_night, tries
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.hlo import estimate, load
-from tilewright.hlo.reporting.context import Context
+from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.chip import chip_of, what_if
-from tilewright.hlo.timing.mechanisms.tiles import Tiles
+from tilewright.hlo.timing.tiles import Tiles
 from tilewright.targets import parse_target, target
 
 sys.path.insert(0, str(ROOT / "benchmarks"))

@@ -18,9 +18,8 @@ from tests.hlo.test_hlo_reader import LOOP
 from tests.hlo.test_loading_fuzz import OLD, mutated, seconds_of_work, small_programs
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
 from tilewright.hlo import estimate, load
+from tilewright.hlo.opcodes import COLLECTIVES, MOVES_ONLY
 from tilewright.hlo.timing.chip import chip_of
-from tilewright.hlo.timing.collectives import COLLECTIVES
-from tilewright.hlo.timing.mechanisms.work import MOVES_ONLY
 from tilewright.targets import parse_target, target
 
 sys.path.insert(0, str(ROOT / "benchmarks"))

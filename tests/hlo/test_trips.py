@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.hlo import from_jax, load, report
-from tilewright.hlo.reporting.runs import _count, count_runs
+from tilewright.hlo.semantics.runs import _count, count_runs
 
 COMPARE = {
     "LT": lambda a, b: a < b,

@@ -4,10 +4,10 @@ jax is imported when a function that needs it is called: a report on a dump star
 """
 
 from tilewright.hlo.allocation.kernel_errors import KernelError, explain_kernel
-from tilewright.hlo.allocation.lines import print_allocation_report
-from tilewright.hlo.allocation.message import AllocatorMessage
-from tilewright.hlo.allocation.report import AllocationReport, explain_allocation
+from tilewright.hlo.allocation.report import AllocationReport, explain_allocation, print_allocation_report
 from tilewright.hlo.before_after import optimized_html, passes_html
+from tilewright.hlo.comparing.reports import diff_html, diff_lines, diff_reports, regressions
+from tilewright.hlo.comparing.steps import StepDiff, diagnose_upgrade
 from tilewright.hlo.cost import Traffic, movement, place
 from tilewright.hlo.exchange.model_explorer import model_explorer, model_explorer_data
 from tilewright.hlo.exchange.sarif import report_sarif, suggestions_sarif
@@ -28,15 +28,14 @@ from tilewright.hlo.proving.verify import Difference, Trial, Verification, trial
 from tilewright.hlo.reading.loading import DumpedModule, dumped_modules, load
 from tilewright.hlo.reading.python_source import from_jax, from_python, names_python
 from tilewright.hlo.regions import XlaValues, array_dtype, inputs_of, operations_of, sample_arrays
-from tilewright.hlo.reporting.buffers import Lifetimes, LiveBuffer, lifetimes
-from tilewright.hlo.reporting.difference import ReportDiff, RowChange, diff_html, diff_reports, regressions
-from tilewright.hlo.reporting.lines import change_lines, diff_lines, report_head, report_lines
+from tilewright.hlo.reporting.buffers import Lifetimes, lifetimes
+from tilewright.hlo.reporting.lines import change_lines, report_head, report_lines
 from tilewright.hlo.reporting.movement import MovementReport, report
 from tilewright.hlo.reporting.movement import from_json as report_from_json
 from tilewright.hlo.reporting.page import report_html
-from tilewright.hlo.reporting.predicting import Normalised, in_normal_form
-from tilewright.hlo.reporting.profile import MeasuredTimes, join_profile, read_profile
-from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ProfileSummary, Suggestion
+from tilewright.hlo.reporting.predicting import in_normal_form
+from tilewright.hlo.reporting.profile import join_profile, read_profile
+from tilewright.hlo.reporting.types import MovementRow, Peak, Suggestion
 from tilewright.hlo.rewrites.pipeline import (
     DEFAULT_PIPELINE,
     REWRITES,
@@ -49,47 +48,36 @@ from tilewright.hlo.rewrites.pipeline import (
 )
 from tilewright.hlo.rules.catalogue import catalogue, list_rules
 from tilewright.hlo.running.function import OptimizedFunction, optimize_function
-from tilewright.hlo.timing.advice import advice as step_advice
 from tilewright.hlo.timing.chip import what_if
-from tilewright.hlo.timing.doctor import StepDiff, TimeChange, diagnose_upgrade
-from tilewright.hlo.timing.drawings import step_lanes
 from tilewright.hlo.timing.estimate import estimate
-from tilewright.hlo.timing.faces import comparison_table, slowest_table, summary_lines, time_html
 from tilewright.hlo.timing.step import StepTime, TimeRow
+from tilewright.hlo.timing.views import advice as step_advice
+from tilewright.hlo.timing.views import comparison_table, slowest_table, step_lanes, summary_lines, time_html
 
 __all__ = [
-    "DEFAULT_PIPELINE",
-    "REWRITES",
-    "TPU_TOPOLOGIES",
     "AllocationReport",
-    "AllocatorMessage",
     "Block",
     "Computation",
+    "DEFAULT_PIPELINE",
     "Difference",
     "DumpedModule",
     "KernelError",
     "Lifetimes",
-    "LiveBuffer",
-    "MeasuredTimes",
     "MovementReport",
     "MovementRow",
     "Node",
-    "Normalised",
     "Operation",
     "Optimized",
     "OptimizedFunction",
-    "PaddedTensor",
     "PassRun",
     "Peak",
-    "ProfileSummary",
     "Program",
-    "ReportDiff",
-    "RowChange",
+    "REWRITES",
     "Source",
     "StepDiff",
     "StepTime",
     "Suggestion",
-    "TimeChange",
+    "TPU_TOPOLOGIES",
     "TimeRow",
     "TpuComparison",
     "TpuEstimate",

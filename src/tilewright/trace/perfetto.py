@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -143,57 +143,39 @@ class _Writer:
         packet.trusted_packet_sequence_id = _SEQUENCE
         return packet
 
-    # -- tracks ---------------------------------------------------------------------------------------------------
-
-    def _track(self, key: object) -> tuple[int, Any | None]:
-        """The uuid of a track and, the first time, a packet that is to describe it."""
-        if key in self._uuids:
-            return self._uuids[key], None
-        self._uuids[key] = uuid = len(self._uuids) + 1
-        packet = self._packet()
-        packet.track_descriptor.uuid = uuid
-        return uuid, packet
-
-    def _close(self, packet: Any) -> None:
-        self._head.append(packet.SerializeToString(deterministic=True))
+    def _track(self, key: object, describe: Callable[[Any], None]) -> int:
+        """The uuid of a track; the first time it is described, in a packet of its own."""
+        if key not in self._uuids:
+            self._uuids[key] = len(self._uuids) + 1
+            packet = self._packet()
+            packet.track_descriptor.uuid = self._uuids[key]
+            describe(packet.track_descriptor)
+            self._head.append(packet.SerializeToString(deterministic=True))
+        return self._uuids[key]
 
     def _process(self, track: Track) -> int:
-        uuid, packet = self._track(("process", track.process))
-        if packet is not None:
-            descriptor = packet.track_descriptor
-            descriptor.process.pid = uuid
+        def describe(descriptor: Any) -> None:
+            descriptor.process.pid = descriptor.uuid
             descriptor.process.process_name = track.process
             descriptor.child_ordering = self._pb.TrackDescriptor.EXPLICIT
             descriptor.description = "times in ns; 1 cycle = 1 ns"
-            self._close(packet)
-        return uuid
 
-    def _lane(self, track: Track, row: int = 0) -> int:
+        return self._track(("process", track.process), describe)
+
+    def _lane(self, track: Track, row: int | str = 0, unit: str = "") -> int:
+        """A row of a lane's slices, or (row ``counter``) a lane that shows a quantity in this unit."""
         parent = self._process(track)
-        uuid, packet = self._track((track, row))
-        if packet is not None:
-            descriptor = packet.track_descriptor
+
+        def describe(descriptor: Any) -> None:
             descriptor.parent_uuid = parent
             descriptor.name = track.lane
             descriptor.sibling_order_rank = self._ranks[track]
-            self._close(packet)
-        return uuid
+            if row == "counter":
+                descriptor.counter.SetInParent()
+                if unit:
+                    descriptor.counter.unit_name = unit
 
-    def _counter_lane(self, event: Counter) -> int:
-        parent = self._process(event.track)
-        uuid, packet = self._track(("counter", event.track))
-        if packet is not None:
-            descriptor = packet.track_descriptor
-            descriptor.parent_uuid = parent
-            descriptor.name = event.track.lane
-            descriptor.sibling_order_rank = self._ranks[event.track]
-            descriptor.counter.SetInParent()
-            if event.unit:
-                descriptor.counter.unit_name = event.unit
-            self._close(packet)
-        return uuid
-
-    # -- events ---------------------------------------------------------------------------------------------------
+        return self._track((track, row), describe)
 
     def _slices(self, track: Track, slices: list[Slice]) -> None:
         kinds = self._pb.TrackEvent
@@ -211,7 +193,7 @@ class _Writer:
     def _counter(self, event: Counter) -> None:
         packet = self._packet()
         packet.track_event.type = self._pb.TrackEvent.TYPE_COUNTER
-        packet.track_event.track_uuid = self._counter_lane(event)
+        packet.track_event.track_uuid = self._lane(event.track, "counter", event.unit)
         if isinstance(event.value, float):
             packet.track_event.double_counter_value = event.value
         else:

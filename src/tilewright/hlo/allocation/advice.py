@@ -14,8 +14,16 @@ _SPACES = {"hbm": "HBM", "vmem": "vector memory", "smem": "scalar memory", "sfla
 
 
 def space_name(space: str) -> str:
-    """``hbm`` as people say it."""
+    """A memory space by its full name: ``vmem`` is vector memory."""
     return _SPACES.get(space, space)
+
+
+_MEANINGS = {
+    Kind.SINGLE: "compile time: one allocation of{figures} of {where} is larger than the memory{excess}",
+    Kind.TEMPORARIES: "compile time: the intermediate values alone need{figures} of {where}{excess}",
+    Kind.CORES: "compile time: TensorCores and SparseCores together need{figures} of {where}{excess}",
+    Kind.ESTIMATE: "compile time: the compiler gave up early; an estimate of{figures} of {where}{excess}",
+}
 
 
 def meaning(message: AllocatorMessage) -> str:
@@ -25,19 +33,13 @@ def meaning(message: AllocatorMessage) -> str:
     figures = f" {need} of {have}" if need and have else f" {need}" if need else ""
     over = str(message.over or "") or (bytes_text(message.excess) if message.excess else "")
     excess = f", {over} too much" if over else ""
+    if message.kind in _MEANINGS:
+        return _MEANINGS[message.kind].format(figures=figures, where=where, excess=excess)
     match message.kind:
         case Kind.STACK:
             name = f"the instruction {message.instruction.name}" if message.instruction.name else "one instruction"
             scoped = f"{need} of scoped {where} and may have {have}" if need and have else f"too much scoped {where}"
             return f"compile time: {name} needs {scoped}{excess}"
-        case Kind.SINGLE:
-            return f"compile time: one allocation of{figures} of {where} is larger than the memory{excess}"
-        case Kind.TEMPORARIES:
-            return f"compile time: the intermediate values alone need{figures} of {where}{excess}"
-        case Kind.CORES:
-            return f"compile time: TensorCores and SparseCores together need{figures} of {where}{excess}"
-        case Kind.ESTIMATE:
-            return f"compile time: the compiler gave up early; an estimate of{figures} of {where}{excess}"
         case Kind.LOAD | Kind.BUFFER:
             return _runtime(message, need)
         case Kind.LISTING:
@@ -48,14 +50,9 @@ def meaning(message: AllocatorMessage) -> str:
 def _runtime(message: AllocatorMessage, need: str) -> str:
     name = f" {message.program}" if message.program else ""
     what = f"loading the program{name} takes" if message.kind is Kind.LOAD else "an array takes"
+    sizes = (message.free, "are free"), (message.reservable, "of them can be reserved")
     parts = [
-        f"{size} {word}"
-        for size, word in (
-            (message.free, "are free"),
-            (message.reservable, "of them can be reserved"),
-            (message.largest_free, "are the largest piece"),
-        )
-        if size is not None
+        f"{size} {word}" for size, word in (*sizes, (message.largest_free, "are the largest piece")) if size is not None
     ]
     return f"run time: {what} {need}" + (f"; {', '.join(parts)}" if parts else "")
 
@@ -66,16 +63,15 @@ def advice(message: AllocatorMessage, explained: Sequence[Explained]) -> tuple[s
         return tuple(_free_memory(message))
     if message.kind is Kind.CORES:
         return tuple(_both_cores(message))
-    if message.space == "vmem":
-        return tuple(_vector_memory(message, explained))
-    if message.space == "smem":
-        return (
-            "fewer scalars: prefetched arguments such as page tables lie there whole; larger pages or fewer sequences",
-            "leave large index arrays in HBM and read the part in use",
-        )
-    if message.space != "hbm":
-        return ("split the program, or its batch: the number of operations in flight fills this memory",)
-    return tuple(_main_memory(message, explained))
+    match message.space:
+        case "hbm":
+            return tuple(_main_memory(message, explained))
+        case "vmem":
+            return tuple(_vector_memory(message, explained))
+        case "smem":
+            pages = "prefetched arguments such as page tables lie there whole; larger pages or fewer sequences"
+            return f"fewer scalars: {pages}", "leave large index arrays in HBM and read the part in use"
+    return ("split the program, or its batch: the number of operations in flight fills this memory",)
 
 
 def _main_memory(message: AllocatorMessage, explained: Sequence[Explained]) -> Iterator[str]:

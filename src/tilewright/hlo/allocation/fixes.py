@@ -22,51 +22,33 @@ Change: TypeAlias = tuple[str, TensorLayout | None, int, str]
 
 KINDS = ("copy", "recompute", "checkpoint", "order", "merge", "wider", "dtype")
 _MOST_DIMS = 16
-_NARROWER = {
-    "f64": "f32",
-    "f32": "bf16",
-    "s64": "s32",
-    "u64": "u32",
-    "s32": "s16",
-    "u32": "u16",
-    "c128": "c64",
-}
+_NARROWER = {"f64": "f32", "f32": "bf16", "s64": "s32", "u64": "u32", "s32": "s16", "u32": "u16", "c128": "c64"}
 _SAME_WIDTH = {4: "u4", 8: "u8", 16: "u16", 32: "u32", 64: "u64", 128: "c128"}
 _BUILT = ("broadcast", "iota", "one_hot", "OneHot")
 
 
 @dataclass(frozen=True)
 class Fix:
-    """A change that saves bytes.
+    """A change that saves bytes: those of its two layouts; nothing else is stored."""
 
-    ===============  ===============================================================================
-    ``kind``         ``copy`` (do without it), ``recompute``, ``checkpoint``, ``order`` of the dims,
-                     ``merge`` of dims, a ``wider`` minor dim, ``dtype``
-    ``allocations``  numbers of the allocations it is about, all of one shape
-    ``before``       the shape as it is, and ``arrays_before``: how many there are
-    ``after``        the shape then, "" where none is left, and ``arrays_after``
-    ``text``         what to do
-    ===============  ===============================================================================
-
-    The bytes are those of the two layouts; nothing else is stored.
-    """
-
-    kind: str
-    allocations: tuple[int, ...]
-    before: str
-    arrays_before: int
-    after: str
+    kind: (
+        str  # of KINDS: do without the copy, recompute, checkpoint, order of dims, merged dims, wider minor dim, dtype
+    )
+    allocations: tuple[int, ...]  # numbers of the allocations it is about, all of one shape
+    before: str  # the shape as it is
+    arrays_before: int  # how many there are
+    after: str  # the shape afterwards, "" where none is left
     arrays_after: int
-    text: str
+    text: str  # what to do
 
     @property
     def bytes_before(self) -> int:
-        """Bytes of all arrays as they are."""
+        """Bytes of all arrays before the change."""
         return self.arrays_before * array_of(self.before).size_bytes
 
     @property
     def bytes_after(self) -> int:
-        """Bytes of all arrays then."""
+        """Bytes of all arrays after the change."""
         return self.arrays_after * array_of(self.after).size_bytes if self.arrays_after else 0
 
     @property

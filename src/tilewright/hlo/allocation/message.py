@@ -1,11 +1,59 @@
-"""What a TPU allocator's message says, as records; nothing is computed here."""
+"""What a TPU allocator's message says, as records; nothing is computed here but what a rounded size stands for."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from decimal import Decimal
 from enum import StrEnum
 
-from tilewright.hlo.allocation.size import StatedSize
+from tilewright.render import bytes_text
+
+SIZE = r"-?\d[\d,]{0,24}(?:\.\d{1,6})?\s?(?:[KMGTPE](?:i?B)?|B(?![a-z])|bytes)?"
+"""A size in a larger pattern (no group of its own)."""
+
+_PARTS = re.compile(r"(-?)(\d[\d,]*)(?:\.(\d+))?\s?([KMGTPE]?)")
+_UNITS = {unit: 1 << (10 * power) for power, unit in enumerate(("", "K", "M", "G", "T", "P", "E"))}
+
+
+@dataclass(frozen=True)
+class StatedSize:
+    """A size as written.
+
+    >>> size = read_size("41.74G")
+    >>> size.bytes, size.covers(44_818_000_000), size.covers(44_000_000_000)
+    (44817983733, True, False)
+    """
+
+    text: str  # as written, without blanks at its ends
+    bytes: int  # the nearest byte count
+    low: int  # the smallest byte count that is written so
+    high: int  # the largest
+
+    def covers(self, count: int) -> bool:
+        """Whether ``count`` bytes are written so."""
+        return self.low <= count <= self.high
+
+    def __str__(self) -> str:
+        """As written, where it is written with a unit."""
+        return self.text if self.text[-1:].isalpha() and len(self.text) < 12 else bytes_text(self.bytes)
+
+
+def read_size(text: str) -> StatedSize | None:
+    """The size at the start of ``text``; None where there is none."""
+    found = _PARTS.match(text.strip())
+    if found is None:
+        return None
+    sign, whole, fraction, letter = found.groups()
+    unit = _UNITS[letter]
+    number = Decimal(f"{whole.replace(',', '')}.{fraction or '0'}")
+    half = Decimal(1).scaleb(-len(fraction or "")) / 2 if letter else Decimal(0)
+    # From megabytes up the writer drops what is below a 1024th of the unit before it rounds.
+    dropped = unit // 1024 if unit > 1024 else 0
+    low, near, high = (int((number + part) * unit) for part in (-half, Decimal(0), half))
+    if sign:
+        low, near, high = -high, -near, -low
+    return StatedSize(text.strip(), near, low, high + dropped)
 
 
 class Kind(StrEnum):
@@ -24,53 +72,31 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Label:
-    """The instruction an allocation belongs to, as far as its label says.
+    """The instruction an allocation belongs to, as far as its label says."""
 
-    ============  ==============================================================================
-    ``text``      the whole label
-    ``name``      ``copy.40488``, without the ``%``
-    ``opcode``    ``copy``, ``fusion``; "" where the label is no instruction or is cut
-    ``operand``   the first operand's shape, "" where the label names no shapes
-    ============  ==============================================================================
-    """
-
-    text: str = ""
-    name: str = ""
-    opcode: str = ""
-    operand: str = ""
+    text: str = ""  # the whole label
+    name: str = ""  # ``copy.40488``, without the ``%``
+    opcode: str = ""  # ``copy``, ``fusion``; "" where the label is no instruction or is cut
+    operand: str = ""  # the first operand's shape, "" where the label names no shapes
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """One entry of the list of the largest allocations; None or "" where it says nothing.
+    """One entry of the list of the largest allocations; None or "" where it says nothing."""
 
-    =====================  =====================================================================
-    ``number``             its place in the list
-    ``size``               bytes with padding; ``unpadded`` without, ``padding`` what it adds
-    ``expansion``          size over unpadded, as printed (one digit after the point)
-    ``shape``              its shape with its layout
-    ``op_type``            ``OneHot``, and ``op_name``: what the framework calls it
-    ``source``             ``file.py:12``
-    ``label``              its instruction
-    ``type``               ``HLO temp``, ``scoped``
-    ``tag``                what scoped memory is for, such as a kernel's window
-    ``windows``            copies of the shape it holds at once (2: double buffered)
-    =====================  =====================================================================
-    """
-
-    number: int
-    size: StatedSize | None = None
-    unpadded: StatedSize | None = None
-    padding: StatedSize | None = None
-    expansion: float | None = None
-    shape: str = ""
-    op_type: str = ""
-    op_name: str = ""
-    source: str = ""
-    label: Label = field(default_factory=Label)
-    type: str = ""
-    tag: str = ""
-    windows: int = 1
+    number: int  # its place in the list
+    size: StatedSize | None = None  # bytes with padding
+    unpadded: StatedSize | None = None  # bytes without
+    padding: StatedSize | None = None  # what padding adds
+    expansion: float | None = None  # size over unpadded, as printed (one digit after the point)
+    shape: str = ""  # its shape with its layout
+    op_type: str = ""  # ``OneHot``
+    op_name: str = ""  # what the framework calls it
+    source: str = ""  # ``file.py:12``
+    label: Label = field(default_factory=Label)  # its instruction
+    type: str = ""  # ``HLO temp``, ``scoped``
+    tag: str = ""  # what scoped memory is for, such as a kernel's window
+    windows: int = 1  # copies of the shape it holds at once (2: double buffered)
 
     @property
     def spills(self) -> bool:

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from tilewright.errors import TilewrightError
-from tilewright.hlo.allocation.message import Allocation, AllocatorMessage, Kind, Label
-from tilewright.hlo.allocation.size import SIZE, StatedSize, read_size
+from tilewright.hlo.allocation.message import SIZE, Allocation, AllocatorMessage, Kind, Label, StatedSize, read_size
 from tilewright.layout import TensorLayout, parse_prefix
 
 

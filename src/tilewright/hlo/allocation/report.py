@@ -1,4 +1,4 @@
-"""An allocator message, explained: the entrance to this folder."""
+"""An allocator message, explained, as a value and on the terminal: the entrance to this folder."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.hlo.allocation.advice import advice, meaning
 from tilewright.hlo.allocation.fixes import Explained, Fix, find_fixes, together
-from tilewright.hlo.allocation.message import Allocation, AllocatorMessage
+from tilewright.hlo.allocation.message import Allocation, AllocatorMessage, StatedSize
 from tilewright.hlo.allocation.reading import read_messages
 from tilewright.hlo.allocation.shape import PaddedShape, padded_shape
-from tilewright.hlo.allocation.size import StatedSize
+from tilewright.render import Column, bytes_text, percent_text, print_table
 
 
 @dataclass(frozen=True)
@@ -49,27 +49,27 @@ class AllocationReport:
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         message = self.message
+        runtime = {
+            name: _plain(getattr(message, name)) for name in ("free", "reservable", "largest_free", "sparsecores")
+        }
         return {
             "kind": message.kind.value,
             "space": message.space,
             "code": message.code,
             "meaning": self.meaning,
-            "used": _size(message.used),
-            "limit": _size(message.limit),
+            "used": _plain(message.used),
+            "limit": _plain(message.limit),
             "excess_bytes": message.excess,
-            "free": _size(message.free),
-            "reservable": _size(message.reservable),
-            "largest_free": _size(message.largest_free),
-            "sparsecores": _size(message.sparsecores),
+            **{name: _plain(getattr(message, name)) for name in runtime},
             "program": message.program,
             "instruction": message.instruction.name,
-            "totals": {name: _size(size) for name, size in message.totals},
-            "requirement": _size(message.requirement),
-            "parts": {name: _size(size) for name, size in message.parts},
+            "totals": {name: _plain(size) for name, size in message.totals},
+            "requirement": _plain(message.requirement),
+            "parts": {name: _plain(size) for name, size in message.parts},
             "utilization": message.utilization,
             "fragmentation": message.fragmented,
-            "output": _size(message.output),
-            "output_shared": _size(message.shared),
+            "output": _plain(message.output),
+            "output_shared": _plain(message.shared),
             "allocations": [self._allocation(each) for each in message.allocations],
             "padding_bytes": self.padding_bytes,
             "fixes": [fix.to_json() for fix in self.fixes],
@@ -79,26 +79,22 @@ class AllocationReport:
         }
 
     def _allocation(self, each: Allocation) -> dict[str, Any]:
-        shape = self.shapes.get(each.number)
+        shape, label = self.shapes.get(each.number), each.label
+        before = ("number", "size", "unpadded", "shape", "op_type", "op_name", "source")
         return {
-            "number": each.number,
-            "size": _size(each.size),
-            "unpadded": _size(each.unpadded),
-            "shape": each.shape,
-            "op_type": each.op_type,
-            "op_name": each.op_name,
-            "source": each.source,
-            "instruction": each.label.name,
-            "opcode": each.label.opcode,
-            "label": each.label.text,
+            **{name: _plain(getattr(each, name)) for name in before},
+            "instruction": label.name,
+            "opcode": label.opcode,
+            "label": label.text,
             "type": each.type,
             "tag": each.tag,
             "layout": shape.to_json() if shape else None,
         }
 
 
-def _size(size: StatedSize | None) -> dict[str, Any] | None:
-    return None if size is None else {"text": size.text, "bytes": size.bytes}
+def _plain(value: object) -> object:
+    """A stated size as its text and its bytes, anything else as it is."""
+    return {"text": value.text, "bytes": value.bytes} if isinstance(value, StatedSize) else value
 
 
 def explain_allocation(text: str) -> tuple[AllocationReport, ...]:
@@ -167,3 +163,98 @@ def _disagreeing_head(message: AllocatorMessage) -> Iterator[str]:
     used, limit, over = message.used, message.limit, message.over
     if used and limit and over and not used.low - limit.high - 2**20 <= over.bytes <= used.high - limit.low + 2**20:
         yield f"the head: {used.text} of {limit.text} is not {over.text} too much"
+
+
+# On the terminal.
+
+_WIDE = 60
+
+
+def print_allocation_report(report: AllocationReport, top: int = 10) -> None:
+    """What happened, the allocations with their padding, the fixes by bytes saved, and what else helps."""
+    from rich.console import Console
+
+    console = Console()
+    for line in _head(report):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    _print_allocations(report, top)
+    _print_fixes(report, top)
+    notes = {"what else helps": report.advice, "not read, or not as stated": report.unread}
+    for title, lines in notes.items():
+        if lines:
+            console.print(f"\n{title}", style="bold", markup=False, highlight=False)
+            for line in lines:
+                console.print(f"- {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _head(report: AllocationReport) -> Iterator[str]:
+    message = report.message
+    yield f"{message.code}: {report.meaning}" if message.code else report.meaning
+    for name, sizes in ((f"{message.space} in all", message.totals), ("of the program", message.parts)):
+        if sizes:
+            yield f"  {name}: {', '.join(_part(message, part, size) for part, size in sizes)}"
+
+
+def _part(message: AllocatorMessage, name: str, size: StatedSize | None) -> str:
+    data = message.utilization if name == "HLO temp" else None
+    text = f"{name} {'of unknown size' if size is None else size}"
+    return text if data is None else f"{text} ({percent_text(data)} of it data)"
+
+
+def _print_allocations(report: AllocationReport, top: int) -> None:
+    allocations = report.message.allocations
+    if not allocations:
+        return
+    columns = (
+        Column("#"),
+        Column("size", "bytes"),
+        Column("data", "bytes"),
+        Column("padding", "bytes"),
+        Column("factor", "ratio"),
+        Column("shape"),
+        Column("why"),
+        Column("from"),
+    )
+    rows = []
+    for each in allocations[:top]:
+        shape = report.shapes.get(each.number)
+        size = shape.bytes if shape else each.size.bytes if each.size else None
+        figures = (shape.data_bytes, shape.padding, shape.factor) if shape else (None, None, None)
+        words = shape.words.rpartition(": ")[0] if shape else ""
+        text = shape.shape if shape else each.shape or "–"
+        rows.append([str(each.number), size, *figures, text, words or "–", _shortened(each)])
+    print()
+    print_table(columns, rows, title=f"largest allocations, {bytes_text(report.padding_bytes)} of padding")
+    if len(allocations) > top:
+        print(f"{len(allocations) - top} more")
+
+
+def _print_fixes(report: AllocationReport, top: int) -> None:
+    if not report.fixes:
+        return
+    words = [Column(heading) for heading in ("of", "by", "to", "how")]
+    columns = (Column("saves", "bytes"), Column("left", "bytes"), *words)
+    rows = [
+        [fix.saved, fix.bytes_after, _numbers(fix.allocations), fix.kind, fix.after or "nothing", fix.text]
+        for fix in report.fixes[:top]
+    ]
+    print()
+    print_table(columns, rows, title="fixes by bytes saved (alternatives where they are of one allocation)")
+    if len(report.fixes) > top:
+        print(f"{len(report.fixes) - top} more")
+    must = report.message.excess
+    goal = f"; {bytes_text(must)} must go" if must else ""
+    print(f"the best of each saves {bytes_text(report.saved_together)} where all of these live at once{goal}")
+
+
+def _numbers(numbers: tuple[int, ...]) -> str:
+    few = numbers if len(numbers) <= 4 else numbers[:2]
+    return ",".join(map(str, few)) + (f" and {len(numbers) - 2} more" if few != numbers else "")
+
+
+def _shortened(each: Allocation) -> str:
+    """The end of a framework's long name, the beginning of anything else."""
+    line = " ".join(each.what.split())
+    if len(line) <= _WIDE:
+        return line or "–"
+    return f"…{line[1 - _WIDE :]}" if each.op_name else f"{line[: _WIDE - 1]}…"

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import to_builtins
+
 from tilewright.errors import UsageError
-from tilewright.hlo.allocation.size import StatedSize
+from tilewright.hlo.allocation.message import StatedSize
 from tilewright.layout import TensorLayout, parse, tiled
 from tilewright.render import bytes_text, count_text, ratio_text
 
@@ -34,27 +36,16 @@ class PaddedDim:
 
 @dataclass(frozen=True)
 class PaddedShape:
-    """A shape with its bytes, recomputed from its layout.
+    """A shape with its bytes, recomputed from its layout."""
 
-    ==============  ==================================================================================
-    ``shape``       its text with the layout that was used
-    ``assumed``     the layout's tiles are not in the message: they are the ones that explain its size
-    ``copies``      how many of it the allocation holds (a double buffered window: 2)
-    ``data_bytes``  bytes of the elements of all copies, ``bytes`` with padding
-    ``dims``        the dims that are padded
-    ``rest``        factor of the padding that no dim explains: wide elements, packing, alignment
-    ``agrees``      whether the message states the same bytes; None where it states none
-    ==============  ==================================================================================
-    """
-
-    shape: str
-    assumed: bool
-    copies: int
-    data_bytes: int
-    bytes: int
-    dims: tuple[PaddedDim, ...]
-    rest: float
-    agrees: bool | None
+    shape: str  # its text with the layout that was used
+    assumed: bool  # the layout's tiles are not in the message: they are the ones that explain its size
+    copies: int  # how many of it the allocation holds (a double buffered window: 2)
+    data_bytes: int  # bytes of the elements of all copies
+    bytes: int  # with padding
+    dims: tuple[PaddedDim, ...]  # the dims that are padded
+    rest: float  # factor of the padding that no dim explains: wide elements, packing, alignment
+    agrees: bool | None  # whether the message states the same bytes; None where it states none
 
     @property
     def padding(self) -> int:
@@ -68,7 +59,7 @@ class PaddedShape:
 
     @property
     def layout(self) -> TensorLayout:
-        """Its layout."""
+        """The layout that ``shape`` writes."""
         return array_of(self.shape)
 
     @property
@@ -96,7 +87,7 @@ class PaddedShape:
             "bytes": self.bytes,
             "padding_bytes": self.padding,
             "factor": self.factor,
-            "padded_dims": [vars(dim).copy() for dim in self.dims],
+            "padded_dims": list(to_builtins(self.dims)),
             "agrees": self.agrees,
             "why": self.words,
         }
@@ -161,14 +152,8 @@ def _candidates(layout: TensorLayout) -> Iterator[TensorLayout]:
 
 
 def _with_tiles(layout: TensorLayout, tiles: list[tuple[int, ...]]) -> TensorLayout:
-    return tiled(
-        layout.shape,
-        layout.dtype,
-        layout.minor_to_major,
-        tiles,
-        element_bits=layout.text.element_bits,
-        memory_space=layout.memory_space,
-    )
+    bits, memory = layout.text.element_bits, layout.memory_space
+    return tiled(layout.shape, layout.dtype, layout.minor_to_major, tiles, element_bits=bits, memory_space=memory)
 
 
 def _padded_dims(layout: TensorLayout) -> Iterator[PaddedDim]:

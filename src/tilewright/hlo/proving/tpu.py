@@ -21,25 +21,19 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
+from tilewright.hlo.opcodes import CONTROL, TAKES_NO_TIME, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.reading.hlo_reader import read_hlo
-from tilewright.hlo.reporting.context import Context
+from tilewright.hlo.semantics.context import Context
 from tilewright.render import bytes_text
 
 # What the TPU compiler says a compiled program costs: its own cycle estimates added up, and bytes in HBM.
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 #: No time of their own: names for buffers, control flow (its bodies count), the ends of transfers.
-_NOTHING = frozenset(
-    {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"}
-    | {"while", "conditional", "call", "opt-barrier", "copy-done", "slice-done", "async-update", "async-done"}
-)
+_NOTHING = TAKES_NO_TIME | CONTROL | {"copy-done", "slice-done", "async-update", "async-done"}
 #: Custom calls that are names as well: slices of an array that were fetched one by one are the whole array.
 _NAMES = frozenset({"ConcatBitcast", "AssumeGatherIndicesInBound"})
-#: What reads no more of its first operand than it gives.
-_PICKS = frozenset({"gather", "dynamic-slice", "slice"})
-#: What writes no more of its first operand, in place, than another operand holds: which one.
-_PUTS = {"dynamic-update-slice": 1, "scatter": 2}
 #: Transfers between memories run beside the rest: their bytes count, their time does not.
 _TRANSFERS = ("copy-start", "slice-start", "async-start")
 _BODIES = ("while", "conditional", "call", "async-start")
@@ -117,23 +111,23 @@ def _bytes(context: Context, op: Operation) -> tuple[int, int]:
 
 def _touched(context: Context, op: Operation) -> int:
     """Padded bytes that an operation without an estimate reads and writes: of a table, the rows it picks or puts."""
-    picked, result = {0: op.shape} if op.opcode in _PICKS else {}, op.shape
-    if op.opcode in _PUTS:
-        picked[0] = result = op.operand_shapes[_PUTS[op.opcode]]
+    picked, result = {0: op.shape} if op.opcode in TAKES_PART else {}, op.shape
+    if op.opcode in WRITES_IN_PLACE:
+        picked[0] = result = op.operand_shapes[WRITES_IN_PLACE[op.opcode]]
     if op.opcode == "fusion":
         body = context.program.by_name[op.calls[0]].operations
         numbers = {each.name: each.parameter_number for each in body}
         for name, number in numbers.items():
             users = [each for each in body if name in each.operands]
-            if number is not None and users and all(x.opcode in _PICKS and x.operands[0] == name for x in users):
+            if number is not None and users and all(x.opcode in TAKES_PART and x.operands[0] == name for x in users):
                 picked[number] = f"({', '.join(x.shape for x in users)})"
         by_name = {each.name: each for each in body}
         last = next((each for each in body if each.root), None)
         while last is not None and last.opcode == "bitcast":
             last = by_name.get(last.operands[0])
-        number = numbers.get(last.operands[0]) if last is not None and last.opcode in _PUTS else None
+        number = numbers.get(last.operands[0]) if last is not None and last.opcode in WRITES_IN_PLACE else None
         if last is not None and number is not None:
-            picked[number] = result = last.operand_shapes[_PUTS[last.opcode]]
+            picked[number] = result = last.operand_shapes[WRITES_IN_PLACE[last.opcode]]
     shapes = [picked.get(k, shape) for k, shape in enumerate(op.operand_shapes)]
     return sum(x.size_bytes for shape in (*shapes, result) for x in context.layouts(shape))
 

@@ -13,29 +13,29 @@ often and reorders unscheduled programs: the figure is what the program asks for
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.opcodes import CONTROL, RENAMES, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, Program, aliases
 from tilewright.hlo.reading.hlo_scan import split_top
-from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.reporting.predicting import in_normal_form
-from tilewright.hlo.reporting.runs import callers_first
 from tilewright.hlo.reporting.types import PaddedTensor, Peak
+from tilewright.hlo.semantics.context import Context
+from tilewright.hlo.semantics.dims import written_into
+from tilewright.hlo.semantics.runs import callers_first
 from tilewright.layout import TensorLayout
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
-_SAME = frozenset({"bitcast", "opt-barrier", "optimization-barrier", "domain", "while", "add-dependency"})
-_CALLING = frozenset({"while", "conditional", "case", "if", "call", "async-start", "call-start"})
-_IN_PLACE = frozenset({"dynamic-update-slice", "scatter"})
+_SAME = RENAMES - {"tuple", "get-tuple-element", "return"} | {"while", "add-dependency"}
+_CALLING = CONTROL | {"async-start", "call-start"}
+_NO_BUFFER = RENAMES | CONTROL | {"after-all", "send", "send-done"}
 _LARGEST = 10
-_NO_BUFFER = frozenset(
-    {"bitcast", "get-tuple-element", "tuple", "return", "while", "conditional", "case", "if", "call", "opt-barrier"}
-    | {"optimization-barrier", "domain", "after-all", "send", "send-done"}
-)
 
 _Value = list[set[int]]
 _Written = dict[int, list[list[TensorLayout]]]
@@ -107,7 +107,7 @@ def _callees(context: Context, written: _Written) -> dict[str, _Inside]:
     inside: dict[str, _Inside] = {}
     for computation in reversed(callers_first(context.program)):
         if computation.name not in context.program.fused:
-            inside[computation.name] = _Sweep(context, computation, inside, written).inside()
+            inside[computation.name] = _Sweep(context, computation, inside, written).fill().inside()
     return inside
 
 
@@ -187,7 +187,7 @@ def lifetimes(program: Program, target: Target | str) -> Lifetimes:
 
 def _lifetimes(context: Context) -> Lifetimes:
     inside = _callees(context, {})
-    return _Sweep(context, context.program.entry, inside, {}).lifetimes()
+    return _Sweep(context, context.program.entry, inside, {}).fill().lifetimes()
 
 
 class _Sweep:
@@ -204,12 +204,8 @@ class _Sweep:
         self.last_used: dict[str, int] = {}
         self.free: set[str] = set()
 
-    def inside(self) -> _Inside:
-        """Every operation in turn, then the sweep over the places where buffers are born and die."""
-        self._fill()
-        return _Inside(self._sweep(), self.free)
-
-    def _fill(self) -> None:
+    def fill(self) -> _Sweep:
+        """Every operation in turn: the buffers with the places where they are born and die."""
         operations = self.computation.operations
         for at, op in enumerate(operations):
             for name in op.operands:
@@ -220,24 +216,41 @@ class _Sweep:
             except TilewrightError as error:
                 raise self.context.at(op, error) from None
         self._keep_results(len(operations) - 1)
+        self.buffers = [buffer for buffer in self.buffers if buffer.born <= buffer.dead]
+        return self
+
+    def live(self) -> dict[int, list[int]]:
+        """Memory space -> the bytes in it during every operation, those of what it calls on top."""
+        operations = self.computation.operations
+        changes: dict[int, list[int]] = defaultdict(lambda: [0] * (len(operations) + 1))
+        for buffer in self.buffers:
+            of_space = changes[buffer.layout.memory_space]
+            of_space[buffer.born] += buffer.layout.size_bytes
+            of_space[buffer.dead + 1] -= buffer.layout.size_bytes
+        live = {space: list(accumulate(of_space))[:-1] for space, of_space in changes.items()}
+        for at, op in enumerate(operations):
+            inner: dict[int, int] = {}
+            for callee in self._callees(op):
+                for space, peak in callee.peaks.items():
+                    inner[space] = max(inner.get(space, 0), peak.padded_bytes)
+            for space, count in inner.items():
+                live.setdefault(space, [0] * len(operations))[at] += count
+        return live
+
+    def inside(self) -> _Inside:
+        """The peaks of the computation, the first of equal ones, and what it reads of others."""
+        most = {space: (max(counts), counts) for space, counts in self.live().items() if any(counts)}
+        peaks = {space: self._peak(space, count, counts.index(count)) for space, (count, counts) in most.items()}
+        return _Inside(peaks, self.free)
 
     def lifetimes(self) -> Lifetimes:
-        """The bytes in main memory during every operation."""
-        self._fill()
-        held = [b for b in self.buffers if b.born <= b.dead and not b.layout.memory_space]
-        live = [0] * (len(self.computation.operations) + 1)
-        for buffer in held:
-            live[buffer.born] += buffer.layout.size_bytes
-            live[buffer.dead + 1] -= buffer.layout.size_bytes
-        total = 0
-        for at, op in enumerate(self.computation.operations):
-            total += live[at]
-            inner = [callee.peaks[0].padded_bytes for callee in self._callees(op) if 0 in callee.peaks]
-            live[at] = total + max(inner, default=0)
-        buffers = tuple(
-            LiveBuffer(b.name, b.op.opcode, str(b.layout), b.layout.size_bytes, b.born, b.dead) for b in held
+        """Main memory over time."""
+        buffers = (b for b in self.buffers if not b.layout.memory_space)
+        live = tuple(
+            LiveBuffer(b.name, b.op.opcode, str(b.layout), b.layout.size_bytes, b.born, b.dead) for b in buffers
         )
-        return Lifetimes(self.context, tuple(live[:-1]), buffers)
+        counts = self.live().get(0, [0] * len(self.computation.operations))
+        return Lifetimes(self.context, tuple(counts), live)
 
     def _run(self, at: int, op: Operation) -> None:
         operands = [self._value(name) for name in op.operands]
@@ -297,7 +310,7 @@ class _Sweep:
 
     def _in_place(self, at: int, op: Operation, kind: str, operands: list[_Value]) -> _Value | None:
         """The first operand's buffers, where the operation writes into them and nothing reads them later."""
-        number: int | None = 0 if kind in _IN_PLACE else None
+        number: int | None = 0 if kind in WRITES_IN_PLACE else None
         started = kind == "async-start"
         if (kind == "fusion" or started) and (body := self.context.program.body(op)):
             number = written_into(body)
@@ -350,27 +363,6 @@ class _Sweep:
                 elif buffer.born <= buffer.dead:
                     buffer.dead = last
 
-    def _sweep(self) -> dict[int, Peak]:
-        events: dict[int, list[tuple[_Buffer, int]]] = {}
-        for buffer in self.buffers:
-            if buffer.born <= buffer.dead:
-                events.setdefault(buffer.born, []).append((buffer, 1))
-                events.setdefault(buffer.dead + 1, []).append((buffer, -1))
-        live: dict[int, int] = {}
-        best: dict[int, tuple[int, int]] = {}
-        for at, op in enumerate(self.computation.operations):
-            changed = set()
-            for buffer, sign in events.get(at, ()):
-                space = buffer.layout.memory_space
-                live[space] = live.get(space, 0) + sign * buffer.layout.size_bytes
-                changed.add(space)
-            callees = self._callees(op)
-            for space in changed | {space for callee in callees for space in callee.peaks}:
-                inner = max((c.peaks[space].padded_bytes for c in callees if space in c.peaks), default=0)
-                if live.get(space, 0) + inner > best.get(space, (0, 0))[0]:
-                    best[space] = (live.get(space, 0) + inner, at)
-        return {space: self._peak(space, total, at) for space, (total, at) in best.items()}
-
     def _callees(self, op: Operation) -> list[_Inside]:
         if plain_opcode(op.opcode) not in _CALLING:
             return []
@@ -402,17 +394,6 @@ def _written_over(op: Operation, operands: list[_Value]) -> dict[int, set[int]]:
             whole = inside is None or inside >= len(value)
             over[element or 0] = set().union(*value) if whole else value[inside or 0]
     return over
-
-
-def written_into(body: Computation) -> int | None:
-    """Which operand a fusion writes into, where it ends in a dynamic-update-slice of one."""
-    named = {op.name: op for op in body.operations}
-    op = body.root or body.operations[-1]
-    seen_update = False
-    while op.operands and op.operands[0] in named and op.opcode in ("bitcast", "dynamic-update-slice", "scatter"):
-        seen_update = seen_update or op.opcode != "bitcast"
-        op = named[op.operands[0]]
-    return op.parameter_number if seen_update else None
 
 
 def _elements(context: Context, op: Operation) -> list[list[TensorLayout]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import date
 from functools import cache
 from importlib.resources import files
@@ -12,8 +12,17 @@ from typing import Any
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.reporting.lines import change_number, space_text, totals, transfers_text
-from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ReportData, Suggestion
+from tilewright.hlo.reporting.columns import (
+    CHANGE_FIELDS,
+    GLANCE_FIELDS,
+    PEAK_FIELDS,
+    TENSOR_FIELDS,
+    change_number,
+    movement_fields,
+    space_text,
+)
+from tilewright.hlo.reporting.lines import report_head, totals, transfers_text
+from tilewright.hlo.reporting.types import MovementRow, Peak, ReportData, Suggestion
 from tilewright.layout import TensorLayout, parse
 from tilewright.render import (
     Card,
@@ -32,6 +41,8 @@ from tilewright.render import (
     element,
     escape,
     explorer,
+    glance,
+    glance_table,
     join,
     note,
     percent_text,
@@ -42,7 +53,7 @@ from tilewright.render import (
     table,
 )
 
-# What the report's page needs to draw layouts itself: each one as the digits of its offset, each pair's matching.
+# What the page needs to draw layouts itself: each one as the digits of its offset, each pair's matching.
 
 _MOST_LAYOUTS = 4000
 _EXACT = 1 << 53  # offsets in bits that a script's numbers hold exactly
@@ -126,103 +137,6 @@ def _turn(row: MovementRow) -> str:
     return ",".join(map(str, ways[0])) if len(kept) == 1 else ""
 
 
-# The columns of the report's page: what each is called, how it is written, and where its value comes from.
-
-
-def movement_fields(report: ReportData) -> list[Field]:
-    """The columns that this report's rows have values for; sums and times count all runs."""
-    return list(_fields(report))
-
-
-def row_key(row: MovementRow | PaddedTensor) -> str:
-    """What the page's address calls a row."""
-    return row.name
-
-
-def _fields(report: ReportData) -> Iterator[Field]:
-    rows = report.rows
-    yield Field(
-        "moved", "bytes", "read and written in all runs, with padding", lambda r: r.total_bytes, 5.4, total=True
-    )
-    yield Field("runs", "text", "over all callers and trips; ≥ where a trip count is unknown", _runs, below=True)
-    if report.profile is not None:
-        yield Field("time", "seconds", "measured, all runs", _seconds, 5.4, total=True)
-        yield Field("events", "count", "of the profile", lambda r: r.measured_runs or None, below=True)
-    if report.time is not None:
-        yield Field("modelled", "seconds", "modelled, all runs of one step", _modelled, 6.6, total=True)
-        if any(row.inside_us is not None for row in rows):
-            yield Field("of the fusion", "seconds", "modelled, what it is inside of", _inside, shown=False)
-        yield Field("bound", "text", "what it waits for, by the model", lambda r: r.bound, below=True, facet=True)
-    yield Field("operation", "text", "", lambda r: r.op, 9.1, facet=True)
-    yield Field("name", "code", "", lambda r: r.name, below=True)
-    yield Field("from", "code", "shape and layout of the operands", lambda r: r.from_short, 15.6)
-    yield Field("to", "code", "shape and layout of the result", lambda r: r.to_layout, below=True)
-    yield Field("padded", "bytes", "the result with its padding", lambda r: r.padded_bytes, 5.2)
-    yield Field("padding", "ratio", "padded over logical bytes", lambda r: r.padding_ratio, below=True)
-    if any(row.registers_after is not None for row in rows):
-        yield Field("registers", "count", "vector registers the operands fill", lambda r: r.registers_before, 5.6)
-        yield Field("after", "count", "vector registers the result fills", lambda r: r.registers_after, below=True)
-    yield Field("kind", "text", "what kind of movement it is", lambda r: r.category, 6.2, facet=True)
-    yield Field("counted", "text", "whether it moves bytes by itself", _counted, below=True, facet=True)
-    yield Field("source", "code", "your line", lambda r: place_text(r.source), 12, tail=True, facet=True)
-    yield Field("path", "code", "the computations from the entry to it", lambda r: r.path, below=True, tail=True)
-    yield Field("why", "text", "why it is, or is not, a bitcast", lambda r: r.reason, lead=True, shown=False)
-    yield Field("what to do", "text", "the change that pays", _advice_of(report), lead=True, shown=False)
-    yield Field("memory", "text", "memory spaces of operand and result", _spaces, shown=False, facet=True)
-    yield Field("core", "text", "where it is offloaded to", lambda r: r.core, shown=False, facet=True)
-    yield Field("framework's name", "code", "", lambda r: r.op_name, shown=False)
-    yield Field("trips", "text", "of the loops around it, outermost first", _trips, shown=False)
-    yield Field("one run", "bytes", "read and written", lambda r: r.moved_bytes, shown=False)
-    yield Field("read", "bytes", "in one run", lambda r: r.bytes_read, shown=False)
-    yield Field("written", "bytes", "in one run", lambda r: r.bytes_written, shown=False)
-    yield Field("hidden", "bytes", "what it would move by itself", lambda r: r.hidden_bytes or None, shown=False)
-    yield Field("logical", "bytes", "the result's elements", lambda r: r.logical_bytes, shown=False)
-    yield Field("wasted", "bytes", "the result's padding", lambda r: r.wasted_bytes, shown=False)
-    yield Field("operand", "code", "", _first_of_several, shown=False, listed=False)
-    yield Field("matching", "text", "", _remembered(matching), shown=False, listed=False)
-
-
-def _advice_of(report: ReportData) -> Callable[[MovementRow], str | None]:
-    def advice(row: MovementRow) -> str | None:
-        change = report.suggestion_of(row)
-        return None if change is None else f"{change_number(change)}: {change.how}"
-
-    return advice
-
-
-def _runs(row: MovementRow) -> str:
-    return f"{'' if row.runs_known else '≥ '}{row.runs}×"
-
-
-def _seconds(row: MovementRow) -> float | None:
-    return None if row.measured_us is None else row.measured_us / 1e6
-
-
-def _modelled(row: MovementRow) -> float | None:
-    return None if row.modelled_us is None or row.bitcast else row.modelled_us / 1e6
-
-
-def _inside(row: MovementRow) -> float | None:
-    return None if row.inside_us is None else row.inside_us / 1e6
-
-
-def _counted(row: MovementRow) -> str:
-    if row.bitcast:
-        return "free"
-    if row.category == "compute":
-        return "computes"
-    return "moves" if row.moved_bytes else "in a fusion" if row.in_fusion else "fused"
-
-
-def _spaces(row: MovementRow) -> str:
-    before, after = space_text(row.from_space), space_text(row.to_space)
-    return before if before == after else f"{before} → {after}"
-
-
-def _trips(row: MovementRow) -> str:
-    return ", ".join("unknown" if count is None else str(count) for count in row.trips)
-
-
 def _first_of_several(row: MovementRow) -> str | None:
     return first_layout(row) if row.from_layout.startswith("(") else None
 
@@ -240,32 +154,7 @@ def _remembered(find: Callable[[MovementRow], str]) -> Callable[[MovementRow], s
     return remembered
 
 
-def _space(tensor: Any) -> str:
-    return space_text(tensor.memory_space)
-
-
-TENSOR_FIELDS = (
-    Field("wasted", "bytes", "padding", lambda t: t.wasted_bytes, 6, total=True),
-    Field("padding", "ratio", "padded over logical bytes", lambda t: t.padding_ratio, below=True),
-    Field("padded", "bytes", "with padding", lambda t: t.padded_bytes, 6, total=True),
-    Field("logical", "bytes", "its elements", lambda t: t.logical_bytes, below=True),
-    Field("operation", "text", "what computes it", lambda t: t.op, 10, facet=True),
-    Field("tensor", "code", "", lambda t: t.name, below=True),
-    Field("layout", "code", "", lambda t: t.layout, 22),
-    Field("memory", "text", "memory space", _space, below=True, facet=True),
-    Field("source", "code", "your line", lambda t: place_text(t.source), 15, tail=True, facet=True),
-    Field("path", "code", "the computations from the entry to it", lambda t: t.path, below=True, tail=True),
-)
-
-#: The tensors that live at the peak.
-PEAK_FIELDS = (
-    Field("padded", "bytes", "with padding", lambda t: t.padded_bytes),
-    Field("wasted", "bytes", "padding", lambda t: t.wasted_bytes),
-    Field("operation", "text", "what computes it", lambda t: t.op),
-    Field("tensor", "code", "", lambda t: t.name),
-    Field("layout", "code", "", lambda t: t.layout),
-    Field("source", "code", "your line", lambda t: place_text(t.source)),
-)
+# The page, its parts for other pages, and what a notebook shows.
 
 
 def to_html(report: ReportData) -> str:
@@ -283,7 +172,9 @@ def to_html(report: ReportData) -> str:
     page.section("summary", "Summary", cards(_figures(report)), *map(note, report.notes))
     by = "time" if report.profile is not None or report.time is not None else "bytes moved"
     page.section("movement", f"Operations by {by}", _movement(report))
-    page.section("padding", "Tensors by wasted bytes", _padding(report))
+    tensors = explorer(TENSOR_FIELDS, report.wasteful(), key=_name, sort="wasted", prefix="tensor",
+                       empty="no tensor has padding")  # fmt: skip
+    page.section("padding", "Tensors by wasted bytes", tensors)
     if report.peak is not None:
         page.section("peak", "What lives at the peak", *(_peak(peak) for peak in report.peaks))
     plain = report.to_json()
@@ -299,6 +190,7 @@ def report_html(report: ReportData) -> Html:
 
 
 _MOST_CHANGES = 3
+_MOST_AT_A_GLANCE = 10
 
 
 def _todo(report: ReportData) -> list[Html]:
@@ -366,11 +258,8 @@ def _figures(report: ReportData) -> list[Card]:
         Card("memory over data", ratio_text(ratio), f"{bytes_text(report.padded_bytes)} hold the tensors"),
     ]
     if report.peak is not None:
-        figures.append(
-            Card(
-                "peak", bytes_text(report.peak.padded_bytes), f"{percent_text(report.peak.padding_share)} of it padding"
-            )
-        )
+        padding = f"{percent_text(report.peak.padding_share)} of it padding"
+        figures.append(Card("peak", bytes_text(report.peak.padded_bytes), padding))
     if report.time is not None:
         call = f"{seconds_text(report.time.call_us / 1e6)} of it the call, " if report.time.call_us else ""
         moving = f"{call}{seconds_text(report.modelled_us / 1e6)} moves data"
@@ -387,20 +276,26 @@ def _movement(report: ReportData) -> Html:
         return element("p", "nothing moves", class_="empty")
     rows = sorted(report.rows, key=lambda row: -row.total_bytes)
     sort = "time" if report.profile is not None else "modelled" if report.time is not None else "moved"
-    fields, brought = movement_fields(report), report.transfers
-    others = [row for row in rows if row.category != "transfer"]
-    parts = [explorer(fields, others, key=row_key, sort=sort, empty="nothing else moves")]
-    if brought:
-        table_of_them = explorer(fields, [r for r in rows if r.category == "transfer"], key=row_key, sort=sort,
-                                 prefix="transfer")  # fmt: skip
-        parts.append(details(transfers_text(report), table_of_them))
+    fields = (
+        *movement_fields(report),
+        Field("operand", "code", "", _first_of_several, shown=False, listed=False),
+        Field("matching", "text", "", _remembered(matching), shown=False, listed=False),
+    )
+
+    def listed(transfers: bool, **options: Any) -> Html:
+        some = [row for row in rows if (row.category == "transfer") == transfers]
+        return explorer(fields, some, key=_name, sort=sort, **options)
+
+    parts = [listed(False, empty="nothing else moves")]
+    if report.transfers:
+        parts.append(details(transfers_text(report), listed(True, prefix="transfer")))
     texts = (text for row in rows for text in (first_layout(row), row.to_layout))
     return Scripted(join([*parts, carried("layouts", digit_forms(texts))], "\n"), drawing_module())
 
 
-def _padding(report: ReportData) -> Html:
-    tensors = report.wasteful()
-    return explorer(TENSOR_FIELDS, tensors, key=row_key, sort="wasted", prefix="tensor", empty="no tensor has padding")
+def _name(row: Any) -> str:
+    """What the page's address calls a row."""
+    return str(row.name)
 
 
 def _peak(peak: Peak) -> Html:
@@ -408,3 +303,12 @@ def _peak(peak: Peak) -> Html:
     words = f"{bytes_text(peak.padded_bytes)} of {space}, {percent_text(peak.padding_share)} of it padding, during "
     where = element("p", escape(words), element("code", peak.at), " in ", element("code", peak.path))
     return join([where, table(PEAK_FIELDS, cells(PEAK_FIELDS, peak.tensors))], "\n")
+
+
+def glance_html(report: ReportData) -> str:
+    """What a notebook shows: the totals in sentences, what pays most, and the operations that move most."""
+    head, *facts = report_head(report)
+    rows = report.ranked()
+    changes = glance_table(CHANGE_FIELDS, cells(CHANGE_FIELDS, report.suggestions[:3]))
+    most = glance_table(GLANCE_FIELDS, cells(GLANCE_FIELDS, rows[:_MOST_AT_A_GLANCE]), of=len(rows))
+    return glance(head, *facts, changes, most)

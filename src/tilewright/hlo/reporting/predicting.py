@@ -16,11 +16,11 @@ from typing import Any
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.graphs.mlir import read_functions, write_functions
 from tilewright.hlo.ir import ir, parse_module, print_module
+from tilewright.hlo.opcodes import ELEMENTWISE, PRODUCTS
 from tilewright.hlo.program import Computation, Operation, Program, Source
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rewrites.pipeline import NEWEST, normal_form
-from tilewright.hlo.timing.mechanisms.work import ELEMENTWISE
 
 _TAG = "tilewright:"
 
@@ -210,8 +210,7 @@ _READ_ALONG = frozenset({"broadcast", "concatenate", "convert", "dynamic-slice",
 """Operations that a kernel does on the way where its readers compute."""
 _MADE_ALONG = frozenset({"concatenate", "convert", "dynamic-slice", "pad", "reverse", "slice"})
 """And those that a kernel does on the way where what they read is computed."""
-_PRODUCTS = frozenset({"dot-general", "dot", "convolution"})
-_COMPUTING = ELEMENTWISE | _PRODUCTS | {"reduce", "reduce-window", "dynamic-update-slice"}
+_COMPUTING = ELEMENTWISE | PRODUCTS | {"reduce", "reduce-window", "dynamic-update-slice"}
 
 
 def fused_along(program: Program) -> frozenset[tuple[str, str]]:
@@ -250,9 +249,9 @@ def _of_product(
     op: Operation, readers: list[Operation], makers: list[Operation], read_by: Mapping[str, list[Operation]]
 ) -> bool:
     """Whether products take this transpose in, or one gives its result in that order: they read and write any."""
-    if readers and all(plain_opcode(reader.opcode) in _PRODUCTS for reader in readers):
+    if readers and all(plain_opcode(reader.opcode) in PRODUCTS for reader in readers):
         return True
-    return any(plain_opcode(maker.opcode) in _PRODUCTS and read_by[maker.name] == [] for maker in makers)
+    return any(plain_opcode(maker.opcode) in PRODUCTS and read_by[maker.name] == [] for maker in makers)
 
 
 def _only_unit_dims(op: Operation) -> bool:

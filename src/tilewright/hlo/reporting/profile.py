@@ -14,22 +14,23 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tilewright.errors import UsageError
+from tilewright.hlo.opcodes import CONTROL
 from tilewright.hlo.program import Program
-from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.reporting.movement import MovementReport
 from tilewright.hlo.reporting.rows import computing_row
 from tilewright.hlo.reporting.types import MovementRow, ProfileSummary
-from tilewright.hlo.reporting.xspace import events_of
+from tilewright.hlo.semantics.context import Context
 from tilewright.reading import read_bytes
+from tilewright.trace import read_xspace
 
 _LONG_NAME = re.compile(r"%?([\w.\-]+)\s*=\s")
 _CONTAINERS = re.compile(r"(?:while|conditional|call|case)(?:[.\d]*)$")
-_CONTAINER_OPS = frozenset({"while", "conditional", "call"})
 _HOW = "jax.profiler.trace(folder) writes plugins/profile/*/*.xplane.pb; XProf's trace viewer exports .trace.json.gz"
 _Times = dict[tuple[str, str], tuple[float, int]]
 
@@ -84,16 +85,16 @@ _Timed = tuple[str, tuple[str, str] | None, float, int]
 
 
 def _in_xspace(raw: bytes, file: Path) -> Iterator[_Timed]:
-    for event in events_of(raw, str(file)):
-        if "async" in event.line.lower():
-            continue
-        name = event.stats.get("hlo_op") or _from_long_name(event.stats.get("long_name"))
-        if not name and event.line == "XLA Ops" and "/device:" in event.plane:
-            name = event.display or _from_long_name(event.name) or event.name
-        module, device = event.stats.get("hlo_module"), event.stats.get("device_duration_ps")
-        picoseconds = device if isinstance(device, int) else event.picoseconds
-        key = (_module(module), str(name).lstrip("%")) if name else None
-        yield f"{event.plane} {event.line}".strip(), key, picoseconds * event.count / 1e6, event.count
+    for plane in read_xspace(raw, str(file)):
+        for line in plane.lines:
+            called = line.name or line.display
+            of_device = called == "XLA Ops" and "/device:" in plane.name
+            for event in line.events if "async" not in called.lower() else ():
+                own = event.display or _from_long_name(event.name) or event.name
+                device = event.stats.get("device_duration_ps")
+                picoseconds = device if isinstance(device, int) else event.picoseconds
+                key = _key(event.stats, own if of_device else "")
+                yield f"{plane.name} {called}".strip(), key, picoseconds * event.count / 1e6, event.count
 
 
 def _in_trace(raw: bytes, file: Path) -> Iterator[_Timed]:
@@ -105,44 +106,36 @@ def _in_trace(raw: bytes, file: Path) -> Iterator[_Timed]:
     if not isinstance(listed, list):
         raise UsageError("this JSON has no traceEvents", where=str(file), how=_HOW)
     events = [event for event in listed if isinstance(event, dict)]
-    threads = {(e.get("pid"), e.get("tid")): _name(e) for e in events if e.get("name") == "thread_name"}
-    processes = {e.get("pid"): _name(e) for e in events if e.get("name") == "process_name"}
+    threads = {(e.get("pid"), e.get("tid")): _arguments(e) for e in events if e.get("name") == "thread_name"}
+    processes = {e.get("pid"): _arguments(e) for e in events if e.get("name") == "process_name"}
     for event in events:
-        arguments = event.get("args")
-        arguments = arguments if isinstance(arguments, dict) else {}
-        thread, process = threads.get((event.get("pid"), event.get("tid")), ""), processes.get(event.get("pid"), "")
-        duration = _microseconds(event, arguments)
-        if event.get("ph") != "X" or "async" in thread.lower() or duration is None:
+        arguments = _arguments(event)
+        thread = str(threads.get((event.get("pid"), event.get("tid")), {}).get("name", ""))
+        process = str(processes.get(event.get("pid"), {}).get("name", ""))
+        if event.get("ph") != "X" or "async" in thread.lower():
             continue
-        name = arguments.get("hlo_op") or _from_long_name(arguments.get("long_name"))
-        if not name and thread == "XLA Ops" and "/device:" in process:
-            name = event.get("name")
-        key = (_module(arguments.get("hlo_module")), str(name).lstrip("%")) if name else None
-        yield f"{process} {thread}".strip(), key, duration, 1
+        of_device = thread == "XLA Ops" and "/device:" in process
+        with suppress(KeyError, TypeError, ValueError):  # an event without a duration
+            picoseconds = arguments.get("device_duration_ps")
+            duration = float(event["dur"]) if picoseconds is None else float(picoseconds) / 1e6
+            yield f"{process} {thread}".strip(), _key(arguments, event.get("name") if of_device else ""), duration, 1
 
 
-def _name(event: Mapping[str, Any]) -> str:
+def _arguments(event: Mapping[str, Any]) -> Mapping[str, Any]:
     arguments = event.get("args")
-    return str(arguments.get("name", "")) if isinstance(arguments, dict) else ""
+    return arguments if isinstance(arguments, dict) else {}
+
+
+def _key(arguments: Mapping[str, Any], otherwise: object) -> tuple[str, str] | None:
+    """(module, operation) that an event's arguments, or else its name, tell; ``jit_f(1234)`` is a run of ``jit_f``."""
+    name = arguments.get("hlo_op") or _from_long_name(arguments.get("long_name")) or otherwise
+    module = arguments.get("hlo_module")
+    return (module.partition("(")[0] if isinstance(module, str) else "", str(name).lstrip("%")) if name else None
 
 
 def _from_long_name(text: object) -> str:
     match = _LONG_NAME.match(text) if isinstance(text, str) else None
     return match[1] if match else ""
-
-
-def _module(text: object) -> str:
-    """``jit_f(1234)`` is a run of ``jit_f``."""
-    return text.partition("(")[0] if isinstance(text, str) else ""
-
-
-def _microseconds(event: Mapping[str, Any], arguments: Mapping[str, Any]) -> float | None:
-    try:
-        if "device_duration_ps" in arguments:
-            return float(arguments["device_duration_ps"]) / 1e6
-        return float(event["dur"])
-    except (KeyError, TypeError, ValueError):
-        return None
 
 
 def join_profile(report: MovementReport, program: Program, profile: MeasuredTimes) -> MovementReport:
@@ -169,7 +162,12 @@ def join_profile(report: MovementReport, program: Program, profile: MeasuredTime
             where=profile.source,
             how="names are those of one build: profile a run of the very program whose dump this is",
         )
-    rows = tuple(_timed(row, times) for row in _with_measured(report.rows, program, known))
+    rows = tuple(
+        replace(row, measured_us=times[row.name][0], measured_runs=times[row.name][1])
+        if row.name in times and not row.in_fusion
+        else row
+        for row in _with_measured(report.rows, program, known)
+    )
     summary = ProfileSummary(
         profile.source,
         total_us=sum(total for total, _ in times.values()),
@@ -206,7 +204,7 @@ def _of_program(profile: MeasuredTimes, program: Program) -> dict[str, tuple[flo
             where=profile.source,
             how="profile a run of this program, or report on the dump of the one that ran",
         )
-    containers = {op.name for _, op in program.operations() if op.opcode in _CONTAINER_OPS}
+    containers = {op.name for _, op in program.operations() if op.opcode in CONTROL}
     times: dict[str, tuple[float, int]] = {}
     for (module, name), (total, count) in profile.times.items():
         if (named and module not in ("", program.name)) or name in containers or _CONTAINERS.match(name):
@@ -214,10 +212,3 @@ def _of_program(profile: MeasuredTimes, program: Program) -> dict[str, tuple[flo
         before = times.get(name, (0.0, 0))
         times[name] = (before[0] + total, before[1] + count)
     return times
-
-
-def _timed(row: MovementRow, times: Mapping[str, tuple[float, int]]) -> MovementRow:
-    if row.in_fusion or row.name not in times:
-        return row
-    total, count = times[row.name]
-    return replace(row, measured_us=total, measured_runs=count)

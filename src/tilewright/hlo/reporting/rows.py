@@ -9,38 +9,20 @@ from math import prod
 from typing import NamedTuple
 
 from tilewright.hlo.cost import Traffic, border, permutation_of, plain_opcode, traffic
+from tilewright.hlo.opcodes import CONTROL, PRODUCTS, REARRANGES, TAKES_NO_TIME, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation
-from tilewright.hlo.reporting.context import Context, Placed
 from tilewright.hlo.reporting.types import MovementRow
+from tilewright.hlo.semantics.context import Context, Placed
 from tilewright.layout import TensorLayout
 
 _Layouts = Sequence[TensorLayout]
 _Dims = tuple[int, ...] | None
 
-#: Operations whose work is to move data; the value says whether a row names all their operands.
-_MOVERS = {
-    "bitcast": False,
-    "bitcast-convert": False,
-    "broadcast": False,
-    "concatenate": True,
-    "convert": False,
-    "copy": False,
-    "custom-call": True,
-    "dynamic-slice": False,
-    "dynamic-update-slice": True,
-    "gather": True,
-    "pad": False,
-    "reshape": False,
-    "reverse": False,
-    "scatter": True,
-    "slice": False,
-    "transpose": False,
-}
-
-_PARTS = frozenset({"concatenate", "dynamic-slice", "dynamic-update-slice", "gather", "pad", "scatter", "slice"})
-
-#: Where the array that a started operation writes stands in its result; most put their operands first.
-_ASYNC_RESULT = {"copy-start": 0}
+_OF_SEVERAL = WRITES_IN_PLACE.keys() | {"concatenate", "custom-call", "gather"}
+"""Movers of which a row names all operands."""
+_MOVERS = _OF_SEVERAL | REARRANGES | {"bitcast", "bitcast-convert", "convert", "reverse"}
+"""Operations whose work is to move data."""
+_PARTS = TAKES_PART | WRITES_IN_PLACE.keys() | {"concatenate", "pad"}
 
 #: Custom calls of XLA whose meaning is known: free ones, and ones that copy.
 _FREE_CALLS = frozenset({"ConcatBitcast"})
@@ -52,7 +34,7 @@ def operation_row(context: Context, computation: Computation, op: Operation, fus
     name = plain_opcode(op.opcode).removesuffix("-start")
     if name not in _MOVERS:
         return None
-    shapes = op.operand_shapes if _MOVERS[name] else op.operand_shapes[:1]
+    shapes = op.operand_shapes if name in _OF_SEVERAL else op.operand_shapes[:1]
     placed = context.placed(computation, op, shapes)
     operands = [layout for layout in placed.operands if layout is not None]
     result = _written_by(placed)
@@ -72,7 +54,8 @@ def operation_row(context: Context, computation: Computation, op: Operation, fus
 
 def computing_row(context: Context, computation: Computation, op: Operation) -> MovementRow | None:
     """The row of an operation that moves nothing for layout's sake; None for one that takes no time of its own."""
-    if plain_opcode(op.opcode) in _SILENT or op.opcode.endswith("-start") or op.opcode in _CONTAINERS:
+    silent = TAKES_NO_TIME | CONTROL | {"iota"}
+    if plain_opcode(op.opcode) in silent or op.opcode.endswith("-start"):
         return None
     placed = context.placed(computation, op, op.operand_shapes)
     results = [layout for layout in placed.results if layout is not None]
@@ -90,19 +73,13 @@ def _what_it_computes(context: Context, op: Operation) -> str:
     if op.opcode != "fusion" or body is None:
         return f"computes: {op.opcode}"
     kinds = Counter(plain_opcode(inner.opcode) for inner in body.operations)
-    named = sorted(
-        (k for k in kinds if k not in _STILL | {"fusion"}), key=lambda k: (k not in _GATHERING, -kinds[k], k)
-    )
+    kept = kinds.keys() - _STILL - {"fusion"}
+    named = sorted(kept, key=lambda kind: (kind not in _GATHERING, -kinds[kind], kind))
     more = f" and {len(named) - _MOST_KINDS} more kinds" if len(named) > _MOST_KINDS else ""
     return f"computes, a fusion of {', '.join(named[:_MOST_KINDS])}{more}"
 
 
 _MOST_KINDS = 4
-_CONTAINERS = frozenset({"while", "conditional", "call", "case", "if"})
-_SILENT = frozenset(
-    {"parameter", "constant", "tuple", "get-tuple-element", "after-all", "return", "bitcast", "iota", "partition-id"}
-    | {"replica-id", "opt-barrier", "optimization-barrier", "domain", "add-dependency"}
-)
 
 
 def _written_by(placed: Placed) -> TensorLayout | None:
@@ -111,7 +88,7 @@ def _written_by(placed: Placed) -> TensorLayout | None:
     if placed.op.shape.startswith("("):
         if not opcode.endswith("-start"):
             return None
-        number = _ASYNC_RESULT.get(opcode, len(placed.op.operands))
+        number = 0 if opcode == "copy-start" else len(placed.op.operands)  # most put their operands first
     return placed.results[number] if number < len(placed.results) else None
 
 
@@ -281,12 +258,9 @@ def _row(
 
 _NOTHING = Traffic(False, 0, 0)
 _STILL = frozenset({"bitcast", "constant", "get-tuple-element", "iota", "parameter", "tuple"})
-_MOVING = frozenset(
-    {"broadcast", "concatenate", "copy", "dynamic-slice", "dynamic-update-slice", "gather", "pad", "reshape"}
-    | {"reverse", "slice", "transpose"}
-)
-_GATHERING = frozenset(
-    {"convolution", "custom-call", "dot", "fft", "gather", "reduce", "reduce-window", "scatter", "select-and-scatter"}
+_GATHERING = (
+    PRODUCTS
+    | {"custom-call", "fft", "gather", "reduce", "reduce-window", "scatter", "select-and-scatter"}
     | {"sort", "triangular-solve", "cholesky", "rng", "while", "conditional", "call"}
 )
 
@@ -305,7 +279,7 @@ def fusion_row(context: Context, computation: Computation, op: Operation) -> Mov
     operands = [layout for layout in placed.operands if layout is not None]
     arrays = [layout for layout in operands if layout.rank]
     kinds = {plain_opcode(inner.opcode) for inner in body.operations if not inner.shape.endswith("[]")} - _STILL
-    if kinds <= _MOVING and kinds and results[0].rank:
+    if kinds <= REARRANGES | {"reverse"} and kinds and results[0].rank:
         cost = border(body, placed.operands, sum(layout.size_bytes for layout in results), context.layout)
         sources = arrays or operands or results[:1]
         reason = f"a fusion that only moves: {' and '.join(sorted(kinds))}"

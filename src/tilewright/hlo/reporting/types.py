@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import to_builtins
 
@@ -17,7 +18,18 @@ from tilewright.version import __version__
 SCHEMA_VERSION = 2
 
 
-class _Padded:
+class _Value:
+    """A part of a report; its JSON has its fields, and the properties that ``derived`` names."""
+
+    __slots__ = ()
+    derived: ClassVar[tuple[str, ...]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, with what is derived from them."""
+        return {**to_builtins(self), **{name: getattr(self, name) for name in self.derived}}
+
+
+class _Padded(_Value):
     """Something with bytes of data, and bytes with padding."""
 
     __slots__ = ()
@@ -107,6 +119,7 @@ class MovementRow(_Padded):
     modelled_us: float | None = None
     bound: str = ""
     inside_us: float | None = None
+    derived: ClassVar[tuple[str, ...]] = ("total_bytes", "padding_ratio")
 
     @property
     def total_bytes(self) -> int:
@@ -126,10 +139,6 @@ class MovementRow(_Padded):
     def layouts(self) -> str:
         """Both layouts in a line."""
         return f"{self.from_short} -> {self.to_layout}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, with what is derived from them."""
-        return {**to_builtins(self), "total_bytes": self.total_bytes, "padding_ratio": self.padding_ratio}
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +204,7 @@ class PaddedTensor(_Padded):
     padded_bytes: int
     path: str
     memory_space: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, with what is derived from them."""
-        return {**to_builtins(self), "wasted_bytes": self.wasted_bytes, "padding_ratio": self.padding_ratio}
+    derived: ClassVar[tuple[str, ...]] = ("wasted_bytes", "padding_ratio")
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +229,7 @@ class Peak(_Padded):
 
 
 @dataclass(frozen=True, slots=True)
-class ProfileSummary:
+class ProfileSummary(_Value):
     """What a joined profile holds. Times are microseconds, summed over its runs, containers (loops, calls) left out.
 
     ``matched_us`` belong to operations of this program, ``rows_us`` to those among them that move.
@@ -234,22 +240,12 @@ class ProfileSummary:
     matched_us: float
     rows_us: float
     unmatched: tuple[str, ...] = ()
+    derived: ClassVar[tuple[str, ...]] = ("unmatched_share",)
 
     @property
     def unmatched_share(self) -> float:
         """Share of the measured time that belongs to no operation of this program, 0 to 1."""
         return 1 - self.matched_us / self.total_us if self.total_us else 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, with what is derived from them."""
-        return {
-            "source": self.source,
-            "total_us": self.total_us,
-            "matched_us": self.matched_us,
-            "rows_us": self.rows_us,
-            "unmatched_share": self.unmatched_share,
-            "unmatched": list(self.unmatched),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,19 +308,18 @@ class ReportData:
     @property
     def moved_by_op(self) -> dict[str, int]:
         """Operation -> the bytes its rows move in all their runs, most first."""
-        totals: dict[str, int] = {}
-        for row in self.rows:
-            totals[row.op] = totals.get(row.op, 0) + row.total_bytes
-        return dict(sorted(totals.items(), key=lambda item: -item[1]))
+        return self._moved_by("op", self.rows)
 
     @property
     def moved_by_category(self) -> dict[str, int]:
         """Category -> the bytes its rows move in all their runs, most first; those that move nothing are left out."""
-        totals: dict[str, int] = {}
-        for row in self.rows:
-            if row.moved_bytes:
-                totals[row.category] = totals.get(row.category, 0) + row.total_bytes
-        return dict(sorted(totals.items(), key=lambda item: -item[1]))
+        return self._moved_by("category", [row for row in self.rows if row.moved_bytes])
+
+    def _moved_by(self, field: str, rows: Sequence[MovementRow]) -> dict[str, int]:
+        totals: Counter[str] = Counter()
+        for row in rows:
+            totals[getattr(row, field)] += row.total_bytes
+        return dict(totals.most_common())
 
     @property
     def hidden_bytes(self) -> int:
@@ -418,46 +413,31 @@ class ReportData:
 
         ``schema_version`` counts changes that break readers.
         """
+        own = ("target", "predicted", "tiled", "unoptimized", "normal_form", "register_bytes")
+        texts = ("unsized", "not_understood", "unknown_loops", "notes")
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "movement_report",
             "tilewright": __version__,
             "input": self.source,
             "program": {"name": self.program, "kind": self.kind},
-            "target": self.target,
-            "predicted": self.predicted,
-            "tiled": self.tiled,
-            "unoptimized": self.unoptimized,
-            "normal_form": self.normal_form,
-            "register_bytes": self.register_bytes,
-            "unsized": list(self.unsized),
-            "not_understood": list(self.not_understood),
-            "unknown_loops": list(self.unknown_loops),
-            "notes": list(self.notes),
+            **{name: getattr(self, name) for name in own},
+            **{name: list(getattr(self, name)) for name in texts},
             "totals": self._totals(),
             "profile": self.profile and self.profile.to_json(),
             "time": self.time and to_builtins(self.time),
             "suggestions": [to_builtins(suggestion) for suggestion in self.suggestions],
-            "peaks": [peak.to_json() for peak in self.peaks],
-            "rows": [row.to_json() for row in self.rows],
-            "tensors": [tensor.to_json() for tensor in self.tensors],
+            **{name: [each.to_json() for each in getattr(self, name)] for name in ("peaks", "rows", "tensors")},
         }
 
     def _totals(self) -> dict[str, Any]:
-        before, after = self.registers
+        moved = ("bitcasts", "moved_bytes", "moved_by_op", "moved_by_category", "hidden_bytes")
         return {
             "rows": len(self.rows),
-            "bitcasts": self.bitcasts,
-            "moved_bytes": self.moved_bytes,
-            "moved_by_op": self.moved_by_op,
-            "moved_by_category": self.moved_by_category,
-            "hidden_bytes": self.hidden_bytes,
-            "registers_before": before,
-            "registers_after": after,
+            **{name: getattr(self, name) for name in moved},
+            **dict(zip(("registers_before", "registers_after"), self.registers)),
             "tensors": len(self.tensors),
-            "logical_bytes": self.logical_bytes,
-            "padded_bytes": self.padded_bytes,
-            "wasted_bytes": self.wasted_bytes,
+            **{name: getattr(self, name) for name in ("logical_bytes", "padded_bytes", "wasted_bytes")},
             "peak_bytes": self.peak.padded_bytes if self.peak else 0,
         }
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.hlo.timing.mechanisms.products import matrix_us
-from tilewright.hlo.timing.mechanisms.tiles import MEGA
+from tilewright.hlo.program import Operation
+from tilewright.hlo.semantics.dims import group_size
+from tilewright.hlo.timing.mechanisms import matrix_us
+from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.targets import Target, TimeConstants, target
 
 _NEAR = ("near_", "common_", "vector_")
@@ -54,6 +56,27 @@ class Chip:
     def matrix_us(self, rows: int, columns: int, depth: int) -> float:
         """Microseconds of one product on the matrix unit."""
         return matrix_us(self.kernel, rows, columns, depth) / self.kernel["efficiency"]
+
+    def collective_us(
+        self, op: Operation, operands: Sequence[Tiles], results: Sequence[Tiles], devices: int = 0
+    ) -> float | None:
+        """Microseconds of one exchange over all links of a chip, in rings, or None where the links are not known.
+
+        A ring sends, of n chips: an all-reduce 2 (n - 1) / n of its operand, a gather, scatter or exchange (n - 1) / n
+        of the larger side, a permute all of it. Published rates, not calibrated. ``devices``: those that take part in
+        what names no groups.
+        """
+        if not self.link_bytes_per_second:
+            return None
+        given = sum(t.megabytes for t in operands)
+        larger = max(given, max((t.megabytes for t in results), default=0.0))
+        chips = group_size(op, devices)
+        share = (chips - 1) / chips if chips else 0.0
+        if op.opcode.startswith("all-reduce"):
+            sent = 2 * share * given
+        else:
+            sent = larger if op.opcode.startswith("collective-permute") else share * larger
+        return self.kernel["launch_us"] + sent / (self.link_bytes_per_second / 1e12)
 
 
 def chip_of(machine: Target) -> Chip:
@@ -135,7 +158,8 @@ def what_if(machine: Target, changes: Mapping[str, float]) -> Target:
     >>> what_if(target("tpu-v6e"), {"hbm_bandwidth": 2e12}).memory("hbm").bytes_per_second
     2000000000000
     """
-    tables = {name: dict(constants.values) for name, constants in (machine.time or _borrowed(machine)).items()}
+    known = machine.time or chip_of(machine).mechanisms  # a chip without measurements takes over another's
+    tables = {name: dict(constants.values) for name, constants in known.items()}
     memories, matrix, links = machine.memories, machine.matrix, machine.links
     for key, value in changes.items():
         mechanism, _, constant = key.partition(".")
@@ -160,17 +184,12 @@ def what_if(machine: Target, changes: Mapping[str, float]) -> Target:
     return replace(machine, memories=memories, matrix=matrix, links=links, time=time)
 
 
-def _borrowed(machine: Target) -> Mapping[str, TimeConstants]:
-    """The constants that a chip without measurements takes over."""
-    return chip_of(machine).mechanisms
-
-
 def _scale(tables: Mapping[str, dict[str, float]], share: float, of: Callable[[str], bool]) -> None:
     for values in tables.values():
         values.update({name: value * share for name, value in values.items() if of(name)})
 
 
 def _multipliers(machine: Target) -> float:
-    """Multipliers of all matrix units."""
+    """How many multipliers all matrix units of a chip have."""
     matrix = machine.matrix
     return float(matrix.units * matrix.rows * matrix.columns) if matrix else 1.0

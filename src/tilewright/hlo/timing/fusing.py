@@ -1,8 +1,8 @@
 """StableHLO priced by a stated model of what the TPU compiler fuses; there is no schedule, so none is claimed.
 
 * Kernels stand at products, reductions, gathers, scatters and transposes of activations. Elementwise chains
-  and broadcasts flow into the kernels that use them and never reach memory. A reduction straight from a product rides
-  on its kernel. A sum of two activations with several users leaves its product's kernel as a second result.
+  and broadcasts flow into the kernels that use them and never reach memory. A reduction straight from a product, and a
+  sum of two activations with several users, are second results of the product's kernel.
 * Where ``joins_softmax`` is 1 (v6e), softmax over rows of 256 or more is one kernel with the product behind it.
 * A gather of rows that lie across the lanes turns its table first.
 * Results that fit ``near_result_mb`` stay near the core; arguments stream in beside the compute, so that the step takes
@@ -19,93 +19,31 @@ from math import fsum
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.inlining import DEEPEST, inlined
+from tilewright.hlo.opcodes import COLLECTIVES, ELEMENTWISE, MOVES_ONLY, PRODUCTS, TAKES_NO_TIME
 from tilewright.hlo.program import Computation, Operation
-from tilewright.hlo.reporting.context import Context
+from tilewright.hlo.semantics.context import Context
+from tilewright.hlo.semantics.dims import gathered_rows, product_sizes
 from tilewright.hlo.timing.chip import Chip
-from tilewright.hlo.timing.collectives import COLLECTIVES, collective_us
-from tilewright.hlo.timing.mechanisms.tiles import Tiles
-from tilewright.hlo.timing.mechanisms.work import (
-    ELEMENTWISE,
-    MOVES_ONLY,
-    Work,
-    add_operation,
-    gathered_rows,
-    product_sizes,
-)
-from tilewright.hlo.timing.row import Run, flops_of, timed, untimed
+from tilewright.hlo.timing.mechanisms import REGISTER_MB, Work, add_operation
+from tilewright.hlo.timing.row import Run, busy, flops_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
+from tilewright.hlo.timing.tiles import Tiles
 
-_KERNELS = frozenset({"dot-general", "dot", "convolution", "reduce", "gather", "scatter", "transpose", "reduce-window"})
-_PRODUCTS = frozenset({"dot-general", "dot", "convolution"})
+_KERNELS = PRODUCTS | {"reduce", "gather", "scatter", "transpose", "reduce-window"}
 _BODIES = frozenset({"map", "reduce-scatter", "all-reduce", "select-and-scatter"})
 _FLOWS = frozenset({"add", "reshape", "convert", "transpose"})
 _UNPRICED = frozenset(
     {"custom-call", "fft", "sort", "cholesky", "triangular-solve", "infeed", "outfeed", "send", "recv", "top-k"}
 )
-_KNOWN = (
-    _KERNELS | _BODIES | MOVES_ONLY | ELEMENTWISE | COLLECTIVES | {"while", "map", "reverse", "call", "dynamic-iota"}
-)
+_KNOWN = _KERNELS | _BODIES | MOVES_ONLY | ELEMENTWISE | COLLECTIVES | {"while", "reverse", "call", "dynamic-iota"}
 _ARGUMENTS = Operation("arguments", "stream", "")
 """The row of weights that stream in beside the kernels."""
 _STREAMED_MB = 40.0
 """Weights of one product above this are not brought in early: the product streams them."""
-_NONE = frozenset(
-    {"parameter", "constant", "return", "tuple", "get-tuple-element", "iota", "after-all", "create-token"}
-)
-
-
 _ELEMENT = "get-tuple-element"
-_DEEPEST = 64
-"""Calls inside calls that are followed."""
-_MOST_OPERATIONS = 1_000_000
-"""Operations from which calls are not followed: a few lines of calls of calls can ask for any number of them."""
 _MOST_BEHIND = 4096
 """Operations that are computed again in one kernel; what is further behind it reads from memory."""
-
-
-def inlined(
-    context: Context, computation: Computation, prefix: str = "", depth: int = 0, seen: list[int] | None = None
-) -> list[Operation]:
-    """A computation's operations with the bodies of its calls in their place; names of a body carry its call's.
-
-    A result of an operation with several, ``%1#0``, is an operation of its own, as in HLO; a barrier's is what went in.
-    ``seen`` counts operations over all calls.
-    """
-    seen = seen if seen is not None else [0]
-    seen[0] += len(computation.operations)
-    names: dict[str, str] = {}
-    elements: set[str] = set()
-    operations: list[Operation] = []
-
-    def known(name: str) -> str:
-        return names.get(name) or names.get(name.partition("#")[0]) or prefix + name
-
-    for op in computation.operations:
-        operands = tuple(known(name) for name in op.operands)
-        if plain_opcode(op.opcode) == "optimization-barrier":
-            several = len(operands) > 1
-            names.update({f"{op.name}#{k}" if several else op.name: name for k, name in enumerate(operands)})
-            continue
-        for name, shape in zip(operands, op.operand_shapes):
-            whole, mark, _ = name.partition("#")
-            if mark and name not in elements:
-                elements.add(name)
-                operations.append(Operation(name, _ELEMENT, shape, (whole,), line=op.line))
-        if op.opcode != "call" or len(op.calls) != 1 or depth == _DEEPEST or seen[0] > _MOST_OPERATIONS:
-            operations.append(replace(op, name=prefix + op.name, operands=operands))
-            continue
-        inside = f"{prefix}{op.name}/"
-        body = inlined(context, context.program.by_name[op.calls[0]], inside, depth + 1, seen)
-        parameters = [inner.name for inner in body if inner.opcode == "parameter"]
-        renamed = dict(zip(parameters, operands))
-        for inner in body:
-            wanted = tuple(renamed.get(name, name) for name in inner.operands)
-            if inner.opcode == "return":
-                several = len(wanted) > 1
-                names.update({f"{op.name}#{k}" if several else op.name: name for k, name in enumerate(wanted)})
-            elif inner.opcode != "parameter":
-                operations.append(replace(inner, operands=wanted, source=inner.source or op.source))
-    return operations
 
 
 def _across_lanes(op: Operation, table: Tiles) -> bool:
@@ -122,16 +60,15 @@ class Fusing:
 
     def __init__(self, chip: Chip, context: Context, computation: Computation) -> None:
         self.chip, self.context, self.computation = chip, context, computation
-        operations = inlined(context, computation)
+        operations = inlined(context.program, computation)
         self.operations = [op for op in operations if op.opcode != "return"]
         self.by_name = {op.name: op for op in self.operations}
         self.users: dict[str, list[Operation]] = defaultdict(list)
         for op in operations:
             for name in op.operands:
                 self.users[name].append(op)
-        returned = [op for op in operations if op.opcode == "return"]
-        self.results = set(returned[-1].operands) if returned else set()
-        self.results |= {name.partition("#")[0] for name in self.results}
+        returned = [op.operands for op in operations if op.opcode == "return"]
+        self.results = {part for name in (returned or [()])[-1] for part in (name, name.partition("#")[0])}
         self.tiles: dict[str, Tiles] = {}
         self.broken: dict[str, str] = {}
         for op in self.operations:
@@ -143,25 +80,11 @@ class Fusing:
                 self.broken[op.name] = str(error)
         self.arguments = {op.name for op in self.operations if op.opcode == "parameter"}
         self.arguments |= {op.name for op in self.operations if self._is_slice_of_argument(op)}
-        self._activation: dict[str, bool] = {}
         self.kernels = self._find_kernels()
         sized = [op.name for op in self.operations if op.name in self.arguments and op.name in self.tiles]
         largest = max(sized, key=lambda name: self.tiles[name].megabytes, default="")
         fits = largest and self.tiles[largest].megabytes <= chip.kernel["between_calls_mb"]
-        self.brought_in = largest if fits else ""
-
-    def _find_weights(self) -> set[str]:
-        """Arguments and constants, moved or widened at most: weights on their way."""
-        found: set[str] = set()
-        for op in self.operations:
-            kind = plain_opcode(op.opcode)
-            moved = kind in ("reshape", "transpose", "convert", "broadcast") and op.operands
-            if kind in ("parameter", "constant") or (moved and self._is_weight(op.operands[0], found)):
-                found.add(op.name)
-        return found
-
-    def _is_weight(self, name: str, found: set[str]) -> bool:
-        return name in found or name not in self.by_name
+        self.prefetched = largest if fits else ""
 
     def _is_slice_of_argument(self, op: Operation) -> bool:
         """Weights of one layer, cut out of those of all: only the cut is read."""
@@ -172,25 +95,31 @@ class Fusing:
 
     def _find_kernels(self) -> set[str]:
         """Values that reach memory: arguments, what kernels make, and sums that several kernels want."""
-        kept = set(self.arguments)
-        weights = self._find_weights()
-        rides: set[str] = set()
+        kept, second_results, activations = set(self.arguments), set[str](), set[str]()
+        weights: set[str] = set()  # arguments and constants, moved or widened at most
+
+        def is_weight(name: str) -> bool:
+            return name in weights or name not in self.by_name
+
         for op in self.operations:
             kind = plain_opcode(op.opcode)
+            moved = kind in ("reshape", "transpose", "convert", "broadcast") and op.operands
+            if kind in ("parameter", "constant") or (moved and is_weight(op.operands[0])):
+                weights.add(op.name)
             if kind == "transpose":
-                stands = not all(self._is_weight(name, weights) for name in op.operands)
+                stands = not all(map(is_weight, op.operands))
             else:
-                stands = kind in _KERNELS | COLLECTIVES or (kind not in _NONE and bool(op.calls or self._unknown(op)))
+                takes_time = kind not in TAKES_NO_TIME and kind != "iota"
+                stands = kind in _KERNELS | COLLECTIVES or (takes_time and bool(op.calls or self._unknown(op)))
             if stands or kind == _ELEMENT:
                 kept.add(op.name)
-            made_of = any(self._activation.get(name, False) for name in op.operands)
+            made_of = not activations.isdisjoint(op.operands)
             if kind == "add" and self._several_users(op) and made_of:
-                rides.add(op.name)
-            self._activation[op.name] = (
-                kind in _PRODUCTS or kind == "gather" or op.name in rides or (kind in _FLOWS and made_of)
-            )
+                second_results.add(op.name)
+            if kind in PRODUCTS or kind == "gather" or op.name in second_results or (kind in _FLOWS and made_of):
+                activations.add(op.name)
         self.softmax = self._softmax_kernels() if self.chip.kernel["joins_softmax"] else set()
-        return kept | rides
+        return kept | second_results
 
     def _several_users(self, op: Operation) -> bool:
         """Whether several operations want a value, as it is or in another type."""
@@ -211,7 +140,7 @@ class Fusing:
                 joined.add(op.name)
         return joined
 
-    def _behind(self, names: list[str]) -> tuple[set[str], Work]:
+    def _inputs_and_work(self, names: list[str]) -> tuple[set[str], Work]:
         """What a kernel reads to compute ``names``, and the elementwise work on the way."""
         seen: set[str] = set()
         inputs: set[str] = set()
@@ -230,40 +159,39 @@ class Fusing:
             stack += op.operands
         return inputs, work
 
-    def _far(self, name: str) -> float:
+    def _hbm_megabytes(self, name: str) -> float:
         """Megabytes of a value that pass through HBM when it is used."""
-        if name not in self.tiles or name == self.brought_in:
+        if name not in self.tiles or name == self.prefetched:
             return 0.0
         megabytes = self.tiles[name].megabytes
         stays = name not in self.arguments and name not in self.results
         return 0.0 if stays and megabytes <= self.chip.kernel["near_result_mb"] else megabytes
 
-    def price(self, runs: int = 1, begin: float = 0.0) -> tuple[list[TimeRow], float, int, int]:
-        """Rows in the order of the text, microseconds of one run, and how many operations were priced and were not.
+    def price(self, runs: int = 1, begin: float = 0.0) -> tuple[list[TimeRow], float, int]:
+        """Rows in the order of the text, microseconds of one run, and how many operations were priced.
 
         ``runs``: how often the computation runs in a step; rows count all runs. ``begin``: when the first begins.
         """
         rows: list[TimeRow] = []
         clock = early = streamed = 0.0
-        priced = unpriced = 0
-        loose = self.results - self.kernels
-        shown = (self.kernels - self.arguments) | loose | set(self.broken)
+        priced = 0
+        results_without_kernel = self.results - self.kernels
+        shown = (self.kernels - self.arguments) | results_without_kernel | set(self.broken)
         for op in self.operations:
             wanted = op.name in shown
             if not wanted or op.name in self.softmax or op.opcode in ("parameter", _ELEMENT):
                 continue
-            if op.name in self.tiles and not self.tiles[op.name].shape and op.name in loose:
+            if op.name in self.tiles and not self.tiles[op.name].shape and op.name in results_without_kernel:
                 continue  # scalars, such as a loop's counter, are the scalar core's
             if plain_opcode(op.opcode) == "while" and op.calls and op.name not in self.broken:
-                inside, us, good, bad = self._loop(op, runs, begin + clock)
+                inside, us, within = self._loop(op, runs, begin + clock)
                 rows += inside
-                clock, priced, unpriced = clock + us, priced + good, unpriced + bad
+                clock, priced = clock + us, priced + within
                 if self._trips(op) is not None:
                     continue
             source = self.context.source(self.computation.name, op)
             reason = self.broken.get(op.name) or self._unknown(op)
             if reason:
-                unpriced += 1
                 result = [self.tiles[op.name]] if op.name in self.tiles else []
                 row = untimed(op, reason, source, begin + clock, runs, self._operands(op), result)
                 called = self._flops_inside(op, {}) * runs if op.calls and plain_opcode(op.opcode) != "while" else 0
@@ -279,21 +207,21 @@ class Fusing:
             waits = max(0.0, hbm - clock)
             run = Run(waits, "hbm" if waits else "latency", early, lane="dma", begun=begin, beside=arriving)
             rows.append(timed(self.chip, _ARGUMENTS, run, self.chip.kernel, start=begin + clock, runs=runs))
-        return rows, max(clock, hbm), priced, unpriced
+        return rows, max(clock, hbm), priced
 
-    def _loop(self, op: Operation, runs: int, begin: float) -> tuple[list[TimeRow], float, int, int]:
+    def _loop(self, op: Operation, runs: int, begin: float) -> tuple[list[TimeRow], float, int]:
         """The body of a loop, as often as it runs; its carried arrays stay where they are."""
         body, trips = self.context.program.by_name[op.calls[-1]], self._trips(op)
         trips = 1 if trips is None else trips
         if not trips:
-            return [], 0.0, 0, 0
-        rows, us, priced, unpriced = Fusing(self.chip, self.context, body).price(runs * trips, begin)
-        return rows, us * trips, priced, unpriced
+            return [], 0.0, 0
+        rows, us, priced = Fusing(self.chip, self.context, body).price(runs * trips, begin)
+        return rows, us * trips, priced
 
     def _flops_inside(self, op: Operation, known: dict[str, int], depth: int = 0) -> int:
         """Multiplications and additions of all that an operation without a time calls, loops as often as they run."""
         total = 0
-        for callee in op.calls if depth < _DEEPEST else ():
+        for callee in op.calls if depth < DEEPEST else ():
             if callee not in known:
                 known[callee] = 0  # for the rare text whose calls go round
                 for inner in self.context.program.by_name[callee].operations:
@@ -331,7 +259,7 @@ class Fusing:
             return f"{kind} is not predicted"
         if kind in COLLECTIVES and not self.chip.link_bytes_per_second:
             return "this chip's links are not known"
-        if kind in _PRODUCTS and product_sizes(op, self._operands(op), self.tiles[op.name]) is None:
+        if kind in PRODUCTS and product_sizes(op, self._operands(op), self.tiles[op.name]) is None:
             return f"{kind} does not say its dims"
         return ""
 
@@ -349,16 +277,16 @@ class Fusing:
         """What one run of the kernel takes and streams itself, and megabytes of weights that came early."""
         constants, kind, result = self.chip.kernel, plain_opcode(op.opcode), self.tiles[op.name]
         if kind in COLLECTIVES:
-            us = collective_us(self.chip, op, self._operands(op), [result]) or 0.0
+            us = self.chip.collective_us(op, self._operands(op), [result]) or 0.0
             return Run(us, "link", lane="link", measured=False), 0.0
         operands = list(op.operands[: max(1, len(op.operands) // 2)]) if kind == "reduce" else list(op.operands)
-        inputs, work = self._behind(operands if op.name in self.kernels else [op.name])
+        inputs, work = self._inputs_and_work(operands if op.name in self.kernels else [op.name])
         size = result.megabytes
         if kind == "dynamic-update-slice" and len(op.operands) > 1 and op.operands[1] in self.tiles:
             inputs, size = inputs - {op.operands[0]}, self.tiles[op.operands[1]].megabytes  # written in its place
-        weights = fsum(self._far(name) for name in inputs & self.arguments)
-        read = fsum(self._far(name) for name in inputs - self.arguments)
-        written = min(self._far(op.name), size)
+        weights = fsum(self._hbm_megabytes(name) for name in inputs & self.arguments)
+        read = fsum(self._hbm_megabytes(name) for name in inputs - self.arguments)
+        written = min(self._hbm_megabytes(op.name), size)
         present = [name for name in inputs - self.arguments if name in self.tiles]
         near = fsum(self.tiles[name].megabytes for name in present) + size - read - written
         latency, rows = constants["near_launch_us"], 0
@@ -367,25 +295,25 @@ class Fusing:
             scores = max(
                 (self.tiles[name].megabytes for name in inputs - self.softmax if name in self.tiles), default=0.0
             )
-            work = Work(registers=6 * scores / 0.002048, transcendental=scores / 0.002048)
-        if kind in _PRODUCTS:
+            work = Work(registers=6 * scores / REGISTER_MB, transcendental=scores / REGISTER_MB)
+        if kind in PRODUCTS:
             add_operation(work, constants, op, shapes, result)
         elif kind in ("gather", "scatter"):
             rows = gathered_rows(op, shapes[1] if len(shapes) > 1 else result, result)
-            weights, work, written = 0.0, Work(), self._far(op.name)
-            taken = min(self._far(op.operands[0]) if op.operands else 0.0, result.megabytes)
+            weights, work, written = 0.0, Work(), self._hbm_megabytes(op.name)
+            taken = min(self._hbm_megabytes(op.operands[0]) if op.operands else 0.0, result.megabytes)
             read += taken if kind == "gather" and op.operands[0] in inputs & self.arguments else 0.0
             if kind == "gather" and shapes and _across_lanes(op, shapes[0]):
                 read += shapes[0].megabytes
-                work.rotations += shapes[0].megabytes / 0.002048
+                work.rotations += shapes[0].megabytes / REGISTER_MB
         elif kind == "reduce" and shapes:
             work.registers += shapes[0].elements / 1024
-            if any(plain_opcode(self.by_name[name].opcode) in _PRODUCTS for name in inputs):
-                latency = near = read = 0.0  # it rides on the product's kernel as a second result
+            if any(plain_opcode(self.by_name[name].opcode) in PRODUCTS for name in inputs):
+                latency = near = read = 0.0  # a second result of the product's kernel
         elif kind == "transpose":
-            work.rotations += result.megabytes / 0.002048
+            work.rotations += result.megabytes / REGISTER_MB
         here = read + written
-        if kind in _PRODUCTS and weights > _STREAMED_MB:
+        if kind in PRODUCTS and weights > _STREAMED_MB:
             here, weights = here + weights, 0.0
         write = written / constants["write_mb_per_us"] if written > 4 else 0.0
         parts = {
@@ -394,12 +322,11 @@ class Fusing:
             "hbm": max(here / constants["mb_per_us"], write),
             "vmem": near / (constants["common_mb_per_us"] or constants["near_mb_per_us"]),
         }
-        busiest, second = sorted(parts.values())[:-3:-1]
-        us = latency + busiest + 0.15 * second + rows * constants["gather_row_us"]
-        bound = max(parts, key=lambda unit: parts[unit]) if busiest > latency else "latency"
+        us, bound = busy(parts, latency)
+        us += rows * constants["gather_row_us"]
         if kind == "transpose" and bound == "vector":
             bound = "relayout"
         run = Run(us, bound, here, work.products, lane="matrix" if work.products else "vector")
         run.measured = kind not in ("gather", "scatter")
-        run.resident = self.tiles[self.brought_in].megabytes if self.brought_in in inputs else 0.0
+        run.resident = self.tiles[self.prefetched].megabytes if self.prefetched in inputs else 0.0
         return run, weights

@@ -1,6 +1,6 @@
 """Where every row is made: no time below its bytes and flops at the chip's peaks, no claim beyond what was seen.
 
-The walkers (``alone``, ``fusing``, ``scheduled``) say what one run of an operation asks of the chip; only this file
+The walkers (``estimate``, ``fusing``, ``scheduled``) say what one run of an operation asks of the chip; only this file
 turns that into a ``TimeRow``, so that no walker can forget a law.
 """
 
@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import prod
 
 from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.opcodes import PRODUCTS
 from tilewright.hlo.program import Operation
+from tilewright.hlo.semantics.dims import product_sizes
 from tilewright.hlo.timing.chip import Chip
-from tilewright.hlo.timing.mechanisms.tiles import MEGA, Tiles
-from tilewright.hlo.timing.mechanisms.work import product_sizes
 from tilewright.hlo.timing.step import TimeRow
+from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.render import bytes_text
 from tilewright.targets import TimeConstants
 
 NOT_MEASURED = "not measured there"
 """What a row says whose type, size or bound no measurement of the chip has seen."""
+_NOT_HIDDEN = 0.15
+"""Share of the second busiest unit's time that is not hidden behind the busiest (seen in fused kernels)."""
 _AT_PEAK = {
     "hbm": "raised to its bytes at HBM's published peak",
     "matrix": "raised to its flops at the matrix unit's published peak",
@@ -32,32 +36,30 @@ _ELEMENTS = re.compile(r"\b([a-z]\w*)\[\d")
 
 @dataclass
 class Run:
-    """What one run of an operation asks of the chip, and how long a mechanism thinks it takes.
+    """What one run of an operation asks of the chip, and how long a mechanism thinks it takes."""
 
-    ==================  ========================================================================================
-    ``us``              microseconds that the step waits for it
-    ``bound``           the unit that needs the longest
-    ``megabytes``       through HBM, without ``resident``
-    ``flops``           type on the matrix unit -> multiplications and additions
-    ``resident``        megabytes of arguments that an earlier step may have left in vector memory
-    ``depth``           of one product: how many products each sum has; 0 where that says nothing
-    ``lane``            where it runs
-    ``measured``        whether its kind of operation was measured on this chip
-    ``begun``           of a transfer beside other work: when it began, and
-    ``beside``          how many microseconds it takes; then the bytes are passed in these, not in ``us``
-    ==================  ========================================================================================
+    us: float  # microseconds that the step waits for it
+    bound: str  # the unit that needs the longest
+    megabytes: float = 0.0  # through HBM, without ``resident``
+    flops: Mapping[str, int] = field(default_factory=dict)  # type on the matrix unit -> multiplications and additions
+    resident: float = 0.0  # megabytes of arguments that an earlier step may have left in vector memory
+    depth: int = 0  # of one product: how many products each sum has; 0 where that says nothing
+    lane: str = "vector"  # where it runs
+    measured: bool = True  # whether its kind of operation was measured on this chip
+    begun: float = 0.0  # of a transfer beside other work: when it began, and
+    beside: float | None = None  # how many microseconds it takes; then the bytes are passed in these, not in ``us``
+
+
+def busy(parts: Mapping[str, float], latency: float, rows_us: float = 0.0) -> tuple[float, str]:
+    """Microseconds of a kernel whose units work side by side, and the unit that it waits for.
+
+    ``parts``: bound -> microseconds that the unit alone needs; ``rows_us``: those of rows that are gathered one by one.
     """
-
-    us: float
-    bound: str
-    megabytes: float = 0.0
-    flops: Mapping[str, int] = field(default_factory=dict)
-    resident: float = 0.0
-    depth: int = 0
-    lane: str = "vector"
-    measured: bool = True
-    begun: float = 0.0
-    beside: float | None = None
+    busiest, second = sorted(parts.values())[:-3:-1]
+    bound = max(parts, key=lambda unit: parts[unit]) if busiest > latency else "latency"
+    if rows_us > max(busiest, latency):
+        bound = "hbm"
+    return latency + busiest + rows_us + _NOT_HIDDEN * second, bound
 
 
 def timed(
@@ -130,9 +132,9 @@ def untimed(
     product's, or what a custom call says of itself.
     """
     megabytes = sum(tiles.megabytes for tiles in (*operands, *results))
-    row = TimeRow(op.name, op.opcode, 0.0, "", 0, 0, source, start / 1e6, "host", runs=runs)
-    return replace(
-        *(row,),
+    return TimeRow(
+        *(op.name, op.opcode, 0.0, "", 0, 0, source, start / 1e6, "host"),
+        runs=runs,
         unpriced=reason,
         line=op.line,
         untimed_flops=flops_of(op, operands, results) * runs,
@@ -144,18 +146,15 @@ def flops_of(op: Operation, operands: Sequence[Tiles], results: Sequence[Tiles])
     """Multiplications and additions of a product, or what a custom call says of itself; 0 for all others."""
     if said := _COST_ESTIMATE.search(op.attributes.get("backend_config", "")):
         return int(said[1])
-    if plain_opcode(op.opcode) in ("dot", "dot-general", "convolution") and results:
-        try:
-            sizes = product_sizes(op, operands, results[0])
-        except (IndexError, ValueError):  # dims that do not fit the shapes
-            return 0
-        return 2 * prod(sizes) if sizes else 0
+    if plain_opcode(op.opcode) in PRODUCTS and results:
+        with suppress(IndexError, ValueError):  # dims that do not fit the shapes
+            return 2 * prod(product_sizes(op, operands, results[0]) or (0,))
     return 0
 
 
 def later(row: TimeRow, us: float) -> TimeRow:
-    """The row with so many microseconds more of starting; never with less."""
-    return replace(row, seconds=row.seconds + max(0.0, us) / 1e6)
+    """The row with so many microseconds more of starting."""
+    return replace(row, seconds=row.seconds + us / 1e6)
 
 
 def types_of(op: Operation) -> frozenset[str]:

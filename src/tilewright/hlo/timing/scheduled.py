@@ -7,29 +7,32 @@ what they still need when their result is wanted is a stall, a row of the ``-don
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import fsum, prod
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.program import Computation, Operation, Program, aliases
-from tilewright.hlo.reading.hlo_scan import split_top
-from tilewright.hlo.reporting.buffers import written_into
-from tilewright.hlo.reporting.context import Context
-from tilewright.hlo.timing.chip import Chip
-from tilewright.hlo.timing.collectives import COLLECTIVES, collective_us, devices_of, parts_in_fusions
-from tilewright.hlo.timing.mechanisms.tiles import Tiles
-from tilewright.hlo.timing.mechanisms.work import MOVES_ONLY, Work, add_operation
-from tilewright.hlo.timing.row import Run, timed, untimed
-from tilewright.hlo.timing.step import TimeRow
-
-FREE = frozenset(
-    {"parameter", "constant", "bitcast", "tuple", "get-tuple-element", "after-all", "partition-id", "replica-id"}
-    | {"opt-barrier", "optimization-barrier", "domain", "return", "add-dependency", "get-dimension-size"}
+from tilewright.hlo.inlining import DEEPEST, operations_of
+from tilewright.hlo.opcodes import (
+    COLLECTIVES,
+    CONTROL,
+    MARKER_CALLS,
+    MOVES_ONLY,
+    TAKES_NO_TIME,
+    TAKES_PART,
+    WRITES_IN_PLACE,
 )
-"""Operations that take no time of their own."""
+from tilewright.hlo.program import Computation, Operation, aliases
+from tilewright.hlo.reading.hlo_scan import split_top
+from tilewright.hlo.semantics.context import Context
+from tilewright.hlo.semantics.dims import devices_of, parts_in_fusions, written_into
+from tilewright.hlo.timing.chip import Chip
+from tilewright.hlo.timing.mechanisms import REGISTER, Work, add_operation
+from tilewright.hlo.timing.row import Run, busy, timed, untimed
+from tilewright.hlo.timing.step import TimeRow
+from tilewright.hlo.timing.tiles import Tiles
 
 _UNPRICED = {
     **dict.fromkeys(
@@ -37,44 +40,15 @@ _UNPRICED = {
     ),
     **dict.fromkeys(("fft", "sort", "cholesky", "triangular-solve", "topk"), "no mechanism for it was measured"),
 }
-_BARE_CUSTOM_CALLS = (
-    "AssumeGatherIndicesInBound",
-    "AllocateBuffer",
-    "PrepareAsyncCall",
-    "Sharding",
-    "SPMDFullToShardShape",
-    "ConcatBitcast",
-    "Bitcast",
-)
-_TAKES = frozenset({"slice", "dynamic-slice", "gather"})
-"""Operations that read of their first operand only what they take out of it."""
-_UPDATES = {"dynamic-update-slice": 1, "scatter": 2}
-"""Operations that write in place of their first operand, and which operand they write there."""
 _TRANSFERS = frozenset({"slice", "dynamic-slice", "dynamic-update-slice", "copy"})
 """Operations that a transfer does on its way, where nothing says which core they are done on."""
 _LARGE_MB = 4.0
 """Megabytes of HBM traffic from which writes alone are slower than reads and writes together."""
-_BESIDE = 0.15
-"""Share of the second busiest unit's time that is not hidden behind the busiest (seen in fused kernels)."""
+_NO_LINKS = "this chip's links are not known"
 _HOST = 5
 """The host's memory, as a layout's S(5)."""
-_DEEPEST = 64
-"""Computations inside computations that are followed; a program that calls itself ends there."""
 _MOST_OPERATIONS = 2_000_000
 """Operations from which calls are not followed: a few lines of calls of calls can ask for any number of them."""
-
-
-def operations_of(program: Program, op: Operation, depth: int = 0) -> Iterator[Operation]:
-    """What an operation runs: the operations of all it calls, those of fusions in their fusion's place, or itself."""
-    if not op.calls or depth > _DEEPEST:
-        yield op
-        return
-    for name in op.calls:
-        for inner in program.by_name[name].operations:
-            if inner.opcode == "fusion" or inner.opcode.endswith("-start"):
-                yield from operations_of(program, inner, depth + 1)
-            else:
-                yield inner
 
 
 def _own_results(op: Operation) -> list[str]:
@@ -84,47 +58,60 @@ def _own_results(op: Operation) -> list[str]:
     return [element for number, element in enumerate(elements) if number not in over]
 
 
-@dataclass(frozen=True)
-class _Inside:
+class _Body:
     """Of a fusion's body its parameters by their numbers, the users of every value, and the operand written into."""
 
-    parameters: dict[str, Operation]
-    users: dict[str, list[Operation]]
-    written_into: int | None
+    def __init__(self, body: Computation) -> None:
+        self.parameters: dict[str, Operation] = {}
+        self.users: dict[str, list[Operation]] = {}
+        self.written_into = written_into(body)
+        for op in body.operations:
+            if op.opcode == "parameter":
+                self.parameters.setdefault(str(op.attributes.get("literal")), op)
+            for name in dict.fromkeys(op.operands):
+                self.users.setdefault(name, []).append(op)
 
 
-def _inside(body: Computation) -> _Inside:
-    parameters, users = dict[str, Operation](), dict[str, list[Operation]]()
-    for op in body.operations:
-        if op.opcode == "parameter":
-            parameters.setdefault(str(op.attributes.get("literal")), op)
-        for name in dict.fromkeys(op.operands):
-            users.setdefault(name, []).append(op)
-    return _Inside(parameters, users, written_into(body))
+@dataclass(frozen=True)
+class _Begun:
+    """What runs beside other work from ``at`` to ``ends`` (microseconds), on which lane, and the megabytes it passes
+    through HBM; None: those of what its end gives.
+    """
+
+    at: float
+    ends: float
+    lane: str = "dma"
+    megabytes: float | None = None
+
+
+class _NoTime(Exception):
+    """Why an operation has no time."""
 
 
 @dataclass
 class Schedule:
-    """The clock of one pass over the entry: microseconds."""
+    """The clock of one pass over the entry, in microseconds, and the rows of what has run.
+
+    ``hbm_free``, ``links_free``: when transfers and exchanges that come next can begin; ``begun``: what was started,
+    by the name of the operation that did; ``prefetched``: starts of transfers that happened before the program;
+    ``place``: the computation that runs and how often it does in all.
+    """
 
     context: Context
     chip: Chip
     now: float = 0.0
     hbm_free: float = 0.0
-    arrives: dict[str, float] = field(default_factory=dict)
-    begun: dict[str, float] = field(default_factory=dict)
-    carried: dict[str, float] = field(default_factory=dict)
-    offloaded: dict[str, float] = field(default_factory=dict)
-    exchanged: set[str] = field(default_factory=set)
-    prefetched: set[str] = field(default_factory=set)
     links_free: float = 0.0
+    begun: dict[str, _Begun] = field(default_factory=dict)
+    prefetched: set[str] = field(default_factory=set)
     rows: list[TimeRow] = field(default_factory=list)
     counted: int = 0
     depth: int = 0
+    place: tuple[str, int] = ("", 1)
     arrays: dict[str, list[Tiles]] = field(default_factory=dict)
     works: dict[str, Work] = field(default_factory=dict)
     reads: dict[tuple[str, int], float] = field(default_factory=dict)
-    bodies: dict[str, _Inside] = field(default_factory=dict)
+    bodies: dict[str, _Body] = field(default_factory=dict)
 
     @cached_property
     def parts(self) -> Counter[str]:
@@ -138,74 +125,93 @@ class Schedule:
 
     def run(self, computation: Computation, runs: int) -> None:
         """The operations of a computation, which runs ``runs`` times in all."""
+        outer, self.place = self.place, (computation.name, runs)
         for op in computation.operations:
             name = plain_opcode(op.opcode)
-            if name in FREE:
+            if name in TAKES_NO_TIME:
                 continue
             self.counted += 1
             try:
-                self._operation(computation, op, name, runs)
+                if (run := self._operation(op, name)) is not None:
+                    source = self.context.source(computation.name, op)
+                    row = timed(self.chip, op, run, self.chip.kernel, source, self.now, runs)
+                    self.rows.append(row)
+                    self.now += row.seconds / runs * 1e6
+            except _NoTime as reason:
+                self._skip(op, str(reason))
             except (TilewrightError, OverflowError, IndexError, ValueError) as error:
-                self._skip(computation, op, runs, f"its shapes cannot be read: {error}")
+                self._skip(op, f"its shapes cannot be read: {error}")
+        self.place = outer
 
-    def _operation(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
+    def _skip(self, op: Operation, reason: str) -> None:
+        """The row of an operation without a time."""
+        computation, runs = self.place
+        try:
+            arrays = self._tiles(op.operand_shapes), self._tiles(_own_results(op))
+        except (TilewrightError, OverflowError, ValueError):
+            arrays = [], []
+        self.rows.append(untimed(op, reason, self.context.source(computation, op), self.now, runs, *arrays))
+
+    def _operation(self, op: Operation, name: str) -> Run | None:
+        """What one run of an operation takes; None for what only begins something, or is made of others' rows."""
         if name == "unread":
-            self._skip(computation, op, runs, f"not understood: {op.attributes.get('reason', '')}")
-        elif any("?" in shape for shape in (op.shape, *op.operand_shapes)):
-            self._skip(computation, op, runs, "the size of its arrays is not known")
-        elif name in ("while", "call", "conditional") and not self._follows():
-            self._skip(computation, op, runs, "too many calls inside calls")
-        elif name == "while":
-            self._loop(computation, op, runs)
+            raise _NoTime(f"not understood: {op.attributes.get('reason', '')}")
+        if any("?" in shape for shape in (op.shape, *op.operand_shapes)):
+            raise _NoTime("the size of its arrays is not known")
+        if name in CONTROL and (self.depth >= DEEPEST or self.counted >= _MOST_OPERATIONS):
+            raise _NoTime("too many calls inside calls")
+        if name == "while":
+            self._loop(op)
         elif name in ("call", "conditional", "async-start", "call-start") and op.calls:
-            self._calls(computation, op, name, runs)
+            core = self.context.core(self.place[0], op)
+            if core or name.endswith("-start"):
+                return self._offloaded(op, core)
+            self._call(op)
         elif name in _UNPRICED:
-            self._skip(computation, op, runs, _UNPRICED[name])
+            raise _NoTime(_UNPRICED[name])
+        elif name.endswith("-done"):
+            return self._done(op)
         elif name in COLLECTIVES:
-            self._collective(computation, op, name, runs)
+            us = self._link_us(op)
+            if not name.endswith("-start"):
+                self.links_free = max(self.links_free, self.now) + us
+                return Run(self.links_free - self.now, "link", lane="link", measured=False)
+            self._exchange(op.name, us)
         elif name.endswith("-start"):
             self._start(op)
-        elif name == "async-update":
-            self._goes_on(op)
-        elif name.endswith("-done"):
-            self._done(computation, op, runs)
-        else:
-            self._kernel(computation, op, name, runs)
-
-    def _follows(self) -> bool:
-        return self.depth < _DEEPEST and self.counted < _MOST_OPERATIONS
+        elif name != "async-update":
+            return self._kernel(op, name)
+        elif op.operands[0] in self.begun:
+            self.begun[op.name] = self.begun[op.operands[0]]  # what began, under another name
+        return None
 
     def _enter(self, name: str, runs: int) -> None:
         self.depth += 1
         self.run(self.context.program.by_name[name], runs)
         self.depth -= 1
 
-    def _loop(self, computation: Computation, op: Operation, runs: int) -> None:
+    def _loop(self, op: Operation) -> None:
         """A loop's body passes once, and the clock goes on by all its trips; its rows count all runs.
 
         Its condition runs once more than its body.
         """
         if any(trips[-1:] == (None,) for trips in (self.context.runs[callee].trips for callee in op.calls)):
-            self._skip(computation, op, runs, "how often it runs is not known: its operations count once")
+            self._skip(op, "how often it runs is not known: its operations count once")
         for callee in op.calls:
             begin, inside = self.now, self.context.runs[callee]
             trips = inside.trips[-1] if inside.trips else 1
             times = 1 if trips is None else trips + (callee == op.calls[0])
-            if count := min(runs * times, inside.count):
+            if count := min(self.place[1] * times, inside.count):
                 self._enter(callee, count)
             self.now = begin + (self.now - begin) * times
 
-    def _calls(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
-        """A call's body, the longest branch of a conditional; a body that runs elsewhere is one row of that core."""
-        core = self.context.core(computation.name, op)
-        if core or name.endswith("-start"):
-            self._offloaded(computation, op, core, runs)
-            return
+    def _call(self, op: Operation) -> None:
+        """A call's body, or the longest branch of a conditional; of the others what has no time."""
         begin, rows = self.now, self.rows
         branches: list[tuple[float, list[TimeRow]]] = []
         for callee in op.calls:
             self.now, self.rows = begin, []
-            self._enter(callee, runs)
+            self._enter(callee, self.place[1])
             branches.append((self.now, self.rows))
         self.now, longest = max(branches, key=lambda branch: branch[0])
         rows += longest
@@ -223,6 +229,11 @@ class Schedule:
             found += known
         return found
 
+    def _megabytes(self, shapes: Sequence[str]) -> float:
+        return sum(tiles.megabytes for tiles in self._tiles(shapes))
+
+    # What runs beside other work: transfers, exchanges with other chips, work of other cores.
+
     def _start(self, op: Operation) -> None:
         """A transfer begins when HBM is free; prefetches between programs have happened already."""
         if "cross_program_prefetch_index" in op.attributes:
@@ -233,144 +244,102 @@ class Schedule:
             moved = self._tiles([op.shape])[1:2]
         self._transfer(op.name, max((tiles.megabytes for tiles in moved[:2]), default=0.0))
 
-    def _transfer(self, name: str, megabytes: float) -> None:
-        took = self.chip.stream_us(megabytes, self.chip.kernel["read_mb_per_us"])
-        self.hbm_free = self._begin(name, max(self.hbm_free, self.now), took)
-
-    def _carried(self, inside: Sequence[Operation]) -> float:
-        """Megabytes that operations which only move carry: what a slice takes, and what an update writes."""
-        shapes = [
-            inner.operand_shapes[written] if (written := _UPDATES.get(inner.opcode)) is not None else inner.shape
-            for inner in inside
-            if plain_opcode(inner.opcode) in _TRANSFERS
-        ]
-        return sum(tiles.megabytes for tiles in self._tiles(shapes))
-
-    def _begin(self, name: str, begun: float, us: float) -> float:
-        """Something begins that runs beside other work; the microsecond at which it ends."""
-        self.begun[name], self.arrives[name] = begun, begun + us
-        return begun + us
-
-    def _goes_on(self, op: Operation) -> None:
-        """What began under another name."""
-        before = op.operands[0]
-        self.arrives[op.name] = self.arrives.get(before, 0.0)
-        if before in self.begun:
-            self.begun[op.name] = self.begun[before]
-        if before in self.exchanged:
-            self.exchanged.add(op.name)
-        for known in (self.offloaded, self.carried):
-            if before in known:
-                known[op.name] = known[before]
-
-    def _done(self, computation: Computation, op: Operation, runs: int) -> None:
-        start = op.operands[0] if op.operands else ""
-        moved = self.carried.get(start, fsum(tiles.megabytes for tiles in self._tiles([op.shape])))
-        if start not in self.begun:
-            kept = moved if start in self.prefetched else 0.0  # of others nothing is known
-            self._row(computation, op, Run(0.0, "latency", resident=kept, lane="dma"), runs)
-            return
-        begun, arrives = self.begun[start], self.arrives[start]
-        run = Run(max(0.0, arrives - self.now), "latency", moved, lane="dma", begun=begun, beside=arrives - begun)
-        if start in self.offloaded:
-            run.bound, run.megabytes, run.lane, run.measured = "sparsecore", self.offloaded[start], "sparsecore", False
-        elif start in self.exchanged:
-            run.bound, run.megabytes, run.lane, run.measured = "link" if run.us else "latency", 0.0, "link", False
-        else:
-            run.bound = "hbm" if run.us else "latency"
-            if any(tiles.space == _HOST for tiles in self._tiles(op.operand_shapes)):
-                run.lane, run.measured = "host", False
-        self._row(computation, op, run, runs)
-
-    def _collective(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
-        if name.endswith("-done"):
-            self._done(computation, op, runs)
-            return
-        us = self._link_us(op)
-        if us is None:
-            self._skip(computation, op, runs, "this chip's links are not known")
-            return
-        if name.endswith("-start"):
-            self._exchange(op.name, us)
-            return
-        self.links_free = max(self.links_free, self.now) + us
-        self._row(computation, op, Run(self.links_free - self.now, "link", lane="link", measured=False), runs)
+    def _transfer(self, name: str, megabytes: float, carried: float | None = None) -> None:
+        at = max(self.hbm_free, self.now)
+        self.hbm_free = at + self.chip.stream_us(megabytes, self.chip.kernel["read_mb_per_us"])
+        self.begun[name] = _Begun(at, self.hbm_free, megabytes=carried)
 
     def _exchange(self, name: str, us: float) -> None:
         """An exchange with other chips begins when the links are free: each takes all of them."""
-        self.exchanged.add(name)
-        self.links_free = self._begin(name, max(self.links_free, self.now), us)
+        at = max(self.links_free, self.now)
+        self.links_free = at + us
+        self.begun[name] = _Begun(at, self.links_free, "link", 0.0)
 
-    def _link_us(self, op: Operation) -> float | None:
-        return collective_us(self.chip, op, self._tiles(op.operand_shapes), self._tiles([op.shape]), self.devices)
+    def _done(self, op: Operation) -> Run:
+        """The wait for what was started."""
+        start = op.operands[0] if op.operands else ""
+        given, begun = fsum(tiles.megabytes for tiles in self._tiles([op.shape])), self.begun.get(start)
+        if begun is None:
+            return Run(0.0, "latency", resident=given if start in self.prefetched else 0.0, lane="dma")
+        us, lane = max(0.0, begun.ends - self.now), begun.lane
+        bound = "sparsecore" if lane == "sparsecore" else "latency" if not us else "hbm" if lane == "dma" else lane
+        if lane == "dma" and any(tiles.space == _HOST for tiles in self._tiles(op.operand_shapes)):
+            lane = "host"
+        megabytes = given if begun.megabytes is None else begun.megabytes
+        return Run(
+            *(us, bound, megabytes), lane=lane, measured=lane == "dma", begun=begun.at, beside=begun.ends - begun.at
+        )
 
-    def _offloaded(self, computation: Computation, op: Operation, core: str, runs: int) -> None:
+    def _link_us(self, op: Operation) -> float:
+        operands, results = self._tiles(op.operand_shapes), self._tiles([op.shape])
+        us = self.chip.collective_us(op, operands, results, self.devices)
+        if us is None:
+            raise _NoTime(_NO_LINKS)
+        return us
+
+    def _offloaded(self, op: Operation, core: str) -> Run | None:
         """Work of a SparseCore or the host beside the TensorCore: its bytes through HBM, nothing more is known.
 
         An exchange between chips that was started so goes over the links; what only moves on no core is a transfer.
         """
-        inside = list(operations_of(self.context.program, op))
-        exchanges = [o for o in inside if plain_opcode(o.opcode) in COLLECTIVES]
-        if exchanges and core != "host":
-            times = [us for exchange in exchanges if (us := self._link_us(exchange)) is not None]
-            if len(times) < len(exchanges):
-                self._skip(computation, op, runs, "this chip's links are not known")
-            self._exchange(op.name, sum(times))
-            return
         if core == "host":
-            self._skip(computation, op, runs, "the host's speed is unknown")
-            return
-        if not core and all(plain_opcode(o.opcode) in _TRANSFERS | FREE for o in inside):
-            self.carried[op.name] = self._carried(inside)
-            self._transfer(op.name, self.carried[op.name])
-            return
-        megabytes = self._moved_elsewhere(op, inside)
-        us = self.chip.stream_us(megabytes, self.chip.kernel["read_mb_per_us"])
-        if op.opcode.endswith("-start"):
-            self._begin(op.name, self.now, us)
-            self.offloaded[op.name] = megabytes
-            return
-        self._row(computation, op, Run(us, "sparsecore", megabytes, lane="sparsecore", measured=False), runs)
+            raise _NoTime("the host's speed is unknown")
+        inside = list(operations_of(self.context.program, op))
+        if exchanges := [o for o in inside if plain_opcode(o.opcode) in COLLECTIVES]:
+            if not self.chip.link_bytes_per_second:
+                self._skip(op, _NO_LINKS)
+                exchanges = []
+            self._exchange(op.name, sum(map(self._link_us, exchanges)))
+        elif not core and all(plain_opcode(o.opcode) in _TRANSFERS | TAKES_NO_TIME for o in inside):
+            carried = self._megabytes(
+                [
+                    o.shape if (written := WRITES_IN_PLACE.get(o.opcode)) is None else o.operand_shapes[written]
+                    for o in inside
+                    if plain_opcode(o.opcode) in _TRANSFERS
+                ]
+            )
+            self._transfer(op.name, carried, carried)
+        else:
+            megabytes = self._moved_elsewhere(op, inside)
+            us = self.chip.stream_us(megabytes, self.chip.kernel["read_mb_per_us"])
+            if not op.opcode.endswith("-start"):
+                return Run(us, "sparsecore", megabytes, lane="sparsecore", measured=False)
+            self.begun[op.name] = _Begun(self.now, self.now + us, "sparsecore", megabytes)
+        return None
 
     def _moved_elsewhere(self, op: Operation, inside: Sequence[Operation]) -> float:
         """Megabytes that offloaded work reads and writes: of gathered tables what is taken of them."""
         if gathers := [inner for inner in inside if inner.opcode == "gather"]:
-            return sum(
-                2 * sum(tiles.megabytes for tiles in self._tiles([gather.shape]))
-                + sum(tiles.megabytes for tiles in self._tiles(gather.operand_shapes[1:]))
-                for gather in gathers
-            )
+            return sum(2 * self._megabytes([g.shape]) + self._megabytes(g.operand_shapes[1:]) for g in gathers)
         operands, results = self._tiles(op.operand_shapes), self._tiles([op.shape])
         if op.opcode.endswith("-start"):
             results = results[len(operands) :]  # its tuple begins with the operands
         return sum(tiles.megabytes for tiles in (*operands, *results))
 
-    def _kernel(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
+    def _kernel(self, op: Operation, name: str) -> Run | None:
         constants = self.chip.kernel
         operands, results = self._operands(op), self._tiles([op.shape])
         work, writes = Work(), [tiles.megabytes for tiles in results]
         read = {k: tiles.megabytes for k, tiles in operands}
         if name == "fusion" and op.calls:
             body = self.context.program.by_name[op.calls[0]]
-            work.include(self._fused(body, 0))
-            read = {k: self._read(body, k, tiles, 0) for k, tiles in operands}
+            work.include(self._fused_work(body, 0))
+            read = {k: self._megabytes_read(body, k, tiles, 0) for k, tiles in operands}
             if len(results) == 1 and written_into(body) is not None:
-                writes = [self._update(body)]
+                writes = [self._megabytes_updated(body)]
         elif name == "custom-call":
-            reason = self._custom_call(work, op, [tiles for _, tiles in operands])
-            if reason is not None:
-                if reason:
-                    self._skip(computation, op, runs, reason)
-                return
+            if any(marker in op.attributes.get("custom_call_target", "") for marker in MARKER_CALLS):
+                self.counted -= 1
+                return None
+            self._custom_call(work, op, [tiles for _, tiles in operands])
         else:
-            self._alone(work, op, name, [tiles for _, tiles in operands], results)
-            if name in _TAKES and 0 in read:
+            self._unfused(work, op, name, [tiles for _, tiles in operands], results)
+            if name in TAKES_PART and 0 in read:
                 read[0] = min(read[0], sum(writes))
             elif name == "dynamic-update-slice" and 1 in read:
                 read[0], writes = 0.0, [read[1]]  # in place
         if work.unknown:
-            self._skip(computation, op, runs, work.unknown[0])
-            return
+            raise _NoTime(work.unknown[0])
         passing = [(tiles.space, read[k]) for k, tiles in operands]
         passing += [(tiles.space, megabytes) for tiles, megabytes in zip(results, writes)]
         near, common = (sum(megabytes for space, megabytes in passing if space == wanted) for wanted in (1, 3))
@@ -379,24 +348,19 @@ class Schedule:
         parts = {
             "matrix": work.matrix_us,
             "vector": work.vector_us(constants),
-            "hbm": self._stream(far, written, common),
+            "hbm": self._hbm_us(far, written, common),
             "vmem": near / constants["near_mb_per_us"],
             "link": work.link_us,
         }
         latency = constants["launch_us" if far + written > 0.001 else "near_launch_us"]
-        busiest, second = sorted(parts.values())[:-3:-1]
-        us = latency + busiest + work.rows * constants["gather_row_us"] + _BESIDE * second
-        bound = max(parts, key=lambda unit: parts[unit]) if busiest > latency else "latency"
-        if work.rows * constants["gather_row_us"] > max(busiest, latency):
-            bound = "hbm"
+        us, bound = busy(parts, latency, work.rows * constants["gather_row_us"])
         if work.rotations and bound == "vector" and name in ("copy", "transpose", "reshape"):
             bound = "relayout"
         if far + written:
             took = self.chip.stream_us(far + written, constants["mb_per_us"])
             self.hbm_free = max(self.hbm_free, self.now) + took
         lane = "matrix" if work.matrix_us else "vector"
-        run = Run(us, bound, far + written, work.products, lane=lane, measured=not work.rows)
-        self._row(computation, op, run, runs)
+        return Run(us, bound, far + written, work.products, lane=lane, measured=not work.rows)
 
     def _operands(self, op: Operation) -> list[tuple[int, Tiles]]:
         """The operands that are arrays, by their number."""
@@ -407,7 +371,7 @@ class Schedule:
                 numbered.append((k, tiles[0]))
         return numbered
 
-    def _stream(self, read: float, written: float, common: float) -> float:
+    def _hbm_us(self, read: float, written: float, common: float) -> float:
         """Microseconds of the kernel's own transfers; v4's common memory (S(3)) has a bandwidth of its own."""
         constants = self.chip.kernel
         stream = self.chip.stream_us(read + written, constants["mb_per_us"])
@@ -417,33 +381,32 @@ class Schedule:
             stream = max(stream, common / constants["common_mb_per_us"])
         return stream
 
-    def _alone(self, work: Work, op: Operation, name: str, operands: list[Tiles], results: list[Tiles]) -> None:
+    def _unfused(self, work: Work, op: Operation, name: str, operands: list[Tiles], results: list[Tiles]) -> None:
         """An operation outside a fusion; a copy or transpose that changes the minor dim turns every register."""
         if not results:
             known = op.shape not in self.context.unknown
-            work.unknown += ("its result is no array" if known else "the form of its shape is not known",)
-            return
+            raise _NoTime("its result is no array" if known else "the form of its shape is not known")
         if name in ("copy", "transpose", "reshape") and operands:
             if operands[0].minor_to_major[:1] != results[0].minor_to_major[:1] or name != "copy":
-                work.rotations += results[0].elements / 1024
+                work.rotations += results[0].elements / REGISTER
             return
         add_operation(work, self.chip.kernel, op, operands, results[0])
 
-    def _fused(self, body: Computation, depth: int) -> Work:
+    def _fused_work(self, body: Computation, depth: int) -> Work:
         """What the operations of a fusion ask for, those of fusions inside it included."""
         if body.name in self.works:
             return self.works[body.name]
         work = Work()
-        if depth > _DEEPEST:
+        if depth > DEEPEST:
             return Work(unknown=("too many fusions inside fusions",))
         for op in body.operations:
             name = plain_opcode(op.opcode)
             if name == "fusion" and op.calls:
-                work.include(self._fused(self.context.program.by_name[op.calls[0]], depth + 1))
+                work.include(self._fused_work(self.context.program.by_name[op.calls[0]], depth + 1))
             elif name in COLLECTIVES:
-                us = self._link_us(op)
-                work.link_us += (us or 0.0) / max(1, self.parts[op.attributes.get("channel_id", "")])
-                work.unknown += () if us is not None else ("this chip's links are not known",)
+                work.unknown += () if self.chip.link_bytes_per_second else (_NO_LINKS,)
+                us = self._link_us(op) if self.chip.link_bytes_per_second else 0.0
+                work.link_us += us / max(1, self.parts[op.attributes.get("channel_id", "")])
             elif name in ("gather", "scatter") or name not in MOVES_ONLY:
                 results = self._tiles([op.shape])
                 if results:
@@ -452,72 +415,53 @@ class Schedule:
         self.works[body.name] = work
         return work
 
-    def _custom_call(self, work: Work, op: Operation, operands: list[Tiles]) -> str | None:
-        """None: priced as a kernel. Text: why it is not; "" for markers without work."""
+    def _custom_call(self, work: Work, op: Operation, operands: list[Tiles]) -> None:
+        """The compiler's own softmax with the product behind it: [..., rows, depth] x [..., depth, columns]."""
         target = op.attributes.get("custom_call_target", "")
-        if any(name in target for name in _BARE_CUSTOM_CALLS):
-            self.counted -= 1
-            return ""
         ranks = [len(tiles.shape) for tiles in operands]
-        softmax = "online-softmax" in op.name or "online-softmax" in op.op_name
-        if softmax and "tpu_custom_call" in target and min(ranks[:2], default=0) > 1 and ranks[0] > 2 and ranks[1:]:
-            # The compiler's own softmax with the product behind it: [..., rows, depth] x [..., depth, columns].
-            scores, values = operands[0], operands[1]
-            *batches, rows, depth = scores.shape
-            batch = prod(batches)
-            sizes = (rows, values.shape[-1], depth)
-            work.matrix_us += batch * self.chip.matrix_us(*sizes)
-            work.products["bf16"] += 2 * batch * rows * depth * values.shape[-1]
-            work.transcendental += scores.elements / 1024
-            work.registers += 6 * scores.elements / 1024
-            return None
-        return f"a custom call of {target.strip(chr(34)) or 'unknown code'}"
+        softmax = "tpu_custom_call" in target and any("online-softmax" in name for name in (op.name, op.op_name))
+        if not softmax or min(ranks[:2], default=0) < 2 or ranks[0] < 3 or not ranks[1:]:
+            raise _NoTime(f"a custom call of {target.strip(chr(34)) or 'unknown code'}")
+        scores, values = operands[0], operands[1]
+        *batches, rows, depth = scores.shape
+        batch = prod(batches)
+        work.matrix_us += batch * self.chip.matrix_us(rows, values.shape[-1], depth)
+        work.products["bf16"] += 2 * batch * rows * depth * values.shape[-1]
+        work.transcendental += scores.elements / REGISTER
+        work.registers += 6 * scores.elements / REGISTER
 
-    def _read(self, body: Computation, number: int, tiles: Tiles, depth: int) -> float:
+    def _megabytes_read(self, body: Computation, number: int, tiles: Tiles, depth: int) -> float:
         """Megabytes that a fusion reads of one operand: of an array that is only sliced or gathered, what is taken."""
         known = self.reads.get((body.name, number))
         if known is None:
-            known = self.reads[body.name, number] = self._taken(body, number, tiles, depth)
+            known = self.reads[body.name, number] = self._megabytes_taken(body, number, tiles, depth)
         return min(known, tiles.megabytes)
 
-    def _taken(self, body: Computation, number: int, tiles: Tiles, depth: int) -> float:
+    def _megabytes_taken(self, body: Computation, number: int, tiles: Tiles, depth: int) -> float:
         if body.name not in self.bodies:
-            self.bodies[body.name] = _inside(body)
+            self.bodies[body.name] = _Body(body)
         of_body = self.bodies[body.name]
         parameter = of_body.parameters.get(str(number))
         users = of_body.users.get(parameter.name, ()) if parameter else ()
-        if not users or parameter is None or depth > _DEEPEST:
+        if not users or parameter is None or depth > DEEPEST:
             return tiles.megabytes
         in_place = of_body.written_into == number
         taken = 0.0
         for user in users:
-            if user.opcode in _TAKES and user.operands[0] == parameter.name:
-                taken += sum(t.megabytes for t in self._tiles([user.shape]))
+            if user.opcode in TAKES_PART and user.operands[0] == parameter.name:
+                taken += self._megabytes([user.shape])
             elif user.opcode == "fusion" and user.calls:
                 inner = self.context.program.by_name[user.calls[0]]
-                taken += self._read(inner, user.operands.index(parameter.name), tiles, depth + 1)
-            elif in_place and user.opcode in _UPDATES and user.operands[0] == parameter.name:
+                taken += self._megabytes_read(inner, user.operands.index(parameter.name), tiles, depth + 1)
+            elif in_place and user.opcode in WRITES_IN_PLACE and user.operands[0] == parameter.name:
                 continue  # written in place, not read
             else:
                 return tiles.megabytes
         return taken
 
-    def _update(self, body: Computation) -> float:
+    def _megabytes_updated(self, body: Computation) -> float:
         """Megabytes that a fusion writes into an operand of its own, in place."""
-        updates = [op for op in body.operations if op.opcode in _UPDATES]
-        shapes = [op.operand_shapes[_UPDATES[op.opcode]] for op in updates if len(op.operands) > _UPDATES[op.opcode]]
-        return sum(tiles.megabytes for tiles in self._tiles(shapes))
-
-    def _skip(self, computation: Computation, op: Operation, runs: int, reason: str) -> None:
-        source = self.context.source(computation.name, op)
-        try:
-            arrays = self._tiles(op.operand_shapes), self._tiles(_own_results(op))
-        except (TilewrightError, OverflowError, ValueError):
-            arrays = [], []
-        self.rows.append(untimed(op, reason, source, self.now, runs, *arrays))
-
-    def _row(self, computation: Computation, op: Operation, run: Run, runs: int) -> None:
-        source = self.context.source(computation.name, op)
-        row = timed(self.chip, op, run, self.chip.kernel, source, self.now, runs)
-        self.rows.append(row)
-        self.now += row.seconds / runs * 1e6
+        updates = [
+            (op.operand_shapes, written) for op in body.operations if (written := WRITES_IN_PLACE.get(op.opcode))
+        ]
+        return self._megabytes([shapes[written] for shapes, written in updates if len(shapes) > written])

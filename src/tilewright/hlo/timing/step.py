@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilewright.trace import Event, Slice, Track
+from msgspec import to_builtins
+
+from tilewright.trace import Args, Event, Slice, Track
 from tilewright.version import __version__
 
 SCHEMA = "tilewright.time/2"
@@ -151,26 +153,12 @@ class StepTime:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; ``schema_version`` changes when a field changes its meaning."""
-        return {
-            "schema": SCHEMA,
-            "schema_version": 2,
-            "tilewright": __version__,
-            "program": self.program,
-            "target": self.target,
-            "kind": "modelled, from predicted fusions and layouts" if self.predicted else "modelled, from the dump",
-            "seconds": self.seconds,
-            "call_seconds": self.call_seconds,
-            "priced": self.priced,
-            "priced_flops": self.priced_flops,
-            "priced_bytes": self.priced_bytes,
-            "flops": self.flops,
-            "bytes": self.bytes,
-            "matrix_utilisation": self.matrix_utilisation,
-            "hbm_utilisation": self.hbm_utilisation,
-            "by_bound": self.by_bound(),
-            "notes": list(self.notes),
-            "rows": [{name: getattr(row, name) for name in TimeRow.__slots__} for row in self.rows],
-        }
+        kind = "modelled, from predicted fusions and layouts" if self.predicted else "modelled, from the dump"
+        head = {"schema": SCHEMA, "schema_version": 2, "tilewright": __version__}
+        shown = ("seconds", "call_seconds", "priced", "priced_flops", "priced_bytes", "flops", "bytes")
+        figures = {name: getattr(self, name) for name in (*shown, "matrix_utilisation", "hbm_utilisation")}
+        parts = {"by_bound": self.by_bound(), "notes": list(self.notes), "rows": list(to_builtins(self.rows))}
+        return {**head, "program": self.program, "target": self.target, "kind": kind, **figures, **parts}
 
     def events(self) -> tuple[Event, ...]:
         """The step as a timeline: a lane per unit, in nanoseconds since its begin; of a loop's body its first run.
@@ -180,8 +168,7 @@ class StepTime:
         events: list[Event] = []
         free: dict[str, list[int]] = {}
         for row in sorted(self.rows, key=lambda row: row.begun if row.beside else row.start):
-            details: tuple[tuple[str, str | int], ...]
-            details = (("bound", row.bound), ("bytes", row.bytes), ("flops", row.flops), ("source", row.source))
+            details: Args = (("bound", row.bound), ("bytes", row.bytes), ("flops", row.flops), ("source", row.source))
             begin, seconds, lane = row.start, row.seconds / row.runs, row.lane
             if row.beside:
                 begin, seconds = row.begun, row.beside

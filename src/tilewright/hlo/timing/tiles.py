@@ -1,7 +1,8 @@
-"""An array as the time model sees it: tiles in memory, the dims that lie in lanes and sublanes, padded megabytes."""
+"""An array as the time model sees it, and what a mechanism answers: microseconds, and the parts they are spent on."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -16,30 +17,20 @@ MEGA = 1e6
 class Tiles:
     """One array in its padded, tiled form.
 
-    =================  ========================================================================================
-    ``shape``          logical sizes; ``minor_to_major`` the dims, minor first
-    ``tile``           the outer tile (sublanes, lanes), such as (8, 128); (1,) or () where there is none
-    ``grid``           tiles along every physical dim, major to minor; the last two are sublanes and lanes
-    ``count``          tiles in all
-    ``elements``       elements, padding included
-    ``megabytes``      1e6 bytes, padding included
-    ``space``          memory space: 0 HBM, 1 vector memory, others as the chip numbers them
-    =================  ========================================================================================
-
     >>> from tilewright.layout import parse
     >>> t = Tiles.of(parse("bf16[20,300]{1,0:T(8,128)(2,1)}"))
     >>> t.grid, t.count, t.elements, t.role(1)
     ((3, 3), 9, 9216, 'lanes')
     """
 
-    shape: tuple[int, ...]
-    minor_to_major: tuple[int, ...]
-    tile: tuple[int, ...]
-    grid: tuple[int, ...]
-    count: int
-    elements: int
-    megabytes: float
-    space: int
+    shape: tuple[int, ...]  # logical sizes
+    minor_to_major: tuple[int, ...]  # the dims, minor first
+    tile: tuple[int, ...]  # the outer tile (sublanes, lanes), such as (8, 128); (1,) or () where there is none
+    grid: tuple[int, ...]  # tiles along every physical dim, major to minor; the last two are sublanes and lanes
+    count: int  # tiles in all
+    elements: int  # elements, padding included
+    megabytes: float  # 1e6 bytes, padding included
+    space: int  # memory space: 0 HBM, 1 vector memory, others as the chip numbers them
 
     @staticmethod
     @lru_cache(maxsize=65536)
@@ -52,16 +43,8 @@ class Tiles:
         sizes = [1] * (len(physical) - len(outer)) + list(outer)
         grid = tuple(-(-n // t) for n, t in zip(physical, sizes, strict=True))
         elements = prod(grid) * prod(outer)
-        return Tiles(
-            layout.shape,
-            order,
-            outer,
-            grid,
-            prod(grid),
-            elements,
-            layout.size_bytes / MEGA,
-            layout.memory_space,
-        )
+        megabytes = layout.size_bytes / MEGA
+        return Tiles(layout.shape, order, outer, grid, prod(grid), elements, megabytes, layout.memory_space)
 
     @property
     def small_tile(self) -> bool:
@@ -80,3 +63,29 @@ class Tiles:
     def order(self, left_out: int | None = None) -> tuple[int, ...]:
         """The dims, minor first, without one."""
         return tuple(d for d in self.minor_to_major if d != left_out)
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Microseconds of one kernel, and the parts that were weighed against each other to find them.
+
+    ``resident``: megabytes of an argument taken to lie near the core already, brought there between calls.
+    ``parts``: bound -> microseconds that this unit alone would need. Units work side by side, so the whole is less than
+    their sum; ``bound`` is the largest.
+
+    >>> Price(3.0, {"latency": 1.0, "hbm": 2.0}).bound
+    'hbm'
+    """
+
+    microseconds: float
+    parts: Mapping[str, float]
+    resident: float = 0.0
+
+    def at_least(self, other: Price) -> Price:
+        """The longer of both: what needs many windows takes no less than the most that fit one, as more never does."""
+        return self if self.microseconds >= other.microseconds else other
+
+    @property
+    def bound(self) -> str:
+        """The unit that needs the longest."""
+        return max(self.parts, key=lambda unit: self.parts[unit])

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.errors import UsageError
+from tilewright.hlo.comparing.kernels import Kernel, Side, is_transpose, origin, paired
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.program import Operation, Program
-from tilewright.hlo.timing.kernels import Kernel, Side, is_transpose, origin, paired
 from tilewright.hlo.timing.step import StepTime
 from tilewright.render import bytes_text, place_text, seconds_text
 from tilewright.targets import Target
@@ -28,6 +28,7 @@ _MOVERS = frozenset({"copy", "transpose", "copy-start", "copy-done"})
 _SPACES = {0: "HBM", 1: "vector memory", 3: "common memory", 5: "host memory"}
 _PASSED_ON = frozenset({"wider type", "narrower type", "changed layout"})
 """What a kernel hands to those that read its result."""
+_WORK_CAUSES = ("less work", "more work")
 _INDENT = " " * 11
 _NOTHING = 1e-11
 """Seconds that rounding makes."""
@@ -84,22 +85,16 @@ class StepDiff:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
+        shown = [(c.cause, c.detail, c.source, c.before, c.after) for c in self.changes]
         return {
             "schema": "tilewright.time_diff/1",
             "schema_version": 1,
             "target": self.after.target,
-            "seconds": {"before": self.before.seconds, "after": self.after.seconds},
-            "peak_bytes": {"before": self.peaks[0], "after": self.peaks[1]},
-            "lanes": {lane: {"before": a, "after": b} for lane, (a, b) in self.by_lane().items()},
+            "seconds": _sides(self.before.seconds, self.after.seconds),
+            "peak_bytes": _sides(*self.peaks),
+            "lanes": {lane: _sides(*pair) for lane, pair in self.by_lane().items()},
             "changes": [
-                {
-                    "cause": change.cause,
-                    "detail": change.detail,
-                    "source": change.source,
-                    "seconds_before": change.before,
-                    "seconds_after": change.after,
-                }
-                for change in self.changes
+                dict(zip(("cause", "detail", "source", "seconds_before", "seconds_after"), change)) for change in shown
             ],
         }
 
@@ -117,23 +112,30 @@ class StepDiff:
         return lines
 
     def lines(self, top: int = 10, width: int = 100) -> list[str]:
-        """The account on a terminal."""
+        """The summary and the largest changes as lines for a terminal, ``top`` of them."""
         lines = self.summary()
         if not self.changes:
             lines.append("no operation takes longer or less")
         for change in self.changes[:top]:
-            sign = "+" if change.seconds >= 0 else "-"
             place = place_text(change.source) if change.source else "no source line"
-            lines.append(f"{sign + seconds_text(abs(change.seconds)):>9}  {change.cause}  {place}")
+            lines.append(f"{_signed(change.seconds):>9}  {change.cause}  {place}")
             lines += textwrap.wrap(change.detail, width, initial_indent=_INDENT, subsequent_indent=_INDENT)
         if len(self.changes) > top:
             rest = sum(change.seconds for change in self.changes[top:])
-            lines.append(f"{len(self.changes) - top} more with {'-' if rest < 0 else '+'}{seconds_text(abs(rest))}")
+            lines.append(f"{len(self.changes) - top} more with {_signed(rest)}")
         return lines
+
+
+def _sides(before: float, after: float) -> dict[str, float]:
+    return {"before": before, "after": after}
 
 
 def _from_to(before: float, after: float) -> str:
     return f"{seconds_text(before)} -> {seconds_text(after)}"
+
+
+def _signed(seconds: float) -> str:
+    return f"{'-' if seconds < 0 else '+'}{seconds_text(abs(seconds))}"
 
 
 def _differs(before: float, after: float) -> bool:
@@ -169,9 +171,14 @@ class _Finding:
     before: list[Kernel] = field(default_factory=list)
     after: list[Kernel] = field(default_factory=list)
 
+    def include(self, other: _Finding) -> None:
+        """Take over the kernels of another."""
+        self.before.extend(other.before)
+        self.after.extend(other.after)
+
     @property
     def seconds(self) -> tuple[float, float]:
-        """Before and after."""
+        """Seconds of its kernels, before and after."""
         return sum(k.row.seconds for k in self.before), sum(k.row.seconds for k in self.after)
 
     @property
@@ -204,8 +211,12 @@ class _Comparison:
         renamed, left, right = _renamed(left, right)
         found += [finding for pair in renamed for finding in self._of_pairs([pair])]
         found += self._of_left(left, right)
-        for loop in loops:
-            found = self._whole_loop(loop, found)
+        for loop in loops:  # as one change, with all else that changed on its lines
+            lines = {loop.source, *(kernel.source for kernel in (*loop.before, *loop.after))} - {""}
+            for finding in found:
+                if finding.source in lines:
+                    loop.include(finding)
+            found = [*(finding for finding in found if finding.source not in lines), loop]
         found.sort(key=lambda finding: min((k.row.start for k in finding.after), default=0.0))
         return [finding for finding in self._traced(found) if finding.counts]
 
@@ -222,8 +233,7 @@ class _Comparison:
             if root == n or finding.cause not in _PASSED_ON:
                 kept.append(finding)
             else:
-                found[root].before.extend(finding.before)
-                found[root].after.extend(finding.after)
+                found[root].include(finding)
         return kept
 
     def _made_by(self, op: Operation) -> Iterator[str]:
@@ -238,41 +248,27 @@ class _Comparison:
 
     # -- loops
 
-    def _loops(self) -> list[tuple[Operation, str, list[Kernel], list[Kernel]]]:
-        """(while, cause, kernels before, kernels after) of loops that one side unrolled, wholly or in part."""
+    def _loops(self) -> list[_Finding]:
+        """Loops that one side unrolled, wholly or in part, each with its kernels on both sides."""
         found = []
         for one, other, cause in ((self.old, self.new, "unrolled loop"), (self.new, self.old, "rolled loop")):
             bodies: dict[str, list[Kernel]] = defaultdict(list)
-            for kernels in one.kernels.values():
-                for kernel in kernels:
-                    if kernel.loop:
-                        bodies[kernel.loop].append(kernel)
+            for kernel in one.all_kernels():
+                if kernel.loop:
+                    bodies[kernel.loop].append(kernel)
             for body, kernels in bodies.items():
                 keys = {kernel.key for kernel in kernels}
-                there = [kernel for key in keys for kernel in other.kernels.get(key, ())]
-                if not _unrolled(kernels, there):
+                if not _unrolled(kernels, [kernel for key in keys for kernel in other.kernels.get(key, ())]):
                     continue
                 lines = {kernel.source for kernel in kernels if kernel.source}
-                whole = [k for group in other.kernels.values() for k in group if k.key in keys or k.source in lines]
-                callers = one.program.callers[body]
-                sides = (kernels, whole) if one is self.old else (whole, kernels)
-                found.append((callers[0][1], cause, *sides))
+                whole = [k for k in other.all_kernels() if k.key in keys or k.source in lines]
+                before, after = (kernels, whole) if one is self.old else (whole, kernels)
+                runs = [sum(kernel.row.runs for kernel in side) for side in (before, after)]
+                detail = f"{len(before)} kernels in {runs[0]} runs -> {len(after)} kernels in {runs[1]} runs"
+                source = str(one.program.callers[body][0][1].source or "")
+                source = source or next((k.source for k in (*after, *before) if k.source), "")
+                found.append(_Finding(cause, detail, source, list(before), list(after)))
         return found
-
-    def _whole_loop(
-        self, loop: tuple[Operation, str, list[Kernel], list[Kernel]], found: Sequence[_Finding]
-    ) -> list[_Finding]:
-        """The loop as one change, with all else that changed on its lines."""
-        op, cause, before, after = loop
-        lines = {str(op.source or ""), *(kernel.source for kernel in (*before, *after))} - {""}
-        runs = [sum(kernel.row.runs for kernel in kernels) for kernels in (before, after)]
-        detail = f"{len(before)} kernels in {runs[0]} runs -> {len(after)} kernels in {runs[1]} runs"
-        source = str(op.source or "") or next((k.source for k in (*after, *before) if k.source), "")
-        with_it = [finding for finding in found if finding.source in lines]
-        before = [*before, *(kernel for finding in with_it for kernel in finding.before)]
-        after = [*after, *(kernel for finding in with_it for kernel in finding.after)]
-        rest = [finding for finding in found if finding.source not in lines]
-        return [*rest, _Finding(cause, detail, source, before, after)]
 
     # -- kernels that stand on both sides
 
@@ -301,26 +297,25 @@ class _Comparison:
         """Why a kernel differs; ("", "") where it does not."""
         name = after.name
         if before.core != after.core:
-            if after.core:
-                return "offloaded", _offloaded(after)
-            return "back on the TensorCore", f"{name} ran on the {_core_text(before.core)}"
+            back = "back on the TensorCore", f"{name} ran on the {_core_text(before.core)}"
+            return ("offloaded", _offloaded(after)) if after.core else back
         if moved := self._of_shapes(before, after):
             return moved
         if not _differs(before.row.seconds, after.row.seconds):
             return "", ""
-        if before.row.runs != after.row.runs:
-            cause = "more work" if after.row.runs > before.row.runs else "less work"
-            return cause, f"{name} runs {after.row.runs} times instead of {before.row.runs}"
-        if before.row.flops != after.row.flops:
-            cause = "more work" if after.row.flops > before.row.flops else "less work"
-            return cause, f"{name}: {before.row.flops:,} -> {after.row.flops:,} flops"
-        if before.row.bytes != after.row.bytes:
-            cause = "more bytes" if after.row.bytes > before.row.bytes else "fewer bytes"
-            return cause, f"{name}: {bytes_text(before.row.bytes)} -> {bytes_text(after.row.bytes)} through HBM"
-        slower = after.row.seconds > before.row.seconds
+        old, new = before.row, after.row
+        for a, b, causes, detail in (
+            (old.runs, new.runs, _WORK_CAUSES, f"{name} runs {new.runs} times instead of {old.runs}"),
+            (old.flops, new.flops, _WORK_CAUSES, f"{name}: {old.flops:,} -> {new.flops:,} flops"),
+            (old.bytes, new.bytes, ("fewer bytes", "more bytes"),
+             f"{name}: {bytes_text(old.bytes)} -> {bytes_text(new.bytes)} through HBM"),
+        ):  # fmt: skip
+            if a != b:
+                return causes[b > a], detail
+        slower = new.seconds > old.seconds
         if after.op.opcode.endswith("-done"):
-            return ("longer wait" if slower else "shorter wait"), _transfer(after.op)
-        return ("more work" if slower else "less work"), f"{name}: bound by {after.row.bound}"
+            return ("shorter wait", "longer wait")[slower], _transfer(after.op)
+        return _WORK_CAUSES[slower], f"{name}: bound by {new.bound}"
 
     def _of_shapes(self, before: Kernel, after: Kernel) -> tuple[str, str] | None:
         """A type, a layout or a memory space that differs, of results first."""
@@ -368,7 +363,7 @@ class _Comparison:
             if relayout == "relayout" and self._at_changed_border(kernel):
                 return "changed layout", f"{detail}: an argument or a result has another layout and must be turned", ""
             return f"new {relayout}", detail, ""
-        homes = self._homes(kernels, self.old)
+        homes = self._kernels_that_hold(kernels, self.old)
         if homes:
             between = self._new_movement(kernel)
             if between is not None:
@@ -382,7 +377,7 @@ class _Comparison:
         if kernel.moves_only:
             relayout, detail = _movement(kernel)
             return f"{relayout} gone", detail
-        if homes := self._homes(kernels, self.new):
+        if homes := self._kernels_that_hold(kernels, self.new):
             return "new fusion", f"{kernel.name} is part of a kernel with {homes} now"
         return "gone", f"{kernel.name} of {kernel.op.shape.partition('{')[0]} is not there any more"
 
@@ -418,7 +413,7 @@ class _Comparison:
                     return other
         return None
 
-    def _homes(self, kernels: Sequence[Kernel], side: Side) -> str:
+    def _kernels_that_hold(self, kernels: Sequence[Kernel], side: Side) -> str:
         """The main operations of the kernels, on the other side, that hold what these compute."""
         found: Counter[str] = Counter()
         for kernel in kernels:
@@ -429,12 +424,10 @@ class _Comparison:
         return " and ".join(name for name, _ in found.most_common(2))
 
 
-def _without(
-    side: Side, loops: Sequence[tuple[Operation, str, list[Kernel], list[Kernel]]]
-) -> dict[tuple[str, str], list[Kernel]]:
+def _without(side: Side, loops: Sequence[_Finding]) -> dict[tuple[str, str], list[Kernel]]:
     """The kernels that no loop which changed as a whole has taken."""
-    taken = {id(kernel) for loop in loops for kernels in loop[2:] for kernel in kernels}
-    return {key: [k for k in kernels if id(k) not in taken] for key, kernels in side.kernels.items()}
+    taken = {kernel for loop in loops for kernel in (*loop.before, *loop.after)}
+    return {key: [k for k in kernels if k not in taken] for key, kernels in side.kernels.items()}
 
 
 def _unrolled(looped: Sequence[Kernel], there: Sequence[Kernel]) -> bool:
@@ -455,14 +448,9 @@ def _renamed(
         if not kernel.moves_only:
             return kernel.name, kernel.main.shape.partition("{")[0], kernel.dims
         turn = _turns(kernel)
-        return tuple(_SPACE.sub("", shape) for shape in turn) if turn else kernel.way
+        return tuple(_SPACE.sub("", shape) for shape in turn) if turn else kernel.movement
 
-    waiting: dict[object, list[Kernel]] = defaultdict(list)
-    for kernel in reversed(left):
-        waiting[kind(kernel)].append(kernel)
-    pairs = [(waiting[kind(kernel)].pop(), kernel) for kernel in right if waiting.get(kind(kernel))]
-    taken = {id(kernel) for pair in pairs for kernel in pair}
-    return pairs, [k for k in left if id(k) not in taken], [k for k in right if id(k) not in taken]
+    return paired(left, right, [kind])
 
 
 def _line_of(side: Side, wanted: str, other: Side) -> str:

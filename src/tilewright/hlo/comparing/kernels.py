@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.inlining import operations_of
+from tilewright.hlo.opcodes import MARKER_CALLS, PRODUCTS
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.reporting.buffers import peaks
-from tilewright.hlo.reporting.context import Context
+from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.estimate import estimate
-from tilewright.hlo.timing.scheduled import operations_of
 from tilewright.hlo.timing.step import StepTime, TimeRow
 from tilewright.layout import TensorLayout
 from tilewright.targets import Target
 
 _RANKS = (
-    frozenset({"convolution", "dot", "dot-general"}),
+    PRODUCTS,
     frozenset({"custom-call", "scatter", "gather", "sort", "fft", "all-reduce", "all-gather", "all-to-all"}),
     frozenset({"reduce", "reduce-window", "select-and-scatter"}),
 )
 MOVES = frozenset({"copy", "transpose", "reshape", "copy-start", "copy-done", "slice-start", "slice-done", "bitcast"})
 SILENT = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "iota", "broadcast"})
-_MARKERS = ("AssumeGatherIndicesInBound", "PrepareAsyncCall", "ConcatBitcast", "AllocateBuffer")
-"""Custom calls that tell the compiler something and compute nothing."""
+T = TypeVar("T")
 _NUMBERS = re.compile(r"[\d.]+$")
 _LOOP_WORDS = frozenset({"while", "body", "cond", "closed_call", "checkpoint", "scan", "remat"})
 
@@ -42,10 +44,8 @@ def origin(op: Operation) -> str:
 
 def is_silent(op: Operation) -> bool:
     """Whether it computes and moves nothing."""
-    marker = op.opcode == "custom-call" and any(
-        name in op.attributes.get("custom_call_target", "") for name in _MARKERS
-    )
-    return marker or op.opcode in SILENT
+    target = op.attributes.get("custom_call_target", "") if op.opcode == "custom-call" else ""
+    return op.opcode in SILENT or any(name in target for name in MARKER_CALLS)
 
 
 def dims_of(shape: str) -> str:
@@ -71,17 +71,16 @@ class Kernel:
     def main(self) -> Operation:
         """The operation that the kernel is there for."""
         loud = [op for op in self.inside if not is_silent(op)]
-        for rank in _RANKS:
-            for op in loud:
-                if plain_opcode(op.opcode) in rank:
-                    return op
+        ranked = (op for rank in _RANKS for op in loud if plain_opcode(op.opcode) in rank)
+        if (first := next(ranked, None)) is not None:
+            return first
         said = [op for op in loud if op.opcode != "convert"] or loud  # a narrow type is widened on the way
         roots = [op for op in said if op.root]
         return (roots or said or [self.op])[-1]
 
     @property
     def moves_only(self) -> bool:
-        """Whether nothing is computed."""
+        """Whether it only moves data, and computes nothing."""
         return all(plain_opcode(op.opcode) in MOVES or is_silent(op) for op in self.inside)
 
     @cached_property
@@ -91,7 +90,7 @@ class Kernel:
 
     @property
     def name(self) -> str:
-        """What it is there for, in a word."""
+        """The opcode of its main operation, without ``-start`` and ``-done``."""
         return plain_opcode(self.main.opcode).removesuffix("-start").removesuffix("-done")
 
     @cached_property
@@ -100,8 +99,8 @@ class Kernel:
         return dims_of(self.op.shape), *sorted(dims_of(shape) for shape in self.op.operand_shapes)
 
     @cached_property
-    def way(self) -> tuple[str, ...]:
-        """For what moves only: what from which memory to which; what else would make it another movement."""
+    def movement(self) -> tuple[str, ...]:
+        """The shapes and memory spaces that a kernel which only moves data goes between; () for others."""
         shapes = (self.op.shape, *self.op.operand_shapes) if self.moves_only else ()
         return tuple(re.sub(r"\{[^}]*?(S\(\d\))?\}", r"\1", shape) for shape in shapes)
 
@@ -126,18 +125,13 @@ class Side:
             for name in op.operands:
                 users[name].append(op)
         operations = {op.name: (computation.name, op) for computation, op in program.operations()}
-        side = cls(program, estimate(program, chip), Context(program, chip), operations, users, {}, {})
-        kernels: dict[tuple[str, str], list[Kernel]] = defaultdict(list)
-        homes: dict[str, set[tuple[str, str]]] = defaultdict(set)
-        for row in side.step.rows:
-            if row.name not in operations:
-                continue
-            kernel = side._kernel(row)
+        kernels, homes = defaultdict[tuple[str, str], list[Kernel]](list), defaultdict[str, set[tuple[str, str]]](set)
+        side = cls(program, estimate(program, chip), Context(program, chip), operations, users, kernels, homes)
+        for kernel in (side._kernel(row) for row in side.step.rows if row.name in operations):
             kernels[kernel.key].append(kernel)
             for inner in kernel.inside:
                 if not is_silent(inner) and plain_opcode(inner.opcode) not in MOVES:
                     homes[f"{plain_opcode(inner.opcode)} {origin(inner)}"].add(kernel.key)
-        side.kernels, side.homes = kernels, homes
         return side
 
     def _kernel(self, row: TimeRow) -> Kernel:
@@ -165,19 +159,20 @@ class Side:
             inner = made.get(inner.operands[0])
         return str(inner.source or "") if inner is not None else ""
 
-    def _made_of(self, op: Operation) -> list[Operation]:
-        return [self.operations[name][1] for name in op.operands if name in self.operations]
-
-    def _body(self, op: Operation) -> Iterable[Operation]:
-        return operations_of(self.program, op) if op.opcode == "fusion" else (op,)
+    def _beside(self, name: str, op: Operation) -> list[Operation]:
+        """The users of a value, and what ``op`` is made of."""
+        return [*self.users.get(name, ()), *(self.operations[n][1] for n in op.operands if n in self.operations)]
 
     def around(self, kernel: Kernel) -> Iterator[Operation]:
         """What the kernel computes, and what stands directly before and behind it, bitcasts between them included."""
         yield from kernel.inside
-        for near in [*self.users.get(kernel.row.name, ()), *self._made_of(kernel.op)]:
-            beyond = [*self.users.get(near.name, ()), *self._made_of(near)] if near.opcode == "bitcast" else []
-            for op in (near, *beyond):
-                yield from self._body(op)
+        for near in self._beside(kernel.row.name, kernel.op):
+            for op in (near, *(self._beside(near.name, near) if near.opcode == "bitcast" else ())):
+                yield from operations_of(self.program, op) if op.opcode == "fusion" else (op,)
+
+    def all_kernels(self) -> Iterator[Kernel]:
+        """The kernels, those that compute the same one behind the other."""
+        return (kernel for kernels in self.kernels.values() for kernel in kernels)
 
     def transposes(self) -> Counter[str]:
         """How often the program's author turned dims, by the framework's name."""
@@ -185,14 +180,13 @@ class Side:
 
     def layouts(self, op: Operation) -> list[TensorLayout | None]:
         """The layouts of an operation's result and operands, of a tuple its first; None for what is no array."""
-        found: list[TensorLayout | None] = []
-        for shape in (op.shape, *op.operand_shapes):
-            try:
-                several = self.context.layouts(shape)
-            except TilewrightError:
-                several = []
-            found.append(several[0] if several else None)
-        return found
+
+        def first(shape: str) -> TensorLayout | None:
+            with suppress(TilewrightError):
+                return next(iter(self.context.layouts(shape)), None)
+            return None
+
+        return [first(shape) for shape in (op.shape, *op.operand_shapes)]
 
     @property
     def peaks(self) -> dict[int, int]:
@@ -200,32 +194,47 @@ class Side:
         return {peak.memory_space: peak.padded_bytes for peak in peaks(self.context)}
 
 
+PAIRING_KEYS: tuple[Callable[[Kernel], Hashable], ...] = (
+    lambda kernel: (kernel.movement, kernel.source, kernel.dims),
+    lambda kernel: (kernel.movement, kernel.dims),
+    lambda kernel: (kernel.movement, kernel.source),
+    lambda kernel: kernel.movement,
+)
+"""What kernels that compute the same are paired by: line and dims, dims, line, their order."""
+
+
 def is_transpose(op: Operation) -> bool:
     """Whether the framework calls it a transpose, whatever the compiler made of it."""
     return op.op_name.rpartition("/")[2] == "transpose"
 
 
+def partners(left: Sequence[T], right: Sequence[T], keys: Sequence[Callable[[T], Hashable]]) -> dict[int, int]:
+    """Place on the right -> the place on the left that it pairs with; linear in their number.
+
+    Items pair whose first key agrees, then of what is left those whose second does, and so on; equal ones in their
+    order. None as a key pairs with nothing.
+
+    >>> partners(["b", "A"], ["a", "b", "c"], [lambda text: text, lambda text: text.lower()])
+    {1: 0, 0: 1}
+    """
+    found: dict[int, int] = {}
+    for key in keys:
+        taken = set(found.values())
+        waiting: dict[Hashable, list[int]] = defaultdict(list)
+        for place in reversed(range(len(left))):
+            if place not in taken and (named := key(left[place])) is not None:
+                waiting[named].append(place)
+        for place, item in enumerate(right):
+            if place not in found and (places := waiting.get(key(item))):
+                found[place] = places.pop()
+    return found
+
+
 def paired(
-    before: Sequence[Kernel], after: Sequence[Kernel]
+    left: Sequence[Kernel], right: Sequence[Kernel], keys: Sequence[Callable[[Kernel], Hashable]] = PAIRING_KEYS
 ) -> tuple[list[tuple[Kernel, Kernel]], list[Kernel], list[Kernel]]:
-    """Kernels of one key side by side, and those left on each side: by line and dims, by dims, by line, in order."""
-    left, right, pairs = list(before), list(after), []
-    by: tuple[Callable[[Kernel], Hashable], ...] = (
-        lambda kernel: (kernel.way, kernel.source, kernel.dims),
-        lambda kernel: (kernel.way, kernel.dims),
-        lambda kernel: (kernel.way, kernel.source),
-        lambda kernel: kernel.way,
-    )
-    for way in by:
-        waiting: dict[Hashable, list[Kernel]] = defaultdict(list)
-        for kernel in reversed(left):
-            waiting[way(kernel)].append(kernel)
-        rest = []
-        for kernel in right:
-            if found := waiting[way(kernel)]:
-                pairs.append((found.pop(), kernel))
-            else:
-                rest.append(kernel)
-        taken = {id(mine) for mine, _ in pairs}
-        left, right = [kernel for kernel in left if id(kernel) not in taken], rest
-    return pairs, left, right
+    """Kernels side by side, and those left on each side."""
+    found = partners(left, right, keys)
+    alone = set(range(len(left))) - set(found.values()), set(range(len(right))) - found.keys()
+    pairs = [(left[before], right[after]) for after, before in found.items()]
+    return pairs, [left[k] for k in sorted(alone[0])], [right[k] for k in sorted(alone[1])]

@@ -14,17 +14,21 @@ from datetime import date
 from functools import cached_property
 from typing import Any, Literal, get_args
 
+from tilewright.hlo.comparing.kernels import partners
+from tilewright.hlo.comparing.steps import StepDiff
+from tilewright.hlo.reporting.lines import INDENT, folded, operation_text, runs_text
 from tilewright.hlo.reporting.types import MovementRow, ReportData
-from tilewright.hlo.timing.doctor import StepDiff
-from tilewright.hlo.timing.drawings import step_lanes
+from tilewright.hlo.timing.views import step_lanes
 from tilewright.render import (
     Column,
+    Field,
     Html,
     Page,
     Step,
     Tone,
     badge,
     bytes_text,
+    cells,
     change_cell,
     change_text,
     element,
@@ -61,6 +65,11 @@ class RowChange:
         """The row as it is now, and as it was, where it is there."""
         return [row for row in (self.after, self.before) if row is not None]
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        before, after = (row and row.to_json() for row in (self.before, self.after))
+        return {"status": self.status, "change": self.change, "before": before, "after": after}
+
     @property
     def layouts(self) -> list[str]:
         """From which layout to which: before, and after where that differs."""
@@ -71,12 +80,6 @@ class RowChange:
 class ReportDiff:
     """``rows``: the pairs in the order of the program after, then those that are gone. Rows inside fusions, which move
     nothing, are not compared.
-
-    >>> from tilewright.hlo import load, report
-    >>> text = "HloModule m\\nENTRY e {\\n p = f32[4,2]{1,0} parameter(0)\\n ROOT c = f32[4,2]{0,1} copy(p)\\n}"
-    >>> diff = diff_reports(report(load(text)), report(load(text.replace("{0,1}", "{1,0}"))))
-    >>> [(row.status, row.change) for row in diff.rows], diff.totals["moved_bytes"]
-    ([('changed', 0)], (64, 64))
     """
 
     before: ReportData
@@ -112,16 +115,7 @@ class ReportDiff:
             "after": _head(self.after),
             "totals": {name: {"before": a, "after": b} for name, (a, b) in self.totals.items()},
             "counts": {status: self.count(status) for status in get_args(Status)},
-            "rows": [
-                {
-                    "status": row.status,
-                    "change": row.change,
-                    "before": row.before and row.before.to_json(),
-                    "after": row.after and row.after.to_json(),
-                }
-                for row in self.rows
-                if row.status != "same"
-            ],
+            "rows": [row.to_json() for row in self.rows if row.status != "same"],
         }
 
 
@@ -141,33 +135,21 @@ def _quantities(report: ReportData) -> dict[str, int]:
 
 
 def diff_reports(before: ReportData, after: ReportData) -> ReportDiff:
-    """Pair the rows of two reports; linear in their number."""
+    """Pair the rows of two reports; linear in their number.
+
+    >>> from tilewright.hlo import load, report
+    >>> text = "HloModule m\\nENTRY e {\\n p = f32[4,2]{1,0} parameter(0)\\n ROOT c = f32[4,2]{0,1} copy(p)\\n}"
+    >>> diff = diff_reports(report(load(text)), report(load(text.replace("{0,1}", "{1,0}"))))
+    >>> [(row.status, row.change) for row in diff.rows], diff.totals["moved_bytes"]
+    ([('changed', 0)], (64, 64))
+    """
     left, right = ([row for row in side.rows if not row.in_fusion and row.category != "compute"]
                    for side in (before, after))  # fmt: skip
-    partner: dict[int, int] = {}
-    for key in _KEYS:
-        partner.update(_pairs(left, right, partner, key))
+    partner = partners(left, right, _KEYS)
     changes = [_change(left[partner[j]] if j in partner else None, row) for j, row in enumerate(right)]
     taken = set(partner.values())
     changes += [RowChange("gone", row, None) for i, row in enumerate(left) if i not in taken]
     return ReportDiff(before, after, tuple(changes))
-
-
-def _pairs(
-    left: list[MovementRow],
-    right: list[MovementRow],
-    partner: dict[int, int],
-    key: Callable[[MovementRow], Hashable],
-) -> Iterator[tuple[int, int]]:
-    """(place on the right, place on the left) of rows without a partner whose keys agree."""
-    taken = set(partner.values())
-    waiting: dict[Hashable, list[int]] = {}
-    for i in range(len(left) - 1, -1, -1):
-        if i not in taken and key(left[i]) is not None:
-            waiting.setdefault(key(left[i]), []).append(i)
-    for j, row in enumerate(right):
-        if j not in partner and waiting.get(key(row)):
-            yield j, waiting[key(row)].pop()
 
 
 def _shape(row: MovementRow) -> str:
@@ -212,16 +194,38 @@ def regressions(before: ReportData, after: ReportData, allowed: float) -> list[s
 
 
 _MOST_ROWS = 2000
-_TOTALS = (Column("quantity"), Column("before", "bytes"), Column("after", "bytes"), Column("change", "bytes"))
 _MOST_STEPS = 3
-_ROWS = (
-    Column("change", "bytes", "bytes moved after, less before, over all runs"),
-    Column("status", "text"),
-    Column("operation", "text", "what it is and what it is called"),
-    Column("layouts", "text", "before, and below it after where that differs"),
-    Column("where", "text", "source line, and the path of callers"),
-)
 _TONES: dict[str, Tone] = {"new": "bad", "gone": "good", "changed": "warn"}
+
+
+def _bytes_change(row: RowChange) -> Html:
+    before = row.before.total_bytes if row.before else 0
+    return change_cell(before, before + row.change, "bytes")
+
+
+def _where(row: RowChange) -> Html:
+    places = (place_text(row.sides[0].source), row.sides[0].path)
+    return join([element("code", text) for text in places if text], " ")
+
+
+_TOTALS = (Column("quantity"), Column("before", "bytes"), Column("after", "bytes"), Column("change", "bytes"))
+_ROWS = (
+    Field("change", "bytes", "bytes moved after, less before, over all runs", _bytes_change),
+    Field("status", of=lambda row: badge(row.status, _TONES.get(row.status, "plain"))),
+    Field("operation", "text", "what it is and what it is called",
+          lambda row: Html(escape(row.sides[0].op) + " " + element("code", row.sides[0].name))),
+    Field("layouts", "text", "before, and below it after where that differs",
+          lambda row: join([element("code", text) for text in row.layouts], Html("<br>now "))),
+    Field("where", "text", "source line, and the path of callers", _where),
+)  # fmt: skip
+_CHANGES = (
+    Field("change", "seconds", "modelled, all runs of a step", lambda c: change_cell(c.before, c.after, "seconds")),
+    Field("before", "seconds", of=lambda c: c.before),
+    Field("after", "seconds", of=lambda c: c.after),
+    Field("cause", of=lambda c: badge(c.cause, "bad" if c.seconds > 0 else "good")),
+    Field("what", of=lambda c: c.detail),
+    Field("line", "code", of=lambda c: place_text(c.source)),
+)
 
 
 def diff_html(diff: ReportDiff, upgrade: StepDiff | None = None) -> str:
@@ -235,13 +239,19 @@ def diff_html(diff: ReportDiff, upgrade: StepDiff | None = None) -> str:
     page = Page(title, upgrade.lines(0)[0] if upgrade is not None else diff.counts_text, facts=facts)
     page.section("look", "What to look at", *_look_at(diff))
     if upgrade is not None:
-        page.section("time", "What got slower, what faster", *_of_time(upgrade))
-        page.section("lanes", "Lanes before and after", *_lanes(upgrade))
+        changes = table(_CHANGES, cells(_CHANGES, upgrade.changes), limit=_MOST_ROWS,
+                        empty="no operation takes longer or less")  # fmt: skip
+        notes = map(note, upgrade.summary()[1:])  # peaks and units that changed
+        page.section("time", "What got slower, what faster", *notes, changes)
+        end = max(upgrade.before.seconds, upgrade.after.seconds)
+        lanes = (("before", upgrade.before), ("after", upgrade.after))
+        parts = (part for name, step in lanes for part in (element("h3", f"Lanes {name}"), step_lanes(step, end)))
+        page.section("lanes", "Lanes before and after", *parts)
     pairs = [(words, *diff.totals[key]) for key, words in QUANTITIES.items()]
     totals = [(words, before, after, change_cell(before, after, "bytes")) for words, before, after in pairs]
     page.section("totals", "Totals", table(_TOTALS, totals))
-    rows = [_cells(row) for row in diff.ranked()]
-    page.section("rows", "Operations that differ", table(_ROWS, rows, limit=_MOST_ROWS, empty="nothing differs"))
+    rows = table(_ROWS, cells(_ROWS, diff.ranked()), limit=_MOST_ROWS, empty="nothing differs")
+    page.section("rows", "Operations that differ", rows)
     page.data("diff", diff.to_json() | ({"time": upgrade.to_json()} if upgrade is not None else {}))
     return page.html()
 
@@ -266,45 +276,53 @@ def _step(row: RowChange) -> Step:
     return Step(f"{row.status}: {operation.op} {operation.name}{where}", why=why, worth=worth, tone=tone)
 
 
-_CHANGES = (
-    Column("change", "seconds", "modelled, all runs of a step"),
-    Column("before", "seconds"),
-    Column("after", "seconds"),
-    Column("cause", "text"),
-    Column("what", "text"),
-    Column("line", "code"),
-)
+# On the terminal.
+
+_SIGNS = {"new": "+", "gone": "-", "changed": "~", "same": " "}
 
 
-def _of_time(upgrade: StepDiff) -> list[Html]:
-    """Peaks and units that changed, as notes; the changes, largest first."""
-    notes = [note(line) for line in upgrade.summary()[1:]]
-    rows = [
-        (
-            change_cell(c.before, c.after, "seconds"),
-            c.before,
-            c.after,
-            badge(c.cause, "bad" if c.seconds > 0 else "good"),
-            c.detail,
-            place_text(c.source),
-        )
-        for c in upgrade.changes
-    ]
-    return [*notes, table(_CHANGES, rows, limit=_MOST_ROWS, empty="no operation takes longer or less")]
+def diff_lines(diff: ReportDiff, top: int = 20, width: int = 100) -> Iterator[tuple[str, str]]:
+    """(style, line) for a terminal: the totals of both sides, then the rows that differ, largest change first."""
+    yield "bold", " " * 14 + "before".rjust(10) + "after".rjust(12) + "change".rjust(12)
+    for key, words in QUANTITIES.items():
+        before, after = diff.totals[key]
+        yield "", f"{words:<14}{bytes_text(before):>10}{bytes_text(after):>12}{_growth(before, after):>12}"
+    yield "dim", f"rows: {diff.counts_text}"
+    rows = diff.ranked()
+    if rows:
+        yield "", ""
+    for row in rows[:top]:
+        yield from _change_lines(row, width)
+    if len(rows) > top:
+        yield "dim", f"     {len(rows) - top} more (--top {len(rows)} shows all)"
 
 
-def _lanes(upgrade: StepDiff) -> list[Html]:
-    """Both steps, unit by unit, at one scale."""
-    end = max(upgrade.before.seconds, upgrade.after.seconds)
-    sides = (("before", upgrade.before), ("after", upgrade.after))
-    return [part for name, step in sides for part in (element("h3", f"Lanes {name}"), step_lanes(step, end))]
+def _growth(before: int, after: int) -> str:
+    if before == after:
+        return "="
+    return f"{(after - before) / before:+.1%}" if before else "new"
 
 
-def _cells(row: RowChange) -> tuple[object, ...]:
-    operation = row.sides[0]
-    layouts = join([element("code", text) for text in row.layouts], Html("<br>now "))
-    where = join([element("code", text) for text in (place_text(operation.source), operation.path) if text], " ")
-    name = Html(escape(operation.op) + " " + element("code", operation.name))
-    before = row.before.total_bytes if row.before else 0
-    change = change_cell(before, before + row.change, "bytes")
-    return (change, badge(row.status, _TONES.get(row.status, "plain")), name, layouts, where)
+def _change_lines(row: RowChange, width: int) -> Iterator[tuple[str, str]]:
+    style = {"new": "red", "gone": "green"}.get(row.status, "yellow")
+    sign = "+" if row.change > 0 else "-" if row.change < 0 else " "
+    yield (
+        style,
+        f"{_SIGNS[row.status]} {sign}{bytes_text(abs(row.change)):>9}  {row.status:<7}  {operation_text(row.sides[0])}",
+    )
+    for number, text in enumerate(row.layouts):
+        for line in folded(text, width - INDENT - 5):
+            yield "cyan", " " * INDENT + ("now: " if number else "") + line
+    if row.status == "changed" and len(row.layouts) == 1:
+        yield "dim", " " * INDENT + _why_changed(row)
+
+
+def _why_changed(row: RowChange) -> str:
+    a, b = row.before, row.after
+    if a is None or b is None:
+        return ""
+    if a.runs != b.runs:
+        return f"runs {runs_text(a)}, now {runs_text(b)}"
+    if a.bitcast != b.bitcast:
+        return "no longer a bitcast" if a.bitcast else "a bitcast now"
+    return f"{bytes_text(a.total_bytes)}, now {bytes_text(b.total_bytes)}"

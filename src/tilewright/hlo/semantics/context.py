@@ -12,7 +12,7 @@ from tilewright.errors import ParseError, TilewrightError, UnsupportedError
 from tilewright.hlo.cost import array_layout, place
 from tilewright.hlo.program import Computation, Operation, Program
 from tilewright.hlo.reading.hlo_scan import split_top
-from tilewright.hlo.reporting.runs import Runs, count_runs
+from tilewright.hlo.semantics.runs import Runs, count_runs
 from tilewright.layout import TensorLayout
 from tilewright.targets import Target
 

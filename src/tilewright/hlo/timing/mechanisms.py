@@ -1,0 +1,458 @@
+"""What an operation costs by itself: one mechanism a section, from the tiles of its arrays and a chip's constants."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from math import exp, prod
+
+from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.opcodes import ELEMENTWISE, MOVES_ONLY, PRODUCTS, TRANSCENDENTAL, WRITTEN_OUT
+from tilewright.hlo.program import Operation
+from tilewright.hlo.semantics.dims import gathered_rows, matrix_type, product_sizes
+from tilewright.hlo.timing.tiles import Price, Tiles
+from tilewright.targets import TimeConstants
+
+# Streaming kernels, from HBM through the registers and back: copies, elementwise operations, transposes.
+# A small array passes in one window: read, compute and write follow one another. A large one passes in many windows,
+# which overlap; then the slowest of the three counts. Default layouts make a transpose a bitcast, so it streams too.
+
+WINDOW_TILES = 128
+"""Tiles in a window of a long stream."""
+
+
+def ramp(constants: TimeConstants, megabytes: float) -> float:
+    """Microseconds that starting a transfer takes: grows over the first kilobytes to ``start_us``."""
+    return constants["start_us"] * (1 - exp(-megabytes / constants["start_mb"]))
+
+
+def copy(constants: TimeConstants, operand: Tiles, result: Tiles) -> Price:
+    """A copy between layouts that are bitcasts of each other.
+
+    It goes over to windows earlier than what computes, but where its tiles are a quarter of a register.
+    """
+    if result.one_small_tile:
+        return Price(constants["one_tile_us"], {"latency": constants["one_tile_us"]})
+    megabytes = operand.megabytes + result.megabytes
+    fits = min(1.0, constants["one_window_mb" if result.tile[:1] == (2,) else "copy_window_mb"] / megabytes)
+    latency = constants["launch_us"] + ramp(constants, megabytes * fits)
+    stream = megabytes * fits / constants["window_mb_per_us"]
+    shuffle = result.count * fits * constants["copy_small_tile_ns"] / 1e3 if result.small_tile else 0.0
+    one = Price(latency + stream + shuffle, {"latency": latency, "hbm": stream, "vector": shuffle})
+    if fits == 1.0:
+        return one
+    latency, stream = constants["windows_us"], megabytes / constants["stream_mb_per_us"]
+    return Price(latency + stream, {"latency": latency, "hbm": stream}).at_least(one)
+
+
+def elementwise(constants: TimeConstants, operands: Sequence[Tiles], result: Tiles) -> Price:
+    """One elementwise operation (measured: exponential, of the transcendental unit)."""
+    megabytes = sum(operand.megabytes for operand in operands) + result.megabytes
+    latency = constants["launch_us"] + ramp(constants, megabytes)
+    fits = min(1.0, constants["one_window_mb"] / megabytes)
+    stream = megabytes * fits / constants["window_mb_per_us"]
+    compute = result.count * fits * constants["small_tile_ns" if result.small_tile else "tile_ns"] / 1e3
+    one = Price(latency + stream + compute, {"latency": latency, "hbm": stream, "vector": compute})
+    if fits == 1.0:
+        return one
+    stream = megabytes / constants["elementwise_mb_per_us"]
+    windows = result.count / WINDOW_TILES * constants["window_us"]
+    return Price(latency + max(stream, windows), {"latency": latency, "hbm": stream, "vector": windows}).at_least(one)
+
+
+# Broadcasts along one new dim: repeating along lanes, sublanes or whole tiles costs differently.
+
+
+def broadcast(constants: TimeConstants, operand: Tiles, result: Tiles, dim: int) -> Price:
+    """``operand`` (size 1 along ``dim``) repeated along ``dim``.
+
+    Where the dims of both stand in another order, the operand is copied first. A leading dim of 1 makes the compiler
+    begin with a reduction that adds nothing up (seen in its modules).
+    """
+    if result.shape[dim] == 1:
+        stream = 2 * operand.megabytes / constants["copy_mb_per_us"]
+        latency = constants["copy_us"] + 0.14 * (1 - exp(-operand.megabytes / 0.02))
+        return Price(latency + stream, {"latency": latency, "hbm": stream})
+    role = result.role(dim)
+    latency = constants["launch_us"] + ramp(constants, result.megabytes)
+    compute = result.count * constants[f"{role}_ns"] / 1e3
+    if role == "lanes":
+        latency += constants["lanes_us"]
+        compute += result.count / result.grid[-1] * constants["lanes_row_ns"] / 1e3
+    if result.count <= _tiles_at_once(constants, result):
+        stream = result.megabytes / constants["write_mb_per_us"]
+        whole = stream + compute
+    else:
+        stream = result.megabytes / constants["window_write_mb_per_us"]
+        compute = max(compute, result.count / WINDOW_TILES * constants["window_us"])
+        whole = max(stream, compute)
+    relayout = 0.0
+    if result.shape[0] > 1 and operand.order(dim) != result.order(dim):
+        relayout += constants["order_us"] + 2 * operand.megabytes * constants["order_us_per_mb"]
+    if len(result.shape) == 3 and result.shape[0] == 1 and result.shape[2] > 128:
+        relayout += constants["reduce_us"] + operand.count * constants["reduce_tile_ns"] / 1e3
+    parts = {"latency": latency, "hbm": stream, "vector": compute, "relayout": relayout}
+    return Price(latency + whole + relayout, parts)
+
+
+def _tiles_at_once(constants: TimeConstants, result: Tiles) -> float:
+    """How many tiles of the result vector memory takes in one window."""
+    sublanes = result.tile[0] if result.tile else 8
+    return {4: 1800.0, 2: 4000.0}.get(sublanes, constants["one_window_mb"] / REGISTER_MB)
+
+
+# Concatenations: operands stream into one result; a seam inside a tile shifts everything behind it.
+
+_ON_TILE = 0.3
+"""Share of the work that is left where the seam falls on a tile's edge: nothing is shifted."""
+
+
+def concatenate(constants: TimeConstants, operands: Sequence[Tiles], result: Tiles, dim: int) -> Price:
+    """``operands`` joined along ``dim``; operands whose dims stand in another order are copied first."""
+    if result.one_small_tile:
+        return Price(constants["one_tile_us"], {"latency": constants["one_tile_us"]})
+    turned = [operand for operand in operands if _order_differs(operand, result)]
+    role = result.role(dim)
+    compute = result.count * constants[f"{role}_ns"] / 1e3
+    if role == "lanes":
+        compute = max(compute, result.count * constants["chain_ns"] / max(1, result.grid[-2]) / 1e3)
+    if operands[0].shape[dim] % (128 if role == "lanes" else 8) == 0:
+        compute *= _ON_TILE
+    if role == "lanes" and result.small_tile:
+        compute *= constants["small_tile_share"]
+    megabytes = sum(operand.megabytes for operand in operands if operand not in turned) + result.megabytes
+    latency = constants["launch_us"] + ramp(constants, megabytes) + (constants["lanes_us"] if role == "lanes" else 0)
+    fits = min(1.0, constants["one_window_mb"] / megabytes)
+    stream = megabytes / constants["window_mb_per_us"]
+    whole = (stream + compute) * fits
+    if fits < 1.0:
+        stream = megabytes / constants["stream_mb_per_us"]
+        if result.small_tile:
+            compute = max(compute, result.count / WINDOW_TILES * constants["window_us"])
+        whole = max(stream, compute, whole)  # many windows take no less than the most that fit one
+    relayout = 0.0
+    if turned:
+        relayout = constants["copy_one_us" if len(turned) == 1 else "copy_two_us"]
+        relayout += sum(operand.megabytes for operand in turned) * constants["copy_us_per_mb"]
+        if any(_proper(operand, operand)[:1] != _proper(operand, result)[:1] for operand in turned):
+            relayout += sum(operand.count for operand in turned) * constants["copy_tile_ns"] / 1e3
+    parts = {"latency": latency, "hbm": stream, "vector": compute, "relayout": relayout}
+    return Price(latency + whole + relayout, parts)
+
+
+def _proper(sizes: Tiles, order: Tiles) -> list[int]:
+    """The dims of ``order``, minor first, along which ``sizes`` has more than one element."""
+    return [d for d in order.minor_to_major if sizes.shape[d] > 1]
+
+
+def _order_differs(operand: Tiles, result: Tiles) -> bool:
+    if _proper(operand, operand) != _proper(operand, result):
+        return True
+    if len(result.shape) < 2:
+        return False
+    sublane, wanted = operand.minor_to_major[1], result.minor_to_major[1]
+    return sublane != wanted and operand.shape[sublane] > 1 and result.shape[wanted] > 1
+
+
+# Reductions over one dim: adds along lanes need rotations, adds along sublanes and tiles are chains of vector adds.
+
+
+def reduce(constants: TimeConstants, operand: Tiles, result: Tiles, dim: int) -> Price:
+    """``operand`` added up along ``dim``.
+
+    Alone in a program, the operand is brought near the core between calls where it fits (``resident_mb``), and costs
+    no HBM time. Where the result must be reshaped or turned afterwards a second kernel follows, and the operand is read
+    from HBM.
+    """
+    after = _kernel_after(operand, result, dim)
+    prefetched = not after and operand.megabytes <= constants["resident_mb"]
+    role = operand.role(dim)
+    windowed, depth, outputs, windows = _windows(constants, operand, dim, prefetched)
+    per_tile = max(constants[f"{role}_tile_ns"], constants[f"{role}_chain_ns"] / outputs)
+    if windowed and role == "lanes":
+        per_tile = max(per_tile, constants["lanes_window_tile_ns"])
+    accumulator = constants[f"{role}_{'window' if windowed else 'output'}_ns"]
+    compute = windows * outputs * (depth * per_tile + accumulator) / 1e3
+    latency = constants["launch_us"]
+    if role == "lanes":
+        latency += constants["lanes_us"] + (constants["lanes_one_row_us"] if 1 in result.shape else 0.0)
+    if prefetched:
+        if operand.count == 1:
+            latency = constants["one_tile_us"]
+        near = operand.megabytes / constants["near_mb_per_us"] if windowed and constants["near_mb_per_us"] else 0.0
+        whole = max(compute, near)
+        return Price(latency + whole, {"latency": latency, "vector": compute, "vmem": near}, operand.megabytes)
+    latency += constants["hbm_us"]
+    stream = operand.megabytes / constants["read_mb_per_us"]
+    whole = max(stream, compute) if windowed else stream + compute
+    relayout = constants[f"then_{after}_us"] if after else 0.0
+    parts = {"latency": latency, "hbm": stream, "vector": compute, "relayout": relayout}
+    return Price(latency + whole + relayout, parts)
+
+
+def _kernel_after(operand: Tiles, result: Tiles, dim: int) -> str:
+    """What must follow the reduction: ``reshape``, ``copy`` or nothing."""
+    if len(result.shape) == 2 and 1 in result.shape:
+        rows, columns = result.shape
+        if rows * columns > 128:
+            return "reshape"  # the kernel's one-dimensional result becomes [1, n]
+        narrow = columns == 1 and 1 < rows < 8 and operand.minor_to_major[1] == 0 and result.minor_to_major[0] == 1
+        return "copy" if narrow else ""
+    kept = [d - (d > dim) for d in operand.order(dim)]
+    return "copy" if tuple(kept) != result.minor_to_major else ""
+
+
+def _windows(constants: TimeConstants, operand: Tiles, dim: int, prefetched: bool) -> tuple[bool, float, float, float]:
+    """Whether the operand passes in windows; and of each: tiles added into one, results, and how many windows."""
+    major, sublanes, lanes = prod(operand.grid[:-2]), operand.grid[-2], operand.grid[-1]
+    role = operand.role(dim)
+    along = {"lanes": lanes, "sublanes": sublanes, "major": major}[role]
+    count = major * sublanes * lanes
+    if operand.megabytes <= constants["prefetched_window_mb" if prefetched else "one_window_mb"]:
+        return False, along, count // along, 1
+    if role == "lanes":
+        depth = min(lanes, max(lanes / 30, 1, 128 / (major * sublanes)))
+        outputs = min(major * sublanes, max(1, 128 / depth))
+    elif role == "sublanes":
+        depth = min(along, 128)
+        outputs = max(1, min(count // along, 128 // depth))
+    else:
+        depth = min(along, max(2, min(64, along / 12)))
+        outputs = max(1, min(count // along, 128 / depth))
+    return True, depth, outputs, count / (depth * outputs)
+
+
+# Reshapes that merge the last two of three dims, [a, b, c] -> [a, b * c]: by rotated rows, or by merged columns.
+
+_ROW_MAJOR = (2, 1, 0)
+
+
+def reshape(constants: TimeConstants, operand: Tiles, result: Tiles) -> Price:
+    """The reshape, as the compiler makes it: with ``a`` in the lanes of the result it merges columns, else rows."""
+    a, b, c = operand.shape
+    megabytes = operand.megabytes + result.megabytes
+    if b == 1:
+        return _plain_copy(constants, operand, megabytes)
+    if _by_columns(operand):
+        return _merge_columns(constants, operand, result, megabytes)
+    latency, relayout = constants["launch_us"], 0.0
+    if operand.minor_to_major != _ROW_MAJOR:
+        relayout += constants["turn_us"] + a * -(-b // 8) * -(-c // 128) * constants["turn_row_ns"] / 1e3
+    pieces = a * b * -(-c // 128)
+    rotate = pieces * _piece_ns(constants, operand) / 1e3 + result.count * constants["out_tile_ns"] / 1e3
+    stream = megabytes / constants["stream_mb_per_us"]
+    parts = {"latency": latency, "hbm": stream, "relayout": relayout + rotate}
+    return Price(latency + relayout + max(rotate, stream), parts)
+
+
+def _plain_copy(constants: TimeConstants, operand: Tiles, megabytes: float) -> Price:
+    if operand.one_small_tile:
+        return Price(constants["one_tile_us"], {"latency": constants["one_tile_us"]})
+    latency = constants["launch_us"] * 0.93 + 0.15 * (1 - exp(-megabytes / 0.03))
+    stream = megabytes / constants["copy_mb_per_us"]
+    return Price(latency + stream, {"latency": latency, "hbm": stream})
+
+
+def _by_columns(operand: Tiles) -> bool:
+    """Whether the compiler keeps ``a`` in the lanes: where it lies there already, or where that makes fewer tiles."""
+    a, b, c = operand.shape
+    by_rows = a * -(-b // 8) * -(-c // 128)
+    by_columns = b * -(-c // 8) * -(-a // 128)
+    order = operand.minor_to_major
+    if c % 8 == 0 and a >= 32 and order != _ROW_MAJOR and by_rows >= by_columns:
+        return True
+    return order == (0, 2, 1) or (order in ((1, 0, 2), (1, 2, 0), (0, 1, 2)) and by_rows / by_columns >= 2.1)
+
+
+def _merge_columns(constants: TimeConstants, operand: Tiles, result: Tiles, megabytes: float) -> Price:
+    """``a`` stays in the lanes; ``b`` and ``c`` merge along the sublanes."""
+    a, b, c = operand.shape
+    tiles_in = b * -(-c // 8) * -(-a // 128)
+    tiles_out = -(-b * c // 8) * -(-a // 128)
+    latency, relayout = constants["launch_us"], 0.0
+    stream = megabytes / constants["stream_mb_per_us"]
+    if operand.minor_to_major != (0, 2, 1):
+        relayout += constants["second_us"] + tiles_in * constants["to_columns_ns"] / 1e3
+    if c % 8:
+        relayout += (tiles_out * constants["merge_out_ns"] + tiles_in * constants["merge_in_ns"]) / 1e3
+    if result.minor_to_major[0] != 0:
+        relayout += (constants["second_us"] if c % 8 else 0.0) + tiles_out * constants["transpose_ns"] / 1e3
+    return Price(latency + stream + relayout, {"latency": latency, "hbm": stream, "relayout": relayout})
+
+
+def _piece_ns(constants: TimeConstants, operand: Tiles) -> float:
+    """Nanoseconds for one row's 128 lanes to be rotated into place.
+
+    The compiler has a way of its own for few rows, and a loop over pieces for what does not fit vector memory.
+    """
+    a, b, c = operand.shape
+    elements = prod(operand.shape)
+    looped = (a <= 8 and elements >= 4.3e6) or (a <= 16 and elements >= 15e6)
+    if a == 1:
+        piece = constants["one_row_loop_ns" if looped else "one_row_ns"]
+    elif looped:
+        piece = constants["loop_ns"]
+    elif a <= 8:
+        piece = constants["few_rows_long_ns" if elements > 0.56e6 else "few_rows_ns"]
+    elif constants["few_tiles"] and a * -(-b // 8) * -(-c // 128) < constants["few_tiles"]:
+        piece = constants["few_rows_ns"]
+    else:
+        piece = constants["rows_ns"] * (-(-a // 16) * 16) / a
+    return piece * (constants["short_share"] if c <= 32 and a > 1 else 1.0)
+
+
+# Matrix products: weights stand in the matrix unit a square at a time, and the other operand streams past them.
+
+REGISTER_MB = 0.002048
+"""Megabytes of one tile (8, 128) of a type of two bytes."""
+
+
+def matrix_us(constants: TimeConstants, rows: int, columns: int, depth: int) -> float:
+    """Microseconds of passes: squares of ``side`` x ``side`` weights; each streams rows, at least ``fill_rows`` sides.
+
+    The operand that makes fewer passes stands still. ``rows_per_cycle``, ``units`` and ``ghz`` are the chip's.
+    """
+    side = int(constants["side"])
+
+    def passes(streamed: int, still: int) -> float:
+        squares = -(-depth // side) * -(-still // side)
+        return squares * max(-(-streamed // 8) * 8, side * constants["fill_rows"])
+
+    cycles = min(passes(rows, columns), passes(columns, rows)) / constants["rows_per_cycle"] / constants["units"]
+    return cycles / constants["ghz"] / 1e3
+
+
+def product(
+    constants: TimeConstants,
+    a: Tiles,
+    b: Tiles,
+    result: Tiles,
+    sizes: tuple[int, int, int],
+    depth_dims: tuple[int, int] = (1, 0),
+) -> Price:
+    """One product [rows, depth] x [depth, columns]; ``sizes`` = (rows, columns, depth), ``depth_dims``: which dims.
+
+    Alone in a program, the larger operand is brought near the core between calls where it fits (``resident_mb``); the
+    smaller one and the result pass through HBM. A larger one streams from HBM at the rate of long streams.
+    Products with a size of 1 are no matrix products: the vector unit makes them.
+    """
+    rows, columns, depth = sizes
+    large, small = max(a.megabytes, b.megabytes), min(a.megabytes, b.megabytes)
+    larger, along = (a, depth_dims[0]) if a.megabytes >= b.megabytes else (b, depth_dims[1])
+    if rows == 1 or columns == 1:
+        latency = constants["vector_launch_us"] + (constants["vector_reshape_us"] if rows * columns > 128 else 0.0)
+        near = (large + small) / constants["vector_mb_per_us"]
+        compute = (large + small) / REGISTER_MB * constants["vector_tile_ns"] / 1e3
+        return Price(latency + near + compute, {"latency": latency, "vmem": near, "vector": compute})
+    if depth == 1:
+        latency = constants["outer_launch_us"]
+        write = result.megabytes / constants["write_mb_per_us"]
+        compute = result.megabytes / REGISTER_MB * constants["outer_tile_ns"] / 1e3
+        return Price(latency + max(write, compute), {"latency": latency, "hbm": write, "vector": compute})
+    matrix = matrix_us(constants, rows, columns, depth) / constants["efficiency"]
+    deep_lanes = larger.minor_to_major[:1] == (along,)  # then its registers are turned on their way
+    near = large / constants["near_deep_mb_per_us" if deep_lanes else "near_mb_per_us"]
+    resident = large if large <= constants["resident_mb"] else 0.0
+    read, streamed = constants["read_mb_per_us"], constants["hbm_mb_per_us"]
+    if resident:
+        stream = (small + max(0.0, large - constants["prefetched_mb"])) / read
+    else:
+        stream = small / min(read, streamed) + large / streamed
+    stream += result.megabytes / constants["write_mb_per_us"]
+    work = max(matrix, near)
+    whole = constants["launch_us"] + _overlapped(constants, work, stream) + constants["drain_us"] * min(1.0, work)
+    return Price(whole, {"latency": constants["launch_us"], "matrix": matrix, "vmem": near, "hbm": stream}, resident)
+
+
+def batched_product(
+    constants: TimeConstants, a: Tiles, b: Tiles, result: Tiles, batch: int, sizes: tuple[int, int, int]
+) -> Price:
+    """``batch`` products of one size; each begins anew (``product_us``).
+
+    Work and transfers run beside each other but for the first window and the last, ``alone_us`` at the most. The larger
+    operand is near the core where it fits, as of one product, and is read while the units multiply; what is not near
+    streams from HBM at the rate of long streams.
+    """
+    matrix = batch * (matrix_us(constants, *sizes) / constants["efficiency"] + constants["product_us"])
+    large, small = max(a.megabytes, b.megabytes), min(a.megabytes, b.megabytes)
+    resident = large if large <= constants["resident_mb"] else 0.0
+    stream = (small + large - resident) / constants["hbm_mb_per_us"] + result.megabytes / constants["write_mb_per_us"]
+    whole = max(matrix, stream) + min(matrix, stream, constants["alone_us"])
+    parts = {"latency": constants["launch_us"], "matrix": matrix, "hbm": stream}
+    return Price(constants["launch_us"] + whole, parts, resident)
+
+
+def _overlapped(constants: TimeConstants, work: float, stream: float) -> float:
+    """Work and transfers beside each other: near the larger, and above it where both are alike."""
+    power = constants["overlap_power"]
+    return float((work**power + stream**power) ** (1 / power))
+
+
+# What the operations of a fused kernel ask of the units: matrix passes, vector registers, rotations, gathered rows.
+
+REGISTER = 1024
+"""Elements of a vector register: 8 sublanes of 128 lanes."""
+
+_REGISTER_BY_REGISTER = ELEMENTWISE | {"map", "reverse", "reduce-window", "select-and-scatter", "set-dimension-size"}
+"""Operations that are priced by the registers of their result."""
+
+
+@dataclass
+class Work:
+    """What one kernel asks of the units."""
+
+    matrix_us: float = 0.0  # microseconds of passes on the matrix unit
+    products: Counter[str] = field(default_factory=Counter)  # type on the matrix unit -> multiplications and additions
+    registers: float = 0.0  # registers through the vector unit, operation by operation
+    transcendental: float = 0.0  # registers through the transcendental unit
+    rotations: float = 0.0  # registers turned across lanes
+    rows: int = 0  # rows gathered or scattered one by one
+    link_us: float = 0.0  # microseconds of exchanges with other chips
+    unknown: tuple[str, ...] = ()  # why operations have no price
+
+    def include(self, other: Work) -> None:
+        """Add what ``other`` asks for."""
+        for part in fields(self):
+            setattr(self, part.name, getattr(self, part.name) + getattr(other, part.name))
+
+    def vector_us(self, constants: TimeConstants) -> float:
+        """Microseconds of the vector unit; its slots for arithmetic and for transcendentals work side by side."""
+        arithmetic = self.registers * constants["vector_ns"]
+        special = self.transcendental * constants["transcendental_ns"]
+        return (max(arithmetic, special) + self.rotations * constants["rotation_ns"]) / 1e3
+
+
+def add_operation(
+    work: Work, constants: TimeConstants, op: Operation, operands: Sequence[Tiles], result: Tiles
+) -> None:
+    """Add what ``op`` asks of the units to ``work``."""
+    name = plain_opcode(op.opcode)
+    if name in PRODUCTS:
+        sizes = product_sizes(op, operands, result)
+        if sizes is None:
+            work.unknown += (f"{name} does not say its dims",)
+            return
+        batch, rows, columns, depth = sizes
+        work.matrix_us += batch * matrix_us(constants, rows, columns, depth) / constants["efficiency"]
+        work.products[matrix_type(op)] += 2 * batch * rows * columns * depth
+    elif name in ("gather", "scatter"):
+        indices = operands[1] if len(operands) > 1 else result
+        work.rows += gathered_rows(op, indices, result)
+    elif name in MOVES_ONLY:
+        return
+    elif name == "reduce":
+        operand = operands[0] if operands else result
+        work.registers += operand.elements / REGISTER
+        reduced = set(op.integers("dimensions"))
+        if operand.minor_to_major and operand.minor_to_major[0] in reduced:
+            length = max(operand.shape[operand.minor_to_major[0]], 128)
+            work.rotations += operand.elements / length / 8
+    elif name not in _REGISTER_BY_REGISTER:
+        work.unknown += (f"no mechanism for {name} is known",)
+    else:
+        registers = max((t.elements for t in (result, *operands[:1])), default=0) / REGISTER
+        passes, more = WRITTEN_OUT.get(name, (TRANSCENDENTAL.get(name, 0), 0))
+        work.transcendental += registers * passes
+        per_register = more + constants["transcendental_ops"] * (passes if more else 1) if passes else 1.0
+        work.registers += registers * (constants["convert_ops"] if name == "convert" else per_register)
