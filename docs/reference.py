@@ -75,11 +75,7 @@ SEE = {
     "explore.Explorer": "serve explore.md",
     "explore.serve": "Explorer explore.md",
     "machine.load_data": "load_model run.md",
-    "machine.MatrixRun": "run run.md",
-    "machine.Movement": "run run.md",
-    "machine.Proof": "run run.md",
     "machine.join": "fit tutorial_training.md",
-    "machine.make_folder": "RunReport run.md",
     "render.Sortable": "change_cell",
     "targets.target_names": "target time.md",
 }

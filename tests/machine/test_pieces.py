@@ -69,9 +69,9 @@ def test_loops_and_branches_are_left_out_and_counted():
     found = find_products(model, w, x)
     assert [p.name for p in found.taken] == ["[5,4] @ [4,2]", "bfloat16 [5,4] @ [4,2]"]
     assert [(each.why, each.macs) for each in found.left] == [
-        ("inside scan", 240),
-        ("inside scan", 240),
-        ("inside cond", 80),
+        ("inside a loop", 240),
+        ("inside a loop", 240),
+        ("inside a branch", 80),
     ]
     assert found.share_left_out == 560 / 640
     chain = x

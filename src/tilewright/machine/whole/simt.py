@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.errors import UnsupportedError
 from tilewright.hlo import Program, StepTime, TimeRow, XlaValues, optimize, report
 from tilewright.isa import Compiled, L2Plan, Layer, MachineReport, MatrixUnitConfig, compile, roofline
-from tilewright.machine.whole.parts import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
+from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
 from tilewright.machine.whole.subject import Subject
 from tilewright.render import Card, Column, Html, bytes_text, count_text, percent_text, table
 

@@ -16,7 +16,7 @@ from tilewright.errors import TilewrightError
 from tilewright.hlo import Program, from_python, load, names_python, sample_arrays
 from tilewright.layout import dtype_name
 from tilewright.machine.model import EXPECTED
-from tilewright.machine.whole.parts import Change
+from tilewright.machine.results import Change
 
 _MOST_HALVINGS = 4
 _LESS = 0.99

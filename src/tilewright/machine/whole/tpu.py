@@ -18,7 +18,7 @@ from tilewright.hlo import (
     verify,
 )
 from tilewright.machine.movement import REWRITING_TARGET
-from tilewright.machine.whole.parts import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
+from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
 from tilewright.machine.whole.subject import Subject
 from tilewright.render import bytes_text, percent_text, seconds_text
 from tilewright.targets import Target
