@@ -10,11 +10,10 @@ import numpy as np
 from tilewright.errors import UnsupportedError
 from tilewright.hlo.apart import run_apart
 from tilewright.hlo.execute import array_struct, flat_callable
-from tilewright.hlo.graphs.graph import Block, Node, Value, captured
+from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype, captured
 from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import operations_module, parse_module
 from tilewright.hlo.program import Program
-from tilewright.hlo.proving.reference import own_dtype
 from tilewright.hlo.proving.trial_inputs import trial_inputs
 from tilewright.hlo.rewrites.inline import Inline
 
@@ -30,11 +29,6 @@ def operations_of(program: Program) -> Block:
     Inline().apply_module(module)
     bodies = {body.name: body for body in read_functions(module)}
     return bodies["main"] if "main" in bodies else next(iter(bodies.values()))
-
-
-def array_dtype(value: Value) -> np.dtype[Any]:
-    """The numpy type of a value's elements."""
-    return own_dtype(value.dtype)
 
 
 def inputs_of(nodes: Sequence[Node]) -> list[Value]:

@@ -17,7 +17,13 @@ import gc
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
+
+import numpy as np
+
+from tilewright.errors import TilewrightError, UnsupportedError
+from tilewright.layout import TensorLayout, parse, xla_dtype
 
 Shape = tuple[int, ...]
 
@@ -41,6 +47,22 @@ class Value:
     def __repr__(self) -> str:
         """The type as a reader writes it: ``f32[8,32]``."""
         return f"{self.dtype}[{'?' if self.shape is None else ','.join(map(str, self.shape))}]"
+
+
+@lru_cache(maxsize=256)
+def numpy_dtype(element_type: str) -> np.dtype[Any]:
+    """The numpy type of an MLIR element type: ``bf16`` -> bfloat16. UnsupportedError where there is none."""
+    try:
+        layout = parse(f"{xla_dtype(element_type)}[]")
+        assert isinstance(layout, TensorLayout)
+        return layout.numpy_dtype
+    except TilewrightError as error:
+        raise UnsupportedError(f"numpy has no element type {element_type}") from error
+
+
+def array_dtype(value: Value) -> np.dtype[Any]:
+    """The numpy type of a value's elements."""
+    return numpy_dtype(value.dtype)
 
 
 class Node:

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.hlo.graphs.attributes import WRITERS, read_attributes, write_attributes
-from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, walk
+from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, numpy_dtype, walk
 from tilewright.hlo.ir import context, ir
-from tilewright.layout import TensorLayout, parse, xla_dtype
 
 # Constants: read when needed, compared with a monoid's identity, laid out in another shape.
 
@@ -120,18 +119,12 @@ class Literal:
         return ir.DenseElementsAttr.get(array, type=tensor_type.element_type, shape=list(shape))
 
 
-def _numpy_dtype(dtype: str) -> np.dtype[Any]:
-    layout = parse(f"{xla_dtype(dtype)}[]")
-    assert isinstance(layout, TensorLayout)
-    return layout.numpy_dtype
-
-
 class ArrayLiteral(Literal):
     """The value of a constant that a rewrite makes from a numpy array, rounded to the element type ``dtype``."""
 
     def __init__(self, values: np.ndarray[Any, Any], dtype: str) -> None:
         super().__init__()
-        self.values = np.ascontiguousarray(values.astype(_numpy_dtype(dtype)))
+        self.values = np.ascontiguousarray(values.astype(numpy_dtype(dtype)))
         self.element = None
 
     @property

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError
-from tilewright.hlo.graphs.graph import Block, Node, Value, captured, walk
+from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype, captured, walk
 from tilewright.hlo.proving.agreement import is_integral, unit
-from tilewright.hlo.proving.reference import own_dtype
 
 #: Operations whose results are elements of their operands, or values that every floating type of theirs has exactly.
 _EXACT = frozenset(
@@ -50,7 +49,7 @@ def _rounds_to(op: Node) -> list[np.dtype[Any]]:
 def _floating(value: Value) -> np.dtype[Any] | None:
     """The floating type of an array; None for integers, tokens and what numpy has no type for."""
     try:
-        dtype = own_dtype(value.dtype) if value.shape is not None else None
+        dtype = array_dtype(value) if value.shape is not None else None
     except UnsupportedError:
         return None
     return None if dtype is None or is_integral(dtype) else dtype

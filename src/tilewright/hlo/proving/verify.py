@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import TilewrightError, UnsupportedError, UsageError
+from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo.apart import SECONDS, asked
 from tilewright.hlo.execute import flat_callable
 from tilewright.hlo.graphs.graph import Block, Value
@@ -38,7 +38,7 @@ from tilewright.hlo.proving.agreement import (
     zeros_differ,
 )
 from tilewright.hlo.proving.precision import coarsest
-from tilewright.hlo.proving.reference import OneByOne, evaluate, struct_of, widened
+from tilewright.hlo.proving.reference import OneByOne, Reference, struct_of
 from tilewright.hlo.proving.trial_inputs import inputs_for, may_never_end, trial_inputs
 from tilewright.hlo.rewrites.inline import Inline, calls_itself
 
@@ -104,8 +104,8 @@ class Trial:
 class Verification:
     """How far two programs are apart on the same inputs.
 
-    ``trials`` holds every :class:`Trial`; ``reference`` says who computed in float64 (``numpy``, ``XLA in float64``,
-    or ``none: `` and why); ``remarks`` what else there is to know. The figures are those of the first trial (normal
+    ``trials`` holds every :class:`Trial`; ``reference`` says who computed in float64 (``StableHLO's interpreter``,
+    ``XLA in float64``, or ``none: `` and why); ``remarks`` what else there is to know. The figures are those of the first trial (normal
     inputs, or the given ones), the verdicts are over all.
     """
 
@@ -205,8 +205,8 @@ def verify(
     ``arguments`` are the flat arrays the program's ``main`` takes; without them, random ones of every kind in
     ``inputs`` (default: all of :data:`INPUTS`; a program with a loop that no constant bounds gets ``normal`` ones
     alone, as it might never end). Each is run under jit and, with ``eager``, one operation at a time. The two must take
-    and give the same types. Both are measured against the original in float64: evaluated by numpy where it knows every
-    operation, as XLA's own CPU backend may be wrong under jit; else by XLA. ``bit_exact`` asks for the same bits.
+    and give the same types. Both are measured against the original in float64: by StableHLO's own interpreter where it
+    has every operation and is quick, as XLA's CPU backend may be wrong under jit; else by XLA. ``bit_exact`` asks for the same bits.
     ``assume_finite`` leaves out inputs with a NaN or an infinity, or so large that one would come about: what a rewrite
     under the same assumption has promised nothing about.
     ``advance(done, total, what)`` is called before every trial. Raises UsageError where the types differ.
@@ -257,7 +257,7 @@ def verify_here(
     own_inputs = None if arguments is None else [np.asarray(a) for a in arguments]
     kinds = ["given"] if own_inputs is not None else inputs_for(before, inputs, assume_finite)
     with jax.ensure_compile_time_eval(), jax.enable_x64(True):  # programs name their types; x64 only admits 64 bits
-        judge = _Judge(original, rewritten, before, after, bit_exact)
+        judge = _Judge(original, rewritten, before, after, bit_exact, Reference(original.text, before))
         runs, remarks = _runs(judge, eager)
         if own_inputs is None and inputs is None and may_never_end(before):
             remarks.append("only normal inputs were tried: a loop in it runs until a condition on values holds")
@@ -267,7 +267,7 @@ def verify_here(
                 advance(number, len(kinds) * len(runs), f"{kind} inputs, {how}")
             arrays = own_inputs if own_inputs is not None else trial_inputs(before.arguments, kind, seed)
             trials.append(judge.trial(kind, how, seed, arrays, runs[how]))
-    return Verification(tuple(trials), judge.reference_kind, tuple(dict.fromkeys(remarks + judge.remarks)))
+    return Verification(tuple(trials), judge.reference.kind, tuple(dict.fromkeys(remarks + judge.remarks)))
 
 
 def trial_arguments(program: Program, trial: Trial) -> list[Array]:
@@ -333,9 +333,8 @@ class _Judge:
     before: Block
     after: Block
     bit_exact: bool
-    reference_kind: str = ""
+    reference: Reference
     remarks: list[str] = field(default_factory=list)
-    _wide: Run | None = None
     _known: tuple[str, list[Array] | None] = ("", None)
     _jitted: tuple[str, list[Array]] = ("", [])
     _nudged: dict[bool, list[list[Array]]] = field(default_factory=dict)
@@ -389,27 +388,8 @@ class _Judge:
     def _reference(self, kind: str, arguments: Sequence[Any]) -> list[Array] | None:
         """The original's results in float64; made once for each input."""
         if self._known[0] != kind:
-            self._known = (kind, self._evaluate(arguments))
+            self._known = (kind, self.reference.results(arguments))
         return self._known[1]
-
-    def _evaluate(self, arguments: Sequence[Any]) -> list[Array] | None:
-        if self._wide is None and not self.reference_kind.startswith("none"):
-            try:
-                results = evaluate(self.before, arguments)
-            except UnsupportedError as error:
-                self._widen(str(error))
-            else:
-                self.reference_kind = "numpy"
-                return results
-        return self._wide(arguments) if self._wide else None
-
-    def _widen(self, unknown: str) -> None:
-        try:
-            inputs, outputs = ([*map(struct_of, values)] for values in (self.before.arguments, self._results))
-            self._wide = widened(self.original.text, inputs, outputs)
-            self.reference_kind = "XLA in float64"
-        except TilewrightError as error:
-            self.reference_kind = f"none: {unknown}; {error}"
 
     @cached_property
     def _inner(self) -> list[np.dtype[Any] | None]:
@@ -458,7 +438,7 @@ class _Judge:
     def _moved(self, arguments: Sequence[Any], output: int, wide: bool = False) -> list[Array]:
         """One output's reference for arguments that are one unit in the last place (of float64) off, twice."""
         if wide not in self._nudged:
-            references = [self._evaluate(nudged(arguments, seed, wide)) for seed in range(2)]
+            references = [self.reference.results(nudged(arguments, seed, wide)) for seed in range(2)]
             self._nudged[wide] = [reference for reference in references if reference is not None]
         return [reference[output] for reference in self._nudged[wide]]
 

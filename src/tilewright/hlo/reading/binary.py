@@ -1,18 +1,15 @@
 """Binary programs: told apart by their bytes, without jax, and turned into text in another process.
 
 There are MLIR bytecode, what jax.export wraps around it, and HLO protos. A few flipped bytes abort jaxlib, and would
-take the caller along: one process is started on the first use and kept, see ``convert_child.py`` for what it does.
+take the caller along (`jaxlib_child.py`).
 """
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Iterator
 
-from tilewright.child import Child, ChildDied, ChildLate
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.extras import need
-from tilewright.hlo.reading.convert_child import seconds
+from tilewright.hlo.jaxlib_child import Refused, ask
 
 _BYTECODE = b"ML\xefR"
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -91,12 +88,12 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
             raise ValueError(value)
 
 
-_KINDS = {"mlir": b"m", "hlo": b"h"}
-_FORMS = {"mlir": "MLIR bytecode", "hlo": "HLO proto"}
-_PATIENCE = 10  # the child's own limit counts processor time; this many times that ends what sleeps
-_QUIET = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
-CHILD = Child("tilewright.hlo.reading.convert_child", _QUIET)
-atexit.register(CHILD.close)
+_FORMS = {"mlir": (b"m", "MLIR bytecode"), "hlo": (b"h", "HLO proto")}
+
+
+def seconds(size: int) -> int:
+    """Processor time that reading ``size`` bytes may take; real files take a tenth of it."""
+    return 4 + 2 * (size >> 20)
 
 
 def to_text(form: str, payload: bytes, where: str = "") -> str:
@@ -104,15 +101,10 @@ def to_text(form: str, payload: bytes, where: str = "") -> str:
 
     Raises UsageError for a program that jaxlib refuses or dies of, MissingExtra where jaxlib is missing.
     """
-    need("jax", "jaxlib", what="reading binary programs")
+    kind, title = _FORMS[form]
     try:
-        answer = CHILD.ask(_KINDS[form] + payload, _PATIENCE * seconds(len(payload)))
-    except (ChildDied, ChildLate) as error:
-        kind, reason = b"d", error.what
-    else:
-        kind, reason = answer[:1], answer[1:].decode("utf-8", errors="replace")
-    if kind == b"t":
-        return reason
-    if kind == b"u":
-        raise UnsupportedError(reason, where=where)
-    raise UsageError(f"a damaged {_FORMS[form]}, or one of another version: {reason}", where=where)
+        return ask(kind, payload, seconds(len(payload))).decode("utf-8", errors="replace")
+    except Refused as error:
+        raise UsageError(f"a damaged {title}, or one of another version: {error.what}", where=where) from None
+    except UnsupportedError as error:
+        raise UnsupportedError(error.what, where=where) from None
