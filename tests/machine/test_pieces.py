@@ -16,9 +16,9 @@ from tilewright.embed import Feature, Table, Topology, preprocess, stack
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.isa import MatrixUnitConfig
 from tilewright.machine import auc, load_data, load_model, run
-from tilewright.machine.movement import compare
 from tilewright.machine.products import Product, find_products, run_product
 from tilewright.machine.report import _finite
+from tilewright.machine.stages import compare
 
 EXAMPLE = ROOT / "examples" / "dlrm.py"
 

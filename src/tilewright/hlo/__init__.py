@@ -51,7 +51,7 @@ from tilewright.hlo.rewrites.pipeline import (
 )
 from tilewright.hlo.rules.catalogue import catalogue, list_rules
 from tilewright.hlo.rules.rule import Example, Rule
-from tilewright.hlo.running.function import OptimizedFunction, optimize_function
+from tilewright.hlo.running import OptimizedFunction, optimize_function
 from tilewright.hlo.timing.advice import advice as step_advice
 from tilewright.hlo.timing.chip import what_if
 from tilewright.hlo.timing.doctor import StepDiff, TimeChange, diagnose_upgrade

@@ -11,11 +11,10 @@ from tilewright.errors import UnsupportedError
 from tilewright.hlo.apart import run_apart
 from tilewright.hlo.execute import array_struct, flat_callable
 from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype, captured
-from tilewright.hlo.graphs.mlir import read_functions
-from tilewright.hlo.ir import operations_module, parse_module
+from tilewright.hlo.ir import operations_module
 from tilewright.hlo.program import Program
 from tilewright.hlo.proving.trial_inputs import trial_inputs
-from tilewright.hlo.rewrites.inline import Inline
+from tilewright.hlo.proving.verify import inlined_functions
 
 Array = np.ndarray[Any, Any]
 Type = tuple[Sequence[int], np.dtype[Any]]
@@ -25,9 +24,7 @@ def operations_of(program: Program) -> Block:
     """The program's main function as one list of operations, calls put in place; the last one names the results."""
     if program.kind != "stablehlo":
         raise UnsupportedError("a program as XLA compiled it", how="give StableHLO, or the function it was made from")
-    module = parse_module(program.text)
-    Inline().apply_module(module)
-    bodies = {body.name: body for body in read_functions(module)}
+    bodies = inlined_functions(program)
     return bodies["main"] if "main" in bodies else next(iter(bodies.values()))
 
 

@@ -1,10 +1,9 @@
 """A whole model on a target: plan, study, prove, train, count, report."""
 
-from tilewright.machine.fit import FitJob, Fitted, FitWatch, fit, join
+from tilewright.machine.fit import FitJob, Fitted, FitWatch, Quantised, QuantiseJob, fit, join, quantise
 from tilewright.machine.model import Model, auc, load_data, load_model
 from tilewright.machine.report import ProgramReport, RunReport
 from tilewright.machine.running import run
-from tilewright.machine.serve import Quantised, QuantiseJob, quantise
 
 __all__ = [
     "FitJob",

@@ -1,10 +1,13 @@
-"""``fit``: train a model file on a log, with checkpoints; what `tilewright embed train` does."""
+"""``fit`` trains a model file on a log, with checkpoints; ``quantise`` judges it served in few bits.
+
+That is what `tilewright embed train` and `tilewright embed quantise` do.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +18,7 @@ from jax.sharding import Mesh
 from tilewright.embed import (
     CATEGORICAL,
     Checkpoints,
+    Exported,
     Feature,
     Feed,
     Limits,
@@ -26,12 +30,18 @@ from tilewright.embed import (
     Trained,
     TrainStep,
     agree_over_processes,
+    export,
     init,
+    lookup,
+    open_export,
     plan,
+    preprocess,
     read_hot_rows,
     read_limits,
     read_log,
     read_rotation,
+    restore,
+    restore_extra,
     resume,
     saved_steps,
     stack,
@@ -39,7 +49,9 @@ from tilewright.embed import (
     train_step,
 )
 from tilewright.errors import UsageError
+from tilewright.files import scratch_folder
 from tilewright.machine.model import Model, check_model, load_model
+from tilewright.machine.stages import Judgement, judged
 from tilewright.trace import Recorder
 
 AXIS = "chips"
@@ -346,3 +358,92 @@ class LogSource:
         if not seen:
             how = "take a smaller batch, or a longer log"
             raise UsageError(f"fewer rows than one batch of {self._batch}", where=self.name, how=how)
+
+
+# What a trained model loses when its tables are served in few bits.
+
+JUDGED = 1 << 16
+"""Rows of the log that are judged, at most, where nothing else is said."""
+
+
+@dataclass(frozen=True)
+class QuantiseJob:
+    """What is to be judged: a checkpoint of ``model``, on rows of ``data`` (None: a generated log of another seed).
+
+    ``scale_per``: ``row`` or ``table``. ``out``: where the export stays; None: nowhere. ``scale`` is the model's.
+    """
+
+    model: Any
+    checkpoint: str
+    data: str | None = None
+    step: int | None = None
+    dtype: str = "int8"
+    scale_per: str = "row"
+    out: str | None = None
+    rows: int = JUDGED
+    batch: int = 512
+    scale: float = 0.01
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """The export, its tables' errors among it, and the model judged on ``rows`` rows before and after."""
+
+    job: QuantiseJob
+    exported: Exported
+    rows: int
+    before: Judgement
+    after: Judgement
+
+    def to_json(self) -> dict[str, Any]:
+        """What `embed quantise --json` prints."""
+        judged = {
+            name: {key: value if np.isfinite(value) else None for key, value in vars(judgement).items()}
+            for name, judgement in (("before", self.before), ("after", self.after))
+        }
+        made = self.exported.to_json() | {"path": self.job.out}
+        return {"kind": "quantised_tables", "model": str(self.job.model), "rows": self.rows, **judged, "export": made}
+
+
+def quantise(job: QuantiseJob, on_stage: Callable[[str], None] = lambda name: None) -> Quantised:
+    """Export the checkpoint's tables, and judge the model with the rows it has and with those that are served.
+
+    Raises :class:`UsageError` for what `fit` and `export` refuse, and for a log of less than a batch.
+    """
+    on_stage("model")
+    model = load_model(job.model)
+    features = model.hashed(job.scale).features
+    topology = Topology(1, 1)
+    stacking = stack(features, topology)
+    on_stage("restore")
+    if not saved_steps(job.checkpoint):
+        raise UsageError("no finished checkpoint", where=job.checkpoint, how="train one with `tilewright embed train`")
+    state = restore(job.checkpoint, stacking, job.step, slots=False)
+    params = model.init(jax.random.key(0))
+    like = {"params": params, "optimizer_state": model.optimizer().init(params)}
+    leaves = jax.tree.leaves(restore_extra(job.checkpoint, like, job.step))
+    params = jax.tree.unflatten(jax.tree.structure(like), leaves)["params"]
+    with _place(job.out) as path:
+        on_stage("export")
+        exported = export(path, state, job.dtype, scale=job.scale_per)
+        served = open_export(path, check=False)
+        on_stage("judge")
+        fit_job = FitJob(job.model, job.data, batch=job.batch, scale=job.scale, seed=job.seed)
+        batches = list(itertools.islice(LogSource(fit_job, model, features).once(), max(1, job.rows // job.batch)))
+
+        def judge(vectors: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Judgement:
+            return judged(model.loss, params, ((vectors(f), numeric, labels) for f, numeric, labels in batches))
+
+        before = judge(lambda given: lookup(state, preprocess(given, stacking)))
+        after = judge(served.lookup)
+    return Quantised(job, exported, len(batches) * job.batch, before, after)
+
+
+@contextmanager
+def _place(out: str | None) -> Iterator[str]:
+    if out is not None:
+        yield out
+        return
+    with scratch_folder() as folder:
+        yield str(folder / "model.tables")

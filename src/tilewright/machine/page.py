@@ -11,10 +11,9 @@ from dataclasses import fields, replace
 from tilewright.hlo import MovementReport, Optimized, StepTime, TimeRow, Verdict, report_html, slowest_table, step_lanes
 from tilewright.isa import Counts
 from tilewright.machine.model import RunData
-from tilewright.machine.movement import Proof
 from tilewright.machine.products import LeftOut, MatrixRun
 from tilewright.machine.results import Change, Check, Memory, Studied
-from tilewright.machine.train import Judgement
+from tilewright.machine.stages import Judgement, Proof
 from tilewright.render import (
     Bar,
     Column,

@@ -16,10 +16,9 @@ from tilewright.files import making_folder, write_whole
 from tilewright.hlo import Verdict, step_advice
 from tilewright.machine import page
 from tilewright.machine.model import RunData
-from tilewright.machine.movement import Movement, Proof
 from tilewright.machine.products import LeftOut, MatrixRun
 from tilewright.machine.results import Memory, Sparse, Studied
-from tilewright.machine.train import Judgement
+from tilewright.machine.stages import Judgement, Movement, Proof
 from tilewright.render import (
     Card,
     Column,

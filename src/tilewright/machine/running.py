@@ -15,24 +15,25 @@ from tilewright.errors import UsageError
 from tilewright.hlo import Program, TimeRow, from_jax
 from tilewright.isa import MatrixUnitConfig
 from tilewright.machine.model import Model, RunData, check_model, load_data, load_model
-from tilewright.machine.movement import prove, study
+from tilewright.machine.npu import study_on_npu
 from tilewright.machine.products import MatrixRun, Products, find_products, run_product
 from tilewright.machine.report import ProgramReport, RunReport
 from tilewright.machine.results import Sparse, Studied
-from tilewright.machine.train import (
+from tilewright.machine.simt import study_on_matrix_unit
+from tilewright.machine.stages import (
     Stages,
     TrainingState,
     Watch,
     dense_step,
     judge,
     peak_bytes,
+    prove,
     start,
+    study,
     train,
 )
-from tilewright.machine.whole.npu import study_on_npu
-from tilewright.machine.whole.simt import study_on_matrix_unit
-from tilewright.machine.whole.subject import Subject, is_recommender, load_subject
-from tilewright.machine.whole.tpu import hbm, study_on_tpu
+from tilewright.machine.subject import Subject, is_recommender, load_subject
+from tilewright.machine.tpu import hbm, study_on_tpu
 from tilewright.render import seconds_text
 from tilewright.targets import Target
 from tilewright.targets import target as find_target

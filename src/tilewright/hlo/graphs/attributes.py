@@ -32,7 +32,7 @@ reader knows come back as ``other``; such an operation counts as not plain and i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -356,3 +356,43 @@ def write_attributes(name: str, own: Attributes) -> Attributes:
     """MLIR attributes for the plain ``own`` of an operation; {} for operations that have no entry."""
     writer = WRITERS.get(name)
     return writer(own) if writer is not None and own else {}
+
+
+# As HLO's text has them, for what asks no more of a program than a report does.
+
+
+def _listed(values: Iterable[Any]) -> str:
+    return "{" + ",".join(map(str, values)) + "}"
+
+
+def _hlo_dot(own: Attributes) -> dict[str, str]:
+    keys = [f"{side}_{which}" for which in ("batch", "contract") for side in ("lhs", "rhs")]
+    return {key.replace("contract", "contracting") + "_dims": _listed(own[key]) for key in keys if own[key]}
+
+
+def _hlo_constant(own: Attributes) -> dict[str, str]:
+    element = own["literal"].element
+    return {"literal": element} if element is not None and element.lstrip("-").isdecimal() else {}
+
+
+def _hlo_slice(own: Attributes) -> dict[str, str]:
+    dims = zip(own["start"], own["limit"], own["strides"])
+    return {"slice": "{" + ", ".join(f"[{a}:{b}]" if step == 1 else f"[{a}:{b}:{step}]" for a, b, step in dims) + "}"}
+
+
+#: Name of an operation -> its plain attributes as HLO's, the ones that a report reads.
+HLO_ATTRIBUTES: dict[str, Callable[[Attributes], dict[str, str]]] = {
+    "broadcast_in_dim": lambda own: {"dimensions": _listed(own["dims"])},
+    "compare": lambda own: {"direction": own["direction"]},
+    "concatenate": lambda own: {"dimensions": _listed([own["dim"]])},
+    "constant": _hlo_constant,
+    "convolution": lambda own: {"dim_labels": "{}_{}->{}".format(*own["numbers"])},
+    "dot_general": _hlo_dot,
+    "gather": lambda own: {"slice_sizes": _listed(own["sizes"])},
+    "pad": lambda own: {
+        "padding": "x".join("_".join(map(str, dim)) for dim in zip(own["low"], own["high"], own["interior"]))
+    },
+    "reduce": lambda own: {"dimensions": _listed(own["dims"])},
+    "slice": _hlo_slice,
+    "transpose": lambda own: {"dimensions": _listed(own["permutation"])},
+}

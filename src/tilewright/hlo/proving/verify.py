@@ -22,6 +22,7 @@ from tilewright.hlo.ir import parse_module
 from tilewright.hlo.program import Program
 from tilewright.hlo.proving.agreement import (
     allowance,
+    coarsest,
     differing,
     distance,
     identical,
@@ -37,7 +38,6 @@ from tilewright.hlo.proving.agreement import (
     worst,
     zeros_differ,
 )
-from tilewright.hlo.proving.precision import coarsest
 from tilewright.hlo.proving.reference import OneByOne, Reference, struct_of
 from tilewright.hlo.proving.trial_inputs import inputs_for, may_never_end, trial_inputs
 from tilewright.hlo.rewrites.inline import Inline, calls_itself
@@ -105,8 +105,8 @@ class Verification:
     """How far two programs are apart on the same inputs.
 
     ``trials`` holds every :class:`Trial`; ``reference`` says who computed in float64 (``StableHLO's interpreter``,
-    ``XLA in float64``, or ``none: `` and why); ``remarks`` what else there is to know. The figures are those of the first trial (normal
-    inputs, or the given ones), the verdicts are over all.
+    ``XLA in float64``, or ``none: `` and why); ``remarks`` what else there is to know. The figures are those of the
+    first trial (normal inputs, or the given ones), the verdicts are over all.
     """
 
     trials: tuple[Trial, ...] = field(repr=False)
@@ -206,7 +206,8 @@ def verify(
     ``inputs`` (default: all of :data:`INPUTS`; a program with a loop that no constant bounds gets ``normal`` ones
     alone, as it might never end). Each is run under jit and, with ``eager``, one operation at a time. The two must take
     and give the same types. Both are measured against the original in float64: by StableHLO's own interpreter where it
-    has every operation and is quick, as XLA's CPU backend may be wrong under jit; else by XLA. ``bit_exact`` asks for the same bits.
+    has every operation and is quick, as XLA's CPU backend may be wrong under jit; else by XLA. ``bit_exact`` asks for
+    the same bits.
     ``assume_finite`` leaves out inputs with a NaN or an infinity, or so large that one would come about: what a rewrite
     under the same assumption has promised nothing about.
     ``advance(done, total, what)`` is called before every trial. Raises UsageError where the types differ.
@@ -289,20 +290,24 @@ def main_types(text: str) -> tuple[list[Any], list[Any]]:
     return [*map(struct_of, body.arguments)], [*map(struct_of, body.operations[-1].operands)]
 
 
-def _main(program: Program) -> Block:
-    if program.kind != "stablehlo":
-        raise UnsupportedError(_HLO)
+def inlined_functions(program: Program) -> dict[str, Block]:
+    """The functions of a StableHLO program by name, calls put in place. UnsupportedError for one that calls itself."""
     module = parse_module(program.text)
     if name := calls_itself(module):
         raise UnsupportedError(f"function {name} calls itself, or is called by one that does: XLA has no recursion")
     Inline().apply_module(module)
-    bodies = {body.name: body for body in read_functions(module)}
-    if "main" not in bodies:
+    return {body.name: body for body in read_functions(module)}
+
+
+def _main(program: Program) -> Block:
+    if program.kind != "stablehlo":
+        raise UnsupportedError(_HLO)
+    main = inlined_functions(program).get("main")
+    if main is None:
         raise UsageError("the module has no function called main")
-    values = (*bodies["main"].arguments, *bodies["main"].operations[-1].operands)
-    if any(v.shape is None for v in values):
+    if any(v.shape is None for v in (*main.arguments, *main.operations[-1].operands)):
         raise UnsupportedError("an argument or result of main is not an array of known shape")
-    return bodies["main"]
+    return main
 
 
 def _runs(judge: _Judge, eager: bool) -> tuple[dict[str, tuple[Run, Run]], list[str]]:

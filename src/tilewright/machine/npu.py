@@ -18,9 +18,9 @@ from tilewright.errors import UnsupportedError
 from tilewright.hlo import Program
 from tilewright.isa import Compiled, compile
 from tilewright.layout import LocalMemoryError, LocalPlan, LocalTensor, plan_local_memory, plan_svg
+from tilewright.machine.operands import NpuLayer, Operand, Sizes, layers_of
 from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
-from tilewright.machine.whole.operands import NpuLayer, Operand, Sizes, layers_of
-from tilewright.machine.whole.subject import Subject
+from tilewright.machine.subject import Subject
 from tilewright.render import (
     Card,
     Column,

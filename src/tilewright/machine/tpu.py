@@ -17,9 +17,9 @@ from tilewright.hlo import (
     step_advice,
     verify,
 )
-from tilewright.machine.movement import REWRITING_TARGET
 from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
-from tilewright.machine.whole.subject import Subject
+from tilewright.machine.stages import REWRITING_TARGET
+from tilewright.machine.subject import Subject
 from tilewright.render import bytes_text, percent_text, seconds_text
 from tilewright.targets import Target
 

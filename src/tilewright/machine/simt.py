@@ -13,7 +13,7 @@ from tilewright.errors import UnsupportedError
 from tilewright.hlo import Program, StepTime, TimeRow, XlaValues, optimize, report
 from tilewright.isa import Compiled, L2Plan, Layer, MachineReport, MatrixUnitConfig, compile, roofline
 from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
-from tilewright.machine.whole.subject import Subject
+from tilewright.machine.subject import Subject
 from tilewright.render import Card, Column, Html, bytes_text, count_text, percent_text, table
 
 NANOSECOND = 1e-9
