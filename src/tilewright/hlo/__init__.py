@@ -5,43 +5,34 @@ jax is imported when a function that needs it is called: a report on a dump star
 
 from tilewright.hlo.allocation.kernel_errors import KernelError, explain_kernel
 from tilewright.hlo.allocation.lines import print_allocation_report
-from tilewright.hlo.allocation.message import AllocatorMessage
 from tilewright.hlo.allocation.report import AllocationReport, explain_allocation
 from tilewright.hlo.before_after import optimized_html, passes_html
-from tilewright.hlo.cost import Traffic, movement, place
+from tilewright.hlo.cost import movement, place
 from tilewright.hlo.exchange.model_explorer import model_explorer, model_explorer_data
 from tilewright.hlo.exchange.sarif import report_sarif, suggestions_sarif
 from tilewright.hlo.gating.gate import Verdict
 from tilewright.hlo.gating.suggesting import suggest
-from tilewright.hlo.graphs.graph import Block, Node, Value
+from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype
 from tilewright.hlo.optimization import Optimized, optimize
-from tilewright.hlo.program import Computation, Operation, Program, Source
-from tilewright.hlo.proving.tpu import (
-    TPU_TOPOLOGIES,
-    TpuComparison,
-    TpuEstimate,
-    compare_on_tpu,
-    compile_for_tpu,
-    judge_on_tpu,
-)
-from tilewright.hlo.proving.verify import Difference, Trial, Verification, trial_arguments, verify
-from tilewright.hlo.reading.loading import DumpedModule, dumped_modules, load
+from tilewright.hlo.program import Operation, Program, Source
+from tilewright.hlo.proving.tpu import TpuComparison, compare_on_tpu, compile_for_tpu, judge_on_tpu
+from tilewright.hlo.proving.verify import Trial, Verification, trial_arguments, verify
+from tilewright.hlo.reading.loading import dumped_modules, load
 from tilewright.hlo.reading.python_source import from_jax, from_python, names_python
-from tilewright.hlo.regions import XlaValues, array_dtype, inputs_of, operations_of, sample_arrays
-from tilewright.hlo.reporting.buffers import Lifetimes, LiveBuffer, lifetimes
-from tilewright.hlo.reporting.difference import ReportDiff, RowChange, diff_html, diff_reports, regressions
+from tilewright.hlo.regions import XlaValues, inputs_of, operations_of, sample_arrays
+from tilewright.hlo.reporting.buffers import Lifetimes, lifetimes
+from tilewright.hlo.reporting.difference import diff_html, diff_reports, regressions
 from tilewright.hlo.reporting.lines import change_lines, diff_lines, report_head, report_lines
 from tilewright.hlo.reporting.movement import MovementReport, report
 from tilewright.hlo.reporting.movement import from_json as report_from_json
 from tilewright.hlo.reporting.page import report_html
-from tilewright.hlo.reporting.predicting import Normalised, in_normal_form
-from tilewright.hlo.reporting.profile import MeasuredTimes, join_profile, read_profile
-from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ProfileSummary, Suggestion
+from tilewright.hlo.reporting.predicting import in_normal_form
+from tilewright.hlo.reporting.profile import join_profile, read_profile
+from tilewright.hlo.reporting.types import MovementRow, Suggestion
 from tilewright.hlo.rewritable import suggest_rewrites
 from tilewright.hlo.rewrites.pipeline import (
     DEFAULT_PIPELINE,
     REWRITES,
-    PassOption,
     PassRun,
     format_pipeline,
     parse_pipeline,
@@ -50,11 +41,11 @@ from tilewright.hlo.rewrites.pipeline import (
     run_pipeline,
 )
 from tilewright.hlo.rules.catalogue import catalogue, list_rules
-from tilewright.hlo.rules.rule import Example, Rule
-from tilewright.hlo.running import OptimizedFunction, optimize_function
+from tilewright.hlo.rules.rule import Rule
+from tilewright.hlo.running import optimize_function
 from tilewright.hlo.timing.advice import advice as step_advice
 from tilewright.hlo.timing.chip import what_if
-from tilewright.hlo.timing.doctor import StepDiff, TimeChange, diagnose_upgrade
+from tilewright.hlo.timing.doctor import StepDiff, diagnose_upgrade
 from tilewright.hlo.timing.drawings import step_lanes
 from tilewright.hlo.timing.estimate import estimate
 from tilewright.hlo.timing.faces import comparison_table, slowest_table, summary_lines, time_html
@@ -63,43 +54,24 @@ from tilewright.hlo.timing.step import StepTime, TimeRow
 __all__ = [
     "DEFAULT_PIPELINE",
     "REWRITES",
-    "TPU_TOPOLOGIES",
     "AllocationReport",
-    "AllocatorMessage",
     "Block",
-    "Computation",
-    "Difference",
-    "DumpedModule",
-    "Example",
     "KernelError",
     "Lifetimes",
-    "LiveBuffer",
-    "MeasuredTimes",
     "MovementReport",
     "MovementRow",
     "Node",
-    "Normalised",
     "Operation",
     "Optimized",
-    "OptimizedFunction",
-    "PaddedTensor",
-    "PassOption",
     "PassRun",
-    "Peak",
-    "ProfileSummary",
     "Program",
-    "ReportDiff",
-    "RowChange",
     "Rule",
     "Source",
     "StepDiff",
     "StepTime",
     "Suggestion",
-    "TimeChange",
     "TimeRow",
     "TpuComparison",
-    "TpuEstimate",
-    "Traffic",
     "Trial",
     "Value",
     "Verdict",

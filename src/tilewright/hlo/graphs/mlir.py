@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.hlo.graphs.attributes import HLO_ATTRIBUTES, WRITERS, read_attributes, write_attributes
+from tilewright.hlo.graphs.attributes import HLO_ATTRIBUTES, WRITTEN, read_attributes, write_attributes
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, numpy_dtype, walk
 from tilewright.hlo.ir import context, ir
 from tilewright.hlo.program import Computation, Operation, Program
@@ -435,7 +435,7 @@ def _named(op: Node) -> dict[str, Any]:
 
 
 #: Their own attributes are all they have; nothing is lent to them.
-_STRUCTURAL = frozenset(WRITERS) - {"compare"} | {"reshape", "constant"}
+_STRUCTURAL = WRITTEN - {"compare"} | {"reshape", "constant"}
 
 
 def _constant(op: Node) -> Any:
