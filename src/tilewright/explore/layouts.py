@@ -257,12 +257,12 @@ def _by_command(name: str, rest: str) -> IndexMap:
     return make(given, chosen)
 
 
-def _sized(text: str) -> TensorLayout:
+def _shape_and_type(text: str) -> tuple[tuple[int, ...], str]:
     array = parse(text)
     if isinstance(array, TupleLayout):
         raise UsageError(f"one array is wanted, {text[:60]} is a tuple")
     array.require_static()
-    return array
+    return array.shape, array.dtype
 
 
 def _number(options: Mapping[str, str], name: str) -> int | None:
@@ -274,15 +274,10 @@ def _number(options: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def _cute(words: list[str], options: Mapping[str, str]) -> IndexMap:
-    return from_cute(words[0], options.get("--dtype"))
-
-
 def _lanes(words: list[str], options: Mapping[str, str]) -> IndexMap:
-    array, chip = _sized(words[0]), options.get("--chip")
+    chip = options.get("--chip")
     return lanes(
-        array.shape,
-        array.dtype,
+        *_shape_and_type(words[0]),
         chip=known_target(chip) if chip else None,
         lanes=_number(options, "--lanes"),
         eu_bytes=_number(options, "--eu-bytes"),
@@ -291,20 +286,10 @@ def _lanes(words: list[str], options: Mapping[str, str]) -> IndexMap:
     )
 
 
-def _onednn(words: list[str], _: Mapping[str, str]) -> IndexMap:
-    array = _sized(words[1])
-    return from_onednn_tag(words[0], array.shape, array.dtype)
-
-
-def _preset(words: list[str], _: Mapping[str, str]) -> IndexMap:
-    array = _sized(words[1])
-    return preset(words[0], array.shape, array.dtype)
-
-
 _COMMANDS: dict[str, tuple[Callable[[list[str], Mapping[str, str]], IndexMap], int, tuple[str, ...]]] = {
-    "cute": (_cute, 1, ("--dtype",)),
+    "cute": (lambda words, options: from_cute(words[0], options.get("--dtype")), 1, ("--dtype",)),
     "lanes": (_lanes, 1, ("--chip", "--lanes", "--eu-bytes", "--start", "--mode")),
-    "onednn": (_onednn, 2, ()),
-    "preset": (_preset, 2, ()),
+    "onednn": (lambda words, _: from_onednn_tag(words[0], *_shape_and_type(words[1])), 2, ()),
+    "preset": (lambda words, _: preset(words[0], *_shape_and_type(words[1])), 2, ()),
 }
 """Of each command: what makes its layout, how many words it takes, and the options that are read here."""

@@ -49,7 +49,6 @@ class _Stepped:
             self.steps += self.debugger.pe.executed - before
 
     def look(self) -> dict[str, Any]:
-        """Copies of what the next instruction may change."""
         pe = self.debugger.pe
         return {
             "r": pe.registers[:_THREADS].copy(),

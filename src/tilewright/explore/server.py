@@ -125,12 +125,10 @@ class _Silent:
         self.ends: dict[Any, asyncio.TimerHandle] = {}
 
     def made(self, client: Any, transport: asyncio.WriteTransport) -> None:
-        """A connection was opened."""
         self.open[client] = transport
         self._wait(client)
 
     def lost(self, client: Any) -> None:
-        """A connection was closed, by either side."""
         del self.open[client]
         self._stop(client)
 
@@ -204,7 +202,6 @@ class Explorer:
         self.app: ASGIApp = self.silent.heard(_Guard(pages, self.token))
 
     def end_work(self) -> None:
-        """End the workers, whatever they are doing."""
         for worker in self.workers.values():
             worker.close()
 

@@ -53,7 +53,6 @@ def _error(what: str) -> str:
 
 
 def main() -> None:
-    """Answer questions until the server is gone."""
     bound(MEMORY)
     sys.setrecursionlimit(2000)
     serve(lambda question, _: answer(json.loads(question)).encode())
@@ -132,6 +131,5 @@ class Asked:
             raise UsageError(f"not whole numbers such as 2,3: {str(value)[:60]!r}", where=name) from None
 
     def texts(self, name: str) -> list[str]:
-        """The texts of a list."""
         value = self.values.get(name)
         return [str(word)[:1000] for word in value[:64]] if isinstance(value, list) else []

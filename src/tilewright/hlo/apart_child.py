@@ -21,7 +21,6 @@ _Answer = tuple[Any, Sequence[bytes]]
 
 
 def main() -> None:
-    """Serve questions until who asks is gone."""
     bound(most_memory())
     values = XlaValues()
 

@@ -69,7 +69,6 @@ def read_arrays(raw: bytes, types: Sequence[tuple[Sequence[int], np.dtype[Any]]]
 
 
 def main() -> None:
-    """Serve questions until who asks is gone."""
     missing = ""
     try:
         ir.plain_context()

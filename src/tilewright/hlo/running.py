@@ -149,15 +149,24 @@ def _transpose(cotangents: Sequence[Any], *flat: Any, map_: LinearMap) -> list[A
 
 
 def _batch(axis: Any, flat: Sequence[Any], dims: Sequence[Any], *, program: TracedProgram) -> tuple[Any, Any]:
-    axes = _axes(dims)
-    outs = call(program.batched(axis.size, axes) if _any(axes) else program, *flat)
-    return outs, [0 if _any(axes) else None] * len(outs)
+    axes = _axes(dims)  # JAX asks for this rule even if nothing is batched
+    return _batched(call(program if axes is None else program.batched(axis.size, axes), *flat), axes)
 
 
 def _batch_linear(axis: Any, flat: Sequence[Any], dims: Sequence[Any], *, map_: LinearMap) -> tuple[Any, Any]:
     axes = _axes(dims)
-    outs = _linear(map_.batched(axis.size, axes) if _any(axes) else map_, *flat)
-    return outs, [0 if _any(axes) else None] * len(outs)
+    return _batched(_linear(map_ if axes is None else map_.batched(axis.size, axes), *flat), axes)
+
+
+def _batched(outs: list[Any], axes: object) -> tuple[list[Any], list[int | None]]:
+    """Results of a batched program, all along their first axis, and JAX's word for that."""
+    return outs, [None if axes is None else 0] * len(outs)
+
+
+def _axes(dims: Sequence[Any]) -> list[int | None] | None:
+    """JAX's batch dims as ``in_axes``, None for what is not batched; None where nothing is."""
+    axes = [dim if isinstance(dim, int) else None for dim in dims]
+    return axes if any(axis is not None for axis in axes) else None
 
 
 def _zero(primal: Any) -> Any:
@@ -173,16 +182,6 @@ def _sum(a: Any, b: Any) -> Any:
 
     add: Any = ad.add_tangents
     return add(a, b)
-
-
-def _any(axes: Sequence[int | None]) -> bool:
-    """Whether anything is batched: JAX asks for this rule even if nothing is."""
-    return any(axis is not None for axis in axes)
-
-
-def _axes(dims: Sequence[Any]) -> list[int | None]:
-    """JAX's batch dims as ``in_axes``; None for what is not batched."""
-    return [dim if isinstance(dim, int) else None for dim in dims]
 
 
 # A function of arrays, traced once: its rewritten form for each platform, and the programs derived from it.
@@ -226,19 +225,16 @@ class TracedProgram:
 
     @classmethod
     def trace(cls, fn: Flat, specs: Sequence[Any], settings: Settings) -> TracedProgram:
-        """Trace ``fn`` on arguments like ``specs`` (anything that has a shape and a dtype)."""
         import jax
 
         return cls(jax.make_jaxpr(fn)(*map(struct_of, specs)), settings)
 
     @property
     def in_avals(self) -> list[Any]:
-        """Shape and type of every argument."""
         return list(self.jaxpr.in_avals)
 
     @property
     def out_avals(self) -> list[Any]:
-        """Shape and type of every result."""
         return list(self.jaxpr.out_avals)
 
     @property
@@ -442,7 +438,6 @@ def _with_axis(value: Any, size: int, axis: int | None) -> Any:
 
 
 def is_inexact(value: Any) -> bool:
-    """Whether an array has floating or complex elements."""
     import jax.numpy as jnp
 
     return bool(jnp.issubdtype(value.dtype, jnp.inexact))
@@ -510,11 +505,9 @@ class OptimizedFunction:
         return self if instance is None else partial(self, instance)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """The rewritten program lowered, as ``jax.jit(fn).lower``."""
         return self._jitted.lower(*args, **kwargs)
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
-        """The function traced, as ``jax.jit(fn).trace``."""
         return self._jitted.trace(*args, **kwargs)
 
     def explain(self, *args: Any, **kwargs: Any) -> str:

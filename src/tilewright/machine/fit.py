@@ -123,7 +123,6 @@ class Fitted:
         return steps * self.job.batch / done.seconds if steps else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """What `embed train --json` prints."""
         job, done = self.job, self.trained
         return {
             "kind": "training",
@@ -397,7 +396,6 @@ class Quantised:
     after: Judgement
 
     def to_json(self) -> dict[str, Any]:
-        """What `embed quantise --json` prints."""
         judged = {
             name: {key: value if np.isfinite(value) else None for key, value in vars(judgement).items()}
             for name, judgement in (("before", self.before), ("after", self.after))

@@ -477,7 +477,6 @@ def misplaced(plan: LocalPlan, memory: LaneMemory) -> Iterator[str]:
 
 
 def overlapping(plan: LocalPlan) -> Iterator[str]:
-    """Tensors that share a byte."""
     ordered = sorted((each for each in plan.tensors if each.end > each.base), key=lambda each: each.base)
     for one, other in pairwise(ordered):
         if other.base < one.end:

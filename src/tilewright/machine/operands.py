@@ -64,12 +64,10 @@ class NpuLayer:
 
     @property
     def whole(self) -> dict[str, int]:
-        """The sizes uncut."""
         return {axis.name: axis.size for axis in self.axes}
 
 
 def layers_of(compiled: Compiled, memory: LaneMemory) -> Iterator[NpuLayer]:
-    """Every layer that computes, in order."""
     reader = _Reader(compiled.lowering.reading, memory)
     for step in compiled.lowering.steps:
         if any(node.name not in _UNTOUCHED for node in step.nodes) and step.outputs:
@@ -159,7 +157,6 @@ class _Convolution(_Dims):
         reader.images.setdefault(id(node.operands[0]), self.numbers[0])
 
     def takes(self, value: Value) -> bool:
-        """Images or weights."""
         return value in self.node.operands
 
     def _rows(self, rows: int) -> int:
@@ -219,7 +216,6 @@ class _Product(_Dims):
         self.axes = tuple(axis for axis in cut if axis.size > 1)
 
     def takes(self, value: Value) -> bool:
-        """Left or right."""
         return value in self.node.operands
 
     def turned(self, value: Value) -> bool:
@@ -324,7 +320,6 @@ class _Elements(_Dims):
 
 
 def _over_rows(node: Node) -> bool:
-    """Whether a sum is over the last dim alone."""
     return tuple(node.attributes["dims"]) == (len(node.operands[0].sizes) - 1,)
 
 

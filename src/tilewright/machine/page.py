@@ -271,7 +271,6 @@ def _against(proof: Proof) -> str:
 
 
 def loss_chart(losses: Sequence[float], width: float, height: float) -> Html:
-    """The loss of every training step."""
     curve = Curve("training loss", list(range(1, len(losses) + 1)), list(losses))
     labels = {"title": "Loss of every step", "x_label": "step", "y_label": "binary cross-entropy"}
     return line_chart([curve], **labels, width=width, height=height)

@@ -41,7 +41,6 @@ class Product:
 
     @property
     def macs(self) -> int:
-        """Multiply-adds."""
         if self.window is not None:
             return int(self.value.size * prod(self.b.shape[:3]))
         return int(self.value.size * self.a.shape[-1])
@@ -65,12 +64,10 @@ class Products:
 
     @property
     def left_out(self) -> int:
-        """How many are left out."""
         return len(self.left)
 
     @property
     def share_left_out(self) -> float:
-        """Of all multiply-adds."""
         left = sum(each.macs for each in self.left)
         return left / max(1, left + sum(each.macs for each in self.taken))
 
@@ -143,7 +140,6 @@ def _name(node: Node) -> str:
 
 
 def _macs(node: Node) -> int:
-    """Multiply-adds of one product."""
     (a, b), own = (operand.sizes for operand in node.operands), node.attributes
     if node.name == "dot_general":
         return prod(node.result.sizes) * prod(a[axis] for axis in own["lhs_contract"])

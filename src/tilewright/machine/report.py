@@ -83,7 +83,6 @@ class Report(ABC):
         return plain
 
     def to_page(self) -> Page:
-        """One self-contained page; ``.html()`` is its text."""
         done, facts = self._head()
         facts.append(("took", seconds_text(sum(self.stages.values()))))
         document = Page(f"{self.model} on {self.target}", done, facts=facts)
@@ -141,7 +140,6 @@ class ProgramReport(Report):
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """What was found to be wrong, in sentences."""
         return tuple(f"{check.what}: {check.said}" for check in self.studied.checks if not check.ok)
 
     def _plain(self) -> dict[str, Any]:
@@ -192,7 +190,6 @@ class ProgramReport(Report):
         return [*found, ("timings", "Timings", page.timings(self.stages, self.peak_rss_bytes, self.left_out))]
 
     def _commands(self) -> list[Step]:
-        """What to ask next, as commands."""
         wanted = [each for each in self.studied.commands if self.sparse is None or " run " in each[1]]
         commands = [Step(what, command.replace("PROGRAM", self.source)) for what, command in wanted]
         if self.studied.step is not None:
@@ -200,7 +197,6 @@ class ProgramReport(Report):
         return commands
 
     def _figures(self) -> list[Card]:
-        """What a run comes to, figure by figure."""
         studied, memory, found = self.studied, self.studied.memory, list[Card]()
         if studied.step is not None:
             found.append(Card("a step", studied.time_text(studied.step.seconds), studied.bottleneck.partition(";")[0]))
@@ -262,22 +258,18 @@ class RunReport(Report):
 
     @property
     def loss_before(self) -> float:
-        """Mean loss on the evaluation rows before training."""
         return self.before.loss
 
     @property
     def loss_after(self) -> float:
-        """Mean loss on the evaluation rows after training."""
         return self.after.loss
 
     @property
     def auc_before(self) -> float:
-        """Area under the ROC curve before training."""
         return self.before.auc
 
     @property
     def auc_after(self) -> float:
-        """Area under the ROC curve after training."""
         return self.after.auc
 
     @property
@@ -380,7 +372,6 @@ class RunReport(Report):
         return self.plan.feeding.step_seconds if self.plan.feeding else 0.0
 
     def _headline(self) -> str:
-        """What a step takes and what bounds it."""
         dense, sparse = self.movement.time, self._sparse_seconds
         parts = page.waits(dense)
         most = max(parts, key=lambda name: parts[name])
@@ -416,7 +407,6 @@ class RunReport(Report):
         return [*found[:_MOST_FINDINGS], *changes, *slowest]
 
     def _commands(self) -> list[Step]:
-        """What to ask next, as commands."""
         job = f"--target {self.target} --chips {self.chips} --batch {self.batch}"
         again = f"tilewright run MODEL.py {job} --out other"
         return [
@@ -427,7 +417,6 @@ class RunReport(Report):
         ]  # fmt: skip
 
     def _figures(self) -> list[Card]:
-        """What a run comes to, figure by figure."""
         moved, heap = self.movement.optimized[self.target], self.plan.heap
         equal = bool(self.counts_equal and self.values_equal)
         dense, sparse = self.movement.time.seconds, self._sparse_seconds

@@ -83,7 +83,6 @@ class Memory:
 
     @property
     def fits(self) -> bool:
-        """Whether everything has room."""
         return not self.misfits
 
     def to_json(self) -> dict[str, Any]:
@@ -169,7 +168,6 @@ class Studied:
 
     @property
     def headline(self) -> str:
-        """Time and bottleneck in a sentence."""
         if self.step is None:
             return f"{self.bottleneck}."
         return f"A step takes {self.time_text(self.step.seconds)} (modelled, not measured): {self.bottleneck}."

@@ -231,8 +231,6 @@ def _with_lookups(studied: Studied, planned: Plan, chip: str) -> Studied:
 
 @dataclass(frozen=True)
 class _Job:
-    """What is to be run, checked."""
-
     model: Model
     chip: Target
     features: tuple[Feature, ...]

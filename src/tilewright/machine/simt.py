@@ -129,7 +129,6 @@ def _cards(run: MachineReport) -> tuple[Card, ...]:
 
 
 def _levels(run: MachineReport) -> Html:
-    """Bytes through every level, by operand."""
     columns = [Column("level"), *(Column(name, "bytes") for name in ("A", "B", "C", "DMA"))]
     return table(columns, [(level.upper(), *each.values()) for level, each in run.bytes.items()])
 

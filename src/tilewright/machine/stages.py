@@ -45,7 +45,6 @@ class Stages:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Measure one stage of the run."""
         self.watch(name, 0, 0)
         start = self.now()
         yield
@@ -164,8 +163,6 @@ DenseStep = Callable[[Any, Any, Any, Any], tuple[tuple[Any, Any], tuple[Any, Any
 
 @dataclass(frozen=True)
 class TrainingState:
-    """Everything a step changes."""
-
     params: Any
     optimizer_state: Any
     embeddings: Any
@@ -181,8 +178,6 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model and the loss of every step."""
-
     state: TrainingState
     losses: tuple[float, ...]
     dropped_ids: int
@@ -196,7 +191,6 @@ def dense_step(model: Model) -> DenseStep:
 
 
 def start(model: Model, stacking: Stacking, seed: int) -> TrainingState:
-    """Fresh parameters, optimizer state and tables."""
     dense, sparse = jax.random.split(jax.random.key(seed))
     params = model.init(dense)
     return TrainingState(params, model.optimizer().init(params), init(stacking, sparse))

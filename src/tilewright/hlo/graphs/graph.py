@@ -99,7 +99,6 @@ class Node:
 
     @property
     def result(self) -> Value:
-        """Its first result."""
         return self.results[0]
 
     @property
@@ -108,7 +107,6 @@ class Node:
         return self.like if self.handle is None and self.like is not None else self
 
     def add_result(self, shape: Shape | None, dtype: str) -> Value:
-        """One more result."""
         value = Value(shape, dtype, self, len(self.results))
         self.results.append(value)
         return value
@@ -156,19 +154,16 @@ class Block:
         self.changed = False
 
     def add_argument(self, shape: Shape | None, dtype: str) -> Value:
-        """One more argument."""
         self.arguments.append(Value(shape, dtype, None, len(self.arguments)))
         return self.arguments[-1]
 
     def append(self, operation: Node) -> Node:
-        """Put an operation at the end."""
         operation.block = self
         self.operations.append(operation)
         return operation
 
 
 def replace_value(old: Value, new: Value) -> None:
-    """Let every user of ``old`` use ``new``."""
     for user in list(old.users):
         for index, value in enumerate(user.operands):
             if value is old:

@@ -132,20 +132,16 @@ class ArrayLiteral(Literal):
 
     @property
     def key(self) -> object:
-        """Equal for equal elements."""
         return self.values.dtype.str, self.values.shape, self.values.tobytes()
 
     def array(self) -> np.ndarray[Any, Any] | None:
-        """The elements."""
         return self.values
 
     @property
     def elements(self) -> list[str] | bytes | None:
-        """The little-endian bytes."""
         return self.values.tobytes()
 
     def transposed(self, shape: tuple[int, ...], permutation: tuple[int, ...]) -> Literal:
-        """The literal of ``numpy.transpose``."""
         turned = ArrayLiteral.__new__(ArrayLiteral)
         turned.element, turned.handle, turned.order = None, None, None
         turned.values = np.ascontiguousarray(self.values.reshape(shape).transpose(permutation))
@@ -174,8 +170,6 @@ _PREFIX = "stablehlo."
 
 
 class _Reader:
-    """Reads blocks, remembering which MLIR value became which Value."""
-
     def __init__(self) -> None:
         self.values: dict[Any, Value] = {}
         self.types: dict[Any, tuple[tuple[int, ...] | None, str]] = {}

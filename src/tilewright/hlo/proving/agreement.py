@@ -23,7 +23,6 @@ def is_integral(dtype: np.dtype[Any]) -> bool:
 
 
 def finfo(dtype: np.dtype[Any]) -> Any:
-    """The limits of a floating type, narrow ones included."""
     limits: Any = ml_dtypes.finfo
     return limits(dtype)
 

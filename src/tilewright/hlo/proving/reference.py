@@ -184,7 +184,6 @@ class OneByOne:
             raise UnsupportedError(f"{distinct} distinct operations are more than the {self.limit} compiled one by one")
 
     def run(self, body: Block, arguments: Sequence[Any]) -> list[Any]:
-        """The results of a prepared function body."""
         values: dict[Value, Any] = dict(zip(body.arguments, arguments))
         uses = Counter(v for op in body.operations[:-1] for v in self._texts[op][1])
         uses.update(body.operations[-1].operands)
@@ -217,5 +216,4 @@ def _module_of(op: Node) -> tuple[str, list[Value]]:
 
 
 def struct_of(value: Value) -> Any:
-    """The ``jax.ShapeDtypeStruct`` of an array of known shape."""
     return array_struct(value.sizes, array_dtype(value))

@@ -71,7 +71,6 @@ class TpuEstimate:
 
     @property
     def filled_share(self) -> float:
-        """The share of the cycles that is filled in."""
         return self.filled_cycles / self.cycles if self.cycles else 0.0
 
 
@@ -185,14 +184,12 @@ class TpuComparison:
         return self.before.cycles / self.after.cycles if self.after.cycles else 1.0
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
         plain = asdict(self)
         for name, side in (("before", self.before), ("after", self.after)):
             plain[name]["filled_share"] = side.filled_share
         return {**plain, "ratio": self.ratio}
 
     def __str__(self) -> str:
-        """Both side by side."""
         pairs = [
             ("estimated cycles", *(f"{side.cycles:,}" for side in (self.before, self.after))),
             ("of these filled in", *(f"{side.filled_share:.1%}" for side in (self.before, self.after))),

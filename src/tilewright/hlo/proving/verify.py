@@ -115,12 +115,10 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Every trial is."""
         return all(trial.ok for trial in self.trials)
 
     @property
     def bit_equal(self) -> bool:
-        """Every trial gave the same bits."""
         return all(trial.bit_equal for trial in self.trials)
 
     @property
@@ -345,7 +343,6 @@ class _Judge:
     _nudged: dict[bool, list[list[Array]]] = field(default_factory=dict)
 
     def compiled(self) -> tuple[Run, Run]:
-        """Both programs, each compiled as a whole."""
         import jax
 
         inputs, outputs = ([*map(struct_of, values)] for values in (self.before.arguments, self._results))
@@ -357,7 +354,6 @@ class _Judge:
         return run(self.original), run(self.rewritten)
 
     def trial(self, kind: str, how: str, seed: int, arguments: Sequence[Any], runs: tuple[Run, Run]) -> Trial:
-        """Run both and compare."""
         old, new = self._ran(arguments, runs)
         reference = self._reference(kind, arguments)
         self._nudged.clear()

@@ -251,8 +251,6 @@ _Scope = dict[str, tuple[str, ...]]
 
 @dataclass
 class _Head:
-    """What has been read of one operation so far."""
-
     opcode: str
     line: int
     names: tuple[str, ...] = ()
@@ -290,12 +288,10 @@ class _Reader(Scanner):
         self.depth = 0
 
     def blank(self) -> None:
-        """Step over blanks and ``//`` comments."""
         match = _BLANK.match(self.text, self.at)
         self.at = match.end() if match else self.at
 
     def program(self) -> Program:
-        """The whole text."""
         sink: list[Operation] = []
         while not self.ended():
             self._operation(sink, "")
@@ -343,7 +339,6 @@ class _Reader(Scanner):
             sink.append(self._finish(head, start))
 
     def _simple(self, match: re.Match[str], line: int) -> Operation:
-        """An operation that stands on one line."""
         head = _Head(match["opcode"], line, (match["name"],))
         for use in _USE.finditer(self.text, *match.span("operands")):
             self._use(head, use[1], use[2], use.start())
