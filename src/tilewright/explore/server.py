@@ -36,7 +36,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tilewright.errors import UsageError
-from tilewright.explore.worker import Worker
+from tilewright.explore.worker import QUESTIONS, Worker
 
 MOST_QUESTION = 1 << 20
 MOST_DROPPED = 64 << 20
@@ -57,19 +57,6 @@ _GUARDED = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
-}
-
-#: Question -> (worker, most seconds). Typing waits for `quick` only; kernels compile in `slow` on a first use.
-_QUESTIONS = {
-    "layout": ("quick", 10.0),
-    "element": ("quick", 5.0),
-    "place": ("quick", 5.0),
-    "compare": ("quick", 10.0),
-    "program": ("slow", 120.0),
-    "graph": ("slow", 60.0),
-    "operation": ("slow", 10.0),
-    "matrix": ("slow", 120.0),
-    "plan": ("slow", 180.0),
 }
 
 
@@ -242,7 +229,7 @@ class Explorer:
         raw = await _body(request, MOST_QUESTION)
         if question == "source":
             return JSONResponse(self._source(raw))
-        if question not in _QUESTIONS:
+        if question not in QUESTIONS:
             return _error("no such question")
         if raw is None:
             return _error(f"the question is longer than {MOST_QUESTION >> 20} MiB; drop the text as a file")
@@ -259,7 +246,7 @@ class Explorer:
 
     async def _ask(self, request: Request, question: str, values: Mapping[str, Any], path: Path | None) -> str:
         """The worker's answer, when it is this question's turn; ClientDisconnect where nobody waits for it by then."""
-        name, seconds = _QUESTIONS[question]
+        _, name, seconds = QUESTIONS[question]
         ask = partial(self.workers[name].ask, question, values, str(path) if path else None, seconds)
         async with self.lines[name]:
             if await request.is_disconnected():

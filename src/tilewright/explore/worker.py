@@ -15,13 +15,19 @@ from typing import Any
 from tilewright.child import Child, ChildDied, ChildLate, bound, most_memory, serve
 
 MEMORY = most_memory()
-_HOMES = {
-    "layouts": ("layout", "element", "place", "compare"),
-    "programs": ("program", "graph", "operation"),
-    "matrix": ("matrix",),
-    "plans": ("plan",),
+#: Question -> (module that answers it, worker, most seconds). Typing waits for `quick` only; kernels compile in `slow` on
+#: a first use.
+QUESTIONS = {
+    "layout": ("layouts", "quick", 10.0),
+    "element": ("layouts", "quick", 5.0),
+    "place": ("layouts", "quick", 5.0),
+    "compare": ("layouts", "quick", 10.0),
+    "program": ("programs", "slow", 120.0),
+    "graph": ("programs", "slow", 60.0),
+    "operation": ("programs", "slow", 10.0),
+    "matrix": ("matrix", "slow", 120.0),
+    "plan": ("plans", "slow", 180.0),
 }
-_HOME_OF = {question: home for home, questions in _HOMES.items() for question in questions}
 
 
 class Worker:
@@ -64,7 +70,7 @@ def answer(question: Mapping[str, Any]) -> str:
 
     name = question["ask"]
     try:
-        home = import_module(f"tilewright.explore.{_HOME_OF[name]}")
+        home = import_module(f"tilewright.explore.{QUESTIONS[name][0]}")
         work: Callable[..., Any] = getattr(home, name)
         value = work(Asked(question["values"], question["path"]))
         return json.dumps({"value": value}, allow_nan=False)

@@ -27,8 +27,8 @@ CHILD = Child("tilewright.hlo.apart_child", {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN
 atexit.register(CHILD.close)
 
 
-def asked(
-    name: str, values: Mapping[str, Any], seconds: float, advance: Callable[[int, int, str], None] | None = None
+def ask(
+    question: str, values: Mapping[str, Any], seconds: float, advance: Callable[[int, int, str], None] | None = None
 ) -> tuple[Any, bytes]:
     """What ``apart_child`` answers: a plain value, and the bytes of arrays.
 
@@ -36,12 +36,12 @@ def asked(
     """
     need("jax", "jaxlib", what="running programs")
 
-    def told(note: bytes) -> None:
+    def hear(note: bytes) -> None:
         done, total, what = json.loads(note)
         if advance is not None:
             advance(int(done), int(total), str(what))
 
-    answer = CHILD.ask(pickle.dumps((name, dict(values))), seconds, told)  # it is the answer that is not trusted
+    answer = CHILD.ask(pickle.dumps((question, dict(values))), seconds, hear)  # it is the answer that is not trusted
     head, _, raw = answer.partition(b"\n")
     value = json.loads(head)
     if "error" in value:
@@ -58,4 +58,4 @@ def run_apart(
 ) -> list[Array]:
     """The results of a module's main, which takes and gives arrays of these shapes and element types."""
     given = {"text": text, "inputs": list(inputs), "outputs": list(outputs), "arrays": [np.asarray(a) for a in arrays]}
-    return read_arrays(asked("run", given, SECONDS)[1], outputs)
+    return read_arrays(ask("run", given, SECONDS)[1], outputs)

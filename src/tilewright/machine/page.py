@@ -12,7 +12,7 @@ from tilewright.hlo import MovementReport, Optimized, StepTime, TimeRow, Verdict
 from tilewright.isa import Counts
 from tilewright.machine.model import RunData
 from tilewright.machine.products import LeftOut, MatrixRun
-from tilewright.machine.results import Change, Check, Memory, Studied
+from tilewright.machine.results import Change, Check, Memory, Studied, waits
 from tilewright.machine.stages import Judgement, Proof
 from tilewright.render import (
     Bar,
@@ -119,11 +119,6 @@ def timings(
 
 def _bars(values: Mapping[str, float]) -> list[Bar]:
     return [Bar(name, (value,)) for name, value in values.items()]
-
-
-def waits(step: StepTime) -> dict[str, float]:
-    """What a step's seconds are: the call, and its kernels by what bounds them."""
-    return {"the call itself": step.call_seconds, **step.by_bound()}
 
 
 def waits_chart(step: StepTime, title: str, clocked: bool = True, width: float = 720) -> Html:

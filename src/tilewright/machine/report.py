@@ -17,7 +17,7 @@ from tilewright.hlo import Verdict, step_advice
 from tilewright.machine import page
 from tilewright.machine.model import RunData
 from tilewright.machine.products import LeftOut, MatrixRun
-from tilewright.machine.results import Memory, Sparse, Studied
+from tilewright.machine.results import Memory, Sparse, Studied, waits
 from tilewright.machine.stages import Judgement, Movement, Proof
 from tilewright.render import (
     Card,
@@ -373,7 +373,7 @@ class RunReport(Report):
 
     def _headline(self) -> str:
         dense, sparse = self.movement.time, self._sparse_seconds
-        parts = page.waits(dense)
+        parts = waits(dense)
         most = max(parts, key=lambda name: parts[name])
         side = "the SparseCores" if sparse > dense.seconds else "the TensorCore"
         return (

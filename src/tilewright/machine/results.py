@@ -208,3 +208,8 @@ class Sparse:
             f"{said} One step trained with the gradients that the target computed: the batch's loss goes from "
             f"{self.loss_before:.4f} to {self.loss_after:.4f}."
         )
+
+
+def waits(step: StepTime) -> dict[str, float]:
+    """What a step's seconds are: the call, and its kernels by what bounds them."""
+    return {"the call itself": step.call_seconds, **step.by_bound()}

@@ -17,7 +17,7 @@ from tilewright.hlo import (
     step_advice,
     verify,
 )
-from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
+from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked, waits
 from tilewright.machine.stages import REWRITING_TARGET
 from tilewright.machine.subject import Subject
 from tilewright.render import bytes_text, percent_text, seconds_text
@@ -58,12 +58,11 @@ def _moved(moves: MovementReport, optimized: dict[str, Optimized], chip: str) ->
 
 def _bottleneck(step: StepTime) -> str:
     """What most of the step is, and most of its kernels where that is the call."""
-    waits = {"the call itself": step.call_seconds, **step.by_bound()}
-    most = max(waits, key=lambda name: waits[name])
-    share = percent_text(waits[most] / step.seconds) if step.seconds else "0 %"
-    said = f"{seconds_text(waits[most])} of it, {share}, is {most}"
-    kernels = {name: seconds for name, seconds in step.by_bound().items() if seconds}
-    if not step.call_seconds or waits[most] > step.call_seconds or not kernels:
+    parts, kernels = waits(step), {name: seconds for name, seconds in step.by_bound().items() if seconds}
+    most = max(parts, key=lambda name: parts[name])
+    share = percent_text(parts[most] / step.seconds) if step.seconds else "0 %"
+    said = f"{seconds_text(parts[most])} of it, {share}, is {most}"
+    if not step.call_seconds or parts[most] > step.call_seconds or not kernels:
         return said
     first = max(kernels, key=lambda name: kernels[name])
     whole, own = seconds_text(sum(kernels.values())), seconds_text(kernels[first])

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.hlo.apart import SECONDS, asked
+from tilewright.hlo.apart import SECONDS, ask
 from tilewright.hlo.execute import flat_callable
 from tilewright.hlo.graphs.graph import Block, Value
 from tilewright.hlo.graphs.mlir import read_functions
@@ -231,7 +231,7 @@ def verify(
         parse_module(program.text)  # an error in a text is this process's to tell, with its place
     options["arguments"] = None if arguments is None else [np.asarray(a) for a in arguments]
     texts = (original.text, rewritten.text)
-    return Verification.from_json(asked("verify", {"texts": texts, "options": options}, seconds, advance)[0])
+    return Verification.from_json(ask("verify", {"texts": texts, "options": options}, seconds, advance)[0])
 
 
 def verify_here(
