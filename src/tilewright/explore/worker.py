@@ -15,8 +15,8 @@ from typing import Any
 from tilewright.child import Child, ChildDied, ChildLate, bound, most_memory, serve
 
 MEMORY = most_memory()
-#: Question -> (module that answers it, worker, most seconds). Typing waits for `quick` only; kernels compile in `slow` on
-#: a first use.
+#: Question -> (module that answers it, worker, most seconds). Typing waits for `quick` only; kernels compile in `slow`
+#: on a first use.
 QUESTIONS = {
     "layout": ("layouts", "quick", 10.0),
     "element": ("layouts", "quick", 5.0),

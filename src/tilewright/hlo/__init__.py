@@ -15,11 +15,18 @@ from tilewright.hlo.gating.suggesting import suggest
 from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype
 from tilewright.hlo.optimization import Optimized, optimize
 from tilewright.hlo.program import Operation, Program, Source
+from tilewright.hlo.proving.reference import XlaValues, inputs_of
 from tilewright.hlo.proving.tpu import TpuComparison, compare_on_tpu, compile_for_tpu, judge_on_tpu
-from tilewright.hlo.proving.verify import Trial, Verification, trial_arguments, verify
+from tilewright.hlo.proving.verify import (
+    Trial,
+    Verification,
+    operations_of,
+    sample_arrays,
+    trial_arguments,
+    verify,
+)
 from tilewright.hlo.reading.loading import dumped_modules, load
 from tilewright.hlo.reading.python_source import from_jax, from_python, names_python
-from tilewright.hlo.regions import XlaValues, inputs_of, operations_of, sample_arrays
 from tilewright.hlo.reporting.buffers import Lifetimes, lifetimes
 from tilewright.hlo.reporting.difference import diff_html, diff_reports, regressions
 from tilewright.hlo.reporting.lines import change_lines, diff_lines, report_head, report_lines

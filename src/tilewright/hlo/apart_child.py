@@ -14,8 +14,8 @@ from tilewright.child import Tell, bound, most_memory, serve
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo.execute import check_custom_calls
 from tilewright.hlo.program import Program
+from tilewright.hlo.proving.reference import XlaValues
 from tilewright.hlo.proving.verify import verify_here
-from tilewright.hlo.regions import XlaValues
 
 _Answer = tuple[Any, Sequence[bytes]]
 

@@ -1,4 +1,4 @@
-"""What a program computes in float64, as a reference for others; and a program run as without jit.
+"""What a program computes in float64, as a reference for others; and what XLA computes, whole or without jit.
 
 XLA's own CPU backend can be wrong under jit, so a check of a rewrite compares with this too. StableHLO's interpreter
 (jaxlib's ``stablehlo.eval_module``) shares nothing with it, but takes half a microsecond for every element and every
@@ -11,7 +11,7 @@ from __future__ import annotations
 import pickle
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -20,6 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from tilewright.errors import UnsupportedError
+from tilewright.hlo.apart import run_apart
 from tilewright.hlo.execute import array_struct, flat_callable
 from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype, captured, walk
 from tilewright.hlo.ir import operations_module, parse_module, print_module
@@ -53,8 +54,8 @@ class Reference:
     ``kind`` says whose the last ones were: ``StableHLO's interpreter``, ``XLA in float64``, or ``none: `` and why.
     """
 
-    def __init__(self, text: str, body: Block) -> None:
-        self.text, self.body, self.kind = text, body, ""
+    def __init__(self, text: str, body: Block, xla: XlaValues) -> None:
+        self.text, self.body, self.xla, self.kind = text, body, xla, ""
         self._ways = {"StableHLO's interpreter": self._interpreted, "XLA in float64": self._compiled}
         self._reasons: list[str] = []
 
@@ -78,24 +79,17 @@ class Reference:
         return widened(self.text)
 
     @cached_property
-    def _types(self) -> list[list[tuple[tuple[int, ...], np.dtype[Any]]]]:
+    def _types(self) -> list[list[Type]]:
         """Shapes and element types of the widened program's arguments and results."""
         ends = (self.body.arguments, self.body.operations[-1].operands)
-        return [[(v.sizes, _wide(np.empty(0, array_dtype(v))).dtype) for v in values] for values in ends]
+        return [[(shape, _wide(np.empty(0, dtype)).dtype) for shape, dtype in types_of(values)] for values in ends]
 
     def _interpreted(self, arguments: Sequence[Array]) -> list[Array]:
         _check_interpreted(self.body)
         return read_arrays(ask(b"v", pickle.dumps((self._widened, list(arguments))), _SECONDS), self._types[1])
 
     def _compiled(self, arguments: Sequence[Array]) -> list[Array]:
-        return [np.asarray(out) for out in self._jitted(*arguments)]
-
-    @cached_property
-    def _jitted(self) -> Callable[..., Any]:
-        import jax
-
-        inputs, outputs = ([array_struct(*each) for each in types] for types in self._types)
-        return jax.jit(flat_callable(self._widened, inputs, outputs))
+        return self.xla.run_text(self._widened, *self._types, arguments)
 
 
 def _wide(array: Array) -> Array:
@@ -159,61 +153,114 @@ def _widen_bits(constant: re.Match[str]) -> str:
     return f"dense<{_WORD.sub(widen, constant[1])}>"
 
 
-# Run a program one operation at a time, as JAX does without jit: what fusion gets wrong is right here.
-#
-# Each operation is a module of its own, compiled once per distinct text. Loops and branches are one operation.
+# What XLA computes: of a whole text, or one operation at a time as JAX does without jit: then what fusion gets wrong is
+# right. Loops and branches are one operation.
 
-#: Distinct operations that are compiled for a run; each takes some hundredths of a second.
-EAGER_LIMIT = 300
+Type = tuple[Sequence[int], np.dtype[Any]]
+_MOST_ALONE = 300
+"""Distinct operations that are compiled one by one; each takes some hundredths of a second."""
 
 
-class OneByOne:
-    """Runs programs operation by operation, keeping what it compiled for the next one."""
+def inputs_of(nodes: Sequence[Node]) -> list[Value]:
+    """What these operations take from others, in the order of first use."""
+    made = {id(v) for node in nodes for v in node.results}
+    taken = [v for node in nodes for v in (*node.operands, *captured(node)) if id(v) not in made]
+    return list(dict.fromkeys(taken))
 
-    def __init__(self, limit: int = EAGER_LIMIT) -> None:
-        self.limit = limit
+
+def types_of(values: Sequence[Value]) -> list[Type]:
+    """Shapes and element types of arrays of known shape."""
+    return [(v.sizes, array_dtype(v)) for v in values]
+
+
+class XlaValues:
+    """What XLA computes for parts of a program; what is alike is compiled once.
+
+    ``apart``: in a process of its own, as for every program that is read from a text.
+    """
+
+    def __init__(self, apart: bool = False) -> None:
+        self.apart = apart
         self._compiled: dict[str, Callable[..., Any]] = {}
-        self._texts: dict[Node, tuple[str, list[Value]]] = {}
+        self._alone: dict[Node, tuple[str, list[Value]]] = {}
 
-    def prepare(self, body: Block) -> None:
+    def of(
+        self, nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], arrays: Sequence[Array]
+    ) -> list[Array]:
+        """The values of ``outputs``; ``nodes`` compute them of ``inputs``, which have the values ``arrays``."""
+        return self.run_text(self.text(nodes, inputs, outputs), types_of(inputs), types_of(outputs), arrays)
+
+    def text(self, nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value]) -> str:
+        """The StableHLO of a module whose main is these operations."""
+        return operations_module(
+            [node.handle for node in nodes], [v.handle for v in inputs], [v.handle for v in outputs]
+        )
+
+    def alone(self, node: Node) -> tuple[str, list[Value]]:
+        """The module of one operation, and the values it takes; UnsupportedError for what cannot be run alone."""
+        if node not in self._alone:
+            if node.name in ("func.call", "call") or node.handle is None or any(v.shape is None for v in node.results):
+                raise UnsupportedError(f"{node.name} cannot be run alone")
+            taken = inputs_of([node])
+            self._alone[node] = self.text([node], taken, node.results), taken
+        return self._alone[node]
+
+    def prepare(self, body: Block, most: int = _MOST_ALONE) -> None:
         """Write every operation's module. Raises UnsupportedError where there are too many, or one cannot be alone."""
-        for op in body.operations[:-1]:
-            self._texts[op] = _module_of(op)
-        distinct = len({text for text, _ in self._texts.values()})
-        if distinct > self.limit:
-            raise UnsupportedError(f"{distinct} distinct operations are more than the {self.limit} compiled one by one")
+        distinct = len({self.alone(node)[0] for node in body.operations[:-1]})
+        if distinct > most:
+            raise UnsupportedError(f"{distinct} distinct operations are more than the {most} compiled one by one")
 
-    def run(self, body: Block, arguments: Sequence[Any]) -> list[Any]:
-        values: dict[Value, Any] = dict(zip(body.arguments, arguments))
-        uses = Counter(v for op in body.operations[:-1] for v in self._texts[op][1])
-        uses.update(body.operations[-1].operands)
-        for op in body.operations[:-1]:
-            text, inputs = self._texts[op]
-            results = self._call(text, op, inputs)(*(values[v] for v in inputs))
-            values.update(zip(op.results, results))
-            for value in inputs:
+    def run(self, body: Block, arguments: Sequence[Array]) -> list[Array]:
+        """The results of a function body, one operation at a time; what is used no more is given up on the way."""
+        *nodes, last = body.operations
+        values = dict(zip(body.arguments, arguments))
+        uses = Counter(v for node in nodes for v in self.alone(node)[1])
+        uses.update(last.operands)
+        for node in nodes:
+            taken = self.alone(node)[1]
+            values |= self.each([node], taken, [values[v] for v in taken])
+            for value in taken:
                 uses[value] -= 1
                 if not uses[value]:
-                    values.pop(value, None)
-        return [values[v] for v in body.operations[-1].operands]
+                    del values[value]
+        return [values[v] for v in last.operands]
 
-    def _call(self, text: str, op: Node, inputs: list[Value]) -> Callable[..., Any]:
+    def each(
+        self,
+        nodes: Sequence[Node],
+        inputs: Sequence[Value],
+        arrays: Sequence[Array],
+        others: Mapping[str, Callable[..., Array]] | None = None,
+    ) -> dict[Value, Array]:
+        """All that ``nodes`` make, and their inputs: every operation compiled alone, so that each rounds as it says.
+
+        ``others``: by name of an operation, what computes it where XLA does not.
+        """
+        values = dict(zip(inputs, arrays, strict=True))
+        for node in nodes:
+            try:
+                text, taken = self.alone(node)
+                results = self.run_text(text, types_of(taken), types_of(node.results), [values[v] for v in taken])
+            except UnsupportedError:
+                if node.name not in (others or {}):
+                    raise
+                results = [(others or {})[node.name](node, *(values[v] for v in node.operands))]
+            values.update(zip(node.results, results, strict=True))
+        return values
+
+    def run_text(
+        self, text: str, inputs: Sequence[Type], outputs: Sequence[Type], arrays: Sequence[Array]
+    ) -> list[Array]:
+        """The results of a module's main, which takes and gives arrays of these shapes and element types."""
+        if self.apart:
+            return run_apart(text, inputs, outputs, arrays)
         import jax
 
         if text not in self._compiled:
-            self._compiled[text] = jax.jit(
-                flat_callable(text, [*map(struct_of, inputs)], [*map(struct_of, op.results)])
-            )
-        return self._compiled[text]
-
-
-def _module_of(op: Node) -> tuple[str, list[Value]]:
-    """One operation as a module, and the values it takes: its operands and what its bodies use from outside."""
-    if op.name in ("func.call", "call") or op.handle is None or any(v.shape is None for v in op.results):
-        raise UnsupportedError(f"{op.name} cannot be run alone")
-    inputs = list(dict.fromkeys([*op.operands, *captured(op)]))
-    return operations_module([op.handle], [v.handle for v in inputs], list(op.handle.results)), inputs
-
-
-def struct_of(value: Value) -> Any:
-    return array_struct(value.sizes, array_dtype(value))
+            taken, made = ([array_struct(*kind) for kind in kinds] for kinds in (inputs, outputs))
+            self._compiled[text] = jax.jit(flat_callable(text, taken, made))
+        try:
+            return [np.asarray(out) for out in self._compiled[text](*arrays)]
+        except jax.errors.JaxRuntimeError as error:
+            raise UnsupportedError(f"XLA does not compute it on this host: {str(error).splitlines()[0]}") from None

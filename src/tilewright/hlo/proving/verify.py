@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo.apart import SECONDS, ask
-from tilewright.hlo.execute import flat_callable
+from tilewright.hlo.execute import array_struct
 from tilewright.hlo.graphs.graph import Block, Value
 from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module
@@ -38,7 +38,7 @@ from tilewright.hlo.proving.agreement import (
     worst,
     zeros_differ,
 )
-from tilewright.hlo.proving.reference import OneByOne, Reference, struct_of
+from tilewright.hlo.proving.reference import Reference, XlaValues, types_of
 from tilewright.hlo.proving.trial_inputs import inputs_for, may_never_end, trial_inputs
 from tilewright.hlo.rewrites.inline import Inline, calls_itself
 
@@ -256,7 +256,8 @@ def verify_here(
     own_inputs = None if arguments is None else [np.asarray(a) for a in arguments]
     kinds = ["given"] if own_inputs is not None else inputs_for(before, inputs, assume_finite)
     with jax.ensure_compile_time_eval(), jax.enable_x64(True):  # programs name their types; x64 only admits 64 bits
-        judge = _Judge(original, rewritten, before, after, bit_exact, Reference(original.text, before))
+        xla = XlaValues()
+        judge = _Judge(original, rewritten, before, after, bit_exact, xla, Reference(original.text, before, xla))
         runs, remarks = _runs(judge, eager)
         if own_inputs is None and inputs is None and may_never_end(before):
             remarks.append("only normal inputs were tried: a loop in it runs until a condition on values holds")
@@ -285,7 +286,8 @@ def _first_difference(before: Sequence[str], after: Sequence[str]) -> str:
 def main_types(text: str) -> tuple[list[Any], list[Any]]:
     """The arguments and results of a StableHLO text's main, as ShapeDtypeStructs."""
     body = _main(Program("stablehlo", "", text, ()))
-    return [*map(struct_of, body.arguments)], [*map(struct_of, body.operations[-1].operands)]
+    inputs, outputs = map(types_of, (body.arguments, body.operations[-1].operands))
+    return [array_struct(*each) for each in inputs], [array_struct(*each) for each in outputs]
 
 
 def inlined_functions(program: Program) -> dict[str, Block]:
@@ -295,6 +297,24 @@ def inlined_functions(program: Program) -> dict[str, Block]:
         raise UnsupportedError(f"function {name} calls itself, or is called by one that does: XLA has no recursion")
     Inline().apply_module(module)
     return {body.name: body for body in read_functions(module)}
+
+
+def operations_of(program: Program) -> Block:
+    """The program's main function as one list of operations, calls put in place; the last one names the results."""
+    if program.kind != "stablehlo":
+        raise UnsupportedError("a program as XLA compiled it", how="give StableHLO, or the function it was made from")
+    bodies = inlined_functions(program)
+    return bodies["main"] if "main" in bodies else next(iter(bodies.values()))
+
+
+def sample_arrays(program: Program) -> list[Array]:
+    """Arrays to run a program with: those its file has as an example, else random ones."""
+    signature = program.signature
+    if signature is not None and signature.example is not None:
+        given = signature.flat(*signature.example)
+        if all(hasattr(array, "__array__") or np.isscalar(array) for array in given):
+            return [np.asarray(array, signature.inputs[i].dtype) for array, i in zip(given, signature.kept)]
+    return [np.asarray(array) for array in trial_inputs(operations_of(program).arguments, "normal", 0)]
 
 
 def _main(program: Program) -> Block:
@@ -310,21 +330,21 @@ def _main(program: Program) -> Block:
 
 def _runs(judge: _Judge, eager: bool) -> tuple[dict[str, tuple[Run, Run]], list[str]]:
     """Ways to run the two programs, and why one is missing."""
-    runs = {"jit": judge.compiled()}
+    types = types_of(judge.before.arguments), types_of(judge.results)
+    texts, bodies = (judge.original.text, judge.rewritten.text), (judge.before, judge.after)
+    runs = {"jit": _both(lambda text, given: judge.xla.run_text(text, *types, given), texts)}
     if not eager:
         return runs, []
-    one_by_one = OneByOne()
     try:
-        for body in (judge.before, judge.after):
-            one_by_one.prepare(body)
+        for body in bodies:
+            judge.xla.prepare(body)
     except UnsupportedError as error:
         return runs, [f"not run op by op: {error}"]
+    return runs | {"op by op": _both(judge.xla.run, bodies)}, []
 
-    def run(body: Block) -> Run:
-        return lambda arguments: [np.asarray(out) for out in one_by_one.run(body, arguments)]
 
-    runs["op by op"] = (run(judge.before), run(judge.after))
-    return runs, []
+def _both(run: Callable[[Any, Sequence[Any]], list[Array]], sides: tuple[Any, Any]) -> tuple[Run, Run]:
+    return partial(run, sides[0]), partial(run, sides[1])
 
 
 @dataclass
@@ -336,25 +356,15 @@ class _Judge:
     before: Block
     after: Block
     bit_exact: bool
+    xla: XlaValues
     reference: Reference
     remarks: list[str] = field(default_factory=list)
     _known: tuple[str, list[Array] | None] = ("", None)
     _jitted: tuple[str, list[Array]] = ("", [])
     _nudged: dict[bool, list[list[Array]]] = field(default_factory=dict)
 
-    def compiled(self) -> tuple[Run, Run]:
-        import jax
-
-        inputs, outputs = ([*map(struct_of, values)] for values in (self.before.arguments, self._results))
-
-        def run(program: Program) -> Run:
-            jitted = jax.jit(flat_callable(program.text, inputs, outputs))
-            return lambda given: [np.asarray(out) for out in jitted(*given)]
-
-        return run(self.original), run(self.rewritten)
-
     def trial(self, kind: str, how: str, seed: int, arguments: Sequence[Any], runs: tuple[Run, Run]) -> Trial:
-        old, new = self._ran(arguments, runs)
+        old, new = (run(arguments) for run in runs)
         reference = self._reference(kind, arguments)
         self._nudged.clear()
         allowed = self._allowances(old, reference)
@@ -373,17 +383,8 @@ class _Judge:
             reason=reason, difference=_largest(old, new, reference),
         )  # fmt: skip
 
-    @staticmethod
-    def _ran(arguments: Sequence[Any], runs: tuple[Run, Run]) -> list[list[Array]]:
-        import jax
-
-        try:
-            return [run(arguments) for run in runs]
-        except jax.errors.JaxRuntimeError as error:
-            raise UnsupportedError(f"XLA cannot run this program here: {error}".replace("\n", " ")) from error
-
     @property
-    def _results(self) -> list[Value]:
+    def results(self) -> list[Value]:
         return self.before.operations[-1].operands
 
     def _reference(self, kind: str, arguments: Sequence[Any]) -> list[Array] | None:
