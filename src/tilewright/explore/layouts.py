@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import ParseError, UsageError
-from tilewright.explore.worker import Asked, known_target
+from tilewright.explore.worker import Question, known_target
 from tilewright.layout import (
     Bounds,
     IndexMap,
@@ -37,7 +37,7 @@ _MOST = Bounds(rows=64, columns=256, wide=256, cells=_CELLS)
 _MOST_LEAVES = 200
 
 
-def layout(asked: Asked) -> dict[str, Any]:
+def layout(asked: Question) -> dict[str, Any]:
     """The layout of ``text`` (of a tuple the array ``leaf``): its facts, its cells, and a text that says it again.
 
     Of a large one those in ``window``, or about the element ``around``, else the first.
@@ -73,7 +73,7 @@ def _window_around(layout: TensorLayout, index: Sequence[int]) -> str:
     return ",".join(ranges)
 
 
-def element(asked: Asked) -> dict[str, Any]:
+def element(asked: Question) -> dict[str, Any]:
     """How the element ``index`` gets its address."""
     one = _leaf(asked, "text")[1]
     derivation = derive(one, asked.numbers("index") or ())
@@ -85,7 +85,7 @@ def element(asked: Asked) -> dict[str, Any]:
     }
 
 
-def place(asked: Asked) -> dict[str, Any]:
+def place(asked: Question) -> dict[str, Any]:
     """What lies at ``place``: an element and its derivation, or padding and why."""
     one = _leaf(asked, "text")[1]
     at = asked.numbers("place") or ()
@@ -97,7 +97,7 @@ def place(asked: Asked) -> dict[str, Any]:
     return {"title": f"{one.place_text(at)}: padding", "lines": [("why", why)], "index": None, "place": list(at)}
 
 
-def compare(asked: Asked) -> dict[str, Any]:
+def compare(asked: Question) -> dict[str, Any]:
     """Layouts ``a`` and ``b`` of the same elements: what moves, and the cells of both with those marked."""
     a, b = (_leaf(asked, name)[1] for name in ("a", "b"))
     pair = compare_layouts(a, b, asked.numbers("permutation"))
@@ -130,7 +130,7 @@ def _side(pair: Comparison, layout: IndexMap, scene: Scene) -> dict[str, Any]:
     return {"layout": str(layout), "facts": _facts(layout), "scene": cells}
 
 
-def _leaf(asked: Asked, name: str) -> tuple[IndexMap | TupleLayout, IndexMap, list[dict[str, str]]]:
+def _leaf(asked: Question, name: str) -> tuple[IndexMap | TupleLayout, IndexMap, list[dict[str, str]]]:
     """What a text says, the array to look at, and the arrays to choose from (of a tuple)."""
     text = asked.text(name).strip()
     if not text:

@@ -98,7 +98,7 @@ class _Guard:
         return ""
 
 
-class _Silent:
+class _SilentConnections:
     """Connections that have not brought a whole request's head, and when each is dropped.
 
     The server's own settings do not reach them: its keep-alive time begins after a first answer and ends with the next
@@ -119,7 +119,7 @@ class _Silent:
         del self.open[client]
         self._stop(client)
 
-    def heard(self, app: ASGIApp) -> ASGIApp:
+    def watch(self, app: ASGIApp) -> ASGIApp:
         """``app``, during whose work no time is counted; after it there is as much again for the next request."""
 
         async def listened(scope: Scope, receive: Receive, send: Send) -> None:
@@ -173,11 +173,11 @@ class Explorer:
         if file is not None:
             self.files["file"], self.first = file, {"id": "file", "name": file.name}
         elif given is not None:
-            self.first = self._kept(given[0], given[1])
+            self.first = self._store(given[0], given[1])
         self.workers = {name: Worker() for name in ("quick", "slow")}
         # One line per worker: who waits for a slow answer takes no thread from those who type.
         self.lines = {name: CapacityLimiter(1) for name in self.workers}
-        self.silent = _Silent()
+        self.silent = _SilentConnections()
         routes = [
             Route("/", self._page),
             Route("/assets/{token}/{name}", self._asset),
@@ -185,8 +185,8 @@ class Explorer:
             Route("/drop", self._drop, methods=["POST"]),
             Route("/report/{id}", self._report),
         ]
-        pages = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers={ClientDisconnect: _left})
-        self.app: ASGIApp = self.silent.heard(_Guard(pages, self.token))
+        pages = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers={ClientDisconnect: _disconnected})
+        self.app: ASGIApp = self.silent.watch(_Guard(pages, self.token))
 
     def end_work(self) -> None:
         for worker in self.workers.values():
@@ -264,9 +264,9 @@ class Explorer:
         raw = await _body(request, MOST_DROPPED)
         if raw is None:
             return _error(f"larger than {MOST_DROPPED >> 20} MiB: give it as tilewright explore FILE")
-        return JSONResponse({"value": self._kept(request.headers.get("x-name", ""), raw)})
+        return JSONResponse({"value": self._store(request.headers.get("x-name", ""), raw)})
 
-    def _kept(self, name: str, raw: bytes) -> dict[str, str]:
+    def _store(self, name: str, raw: bytes) -> dict[str, str]:
         """Write what was dropped to a file of ours; the oldest goes where there are too many."""
         key = hashlib.sha256(raw).hexdigest()[:16]
         if key not in self.files:
@@ -309,7 +309,7 @@ async def _body(request: Request, most: int) -> bytes | None:
         parts.append(part)
 
 
-async def _left(request: Request, error: Exception) -> Response:
+async def _disconnected(request: Request, error: Exception) -> Response:
     """Whoever asked has gone, or fell silent in the middle of a body: nothing went wrong, and nobody reads this."""
     return PlainTextResponse("", 400)
 

@@ -72,7 +72,7 @@ def answer(question: Mapping[str, Any]) -> str:
     try:
         home = import_module(f"tilewright.explore.{QUESTIONS[name][0]}")
         work: Callable[..., Any] = getattr(home, name)
-        value = work(Asked(question["values"], question["path"]))
+        value = work(Question(question["values"], question["path"]))
         return json.dumps({"value": value}, allow_nan=False)
     except ParseError as error:
         return json.dumps({"error": {"what": str(error), "caret": error.caret(80)}})
@@ -96,7 +96,7 @@ def known_target(name: str) -> str:
     return name
 
 
-class Asked:
+class Question:
     """The values of a question, checked as they are taken: what is missing or of another kind is the given default."""
 
     def __init__(self, values: Mapping[str, Any], path: str | None = None) -> None:

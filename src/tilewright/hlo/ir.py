@@ -62,7 +62,7 @@ def _probed(purpose: str, needed: tuple[tuple[str, tuple[str, ...]], ...]) -> di
     return modules
 
 
-class _Late:
+class _LazyModule:
     """``jaxlib.mlir.ir``, imported when first used; its members are kept."""
 
     def __getattr__(self, name: str) -> Any:
@@ -70,7 +70,7 @@ class _Late:
         return value
 
 
-ir: Any = _Late()
+ir: Any = _LazyModule()
 
 
 @cache

@@ -187,7 +187,7 @@ def _trained(
     saver: Checkpoints | None,
 ) -> Fitted:
     """All that comes when the folder of the checkpoints is ours."""
-    first = _first(job, saver, watch)
+    first = _resumed_step(job, saver, watch)
     watch.on_stage("plan")
     limits = _limits(job, source, stacking)
     watch.on_stage("restore" if first else "start")
@@ -200,7 +200,7 @@ def _trained(
         state = init(stacking, sparse, mesh=one.mesh, axis=one.axis)
         carry = one.start(params, state, donate=True)
     watch.on_stage("train")
-    mine = _mine(stacking.topology)
+    mine = _own_sparsecores(stacking.topology)
     feed = Feed(stacking, limits, sources=mine, agree=None if mine is None else agree_over_processes())
     if saver is not None:
         saver.limits, saver.on_saved = limits, watch.on_saved
@@ -251,7 +251,7 @@ def _step(job: FitJob, model: Model, topology: Topology) -> TrainStep:
     return train_step(loss, model.optimizer(), job.pipelined, detect_nan=job.detect_nan, **axis)  # type: ignore[arg-type]
 
 
-def _mine(topology: Topology) -> range | None:
+def _own_sparsecores(topology: Topology) -> range | None:
     """The SparseCores that this process feeds; None: all."""
     if jax.process_count() == 1:
         return None
@@ -275,7 +275,7 @@ def _check_steps(job: FitJob) -> list[int]:
     return steps
 
 
-def _first(job: FitJob, saver: Checkpoints | None, watch: FitWatch) -> int:
+def _resumed_step(job: FitJob, saver: Checkpoints | None, watch: FitWatch) -> int:
     """Batches that were trained on before."""
     steps = _check_steps(job)  # again: another training may have saved some before the folder was ours
     if not steps or saver is None:
@@ -330,17 +330,17 @@ class LogSource:
 
     def features(self, most: int) -> Iterator[Mapping[str, Any]]:
         """Features of the first batches, at most one pass."""
-        return (features for features, _, _ in itertools.islice(self.once(), most))
+        return (features for features, _, _ in itertools.islice(self.one_pass(), most))
 
     def samples(self, first: int, mine: range | None, topology: Topology) -> Iterator[Any]:
         """What the loop takes, from batch ``first`` on; numbers of this process's samples only."""
         each = self._batch // topology.sparsecores
         rows = slice(None) if mine is None else slice(mine.start * each, mine.stop * each)
-        endless = itertools.chain.from_iterable(self.once() for _ in itertools.count())
+        endless = itertools.chain.from_iterable(self.one_pass() for _ in itertools.count())
         for features, numeric, labels in itertools.islice(endless, first, None):
             yield features, (numeric[rows], labels[rows])
 
-    def once(self) -> Iterator[tuple[Mapping[str, Any], Any, Any]]:
+    def one_pass(self) -> Iterator[tuple[Mapping[str, Any], Any, Any]]:
         """Whole batches in order: features, f32[batch, numeric], f32[batch]."""
         if self._log is None:
             for clicks in self._clicks.batches(self._batch):
@@ -428,7 +428,7 @@ def quantise(job: QuantiseJob, on_stage: Callable[[str], None] = lambda name: No
         served = open_export(path, check=False)
         on_stage("judge")
         fit_job = FitJob(job.model, job.data, batch=job.batch, scale=job.scale, seed=job.seed)
-        batches = list(itertools.islice(LogSource(fit_job, model, features).once(), max(1, job.rows // job.batch)))
+        batches = list(itertools.islice(LogSource(fit_job, model, features).one_pass(), max(1, job.rows // job.batch)))
 
         def judge(vectors: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Judgement:
             return judged(model.loss, params, ((vectors(f), numeric, labels) for f, numeric, labels in batches))

@@ -90,7 +90,7 @@ def need_of(layer: NpuLayer) -> int:
 
 
 @dataclass
-class _Standing:
+class _Resident:
     """A tensor that stands in the local memories: where, what it is, and whether global memory has it, too."""
 
     tensor: LocalTensor
@@ -104,7 +104,7 @@ class _Walk:
     memory: LaneMemory
     results: set[int]
     done: list[Planned] = field(default_factory=list)
-    standing: dict[tuple[Any, ...], _Standing] = field(default_factory=dict)
+    standing: dict[tuple[Any, ...], _Resident] = field(default_factory=dict)
 
     def layer(self, number: int) -> None:
         """Plan one layer: with all that stands, with less of it, alone, or in slices."""
@@ -114,11 +114,11 @@ class _Walk:
         self.standing = {key: each for key, each in self.standing.items() if key in needed}
         spilled = 0
         while True:
-            plan = self._tried(layer)
+            plan = self._try_plan(layer)
             if plan is not None or not self.standing:
                 break
             own = {each.key for each in layer.operands}
-            spilled += self._given_up(max(self.standing, key=lambda k: (k not in own, self._size(k))))
+            spilled += self._evict(max(self.standing, key=lambda k: (k not in own, self._size(k))))
         if plan is None:
             self._cut(layer, alone, spilled)
             return
@@ -130,19 +130,19 @@ class _Walk:
         for each in layer.operands:
             if each.role == "work":
                 continue
-            written = each.role == "in" or self._wanted_elsewhere(each, number)
+            written = each.role == "in" or self._must_be_stored(each, number)
             if each.role == "out" and written:
                 stores += each.bytes({})
             if each.key is not None and each.key not in self.standing and self._read_later(each.key, number):
                 base = plan[each.name].base
                 name = f"{layer.name}: {each.name}"
-                self.standing[each.key] = _Standing(LocalTensor(name, each.place({}), base), each, written)
+                self.standing[each.key] = _Resident(LocalTensor(name, each.place({}), base), each, written)
         self.done.append(Planned(layer, need_of(layer), plan, None, found, beside, loads, stores, alone))
 
     def _size(self, key: tuple[Any, ...]) -> int:
         return self.standing[key].tensor.layout.bytes_per_npu
 
-    def _given_up(self, key: tuple[Any, ...]) -> int:
+    def _evict(self, key: tuple[Any, ...]) -> int:
         """Bytes to be stored because a tensor makes room."""
         given = self.standing.pop(key)
         return 0 if given.written else given.operand.bytes({})
@@ -150,14 +150,14 @@ class _Walk:
     def _read_later(self, key: tuple[Any, ...], number: int) -> bool:
         return any(each.key == key for later in self.layers[number + 1 :] for each in later.operands)
 
-    def _wanted_elsewhere(self, made: Operand, number: int) -> bool:
+    def _must_be_stored(self, made: Operand, number: int) -> bool:
         """Whether an output must be in global memory: a result, or read turned."""
         if made.root in self.results or made.key is None:
             return True
         later = [each for layer in self.layers[number + 1 :] for each in layer.operands if each.role == "in"]
         return any(each.root == made.root and each.key != made.key for each in later)
 
-    def _tried(self, layer: NpuLayer) -> LocalPlan | None:
+    def _try_plan(self, layer: NpuLayer) -> LocalPlan | None:
         own = {each.key for each in layer.operands}
         tensors = [
             LocalTensor(
@@ -219,7 +219,7 @@ def best_cut(layer: NpuLayer, memory: LaneMemory) -> Cut | None:
 def _candidates(layer: NpuLayer, memory: LaneMemory) -> Iterator[dict[str, int]]:
     whole = layer.whole
     for axis in whole:
-        if (sizes := _largest(layer, whole, axis, memory)) is not None:
+        if (sizes := _largest_slice(layer, whole, axis, memory)) is not None:
             yield sizes
     for first, second, *others in permutations(whole, min(3, len(whole))) if len(whole) > 1 else ():
         for third in others or [""]:
@@ -227,12 +227,12 @@ def _candidates(layer: NpuLayer, memory: LaneMemory) -> Iterator[dict[str, int]]
                 size = whole[first]
                 while size > 1:
                     size = ceil(size / 2)
-                    if (sizes := _largest(layer, {**whole, **kept, first: size}, second, memory)) is not None:
+                    if (sizes := _largest_slice(layer, {**whole, **kept, first: size}, second, memory)) is not None:
                         yield sizes
                         break
 
 
-def _largest(layer: NpuLayer, sizes: dict[str, int], axis: str, memory: LaneMemory) -> dict[str, int] | None:
+def _largest_slice(layer: NpuLayer, sizes: dict[str, int], axis: str, memory: LaneMemory) -> dict[str, int] | None:
     """The sizes with as much of one axis as fits, in slices of about one size; None where not even 1 of it does."""
 
     def fits(size: int) -> bool:
@@ -257,7 +257,7 @@ def moved_bytes(layer: NpuLayer, sizes: dict[str, int]) -> int:
     counts = {axis.name: ceil(axis.size / sizes[axis.name]) for axis in layer.axes}
     cut = [name for name, count in counts.items() if count > 1]
     best = None
-    own = {each.name: _once(layer, each, sizes) for each in layer.operands if each.role != "work"}
+    own = {each.name: _sliced_bytes(layer, each, sizes) for each in layer.operands if each.role != "work"}
     for order in permutations(cut):
         moved = 0
         for each in layer.operands:
@@ -270,7 +270,7 @@ def moved_bytes(layer: NpuLayer, sizes: dict[str, int]) -> int:
     return best or 0
 
 
-def _once(layer: NpuLayer, operand: Operand, sizes: Sizes) -> int:
+def _sliced_bytes(layer: NpuLayer, operand: Operand, sizes: Sizes) -> int:
     """Bytes of an operand's slices, each counted once; the rows that neighbours share count for both."""
     axes = [axis for axis in layer.axes if axis.name in operand.axes]
     parts = []
@@ -284,7 +284,7 @@ def _once(layer: NpuLayer, operand: Operand, sizes: Sizes) -> int:
     return total
 
 
-_SAID = {
+_AXIS_WORDS = {
     "n": "images",
     "h": "rows of pixels",
     "c": "channels",
@@ -295,7 +295,7 @@ _SAID = {
 
 
 def _cut_text(layer: NpuLayer, sizes: dict[str, int]) -> str:
-    said = [f"{sizes[a.name]} of {a.size} {_SAID[a.name]}" for a in layer.axes if sizes[a.name] < a.size]
+    said = [f"{sizes[a.name]} of {a.size} {_AXIS_WORDS[a.name]}" for a in layer.axes if sizes[a.name] < a.size]
     return f"{' and '.join(said)} at once"
 
 
@@ -339,9 +339,9 @@ def study_on_npu(subject: Subject, chip: Target, watch: Callable[[int, int], Non
         _memory(subject, memory, layers),
         Moved(whole, moved, "between global and local memory", f"{how} (before: every layer alone, whole)"),
         _checks(layers, memory),
-        details={"layers": [_plain(each) for each in layers]},
+        details={"layers": [_layer_json(each) for each in layers]},
         cards=_cards(layers, memory, conflicts),
-        layers=tuple(_blocks(layers, memory)),
+        layers=tuple(_layer_blocks(layers, memory)),
         commands=_COMMANDS,
     )
 
@@ -438,7 +438,7 @@ def _variants(subject: Subject, memory: LaneMemory, before: int) -> Iterator[Cha
         after = max((need_of(layer) for layer in layers_of(compile(program), memory)), default=0)
         return Change(what, before, after, after <= memory.local_bytes)
 
-    return subject.tried(change)
+    return subject.try_changes(change)
 
 
 # What was checked.
@@ -495,7 +495,7 @@ def _cards(layers: Sequence[Planned], memory: LaneMemory, conflicts: int) -> tup
     )
 
 
-def _busy(each: Planned) -> int:
+def _npus_in_use(each: Planned) -> int:
     """NPUs that hold something of what the layer makes."""
     if each.plan is None:
         return 0
@@ -503,7 +503,7 @@ def _busy(each: Planned) -> int:
     return sum(1 for size in each.plan[made].data_bytes_per_npu if size)
 
 
-def _blocks(layers: Sequence[Planned], memory: LaneMemory) -> Iterator[Html]:
+def _layer_blocks(layers: Sequence[Planned], memory: LaneMemory) -> Iterator[Html]:
     columns = [
         Column("layer", "code"),
         Column("whole", "bytes", "bytes on every NPU uncut"),
@@ -520,7 +520,7 @@ def _blocks(layers: Sequence[Planned], memory: LaneMemory) -> Iterator[Html]:
             each.layer.name,
             each.need,
             each.plan.bytes_used if each.plan is not None else None,
-            _busy(each),
+            _npus_in_use(each),
             "" if each.cut is None else f"{each.cut.slices}: {each.cut.text}",
             ", ".join(each.found),
             each.loads,
@@ -540,10 +540,10 @@ def _blocks(layers: Sequence[Planned], memory: LaneMemory) -> Iterator[Html]:
         if each.plan is not None:
             drawing = (element("figure", Html(plan_svg(each.plan))),) if each in fullest else ()
             head = f"{each.layer.name}: {len(each.layer.operands)} operands, {bytes_text(each.plan.bytes_used)} used"
-            yield details(head, *drawing, _operands(each), open_=each is fullest[0])
+            yield details(head, *drawing, _operands_table(each), open_=each is fullest[0])
 
 
-def _operands(each: Planned) -> Html:
+def _operands_table(each: Planned) -> Html:
     columns = [
         Column("operand", "code"),
         Column("layout", "code"),
@@ -565,7 +565,7 @@ def _operands(each: Planned) -> Html:
     return table(columns, rows)
 
 
-def _plain(each: Planned) -> dict[str, Any]:
+def _layer_json(each: Planned) -> dict[str, Any]:
     cut = None if each.cut is None else {"sizes": each.cut.sizes, "slices": each.cut.slices, "moved": each.cut.moved}
     return {
         "name": each.layer.name,

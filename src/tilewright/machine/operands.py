@@ -37,7 +37,7 @@ class Operand:
     """A tensor of a layer. ``role``: ``in``, ``out`` or ``work`` (made and used inside).
 
     ``place(sizes)``: its layout for a slice, the whole without sizes; ``axes``: those it is cut along. ``root``: the
-    value it is, ``key``: the same as it is stored, None where it is turned on its way.
+    value it is, ``key``: the same as it is stored, None where it is transposed on its way.
     """
 
     name: str
@@ -99,12 +99,12 @@ class _Reader:
             shaped = _Elements(self, computing, outputs)
         sums = [node for node in computing if node.name == "reduce"]
         if product is not None and sums:  # of what a product makes: along whole rows at most
-            kept = ("batch", "rows") if all(map(_over_rows, sums)) else ()
+            kept = ("batch", "rows") if all(map(_sums_last_dim, sums)) else ()
             shaped.axes = tuple(axis for axis in shaped.axes if axis.name in kept)
         for value in (*outputs, *(v for node in computing for v in node.results)):
             if shaped.order and len(value.sizes) == 4:
                 self.images[id(value)] = shaped.order
-        return _Layer(self, name, shaped).made(computing, outputs)
+        return _Layer(self, name, shaped).build(computing, outputs)
 
     def _fixed(self, node: Node) -> bool:
         return all(id(v) in self.reading.fixed for v in node.results)
@@ -126,16 +126,16 @@ class _Dims:
         """The layout of a value for a slice, and the axes it depends on."""
         raise NotImplementedError
 
-    def takes(self, value: Value) -> bool:
+    def is_operand(self, value: Value) -> bool:
         """Whether it is an operand of the product itself, and not of what is done to the sums."""
         return False
 
-    def turned(self, value: Value) -> bool:
+    def is_transposed(self, value: Value) -> bool:
         """Whether the layer wants the elements of a value in another order than they are in."""
         return False
 
 
-def _type(value: Value) -> str:
+def _dtype(value: Value) -> str:
     name = dtype_name(array_dtype(value))
     return "u8" if name == "pred" else name
 
@@ -156,7 +156,7 @@ class _Convolution(_Dims):
         self.axes = tuple(axis for axis in cut if axis.size > 1)
         reader.images.setdefault(id(node.operands[0]), self.numbers[0])
 
-    def takes(self, value: Value) -> bool:
+    def is_operand(self, value: Value) -> bool:
         return value in self.node.operands
 
     def _rows(self, rows: int) -> int:
@@ -166,7 +166,7 @@ class _Convolution(_Dims):
         return min(int(self.x["0"]), int((rows - 1) * own["strides"][0] + window))
 
     def place(self, value: Value, memory: LaneMemory) -> tuple[Callable[[Sizes], LaneLayout], frozenset[str]]:
-        dtype, out, x = _type(value), self.out, self.x
+        dtype, out, x = _dtype(value), self.out, self.x
         if value is self.node.operands[1]:
             per_group = self.w["i"]
             return (
@@ -196,11 +196,11 @@ class _Convolution(_Dims):
 
 
 def _as_matrix(value: Value, memory: LaneMemory) -> Callable[[Sizes], LaneLayout]:
-    rows, columns = _matrix(value.sizes)
-    return lambda s: lane_matrix2(rows, columns, _type(value), memory)
+    rows, columns = _rows_and_columns(value.sizes)
+    return lambda s: lane_matrix2(rows, columns, _dtype(value), memory)
 
 
-def _matrix(sizes: Sequence[int]) -> tuple[int, int]:
+def _rows_and_columns(sizes: Sequence[int]) -> tuple[int, int]:
     return prod(sizes[:-1]), sizes[-1] if sizes else 1
 
 
@@ -215,10 +215,10 @@ class _Product(_Dims):
         cut = (Axis("batch", self.batch), Axis("rows", self.m), Axis("columns", self.n))
         self.axes = tuple(axis for axis in cut if axis.size > 1)
 
-    def takes(self, value: Value) -> bool:
+    def is_operand(self, value: Value) -> bool:
         return value in self.node.operands
 
-    def turned(self, value: Value) -> bool:
+    def is_transposed(self, value: Value) -> bool:
         """Batch, rows and depth, or batch, depth and columns, is the order wanted."""
         own = self.node.attributes
         left, rank = value is self.node.operands[0], len(value.sizes)
@@ -229,7 +229,7 @@ class _Product(_Dims):
         return (*batch, *((*free, *depth) if left else (*depth, *free))) != tuple(range(rank))
 
     def place(self, value: Value, memory: LaneMemory) -> tuple[Callable[[Sizes], LaneLayout], frozenset[str]]:
-        dtype, batch, m, n, k = _type(value), self.batch, self.m, self.n, self.k
+        dtype, batch, m, n, k = _dtype(value), self.batch, self.m, self.n, self.k
         if value is self.node.operands[0]:
             return (
                 lambda s: lane_matrix2(s.get("batch", batch) * s.get("rows", m), k, dtype, memory),
@@ -261,14 +261,14 @@ class _Elements(_Dims):
         values = [v for node in nodes for v in (*node.operands, *node.results)]
         self.order = next((order for v in values if (order := reader.order(v))), "")
         largest = max(values, key=lambda v: prod(v.sizes))
-        self.rows, self.columns = _matrix(largest.sizes)
+        self.rows, self.columns = _rows_and_columns(largest.sizes)
         self.first = largest.sizes[0] if largest.sizes else 1
         self.added: dict[int, set[str]] = {}
         sums = [node for node in nodes if node.name == "reduce"]
         self.sizes = {"n": self.first, "c": 1}
         if self.order and len(largest.sizes) == 4:
             self.sizes = {name: largest.sizes[self.order.index(of)] for name, of in (("n", "b"), ("c", "f"))}
-        elif not self.order and all(map(_over_rows, sums)):
+        elif not self.order and all(map(_sums_last_dim, sums)):
             self.sizes = {"rows": self.rows}
         used = {id(reader.reading.root(v)) for node in nodes for v in node.operands}
         axes = [] if any(node.name in _WHOLE for node in nodes) else list(self.sizes)
@@ -297,7 +297,7 @@ class _Elements(_Dims):
         return lambda s: place({axis: size for axis, size in s.items() if axis not in whole}), axes - whole
 
     def _place(self, value: Value, memory: LaneMemory) -> tuple[Callable[[Sizes], LaneLayout], frozenset[str]]:
-        dtype, size = _type(value), prod(value.sizes)
+        dtype, size = _dtype(value), prod(value.sizes)
         if self.order and len(value.sizes) == 4:
             named = dict(zip(self.order, value.sizes, strict=True))
             letters = (("n", "b"), ("c", "f"))
@@ -314,12 +314,12 @@ class _Elements(_Dims):
             per_row = size // self.rows
             return lambda s: lane_matrix2(s.get("rows", self.rows), per_row, dtype, memory), frozenset({"rows"})
         if value.sizes[:1] == (self.sizes.get("n"),) and len(value.sizes) > 1:
-            rows, columns = _matrix(value.sizes[1:])
+            rows, columns = _rows_and_columns(value.sizes[1:])
             return lambda s: lane_matrix2(s.get("n", value.sizes[0]) * rows, columns, dtype, memory), frozenset("n")
         return _as_matrix(value, memory), frozenset()
 
 
-def _over_rows(node: Node) -> bool:
+def _sums_last_dim(node: Node) -> bool:
     return tuple(node.attributes["dims"]) == (len(node.operands[0].sizes) - 1,)
 
 
@@ -337,13 +337,13 @@ class _Layer:
         self.names: dict[int, str] = {}
         self.free: list[str] = []
 
-    def made(self, nodes: Sequence[Node], outputs: Sequence[Value]) -> NpuLayer:
+    def build(self, nodes: Sequence[Node], outputs: Sequence[Value]) -> NpuLayer:
         reading = self.reader.reading
         results = {id(reading.root(v)): v for v in outputs}
         last = {id(reading.root(v)): k for k, node in enumerate(nodes) for v in node.operands}
         instructions = []
         for k, node in enumerate(nodes):
-            used = [name for v in node.operands if (name := self._taken(v))]
+            used = [name for v in node.operands if (name := self._operand_of(v))]
             ending = [v for v in node.operands if last[id(reading.root(v))] == k and id(reading.root(v)) not in results]
             for value in ending:  # an operation on elements writes over what it reads last
                 slot = self.names.get(id(reading.root(value)), "")
@@ -354,14 +354,14 @@ class _Layer:
             instructions.append(tuple(dict.fromkeys(used)))
         return NpuLayer(self.name, tuple(self.operands.values()), tuple(instructions), self.dims.axes)
 
-    def _taken(self, value: Value) -> str:
+    def _operand_of(self, value: Value) -> str:
         reading = self.reader.reading
         root = reading.root(value)
         if id(root) in self.names:
             return self.names[id(root)]
         if prod(value.sizes) <= 1 or reading.number(value) is not None:
             return ""
-        return self._add("in", value if self.dims.takes(value) else root, root)
+        return self._add("in", value if self.dims.is_operand(value) else root, root)
 
     def _result(self, value: Value, output: bool) -> str:
         if output:
@@ -381,17 +381,17 @@ class _Layer:
         return place, axes & frozenset(axis.name for axis in self.dims.axes)
 
     def _add(self, role: str, value: Value, root: Value) -> str:
-        name = f"{role}{len(self.operands)} {_type(value)}[{','.join(map(str, value.sizes))}]"
+        name = f"{role}{len(self.operands)} {_dtype(value)}[{','.join(map(str, value.sizes))}]"
         place, axes = self._placed(value)
         bits = array_dtype(value).itemsize * 8
-        plain = role != "work" and _renamed_only(value, root) and not self.dims.turned(value)
+        plain = role != "work" and _only_reshaped(value, root) and not self.dims.is_transposed(value)
         key = (id(root), place({}).tensor, place({}).mode) if plain else None
         self.operands[name] = Operand(name, role, place, axes, bits, id(root), key)
         self.names[id(root)] = name
         return name
 
 
-def _renamed_only(value: Value, root: Value) -> bool:
+def _only_reshaped(value: Value, root: Value) -> bool:
     """Whether ``value`` is ``root`` in its own order of elements, perhaps with other dims."""
     while value is not root:
         if value.operation is None or value.operation.name != "reshape":

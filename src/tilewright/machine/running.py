@@ -78,12 +78,12 @@ def run(
     if chip.sparse is None and (chip.simt or chip.lanes or chip.family == "tpu"):
         return _run_beside(model, chip, steps, batch, data, scale, seed, config, Stages(watch))
     stages = Stages(watch)
-    job, rows, planned = _begun(model, chip, chips, steps, batch, data, scale, seed, stages)
+    job, rows, planned = _planned_job(model, chip, chips, steps, batch, data, scale, seed, stages)
     with stages.stage("start"):
         state = start(job.model, job.stacking, seed)
     step = dense_step(job.model)
     with stages.stage("movement"):
-        inputs = _inputs(job, state, rows)
+        inputs = _proof_inputs(job, state, rows)
         movement = study(step, inputs[0], chip.name)
         dense = Subject(job.model.name, movement.optimized[chip.name].original)
         memory = hbm(dense, chip, movement.time, planned.heap.total)
@@ -101,7 +101,7 @@ def run(
     with stages.stage("evaluate again"):
         after = judge(job.model, trained.state, job.stacking, rows.evaluate, batch)
     with stages.stage("matrix unit"):
-        products = find_products(step, *_arguments(job, trained.state, rows.train))
+        products = find_products(step, *_dense_arguments(job, trained.state, rows.train))
         matrix = _matrix(job, products)
     return RunReport(
         model=job.model.name, target=chip.name, chips=chips, batch=batch, steps=steps, data=rows, plan=planned,
@@ -190,10 +190,10 @@ def _run_beside(
 ) -> ProgramReport:
     """The tables on another chip's SparseCores, the dense step on ``chip``; where it is run, one step is trained."""
     beside = find_target(SPARSE_CHIP)
-    job, rows, planned = _begun(model, beside, 1, steps, batch, data, scale, seed, stages)
+    job, rows, planned = _planned_job(model, beside, 1, steps, batch, data, scale, seed, stages)
     with stages.stage("start"):
         state = start(job.model, job.stacking, seed)
-        step, first = dense_step(job.model), _arguments(job, state, rows.train)
+        step, first = dense_step(job.model), _dense_arguments(job, state, rows.train)
         program = from_jax(step, *first)
         program = replace(program, signature=replace(program.signature, example=(first, {})))
     subject = Subject(
@@ -240,7 +240,7 @@ class _Job:
     stages: Stages
 
 
-def _begun(
+def _planned_job(
     model: Any,
     chip: Target,
     chips: int,
@@ -298,16 +298,16 @@ def _plan(job: _Job, rows: RunData) -> Plan:
     )
 
 
-def _arguments(job: _Job, state: TrainingState, rows: Clicks) -> tuple[Any, ...]:
+def _dense_arguments(job: _Job, state: TrainingState, rows: Clicks) -> tuple[Any, ...]:
     """The arguments of the dense step for the first batch of ``rows``."""
     first = rows[: job.batch]
     vectors = lookup(state.embeddings, preprocess(first.features(), job.stacking))
     return state.params, first.numeric, vectors, first.labels
 
 
-def _inputs(job: _Job, state: TrainingState, rows: RunData) -> list[tuple[Any, ...]]:
+def _proof_inputs(job: _Job, state: TrainingState, rows: RunData) -> list[tuple[Any, ...]]:
     """What the proof runs on: the first batch, and three random inputs of small, ordinary and large values."""
-    real = _arguments(job, state, rows.train)
+    real = _dense_arguments(job, state, rows.train)
     draw = np.random.default_rng(0)
 
     def random(like: Any, size: float) -> Any:

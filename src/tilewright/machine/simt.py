@@ -32,7 +32,7 @@ Watch = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
-class OnMachine:
+class _Run:
     """A compiled model and what its run counted; ``bounds``: what each layer waits for most."""
 
     compiled: Compiled
@@ -54,7 +54,7 @@ def study_on_matrix_unit(subject: Subject, config: MatrixUnitConfig, watch: Watc
     compiled = compile(program, config=config)
     args, kwargs = subject.given()
     outputs, run = compiled.run(*args, verify=True, watch=watch, **kwargs)
-    done = OnMachine(compiled, run, compiled.l2_plan()[0], tuple(_bound(each, config) for each in run.layers))
+    done = _Run(compiled, run, compiled.l2_plan()[0], tuple(_bound(each, config) for each in run.layers))
     step = _step(program.name, done)
     slow = roofline(run, config, program.name)
     idle = max(0.0, 1 - slow.limit.cycles / max(1, run.cycles))
@@ -84,7 +84,7 @@ def _bound(layer: Layer, config: MatrixUnitConfig) -> str:
     return limit.name if 2 * limit.cycles >= layer.cycles else "latency"
 
 
-def _step(name: str, done: OnMachine) -> StepTime:
+def _step(name: str, done: _Run) -> StepTime:
     """Layers and transfers as lanes; a cycle is a nanosecond."""
     rows, at = [], 0
     for layer, bound in zip(done.run.layers, done.bounds, strict=True):
@@ -104,7 +104,7 @@ def _step(name: str, done: OnMachine) -> StepTime:
     )
 
 
-def _slowest(done: OnMachine) -> Iterator[str]:
+def _slowest(done: _Run) -> Iterator[str]:
     """The layers that take most cycles, by their kind."""
     run = done.run
     most = sorted(zip(run.layers, done.bounds, strict=True), key=lambda pair: -pair[0].cycles)[:3]
@@ -136,7 +136,7 @@ def _levels(run: MachineReport) -> Html:
 # What stands in L2, what has no place there, and what would have.
 
 
-def _memory(subject: Subject, done: OnMachine) -> Memory:
+def _memory(subject: Subject, done: _Run) -> Memory:
     plan = done.plan
     asked = plan.asked
     need = max(asked, default=0)
@@ -154,7 +154,7 @@ def _memory(subject: Subject, done: OnMachine) -> Memory:
         )
         for name in alive[:_LARGEST]
     ]
-    misfits = [Misfit(names[name], size, plan.room, _why(plan, size)) for name, size in plan.left.items()]
+    misfits = [Misfit(names[name], size, plan.room, _why_without_place(plan, size)) for name, size in plan.left.items()]
     at_name = plan.steps[at] if plan.steps else ""
     return Memory(
         *("L2's pages", plan.room, need, at_name, plan.steps, asked, plan.live, tuple(largest)),
@@ -178,13 +178,13 @@ def _names(compiled: Compiled) -> dict[str, str]:
     return names
 
 
-def _why(plan: L2Plan, size: int) -> str:
+def _why_without_place(plan: L2Plan, size: int) -> str:
     if size > plan.room:
         return "larger than the pages' share of L2: it passes the caches, line by line"
     return "no gap in L2 for as long as it is used: it passes the caches"
 
 
-def _changes(subject: Subject, done: OnMachine) -> Iterator[Change]:
+def _changes(subject: Subject, done: _Run) -> Iterator[Change]:
     """The function on other arguments, compiled anew, and the smallest doubled L2 in which everything has a place."""
     left = sum(done.plan.left.values())
     before = left or max(done.plan.asked, default=0)
@@ -199,7 +199,7 @@ def _changes(subject: Subject, done: OnMachine) -> Iterator[Change]:
         after = sum(plan.left.values()) if left else max(plan.asked, default=0)
         return Change(what, before, after, not plan.left, None if took is None else runs * took)
 
-    yield from subject.tried(change)
+    yield from subject.try_changes(change)
     if not left:
         return
     sizes = [config.l2_bytes << doubled for doubled in range(1, _DOUBLINGS + 1)]

@@ -86,7 +86,7 @@ def hbm(subject: Subject, chip: Target, step: StepTime, taken: int = 0) -> Memor
         need = lifetimes(program, chip).peak
         return Change(what, peak, need, need <= capacity, runs * estimate(program, chip).seconds)
 
-    changes = [*subject.tried(change), *_recomputed(lives, capacity, step)]
+    changes = [*subject.try_changes(change), *_recomputed(lives, capacity, step)]
     return Memory(
         "HBM beside the tables" if taken else "HBM",
         capacity,

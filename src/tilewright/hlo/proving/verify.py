@@ -257,7 +257,7 @@ def verify_here(
     kinds = ["given"] if own_inputs is not None else inputs_for(before, inputs, assume_finite)
     with jax.ensure_compile_time_eval(), jax.enable_x64(True):  # programs name their types; x64 only admits 64 bits
         xla = XlaValues()
-        judge = _Judge(original, rewritten, before, after, bit_exact, xla, Reference(original.text, before, xla))
+        judge = _Comparison(original, rewritten, before, after, bit_exact, xla, Reference(original.text, before, xla))
         runs, remarks = _runs(judge, eager)
         if own_inputs is None and inputs is None and may_never_end(before):
             remarks.append("only normal inputs were tried: a loop in it runs until a condition on values holds")
@@ -328,7 +328,7 @@ def _main(program: Program) -> Block:
     return main
 
 
-def _runs(judge: _Judge, eager: bool) -> tuple[dict[str, tuple[Run, Run]], list[str]]:
+def _runs(judge: _Comparison, eager: bool) -> tuple[dict[str, tuple[Run, Run]], list[str]]:
     """Ways to run the two programs, and why one is missing."""
     types = types_of(judge.before.arguments), types_of(judge.results)
     texts, bodies = (judge.original.text, judge.rewritten.text), (judge.before, judge.after)
@@ -348,7 +348,7 @@ def _both(run: Callable[[Any, Sequence[Any]], list[Array]], sides: tuple[Any, An
 
 
 @dataclass
-class _Judge:
+class _Comparison:
     """Two programs, how to run them, and the reference for each input once it is known."""
 
     original: Program
@@ -437,7 +437,7 @@ class _Judge:
         old, new = ([np.where(m, n, x) for m, n, x in zip(lost, gone, outputs)] for outputs in (before, after))
         return old, new
 
-    def _moved(self, arguments: Sequence[Any], output: int, wide: bool = False) -> list[Array]:
+    def _nudged_results(self, arguments: Sequence[Any], output: int, wide: bool = False) -> list[Array]:
         """One output's reference for arguments that are one unit in the last place (of float64) off, twice."""
         if wide not in self._nudged:
             references = [self.reference.results(nudged(arguments, seed, wide)) for seed in range(2)]
@@ -452,7 +452,7 @@ class _Judge:
         largest = max((float(size[np.isfinite(size)].max(initial=0.0)) for size in sizes), default=0.0)
         if not is_tiny(reference[index], largest):
             return False
-        references = [reference[index], *self._moved(arguments, index, wide=True)]
+        references = [reference[index], *self._nudged_results(arguments, index, wide=True)]
         own = max(unit(each) for each in (before.dtype, self._inner[index]) if each is not None)
         return len(references) > 1 and only_rounding(before, after, references, largest, own)
 
@@ -474,7 +474,9 @@ class _Judge:
                 if reason and self._only_rounding(arguments, index, a, b, reference):
                     self.remarks.append(f"output {index} is zero but for rounding, in both programs")
                     continue
-                reason = reason or spoiled(a, b, reference[index], partial(self._moved, arguments, index), most)
+                reason = reason or spoiled(
+                    a, b, reference[index], partial(self._nudged_results, arguments, index), most
+                )
             else:
                 count = int(differing(a, b, most).sum())
                 reason = f"{count} of {a.size} elements differ beyond rounding, and there is no reference" * bool(count)
