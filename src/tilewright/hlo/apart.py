@@ -23,14 +23,14 @@ SECONDS = 300.0
 """What a step may take: a trial of a proof, or one program that is run."""
 Array = np.ndarray[Any, Any]
 _ERRORS = {kind.__name__: kind for kind in (CheckFailed, UnsupportedError, UsageError)}
-CHILD = Child("tilewright.hlo.apart_child", {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"})
+CHILD = Child("tilewright.hlo.proving.verify", {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"})
 atexit.register(CHILD.close)
 
 
 def ask(
     question: str, values: Mapping[str, Any], seconds: float, advance: Callable[[int, int, str], None] | None = None
 ) -> tuple[Any, bytes]:
-    """What ``apart_child`` answers: a plain value, and the bytes of arrays.
+    """What that process answers: a plain value, and the bytes of arrays.
 
     Raises what it raised; ChildDied where it died, ChildLate where ``seconds`` were over.
     """

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -74,14 +75,6 @@ def layers_of(compiled: Compiled, memory: LaneMemory) -> Iterator[NpuLayer]:
             yield reader.layer(step.name, step.nodes, step.outputs)
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """How a value is stored, as axes or fixed sizes: dims are names of axes or numbers."""
-
-    kind: str
-    dims: tuple[tuple[str | int, ...], ...]
-
-
 class _Reader:
     def __init__(self, reading: Any, memory: LaneMemory) -> None:
         self.reading, self.memory = reading, memory
@@ -116,14 +109,41 @@ class _Reader:
         return self.images.get(id(value), "") if len(value.sizes) == 4 else ""
 
 
+_Stored = tuple[Callable[[Sizes], LaneLayout], frozenset[str]]
+"""The layout of a slice, and the axes that it depends on."""
+_KINDS: dict[str, Callable[..., LaneLayout]] = {
+    "images": lanes,
+    "compact images": partial(lanes, mode="compact"),
+    "weights": lane_weights,
+    "matrix": lambda shape, dtype, memory: lane_matrix2(*shape, dtype, memory),
+}
+
+
+def _stored(kind: str, dims: Sequence[Sequence[str | int]], whole: Sizes, value: Value, memory: LaneMemory) -> _Stored:
+    """``value`` stored as ``kind``: each dim is a product of numbers and of axes, which are ``whole`` where uncut."""
+    dtype = _dtype(value)
+
+    def place(sizes: Sizes) -> LaneLayout:
+        full = {**whole, **sizes}
+        shape = tuple(prod(full[size] if isinstance(size, str) else size for size in dim) for dim in dims)
+        return _KINDS[kind](shape, dtype, memory)
+
+    return place, frozenset(size for dim in dims for size in dim if isinstance(size, str))
+
+
+def _whole_matrix(value: Value, memory: LaneMemory) -> _Stored:
+    rows, columns = _rows_and_columns(value.sizes)
+    return _stored("matrix", [[rows], [columns]], {}, value, memory)
+
+
 class _Dims:
     """What the values of a layer are cut along."""
 
     order = ""
     axes: tuple[Axis, ...] = ()
 
-    def place(self, value: Value, memory: LaneMemory) -> tuple[Callable[[Sizes], LaneLayout], frozenset[str]]:
-        """The layout of a value for a slice, and the axes it depends on."""
+    def place(self, value: Value, memory: LaneMemory) -> _Stored:
+        """How a value of the layer is stored."""
         raise NotImplementedError
 
     def is_operand(self, value: Value) -> bool:
@@ -165,39 +185,25 @@ class _Convolution(_Dims):
         window = (self.w["0"] - 1) * own["rhs_dilation"][0] + 1
         return min(int(self.x["0"]), int((rows - 1) * own["strides"][0] + window))
 
-    def place(self, value: Value, memory: LaneMemory) -> tuple[Callable[[Sizes], LaneLayout], frozenset[str]]:
-        dtype, out, x = _dtype(value), self.out, self.x
+    def place(self, value: Value, memory: LaneMemory) -> _Stored:
+        out, x, w = self.out, self.x, self.w
+        whole = {"n": out["b"], "h": out["0"], "c": out["f"]}
         if value is self.node.operands[1]:
-            per_group = self.w["i"]
-            return (
-                lambda s: lane_weights((s.get("c", out["f"]), per_group, self.w["0"], self.w["1"]), dtype, memory),
-                frozenset({"c"}),
-            )
+            return _stored("weights", [["c"], [w["i"]], [w["0"]], [w["1"]]], whole, value, memory)
         if value is self.node.operands[0]:
-            each = self.groups > 1 and self.groups == x["f"]
+            dtype, depthwise = _dtype(value), 1 < self.groups == x["f"]
 
-            def image(s: Sizes) -> LaneLayout:
-                depth = s.get("c", out["f"]) * x["f"] // out["f"] if each else x["f"]
-                return lanes(
-                    (s.get("n", x["b"]), max(1, depth), self._rows(s.get("h", out["0"])), x["1"]), dtype, memory
-                )
+            def image(sizes: Sizes) -> LaneLayout:
+                full = {**whole, **sizes}
+                depth = full["c"] * x["f"] // out["f"] if depthwise else x["f"]
+                return lanes((full["n"], max(1, depth), self._rows(full["h"]), x["1"]), dtype, memory)
 
-            return image, frozenset({"n", "h", "c"} if each else {"n", "h"})
+            return image, frozenset({"n", "h", "c"} if depthwise else {"n", "h"})
         if prod(value.sizes) == prod(self.node.result.sizes):
-            return (
-                lambda s: lanes(
-                    (s.get("n", out["b"]), s.get("c", out["f"]), s.get("h", out["0"]), out["1"]), dtype, memory
-                ),
-                frozenset({"n", "h", "c"}),
-            )
+            return _stored("images", [["n"], ["c"], ["h"], [out["1"]]], whole, value, memory)
         if prod(value.sizes) == out["f"]:
-            return lambda s: lanes((1, s.get("c", out["f"]), 1, 1), dtype, memory, mode="compact"), frozenset({"c"})
-        return _as_matrix(value, memory), frozenset()
-
-
-def _as_matrix(value: Value, memory: LaneMemory) -> Callable[[Sizes], LaneLayout]:
-    rows, columns = _rows_and_columns(value.sizes)
-    return lambda s: lane_matrix2(rows, columns, _dtype(value), memory)
+            return _stored("compact images", [[1], ["c"], [1], [1]], whole, value, memory)
+        return _whole_matrix(value, memory)
 
 
 def _rows_and_columns(sizes: Sequence[int]) -> tuple[int, int]:
@@ -228,27 +234,18 @@ class _Product(_Dims):
         free = tuple(d for d in range(rank) if d not in (*batch, *depth))
         return (*batch, *((*free, *depth) if left else (*depth, *free))) != tuple(range(rank))
 
-    def place(self, value: Value, memory: LaneMemory) -> tuple[Callable[[Sizes], LaneLayout], frozenset[str]]:
-        dtype, batch, m, n, k = _dtype(value), self.batch, self.m, self.n, self.k
+    def place(self, value: Value, memory: LaneMemory) -> _Stored:
+        whole, size = {"batch": self.batch, "rows": self.m, "columns": self.n}, prod(value.sizes)
+        dims: list[list[str | int]] = [["batch", "rows"], ["columns"]]
         if value is self.node.operands[0]:
-            return (
-                lambda s: lane_matrix2(s.get("batch", batch) * s.get("rows", m), k, dtype, memory),
-                frozenset({"batch", "rows"}),
-            )
-        if value is self.node.operands[1]:
-            return (
-                lambda s: lane_matrix2(s.get("batch", batch) * k, s.get("columns", n), dtype, memory),
-                frozenset({"batch", "columns"}),
-            )
-        size = prod(value.sizes)
-        if size == batch * m * n:
-            return (
-                lambda s: lane_matrix2(s.get("batch", batch) * s.get("rows", m), s.get("columns", n), dtype, memory),
-                frozenset({"batch", "rows", "columns"}),
-            )
-        if size == n:
-            return lambda s: lane_matrix2(1, s.get("columns", n), dtype, memory), frozenset({"columns"})
-        return _as_matrix(value, memory), frozenset()
+            dims = [["batch", "rows"], [self.k]]
+        elif value is self.node.operands[1]:
+            dims = [["batch", self.k], ["columns"]]
+        elif size == self.n != self.batch * self.m * self.n:
+            dims = [[1], ["columns"]]
+        elif size != self.batch * self.m * self.n:
+            return _whole_matrix(value, memory)
+        return _stored("matrix", dims, whole, value, memory)
 
 
 class _Elements(_Dims):
@@ -289,34 +286,29 @@ class _Elements(_Dims):
             return self.order.index("b" if axis == "n" else "f") in dims
         return axis == "n" and 0 in dims and sizes[:1] == (self.first,)
 
-    def place(self, value: Value, memory: LaneMemory) -> tuple[Callable[[Sizes], LaneLayout], frozenset[str]]:
+    def place(self, value: Value, memory: LaneMemory) -> _Stored:
         place, axes = self._place(value, memory)
         whole = self.added.get(id(value), set()) & axes
         if not whole:
             return place, axes
         return lambda s: place({axis: size for axis, size in s.items() if axis not in whole}), axes - whole
 
-    def _place(self, value: Value, memory: LaneMemory) -> tuple[Callable[[Sizes], LaneLayout], frozenset[str]]:
-        dtype, size = _dtype(value), prod(value.sizes)
-        if self.order and len(value.sizes) == 4:
-            named = dict(zip(self.order, value.sizes, strict=True))
-            letters = (("n", "b"), ("c", "f"))
-            cut = frozenset(name for name, letter in letters if named[letter] == self.sizes[name] > 1)
-
-            def image(s: Sizes) -> LaneLayout:
-                n, c = (s[a] if a in cut and a in s else named[letter] for a, letter in letters)
-                return lanes((n, c, named["0"], named["1"]), dtype, memory)
-
-            return image, cut
+    def _place(self, value: Value, memory: LaneMemory) -> _Stored:
+        size, own = prod(value.sizes), value.sizes
+        if self.order and len(own) == 4:
+            named = dict(zip(self.order, own, strict=True))
+            first: list[list[str | int]] = [
+                [axis if named[of] == self.sizes[axis] > 1 else named[of]] for axis, of in (("n", "b"), ("c", "f"))
+            ]
+            return _stored("images", [*first, [named["0"]], [named["1"]]], self.sizes, value, memory)
         if self.order and size == self.sizes["c"] > 1:
-            return lambda s: lanes((1, s.get("c", size), 1, 1), dtype, memory, mode="compact"), frozenset("c")
+            return _stored("compact images", [[1], ["c"], [1], [1]], self.sizes, value, memory)
         if "rows" in self.sizes and size and size % self.rows == 0 and size >= self.rows:
-            per_row = size // self.rows
-            return lambda s: lane_matrix2(s.get("rows", self.rows), per_row, dtype, memory), frozenset({"rows"})
-        if value.sizes[:1] == (self.sizes.get("n"),) and len(value.sizes) > 1:
-            rows, columns = _rows_and_columns(value.sizes[1:])
-            return lambda s: lane_matrix2(s.get("n", value.sizes[0]) * rows, columns, dtype, memory), frozenset("n")
-        return _as_matrix(value, memory), frozenset()
+            return _stored("matrix", [["rows"], [size // self.rows]], self.sizes, value, memory)
+        if own[:1] == (self.sizes.get("n"),) and len(own) > 1:
+            rows, columns = _rows_and_columns(own[1:])
+            return _stored("matrix", [["n", rows], [columns]], self.sizes, value, memory)
+        return _whole_matrix(value, memory)
 
 
 def _sums_last_dim(node: Node) -> bool:
@@ -376,7 +368,7 @@ class _Layer:
                 return name
         return self._add("work", value, value)
 
-    def _placed(self, value: Value) -> tuple[Callable[[Sizes], LaneLayout], frozenset[str]]:
+    def _placed(self, value: Value) -> _Stored:
         place, axes = self.dims.place(value, self.reader.memory)
         return place, axes & frozenset(axis.name for axis in self.dims.axes)
 
