@@ -261,7 +261,7 @@ class TracedProgram:
 
         def derive() -> TracedProgram:
             specs = [_with_axis(aval, size, axis) for aval, axis in zip(self.in_avals, axes)]
-            return self._derive(jax.vmap(self.original, tuple(axes), axis_size=size), specs)
+            return TracedProgram.trace(jax.vmap(self.original, tuple(axes), axis_size=size), specs, self.settings)
 
         return self._once(("batched", size, tuple(axes)), derive)
 
@@ -276,7 +276,7 @@ class TracedProgram:
             return list(jax.jvp(smooth, tuple(flat[i] for i in active), tuple(flat[count:]))[1])
 
         specs = [*self.in_avals, *(self.in_avals[i] for i in active)]
-        return self._once(("push", tuple(active)), lambda: self._derive(push, specs))
+        return self._once(("push", tuple(active)), lambda: TracedProgram.trace(push, specs, self.settings))
 
     def pullback(self, active: Sequence[int], present: Sequence[bool]) -> TracedProgram:
         """(arguments, cotangents of the ``present`` inexact results) -> cotangents of the active arguments."""
@@ -290,7 +290,9 @@ class TracedProgram:
             return jax.vjp(smooth, *(flat[i] for i in active))[1](tuple(flat[count:]))  # type: ignore[no-any-return]
 
         specs = [*self.in_avals, *(out for out, is_present in zip(outputs, present) if is_present)]
-        return self._once(("pull", tuple(active), tuple(present)), lambda: self._derive(pull, specs))
+        return self._once(
+            ("pull", tuple(active), tuple(present)), lambda: TracedProgram.trace(pull, specs, self.settings)
+        )
 
     def derivative(self, active: Sequence[int]) -> LinearMap:
         """The derivative with respect to some arguments, at all of them."""
@@ -317,9 +319,6 @@ class TracedProgram:
             return tuple(out for out, is_present in zip(outputs, present or [True] * len(outputs)) if is_present)
 
         return smooth
-
-    def _derive(self, fn: Flat, specs: Sequence[Any]) -> TracedProgram:
-        return TracedProgram.trace(fn, specs, self.settings)
 
     def _once(self, key: Any, make: Callable[[], Made]) -> Made:
         import jax
@@ -391,14 +390,16 @@ def _rewrite(program: TracedProgram, platform: str) -> Rewritten:
         specs = [array_struct(aval.shape, aval.dtype) for aval in program.in_avals]
         exported = export.export(jax.jit(program.original), platforms=(platform,))(*specs)
     except Exception as error:  # the original is called instead: a fault of the user's own shows there
-        return fallback(f"JAX cannot export it ({_first_line(error)})")
-    if exported.nr_devices != 1 and _constrains(
-        exported.mlir_module()
-    ):  # in its caller JAX sees the constraints, and then how many devices to compile for
+        first = next(iter(str(error).splitlines()), "") or type(error).__name__
+        return fallback(f"JAX cannot export it ({first})")
+    # A text that constrains shardings inside of it, in either of XLA's two notations: in its caller JAX sees them, and
+    # then how many devices to compile for.
+    text = exported.mlir_module()
+    if exported.nr_devices != 1 and ("sdy.sharding_constraint" in text or "@Sharding" in text):
         return fallback(f"it names shardings over {exported.nr_devices} devices (with_sharding_constraint)")
     try:
         optimized = optimize(
-            read_stablehlo(exported.mlir_module()), settings.target, settings.allow_reassociation, settings.verify,
+            read_stablehlo(text), settings.target, settings.allow_reassociation, settings.verify,
             allow_products=settings.allow_products,
         )  # fmt: skip
         call = with_module(exported, optimized.text).call if optimized.rewrites else None
@@ -409,15 +410,6 @@ def _rewrite(program: TracedProgram, platform: str) -> Rewritten:
     if call is None:
         return fallback(f"no region of it gains on {settings.target.name}", optimized)
     return Rewritten(call, "", optimized)
-
-
-def _constrains(text: str) -> bool:
-    """Whether a module constrains the shardings of values inside of it, in either of XLA's two notations."""
-    return "sdy.sharding_constraint" in text or "@Sharding" in text
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def struct_of(value: Any) -> Any:
