@@ -42,8 +42,8 @@ _INTERPRETED = frozenset(
 """Operations that StableHLO's interpreter has, but loops, and those on the bits of a type, which widening changes."""
 _EXCHANGED = re.compile(r"u?i(?:1|8|16|32|64)|bf16|f16|f32|f64")
 """Element types of arrays that it takes and gives."""
-_MOST_STEPS = 1 << 20
-"""Elements and products that are left to it: half a second."""
+_MOST_STEPS = 1 << 19
+"""Elements and products that are left to it: a quarter of a second."""
 _SECONDS = 30
 _STEPS_OF_SORTING = 20
 
