@@ -115,7 +115,7 @@ _KINDS: dict[str, Callable[..., LaneLayout]] = {
     "images": lanes,
     "compact images": partial(lanes, mode="compact"),
     "weights": lane_weights,
-    "matrix": lambda shape, dtype, memory: lane_matrix2(*shape, dtype, memory),
+    "matrix": lambda shape, dtype, memory: lane_matrix2(shape[0], shape[1], dtype, memory),
 }
 
 

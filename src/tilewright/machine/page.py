@@ -267,8 +267,8 @@ def _against(proof: Proof) -> str:
 
 def loss_chart(losses: Sequence[float], width: float, height: float) -> Html:
     curve = Curve("training loss", list(range(1, len(losses) + 1)), list(losses))
-    labels = {"title": "Loss of every step", "x_label": "step", "y_label": "binary cross-entropy"}
-    return line_chart([curve], **labels, width=width, height=height)
+    title, y_label = "Loss of every step", "binary cross-entropy"
+    return line_chart([curve], title=title, x_label="step", y_label=y_label, width=width, height=height)
 
 
 def training_blocks(data: RunData, before: Judgement, after: Judgement, losses: Sequence[float]) -> Iterator[Html]:

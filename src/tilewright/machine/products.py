@@ -142,8 +142,10 @@ def _name(node: Node) -> str:
 def _macs(node: Node) -> int:
     (a, b), own = (operand.sizes for operand in node.operands), node.attributes
     if node.name == "dot_general":
-        return prod(node.result.sizes) * prod(a[axis] for axis in own["lhs_contract"])
-    return prod(node.result.sizes) * prod(b) // max(1, b[own["numbers"][1].index("o")])
+        depth: int = prod(a[axis] for axis in own["lhs_contract"])
+    else:
+        depth = prod(b) // max(1, b[own["numbers"][1].index("o")])
+    return depth * prod(node.result.sizes)
 
 
 def _refusal(node: Node) -> str:

@@ -161,7 +161,9 @@ PARTS: dict[str, tuple[Part, ...]] = {
         _integer("batch_group_count", "batch_groups"),
         _PRECISION,
     ),
-    "custom_call": (Part("call_target_name", "target", lambda a: str(ir.StringAttr(a).value), ir.StringAttr.get),),
+    "custom_call": (
+        Part("call_target_name", "target", lambda a: str(ir.StringAttr(a).value), lambda v: ir.StringAttr.get(v)),
+    ),
     "dot_general": (
         _dimension_numbers(
             "dot_dimension_numbers",

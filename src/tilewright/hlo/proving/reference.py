@@ -89,7 +89,8 @@ class Reference:
         return read_arrays(ask(b"v", pickle.dumps((self._widened, list(arguments))), _SECONDS), self._types[1])
 
     def _compiled(self, arguments: Sequence[Array]) -> list[Array]:
-        return self.xla.run_text(self._widened, *self._types, arguments)
+        inputs, outputs = self._types
+        return self.xla.run_text(self._widened, inputs, outputs, arguments)
 
 
 def _wide(array: Array) -> Array:
@@ -114,12 +115,16 @@ def _check_interpreted(body: Block) -> None:
 
 def _steps(op: Node) -> int:
     """Elements that an operation reads or makes, as often as it takes them up."""
-    own, elements = op.attributes, max((prod(v.shape or ()) for v in (*op.operands, *op.results)), default=0)
+    own, each = op.attributes, 1
     if op.name == "dot_general":
-        return prod(op.result.sizes) * prod(op.operands[0].sizes[dim] for dim in own["lhs_contract"])
-    if op.name == "convolution":
-        return prod(op.result.sizes) * prod(op.operands[1].sizes) // max(1, min(op.operands[1].sizes))
-    return elements * (prod(own["window"]) if op.name == "reduce_window" else _STEPS_OF_SORTING ** (op.name == "sort"))
+        each = prod(op.operands[0].sizes[dim] for dim in own["lhs_contract"])
+    elif op.name == "convolution":
+        each = prod(op.operands[1].sizes) // max(1, op.operands[1].sizes[own["numbers"][1].index("o")])
+    elif op.name == "reduce_window":
+        each = prod(own["window"])
+    elif op.name == "sort":
+        each = _STEPS_OF_SORTING
+    return each * max((prod(v.shape or ()) for v in (*op.operands, *op.results)), default=0)
 
 
 # A text with every floating type of it widened.
