@@ -16,13 +16,12 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from tilewright.errors import UnsupportedError
 from tilewright.hlo.apart import run_apart
 from tilewright.hlo.execute import array_struct, flat_callable
-from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype, captured, walk
+from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype, captured, numpy_dtype, walk
 from tilewright.hlo.ir import operations_module, parse_module, print_module
 from tilewright.hlo.jaxlib_child import ask, read_arrays
 from tilewright.hlo.proving.agreement import is_integral
@@ -40,8 +39,8 @@ _INTERPRETED = frozenset(
     | {"transpose", "xor"}
 )
 """Operations that StableHLO's interpreter has, but loops, and those on the bits of a type, which widening changes."""
-_EXCHANGED = re.compile(r"u?i(?:1|8|16|32|64)|bf16|f16|f32|f64")
-"""Element types of arrays that it takes and gives."""
+_EXCHANGED = re.compile(r"u?i(?:1|8|16|32|64)|b?f\w+")
+"""Element types of arrays that it takes and gives, floating ones widened."""
 _MOST_STEPS = 1 << 19
 """Elements and products that are left to it: a quarter of a second."""
 _SECONDS = 30
@@ -73,6 +72,13 @@ class Reference:
                 return results
         self.kind = f"none: {'; '.join(dict.fromkeys(self._reasons))}"
         return None
+
+    def by_xla(self, arguments: Sequence[Any]) -> list[Array] | None:
+        """The same by XLA, where that can: it sums in parts, where the interpreter adds one by one and rounds more."""
+        try:
+            return self._compiled([_wide(np.asarray(array)) for array in arguments])
+        except UnsupportedError:
+            return self.results(arguments)
 
     @cached_property
     def _widened(self) -> str:
@@ -129,14 +135,13 @@ def _steps(op: Node) -> int:
 
 # A text with every floating type of it widened.
 
-_NARROW = re.compile(r"(?<=[x<(])(?:f32|bf16|f16)(?=>)")
-_BITS = re.compile(r"dense<([^<>]*0x[^<>]*)>(?= : tensor<(?:\d+x)*(?:complex<)?(f32|bf16|f16)>)")
+_NARROW = re.compile(r"(?<=[x<(])(?:f32|bf16|f16|f[468]E\w+)(?=>)")
+_BITS = re.compile(r"dense<([^<>]*0x[^<>]*)>(?= : tensor<(?:\d+x)*(?:complex<)?(f32|bf16|f16|f[468]E\w+)>)")
 _WORD = re.compile(r'("?)0x([0-9A-F]+)\1')
-_DTYPES = {"f32": np.dtype(np.float32), "bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16)}
 
 
 def widened(text: str) -> str:
-    """A StableHLO text with f32, f16 and bf16 widened to f64 throughout, constants that are written as bits included.
+    """A StableHLO text with every narrower float widened to f64, constants that are written as bits included.
 
     Raises UnsupportedError where a text cannot be widened (bit casts, calls of foreign code).
     """
@@ -148,7 +153,7 @@ def widened(text: str) -> str:
 
 def _widen_bits(constant: re.Match[str]) -> str:
     """Bits of narrow floats as those of the same f64: all elements as bytes, or words for NaN and infinities."""
-    dtype = _DTYPES[constant[2]]
+    dtype = numpy_dtype(constant[2])
 
     def widen(word: re.Match[str]) -> str:
         raw = bytes.fromhex(word[2]) if word[1] else int(word[2], 16).to_bytes(dtype.itemsize, "little")

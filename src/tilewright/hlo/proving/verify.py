@@ -443,19 +443,21 @@ class _Comparison:
     def _nudged_results(self, arguments: Sequence[Any], output: int, wide: bool = False) -> list[Array]:
         """One output's reference for arguments that are one unit in the last place (of float64) off, twice."""
         if wide not in self._nudged:
-            references = [self.reference.results(nudged(arguments, seed, wide)) for seed in range(2)]
+            compute = self.reference.by_xla if wide else self.reference.results
+            references = [compute(nudged(arguments, seed, wide)) for seed in range(2)]
             self._nudged[wide] = [reference for reference in references if reference is not None]
         return [reference[output] for reference in self._nudged[wide]]
 
     def _only_rounding(
         self, arguments: Sequence[Any], index: int, before: Array, after: Array, reference: list[Array]
     ) -> bool:
-        around = [each for each in map(np.asarray, (*arguments, *reference)) if not is_integral(each.dtype)]
+        exact = self.reference.by_xla(arguments) or reference
+        around = [each for each in map(np.asarray, (*arguments, *exact)) if not is_integral(each.dtype)]
         sizes = (np.abs(each.astype(np.complex128 if each.dtype.kind == "c" else np.float64)) for each in around)
         largest = max((float(size[np.isfinite(size)].max(initial=0.0)) for size in sizes), default=0.0)
-        if not is_tiny(reference[index], largest):
+        if not is_tiny(exact[index], largest):
             return False
-        references = [reference[index], *self._nudged_results(arguments, index, wide=True)]
+        references = [exact[index], *self._nudged_results(arguments, index, wide=True)]
         own = max(unit(each) for each in (before.dtype, self._inner[index]) if each is not None)
         return len(references) > 1 and only_rounding(before, after, references, largest, own)
 
