@@ -46,7 +46,7 @@ def test_products_are_found_through_nested_functions():
     draw = np.random.default_rng(0)
     w = {"a": draw.standard_normal((5, 4), np.float32), "b": draw.standard_normal((4, 2), np.float32)}
     x = draw.standard_normal((3, 5), np.float32)
-    found = find_products(jax.grad(loss), w, x)
+    found = find_products(jax.value_and_grad(loss), w, x)
     assert found.left_out == 0
     assert any(product.a.ndim == 3 for product in found.taken)
     assert [p.name for p in found.taken if p.a.ndim == 2][:2] == ["[3,5] @ [5,4]", "[3,4] @ [4,2]"]
