@@ -16,8 +16,8 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError
 from tilewright.hlo import Program
-from tilewright.isa import Compiled, compile
-from tilewright.layout import LocalMemoryError, LocalPlan, LocalTensor, plan_local_memory, plan_svg
+from tilewright.isa import compile
+from tilewright.layout import BankConflict, LocalMemoryError, LocalPlan, LocalTensor, plan_local_memory, plan_svg
 from tilewright.machine.operands import NpuLayer, Operand, Sizes, layers_of
 from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
 from tilewright.machine.subject import Subject
@@ -70,6 +70,21 @@ class Planned:
     loads: int = 0
     stores: int = 0
     alone: int = 0
+
+    @property
+    def moved(self) -> int:
+        """Bytes from and to global memory."""
+        return self.loads + self.stores
+
+    @property
+    def used(self) -> int | None:
+        """Bytes of local memory that the plan takes, None where there is no plan."""
+        return None if self.plan is None else self.plan.bytes_used
+
+    @property
+    def conflicts(self) -> Sequence[BankConflict]:
+        """Pairs of operands of an instruction that share a bank."""
+        return () if self.plan is None else self.plan.conflicts
 
 
 def planned_layers(
@@ -318,13 +333,14 @@ def study_on_npu(subject: Subject, chip: Target, watch: Callable[[int, int], Non
     memory = chip.lanes
     if memory is None or not memory.local_bytes:
         raise UnsupportedError(f"{chip.name} has no local memories with lanes", how="name an NPU such as bm1684x")
-    if subject.program.kind != "stablehlo":
-        raise UnsupportedError("a program as XLA compiled it", how="give StableHLO, or the function it was made from")
-    layers = _planned(subject.program, memory, watch)
-    whole, moved = sum(each.alone for each in layers), sum(each.loads + each.stores for each in layers)
-    most = max(layers, key=lambda each: each.loads + each.stores)
-    conflicts = sum(len(each.plan.conflicts) for each in layers if each.plan is not None)
-    share = percent_text((most.loads + most.stores) / max(1, moved))
+    compiled = compile(subject.program)
+    read, reading = list(layers_of(compiled, memory)), compiled.lowering.reading
+    if not read:
+        raise UnsupportedError("a program that computes nothing")
+    layers = planned_layers(read, memory, {id(reading.root(value)) for value in reading.results}, watch)
+    whole, moved = sum(each.alone for each in layers), sum(each.moved for each in layers)
+    most = max(layers, key=lambda each: each.moved)
+    share = percent_text(most.moved / max(1, moved))
     bottleneck = (
         f"No time is modelled for {chip.name}: none was measured. A step moves {bytes_text(moved)} between global and "
         f"local memory, {share} of it for {most.layer.name}"
@@ -340,42 +356,26 @@ def study_on_npu(subject: Subject, chip: Target, watch: Callable[[int, int], Non
         Moved(whole, moved, "between global and local memory", f"{how} (before: every layer alone, whole)"),
         _checks(layers, memory),
         details={"layers": [_layer_json(each) for each in layers]},
-        cards=_cards(layers, memory, conflicts),
+        cards=_cards(layers, memory),
         layers=tuple(_layer_blocks(layers, memory)),
         commands=_COMMANDS,
     )
 
 
-def _planned(program: Program, memory: LaneMemory, watch: Callable[[int, int], None] | None) -> list[Planned]:
-    compiled = compile(program)
-    layers = list(layers_of(compiled, memory))
-    if not layers:
-        raise UnsupportedError("a program that computes nothing")
-    return planned_layers(layers, memory, _results(compiled), watch)
-
-
-def _results(compiled: Compiled) -> set[int]:
-    reading = compiled.lowering.reading
-    return {id(reading.root(value)) for value in reading.results}
-
-
 def _advice(layers: Sequence[Planned]) -> Iterator[str]:
     """The layers that move most, those that do not fit, operands that share a bank."""
-    total = sum(each.loads + each.stores for each in layers)
-    for each in sorted(layers, key=lambda each: -(each.loads + each.stores))[:3]:
-        own = each.loads + each.stores
-        if own > 0.05 * total:
+    total = sum(each.moved for each in layers)
+    for each in sorted(layers, key=lambda each: -each.moved)[:3]:
+        if each.moved > 0.05 * total:
             how = f", in {each.cut.slices} slices ({each.cut.text})" if each.cut is not None else ""
-            head = f"{bytes_text(own)} ({percent_text(own / total)})"
+            head = f"{bytes_text(each.moved)} ({percent_text(each.moved / total)})"
             yield f"{head}: {each.layer.name} between global and local memory{how}"
     for each in layers:
         if each.plan is None:
             yield f"{each.layer.name}: {bytes_text(each.need)} on every NPU, and no slices along two dims fit"
-    shared = [each for each in layers if each.plan is not None and each.plan.conflicts]
-    if shared:
-        first = shared[0].plan.conflicts[0] if shared[0].plan is not None else None
-        names = ", ".join(each.layer.name for each in shared[:4])
-        said = "" if first is None else f"; in {shared[0].layer.name}: {first.first} and {first.second}"
+    if shared := [each for each in layers if each.conflicts]:
+        first, names = shared[0].conflicts[0], ", ".join(each.layer.name for each in shared[:4])
+        said = f"; in {shared[0].layer.name}: {first.first} and {first.second}"
         yield f"operands share a bank in {len(shared)} layers ({names}){said}: smaller slices leave banks of their own"
 
 
@@ -390,9 +390,9 @@ def _memory(subject: Subject, memory: LaneMemory, layers: Sequence[Planned]) -> 
         for each in over
     )
     cuts = [
-        Change(each.cut.text, each.need, each.plan.bytes_used, True, None, each.cut.moved, each.layer.name)
+        Change(each.cut.text, each.need, each.cut.plan.bytes_used, True, None, each.cut.moved, each.layer.name)
         for each in over
-        if each.cut is not None and each.plan is not None
+        if each.cut is not None
     ]
     changes = ranked(tuple(_variants(subject, memory, fullest.need)))
     largest = [
@@ -400,7 +400,7 @@ def _memory(subject: Subject, memory: LaneMemory, layers: Sequence[Planned]) -> 
     ]
     return Memory(
         *("Local memory of an NPU", memory.local_bytes, fullest.need, fullest.layer.name, names, tuple(needs)),
-        standing=tuple(each.plan.bytes_used if each.plan is not None else 0 for each in layers),
+        standing=tuple(each.used or 0 for each in layers),
         largest=tuple(sorted(largest, key=lambda held: -held.bytes)),
         misfits=misfits,
         changes=(*changes, *cuts),
@@ -486,8 +486,8 @@ def overlapping(plan: LocalPlan) -> Iterator[str]:
 # The page.
 
 
-def _cards(layers: Sequence[Planned], memory: LaneMemory, conflicts: int) -> tuple[Card, ...]:
-    cut = sum(each.cut is not None for each in layers)
+def _cards(layers: Sequence[Planned], memory: LaneMemory) -> tuple[Card, ...]:
+    cut, conflicts = sum(each.cut is not None for each in layers), sum(len(each.conflicts) for each in layers)
     return (
         Card("layers cut", f"{cut} of {len(layers)}", "into slices that fit"),
         Card("bank conflicts", count_text(conflicts), f"pairs of operands, {memory.banks} banks"),
@@ -519,13 +519,13 @@ def _layer_blocks(layers: Sequence[Planned], memory: LaneMemory) -> Iterator[Htm
         (
             each.layer.name,
             each.need,
-            each.plan.bytes_used if each.plan is not None else None,
+            each.used,
             _npus_in_use(each),
             "" if each.cut is None else f"{each.cut.slices}: {each.cut.text}",
             ", ".join(each.found),
             each.loads,
             each.stores,
-            len(each.plan.conflicts) if each.plan is not None else None,
+            None if each.plan is None else len(each.conflicts),
         )
         for each in layers
     ]
@@ -539,7 +539,7 @@ def _layer_blocks(layers: Sequence[Planned], memory: LaneMemory) -> Iterator[Htm
     for each in [layer for layer in layers if layer in shown]:
         if each.plan is not None:
             drawing = (element("figure", Html(plan_svg(each.plan))),) if each in fullest else ()
-            head = f"{each.layer.name}: {len(each.layer.operands)} operands, {bytes_text(each.plan.bytes_used)} used"
+            head = f"{each.layer.name}: {len(each.layer.operands)} operands, {bytes_text(each.used or 0)} used"
             yield details(head, *drawing, _operands_table(each), open_=each is fullest[0])
 
 
@@ -554,7 +554,7 @@ def _operands_table(each: Planned) -> Html:
         Column(""),
     ]
     assert each.plan is not None
-    shared = {name for c in each.plan.conflicts for name in (c.first, c.second)}
+    shared = {name for c in each.conflicts for name in (c.first, c.second)}
     rows = [
         (
             *(t.name, str(t.layout), t.layout.bytes_per_npu, t.base, t.end, ", ".join(map(str, t.banks))),

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from tilewright.errors import UnsupportedError
 from tilewright.hlo import Program, StepTime, TimeRow, XlaValues, optimize, report
 from tilewright.isa import Compiled, L2Plan, Layer, MachineReport, MatrixUnitConfig, compile, roofline
 from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
@@ -49,8 +48,6 @@ def study_on_matrix_unit(subject: Subject, config: MatrixUnitConfig, watch: Watc
     Raises :class:`CheckFailed` that names the first layer whose values are not XLA's.
     """
     program = subject.program
-    if program.kind != "stablehlo":
-        raise UnsupportedError("a program as XLA compiled it", how="give StableHLO, or the function it was made from")
     compiled = compile(program, config=config)
     args, kwargs = subject.given()
     outputs, run = compiled.run(*args, verify=True, watch=watch, **kwargs)
