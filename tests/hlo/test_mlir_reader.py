@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tests.conftest import tries
 from tilewright.errors import ParseError, TilewrightError
-from tilewright.hlo import Source, estimate, from_jax, operations_of, report
+from tilewright.hlo import estimate, from_jax, operations_of, report
 from tilewright.hlo.graphs.mlir import block_program, module_text
+from tilewright.hlo.program import Source
 from tilewright.hlo.reading.mlir_reader import read_stablehlo, xla_shape
 from tilewright.hlo.reading.sources import Locations
 

@@ -7,14 +7,13 @@ from tilewright.hlo.allocation.kernel_errors import KernelError, explain_kernel
 from tilewright.hlo.allocation.lines import print_allocation_report
 from tilewright.hlo.allocation.report import AllocationReport, explain_allocation
 from tilewright.hlo.before_after import optimized_html, passes_html
-from tilewright.hlo.cost import movement, place
 from tilewright.hlo.exchange.model_explorer import model_explorer, model_explorer_data
 from tilewright.hlo.exchange.sarif import report_sarif, suggestions_sarif
 from tilewright.hlo.gating.gate import Verdict
 from tilewright.hlo.gating.suggesting import suggest
 from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype
 from tilewright.hlo.optimization import Optimized, optimize
-from tilewright.hlo.program import Operation, Program, Source
+from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.proving.reference import XlaValues, inputs_of
 from tilewright.hlo.proving.tpu import TpuComparison, compare_on_tpu, compile_for_tpu, judge_on_tpu
 from tilewright.hlo.proving.verify import (
@@ -73,7 +72,6 @@ __all__ = [
     "PassRun",
     "Program",
     "Rule",
-    "Source",
     "StepDiff",
     "StepTime",
     "Suggestion",
@@ -110,7 +108,6 @@ __all__ = [
     "load",
     "model_explorer",
     "model_explorer_data",
-    "movement",
     "names_python",
     "operations_of",
     "optimize",
@@ -118,7 +115,6 @@ __all__ = [
     "optimized_html",
     "parse_pipeline",
     "passes_html",
-    "place",
     "print_allocation_report",
     "read_profile",
     "record_passes",

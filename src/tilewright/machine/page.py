@@ -236,7 +236,8 @@ def rewrite_blocks(optimized: Mapping[str, Optimized], proof: Proof, target: str
         tone="good",
     )
     if target.startswith("tpu"):
-        yield note("XLA:TPU does these two rewrites by itself; on a TPU a gain is claimed only beyond what it does.")
+        beyond = "on a TPU a gain is claimed only beyond what it does"
+        yield note(f"XLA:TPU performs these two rewrites by itself; {beyond}.")
     for name, done in optimized.items():
         if done.rewrites:
             yield details(f"What changed for {name} (StableHLO)", code_block(done.diff(context=1)))
