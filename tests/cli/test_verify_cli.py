@@ -38,7 +38,7 @@ def test_programs_that_agree(run, files):
     assert sum("same bits" in line for line in lines) == 14
     assert lines[-1] == (
         "equal bit for bit in 14 trials (jit, op by op; normal, wide, zeros, denormal, large, lowest, special inputs), "
-        "reference: numpy"
+        "reference: StableHLO's interpreter"
     )
 
 

@@ -7,11 +7,12 @@ import re
 import jax
 import numpy as np
 
+from tests.hlo.numpy_values import evaluate
 from tilewright.hlo import DEFAULT_PIPELINE, parse_pipeline, run_pipeline
 from tilewright.hlo.execute import flat_callable
+from tilewright.hlo.graphs.graph import array_dtype
 from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module
-from tilewright.hlo.proving.reference import evaluate, own_dtype
 
 
 def tensor(shape, dtype="f32"):
@@ -65,7 +66,7 @@ def executed_together(texts, *arrays):
     """The same of several texts with the same arguments and results, compiled as one program: each costs less."""
     body = next(b for b in read_functions(parse_module(texts[0])) if b.name == "main")
     inputs, outputs = (
-        [jax.ShapeDtypeStruct(v.shape, own_dtype(v.dtype)) for v in vs]
+        [jax.ShapeDtypeStruct(v.shape, array_dtype(v)) for v in vs]
         for vs in (body.arguments, body.operations[-1].operands)
     )
     with jax.enable_x64(True):

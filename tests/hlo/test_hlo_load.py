@@ -19,7 +19,8 @@ from tests.conftest import VECTORS
 from tilewright.errors import ParseError, UnsupportedError, UsageError
 from tilewright.hlo import from_jax, load, optimize, report, verify
 from tilewright.hlo.ir import context
-from tilewright.hlo.reading.binary import CHILD, binary_form
+from tilewright.hlo.jaxlib_child import CHILD
+from tilewright.hlo.reading.loading import binary_form
 
 HLO = "HloModule m\nENTRY e {\n  ROOT p = f32[4]{0} parameter(0)\n}\n"
 STABLEHLO = (
@@ -213,11 +214,10 @@ def test_the_reading_process_is_started_again_after_it_died(lowered):
 CRASHES = """
 import os, signal, sys
 from tilewright.hlo import ir
-from tilewright.hlo.reading import convert_child as child
-child.seconds = lambda size: 1
+from tilewright.hlo import jaxlib_child as child
 ir.bytecode_text = lambda raw: eval(raw)
 for code in sys.argv[1:]:
-    print(*child._served(b"m", code.encode()), flush=True)
+    print(*child._served(b"m", code.encode(), 1), flush=True)
 """
 
 
@@ -250,7 +250,7 @@ def test_from_jax_takes_jitted_functions_and_shapes():
 
 def test_reading_and_reporting_do_not_import_jax_nor_does_the_child_of_the_tpu_compiler():
     """That child imports nothing of the command line either."""
-    code = f"""import sys, tilewright.hlo.proving.tpu_child
+    code = f"""import sys, tilewright.hlo.proving.tpu
 import tilewright.hlo as h
 h.report(h.load({HLO!r})).to_html()
 print("jax" in sys.modules, "typer" in sys.modules)"""

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tests.conftest import tries, within
 from tilewright.errors import ParseError, TilewrightError
-from tilewright.hlo import Source, load, report
+from tilewright.hlo import load, report
+from tilewright.hlo.program import Source
 from tilewright.hlo.reading import hlo_scan as words
 from tilewright.hlo.reading.hlo_reader import read_hlo
 from tilewright.hlo.reading.hlo_scan import split_top, unquote

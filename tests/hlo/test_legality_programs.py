@@ -237,7 +237,7 @@ def test_the_error_of_narrow_accumulators_does_not_grow(dtype):
 
     program = from_jax(sums, x)
     proof = verify(program, optimize(program, "vector8x128").program, [x], eager=False)
-    assert proof.reference == "numpy"
+    assert proof.reference == "StableHLO's interpreter"
     assert proof.error_after <= proof.error_before + float(jnp.finfo(dtype).eps) / 2
 
 

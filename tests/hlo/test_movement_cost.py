@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import tries
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.hlo import movement, place
-from tilewright.hlo.cost import check_shapes, permutation_of, plain_opcode
+from tilewright.hlo.cost import check_shapes, movement, permutation_of, place, plain_opcode
 from tilewright.hlo.reporting.rows import relayout_reason
 from tilewright.layout import parse, xla_dtype
 from tilewright.targets import target

@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import tries
+from tests.hlo.numpy_values import evaluate, wide_dtype
 from tests.hlo.test_filecheck import check
 from tilewright.errors import UnsupportedError
 from tilewright.hlo import catalogue, from_jax, load, optimize, parse_pipeline, run_pipeline, verify
 from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module
-from tilewright.hlo.proving.reference import evaluate, wide_dtype
 from tilewright.hlo.proving.trial_inputs import trial_inputs
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rules.rule import arguments, bindings, function_of, program_of

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import by_night, tries
+from tests.hlo.numpy_values import evaluate
 from tilewright.hlo import catalogue, from_jax, load, optimize, parse_pipeline, run_pipeline
 from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module
-from tilewright.hlo.proving.reference import evaluate
 from tilewright.hlo.proving.trial_inputs import trial_inputs
 from tilewright.hlo.rules.rule import arguments, bindings, function_of
 

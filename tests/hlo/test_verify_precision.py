@@ -11,8 +11,7 @@ import pytest
 
 from tests.hlo.norms import struct
 from tilewright.hlo import from_jax, verify
-from tilewright.hlo.proving.agreement import tolerance
-from tilewright.hlo.proving.precision import coarsest
+from tilewright.hlo.proving.agreement import coarsest, tolerance
 from tilewright.hlo.proving.verify import _main
 
 BF16, F32 = jnp.bfloat16, jnp.float32

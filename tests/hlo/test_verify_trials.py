@@ -12,7 +12,7 @@ from tests.hlo.norms import struct
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo import from_jax, load, optimize, trial_arguments, verify
 from tilewright.hlo.graphs.graph import Value
-from tilewright.hlo.proving.reference import OneByOne
+from tilewright.hlo.proving.reference import XlaValues
 from tilewright.hlo.proving.trial_inputs import INPUTS, may_never_end, trial_inputs
 from tilewright.hlo.proving.verify import _main
 
@@ -165,7 +165,7 @@ def test_op_by_op_runs_loops_branches_and_what_they_capture():
 
     body = _main(from_jax(both, X, struct(8)))
     given = trial_inputs(body.arguments, "normal", 1)
-    runner = OneByOne()
+    runner = XlaValues()
     runner.prepare(body)
     found, expected = runner.run(body, given), jax.tree.leaves(jax.jit(both)(*given))
     for a, b in zip(found, expected, strict=True):
@@ -179,7 +179,7 @@ def test_too_many_operations_are_not_run_one_by_one():
         return x
 
     with pytest.raises(UnsupportedError, match="more than the 20"):
-        OneByOne(limit=20).prepare(_main(from_jax(chain, X)))
+        XlaValues().prepare(_main(from_jax(chain, X)), most=20)
 
 
 def test_programs_of_other_types_are_refused():

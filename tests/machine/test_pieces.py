@@ -16,9 +16,9 @@ from tilewright.embed import Feature, Table, Topology, preprocess, stack
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.isa import MatrixUnitConfig
 from tilewright.machine import auc, load_data, load_model, run
-from tilewright.machine.movement import compare
 from tilewright.machine.products import Product, find_products, run_product
 from tilewright.machine.report import _finite
+from tilewright.machine.stages import compare
 
 EXAMPLE = ROOT / "examples" / "dlrm.py"
 
@@ -46,7 +46,7 @@ def test_products_are_found_through_nested_functions():
     draw = np.random.default_rng(0)
     w = {"a": draw.standard_normal((5, 4), np.float32), "b": draw.standard_normal((4, 2), np.float32)}
     x = draw.standard_normal((3, 5), np.float32)
-    found = find_products(jax.grad(loss), w, x)
+    found = find_products(jax.value_and_grad(loss), w, x)
     assert found.left_out == 0
     assert any(product.a.ndim == 3 for product in found.taken)
     assert [p.name for p in found.taken if p.a.ndim == 2][:2] == ["[3,5] @ [5,4]", "[3,4] @ [4,2]"]
@@ -69,9 +69,9 @@ def test_loops_and_branches_are_left_out_and_counted():
     found = find_products(model, w, x)
     assert [p.name for p in found.taken] == ["[5,4] @ [4,2]", "bfloat16 [5,4] @ [4,2]"]
     assert [(each.why, each.macs) for each in found.left] == [
-        ("inside scan", 240),
-        ("inside scan", 240),
-        ("inside cond", 80),
+        ("inside a loop", 240),
+        ("inside a loop", 240),
+        ("inside a branch", 80),
     ]
     assert found.share_left_out == 560 / 640
     chain = x

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tilewright.errors import UsageError
-from tilewright.explore.notations import read_notation
-from tilewright.explore.worker import Asked
+from tilewright.errors import ParseError, UsageError
+from tilewright.explore.worker import Question, known_target
 from tilewright.layout import (
     Bounds,
     IndexMap,
@@ -18,7 +18,12 @@ from tilewright.layout import (
     compare_scenes,
     derive,
     explain_place,
+    from_cute,
+    from_onednn_tag,
+    lanes,
     make_scene,
+    parse,
+    preset,
     summary,
 )
 from tilewright.layout import compare as compare_layouts
@@ -32,7 +37,7 @@ _MOST = Bounds(rows=64, columns=256, wide=256, cells=_CELLS)
 _MOST_LEAVES = 200
 
 
-def layout(asked: Asked) -> dict[str, Any]:
+def layout(asked: Question) -> dict[str, Any]:
     """The layout of ``text`` (of a tuple the array ``leaf``): its facts, its cells, and a text that says it again.
 
     Of a large one those in ``window``, or about the element ``around``, else the first.
@@ -68,7 +73,7 @@ def _window_around(layout: TensorLayout, index: Sequence[int]) -> str:
     return ",".join(ranges)
 
 
-def element(asked: Asked) -> dict[str, Any]:
+def element(asked: Question) -> dict[str, Any]:
     """How the element ``index`` gets its address."""
     one = _leaf(asked, "text")[1]
     derivation = derive(one, asked.numbers("index") or ())
@@ -80,7 +85,7 @@ def element(asked: Asked) -> dict[str, Any]:
     }
 
 
-def place(asked: Asked) -> dict[str, Any]:
+def place(asked: Question) -> dict[str, Any]:
     """What lies at ``place``: an element and its derivation, or padding and why."""
     one = _leaf(asked, "text")[1]
     at = asked.numbers("place") or ()
@@ -92,7 +97,7 @@ def place(asked: Asked) -> dict[str, Any]:
     return {"title": f"{one.place_text(at)}: padding", "lines": [("why", why)], "index": None, "place": list(at)}
 
 
-def compare(asked: Asked) -> dict[str, Any]:
+def compare(asked: Question) -> dict[str, Any]:
     """Layouts ``a`` and ``b`` of the same elements: what moves, and the cells of both with those marked."""
     a, b = (_leaf(asked, name)[1] for name in ("a", "b"))
     pair = compare_layouts(a, b, asked.numbers("permutation"))
@@ -125,7 +130,7 @@ def _side(pair: Comparison, layout: IndexMap, scene: Scene) -> dict[str, Any]:
     return {"layout": str(layout), "facts": _facts(layout), "scene": cells}
 
 
-def _leaf(asked: Asked, name: str) -> tuple[IndexMap | TupleLayout, IndexMap, list[dict[str, str]]]:
+def _leaf(asked: Question, name: str) -> tuple[IndexMap | TupleLayout, IndexMap, list[dict[str, str]]]:
     """What a text says, the array to look at, and the arrays to choose from (of a tuple)."""
     text = asked.text(name).strip()
     if not text:
@@ -212,3 +217,79 @@ def _panel(panel: Panel) -> dict[str, Any]:
     if panel.moved is not None:
         plain["moved"] = panel.moved.reshape(-1).astype(int).tolist()
     return plain
+
+
+# -- a layout by its text: what `layout.parse` reads, CuTe's notation, and the words of four commands of `layout` ----
+
+
+def read_notation(text: str) -> IndexMap | TupleLayout:
+    """The layout a text is about. What ``tilewright layout`` would be told to show may stand there as it is typed.
+
+    >>> str(read_notation("(4,8):(8,1)")), str(read_notation("lanes f16[1,3,2,2] --chip mars3"))
+    ('f32[4,8] as (4,8):(8,1)', 'f16[1,3,2,2] over 8 NPUs (aligned, start 0)')
+    """
+    words = text.removeprefix("tilewright ").strip().removeprefix("layout ").split(maxsplit=1)
+    if len(words) == 2 and words[0] in _COMMANDS:
+        return _by_command(words[0], words[1])
+    try:
+        return parse(text)
+    except ParseError as refused:
+        if "layout of CuTe" not in refused.what:
+            raise
+        return from_cute(text)
+
+
+def _by_command(name: str, rest: str) -> IndexMap:
+    make, count, options = _COMMANDS[name]
+    try:
+        words = iter(shlex.split(rest))
+    except ValueError:
+        raise UsageError("a quotation mark is missing", where=name) from None
+    given, chosen = list[str](), dict[str, str]()
+    for word in words:
+        option, equals, value = word.partition("=")
+        if option in options:
+            chosen[option] = value if equals else next(words, "")
+        else:
+            given.append(word)
+    if len(given) != count:
+        raise UsageError(f"{name} takes {count} word{'s' * (count > 1)} and {' '.join(options) or 'no options'} here")
+    return make(given, chosen)
+
+
+def _shape_and_type(text: str) -> tuple[tuple[int, ...], str]:
+    array = parse(text)
+    if isinstance(array, TupleLayout):
+        raise UsageError(f"one array is wanted, {text[:60]} is a tuple")
+    array.require_static()
+    return array.shape, array.dtype
+
+
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    if not (text.isdecimal() and len(text) <= 18):
+        raise UsageError(f"{text[:60]!r} is no whole number", where=name)
+    return int(text)
+
+
+def _lanes(words: list[str], options: Mapping[str, str]) -> IndexMap:
+    chip = options.get("--chip")
+    return lanes(
+        *_shape_and_type(words[0]),
+        chip=known_target(chip) if chip else None,
+        lanes=_number(options, "--lanes"),
+        eu_bytes=_number(options, "--eu-bytes"),
+        start=_number(options, "--start") or 0,
+        mode=options.get("--mode", "aligned"),
+    )
+
+
+_COMMANDS: dict[str, tuple[Callable[[list[str], Mapping[str, str]], IndexMap], int, tuple[str, ...]]] = {
+    "cute": (lambda words, options: from_cute(words[0], options.get("--dtype")), 1, ("--dtype",)),
+    "lanes": (_lanes, 1, ("--chip", "--lanes", "--eu-bytes", "--start", "--mode")),
+    "onednn": (lambda words, _: from_onednn_tag(words[0], *_shape_and_type(words[1])), 2, ()),
+    "preset": (lambda words, _: preset(words[0], *_shape_and_type(words[1])), 2, ()),
+}
+"""Of each command: what makes its layout, how many words it takes, and the options that are read here."""

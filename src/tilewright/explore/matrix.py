@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import TilewrightError, UsageError
-from tilewright.explore.worker import Asked
+from tilewright.explore.worker import Question
 from tilewright.isa import Debugger, MatrixUnitConfig
 from tilewright.layout import TensorLayout, dtype_name, parse
 
@@ -49,7 +49,6 @@ class _Stepped:
             self.steps += self.debugger.pe.executed - before
 
     def look(self) -> dict[str, Any]:
-        """Copies of what the next instruction may change."""
         pe = self.debugger.pe
         return {
             "r": pe.registers[:_THREADS].copy(),
@@ -65,7 +64,7 @@ class _Stepped:
 _machine: tuple[str, _Stepped] | None = None
 
 
-def matrix(asked: Asked) -> dict[str, Any]:
+def matrix(asked: Question) -> dict[str, Any]:
     """The machine that runs ``program`` on ``tensors``, after ``step`` instructions."""
     global _machine
     text, tensors, settings = asked.text("program", 200_000), asked.text("tensors"), asked.text("settings", 2000)

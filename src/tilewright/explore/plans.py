@@ -26,7 +26,7 @@ from tilewright.embed import (
 )
 from tilewright.embed import plan as make_plan
 from tilewright.errors import LimitError, UsageError
-from tilewright.explore.worker import Asked, known_target
+from tilewright.explore.worker import Question, known_target
 from tilewright.render import bytes_text, percent_text
 from tilewright.targets import target as find_target
 from tilewright.targets import target_names
@@ -38,25 +38,25 @@ _MOST_SHOWN = 12
 
 
 @dataclass
-class _Learnt:
+class _Planned:
     """A plan and the batches it was learnt from."""
 
     plan: Plan
     batches: list[Mapping[str, Any]]
 
 
-_kept: tuple[str, _Learnt] | None = None
+_kept: tuple[str, _Planned] | None = None
 
 
-def plan(asked: Asked) -> dict[str, Any]:
+def plan(asked: Question) -> dict[str, Any]:
     """The plan of a model, and what ``limits`` (stack -> [ids, distinct ids]) would mean for its batches."""
-    learnt = _learnt(asked)
+    learnt = _planned(asked)
     observed = {stack.name: stack.observed for stack in learnt.plan.stacks}
     limits = _limits(asked, observed)
     under = under_limits(learnt.plan, limits)
     cuts, lost, entries = list[int | None](), dict.fromkeys(limits, 0), 0
     for batch in learnt.batches:
-        cuts.append(_cut(batch, under, limits))
+        cuts.append(_minibatches(batch, under, limits))
         dropped = preprocess(batch, under.stacking, limits, overflow="drop").stats
         for name in limits:
             lost[name] += int(dropped[name].dropped_ids.sum())
@@ -104,7 +104,7 @@ def plan(asked: Asked) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _learnt(asked: Asked) -> _Learnt:
+def _planned(asked: Question) -> _Planned:
     """The plan of what is asked about, made once: a model file's tables, or Criteo's, and generated batches."""
     global _kept
     names = ("chips", "batch", "width", "scale", "target", "optimizer")
@@ -113,11 +113,11 @@ def _learnt(asked: Asked) -> _Learnt:
         config = _config(asked)
         batches = _batches(config)
         made = make_plan(batches, config.narrow.features, config.topology, target=config.target, table_stacking=True)
-        _kept = key, _Learnt(made, batches)
+        _kept = key, _Planned(made, batches)
     return _kept[1]
 
 
-def _config(asked: Asked) -> EmbedConfig:
+def _config(asked: Question) -> EmbedConfig:
     target = find_target(asked.target("tpu-v5p")).name
     chips, batch = asked.number("chips", 1, 1, 64), asked.number("batch", 1024, 1, _MOST_BATCH)
     if asked.path is not None:
@@ -154,7 +154,7 @@ def _batches(config: EmbedConfig) -> list[Mapping[str, Any]]:
     return [config.narrow.batch(batch) for batch in made]
 
 
-def _limits(asked: Asked, observed: Mapping[str, Limits]) -> dict[str, Limits]:
+def _limits(asked: Question, observed: Mapping[str, Limits]) -> dict[str, Limits]:
     """The limits that were set; what was not is what the batches ask for."""
     given = asked.values.get("limits")
     limits = dict(observed)
@@ -165,7 +165,7 @@ def _limits(asked: Asked, observed: Mapping[str, Limits]) -> dict[str, Limits]:
     return limits
 
 
-def _cut(batch: Mapping[str, Any], under: Plan, limits: Mapping[str, Limits]) -> int | None:
+def _minibatches(batch: Mapping[str, Any], under: Plan, limits: Mapping[str, Limits]) -> int | None:
     """Mini-batches of a batch; None: one hash bucket alone exceeds a limit, so that no cut helps."""
     try:
         return preprocess(batch, under.stacking, limits, minibatch_layout="needed").num_minibatches

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.errors import TilewrightError, UsageError
-from tilewright.explore.worker import Asked
+from tilewright.explore.worker import Question
 from tilewright.hlo import MovementReport, MovementRow, Operation, Program, Suggestion, in_normal_form, load, report
 from tilewright.reading import open_bytes, read_stream
 from tilewright.render import bytes_text, count_text, percent_text, place_text, ratio_text, seconds_text
@@ -99,13 +99,13 @@ class _Loaded:
         sources: dict[Key, tuple[Key, ...]] = {}
         found: Counter[tuple[Key, Key]] = Counter()
         for (computation, name), op in self.operations.items():
-            ends = [end for operand in op.operands for end in self._behind((computation, operand), op, sources)]
+            ends = [end for operand in op.operands for end in self._sources_of((computation, operand), op, sources)]
             sources[computation, name] = tuple(dict.fromkeys(ends))[:_MOST_NODES]
             if (computation, name) in self.shown:
                 found.update((end, (computation, name)) for end in sources[computation, name])
         return dict(found)
 
-    def _behind(self, key: Key, user: Operation, sources: Mapping[Key, tuple[Key, ...]]) -> tuple[Key, ...]:
+    def _sources_of(self, key: Key, user: Operation, sources: Mapping[Key, tuple[Key, ...]]) -> tuple[Key, ...]:
         """The shown operations that a value comes from."""
         if key in self.shown:
             return (key,)
@@ -126,11 +126,11 @@ class _Loaded:
         What the compiler made by itself has neither and stands with what reads it, else with what it reads.
         """
         return {
-            "module": self._folded({key: _module(op) for key, op in self.shown.items()}, "without a name"),
-            "source": self._folded({key: _place(op) for key, op in self.shown.items()}, "without a line"),
+            "module": self._groups({key: _module(op) for key, op in self.shown.items()}, "without a name"),
+            "source": self._groups({key: _place(op) for key, op in self.shown.items()}, "without a line"),
         }
 
-    def _folded(self, places: dict[Key, tuple[str, ...]], else_: str) -> dict[Key, tuple[str, ...]]:
+    def _groups(self, places: dict[Key, tuple[str, ...]], else_: str) -> dict[Key, tuple[str, ...]]:
         for ends in (0, 1), (1, 0):  # from readers back to what they read, last first; then the other way
             near: dict[Key, list[Key]] = {}
             for arrow in self.arrows:
@@ -144,7 +144,7 @@ class _Loaded:
 _loaded: OrderedDict[tuple[str, str], _Loaded] = OrderedDict()
 
 
-def _program(asked: Asked) -> _Loaded:
+def _program(asked: Question) -> _Loaded:
     """The program of the file that was asked about, read once."""
     if asked.path is None:
         raise UsageError("no program: drop an HLO or StableHLO file")
@@ -166,7 +166,7 @@ def _bytes(path: Path) -> bytes:
         return read_stream(file, path.name)
 
 
-def program(asked: Asked) -> dict[str, Any]:
+def program(asked: Question) -> dict[str, Any]:
     """The report's figures; with ``page`` the whole report as a page."""
     loaded = _program(asked)
     if asked.values.get("page") is True:
@@ -216,7 +216,7 @@ def _takes_programs(name: str) -> bool:
     return True
 
 
-def graph(asked: Asked) -> dict[str, Any]:
+def graph(asked: Question) -> dict[str, Any]:
     """The operations under ``path`` of a fold (``by`` module or source), one level of it, and their ranked rows."""
     loaded = _program(asked)
     fold = loaded.folds["source" if asked.text("by") == "source" else "module"]
@@ -325,7 +325,7 @@ def _row_json(key: Key, row: MovementRow) -> dict[str, Any]:
     }
 
 
-def operation(asked: Asked) -> dict[str, Any]:
+def operation(asked: Question) -> dict[str, Any]:
     """One operation: its line in the program's text, the user's line, its neighbours, its row in the report."""
     loaded = _program(asked)
     computation, name = (*asked.texts("key"), "", "")[:2]

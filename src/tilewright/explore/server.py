@@ -36,7 +36,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tilewright.errors import UsageError
-from tilewright.explore.worker import Worker
+from tilewright.explore.worker import QUESTIONS, Worker
 
 MOST_QUESTION = 1 << 20
 MOST_DROPPED = 64 << 20
@@ -57,19 +57,6 @@ _GUARDED = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
-}
-
-#: Question -> (worker, most seconds). Typing waits for `quick` only; kernels compile in `slow` on a first use.
-_QUESTIONS = {
-    "layout": ("quick", 10.0),
-    "element": ("quick", 5.0),
-    "place": ("quick", 5.0),
-    "compare": ("quick", 10.0),
-    "program": ("slow", 120.0),
-    "graph": ("slow", 60.0),
-    "operation": ("slow", 10.0),
-    "matrix": ("slow", 120.0),
-    "plan": ("slow", 180.0),
 }
 
 
@@ -111,7 +98,7 @@ class _Guard:
         return ""
 
 
-class _Silent:
+class _SilentConnections:
     """Connections that have not brought a whole request's head, and when each is dropped.
 
     The server's own settings do not reach them: its keep-alive time begins after a first answer and ends with the next
@@ -125,16 +112,14 @@ class _Silent:
         self.ends: dict[Any, asyncio.TimerHandle] = {}
 
     def made(self, client: Any, transport: asyncio.WriteTransport) -> None:
-        """A connection was opened."""
         self.open[client] = transport
         self._wait(client)
 
     def lost(self, client: Any) -> None:
-        """A connection was closed, by either side."""
         del self.open[client]
         self._stop(client)
 
-    def heard(self, app: ASGIApp) -> ASGIApp:
+    def watch(self, app: ASGIApp) -> ASGIApp:
         """``app``, during whose work no time is counted; after it there is as much again for the next request."""
 
         async def listened(scope: Scope, receive: Receive, send: Send) -> None:
@@ -188,11 +173,11 @@ class Explorer:
         if file is not None:
             self.files["file"], self.first = file, {"id": "file", "name": file.name}
         elif given is not None:
-            self.first = self._kept(given[0], given[1])
+            self.first = self._store(given[0], given[1])
         self.workers = {name: Worker() for name in ("quick", "slow")}
         # One line per worker: who waits for a slow answer takes no thread from those who type.
         self.lines = {name: CapacityLimiter(1) for name in self.workers}
-        self.silent = _Silent()
+        self.silent = _SilentConnections()
         routes = [
             Route("/", self._page),
             Route("/assets/{token}/{name}", self._asset),
@@ -200,11 +185,10 @@ class Explorer:
             Route("/drop", self._drop, methods=["POST"]),
             Route("/report/{id}", self._report),
         ]
-        pages = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers={ClientDisconnect: _left})
-        self.app: ASGIApp = self.silent.heard(_Guard(pages, self.token))
+        pages = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers={ClientDisconnect: _disconnected})
+        self.app: ASGIApp = self.silent.watch(_Guard(pages, self.token))
 
     def end_work(self) -> None:
-        """End the workers, whatever they are doing."""
         for worker in self.workers.values():
             worker.close()
 
@@ -245,7 +229,7 @@ class Explorer:
         raw = await _body(request, MOST_QUESTION)
         if question == "source":
             return JSONResponse(self._source(raw))
-        if question not in _QUESTIONS:
+        if question not in QUESTIONS:
             return _error("no such question")
         if raw is None:
             return _error(f"the question is longer than {MOST_QUESTION >> 20} MiB; drop the text as a file")
@@ -262,7 +246,7 @@ class Explorer:
 
     async def _ask(self, request: Request, question: str, values: Mapping[str, Any], path: Path | None) -> str:
         """The worker's answer, when it is this question's turn; ClientDisconnect where nobody waits for it by then."""
-        name, seconds = _QUESTIONS[question]
+        _, name, seconds = QUESTIONS[question]
         ask = partial(self.workers[name].ask, question, values, str(path) if path else None, seconds)
         async with self.lines[name]:
             if await request.is_disconnected():
@@ -280,9 +264,9 @@ class Explorer:
         raw = await _body(request, MOST_DROPPED)
         if raw is None:
             return _error(f"larger than {MOST_DROPPED >> 20} MiB: give it as tilewright explore FILE")
-        return JSONResponse({"value": self._kept(request.headers.get("x-name", ""), raw)})
+        return JSONResponse({"value": self._store(request.headers.get("x-name", ""), raw)})
 
-    def _kept(self, name: str, raw: bytes) -> dict[str, str]:
+    def _store(self, name: str, raw: bytes) -> dict[str, str]:
         """Write what was dropped to a file of ours; the oldest goes where there are too many."""
         key = hashlib.sha256(raw).hexdigest()[:16]
         if key not in self.files:
@@ -325,7 +309,7 @@ async def _body(request: Request, most: int) -> bytes | None:
         parts.append(part)
 
 
-async def _left(request: Request, error: Exception) -> Response:
+async def _disconnected(request: Request, error: Exception) -> Response:
     """Whoever asked has gone, or fell silent in the middle of a body: nothing went wrong, and nobody reads this."""
     return PlainTextResponse("", 400)
 

@@ -15,13 +15,19 @@ from typing import Any
 from tilewright.child import Child, ChildDied, ChildLate, bound, most_memory, serve
 
 MEMORY = most_memory()
-_HOMES = {
-    "layouts": ("layout", "element", "place", "compare"),
-    "programs": ("program", "graph", "operation"),
-    "matrix": ("matrix",),
-    "plans": ("plan",),
+#: Question -> (module that answers it, worker, most seconds). Typing waits for `quick` only; kernels compile in `slow`
+#: on a first use.
+QUESTIONS = {
+    "layout": ("layouts", "quick", 10.0),
+    "element": ("layouts", "quick", 5.0),
+    "place": ("layouts", "quick", 5.0),
+    "compare": ("layouts", "quick", 10.0),
+    "program": ("programs", "slow", 120.0),
+    "graph": ("programs", "slow", 60.0),
+    "operation": ("programs", "slow", 10.0),
+    "matrix": ("matrix", "slow", 120.0),
+    "plan": ("plans", "slow", 180.0),
 }
-_HOME_OF = {question: home for home, questions in _HOMES.items() for question in questions}
 
 
 class Worker:
@@ -53,7 +59,6 @@ def _error(what: str) -> str:
 
 
 def main() -> None:
-    """Answer questions until the server is gone."""
     bound(MEMORY)
     sys.setrecursionlimit(2000)
     serve(lambda question, _: answer(json.loads(question)).encode())
@@ -65,9 +70,9 @@ def answer(question: Mapping[str, Any]) -> str:
 
     name = question["ask"]
     try:
-        home = import_module(f"tilewright.explore.{_HOME_OF[name]}")
+        home = import_module(f"tilewright.explore.{QUESTIONS[name][0]}")
         work: Callable[..., Any] = getattr(home, name)
-        value = work(Asked(question["values"], question["path"]))
+        value = work(Question(question["values"], question["path"]))
         return json.dumps({"value": value}, allow_nan=False)
     except ParseError as error:
         return json.dumps({"error": {"what": str(error), "caret": error.caret(80)}})
@@ -91,7 +96,7 @@ def known_target(name: str) -> str:
     return name
 
 
-class Asked:
+class Question:
     """The values of a question, checked as they are taken: what is missing or of another kind is the given default."""
 
     def __init__(self, values: Mapping[str, Any], path: str | None = None) -> None:
@@ -132,6 +137,5 @@ class Asked:
             raise UsageError(f"not whole numbers such as 2,3: {str(value)[:60]!r}", where=name) from None
 
     def texts(self, name: str) -> list[str]:
-        """The texts of a list."""
         value = self.values.get(name)
         return [str(word)[:1000] for word in value[:64]] if isinstance(value, list) else []

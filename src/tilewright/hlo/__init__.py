@@ -8,26 +8,18 @@ from tilewright.hlo.allocation.report import AllocationReport, explain_allocatio
 from tilewright.hlo.before_after import optimized_html, passes_html
 from tilewright.hlo.comparing.reports import diff_html, diff_lines, diff_reports, regressions
 from tilewright.hlo.comparing.steps import StepDiff, diagnose_upgrade
-from tilewright.hlo.cost import Traffic, movement, place
 from tilewright.hlo.exchange.model_explorer import model_explorer, model_explorer_data
 from tilewright.hlo.exchange.sarif import report_sarif, suggestions_sarif
 from tilewright.hlo.gating.gate import Verdict
 from tilewright.hlo.gating.suggesting import suggest
-from tilewright.hlo.graphs.graph import Block, Node, Value
+from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype
 from tilewright.hlo.optimization import Optimized, optimize, suggest_rewrites
-from tilewright.hlo.program import Computation, Operation, Program, Source
-from tilewright.hlo.proving.tpu import (
-    TPU_TOPOLOGIES,
-    TpuComparison,
-    TpuEstimate,
-    compare_on_tpu,
-    compile_for_tpu,
-    judge_on_tpu,
-)
-from tilewright.hlo.proving.verify import Difference, Trial, Verification, trial_arguments, verify
-from tilewright.hlo.reading.loading import DumpedModule, dumped_modules, load
+from tilewright.hlo.program import Operation, Program
+from tilewright.hlo.proving.reference import XlaValues, inputs_of
+from tilewright.hlo.proving.tpu import TpuComparison, compare_on_tpu, compile_for_tpu, judge_on_tpu
+from tilewright.hlo.proving.verify import Trial, Verification, operations_of, sample_arrays, trial_arguments, verify
+from tilewright.hlo.reading.loading import dumped_modules, load
 from tilewright.hlo.reading.python_source import from_jax, from_python, names_python
-from tilewright.hlo.regions import XlaValues, array_dtype, inputs_of, operations_of, sample_arrays
 from tilewright.hlo.reporting.buffers import Lifetimes, lifetimes
 from tilewright.hlo.reporting.lines import change_lines, report_head, report_lines
 from tilewright.hlo.reporting.movement import MovementReport, report
@@ -35,7 +27,7 @@ from tilewright.hlo.reporting.movement import from_json as report_from_json
 from tilewright.hlo.reporting.page import report_html
 from tilewright.hlo.reporting.predicting import in_normal_form
 from tilewright.hlo.reporting.profile import join_profile, read_profile
-from tilewright.hlo.reporting.types import MovementRow, Peak, Suggestion
+from tilewright.hlo.reporting.types import MovementRow, Suggestion
 from tilewright.hlo.rewrites.pipeline import (
     DEFAULT_PIPELINE,
     REWRITES,
@@ -47,7 +39,7 @@ from tilewright.hlo.rewrites.pipeline import (
     run_pipeline,
 )
 from tilewright.hlo.rules.catalogue import catalogue, list_rules
-from tilewright.hlo.running.function import OptimizedFunction, optimize_function
+from tilewright.hlo.running import optimize_function
 from tilewright.hlo.timing.chip import what_if
 from tilewright.hlo.timing.estimate import estimate
 from tilewright.hlo.timing.step import StepTime, TimeRow
@@ -55,12 +47,10 @@ from tilewright.hlo.timing.views import advice as step_advice
 from tilewright.hlo.timing.views import comparison_table, slowest_table, step_lanes, summary_lines, time_html
 
 __all__ = [
+    "DEFAULT_PIPELINE",
+    "REWRITES",
     "AllocationReport",
     "Block",
-    "Computation",
-    "DEFAULT_PIPELINE",
-    "Difference",
-    "DumpedModule",
     "KernelError",
     "Lifetimes",
     "MovementReport",
@@ -68,20 +58,13 @@ __all__ = [
     "Node",
     "Operation",
     "Optimized",
-    "OptimizedFunction",
     "PassRun",
-    "Peak",
     "Program",
-    "REWRITES",
-    "Source",
     "StepDiff",
     "StepTime",
     "Suggestion",
-    "TPU_TOPOLOGIES",
     "TimeRow",
     "TpuComparison",
-    "TpuEstimate",
-    "Traffic",
     "Trial",
     "Value",
     "Verdict",
@@ -113,7 +96,6 @@ __all__ = [
     "load",
     "model_explorer",
     "model_explorer_data",
-    "movement",
     "names_python",
     "operations_of",
     "optimize",
@@ -121,7 +103,6 @@ __all__ = [
     "optimized_html",
     "parse_pipeline",
     "passes_html",
-    "place",
     "print_allocation_report",
     "read_profile",
     "record_passes",

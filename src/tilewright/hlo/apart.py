@@ -17,30 +17,31 @@ import numpy as np
 from tilewright.child import Child
 from tilewright.errors import CheckFailed, UnsupportedError, UsageError
 from tilewright.extras import need
+from tilewright.hlo.jaxlib_child import read_arrays
 
 SECONDS = 300.0
 """What a step may take: a trial of a proof, or one program that is run."""
 Array = np.ndarray[Any, Any]
 _ERRORS = {kind.__name__: kind for kind in (CheckFailed, UnsupportedError, UsageError)}
-CHILD = Child("tilewright.hlo.apart_child", {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"})
+CHILD = Child("tilewright.hlo.proving.verify", {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"})
 atexit.register(CHILD.close)
 
 
-def asked(
-    name: str, values: Mapping[str, Any], seconds: float, advance: Callable[[int, int, str], None] | None = None
+def ask(
+    question: str, values: Mapping[str, Any], seconds: float, advance: Callable[[int, int, str], None] | None = None
 ) -> tuple[Any, bytes]:
-    """What ``apart_child`` answers: a plain value, and the bytes of arrays.
+    """What that process answers: a plain value, and the bytes of arrays.
 
     Raises what it raised; ChildDied where it died, ChildLate where ``seconds`` were over.
     """
     need("jax", "jaxlib", what="running programs")
 
-    def told(note: bytes) -> None:
+    def hear(note: bytes) -> None:
         done, total, what = json.loads(note)
         if advance is not None:
             advance(int(done), int(total), str(what))
 
-    answer = CHILD.ask(pickle.dumps((name, dict(values))), seconds, told)  # it is the answer that is not trusted
+    answer = CHILD.ask(pickle.dumps((question, dict(values))), seconds, hear)  # it is the answer that is not trusted
     head, _, raw = answer.partition(b"\n")
     value = json.loads(head)
     if "error" in value:
@@ -57,12 +58,4 @@ def run_apart(
 ) -> list[Array]:
     """The results of a module's main, which takes and gives arrays of these shapes and element types."""
     given = {"text": text, "inputs": list(inputs), "outputs": list(outputs), "arrays": [np.asarray(a) for a in arrays]}
-    raw, results, at = asked("run", given, SECONDS)[1], [], 0
-    for shape, dtype in outputs:
-        part = raw[at : at + int(np.prod(shape, dtype=object)) * dtype.itemsize]
-        at += len(part)
-        try:
-            results.append(np.frombuffer(part, dtype).reshape(shape))
-        except ValueError:
-            raise UnsupportedError("the program gives other arrays than it says") from None
-    return results
+    return read_arrays(ask("run", given, SECONDS)[1], outputs)

@@ -41,7 +41,6 @@ def check_custom_calls(text: str, platform: str = "cpu") -> None:
 
 
 def array_struct(shape: Sequence[int], dtype: Any, weak_type: bool = False) -> Any:
-    """A ``jax.ShapeDtypeStruct``."""
     import jax
 
     struct: Any = jax.ShapeDtypeStruct
@@ -82,7 +81,6 @@ class Signature:
 
 
 def signature_of(lowered: Any) -> Signature:
-    """The signature of ``jax.jit(f).lower(...)``."""
     import jax
 
     inputs = tuple(array_struct(a.shape, a.dtype) for a in jax.tree.leaves(lowered.in_avals))
@@ -126,7 +124,6 @@ def flat_callable(
 
 
 def x64_enabled() -> bool:
-    """Whether 64-bit types are enabled here."""
     import jax
 
     config: Any = jax.config
@@ -167,15 +164,10 @@ def callable_of(program: Program) -> Callable[..., Any]:
     call = flat_callable(program.text, inputs, signature.outputs)
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        flat, tree = jax.tree.flatten((args, kwargs))
-        if tree != signature.in_tree:
-            raise UsageError(
-                f"the arguments have another structure: {tree}", how=f"this program takes {signature.in_tree}"
-            )
-        for index, (value, struct) in enumerate(zip(flat, signature.inputs)):
+        kept = signature.flat(args, kwargs)
+        for index, value, struct in zip(signature.kept, kept, inputs):
             if jax.numpy.shape(value) != struct.shape:
                 raise UsageError(f"array {index} has shape {jax.numpy.shape(value)}, the program takes {struct.shape}")
-        kept = [jax.numpy.asarray(flat[i], signature.inputs[i].dtype) for i in signature.kept]
-        return jax.tree.unflatten(signature.out_tree, call(*kept))
+        return signature.result(call(*map(jax.numpy.asarray, kept, [struct.dtype for struct in inputs])))
 
     return jax.jit(run)

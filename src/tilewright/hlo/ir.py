@@ -62,7 +62,7 @@ def _probed(purpose: str, needed: tuple[tuple[str, tuple[str, ...]], ...]) -> di
     return modules
 
 
-class _Late:
+class _LazyModule:
     """``jaxlib.mlir.ir``, imported when first used; its members are kept."""
 
     def __getattr__(self, name: str) -> Any:
@@ -70,7 +70,7 @@ class _Late:
         return value
 
 
-ir: Any = _Late()
+ir: Any = _LazyModule()
 
 
 @cache
@@ -172,11 +172,6 @@ def module_bytes(module: Any) -> bytes:
     return raw
 
 
-def operation_module(handle: Any, inputs: list[Any]) -> str:
-    """The text of a module whose main is one operation: a clone of ``handle``, with ``inputs`` as its arguments."""
-    return operations_module([handle], inputs, list(handle.results))
-
-
 def operations_module(handles: list[Any], inputs: list[Any], outputs: list[Any]) -> str:
     """The text of a module whose main is clones of these operations, in this order: ``inputs`` to ``outputs``."""
     mlir_context = context() if not handles else handles[0].context
@@ -250,3 +245,26 @@ def proto_text(raw: bytes) -> str:
     parts = binary_parts()["jaxlib._hlo"]
     module = parts.HloModule.from_serialized_hlo_module_proto(raw)
     return str(module.to_string(parts.HloPrintOptions()))
+
+
+def interpreted(raw: bytes) -> bytes:
+    """The results of a StableHLO text's main for arrays, both pickled, by StableHLO's interpreter: their bytes.
+
+    Operations that it lacks end the process.
+    """
+    import pickle
+
+    import numpy as np
+
+    parts = binary_parts()
+    mlir, (text, arrays) = parts["jaxlib.mlir.ir"], pickle.loads(raw)  # of our own process, which made it
+    with plain_context():
+        module = mlir.Module.parse(text)
+        main = next(f for f in module.body.operations if mlir.StringAttr(f.attributes["sym_name"]).value == "main")
+        types = mlir.FunctionType(mlir.TypeAttr(main.attributes["function_type"]).value).inputs
+        given = [
+            mlir.DenseElementsAttr.get(np.ascontiguousarray(array), type=kind.element_type, shape=list(kind.shape))
+            for array, kind in zip(arrays, map(mlir.RankedTensorType, types), strict=True)
+        ]
+        results = parts["jaxlib.mlir.dialects.stablehlo"].eval_module(module, given)
+        return b"".join(np.array(result).tobytes() for result in results)

@@ -104,7 +104,6 @@ class Computation:
 
     @property
     def root(self) -> Operation | None:
-        """The operation that is its result."""
         return next((op for op in reversed(self.operations) if op.root), None)
 
 
@@ -138,7 +137,6 @@ class Program:
 
     @property
     def entry(self) -> Computation:
-        """The computation the program starts in."""
         return next((c for c in self.computations if c.entry), self.computations[-1])
 
     def operations(self) -> Iterator[tuple[Computation, Operation]]:
@@ -147,7 +145,6 @@ class Program:
 
     @cached_property
     def by_name(self) -> Mapping[str, Computation]:
-        """Every computation by its name."""
         return {computation.name: computation for computation in self.computations}
 
     def body(self, op: Operation) -> Computation | None:

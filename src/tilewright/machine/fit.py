@@ -1,10 +1,13 @@
-"""``fit``: train a model file on a log, with checkpoints; what `tilewright embed train` does."""
+"""``fit`` trains a model file on a log, with checkpoints; ``quantise`` judges it served in few bits.
+
+That is what `tilewright embed train` and `tilewright embed quantise` do.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +18,7 @@ from jax.sharding import Mesh
 from tilewright.embed import (
     CATEGORICAL,
     Checkpoints,
+    Exported,
     Feature,
     Feed,
     Limits,
@@ -26,12 +30,18 @@ from tilewright.embed import (
     Trained,
     TrainStep,
     agree_over_processes,
+    export,
     init,
+    lookup,
+    open_export,
     plan,
+    preprocess,
     read_hot_rows,
     read_limits,
     read_log,
     read_rotation,
+    restore,
+    restore_extra,
     resume,
     saved_steps,
     stack,
@@ -39,7 +49,9 @@ from tilewright.embed import (
     train_step,
 )
 from tilewright.errors import UsageError
+from tilewright.files import scratch_folder
 from tilewright.machine.model import Model, check_model, load_model
+from tilewright.machine.stages import Judgement, judged
 from tilewright.trace import Recorder
 
 AXIS = "chips"
@@ -111,7 +123,6 @@ class Fitted:
         return steps * self.job.batch / done.seconds if steps else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """What `embed train --json` prints."""
         job, done = self.job, self.trained
         return {
             "kind": "training",
@@ -176,7 +187,7 @@ def _trained(
     saver: Checkpoints | None,
 ) -> Fitted:
     """All that comes when the folder of the checkpoints is ours."""
-    first = _first(job, saver, watch)
+    first = _resumed_step(job, saver, watch)
     watch.on_stage("plan")
     limits = _limits(job, source, stacking)
     watch.on_stage("restore" if first else "start")
@@ -189,7 +200,7 @@ def _trained(
         state = init(stacking, sparse, mesh=one.mesh, axis=one.axis)
         carry = one.start(params, state, donate=True)
     watch.on_stage("train")
-    mine = _mine(stacking.topology)
+    mine = _own_sparsecores(stacking.topology)
     feed = Feed(stacking, limits, sources=mine, agree=None if mine is None else agree_over_processes())
     if saver is not None:
         saver.limits, saver.on_saved = limits, watch.on_saved
@@ -240,7 +251,7 @@ def _step(job: FitJob, model: Model, topology: Topology) -> TrainStep:
     return train_step(loss, model.optimizer(), job.pipelined, detect_nan=job.detect_nan, **axis)  # type: ignore[arg-type]
 
 
-def _mine(topology: Topology) -> range | None:
+def _own_sparsecores(topology: Topology) -> range | None:
     """The SparseCores that this process feeds; None: all."""
     if jax.process_count() == 1:
         return None
@@ -264,7 +275,7 @@ def _check_steps(job: FitJob) -> list[int]:
     return steps
 
 
-def _first(job: FitJob, saver: Checkpoints | None, watch: FitWatch) -> int:
+def _resumed_step(job: FitJob, saver: Checkpoints | None, watch: FitWatch) -> int:
     """Batches that were trained on before."""
     steps = _check_steps(job)  # again: another training may have saved some before the folder was ours
     if not steps or saver is None:
@@ -319,17 +330,17 @@ class LogSource:
 
     def features(self, most: int) -> Iterator[Mapping[str, Any]]:
         """Features of the first batches, at most one pass."""
-        return (features for features, _, _ in itertools.islice(self.once(), most))
+        return (features for features, _, _ in itertools.islice(self.one_pass(), most))
 
     def samples(self, first: int, mine: range | None, topology: Topology) -> Iterator[Any]:
         """What the loop takes, from batch ``first`` on; numbers of this process's samples only."""
         each = self._batch // topology.sparsecores
         rows = slice(None) if mine is None else slice(mine.start * each, mine.stop * each)
-        endless = itertools.chain.from_iterable(self.once() for _ in itertools.count())
+        endless = itertools.chain.from_iterable(self.one_pass() for _ in itertools.count())
         for features, numeric, labels in itertools.islice(endless, first, None):
             yield features, (numeric[rows], labels[rows])
 
-    def once(self) -> Iterator[tuple[Mapping[str, Any], Any, Any]]:
+    def one_pass(self) -> Iterator[tuple[Mapping[str, Any], Any, Any]]:
         """Whole batches in order: features, f32[batch, numeric], f32[batch]."""
         if self._log is None:
             for clicks in self._clicks.batches(self._batch):
@@ -346,3 +357,91 @@ class LogSource:
         if not seen:
             how = "take a smaller batch, or a longer log"
             raise UsageError(f"fewer rows than one batch of {self._batch}", where=self.name, how=how)
+
+
+# What a trained model loses when its tables are served in few bits.
+
+JUDGED = 1 << 16
+"""Rows of the log that are judged, at most, where nothing else is said."""
+
+
+@dataclass(frozen=True)
+class QuantiseJob:
+    """What is to be judged: a checkpoint of ``model``, on rows of ``data`` (None: a generated log of another seed).
+
+    ``scale_per``: ``row`` or ``table``. ``out``: where the export stays; None: nowhere. ``scale`` is the model's.
+    """
+
+    model: Any
+    checkpoint: str
+    data: str | None = None
+    step: int | None = None
+    dtype: str = "int8"
+    scale_per: str = "row"
+    out: str | None = None
+    rows: int = JUDGED
+    batch: int = 512
+    scale: float = 0.01
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """The export, its tables' errors among it, and the model judged on ``rows`` rows before and after."""
+
+    job: QuantiseJob
+    exported: Exported
+    rows: int
+    before: Judgement
+    after: Judgement
+
+    def to_json(self) -> dict[str, Any]:
+        judged = {
+            name: {key: value if np.isfinite(value) else None for key, value in vars(judgement).items()}
+            for name, judgement in (("before", self.before), ("after", self.after))
+        }
+        made = self.exported.to_json() | {"path": self.job.out}
+        return {"kind": "quantised_tables", "model": str(self.job.model), "rows": self.rows, **judged, "export": made}
+
+
+def quantise(job: QuantiseJob, on_stage: Callable[[str], None] = lambda name: None) -> Quantised:
+    """Export the checkpoint's tables, and judge the model with the rows it has and with those that are served.
+
+    Raises :class:`UsageError` for what `fit` and `export` refuse, and for a log of less than a batch.
+    """
+    on_stage("model")
+    model = load_model(job.model)
+    features = model.hashed(job.scale).features
+    topology = Topology(1, 1)
+    stacking = stack(features, topology)
+    on_stage("restore")
+    if not saved_steps(job.checkpoint):
+        raise UsageError("no finished checkpoint", where=job.checkpoint, how="train one with `tilewright embed train`")
+    state = restore(job.checkpoint, stacking, job.step, slots=False)
+    params = model.init(jax.random.key(0))
+    like = {"params": params, "optimizer_state": model.optimizer().init(params)}
+    leaves = jax.tree.leaves(restore_extra(job.checkpoint, like, job.step))
+    params = jax.tree.unflatten(jax.tree.structure(like), leaves)["params"]
+    with _place(job.out) as path:
+        on_stage("export")
+        exported = export(path, state, job.dtype, scale=job.scale_per)
+        served = open_export(path, check=False)
+        on_stage("judge")
+        fit_job = FitJob(job.model, job.data, batch=job.batch, scale=job.scale, seed=job.seed)
+        batches = list(itertools.islice(LogSource(fit_job, model, features).one_pass(), max(1, job.rows // job.batch)))
+
+        def judge(vectors: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Judgement:
+            return judged(model.loss, params, ((vectors(f), numeric, labels) for f, numeric, labels in batches))
+
+        before = judge(lambda given: lookup(state, preprocess(given, stacking)))
+        after = judge(served.lookup)
+    return Quantised(job, exported, len(batches) * job.batch, before, after)
+
+
+@contextmanager
+def _place(out: str | None) -> Iterator[str]:
+    if out is not None:
+        yield out
+        return
+    with scratch_folder() as folder:
+        yield str(folder / "model.tables")

@@ -1,21 +1,21 @@
-"""The products of a JAX function, with their operands: what the matrix unit is given to do.
+"""The products of a JAX function, with their operands: what the matrix unit is given to do, and what it makes of them.
 
-The function is traced to a jaxpr, which is evaluated equation by equation; calls (jit, custom derivatives, remat) are
-entered. Taken are matrix products of any dims, batched or not, and convolutions of images, of the types that the unit
-multiplies. What is left out is listed with the reason and its share of the multiply-adds: other types, convolutions
-with holes in their input, and whatever stands inside loops and branches.
+Read off the function's StableHLO, calls put in place. Taken are matrix products of any dims, batched or not, and
+convolutions of images, of the types that the unit multiplies. What is left out is listed with the reason and its share
+of the multiply-adds: other types, convolutions with holes in their input, and whatever stands inside loops and
+branches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from math import prod
 from typing import Any
 
-import jax
 import numpy as np
 
+from tilewright.hlo import Block, Node, Value, XlaValues, array_dtype, from_jax, operations_of
 from tilewright.isa import Counts, MatrixUnitConfig, conv2d, expected_conv2d_counts, expected_counts, matmul
 
 _TYPES = {f"{kind}{bits}": bits for kind in ("int", "uint") for bits in (8, 16, 32)}
@@ -41,7 +41,6 @@ class Product:
 
     @property
     def macs(self) -> int:
-        """Multiply-adds."""
         if self.window is not None:
             return int(self.value.size * prod(self.b.shape[:3]))
         return int(self.value.size * self.a.shape[-1])
@@ -65,185 +64,139 @@ class Products:
 
     @property
     def left_out(self) -> int:
-        """How many are left out."""
         return len(self.left)
 
     @property
     def share_left_out(self) -> float:
-        """Of all multiply-adds."""
         left = sum(each.macs for each in self.left)
         return left / max(1, left + sum(each.macs for each in self.taken))
 
 
-class _Evaluator:
-    def __init__(self) -> None:
-        self.found: list[tuple[Any, Any, Any]] = []
-        self.windows: list[tuple[tuple[str, Any], ...] | None] = []
-        self.left: list[LeftOut] = []
-
-    def run(self, jaxpr: Any, consts: Any, arguments: Any) -> list[Any]:
-        """Evaluate a jaxpr as jax.core.eval_jaxpr would, noting every dot_general."""
-        values: dict[Any, Any] = {}
-        values.update(zip(jaxpr.constvars, consts, strict=True))
-        values.update(zip(jaxpr.invars, arguments, strict=True))
-
-        def read(atom: Any) -> Any:
-            return atom.val if hasattr(atom, "val") else values[atom]
-
-        for equation in jaxpr.eqns:
-            inputs = [read(atom) for atom in equation.invars]
-            results = self.equation(equation, inputs)
-            values.update(zip(equation.outvars, results, strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
-
-    def equation(self, equation: Any, inputs: list[Any]) -> list[Any]:
-        inner = _inner(equation)
-        if inner is not None:
-            return self.run(*_open(inner), inputs)
-        for body in _jaxprs(equation):
-            self.left += _left_in(body, equation.primitive.name, int(equation.params.get("length", 1)))
-        outputs = equation.primitive.bind(*inputs, **equation.primitive.get_bind_params(equation.params))
-        results = list(outputs) if equation.primitive.multiple_results else [outputs]
-        if equation.primitive.name in _PRODUCTS:
-            self.note(equation, inputs, results[0])
-        return results
-
-    def note(self, equation: Any, inputs: list[Any], value: Any) -> None:
-        why = _refused(equation)
-        if why:
-            self.left.append(LeftOut(_name(equation), why, _macs(equation)))
-            return
-        if equation.primitive.name == "dot_general":
-            a, b = inputs
-            self.found.append(_as_matrices(equation.params["dimension_numbers"], a, b, value))
-            self.windows.append(None)
-            return
-        numbers, params = equation.params["dimension_numbers"], equation.params
-        (n, c, *image), (o, i, *kernel), (first, last, *out) = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
-        x, w = inputs
-        value = value.transpose(first, *out, last)
-        self.found.append((x.transpose(n, *image, c), w.transpose(*kernel, i, o), value))
-        how = {"stride": params["window_strides"], "padding": params["padding"], "dilation": params["rhs_dilation"]}
-        self.windows.append((*how.items(), ("groups", params["feature_group_count"])))
+def find_products(fn: Callable[..., Any], *arguments: Any) -> Products:
+    """Every product that ``fn(*arguments)`` computes, with its operands and XLA's value (one compilation)."""
+    program = from_jax(fn, *arguments)
+    block = operations_of(program)
+    nodes = block.operations[:-1]
+    left = [out for node in nodes for out in _left_out(node)]
+    taken = [node for node in nodes if node.name in _PRODUCTS and not _refusal(node)]
+    wanted = list(dict.fromkeys(value for node in taken for value in (*node.operands, node.result)))
+    flat = zip(program.signature.flat(arguments, {}), block.arguments, strict=True)
+    given = [np.asarray(array, array_dtype(value)) for array, value in flat]
+    values = dict(zip(wanted, XlaValues().of(nodes, block.arguments, wanted, given) if wanted else ()))
+    return Products(tuple(_product(node, values) for node in taken), tuple(left))
 
 
-_PRODUCTS = ("dot_general", "conv_general_dilated")
+_PRODUCTS = ("dot_general", "convolution")
+_INSIDE = {"while": "a loop", "case": "a branch", "if": "a branch"}
 
 
-def _name(equation: Any) -> str:
-    kind = "conv " if equation.primitive.name != "dot_general" else ""
-    sides = [f"{var.aval.dtype.name}[{','.join(map(str, var.aval.shape))}]" for var in equation.invars]
-    return f"{kind}{sides[0]} {'by' if kind else '@'} {sides[1]}"
+def _left_out(node: Node) -> Iterator[LeftOut]:
+    """The product that a node is, if the unit cannot take it, and those in its bodies."""
+    if node.name in _PRODUCTS and (why := _refusal(node)):
+        yield LeftOut(_name(node), why, _macs(node))
+    for body in node.blocks:
+        yield from _inside(body, f"inside {_INSIDE.get(node.name, node.name)}", _trips(node))
 
 
-def _macs(equation: Any) -> int:
-    """Multiply-adds of one equation."""
-    out, (a, b) = equation.outvars[0].aval, (var.aval for var in equation.invars)
-    if equation.primitive.name == "dot_general":
-        (axes, _), _ = equation.params["dimension_numbers"]
-        return int(prod(out.shape) * prod(a.shape[axis] for axis in axes))
-    outs = b.shape[equation.params["dimension_numbers"].rhs_spec[0]]
-    return int(prod(out.shape) * prod(b.shape) // max(1, outs))
+def _inside(body: Block, why: str, times: int) -> Iterator[LeftOut]:
+    """The products of a body that runs so many times."""
+    for node in body.operations:
+        if node.name in _PRODUCTS:
+            yield LeftOut(_name(node), why, times * _macs(node))
+        for inner in node.blocks:
+            yield from _inside(inner, why, times * _trips(node))
 
 
-def _refused(equation: Any) -> str:
+def _trips(node: Node) -> int:
+    """How often the bodies of an operation run: of a loop that counts up to a constant its rounds, else 1."""
+    if node.name != "while":
+        return 1
+    test = node.blocks[0].operations[-1].operands[0].operation
+    if test is None or test.name != "compare" or test.attributes["direction"] != "LT":
+        return 1
+    counter, end = test.operands
+    if counter not in node.blocks[0].arguments:
+        return 1
+    start, stop = _constant(node.operands[counter.index]), _constant(end)
+    grown = node.blocks[1].operations[-1].operands[counter.index].operation
+    by_one = grown is not None and grown.name == "add" and 1 in map(_constant, grown.operands)
+    return max(0, stop - start) if start is not None and stop is not None and by_one else 1
+
+
+def _constant(value: Value) -> int | None:
+    """The integer that a value is, None where it is no constant."""
+    made = value.operation
+    element = made.attributes["literal"].element if made is not None and made.name == "constant" else None
+    return int(element) if element is not None and element.lstrip("-").isdecimal() else None
+
+
+def _text(value: Value) -> str:
+    return f"{array_dtype(value).name}[{','.join(map(str, value.sizes))}]"
+
+
+def _name(node: Node) -> str:
+    a, b = map(_text, node.operands)
+    return f"{a} @ {b}" if node.name == "dot_general" else f"conv {a} by {b}"
+
+
+def _macs(node: Node) -> int:
+    (a, b), own = (operand.sizes for operand in node.operands), node.attributes
+    if node.name == "dot_general":
+        depth: int = prod(a[axis] for axis in own["lhs_contract"])
+    else:
+        depth = prod(b) // max(1, b[own["numbers"][1].index("o")])
+    return depth * prod(node.result.sizes)
+
+
+def _refusal(node: Node) -> str:
     """Why a product is not for the unit; "" where it is."""
-    dtypes = [var.aval.dtype.name for var in equation.invars]
+    dtypes = [array_dtype(operand).name for operand in node.operands]
     if any(name not in _TYPES for name in dtypes):
         return f"elements of {' and '.join(dict.fromkeys(dtypes))}"
     integers = all("int" in name for name in dtypes)
     if dtypes[0] != dtypes[1] and not (integers and _TYPES[dtypes[0]] == _TYPES[dtypes[1]]):
         return f"elements of {' and '.join(dtypes)}"
-    out = equation.outvars[0].aval.dtype.name
-    if integers and out != "int32":
+    out = array_dtype(node.result).name
+    if out != "int32" if integers else out not in _TYPES:
         return f"sums of {out}"
-    if not integers and out not in _TYPES:
-        return f"sums of {out}"
-    if equation.primitive.name == "dot_general":
+    if node.name == "dot_general":
         return ""
-    params = equation.params
-    if len(params["window_strides"]) != 2:
-        return f"a convolution of {len(params['window_strides'])} dims"
-    if any(hole != 1 for hole in params["lhs_dilation"]):
+    own = node.attributes
+    if len(own["strides"]) != 2:
+        return f"a convolution of {len(own['strides'])} dims"
+    if any(hole != 1 for hole in own["lhs_dilation"]):
         return "a convolution with holes in its input"
-    if params["batch_group_count"] != 1 or any(side < 0 for pair in params["padding"] for side in pair):
+    if own["batch_groups"] != 1 or any(side < 0 for pair in own["padding"] for side in pair):
         return "a convolution with groups of images, or that crops them"
     return ""
 
 
-def _as_matrices(numbers: Any, a: Any, b: Any, value: Any) -> tuple[Any, Any, Any]:
-    """Operands and value of a dot_general as [.., M, K], [.., K, N] and [.., M, N], with a batch where there is one."""
-    (a_axes, b_axes), (a_batch, b_batch) = numbers
-    sides = []
-    for first, side, axes, batch in ((True, a, a_axes, a_batch), (False, b, b_axes, b_batch)):
-        free = [axis for axis in range(side.ndim) if axis not in (*axes, *batch)]
-        front = [prod(side.shape[axis] for axis in batch)] if batch else []
-        depth, wide = (prod(side.shape[axis] for axis in group) for group in (axes, free))
-        order = (*batch, *free, *axes) if first else (*batch, *axes, *free)
-        sides.append(side.transpose(order).reshape(*front, *((wide, depth) if first else (depth, wide))))
-    return *sides, value.reshape(*sides[0].shape[:-1], sides[1].shape[-1])
-
-
-_CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint")
-_CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
-
-
-def _jaxprs(equation: Any) -> list[Any]:
-    """Whatever an equation carries inside: the bodies of loops and branches."""
-    bodies = []
-    for value in equation.params.values():
-        for part in value if isinstance(value, tuple | list) else (value,):
-            if hasattr(_open(part)[0], "eqns"):
-                bodies.append(_open(part)[0])
-    return bodies
-
-
-def _left_in(jaxpr: Any, where: str, times: int) -> list[LeftOut]:
-    """Products a body writes down; ``times`` it runs (1 where that is not known)."""
-    found = []
-    for equation in jaxpr.eqns:
-        if equation.primitive.name in _PRODUCTS:
-            found.append(LeftOut(_name(equation), f"inside {where}", times * _macs(equation)))
-        for body in _jaxprs(equation):
-            found += _left_in(body, where, times * int(equation.params.get("length", 1)))
-    return found
-
-
-def _inner(equation: Any) -> Any:
-    """The closed jaxpr of a call (not of a loop, whose body runs many times, nor of a branch), or None."""
-    if equation.primitive.name not in (*_CALLS, *_CUSTOM):
-        return None
-    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
-        inner = equation.params.get(key)
-        if inner is not None and len(_open(inner)[0].invars) == len(equation.invars):
-            return inner
-    return None
-
-
-def _open(closed: Any) -> tuple[Any, Any]:
-    """The jaxpr and its constants; newer jax keeps both in one object."""
-    return getattr(closed, "jaxpr", closed), getattr(closed, "consts", ())
-
-
-def find_products(fn: Callable[..., Any], *arguments: Any) -> Products:
-    """Every product that ``fn(*arguments)`` computes, with its operands and XLA's value (one compilation)."""
-    closed = jax.make_jaxpr(fn)(*arguments)
-    evaluator = _Evaluator()
-
-    def tapped(*leaves: Any) -> list[tuple[Any, Any, Any]]:
-        evaluator.run(*_open(closed), leaves)
-        return evaluator.found
-
-    taken = jax.jit(tapped)(*jax.tree_util.tree_leaves(arguments))
-    pairs = zip(taken, evaluator.windows, strict=True)
-    return Products(tuple(_product(parts, window) for parts, window in pairs), tuple(evaluator.left))
-
-
-def _product(parts: tuple[Any, ...], window: tuple[tuple[str, Any], ...] | None) -> Product:
-    a, b, value = map(np.asarray, parts)
+def _product(node: Node, values: dict[Value, np.ndarray[Any, Any]]) -> Product:
+    """A product with its operands and value in the order of dims in which the unit has them."""
+    own, (a, b), value = node.attributes, (values[operand] for operand in node.operands), values[node.result]
+    window = None
+    if node.name == "dot_general":
+        a, b, value = _as_matrices(own, a, b, value)
+    else:
+        orders = zip(own["numbers"], ("b01f", "01io", "b01f"), (a, b, value))
+        a, b, value = (side.transpose([numbers.index(dim) for dim in order]) for numbers, order, side in orders)
+        how = {"stride": own["strides"], "padding": own["padding"], "dilation": own["rhs_dilation"]}
+        window = (*how.items(), ("groups", own["groups"]))
     of = "" if a.dtype == np.float32 else f"{a.dtype.name} "
     shapes = [f"[{','.join(map(str, side.shape))}]" for side in (a, b)]
     return Product(f"{of}{shapes[0]} {'@' if window is None else 'by'} {shapes[1]}", a, b, value, window)
+
+
+def _as_matrices(own: dict[str, Any], a: Any, b: Any, value: Any) -> tuple[Any, Any, Any]:
+    """Operands and value of a dot_general as [.., M, K], [.., K, N] and [.., M, N], with a batch where there is one."""
+    sides = []
+    for side, name in ((a, "lhs"), (b, "rhs")):
+        axes, batch = own[f"{name}_contract"], own[f"{name}_batch"]
+        free = tuple(axis for axis in range(side.ndim) if axis not in (*axes, *batch))
+        matrix = (free, axes) if name == "lhs" else (axes, free)
+        groups = (batch, *matrix) if batch else matrix
+        sides.append(side.transpose(sum(groups, ())).reshape([prod(side.shape[axis] for axis in g) for g in groups]))
+    return *sides, value.reshape(*sides[0].shape[:-1], sides[1].shape[-1])
 
 
 # The dense layers' products of one step on the matrix unit, instruction by instruction, held against XLA.

@@ -1,4 +1,4 @@
-"""``run``: a whole model on a target, from its rows to one report."""
+"""``run``: a whole model on a target, from its rows to one report, of a recommender or of any program."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ import numpy as np
 
 from tilewright.embed import CATEGORICAL, Clicks, Feature, Plan, Stacking, Topology, lookup, plan, preprocess, stack
 from tilewright.errors import UsageError
-from tilewright.hlo import TimeRow, from_jax
+from tilewright.hlo import Program, TimeRow, from_jax
 from tilewright.isa import MatrixUnitConfig
 from tilewright.machine.model import Model, RunData, check_model, load_data, load_model
-from tilewright.machine.movement import prove, study
+from tilewright.machine.npu import study_on_npu
 from tilewright.machine.products import MatrixRun, Products, find_products, run_product
-from tilewright.machine.report import RunReport
-from tilewright.machine.train import (
+from tilewright.machine.report import ProgramReport, RunReport
+from tilewright.machine.results import Sparse, Studied
+from tilewright.machine.simt import study_on_matrix_unit
+from tilewright.machine.stages import (
     Stages,
     TrainingState,
     Watch,
     dense_step,
     judge,
     peak_bytes,
+    prove,
     start,
+    study,
     train,
 )
-from tilewright.machine.whole.entry import finished, run_program, study_on
-from tilewright.machine.whole.parts import Studied
-from tilewright.machine.whole.report import ProgramReport
-from tilewright.machine.whole.results import Sparse
-from tilewright.machine.whole.subject import Subject, is_recommender
-from tilewright.machine.whole.tpu import hbm
+from tilewright.machine.subject import Subject, is_recommender, load_subject
+from tilewright.machine.tpu import hbm, study_on_tpu
 from tilewright.render import seconds_text
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
@@ -78,12 +78,12 @@ def run(
     if chip.sparse is None and (chip.simt or chip.lanes or chip.family == "tpu"):
         return _run_beside(model, chip, steps, batch, data, scale, seed, config, Stages(watch))
     stages = Stages(watch)
-    job, rows, planned = _begun(model, chip, chips, steps, batch, data, scale, seed, stages)
+    job, rows, planned = _planned_job(model, chip, chips, steps, batch, data, scale, seed, stages)
     with stages.stage("start"):
         state = start(job.model, job.stacking, seed)
     step = dense_step(job.model)
     with stages.stage("movement"):
-        inputs = _inputs(job, state, rows)
+        inputs = _proof_inputs(job, state, rows)
         movement = study(step, inputs[0], chip.name)
         dense = Subject(job.model.name, movement.optimized[chip.name].original)
         memory = hbm(dense, chip, movement.time, planned.heap.total)
@@ -101,16 +101,76 @@ def run(
     with stages.stage("evaluate again"):
         after = judge(job.model, trained.state, job.stacking, rows.evaluate, batch)
     with stages.stage("matrix unit"):
-        products = find_products(step, *_arguments(job, trained.state, rows.train))
+        products = find_products(step, *_dense_arguments(job, trained.state, rows.train))
         matrix = _matrix(job, products)
     return RunReport(
-        *(job.model.name, chip.name, chips, batch, steps, rows, planned, movement, proof, before, after),
-        *(trained.losses, matrix, products.left, stages.seconds, stages.recorder, peak_bytes(), memory),
+        model=job.model.name, target=chip.name, chips=chips, batch=batch, steps=steps, data=rows, plan=planned,
+        movement=movement, proof=proof, before=before, after=after, losses=trained.losses, matrix=matrix,
+        products_left_out=products.left, memory=memory, stages=stages.seconds, recorder=stages.recorder,
+        peak_rss_bytes=peak_bytes(),
+    )  # fmt: skip
+
+
+def run_program(
+    source: str | Path | Program,
+    target: str = "tpu-v5p",
+    *,
+    arguments: tuple[str, ...] = (),
+    config: MatrixUnitConfig | None = None,
+    watch: Watch | None = None,
+) -> ProgramReport:
+    """Plan, run or model, and check a program on ``target``: ``simt``, a chip with a time model, or an NPU with lanes.
+
+    ``source``: ``model.py:function``, a file of functions, or StableHLO. ``arguments``: texts such as ``f32[8,128]``
+    instead of the file's own examples. ``config``: the matrix unit of ``simt``. ``watch(stage, done, total)`` is called
+    as it goes on.
+
+    >>> report = run_program("examples/int8_mlp.py", "simt")  # doctest: +SKIP
+    >>> report.failures  # doctest: +SKIP
+    ()
+    """
+    chip, stages = find_target(target), Stages(watch)
+    with stages.stage("model"):
+        subject = load_subject(source, arguments)
+    left_out = {"embeddings": "the program has no embedding tables"}
+    studied, _ = _study_on(chip, subject, config, stages)
+    return _finished(subject, chip, studied, None, left_out, stages)
+
+
+def _study_on(chip: Target, subject: Subject, config: MatrixUnitConfig | None, stages: Stages) -> tuple[Studied, Any]:
+    """The stage of this kind of target, and what the program returned where it was run."""
+    if chip.simt is not None:
+        with stages.stage("matrix unit"):
+            return study_on_matrix_unit(
+                subject, config or MatrixUnitConfig(), lambda done, all_, _: stages.watch("matrix unit", done, all_)
+            )
+    if config is not None:
+        raise UsageError(f"{chip.name} is no matrix unit whose fields could be set", how="--target simt")
+    if chip.lanes is not None:
+        with stages.stage("local memories"):
+            return study_on_npu(subject, chip, lambda done, all_: stages.watch("local memories", done, all_)), None
+    with stages.stage("time model"):
+        return study_on_tpu(subject, chip), None
+
+
+def _finished(
+    subject: Subject, chip: Target, studied: Studied, sparse: Sparse | None, left_out: dict[str, str], stages: Stages
+) -> ProgramReport:
+    """The report, the modelled step being on the timeline, too."""
+    if studied.step is not None:
+        for event in studied.step.events():
+            stages.recorder.emit(event)
+    return ProgramReport(
+        model=subject.name,
+        source=subject.source or subject.name,
+        target=chip.name,
+        studied=studied,
+        sparse=sparse,
+        left_out=left_out,
+        stages=stages.seconds,
+        recorder=stages.recorder,
+        peak_rss_bytes=peak_bytes(),
     )
-
-
-def _path(model: Any) -> str:
-    return str(model) if isinstance(model, str | Path) else ""
 
 
 SPARSE_CHIP = "tpu-v5p"
@@ -130,16 +190,16 @@ def _run_beside(
 ) -> ProgramReport:
     """The tables on another chip's SparseCores, the dense step on ``chip``; where it is run, one step is trained."""
     beside = find_target(SPARSE_CHIP)
-    job, rows, planned = _begun(model, beside, 1, steps, batch, data, scale, seed, stages)
+    job, rows, planned = _planned_job(model, beside, 1, steps, batch, data, scale, seed, stages)
     with stages.stage("start"):
         state = start(job.model, job.stacking, seed)
-        step, first = dense_step(job.model), _arguments(job, state, rows.train)
+        step, first = dense_step(job.model), _dense_arguments(job, state, rows.train)
         program = from_jax(step, *first)
         program = replace(program, signature=replace(program.signature, example=(first, {})))
     subject = Subject(
         job.model.name, program, (first, {}), lambda args, kwargs: from_jax(step, *args, **kwargs), str(model)
     )
-    studied, outputs = study_on(chip, subject, config, stages)
+    studied, outputs = _study_on(chip, subject, config, stages)
     studied = _with_lookups(studied, planned, beside.name)
     sparse = Sparse(beside.name, planned)
     if outputs is not None:
@@ -152,7 +212,7 @@ def _run_beside(
             )
             after = judge(job.model, done.state, job.stacking, rows.train[:batch], batch)
         sparse = Sparse(beside.name, planned, done.losses[0], after.loss)
-    return finished(subject, chip, studied, sparse, {}, stages)
+    return _finished(subject, chip, studied, sparse, {}, stages)
 
 
 def _with_lookups(studied: Studied, planned: Plan, chip: str) -> Studied:
@@ -171,8 +231,6 @@ def _with_lookups(studied: Studied, planned: Plan, chip: str) -> Studied:
 
 @dataclass(frozen=True)
 class _Job:
-    """What is to be run, checked."""
-
     model: Model
     chip: Target
     features: tuple[Feature, ...]
@@ -182,7 +240,7 @@ class _Job:
     stages: Stages
 
 
-def _begun(
+def _planned_job(
     model: Any,
     chip: Target,
     chips: int,
@@ -240,16 +298,16 @@ def _plan(job: _Job, rows: RunData) -> Plan:
     )
 
 
-def _arguments(job: _Job, state: TrainingState, rows: Clicks) -> tuple[Any, ...]:
+def _dense_arguments(job: _Job, state: TrainingState, rows: Clicks) -> tuple[Any, ...]:
     """The arguments of the dense step for the first batch of ``rows``."""
     first = rows[: job.batch]
     vectors = lookup(state.embeddings, preprocess(first.features(), job.stacking))
     return state.params, first.numeric, vectors, first.labels
 
 
-def _inputs(job: _Job, state: TrainingState, rows: RunData) -> list[tuple[Any, ...]]:
+def _proof_inputs(job: _Job, state: TrainingState, rows: RunData) -> list[tuple[Any, ...]]:
     """What the proof runs on: the first batch, and three random inputs of small, ordinary and large values."""
-    real = _arguments(job, state, rows.train)
+    real = _dense_arguments(job, state, rows.train)
     draw = np.random.default_rng(0)
 
     def random(like: Any, size: float) -> Any:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from tilewright.errors import TilewrightError
 from tilewright.hlo.gating.moves import layout_of
 from tilewright.hlo.graphs.graph import Block
-from tilewright.hlo.graphs.mlir import module_text
-from tilewright.hlo.reading.mlir_reader import read_stablehlo
+from tilewright.hlo.graphs.mlir import block_program
 from tilewright.hlo.rules.catalogue import factor_on
 from tilewright.hlo.timing.estimate import estimate
 from tilewright.render import bytes_text
@@ -64,7 +63,7 @@ def price(rule: str, before: Block, after: Block, target: Target) -> Gain:
 
 def _modelled(before: Block, after: Block, target: Target) -> Gain:
     try:
-        steps = [estimate(read_stablehlo(module_text(block)), target) for block in (before, after)]
+        steps = [estimate(block_program(block), target) for block in (before, after)]
     except TilewrightError as error:
         return Gain(1.0, "unpriced", f"the time model has no price for it ({error})")
     seconds = [step.seconds - step.call_seconds for step in steps]

@@ -1,38 +1,20 @@
 """The attributes of operations as plain values, read from MLIR and written back.
 
-Each operation that rewrites may make has one entry in ``READERS`` and one in ``WRITERS``. What a reader returns is the
-whole meaning of the operation beside its operands: two operations with equal attributes do the same. Attributes that no
-reader knows come back as ``other``; such an operation counts as not plain and is left alone.
+``PARTS`` says for each operation that rewrites may make which plain attributes it has and how MLIR writes them. They
+are the whole meaning of the operation beside its operands: two operations with equal attributes do the same. Attributes
+that have no part come back as ``other``; such an operation counts as not plain and is left alone. A reduction has also
+what its body does (``mlir.py``): ``monoid``, ``monoids`` or ``chooses``; so has a ``scatter``.
 
-    ====================  ============================================================================================
-    ``broadcast_in_dim``  ``dims``
-    ``compare``           ``direction`` (``EQ NE GE GT LE LT``), ``kind`` (``FLOAT SIGNED UNSIGNED TOTALORDER`` or "")
-    ``concatenate``       ``dim``
-    ``convolution``       ``numbers`` (``("b01f", "01io", "b01f")``), ``strides``, ``padding`` ((low, high), ...),
-                          ``lhs_dilation``, ``rhs_dilation``, ``reversal``, ``groups``, ``batch_groups``, ``precision``
-    ``custom_call``       ``target``; kept whole otherwise
-    ``dot_general``       ``lhs_batch``, ``rhs_batch``, ``lhs_contract``, ``rhs_contract``, ``precision``
-    ``dynamic_slice``     ``sizes``
-    ``gather``            ``offset_dims``, ``collapsed``, ``batch``, ``indices_batch``, ``index_map``, ``index_dim``,
-                          ``sizes``, ``sorted``
-    ``iota``              ``dim``
-    ``pad``               ``low``, ``high``, ``interior``
-    ``reduce``            ``dims``, and of its body ``monoid``, ``monoids`` or ``chooses``
-    ``reduce_window``     ``window``, ``strides``, ``base_dilation``, ``window_dilation``, ``padding``, ``monoid``
-    ``reverse``           ``dims``
-    ``scatter``           ``window_dims``, ``inserted``, ``batch``, ``indices_batch``, ``index_map``, ``index_dim``, and
-                          of its body ``monoid``; read only
-    ``slice``             ``start``, ``limit``, ``strides``
-    ``transpose``         ``permutation``
-    ====================  ============================================================================================
-
-``precision`` is a pair such as ``("HIGHEST", "HIGHEST")``, one for each operand.
+Dims and sizes are tuples of integers, ``padding`` is ((low, high), ...), ``precision`` a pair such as ``("HIGHEST",
+"HIGHEST")``, one for each operand, ``numbers`` of a convolution ``("b01f", "01io", "b01f")``, ``direction`` of a
+comparison one of ``EQ NE GE GT LE LT``, its ``kind`` ``FLOAT SIGNED UNSIGNED TOTALORDER`` or "".
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -42,26 +24,57 @@ from tilewright.hlo.ir import ir
 
 Attributes = dict[str, Any]
 
-# Reading.
+
+@dataclass(frozen=True)
+class Part:
+    """One attribute of MLIR, called ``mlir``, and the plain one ``key`` that it is; "" where it is several.
+
+    ``read`` takes MLIR's and gives the plain value (the plain attributes, where it is several); ``write`` is its
+    inverse, None for what need not be written. ``default``: of the attributes read before, where MLIR's is absent.
+    """
+
+    mlir: str
+    key: str
+    read: Callable[[Any], Any]
+    write: Callable[[Any], Any]
+    default: Callable[[Attributes], Any] | None = None
 
 
-def _integers(handle: Any, name: str) -> tuple[int, ...]:
-    return tuple(ir.DenseI64ArrayAttr(handle.attributes[name]))
+def _integers(mlir: str, key: str, default: Callable[[Attributes], Any] | None = None) -> Part:
+    return Part(
+        mlir, key, lambda a: tuple(ir.DenseI64ArrayAttr(a)), lambda v: ir.DenseI64ArrayAttr.get(list(v)), default
+    )
 
 
-def _integers_or(handle: Any, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
-    return _integers(handle, name) if name in handle.attributes else default
+def _integer(mlir: str, key: str) -> Part:
+    i64 = lambda value: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)  # noqa: E731
+    return Part(mlir, key, lambda attribute: int(ir.IntegerAttr(attribute).value), i64)
 
 
-def _integer(handle: Any, name: str) -> int:
-    return int(ir.IntegerAttr(handle.attributes[name]).value)
+def _word(mlir: str, key: str, tag: str, default: Callable[[Attributes], Any] | None = None) -> Part:
+    """``#stablehlo<TAG WORD>``; a word may be missing."""
+
+    def read(attribute: Any) -> str:
+        match = re.search(rf"{tag} (\w+)", str(attribute))
+        return match[1] if match else ""
+
+    return Part(mlir, key, read, lambda v: ir.Attribute.parse(f"#stablehlo<{tag} {v}>") if v else None, default)
 
 
-def _pairs(handle: Any, rank: int) -> tuple[tuple[int, int], ...]:
-    if "padding" not in handle.attributes:
-        return ((0, 0),) * rank
-    rows = np.array(ir.DenseIntElementsAttr(handle.attributes["padding"])).reshape(-1, 2).tolist()
-    return tuple((int(low), int(high)) for low, high in rows)
+def _dimension_numbers(mlir: str, tag: str, lists: Mapping[str, str], index_dim: bool = False) -> Part:
+    """``#stablehlo.TAG<lhs_batching_dimensions = [0], ...>``; ``lists``: plain attribute -> MLIR's name of its list."""
+
+    def read(attribute: Any) -> Attributes:
+        named = _fields(str(attribute))
+        own: Attributes = {key: named.get(name, ()) for key, name in lists.items()}
+        return own | ({"index_dim": named.get("index_vector_dim", (0,))[0]} if index_dim else {})
+
+    def write(own: Attributes) -> Any:
+        parts = [f"{name} = [{', '.join(map(str, own[key]))}]" for key, name in lists.items() if own[key]]
+        parts += [f"index_vector_dim = {own['index_dim']}"] if index_dim else []
+        return ir.Attribute.parse(f"#stablehlo.{tag}<{', '.join(parts)}>")
+
+    return Part(mlir, "", read, write)
 
 
 _FIELD = re.compile(r"(\w+) = (?:\[([\d, ]*)\]|(\d+))")
@@ -69,290 +82,223 @@ _FIELD = re.compile(r"(\w+) = (?:\[([\d, ]*)\]|(\d+))")
 
 @lru_cache(maxsize=4096)
 def _fields(text: str) -> dict[str, tuple[int, ...]]:
-    """``#stablehlo.dot<lhs_batching_dimensions = [0], ...>`` as lists by name; a number is a list of one."""
+    """The lists in an attribute's text by name; a number is a list of one."""
     return {
         name: tuple(int(word) for word in (listed or number).split(",") if word.strip())
         for name, listed, number in _FIELD.findall(text)
     }
 
 
-_PRECISION = re.compile(r"DEFAULT|HIGHEST|HIGH")
-
-
-def _precision(handle: Any) -> tuple[str, str]:
-    if "precision_config" not in handle.attributes:
-        return "DEFAULT", "DEFAULT"
-    words = _PRECISION.findall(str(handle.attributes["precision_config"]))
-    return (words[0], words[1]) if len(words) == 2 else ("DEFAULT", "DEFAULT")
-
-
-def _dot(handle: Any) -> Attributes:
-    named = _fields(str(handle.attributes["dot_dimension_numbers"]))
-    return {
-        "lhs_batch": named.get("lhs_batching_dimensions", ()),
-        "rhs_batch": named.get("rhs_batching_dimensions", ()),
-        "lhs_contract": named.get("lhs_contracting_dimensions", ()),
-        "rhs_contract": named.get("rhs_contracting_dimensions", ()),
-        "precision": _precision(handle),
-    }
-
-
 _CONVOLUTION = re.compile(r"<\[([^\]]*)\]x\[([^\]]*)\]->\[([^\]]*)\]>")
 
 
-def _convolution(handle: Any) -> Attributes:
-    match = _CONVOLUTION.search(str(handle.attributes["dimension_numbers"]))
+def _read_numbers(attribute: Any) -> tuple[str, ...]:
+    match = _CONVOLUTION.search(str(attribute))
     assert match is not None
-    numbers = tuple(part.replace(", ", "") for part in match.groups())
-    rank = len(numbers[0]) - 2
-    ones = (1,) * rank
-    reversal = (False,) * rank
-    if "window_reversal" in handle.attributes:
-        reversal = tuple(bool(value) for value in ir.DenseBoolArrayAttr(handle.attributes["window_reversal"]))
-    return {
-        "numbers": numbers,
-        "strides": _integers_or(handle, "window_strides", ones),
-        "padding": _pairs(handle, rank),
-        "lhs_dilation": _integers_or(handle, "lhs_dilation", ones),
-        "rhs_dilation": _integers_or(handle, "rhs_dilation", ones),
-        "reversal": reversal,
-        "groups": _integer(handle, "feature_group_count"),
-        "batch_groups": _integer(handle, "batch_group_count"),
-        "precision": _precision(handle),
-    }
+    return tuple(part.replace(", ", "") for part in match.groups())
 
 
-def _reduce_window(handle: Any) -> Attributes:
-    window = _integers(handle, "window_dimensions")
-    ones = (1,) * len(window)
-    return {
-        "window": window,
-        "strides": _integers_or(handle, "window_strides", ones),
-        "base_dilation": _integers_or(handle, "base_dilations", ones),
-        "window_dilation": _integers_or(handle, "window_dilations", ones),
-        "padding": _pairs(handle, len(window)),
-    }
+def _write_numbers(numbers: tuple[str, ...]) -> Any:
+    lhs, rhs, out = (f"[{', '.join(part)}]" for part in numbers)
+    return ir.Attribute.parse(f"#stablehlo.conv<{lhs}x{rhs}->{out}>")
 
 
-def _gather(handle: Any) -> Attributes:
-    named = _fields(str(handle.attributes["dimension_numbers"]))
-    marked_sorted = "indices_are_sorted" in handle.attributes and "true" in str(handle.attributes["indices_are_sorted"])
-    return {
-        "offset_dims": named.get("offset_dims", ()),
-        "collapsed": named.get("collapsed_slice_dims", ()),
-        "batch": named.get("operand_batching_dims", ()),
-        "indices_batch": named.get("start_indices_batching_dims", ()),
-        "index_map": named.get("start_index_map", ()),
-        "index_dim": named.get("index_vector_dim", (0,))[0],
-        "sizes": _integers(handle, "slice_sizes"),
-        "sorted": marked_sorted,
-    }
+def _read_padding(attribute: Any) -> tuple[tuple[int, int], ...]:
+    rows = np.array(ir.DenseIntElementsAttr(attribute)).reshape(-1, 2).tolist()
+    return tuple((int(low), int(high)) for low, high in rows)
 
 
-def _scatter(handle: Any) -> Attributes:
-    named = _fields(str(handle.attributes["scatter_dimension_numbers"]))
-    return {
-        "window_dims": named.get("update_window_dims", ()),
-        "inserted": named.get("inserted_window_dims", ()),
-        "batch": named.get("input_batching_dims", ()),
-        "indices_batch": named.get("scatter_indices_batching_dims", ()),
-        "index_map": named.get("scatter_dims_to_operand_dims", ()),
-        "index_dim": named.get("index_vector_dim", (0,))[0],
-    }
-
-
-_DIRECTION = re.compile(r"comparison_direction (\w+)")
-_KIND = re.compile(r"comparison_type (\w+)")
-
-
-def _compare(handle: Any) -> Attributes:
-    match = _DIRECTION.search(str(handle.attributes["comparison_direction"]))
-    kind = _KIND.search(str(handle.attributes["compare_type"])) if "compare_type" in handle.attributes else None
-    assert match is not None
-    return {"direction": match[1], "kind": kind[1] if kind else ""}
-
-
-#: Name of an operation -> what reads its attributes, and the MLIR attributes that covers.
-READERS: dict[str, tuple[Callable[[Any], Attributes], frozenset[str]]] = {
-    "broadcast_in_dim": (
-        lambda handle: {"dims": _integers(handle, "broadcast_dimensions")}, frozenset({"broadcast_dimensions"})
-    ),
-    "compare": (_compare, frozenset({"comparison_direction", "compare_type"})),
-    "concatenate": (lambda handle: {"dim": _integer(handle, "dimension")}, frozenset({"dimension"})),
-    "convolution": (
-        _convolution,
-        frozenset({
-            "dimension_numbers", "window_strides", "padding", "lhs_dilation", "rhs_dilation", "window_reversal",
-            "feature_group_count", "batch_group_count", "precision_config",
-        }),
-    ),
-    "custom_call": (
-        lambda handle: {"target": str(ir.StringAttr(handle.attributes["call_target_name"]).value), "other": "kept"},
-        frozenset({"call_target_name"}),
-    ),
-    "dot_general": (_dot, frozenset({"dot_dimension_numbers", "precision_config"})),
-    "dynamic_slice": (lambda handle: {"sizes": _integers(handle, "slice_sizes")}, frozenset({"slice_sizes"})),
-    "gather": (_gather, frozenset({"dimension_numbers", "slice_sizes", "indices_are_sorted"})),
-    "iota": (lambda handle: {"dim": _integer(handle, "iota_dimension")}, frozenset({"iota_dimension"})),
-    "pad": (
-        lambda handle: {
-            "low": _integers(handle, "edge_padding_low"),
-            "high": _integers(handle, "edge_padding_high"),
-            "interior": _integers(handle, "interior_padding"),
-        },
-        frozenset({"edge_padding_low", "edge_padding_high", "interior_padding"}),
-    ),
-    "reduce": (lambda handle: {"dims": _integers(handle, "dimensions")}, frozenset({"dimensions"})),
-    "reduce_window": (
-        _reduce_window,
-        frozenset({"window_dimensions", "window_strides", "base_dilations", "window_dilations", "padding"}),
-    ),
-    "reverse": (lambda handle: {"dims": _integers(handle, "dimensions")}, frozenset({"dimensions"})),
-    "scatter": (_scatter, frozenset({"scatter_dimension_numbers", "indices_are_sorted", "unique_indices"})),
-    "slice": (
-        lambda handle: {
-            "start": _integers(handle, "start_indices"),
-            "limit": _integers(handle, "limit_indices"),
-            "strides": _integers(handle, "strides"),
-        },
-        frozenset({"start_indices", "limit_indices", "strides"}),
-    ),
-    "transpose": (lambda handle: {"permutation": _integers(handle, "permutation")}, frozenset({"permutation"})),
-}  # fmt: skip
-
-
-def read_attributes(name: str, handle: Any) -> Attributes:
-    """The attributes of an MLIR operation as plain values; {} for operations that have no entry."""
-    entry = READERS.get(name)
-    if entry is None:
-        return {}
-    reader, known = entry
-    attributes = reader(handle)
-    unknown = [f"{key} = {handle.attributes[key]}" for key in handle.attributes if key not in known and "." not in key]
-    if unknown:
-        attributes["other"] = "; ".join(unknown)
-    return attributes
-
-
-# Writing.
-
-
-def _array(values: tuple[int, ...]) -> Any:
-    return ir.DenseI64ArrayAttr.get(list(values))
-
-
-def _i64(value: int) -> Any:
-    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
-
-
-def _padding(pairs: tuple[tuple[int, int], ...]) -> Any:
+def _write_padding(pairs: tuple[tuple[int, int], ...]) -> Any:
     rows = ", ".join(f"[{low}, {high}]" for low, high in pairs)
-    values = f"[{rows}]" if pairs else ""
-    return ir.Attribute.parse(f"dense<{values}> : tensor<{len(pairs)}x2xi64>")
+    return ir.Attribute.parse(f"dense<{f'[{rows}]' if pairs else ''}> : tensor<{len(pairs)}x2xi64>")
 
 
-def _precisions(pair: tuple[str, str]) -> Any:
+_ANY_PRECISION = ("DEFAULT", "DEFAULT")
+
+
+def _read_precision(attribute: Any) -> tuple[str, str]:
+    words = re.findall(r"DEFAULT|HIGHEST|HIGH", str(attribute))
+    return (words[0], words[1]) if len(words) == 2 else _ANY_PRECISION
+
+
+def _write_precision(pair: tuple[str, str]) -> Any:
     return ir.Attribute.parse("[" + ", ".join(f"#stablehlo<precision {word}>" for word in pair) + "]")
 
 
-def _dimension_list(name: str, values: tuple[int, ...]) -> str:
-    return f"{name} = [{', '.join(map(str, values))}]"
+def _repeated(value: Any) -> Callable[[Attributes], Any]:
+    """A default of one value for each dim of the window."""
+    return lambda own: (value,) * (len(own["window"]) if "window" in own else len(own["numbers"][0]) - 2)
 
 
-def _written_dot(own: Attributes) -> Attributes:
-    parts = [
-        _dimension_list(name, own[key])
-        for name, key in (
-            ("lhs_batching_dimensions", "lhs_batch"),
-            ("rhs_batching_dimensions", "rhs_batch"),
-            ("lhs_contracting_dimensions", "lhs_contract"),
-            ("rhs_contracting_dimensions", "rhs_contract"),
-        )
-        if own[key]
-    ]
-    return {
-        "dot_dimension_numbers": ir.Attribute.parse(f"#stablehlo.dot<{', '.join(parts)}>"),
-        "precision_config": _precisions(own["precision"]),
-    }
+_PRECISION = Part("precision_config", "precision", _read_precision, _write_precision, lambda own: _ANY_PRECISION)
+_PADDING = Part("padding", "padding", _read_padding, _write_padding, _repeated((0, 0)))
+_DIMS = (_integers("dimensions", "dims"),)
+_GATHERED = {"batch": "operand_batching_dims", "indices_batch": "start_indices_batching_dims"}
+_SCATTERED = {"batch": "input_batching_dims", "indices_batch": "scatter_indices_batching_dims"}
 
-
-def _written_convolution(own: Attributes) -> Attributes:
-    lhs, rhs, out = (f"[{', '.join(part)}]" for part in own["numbers"])
-    return {
-        "dimension_numbers": ir.Attribute.parse(f"#stablehlo.conv<{lhs}x{rhs}->{out}>"),
-        "window_strides": _array(own["strides"]),
-        "padding": _padding(own["padding"]),
-        "lhs_dilation": _array(own["lhs_dilation"]),
-        "rhs_dilation": _array(own["rhs_dilation"]),
-        "window_reversal": ir.DenseBoolArrayAttr.get(list(own["reversal"])),
-        "feature_group_count": _i64(own["groups"]),
-        "batch_group_count": _i64(own["batch_groups"]),
-        "precision_config": _precisions(own["precision"]),
-    }
-
-
-def _written_reduce_window(own: Attributes) -> Attributes:
-    return {
-        "window_dimensions": _array(own["window"]),
-        "window_strides": _array(own["strides"]),
-        "base_dilations": _array(own["base_dilation"]),
-        "window_dilations": _array(own["window_dilation"]),
-        "padding": _padding(own["padding"]),
-    }
-
-
-def _written_gather(own: Attributes) -> Attributes:
-    lists = (
-        ("offset_dims", "offset_dims"),
-        ("collapsed_slice_dims", "collapsed"),
-        ("operand_batching_dims", "batch"),
-        ("start_indices_batching_dims", "indices_batch"),
-        ("start_index_map", "index_map"),
-    )
-    parts = [_dimension_list(name, own[key]) for name, key in lists if own[key]]
-    parts.append(f"index_vector_dim = {own['index_dim']}")
-    return {
-        "dimension_numbers": ir.Attribute.parse(f"#stablehlo.gather<{', '.join(parts)}>"),
-        "slice_sizes": _array(own["sizes"]),
-        "indices_are_sorted": ir.BoolAttr.get(own["sorted"]),
-    }
-
-
-def _written_compare(own: Attributes) -> Attributes:
-    named = {"comparison_direction": ir.Attribute.parse(f"#stablehlo<comparison_direction {own['direction']}>")}
-    if own["kind"]:
-        named["compare_type"] = ir.Attribute.parse(f"#stablehlo<comparison_type {own['kind']}>")
-    return named
-
-
-#: Name of an operation -> its plain attributes as MLIR's.
-WRITERS: dict[str, Callable[[Attributes], Attributes]] = {
-    "broadcast_in_dim": lambda own: {"broadcast_dimensions": _array(own["dims"])},
-    "compare": _written_compare,
-    "concatenate": lambda own: {"dimension": _i64(own["dim"])},
-    "convolution": _written_convolution,
-    "dot_general": _written_dot,
-    "dynamic_slice": lambda own: {"slice_sizes": _array(own["sizes"])},
-    "gather": _written_gather,
-    "iota": lambda own: {"iota_dimension": _i64(own["dim"])},
-    "pad": lambda own: {
-        "edge_padding_low": _array(own["low"]),
-        "edge_padding_high": _array(own["high"]),
-        "interior_padding": _array(own["interior"]),
-    },
-    "reduce": lambda own: {"dimensions": _array(own["dims"])},
-    "reduce_window": _written_reduce_window,
-    "reverse": lambda own: {"dimensions": _array(own["dims"])},
-    "slice": lambda own: {
-        "start_indices": _array(own["start"]),
-        "limit_indices": _array(own["limit"]),
-        "strides": _array(own["strides"]),
-    },
-    "transpose": lambda own: {"permutation": _array(own["permutation"])},
+#: Name of an operation -> its parts.
+PARTS: dict[str, tuple[Part, ...]] = {
+    "broadcast_in_dim": (_integers("broadcast_dimensions", "dims"),),
+    "compare": (
+        _word("comparison_direction", "direction", "comparison_direction"),
+        _word("compare_type", "kind", "comparison_type", lambda own: ""),
+    ),
+    "concatenate": (_integer("dimension", "dim"),),
+    "convolution": (
+        Part("dimension_numbers", "numbers", _read_numbers, _write_numbers),
+        _integers("window_strides", "strides", _repeated(1)),
+        _PADDING,
+        _integers("lhs_dilation", "lhs_dilation", _repeated(1)),
+        _integers("rhs_dilation", "rhs_dilation", _repeated(1)),
+        Part(
+            "window_reversal",
+            "reversal",
+            lambda attribute: tuple(bool(value) for value in ir.DenseBoolArrayAttr(attribute)),
+            lambda flags: ir.DenseBoolArrayAttr.get(list(flags)),
+            _repeated(False),
+        ),
+        _integer("feature_group_count", "groups"),
+        _integer("batch_group_count", "batch_groups"),
+        _PRECISION,
+    ),
+    "custom_call": (
+        Part("call_target_name", "target", lambda a: str(ir.StringAttr(a).value), lambda v: ir.StringAttr.get(v)),
+    ),
+    "dot_general": (
+        _dimension_numbers(
+            "dot_dimension_numbers",
+            "dot",
+            {
+                f"{side}_{kind}": f"{side}_{kind}ing_dimensions"
+                for kind in ("batch", "contract")
+                for side in ("lhs", "rhs")
+            },
+        ),
+        _PRECISION,
+    ),
+    "dynamic_slice": (_integers("slice_sizes", "sizes"),),
+    "gather": (
+        _dimension_numbers(
+            "dimension_numbers",
+            "gather",
+            {
+                "offset_dims": "offset_dims",
+                "collapsed": "collapsed_slice_dims",
+                **_GATHERED,
+                "index_map": "start_index_map",
+            },
+            index_dim=True,
+        ),
+        _integers("slice_sizes", "sizes"),
+        Part(
+            "indices_are_sorted",
+            "sorted",
+            lambda attribute: "true" in str(attribute),
+            lambda flag: ir.BoolAttr.get(flag),
+            lambda own: False,
+        ),
+    ),
+    "iota": (_integer("iota_dimension", "dim"),),
+    "pad": (
+        _integers("edge_padding_low", "low"),
+        _integers("edge_padding_high", "high"),
+        _integers("interior_padding", "interior"),
+    ),
+    "reduce": _DIMS,
+    "reduce_window": (
+        _integers("window_dimensions", "window"),
+        _integers("window_strides", "strides", _repeated(1)),
+        _integers("base_dilations", "base_dilation", _repeated(1)),
+        _integers("window_dilations", "window_dilation", _repeated(1)),
+        _PADDING,
+    ),
+    "reverse": _DIMS,
+    "scatter": (
+        _dimension_numbers(
+            "scatter_dimension_numbers",
+            "scatter",
+            {
+                "window_dims": "update_window_dims",
+                "inserted": "inserted_window_dims",
+                **_SCATTERED,
+                "index_map": "scatter_dims_to_operand_dims",
+            },
+            index_dim=True,
+        ),
+    ),
+    "slice": (
+        _integers("start_indices", "start"),
+        _integers("limit_indices", "limit"),
+        _integers("strides", "strides"),
+    ),
+    "transpose": (_integers("permutation", "permutation"),),
 }
+#: What says nothing that a rewrite must keep.
+_NO_MATTER = {"scatter": {"indices_are_sorted", "unique_indices"}}
+_KNOWN = {name: {part.mlir for part in parts} | _NO_MATTER.get(name, set()) for name, parts in PARTS.items()}
+#: Operations that are read, and never made.
+_READ_ONLY = frozenset({"custom_call", "scatter"})
+#: Operations that a rewrite may make of their plain attributes.
+WRITTEN = frozenset(PARTS) - _READ_ONLY
+
+
+def read_attributes(name: str, handle: Any) -> Attributes:
+    """The attributes of an MLIR operation as plain values; {} for operations that have no parts."""
+    if name not in PARTS:
+        return {}
+    own: Attributes = {"other": "kept"} if name == "custom_call" else {}
+    for part in PARTS[name]:
+        absent = part.default is not None and part.mlir not in handle.attributes
+        value = part.default(own) if absent and part.default else part.read(handle.attributes[part.mlir])
+        own |= {part.key: value} if part.key else value
+    others = [key for key in handle.attributes if key not in _KNOWN[name] and "." not in key]
+    unknown = [f"{key} = {handle.attributes[key]}" for key in others]
+    return own | ({"other": "; ".join(unknown)} if unknown else {})
 
 
 def write_attributes(name: str, own: Attributes) -> Attributes:
-    """MLIR attributes for the plain ``own`` of an operation; {} for operations that have no entry."""
-    writer = WRITERS.get(name)
-    return writer(own) if writer is not None and own else {}
+    """The plain attributes of an operation as MLIR's."""
+    if name not in WRITTEN or not own:
+        return {}
+    written = {part.mlir: part.write(own[part.key] if part.key else own) for part in PARTS[name]}
+    return {key: value for key, value in written.items() if value is not None}
+
+
+# As HLO's text has them, for what asks no more of a program than a report does.
+
+
+def _listed(values: Iterable[Any]) -> str:
+    return "{" + ",".join(map(str, values)) + "}"
+
+
+def _hlo_dot(own: Attributes) -> dict[str, str]:
+    keys = [f"{side}_{which}" for which in ("batch", "contract") for side in ("lhs", "rhs")]
+    return {key.replace("contract", "contracting") + "_dims": _listed(own[key]) for key in keys if own[key]}
+
+
+def _hlo_constant(own: Attributes) -> dict[str, str]:
+    element = own["literal"].element
+    return {"literal": element} if element is not None and element.lstrip("-").isdecimal() else {}
+
+
+def _hlo_slice(own: Attributes) -> dict[str, str]:
+    dims = zip(own["start"], own["limit"], own["strides"])
+    return {"slice": "{" + ", ".join(f"[{a}:{b}]" if step == 1 else f"[{a}:{b}:{step}]" for a, b, step in dims) + "}"}
+
+
+#: Name of an operation -> its plain attributes as HLO's, the ones that a report reads.
+HLO_ATTRIBUTES: dict[str, Callable[[Attributes], dict[str, str]]] = {
+    "broadcast_in_dim": lambda own: {"dimensions": _listed(own["dims"])},
+    "compare": lambda own: {"direction": own["direction"]},
+    "concatenate": lambda own: {"dimensions": _listed([own["dim"]])},
+    "constant": _hlo_constant,
+    "convolution": lambda own: {"dim_labels": "{}_{}->{}".format(*own["numbers"])},
+    "dot_general": _hlo_dot,
+    "gather": lambda own: {"slice_sizes": _listed(own["sizes"])},
+    "pad": lambda own: {
+        "padding": "x".join("_".join(map(str, dim)) for dim in zip(own["low"], own["high"], own["interior"]))
+    },
+    "reduce": lambda own: {"dimensions": _listed(own["dims"])},
+    "slice": _hlo_slice,
+    "transpose": lambda own: {"dimensions": _listed(own["permutation"])},
+}

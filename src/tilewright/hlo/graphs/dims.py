@@ -1,4 +1,4 @@
-"""Which dims of a reshape belong together: runs of equal product, and the plans P1 and P2 derive from them.
+"""Which dims of a reshape belong together: runs of equal product, and what reductions and broadcasts make of them.
 
 A reshape keeps the row-major order of the elements, so its two shapes fall into runs: minimal groups of neighbouring
 dims whose products are equal. Dims are matched by these products, never by size:

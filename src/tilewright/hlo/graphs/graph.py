@@ -17,7 +17,13 @@ import gc
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
+
+import numpy as np
+
+from tilewright.errors import TilewrightError, UnsupportedError
+from tilewright.layout import TensorLayout, parse, xla_dtype
 
 Shape = tuple[int, ...]
 
@@ -41,6 +47,22 @@ class Value:
     def __repr__(self) -> str:
         """The type as a reader writes it: ``f32[8,32]``."""
         return f"{self.dtype}[{'?' if self.shape is None else ','.join(map(str, self.shape))}]"
+
+
+@lru_cache(maxsize=256)
+def numpy_dtype(element_type: str) -> np.dtype[Any]:
+    """The numpy type of an MLIR element type: ``bf16`` -> bfloat16. UnsupportedError where there is none."""
+    try:
+        layout = parse(f"{xla_dtype(element_type)}[]")
+        assert isinstance(layout, TensorLayout)
+        return layout.numpy_dtype
+    except TilewrightError as error:
+        raise UnsupportedError(f"numpy has no element type {element_type}") from error
+
+
+def array_dtype(value: Value) -> np.dtype[Any]:
+    """The numpy type of a value's elements."""
+    return numpy_dtype(value.dtype)
 
 
 class Node:
@@ -77,7 +99,6 @@ class Node:
 
     @property
     def result(self) -> Value:
-        """Its first result."""
         return self.results[0]
 
     @property
@@ -86,7 +107,6 @@ class Node:
         return self.like if self.handle is None and self.like is not None else self
 
     def add_result(self, shape: Shape | None, dtype: str) -> Value:
-        """One more result."""
         value = Value(shape, dtype, self, len(self.results))
         self.results.append(value)
         return value
@@ -134,19 +154,16 @@ class Block:
         self.changed = False
 
     def add_argument(self, shape: Shape | None, dtype: str) -> Value:
-        """One more argument."""
         self.arguments.append(Value(shape, dtype, None, len(self.arguments)))
         return self.arguments[-1]
 
     def append(self, operation: Node) -> Node:
-        """Put an operation at the end."""
         operation.block = self
         self.operations.append(operation)
         return operation
 
 
 def replace_value(old: Value, new: Value) -> None:
-    """Let every user of ``old`` use ``new``."""
     for user in list(old.users):
         for index, value in enumerate(user.operands):
             if value is old:

@@ -9,15 +9,17 @@ nothing else refers to it.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from tilewright.hlo.graphs.attributes import WRITERS, read_attributes, write_attributes
-from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, walk
+from tilewright.hlo.graphs.attributes import HLO_ATTRIBUTES, WRITTEN, read_attributes, write_attributes
+from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, numpy_dtype, walk
 from tilewright.hlo.ir import context, ir
-from tilewright.layout import TensorLayout, parse, xla_dtype
+from tilewright.hlo.program import Computation, Operation, Program
+from tilewright.layout import xla_dtype
 
 # Constants: read when needed, compared with a monoid's identity, laid out in another shape.
 
@@ -120,36 +122,26 @@ class Literal:
         return ir.DenseElementsAttr.get(array, type=tensor_type.element_type, shape=list(shape))
 
 
-def _numpy_dtype(dtype: str) -> np.dtype[Any]:
-    layout = parse(f"{xla_dtype(dtype)}[]")
-    assert isinstance(layout, TensorLayout)
-    return layout.numpy_dtype
-
-
 class ArrayLiteral(Literal):
     """The value of a constant that a rewrite makes from a numpy array, rounded to the element type ``dtype``."""
 
     def __init__(self, values: np.ndarray[Any, Any], dtype: str) -> None:
         super().__init__()
-        self.values = np.ascontiguousarray(values.astype(_numpy_dtype(dtype)))
+        self.values = np.ascontiguousarray(values.astype(numpy_dtype(dtype)))
         self.element = None
 
     @property
     def key(self) -> object:
-        """Equal for equal elements."""
         return self.values.dtype.str, self.values.shape, self.values.tobytes()
 
     def array(self) -> np.ndarray[Any, Any] | None:
-        """The elements."""
         return self.values
 
     @property
     def elements(self) -> list[str] | bytes | None:
-        """The little-endian bytes."""
         return self.values.tobytes()
 
     def transposed(self, shape: tuple[int, ...], permutation: tuple[int, ...]) -> Literal:
-        """The literal of ``numpy.transpose``."""
         turned = ArrayLiteral.__new__(ArrayLiteral)
         turned.element, turned.handle, turned.order = None, None, None
         turned.values = np.ascontiguousarray(self.values.reshape(shape).transpose(permutation))
@@ -178,8 +170,6 @@ _PREFIX = "stablehlo."
 
 
 class _Reader:
-    """Reads blocks, remembering which MLIR value became which Value."""
-
     def __init__(self) -> None:
         self.values: dict[Any, Value] = {}
         self.types: dict[Any, tuple[tuple[int, ...] | None, str]] = {}
@@ -439,7 +429,7 @@ def _named(op: Node) -> dict[str, Any]:
 
 
 #: Their own attributes are all they have; nothing is lent to them.
-_STRUCTURAL = frozenset(WRITERS) - {"compare"} | {"reshape", "constant"}
+_STRUCTURAL = WRITTEN - {"compare"} | {"reshape", "constant"}
 
 
 def _constant(op: Node) -> Any:
@@ -508,3 +498,47 @@ def module_text(block: Block) -> str:
                     value.handle = made
             ir.Operation.create("func.return", [], [value.handle for value in outputs])
         return str(module.operation.get_asm())
+
+
+def block_program(block: Block) -> Program:
+    """The same block as a program, as :func:`module_text` would be read, but for the text."""
+    names: dict[Value, str] = {}
+    computations: list[Computation] = []
+
+    def named(values: Sequence[Value]) -> str:
+        for value in values:
+            names[value] = f"%{len(names)}"
+        shapes = [_xla_shape(value) for value in values]
+        return shapes[0] if len(shapes) == 1 else f"({', '.join(shapes)})"
+
+    operations = [Operation(f"%{number}", "parameter", named([v])) for number, v in enumerate(block.arguments)]
+    for op in block.operations:
+        taken = tuple(names[v] for v in op.operands), tuple(map(_xla_shape, op.operands))
+        if op is block.operations[-1]:
+            operations.append(Operation("", "return", "()", *taken, root=True))
+            continue
+        shape = named(op.results)
+        attributes = HLO_ATTRIBUTES[op.name](op.attributes) if op.name in HLO_ATTRIBUTES else {}
+        calls = _reducer(op, names[op.result], computations)
+        opcode = op.name.rpartition(".")[2]
+        operations.append(Operation(names[op.result], opcode, shape, *taken, attributes, calls=calls))
+    return Program("stablehlo", "main", "", (Computation("main", tuple(operations), True), *computations))
+
+
+def _xla_shape(value: Value) -> str:
+    return f"{xla_dtype(value.dtype)}[{','.join(map(str, value.sizes))}]"
+
+
+def _reducer(op: Node, name: str, computations: list[Computation]) -> tuple[str, ...]:
+    """The computation that a reduction calls, added to the others; of a plain one the text has none."""
+    if op.name not in _REDUCTIONS or (op.name == "reduce" and "monoid" in op.attributes):
+        return ()
+    monoids = op.attributes.get("monoids") or (op.attributes.get("monoid", "select"),) * len(op.results)
+    scalars = [f"{xla_dtype(v.dtype)}[]" for v in op.results]
+    made = [Operation(f"%a{k}", "parameter", shape) for k, shape in enumerate(scalars * 2)]
+    for k, (monoid, shape) in enumerate(zip(monoids, scalars)):
+        made.append(Operation(f"%m{k}", monoid, shape, (f"%a{k}", f"%a{k + len(scalars)}"), (shape, shape)))
+    results = tuple(f"%m{k}" for k in range(len(scalars)))
+    made.append(Operation("", "return", "()", results, tuple(scalars), root=True))
+    computations.append(Computation(f"main/{name}.reducer", tuple(made)))
+    return (computations[-1].name,)

@@ -1,483 +1,102 @@
-"""Two references: a graph evaluated with numpy in float64, which owes nothing to XLA, and a program run as without jit.
+"""What a program computes in float64, as a reference for others; and what XLA computes, whole or without jit.
 
-XLA's own CPU backend can be wrong under jit, so a check of a rewrite compares with this too. Floating values are kept
-in float64 and complex128, integers in their own widths. Operations it does not know raise UnsupportedError.
+XLA's own CPU backend can be wrong under jit, so a check of a rewrite compares with this too. StableHLO's interpreter
+(jaxlib's ``stablehlo.eval_module``) shares nothing with it, but takes half a microsecond for every element and every
+product, and ends its process where it lacks something: it is asked in a process that may die of it, and only about
+programs of operations that it has and that take few steps. The others are computed by XLA in float64.
 """
 
 from __future__ import annotations
 
-import math
+import pickle
 import re
-import struct
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from tilewright.errors import TilewrightError, UnsupportedError
-from tilewright.hlo.cost import array_layout
+from tilewright.errors import UnsupportedError
+from tilewright.hlo.apart import run_apart
 from tilewright.hlo.execute import array_struct, flat_callable
-from tilewright.hlo.graphs.graph import Block, Node, Value, captured
-from tilewright.hlo.ir import operation_module, parse_module, print_module
+from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype, captured, numpy_dtype, walk
+from tilewright.hlo.ir import operations_module, parse_module, print_module
+from tilewright.hlo.jaxlib_child import ask, read_arrays
 from tilewright.hlo.proving.agreement import is_integral
-from tilewright.layout import xla_dtype
 
 Array = np.ndarray[Any, Any]
-_UNARY: dict[str, Callable[..., Any]] = {
-    "abs": np.abs, "cbrt": np.cbrt, "ceil": np.ceil, "cosine": np.cos, "exponential": np.exp,
-    "exponential_minus_one": np.expm1, "floor": np.floor, "imag": np.imag, "is_finite": np.isfinite, "log": np.log,
-    "log_plus_one": np.log1p, "logistic": lambda x: 1 / (1 + np.exp(-x)), "negate": np.negative, "not": np.invert,
-    "real": np.real, "round_nearest_even": np.round, "rsqrt": lambda x: 1 / np.sqrt(x), "sign": np.sign, "sine": np.sin,
-    "sqrt": np.sqrt, "tan": np.tan, "tanh": np.tanh, "chlo.square": np.square, "chlo.erf": np.vectorize(math.erf),
-}  # fmt: skip
-_BINARY: dict[str, Callable[..., Any]] = {
-    "add": np.add, "and": np.bitwise_and, "atan2": np.arctan2, "complex": lambda a, b: a + 1j * b,
-    "maximum": np.maximum, "minimum": np.minimum, "multiply": np.multiply, "or": np.bitwise_or,
-    "power": lambda a, b: _integer_power(a, b) if a.dtype.kind in "iu" else np.power(a, b),
-    "remainder": lambda a, b: np.where(b == 0, a, np.fmod(a, b)) if a.dtype.kind in "iu" else np.fmod(a, b),
-    "subtract": np.subtract, "xor": np.bitwise_xor,
-}  # fmt: skip
-_COMPARE: dict[str, Callable[..., Any]] = {
-    "EQ": np.equal, "NE": np.not_equal, "LT": np.less, "LE": np.less_equal, "GT": np.greater, "GE": np.greater_equal,
-}  # fmt: skip
-_SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
-_UNSIGNED = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
-
-def wide_dtype(element_type: str) -> np.dtype[Any]:
-    """The numpy type that holds values of an MLIR element type exactly, and wraps where it does."""
-    name = xla_dtype(element_type)
-    if name == "pred":
-        return np.dtype(bool)
-    if name[0] in "su" and name[1:].isdigit():
-        integer = (_SIGNED if name[0] == "s" else _UNSIGNED).get(int(name[1:]))
-        if integer is None:
-            raise UnsupportedError(f"the float64 reference has no integers of type {name}")
-        return np.dtype(integer)
-    return np.dtype(np.complex128 if name[0] == "c" else np.float64)
-
-
-def own_dtype(element_type: str) -> np.dtype[Any]:
-    """The numpy type of an MLIR element type itself."""
-    try:
-        return array_layout(f"{xla_dtype(element_type)}[]").numpy_dtype
-    except TilewrightError as error:
-        raise UnsupportedError(f"numpy has no element type {element_type}") from error
-
-
-def evaluate(block: Block, arguments: Sequence[Array]) -> list[Array]:
-    """The values of a function body's results. Floating arguments are widened to float64 first."""
-    values: dict[Value, Array] = {}
-    for parameter, array in zip(block.arguments, arguments):
-        values[parameter] = np.asarray(array).astype(wide_dtype(parameter.dtype))
-    with np.errstate(all="ignore"):
-        for op in block.operations[:-1]:
-            operands = [values[v] for v in op.operands]
-            values[op.result] = np.asarray(_one(op, operands)).astype(wide_dtype(op.result.dtype), copy=False)
-    return [values[v] for v in block.operations[-1].operands]
-
-
-def _one(op: Node, x: list[Array]) -> Any:
-    """The value of one operation; what numpy cannot do with these operands is as unknown as an unknown operation."""
-    try:
-        return _value(op, x)
-    except (ValueError, TypeError, KeyError, OverflowError, ArithmeticError) as error:
-        raise UnsupportedError(f"the float64 reference cannot evaluate this {op.name}: {error}") from error
-
-
-def _value(op: Node, x: list[Array]) -> Any:
-    if op.name in _UNARY:
-        return _UNARY[op.name](x[0])
-    if op.name in _BINARY:
-        return _BINARY[op.name](x[0], x[1])
-    if op.name in _OTHERS:
-        return _OTHERS[op.name](op, x)
-    raise UnsupportedError(f"the float64 reference does not know {op.name}")
-
-
-def _attribute(op: Node, name: str) -> Any:
-    return op.lender.handle.attributes[name]
-
-
-def _divide(op: Node, x: list[Array]) -> Array:
-    a, b = x
-    if a.dtype.kind not in "iu":
-        return np.asarray(a / b)
-    safe = np.where(b == 0, 1, b)
-    down = a // safe
-    towards_zero = down + ((a % safe != 0) & ((a < 0) != (b < 0)))  # numpy rounds down, StableHLO towards zero
-    return np.where(b == 0, np.invert(np.zeros_like(a)), towards_zero)
-
-
-def _integer_power(a: Array, b: Array) -> Array:
-    """XLA's: a negative exponent gives 0, except of 1 and -1."""
-    power = np.power(a, np.maximum(b, 0))
-    if a.dtype.kind == "u":
-        return np.asarray(power)
-    inverse = np.where(a == 1, 1, np.where(a == -1, np.where(b % 2 == 0, 1, -1), 0)).astype(a.dtype)
-    return np.where(b < 0, inverse, power)
-
-
-def _reduce(op: Node, x: list[Array]) -> Array:
-    monoid, dims = op.attributes.get("monoid"), op.attributes["dims"]
-    if monoid is None:
-        raise UnsupportedError("the float64 reference knows only reductions by one operation")
-    ufunc: Any = _BINARY[monoid]
-    return np.asarray(ufunc(x[1], ufunc.reduce(x[0], axis=dims, dtype=x[0].dtype, initial=_start(monoid, x[0].dtype))))
-
-
-def _start(monoid: str, dtype: np.dtype[Any]) -> Any:
-    """The identity of a monoid; -0.0 for floating sums, as +0.0 would swallow a -0.0."""
-    if monoid in ("maximum", "minimum"):
-        low = monoid == "maximum"
-        if dtype.kind == "b":
-            return not low
-        if dtype.kind in "iu":
-            return np.iinfo(dtype).min if low else np.iinfo(dtype).max
-        return -np.inf if low else np.inf
-    if monoid == "and":
-        return True if dtype.kind == "b" else np.invert(np.zeros((), dtype))
-    if monoid == "add" and dtype.kind in "fc":
-        return -0.0 if dtype.kind == "f" else complex(-0.0, -0.0)
-    return 1 if monoid == "multiply" else 0
-
-
-def _broadcast(op: Node, x: list[Array]) -> Array:
-    shape, dims = op.result.shape or (), op.attributes["dims"]
-    order = sorted(range(len(dims)), key=lambda k: dims[k])
-    wide = [1] * len(shape)
-    for k in order:
-        wide[dims[k]] = x[0].shape[k]
-    return np.broadcast_to(x[0].transpose(order).reshape(wide), shape)
-
-
-def _constant(op: Node, x: list[Array]) -> Array:
-    literal, result = op.attributes["literal"], op.result
-    dtype = wide_dtype(result.dtype)
-    if literal.element is None:
-        array = literal.array()
-        if array is None:
-            array = _written(literal.elements, result)
-        return np.asarray(array).reshape(result.shape or ()).astype(dtype)
-    return np.full(result.shape or (), _number(literal.element, result.dtype), dtype)
-
-
-def _written(elements: list[str] | bytes | None, result: Value) -> Array:
-    if elements is None:
-        raise UnsupportedError(f"the float64 reference cannot read a constant of type {result!r}")
-    if isinstance(elements, bytes):
-        return np.frombuffer(elements, own_dtype(result.dtype))
-    return np.array([_number(element, result.dtype) for element in elements])
-
-
-def _number(text: str, element_type: str) -> Any:
-    if text in ("true", "false"):
-        return text == "true"
-    if text.startswith("0x") and not element_type.lstrip("us").startswith("i"):
-        bits = int(text, 16)
-        kinds: dict[str, tuple[Any, Any]] = {
-            "f64": (np.uint64, np.float64), "f32": (np.uint32, np.float32), "f16": (np.uint16, np.float16)
-        }  # fmt: skip
-        if element_type == "bf16":
-            return np.uint32(bits << 16).view(np.float32)
-        word, kind = kinds[element_type]
-        return word(bits).view(kind)
-    if text.startswith("("):
-        real, imaginary = text.strip("()").split(",")
-        part = element_type.removeprefix("complex<").rstrip(">")
-        return complex(_number(real.strip(), part), _number(imaginary.strip(), part))
-    return float(text) if any(c in text for c in ".eE") else int(text, 0)
-
-
-def _compare(op: Node, x: list[Array]) -> Array:
-    return np.asarray(_COMPARE[op.attributes["direction"]](x[0], x[1]))
-
-
-def _convert(op: Node, x: list[Array]) -> Array:
-    kind, array = wide_dtype(op.result.dtype), x[0]
-    if kind.kind == "b":
-        return np.asarray(array != 0)
-    if array.dtype.kind == "c" and kind.kind != "c":
-        array = array.real
-    if array.dtype.kind == "f" and kind.kind in "iu":
-        return _saturate(array, kind)
-    return np.asarray(array.astype(kind))
-
-
-def _saturate(x: Array, kind: np.dtype[Any]) -> Array:
-    """Towards zero; beyond the range its ends, and 0 for what is not a number, as XLA does."""
-    low, high = np.iinfo(kind).min, np.iinfo(kind).max
-    inside = (x > float(low)) & (x < float(high))
-    whole = np.where(inside, x, 0).astype(kind)
-    return np.where(x >= float(high), high, np.where(x <= float(low), low, whole)).astype(kind)
-
-
-def _iota(op: Node, x: list[Array]) -> Array:
-    shape, dim = op.result.shape or (), op.attributes["dim"]
-    wide = [1] * len(shape)
-    wide[dim] = shape[dim]
-    return np.broadcast_to(np.arange(shape[dim]).reshape(wide), shape)
-
-
-def _dot(op: Node, x: list[Array]) -> Array:
-    own = op.attributes
-    letters = iter("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-    names = [[""] * array.ndim for array in x]
-    for left, right in (("lhs_batch", "rhs_batch"), ("lhs_contract", "rhs_contract")):
-        for i, j in zip(own[left], own[right]):
-            names[0][i] = names[1][j] = next(letters)
-    batch = "".join(names[0][d] for d in own["lhs_batch"])
-    free = []
-    for side in names:
-        for d, name in enumerate(side):
-            if not name:
-                side[d] = next(letters)
-                free.append(side[d])
-    subscripts = f"{''.join(names[0])},{''.join(names[1])}->{batch}{''.join(free)}"
-    kind = wide_dtype(op.result.dtype)
-    return np.asarray(np.einsum(subscripts, x[0].astype(kind), x[1].astype(kind), optimize=True))
-
-
-def _padded(array: Array, fill: Any, low: Sequence[int], high: Sequence[int], interior: Sequence[int]) -> Array:
-    """StableHLO's pad: negative sizes cut off."""
-    for d in range(array.ndim):
-        size = array.shape[d] + max(array.shape[d] - 1, 0) * interior[d]
-        wide = np.full((*array.shape[:d], size, *array.shape[d + 1 :]), fill, array.dtype)
-        wide[(slice(None),) * d + (slice(None, None, interior[d] + 1),)] = array
-        cut = wide[(slice(None),) * d + (slice(max(-low[d], 0), size - max(-high[d], 0)),)]
-        widths = [(max(low[d], 0), max(high[d], 0)) if k == d else (0, 0) for k in range(array.ndim)]
-        array = np.pad(cut, widths, constant_values=fill)
-    return array
-
-
-def _windows(array: Array, window: Sequence[int], strides: Sequence[int], dilation: Sequence[int]) -> Array:
-    """A view with the places of a window behind the array's own dims."""
-    reach = [(size - 1) * step + 1 for size, step in zip(window, dilation)]
-    view = np.lib.stride_tricks.sliding_window_view(array, reach)
-    places = tuple(slice(None, None, step) for step in strides)
-    return np.asarray(view[places + tuple(slice(None, None, step) for step in dilation)])
-
-
-def _reduce_window(op: Node, x: list[Array]) -> Array:
-    own, monoid = op.attributes, op.attributes.get("monoid")
-    if monoid is None:
-        raise UnsupportedError("the float64 reference knows only reductions by one operation")
-    gaps = [step - 1 for step in own["base_dilation"]]
-    start = _start(monoid, x[0].dtype)
-    array = _padded(x[0], start, [low for low, _ in own["padding"]], [high for _, high in own["padding"]], gaps)
-    windows = _windows(array, own["window"], own["strides"], own["window_dilation"])
-    ufunc: Any = _BINARY[monoid]
-    axes = tuple(range(x[0].ndim, 2 * x[0].ndim))
-    return np.asarray(ufunc(x[1], ufunc.reduce(windows, axis=axes, dtype=x[0].dtype, initial=start)))
-
-
-def _convolution(op: Node, x: list[Array]) -> Array:
-    own = op.attributes
-    if own["batch_groups"] != 1:
-        raise UnsupportedError("the float64 reference knows no convolutions with batch groups")
-    spatial = [str(k) for k in range(x[0].ndim - 2)]
-    places = [["bf", "oi", "bf"][k] for k in range(3)]
-    order = [[own["numbers"][k].index(c) for c in (*places[k], *spatial)] for k in range(3)]
-    kind = wide_dtype(op.result.dtype)
-    value, kernel = x[0].transpose(order[0]).astype(kind), x[1].transpose(order[1]).astype(kind)
-    turned = tuple(k + 2 for k, flag in enumerate(own["reversal"]) if flag)
-    kernel = np.flip(kernel, turned) if turned else kernel
-    low, high = ([0, 0, *(pair[k] for pair in own["padding"])] for k in range(2))
-    value = _padded(value, 0, low, high, [0, 0, *(step - 1 for step in own["lhs_dilation"])])
-    windows = _windows(value, [1, 1, *kernel.shape[2:]], [1, 1, *own["strides"]], [1, 1, *own["rhs_dilation"]])
-    windows = windows.reshape(*windows.shape[: value.ndim], *kernel.shape[2:])
-    groups, rank = own["groups"], len(spatial)
-    batch, out = value.shape[0], windows.shape[2 : 2 + rank]
-    windows = windows.reshape(batch, groups, value.shape[1] // groups, *windows.shape[2:])
-    kernel = kernel.reshape(groups, kernel.shape[0] // groups, *kernel.shape[1:])
-    window_axes = list(range(30, 30 + rank))
-    result = np.einsum(
-        windows, [0, 1, 2, *range(3, 3 + rank), *window_axes], kernel, [1, 29, 2, *window_axes],
-        [0, 1, 29, *range(3, 3 + rank)],
-    )  # fmt: skip
-    result = result.reshape(batch, -1, *out)
-    return np.asarray(result.transpose(np.argsort(order[2])))
-
-
-_INTO = {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum}
-
-
-def _scatter(op: Node, x: list[Array]) -> Array:
-    """An update whose window is not all inside is left out."""
-    own, (array, indices, updates) = op.attributes, x
-    if own.get("monoid") not in _INTO:
-        raise UnsupportedError("the float64 reference knows only scatters by one operation")
-    vectors = np.moveaxis(np.expand_dims(indices, -1) if own["index_dim"] == indices.ndim else indices,
-                          own["index_dim"], -1)  # fmt: skip
-    scattered = [d for d in range(updates.ndim) if d not in own["window_dims"]]
-    places = np.indices(updates.shape)
-    at = tuple(places[d] for d in scattered)
-    windows = iter(own["window_dims"])
-    where, inside = [], np.ones(updates.shape, bool)
-    for dim, size in enumerate(array.shape):
-        start = np.zeros(updates.shape, np.int64)
-        window = 1
-        if dim in own["index_map"]:
-            start = vectors[(*at, own["index_map"].index(dim))].astype(np.int64)
-        if dim in own["batch"]:
-            vector_dim = own["indices_batch"][own["batch"].index(dim)]
-            start = at[vector_dim - (vector_dim > own["index_dim"])]
-        offset = np.zeros(updates.shape, np.int64)
-        if dim not in own["inserted"] and dim not in own["batch"]:
-            along = next(windows)
-            offset, window = places[along], updates.shape[along]
-        inside &= (start >= 0) & (start <= size - window)
-        where.append(start + offset)
-    result = array.copy()
-    _INTO[own["monoid"]].at(result, tuple(place[inside] for place in where), updates[inside])
-    return result
-
-
-def _gather(op: Node, x: list[Array]) -> Array:
-    own, operand, indices = op.attributes, x[0], x[1].astype(np.int64)
-    index_dim, sizes, result = own["index_dim"], own["sizes"], op.result.sizes
-    if index_dim == indices.ndim:
-        indices = indices[..., None]
-    indices = np.moveaxis(indices, index_dim, -1)
-    batch_dims = [d for d in range(len(result)) if d not in own["offset_dims"]]
-    kept = [d for d in range(operand.ndim) if d not in (*own["collapsed"], *own["batch"])]
-    grid = np.indices(result, sparse=True)
-    places: list[Any] = [0] * operand.ndim
-    batch_grid = tuple(grid[d] for d in batch_dims)
-    for k, d in enumerate(own["index_map"]):
-        places[d] = np.clip(indices[(*batch_grid, k)], 0, operand.shape[d] - sizes[d])
-    for d, k in zip(own["batch"], own["indices_batch"]):
-        places[d] = batch_grid[k - (k > index_dim)]
-    for offset, d in zip(sorted(own["offset_dims"]), kept):
-        places[d] = places[d] + grid[offset]
-    return np.asarray(operand[tuple(np.broadcast_arrays(*places))] if places else operand)
-
-
-def _dynamic_slice(op: Node, x: list[Array]) -> Array:
-    sizes = op.attributes["sizes"]
-    starts = [int(np.clip(int(s), 0, full - size)) for s, full, size in zip(x[1:], x[0].shape, sizes)]
-    return x[0][tuple(slice(start, start + size) for start, size in zip(starts, sizes))]
-
-
-def _slice(op: Node, x: list[Array]) -> Array:
-    own = op.attributes
-    return x[0][tuple(slice(a, b, step) for a, b, step in zip(own["start"], own["limit"], own["strides"]))]
-
-
-_OTHERS: dict[str, Callable[[Node, list[Array]], Any]] = {
-    "concatenate": lambda op, x: np.concatenate(x, op.attributes["dim"]),
-    "convolution": _convolution,
-    "dot_general": _dot,
-    "dynamic_slice": _dynamic_slice,
-    "gather": _gather,
-    "scatter": _scatter,
-    "pad": lambda op, x: _padded(x[0], x[1], op.attributes["low"], op.attributes["high"], op.attributes["interior"]),
-    "reduce_window": _reduce_window,
-    "reverse": lambda op, x: np.flip(x[0], op.attributes["dims"]),
-    "slice": _slice,
-    "broadcast_in_dim": _broadcast,
-    "clamp": lambda op, x: np.minimum(np.maximum(x[1], x[0]), x[2]),
-    "compare": _compare,
-    "constant": _constant,
-    "convert": _convert,
-    "divide": _divide,
-    "iota": _iota,
-    "reduce": _reduce,
-    "reshape": lambda op, x: x[0].reshape(op.result.shape or ()),
-    "select": lambda op, x: np.where(x[0], x[1], x[2]),
-    "transpose": lambda op, x: x[0].transpose(op.attributes["permutation"]),
-}
-
-
-# Run a program one operation at a time, as JAX does without jit: what fusion gets wrong is right here.
-#
-# Each operation is a module of its own, compiled once per distinct text. Loops and branches are one operation.
-
-#: Distinct operations that are compiled for a run; each takes some hundredths of a second.
-EAGER_LIMIT = 300
-
-
-class OneByOne:
-    """Runs programs operation by operation, keeping what it compiled for the next one."""
-
-    def __init__(self, limit: int = EAGER_LIMIT) -> None:
-        self.limit = limit
-        self._compiled: dict[str, Callable[..., Any]] = {}
-        self._texts: dict[Node, tuple[str, list[Value]]] = {}
-
-    def prepare(self, body: Block) -> None:
-        """Write every operation's module. Raises UnsupportedError where there are too many, or one cannot be alone."""
-        for op in body.operations[:-1]:
-            self._texts[op] = _module_of(op)
-        distinct = len({text for text, _ in self._texts.values()})
-        if distinct > self.limit:
-            raise UnsupportedError(f"{distinct} distinct operations are more than the {self.limit} compiled one by one")
-
-    def run(self, body: Block, arguments: Sequence[Any]) -> list[Any]:
-        """The results of a prepared function body."""
-        values: dict[Value, Any] = dict(zip(body.arguments, arguments))
-        uses = Counter(v for op in body.operations[:-1] for v in self._texts[op][1])
-        uses.update(body.operations[-1].operands)
-        for op in body.operations[:-1]:
-            text, inputs = self._texts[op]
-            results = self._call(text, op, inputs)(*(values[v] for v in inputs))
-            values.update(zip(op.results, results))
-            for value in inputs:
-                uses[value] -= 1
-                if not uses[value]:
-                    values.pop(value, None)
-        return [values[v] for v in body.operations[-1].operands]
-
-    def _call(self, text: str, op: Node, inputs: list[Value]) -> Callable[..., Any]:
-        import jax
-
-        if text not in self._compiled:
-            self._compiled[text] = jax.jit(
-                flat_callable(text, [*map(struct_of, inputs)], [*map(struct_of, op.results)])
-            )
-        return self._compiled[text]
-
-
-def _module_of(op: Node) -> tuple[str, list[Value]]:
-    """One operation as a module, and the values it takes: its operands and what its bodies use from outside."""
-    if op.name in ("func.call", "call") or op.handle is None or any(v.shape is None for v in op.results):
-        raise UnsupportedError(f"{op.name} cannot be run alone")
-    inputs = list(dict.fromkeys([*op.operands, *captured(op)]))
-    return operation_module(op.handle, [v.handle for v in inputs]), inputs
-
-
-def struct_of(value: Value) -> Any:
-    """The ``jax.ShapeDtypeStruct`` of an array of known shape."""
-    return array_struct(value.sizes, own_dtype(value.dtype))
-
-
-# A StableHLO program in float64: every floating type of its text widened, for a reference by XLA itself.
-
-
-_BITS = re.compile(r"dense<0x([0-9A-F]+)> : (tensor<(?:\d+x)*)(f32|bf16|f16)>")
-_BLOB = re.compile(r'dense<"0x[0-9A-F]+"> : tensor<(?:\d+x)*(?:complex<)?b?f\d+')
-_NARROW = re.compile(r"(?<=[x<(])(?:f32|bf16|f16)(?=>)")
-
-
-def widened(text: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[[Sequence[Any]], list[Array]]:
-    """The program with f32, f16 and bf16 widened to f64 throughout, as a function of its arguments as they are.
-
-    Call it where 64-bit types are enabled. Raises UnsupportedError where a text cannot be widened (constants stored as
-    raw bytes, calls of foreign code).
+_INTERPRETED = frozenset(
+    {"abs", "add", "and", "atan2", "broadcast_in_dim", "case", "cbrt", "ceil", "clamp", "compare", "complex"}
+    | {"concatenate", "constant", "convert", "convolution", "cosine", "divide", "dot_general", "dynamic_slice"}
+    | {"dynamic_update_slice", "exponential", "exponential_minus_one", "floor", "func.return", "gather", "if", "imag"}
+    | {"iota", "is_finite", "log", "log_plus_one", "logistic", "maximum", "minimum", "multiply", "negate", "not", "or"}
+    | {"optimization_barrier", "pad", "power", "real", "reduce", "reduce_window", "remainder", "reshape", "return"}
+    | {"reverse", "round_nearest_afz", "round_nearest_even", "rsqrt", "scatter", "select", "shift_left", "sign"}
+    | {"shift_right_arithmetic", "shift_right_logical", "sine", "slice", "sort", "sqrt", "subtract", "tan", "tanh"}
+    | {"transpose", "xor"}
+)
+"""Operations that StableHLO's interpreter has, but loops, and those on the bits of a type, which widening changes."""
+_EXCHANGED = re.compile(r"u?i(?:1|8|16|32|64)|b?f\w+")
+"""Element types of arrays that it takes and gives, floating ones widened."""
+_MOST_STEPS = 1 << 19
+"""Elements and products that are left to it: a quarter of a second."""
+_SECONDS = 30
+_STEPS_OF_SORTING = 20
+
+
+class Reference:
+    """A program's results in float64.
+
+    ``kind`` says whose the last ones were: ``StableHLO's interpreter``, ``XLA in float64``, or ``none: `` and why.
     """
-    import jax
 
-    plain = print_module(parse_module(text))
-    if _BLOB.search(plain) or "stablehlo.custom_call" in plain or "bitcast_convert" in plain:
-        raise UnsupportedError("it has raw constants, bit casts or foreign calls, which cannot be widened")
-    wide = _NARROW.sub("f64", _BITS.sub(_widen_bits, plain))
-    wide_inputs, wide_outputs = (
-        [array_struct(struct.shape, _wide(np.empty(0, struct.dtype)).dtype) for struct in structs]
-        for structs in (inputs, outputs)
-    )
-    jitted = jax.jit(flat_callable(wide, wide_inputs, wide_outputs))
-    return lambda arrays: [np.asarray(out) for out in jitted(*(_wide(np.asarray(a)) for a in arrays))]
+    def __init__(self, text: str, body: Block, xla: XlaValues) -> None:
+        self.text, self.body, self.xla, self.kind = text, body, xla, ""
+        self._ways = {"StableHLO's interpreter": self._interpreted, "XLA in float64": self._compiled}
+        self._reasons: list[str] = []
+
+    def results(self, arguments: Sequence[Any]) -> list[Array] | None:
+        """The results of ``main`` for these arguments, both widened to float64; None where nobody has them."""
+        given = [_wide(np.asarray(array)) for array in arguments]
+        for kind, compute in list(self._ways.items()):
+            try:
+                results = compute(given)
+            except UnsupportedError as error:  # and with other arguments it would be no better
+                del self._ways[kind]
+                self._reasons.append(str(error))
+            else:
+                self.kind = kind
+                return results
+        self.kind = f"none: {'; '.join(dict.fromkeys(self._reasons))}"
+        return None
+
+    def by_xla(self, arguments: Sequence[Any]) -> list[Array] | None:
+        """The same by XLA, where that can: it sums in parts, where the interpreter adds one by one and rounds more."""
+        try:
+            return self._compiled([_wide(np.asarray(array)) for array in arguments])
+        except UnsupportedError:
+            return self.results(arguments)
+
+    @cached_property
+    def _widened(self) -> str:
+        return widened(self.text)
+
+    @cached_property
+    def _types(self) -> list[list[Type]]:
+        """Shapes and element types of the widened program's arguments and results."""
+        ends = (self.body.arguments, self.body.operations[-1].operands)
+        return [[(shape, _wide(np.empty(0, dtype)).dtype) for shape, dtype in types_of(values)] for values in ends]
+
+    def _interpreted(self, arguments: Sequence[Array]) -> list[Array]:
+        _check_interpreted(self.body)
+        return read_arrays(ask(b"v", pickle.dumps((self._widened, list(arguments))), _SECONDS), self._types[1])
+
+    def _compiled(self, arguments: Sequence[Array]) -> list[Array]:
+        inputs, outputs = self._types
+        return self.xla.run_text(self._widened, inputs, outputs, arguments)
 
 
 def _wide(array: Array) -> Array:
@@ -486,12 +105,172 @@ def _wide(array: Array) -> Array:
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
+def _check_interpreted(body: Block) -> None:
+    """UnsupportedError where the interpreter lacks something of a program, or would take long."""
+    for value in (*body.arguments, *body.operations[-1].operands):
+        if not _EXCHANGED.fullmatch(value.dtype):
+            raise UnsupportedError(f"the float64 reference does not take {value.dtype}")
+    steps = 0
+    for op in (op for block in walk(body) for op in block.operations):
+        if op.name not in _INTERPRETED:
+            raise UnsupportedError(f"the float64 reference does not know {op.name}")
+        steps += _steps(op)
+    if steps > _MOST_STEPS:
+        raise UnsupportedError(f"{steps:,} steps are too many for StableHLO's interpreter")
+
+
+def _steps(op: Node) -> int:
+    """Elements that an operation reads or makes, as often as it takes them up."""
+    own, each = op.attributes, 1
+    if op.name == "dot_general":
+        each = prod(op.operands[0].sizes[dim] for dim in own["lhs_contract"])
+    elif op.name == "convolution":
+        each = prod(op.operands[1].sizes) // max(1, op.operands[1].sizes[own["numbers"][1].index("o")])
+    elif op.name == "reduce_window":
+        each = prod(own["window"])
+    elif op.name == "sort":
+        each = _STEPS_OF_SORTING
+    return each * max((prod(v.shape or ()) for v in (*op.operands, *op.results)), default=0)
+
+
+# A text with every floating type of it widened.
+
+_NARROW = re.compile(r"(?<=[x<(])(?:f32|bf16|f16|f[468]E\w+)(?=>)")
+_BITS = re.compile(r"dense<([^<>]*0x[^<>]*)>(?= : tensor<(?:\d+x)*(?:complex<)?(f32|bf16|f16|f[468]E\w+)>)")
+_WORD = re.compile(r'("?)0x([0-9A-F]+)\1')
+
+
+def widened(text: str) -> str:
+    """A StableHLO text with every narrower float widened to f64, constants that are written as bits included.
+
+    Raises UnsupportedError where a text cannot be widened (bit casts, calls of foreign code).
+    """
+    plain = print_module(parse_module(text))
+    if "stablehlo.custom_call" in plain or "bitcast_convert" in plain:
+        raise UnsupportedError("it has bit casts or foreign calls, which cannot be widened")
+    return _NARROW.sub("f64", _BITS.sub(_widen_bits, plain))
+
+
 def _widen_bits(constant: re.Match[str]) -> str:
-    """A constant written as the bits of a narrow float, as the bits of the same f64 (NaN and infinities mostly)."""
-    word = int(constant[1], 16)
-    if constant[3] == "f16":
-        value = float(np.uint16(word).view(np.float16))
-    else:
-        value = struct.unpack(">f", struct.pack(">I", word << 16 if constant[3] == "bf16" else word))[0]
-    bits = struct.unpack(">Q", struct.pack(">d", value))[0]
-    return f"dense<0x{bits:016X}> : {constant[2]}f64>"
+    """Bits of narrow floats as those of the same f64: all elements as bytes, or words for NaN and infinities."""
+    dtype = numpy_dtype(constant[2])
+
+    def widen(word: re.Match[str]) -> str:
+        raw = bytes.fromhex(word[2]) if word[1] else int(word[2], 16).to_bytes(dtype.itemsize, "little")
+        wide = np.frombuffer(raw, dtype).astype(np.float64).tobytes()
+        return f'"0x{wide.hex().upper()}"' if word[1] else f"0x{int.from_bytes(wide, 'little'):016X}"
+
+    return f"dense<{_WORD.sub(widen, constant[1])}>"
+
+
+# What XLA computes: of a whole text, or one operation at a time as JAX does without jit: then what fusion gets wrong is
+# right. Loops and branches are one operation.
+
+Type = tuple[Sequence[int], np.dtype[Any]]
+_MOST_ALONE = 300
+"""Distinct operations that are compiled one by one; each takes some hundredths of a second."""
+
+
+def inputs_of(nodes: Sequence[Node]) -> list[Value]:
+    """What these operations take from others, in the order of first use."""
+    made = {id(v) for node in nodes for v in node.results}
+    taken = [v for node in nodes for v in (*node.operands, *captured(node)) if id(v) not in made]
+    return list(dict.fromkeys(taken))
+
+
+def types_of(values: Sequence[Value]) -> list[Type]:
+    """Shapes and element types of arrays of known shape."""
+    return [(v.sizes, array_dtype(v)) for v in values]
+
+
+class XlaValues:
+    """What XLA computes for parts of a program; what is alike is compiled once.
+
+    ``apart``: in a process of its own, as for every program that is read from a text.
+    """
+
+    def __init__(self, apart: bool = False) -> None:
+        self.apart = apart
+        self._compiled: dict[str, Callable[..., Any]] = {}
+        self._alone: dict[Node, tuple[str, list[Value]]] = {}
+
+    def of(
+        self, nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], arrays: Sequence[Array]
+    ) -> list[Array]:
+        """The values of ``outputs``; ``nodes`` compute them of ``inputs``, which have the values ``arrays``."""
+        return self.run_text(self.text(nodes, inputs, outputs), types_of(inputs), types_of(outputs), arrays)
+
+    def text(self, nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value]) -> str:
+        """The StableHLO of a module whose main is these operations."""
+        return operations_module(
+            [node.handle for node in nodes], [v.handle for v in inputs], [v.handle for v in outputs]
+        )
+
+    def alone(self, node: Node) -> tuple[str, list[Value]]:
+        """The module of one operation, and the values it takes; UnsupportedError for what cannot be run alone."""
+        if node not in self._alone:
+            if node.name in ("func.call", "call") or node.handle is None or any(v.shape is None for v in node.results):
+                raise UnsupportedError(f"{node.name} cannot be run alone")
+            taken = inputs_of([node])
+            self._alone[node] = self.text([node], taken, node.results), taken
+        return self._alone[node]
+
+    def prepare(self, body: Block, most: int = _MOST_ALONE) -> None:
+        """Write every operation's module. Raises UnsupportedError where there are too many, or one cannot be alone."""
+        distinct = len({self.alone(node)[0] for node in body.operations[:-1]})
+        if distinct > most:
+            raise UnsupportedError(f"{distinct} distinct operations are more than the {most} compiled one by one")
+
+    def run(self, body: Block, arguments: Sequence[Array]) -> list[Array]:
+        """The results of a function body, one operation at a time; what is used no more is given up on the way."""
+        *nodes, last = body.operations
+        values = dict(zip(body.arguments, arguments))
+        uses = Counter(v for node in nodes for v in self.alone(node)[1])
+        uses.update(last.operands)
+        for node in nodes:
+            taken = self.alone(node)[1]
+            values |= self.each([node], taken, [values[v] for v in taken])
+            for value in taken:
+                uses[value] -= 1
+                if not uses[value]:
+                    del values[value]
+        return [values[v] for v in last.operands]
+
+    def each(
+        self,
+        nodes: Sequence[Node],
+        inputs: Sequence[Value],
+        arrays: Sequence[Array],
+        others: Mapping[str, Callable[..., Array]] | None = None,
+    ) -> dict[Value, Array]:
+        """All that ``nodes`` make, and their inputs: every operation compiled alone, so that each rounds as it says.
+
+        ``others``: by name of an operation, what computes it where XLA does not.
+        """
+        values = dict(zip(inputs, arrays, strict=True))
+        for node in nodes:
+            try:
+                text, taken = self.alone(node)
+                results = self.run_text(text, types_of(taken), types_of(node.results), [values[v] for v in taken])
+            except UnsupportedError:
+                if node.name not in (others or {}):
+                    raise
+                results = [(others or {})[node.name](node, *(values[v] for v in node.operands))]
+            values.update(zip(node.results, results, strict=True))
+        return values
+
+    def run_text(
+        self, text: str, inputs: Sequence[Type], outputs: Sequence[Type], arrays: Sequence[Array]
+    ) -> list[Array]:
+        """The results of a module's main, which takes and gives arrays of these shapes and element types."""
+        if self.apart:
+            return run_apart(text, inputs, outputs, arrays)
+        import jax
+
+        if text not in self._compiled:
+            taken, made = ([array_struct(*kind) for kind in kinds] for kinds in (inputs, outputs))
+            self._compiled[text] = jax.jit(flat_callable(text, taken, made))
+        try:
+            return [np.asarray(out) for out in self._compiled[text](*arrays)]
+        except jax.errors.JaxRuntimeError as error:
+            raise UnsupportedError(f"XLA does not compute it on this host: {str(error).splitlines()[0]}") from None

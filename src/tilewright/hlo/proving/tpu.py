@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
+from tilewright.hlo.execute import check_custom_calls, flat_callable
 from tilewright.hlo.opcodes import CONTROL, TAKES_NO_TIME, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Operation, Program
+from tilewright.hlo.proving.verify import main_types
 from tilewright.hlo.reading.hlo_reader import read_hlo
 from tilewright.hlo.semantics.context import Context
 from tilewright.render import bytes_text
@@ -63,7 +65,6 @@ class TpuEstimate:
 
     @property
     def filled_share(self) -> float:
-        """The share of the cycles that is filled in."""
         return self.filled_cycles / self.cycles if self.cycles else 0.0
 
 
@@ -146,7 +147,7 @@ def _executed(program: Program) -> list[str]:
 TPU_TOPOLOGIES = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
 
 _PACKAGES = str(Path(__file__).resolve().parents[3])
-_START = f"import sys; sys.path.insert(0, {_PACKAGES!r}); from tilewright.hlo.proving.tpu_child import main; main()"
+_START = f"import sys; sys.path.insert(0, {_PACKAGES!r}); from tilewright.hlo.proving.tpu import main; main()"
 _ENVIRONMENT = {  # no device is touched, so another process that holds the compiler's lock need not matter
     "TPU_SKIP_MDS_QUERY": "1", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "TPU_MIN_LOG_LEVEL": "3",
     "TPU_WORKER_HOSTNAMES": "localhost", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
@@ -177,14 +178,12 @@ class TpuComparison:
         return self.before.cycles / self.after.cycles if self.after.cycles else 1.0
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
         plain = asdict(self)
         for name, side in (("before", self.before), ("after", self.after)):
             plain[name]["filled_share"] = side.filled_share
         return {**plain, "ratio": self.ratio}
 
     def __str__(self) -> str:
-        """Both side by side."""
         pairs = [
             ("estimated cycles", *(f"{side.cycles:,}" for side in (self.before, self.after))),
             ("of these filled in", *(f"{side.filled_share:.1%}" for side in (self.before, self.after))),
@@ -339,3 +338,53 @@ def _last_words(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip() and not line.startswith("For simplicity")]
     errors = [line for line in lines if "Error" in line]
     return (errors or lines or [""])[-1][:300]
+
+
+# -- inside the process -------------------------------------------------------------------------------------------
+#
+# libtpu can abort, hang and talk, and takes a lock for as long as its process lives; so it gets one of its own. A job
+# stands on stdin, answers on stdout, one a line, all JSON.
+
+
+def main() -> None:
+    """Compile the job's StableHLO texts for its topology; what libraries print goes to stderr.
+
+    Versions are the first answer, then each text's: a compiled program, or an error.
+    """
+    job = json.load(sys.stdin)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for answer in _answers(job):
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+    sys.stderr.flush()
+    os._exit(0)  # without libtpu's tear-down, which may abort after all is done
+
+
+def _answers(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    from jax.experimental import topologies
+
+    signal.alarm(job["seconds"])  # ends the process, wherever the compiler is
+    topology = topologies.get_topology_desc(platform="tpu", topology_name=job["topology"])
+    device: Any = topology.devices[0]
+    yield {"libtpu": version("libtpu"), "jax": version("jax"), "chip": device.device_kind}
+    for text in job["programs"]:
+        signal.alarm(job["seconds"])
+        try:
+            yield _compiled(text, device)
+        except Exception as error:
+            reason = str(error).strip().split("\n")[0][:300]
+            yield {"error": f"the TPU compiler failed ({type(error).__name__}: {reason})"}
+
+
+def _compiled(text: str, device: Any) -> dict[str, Any]:
+    import jax
+    from jax.sharding import SingleDeviceSharding
+
+    check_custom_calls(text, "tpu")
+    inputs, outputs = main_types(text)
+    with jax.enable_x64(True):
+        call = flat_callable(text, inputs, outputs, platform="tpu")
+        compiled = jax.jit(call, in_shardings=SingleDeviceSharding(device)).lower(*inputs).compile()
+    memory = compiled.memory_analysis()
+    return {"text": compiled.as_text(), "temp_bytes": getattr(memory, "temp_size_in_bytes", 0)}

@@ -10,9 +10,8 @@ import ml_dtypes
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.hlo.graphs.graph import Block, Value, walk
+from tilewright.hlo.graphs.graph import Block, Value, array_dtype, walk
 from tilewright.hlo.proving.agreement import finfo, is_integral
-from tilewright.hlo.proving.reference import own_dtype
 
 Array = np.ndarray[Any, Any]
 Fill = Callable[[np.random.Generator, tuple[int, ...], np.dtype[Any]], Array]
@@ -122,7 +121,7 @@ def _choice(array: Array, number: int) -> Array:
 
 
 def _array(value: Value, kind: str, rng: np.random.Generator) -> Array:
-    dtype, shape = own_dtype(value.dtype), value.shape or ()
+    dtype, shape = array_dtype(value), value.shape or ()
     if dtype == np.bool_:
         return rng.integers(0, 2, shape).astype(bool)
     if is_integral(dtype):

@@ -5,23 +5,27 @@ A verification holds one record per trial, and the verdict over all of them.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Sequence
+import pickle
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
+from tilewright.child import Tell, bound, most_memory, serve
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
-from tilewright.hlo.apart import SECONDS, asked
-from tilewright.hlo.execute import flat_callable
+from tilewright.hlo.apart import SECONDS, ask
+from tilewright.hlo.execute import array_struct, check_custom_calls
 from tilewright.hlo.graphs.graph import Block, Value
 from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module
 from tilewright.hlo.program import Program
 from tilewright.hlo.proving.agreement import (
     allowance,
+    coarsest,
     differing,
     distance,
     identical,
@@ -37,8 +41,7 @@ from tilewright.hlo.proving.agreement import (
     worst,
     zeros_differ,
 )
-from tilewright.hlo.proving.precision import coarsest
-from tilewright.hlo.proving.reference import OneByOne, evaluate, struct_of, widened
+from tilewright.hlo.proving.reference import Reference, XlaValues, types_of
 from tilewright.hlo.proving.trial_inputs import inputs_for, may_never_end, trial_inputs
 from tilewright.hlo.rewrites.inline import Inline, calls_itself
 
@@ -104,9 +107,9 @@ class Trial:
 class Verification:
     """How far two programs are apart on the same inputs.
 
-    ``trials`` holds every :class:`Trial`; ``reference`` says who computed in float64 (``numpy``, ``XLA in float64``,
-    or ``none: `` and why); ``remarks`` what else there is to know. The figures are those of the first trial (normal
-    inputs, or the given ones), the verdicts are over all.
+    ``trials`` holds every :class:`Trial`; ``reference`` says who computed in float64 (``StableHLO's interpreter``,
+    ``XLA in float64``, or ``none: `` and why); ``remarks`` what else there is to know. The figures are those of the
+    first trial (normal inputs, or the given ones), the verdicts are over all.
     """
 
     trials: tuple[Trial, ...] = field(repr=False)
@@ -115,12 +118,10 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Every trial is."""
         return all(trial.ok for trial in self.trials)
 
     @property
     def bit_equal(self) -> bool:
-        """Every trial gave the same bits."""
         return all(trial.bit_equal for trial in self.trials)
 
     @property
@@ -205,8 +206,9 @@ def verify(
     ``arguments`` are the flat arrays the program's ``main`` takes; without them, random ones of every kind in
     ``inputs`` (default: all of :data:`INPUTS`; a program with a loop that no constant bounds gets ``normal`` ones
     alone, as it might never end). Each is run under jit and, with ``eager``, one operation at a time. The two must take
-    and give the same types. Both are measured against the original in float64: evaluated by numpy where it knows every
-    operation, as XLA's own CPU backend may be wrong under jit; else by XLA. ``bit_exact`` asks for the same bits.
+    and give the same types. Both are measured against the original in float64: by StableHLO's own interpreter where it
+    has every operation and is quick, as XLA's CPU backend may be wrong under jit; else by XLA. ``bit_exact`` asks for
+    the same bits.
     ``assume_finite`` leaves out inputs with a NaN or an infinity, or so large that one would come about: what a rewrite
     under the same assumption has promised nothing about.
     ``advance(done, total, what)`` is called before every trial. Raises UsageError where the types differ.
@@ -232,7 +234,7 @@ def verify(
         parse_module(program.text)  # an error in a text is this process's to tell, with its place
     options["arguments"] = None if arguments is None else [np.asarray(a) for a in arguments]
     texts = (original.text, rewritten.text)
-    return Verification.from_json(asked("verify", {"texts": texts, "options": options}, seconds, advance)[0])
+    return Verification.from_json(ask("verify", {"texts": texts, "options": options}, seconds, advance)[0])
 
 
 def verify_here(
@@ -257,7 +259,8 @@ def verify_here(
     own_inputs = None if arguments is None else [np.asarray(a) for a in arguments]
     kinds = ["given"] if own_inputs is not None else inputs_for(before, inputs, assume_finite)
     with jax.ensure_compile_time_eval(), jax.enable_x64(True):  # programs name their types; x64 only admits 64 bits
-        judge = _Judge(original, rewritten, before, after, bit_exact)
+        xla = XlaValues()
+        judge = _Comparison(original, rewritten, before, after, bit_exact, xla, Reference(original.text, before, xla))
         runs, remarks = _runs(judge, eager)
         if own_inputs is None and inputs is None and may_never_end(before):
             remarks.append("only normal inputs were tried: a loop in it runs until a condition on values holds")
@@ -267,7 +270,7 @@ def verify_here(
                 advance(number, len(kinds) * len(runs), f"{kind} inputs, {how}")
             arrays = own_inputs if own_inputs is not None else trial_inputs(before.arguments, kind, seed)
             trials.append(judge.trial(kind, how, seed, arrays, runs[how]))
-    return Verification(tuple(trials), judge.reference_kind, tuple(dict.fromkeys(remarks + judge.remarks)))
+    return Verification(tuple(trials), judge.reference.kind, tuple(dict.fromkeys(remarks + judge.remarks)))
 
 
 def trial_arguments(program: Program, trial: Trial) -> list[Array]:
@@ -286,46 +289,69 @@ def _first_difference(before: Sequence[str], after: Sequence[str]) -> str:
 def main_types(text: str) -> tuple[list[Any], list[Any]]:
     """The arguments and results of a StableHLO text's main, as ShapeDtypeStructs."""
     body = _main(Program("stablehlo", "", text, ()))
-    return [*map(struct_of, body.arguments)], [*map(struct_of, body.operations[-1].operands)]
+    inputs, outputs = map(types_of, (body.arguments, body.operations[-1].operands))
+    return [array_struct(*each) for each in inputs], [array_struct(*each) for each in outputs]
+
+
+def inlined_functions(program: Program) -> dict[str, Block]:
+    """The functions of a StableHLO program by name, calls put in place. UnsupportedError for one that calls itself."""
+    module = parse_module(program.text)
+    if name := calls_itself(module):
+        raise UnsupportedError(f"function {name} calls itself, or is called by one that does: XLA has no recursion")
+    Inline().apply_module(module)
+    return {body.name: body for body in read_functions(module)}
+
+
+def operations_of(program: Program) -> Block:
+    """The program's main function as one list of operations, calls put in place; the last one names the results."""
+    if program.kind != "stablehlo":
+        raise UnsupportedError("a program as XLA compiled it", how="give StableHLO, or the function it was made from")
+    bodies = inlined_functions(program)
+    return bodies["main"] if "main" in bodies else next(iter(bodies.values()))
+
+
+def sample_arrays(program: Program) -> list[Array]:
+    """Arrays to run a program with: those its file has as an example, else random ones."""
+    signature = program.signature
+    if signature is not None and signature.example is not None:
+        given = signature.flat(*signature.example)
+        if all(hasattr(array, "__array__") or np.isscalar(array) for array in given):
+            return [np.asarray(array, signature.inputs[i].dtype) for array, i in zip(given, signature.kept)]
+    return [np.asarray(array) for array in trial_inputs(operations_of(program).arguments, "normal", 0)]
 
 
 def _main(program: Program) -> Block:
     if program.kind != "stablehlo":
         raise UnsupportedError(_HLO)
-    module = parse_module(program.text)
-    if name := calls_itself(module):
-        raise UnsupportedError(f"function {name} calls itself, or is called by one that does: XLA has no recursion")
-    Inline().apply_module(module)
-    bodies = {body.name: body for body in read_functions(module)}
-    if "main" not in bodies:
+    main = inlined_functions(program).get("main")
+    if main is None:
         raise UsageError("the module has no function called main")
-    values = (*bodies["main"].arguments, *bodies["main"].operations[-1].operands)
-    if any(v.shape is None for v in values):
+    if any(v.shape is None for v in (*main.arguments, *main.operations[-1].operands)):
         raise UnsupportedError("an argument or result of main is not an array of known shape")
-    return bodies["main"]
+    return main
 
 
-def _runs(judge: _Judge, eager: bool) -> tuple[dict[str, tuple[Run, Run]], list[str]]:
+def _runs(judge: _Comparison, eager: bool) -> tuple[dict[str, tuple[Run, Run]], list[str]]:
     """Ways to run the two programs, and why one is missing."""
-    runs = {"jit": judge.compiled()}
+    types = types_of(judge.before.arguments), types_of(judge.results)
+    texts, bodies = (judge.original.text, judge.rewritten.text), (judge.before, judge.after)
+    runs = {"jit": _both(lambda text, given: judge.xla.run_text(text, *types, given), texts)}
     if not eager:
         return runs, []
-    one_by_one = OneByOne()
     try:
-        for body in (judge.before, judge.after):
-            one_by_one.prepare(body)
+        for body in bodies:
+            judge.xla.prepare(body)
     except UnsupportedError as error:
         return runs, [f"not run op by op: {error}"]
+    return runs | {"op by op": _both(judge.xla.run, bodies)}, []
 
-    def run(body: Block) -> Run:
-        return lambda arguments: [np.asarray(out) for out in one_by_one.run(body, arguments)]
 
-    runs["op by op"] = (run(judge.before), run(judge.after))
-    return runs, []
+def _both(run: Callable[[Any, Sequence[Any]], list[Array]], sides: tuple[Any, Any]) -> tuple[Run, Run]:
+    return partial(run, sides[0]), partial(run, sides[1])
 
 
 @dataclass
-class _Judge:
+class _Comparison:
     """Two programs, how to run them, and the reference for each input once it is known."""
 
     original: Program
@@ -333,28 +359,15 @@ class _Judge:
     before: Block
     after: Block
     bit_exact: bool
-    reference_kind: str = ""
+    xla: XlaValues
+    reference: Reference
     remarks: list[str] = field(default_factory=list)
-    _wide: Run | None = None
     _known: tuple[str, list[Array] | None] = ("", None)
     _jitted: tuple[str, list[Array]] = ("", [])
     _nudged: dict[bool, list[list[Array]]] = field(default_factory=dict)
 
-    def compiled(self) -> tuple[Run, Run]:
-        """Both programs, each compiled as a whole."""
-        import jax
-
-        inputs, outputs = ([*map(struct_of, values)] for values in (self.before.arguments, self._results))
-
-        def run(program: Program) -> Run:
-            jitted = jax.jit(flat_callable(program.text, inputs, outputs))
-            return lambda given: [np.asarray(out) for out in jitted(*given)]
-
-        return run(self.original), run(self.rewritten)
-
     def trial(self, kind: str, how: str, seed: int, arguments: Sequence[Any], runs: tuple[Run, Run]) -> Trial:
-        """Run both and compare."""
-        old, new = self._ran(arguments, runs)
+        old, new = (run(arguments) for run in runs)
         reference = self._reference(kind, arguments)
         self._nudged.clear()
         allowed = self._allowances(old, reference)
@@ -373,43 +386,15 @@ class _Judge:
             reason=reason, difference=_largest(old, new, reference),
         )  # fmt: skip
 
-    @staticmethod
-    def _ran(arguments: Sequence[Any], runs: tuple[Run, Run]) -> list[list[Array]]:
-        import jax
-
-        try:
-            return [run(arguments) for run in runs]
-        except jax.errors.JaxRuntimeError as error:
-            raise UnsupportedError(f"XLA cannot run this program here: {error}".replace("\n", " ")) from error
-
     @property
-    def _results(self) -> list[Value]:
+    def results(self) -> list[Value]:
         return self.before.operations[-1].operands
 
     def _reference(self, kind: str, arguments: Sequence[Any]) -> list[Array] | None:
         """The original's results in float64; made once for each input."""
         if self._known[0] != kind:
-            self._known = (kind, self._evaluate(arguments))
+            self._known = (kind, self.reference.results(arguments))
         return self._known[1]
-
-    def _evaluate(self, arguments: Sequence[Any]) -> list[Array] | None:
-        if self._wide is None and not self.reference_kind.startswith("none"):
-            try:
-                results = evaluate(self.before, arguments)
-            except UnsupportedError as error:
-                self._widen(str(error))
-            else:
-                self.reference_kind = "numpy"
-                return results
-        return self._wide(arguments) if self._wide else None
-
-    def _widen(self, unknown: str) -> None:
-        try:
-            inputs, outputs = ([*map(struct_of, values)] for values in (self.before.arguments, self._results))
-            self._wide = widened(self.original.text, inputs, outputs)
-            self.reference_kind = "XLA in float64"
-        except TilewrightError as error:
-            self.reference_kind = f"none: {unknown}; {error}"
 
     @cached_property
     def _inner(self) -> list[np.dtype[Any] | None]:
@@ -455,22 +440,24 @@ class _Judge:
         old, new = ([np.where(m, n, x) for m, n, x in zip(lost, gone, outputs)] for outputs in (before, after))
         return old, new
 
-    def _moved(self, arguments: Sequence[Any], output: int, wide: bool = False) -> list[Array]:
+    def _nudged_results(self, arguments: Sequence[Any], output: int, wide: bool = False) -> list[Array]:
         """One output's reference for arguments that are one unit in the last place (of float64) off, twice."""
         if wide not in self._nudged:
-            references = [self._evaluate(nudged(arguments, seed, wide)) for seed in range(2)]
+            compute = self.reference.by_xla if wide else self.reference.results
+            references = [compute(nudged(arguments, seed, wide)) for seed in range(2)]
             self._nudged[wide] = [reference for reference in references if reference is not None]
         return [reference[output] for reference in self._nudged[wide]]
 
     def _only_rounding(
         self, arguments: Sequence[Any], index: int, before: Array, after: Array, reference: list[Array]
     ) -> bool:
-        around = [each for each in map(np.asarray, (*arguments, *reference)) if not is_integral(each.dtype)]
+        exact = self.reference.by_xla(arguments) or reference
+        around = [each for each in map(np.asarray, (*arguments, *exact)) if not is_integral(each.dtype)]
         sizes = (np.abs(each.astype(np.complex128 if each.dtype.kind == "c" else np.float64)) for each in around)
         largest = max((float(size[np.isfinite(size)].max(initial=0.0)) for size in sizes), default=0.0)
-        if not is_tiny(reference[index], largest):
+        if not is_tiny(exact[index], largest):
             return False
-        references = [reference[index], *self._moved(arguments, index, wide=True)]
+        references = [exact[index], *self._nudged_results(arguments, index, wide=True)]
         own = max(unit(each) for each in (before.dtype, self._inner[index]) if each is not None)
         return len(references) > 1 and only_rounding(before, after, references, largest, own)
 
@@ -492,7 +479,9 @@ class _Judge:
                 if reason and self._only_rounding(arguments, index, a, b, reference):
                     self.remarks.append(f"output {index} is zero but for rounding, in both programs")
                     continue
-                reason = reason or spoiled(a, b, reference[index], partial(self._moved, arguments, index), most)
+                reason = reason or spoiled(
+                    a, b, reference[index], partial(self._nudged_results, arguments, index), most
+                )
             else:
                 count = int(differing(a, b, most).sum())
                 reason = f"{count} of {a.size} elements differ beyond rounding, and there is no reference" * bool(count)
@@ -527,3 +516,50 @@ def _depth(body: Block) -> int:
         depth.update(dict.fromkeys(op.results, here))
         deepest = max(deepest, here)
     return deepest
+
+
+# -- inside the process in which programs from texts run: their custom calls are known ones, its memory is bounded ----
+
+
+_Answer = tuple[Any, Sequence[bytes]]
+
+
+def main() -> None:
+    bound(most_memory())
+    values = XlaValues()
+
+    def answer(question: bytes, tell: Tell) -> bytes:
+        name, given = pickle.loads(question)  # of our own parent, which made it
+        try:
+            value, parts = _verify(given, tell) if name == "verify" else _run(values, given)
+        except TilewrightError as error:
+            value, parts = _error(error), ()
+        except MemoryError:
+            how = f"it may take {most_memory() >> 30} GiB; TILEWRIGHT_CHILD_GIB=N allows N"
+            value, parts = _error(UnsupportedError("running this program needs more memory", how=how)), ()
+        except Exception as error:  # XLA's and JAX's own: they have no family
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+            value, parts = _error(UnsupportedError(f"this program cannot be run here: {reason}")), ()
+        return b"\n".join([json.dumps(value).encode(), b"".join(parts)])
+
+    serve(answer)
+
+
+def _error(error: TilewrightError) -> dict[str, str]:
+    kind = next(each.__name__ for each in type(error).__mro__ if each.__module__ == TilewrightError.__module__)
+    return {"error": error.what, "kind": kind, "where": error.where, "how": error.how}
+
+
+def _verify(given: Mapping[str, Any], tell: Tell) -> _Answer:
+    for text in given["texts"]:
+        check_custom_calls(text)
+    before, after = (Program("stablehlo", "", text, ()) for text in given["texts"])
+    advance: Callable[[int, int, str], None] = lambda *note: tell(json.dumps(note).encode())  # noqa: E731
+    found = verify_here(before, after, **given["options"], advance=advance)
+    return {"value": asdict(found)}, ()
+
+
+def _run(values: XlaValues, given: Mapping[str, Any]) -> _Answer:
+    check_custom_calls(given["text"])
+    made = values.run_text(given["text"], given["inputs"], given["outputs"], given["arrays"])
+    return {"value": None}, [np.ascontiguousarray(array).tobytes() for array in made]

@@ -79,7 +79,6 @@ class _Reader(Scanner):
         return ParseError(reason, text=self.text[start : self.failed_at], column=self.failed_at - start)
 
     def program(self) -> Program:
-        """The whole text."""
         self.blank()
         name, attributes = "fragment", dict[str, str]()
         self.fragment = words.FRAGMENT.match(self.text, self.at) is not None and not self.peek("HloModule")

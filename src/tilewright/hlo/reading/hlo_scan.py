@@ -109,7 +109,6 @@ class Scanner:
         return self._line
 
     def blank(self) -> None:
-        """Step over blanks and comments."""
         match = BLANK.match(self.text, self.at)
         if match:
             self.at = match.end()
@@ -120,7 +119,6 @@ class Scanner:
         return self.at >= len(self.text)
 
     def peek(self, word: str) -> bool:
-        """Does ``word`` stand here?"""
         return self.text.startswith(word, self.at)
 
     def take(self, word: str) -> bool:
@@ -132,12 +130,10 @@ class Scanner:
         return True
 
     def expect(self, word: str, after: str) -> None:
-        """Step over ``word``, which must come next."""
         if not self.take(word):
             raise self.fail(f"expected '{word}' after {after}")
 
     def match(self, pattern: re.Pattern[str], expected: str) -> re.Match[str]:
-        """Step over ``pattern``, which must match here."""
         match = pattern.match(self.text, self.at)
         if match is None:
             raise self.fail(f"expected {expected}")

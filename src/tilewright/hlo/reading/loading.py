@@ -3,20 +3,23 @@
 In a folder of dumps (``--xla_dump_to``, ``JAX_DUMP_IR_TO``) XLA writes many files for each module: the program before
 and after optimisation, as text and as proto, buffer assignments, flags, graphs. A report wants the program after
 optimisation, once for each module.
+
+Binary programs are MLIR bytecode, what jax.export wraps around it, and HLO protos, told apart by their bytes, without
+jax. A few flipped ones abort jaxlib, and would take the caller along (`jaxlib_child.py`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from tilewright.errors import ParseError, UnsupportedError, UsageError
 from tilewright.hlo.graphs.graph import collector_paused
+from tilewright.hlo.jaxlib_child import Refused, ask
 from tilewright.hlo.program import Program
-from tilewright.hlo.reading.binary import binary_form, to_text
 from tilewright.hlo.reading.hlo_reader import read_hlo
 from tilewright.hlo.reading.hlo_scan import FRAGMENT
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
@@ -114,6 +117,109 @@ def _named(modules: list[DumpedModule], module: str | None, where: str) -> list[
     names = ", ".join(dumped.name for dumped in modules[:10]) + (", ..." if len(modules) > 10 else "")
     raise UsageError(f"no module is called {module}", where=where, how=f"the folder has {names}")
 
+
+# Binary forms.
+
+_BYTECODE = b"ML\xefR"
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_NAME, _COMPUTATIONS, _WRAPPED = 1, 3, 1  # HloModuleProto.name, HloModuleProto.computations, HloProto.hlo_module
+_WRAPPERS = 3
+
+
+def binary_form(raw: bytes) -> tuple[str, bytes] | None:
+    """``("mlir", bytecode)`` or ``("hlo", HloModuleProto)`` taken out of what wraps them, None for neither.
+
+    >>> binary_form(b"ML\\xefR\\x0dStableHLO_v1.17.0\\x00")[0], binary_form(b"HloModule m")
+    ('mlir', None)
+    """
+    if raw.startswith(_BYTECODE):
+        return "mlir", raw
+    if (inner := _exported(raw)) is not None:
+        return "mlir", inner
+    for _ in range(_WRAPPERS):  # HloProto holds the module in field 1, HloSnapshot holds an HloProto in field 1
+        fields = _fields(raw)
+        if fields is None or _NAME not in fields:
+            return None
+        is_name = all(32 <= byte < 127 for byte in fields[_NAME])  # and not a message
+        if is_name and _COMPUTATIONS in fields and _fields(fields[_COMPUTATIONS]) is not None:
+            return "hlo", raw
+        raw = fields[_WRAPPED]
+    return None
+
+
+def _exported(raw: bytes) -> bytes | None:
+    """The bytecode in ``jax.export``'s flatbuffer: a vector of bytes, its length in the four bytes before it."""
+    at = raw.find(_BYTECODE, 4)
+    while at >= 0:
+        length = int.from_bytes(raw[at - 4 : at], "little")
+        if len(_BYTECODE) < length <= len(raw) - at:
+            return raw[at : at + length]
+        at = raw.find(_BYTECODE, at + 1)
+    return None
+
+
+def _fields(raw: bytes) -> dict[int, bytes] | None:
+    """The last value of every length-delimited field of a protobuf message, None if it is no message."""
+    try:
+        return {number: value for number, kind, value in _walk(raw) if kind == _BYTES}
+    except (IndexError, ValueError):
+        return None
+
+
+def _walk(raw: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """``(field number, wire type, bytes of the value)``; ValueError or IndexError where the wire format is broken."""
+    at = 0
+    while at < len(raw):
+        tag, at = _varint(raw, at)
+        number, kind = tag >> 3, tag & 7
+        if kind == _BYTES:
+            length, at = _varint(raw, at)
+        elif kind == _VARINT:
+            length = _varint(raw, at)[1] - at
+        else:
+            length = {_FIXED64: 8, _FIXED32: 4}.get(kind, -1)
+        if length < 0 or not number or at + length > len(raw):
+            raise ValueError(number)
+        yield number, kind, raw[at : at + length] if kind == _BYTES else b""
+        at += length
+
+
+def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = raw[at]
+        value |= (byte & 127) << shift
+        at += 1
+        if byte < 128:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise ValueError(value)
+
+
+_FORMS = {"mlir": (b"m", "MLIR bytecode"), "hlo": (b"h", "HLO proto")}
+
+
+def seconds(size: int) -> int:
+    """Processor time that reading ``size`` bytes may take; real files take a tenth of it."""
+    return 4 + 2 * (size >> 20)
+
+
+def to_text(form: str, payload: bytes, where: str = "") -> str:
+    """The text of a ``mlir`` (bytecode, portable artifact) or ``hlo`` (HloModuleProto) program.
+
+    Raises UsageError for a program that jaxlib refuses or dies of, MissingExtra where jaxlib is missing.
+    """
+    kind, title = _FORMS[form]
+    try:
+        return ask(kind, payload, seconds(len(payload))).decode("utf-8", errors="replace")
+    except Refused as error:
+        raise UsageError(f"a damaged {title}, or one of another version: {error.what}", where=where) from None
+    except UnsupportedError as error:
+        raise UnsupportedError(error.what, where=where) from None
+
+
+# A program.
 
 _LEADING = re.compile(r"(?:\s++|//[^\n]*+|/\*.*?\*/)*+", re.S)
 _HLO = re.compile(r"HloModule\s")

@@ -86,8 +86,6 @@ def example_arguments(texts: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, 
 
 
 class _Reader:
-    """One argument's text and the position reached in it."""
-
     def __init__(self, text: str, at: int) -> None:
         self.text, self.at = text, at
 

@@ -50,7 +50,6 @@ class SourceTables:
     _shift: int | None = None
 
     def read(self, scanner: Scanner) -> None:
-        """Read every table that stands here."""
         while True:
             scanner.blank()
             head = _TABLE.match(scanner.text, scanner.at)
@@ -135,7 +134,6 @@ class Locations:
 
     @classmethod
     def of(cls, text: str) -> Locations:
-        """The aliases a module defines."""
         return cls(dict(_DEFINITION.findall(text)))
 
     def resolve(self, text: str) -> tuple[str, Source | None]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -37,7 +38,7 @@ class Operand:
     """A tensor of a layer. ``role``: ``in``, ``out`` or ``work`` (made and used inside).
 
     ``place(sizes)``: its layout for a slice, the whole without sizes; ``axes``: those it is cut along. ``root``: the
-    value it is, ``key``: the same as it is stored, None where it is turned on its way.
+    value it is, ``key``: the same as it is stored, None where it is transposed on its way.
     """
 
     name: str
@@ -64,24 +65,14 @@ class NpuLayer:
 
     @property
     def whole(self) -> dict[str, int]:
-        """The sizes uncut."""
         return {axis.name: axis.size for axis in self.axes}
 
 
 def layers_of(compiled: Compiled, memory: LaneMemory) -> Iterator[NpuLayer]:
-    """Every layer that computes, in order."""
     reader = _Reader(compiled.lowering.reading, memory)
     for step in compiled.lowering.steps:
         if any(node.name not in _UNTOUCHED for node in step.nodes) and step.outputs:
             yield reader.layer(step.name, step.nodes, step.outputs)
-
-
-@dataclass(frozen=True)
-class _Shape:
-    """How a value is stored, as axes or fixed sizes: dims are names of axes or numbers."""
-
-    kind: str
-    dims: tuple[tuple[str | int, ...], ...]
 
 
 class _Reader:
@@ -101,12 +92,12 @@ class _Reader:
             shaped = _Elements(self, computing, outputs)
         sums = [node for node in computing if node.name == "reduce"]
         if product is not None and sums:  # of what a product makes: along whole rows at most
-            kept = ("batch", "rows") if all(map(_over_rows, sums)) else ()
+            kept = ("batch", "rows") if all(map(_sums_last_dim, sums)) else ()
             shaped.axes = tuple(axis for axis in shaped.axes if axis.name in kept)
         for value in (*outputs, *(v for node in computing for v in node.results)):
             if shaped.order and len(value.sizes) == 4:
                 self.images[id(value)] = shaped.order
-        return _Layer(self, name, shaped).made(computing, outputs)
+        return _Layer(self, name, shaped).build(computing, outputs)
 
     def _fixed(self, node: Node) -> bool:
         return all(id(v) in self.reading.fixed for v in node.results)
@@ -118,26 +109,53 @@ class _Reader:
         return self.images.get(id(value), "") if len(value.sizes) == 4 else ""
 
 
+_Stored = tuple[Callable[[Sizes], LaneLayout], frozenset[str]]
+"""The layout of a slice, and the axes that it depends on."""
+_KINDS: dict[str, Callable[..., LaneLayout]] = {
+    "images": lanes,
+    "compact images": partial(lanes, mode="compact"),
+    "weights": lane_weights,
+    "matrix": lambda shape, dtype, memory: lane_matrix2(shape[0], shape[1], dtype, memory),
+}
+
+
+def _stored(kind: str, dims: Sequence[Sequence[str | int]], whole: Sizes, value: Value, memory: LaneMemory) -> _Stored:
+    """``value`` stored as ``kind``: each dim is a product of numbers and of axes, which are ``whole`` where uncut."""
+    dtype = _dtype(value)
+
+    def place(sizes: Sizes) -> LaneLayout:
+        full = {**whole, **sizes}
+        shape = tuple(prod(full[size] if isinstance(size, str) else size for size in dim) for dim in dims)
+        return _KINDS[kind](shape, dtype, memory)
+
+    return place, frozenset(size for dim in dims for size in dim if isinstance(size, str))
+
+
+def _whole_matrix(value: Value, memory: LaneMemory) -> _Stored:
+    rows, columns = _rows_and_columns(value.sizes)
+    return _stored("matrix", [[rows], [columns]], {}, value, memory)
+
+
 class _Dims:
     """What the values of a layer are cut along."""
 
     order = ""
     axes: tuple[Axis, ...] = ()
 
-    def place(self, value: Value, memory: LaneMemory) -> tuple[Callable[[Sizes], LaneLayout], frozenset[str]]:
-        """The layout of a value for a slice, and the axes it depends on."""
+    def place(self, value: Value, memory: LaneMemory) -> _Stored:
+        """How a value of the layer is stored."""
         raise NotImplementedError
 
-    def takes(self, value: Value) -> bool:
+    def is_operand(self, value: Value) -> bool:
         """Whether it is an operand of the product itself, and not of what is done to the sums."""
         return False
 
-    def turned(self, value: Value) -> bool:
+    def is_transposed(self, value: Value) -> bool:
         """Whether the layer wants the elements of a value in another order than they are in."""
         return False
 
 
-def _type(value: Value) -> str:
+def _dtype(value: Value) -> str:
     name = dtype_name(array_dtype(value))
     return "u8" if name == "pred" else name
 
@@ -158,8 +176,7 @@ class _Convolution(_Dims):
         self.axes = tuple(axis for axis in cut if axis.size > 1)
         reader.images.setdefault(id(node.operands[0]), self.numbers[0])
 
-    def takes(self, value: Value) -> bool:
-        """Images or weights."""
+    def is_operand(self, value: Value) -> bool:
         return value in self.node.operands
 
     def _rows(self, rows: int) -> int:
@@ -168,42 +185,28 @@ class _Convolution(_Dims):
         window = (self.w["0"] - 1) * own["rhs_dilation"][0] + 1
         return min(int(self.x["0"]), int((rows - 1) * own["strides"][0] + window))
 
-    def place(self, value: Value, memory: LaneMemory) -> tuple[Callable[[Sizes], LaneLayout], frozenset[str]]:
-        dtype, out, x = _type(value), self.out, self.x
+    def place(self, value: Value, memory: LaneMemory) -> _Stored:
+        out, x, w = self.out, self.x, self.w
+        whole = {"n": out["b"], "h": out["0"], "c": out["f"]}
         if value is self.node.operands[1]:
-            per_group = self.w["i"]
-            return (
-                lambda s: lane_weights((s.get("c", out["f"]), per_group, self.w["0"], self.w["1"]), dtype, memory),
-                frozenset({"c"}),
-            )
+            return _stored("weights", [["c"], [w["i"]], [w["0"]], [w["1"]]], whole, value, memory)
         if value is self.node.operands[0]:
-            each = self.groups > 1 and self.groups == x["f"]
+            dtype, depthwise = _dtype(value), 1 < self.groups == x["f"]
 
-            def image(s: Sizes) -> LaneLayout:
-                depth = s.get("c", out["f"]) * x["f"] // out["f"] if each else x["f"]
-                return lanes(
-                    (s.get("n", x["b"]), max(1, depth), self._rows(s.get("h", out["0"])), x["1"]), dtype, memory
-                )
+            def image(sizes: Sizes) -> LaneLayout:
+                full = {**whole, **sizes}
+                depth = full["c"] * x["f"] // out["f"] if depthwise else x["f"]
+                return lanes((full["n"], max(1, depth), self._rows(full["h"]), x["1"]), dtype, memory)
 
-            return image, frozenset({"n", "h", "c"} if each else {"n", "h"})
+            return image, frozenset({"n", "h", "c"} if depthwise else {"n", "h"})
         if prod(value.sizes) == prod(self.node.result.sizes):
-            return (
-                lambda s: lanes(
-                    (s.get("n", out["b"]), s.get("c", out["f"]), s.get("h", out["0"]), out["1"]), dtype, memory
-                ),
-                frozenset({"n", "h", "c"}),
-            )
+            return _stored("images", [["n"], ["c"], ["h"], [out["1"]]], whole, value, memory)
         if prod(value.sizes) == out["f"]:
-            return lambda s: lanes((1, s.get("c", out["f"]), 1, 1), dtype, memory, mode="compact"), frozenset({"c"})
-        return _as_matrix(value, memory), frozenset()
+            return _stored("compact images", [[1], ["c"], [1], [1]], whole, value, memory)
+        return _whole_matrix(value, memory)
 
 
-def _as_matrix(value: Value, memory: LaneMemory) -> Callable[[Sizes], LaneLayout]:
-    rows, columns = _matrix(value.sizes)
-    return lambda s: lane_matrix2(rows, columns, _type(value), memory)
-
-
-def _matrix(sizes: Sequence[int]) -> tuple[int, int]:
+def _rows_and_columns(sizes: Sequence[int]) -> tuple[int, int]:
     return prod(sizes[:-1]), sizes[-1] if sizes else 1
 
 
@@ -218,11 +221,10 @@ class _Product(_Dims):
         cut = (Axis("batch", self.batch), Axis("rows", self.m), Axis("columns", self.n))
         self.axes = tuple(axis for axis in cut if axis.size > 1)
 
-    def takes(self, value: Value) -> bool:
-        """Left or right."""
+    def is_operand(self, value: Value) -> bool:
         return value in self.node.operands
 
-    def turned(self, value: Value) -> bool:
+    def is_transposed(self, value: Value) -> bool:
         """Batch, rows and depth, or batch, depth and columns, is the order wanted."""
         own = self.node.attributes
         left, rank = value is self.node.operands[0], len(value.sizes)
@@ -232,27 +234,18 @@ class _Product(_Dims):
         free = tuple(d for d in range(rank) if d not in (*batch, *depth))
         return (*batch, *((*free, *depth) if left else (*depth, *free))) != tuple(range(rank))
 
-    def place(self, value: Value, memory: LaneMemory) -> tuple[Callable[[Sizes], LaneLayout], frozenset[str]]:
-        dtype, batch, m, n, k = _type(value), self.batch, self.m, self.n, self.k
+    def place(self, value: Value, memory: LaneMemory) -> _Stored:
+        whole, size = {"batch": self.batch, "rows": self.m, "columns": self.n}, prod(value.sizes)
+        dims: list[list[str | int]] = [["batch", "rows"], ["columns"]]
         if value is self.node.operands[0]:
-            return (
-                lambda s: lane_matrix2(s.get("batch", batch) * s.get("rows", m), k, dtype, memory),
-                frozenset({"batch", "rows"}),
-            )
-        if value is self.node.operands[1]:
-            return (
-                lambda s: lane_matrix2(s.get("batch", batch) * k, s.get("columns", n), dtype, memory),
-                frozenset({"batch", "columns"}),
-            )
-        size = prod(value.sizes)
-        if size == batch * m * n:
-            return (
-                lambda s: lane_matrix2(s.get("batch", batch) * s.get("rows", m), s.get("columns", n), dtype, memory),
-                frozenset({"batch", "rows", "columns"}),
-            )
-        if size == n:
-            return lambda s: lane_matrix2(1, s.get("columns", n), dtype, memory), frozenset({"columns"})
-        return _as_matrix(value, memory), frozenset()
+            dims = [["batch", "rows"], [self.k]]
+        elif value is self.node.operands[1]:
+            dims = [["batch", self.k], ["columns"]]
+        elif size == self.n != self.batch * self.m * self.n:
+            dims = [[1], ["columns"]]
+        elif size != self.batch * self.m * self.n:
+            return _whole_matrix(value, memory)
+        return _stored("matrix", dims, whole, value, memory)
 
 
 class _Elements(_Dims):
@@ -265,14 +258,14 @@ class _Elements(_Dims):
         values = [v for node in nodes for v in (*node.operands, *node.results)]
         self.order = next((order for v in values if (order := reader.order(v))), "")
         largest = max(values, key=lambda v: prod(v.sizes))
-        self.rows, self.columns = _matrix(largest.sizes)
+        self.rows, self.columns = _rows_and_columns(largest.sizes)
         self.first = largest.sizes[0] if largest.sizes else 1
         self.added: dict[int, set[str]] = {}
         sums = [node for node in nodes if node.name == "reduce"]
         self.sizes = {"n": self.first, "c": 1}
         if self.order and len(largest.sizes) == 4:
             self.sizes = {name: largest.sizes[self.order.index(of)] for name, of in (("n", "b"), ("c", "f"))}
-        elif not self.order and all(map(_over_rows, sums)):
+        elif not self.order and all(map(_sums_last_dim, sums)):
             self.sizes = {"rows": self.rows}
         used = {id(reader.reading.root(v)) for node in nodes for v in node.operands}
         axes = [] if any(node.name in _WHOLE for node in nodes) else list(self.sizes)
@@ -293,38 +286,32 @@ class _Elements(_Dims):
             return self.order.index("b" if axis == "n" else "f") in dims
         return axis == "n" and 0 in dims and sizes[:1] == (self.first,)
 
-    def place(self, value: Value, memory: LaneMemory) -> tuple[Callable[[Sizes], LaneLayout], frozenset[str]]:
+    def place(self, value: Value, memory: LaneMemory) -> _Stored:
         place, axes = self._place(value, memory)
         whole = self.added.get(id(value), set()) & axes
         if not whole:
             return place, axes
         return lambda s: place({axis: size for axis, size in s.items() if axis not in whole}), axes - whole
 
-    def _place(self, value: Value, memory: LaneMemory) -> tuple[Callable[[Sizes], LaneLayout], frozenset[str]]:
-        dtype, size = _type(value), prod(value.sizes)
-        if self.order and len(value.sizes) == 4:
-            named = dict(zip(self.order, value.sizes, strict=True))
-            letters = (("n", "b"), ("c", "f"))
-            cut = frozenset(name for name, letter in letters if named[letter] == self.sizes[name] > 1)
-
-            def image(s: Sizes) -> LaneLayout:
-                n, c = (s[a] if a in cut and a in s else named[letter] for a, letter in letters)
-                return lanes((n, c, named["0"], named["1"]), dtype, memory)
-
-            return image, cut
+    def _place(self, value: Value, memory: LaneMemory) -> _Stored:
+        size, own = prod(value.sizes), value.sizes
+        if self.order and len(own) == 4:
+            named = dict(zip(self.order, own, strict=True))
+            first: list[list[str | int]] = [
+                [axis if named[of] == self.sizes[axis] > 1 else named[of]] for axis, of in (("n", "b"), ("c", "f"))
+            ]
+            return _stored("images", [*first, [named["0"]], [named["1"]]], self.sizes, value, memory)
         if self.order and size == self.sizes["c"] > 1:
-            return lambda s: lanes((1, s.get("c", size), 1, 1), dtype, memory, mode="compact"), frozenset("c")
+            return _stored("compact images", [[1], ["c"], [1], [1]], self.sizes, value, memory)
         if "rows" in self.sizes and size and size % self.rows == 0 and size >= self.rows:
-            per_row = size // self.rows
-            return lambda s: lane_matrix2(s.get("rows", self.rows), per_row, dtype, memory), frozenset({"rows"})
-        if value.sizes[:1] == (self.sizes.get("n"),) and len(value.sizes) > 1:
-            rows, columns = _matrix(value.sizes[1:])
-            return lambda s: lane_matrix2(s.get("n", value.sizes[0]) * rows, columns, dtype, memory), frozenset("n")
-        return _as_matrix(value, memory), frozenset()
+            return _stored("matrix", [["rows"], [size // self.rows]], self.sizes, value, memory)
+        if own[:1] == (self.sizes.get("n"),) and len(own) > 1:
+            rows, columns = _rows_and_columns(own[1:])
+            return _stored("matrix", [["n", rows], [columns]], self.sizes, value, memory)
+        return _whole_matrix(value, memory)
 
 
-def _over_rows(node: Node) -> bool:
-    """Whether a sum is over the last dim alone."""
+def _sums_last_dim(node: Node) -> bool:
     return tuple(node.attributes["dims"]) == (len(node.operands[0].sizes) - 1,)
 
 
@@ -342,13 +329,13 @@ class _Layer:
         self.names: dict[int, str] = {}
         self.free: list[str] = []
 
-    def made(self, nodes: Sequence[Node], outputs: Sequence[Value]) -> NpuLayer:
+    def build(self, nodes: Sequence[Node], outputs: Sequence[Value]) -> NpuLayer:
         reading = self.reader.reading
         results = {id(reading.root(v)): v for v in outputs}
         last = {id(reading.root(v)): k for k, node in enumerate(nodes) for v in node.operands}
         instructions = []
         for k, node in enumerate(nodes):
-            used = [name for v in node.operands if (name := self._taken(v))]
+            used = [name for v in node.operands if (name := self._operand_of(v))]
             ending = [v for v in node.operands if last[id(reading.root(v))] == k and id(reading.root(v)) not in results]
             for value in ending:  # an operation on elements writes over what it reads last
                 slot = self.names.get(id(reading.root(value)), "")
@@ -359,14 +346,14 @@ class _Layer:
             instructions.append(tuple(dict.fromkeys(used)))
         return NpuLayer(self.name, tuple(self.operands.values()), tuple(instructions), self.dims.axes)
 
-    def _taken(self, value: Value) -> str:
+    def _operand_of(self, value: Value) -> str:
         reading = self.reader.reading
         root = reading.root(value)
         if id(root) in self.names:
             return self.names[id(root)]
         if prod(value.sizes) <= 1 or reading.number(value) is not None:
             return ""
-        return self._add("in", value if self.dims.takes(value) else root, root)
+        return self._add("in", value if self.dims.is_operand(value) else root, root)
 
     def _result(self, value: Value, output: bool) -> str:
         if output:
@@ -381,22 +368,22 @@ class _Layer:
                 return name
         return self._add("work", value, value)
 
-    def _placed(self, value: Value) -> tuple[Callable[[Sizes], LaneLayout], frozenset[str]]:
+    def _placed(self, value: Value) -> _Stored:
         place, axes = self.dims.place(value, self.reader.memory)
         return place, axes & frozenset(axis.name for axis in self.dims.axes)
 
     def _add(self, role: str, value: Value, root: Value) -> str:
-        name = f"{role}{len(self.operands)} {_type(value)}[{','.join(map(str, value.sizes))}]"
+        name = f"{role}{len(self.operands)} {_dtype(value)}[{','.join(map(str, value.sizes))}]"
         place, axes = self._placed(value)
         bits = array_dtype(value).itemsize * 8
-        plain = role != "work" and _renamed_only(value, root) and not self.dims.turned(value)
+        plain = role != "work" and _only_reshaped(value, root) and not self.dims.is_transposed(value)
         key = (id(root), place({}).tensor, place({}).mode) if plain else None
         self.operands[name] = Operand(name, role, place, axes, bits, id(root), key)
         self.names[id(root)] = name
         return name
 
 
-def _renamed_only(value: Value, root: Value) -> bool:
+def _only_reshaped(value: Value, root: Value) -> bool:
     """Whether ``value`` is ``root`` in its own order of elements, perhaps with other dims."""
     while value is not root:
         if value.operation is None or value.operation.name != "reshape":

@@ -1,4 +1,4 @@
-"""What every target's stage hands to the report: memory over time, what does not fit, changes, checks."""
+"""What every target's stage hands to the report: the step, memory over time, what does not fit, changes, checks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tilewright.embed import Plan
 from tilewright.hlo import MovementReport, StepTime
 from tilewright.render import Card, Html, bytes_text, count_text, seconds_text
 
@@ -82,7 +83,6 @@ class Memory:
 
     @property
     def fits(self) -> bool:
-        """Whether everything has room."""
         return not self.misfits
 
     def to_json(self) -> dict[str, Any]:
@@ -168,7 +168,6 @@ class Studied:
 
     @property
     def headline(self) -> str:
-        """Time and bottleneck in a sentence."""
         if self.step is None:
             return f"{self.bottleneck}."
         return f"A step takes {self.time_text(self.step.seconds)} (modelled, not measured): {self.bottleneck}."
@@ -182,3 +181,35 @@ def ranked(changes: Sequence[Change]) -> tuple[Change, ...]:
         return not change.fits, seconds, change.moved or 0, change.after
 
     return tuple(sorted(changes, key=key))
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """A recommender's embeddings on the SparseCores of ``chip``: their plan, and the losses around one training step.
+
+    The losses are of one batch, before and after an update by the gradients that the target computed; None where it
+    computes nothing.
+    """
+
+    chip: str
+    plan: Plan
+    loss_before: float | None = None
+    loss_after: float | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What was planned, and what was learnt."""
+        said = f"Lookups and updates are planned for the SparseCores of a {self.chip}; this target has none."
+        if self.plan.feeding is not None:
+            said += f" They take at least {seconds_text(self.plan.feeding.step_seconds)} of a step there."
+        if self.loss_before is None or self.loss_after is None:
+            return said
+        return (
+            f"{said} One step trained with the gradients that the target computed: the batch's loss goes from "
+            f"{self.loss_before:.4f} to {self.loss_after:.4f}."
+        )
+
+
+def waits(step: StepTime) -> dict[str, float]:
+    """What a step's seconds are: the call, and its kernels by what bounds them."""
+    return {"the call itself": step.call_seconds, **step.by_bound()}

@@ -17,9 +17,9 @@ from tilewright.hlo import (
     step_advice,
     verify,
 )
-from tilewright.machine.movement import REWRITING_TARGET
-from tilewright.machine.whole.parts import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
-from tilewright.machine.whole.subject import Subject
+from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked, waits
+from tilewright.machine.stages import REWRITING_TARGET
+from tilewright.machine.subject import Subject
 from tilewright.render import bytes_text, percent_text, seconds_text
 from tilewright.targets import Target
 
@@ -58,12 +58,11 @@ def _moved(moves: MovementReport, optimized: dict[str, Optimized], chip: str) ->
 
 def _bottleneck(step: StepTime) -> str:
     """What most of the step is, and most of its kernels where that is the call."""
-    waits = {"the call itself": step.call_seconds, **step.by_bound()}
-    most = max(waits, key=lambda name: waits[name])
-    share = percent_text(waits[most] / step.seconds) if step.seconds else "0 %"
-    said = f"{seconds_text(waits[most])} of it, {share}, is {most}"
-    kernels = {name: seconds for name, seconds in step.by_bound().items() if seconds}
-    if not step.call_seconds or waits[most] > step.call_seconds or not kernels:
+    parts, kernels = waits(step), {name: seconds for name, seconds in step.by_bound().items() if seconds}
+    most = max(parts, key=lambda name: parts[name])
+    share = percent_text(parts[most] / step.seconds) if step.seconds else "0 %"
+    said = f"{seconds_text(parts[most])} of it, {share}, is {most}"
+    if not step.call_seconds or parts[most] > step.call_seconds or not kernels:
         return said
     first = max(kernels, key=lambda name: kernels[name])
     whole, own = seconds_text(sum(kernels.values())), seconds_text(kernels[first])
@@ -87,7 +86,7 @@ def hbm(subject: Subject, chip: Target, step: StepTime, taken: int = 0) -> Memor
         need = lifetimes(program, chip).peak
         return Change(what, peak, need, need <= capacity, runs * estimate(program, chip).seconds)
 
-    changes = [*subject.tried(change), *_recomputed(lives, capacity, step)]
+    changes = [*subject.try_changes(change), *_recomputed(lives, capacity, step)]
     return Memory(
         "HBM beside the tables" if taken else "HBM",
         capacity,

@@ -16,7 +16,7 @@ from tilewright.errors import TilewrightError
 from tilewright.hlo import Program, from_python, load, names_python, sample_arrays
 from tilewright.layout import dtype_name
 from tilewright.machine.model import EXPECTED
-from tilewright.machine.whole.parts import Change
+from tilewright.machine.results import Change
 
 _MOST_HALVINGS = 4
 _LESS = 0.99
@@ -76,7 +76,7 @@ class Subject:
             if program is not None:
                 yield "bfloat16 instead of float32", 1, program
 
-    def tried(self, change: Callable[[str, int, Program], Change]) -> Iterator[Change]:
+    def try_changes(self, change: Callable[[str, int, Program], Change]) -> Iterator[Change]:
         """What ``change`` says of smaller batches, down to the first that fits, and of narrower types; what is less."""
         for some in (self.batches(), self.types()):
             for what, runs, program in some:

@@ -149,15 +149,24 @@ def _transpose(cotangents: Sequence[Any], *flat: Any, map_: LinearMap) -> list[A
 
 
 def _batch(axis: Any, flat: Sequence[Any], dims: Sequence[Any], *, program: TracedProgram) -> tuple[Any, Any]:
-    axes = _axes(dims)
-    outs = call(program.batched(axis.size, axes) if _any(axes) else program, *flat)
-    return outs, [0 if _any(axes) else None] * len(outs)
+    axes = _axes(dims)  # JAX asks for this rule even if nothing is batched
+    return _batched(call(program if axes is None else program.batched(axis.size, axes), *flat), axes)
 
 
 def _batch_linear(axis: Any, flat: Sequence[Any], dims: Sequence[Any], *, map_: LinearMap) -> tuple[Any, Any]:
     axes = _axes(dims)
-    outs = _linear(map_.batched(axis.size, axes) if _any(axes) else map_, *flat)
-    return outs, [0 if _any(axes) else None] * len(outs)
+    return _batched(_linear(map_ if axes is None else map_.batched(axis.size, axes), *flat), axes)
+
+
+def _batched(outs: list[Any], axes: object) -> tuple[list[Any], list[int | None]]:
+    """Results of a batched program, all along their first axis, and JAX's word for that."""
+    return outs, [None if axes is None else 0] * len(outs)
+
+
+def _axes(dims: Sequence[Any]) -> list[int | None] | None:
+    """JAX's batch dims as ``in_axes``, None for what is not batched; None where nothing is."""
+    axes = [dim if isinstance(dim, int) else None for dim in dims]
+    return axes if any(axis is not None for axis in axes) else None
 
 
 def _zero(primal: Any) -> Any:
@@ -173,16 +182,6 @@ def _sum(a: Any, b: Any) -> Any:
 
     add: Any = ad.add_tangents
     return add(a, b)
-
-
-def _any(axes: Sequence[int | None]) -> bool:
-    """Whether anything is batched: JAX asks for this rule even if nothing is."""
-    return any(axis is not None for axis in axes)
-
-
-def _axes(dims: Sequence[Any]) -> list[int | None]:
-    """JAX's batch dims as ``in_axes``; None for what is not batched."""
-    return [dim if isinstance(dim, int) else None for dim in dims]
 
 
 # A function of arrays, traced once: its rewritten form for each platform, and the programs derived from it.
@@ -226,19 +225,16 @@ class TracedProgram:
 
     @classmethod
     def trace(cls, fn: Flat, specs: Sequence[Any], settings: Settings) -> TracedProgram:
-        """Trace ``fn`` on arguments like ``specs`` (anything that has a shape and a dtype)."""
         import jax
 
         return cls(jax.make_jaxpr(fn)(*map(struct_of, specs)), settings)
 
     @property
     def in_avals(self) -> list[Any]:
-        """Shape and type of every argument."""
         return list(self.jaxpr.in_avals)
 
     @property
     def out_avals(self) -> list[Any]:
-        """Shape and type of every result."""
         return list(self.jaxpr.out_avals)
 
     @property
@@ -265,7 +261,7 @@ class TracedProgram:
 
         def derive() -> TracedProgram:
             specs = [_with_axis(aval, size, axis) for aval, axis in zip(self.in_avals, axes)]
-            return self._derive(jax.vmap(self.original, tuple(axes), axis_size=size), specs)
+            return TracedProgram.trace(jax.vmap(self.original, tuple(axes), axis_size=size), specs, self.settings)
 
         return self._once(("batched", size, tuple(axes)), derive)
 
@@ -280,7 +276,7 @@ class TracedProgram:
             return list(jax.jvp(smooth, tuple(flat[i] for i in active), tuple(flat[count:]))[1])
 
         specs = [*self.in_avals, *(self.in_avals[i] for i in active)]
-        return self._once(("push", tuple(active)), lambda: self._derive(push, specs))
+        return self._once(("push", tuple(active)), lambda: TracedProgram.trace(push, specs, self.settings))
 
     def pullback(self, active: Sequence[int], present: Sequence[bool]) -> TracedProgram:
         """(arguments, cotangents of the ``present`` inexact results) -> cotangents of the active arguments."""
@@ -294,7 +290,9 @@ class TracedProgram:
             return jax.vjp(smooth, *(flat[i] for i in active))[1](tuple(flat[count:]))  # type: ignore[no-any-return]
 
         specs = [*self.in_avals, *(out for out, is_present in zip(outputs, present) if is_present)]
-        return self._once(("pull", tuple(active), tuple(present)), lambda: self._derive(pull, specs))
+        return self._once(
+            ("pull", tuple(active), tuple(present)), lambda: TracedProgram.trace(pull, specs, self.settings)
+        )
 
     def derivative(self, active: Sequence[int]) -> LinearMap:
         """The derivative with respect to some arguments, at all of them."""
@@ -321,9 +319,6 @@ class TracedProgram:
             return tuple(out for out, is_present in zip(outputs, present or [True] * len(outputs)) if is_present)
 
         return smooth
-
-    def _derive(self, fn: Flat, specs: Sequence[Any]) -> TracedProgram:
-        return TracedProgram.trace(fn, specs, self.settings)
 
     def _once(self, key: Any, make: Callable[[], Made]) -> Made:
         import jax
@@ -395,14 +390,16 @@ def _rewrite(program: TracedProgram, platform: str) -> Rewritten:
         specs = [array_struct(aval.shape, aval.dtype) for aval in program.in_avals]
         exported = export.export(jax.jit(program.original), platforms=(platform,))(*specs)
     except Exception as error:  # the original is called instead: a fault of the user's own shows there
-        return fallback(f"JAX cannot export it ({_first_line(error)})")
-    if exported.nr_devices != 1 and _constrains(
-        exported.mlir_module()
-    ):  # in its caller JAX sees the constraints, and then how many devices to compile for
+        first = next(iter(str(error).splitlines()), "") or type(error).__name__
+        return fallback(f"JAX cannot export it ({first})")
+    # A text that constrains shardings inside of it, in either of XLA's two notations: in its caller JAX sees them, and
+    # then how many devices to compile for.
+    text = exported.mlir_module()
+    if exported.nr_devices != 1 and ("sdy.sharding_constraint" in text or "@Sharding" in text):
         return fallback(f"it names shardings over {exported.nr_devices} devices (with_sharding_constraint)")
     try:
         optimized = optimize(
-            read_stablehlo(exported.mlir_module()), settings.target, settings.allow_reassociation, settings.verify,
+            read_stablehlo(text), settings.target, settings.allow_reassociation, settings.verify,
             allow_products=settings.allow_products,
         )  # fmt: skip
         call = with_module(exported, optimized.text).call if optimized.rewrites else None
@@ -413,15 +410,6 @@ def _rewrite(program: TracedProgram, platform: str) -> Rewritten:
     if call is None:
         return fallback(f"no region of it gains on {settings.target.name}", optimized)
     return Rewritten(call, "", optimized)
-
-
-def _constrains(text: str) -> bool:
-    """Whether a module constrains the shardings of values inside of it, in either of XLA's two notations."""
-    return "sdy.sharding_constraint" in text or "@Sharding" in text
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def struct_of(value: Any) -> Any:
@@ -442,7 +430,6 @@ def _with_axis(value: Any, size: int, axis: int | None) -> Any:
 
 
 def is_inexact(value: Any) -> bool:
-    """Whether an array has floating or complex elements."""
     import jax.numpy as jnp
 
     return bool(jnp.issubdtype(value.dtype, jnp.inexact))
@@ -510,11 +497,9 @@ class OptimizedFunction:
         return self if instance is None else partial(self, instance)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """The rewritten program lowered, as ``jax.jit(fn).lower``."""
         return self._jitted.lower(*args, **kwargs)
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
-        """The function traced, as ``jax.jit(fn).trace``."""
         return self._jitted.trace(*args, **kwargs)
 
     def explain(self, *args: Any, **kwargs: Any) -> str:

@@ -9,11 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from tilewright.errors import UnsupportedError
 from tilewright.hlo import Program, StepTime, TimeRow, XlaValues, optimize, report
 from tilewright.isa import Compiled, L2Plan, Layer, MachineReport, MatrixUnitConfig, compile, roofline
-from tilewright.machine.whole.parts import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
-from tilewright.machine.whole.subject import Subject
+from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
+from tilewright.machine.subject import Subject
 from tilewright.render import Card, Column, Html, bytes_text, count_text, percent_text, table
 
 NANOSECOND = 1e-9
@@ -32,7 +31,7 @@ Watch = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
-class OnMachine:
+class _Run:
     """A compiled model and what its run counted; ``bounds``: what each layer waits for most."""
 
     compiled: Compiled
@@ -49,12 +48,10 @@ def study_on_matrix_unit(subject: Subject, config: MatrixUnitConfig, watch: Watc
     Raises :class:`CheckFailed` that names the first layer whose values are not XLA's.
     """
     program = subject.program
-    if program.kind != "stablehlo":
-        raise UnsupportedError("a program as XLA compiled it", how="give StableHLO, or the function it was made from")
     compiled = compile(program, config=config)
     args, kwargs = subject.given()
     outputs, run = compiled.run(*args, verify=True, watch=watch, **kwargs)
-    done = OnMachine(compiled, run, compiled.l2_plan()[0], tuple(_bound(each, config) for each in run.layers))
+    done = _Run(compiled, run, compiled.l2_plan()[0], tuple(_bound(each, config) for each in run.layers))
     step = _step(program.name, done)
     slow = roofline(run, config, program.name)
     idle = max(0.0, 1 - slow.limit.cycles / max(1, run.cycles))
@@ -84,7 +81,7 @@ def _bound(layer: Layer, config: MatrixUnitConfig) -> str:
     return limit.name if 2 * limit.cycles >= layer.cycles else "latency"
 
 
-def _step(name: str, done: OnMachine) -> StepTime:
+def _step(name: str, done: _Run) -> StepTime:
     """Layers and transfers as lanes; a cycle is a nanosecond."""
     rows, at = [], 0
     for layer, bound in zip(done.run.layers, done.bounds, strict=True):
@@ -104,7 +101,7 @@ def _step(name: str, done: OnMachine) -> StepTime:
     )
 
 
-def _slowest(done: OnMachine) -> Iterator[str]:
+def _slowest(done: _Run) -> Iterator[str]:
     """The layers that take most cycles, by their kind."""
     run = done.run
     most = sorted(zip(run.layers, done.bounds, strict=True), key=lambda pair: -pair[0].cycles)[:3]
@@ -129,7 +126,6 @@ def _cards(run: MachineReport) -> tuple[Card, ...]:
 
 
 def _levels(run: MachineReport) -> Html:
-    """Bytes through every level, by operand."""
     columns = [Column("level"), *(Column(name, "bytes") for name in ("A", "B", "C", "DMA"))]
     return table(columns, [(level.upper(), *each.values()) for level, each in run.bytes.items()])
 
@@ -137,7 +133,7 @@ def _levels(run: MachineReport) -> Html:
 # What stands in L2, what has no place there, and what would have.
 
 
-def _memory(subject: Subject, done: OnMachine) -> Memory:
+def _memory(subject: Subject, done: _Run) -> Memory:
     plan = done.plan
     asked = plan.asked
     need = max(asked, default=0)
@@ -155,7 +151,7 @@ def _memory(subject: Subject, done: OnMachine) -> Memory:
         )
         for name in alive[:_LARGEST]
     ]
-    misfits = [Misfit(names[name], size, plan.room, _why(plan, size)) for name, size in plan.left.items()]
+    misfits = [Misfit(names[name], size, plan.room, _why_without_place(plan, size)) for name, size in plan.left.items()]
     at_name = plan.steps[at] if plan.steps else ""
     return Memory(
         *("L2's pages", plan.room, need, at_name, plan.steps, asked, plan.live, tuple(largest)),
@@ -179,13 +175,13 @@ def _names(compiled: Compiled) -> dict[str, str]:
     return names
 
 
-def _why(plan: L2Plan, size: int) -> str:
+def _why_without_place(plan: L2Plan, size: int) -> str:
     if size > plan.room:
         return "larger than the pages' share of L2: it passes the caches, line by line"
     return "no gap in L2 for as long as it is used: it passes the caches"
 
 
-def _changes(subject: Subject, done: OnMachine) -> Iterator[Change]:
+def _changes(subject: Subject, done: _Run) -> Iterator[Change]:
     """The function on other arguments, compiled anew, and the smallest doubled L2 in which everything has a place."""
     left = sum(done.plan.left.values())
     before = left or max(done.plan.asked, default=0)
@@ -200,7 +196,7 @@ def _changes(subject: Subject, done: OnMachine) -> Iterator[Change]:
         after = sum(plan.left.values()) if left else max(plan.asked, default=0)
         return Change(what, before, after, not plan.left, None if took is None else runs * took)
 
-    yield from subject.tried(change)
+    yield from subject.try_changes(change)
     if not left:
         return
     sizes = [config.l2_bytes << doubled for doubled in range(1, _DOUBLINGS + 1)]

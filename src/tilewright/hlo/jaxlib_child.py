@@ -1,0 +1,131 @@
+"""The process that asks jaxlib's parsers and interpreter, so that what ends them ends a copy of it and nothing else.
+
+A question is one byte of kind ("m" bytecode, "h" HLO proto: to text; "v" a StableHLO text and arrays: its values) and
+a payload; an answer one byte ("t" what was asked for, "e" refused, "d" died, "u" no jaxlib) and the rest. The process
+starts with the first question and is kept. Every question is served by a fork, which has everything imported already,
+has its own limits on memory and time, and may crash.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tilewright.child import Child, ChildDied, ChildLate, bound, serve
+from tilewright.errors import TilewrightError, UnsupportedError
+from tilewright.extras import need
+from tilewright.hlo import ir
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_MEMORY = 2 << 30
+_PATIENCE = 10  # the limit of a question counts processor time; this many times that ends what sleeps
+_QUIET = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
+CHILD = Child("tilewright.hlo.jaxlib_child", _QUIET)
+atexit.register(CHILD.close)
+
+
+class Refused(UnsupportedError):
+    """jaxlib refused what it was given, or died of it."""
+
+
+def ask(kind: bytes, payload: bytes, seconds: int) -> bytes:
+    """What jaxlib makes of ``payload`` in so many seconds of processor time.
+
+    Raises :class:`Refused`, UnsupportedError where there is no jaxlib.
+    """
+    need("jax", "jaxlib", what="reading binary programs")
+    question = kind + seconds.to_bytes(4, "big") + payload
+    try:
+        answer = CHILD.ask(question, _PATIENCE * seconds)
+    except (ChildDied, ChildLate) as error:
+        raise Refused(error.what) from None
+    if answer[:1] == b"t":
+        return answer[1:]
+    reason = answer[1:].decode("utf-8", errors="replace")
+    raise UnsupportedError(reason) if answer[:1] == b"u" else Refused(reason)
+
+
+def read_arrays(raw: bytes, types: Sequence[tuple[Sequence[int], np.dtype[Any]]]) -> list[np.ndarray[Any, Any]]:
+    """The arrays of these shapes and element types that stand one behind the other in an answer's bytes."""
+    import numpy as np
+
+    results, at = [], 0
+    for shape, dtype in types:
+        part = raw[at : at + int(np.prod(shape, dtype=object)) * dtype.itemsize]
+        at += len(part)
+        try:
+            results.append(np.frombuffer(part, dtype).reshape(shape))
+        except ValueError:
+            raise UnsupportedError("the program gives other arrays than it says") from None
+    return results
+
+
+# -- inside the process -------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    missing = ""
+    try:
+        ir.plain_context()
+    except TilewrightError as error:
+        missing = str(error)
+
+    def answer(question: bytes) -> bytes:
+        if missing:
+            return b"u" + missing.encode()
+        return b"".join(_served(question[:1], question[5:], int.from_bytes(question[1:5], "big")))
+
+    serve(lambda question, _: answer(question), forks=True)
+
+
+def _served(kind: bytes, payload: bytes, seconds: int) -> tuple[bytes, bytes]:
+    """The answer of a fork, or how it died."""
+    if not hasattr(os, "fork"):
+        return _answer(kind, payload)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        _fork_main(writer, kind, payload, seconds)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as stream:
+        answer = stream.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code or not answer:
+        return b"d", _died(code, seconds).encode()
+    return answer[:1], answer[1:]
+
+
+def _fork_main(writer: int, kind: bytes, payload: bytes, seconds: int) -> None:
+    code = 1
+    try:
+        bound(_MEMORY + 64 * len(payload), seconds)
+        with os.fdopen(writer, "wb") as stream:
+            stream.write(b"".join(_answer(kind, payload)))
+        code = 0
+    finally:
+        os._exit(code)  # no clean-up in a copy: it belongs to the process this was forked from
+
+
+def _answer(kind: bytes, payload: bytes) -> tuple[bytes, bytes]:
+    try:
+        if kind == b"v":
+            return b"t", ir.interpreted(payload)
+        return b"t", (ir.bytecode_text(payload) if kind == b"m" else ir.proto_text(payload)).encode()
+    except MemoryError:
+        return b"e", b"it asks for more memory than there is"
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = next((line for line in lines if "error:" in line), lines[-1] if lines else type(error).__name__)
+        return b"e", reason.encode()
+
+
+def _died(code: int, seconds: int) -> str:
+    if code == -signal.SIGXCPU:
+        return f"reading it takes more than {seconds} s"
+    name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    return f"XLA's parser crashes on it ({name})"

@@ -1,1 +1,0 @@
-"""JAX functions with the same meaning whose programs are rewritten."""
