@@ -21,19 +21,16 @@ import msgspec
 import numpy as np
 
 from tilewright.errors import TilewrightError, UsageError
-from tilewright.files import write_whole
 from tilewright.hlo import Value, XlaValues, array_dtype
 from tilewright.isa.chip.parts import Part
 from tilewright.isa.chip.segments import ELEMENT_TYPES
-from tilewright.isa.compiler.chip_run import ChipRun
-from tilewright.isa.compiler.result import MachineReport
-from tilewright.isa.compiler.running import Execution
+from tilewright.isa.compiler.report import MachineReport
+from tilewright.isa.compiler.running import ChipRun, Execution
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.lowering.reading import LAYOUT
-from tilewright.isa.lowering.sources import Groups
-from tilewright.isa.lowering.steps import Job, Stay, Step, Table
+from tilewright.isa.lowering.sources import Groups, Job, Stay, Step, Table
 from tilewright.isa.lowering.tables import BYTES, Lowering, folded_array, named, unfolded_array
 from tilewright.isa.multiply.conv import stored_weights
 from tilewright.isa.multiply.matmul import MatmulPlan
@@ -205,8 +202,16 @@ class Bundle:
             raise UsageError(f"a damaged compiled model: its parts do not fit together ({error})") from error
 
 
+def is_bundle(path: str) -> bool:
+    """Whether a file looks like a model that :meth:`Compiled.save` wrote."""
+    return path != "-" and zipfile.is_zipfile(path)
+
+
 def load_bundle(path: str | Path) -> Bundle:
-    """Read what ``Compiled.save`` wrote. Raises :class:`UsageError` for another file, or a damaged one."""
+    """A compiled model that :meth:`Compiled.save` wrote; ``.run()`` runs it with the arguments it was saved with.
+
+    Raises :class:`UsageError` for another file, or a damaged one.
+    """
     where = str(path)
     try:
         with open_bytes(path) as file, zipfile.ZipFile(file) as archive:
@@ -346,8 +351,3 @@ def _step(entry: Entry, programs: Sequence[MachineProgram]) -> Step:
         seen = tuple((name, table, Part(base, size)) for name, table, base, size in windows)
         jobs.append(Job(pe, programs[number], seen))
     return Step(entry.name, entry.unit, jobs=tuple(jobs), fallback=entry.fallback, operations=entry.operations)
-
-
-def save(execution: Execution, path: str | Path) -> None:
-    """Write the file."""
-    write_whole(str(path), bundle_bytes(execution))

@@ -1,15 +1,60 @@
-"""Every number of the machine, and every reading of an ambiguous paragraph, as a named field."""
+"""Every number of the machine, and every reading of an ambiguous paragraph, as a field with its range or choices."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
 from tilewright.errors import UsageError, true_or_false
-from tilewright.isa.language.dram import DRAMS
-from tilewright.isa.language.errors import shown
 from tilewright.targets import SimtCore, target
+
+
+@dataclass(frozen=True)
+class Dram:
+    """One kind of device memory; times in nanoseconds, which are cycles at 1 GHz.
+
+    ``row_bytes``: what a bank holds open; ``banks`` of all ``channels`` together. ``rcd``: from a row's opening to its
+    first column, ``rp``: closing a row, ``ras``: least time a row is open. ``bytes_per_ns``: the published peak.
+    """
+
+    banks: int
+    channels: int
+    row_bytes: int
+    rcd: float
+    rp: float
+    ras: float
+    bytes_per_ns: float
+    source: str
+
+    def cycles(self, name: str) -> int:
+        """A time in whole cycles, rounded up."""
+        return -int(-getattr(self, name) // 1)
+
+
+DRAMS = {
+    "ddr4_3200": Dram(
+        banks=16,
+        channels=1,
+        row_bytes=8192,
+        rcd=13.75,
+        rp=13.75,
+        ras=32.5,
+        bytes_per_ns=25.6,
+        source="JEDEC JESD79-4 speed bin 3200AA (22-22-22, tRAS 52 at 0.625 ns), as in DRAMsim3 DDR4_8Gb_x8_3200.ini",
+    ),
+    "hbm2": Dram(
+        banks=128,
+        channels=8,
+        row_bytes=1024,
+        rcd=14,
+        rp=14,
+        ras=34,
+        bytes_per_ns=256,
+        source="JEDEC JESD235 at 2 Gb/s a pin (14-14, tRAS 34 at 1 ns), as in DRAMsim3 HBM2_8Gb_x128.ini",
+    ),
+}
+"""By the name that ``MatrixUnitConfig.dram`` gives; ``flat`` has no rows and no banks."""
 
 
 def _constants() -> SimtCore:
@@ -33,62 +78,33 @@ class Reading:
     least: int | None = None
 
 
-READINGS: dict[str, Reading] = {
-    "disjoint_sets": Reading("are loaders and compute threads different threads?", (False, True)),
-    "group_order": Reading("which threads form a group of ka * kb?", ("consecutive", "strided")),
-    "ka_split": Reading("which columns does a thread of a ka group hold?", ("blocked", "interleaved")),
-    "kb_acc": Reading("which thread of a kb group adds and keeps the sum?", ("first", "last")),
-    "kb_mode": Reading("what does kb divide: the group's work or each thread's chunk?", ("chunk", "split")),
-    "pred_scope": Reading("what does a false predicate stop?", ("loader", "compute", "both")),
-    "column_numbering": Reading("do skipped columns leave a gap in the product registers?", ("gap", "compact")),
-    "on_error": Reading("what happens after an error, when the in-range work is done?", ("record", "raise", "warn")),
-    "offset_mode": Reading("a multi-dimensional offset: one register per dim, or one?", ("registers", "linear")),
-    "overflow": Reading("integer accumulation beyond 32 bits", ("wrap", "saturate")),
-    "float_order": Reading("the order of float additions", ("chunk", "fma", "exact")),
-    "retention": Reading(
-        "t1: a cache set is full of retained lines; off: none is retained", ("bypass", "evict", "off")
-    ),
-    "slice_order": Reading("the order of folded slices of B (contract)", ("y-major", "z-major")),
-    "uninitialized": Reading("what do registers hold at first?", ("zero", "poison")),
-    "math_issue": Reading("does math begin when a step's columns are there, or all of them?", ("step", "instruction")),
-    "columns_per_step": Reading("columns of one part in one step", (1,), least=1),
-    "kb_add_cycles": Reading("cycles of a kb transfer", (0,), least=0),
-    "vector_rate": Reading("registers of a thread that the vector unit works on in a cycle", (1,), least=1),
-    "special_cycles": Reading("cycles of the vector unit for one exp, log, ... or division", (4,), least=1),
-}
+# A field says which values it may have: numbers far beyond any machine, within what can be counted in 64 bits.
 
 
-_LATENCIES = ("l1_latency", "l2_latency", "dram_latency", "dma_latency", "alu_latency")
-_RATES = ("l1_ports", "l2_bytes_per_cycle", "dram_bytes_per_cycle", "macs_per_thread_cycle")
-RANGES: dict[str, tuple[int, int]] = {
-    "pes": (1, 512),
-    "threads": (1, 1 << 16),
-    "registers": (1, 1 << 16),
-    "predicates": (1, 1 << 10),
-    "uniform_registers": (1, 1 << 16),
-    "loaders": (1, 1 << 16),
-    "a_bytes": (4, 64),
-    "line_bytes": (4, 4096),
-    "l1_bytes": (1, 1 << 40),
-    "l2_bytes": (0, 1 << 32),
-    "l1_ways": (0, 1 << 34),
-    "l2_ways": (0, 1 << 34),
-    **dict.fromkeys(_LATENCIES, (0, 1 << 30)),
-    **dict.fromkeys(_RATES, (1, 1 << 30)),
-    **dict.fromkeys(("bus_bytes_per_cycle", "host_bytes_per_cycle", "host_latency"), (0, 1 << 30)),
-    **dict.fromkeys(("fetch_cycles", "page_hit_cycles", "page_miss_cycles", "page_entries"), (0, 1 << 16)),
-    "bcast_depth": (1, 1 << 16),
-    "max_instructions": (1, 1 << 40),
-    "max_errors": (1, 10_000_000),
-    "columns_per_step": (1, 1 << 16),
-    "kb_add_cycles": (0, 1 << 16),
-    "vector_rate": (1, 1 << 16),
-    "special_cycles": (1, 1 << 16),
-}
-"""Least and most of every number: far beyond any machine, and within what can be simulated and counted in 64 bits."""
-NAMED = {"arbitration": ("round_robin", "slots"), "dram": ("flat", *DRAMS)}
-"""Fields of the memory system that are names, and which; the first is the default."""
-_MAY_BE_NONE = ("macs_per_thread_cycle", "loaders")
+def _number(default: int | None, least: int, most: int) -> Any:
+    return field(default=default, metadata={"range": (least, most)})
+
+
+def _name(*names: str) -> Any:
+    return field(default=names[0], metadata={"names": names})
+
+
+def _reading(question: str, *choices: Any) -> Any:
+    return field(default=choices[0], metadata={"reading": Reading(question, choices)})
+
+
+def _counted(question: str, default: int, least: int) -> Any:
+    """A reading that is a number: the default, or any other from ``least`` on."""
+    return field(default=default, metadata={"reading": Reading(question, (default,), least), "range": (least, 1 << 16)})
+
+
+def shown(value: Any) -> str:
+    """A value for an error, cut where it is very long."""
+    try:
+        text = repr(value)
+    except ValueError:  # more digits than Python writes
+        return "a number of very many digits"
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 @dataclass(frozen=True)
@@ -108,8 +124,8 @@ class MatrixUnitConfig:
     issue; ``page_hit_cycles`` and ``page_miss_cycles``, for which the load-store unit translates each page that an
     instruction reaches, which is a hit among the ``page_entries`` (0: all) that were translated last;
     ``host_bytes_per_cycle`` and ``host_latency`` of the host's link, over which tensors come and go.
-    ``dram``: flat, or a name of :data:`tilewright.isa.language.dram.DRAMS`, whose banks and rows device memory then has
-    beside ``dram_latency`` (of an open row). ``arbitration``: how several elements share the buses of L2 and device
+    ``dram``: flat, or a name of :data:`DRAMS`, whose banks and rows device memory then has beside ``dram_latency`` (of
+    an open row). ``arbitration``: how several elements share the buses of L2 and device
     memory: round_robin, by need, an instruction of each in turn; slots: every element and DMA have a part of their own.
     ``loads_through_l1``: per-thread loads pass through L1 too (they are never in its counters). ``values=False`` leaves
     the products out: registers keep what they held, counts and cycles are the same (:func:`autotune` runs so).
@@ -119,67 +135,72 @@ class MatrixUnitConfig:
     4
     """
 
-    pes: int = 1
-    threads: int = _SIMT.threads
-    registers: int = _SIMT.registers
-    predicates: int = _SIMT.predicates
-    uniform_registers: int = _SIMT.uniform_registers
-    loaders: int | None = None
-    a_bytes: int = _SIMT.a_bytes
+    pes: int = _number(1, 1, 512)
+    threads: int = _number(_SIMT.threads, 1, 1 << 16)
+    registers: int = _number(_SIMT.registers, 1, 1 << 16)
+    predicates: int = _number(_SIMT.predicates, 1, 1 << 10)
+    uniform_registers: int = _number(_SIMT.uniform_registers, 1, 1 << 16)
+    loaders: int | None = _number(None, 1, 1 << 16)
+    a_bytes: int = _number(_SIMT.a_bytes, 4, 64)
     acc_window: tuple[int, int] | None = None
-    line_bytes: int = _SIMT.line_bytes
-    l1_bytes: int = _SIMT.l1_bytes
-    l2_bytes: int = _SIMT.l2_bytes
-    l1_ways: int = _SIMT.l1_ways
-    l2_ways: int = _SIMT.l2_ways
+    line_bytes: int = _number(_SIMT.line_bytes, 4, 4096)
+    l1_bytes: int = _number(_SIMT.l1_bytes, 1, 1 << 40)
+    l2_bytes: int = _number(_SIMT.l2_bytes, 0, 1 << 32)
+    l1_ways: int = _number(_SIMT.l1_ways, 0, 1 << 34)
+    l2_ways: int = _number(_SIMT.l2_ways, 0, 1 << 34)
     loads_through_l1: bool = False
-    l1_latency: int = _SIMT.l1_latency
-    l2_latency: int = _SIMT.l2_latency
-    dram_latency: int = _SIMT.dram_latency
-    dma_latency: int = _SIMT.dma_latency
-    alu_latency: int = _SIMT.alu_latency
-    l1_ports: int = _SIMT.l1_ports
-    l2_bytes_per_cycle: int = _SIMT.l2_bytes_per_cycle
-    dram_bytes_per_cycle: int = _SIMT.dram_bytes_per_cycle
-    bus_bytes_per_cycle: int = 0
-    fetch_cycles: int = 0
-    page_hit_cycles: int = 0
-    page_miss_cycles: int = 0
-    page_entries: int = 0
-    host_bytes_per_cycle: int = 0
-    host_latency: int = 0
-    dram: str = "flat"
-    arbitration: str = "round_robin"
-    bcast_depth: int = _SIMT.bcast_depth
-    macs_per_thread_cycle: int | None = None
-    max_instructions: int = 10_000_000
-    max_errors: int = 1_000_000
+    l1_latency: int = _number(_SIMT.l1_latency, 0, 1 << 30)
+    l2_latency: int = _number(_SIMT.l2_latency, 0, 1 << 30)
+    dram_latency: int = _number(_SIMT.dram_latency, 0, 1 << 30)
+    dma_latency: int = _number(_SIMT.dma_latency, 0, 1 << 30)
+    alu_latency: int = _number(_SIMT.alu_latency, 0, 1 << 30)
+    l1_ports: int = _number(_SIMT.l1_ports, 1, 1 << 30)
+    l2_bytes_per_cycle: int = _number(_SIMT.l2_bytes_per_cycle, 1, 1 << 30)
+    dram_bytes_per_cycle: int = _number(_SIMT.dram_bytes_per_cycle, 1, 1 << 30)
+    bus_bytes_per_cycle: int = _number(0, 0, 1 << 30)
+    fetch_cycles: int = _number(0, 0, 1 << 16)
+    page_hit_cycles: int = _number(0, 0, 1 << 16)
+    page_miss_cycles: int = _number(0, 0, 1 << 16)
+    page_entries: int = _number(0, 0, 1 << 16)
+    host_bytes_per_cycle: int = _number(0, 0, 1 << 30)
+    host_latency: int = _number(0, 0, 1 << 30)
+    dram: str = _name("flat", *DRAMS)
+    arbitration: str = _name("round_robin", "slots")
+    bcast_depth: int = _number(_SIMT.bcast_depth, 1, 1 << 16)
+    macs_per_thread_cycle: int | None = _number(None, 1, 1 << 30)
+    max_instructions: int = _number(10_000_000, 1, 1 << 40)
+    max_errors: int = _number(1_000_000, 1, 10_000_000)
     values: bool = True
-    disjoint_sets: bool = False
-    group_order: str = "consecutive"
-    ka_split: str = "blocked"
-    kb_acc: str = "first"
-    kb_mode: str = "chunk"
-    pred_scope: str = "loader"
-    column_numbering: str = "gap"
-    on_error: str = "record"
-    offset_mode: str = "registers"
-    overflow: str = "wrap"
-    float_order: str = "chunk"
-    retention: str = "bypass"
-    slice_order: str = "y-major"
-    uninitialized: str = "zero"
-    math_issue: str = "step"
-    columns_per_step: int = 1
-    kb_add_cycles: int = 0
-    vector_rate: int = 1
-    special_cycles: int = 4
+    disjoint_sets: bool = _reading("are loaders and compute threads different threads?", False, True)
+    group_order: str = _reading("which threads form a group of ka * kb?", "consecutive", "strided")
+    ka_split: str = _reading("which columns does a thread of a ka group hold?", "blocked", "interleaved")
+    kb_acc: str = _reading("which thread of a kb group adds and keeps the sum?", "first", "last")
+    kb_mode: str = _reading("what does kb divide: the group's work or each thread's chunk?", "chunk", "split")
+    pred_scope: str = _reading("what does a false predicate stop?", "loader", "compute", "both")
+    column_numbering: str = _reading("do skipped columns leave a gap in the product registers?", "gap", "compact")
+    on_error: str = _reading("what happens after an error, when the in-range work is done?", "record", "raise", "warn")
+    offset_mode: str = _reading("a multi-dimensional offset: one register per dim, or one?", "registers", "linear")
+    overflow: str = _reading("integer accumulation beyond 32 bits", "wrap", "saturate")
+    float_order: str = _reading("the order of float additions", "chunk", "fma", "exact")
+    retention: str = _reading(
+        "t1: a cache set is full of retained lines; off: none is retained", "bypass", "evict", "off"
+    )
+    slice_order: str = _reading("the order of folded slices of B (contract)", "y-major", "z-major")
+    uninitialized: str = _reading("what do registers hold at first?", "zero", "poison")
+    math_issue: str = _reading(
+        "does math begin when a step's columns are there, or all of them?", "step", "instruction"
+    )
+    columns_per_step: int = _counted("columns of one part in one step", 1, 1)
+    kb_add_cycles: int = _counted("cycles of a kb transfer", 0, 0)
+    vector_rate: int = _counted("registers of a thread that the vector unit works on in a cycle", 1, 1)
+    special_cycles: int = _counted("cycles of the vector unit for one exp, log, ... or division", 4, 1)
 
     def __post_init__(self) -> None:
         """Refuse what the machine cannot be, and readings it does not know."""
         for name, (least, most) in RANGES.items():
-            if name not in READINGS and not (name in _MAY_BE_NONE and getattr(self, name) is None):
-                self._within(name, least, most)
+            optional = name in ("loaders", "macs_per_thread_cycle") and getattr(self, name) is None
+            if name not in READINGS and not optional:
+                self._check_range(name, least, most)
         through = true_or_false(self.loads_through_l1, "loads_through_l1", "config")
         object.__setattr__(self, "loads_through_l1", through)
         if self.disjoint_sets and not 1 <= self.default_columns < self.threads:
@@ -207,14 +228,14 @@ class MatrixUnitConfig:
                 raise UsageError(
                     f"acc_window {shown(window)} is not (low, high) within 0..{self.registers}", where="config"
                 )
-        for name, known in NAMED.items():
+        for name, known in _NAMES.items():
             if getattr(self, name) not in known:
                 how = f"one of {', '.join(known)}"
                 raise UsageError(f"{name} = {shown(getattr(self, name))} is not known", where="config", how=how)
         for name, reading in READINGS.items():
             _check_reading(name, getattr(self, name), reading)
 
-    def _within(self, name: str, least: int, most: int) -> None:
+    def _check_range(self, name: str, least: int, most: int) -> None:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise UsageError(f"{name} = {shown(value)} is not an integer of at least {least}", where="config")
@@ -304,6 +325,16 @@ class MatrixUnitConfig:
         chunk = self.chunk(element_bytes, kb)
         rate = self.macs_per_thread_cycle or self.chunk(element_bytes)
         return -(-chunk // rate) + self.kb_add_cycles * (kb - 1)
+
+
+def _metadata(key: str) -> dict[str, Any]:
+    return {f.name: f.metadata[key] for f in fields(MatrixUnitConfig) if key in f.metadata}
+
+
+RANGES: dict[str, tuple[int, int]] = _metadata("range")
+"""Least and most of every number."""
+READINGS: dict[str, Reading] = _metadata("reading")
+_NAMES: dict[str, tuple[str, ...]] = _metadata("names")
 
 
 @cache

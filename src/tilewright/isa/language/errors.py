@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tilewright.errors import TilewrightError, UsageError
+from tilewright.isa.language.config import shown
 from tilewright.isa.language.counts import Counts, Traffic
 
 KINDS = {
@@ -87,15 +88,6 @@ class MatrixUnitError(TilewrightError):
 
 MOST_WHOLE = 1 << 62
 """The largest number an argument may be: kernels count in 64 bits."""
-
-
-def shown(value: Any) -> str:
-    """A value for an error, cut where it is very long."""
-    try:
-        text = repr(value)
-    except ValueError:  # more digits than Python writes
-        return "a number of very many digits"
-    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def whole(name: str, value: Any, low: int = 0, most: int = MOST_WHOLE) -> int:

@@ -7,18 +7,21 @@ from typing import Any
 
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo import Block, Node
-from tilewright.isa.chip.parts import by_dim
 from tilewright.isa.language.config import MatrixUnitConfig
-from tilewright.isa.lowering.copying import rows_program, runs_of_rows
-from tilewright.isa.lowering.grouping import Group, groups_of
-from tilewright.isa.lowering.padding import lower_pad
-from tilewright.isa.lowering.picking import lower_dynamic_slice, lower_gather, lower_scatter
+from tilewright.isa.lowering.moves import (
+    lower_concatenate,
+    lower_dynamic_slice,
+    lower_gather,
+    lower_pad,
+    lower_row_gather,
+    lower_scatter,
+    takes_rows,
+)
 from tilewright.isa.lowering.products import lower_convolution, lower_product
-from tilewright.isa.lowering.reading import MOVING, Reading, machine_type, operations
-from tilewright.isa.lowering.steps import Job, Step
-from tilewright.isa.lowering.tables import BYTES, Lowering, natural, whole
-from tilewright.isa.lowering.tails import takes_product
-from tilewright.isa.lowering.vectors import Region, specification, vector_jobs
+from tilewright.isa.lowering.reading import MOVING, Group, Reading, groups_of, operations
+from tilewright.isa.lowering.sources import Step
+from tilewright.isa.lowering.tables import Lowering
+from tilewright.isa.lowering.vectors import Region, specification, takes_product, vector_jobs
 from tilewright.isa.lowering.windows import lower_reduction, lower_windows, over_leading
 
 
@@ -48,11 +51,11 @@ def _lower_group(lowering: Lowering, group: Group) -> None:
         if group.kind == "matrix":
             _product(lowering, node, None)
         elif node.name == "concatenate":
-            _concatenate(lowering, node)
+            lower_concatenate(lowering, node)
         elif node.name == "pad":
             lower_pad(lowering, node)
         elif node.name == "gather":
-            _gather(lowering, node) if rows_of(node) else lower_gather(lowering, node)
+            (lower_row_gather if takes_rows(node) else lower_gather)(lowering, node)
         elif node.name == "dynamic_slice":
             lower_dynamic_slice(lowering, node)
         elif node.name == "scatter":
@@ -136,55 +139,3 @@ def _vector(lowering: Lowering, group: Group) -> None:
     lowering.steps.append(
         Step(name, "vector", tuple(group.nodes), (), outputs, jobs, "", tuple(tables), tuple(made), work)
     )
-
-
-def _concatenate(lowering: Lowering, node: Node) -> None:
-    """Every operand into its part of the result."""
-    dim, out = node.attributes["dim"], node.result
-    if machine_type(out) is None:
-        raise UnsupportedError(f"the machine has no {out.dtype}")
-    rank = len(out.sizes)
-    groups: Any = (tuple(range(dim)), (dim,), tuple(range(dim + 1, rank)))
-    groups = groups[:2] if dim == rank - 1 else groups
-    sources = []
-    for operand in node.operands:
-        if not lowering.sources(operand):
-            lowering.table(operand, natural(operand.sizes))
-        sources.append(min(lowering.sources(operand), key=lambda s: len(s.coordinates)))
-    table, at, name = lowering.new_table(out, groups), 0, lowering.name("concatenate")
-    for part, (operand, source) in enumerate(zip(node.operands, sources, strict=True)):
-        origin = (0, at, 0)[: len(groups)]
-        lowering.copy_step(f"{name}.{part}", source, table, groups, origin)
-        at += operand.sizes[dim]
-    lowering.steps[-1].nodes, lowering.steps[-1].outputs = (node,), (out,)
-
-
-def rows_of(node: Node) -> bool:
-    """Whether a gather takes whole rows by one number each."""
-    own, (x, numbers), out = node.attributes, node.operands, node.result
-    first = len(out.sizes) - len(x.sizes) + 1
-    plain = own["collapsed"] == own["index_map"] == (0,) and not own["batch"] and own["sizes"][1:] == x.sizes[1:]
-    plain &= own["offset_dims"] == tuple(range(first, len(out.sizes))) and machine_type(numbers) == "s32"
-    return bool(plain and own["index_dim"] >= len(numbers.sizes) - 1 and machine_type(out) is not None)
-
-
-def _gather(lowering: Lowering, node: Node) -> None:
-    """Rows of a table by their numbers."""
-    (x, numbers), out = node.operands, node.result
-    rest = tuple(range(1, len(x.sizes)))
-    first = len(out.sizes) - len(rest)
-    config = lowering.config
-    a = lowering.table(x, ((0,), rest))
-    i = lowering.table(numbers, (tuple(range(len(numbers.sizes))), ()))
-    c = lowering.new_table(out, (tuple(range(first)), tuple(range(first, len(out.sizes)))))
-    (rows, columns), (count, _) = lowering.tables[a].shape, lowering.tables[i].shape
-    e = BYTES[lowering.tables[a].dtype]
-    windows = tuple(
-        (name, table, whole(lowering.tables[table].shape)) for name, table in (("A", a), ("I", i), ("C", c))
-    )
-    jobs = []
-    for pe, (part,) in by_dim((runs_of_rows(columns, count, e),), 0, config.pes).items():
-        share = part.base[0], part.base[0] + part.size[0]
-        jobs.append(Job(pe, rows_program(rows, columns, count, e, share, config), windows))
-    name = lowering.name("gather")
-    lowering.steps.append(Step(name, "copy", (node,), (), (out,), tuple(jobs), reads=(a, i), writes=(c,)))

@@ -10,13 +10,11 @@ from math import prod
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo import Node, Value
 from tilewright.isa.chip.parts import Part, by_dim
-from tilewright.isa.lowering.grouping import Group
-from tilewright.isa.lowering.padding import padded
-from tilewright.isa.lowering.reading import machine_type
-from tilewright.isa.lowering.sources import Groups
-from tilewright.isa.lowering.steps import Job, Step, Table
+from tilewright.isa.lowering.moves import padded
+from tilewright.isa.lowering.reading import Group, machine_type
+from tilewright.isa.lowering.sources import Groups, Job, Step, Table
 from tilewright.isa.lowering.tables import BYTES, Lowering, folded, whole
-from tilewright.isa.lowering.tails import Tail, tail_of
+from tilewright.isa.lowering.vectors import Tail, tail_of
 from tilewright.isa.multiply.conv import ConvPlan, ConvShape, conv_ahead, conv_parts, conv_program
 from tilewright.isa.multiply.expected import expected_counts
 from tilewright.isa.multiply.matmul import A_REGISTER, ACCUMULATORS, MatmulPlan, matmul_program, type_and_signs

@@ -14,14 +14,12 @@ from math import prod
 
 from tilewright.errors import UnsupportedError
 from tilewright.hlo import Node, Value
-from tilewright.isa.chip.parts import by_dim
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.lowering.reading import Reading, machine_type, operations
-from tilewright.isa.lowering.sources import Groups
-from tilewright.isa.lowering.steps import Job, Step
-from tilewright.isa.lowering.tables import BYTES, Lowering, whole
+from tilewright.isa.lowering.sources import Groups, Step
+from tilewright.isa.lowering.tables import BYTES, Lowering
 
 OPERATIONS = {"add": "add", "maximum": "max", "minimum": "min"}
 _RUN, _TOGETHER, _UNROLLED = 16, 8, 64
@@ -293,12 +291,8 @@ def _add(
     assert dtype is not None
     a, c = lowering.table(x, groups), lowering.new_table(node.result, made)
     plan = WindowPlan(node.attributes["monoid"], dtype, tuple(sides), kept, shared, lowering.config)
-    windows = tuple((name, table, whole(lowering.tables[table].shape)) for name, table in (("A", a), ("C", c)))
-    jobs = []
-    for pe, (part,) in by_dim((prod(plan.counts),), 0, lowering.config.pes).items():
-        runs = part.base[0], part.base[0] + part.size[0]
-        jobs.append(Job(pe, window_program(replace(plan, runs=runs)), windows))
+    jobs = lowering.jobs(prod(plan.counts), lambda runs: window_program(replace(plan, runs=runs)), A=a, C=c)
     name = lowering.name("window" if node.name == "reduce_window" else "reduce")
-    step = Step(name, "vector", (node,), (), (node.result,), tuple(jobs), reads=(a,), writes=(c,))
-    step.operations = operations(node)
-    lowering.steps.append(step)
+    lowering.steps.append(
+        Step(name, "vector", (node,), (), (node.result,), jobs, "", (a,), (c,), operations=operations(node))
+    )

@@ -9,7 +9,9 @@ from typing import Any
 
 from tilewright.errors import UsageError
 from tilewright.isa.language.config import RANGES, MatrixUnitConfig, checked_config
-from tilewright.isa.language.energy import math_cycles_at_least
+from tilewright.isa.language.counts import math_cycles_at_least
+from tilewright.isa.study.plane import LogPlane
+from tilewright.render import Card, Column, Html, Page, Step, cards, paragraph, steps, table
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Roofline:
 
     @property
     def rate(self) -> float:
-        """Products a cycle."""
+        """Multiplications a cycle."""
         return self.macs / max(1, self.cycles)
 
     @property
@@ -98,11 +100,52 @@ class Roofline:
         return "\n".join([head, *rows, *self.advice])
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
         bounds = [{**bound.__dict__, "intensity": bound.intensity} for bound in self.bounds]
         plain = {"title": self.title, "macs": self.macs, "cycles": self.cycles, "rate": self.rate, "peak": self.peak}
         plain |= {"bounds": bounds, "stalls": self.stalls, "advice": list(self.advice)}
         return plain | {"changes": [change.__dict__ for change in self.changes]}
+
+    def to_html(self, command: str = "") -> str:
+        """A page: what to change, the roofs, the bounds, other machines; ``command``: what makes it again."""
+        share = self.rate / self.peak
+        page = Page(f"Roofline of {self.title}", "on the matrix unit", facts=[("products", f"{self.macs:,}")])
+        todo = [Step(text) for text in self.advice]
+        todo += [Step("Change it, and look again.", command)] if command else []
+        figures = [
+            Card("cycles", f"{self.cycles:,}", f"the {self.limit.name} is busy for {self.limit.cycles:,.0f}"),
+            Card("products a cycle", f"{self.rate:,.0f}", f"of {self.peak:,.0f}: {share:.1%}"),
+        ]
+        page.section(
+            "change", "What to change", steps(todo) or paragraph("Nothing: it is as fast as it can be."), cards(figures)
+        )
+        page.section("roofs", "The point and its roofs", _roofs(self))
+        columns = [Column("unit", "text"), Column("busy at least", "count"), Column("of all cycles", "percent")]
+        columns += [
+            Column("amount", "count"),
+            Column("of", "text"),
+            Column("a cycle", "number"),
+            Column("products each", "number"),
+        ]
+        rows = [
+            (
+                b.name,
+                round(b.cycles),
+                b.cycles / max(1, self.cycles),
+                round(b.amount),
+                b.what,
+                b.rate,
+                round(b.intensity, 2),
+            )
+            for b in self.bounds
+        ]
+        page.section("bounds", "Every bound", table(columns, rows))
+        if self.changes:
+            heads = [Column("field", "code"), Column("is", "code"), Column("as", "code"), Column("cycles", "count")]
+            heads.append(Column("times as fast", "ratio"))
+            other = [(c.field, str(c.before), str(c.after), c.cycles, self.cycles / c.cycles) for c in self.changes]
+            page.section("machines", "Other machines", table(heads, other, caption="The same work, run on each."))
+        page.data("roofline", {"schema_version": 1, **self.to_dict()})
+        return page.html()
 
 
 _EARLIER = "A of several rounds at once (block_a), weights by DMA (stream, segments), more in flight (bcast_depth)"
@@ -204,3 +247,33 @@ def what_if(
         if watch is not None:
             watch(done, len(fields))
     return tuple(sorted(changes, key=lambda change: change.cycles))
+
+
+def _roofs(found: Roofline) -> Html:
+    """Products a cycle over products a byte: a roof for each level of memory, flat where math ends it."""
+    slopes = [bound for bound in found.bounds if bound.what == "bytes"]
+    if not slopes:
+        return paragraph("No byte was moved.")
+    places = [bound.intensity for bound in slopes]
+    knees = [found.peak / bound.rate for bound in slopes]
+    xs = [*places, *knees, min(places) / 4, max(*places, *knees) * 2]
+    lowest = min([found.rate, *(bound.rate * min(xs) for bound in slopes)])
+    title = "Products a cycle, by products for each byte of a level"
+    plane = LogPlane(title, xs, [max(lowest, found.peak / 4096), found.peak], ("products a byte", "products a cycle"))
+    for number, bound in enumerate(slopes):
+        knee = found.peak / bound.rate
+        first = max(min(xs), 10 ** plane.y_ends[0] / bound.rate)
+        ends = [(first, first * bound.rate), (knee, found.peak), (max(xs), found.peak)]
+        plane.drawing.polyline([(plane.x(x), plane.y(y)) for x, y in ends], f"curve s{number}")
+        x, y = plane.x(bound.intensity), plane.y(found.rate)
+        most = min(bound.ceiling, found.peak)
+        tip = f"{bound.name}: {bound.intensity:,.1f} products a byte, at most {most:,.0f} a cycle"
+        plane.drawing.circle(x, y, 5, f"dot s{number}", tip=tip)
+        plane.drawing.text(x + 9, y + 4 + 15 * number, bound.name)
+    others = [bound for bound in found.bounds if bound.what not in ("bytes", "products")]
+    for bound in others:
+        if bound.ceiling < 0.98 * found.peak:
+            y = plane.y(bound.ceiling)
+            plane.drawing.line(plane.x(min(xs)), y, plane.x(max(xs)), y, "mark")
+            plane.drawing.text(plane.x(min(xs)) + 6, y - 5, f"{bound.name}: {bound.ceiling:,.0f}", "small")
+    return plane.figure()

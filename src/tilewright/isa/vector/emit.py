@@ -16,9 +16,8 @@ import ml_dtypes
 import numpy as np
 
 from tilewright.errors import UnsupportedError
-from tilewright.isa.vector.spec import COMPARISONS, FLOATS, Op, Value, VectorSpec
+from tilewright.isa.vector.spec import COMPARISONS, Op, Value, VectorSpec, is_float, machine_type, size_of
 
-_SIZES = {"s16": 2, "u16": 2, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4}
 _ROUND = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f8e4m3fn": ml_dtypes.float8_e4m3fn}
 _ROUND |= {"f8e5m2": ml_dtypes.float8_e5m2}
 _EXACT = 8388608.0
@@ -35,21 +34,6 @@ _ERF_Q = (
     0.49746925110067538,
     1.0,
 )
-
-
-def size_of(dtype: str) -> int:
-    """Bytes of an element in memory."""
-    return _SIZES.get(dtype, 1)
-
-
-def machine_type(dtype: str) -> str:
-    """The machine's own name: a truth value is a byte."""
-    return "u8" if dtype == "pred" else dtype
-
-
-def is_float(dtype: str) -> bool:
-    """Whether values of this type are float32 in registers (else 32-bit integers)."""
-    return dtype in FLOATS
 
 
 def literal(value: Any, dtype: str) -> str:

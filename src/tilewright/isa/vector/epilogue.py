@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Any
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.isa.vector.emit import Emitter, Layout, Reg, emit, is_float, size_of, uses_of
-from tilewright.isa.vector.spec import VectorSpec
+from tilewright.isa.vector.emit import Emitter, Layout, Reg, emit, uses_of
+from tilewright.isa.vector.spec import VectorSpec, is_float, size_of
 
 COLUMN, LONGEST = 300, 64
 """Coordinates of columns, of all and of rows begin here (column, 0, 0, row); registers of a piece at most."""
