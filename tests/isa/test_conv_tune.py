@@ -6,11 +6,11 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
+from tilewright.isa.study.tune_conv import ConvChoice, ConvProblem, conv_choices
 
 from tilewright.cli import main
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.isa import Counts, MatrixUnitConfig, autotune_conv2d, conv2d, expected_conv2d_counts
-from tilewright.isa.study.tune_conv import ConvChoice, ConvProblem, conv_choices
 
 SMALL = MatrixUnitConfig(threads=32)
 CASES = [

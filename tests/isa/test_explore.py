@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from tilewright.isa.study.networks import resnet50
 
 from tilewright.cli import main
 from tilewright.errors import UsageError
@@ -20,7 +21,6 @@ from tilewright.isa import (
     roofline,
     what_if,
 )
-from tilewright.isa.study.networks import resnet50
 
 NETWORK = "# a small one\nfc 2 gemm 8x32x64\nc 1 conv 1x4x4x16 3x3x16x24 padding=1 stride=2\n"
 

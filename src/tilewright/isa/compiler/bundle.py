@@ -297,7 +297,7 @@ class _Run(ChipRun):
         for stay in data.stays:
             if stay.begin + max(stay.size, storages[stay.table].total_bytes) > self.machine.chip.l2_end:
                 raise UsageError(f"table {stay.table!r} does not stand within L2")
-        self.planned(tuple(data.stays))
+        self.stays = tuple(data.stays)
         for number in range(len(self.steps)):
             self.step(number)
 

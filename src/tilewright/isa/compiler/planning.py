@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from tilewright.isa.chip.segments import Storage, make_storage
+from tilewright.isa.execute.operands import numpy_type
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.lowering.sources import Stay, Step, Table
 from tilewright.isa.lowering.tables import Lowering
-from tilewright.layout import parse
 
 SHARE = 0.75
 """Of L2, what pages may take."""
@@ -29,7 +28,8 @@ def plan_stays(lowering: Lowering, sizes: dict[str, int], room: int) -> tuple[St
     First fit: what is made first, and of that brought in for a step the smaller first.
     """
     uses = _uses(lowering.steps, lowering.tables)
-    wanted = {t for value in lowering.reading.results for t in _tables_of(lowering, value)}
+    roots = [lowering.reading.root(value) for value in lowering.reading.results]
+    wanted = {lowering.places[root][0].table for root in roots if lowering.places.get(root)}
     asked = []
     for table, own in uses.items():
         size, entry = sizes.get(table, 0), lowering.tables[table]
@@ -146,11 +146,6 @@ def _first_of_runs(reads: Iterable[int]) -> list[int]:
     return firsts
 
 
-def _tables_of(lowering: Lowering, value: object) -> list[str]:
-    root = lowering.reading.root(value)  # type: ignore[arg-type]
-    return [source.table for source in lowering.places.get(root, [])][:1]
-
-
 def _free(stays: Sequence[Stay], first: int, last: int, size: int, room: int) -> int | None:
     """The lowest place for so many bytes that nobody has in any of these steps."""
     begin = 0
@@ -169,19 +164,15 @@ def planned_stays(lowering: Lowering) -> tuple[Stay, ...]:
 
 
 def bytes_of(lowering: Lowering) -> dict[str, int]:
-    """Of every table that is no view."""
+    """Bytes of every table that is no view, by its name."""
     own = [table for table in lowering.tables.values() if not table.base]
     return {table.name: placed(lowering, table).total_bytes for table in own}
 
 
 def placed(lowering: Lowering, table: Table) -> Storage:
     """How a table lies in memory."""
-    nothing = np.broadcast_to(np.zeros((), _numpy_type(table.dtype)), table.shape)
+    nothing = np.broadcast_to(np.zeros((), numpy_type(table.dtype)), table.shape)
     return make_storage(table.name, nothing, 0, lowering.config.line_bytes)
-
-
-def _numpy_type(dtype: str) -> Any:
-    return parse(f"{dtype}[]").numpy_dtype  # type: ignore[union-attr]
 
 
 # A compiled model as text.
@@ -191,7 +182,10 @@ def listing(lowering: Lowering) -> str:
     """Layers in order; a program that several jobs share is written once."""
     numbers: dict[MachineProgram, int] = {}
     lines = [f"# {len(lowering.steps)} layers", "", schedule(lowering), ""]
-    lines += [_table(table, lowering) for table in lowering.tables.values()]
+    for table in lowering.tables.values():
+        how = f": {table.base} under another shape" if table.base else ""
+        how = how or (": placed by the host" if table.held is not None else "")
+        lines.append(f"table {table.name} {placed(lowering, table).map}{how}")
     for step in lowering.steps:
         lines += ["", *_step(step, lowering, numbers)]
     return "\n".join(lines)
@@ -201,29 +195,16 @@ def schedule(lowering: Lowering) -> str:
     """Layers in order; before and after each, what becomes of tables in L2."""
     stays, lines = planned_stays(lowering), []
     for number, step in enumerate(lowering.steps):
-        lines += [f"  before: {_arrival(stay)}" for stay in stays if stay.first == number]
+        for stay in (stay for stay in stays if stay.first == number):
+            place = f"bytes {stay.begin:,} to {stay.begin + stay.size:,} of L2"
+            lines.append(f"  before: {stay.table} {f'comes to {place} by DMA' if stay.comes else f'has {place}'}")
         who = sorted({job.pe for job in step.jobs})
         where = "the host" if step.fallback else f"PE {who[0]}" if len(who) == 1 else f"PEs {who[0]} to {who[-1]}"
         reads, writes = (", ".join(dict.fromkeys(tables)) or "nothing" for tables in (step.reads, step.writes))
         lines.append(f"{number + 1} {step.name} on {where}: reads {reads}, writes {writes}")
-        lines += [f"  after: {_departure(stay)}" for stay in stays if stay.last == number]
+        for stay in (stay for stay in stays if stay.last == number):
+            lines.append(f"  after: {stay.table} {'goes to device memory by DMA' if stay.leaves else 'is given up'}")
     return "\n".join(lines)
-
-
-def _arrival(stay: Stay) -> str:
-    place = f"bytes {stay.begin:,} to {stay.begin + stay.size:,} of L2"
-    return f"{stay.table} comes to {place} by DMA" if stay.comes else f"{stay.table} has {place}"
-
-
-def _departure(stay: Stay) -> str:
-    return f"{stay.table} goes to device memory by DMA" if stay.leaves else f"{stay.table} is given up"
-
-
-def _table(table: Table, lowering: Lowering) -> str:
-    line = f"table {table.name} {placed(lowering, table).map}"
-    if table.base:
-        return f"{line}: {table.base} under another shape"
-    return f"{line}{': placed by the host' if table.held is not None else ''}"
 
 
 def _step(step: Step, lowering: Lowering, numbers: dict[MachineProgram, int]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,74 +117,58 @@ class MachineReport:
 
     def to_json(self) -> dict[str, Any]:
         """All of it as plain values."""
-        return {
-            "cycles": self.cycles,
-            "bytes": self.bytes,
-            "energy_pj": self.energy_pj,
-            "math_utilisation": self.math_utilisation,
-            "fallback_share": self.fallback_share,
-            "layers": [
-                {
-                    "name": layer.name,
-                    "unit": layer.unit,
-                    "cycles": layer.cycles,
-                    "counts": layer.counts.to_dict(),
-                    "bytes": layer.bytes,
-                    "energy_pj": layer.energy_pj,
-                    "math_utilisation": layer.math_utilisation,
-                    "operations": layer.operations,
-                    "fallback": layer.fallback,
-                }
-                for layer in self.layers
-            ],
-        }
+        sums = ("cycles", "bytes", "energy_pj", "math_utilisation", "fallback_share")
+        own = ("name", "unit", "cycles", "counts", "bytes", "energy_pj", "math_utilisation", "operations", "fallback")
+        layers = [
+            {name: getattr(layer, name) for name in own} | {"counts": layer.counts.to_dict()} for layer in self.layers
+        ]
+        return {name: getattr(self, name) for name in sums} | {"layers": layers}
 
-    def table(self) -> tuple[list[Any], list[tuple[object, ...]]]:
-        """Columns and rows of a table of the layers."""
-        return layer_table(self.layers)
+    def table(self) -> tuple[list[Column], list[tuple[object, ...]]]:
+        """Columns, and every layer as a row: for pages and terminals."""
+        columns = [Column("layer"), Column("unit"), Column("cycles", "count"), Column("math", "percent")]
+        columns += [Column("macs", "count"), Column("L2", "bytes"), Column("DRAM", "bytes"), Column("why not here")]
+        rows: list[tuple[object, ...]] = []
+        for layer in self.layers:
+            moved = (sum(layer.bytes[level].values()) for level in ("l2", "dram"))
+            head = (layer.name, layer.unit, layer.cycles, layer.math_utilisation, layer.counts.macs)
+            rows.append((*head, *moved, layer.fallback))
+        return columns, rows
 
     def to_html(self) -> str:
-        """A page: the figures, and every layer as a row."""
-        return report_html(self)
+        """A page: figures, where the cycles go, what moved, and every layer as a row."""
+        machine = self.config
+        facts = [("machine", f"{machine.pes} x {machine.threads} threads"), ("times", "modelled")]
+        page = Page("A model on the matrix unit", f"{self.cycles:,} cycles, {len(self.layers)} layers", facts=facts)
+        page.section("summary", "What it takes", _cards(self))
+        page.section("cycles", "Where the cycles go", *_bars(self))
+        page.section("bytes", "What moved", _moved(self))
+        page.section("layers", "Layer by layer", table(*self.table()))
+        page.data("machine", self.to_json())
+        return page.html()
 
+
+# The parts of the page.
 
 _LONGEST = 24
 _UNITS = {"matrix": "products", "vector": "work on elements", "copy": "copies", "host": "on the host, by XLA"}
 
 
-def report_html(report: Any) -> str:
-    """Figures, where the cycles go, what moved, every layer."""
-    machine = report.config
-    facts = [("machine", f"{machine.pes} x {machine.threads} threads"), ("times", "modelled")]
-    page = Page("A model on the matrix unit", f"{report.cycles:,} cycles, {len(report.layers)} layers", facts=facts)
-    page.section("summary", "What it takes", _cards(report))
-    page.section("cycles", "Where the cycles go", *_bars(report))
-    page.section("bytes", "What moved", _moved(report))
-    page.section("layers", "Layer by layer", table(*layer_table(report.layers)))
-    page.data("machine", report.to_json())
-    return page.html()
-
-
-def _cards(report: Any) -> Html:
+def _cards(report: MachineReport) -> Html:
     moved = {level: sum(each.values()) for level, each in report.bytes.items()}
     left = [layer for layer in report.layers if layer.fallback]
-    return cards(
-        [
-            Card("cycles", count_text(report.cycles, compact=True), "by the model"),
-            Card("math units", percent_text(report.math_utilisation), "of all products they could make"),
-            Card("device memory", bytes_text(moved["dram"]), f"L2 {bytes_text(moved['l2'])}"),
-            Card("energy", f"{report.energy_pj / 1e6:,.0f} uJ", "modelled"),
-            Card(
-                "left to XLA",
-                percent_text(report.fallback_share),
-                f"{len(left)} layer{'s' * (len(left) != 1)}",
-                "plain" if not left else "warn",
-            ),
-        ]
-    )
+    count = f"{len(left)} layer{'s' * (len(left) != 1)}"
+    figures = [
+        Card("cycles", count_text(report.cycles, compact=True), "by the model"),
+        Card("math units", percent_text(report.math_utilisation), "of all products they could make"),
+        Card("device memory", bytes_text(moved["dram"]), f"L2 {bytes_text(moved['l2'])}"),
+        Card("energy", f"{report.energy_pj / 1e6:,.0f} uJ", "modelled"),
+        Card("left to XLA", percent_text(report.fallback_share), count, "warn" if left else "plain"),
+    ]
+    return cards(figures)
 
 
-def _bars(report: Any) -> list[Html]:
+def _bars(report: MachineReport) -> list[Html]:
     units: dict[str, int] = {}
     for layer in report.layers:
         units[layer.unit] = units.get(layer.unit, 0) + layer.cycles
@@ -200,34 +183,6 @@ def _bars(report: Any) -> list[Html]:
     return parts
 
 
-def _moved(report: Any) -> Html:
+def _moved(report: MachineReport) -> Html:
     columns = [Column("level"), *(Column(name, "bytes") for name in ("A", "B", "C", "DMA"))]
     return table(columns, [(level.upper(), *each.values()) for level, each in report.bytes.items()])
-
-
-def layer_table(layers: Sequence[Any]) -> tuple[list[Column], list[tuple[object, ...]]]:
-    """Every layer as a row: for pages and terminals."""
-    columns = [
-        Column("layer"),
-        Column("unit"),
-        Column("cycles", "count"),
-        Column("math", "percent"),
-        Column("macs", "count"),
-        Column("L2", "bytes"),
-        Column("DRAM", "bytes"),
-        Column("why not here"),
-    ]
-    rows: list[tuple[object, ...]] = [
-        (
-            layer.name,
-            layer.unit,
-            layer.cycles,
-            layer.math_utilisation,
-            layer.counts.macs,
-            sum(layer.bytes["l2"].values()),
-            sum(layer.bytes["dram"].values()),
-            layer.fallback,
-        )
-        for layer in layers
-    ]
-    return columns, rows

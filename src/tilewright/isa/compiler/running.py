@@ -19,6 +19,7 @@ from tilewright.isa.chip.state import make_page, map_page, move_in, unmap_page
 from tilewright.isa.compiler.planning import planned_stays
 from tilewright.isa.compiler.report import Layer, MachineReport
 from tilewright.isa.execute.machine import Machine
+from tilewright.isa.execute.operands import numpy_type
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Moved, Traffic, energy, math_cycles_at_least
 from tilewright.isa.lowering.reading import LAYOUT
@@ -48,7 +49,7 @@ class ChipRun:
         tensors: list[tuple[str, Array, dict[str, Any]]] = []
         for table in self.tables.values():
             if not table.base:
-                zeros = np.broadcast_to(np.zeros((), _numpy_type(table.dtype)), table.shape)
+                zeros = np.broadcast_to(np.zeros((), numpy_type(table.dtype)), table.shape)
                 tensors.append((table.name, contents.get(table.name, zeros), {}))
         self.machine.link(sum(array.nbytes for array in contents.values()))
         for storage in chip.add_all(tensors) if tensors else []:
@@ -57,14 +58,10 @@ class ChipRun:
         for table in self.tables.values():
             if table.base:
                 base = chip.storages[table.base]
-                nothing = np.broadcast_to(np.zeros((), _numpy_type(table.dtype)), table.shape)
+                nothing = np.broadcast_to(np.zeros((), numpy_type(table.dtype)), table.shape)
                 view = make_storage(table.name, nothing, base.home, self.config.line_bytes)
                 chip.storages[table.name] = replace(view, table=base.table)
         return chip.storages
-
-    def planned(self, stays: tuple[Stay, ...]) -> None:
-        """What stands in L2, and when; lines of device memory have the rest of it."""
-        self.stays = stays
 
     def place(self, table: str, array: Array) -> None:
         """The host writes a table in device memory."""
@@ -105,7 +102,7 @@ class ChipRun:
         """One step, counted; ``check`` sees its values before any are given up."""
         step = self.steps[number]
         machine, pes = self.machine, self.machine.chip.pes
-        before = [_snapshot(pe) for pe in pes]
+        before = self._counted()
         started, errors, wall = machine.now, sum(len(pe.errors) for pe in pes), time.perf_counter()
         if step.fallback:
             self.on_host(step)
@@ -118,10 +115,8 @@ class ChipRun:
         if check is not None:
             check(step)
         self.departures(number)
-        counted = [_since(pe, old) for pe, old in zip(pes, before, strict=True)]
-        counts = Counts.together(one[0] for one in counted)
-        traffic = Traffic.together(one[1] for one in counted)
-        moved = Moved.together(one[2] for one in counted)
+        counts, traffic, moved = self._counted()
+        moved, traffic = moved - before[2], traffic - before[1]
         cycles = machine.now - started if step.jobs else 0
         busy = math_cycles_at_least(moved, self.config)
         self.layers.append(
@@ -129,7 +124,7 @@ class ChipRun:
                 name=step.name,
                 unit=step.unit,
                 cycles=cycles,
-                counts=counts,
+                counts=counts - before[0],
                 fallback=step.fallback,
                 moved=moved,
                 energy_pj=sum(energy(moved, traffic, self.config).values()),
@@ -140,30 +135,18 @@ class ChipRun:
             )
         )
 
+    def _counted(self) -> tuple[Counts, Traffic, Moved]:
+        pes = self.machine.chip.pes
+        moved = Moved.together(pe.clock.port.moved for pe in pes)
+        return Counts.together(pe.counts for pe in pes), Traffic.together(pe.traffic for pe in pes), moved
+
     def on_host(self, step: Step) -> None:
-        """What the host does for a step that the machine does not."""
+        """Compute a step that the machine does not."""
         raise NotImplementedError
 
     def report(self) -> MachineReport:
-        """What was counted."""
         moved = tuple(self.machine.chip.dma.transfers)
         return MachineReport(tuple(self.layers), self.config, self.machine.now, self.host_bytes, moved)
-
-
-def _numpy_type(dtype: str) -> Any:
-    from tilewright.layout import parse
-
-    return parse(f"{dtype}[]").numpy_dtype  # type: ignore[union-attr]
-
-
-def _snapshot(pe: Any) -> tuple[dict[str, int], ...]:
-    return pe.counts.to_dict(), pe.traffic.to_dict(), pe.clock.port.moved.to_dict()
-
-
-def _since(pe: Any, before: tuple[dict[str, int], ...]) -> tuple[Counts, Traffic, Moved]:
-    now = _snapshot(pe)
-    counts, traffic, moved = ({k: new[k] - old[k] for k in new} for new, old in zip(now, before, strict=True))
-    return Counts(**counts), Traffic(**traffic), Moved(**moved)
 
 
 Watch = Callable[[int, int, str], None]
@@ -183,7 +166,7 @@ class Execution(ChipRun):
         reading = self.lowering.reading
         self.values = {**reading.constants, **dict(zip(reading.block.arguments, arguments, strict=True))}
         self.fill(self.contents())
-        self.planned(planned_stays(self.lowering))
+        self.stays = planned_stays(self.lowering)
 
     def contents(self) -> dict[str, Array]:
         """What the host puts into tables before the first step."""

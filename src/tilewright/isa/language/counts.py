@@ -22,6 +22,10 @@ class _Counters:
         counted = list(several)
         return cls(**{f.name: sum(getattr(one, f.name) for one in counted) for f in fields(cls)})
 
+    def __sub__(self, before: Self) -> Self:
+        """What was counted since ``before``."""
+        return type(self)(**{f.name: getattr(self, f.name) - getattr(before, f.name) for f in fields(self)})
+
     def to_dict(self) -> dict[str, int]:
         """The counters by name, in the order of the class's table."""
         return asdict(self)

@@ -36,16 +36,16 @@ def lower(block: Block, config: MatrixUnitConfig, apart: bool = False) -> Loweri
 
 def _lower_group(lowering: Lowering, group: Group) -> None:
     if group.product is not None:  # both in one program, or one after the other
-        before = _kept(lowering)
+        before = _snapshot(lowering)
         try:
             _product(lowering, group.product, group)
-            _closed(lowering, len(before[-1]))
+            _complete(lowering, len(before[-1]))
             return
         except TilewrightError:
-            _take_back(lowering, before)
+            _restore(lowering, before)
         alone = Group("matrix", [group.product], outputs=tuple(group.product.results))
         _lower_group(lowering, alone)
-    before = _kept(lowering)
+    before = _snapshot(lowering)
     node = group.nodes[0]
     try:
         if group.kind == "matrix":
@@ -69,9 +69,9 @@ def _lower_group(lowering: Lowering, group: Group) -> None:
         else:
             raise UnsupportedError(_why(group.nodes))
     except TilewrightError as error:
-        _take_back(lowering, before)
+        _restore(lowering, before)
         _fall_back(lowering, group, str(error))
-    _closed(lowering, len(before[-1]))
+    _complete(lowering, len(before[-1]))
 
 
 def _product(lowering: Lowering, node: Node, after: Group | None) -> None:
@@ -79,18 +79,18 @@ def _product(lowering: Lowering, node: Node, after: Group | None) -> None:
     lower_one(lowering, node, after)
 
 
-def _kept(lowering: Lowering) -> tuple[Any, ...]:
+def _snapshot(lowering: Lowering) -> tuple[Any, ...]:
     places = {v: list(s) for v, s in lowering.places.items()}
     return dict(lowering.tables), places, dict(lowering.names), list(lowering.steps)
 
 
-def _take_back(lowering: Lowering, kept: tuple[Any, ...]) -> None:
+def _restore(lowering: Lowering, kept: tuple[Any, ...]) -> None:
     """As if what failed had not begun."""
     tables, places, names, steps = kept
     lowering.tables, lowering.places, lowering.names, lowering.steps = tables, places, names, list(steps)
 
 
-def _closed(lowering: Lowering, first: int) -> None:
+def _complete(lowering: Lowering, first: int) -> None:
     """Give the steps from ``first`` on what names elements before their operations, and what they take then."""
     for step in lowering.steps[first:]:
         if step.nodes:
@@ -118,11 +118,11 @@ def _fall_back(lowering: Lowering, group: Group, why: str) -> None:
 
 def _leading(lowering: Lowering, group: Group) -> None:
     """A reduction over dims that are not the last: a program of windows, else a copy with those dims behind."""
-    before = _kept(lowering)
+    before = _snapshot(lowering)
     try:
         lower_reduction(lowering, group.nodes[0])
     except TilewrightError:
-        _take_back(lowering, before)
+        _restore(lowering, before)
         _vector(lowering, group)
 
 

@@ -146,7 +146,7 @@ class PickPlan:
     runs: tuple[int, int] = (0, 0)
 
     @property
-    def together(self) -> bool:
+    def contiguous(self) -> bool:
         """Whether neighbours along the last dim of the result are neighbours in the operand, too."""
         last = len(self.out) - 1
         return self.places[-1].dim == last and all(p.dim != last for p in self.places[:-1]) and last not in self.columns
@@ -154,7 +154,7 @@ class PickPlan:
     @property
     def run(self) -> int:
         """Elements of a thread."""
-        size, most = self.out[-1], _REGISTERS * (4 // self.element_bytes if self.together else 1)
+        size, most = self.out[-1], _REGISTERS * (4 // self.element_bytes if self.contiguous else 1)
         return -(-size // -(-size // most))
 
     @property
@@ -179,15 +179,15 @@ def pick_program(plan: PickPlan) -> MachineProgram:
     segments = {name: 6 + n for n, name in enumerate(dict.fromkeys(number.segment for number in plan.numbers))}
     lines = ["segment ur3, $A", "segment ur5, $C", *(f"segment ur{ur}, ${name}" for name, ur in segments.items())]
     lines += ["tid r280", f"mov ur0, {plan.runs[0]}", "again:"]
-    lines += (_runs if plan.together else _one_by_one)(plan, [segments[number.segment] for number in plan.numbers])
+    lines += (_runs if plan.contiguous else _one_by_one)(plan, [segments[number.segment] for number in plan.numbers])
     return assemble("\n".join([*lines, f"br.lt ur0, {plan.runs[1]}, again", "halt"]), plan.config)
 
 
 def _runs(plan: PickPlan, handles: list[int]) -> list[str]:
     """Several runs of a thread on their way at once, so that it waits for memory once and not for each of them."""
     (first, end), threads, words, lines = plan.runs, plan.config.threads, plan.words, list[str]()
-    together = range(max(1, min(8, _SPACE // (_DATA + words), -(-(end - first) // threads))))
-    bases = [u * (_DATA + words) for u in together]
+    in_flight = range(max(1, min(8, _SPACE // (_DATA + words), -(-(end - first) // threads))))
+    bases = [u * (_DATA + words) for u in in_flight]
     for u, base in enumerate(bases):
         lines += ["add r281, r280, ur0", f"add r281, r281, {u * threads}", *_placed(plan, base)]
         for n, number in enumerate(plan.numbers):

@@ -19,7 +19,8 @@ from tilewright.isa.multiply.conv import ConvPlan, ConvShape, conv_ahead, conv_p
 from tilewright.isa.multiply.expected import expected_counts
 from tilewright.isa.multiply.matmul import A_REGISTER, ACCUMULATORS, MatmulPlan, matmul_program, type_and_signs
 
-_PLACES = 280
+_FIRST_OFFSET = 280
+"""The first register behind those of A."""
 Pair = tuple[int, int]
 
 
@@ -258,7 +259,7 @@ def product_plan(
     for kb in (1, 2, 4, 8):
         if kb > 1 and (m * kb > c.compute_threads or kb * chunk >= 2 * k or c.kb_mode != "chunk"):
             break
-        rounds, most = -(-k // (chunk * kb)), min(8, (_PLACES - A_REGISTER) // c.a_registers)
+        rounds, most = -(-k // (chunk * kb)), min(8, (_FIRST_OFFSET - A_REGISTER) // c.a_registers)
         whole_blocks = [b for b in range(1, most + 1) if held and k % (chunk * kb * b) == 0]
         block = min(most, rounds) if kb == 1 else max(whole_blocks, default=1)
         threads, depth = min(m, c.compute_threads // kb) * kb, chunk * kb
@@ -319,7 +320,8 @@ def lower_convolution(lowering: Lowering, node: Node, after: Group | None = None
         _add(lowering, node, form, types, lowering.name("conv"), after)
         return
     if any(own["reversal"]):
-        w = _reversed(w, [d for d, turned in zip(sum(kernel[1:3], ()), own["reversal"], strict=True) if turned])
+        turned = tuple(d for d, turns in zip(sum(kernel[1:3], ()), own["reversal"], strict=True) if turns)
+        w = Node("reverse", [w], {"dims": turned}).add_result(w.sizes, w.dtype)
     beside = 0
     if apart != (1, 1) or min(min(pair) for pair in padding) < 0:
         a = _apart(lowering, x, image, padding, apart)
@@ -352,11 +354,6 @@ def _row_is_better(lowering: Lowering, x: Value, across: int, channels: int) -> 
     dtype = machine_type(x)
     deep = lowering.config.a_bytes // BYTES[str(dtype)]
     return lowering.held(lowering.reading.root(x)) and across * -(-channels // deep) > -(-across * channels // deep)
-
-
-def _reversed(value: Value, dims: Sequence[int]) -> Value:
-    """What ``reverse`` makes of it."""
-    return Node("reverse", [value], {"dims": tuple(dims)}).add_result(value.sizes, value.dtype)
 
 
 def _apart(

@@ -34,11 +34,6 @@ def machine_type(value: Value) -> str | None:
     return name if name in ELEMENT_TYPES else None
 
 
-def type_text(value: Value) -> str:
-    """``f32[8,32]``."""
-    return repr(value).replace("i1[", "pred[")
-
-
 @dataclass
 class Reading:
     """``nodes``: alive, neither constant nor :data:`LAYOUT`; ``constants``: arrays of those that nodes use."""
@@ -70,7 +65,6 @@ class Reading:
 
     @property
     def results(self) -> list[Value]:
-        """What the program returns."""
         return list(self.block.operations[-1].operands)
 
     def _constants_behind(self, value: Value) -> list[Value]:
@@ -107,13 +101,11 @@ class Reading:
                 maker = value.operation
                 if maker is None or value in stop:
                     continue
-                if maker.name in LAYOUT or (id(value) in self.fixed and not self._large(value)):
+                large = value in self.constants and self.constants[value].size > 1024
+                if maker.name in LAYOUT or (id(value) in self.fixed and not large):
                     open_.append(maker)
         ordered = sorted(found.values(), key=lambda node: node.position)
         return ordered, inputs_of(ordered)
-
-    def _large(self, value: Value) -> bool:
-        return value in self.constants and self.constants[value].size > 1024
 
 
 def _alive(block: Block) -> list[Node]:
@@ -152,10 +144,6 @@ ALONE = {
     "reduce_window": "window",
 }
 """Operations that are a layer of their own, and its kind."""
-
-
-def _bytes(value: Value) -> int:
-    return prod(value.sizes) * int(array_dtype(value).itemsize)
 
 
 @dataclass(eq=False)
@@ -242,17 +230,14 @@ class _Grouping:
         if len(near) != 1 or id(node.result) in results:
             return
         (group,) = near.values()
-        if group.kind == "vector" and (group.product is not None or self._products(group) > 1):
+        makers = {self._maker(v) for v in inputs_of(group.nodes)}
+        products = sum(maker in self.group and self.group[maker].kind == "matrix" for maker in makers)
+        if group.kind == "vector" and (group.product is not None or products > 1):
             group = self._apart(node, group) or group
         fits = group.kind == "vector" and group.product is None and len(self.outputs(group)) == 1
         if fits and takes(group.region, node):
             group.product = node
             self.group[node] = group
-
-    def _products(self, group: Group) -> int:
-        """How many products it takes that no group has yet."""
-        makers = {self._maker(v) for v in inputs_of(group.nodes)}
-        return sum(maker in self.group and self.group[maker].kind == "matrix" for maker in makers)
 
     def _apart(self, node: Node, group: Group) -> Group | None:
         """What the group does to this product alone, up to its narrowest result, as a group of its own.
@@ -269,7 +254,7 @@ class _Grouping:
             if any(self.group.get(maker) is group for maker in others):
                 break
             chain.append(users[0])
-        widths = [_bytes(one.result) for one in (node, *chain)]
+        widths = [prod(one.result.sizes) * array_dtype(one.result).itemsize for one in (node, *chain)]
         count = widths.index(min(widths))
         if not count:
             return None
@@ -280,7 +265,7 @@ class _Grouping:
         apart = Group("vector", chain, region)
         for one in chain:
             group.nodes.remove(one)
-            group.region.leaves(one)
+            del group.region.places[one]
             self.group[one] = apart
         return apart
 

@@ -103,17 +103,17 @@ def copy_program(plan: CopyPlan) -> MachineProgram:
     gap = plan.writes[0].steps[-1] if run > 1 else 1
     stores = f"st{f'.s{gap}' if gap > 1 else ''}{limit}"
     lines = ["segment ur3, $A", "segment ur5, $C", "tid r280", f"mov ur0, {first}", "again:"]
-    together = max(1, min(_IN_FLIGHT, _SPACE // (8 + registers), -(-(end - first) // threads)))
-    for u in range(together):
+    in_flight = max(1, min(_IN_FLIGHT, _SPACE // (8 + registers), -(-(end - first) // threads)))
+    for u in range(in_flight):
         base = u * (8 + registers)
         lines += [*_numbered(u * threads, end), *_places(plan, run, base)]
         lines += [f"@p1, {loads} r{base + 8}, ur3:rf{base}:0x00, {1 if repeats else registers}"]
-    for u in range(together):
+    for u in range(in_flight):
         base = u * (8 + registers)
         lines += _repeated(plan.element_bytes, registers, base + 8) if repeats else []
-        lines += _numbered(u * threads, end) if together > 1 else []
+        lines += _numbered(u * threads, end) if in_flight > 1 else []
         lines += [f"@p1, {stores} r{base + 8}, ur5:rf{base + 4}:0x00, {registers}"]
-    lines += [f"add ur0, ur0, {threads * together}", f"br.lt ur0, {end}, again", "halt"]
+    lines += [f"add ur0, ur0, {threads * in_flight}", f"br.lt ur0, {end}, again", "halt"]
     return assemble("\n".join(lines), plan.config)
 
 
@@ -196,7 +196,7 @@ def folded_array(array: Array, groups: Groups) -> Array:
 
 
 def unfolded_array(raw: Array, shape: Sequence[int], groups: Groups, dtype: np.dtype[Any]) -> Array:
-    """The other way: an array of ``shape`` from what its table has."""
+    """The inverse of :func:`folded_array`: an array of ``shape`` from what its table has."""
     order = [d for group in groups for d in group]
     order += [d for d in range(len(shape)) if d not in order]
     array = raw.reshape([shape[d] for d in order]).transpose(np.argsort(order))

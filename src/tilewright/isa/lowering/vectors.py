@@ -81,7 +81,7 @@ class Region:
             return None
         if node.name != "reduce":
             region = cls(reading, list(node.result.sizes))
-            region.places[node] = _own(node.result)
+            region.places[node] = tuple(d if size > 1 else None for d, size in enumerate(node.result.sizes))
             return region
         shape, dims = node.operands[0].sizes, node.attributes["dims"]
         region = cls(reading, list(shape), tuple(d for d in dims if shape[d] > 1))
@@ -147,12 +147,8 @@ class Region:
         self.places[node] = place
         return True
 
-    def leaves(self, node: Node) -> None:
-        """Another region does it."""
-        del self.places[node]
-
     def operand_place(self, node: Node) -> Dims:
-        """Of what a member takes: its own place, or for a sum that and the columns."""
+        """The place of a node's operands: the node's own, or for a reduction that and the columns."""
         if node.name != "reduce":
             return self.places[node]
         shape, dims = node.operands[0].sizes, node.attributes["dims"]
@@ -182,12 +178,8 @@ def _spread(operand: Value, of: Dims, dims: Dims) -> Dims:
     return dims if len(operand.sizes) == len(of) else tuple(None for _ in dims)
 
 
-def _own(value: Value) -> Dims:
-    return tuple(d if size > 1 else None for d, size in enumerate(value.sizes))
-
-
 def element_type(value: Value) -> str:
-    """As specifications name it."""
+    """The name of a value's element type in a specification."""
     name = "pred" if value.dtype == "i1" else machine_type(value)
     if name is None:
         raise UnsupportedError(f"the machine has no {value.dtype}")
@@ -295,8 +287,6 @@ class _Writer:
         at = {d: i for i, d in enumerate(place) if d is not None}
         rows, columns = ([d for d in dims if d in at] for dims in (self.rows, self.columns))
         groups = tuple(at[d] for d in rows), tuple(at[d] for d in columns)
-        none = [i for i, d in enumerate(place) if d is None]
-        assert none is not None
         if len(columns) == len(self.columns):
             if len(rows) == len(self.rows):
                 return "full", groups, 0
@@ -354,11 +344,11 @@ def _identity(monoid: str, number: Any) -> bool:
 
 def vector_jobs(lowering: Lowering, written: Written) -> tuple[Job, ...]:
     """Rows to every processing element; columns, where there are too few rows and nothing goes along them."""
-    spec, config = written.spec, lowering.config
-    shares = _shares(spec, config.pes)
-    jobs = []
-    for pe, (first, count) in shares.items():
-        by_rows = spec.rows > 1
+    spec, config, jobs = written.spec, lowering.config, list[Job]()
+    by_rows = spec.rows > 1
+    pes = 1 if spec.reduces and not by_rows else config.pes
+    for pe, (part,) in by_dim((spec.rows if by_rows else spec.cols,), 0, pes).items():
+        first, count = part.base[0], part.size[0]
         own = replace(spec, rows=count, first=first) if by_rows else replace(spec, cols=count)
         windows = []
         tensors: list[Input | Output] = [*spec.inputs, *spec.outputs]
@@ -372,13 +362,6 @@ def vector_jobs(lowering: Lowering, written: Written) -> tuple[Job, ...]:
             windows.append((each.name, table, Part(tuple(base), tuple(size))))
         jobs.append(Job(pe, vector_program(own, config), tuple(windows)))
     return tuple(jobs)
-
-
-def _shares(spec: VectorSpec, pes: int) -> dict[int, tuple[int, int]]:
-    if pes == 1 or (spec.rows == 1 and spec.reduces):
-        return {0: (0, spec.rows if spec.rows > 1 else spec.cols)}
-    parts = by_dim((spec.rows if spec.rows > 1 else spec.cols,), 0, pes)
-    return {pe: (part.base[0], part.size[0]) for pe, (part,) in parts.items()}
 
 
 # What is done to a product's sums before they are stored.
