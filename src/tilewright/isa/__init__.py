@@ -27,7 +27,7 @@ from tilewright.isa.study.heat import Heat
 from tilewright.isa.study.profile import ProfileLine, profile
 from tilewright.isa.study.profile import RunProfile as Profile
 from tilewright.isa.study.reference import reference
-from tilewright.isa.study.roofline import Roofline, roofline, what_if
+from tilewright.isa.study.roofline import Roofline, measured_roofline, roofline
 from tilewright.isa.study.tune import Tuned, Tuning, autotune, autotune_conv2d
 from tilewright.isa.vector.programs import layer_norm, rms_norm, run_vector, softmax
 from tilewright.isa.vector.spec import Input, Op, Output, VectorSpec
@@ -85,6 +85,7 @@ __all__ = [
     "layer_norm",
     "load_bundle",
     "matmul",
+    "measured_roofline",
     "profile",
     "read_network",
     "reference",
@@ -96,5 +97,4 @@ __all__ = [
     "timeline",
     "type_and_signs",
     "warm",
-    "what_if",
 ]

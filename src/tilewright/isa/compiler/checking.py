@@ -18,8 +18,9 @@ import numpy as np
 from tilewright.errors import CheckFailed, UnsupportedError
 from tilewright.hlo import Node, Value, array_dtype
 from tilewright.isa.compiler.running import Execution
+from tilewright.isa.lowering.reading import LAYOUT
 from tilewright.isa.lowering.sources import Step
-from tilewright.isa.lowering.tables import folded_array
+from tilewright.isa.lowering.tables import folded_array, named
 
 Array = np.ndarray[Any, Any]
 
@@ -42,7 +43,8 @@ def check_step(execution: Execution, step: Step) -> None:
     values: dict[Value, Array]
     try:
         together = xla.of(step.nodes, step.inputs, step.outputs, arrays)
-        if all(_equal(have, want) for have, want in zip(found, together, strict=True)):
+        pairs = zip(found, together, strict=True)
+        if all(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in pairs):
             return
         values = xla.each(step.nodes, step.inputs, arrays)
     except UnsupportedError:  # some products of narrow floats, on a CPU
@@ -56,10 +58,6 @@ def check_step(execution: Execution, step: Step) -> None:
         if not problems:
             return
     raise CheckFailed(f"layer {step.name} ({step.unit}): {problems[0]}", where="against XLA")
-
-
-def _equal(have: Array, want: Array) -> bool:
-    return have.dtype == want.dtype and have.shape == want.shape and have.tobytes() == want.tobytes()
 
 
 def _check_copy(execution: Execution, step: Step) -> None:
@@ -142,7 +140,7 @@ def allowances(nodes: Sequence[Node], values: Mapping[Value, Array]) -> dict[Val
 
 
 def _rounded(error: Array, made: Array) -> Array:
-    """With what rounding to the type may add where two numbers differ at all; what is infinite is certain."""
+    """The error with what rounding to the type may add to it; infinite results have none."""
     value = np.abs(_wide(made))
     error = np.broadcast_to(error, made.shape)
     unit = UNITS.get(made.dtype.name)
@@ -165,8 +163,11 @@ def _error(node: Node, values: Mapping[Value, Array], errors: Mapping[Value, Arr
         return _products(node, x) if floats else None
     if name in ("reduce", "reduce_window"):
         return _reduced(node, x[0], e[0], UNITS.get(made.dtype.name, 0.0))
-    if name.removeprefix("chlo.") in _MOVES:
-        return None if all(each is None for each in e) else _MOVES[name](own, made.shape, e, x)
+    if name in LAYOUT or name == "concatenate":  # what only moves elements moves their errors
+        if all(each is None for each in e):
+            return None
+        full = [np.broadcast_to(0.0 if each is None else each, v.shape) for each, v in zip(e, x, strict=True)]
+        return np.concatenate(full, own["dim"]) if name == "concatenate" else named(node, full[0])
     certain = all(each is None or not each.any() for each in e)
     function = name in _MONOTONE or name in ("chlo.erf", "power")
     if certain and (name in _DETERMINED or not function or not floats):
@@ -205,7 +206,7 @@ def _vanishing(exact: Array) -> Array | None:
 
 
 def _between(function: Callable[[Array], Array], x: Array, error: Array) -> Array:
-    """What a monotone function makes of an error."""
+    """The error of ``function(x)`` where ``x`` has this error, for a monotone function."""
     here = function(x)
     up, down = np.abs(function(x + error) - here), np.abs(here - function(x - error))
     moved = np.fmax(up, down)
@@ -379,32 +380,3 @@ def _product(a: Array, b: Array) -> Array:
         partial = partial + a[..., first : first + step] @ b[:, first : first + step]
         total += np.abs(partial)
     return np.asarray(2 * _SINGLE * (step * (total + size) + 2 * size), np.float64) * largest[0] * largest[1]
-
-
-# What only moves elements moves their errors.
-
-
-def _moved(function: Callable[..., Array]) -> Callable[..., Array]:
-    def move(own: dict[str, Any], shape: tuple[int, ...], e: list[Array | None], x: list[Array]) -> Array:
-        full = [np.zeros(v.shape) if each is None else np.broadcast_to(each, v.shape) for each, v in zip(e, x)]
-        return function(own, shape, full, x)
-
-    return move
-
-
-def _repeated(own: dict[str, Any], shape: tuple[int, ...], e: list[Array], _: list[Array]) -> Array:
-    wide = [1] * len(shape)
-    order = np.argsort(own["dims"])
-    for k in order:
-        wide[own["dims"][k]] = e[0].shape[k]
-    return np.broadcast_to(e[0].transpose(order).reshape(wide), shape)
-
-
-_MOVES: dict[str, Callable[..., Array]] = {
-    "broadcast_in_dim": _moved(_repeated),
-    "reshape": _moved(lambda own, shape, e, x: e[0].reshape(shape)),
-    "transpose": _moved(lambda own, shape, e, x: e[0].transpose(own["permutation"])),
-    "reverse": _moved(lambda own, shape, e, x: np.flip(e[0], own["dims"])),
-    "slice": _moved(lambda own, shape, e, x: e[0][tuple(map(slice, own["start"], own["limit"], own["strides"]))]),
-    "concatenate": _moved(lambda own, shape, e, x: np.concatenate(e, own["dim"])),
-}

@@ -228,9 +228,8 @@ class MatrixUnitConfig:
         if (window := self.acc_window) is not None:
             pair = isinstance(window, tuple) and len(window) == 2 and all(type(end) is int for end in window)
             if not pair or not 0 <= window[0] <= window[1] <= self.registers:
-                raise UsageError(
-                    f"acc_window {shown(window)} is not (low, high) within 0..{self.registers}", where="config"
-                )
+                what = f"acc_window {shown(window)} is not (low, high) within 0..{self.registers}"
+                raise UsageError(what, where="config")
         for name, known in _NAMES.items():
             if getattr(self, name) not in known:
                 how = f"one of {', '.join(known)}"
@@ -243,9 +242,8 @@ class MatrixUnitConfig:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise UsageError(f"{name} = {shown(value)} is not an integer of at least {least}", where="config")
         if value > most:
-            raise UsageError(
-                f"{name} = {shown(value)}, too many to simulate: no room for more than {most}", where="config"
-            )
+            what = f"{name} = {shown(value)}, too many to simulate: no room for more than {most}"
+            raise UsageError(what, where="config")
 
     @property
     def slowing(self) -> tuple[str, ...]:
@@ -260,9 +258,8 @@ class MatrixUnitConfig:
     @property
     def slow(self) -> str:
         """What to say of :attr:`slowing`; "" where loops are run by one call."""
-        return f"{', '.join(self.slowing)}: loops run instruction by instruction, many times slower" * bool(
-            self.slowing
-        )
+        fields = ", ".join(self.slowing)
+        return f"{fields}: loops run instruction by instruction, many times slower" if fields else ""
 
     @property
     def slots(self) -> int:

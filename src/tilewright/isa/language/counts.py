@@ -195,18 +195,15 @@ def energy(moved: Moved, traffic: Traffic, config: MatrixUnitConfig) -> dict[str
     sizes = {level: sum(each.values()) for level, each in moved.bytes.items()}
     bypassing = 0 if config.loads_through_l1 else moved.l1_a
     words = traffic.register_reads + traffic.register_writes
-    per_thread = 4 * config.registers
     l1 = sizes["l1"] - bypassing - moved.l1_c + moved.l2_b + (moved.l2_a if config.loads_through_l1 else 0)
+    float_mac = MULTIPLY["f32"] + ADD["f32"]
+    lines = sizes["l2"] + moved.dram_a + moved.dram_b + moved.dram_c
     return {
         "math": sum(getattr(moved, f"macs_{kind}") * (MULTIPLY[kind] + ADD[kind]) for kind in MULTIPLY),
-        "vector": (traffic.vector_ops - traffic.special_ops) * ADD["f32"]
-        + traffic.special_ops * SPECIAL * (MULTIPLY["f32"] + ADD["f32"]),
-        "registers": words * sram_pj(per_thread) / 2,
+        "vector": (traffic.vector_ops - traffic.special_ops) * ADD["f32"] + traffic.special_ops * SPECIAL * float_mac,
+        "registers": words * sram_pj(4 * config.registers) / 2,
         "l1": l1 / 8 * sram_pj(config.l1_bytes),
-        "l2": (sizes["l2"] + moved.dram_a + moved.dram_b + moved.dram_c)
-        / 8
-        * sram_pj(config.l2_bytes)
-        * (config.l2_bytes > 0),
+        "l2": lines / 8 * sram_pj(config.l2_bytes) * (config.l2_bytes > 0),
         "dram": sizes["dram"] / 8 * DRAM,
     }
 

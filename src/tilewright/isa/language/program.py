@@ -20,7 +20,6 @@ class Register:
     number: int
 
     def __str__(self) -> str:
-        """As it is written."""
         return f"{self.kind}{self.number}"
 
 
@@ -33,7 +32,6 @@ class Immediate:
     kind = "imm"
 
     def __str__(self) -> str:
-        """As it is written."""
         return str(self.value)
 
 
@@ -50,7 +48,6 @@ class Float:
     kind = "float"
 
     def __str__(self) -> str:
-        """As it is written."""
         value = np.uint32(self.bits).view(np.float32)
         if not np.isfinite(value):
             return f"0f{self.bits:08x}"
@@ -69,7 +66,6 @@ class Address:
     kind = "address"
 
     def __str__(self) -> str:
-        """The offset in hex with two digits or more."""
         sign = "-" if self.immediate < 0 else ""
         return f"ur{self.segment}:rf{self.offset}:{sign}0x{abs(self.immediate):02x}"
 
@@ -83,7 +79,6 @@ class SegmentName:
     kind = "segment"
 
     def __str__(self) -> str:
-        """As it is written."""
         return f"${self.name}"
 
 
@@ -96,7 +91,6 @@ class Label:
     kind = "label"
 
     def __str__(self) -> str:
-        """As it is written."""
         return self.name
 
 
@@ -109,7 +103,6 @@ class _Hashed:
         return hash(tuple(getattr(self, each.name) for each in fields(compared) if each.compare))
 
     def __hash__(self) -> int:
-        """Of the fields that are compared."""
         return self._hash
 
     def __getstate__(self) -> dict[str, Any]:
@@ -128,7 +121,6 @@ class Guard:
     negated: bool = False
 
     def __str__(self) -> str:
-        """As it is written."""
         return f"@{'!' * self.negated}p{self.predicate}"
 
 
@@ -209,7 +201,6 @@ class MachineProgram(_Hashed):
         return needed
 
     def __len__(self) -> int:
-        """Number of instructions."""
         return len(self.instructions)
 
     def __str__(self) -> str:

@@ -110,9 +110,11 @@ class Problem:
 
     def choices(self, fixed: Mapping[str, Any]) -> list[Choice]:
         """Everything considered, the default first; ``fixed`` options have one value only."""
-        space = dict.fromkeys([Choice(**fixed)])
+        space, c = dict.fromkeys([Choice(**fixed)]), self.config
+        both = c.pred_scope == "loader" and c.column_numbering == "gap"
+        orders = _free(fixed, "order", ("k_outer", "column_outer") if both else ("k_outer",))
         for ka, kb in _groups(self, fixed):
-            for order, transpose_b in product(_orders(self, fixed), _free(fixed, "transpose_b", (False, True))):
+            for order, transpose_b in product(orders, _free(fixed, "transpose_b", (False, True))):
                 how = {"ka": ka, "kb": kb, "order": order, "transpose_b": transpose_b}
                 columns = _free(fixed, "columns", _columns(self, ka))
                 lines = _free(fixed, "line", _lines(self, kb, transpose_b))
@@ -211,29 +213,20 @@ def _free(fixed: Mapping[str, Any], name: str, values: Any) -> tuple[Any, ...]:
     return (fixed[name],) if name in fixed else tuple(values)
 
 
-def _sizes(problem: Problem, most: int) -> Iterator[int]:
-    """Powers of two, and as many threads as there are for every row."""
-    c = problem.config
-    share = -(-problem.m // c.pes)
-    spare = c.compute_threads // min(share, c.compute_threads)
-    yield from sorted({value for value in (*(1 << n for n in range(most.bit_length())), spare) if value <= most})
-
-
 def _groups(problem: Problem, fixed: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """(ka, kb): no more threads of a group than have anything to do."""
+    """(ka, kb): powers of two and as many threads as there are for a row; none without anything to do."""
     c, e = problem.config, problem.element_bytes
     threads = c.compute_threads
+    spare = threads // min(-(-problem.m // c.pes), threads)
+
+    def sizes(most: int) -> list[int]:
+        return sorted({size for size in (*(1 << n for n in range(most.bit_length())), spare) if size <= most})
+
     rounds = -(-problem.k // c.chunk(e)) if c.kb_mode == "chunk" else c.chunk(e)
-    for ka in _free(fixed, "ka", _sizes(problem, min(threads, 2 * problem.n - 1))):
-        for kb in _free(fixed, "kb", _sizes(problem, min(threads // ka, 2 * rounds - 1))):
+    for ka in _free(fixed, "ka", sizes(min(threads, 2 * problem.n - 1))):
+        for kb in _free(fixed, "kb", sizes(min(threads // ka, 2 * rounds - 1))):
             if ka * kb <= threads and (c.kb_mode == "chunk" or c.chunk(e) % kb == 0):
                 yield ka, kb
-
-
-def _orders(problem: Problem, fixed: Mapping[str, Any]) -> tuple[str, ...]:
-    c = problem.config
-    both = c.pred_scope == "loader" and c.column_numbering == "gap"
-    return _free(fixed, "order", ("k_outer", "column_outer") if both else ("k_outer",))
 
 
 def _columns(problem: Problem, ka: int) -> list[int | None]:
@@ -309,20 +302,20 @@ def _ceil(a: Any, b: int) -> Any:
 
 
 def _part(problem: Problem, choice: Choice, part: Part, share: int) -> dict[str, int]:
-    """One element's."""
+    """Cycles each unit of one processing element is busy at least; ``share``: how many elements have a part."""
     rows = part.size[0]
     rest = rows % (problem.config.compute_threads // (choice.ka * choice.kb)) if choice.tail_kb else 0
-    whole_blocks, last = replace(choice, tail_kb=None), replace(choice, kb=choice.tail_kb or 1, block_a=1, tail_kb=None)
-    units: Counter[str] = Counter()
-    for some, how in ((rows - rest, whole_blocks), (rest, last)):
-        units += _rows(problem, how, part, some) if some else {}
+    units = _rows(problem, replace(choice, tail_kb=None), part, rows - rest) if rows > rest else Counter()
+    if rest:
+        units += _rows(problem, replace(choice, kb=choice.tail_kb or 1, block_a=1, tail_kb=None), part, rest)
     return dict(units) | _buses(problem, choice, part, share)
 
 
 def _rows(problem: Problem, choice: Choice, part: Part, count: int) -> Counter[str]:
-    """So many rows of one element's."""
+    """Cycles of the math and load-store units for ``count`` rows of a part."""
     c, e, ka = problem.config, problem.element_bytes, choice.ka
-    rows, widths = _row_blocks(problem, choice, count), _widths(problem, choice, part)
+    fit, widths = c.compute_threads // (ka * choice.kb), _widths(problem, choice, part)
+    rows = Counter({fit: count // fit}) + Counter({count % fit: int(count % fit > 0)})  # height of a block: how many
     blocks = sum(rows.values())
     outer = choice.order == "column_outer"
     column_lines, a_lines = _walks(problem, choice)
@@ -338,12 +331,6 @@ def _rows(problem: Problem, choice: Choice, part: Part, count: int) -> Counter[s
             stored = height * _stored_lines(problem, choice, part.base[1] + first, width)
             stores += times * many * max(1, _ceil(stored, c.l1_ports))
     return Counter({"math unit": steps * c.step_cycles(e, choice.kb), "load-store unit": loads + stores})
-
-
-def _row_blocks(problem: Problem, choice: Choice, rows: int) -> Counter[int]:
-    """Height of a block of rows: how many there are."""
-    fit = problem.config.compute_threads // (choice.ka * choice.kb)
-    return Counter({fit: rows // fit}) + Counter({rows % fit: int(rows % fit > 0)})
 
 
 def _widths(problem: Problem, choice: Choice, part: Part) -> Counter[tuple[int, int]]:

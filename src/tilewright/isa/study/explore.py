@@ -157,6 +157,15 @@ class Design:
     tuning: Tuning | None
     refused: str = ""
 
+    def to_dict(self) -> dict[str, Any]:
+        """The machine and its best choice, for JSON."""
+        if self.tuning is None:
+            return {"settings": self.settings, "refused": self.refused}
+        best, tuning = self.tuning.best, self.tuning
+        plain: dict[str, Any] = {"settings": self.settings, "choice": str(best.choice), "options": best.choice.options}
+        plain |= {"cycles": best.cycles, "default_cycles": tuning.default.cycles, "utilisation": best.utilisation}
+        return plain | {"limit": best.limit, "bound": best.bound, "stalls": best.stalls, "proved": tuning.proved}
+
 
 def sweep(
     m: int,

@@ -250,7 +250,7 @@ class _Profiler(Runner):
         self.accounts[pe.number].add(program, pc, end)
 
     def _frame(self, pe: Pe) -> None:
-        """Every instruction is looked at."""
+        """No compiled blocks: every instruction is counted."""
 
     def _release(self, waiting: list[Pe]) -> None:
         """What is waited for at a barrier is the barrier's."""

@@ -7,10 +7,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from tilewright.errors import UsageError
+from tilewright.isa.execute.operands import numpy_type
 from tilewright.isa.language.config import RANGES, MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import math_cycles_at_least
+from tilewright.isa.multiply.conv import conv2d
+from tilewright.isa.multiply.matmul import matmul
+from tilewright.isa.study.choices import Choice, ConvChoice
 from tilewright.isa.study.plane import LogPlane
+from tilewright.isa.study.tune import autotune, autotune_conv2d
 from tilewright.render import Card, Column, Html, Page, Step, cards, paragraph, steps, table
 
 
@@ -86,7 +93,10 @@ class Roofline:
         if issued is not None and issued.cycles > 1.1 * math.cycles:
             idle = 1 - math.cycles / issued.cycles
             said.append(f"{idle:.0%} of all threads have nothing to multiply in a step. {_ADVICE['math steps']}")
-        said += [_told(change, self.cycles) for change in self.changes[:3] if change.cycles < 0.99 * self.cycles]
+        for change in self.changes[:3]:
+            if change.cycles < 0.99 * self.cycles:
+                faster = f"{change.cycles:,} cycles, {self.cycles / change.cycles:.3g} times as fast"
+                said.append(f"{change.field}={change.after} instead of {change.before}: {faster}.")
         return tuple(said)
 
     def __str__(self) -> str:
@@ -120,24 +130,12 @@ class Roofline:
         )
         page.section("roofs", "The point and its roofs", _roofs(self))
         columns = [Column("unit", "text"), Column("busy at least", "count"), Column("of all cycles", "percent")]
-        columns += [
-            Column("amount", "count"),
-            Column("of", "text"),
-            Column("a cycle", "number"),
-            Column("products each", "number"),
-        ]
-        rows = [
-            (
-                b.name,
-                round(b.cycles),
-                b.cycles / max(1, self.cycles),
-                round(b.amount),
-                b.what,
-                b.rate,
-                round(b.intensity, 2),
-            )
-            for b in self.bounds
-        ]
+        columns += [Column("amount", "count"), Column("of", "text"), Column("a cycle", "number")]
+        columns.append(Column("products each", "number"))
+        rows = []
+        for b in self.bounds:
+            head = (b.name, round(b.cycles), b.cycles / max(1, self.cycles), round(b.amount), b.what)
+            rows.append((*head, b.rate, round(b.intensity, 2)))
         page.section("bounds", "Every bound", table(columns, rows))
         if self.changes:
             heads = [Column("field", "code"), Column("is", "code"), Column("as", "code"), Column("cycles", "count")]
@@ -161,11 +159,6 @@ _ADVICE = {
     "math steps": "Let groups of threads share a row (ka) or a dot product (kb), so that all have work.",
     "math": "All threads multiply: only more threads, or more bytes of A each (a_bytes), make more.",
 }
-
-
-def _told(change: Change, cycles: int) -> str:
-    faster = f"{change.cycles:,} cycles, {cycles / change.cycles:.3g} times as fast"
-    return f"{change.field}={change.after} instead of {change.before}: {faster}."
 
 
 def roofline(result: Any, config: MatrixUnitConfig | None = None, title: str = "the run") -> Roofline:
@@ -200,17 +193,16 @@ def roofline(result: Any, config: MatrixUnitConfig | None = None, title: str = "
         found.append(("broadcast bus", "bytes", moved.l1_b, c.bus_bytes_per_cycle * pes))
     if c.fetch_cycles:
         found.append(("instruction fetch", "instructions", getattr(result, "executed", 0), pes / (1 + c.fetch_cycles)))
-    bounds = [_bound(macs, *each) for each in found if each[2]]
-    bounds.append(_bound(macs, "math", "products", macs, peak))
+    found.append(("math", "products", macs, peak))
+    bounds = []
+    for name, what, amount, rate in found:
+        if amount or name == "math":
+            cycles = amount / rate
+            bounds.append(Bound(name, what, amount, rate, cycles, macs / cycles if cycles else float("inf")))
     if (busy := max(getattr(run, "math_cycles", 0) for run in runs)) > 0:
         bounds.append(Bound("math steps", "steps", busy, 1.0, busy, macs / busy))
     bounds.sort(key=lambda bound: -bound.cycles)
     return Roofline(title, macs, result.cycles, peak, tuple(bounds), dict(getattr(result, "stalls", {})))
-
-
-def _bound(macs: int, name: str, what: str, amount: float, rate: float) -> Bound:
-    cycles = amount / rate
-    return Bound(name, what, amount, rate, cycles, macs / cycles if cycles else float("inf"))
 
 
 _DOUBLED = (
@@ -218,12 +210,7 @@ _DOUBLED = (
     *("a_bytes", "line_bytes", "bus_bytes_per_cycle"),
 )
 _HALVED = (
-    "l1_latency",
-    "l2_latency",
-    "dram_latency",
-    "dma_latency",
-    "fetch_cycles",
-    "page_hit_cycles",
+    *("l1_latency", "l2_latency", "dram_latency", "dma_latency", "fetch_cycles", "page_hit_cycles"),
     "page_miss_cycles",
 )
 
@@ -247,6 +234,46 @@ def what_if(
         if watch is not None:
             watch(done, len(fields))
     return tuple(sorted(changes, key=lambda change: change.cycles))
+
+
+def measured_roofline(
+    sizes: Sequence[Any],
+    dtype: str = "s8",
+    config: MatrixUnitConfig | None = None,
+    tuned: bool = False,
+    changes: bool = False,
+    watch: Callable[[int, int], None] | None = None,
+    **how: Any,
+) -> tuple[Roofline, str]:
+    """Run a product (m, n, k), or a convolution (shape of x, shape of w), without values: its roofline, and how it ran.
+
+    ``tuned``: by its fastest choice, not by default options; ``changes``: run it on other machines too, as
+    :func:`what_if` has them; ``how``: stride, padding, ... of a convolution.
+
+    >>> found, choice = measured_roofline((16, 64, 64), changes=True)
+    >>> found.limit.name, choice, found.changes[0].field
+    ('load-store unit', 'ka1 kb1 k_outer t0', 'l1_ports')
+    """
+    conv, config = len(sizes) == 2, checked_config(config)
+    choice: Any = ConvChoice() if conv else Choice()
+    if tuned:
+        tune: Any = autotune_conv2d if conv else autotune
+        choice = tune(*sizes, dtype, config, **how).best.choice
+    shapes = tuple(sizes) if conv else ((sizes[0], sizes[2]), (sizes[2], sizes[1]))
+    a, b = (np.zeros(shape, numpy_type(dtype)) for shape in shapes)
+    title = f"a convolution of {'x'.join(map(str, shapes[0]))} by {'x'.join(map(str, shapes[1]))}"
+    title = title if conv else f"a product of {' x '.join(map(str, sizes))}"
+
+    def run(machine: MatrixUnitConfig) -> Any:
+        machine = replace(machine, values=False)
+        if conv:
+            return conv2d(a, b, config=machine, **how, **choice.options)
+        return matmul(a, b, machine, **choice.options)
+
+    found = roofline(run(config), config, title)
+    if changes:
+        found = replace(found, changes=what_if(config, lambda machine: int(run(machine).cycles), watch))
+    return found, str(choice)
 
 
 def _roofs(found: Roofline) -> Html:

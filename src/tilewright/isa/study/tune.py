@@ -135,17 +135,11 @@ class Tuning:
         return plain | {"ranking": [tuned.to_dict() for tuned in self.ranking]}
 
 
-_WAITS = {
-    "columns of B": "waiting for columns of B",
-    "A": "waiting for A",
-    "no mm": "no mm issued",
-    "after": "after the last mm",
-}
-
-
 def _account(tuned: Tuned) -> dict[str, int]:
     """Every cycle of a run, by what the math unit did."""
-    return {"multiplying": tuned.math_cycles} | {_WAITS.get(name, name): n for name, n in (tuned.stalls or {}).items()}
+    waits = {"columns of B": "waiting for columns of B", "A": "waiting for A", "no mm": "no mm issued"}
+    waits["after"] = "after the last mm"
+    return {"multiplying": tuned.math_cycles} | {waits.get(name, name): n for name, n in (tuned.stalls or {}).items()}
 
 
 def autotune(
@@ -277,7 +271,8 @@ def _rank(tuned: Tuned) -> tuple[Any, ...]:
     return tuned.cycles is None, tuned.cycles or 0, dram, tuned.choice.settings, str(tuned.choice)
 
 
-def _bounded(problem: Any, choice: Any) -> Tuned:
+def _bounded(problem: Problem | ConvProblem, choice: Any) -> Tuned:
+    """A choice with its bound: the unit that is busy for longest."""
     units = problem.busy(choice)
     limit = max(units, key=lambda unit: units[unit])
     return Tuned(choice, units[limit], limit)
