@@ -45,7 +45,7 @@ _Type = tuple[tuple[_Size, ...], str]
 
 
 def bundle_bytes(execution: Execution) -> bytes:
-    """The file of a model whose run has begun: with the arguments it was given."""
+    """The bytes of the file of a model, with the arguments its run was given."""
     lowering, arrays = execution.lowering, dict[str, Array]()
     writer = _Writer(lowering, arrays)
     programs: dict[MachineProgram, int] = {}
@@ -233,7 +233,7 @@ def load_bundle(path: str | Path) -> Bundle:
 
 
 def _config(given: Mapping[str, Any]) -> MatrixUnitConfig:
-    """The machine: entries of other versions are left out."""
+    """The machine from its saved fields; fields of other versions are left out."""
     known = {f.name for f in fields(MatrixUnitConfig)}
     config: dict[str, Any] = {
         key: tuple(own) if isinstance(own, list) else own for key, own in given.items() if key in known
@@ -302,11 +302,11 @@ class _Run(ChipRun):
             self.step(number)
 
     def there(self, recipe: Recipe) -> bool:
-        """Whether the host has it."""
+        """Whether the host has the value already."""
         return recipe.root in self.arrays
 
     def value(self, recipe: Recipe) -> Array:
-        """The array a recipe says."""
+        """The array that a recipe describes."""
         if recipe.array is not None:
             return self.arrays[recipe.array]
         if recipe.of is not None:
@@ -320,7 +320,7 @@ class _Run(ChipRun):
         return unfolded_array(raw, recipe.shape, recipe.groups, _dtype(recipe.dtype))
 
     def placed(self, own: Held) -> Array:
-        """What the host puts into a table."""
+        """The array that the host puts into a table."""
         array = folded_array(self.value(own.value), own.groups)
         if own.arranged is None:
             return array
@@ -329,7 +329,7 @@ class _Run(ChipRun):
         return stored_weights(plan, array)
 
     def on_host(self, step: Step) -> None:
-        """XLA computes it, of what the machine made."""
+        """Let XLA compute a step, from what the machine made."""
         entry = next(entry for entry in self.data.steps if entry.name == step.name)
         given = [self.value(recipe) for recipe in entry.inputs]
         taken, makes = ([(shape, _dtype(name)) for shape, name in side] for side in entry.types)
@@ -341,7 +341,6 @@ class _Run(ChipRun):
                 self.place(name, self.placed(own))
 
     def results(self) -> tuple[Array, ...]:
-        """What the program returns."""
         return tuple(self.value(recipe) for recipe in self.data.results)
 
 

@@ -154,7 +154,7 @@ def _wide(array: Array) -> Array:
 
 
 def _error(node: Node, values: Mapping[Value, Array], errors: Mapping[Value, Array]) -> Array | None:
-    """Of the result before it is rounded; None where it is determined."""
+    """The error of a node's result before rounding; None where the result is determined."""
     x = [_wide(values[v]) for v in node.operands]
     e = [errors.get(v) for v in node.operands]
     made, name, own = values[node.result], node.name, node.attributes
@@ -200,7 +200,7 @@ _ARITHMETIC: dict[str, Callable[..., Array]] = {
 
 
 def _vanishing(exact: Array) -> Array | None:
-    """Where a result is so small that XLA may say 0."""
+    """The error where a result is so small that XLA may flush it to 0; None where none is."""
     tiny = (exact != 0) & (np.abs(exact) < SMALLEST)
     return np.where(tiny, SMALLEST, 0.0) if tiny.any() else None
 
@@ -223,7 +223,7 @@ def _converted(made: Array, x: Array, error: Array) -> Array:
 
 
 def _compared(_node: Node, x: list[Array], e: list[Array]) -> Array:
-    """1 where errors may change the answer."""
+    """1 where the operands' errors may change the answer of a comparison."""
     near = e[0] + e[1]
     return np.where((np.abs(x[0] - x[1]) <= near) & (near > 0), 1.0, 0.0)
 
@@ -285,7 +285,7 @@ def _reduced(node: Node, x: Array, error: Array | None, unit: float) -> Array | 
 
 
 def _terms(node: Node, x: Array, fill: float) -> Array:
-    """What goes into each result, along a last dim."""
+    """The elements that are reduced to each result, along a last dim."""
     own = node.attributes
     if node.name == "reduce":
         kept = [d for d in range(x.ndim) if d not in own["dims"]]

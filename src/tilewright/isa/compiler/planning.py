@@ -68,7 +68,7 @@ class L2Plan:
 
     @property
     def live(self) -> tuple[int, ...]:
-        """Bytes of the tables that stand in L2 during every step."""
+        """For each step, bytes of the tables that are in L2."""
         found = [0] * len(self.steps)
         for stay in self.stays:
             for step in range(stay.first, stay.last + 1):
@@ -84,7 +84,7 @@ class L2Plan:
 
     @property
     def asked(self) -> tuple[int, ...]:
-        """Bytes of all tables that could stand there during every step."""
+        """For each step, bytes of all tables that could be in L2."""
         found = [0] * len(self.steps)
         for name, (first, last) in self.spans.items():
             for step in range(first, last + 1):
@@ -136,7 +136,7 @@ def _uses(steps: Sequence[Step], tables: dict[str, Table]) -> dict[str, _Use]:
 
 
 def _first_of_runs(reads: Iterable[int]) -> list[int]:
-    """Of steps that read a table, the first of each group of neighbours."""
+    """Of the steps that read a table, the first of each group of neighbours."""
     firsts: list[int] = []
     before = -2
     for n in reads:
@@ -147,7 +147,7 @@ def _first_of_runs(reads: Iterable[int]) -> list[int]:
 
 
 def _free(stays: Sequence[Stay], first: int, last: int, size: int, room: int) -> int | None:
-    """The lowest place for so many bytes that nobody has in any of these steps."""
+    """The lowest byte of L2 from which ``size`` bytes are free during all of these steps, or None."""
     begin = 0
     for stay in sorted((s for s in stays if s.first <= last and first <= s.last), key=lambda s: s.begin):
         if stay.begin - begin >= size:
@@ -157,7 +157,7 @@ def _free(stays: Sequence[Stay], first: int, last: int, size: int, room: int) ->
 
 
 def planned_stays(lowering: Lowering) -> tuple[Stay, ...]:
-    """For the machine it was lowered for."""
+    """The stays in L2 of the machine it was lowered for."""
     config = lowering.config
     l2 = config.l2_bytes // config.line_bytes * config.line_bytes
     return plan_stays(lowering, bytes_of(lowering), int(l2 * SHARE))
@@ -170,7 +170,7 @@ def bytes_of(lowering: Lowering) -> dict[str, int]:
 
 
 def placed(lowering: Lowering, table: Table) -> Storage:
-    """How a table lies in memory."""
+    """The storage of a table: how it lies in memory."""
     nothing = np.broadcast_to(np.zeros((), numpy_type(table.dtype)), table.shape)
     return make_storage(table.name, nothing, 0, lowering.config.line_bytes)
 

@@ -99,7 +99,7 @@ class MachineReport:
 
     @property
     def fallback_share(self) -> float:
-        """Of the arithmetic, what was left to XLA."""
+        """The share of the arithmetic that was left to XLA."""
         total = sum(layer.operations for layer in self.layers)
         return sum(layer.operations for layer in self.layers if layer.fallback) / max(1, total)
 
@@ -116,7 +116,7 @@ class MachineReport:
         return "\n".join([*lines, *([self.config.slow] if self.config.slow else [])])
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as plain values."""
+        """The report as plain values."""
         sums = ("cycles", "bytes", "energy_pj", "math_utilisation", "fallback_share")
         own = ("name", "unit", "cycles", "counts", "bytes", "energy_pj", "math_utilisation", "operations", "fallback")
         layers = [

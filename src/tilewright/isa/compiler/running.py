@@ -64,7 +64,7 @@ class ChipRun:
         return chip.storages
 
     def place(self, table: str, array: Array) -> None:
-        """The host writes a table in device memory."""
+        """Let the host write a table in device memory."""
         chip = self.machine.chip
         storage = chip.storages[table]
         into = chip.store[storage.home : storage.home + storage.total_bytes]
@@ -73,7 +73,7 @@ class ChipRun:
         self.machine.link(storage.total_bytes)
 
     def arrivals(self, number: int) -> None:
-        """What comes to L2, or is given room there, before a step."""
+        """Bring tables to L2, or give them room there, before a step."""
         machine, chip = self.machine, self.machine.chip
         for stay in self.stays:
             if stay.first == number:
@@ -87,7 +87,7 @@ class ChipRun:
                         make_page(chip, storage, page, begin)
 
     def departures(self, number: int) -> None:
-        """What is written back, or given up, after a step."""
+        """Write tables back from L2, or give up their room, after a step."""
         machine, chip = self.machine, self.machine.chip
         for stay in self.stays:
             if stay.last == number:
@@ -99,7 +99,7 @@ class ChipRun:
                     map_page(chip, storage, page)
 
     def step(self, number: int, check: Callable[[Step], None] | None = None) -> None:
-        """One step, counted; ``check`` sees its values before any are given up."""
+        """Run and count one step; ``check`` is called before any of its values is given up."""
         step = self.steps[number]
         machine, pes = self.machine, self.machine.chip.pes
         before = self._counted()
@@ -154,7 +154,7 @@ Watch = Callable[[int, int, str], None]
 
 
 class Execution(ChipRun):
-    """A run of a compiled model: with the values the host has."""
+    """A run of a model that was just lowered, with the values the host has."""
 
     def __init__(self, lowering: Lowering, config: MatrixUnitConfig) -> None:
         super().__init__(lowering.tables, lowering.steps, config)
@@ -162,14 +162,14 @@ class Execution(ChipRun):
         self.values: dict[Value, Array] = {}
 
     def begin(self, arguments: Sequence[Array]) -> None:
-        """Memory as it stands before the first step."""
+        """Fill memory as it is before the first step."""
         reading = self.lowering.reading
         self.values = {**reading.constants, **dict(zip(reading.block.arguments, arguments, strict=True))}
         self.fill(self.contents())
         self.stays = planned_stays(self.lowering)
 
     def contents(self) -> dict[str, Array]:
-        """What the host puts into tables before the first step."""
+        """The arrays that the host puts into tables before the first step."""
         tables, root = self.lowering.tables.values(), self.lowering.reading.root
         held = [table for table in tables if table.held is not None and root(table.held[0]) in self.values]
         return {table.name: self._placed(table) for table in held}
@@ -195,13 +195,13 @@ class Execution(ChipRun):
         raise UsageError(f"{value!r} is nowhere")
 
     def fetched(self, value: Value, table: str, groups: Groups) -> Array:
-        """A value from the table that holds it."""
+        """Fetch a value over the host's link from the table that holds it."""
         array = self.machine.tensor(table)
         self.machine.link(array.nbytes)
         return unfolded_array(array, value.sizes, groups, array_dtype(value))
 
     def on_host(self, step: Step) -> None:
-        """XLA computes it, of what the machine made."""
+        """Let XLA compute a step, from what the machine made."""
         arrays = [self.value(v) for v in step.inputs]
         made = self.lowering.reading.xla.of(step.nodes, step.inputs, step.outputs, arrays)
         self.values.update(zip(step.outputs, made, strict=True))

@@ -85,7 +85,7 @@ def program_of(program: MachineProgram | str, config: MatrixUnitConfig) -> Machi
 
 
 def _as_written(suffix: Suffix) -> str:
-    """``.kaX``; or all of them, where they are words."""
+    """A suffix as an error names it: ``.kaX``, or every word it may be."""
     words = re.fullmatch(r"(\w*)\((\w+(?:\|\w+)+)\)", suffix.pattern)
     return ", ".join(f".{words[1]}{word}" for word in words[2].split("|")) if words else f".{suffix.form.format('X')}"
 

@@ -31,7 +31,7 @@ class Dram:
     source: str
 
     def cycles(self, name: str) -> int:
-        """A time in whole cycles, rounded up."""
+        """The time called ``name`` (rcd, rp, ras) in whole cycles, rounded up."""
         return -int(-getattr(self, name) // 1)
 
 
@@ -257,7 +257,7 @@ class MatrixUnitConfig:
 
     @property
     def slow(self) -> str:
-        """What to say of :attr:`slowing`; "" where loops are run by one call."""
+        """A sentence about :attr:`slowing`; "" where loops are run by one kernel call."""
         fields = ", ".join(self.slowing)
         return f"{fields}: loops run instruction by instruction, many times slower" if fields else ""
 

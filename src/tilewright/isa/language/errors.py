@@ -104,7 +104,7 @@ def whole(name: str, value: Any, low: int = 0, most: int = MOST_WHOLE) -> int:
 
 
 def wholes(name: str, values: Any, low: int = 0) -> tuple[int, ...]:
-    """Several of them, as a tuple."""
+    """A tuple of such integers."""
     try:
         numbers = tuple(values)
     except TypeError:
@@ -113,7 +113,7 @@ def wholes(name: str, values: Any, low: int = 0) -> tuple[int, ...]:
 
 
 def array_of(name: str, value: Any) -> np.ndarray[Any, Any]:
-    """A numpy array in this machine's byte order."""
+    """``value`` as a numpy array in native byte order."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:

@@ -14,7 +14,7 @@ from tilewright.isa.language.instructions import INSTRUCTIONS, InstructionSpec
 
 @dataclass(frozen=True)
 class Register:
-    """``r256``, ``ur4`` or ``p1``."""
+    """A register: ``r256``, ``ur4`` or ``p1``."""
 
     kind: str
     number: int
@@ -84,7 +84,7 @@ class SegmentName:
 
 @dataclass(frozen=True)
 class Label:
-    """A place in the program."""
+    """The name of a place in the program."""
 
     name: str
 
@@ -106,7 +106,7 @@ class _Hashed:
         return self._hash
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the hash: in another process it is another."""
+        """The hash is left out: it differs from process to process."""
         return {name: value for name, value in self.__dict__.items() if name != "_hash"}
 
 
@@ -115,7 +115,7 @@ Operand = Register | Immediate | Float | Address | SegmentName | Label
 
 @dataclass(frozen=True)
 class Guard:
-    """``@p1`` or ``@!p1``."""
+    """A predicate that guards an instruction: ``@p1`` or ``@!p1``."""
 
     predicate: int
     negated: bool = False

@@ -85,7 +85,7 @@ def _snapshot(lowering: Lowering) -> tuple[Any, ...]:
 
 
 def _restore(lowering: Lowering, kept: tuple[Any, ...]) -> None:
-    """As if what failed had not begun."""
+    """Undo a lowering that failed: back to a :func:`_snapshot`."""
     tables, places, names, steps = kept
     lowering.tables, lowering.places, lowering.names, lowering.steps = tables, places, names, list(steps)
 
@@ -107,7 +107,7 @@ def _why(nodes: list[Node]) -> str:
 
 
 def _fall_back(lowering: Lowering, group: Group, why: str) -> None:
-    """XLA does it on the host, with the values as the machine made them."""
+    """A step that XLA computes on the host, from the values the machine made."""
     outputs = group.outputs
     lowering.on_host |= set(outputs)
     work = sum(operations(node) for node in group.nodes)
@@ -127,7 +127,7 @@ def _leading(lowering: Lowering, group: Group) -> None:
 
 
 def _vector(lowering: Lowering, group: Group) -> None:
-    """A region as one vector program."""
+    """Lower a region as one vector program."""
     outputs = group.outputs
     written = specification(lowering, group.region, group.nodes, outputs)
     jobs = vector_jobs(lowering, written)

@@ -83,7 +83,7 @@ def padded(
 
 
 def lower_concatenate(lowering: Lowering, node: Node) -> None:
-    """Every operand into its part of the result."""
+    """Lower a ``concatenate``: copy every operand into its part of the result."""
     dim, out = node.attributes["dim"], node.result
     if machine_type(out) is None:
         raise UnsupportedError(f"the machine has no {out.dtype}")
@@ -127,7 +127,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Place:
-    """A coordinate of ``$A``: a dim of the result, and a number, or one of them."""
+    """One coordinate of ``$A``: a coordinate of the result plus an index loaded from memory, or one of the two."""
 
     dim: int | None = None
     number: int | None = None
@@ -153,23 +153,23 @@ class PickPlan:
 
     @property
     def run(self) -> int:
-        """Elements of a thread."""
+        """Neighbouring elements of the result that a thread moves."""
         size, most = self.out[-1], _REGISTERS * (4 // self.element_bytes if self.contiguous else 1)
         return -(-size // -(-size // most))
 
     @property
     def words(self) -> int:
-        """Registers of so many."""
+        """Registers that hold a run."""
         return -(-self.run * self.element_bytes // 4)
 
     @property
     def limit(self) -> str:
-        """What a load or store says where they do not fill their registers."""
+        """The suffix of a load or store whose elements do not fill their registers."""
         return f".n{self.run}" if self.run * self.element_bytes % 4 else ""
 
     @property
     def count(self) -> int:
-        """Runs in all."""
+        """How many runs there are."""
         return prod(self.out[:-1]) * -(-self.out[-1] // self.run)
 
 
@@ -209,7 +209,7 @@ def _runs(plan: PickPlan, handles: list[int]) -> list[str]:
 
 
 def _one_by_one(plan: PickPlan, handles: list[int]) -> list[str]:
-    """The elements of a run from as many places, stored together."""
+    """Code that loads the elements of a run one by one and stores them at once."""
     run, last, e = plan.run, len(plan.out) - 1, plan.element_bytes
     varies = last in plan.columns
     lines = ["add r281, r280, ur0", f"cmp.lt p1, r281, {plan.runs[1]}", *_placed(plan, _BASE)]
@@ -252,7 +252,7 @@ def _placed(plan: PickPlan, base: int) -> list[str]:
 
 
 def _folded(register: int, dims: Sequence[int], sizes: tuple[int, ...]) -> list[str]:
-    """Dims of the result as one number."""
+    """Code that folds some coordinates of the result into one register."""
     if len(dims) < 2:
         return [f"mov r{register}, r{_OUT + dims[0]}" if dims else f"mov r{register}, 0"]
     lines = [f"mul r{register}, r{_OUT + dims[0]}, {prod(sizes[e] for e in dims[1:])}"]
@@ -262,7 +262,7 @@ def _folded(register: int, dims: Sequence[int], sizes: tuple[int, ...]) -> list[
 
 
 def lower_gather(lowering: Lowering, node: Node) -> None:
-    """A ``gather`` of any kind, without dims that go along with the numbers'."""
+    """Lower any ``gather`` without batching dims."""
     own, (x, numbers), out = node.attributes, node.operands, node.result
     if own["batch"] or own["indices_batch"]:
         raise UnsupportedError("a gather with batches")
@@ -281,7 +281,7 @@ def lower_gather(lowering: Lowering, node: Node) -> None:
 
 
 def lower_dynamic_slice(lowering: Lowering, node: Node) -> None:
-    """A part that begins where numbers say."""
+    """Lower a ``dynamic_slice``: its start indices are loaded and clamped."""
     x, *starts = node.operands
     places = [Place(d, d) for d in range(len(x.sizes))]
     most = [size - taken for size, taken in zip(x.sizes, node.attributes["sizes"], strict=True)]
@@ -379,13 +379,13 @@ def rows_program(
 
 
 def runs_of_rows(columns: int, count: int, element_bytes: int) -> int:
-    """Runs that :func:`rows_program` deals to threads."""
+    """How many runs :func:`rows_program` deals to threads."""
     most = _REGISTERS * 4 // element_bytes
     return count * columns // max(n for n in range(1, min(most, columns) + 1) if columns % n == 0)
 
 
 def takes_rows(node: Node) -> bool:
-    """Whether a gather takes whole rows by one number each."""
+    """Whether a gather takes whole rows, each by one index."""
     own, (x, numbers), out = node.attributes, node.operands, node.result
     first = len(out.sizes) - len(x.sizes) + 1
     plain = own["collapsed"] == own["index_map"] == (0,) and not own["batch"] and own["sizes"][1:] == x.sizes[1:]
@@ -394,7 +394,7 @@ def takes_rows(node: Node) -> bool:
 
 
 def lower_row_gather(lowering: Lowering, node: Node) -> None:
-    """Rows of a table by their numbers."""
+    """Lower a gather of whole rows."""
     (x, numbers), out = node.operands, node.result
     rest = tuple(range(1, len(x.sizes)))
     first = len(out.sizes) - len(rest)

@@ -40,11 +40,11 @@ class _Matrices:
 
     @property
     def groups(self) -> Groups:
-        """Which dims the table folds."""
+        """Which dims are folded into the table's rows, and which into its columns."""
         return tuple(d for d in self.batch if d not in self.beside) + self.rows, self.beside + self.columns
 
     def placed(self, lowering: Lowering) -> _Matrices | None:
-        """As they stand in memory already; None where they do not."""
+        """These matrices as some table has them already; None where none does."""
         for count in range(len(self.batch) + 1):
             for beside in combinations(self.batch, count):
                 found = replace(self, beside=beside)
@@ -96,7 +96,7 @@ class _Form:
 
     @property
     def made(self) -> _Matrices:
-        """C, its matrices side by side where that is the order somebody wants."""
+        """C, its matrices side by side where its users want that order."""
         for count in range(len(self.c.batch) + 1):
             for beside in combinations(self.c.batch, count):
                 found = replace(self.c, beside=beside)
@@ -106,7 +106,7 @@ class _Form:
 
 
 def _forms(lowering: Lowering, node: Node, after: Group | None) -> tuple[_Form, _Form]:
-    """A B as it is written, and as the transpose of the one with sides changed."""
+    """The product A B as written, and as the transpose of B^T A^T."""
     own, (lhs, rhs), out = node.attributes, node.operands, node.result
     batches, sums = (own["lhs_batch"], own["rhs_batch"]), (own["lhs_contract"], own["rhs_contract"])
     free = [

@@ -68,7 +68,7 @@ class Reading:
         return list(self.block.operations[-1].operands)
 
     def _constants_behind(self, value: Value) -> list[Value]:
-        """The constant that ``value`` is, or that it names elements of."""
+        """The constant that ``value`` is or is a layout of, as a list of at most one."""
         while value.operation is not None and value.operation.name in LAYOUT:
             value = value.operation.operands[0]
         return [value] if id(value) in self.fixed else []
@@ -109,7 +109,7 @@ class Reading:
 
 
 def _alive(block: Block) -> list[Node]:
-    """Operations whose results somebody uses, in order."""
+    """Operations whose results are used, in order."""
     wanted, alive = {id(v) for v in block.operations[-1].operands}, []
     for node in reversed(block.operations[:-1]):
         if any(id(v) in wanted for v in node.results):
@@ -119,7 +119,7 @@ def _alive(block: Block) -> list[Node]:
 
 
 def operations(node: Node) -> int:
-    """Arithmetic of one operation: an element made, or taken into a sum."""
+    """Arithmetic operations of a node: one for each element made or summed, two for a multiply-add."""
     own = node.attributes
     if node.name in MOVING:
         return 0
@@ -161,7 +161,7 @@ class Group:
 
     @property
     def position(self) -> int:
-        """Where it would stand: at its last operation."""
+        """The position of its last operation."""
         return max(node.position for node in self.nodes)
 
 
@@ -224,7 +224,7 @@ class _Grouping:
         return True
 
     def absorb(self, node: Node, takes: Callable[[Any, Node], bool]) -> None:
-        """Give a product to the one region that uses it, if that can take it."""
+        """Merge a product with the one region that uses its result, if that region can be done to its sums."""
         near = {id(self.group[u]): self.group[u] for u in self.users[node]}
         results = {id(self.reading.root(v)) for v in self.reading.results}
         if len(near) != 1 or id(node.result) in results:
@@ -270,7 +270,7 @@ class _Grouping:
         return apart
 
     def outputs(self, group: Group) -> tuple[Value, ...]:
-        """What other groups, or the caller, want of a group."""
+        """The values of a group that other groups or the caller use."""
         results = {id(self.reading.root(v)) for v in self.reading.results}
         made = [v for node in group.nodes for v in node.results]
         used = {

@@ -61,15 +61,15 @@ class Source:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the value."""
+        """The shape of the value."""
         return tuple(prod(self.sizes[a] for a in atoms) for atoms in self.dims)
 
     def transposed(self, permutation: Sequence[int]) -> Source:
-        """Of ``transpose(value)``."""
+        """The source of ``transpose(value)``."""
         return replace(self, dims=tuple(self.dims[d] for d in permutation))
 
     def broadcast(self, shape: Sequence[int], dims: Sequence[int]) -> Source:
-        """Of the value repeated: its dims become ``dims`` of ``shape``."""
+        """The source of ``broadcast_in_dim(value)``: its dims become ``dims`` of ``shape``."""
         sizes, placed = list(self.sizes), dict(zip(dims, self.dims, strict=True))
         own, made = self.shape, []
         for d, size in enumerate(shape):
@@ -124,7 +124,7 @@ class Source:
         return Source(self.table, sizes, dims, coordinates), new, atom
 
     def sliced(self, start: Sequence[int], limit: Sequence[int], strides: Sequence[int]) -> Source | None:
-        """Of ``slice(value)``; None where a dim of several atoms is cut."""
+        """The source of ``slice(value)``; None where a dim of several atoms is cut."""
         sizes, coordinates, own = list(self.sizes), list(self.coordinates), self.shape
         for d, (begin, end, stride) in enumerate(zip(start, limit, strides, strict=True)):
             if (begin, end, stride) == (0, own[d], 1):
@@ -143,7 +143,7 @@ class Source:
         return replace(self, sizes=tuple(sizes), coordinates=tuple(coordinates))
 
     def reversed(self, dims: Sequence[int]) -> Source:
-        """Of ``reverse(value)``: every atom of these dims from its end."""
+        """The source of ``reverse(value)``: every atom of these dims counts from its end."""
         atoms = {a for d in dims for a in self.dims[d]}
         coordinates = []
         for c in self.coordinates:

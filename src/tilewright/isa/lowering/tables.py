@@ -66,7 +66,7 @@ class CopyPlan:
 
     @property
     def count(self) -> int:
-        """Runs in all."""
+        """How many runs there are."""
         return prod(self.sizes) // self.walk[0]
 
 
@@ -118,7 +118,7 @@ def copy_program(plan: CopyPlan) -> MachineProgram:
 
 
 def _numbered(further: int, end: int) -> list[str]:
-    """The number of a thread's run in r281, and whether there is one in p1."""
+    """Code for the number of a thread's run in r281, and in p1 whether there is one."""
     more = [f"add r281, r281, {further}"] if further else []
     return ["add r281, r280, ur0", *more, f"cmp.lt p1, r281, {end}"]
 
@@ -146,14 +146,14 @@ def _places(plan: CopyPlan, run: int, base: int) -> list[str]:
 
 
 def _repeated(element_bytes: int, registers: int, first: int) -> list[str]:
-    """The element in the first of these registers in all of them."""
+    """Code that repeats the element in the first of some registers in all of them."""
     mask, times = {1: ("0xff", "0x1010101"), 2: ("0xffff", "0x10001")}.get(element_bytes, ("", ""))
     spread = [f"and r{first}, r{first}, {mask}", f"mul r{first}, r{first}, {times}"] if mask else []
     return spread + [f"mov r{first + n}, r{first}" for n in range(1, registers)]
 
 
 def _sum(register: int, coordinate: Coordinate, places: dict[int, int]) -> list[str]:
-    """A coordinate from the atoms' registers."""
+    """Code for one coordinate in ``register``, from the registers of the atoms' numbers."""
     terms = [(places[a], step) for a, step in enumerate(coordinate.steps) if step]
     if not terms:
         return [f"mov r{register}, {coordinate.first}"]
@@ -183,12 +183,12 @@ def natural(shape: Sequence[int]) -> Groups:
 
 
 def folded(shape: Sequence[int], groups: Groups) -> tuple[int, ...]:
-    """The shape of a table that folds dims so."""
+    """The shape of a table whose dims are these groups of a value's dims."""
     return tuple(prod(shape[d] for d in group) for group in groups)
 
 
 def folded_array(array: Array, groups: Groups) -> Array:
-    """An array as such a table has it; a boolean is a byte."""
+    """An array in the shape of such a table; booleans as bytes."""
     order = [d for group in groups for d in group]
     order += [d for d in range(array.ndim) if d not in order]  # of size 1
     plain = array.view(np.uint8) if array.dtype == bool else array
@@ -205,7 +205,7 @@ def unfolded_array(raw: Array, shape: Sequence[int], groups: Groups, dtype: np.d
 
 @dataclass
 class Lowering:
-    """Tables, where values stand, and steps."""
+    """The compilation so far: tables, which of them hold which values, and steps."""
 
     reading: Reading
     config: MatrixUnitConfig
@@ -224,7 +224,7 @@ class Lowering:
         return (*list(accumulate(reversed(padded), lambda x, y: x * y))[::-1], 1)
 
     def name(self, kind: str) -> str:
-        """The next name of this kind."""
+        """A fresh name: the kind and a running number."""
         self.names[kind] = self.names.get(kind, 0) + 1
         return f"{kind}_{self.names[kind]}"
 
@@ -239,11 +239,11 @@ class Lowering:
         return name
 
     def held(self, value: Value) -> bool:
-        """Whether the host has it: an argument, a constant, what XLA made."""
+        """Whether the host has the value: an argument, a constant, or a result of XLA."""
         return value.operation is None or value in self.reading.constants or value in self.on_host
 
     def sources(self, value: Value) -> list[Source]:
-        """Every way to name its elements in tables there are."""
+        """Every table that has the value's elements, as a :class:`Source`."""
         own = self.places.get(value, [])
         node = value.operation
         if node is None or node.name not in LAYOUT or value in self.reading.constants:
@@ -252,7 +252,7 @@ class Lowering:
         return own + [source for source in behind if source is not None]
 
     def there(self, value: Value, groups: Groups) -> str | None:
-        """The table, or a view of it, that has the value so already."""
+        """The table (or a view) that has the value in this shape already; None where there is none."""
         shape = folded(value.sizes, groups)
         dtype = machine_type(value)
         for source in self.sources(value):
@@ -314,7 +314,7 @@ class Lowering:
             raise UnsupportedError(f"{node!r}: the dims of one side do not divide those of the other")
 
     def copy(self, value: Value, groups: Groups) -> str:
-        """A step that makes the table."""
+        """Add a step that copies the value into a new table; its name."""
         source = min(self.sources(value), key=lambda s: len(s.coordinates))
         name = self.new_table(value, groups)
         self.copy_step(self.name("copy"), source, name, groups)
@@ -359,7 +359,7 @@ class Lowering:
 
 
 def whole(shape: Sequence[int]) -> Part:
-    """All of a table."""
+    """The part that is all of a table of this shape."""
     return Part((0,) * len(shape), tuple(shape))
 
 
@@ -380,7 +380,7 @@ def renamed(node: Node, source: Source) -> Source | None:
 
 
 def constant(reading: Reading, value: Value) -> Array | None:
-    """The array of a value that is known beforehand, None for others."""
+    """The array of a constant value, also behind layout operations; None for others."""
     if value in reading.constants or value.operation is None or value.operation.name not in LAYOUT:
         return reading.constants.get(value)
     before = constant(reading, value.operation.operands[0])
@@ -388,7 +388,7 @@ def constant(reading: Reading, value: Value) -> Array | None:
 
 
 def named(node: Node, array: Array) -> Array:
-    """The same of an array on the host."""
+    """What a :data:`LAYOUT` operation makes of an array."""
     shape, own = node.result.sizes, node.attributes
     if node.name == "transpose":
         return array.transpose(own["permutation"])

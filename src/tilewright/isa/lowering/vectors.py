@@ -96,7 +96,7 @@ class Region:
 
     @property
     def rows(self) -> set[int]:
-        """Of these, those that are no columns."""
+        """The long dims that are not columns."""
         return self.long - set(self.columns or ())
 
     @property
@@ -105,7 +105,7 @@ class Region:
         return self.columns is not None and any(row > c for row in self.rows for c in self.columns)
 
     def joins(self, node: Node) -> bool:
-        """Take an operation whose users are here, if one program can do it too."""
+        """Add an operation whose users are in the region, if one program can do both; whether it was added."""
         place = self.place_of(node) if _known(self.reading, node) else None
         if place is None:
             return False
@@ -174,7 +174,7 @@ class Region:
 
 
 def _spread(operand: Value, of: Dims, dims: Dims) -> Dims:
-    """Dims of a scalar operand of a select or clamp have no place."""
+    """``dims``, or no place at all for the scalar operand of a select or clamp."""
     return dims if len(operand.sizes) == len(of) else tuple(None for _ in dims)
 
 
@@ -241,7 +241,7 @@ class _Writer:
         self.values: dict[Value, Any] = {}
 
     def begin(self, node: Node, sums: str) -> None:
-        """The product's sums, and its result, which is of another type at times."""
+        """Make the sums of a product the first input, converted to the type of its result."""
         value, dtype = self._input("", "full", sums, 0), element_type(node.result)
         self.values[node.result] = value if dtype == sums else self._append("convert", (value,), dtype)
 
@@ -311,7 +311,7 @@ class _Writer:
         return self.known[table, form]
 
     def written(self, outputs: Sequence[Value]) -> Written:
-        """Inputs counted, outputs given tables."""
+        """Finish: number the values, give the outputs tables."""
         count, sizes = len(self.inputs), self.region.sizes
 
         def numbered(operand: Any) -> Any:

@@ -97,7 +97,7 @@ class WindowPlan:
 
 @lru_cache(maxsize=256)
 def window_program(plan: WindowPlan) -> MachineProgram:
-    """The program: ``$A`` to ``$C``."""
+    """The program that reduces windows of ``$A`` into ``$C``."""
     threads, group, run, dtype = plan.config.threads, plan.group, plan.run, plan.dtype
     words = -(-run * BYTES[dtype] // 4)
     limit = ".n1" if run == 1 else ""
@@ -209,7 +209,7 @@ def starts_neutral(reading: Reading, node: Node) -> bool:
 
 
 def lower_windows(lowering: Lowering, node: Node) -> None:
-    """A ``reduce_window`` as a step."""
+    """Lower a ``reduce_window``."""
     own, x, out = node.attributes, node.operands[0], node.result
     if not starts_neutral(lowering.reading, node) or max(own["base_dilation"], default=1) > 1:
         raise UnsupportedError("the machine has no program for windows of other than a sum or an extreme")

@@ -97,7 +97,7 @@ def _register(pe: Pe, text: str, match: re.Match[str]) -> Answer:
 
 
 def _threads(first: str, colon: str | None, end: str | None, threads: int) -> slice:
-    """The threads of ``[3]``, ``[0:8]`` or ``[8:]``."""
+    """Parse the threads of ``r0[3]``, ``r0[0:8]`` or ``r0[8:]``."""
     low = small_number(first)
     high = small_number(end) if end else threads if colon else None if low is None else low + 1
     if low is None or high is None or not low < min(high, threads):
@@ -123,7 +123,7 @@ def _words(values: np.ndarray[Any, Any], form: str | None) -> list[str]:
 
 
 def _plain(values: np.ndarray[Any, Any]) -> Any:
-    """Numbers for JSON: None for what it has none for."""
+    """Numbers for JSON, None for NaN and infinities."""
     if values.dtype.kind in "biu":
         return values.tolist()
     wide = np.asarray(values.astype(np.float64))
@@ -144,7 +144,7 @@ def _tensor(pe: Pe, text: str, name: str, place: str | None) -> Answer:
 
 
 def _index(part: str, how: str) -> int | slice:
-    """``3``, ``-1``, ``2:4``, ``::2``."""
+    """Parse one index of a tensor: ``3``, ``-1``, ``2:4``, ``::2``."""
     ends = [end.strip() for end in part.split(":")]
     wrong = len(ends) > 3 or part == "" or not all(end == "" or _INDEX.fullmatch(end) for end in ends)
     if wrong:
@@ -297,12 +297,12 @@ class Debugger:
 
     @property
     def program(self) -> MachineProgram:
-        """What the processing element that is looked at runs now."""
+        """The program of the current processing element (``pe``)."""
         return self.runner.programs[self.pe.number]
 
     @property
     def done(self) -> bool:
-        """Whether everyone's program has ended, or an error has ended the run."""
+        """Whether all programs have ended, or an error has ended the run."""
         return bool(self.stopped) or all(pe.halted for pe in self.runner.pes)
 
     @property
@@ -402,7 +402,7 @@ class Debugger:
         return self.where()
 
     def _changes(self, stored: bool) -> str:
-        """What is watched and not as it was; from now on it is as it is."""
+        """The watched values that changed since the last look, old and new; remember the new ones."""
         lines = []
         for (number, expression), old in self.watched.items():
             if not stored and expression.partition("[")[0].strip() in self.pe.chip.storages:
@@ -517,7 +517,6 @@ def _line(program: MachineProgram, pc: int) -> str:
 
 
 def _short(shown: Answer) -> str:
-    """What is watched, on one line."""
     text = " ".join(shown.text.split())
     return text if len(text) <= 100 else f"{text[:97]}..."
 

@@ -182,7 +182,7 @@ _SIGNS = {"s": "signed", "u": "unsigned"}
 
 
 def plural(count: Any, unit: str = "cycle") -> str:
-    """``1 cycle``, ``1,024 cycles``; text that is no number stays as it is."""
+    """A count with its unit: ``1 cycle``, ``1,024 cycles``; text that is no number stays as it is."""
     if isinstance(count, str) and not count.isdecimal():
         return count
     return f"{int(count):,} {unit}{'' if int(count) == 1 else 's'}"
@@ -307,7 +307,7 @@ def _columns(done: Rehearsal, roles: Roles) -> list[str]:
 
 
 def _window_words(pe: Pe, roles: Roles) -> str:
-    """Where products may lie, and what ends it."""
+    """Which registers may hold products, and what limits them."""
     own = source_registers(pe, roles.segment, roles.address, roles.a)
     low, high = product_window(pe, roles.first, own)
     if pe.config.acc_window is not None:
@@ -383,7 +383,7 @@ def relevant_readings(
 
 
 def _runs(numbers: list[int], prefix: str = "") -> str:
-    """``r0 to r3, r8``; of many pieces the first few."""
+    """Numbers as ranges: ``r0 to r3, r8``; at most eight, then how many more."""
     pieces = runs_of(numbers)
     shown = [f"{prefix}{a}" if a == b else f"{prefix}{a} to {prefix}{b}" for a, b in pieces[:8]]
     return ", ".join(shown) + (f" and {len(pieces) - 8} more runs" if len(pieces) > 8 else "")
@@ -469,7 +469,7 @@ def explain(
 
 
 def _narrow(lines: list[str]) -> tuple[str, ...]:
-    """No line longer than a page; what is left over is indented."""
+    """Wrap lines at 116 characters, indenting what follows."""
     return tuple(piece for line in lines for piece in wrap(line, 116, subsequent_indent="   ", drop_whitespace=True))
 
 

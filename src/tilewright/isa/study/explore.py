@@ -38,7 +38,7 @@ class LayerShape:
     how: tuple[tuple[str, Any], ...] = ()
 
     def problem(self, element_bytes: int, config: MatrixUnitConfig) -> Problem | ConvProblem:
-        """What the search is asked for it."""
+        """The layer as a search problem on a machine."""
         if self.x:
             return ConvProblem(self.x, self.w, self.how, element_bytes, config)
         m, n, k = self.sizes
@@ -237,12 +237,12 @@ class LayerCost:
 
     @property
     def cycles(self) -> int:
-        """Of all layers of its kind."""
+        """Cycles of all layers of its kind."""
         return self.layer.count * (self.best.cycles or 0)
 
     @property
     def energy_pj(self) -> float:
-        """Of all layers of its kind, modelled."""
+        """Energy of all layers of its kind in pJ, modelled."""
         return self.layer.count * self.best.energy_pj
 
 
@@ -259,12 +259,12 @@ class Point:
 
     @property
     def cycles(self) -> int:
-        """Of the whole network, a layer after the other."""
+        """Cycles of the whole network, one layer after the other."""
         return sum(layer.cycles for layer in self.layers)
 
     @property
     def energy_pj(self) -> float:
-        """Of the whole network, modelled."""
+        """Energy of the whole network in pJ, modelled."""
         return sum(layer.energy_pj for layer in self.layers)
 
     @property
@@ -309,12 +309,12 @@ class Exploration:
 
     @property
     def fastest(self) -> Point:
-        """Of those on the front."""
+        """The machine on the front with the fewest cycles."""
         return self.front[0]
 
     @property
     def balanced(self) -> Point:
-        """The least product of cycles, energy and area."""
+        """The machine on the front with the least product of cycles, energy and area."""
         return min(self.front, key=lambda point: point.cycles * point.energy_pj * point.area_mm2)
 
     def beaten_by(self, point: Point) -> tuple[Point, ...]:

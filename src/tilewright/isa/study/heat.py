@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 
 def new_heat(storages: dict[str, Storage]) -> dict[str, Array]:
-    """Nothing seen yet: int64[lines, kinds] for every tensor."""
+    """Counters at zero: int64[lines, kinds of access] for every tensor."""
     return {
         name: np.zeros((s.map.num_pages * s.map.page_elements // s.map.line_elements, len(LINE_ACCESSES)), np.int64)
         for name, s in storages.items()
@@ -65,7 +65,7 @@ class Heat:
 
     @property
     def totals(self) -> dict[str, int]:
-        """All accesses by kind."""
+        """Accesses to the whole tensor, by kind."""
         return dict(zip(LINE_ACCESSES, self.lines.sum(axis=0).tolist(), strict=True))
 
     @cached_property
@@ -84,7 +84,7 @@ class Heat:
         return self.per_line(kind)[self.line_of]
 
     def per_line(self, kind: str) -> Array:
-        """One kind, int64[lines]."""
+        """Accesses of one kind to every line: int64[lines]."""
         if kind == "accesses":
             return np.asarray(self.lines[:, [0, 3, 4]].sum(axis=1))
         if kind not in LINE_ACCESSES:
@@ -177,7 +177,7 @@ class _Frame:
 
 
 def _frame(heat: Heat, rows: int, columns: int) -> _Frame:
-    """Elements where they fit, else lines, else blocks of lines."""
+    """How to cut a tensor into cells: elements where they fit, else lines, else blocks of lines."""
     layout = heat.layout
     *outer, r, c = (1, *layout.shape) if len(layout.shape) == 1 else layout.shape
     *_, line_r, line_c = (1, *layout.line)
@@ -210,7 +210,7 @@ def _means(heat: Heat, frame: _Frame, at: tuple[int, ...]) -> Array:
 
 
 def _number(value: float) -> str:
-    """Whole numbers as they are, means short."""
+    """A count as text; a mean below 100 with one decimal."""
     return f"{value:.1f}" if value < 100 and value != int(value) else count_text(round(value))
 
 
@@ -301,7 +301,7 @@ def _scene(heat: Heat, kind: str, rows: int = _ROWS, columns: int = _COLUMNS) ->
 
 
 def _cell(scene: Scene) -> int:
-    """Characters of the longest number or heading."""
+    """Width of a cell in characters: the longest number or heading."""
     panels = scene.everything
     labels = (len(label) for panel in panels for row in panel.labels for label in row)
     return max(2, *labels, *(len(name) for panel in panels for name in panel.columns or ("",)))

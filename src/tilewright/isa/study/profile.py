@@ -69,7 +69,7 @@ class ProfileLine(ProfileTotals):
 
     @property
     def waits(self) -> _Account:
-        """Why it held the queue, but for being issued; the longest first."""
+        """Cycles the queue waited for this line, by reason, the longest first."""
         waits = {reason: n for reason, n in self.queue.items() if n and reason != "issued"}
         return dict(sorted(waits.items(), key=lambda row: -row[1]))
 
@@ -212,7 +212,7 @@ class _ElementAccount:
         self._last = before
 
     def add(self, program: MachineProgram, pc: int, since: int) -> None:
-        """What happened since the last time is the doing of this instruction."""
+        """Count what happened since the last call for this instruction."""
         now, row = _tally(self.pe), self.tables[program][pc]
         row += now - self._last
         self._last = now
@@ -220,7 +220,7 @@ class _ElementAccount:
             self.last_row = row
 
     def finish(self) -> None:
-        """What no instruction did goes to the one whose result came last."""
+        """Count the cycles after the last instruction for the one whose result came last."""
         queue, math = self.pe.clock.accounts()
         if self.last_row is not None:
             self.last_row[_DRAIN] += queue["drain"]
@@ -238,7 +238,7 @@ class _ElementAccount:
 
 
 class _Profiler(Runner):
-    """The interpreter with a tally after every instruction, one by one."""
+    """The interpreter, one instruction at a time, counting each for itself."""
 
     def __init__(self, work: Work, accounts: dict[int, _ElementAccount]) -> None:
         self.accounts = accounts
@@ -253,7 +253,7 @@ class _Profiler(Runner):
         """No compiled blocks: every instruction is counted."""
 
     def _release(self, waiting: list[Pe]) -> None:
-        """What is waited for at a barrier is the barrier's."""
+        """Count the wait at a barrier for the barrier."""
         places = [(pe, self.programs[pe.number], pe.barrier[1], pe.clock.cycles) for pe in waiting if pe.barrier]
         super()._release(waiting)
         for pe, program, at, end in places:
@@ -261,7 +261,7 @@ class _Profiler(Runner):
 
 
 def _tally(pe: Pe) -> Array:
-    """Everything that adds up, in the order of the table's columns."""
+    """All counters of a processing element, in the order of the table's columns."""
     c = pe.clock
     counted = (*pe.counts.__dict__.values(), *pe.traffic.__dict__.values())
     return np.array((*counted, *c.queue.values(), *c.math.values(), c.math_busy, pe.executed), np.int64)

@@ -37,7 +37,7 @@ class Bound:
 
     @property
     def intensity(self) -> float:
-        """Products for each of ``what``."""
+        """Multiplications for each of ``what``."""
         return self.ceiling / self.rate
 
 

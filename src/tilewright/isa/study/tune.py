@@ -279,7 +279,7 @@ def _bounded(problem: Problem | ConvProblem, choice: Any) -> Tuned:
 
 
 def _timed(problem: Any, dtype: str, tuned: Tuned) -> Tuned:
-    """Run it without its values; where it is long, three of its row blocks."""
+    """Time a choice: run it without values, or three of its row blocks where it is long."""
     try:
         runs, weights = problem.runs(dtype, tuned.choice)
     except (UsageError, MatrixUnitError) as error:

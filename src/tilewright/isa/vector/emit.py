@@ -37,7 +37,7 @@ _ERF_Q = (
 
 
 def literal(value: Any, dtype: str) -> str:
-    """A constant as an operand."""
+    """A constant as the text of an operand."""
     if not is_float(dtype):
         return str((int(value) + 2**31) % 2**32 - 2**31)
     with np.errstate(over="ignore"):
@@ -135,7 +135,7 @@ class Emitter:
             self.release(spread)
 
     def broadcast(self, x: Reg) -> Reg:
-        """A run of one register's value."""
+        """A run of registers, each with the value of a single one."""
         run = self.allocate(one=False)
         self.append("vi.or.y1 r{}, 0, r{}, #", run, x)
         return run
@@ -143,7 +143,7 @@ class Emitter:
     # Temporary results: everything below returns registers that the caller drops.
 
     def allocate_for(self, *operands: Reg | str) -> Reg:
-        """Registers for a result of these operands."""
+        """Registers for a result of these operands: one where all of them are."""
         return self.allocate(all(o.one for o in operands if isinstance(o, Reg)))
 
     def in_place(self, operands: list[Reg | str]) -> Reg | None:
@@ -192,13 +192,13 @@ class Emitter:
         return out
 
     def convert(self, to: str, of: str, x: Reg, into: Reg | None = None, how: str = "") -> Reg:
-        """A conversion of packed elements."""
+        """Convert packed elements ``of`` one type ``to`` another."""
         out = into or self.allocate(x.one)
         self.append(f"vcvt.to_{machine_type(to)}.from_{machine_type(of)}{how} r{{}}, r{{}}, #", out, x)
         return out
 
     def in_register(self, x: Reg | str, one: bool = True) -> Reg:
-        """A value in registers, also of a constant: the caller drops it."""
+        """A value in registers, a constant too; the caller releases it."""
         if isinstance(x, Reg):
             x.uses += 1
             return x
@@ -218,7 +218,7 @@ class Emitter:
         self.convert(wide, dtype, reg, reg)
 
     def unpack(self, reg: Reg, dtype: str, into: Reg) -> None:
-        """Packed elements as they come from memory, in registers of their own."""
+        """Packed elements, as they come from memory, one to a register."""
         self.convert("f32" if is_float(dtype) else "s32", dtype, reg, into)
 
 
@@ -271,7 +271,7 @@ def _clamped(op: Op) -> tuple[Value, float, float] | None:
 
 
 def quantises(spec: VectorSpec, number: int) -> Quantised | None:
-    """convert(clamp(round(x * scale))) to integers as one thing, or None."""
+    """The fused convert(clamp(round(x * scale))) to integers that ends in operation ``number``, or None."""
     op = spec.body[number]
     if op.name != "convert" or is_float(op.dtype) or op.dtype in ("pred", "u32"):
         return None

@@ -37,7 +37,7 @@ class _Pieces(Layout):
 
 
 def check_epilogue(spec: VectorSpec, integers: bool, registers: int, uniform: int) -> None:
-    """Refuse what cannot be done to products."""
+    """Refuse a specification that cannot be done to product registers."""
     first = spec.inputs[0] if spec.inputs else None
     kind = "s32" if integers else "f32"
     if first is None or (first.name, first.dtype, first.form) != ("acc", kind, "full"):

@@ -149,7 +149,7 @@ def _as_it_is(spec: VectorSpec, out: Output, uses: dict[int, int]) -> bool:
 
 
 def _load(e: Emitter, number: int, each: Input, how: str) -> None:
-    """A leaf, unpacked where its elements are narrow."""
+    """Load an input, and unpack it where its elements are narrow."""
     reg, size = e.values[number], size_of(each.dtype)
     place = {"rows": f"period{each.period}"}.get(each.form, each.form)
     elements = ".n1" if reg.one else ""
@@ -254,7 +254,7 @@ def run_vector(
 def _on_elements(
     spec: VectorSpec, given: dict[str, Array], zeros: dict[str, Array], config: MatrixUnitConfig, trace: bool
 ) -> tuple[KernelResult, dict[str, Array]]:
-    """Every element has its rows."""
+    """Run it on several processing elements, each with a share of the rows."""
     machine = Machine(config, trace=trace)
     machine.system |= {**given, **{name: np.array(zero) for name, zero in zeros.items()}}
     for name in machine.system:

@@ -101,7 +101,6 @@ class VectorSpec:
     first: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what has no meaning."""
         tensors: list[Any] = [*self.inputs, *self.outputs]
         names = [one.name for one in tensors]
         if len(set(names)) < len(names) or not self.outputs:
@@ -151,7 +150,7 @@ class VectorSpec:
 
     @property
     def reduces(self) -> bool:
-        """Whether anything goes along a row."""
+        """Whether an operation reduces rows."""
         return any(op.name.startswith("reduce_") for op in self.body)
 
 
@@ -168,7 +167,7 @@ def _kind(dtype: str) -> Any:
 
 
 def tensor_of(spec: VectorSpec, each: Input, tensors: Mapping[str, Any]) -> Array:
-    """The array of an input, or one clear error; truth values as bytes."""
+    """The array for an input in its two-dim shape, truth values as bytes, or one clear error."""
     if each.name not in tensors:
         raise UsageError(f"no tensor {each.name!r}", how=f"there are {', '.join(tensors) or 'none'}")
     array, wanted = array_of(each.name, tensors[each.name]), _shape(spec, each.form, each.period)
@@ -180,5 +179,5 @@ def tensor_of(spec: VectorSpec, each: Input, tensors: Mapping[str, Any]) -> Arra
 
 
 def zeros_of(spec: VectorSpec, out: Output) -> Array:
-    """Zeros for an output, as one number: nothing to be packed."""
+    """Zeros in the shape of an output, as a broadcast view."""
     return np.broadcast_to(np.zeros((), _kind(out.dtype)), _shape(spec, out.form))
