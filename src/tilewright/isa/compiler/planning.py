@@ -7,7 +7,7 @@ rest (and what pages leave) is the cache of device memory's lines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,36 +20,6 @@ from tilewright.isa.lowering.tables import Lowering
 
 SHARE = 0.75
 """Of L2, what pages may take."""
-
-
-def plan_stays(lowering: Lowering, sizes: dict[str, int], room: int) -> tuple[Stay, ...]:
-    """Every stay, in the order of their beginnings; ``sizes``: bytes of the tables, ``room``: of L2 for them.
-
-    First fit: what is made first, and of that brought in for a step the smaller first.
-    """
-    uses = _uses(lowering.steps, lowering.tables)
-    roots = [lowering.reading.root(value) for value in lowering.reading.results]
-    wanted = {lowering.places[root][0].table for root in roots if lowering.places.get(root)}
-    asked = []
-    for table, own in uses.items():
-        size, entry = sizes.get(table, 0), lowering.tables[table]
-        if not 0 < size <= room:
-            continue
-        if entry.held is not None:
-            firsts = [n for n in _first_of_runs(own.reads) if n > own.begin]  # else nothing runs while it comes
-            asked += [(n - 1, 1, size, table, n, True, False) for n in firsts]
-        else:
-            host = [n for n in own.host if n > own.begin]
-            last = min([*(n - 1 for n in host), max(own.reads, default=own.begin)])
-            asked.append((own.begin, 0, size, table, last, False, bool(host) or table in wanted))
-    stays: list[Stay] = []
-    for first, _, size, table, last, comes, leaves in sorted(asked):
-        if comes and any(s.table == table and s.first <= last and first <= s.last for s in stays):
-            continue
-        begin = _free(stays, first, last, size, room)
-        if begin is not None:
-            stays.append(Stay(table, begin, size, first, last, comes, leaves))
-    return tuple(stays)
 
 
 @dataclass(frozen=True)
@@ -69,11 +39,7 @@ class L2Plan:
     @property
     def live(self) -> tuple[int, ...]:
         """For each step, bytes of the tables that are in L2."""
-        found = [0] * len(self.steps)
-        for stay in self.stays:
-            for step in range(stay.first, stay.last + 1):
-                found[step] += stay.size
-        return tuple(found)
+        return self._bytes_per_step([(stay.first, stay.last, stay.size) for stay in self.stays])
 
     @property
     def left(self) -> dict[str, int]:
@@ -85,23 +51,46 @@ class L2Plan:
     @property
     def asked(self) -> tuple[int, ...]:
         """For each step, bytes of all tables that could be in L2."""
-        found = [0] * len(self.steps)
-        for name, (first, last) in self.spans.items():
-            for step in range(first, last + 1):
-                found[step] += self.sizes[name]
-        return tuple(found)
+        return self._bytes_per_step([(*span, self.sizes[name]) for name, span in self.spans.items()])
+
+    def _bytes_per_step(self, spans: Sequence[tuple[int, int, int]]) -> tuple[int, ...]:
+        """The sum of the sizes of these (first step, last step, bytes) during every step."""
+        steps = range(len(self.steps))
+        return tuple(sum(size for first, last, size in spans if first <= step <= last) for step in steps)
 
 
 def l2_plan(lowering: Lowering, sizes: dict[str, int], room: int) -> L2Plan:
-    """The plan of :func:`plan_stays` with what it leaves out."""
-    spans = {}
-    for name, own in _uses(lowering.steps, lowering.tables).items():
-        placed = lowering.tables[name].held is not None
-        firsts = [n - 1 for n in _first_of_runs(own.reads) if n > own.begin] if placed else [own.begin]
-        if sizes.get(name) and firsts:
-            spans[name] = (firsts[0], max([*own.reads, *(() if placed else own.host)], default=firsts[0]))
+    """What stands in L2, and what is left out; ``sizes``: bytes of the tables, ``room``: bytes of L2 for them.
+
+    First fit: what is made first, and of what is brought in for a step the smaller first.
+    """
+    uses = _uses(lowering.steps, lowering.tables)
+    roots = [lowering.reading.root(value) for value in lowering.reading.results]
+    wanted = {lowering.places[root][0].table for root in roots if lowering.places.get(root)}
+    asked, spans = [], {}
+    for table, own in uses.items():
+        size, held = sizes.get(table, 0), lowering.tables[table].held is not None
+        firsts = [n for n in _first_of_runs(own.reads) if n > own.begin]  # else nothing runs while it comes
+        begins = [n - 1 for n in firsts] if held else [own.begin]
+        if size and begins:
+            spans[table] = (begins[0], max([*own.reads, *(() if held else own.host)], default=begins[0]))
+        if not 0 < size <= room:
+            continue
+        if held:
+            asked += [(n - 1, 1, size, table, n, True, False) for n in firsts]
+        else:
+            host = [n for n in own.host if n > own.begin]
+            last = min([*(n - 1 for n in host), max(own.reads, default=own.begin)])
+            asked.append((own.begin, 0, size, table, last, False, bool(host) or table in wanted))
+    stays: list[Stay] = []
+    for first, _, size, table, last, comes, leaves in sorted(asked):
+        if comes and any(s.table == table and s.first <= last and first <= s.last for s in stays):
+            continue
+        begin = _free(stays, first, last, size, room)
+        if begin is not None:
+            stays.append(Stay(table, begin, size, first, last, comes, leaves))
     steps = tuple(step.name for step in lowering.steps)
-    return L2Plan(plan_stays(lowering, sizes, room), sizes, room, steps, spans)
+    return L2Plan(tuple(stays), sizes, room, steps, spans)
 
 
 @dataclass
@@ -135,15 +124,9 @@ def _uses(steps: Sequence[Step], tables: dict[str, Table]) -> dict[str, _Use]:
     return uses
 
 
-def _first_of_runs(reads: Iterable[int]) -> list[int]:
-    """Of the steps that read a table, the first of each group of neighbours."""
-    firsts: list[int] = []
-    before = -2
-    for n in reads:
-        if n > before + 1:
-            firsts.append(n)
-        before = n
-    return firsts
+def _first_of_runs(reads: Sequence[int]) -> list[int]:
+    """Of the steps that read a table, in order, the first of each group of neighbours."""
+    return [n for before, n in zip([-2, *reads], reads, strict=False) if n > before + 1]
 
 
 def _free(stays: Sequence[Stay], first: int, last: int, size: int, room: int) -> int | None:
@@ -160,7 +143,7 @@ def planned_stays(lowering: Lowering) -> tuple[Stay, ...]:
     """The stays in L2 of the machine it was lowered for."""
     config = lowering.config
     l2 = config.l2_bytes // config.line_bytes * config.line_bytes
-    return plan_stays(lowering, bytes_of(lowering), int(l2 * SHARE))
+    return l2_plan(lowering, bytes_of(lowering), int(l2 * SHARE)).stays
 
 
 def bytes_of(lowering: Lowering) -> dict[str, int]:

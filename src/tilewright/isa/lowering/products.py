@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import prod
@@ -45,12 +45,14 @@ class _Matrices:
 
     def placed(self, lowering: Lowering) -> _Matrices | None:
         """These matrices as some table has them already; None where none does."""
+        ways = (way for way in self.arrangements() if lowering.there(self.value, way.groups) is not None)
+        return next(ways, None)
+
+    def arrangements(self) -> Iterator[_Matrices]:
+        """Every choice of batch dims along which matrices stand side by side, the fewest first."""
         for count in range(len(self.batch) + 1):
             for beside in combinations(self.batch, count):
-                found = replace(self, beside=beside)
-                if lowering.there(self.value, found.groups) is not None:
-                    return found
-        return None
+                yield replace(self, beside=beside)
 
     def window(self, number: int, rows: Pair, columns: Pair) -> Part:
         """Of matrix ``number`` of the batch: (first, count) of its rows and columns."""
@@ -97,12 +99,7 @@ class _Form:
     @property
     def made(self) -> _Matrices:
         """C, its matrices side by side where its users want that order."""
-        for count in range(len(self.c.batch) + 1):
-            for beside in combinations(self.c.batch, count):
-                found = replace(self.c, beside=beside)
-                if sum(found.groups, ()) == self.order:
-                    return found
-        return self.c
+        return next((way for way in self.c.arrangements() if sum(way.groups, ()) == self.order), self.c)
 
 
 def _forms(lowering: Lowering, node: Node, after: Group | None) -> tuple[_Form, _Form]:

@@ -449,8 +449,10 @@ def explain(
     """
     config = checked_config(config if at is None else at.config)
     if not isinstance(instruction, Instruction):
-        kind = type(instruction).__name__
-        raise UsageError(f"explain takes an instruction, not {kind}", how="take it from assemble(text).instructions")
+        raise UsageError(
+            f"explain takes an instruction, not {type(instruction).__name__}",
+            how="take it from assemble(text).instructions",
+        )
     labels = {o.name: 0 for o in instruction.operands if isinstance(o, Label)}
     program_of(MachineProgram((instruction,), tuple(labels.items())), config)  # refuses what could not be run
     if at is not None:

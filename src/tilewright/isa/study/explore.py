@@ -338,7 +338,7 @@ class Exploration:
         ]
         page.section("choice", "What to do", steps(_todo(self)), cards(figures))
         page.section("front", "Cycles and energy", _front(self), paragraph(_CAPTION))
-        page.section("machines", "Every machine", _machines(self))
+        page.section("machines", "Every machine", _machine_table(self))
         page.section(
             "layers", "Layers on the fastest", paragraph(f"{fast.name}, every layer at its best."), _layers(fast)
         )
@@ -451,7 +451,7 @@ def _front(found: Exploration) -> Html:
     return plane.figure()
 
 
-def _machines(found: Exploration) -> Html:
+def _machine_table(found: Exploration) -> Html:
     front = {id(point) for point in found.front}
     columns = [Column(name, "code") for name in found.points[0].settings]
     columns += [

@@ -297,7 +297,8 @@ def _timed(problem: Any, dtype: str, tuned: Tuned) -> Tuned:
     rate = (c.macs_per_thread_cycle or c.chunk(problem.element_bytes)) * c.threads * c.pes
     return replace(
         tuned,
-        **sums,
+        cycles=sums["cycles"],
+        math_cycles=sums["math_cycles"],
         energy_pj=sum(run.energy_pj * weight for run, weight in zip(runs, weights, strict=True)),
         utilisation=problem.macs / (sums["cycles"] * rate),
         stalls=total([run.stalls for run in runs]),
