@@ -15,8 +15,8 @@ from tilewright.errors import UsageError
 from tilewright.isa import MatrixUnitConfig, autotune, matmul
 from tilewright.isa.chip.segments import ELEMENT_TYPES
 from tilewright.isa.study import choices as _choices
-from tilewright.isa.study import tune as _autotune
 from tilewright.isa.study.choices import Problem
+from tilewright.isa.study.tune import bounded, timed
 from tilewright.layout import paged
 
 SMALL = MatrixUnitConfig(threads=16, l1_bytes=1024, l2_bytes=4096)
@@ -60,7 +60,7 @@ def test_cycles_are_the_machines_and_bounds_hold(data, sizes, dtype, machine):
     config = MatrixUnitConfig(threads=16, **{"l1_bytes": 1024, "l2_bytes": 4096, **machine})
     problem = Problem(*sizes, paged((1,), dtype).numpy_dtype.itemsize, config)
     choice = data.draw(st.sampled_from(problem.choices({})))
-    each = _autotune._timed(problem, dtype, _autotune._bounded(problem, choice))
+    each = timed(problem, dtype, bounded(problem, choice))
     if each.refused:  # then the machine refuses too
         with pytest.raises(Exception, match=each.refused[:20].replace("(", ".").replace("[", ".")):
             product(sizes, dtype, config, choice)

@@ -10,7 +10,7 @@ import io
 import json
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from math import prod
 from pathlib import Path
@@ -31,7 +31,7 @@ from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.lowering.reading import LAYOUT
 from tilewright.isa.lowering.sources import Groups, Job, Stay, Step, Table
-from tilewright.isa.lowering.tables import BYTES, Lowering, folded_array, named, unfolded_array
+from tilewright.isa.lowering.tables import BYTES, Lowering, apply_layout, folded_array, unfolded_array
 from tilewright.isa.multiply.conv import stored_weights
 from tilewright.isa.multiply.matmul import MatmulPlan
 from tilewright.reading import check_archive, open_bytes, parse, text_of, typed
@@ -287,10 +287,17 @@ class _Run(ChipRun):
     def __init__(self, bundle: Bundle, arrays: dict[str, Array]) -> None:
         data, self.arrays = bundle.data, arrays
         tables = {name: Table(name, shape, dtype, base) for name, shape, dtype, base in data.tables}
-        programs = [assemble(text, bundle.config) for text in data.programs]
-        super().__init__(tables, [_step(entry, programs) for entry in data.steps], bundle.config)
+        programs, steps = [assemble(text, bundle.config) for text in data.programs], list[Step]()
+        for entry in data.steps:
+            jobs = []
+            for pe, number, windows in entry.jobs:
+                seen = tuple((name, table, Part(base, size)) for name, table, base, size in windows)
+                jobs.append(Job(pe, programs[number], seen))
+            more: dict[str, Any] = {"fallback": entry.fallback, "operations": entry.operations}
+            steps.append(Step(entry.name, entry.unit, jobs=tuple(jobs), **more))
+        super().__init__(tables, steps, bundle.config)
         self.data, self.xla = data, XlaValues(apart=True)
-        storages = self.fill({name: self.placed(own) for name, own in data.held.items() if self.there(own.value)})
+        storages = self.fill({name: self.placed(own) for name, own in data.held.items() if self.is_on_host(own.value)})
         for name, table in tables.items():
             if table.base and storages[name].total_bytes > storages[table.base].total_bytes:
                 raise UsageError(f"table {name!r} is a view of more than {table.base!r} has")
@@ -301,7 +308,7 @@ class _Run(ChipRun):
         for number in range(len(self.steps)):
             self.step(number)
 
-    def there(self, recipe: Recipe) -> bool:
+    def is_on_host(self, recipe: Recipe) -> bool:
         """Whether the host has the value already."""
         return recipe.root in self.arrays
 
@@ -314,7 +321,7 @@ class _Run(ChipRun):
                 raise UsageError(f"a value is {recipe.name!r} of another, which no layout is")
             result = SimpleNamespace(sizes=recipe.shape)
             node: Any = SimpleNamespace(name=recipe.name, attributes=recipe.attributes, result=result)
-            return named(node, self.value(recipe.of))
+            return apply_layout(node, self.value(recipe.of))
         raw = self.machine.tensor(recipe.table)
         self.machine.link(raw.nbytes)
         return unfolded_array(raw, recipe.shape, recipe.groups, _dtype(recipe.dtype))
@@ -342,11 +349,3 @@ class _Run(ChipRun):
 
     def results(self) -> tuple[Array, ...]:
         return tuple(self.value(recipe) for recipe in self.data.results)
-
-
-def _step(entry: Entry, programs: Sequence[MachineProgram]) -> Step:
-    jobs = []
-    for pe, number, windows in entry.jobs:
-        seen = tuple((name, table, Part(base, size)) for name, table, base, size in windows)
-        jobs.append(Job(pe, programs[number], seen))
-    return Step(entry.name, entry.unit, jobs=tuple(jobs), fallback=entry.fallback, operations=entry.operations)

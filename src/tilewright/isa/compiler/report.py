@@ -142,7 +142,9 @@ class MachineReport:
         page = Page("A model on the matrix unit", f"{self.cycles:,} cycles, {len(self.layers)} layers", facts=facts)
         page.section("summary", "What it takes", _cards(self))
         page.section("cycles", "Where the cycles go", *_bars(self))
-        page.section("bytes", "What moved", _moved(self))
+        columns = [Column("level"), *(Column(name, "bytes") for name in ("A", "B", "C", "DMA"))]
+        rows = [(level.upper(), *each.values()) for level, each in self.bytes.items()]
+        page.section("bytes", "What moved", table(columns, rows))
         page.section("layers", "Layer by layer", table(*self.table()))
         page.data("machine", self.to_json())
         return page.html()
@@ -181,8 +183,3 @@ def _bars(report: MachineReport) -> list[Html]:
     if any(layer.fallback for layer in report.layers):
         parts.append(note("Layers on the host have no cycles: the host's time is not modelled."))
     return parts
-
-
-def _moved(report: MachineReport) -> Html:
-    columns = [Column("level"), *(Column(name, "bytes") for name in ("A", "B", "C", "DMA"))]
-    return table(columns, [(level.upper(), *each.values()) for level, each in report.bytes.items()])

@@ -24,7 +24,7 @@ from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Moved, Traffic, energy, math_cycles_at_least
 from tilewright.isa.lowering.reading import LAYOUT
 from tilewright.isa.lowering.sources import Groups, Stay, Step, Table
-from tilewright.isa.lowering.tables import Lowering, folded_array, named, unfolded_array
+from tilewright.isa.lowering.tables import Lowering, apply_layout, folded_array, unfolded_array
 from tilewright.isa.multiply.conv import stored_weights
 
 Array = np.ndarray[Any, Any]
@@ -187,7 +187,7 @@ class Execution(ChipRun):
             return self.values[value]
         node = value.operation
         if node is not None and node.name in LAYOUT:
-            return named(node, self.value(node.operands[0]))
+            return apply_layout(node, self.value(node.operands[0]))
         for source in self.lowering.places.get(value, []):
             if source.table in self.machine.chip.storages:
                 self.values[value] = self.fetched(value, source.table, self.lowering.groups[source.table])

@@ -135,7 +135,7 @@ def _alu(name: str, operands: tuple[OperandSpec, ...], doc: str, example: str, *
     return InstructionSpec(name, operands, "alu", doc, f"{name}{example}", **settings)  # type: ignore[arg-type]
 
 
-def _two(name: str, doc: str) -> InstructionSpec:
+def _binary(name: str, doc: str) -> InstructionSpec:
     return _alu(name, (_DEST, _X, _Y), f"D = {doc}", " r10, r11, 4")
 
 
@@ -173,7 +173,7 @@ def _vector(
     return InstructionSpec(name, operands, "vector", doc, f"{name}{example}", suffixes, True, **how, ours=True)  # type: ignore[arg-type]
 
 
-def _pieces(name: str, operations: str, doc: str, ends: str = "r10, r20, r30, 8") -> InstructionSpec:
+def _elementwise(name: str, operations: str, doc: str, ends: str = "r10, r20, r30, 8") -> InstructionSpec:
     """X op Y, register by register; ``operations``: their names."""
     floats, first = name.startswith("vf"), operations.split()[0]
     choice = Suffix("op", f"({'|'.join(operations.split())})", "{}", None, ", ".join(operations.split()))
@@ -274,21 +274,21 @@ _MOVES = (
     ),
 )
 _INTEGERS = (
-    _two("add", "X + Y modulo 2^32"),
-    _two("sub", "X - Y modulo 2^32"),
-    _two("mul", "X * Y modulo 2^32"),
+    _binary("add", "X + Y modulo 2^32"),
+    _binary("sub", "X - Y modulo 2^32"),
+    _binary("mul", "X * Y modulo 2^32"),
     _alu("mad", (_DEST, _X, _Y, _Z), "D = X * Y + Z modulo 2^32", " r10, r11, 4, r12"),
-    _two("div", "X / Y, signed, towards zero; by zero: 0 and an error record"),
-    _two("rem", "X - Y * (X / Y), the sign of X; by zero: 0 and an error record"),
-    _two("min", "the lesser of X and Y, signed"),
-    _two("max", "the greater of X and Y, signed"),
-    _two("and", "X and Y, bit by bit"),
-    _two("or", "X or Y, bit by bit"),
-    _two("xor", "X exclusive or Y, bit by bit"),
+    _binary("div", "X / Y, signed, towards zero; by zero: 0 and an error record"),
+    _binary("rem", "X - Y * (X / Y), the sign of X; by zero: 0 and an error record"),
+    _binary("min", "the lesser of X and Y, signed"),
+    _binary("max", "the greater of X and Y, signed"),
+    _binary("and", "X and Y, bit by bit"),
+    _binary("or", "X or Y, bit by bit"),
+    _binary("xor", "X exclusive or Y, bit by bit"),
     _alu("not", (_DEST, _X), "D = not X, bit by bit", " r10, r11"),
-    _two("shl", "X shifted left by the low five bits of Y"),
-    _two("shr", "X shifted right by the low five bits of Y, keeping the sign"),
-    _two("shru", "X shifted right by the low five bits of Y, filled with zeros"),
+    _binary("shl", "X shifted left by the low five bits of Y"),
+    _binary("shr", "X shifted right by the low five bits of Y, keeping the sign"),
+    _binary("shru", "X shifted right by the low five bits of Y, filled with zeros"),
 )
 _FLOATS = (
     _float("fadd", "X + Y in float32, rounded once; every NaN is the one of 0x7fc00000"),
@@ -322,13 +322,13 @@ _PREDICATES = (
     _alu("pcount", (_URD, _PX), "D = the threads whose predicate is true", " ur7, p1", **_VOTE),
 )
 _VECTORS = (
-    _pieces(
+    _elementwise(
         "vf",
         "add sub mul div min max",
         "N registers from rD become X op Y in float32, rounded once, register by register. X and Y are N registers, or "
         "one number for all; every NaN is the one of 0x7fc00000, min and max of a NaN are it, of equal values X",
     ),
-    _pieces(
+    _elementwise(
         "vi",
         "add sub mul div rem min max minu maxu and or xor shl shr shru",
         "The same of 32-bit integers, modulo 2^32. Quotients go towards zero, by zero -1, and the remainder is X then; "

@@ -18,7 +18,7 @@ from tilewright.isa.lowering.moves import (
     takes_rows,
 )
 from tilewright.isa.lowering.products import lower_convolution, lower_product
-from tilewright.isa.lowering.reading import MOVING, Group, Reading, groups_of, operations
+from tilewright.isa.lowering.reading import MOVING, Group, Reading, group_operations, operations
 from tilewright.isa.lowering.sources import Step
 from tilewright.isa.lowering.tables import Lowering
 from tilewright.isa.lowering.vectors import Region, specification, takes_product, vector_jobs
@@ -29,7 +29,9 @@ def lower(block: Block, config: MatrixUnitConfig, apart: bool = False) -> Loweri
     """All of a program as steps on tables; ``apart``: XLA's part runs in a process of its own."""
     reading = Reading.of(block, apart)
     lowering = Lowering(reading, config)
-    for group in groups_of(reading, lambda node: Region.begun(reading, node), partial(takes_product, reading)):
+    for group in group_operations(
+        reading, lambda node: Region.starting_at(reading, node), partial(takes_product, reading)
+    ):
         _lower_group(lowering, group)
     return lowering
 
@@ -67,7 +69,8 @@ def _lower_group(lowering: Lowering, group: Group) -> None:
         elif group.kind == "vector":
             _vector(lowering, group)
         else:
-            raise UnsupportedError(_why(group.nodes))
+            names = dict.fromkeys(node.name for node in group.nodes if node.name not in MOVING)
+            raise UnsupportedError(f"the machine has no program for {', '.join(names) or node.name}")
     except TilewrightError as error:
         _restore(lowering, before)
         _fall_back(lowering, group, str(error))
@@ -99,11 +102,6 @@ def _complete(lowering: Lowering, first: int) -> None:
         if step.fallback:
             found = [lowering.places[v][0].table for v in step.inputs if v in lowering.places]
             step.reads = tuple(table for table in found if lowering.tables[table].held is None)
-
-
-def _why(nodes: list[Node]) -> str:
-    names = dict.fromkeys(node.name for node in nodes if node.name not in MOVING)
-    return f"the machine has no program for {', '.join(names) or nodes[0].name}"
 
 
 def _fall_back(lowering: Lowering, group: Group, why: str) -> None:

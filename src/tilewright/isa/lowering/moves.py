@@ -42,11 +42,11 @@ def lower_pad(lowering: Lowering, node: Node) -> None:
         raise UnsupportedError("a pad of many dims")
     number = lowering.reading.number(fill)
     gaps = [gap + 1 for gap in own["interior"]]
-    padded(lowering, x, out, tuple(groups), own["low"], gaps, "pad", None if number == 0 else fill)
+    copy_padded(lowering, x, out, tuple(groups), own["low"], gaps, "pad", None if number == 0 else fill)
     lowering.steps[-1].nodes, lowering.steps[-1].outputs = (node,), (out,)
 
 
-def padded(
+def copy_padded(
     lowering: Lowering,
     x: Value,
     out: Value,

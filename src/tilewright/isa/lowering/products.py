@@ -10,7 +10,7 @@ from math import prod
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo import Node, Value
 from tilewright.isa.chip.parts import Part, by_dim
-from tilewright.isa.lowering.moves import padded
+from tilewright.isa.lowering.moves import copy_padded
 from tilewright.isa.lowering.reading import Group, machine_type
 from tilewright.isa.lowering.sources import Groups, Job, Step, Table
 from tilewright.isa.lowering.tables import BYTES, Lowering, folded, whole
@@ -45,7 +45,7 @@ class _Matrices:
 
     def placed(self, lowering: Lowering) -> _Matrices | None:
         """These matrices as some table has them already; None where none does."""
-        ways = (way for way in self.arrangements() if lowering.there(self.value, way.groups) is not None)
+        ways = (way for way in self.arrangements() if lowering.existing_table(self.value, way.groups) is not None)
         return next(ways, None)
 
     def arrangements(self) -> Iterator[_Matrices]:
@@ -70,7 +70,7 @@ class _Matrices:
 
 
 @dataclass(frozen=True)
-class _Form:
+class _ProductForm:
     """A dot_general as products of matrices: A [m, k], B by columns [n, k] or by rows [k, n], C [m, n].
 
     ``order``: of the result's dims, in which somebody wants it.
@@ -102,7 +102,7 @@ class _Form:
         return next((way for way in self.c.arrangements() if sum(way.groups, ()) == self.order), self.c)
 
 
-def _forms(lowering: Lowering, node: Node, after: Group | None) -> tuple[_Form, _Form]:
+def _forms(lowering: Lowering, node: Node, after: Group | None) -> tuple[_ProductForm, _ProductForm]:
     """The product A B as written, and as the transpose of B^T A^T."""
     own, (lhs, rhs), out = node.attributes, node.operands, node.result
     batches, sums = (own["lhs_batch"], own["rhs_batch"]), (own["lhs_contract"], own["rhs_contract"])
@@ -118,14 +118,14 @@ def _forms(lowering: Lowering, node: Node, after: Group | None) -> tuple[_Form, 
     deep = [_Matrices(v, batches[i], free[i], sums[i]) for i, v in enumerate((lhs, rhs))]  # k the fastest
     wide = [_Matrices(v, batches[i], sums[i], free[i]) for i, v in enumerate((lhs, rhs))]
     straight, turned = (_Matrices(out, tuple(range(count)), *order) for order in (sides, sides[::-1]))
-    order = _order(lowering, out if after is None else after.outputs[0], len(out.sizes))
+    order = _wanted_order(lowering, out if after is None else after.outputs[0], len(out.sizes))
     return (
-        _Form(deep[0], deep[1], wide[1], straight, batch, m, n, k, order),
-        _Form(deep[1], deep[0], wide[0], turned, batch, n, m, k, order),
+        _ProductForm(deep[0], deep[1], wide[1], straight, batch, m, n, k, order),
+        _ProductForm(deep[1], deep[0], wide[0], turned, batch, n, m, k, order),
     )
 
 
-def _order(lowering: Lowering, made: Value, rank: int) -> tuple[int, ...]:
+def _wanted_order(lowering: Lowering, made: Value, rank: int) -> tuple[int, ...]:
     """Of a result's dims, as all who use it want them: turned, or with those last that they sum over; else as it is."""
     block, same = lowering.reading.block.operations, tuple(range(rank))
     wishes, seen = set[tuple[int, ...]](), [(made, tuple((d,) for d in range(len(made.sizes))))]
@@ -187,7 +187,7 @@ def lower_product(lowering: Lowering, node: Node, after: Group | None = None) ->
 
 
 def _add(
-    lowering: Lowering, node: Node, form: _Form, types: tuple[str, str, str], name: str, after: Group | None
+    lowering: Lowering, node: Node, form: _ProductForm, types: tuple[str, str, str], name: str, after: Group | None
 ) -> None:
     written, signs, sums = types
     walks = form.copies(lowering)[1]
@@ -198,7 +198,7 @@ def _add(
     held = not walks and lowering.held(lowering.reading.root(b.value))
     plan = product_plan(lowering, (form.m, form.n, form.k), (written, signs), e, walks, held)
     plan = replace(plan, epilogue=tail.spec)
-    second = _stored(lowering, plan, b.value, b.groups)
+    second = _operand_table(lowering, plan, b.value, b.groups)
     depth, jobs = (0, form.k), []
     for number in range(form.batch):
         for pe, (rows, columns) in _shares(plan, number, form.batch).items():
@@ -313,7 +313,7 @@ def lower_convolution(lowering: Lowering, node: Node, after: Group | None = None
         rows = image[0] + image[1] + image[2], image[3]
         images, result = _Matrices(x, (), *rows), _Matrices(out, (), *pixels)
         weights = _Matrices(w, (), kernel[0], deep), _Matrices(w, (), deep, kernel[0])
-        form = _Form(images, *weights, result, 1, n * height * width, outs, depth, sum(pixels, ()))
+        form = _ProductForm(images, *weights, result, 1, n * height * width, outs, depth, sum(pixels, ()))
         _add(lowering, node, form, types, lowering.name("conv"), after)
         return
     if any(own["reversal"]):
@@ -321,11 +321,11 @@ def lower_convolution(lowering: Lowering, node: Node, after: Group | None = None
         w = Node("reverse", [w], {"dims": turned}).add_result(w.sizes, w.dtype)
     beside = 0
     if apart != (1, 1) or min(min(pair) for pair in padding) < 0:
-        a = _apart(lowering, x, image, padding, apart)
+        a = _spread_images(lowering, x, image, padding, apart)
         (_, height, width, _), before = lowering.tables[a].shape, (0, 0)
     else:
         before = (padding[0][0], padding[1][0])
-        if own["groups"] == dilation[1] == 1 and _row_is_better(lowering, x, kw, depth):
+        if own["groups"] == dilation[1] == 1 and _row_as_one_tap_is_better(lowering, x, kw, depth):
             image, kernel = ((*g[:2], (), g[2] + g[3]) for g in (image, kernel))
             beside, kw, depth = depth, 1, kw * depth
         a = lowering.table(x, image)
@@ -339,21 +339,21 @@ def lower_convolution(lowering: Lowering, node: Node, after: Group | None = None
     held, e = lowering.held(lowering.reading.root(w)), BYTES[lowering.tables[a].dtype]
     plan = product_plan(lowering, (shape.pixels, per_group, depth), (written, signs), e, False, held)
     plan = _in_blocks(plan, kh * kw)
-    b = _stored(lowering, plan, w, kernel)
+    b = _operand_table(lowering, plan, w, kernel)
     conv = ConvPlan(replace(plan, epilogue=tail.spec), shape, 0, (0, outs))
     jobs = _conv_jobs(lowering, conv, a, b, tail)
     macs = shape.pixels * outs * depth * kh * kw
     lowering.steps.append(_step(lowering.name("conv"), tail, jobs, (a, b), 2 * macs, {}))
 
 
-def _row_is_better(lowering: Lowering, x: Value, across: int, channels: int) -> bool:
+def _row_as_one_tap_is_better(lowering: Lowering, x: Value, across: int, channels: int) -> bool:
     """Whether a row of the kernel takes fewer ``mm`` as one tap, whose pixels' channels lie side by side."""
     dtype = machine_type(x)
     deep = lowering.config.a_bytes // BYTES[str(dtype)]
     return lowering.held(lowering.reading.root(x)) and across * -(-channels // deep) > -(-across * channels // deep)
 
 
-def _apart(
+def _spread_images(
     lowering: Lowering, x: Value, image: Groups, padding: Sequence[tuple[int, int]], apart: Sequence[int]
 ) -> str:
     """A table of images with zeros around them and between their elements, or without some at their ends."""
@@ -361,7 +361,7 @@ def _apart(
     for dims, (low, high), gap in zip(image[1:3], padding, apart, strict=True):
         for d in dims:
             sizes[d], begins[d], gaps[d] = low + (x.sizes[d] - 1) * gap + 1 + high, low, gap
-    return padded(lowering, x, Value(tuple(sizes), x.dtype), image, begins, gaps, "spread")
+    return copy_padded(lowering, x, Value(tuple(sizes), x.dtype), image, begins, gaps, "spread")
 
 
 def _in_blocks(plan: MatmulPlan, taps: int) -> MatmulPlan:
@@ -373,7 +373,7 @@ def _in_blocks(plan: MatmulPlan, taps: int) -> MatmulPlan:
     return replace(plan, buffers=2) if ahead else plan
 
 
-def _stored(lowering: Lowering, plan: MatmulPlan, value: Value, groups: Groups) -> str:
+def _operand_table(lowering: Lowering, plan: MatmulPlan, value: Value, groups: Groups) -> str:
     """The table of B, or of weights: where threads share dot products in blocks, in the order in which they do."""
     if plan.kb == 1 or plan.block_a == 1:
         return lowering.table(value, groups)

@@ -165,7 +165,9 @@ class Group:
         return max(node.position for node in self.nodes)
 
 
-def groups_of(reading: Reading, new_region: Callable[[Node], Any], takes: Callable[[Any, Node], bool]) -> list[Group]:
+def group_operations(
+    reading: Reading, new_region: Callable[[Node], Any], takes: Callable[[Any, Node], bool]
+) -> list[Group]:
     """All operations in groups, in an order that makes everything before it is used.
 
     From the last operation to the first: one joins a group of its users of its own kind, where everything else that

@@ -248,10 +248,10 @@ class Lowering:
         node = value.operation
         if node is None or node.name not in LAYOUT or value in self.reading.constants:
             return own
-        behind = [renamed(node, source) for source in self.sources(node.operands[0])]
+        behind = [source_of_layout(node, source) for source in self.sources(node.operands[0])]
         return own + [source for source in behind if source is not None]
 
-    def there(self, value: Value, groups: Groups) -> str | None:
+    def existing_table(self, value: Value, groups: Groups) -> str | None:
         """The table (or a view) that has the value in this shape already; None where there is none."""
         shape = folded(value.sizes, groups)
         dtype = machine_type(value)
@@ -287,14 +287,14 @@ class Lowering:
 
     def table(self, value: Value, groups: Groups) -> str:
         """A table (or view) that has the value in this shape; placed by the host or copied where there is none."""
-        if name := self.there(value, groups):
+        if name := self.existing_table(value, groups):
             return name
         root = self.reading.root(value)
         if self.held(root):
             return self.new_table(value, groups, held=True)
         if not self.sources(value):
             self._materialise(value)
-            if name := self.there(value, groups):
+            if name := self.existing_table(value, groups):
                 return name
         return self.copy(value, groups)
 
@@ -306,11 +306,11 @@ class Lowering:
         before = node.operands[0]
         if not self.sources(before):
             self._materialise(before)
-        if not any(renamed(node, source) for source in self.sources(before)):
+        if not any(source_of_layout(node, source) for source in self.sources(before)):
             groups = natural(before.sizes)
-            serves = renamed(node, Source.of("", before.sizes, groups)) is not None
+            serves = source_of_layout(node, Source.of("", before.sizes, groups)) is not None
             self.copy(before, groups if serves else (tuple(range(len(before.sizes))),))
-        if not any(renamed(node, source) for source in self.sources(before)):
+        if not any(source_of_layout(node, source) for source in self.sources(before)):
             raise UnsupportedError(f"{node!r}: the dims of one side do not divide those of the other")
 
     def copy(self, value: Value, groups: Groups) -> str:
@@ -363,7 +363,7 @@ def whole(shape: Sequence[int]) -> Part:
     return Part((0,) * len(shape), tuple(shape))
 
 
-def renamed(node: Node, source: Source) -> Source | None:
+def source_of_layout(node: Node, source: Source) -> Source | None:
     """The source of what a :data:`LAYOUT` operation makes of a value with this one."""
     shape, own = node.result.sizes, node.attributes
     if node.name == "transpose":
@@ -384,10 +384,10 @@ def constant(reading: Reading, value: Value) -> Array | None:
     if value in reading.constants or value.operation is None or value.operation.name not in LAYOUT:
         return reading.constants.get(value)
     before = constant(reading, value.operation.operands[0])
-    return None if before is None else named(value.operation, before)
+    return None if before is None else apply_layout(value.operation, before)
 
 
-def named(node: Node, array: Array) -> Array:
+def apply_layout(node: Node, array: Array) -> Array:
     """What a :data:`LAYOUT` operation makes of an array."""
     shape, own = node.result.sizes, node.attributes
     if node.name == "transpose":

@@ -39,7 +39,7 @@ _REDUCE |= {"and": "reduce_min", "or": "reduce_max"}
 """Of truth values ``and`` is the least, ``or`` the largest; of integers the machine has neither."""
 
 
-def seen(reading: Reading, value: Value) -> tuple[Value, Dims]:
+def through_layouts(reading: Reading, value: Value) -> tuple[Value, Dims]:
     """What ``value`` repeats or turns, and which dim of ``value`` each of its dims is."""
     to: list[int | None] = [d if size > 1 else None for d, size in enumerate(value.sizes)]
     while value.operation is not None and value not in reading.constants:
@@ -75,9 +75,9 @@ class Region:
     places: dict[Node, Dims] = field(default_factory=dict)
 
     @classmethod
-    def begun(cls, reading: Reading, node: Node) -> Region | None:
+    def starting_at(cls, reading: Reading, node: Node) -> Region | None:
         """The region that an operation begins; None where no vector program does it."""
-        if not _known(reading, node):
+        if not _is_supported(reading, node):
             return None
         if node.name != "reduce":
             region = cls(reading, list(node.result.sizes))
@@ -100,20 +100,20 @@ class Region:
         return self.long - set(self.columns or ())
 
     @property
-    def turned(self) -> bool:
+    def columns_not_last(self) -> bool:
         """Whether the columns are not the last dims, so that all its inputs have to be copied."""
         return self.columns is not None and any(row > c for row in self.rows for c in self.columns)
 
     def joins(self, node: Node) -> bool:
         """Add an operation whose users are in the region, if one program can do both; whether it was added."""
-        place = self.place_of(node) if _known(self.reading, node) else None
+        place = self.place_of(node) if _is_supported(self.reading, node) else None
         if place is None:
             return False
         has = {d for d in place if d is not None}
         if node.name == "reduce":
             return self._joins_reduction(node, place, has)
         if has == self.long:
-            if self.turned:
+            if self.columns_not_last:
                 return False
         elif not has:
             return False
@@ -142,7 +142,7 @@ class Region:
             self.columns = tuple(sorted(self.long - has))
         elif has != self.rows or [self.sizes[d] for d in self.columns or ()] != summed:
             return False
-        if self.turned:
+        if self.columns_not_last:
             return False
         self.places[node] = place
         return True
@@ -163,7 +163,7 @@ class Region:
             for operand in user.operands[:1] if user.name == "reduce" else user.operands:
                 if self.reading.root(operand) is not node.result:
                     continue
-                base, dims = seen(self.reading, operand)
+                base, dims = through_layouts(self.reading, operand)
                 if base is not node.result:
                     return None
                 there = tuple(None if d is None else of[d] for d in _spread(operand, of, dims))
@@ -186,7 +186,7 @@ def element_type(value: Value) -> str:
     return name
 
 
-def _known(reading: Reading, node: Node) -> bool:
+def _is_supported(reading: Reading, node: Node) -> bool:
     if len(node.results) != 1 or any(machine_type(v) is None for v in (*node.operands, *node.results)):
         return False
     if node.name == "reduce":
@@ -268,7 +268,7 @@ class _Writer:
 
     def _operand(self, value: Value, of: Dims) -> Any:
         reading = self.lowering.reading
-        base, dims = seen(reading, value)
+        base, dims = through_layouts(reading, value)
         if base in self.values:
             return self.values[base]
         number = reading.number(base) if base in reading.constants else None

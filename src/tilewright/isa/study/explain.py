@@ -29,11 +29,11 @@ from tilewright.isa.study.heat import new_heat
 
 Array = np.ndarray[Any, Any]
 MOST = 1 << 26
-"""Elements of B that one rehearsed instruction may ask for."""
+"""Elements of B that one dry run may ask for."""
 
 
 @dataclass(frozen=True, eq=False)
-class Rehearsal:
+class DryRun:
     """What one instruction did on a copy of ``pe``, which is as it was before.
 
     ``roles`` of an ``mm`` that is not refused; ``waits``: cycles the issue queue waited, by reason; ``times``: cycles
@@ -74,7 +74,7 @@ class Rehearsal:
         return len(lines), int(begins.min()) - home, int(begins.max()) + width - 1 - home
 
 
-def rehearse(pe: Pe, instruction: Instruction, staged: bool = False) -> Rehearsal:
+def dry_run(pe: Pe, instruction: Instruction, staged: bool = False) -> DryRun:
     """Do it on a copy; ``staged``: of a machine that is there for this alone.
 
     Values are left out of an ``mm``: they are no part of what it costs.
@@ -88,7 +88,7 @@ def rehearse(pe: Pe, instruction: Instruction, staged: bool = False) -> Rehearsa
     set_ = copy.clock.tokens != pe.clock.tokens
     end = max(copy.clock.issue, int(copy.clock.tokens[set_].max(initial=0)))
     assert copy.heat is not None
-    return Rehearsal(
+    return DryRun(
         pe,
         None if isinstance(roles, str) else roles,
         copy.counts,
@@ -205,14 +205,14 @@ def guard_words(instruction: Instruction, config: MatrixUnitConfig, pe: Pe | Non
     return [line]
 
 
-def waits_words(done: Rehearsal) -> list[str]:
+def waits_words(done: DryRun) -> list[str]:
     """When it issues, what the queue waits for, and when its results are there."""
     issued, end = done.times
     waits = ", ".join(f"{reason} {n:,}" for reason, n in sorted(done.waits.items(), key=lambda row: -row[1]))
     return [f"time: issues at cycle {issued:,}, done at {end:,}; the issue queue waits: {waits or 'for nothing'}"]
 
 
-def mm_words(done: Rehearsal, instruction: Instruction, here: bool, assumed: bool = False) -> list[str]:
+def mm_words(done: DryRun, instruction: Instruction, here: bool, assumed: bool = False) -> list[str]:
     """Every line; ``here``: the machine stands before it, else at a staged place (``assumed``: B too)."""
     pe, roles = done.pe, done.roles
     lines = guard_words(instruction, pe.config, pe if here else None)
@@ -286,7 +286,7 @@ def _factors(pe: Pe, roles: Roles, instruction: Instruction, assumed: bool) -> l
     ]
 
 
-def _columns(done: Rehearsal, roles: Roles) -> list[str]:
+def _columns(done: DryRun, roles: Roles) -> list[str]:
     pe, ka = done.pe, roles.groups[1]
     taken, out = np.flatnonzero(roles.on), np.flatnonzero(roles.refused)
     used = _runs(sorted(set((roles.first + roles.index[taken]).tolist())), "r")
@@ -318,7 +318,7 @@ def _window_words(pe: Pe, roles: Roles) -> str:
     return f"products may lie in {_runs(list(range(low, high)), 'r')}, up to {end}"
 
 
-def _math(done: Rehearsal, roles: Roles) -> list[str]:
+def _math(done: DryRun, roles: Roles) -> list[str]:
     counts, c, kb = done.counts, done.pe.config, roles.groups[2]
     cycles = c.step_cycles(roles.segment.element_bytes, kb)
     bus = plural(counts.broadcast_elements, "element")
@@ -332,7 +332,7 @@ def _math(done: Rehearsal, roles: Roles) -> list[str]:
     return lines
 
 
-def _lines(done: Rehearsal, roles: Roles, here: bool) -> str:
+def _lines(done: DryRun, roles: Roles, here: bool) -> str:
     name, counts = roles.segment.storage.name, done.counts
     distinct, first, last = done.span(name)
     if not counts.l1_touches:
@@ -344,7 +344,7 @@ def _lines(done: Rehearsal, roles: Roles, here: bool) -> str:
     return text + (missed if here else "")
 
 
-def _assumption(done: Rehearsal, roles: Roles, instruction: Instruction, assumed: bool) -> str:
+def _assumption(done: DryRun, roles: Roles, instruction: Instruction, assumed: bool) -> str:
     one = len(roles.segment.sizes) == 1
     where = f"k = {roles.depth} * j" if one and instruction.suffix("t") != "1" else "column j, k = 0"
     whose = "a B just large enough" if assumed else "this B"
@@ -456,7 +456,7 @@ def explain(
     labels = {o.name: 0 for o in instruction.operands if isinstance(o, Label)}
     program_of(MachineProgram((instruction,), tuple(labels.items())), config)  # refuses what could not be run
     if at is not None:
-        done = rehearse(at, instruction)
+        done = dry_run(at, instruction)
         says = mm_words(done, instruction, here=True) if instruction.name == "mm" else _other(instruction, config, done)
         return _explained(instruction, says, done, here=True)
     if instruction.name != "mm":
@@ -466,7 +466,7 @@ def explain(
         if given is not None and whole(name, given, 1) > most:
             raise UsageError(f"{name} = {given} of {most} threads")
     pe, assumed = stage(instruction, config, segment, columns, rows)
-    done = rehearse(pe, instruction, staged=True)
+    done = dry_run(pe, instruction, staged=True)
     return _explained(instruction, mm_words(done, instruction, here=False, assumed=assumed), done, here=False)
 
 
@@ -475,13 +475,13 @@ def _narrow(lines: list[str]) -> tuple[str, ...]:
     return tuple(piece for line in lines for piece in wrap(line, 116, subsequent_indent="   ", drop_whitespace=True))
 
 
-def _explained(instruction: Instruction, says: list[str], done: Rehearsal, here: bool) -> InstructionExplanation:
+def _explained(instruction: Instruction, says: list[str], done: DryRun, here: bool) -> InstructionExplanation:
     time = {"issue": done.times[0], "done": done.times[1], **done.waits} if here else None
     numbers = (done.errors, done.counts, done.traffic, done.accesses(), time)
     return InstructionExplanation(str(instruction), _narrow(says), *numbers)
 
 
-def _other(instruction: Instruction, config: MatrixUnitConfig, done: Rehearsal | None = None) -> list[str]:
+def _other(instruction: Instruction, config: MatrixUnitConfig, done: DryRun | None = None) -> list[str]:
     """An instruction that is no mm: the table's words, and what it counts where the machine stands."""
     spec = instruction.spec
     lines = [*guard_words(instruction, config, done.pe if done else None), spec.doc]

@@ -317,10 +317,6 @@ class Exploration:
         """The machine on the front with the least product of cycles, energy and area."""
         return min(self.front, key=lambda point: point.cycles * point.energy_pj * point.area_mm2)
 
-    def beaten_by(self, point: Point) -> tuple[Point, ...]:
-        """Machines that cost no more in any way and less in one."""
-        return tuple(other for other in self.front if _beats(other, point))
-
     def to_dict(self) -> dict[str, Any]:
         front = {id(point) for point in self.front}
         points = [point.to_dict() | {"on_front": id(point) in front} for point in self.points]
@@ -409,7 +405,7 @@ _CAPTION = "Large: no other machine costs less in one way and not more in the ot
 def _todo(found: Exploration) -> list[Step]:
     fast, even = found.fastest, found.balanced
     what = f"Build {even.name}: the least product of {_COSTS}."
-    beaten = [point for point in found.built if found.beaten_by(point)]
+    beaten = [point for point in found.built if any(_beats(other, point) for other in found.front)]
     todo = [Step(what, "", _costs(even), "balanced", "good")]
     if even.cycles > 1.01 * fast.cycles:
         times = f"{even.cycles / fast.cycles:.3g}× as fast"

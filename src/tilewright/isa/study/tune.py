@@ -241,8 +241,8 @@ def search(
     if not 0 <= within < 1:
         raise UsageError(f"within = {within!r}", how="a share from 0 to less than 1")
     most, within = whole("most", most, 1), float(within)
-    bounded = [_bounded(problem, choice) for choice in problem.choices(fixed or {})]
-    default = _timed(problem, dtype, bounded[0])
+    bounded = [bounded(problem, choice) for choice in problem.choices(fixed or {})]
+    default = timed(problem, dtype, bounded[0])
     done, best, left = [default], default, []
     for candidate in sorted(bounded[1:], key=_order):
         if best.cycles is not None and (candidate.bound >= best.cycles * (1 - within) or len(done) >= most):
@@ -271,14 +271,13 @@ def _rank(tuned: Tuned) -> tuple[Any, ...]:
     return tuned.cycles is None, tuned.cycles or 0, dram, tuned.choice.settings, str(tuned.choice)
 
 
-def _bounded(problem: Problem | ConvProblem, choice: Any) -> Tuned:
-    """A choice with its bound: the unit that is busy for longest."""
-    units = problem.busy(choice)
-    limit = max(units, key=lambda unit: units[unit])
-    return Tuned(choice, units[limit], limit)
+def bounded(problem: Problem | ConvProblem, choice: Any) -> Tuned:
+    """A choice that is not timed yet: its bound is the cycles of the unit that is busy for longest."""
+    limit, cycles = max(problem.busy(choice).items(), key=lambda unit: unit[1])
+    return Tuned(choice, cycles, limit)
 
 
-def _timed(problem: Any, dtype: str, tuned: Tuned) -> Tuned:
+def timed(problem: Any, dtype: str, tuned: Tuned) -> Tuned:
     """Time a choice: run it without values, or three of its row blocks where it is long."""
     try:
         runs, weights = problem.runs(dtype, tuned.choice)
