@@ -248,7 +248,7 @@ def search(
         if best.cycles is not None and (candidate.bound >= best.cycles * (1 - within) or len(done) >= most):
             left.append(candidate)
             continue
-        done.append(_timed(problem, dtype, candidate))
+        done.append(timed(problem, dtype, candidate))
         if watch is not None:
             watch(len(done), most)
         best = min(best, done[-1], key=_rank)
