@@ -149,8 +149,21 @@ def _logic(name: str, doc: str, sources: int = 2) -> InstructionSpec:
     return _alu(name, operands, doc, f" p0, {', '.join(('p1', 'p2')[:sources])}", width="1")
 
 
-def _control(name: str, operands: tuple[OperandSpec, ...], doc: str, example: str = "") -> InstructionSpec:
-    return InstructionSpec(name, operands, "control", doc, f"{name}{example}", width="32" if operands else "")
+def _control(
+    name: str, operands: tuple[OperandSpec, ...], doc: str, example: str = "", **more: object
+) -> InstructionSpec:
+    settings = {"width": "32" if operands else "", **more}
+    return InstructionSpec(name, operands, "control", doc, f"{name}{example}", **settings)  # type: ignore[arg-type]
+
+
+def _memory(name: str, operands: tuple[OperandSpec, ...], doc: str, example: str, **more: object) -> InstructionSpec:
+    settings = {
+        "guard": True,
+        "occupies": "ceil(lines / l1_ports)",
+        "width": "8 to 32 an element, 32 a register",
+        **more,
+    }
+    return InstructionSpec(name, operands, "lsu", doc, example, _WALK, **settings)  # type: ignore[arg-type]
 
 
 def _dma(name: str, operands: tuple[OperandSpec, ...], doc: str, example: str, moves: bool = False) -> InstructionSpec:
@@ -214,46 +227,29 @@ _TENSOR = (
     ),
 )
 _MEMORY = (
-    InstructionSpec(
+    _memory(
         "ld",
         (OperandSpec("D", ("r",), "write"), _ADDRESS, _COUNT),
-        "lsu",
         "Each thread loads consecutive elements, packed, low bytes first, into N registers (1) from rD. Elements "
         "outside the segment are not loaded: their bytes keep their value",
         "@p2, ld r256, ur3:rf294:0x00, 2",
-        _WALK,
-        guard=True,
-        occupies="ceil(lines / l1_ports)",
         latency="l2_latency",
-        width="8 to 32 an element, 32 a register",
     ),
-    InstructionSpec(
+    _memory(
         "st",
         (OperandSpec("S", ("r",)), _ADDRESS, _COUNT),
-        "lsu",
         "Each thread stores the packed elements of N registers (1) from rS. Elements outside the segment are not "
         "stored; where threads store to one element the highest thread wins",
         "@p3, st r0, ur5:rf298:0x00, r285",
-        _WALK,
-        guard=True,
-        occupies="ceil(lines / l1_ports)",
-        width="8 to 32 an element, 32 a register",
     ),
-)
-_BROADCAST = (
-    InstructionSpec(
+    _memory(
         "ldb",
         (OperandSpec("D", ("r",), "write"), _ADDRESS, OperandSpec("N", ("imm", "ur"), optional=True)),
-        "lsu",
         "Broadcast load: the elements at the coordinates of the first thread (whose predicate is true) go to N "
         "registers (1) of every thread (whose predicate is true), as a column of B does. Elements outside the segment "
         "are not loaded",
         "ldb r256, ur3:rf294:0x00, 16",
-        _WALK,
-        guard=True,
-        occupies="ceil(lines / l1_ports)",
         latency="l2_latency",
-        width="8 to 32 an element, 32 a register",
         ours=True,
     ),
 )
@@ -424,25 +420,23 @@ _VECTORS = (
 )
 _BRANCHES = (
     _control("jump", (_LABEL,), "Continue at the label", " again"),
-    InstructionSpec(
+    _control(
         "br",
         (OperandSpec("X", ("ur", "imm")), OperandSpec("Y", ("ur", "imm")), _LABEL),
-        "control",
         "Continue at the label if X cond Y; uniform registers only, so that all threads go the same way",
-        "br.lt ur2, 64, again",
-        (_CONDITION,),
-        width="32",
+        ".lt ur2, 64, again",
+        suffixes=(_CONDITION,),
     ),
     _control("loop", (_URD, _LABEL), "D = D - 1; continue at the label unless D is 0", " ur9, again"),
-    InstructionSpec(
+    _control(
         "bar",
         (OperandSpec("", ("imm",), optional=True),),
-        "control",
         "Barrier of all processing elements that run: wait until each is at the barrier of this number (0). A guard "
         "that is not the same in all threads is a divergent barrier: a record, and the PE waits all the same",
-        "bar 1",
+        " 1",
         guard=True,
         occupies="until all are there",
+        width="",
     ),
     _control("peid", (_URD,), "D = the number of this processing element", " ur7"),
     _control("npe", (_URD,), "D = the processing elements of the machine", " ur7"),
@@ -459,14 +453,12 @@ _SEGMENTS = _ours(
     _control("segdef", (_URD, _SEGMENT), "D = handle of a new descriptor, at first equal to that of urS", " ur8, ur4"),
     _control("segbase", (_SEGMENT, _DIM, _WHOLE), "The segment begins at X along dim d1, d2, ... (1, 2)", " ur8, 1, 4"),
     _control("segsize", (_SEGMENT, _DIM, _WHOLE), "The segment has X elements along dim d1, d2, ...", " ur8, 1, 4"),
-    InstructionSpec(
+    _control(
         "segget",
         (_URD, _SEGMENT, _DIM),
-        "control",
         "D = where the segment begins, or how many elements it has, along dim d1, d2, ...",
-        "segget.size ur7, ur4, 2",
-        (Suffix("what", "(base|size)", "{}", None, "which of the two"),),
-        width="32",
+        ".size ur7, ur4, 2",
+        suffixes=(Suffix("what", "(base|size)", "{}", None, "which of the two"),),
     ),
 )
 _PAGES = _ours(
@@ -496,7 +488,7 @@ _PAGES = _ours(
 )
 GROUPS: dict[str, tuple[InstructionSpec, ...]] = {
     "The tensor multiply": _TENSOR,
-    "Loads and stores": (*_MEMORY, *_BROADCAST),
+    "Loads and stores": _MEMORY,
     "Moves": _MOVES,
     "Integers": _INTEGERS,
     "Floats": _FLOATS,

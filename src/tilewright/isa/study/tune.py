@@ -241,10 +241,10 @@ def search(
     if not 0 <= within < 1:
         raise UsageError(f"within = {within!r}", how="a share from 0 to less than 1")
     most, within = whole("most", most, 1), float(within)
-    bounded = [bounded(problem, choice) for choice in problem.choices(fixed or {})]
-    default = timed(problem, dtype, bounded[0])
+    first, *others = (bounded(problem, choice) for choice in problem.choices(fixed or {}))
+    default = timed(problem, dtype, first)
     done, best, left = [default], default, []
-    for candidate in sorted(bounded[1:], key=_order):
+    for candidate in sorted(others, key=_order):
         if best.cycles is not None and (candidate.bound >= best.cycles * (1 - within) or len(done) >= most):
             left.append(candidate)
             continue
