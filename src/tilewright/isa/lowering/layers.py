@@ -6,19 +6,17 @@ from functools import partial
 from typing import Any
 
 from tilewright.errors import TilewrightError, UnsupportedError
-from tilewright.hlo import Block, Node
+from tilewright.hlo import Block
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.lowering.moves import (
     lower_concatenate,
     lower_dynamic_slice,
     lower_gather,
     lower_pad,
-    lower_row_gather,
     lower_scatter,
-    takes_rows,
 )
 from tilewright.isa.lowering.products import lower_convolution, lower_product
-from tilewright.isa.lowering.reading import MOVING, Group, Reading, group_operations, operations
+from tilewright.isa.lowering.reading import MOVING, Group, Reading, group_operations
 from tilewright.isa.lowering.sources import Step
 from tilewright.isa.lowering.tables import Lowering
 from tilewright.isa.lowering.vectors import Region, specification, takes_product, vector_jobs
@@ -29,18 +27,29 @@ def lower(block: Block, config: MatrixUnitConfig, apart: bool = False) -> Loweri
     """All of a program as steps on tables; ``apart``: XLA's part runs in a process of its own."""
     reading = Reading.of(block, apart)
     lowering = Lowering(reading, config)
-    for group in group_operations(
-        reading, lambda node: Region.starting_at(reading, node), partial(takes_product, reading)
-    ):
+    new_region = partial(Region.starting_at, reading)
+    for group in group_operations(reading, new_region, partial(takes_product, reading)):
         _lower_group(lowering, group)
     return lowering
+
+
+_PRODUCTS = {"dot_general": lower_product, "convolution": lower_convolution}
+_ALONE = {
+    "concatenate": lower_concatenate,
+    "pad": lower_pad,
+    "gather": lower_gather,
+    "dynamic_slice": lower_dynamic_slice,
+    "scatter": lower_scatter,
+    "reduce_window": lower_windows,
+}
+"""What lowers the operations that are a layer of their own."""
 
 
 def _lower_group(lowering: Lowering, group: Group) -> None:
     if group.product is not None:  # both in one program, or one after the other
         before = _snapshot(lowering)
         try:
-            _product(lowering, group.product, group)
+            _PRODUCTS[group.product.name](lowering, group.product, group)
             _complete(lowering, len(before[-1]))
             return
         except TilewrightError:
@@ -51,19 +60,9 @@ def _lower_group(lowering: Lowering, group: Group) -> None:
     node = group.nodes[0]
     try:
         if group.kind == "matrix":
-            _product(lowering, node, None)
-        elif node.name == "concatenate":
-            lower_concatenate(lowering, node)
-        elif node.name == "pad":
-            lower_pad(lowering, node)
-        elif node.name == "gather":
-            (lower_row_gather if takes_rows(node) else lower_gather)(lowering, node)
-        elif node.name == "dynamic_slice":
-            lower_dynamic_slice(lowering, node)
-        elif node.name == "scatter":
-            lower_scatter(lowering, node)
-        elif group.kind == "window":
-            lower_windows(lowering, node)
+            _PRODUCTS[node.name](lowering, node, None)
+        elif node.name in _ALONE:
+            _ALONE[node.name](lowering, node)
         elif group.kind == "vector" and len(group.nodes) == 1 and node.name == "reduce" and over_leading(node):
             _leading(lowering, group)
         elif group.kind == "vector":
@@ -75,11 +74,6 @@ def _lower_group(lowering: Lowering, group: Group) -> None:
         _restore(lowering, before)
         _fall_back(lowering, group, str(error))
     _complete(lowering, len(before[-1]))
-
-
-def _product(lowering: Lowering, node: Node, after: Group | None) -> None:
-    lower_one = lower_product if node.name == "dot_general" else lower_convolution
-    lower_one(lowering, node, after)
 
 
 def _snapshot(lowering: Lowering) -> tuple[Any, ...]:
@@ -106,12 +100,9 @@ def _complete(lowering: Lowering, first: int) -> None:
 
 def _fall_back(lowering: Lowering, group: Group, why: str) -> None:
     """A step that XLA computes on the host, from the values the machine made."""
-    outputs = group.outputs
-    lowering.on_host |= set(outputs)
-    work = sum(operations(node) for node in group.nodes)
-    kinds = [node.name.removeprefix("chlo.") for node in group.nodes]
-    name = lowering.name(kinds[0] if len(kinds) == 1 else "elements")
-    lowering.steps.append(Step(name, "host", tuple(group.nodes), (), outputs, fallback=why, operations=work))
+    lowering.on_host |= set(group.outputs)
+    name, nodes = lowering.name(group.label), tuple(group.nodes)
+    lowering.steps.append(Step(name, "host", nodes, (), group.outputs, fallback=why, operations=group.operations))
 
 
 def _leading(lowering: Lowering, group: Group) -> None:
@@ -126,14 +117,8 @@ def _leading(lowering: Lowering, group: Group) -> None:
 
 def _vector(lowering: Lowering, group: Group) -> None:
     """Lower a region as one vector program."""
-    outputs = group.outputs
-    written = specification(lowering, group.region, group.nodes, outputs)
-    jobs = vector_jobs(lowering, written)
-    tables = [written.tables[each.name] for each in written.spec.inputs]
-    made = [written.tables[out.name] for out in written.spec.outputs]
-    work = sum(operations(node) for node in group.nodes)
-    kinds = [node.name.removeprefix("chlo.") for node in group.nodes]
-    name = lowering.name(kinds[0] if len(kinds) == 1 else "elements")
-    lowering.steps.append(
-        Step(name, "vector", tuple(group.nodes), (), outputs, jobs, "", tuple(tables), tuple(made), work)
-    )
+    spec, tables = specification(lowering, group.region, group.nodes, group.outputs)
+    jobs = vector_jobs(lowering, spec, tables)
+    reads, writes = (tuple(tables[each.name] for each in several) for several in (spec.inputs, spec.outputs))
+    name, nodes = lowering.name(group.label), tuple(group.nodes)
+    lowering.steps.append(Step(name, "vector", nodes, (), group.outputs, jobs, "", reads, writes, group.operations))

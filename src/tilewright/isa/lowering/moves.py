@@ -263,6 +263,9 @@ def _folded(register: int, dims: Sequence[int], sizes: tuple[int, ...]) -> list[
 
 def lower_gather(lowering: Lowering, node: Node) -> None:
     """Lower any ``gather`` without batching dims."""
+    if _takes_rows(node):
+        _lower_row_gather(lowering, node)
+        return
     own, (x, numbers), out = node.attributes, node.operands, node.result
     if own["batch"] or own["indices_batch"]:
         raise UnsupportedError("a gather with batches")
@@ -384,7 +387,7 @@ def runs_of_rows(columns: int, count: int, element_bytes: int) -> int:
     return count * columns // max(n for n in range(1, min(most, columns) + 1) if columns % n == 0)
 
 
-def takes_rows(node: Node) -> bool:
+def _takes_rows(node: Node) -> bool:
     """Whether a gather takes whole rows, each by one index."""
     own, (x, numbers), out = node.attributes, node.operands, node.result
     first = len(out.sizes) - len(x.sizes) + 1
@@ -393,7 +396,7 @@ def takes_rows(node: Node) -> bool:
     return bool(plain and own["index_dim"] >= len(numbers.sizes) - 1 and machine_type(out) is not None)
 
 
-def lower_row_gather(lowering: Lowering, node: Node) -> None:
+def _lower_row_gather(lowering: Lowering, node: Node) -> None:
     """Lower a gather of whole rows."""
     (x, numbers), out = node.operands, node.result
     rest = tuple(range(1, len(x.sizes)))

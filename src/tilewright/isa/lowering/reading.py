@@ -160,6 +160,16 @@ class Group:
     outputs: tuple[Value, ...] = ()
 
     @property
+    def label(self) -> str:
+        """What its step is called: its operation, or elements where there are several."""
+        return self.nodes[0].name.removeprefix("chlo.") if len(self.nodes) == 1 else "elements"
+
+    @property
+    def operations(self) -> int:
+        """Arithmetic operations of all its nodes."""
+        return sum(map(operations, self.nodes))
+
+    @property
     def position(self) -> int:
         """The position of its last operation."""
         return max(node.position for node in self.nodes)

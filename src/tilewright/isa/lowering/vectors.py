@@ -17,7 +17,7 @@ import numpy as np
 from tilewright.errors import UnsupportedError
 from tilewright.hlo import Node, Value
 from tilewright.isa.chip.parts import Part, by_dim
-from tilewright.isa.lowering.reading import Group, Reading, machine_type, operations
+from tilewright.isa.lowering.reading import Group, Reading, machine_type
 from tilewright.isa.lowering.sources import Groups, Job
 from tilewright.isa.lowering.tables import Lowering, folded
 from tilewright.isa.multiply.matmul import operand_windows
@@ -200,14 +200,6 @@ def _is_supported(reading: Reading, node: Node) -> bool:
 # A region as a specification, with the tables it reads and writes.
 
 
-@dataclass
-class Written:
-    """A specification and its tables by the names it gives them."""
-
-    spec: VectorSpec
-    tables: dict[str, str]
-
-
 def specification(
     lowering: Lowering,
     region: Region,
@@ -215,9 +207,10 @@ def specification(
     outputs: Sequence[Value],
     product: tuple[Node, str] | None = None,
     order: tuple[Sequence[int], Sequence[int]] | None = None,
-) -> Written:
-    """``nodes`` of a region as one program. ``product``: one whose sums, of this type, are the first input, acc.
+) -> tuple[VectorSpec, dict[str, str]]:
+    """``nodes`` of a region as one specification, and its tables by the names it gives them.
 
+    ``product``: one whose sums, of this type, are the first input, acc.
     ``order``: the dims of the space that are its rows and its columns, where a product has decided.
     """
     writer = _Writer(lowering, region, order)
@@ -310,7 +303,7 @@ class _Writer:
             self.known[table, form] = len(self.inputs) - 1
         return self.known[table, form]
 
-    def written(self, outputs: Sequence[Value]) -> Written:
+    def written(self, outputs: Sequence[Value]) -> tuple[VectorSpec, dict[str, str]]:
         """Finish: number the values, give the outputs tables."""
         count, sizes = len(self.inputs), self.region.sizes
 
@@ -329,7 +322,7 @@ class _Writer:
             form = "row" if form == "one" else form
             outs.append(Output(name, numbered(self.values[value]), element_type(value), form))
         rows, columns = (prod(sizes[d] for d in dims) for dims in (self.rows, self.columns))
-        return Written(VectorSpec(rows, columns, tuple(self.inputs), body, tuple(outs)), self.tables)
+        return VectorSpec(rows, columns, tuple(self.inputs), body, tuple(outs)), self.tables
 
 
 def _identity(monoid: str, number: Any) -> bool:
@@ -342,9 +335,9 @@ def _identity(monoid: str, number: Any) -> bool:
     return bool(float(number) == (-np.inf if monoid == "maximum" else np.inf))
 
 
-def vector_jobs(lowering: Lowering, written: Written) -> tuple[Job, ...]:
+def vector_jobs(lowering: Lowering, spec: VectorSpec, tables: dict[str, str]) -> tuple[Job, ...]:
     """Rows to every processing element; columns, where there are too few rows and nothing goes along them."""
-    spec, config, jobs = written.spec, lowering.config, list[Job]()
+    config, jobs = lowering.config, list[Job]()
     by_rows = spec.rows > 1
     pes = 1 if spec.reduces and not by_rows else config.pes
     for pe, (part,) in by_dim((spec.rows if by_rows else spec.cols,), 0, pes).items():
@@ -353,7 +346,7 @@ def vector_jobs(lowering: Lowering, written: Written) -> tuple[Job, ...]:
         windows = []
         tensors: list[Input | Output] = [*spec.inputs, *spec.outputs]
         for each in tensors:
-            table = written.tables[each.name]
+            table = tables[each.name]
             base, size = [0, 0], list(lowering.tables[table].shape)
             if by_rows and each.form in ("full", "row"):
                 base[0], size[0] = first, count
@@ -409,14 +402,12 @@ def _region_tail(lowering: Lowering, node: Node, groups: Groups, sums: str, afte
     place = after.region.place_of(node)
     order = tuple(tuple(place[d] for d in group if place[d] is not None) for group in groups)
     (out,) = after.outputs
-    written = specification(lowering, after.region, after.nodes, (out,), (node, sums), (order[0], order[1]))
-    spec = written.spec
+    spec, tables = specification(lowering, after.region, after.nodes, (out,), (node, sums), (order[0], order[1]))
     if any(each.form == "rows" for each in spec.inputs) or spec.outputs[0].form != "full":
         raise UnsupportedError("an epilogue with repeated rows")
     if (spec.rows, spec.cols) != folded(node.result.sizes, groups):
         raise UnsupportedError("a region that is larger than the product")
-    work = sum(operations(each) for each in after.nodes)
-    return Tail(written.tables["y0"], out, (node, *after.nodes), spec, written.tables, work)
+    return Tail(tables["y0"], out, (node, *after.nodes), spec, tables, after.operations)
 
 
 def takes_product(reading: Reading, region: Region, node: Node) -> bool:
