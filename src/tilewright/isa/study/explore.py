@@ -91,6 +91,9 @@ def read_network(text: str, where: str = "shapes") -> list[LayerShape]:
     """Layers from lines as ``fc 1 gemm 1x1000x2048`` (m, n, k) or ``c 2 conv 1x7x7x512 3x3x512x512 padding=1``.
 
     Images are n x h x w x c, weights kh x kw x c x out; ``#`` begins a remark.
+
+    >>> read_network("fc 1 gemm 1x1000x2048  # m, n, k")[0].sizes
+    (1, 1000, 2048)
     """
     layers = []
     for number, line in enumerate(text.splitlines(), 1):

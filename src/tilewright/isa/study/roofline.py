@@ -252,7 +252,7 @@ def measured_roofline(
 
     >>> found, choice = measured_roofline((16, 64, 64), changes=True)
     >>> found.limit.name, choice, found.changes[0].field
-    ('load-store unit', 'ka1 kb1 k_outer t0', 'l1_ports')
+    ('load-store unit', 'ka1 kb1 k_outer t0', 'a_bytes')
     """
     conv, config = len(sizes) == 2, checked_config(config)
     choice: Any = ConvChoice() if conv else Choice()
