@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 from tilewright.errors import TilewrightError
-from tilewright.isa import Choice, MatrixUnitConfig, autotune
-from tilewright.isa.study.choices import Problem
+from tilewright.isa import MatrixUnitConfig, autotune
+from tilewright.isa.study.choices import Choice, Problem
 
 SHAPES = (
     *((64, 64, 64, 256), (256, 256, 256, 256), (512, 512, 512, 256), (1, 1000, 2048, 256)),

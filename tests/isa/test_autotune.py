@@ -15,8 +15,8 @@ from tilewright.errors import UsageError
 from tilewright.isa import MatrixUnitConfig, autotune, matmul
 from tilewright.isa.chip.segments import ELEMENT_TYPES
 from tilewright.isa.study import choices as _choices
-from tilewright.isa.study import tune as _autotune
-from tilewright.isa.study.choices import Problem, busy, choices
+from tilewright.isa.study.choices import Problem
+from tilewright.isa.study.tune import bounded, timed
 from tilewright.layout import paged
 
 SMALL = MatrixUnitConfig(threads=16, l1_bytes=1024, l2_bytes=4096)
@@ -59,8 +59,8 @@ def product(sizes, dtype, config, choice):
 def test_cycles_are_the_machines_and_bounds_hold(data, sizes, dtype, machine):
     config = MatrixUnitConfig(threads=16, **{"l1_bytes": 1024, "l2_bytes": 4096, **machine})
     problem = Problem(*sizes, paged((1,), dtype).numpy_dtype.itemsize, config)
-    choice = data.draw(st.sampled_from(choices(problem, {})))
-    each = _autotune._timed(problem, dtype, _autotune._bounded(problem, choice))
+    choice = data.draw(st.sampled_from(problem.choices({})))
+    each = timed(problem, dtype, bounded(problem, choice))
     if each.refused:  # then the machine refuses too
         with pytest.raises(Exception, match=each.refused[:20].replace("(", ".").replace("[", ".")):
             product(sizes, dtype, config, choice)
@@ -70,7 +70,7 @@ def test_cycles_are_the_machines_and_bounds_hold(data, sizes, dtype, machine):
     assert (each.math_cycles, each.stalls, each.queue) == (result.math_cycles, result.stalls, result.queue)
     assert each.counts == result.counts
     assert each.math_cycles + sum(each.stalls.values()) == each.cycles == sum(each.queue.values())
-    units = busy(problem, choice)
+    units = problem.busy(choice)
     assert each.bound == max(units.values()) <= result.cycles, units
     if config.pes == 1:
         assert units["math unit"] == result.math_cycles

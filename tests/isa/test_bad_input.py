@@ -10,7 +10,6 @@ import pytest
 
 from tilewright.errors import ParseError, TilewrightError, UsageError
 from tilewright.isa import (
-    Instruction,
     Machine,
     MatrixUnit,
     MatrixUnitConfig,
@@ -28,7 +27,7 @@ from tilewright.isa import (
     explain,
     matmul,
 )
-from tilewright.isa.language.program import Address, Guard, Immediate, Register
+from tilewright.isa.language.program import Address, Guard, Immediate, Instruction, Register
 
 ONES = np.ones((2, 2), np.int8)
 IMAGE, WEIGHTS = np.ones((1, 5, 5, 2), np.int8), np.ones((3, 3, 2, 4), np.int8)

@@ -212,7 +212,7 @@ def test_tables_stand_in_l2_while_they_are_used_and_no_two_share_a_byte():
 
 def test_pages_and_lines_share_l2_in_a_compiled_run(monkeypatch):
     """As everywhere: what pages take, lines have not; and a machine without L2 computes the same."""
-    from tilewright.isa.compiler.chip_run import ChipRun
+    from tilewright.isa.compiler.running import ChipRun
 
     held = []
     leave = ChipRun.departures

@@ -10,7 +10,7 @@ import pytest
 from tilewright.cli import main
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.isa import Counts, MatrixUnitConfig, autotune_conv2d, conv2d, expected_conv2d_counts
-from tilewright.isa.study.tune_conv import ConvChoice, ConvProblem, conv_choices
+from tilewright.isa.study.choices import ConvChoice, ConvProblem
 
 SMALL = MatrixUnitConfig(threads=32)
 CASES = [
@@ -85,7 +85,7 @@ def test_no_choice_is_faster_than_the_tuners(x, w, how):
     """By day: without groups."""
     tuning = autotune_conv2d(x, w, config=SMALL, **how)
     problem = ConvProblem(x, w, tuple(how.items()), 1, SMALL)
-    space = conv_choices(problem, {})
+    space = problem.choices({})
     rng = np.random.default_rng(0)
     for index in rng.choice(len(space), min(6, len(space)), replace=False):
         (run,), _ = problem.runs("s8", space[index])

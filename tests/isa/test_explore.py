@@ -9,7 +9,6 @@ import pytest
 from tilewright.cli import main
 from tilewright.errors import UsageError
 from tilewright.isa import (
-    LayerShape,
     MatrixUnit,
     MatrixUnitConfig,
     area_mm2,
@@ -18,9 +17,9 @@ from tilewright.isa import (
     matmul,
     read_network,
     roofline,
-    what_if,
 )
-from tilewright.isa.study.networks import resnet50
+from tilewright.isa.study.explore import LayerShape, resnet50
+from tilewright.isa.study.roofline import what_if
 
 NETWORK = "# a small one\nfc 2 gemm 8x32x64\nc 1 conv 1x4x4x16 3x3x16x24 padding=1 stride=2\n"
 

@@ -16,7 +16,7 @@ from tilewright.isa import (
     Counts,
     MatrixUnit,
     MatrixUnitConfig,
-    TensorMemory,
+    Memory,
     assemble,
     autotune,
     expected_counts,
@@ -495,7 +495,7 @@ def test_without_l2_every_miss_is_device_memorys_56():
     assert none.bytes["dram"]["b"] == 64 * none.counts.l1_misses
     assert none.cycles >= some.cycles
     assert autotune(8, 16, 16, config=MatrixUnitConfig(threads=16, l2_bytes=0)).best.choice.segments is None
-    memory = TensorMemory()
+    memory = Memory()
     memory.add("X", np.zeros(4, np.int32), resident=False)
     run = MatrixUnit(MatrixUnitConfig(threads=1, l2_bytes=0)).run("segment ur1, $X\ndmain ur1", memory)
     assert [error.kind for error in run.errors] == ["l2_full"]

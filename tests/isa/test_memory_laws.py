@@ -38,8 +38,8 @@ from tilewright.isa import (
     run_vector,
     softmax,
 )
-from tilewright.isa.language.dram import DRAMS
-from tilewright.isa.language.energy import energy, math_cycles_at_least, sram_pj
+from tilewright.isa.language.config import DRAMS
+from tilewright.isa.language.counts import energy, math_cycles_at_least, sram_pj
 
 RATES = ("l1_ports", "l2_bytes_per_cycle", "dram_bytes_per_cycle")
 few = settings(max_examples=tries(4))

@@ -5,7 +5,7 @@ import pytest
 
 from tests.isa.test_traffic import some
 from tilewright.errors import UsageError
-from tilewright.isa import Machine, MatrixUnit, MatrixUnitConfig, TensorMemory, autotune, matmul, roofline
+from tilewright.isa import Machine, MatrixUnit, MatrixUnitConfig, Memory, autotune, matmul, roofline
 
 
 def cycles(a=(64, 64), b=(64, 64), kb=1, **config):
@@ -79,7 +79,7 @@ def test_each_page_an_instruction_reaches_is_translated_61_63():
     text = "segment ur1, $X\ntid r0\nld r1, ur1:rf0:0\nld r2, ur1:rf0:0"
 
     def taken(page, **config):
-        memory = TensorMemory()
+        memory = Memory()
         memory.add("X", np.arange(512, dtype=np.int32), page=(page,), line=(1,))
         run = MatrixUnit(MatrixUnitConfig(threads=512, line_bytes=4, **config)).run(text, memory)
         assert (run.registers[:, 1] == np.arange(512)).all()

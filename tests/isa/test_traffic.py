@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import tries
-from tilewright.isa import Machine, MatrixUnit, MatrixUnitConfig, TensorMemory, assemble, claims, matmul
+from tilewright.isa import Machine, MatrixUnit, MatrixUnitConfig, Memory, assemble, claims, matmul
 from tilewright.isa.chip.state import Cache
 from tilewright.isa.kernels.cache_kernels import (
     BYPASSED,
@@ -264,7 +264,7 @@ def test_a_page_that_comes_back_is_walked_again_65_125():
         {walk}
     """
     config = MatrixUnitConfig(threads=64, l1_bytes=8 * 64)
-    memory = TensorMemory()
+    memory = Memory()
     memory.add("B", some(8, 64), resident=False)
     run = MatrixUnit(config).run(text, memory)
     assert run.counts.l1_misses == 2 * 8
@@ -354,7 +354,7 @@ def test_pages_that_a_program_or_the_host_brings_take_room_from_lines_57():
     """16 lines of L2: a tensor of 8 is read twice from device memory once pages fill them, and again when they left."""
     config = MatrixUnitConfig(threads=1, l2_bytes=16 * 64)
     read = "\n".join(f"mov r0, {16 * n}\nld r1, ur1:rf0:0" for n in range(8))
-    memory = TensorMemory({"X": np.zeros(128, np.int32)})
+    memory = Memory({"X": np.zeros(128, np.int32)})
     memory.add("P", np.zeros(256, np.int32), resident=False)
     program = f"segment ur1, $X\nsegment ur2, $P\n{{}}\n{read}\n{{}}\n{read}"
     for before, after, lines in (("", "", 8), ("dmain ur2", "", 16), ("", "dmain ur2", 16)):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import tries
 from tests.isa.test_stretches import both, same
-from tilewright.isa import MatrixUnit, MatrixUnitConfig, MatrixUnitError, TensorMemory
+from tilewright.isa import MatrixUnit, MatrixUnitConfig, MatrixUnitError, Memory
 from tilewright.isa.chip.state import same_state
 from tilewright.isa.kernels.records import WALK
 
@@ -35,8 +35,8 @@ def machine(r: Random) -> MatrixUnitConfig:
     )
 
 
-def memory(r: Random, line: int) -> TensorMemory:
-    tensors = TensorMemory()
+def memory(r: Random, line: int) -> Memory:
+    tensors = Memory()
     for name in "BD":
         shape = r.choice((16, 24, 40)), r.choice((16, 32, 40))
         tensors.add(name, np.ones(shape, np.int8), page=r.choice((None, (8, line))))

@@ -25,7 +25,7 @@ from tilewright.cli.streams import (
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
-    from tilewright.isa import Exploration, MatrixUnitConfig, Roofline
+    from tilewright.isa import Exploration, Roofline
 
 _Size = Annotated[int | None, typer.Option(min=1, help="Rows of A (m), columns of B (n), depth (k) of a product.")]
 _Page = Annotated[
@@ -51,19 +51,19 @@ def roofline(
     as_json: Json = False,
 ) -> None:
     """Say what a product could not be faster than at each level of memory, what it takes, and what to change."""
-    from tilewright.isa import roofline_page
+    from tilewright.isa import measured_roofline
 
     suffix = writer_of(out, ".json", ".html")
     config, how = machine.configured(settings), how_of(stride, padding, 1, 1)
     sizes = _sizes((m, n, k), (x, w))
     with progress("running") as bar:
-        found, choice = _roofline(sizes, how if x else {}, dtype, config, tuned, bar if what_if else None)
+        found, choice = measured_roofline(sizes, dtype, config, tuned, what_if, bar, **(how if x else {}))
     words = " ".join(f"--{name} {value}" for name, value in zip("mnk", (m, n, k), strict=True) if value)
     words = f"--x {x} --w {w} --stride {stride} --padding {padding}" if x else words
     more = " ".join(["--tuned"] * tuned + [f"--set {assignment}" for assignment in settings or ()])
     command = f"tilewright isa roofline {words} --dtype {dtype} {more}".rstrip()
     if out is not None and suffix == ".html":
-        write_file(out, roofline_page(found, command))
+        write_file(out, found.to_html(command))
         remark(f"wrote {out}")
     elif out is not None:
         emit_json(found.to_dict(), out)
@@ -80,38 +80,6 @@ def _sizes(product: tuple[int | None, ...], sides: tuple[str | None, str | None]
     if all(product) and not any(sides):
         return product
     raise UsageError("no product", how="give --m, --n and --k, or --x and --w")
-
-
-def _roofline(
-    sizes: tuple[Any, ...], how: dict[str, Any], dtype: str, config: MatrixUnitConfig, tuned: bool, bar: Any
-) -> tuple[Roofline, str]:
-    """The roofline, and the choice it is of."""
-    import numpy as np
-
-    from tilewright.isa import Choice, ConvChoice, autotune, autotune_conv2d, conv2d, matmul
-    from tilewright.isa import roofline as roofline_of
-    from tilewright.isa import what_if as each_change
-    from tilewright.layout import paged
-
-    conv = len(sizes) == 2
-    choice: Any = ConvChoice() if conv else Choice()
-    if tuned:
-        tune: Any = autotune_conv2d if conv else autotune
-        choice = tune(*sizes, dtype, config, **how).best.choice
-    kind = paged((1,), dtype).numpy_dtype
-    shapes = sizes if conv else ((sizes[0], sizes[2]), (sizes[2], sizes[1]))
-    a, b = (np.zeros(shape, kind) for shape in shapes)
-    title = f"a convolution of {'x'.join(map(str, shapes[0]))} by {'x'.join(map(str, shapes[1]))}"
-    title = title if conv else f"a product of {' x '.join(map(str, sizes))}"
-
-    def run(other: MatrixUnitConfig) -> Any:
-        other = replace(other, values=False)
-        return conv2d(a, b, config=other, **how, **choice.options) if conv else matmul(a, b, other, **choice.options)
-
-    found = roofline_of(run(config), config, title)
-    if bar is not None:
-        found = replace(found, changes=each_change(config, lambda other: int(run(other).cycles), bar))
-    return found, str(choice)
 
 
 def _print_roofline(found: Roofline, choice: str) -> None:
@@ -151,8 +119,8 @@ def explore(
     as_json: Json = False,
 ) -> None:
     """Run a whole network on many machines: which cost least in cycles, energy (modelled) and area (a proxy)."""
-    from tilewright.isa import exploration_page, read_network
     from tilewright.isa import explore as explore_machines
+    from tilewright.isa import read_network
 
     suffix = writer_of(out, ".json", ".html")
     layers: Any = read_network(read_text(shapes), shapes) if shapes else network
@@ -161,7 +129,7 @@ def explore(
         found = explore_machines(layers, family, dtype, machine.configured(settings), most, bar)
     found = replace(found, network=network) if shapes and network != "resnet50" else found
     if out is not None and suffix == ".html":
-        write_file(out, exploration_page(found))
+        write_file(out, found.to_html())
         remark(f"wrote {out}")
     elif out is not None:
         emit_json(found.to_dict(), out)

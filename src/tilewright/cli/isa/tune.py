@@ -23,7 +23,7 @@ from tilewright.cli.streams import (
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
-    from tilewright.isa import Design, Tuned, Tuning
+    from tilewright.isa import Tuned, Tuning
     from tilewright.render import Kind
 
 _HEADINGS: tuple[tuple[str, Kind, str], ...] = (
@@ -236,7 +236,7 @@ def sweep(
             m, n, k, values_of(over), dtype, machine.configured(settings), watch=bar, most=most, within=within
         )
     if as_json:
-        emit_json({"m": m, "n": n, "k": k, "dtype": dtype, "machines": [_design_value(design) for design in designs]})
+        emit_json({"m": m, "n": n, "k": k, "dtype": dtype, "machines": [design.to_dict() for design in designs]})
     else:
         _print_designs(designs)
 
@@ -251,16 +251,7 @@ def values_of(over: Sequence[str]) -> dict[str, list[Any]]:
     return fields
 
 
-def _design_value(design: Design) -> dict[str, Any]:
-    if design.tuning is None:
-        return {"settings": design.settings, "refused": design.refused}
-    best, tuning = design.tuning.best, design.tuning
-    value: dict[str, Any] = {"settings": design.settings, "choice": str(best.choice), "options": best.choice.options}
-    value |= {"cycles": best.cycles, "default_cycles": tuning.default.cycles, "utilisation": best.utilisation}
-    return value | {"limit": best.limit, "bound": best.bound, "stalls": best.stalls, "proved": tuning.proved}
-
-
-def _print_designs(designs: Sequence[Design]) -> None:
+def _print_designs(designs: Sequence[Any]) -> None:
     columns: list[Heading] = [
         *((name, "code") for name in designs[0].settings),
         ("best choice", "code"),

@@ -22,9 +22,8 @@ from tilewright.isa.kernels.records import (
     WINDOWS,
     Record,
 )
-from tilewright.isa.language.config import MatrixUnitConfig
+from tilewright.isa.language.config import DRAMS, MatrixUnitConfig
 from tilewright.isa.language.counts import Moved
-from tilewright.isa.language.dram import DRAMS
 
 Array = np.ndarray[Any, Any]
 _AT, _COUNTERS = ACCOUNTS.places, [f.name for f in fields(Moved)]

@@ -23,9 +23,8 @@ from tilewright.isa.chip.segments import (
     whole_segment,
 )
 from tilewright.isa.kernels.records import CACHE
-from tilewright.isa.language.config import MatrixUnitConfig
+from tilewright.isa.language.config import DRAMS, MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Traffic
-from tilewright.isa.language.dram import DRAMS
 from tilewright.isa.language.errors import ErrorRecord, Faults, MatrixUnitError
 from tilewright.isa.language.program import Instruction
 

@@ -10,7 +10,7 @@ import io
 import json
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from math import prod
 from pathlib import Path
@@ -21,20 +21,17 @@ import msgspec
 import numpy as np
 
 from tilewright.errors import TilewrightError, UsageError
-from tilewright.files import write_whole
 from tilewright.hlo import Value, XlaValues, array_dtype
 from tilewright.isa.chip.parts import Part
 from tilewright.isa.chip.segments import ELEMENT_TYPES
-from tilewright.isa.compiler.chip_run import ChipRun
-from tilewright.isa.compiler.result import MachineReport
-from tilewright.isa.compiler.running import Execution
+from tilewright.isa.compiler.report import MachineReport
+from tilewright.isa.compiler.running import ChipRun, Execution
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.lowering.reading import LAYOUT
-from tilewright.isa.lowering.sources import Groups
-from tilewright.isa.lowering.steps import Job, Stay, Step, Table
-from tilewright.isa.lowering.tables import BYTES, Lowering, folded_array, named, unfolded_array
+from tilewright.isa.lowering.sources import Groups, Job, Stay, Step, Table
+from tilewright.isa.lowering.tables import BYTES, Lowering, apply_layout, folded_array, unfolded_array
 from tilewright.isa.multiply.conv import stored_weights
 from tilewright.isa.multiply.matmul import MatmulPlan
 from tilewright.reading import check_archive, open_bytes, parse, text_of, typed
@@ -48,7 +45,7 @@ _Type = tuple[tuple[_Size, ...], str]
 
 
 def bundle_bytes(execution: Execution) -> bytes:
-    """The file of a model whose run has begun: with the arguments it was given."""
+    """The bytes of the file of a model, with the arguments its run was given."""
     lowering, arrays = execution.lowering, dict[str, Array]()
     writer = _Writer(lowering, arrays)
     programs: dict[MachineProgram, int] = {}
@@ -205,8 +202,16 @@ class Bundle:
             raise UsageError(f"a damaged compiled model: its parts do not fit together ({error})") from error
 
 
+def is_bundle(path: str) -> bool:
+    """Whether a file looks like a model that :meth:`Compiled.save` wrote."""
+    return path != "-" and zipfile.is_zipfile(path)
+
+
 def load_bundle(path: str | Path) -> Bundle:
-    """Read what ``Compiled.save`` wrote. Raises :class:`UsageError` for another file, or a damaged one."""
+    """A compiled model that :meth:`Compiled.save` wrote; ``.run()`` runs it with the arguments it was saved with.
+
+    Raises :class:`UsageError` for another file, or a damaged one.
+    """
     where = str(path)
     try:
         with open_bytes(path) as file, zipfile.ZipFile(file) as archive:
@@ -228,7 +233,7 @@ def load_bundle(path: str | Path) -> Bundle:
 
 
 def _config(given: Mapping[str, Any]) -> MatrixUnitConfig:
-    """The machine: entries of other versions are left out."""
+    """The machine from its saved fields; fields of other versions are left out."""
     known = {f.name for f in fields(MatrixUnitConfig)}
     config: dict[str, Any] = {
         key: tuple(own) if isinstance(own, list) else own for key, own in given.items() if key in known
@@ -282,26 +287,33 @@ class _Run(ChipRun):
     def __init__(self, bundle: Bundle, arrays: dict[str, Array]) -> None:
         data, self.arrays = bundle.data, arrays
         tables = {name: Table(name, shape, dtype, base) for name, shape, dtype, base in data.tables}
-        programs = [assemble(text, bundle.config) for text in data.programs]
-        super().__init__(tables, [_step(entry, programs) for entry in data.steps], bundle.config)
+        programs, steps = [assemble(text, bundle.config) for text in data.programs], list[Step]()
+        for entry in data.steps:
+            jobs = []
+            for pe, number, windows in entry.jobs:
+                seen = tuple((name, table, Part(base, size)) for name, table, base, size in windows)
+                jobs.append(Job(pe, programs[number], seen))
+            more: dict[str, Any] = {"fallback": entry.fallback, "operations": entry.operations}
+            steps.append(Step(entry.name, entry.unit, jobs=tuple(jobs), **more))
+        super().__init__(tables, steps, bundle.config)
         self.data, self.xla = data, XlaValues(apart=True)
-        storages = self.fill({name: self.placed(own) for name, own in data.held.items() if self.there(own.value)})
+        storages = self.fill({name: self.placed(own) for name, own in data.held.items() if self.is_on_host(own.value)})
         for name, table in tables.items():
             if table.base and storages[name].total_bytes > storages[table.base].total_bytes:
                 raise UsageError(f"table {name!r} is a view of more than {table.base!r} has")
         for stay in data.stays:
             if stay.begin + max(stay.size, storages[stay.table].total_bytes) > self.machine.chip.l2_end:
                 raise UsageError(f"table {stay.table!r} does not stand within L2")
-        self.planned(tuple(data.stays))
+        self.stays = tuple(data.stays)
         for number in range(len(self.steps)):
             self.step(number)
 
-    def there(self, recipe: Recipe) -> bool:
-        """Whether the host has it."""
+    def is_on_host(self, recipe: Recipe) -> bool:
+        """Whether the host has the value already."""
         return recipe.root in self.arrays
 
     def value(self, recipe: Recipe) -> Array:
-        """The array a recipe says."""
+        """The array that a recipe describes."""
         if recipe.array is not None:
             return self.arrays[recipe.array]
         if recipe.of is not None:
@@ -309,13 +321,13 @@ class _Run(ChipRun):
                 raise UsageError(f"a value is {recipe.name!r} of another, which no layout is")
             result = SimpleNamespace(sizes=recipe.shape)
             node: Any = SimpleNamespace(name=recipe.name, attributes=recipe.attributes, result=result)
-            return named(node, self.value(recipe.of))
+            return apply_layout(node, self.value(recipe.of))
         raw = self.machine.tensor(recipe.table)
         self.machine.link(raw.nbytes)
         return unfolded_array(raw, recipe.shape, recipe.groups, _dtype(recipe.dtype))
 
     def placed(self, own: Held) -> Array:
-        """What the host puts into a table."""
+        """The array that the host puts into a table."""
         array = folded_array(self.value(own.value), own.groups)
         if own.arranged is None:
             return array
@@ -324,7 +336,7 @@ class _Run(ChipRun):
         return stored_weights(plan, array)
 
     def on_host(self, step: Step) -> None:
-        """XLA computes it, of what the machine made."""
+        """Let XLA compute a step, from what the machine made."""
         entry = next(entry for entry in self.data.steps if entry.name == step.name)
         given = [self.value(recipe) for recipe in entry.inputs]
         taken, makes = ([(shape, _dtype(name)) for shape, name in side] for side in entry.types)
@@ -336,18 +348,4 @@ class _Run(ChipRun):
                 self.place(name, self.placed(own))
 
     def results(self) -> tuple[Array, ...]:
-        """What the program returns."""
         return tuple(self.value(recipe) for recipe in self.data.results)
-
-
-def _step(entry: Entry, programs: Sequence[MachineProgram]) -> Step:
-    jobs = []
-    for pe, number, windows in entry.jobs:
-        seen = tuple((name, table, Part(base, size)) for name, table, base, size in windows)
-        jobs.append(Job(pe, programs[number], seen))
-    return Step(entry.name, entry.unit, jobs=tuple(jobs), fallback=entry.fallback, operations=entry.operations)
-
-
-def save(execution: Execution, path: str | Path) -> None:
-    """Write the file."""
-    write_whole(str(path), bundle_bytes(execution))

@@ -1,4 +1,4 @@
-"""A compiled model: its listing, its layers, and running it."""
+"""``isa.compile``, and a compiled model: its listing, its layers, running, checking and saving it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import CheckFailed, UsageError
+from tilewright.files import write_whole
 from tilewright.hlo import Program, array_dtype, from_jax, load, operations_of, sample_arrays
+from tilewright.isa.compiler.bundle import bundle_bytes
 from tilewright.isa.compiler.checking import check_step
-from tilewright.isa.compiler.planning import SHARE, L2Plan, bytes_of, l2_plan
-from tilewright.isa.compiler.result import Layer, MachineReport
+from tilewright.isa.compiler.planning import SHARE, L2Plan, bytes_of, l2_plan, listing, schedule
+from tilewright.isa.compiler.report import Layer, MachineReport
 from tilewright.isa.compiler.running import Execution, Watch, checked_arguments
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.lowering.layers import lower
@@ -33,15 +35,11 @@ class Compiled:
     @property
     def listing(self) -> str:
         """The schedule, the tables, and every layer with the programs it starts."""
-        from tilewright.isa.compiler.listing import listing
-
         return listing(self.lowering)
 
     @property
     def schedule(self) -> str:
         """Every layer with the elements that work on it, what it reads and writes, and what moves to L2 and from it."""
-        from tilewright.isa.compiler.listing import schedule
-
         return schedule(self.lowering)
 
     @property
@@ -89,11 +87,9 @@ class Compiled:
 
         Without arguments: as for :meth:`check`.
         """
-        from tilewright.isa.compiler.bundle import save
-
         execution = Execution(self.lowering, self.config)
         execution.begin(self._given(args, kwargs))
-        save(execution, path)
+        write_whole(path, bundle_bytes(execution))
 
     def _given(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Array]:
         if args or kwargs or not self.lowering.reading.block.arguments:
@@ -123,15 +119,26 @@ class Compiled:
         return execution
 
 
-def compiled(source: Any, args: Sequence[Any], config: MatrixUnitConfig | None) -> Compiled:
-    """Read and lower; see :func:`tilewright.isa.compile`."""
+def compile(program_or_fn: Any, *args: Any, config: MatrixUnitConfig | None = None) -> Compiled:
+    """A JAX function (traced on ``args``), a :class:`tilewright.hlo.Program` or StableHLO text for this machine.
+
+    Products and convolutions become programs of ``mm``, work on elements vector programs, what only moves elements
+    copies where memory has another order. What the machine has no program for is left to XLA, and says why in
+    ``layers[i].fallback``. ``args`` are arrays or ``jax.ShapeDtypeStruct``.
+
+    >>> import numpy as np
+    >>> x = np.ones((2, 3), np.float32)
+    >>> compile(lambda x, y: x @ y.T, x, x).run(x, x)[0].tolist()
+    [[3.0, 3.0], [3.0, 3.0]]
+    """
     config = checked_config(config)
-    if isinstance(source, Program):
-        program = source
-    elif callable(source):
-        program = from_jax(source, *args)
-    elif isinstance(source, str):
-        program = load(source)
+    if isinstance(program_or_fn, Program):
+        program = program_or_fn
+    elif callable(program_or_fn):
+        program = from_jax(program_or_fn, *args)
+    elif isinstance(program_or_fn, str):
+        program = load(program_or_fn)
     else:
-        raise UsageError(f"a {type(source).__name__} to compile", how="give a function, a Program, or StableHLO text")
+        kind = type(program_or_fn).__name__
+        raise UsageError(f"a {kind} to compile", how="give a function, a Program, or StableHLO text")
     return Compiled(program, config, lower(operations_of(program), config, apart=program.signature is None))

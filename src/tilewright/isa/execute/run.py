@@ -19,8 +19,7 @@ from tilewright.isa.execute.tensor import TENSOR_HANDLERS
 from tilewright.isa.execute.vector import VECTOR_HANDLERS
 from tilewright.isa.language.assemble import program_of
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
-from tilewright.isa.language.counts import Counts, Moved, Traffic
-from tilewright.isa.language.energy import energy, math_cycles_at_least
+from tilewright.isa.language.counts import Counts, Moved, Traffic, energy, math_cycles_at_least
 from tilewright.isa.language.errors import ErrorRecord, MatrixUnitError
 from tilewright.isa.language.program import MachineProgram
 from tilewright.trace import Event, Slice, Track
@@ -81,7 +80,7 @@ class RunResult:
 
     @property
     def energy_pj(self) -> float:
-        """Energy in pJ, modelled: published figures times what was counted (:mod:`tilewright.isa.language.energy`)."""
+        """Energy in pJ, modelled: published figures times what was counted (:mod:`tilewright.isa.language.counts`)."""
         return sum(energy(self.moved, self.traffic, self.state.config).values())
 
     @property

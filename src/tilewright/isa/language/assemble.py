@@ -74,24 +74,18 @@ def program_of(program: MachineProgram | str, config: MatrixUnitConfig) -> Machi
         has = {"r": config.registers, "ur": config.uniform_registers, "p": config.predicates}
         if program.assembled and all(n <= has[kind] for kind, n in program.registers.items()):
             return program
-        program = _text_of(program)
+        try:
+            program = str(program)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            what = f"the program cannot be written as text ({type(error).__name__}: {error})"
+            raise UsageError(what, how="make programs with assemble") from None
     if not isinstance(program, str):
         raise UsageError(f"a program is text or what assemble made of it, not {type(program).__name__}")
     return assemble(program, config)
 
 
-def _text_of(program: MachineProgram) -> str:
-    try:
-        return str(program)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise UsageError(
-            f"the program cannot be written as text ({reason})", how="make programs with assemble"
-        ) from None
-
-
 def _as_written(suffix: Suffix) -> str:
-    """``.kaX``; or all of them, where they are words."""
+    """A suffix as an error names it: ``.kaX``, or every word it may be."""
     words = re.fullmatch(r"(\w*)\((\w+(?:\|\w+)+)\)", suffix.pattern)
     return ", ".join(f".{words[1]}{word}" for word in words[2].split("|")) if words else f".{suffix.form.format('X')}"
 
@@ -188,7 +182,9 @@ class _Assembler:
             if suffix.default is None and suffix.key not in values:
                 how = f"one of {_as_written(suffix)}"
                 raise self._error(f"{spec.name} needs a suffix: {suffix.doc}", self.position, how)
-        defaults = {s.key: None if self._silent(spec, type_, s.key) else s.default for s in spec.suffixes}
+        # A sign that is not written is left to the segment when TYPE is absent; a float TYPE has none.
+        unsigned = ("a", "b") if spec.name == "mm" and (type_ is None or not type_.isdigit()) else ()
+        defaults = {s.key: None if s.key in unsigned else s.default for s in spec.suffixes}
         return tuple(values.get(s.key, defaults[s.key]) for s in spec.suffixes), operands
 
     def _suffix(self, spec: InstructionSpec, type_: str | None, text: str, values: dict[str, str]) -> None:
@@ -208,18 +204,15 @@ class _Assembler:
         known = ", ".join(map(_as_written, spec.suffixes)) or "none"
         raise self._error(f"unknown suffix .{text} of {spec.name}", self.position, f"known: {known}")
 
-    @staticmethod
-    def _silent(spec: InstructionSpec, type_: str | None, key: str) -> bool:
-        """A sign that is not written is left to the segment when TYPE is absent; a float TYPE has none."""
-        return spec.name == "mm" and key in ("a", "b") and (type_ is None or not type_.isdigit())
-
     def _operands(self, spec: InstructionSpec, operands: list[Operand]) -> None:
         needed = sum(not o.optional for o in spec.operands)
         for place in range(len(operands), len(spec.operands)):
             self._skip()
             if self._at_end() and place >= needed:
                 return
-            if place and not self._comma():
+            if place and self.text.startswith(",", self.position):
+                self.position += 1
+            elif place:
                 if place >= needed:
                     return
                 raise self._error(f"{spec.name}: expected a comma and {_expected(spec.operands[place])}", self.position)
@@ -231,7 +224,8 @@ class _Assembler:
                 self.uses.append((operand.name, start))
             if operand is None or operand.kind not in expected.kinds:
                 raise self._error(f"{spec.name}: expected {_expected(expected)}", start, f"as in {spec.example}")
-            if place and _is_uniform(operands[0]) and operand.kind in ("r", "p") and not spec.reduces:
+            uniform = place and isinstance(operands[0], Register) and operands[0].kind == "ur"
+            if uniform and operand.kind in ("r", "p") and not spec.reduces:
                 raise self._error("a uniform register cannot take a per-thread value", start)
             operands.append(operand)
         self._skip()
@@ -281,11 +275,6 @@ class _Assembler:
             raise self._error(f"{text} is not within float32", column, "0f7f800000 is infinity")
         return Float(int(value.view(np.uint32)))
 
-    def _comma(self) -> bool:
-        comma = self.text.startswith(",", self.position)
-        self.position += comma
-        return comma
-
     def _skip(self) -> None:
         match = _SPACE.match(self.text, self.position)
         assert match is not None
@@ -305,7 +294,3 @@ class _Assembler:
 
 def _expected(spec: OperandSpec) -> str:
     return " or ".join(_KINDS[kind] for kind in spec.kinds)
-
-
-def _is_uniform(operand: Operand) -> bool:
-    return isinstance(operand, Register) and operand.kind == "ur"

@@ -1,15 +1,63 @@
-"""Every number of the machine, and every reading of an ambiguous paragraph, as a named field."""
+"""Every number of the machine, and every reading of an ambiguous paragraph, as a field with its range or choices.
+
+The questions that the source leaves open, with their paragraphs and answers, stand in docs/matrix_unit.md.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
 from tilewright.errors import UsageError, true_or_false
-from tilewright.isa.language.dram import DRAMS
-from tilewright.isa.language.errors import shown
 from tilewright.targets import SimtCore, target
+
+
+@dataclass(frozen=True)
+class Dram:
+    """One kind of device memory; times in nanoseconds, which are cycles at 1 GHz.
+
+    ``row_bytes``: what a bank holds open; ``banks`` of all ``channels`` together. ``rcd``: from a row's opening to its
+    first column, ``rp``: closing a row, ``ras``: least time a row is open. ``bytes_per_ns``: the published peak.
+    """
+
+    banks: int
+    channels: int
+    row_bytes: int
+    rcd: float
+    rp: float
+    ras: float
+    bytes_per_ns: float
+    source: str
+
+    def cycles(self, name: str) -> int:
+        """The time called ``name`` (rcd, rp, ras) in whole cycles, rounded up."""
+        return -int(-getattr(self, name) // 1)
+
+
+DRAMS = {
+    "ddr4_3200": Dram(
+        banks=16,
+        channels=1,
+        row_bytes=8192,
+        rcd=13.75,
+        rp=13.75,
+        ras=32.5,
+        bytes_per_ns=25.6,
+        source="JEDEC JESD79-4 speed bin 3200AA (22-22-22, tRAS 52 at 0.625 ns), as in DRAMsim3 DDR4_8Gb_x8_3200.ini",
+    ),
+    "hbm2": Dram(
+        banks=128,
+        channels=8,
+        row_bytes=1024,
+        rcd=14,
+        rp=14,
+        ras=34,
+        bytes_per_ns=256,
+        source="JEDEC JESD235 at 2 Gb/s a pin (14-14, tRAS 34 at 1 ns), as in DRAMsim3 HBM2_8Gb_x128.ini",
+    ),
+}
+"""By the name that ``MatrixUnitConfig.dram`` gives; ``flat`` has no rows and no banks."""
 
 
 def _constants() -> SimtCore:
@@ -33,62 +81,33 @@ class Reading:
     least: int | None = None
 
 
-READINGS: dict[str, Reading] = {
-    "disjoint_sets": Reading("are loaders and compute threads different threads?", (False, True)),
-    "group_order": Reading("which threads form a group of ka * kb?", ("consecutive", "strided")),
-    "ka_split": Reading("which columns does a thread of a ka group hold?", ("blocked", "interleaved")),
-    "kb_acc": Reading("which thread of a kb group adds and keeps the sum?", ("first", "last")),
-    "kb_mode": Reading("what does kb divide: the group's work or each thread's chunk?", ("chunk", "split")),
-    "pred_scope": Reading("what does a false predicate stop?", ("loader", "compute", "both")),
-    "column_numbering": Reading("do skipped columns leave a gap in the product registers?", ("gap", "compact")),
-    "on_error": Reading("what happens after an error, when the in-range work is done?", ("record", "raise", "warn")),
-    "offset_mode": Reading("a multi-dimensional offset: one register per dim, or one?", ("registers", "linear")),
-    "overflow": Reading("integer accumulation beyond 32 bits", ("wrap", "saturate")),
-    "float_order": Reading("the order of float additions", ("chunk", "fma", "exact")),
-    "retention": Reading(
-        "t1: a cache set is full of retained lines; off: none is retained", ("bypass", "evict", "off")
-    ),
-    "slice_order": Reading("the order of folded slices of B (contract)", ("y-major", "z-major")),
-    "uninitialized": Reading("what do registers hold at first?", ("zero", "poison")),
-    "math_issue": Reading("does math begin when a step's columns are there, or all of them?", ("step", "instruction")),
-    "columns_per_step": Reading("columns of one part in one step", (1,), least=1),
-    "kb_add_cycles": Reading("cycles of a kb transfer", (0,), least=0),
-    "vector_rate": Reading("registers of a thread that the vector unit works on in a cycle", (1,), least=1),
-    "special_cycles": Reading("cycles of the vector unit for one exp, log, ... or division", (4,), least=1),
-}
+# A field says which values it may have: numbers far beyond any machine, within what can be counted in 64 bits.
 
 
-_LATENCIES = ("l1_latency", "l2_latency", "dram_latency", "dma_latency", "alu_latency")
-_RATES = ("l1_ports", "l2_bytes_per_cycle", "dram_bytes_per_cycle", "macs_per_thread_cycle")
-RANGES: dict[str, tuple[int, int]] = {
-    "pes": (1, 512),
-    "threads": (1, 1 << 16),
-    "registers": (1, 1 << 16),
-    "predicates": (1, 1 << 10),
-    "uniform_registers": (1, 1 << 16),
-    "loaders": (1, 1 << 16),
-    "a_bytes": (4, 64),
-    "line_bytes": (4, 4096),
-    "l1_bytes": (1, 1 << 40),
-    "l2_bytes": (0, 1 << 32),
-    "l1_ways": (0, 1 << 34),
-    "l2_ways": (0, 1 << 34),
-    **dict.fromkeys(_LATENCIES, (0, 1 << 30)),
-    **dict.fromkeys(_RATES, (1, 1 << 30)),
-    **dict.fromkeys(("bus_bytes_per_cycle", "host_bytes_per_cycle", "host_latency"), (0, 1 << 30)),
-    **dict.fromkeys(("fetch_cycles", "page_hit_cycles", "page_miss_cycles", "page_entries"), (0, 1 << 16)),
-    "bcast_depth": (1, 1 << 16),
-    "max_instructions": (1, 1 << 40),
-    "max_errors": (1, 10_000_000),
-    "columns_per_step": (1, 1 << 16),
-    "kb_add_cycles": (0, 1 << 16),
-    "vector_rate": (1, 1 << 16),
-    "special_cycles": (1, 1 << 16),
-}
-"""Least and most of every number: far beyond any machine, and within what can be simulated and counted in 64 bits."""
-NAMED = {"arbitration": ("round_robin", "slots"), "dram": ("flat", *DRAMS)}
-"""Fields of the memory system that are names, and which; the first is the default."""
-_MAY_BE_NONE = ("macs_per_thread_cycle", "loaders")
+def _number(default: int | None, least: int, most: int) -> Any:
+    return field(default=default, metadata={"range": (least, most)})
+
+
+def _name(*names: str) -> Any:
+    return field(default=names[0], metadata={"names": names})
+
+
+def _reading(question: str, *choices: Any) -> Any:
+    return field(default=choices[0], metadata={"reading": Reading(question, choices)})
+
+
+def _counted(question: str, default: int, least: int) -> Any:
+    """A reading that is a number: the default, or any other from ``least`` on."""
+    return field(default=default, metadata={"reading": Reading(question, (default,), least), "range": (least, 1 << 16)})
+
+
+def shown(value: Any) -> str:
+    """A value for an error, cut where it is very long."""
+    try:
+        text = repr(value)
+    except ValueError:  # more digits than Python writes
+        return "a number of very many digits"
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 @dataclass(frozen=True)
@@ -108,8 +127,8 @@ class MatrixUnitConfig:
     issue; ``page_hit_cycles`` and ``page_miss_cycles``, for which the load-store unit translates each page that an
     instruction reaches, which is a hit among the ``page_entries`` (0: all) that were translated last;
     ``host_bytes_per_cycle`` and ``host_latency`` of the host's link, over which tensors come and go.
-    ``dram``: flat, or a name of :data:`tilewright.isa.language.dram.DRAMS`, whose banks and rows device memory then has
-    beside ``dram_latency`` (of an open row). ``arbitration``: how several elements share the buses of L2 and device
+    ``dram``: flat, or a name of :data:`DRAMS`, whose banks and rows device memory then has beside ``dram_latency`` (of
+    an open row). ``arbitration``: how several elements share the buses of L2 and device
     memory: round_robin, by need, an instruction of each in turn; slots: every element and DMA have a part of their own.
     ``loads_through_l1``: per-thread loads pass through L1 too (they are never in its counters). ``values=False`` leaves
     the products out: registers keep what they held, counts and cycles are the same (:func:`autotune` runs so).
@@ -119,67 +138,72 @@ class MatrixUnitConfig:
     4
     """
 
-    pes: int = 1
-    threads: int = _SIMT.threads
-    registers: int = _SIMT.registers
-    predicates: int = _SIMT.predicates
-    uniform_registers: int = _SIMT.uniform_registers
-    loaders: int | None = None
-    a_bytes: int = _SIMT.a_bytes
+    pes: int = _number(1, 1, 512)
+    threads: int = _number(_SIMT.threads, 1, 1 << 16)
+    registers: int = _number(_SIMT.registers, 1, 1 << 16)
+    predicates: int = _number(_SIMT.predicates, 1, 1 << 10)
+    uniform_registers: int = _number(_SIMT.uniform_registers, 1, 1 << 16)
+    loaders: int | None = _number(None, 1, 1 << 16)
+    a_bytes: int = _number(_SIMT.a_bytes, 4, 64)
     acc_window: tuple[int, int] | None = None
-    line_bytes: int = _SIMT.line_bytes
-    l1_bytes: int = _SIMT.l1_bytes
-    l2_bytes: int = _SIMT.l2_bytes
-    l1_ways: int = _SIMT.l1_ways
-    l2_ways: int = _SIMT.l2_ways
+    line_bytes: int = _number(_SIMT.line_bytes, 4, 4096)
+    l1_bytes: int = _number(_SIMT.l1_bytes, 1, 1 << 40)
+    l2_bytes: int = _number(_SIMT.l2_bytes, 0, 1 << 32)
+    l1_ways: int = _number(_SIMT.l1_ways, 0, 1 << 34)
+    l2_ways: int = _number(_SIMT.l2_ways, 0, 1 << 34)
     loads_through_l1: bool = False
-    l1_latency: int = _SIMT.l1_latency
-    l2_latency: int = _SIMT.l2_latency
-    dram_latency: int = _SIMT.dram_latency
-    dma_latency: int = _SIMT.dma_latency
-    alu_latency: int = _SIMT.alu_latency
-    l1_ports: int = _SIMT.l1_ports
-    l2_bytes_per_cycle: int = _SIMT.l2_bytes_per_cycle
-    dram_bytes_per_cycle: int = _SIMT.dram_bytes_per_cycle
-    bus_bytes_per_cycle: int = 0
-    fetch_cycles: int = 0
-    page_hit_cycles: int = 0
-    page_miss_cycles: int = 0
-    page_entries: int = 0
-    host_bytes_per_cycle: int = 0
-    host_latency: int = 0
-    dram: str = "flat"
-    arbitration: str = "round_robin"
-    bcast_depth: int = _SIMT.bcast_depth
-    macs_per_thread_cycle: int | None = None
-    max_instructions: int = 10_000_000
-    max_errors: int = 1_000_000
+    l1_latency: int = _number(_SIMT.l1_latency, 0, 1 << 30)
+    l2_latency: int = _number(_SIMT.l2_latency, 0, 1 << 30)
+    dram_latency: int = _number(_SIMT.dram_latency, 0, 1 << 30)
+    dma_latency: int = _number(_SIMT.dma_latency, 0, 1 << 30)
+    alu_latency: int = _number(_SIMT.alu_latency, 0, 1 << 30)
+    l1_ports: int = _number(_SIMT.l1_ports, 1, 1 << 30)
+    l2_bytes_per_cycle: int = _number(_SIMT.l2_bytes_per_cycle, 1, 1 << 30)
+    dram_bytes_per_cycle: int = _number(_SIMT.dram_bytes_per_cycle, 1, 1 << 30)
+    bus_bytes_per_cycle: int = _number(0, 0, 1 << 30)
+    fetch_cycles: int = _number(0, 0, 1 << 16)
+    page_hit_cycles: int = _number(0, 0, 1 << 16)
+    page_miss_cycles: int = _number(0, 0, 1 << 16)
+    page_entries: int = _number(0, 0, 1 << 16)
+    host_bytes_per_cycle: int = _number(0, 0, 1 << 30)
+    host_latency: int = _number(0, 0, 1 << 30)
+    dram: str = _name("flat", *DRAMS)
+    arbitration: str = _name("round_robin", "slots")
+    bcast_depth: int = _number(_SIMT.bcast_depth, 1, 1 << 16)
+    macs_per_thread_cycle: int | None = _number(None, 1, 1 << 30)
+    max_instructions: int = _number(10_000_000, 1, 1 << 40)
+    max_errors: int = _number(1_000_000, 1, 10_000_000)
     values: bool = True
-    disjoint_sets: bool = False
-    group_order: str = "consecutive"
-    ka_split: str = "blocked"
-    kb_acc: str = "first"
-    kb_mode: str = "chunk"
-    pred_scope: str = "loader"
-    column_numbering: str = "gap"
-    on_error: str = "record"
-    offset_mode: str = "registers"
-    overflow: str = "wrap"
-    float_order: str = "chunk"
-    retention: str = "bypass"
-    slice_order: str = "y-major"
-    uninitialized: str = "zero"
-    math_issue: str = "step"
-    columns_per_step: int = 1
-    kb_add_cycles: int = 0
-    vector_rate: int = 1
-    special_cycles: int = 4
+    disjoint_sets: bool = _reading("are loaders and compute threads different threads?", False, True)
+    group_order: str = _reading("which threads form a group of ka * kb?", "consecutive", "strided")
+    ka_split: str = _reading("which columns does a thread of a ka group hold?", "blocked", "interleaved")
+    kb_acc: str = _reading("which thread of a kb group adds and keeps the sum?", "first", "last")
+    kb_mode: str = _reading("what does kb divide: the group's work or each thread's chunk?", "chunk", "split")
+    pred_scope: str = _reading("what does a false predicate stop?", "loader", "compute", "both")
+    column_numbering: str = _reading("do skipped columns leave a gap in the product registers?", "gap", "compact")
+    on_error: str = _reading("what happens after an error, when the in-range work is done?", "record", "raise", "warn")
+    offset_mode: str = _reading("a multi-dimensional offset: one register per dim, or one?", "registers", "linear")
+    overflow: str = _reading("integer accumulation beyond 32 bits", "wrap", "saturate")
+    float_order: str = _reading("the order of float additions", "chunk", "fma", "exact")
+    retention: str = _reading(
+        "t1: a cache set is full of retained lines; off: none is retained", "bypass", "evict", "off"
+    )
+    slice_order: str = _reading("the order of folded slices of B (contract)", "y-major", "z-major")
+    uninitialized: str = _reading("what do registers hold at first?", "zero", "poison")
+    math_issue: str = _reading(
+        "does math begin when a step's columns are there, or all of them?", "step", "instruction"
+    )
+    columns_per_step: int = _counted("columns of one part in one step", 1, 1)
+    kb_add_cycles: int = _counted("cycles of a kb transfer", 0, 0)
+    vector_rate: int = _counted("registers of a thread that the vector unit works on in a cycle", 1, 1)
+    special_cycles: int = _counted("cycles of the vector unit for one exp, log, ... or division", 4, 1)
 
     def __post_init__(self) -> None:
         """Refuse what the machine cannot be, and readings it does not know."""
         for name, (least, most) in RANGES.items():
-            if name not in READINGS and not (name in _MAY_BE_NONE and getattr(self, name) is None):
-                self._within(name, least, most)
+            optional = name in ("loaders", "macs_per_thread_cycle") and getattr(self, name) is None
+            if name not in READINGS and not optional:
+                self._check_range(name, least, most)
         through = true_or_false(self.loads_through_l1, "loads_through_l1", "config")
         object.__setattr__(self, "loads_through_l1", through)
         if self.disjoint_sets and not 1 <= self.default_columns < self.threads:
@@ -204,24 +228,22 @@ class MatrixUnitConfig:
         if (window := self.acc_window) is not None:
             pair = isinstance(window, tuple) and len(window) == 2 and all(type(end) is int for end in window)
             if not pair or not 0 <= window[0] <= window[1] <= self.registers:
-                raise UsageError(
-                    f"acc_window {shown(window)} is not (low, high) within 0..{self.registers}", where="config"
-                )
-        for name, known in NAMED.items():
+                what = f"acc_window {shown(window)} is not (low, high) within 0..{self.registers}"
+                raise UsageError(what, where="config")
+        for name, known in _NAMES.items():
             if getattr(self, name) not in known:
                 how = f"one of {', '.join(known)}"
                 raise UsageError(f"{name} = {shown(getattr(self, name))} is not known", where="config", how=how)
         for name, reading in READINGS.items():
             _check_reading(name, getattr(self, name), reading)
 
-    def _within(self, name: str, least: int, most: int) -> None:
+    def _check_range(self, name: str, least: int, most: int) -> None:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise UsageError(f"{name} = {shown(value)} is not an integer of at least {least}", where="config")
         if value > most:
-            raise UsageError(
-                f"{name} = {shown(value)}, too many to simulate: no room for more than {most}", where="config"
-            )
+            what = f"{name} = {shown(value)}, too many to simulate: no room for more than {most}"
+            raise UsageError(what, where="config")
 
     @property
     def slowing(self) -> tuple[str, ...]:
@@ -235,10 +257,9 @@ class MatrixUnitConfig:
 
     @property
     def slow(self) -> str:
-        """What to say of :attr:`slowing`; "" where loops are run by one call."""
-        return f"{', '.join(self.slowing)}: loops run instruction by instruction, many times slower" * bool(
-            self.slowing
-        )
+        """A sentence about :attr:`slowing`; "" where loops are run by one kernel call."""
+        fields = ", ".join(self.slowing)
+        return f"{fields}: loops run instruction by instruction, many times slower" if fields else ""
 
     @property
     def slots(self) -> int:
@@ -306,6 +327,16 @@ class MatrixUnitConfig:
         return -(-chunk // rate) + self.kb_add_cycles * (kb - 1)
 
 
+def _metadata(key: str) -> dict[str, Any]:
+    return {f.name: f.metadata[key] for f in fields(MatrixUnitConfig) if key in f.metadata}
+
+
+RANGES: dict[str, tuple[int, int]] = _metadata("range")
+"""Least and most of every number."""
+READINGS: dict[str, Reading] = _metadata("reading")
+_NAMES: dict[str, tuple[str, ...]] = _metadata("names")
+
+
 @cache
 def _default() -> MatrixUnitConfig:
     return MatrixUnitConfig()
@@ -330,122 +361,3 @@ def _check_reading(name: str, value: Any, reading: Reading) -> None:
     how = f"this machine performs {', '.join(map(repr, reading.choices))}"
     how += f" and whole numbers up to {most}" if most else ""
     raise UsageError(f"{name} = {shown(value)} is not a known reading ({reading.question})", where="config", how=how)
-
-
-# Every question the source leaves open, with the paragraphs it comes from, and how this machine answers it.
-
-
-@dataclass(frozen=True)
-class Ambiguity:
-    """``paragraphs`` of the source, the question, the answer, and the fields that give another (none: a slip of it).
-
-    ``ours``: the text says nothing of it; what stands here is this machine's own.
-    """
-
-    paragraphs: str
-    question: str
-    answer: str
-    fields: tuple[str, ...] = ()
-    ours: bool = False
-
-
-AMBIGUITIES = (
-    Ambiguity(
-        "5, 94, 102", "are loaders and compute threads different threads?", "roles; may overlap", ("disjoint_sets",)
-    ),
-    Ambiguity("94", "the first set broadcasts, and the first set computes?", "a slip: the second computes"),
-    Ambiguity("10, 113, 115", "is a group's further thread of the first set or the second?", "the second, computing"),
-    Ambiguity("12, 120, 136", "which group of registers takes the fourth dot product?", "that of the keeping thread"),
-    Ambiguity("115", "columns 1 to 127 and 128 to 256?", "a slip: halves of 128; ceil(n / ka) in general"),
-    Ambiguity("115, 121", "which columns does a thread of a ka group hold?", "blocks of neighbours", ("ka_split",)),
-    Ambiguity("118, 119", "which thread of a kb group adds and keeps?", "the first", ("kb_acc",)),
-    Ambiguity(
-        "106, 118-121",
-        "does kb divide each thread's chunk?",
-        "no: the group covers kb whole chunks; 8 of int8 are 4 and 4 [121] with `split`, or one register of A",
-        ("kb_mode",),
-    ),
-    Ambiguity("10, 112", "which threads form a group?", "neighbours, qb the fastest", ("group_order",)),
-    Ambiguity("95, 97, 105", "what does a false predicate stop?", "its loader, and so its column", ("pred_scope",)),
-    Ambiguity(
-        "100", "where do product registers end?", "at the first own source register, or the file", ("acc_window",)
-    ),
-    Ambiguity("100, 22", "does an error end the program?", "no: in-range work, then a record", ("on_error",)),
-    Ambiguity("60, 95", "one register for an offset of several dims?", "one per dim", ("offset_mode",)),
-    Ambiguity("95, 59", "is rf290 a register of each thread?", "yes: loaders have their own addresses; urN is shared"),
-    Ambiguity("106", "how many registers of A for other types?", "two, 8 bytes, for every type", ("a_bytes",)),
-    Ambiguity(
-        "-",
-        "overflow, and the order of float additions?",
-        "modulo 2^32; float32, chunk by chunk",
-        ("overflow", "float_order"),
-        ours=True,
-    ),
-    Ambiguity("77, 64", "in which order do pages and lines lie?", "d1 fastest; pages at the ends are whole"),
-    Ambiguity("125", "what if all of a cache set is retained?", "the miss passes by", ("retention",)),
-    Ambiguity("128", "in which order are folded slices stacked?", "the first folded dim slowest", ("slice_order",)),
-    Ambiguity("98, 99", "how many math issues has an mm?", "one per step", ("math_issue",)),
-    Ambiguity("37, 56, 124", "does one loader fetch the rows of t1?", "each its own column's; L1 shares the lines"),
-    Ambiguity("118", "what does a kb transfer cost?", "counted, no cycles", ("kb_add_cycles",)),
-    Ambiguity("109, 102", "several columns of a thread at once?", "one per part and step", ("columns_per_step",)),
-    Ambiguity("97, 105", "do skipped columns close up in the registers?", "no: a gap", ("column_numbering",)),
-    Ambiguity("87", "what do registers hold before a program clears them?", "zeros", ("uninitialized",)),
-    Ambiguity("60, 95", "does urS hold a segment's base address?", "a handle of its descriptor, which `segbase` moves"),
-    Ambiguity("60, 95", "which dim does imm belong to?", "d1, the contiguous one"),
-    Ambiguity("57, 59", "is there one L1, or one for each processing element?", "one each; L2 is everyone's"),
-    Ambiguity(
-        "77", "do a thread's own loads come by whole lines through L1?", "exact bytes past it", ("loads_through_l1",)
-    ),
-    Ambiguity("107", "how is an element without sa, ua, sb or ub read?", "as the segment's own type has it"),
-    Ambiguity("7, 103", "to as many threads as there are rows, or to half of them?", "to all that have a row"),
-    Ambiguity("125", "is a released line gone?", "it may be evicted, and stays until its place is wanted"),
-    Ambiguity(
-        "15, 125",
-        "when is a line that was used up retained again?",
-        "when a program starts, a page comes, a product (`clr`, `setmm`) begins over columns already used",
-    ),
-    Ambiguity(
-        "97, 105, 125",
-        "does a line wait for columns that are off?",
-        "where several are on, for those; where one is, for those after it; no longer than until a product begins over "
-        "another segment",
-    ),
-    Ambiguity("56, 57", "is L2's room for pages and for lines the same?", "yes, one capacity; there may be none (0)"),
-    Ambiguity(
-        "56, 58, 98, 102",
-        "what do the broadcast bus, instruction fetch and the host's link cost?",
-        "nothing",
-        ("bus_bytes_per_cycle", "fetch_cycles", "host_bytes_per_cycle", "host_latency"),
-    ),
-    Ambiguity(
-        "61, 63",
-        "what does the translation of an address cost?",
-        "nothing",
-        ("page_hit_cycles", "page_miss_cycles", "page_entries"),
-    ),
-    Ambiguity("63", "may an entry of the page table have another page's address?", "each has its own"),
-    Ambiguity("129, 130", "is the storage unit 906 or 908?", "a slip; no number of a figure matters here"),
-    Ambiguity(
-        "87, 96, 102", "how does an mm know its columns and rows?", "`setmm`, an instruction", ("loaders",), ours=True
-    ),
-    Ambiguity(
-        "65, 69, 75",
-        "which instructions move pages and make entries?",
-        "`dmain`, `dmaout`, `dmawait`, `dmastat`, `ptmap`, `ptdel`; the host may, too",
-        ours=True,
-    ),
-    Ambiguity(
-        "60, 69, 74",
-        "which instructions describe segments?",
-        "`segment`, `segdef`, `segbase`, `segsize`, `segget`; the host may, too",
-        ours=True,
-    ),
-    Ambiguity(
-        "-",
-        "who adds a bias, rounds, or takes the exponential of a product?",
-        "a vector unit of every thread, over runs of its registers; and broadcast loads",
-        ("vector_rate", "special_cycles"),
-        ours=True,
-    ),
-)
-"""In the order of the specification, then what an audit of every sentence found; the last are ours."""

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tilewright.errors import TilewrightError, UsageError
+from tilewright.isa.language.config import shown
 from tilewright.isa.language.counts import Counts, Traffic
 
 KINDS = {
@@ -89,15 +90,6 @@ MOST_WHOLE = 1 << 62
 """The largest number an argument may be: kernels count in 64 bits."""
 
 
-def shown(value: Any) -> str:
-    """A value for an error, cut where it is very long."""
-    try:
-        text = repr(value)
-    except ValueError:  # more digits than Python writes
-        return "a number of very many digits"
-    return text if len(text) <= 200 else f"{text[:200]}..."
-
-
 def whole(name: str, value: Any, low: int = 0, most: int = MOST_WHOLE) -> int:
     """An integer from ``low`` to ``most`` (numpy's are welcome, bools and floats are not)."""
     try:
@@ -112,7 +104,7 @@ def whole(name: str, value: Any, low: int = 0, most: int = MOST_WHOLE) -> int:
 
 
 def wholes(name: str, values: Any, low: int = 0) -> tuple[int, ...]:
-    """Several of them, as a tuple."""
+    """A tuple of such integers."""
     try:
         numbers = tuple(values)
     except TypeError:
@@ -121,7 +113,7 @@ def wholes(name: str, values: Any, low: int = 0) -> tuple[int, ...]:
 
 
 def array_of(name: str, value: Any) -> np.ndarray[Any, Any]:
-    """A numpy array in this machine's byte order."""
+    """``value`` as a numpy array in native byte order."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:

@@ -135,7 +135,7 @@ def _alu(name: str, operands: tuple[OperandSpec, ...], doc: str, example: str, *
     return InstructionSpec(name, operands, "alu", doc, f"{name}{example}", **settings)  # type: ignore[arg-type]
 
 
-def _two(name: str, doc: str) -> InstructionSpec:
+def _binary(name: str, doc: str) -> InstructionSpec:
     return _alu(name, (_DEST, _X, _Y), f"D = {doc}", " r10, r11, 4")
 
 
@@ -149,8 +149,21 @@ def _logic(name: str, doc: str, sources: int = 2) -> InstructionSpec:
     return _alu(name, operands, doc, f" p0, {', '.join(('p1', 'p2')[:sources])}", width="1")
 
 
-def _control(name: str, operands: tuple[OperandSpec, ...], doc: str, example: str = "") -> InstructionSpec:
-    return InstructionSpec(name, operands, "control", doc, f"{name}{example}", width="32" if operands else "")
+def _control(
+    name: str, operands: tuple[OperandSpec, ...], doc: str, example: str = "", **more: object
+) -> InstructionSpec:
+    settings = {"width": "32" if operands else "", **more}
+    return InstructionSpec(name, operands, "control", doc, f"{name}{example}", **settings)  # type: ignore[arg-type]
+
+
+def _memory(name: str, operands: tuple[OperandSpec, ...], doc: str, example: str, **more: object) -> InstructionSpec:
+    settings = {
+        "guard": True,
+        "occupies": "ceil(lines / l1_ports)",
+        "width": "8 to 32 an element, 32 a register",
+        **more,
+    }
+    return InstructionSpec(name, operands, "lsu", doc, example, _WALK, **settings)  # type: ignore[arg-type]
 
 
 def _dma(name: str, operands: tuple[OperandSpec, ...], doc: str, example: str, moves: bool = False) -> InstructionSpec:
@@ -173,7 +186,7 @@ def _vector(
     return InstructionSpec(name, operands, "vector", doc, f"{name}{example}", suffixes, True, **how, ours=True)  # type: ignore[arg-type]
 
 
-def _pieces(name: str, operations: str, doc: str, ends: str = "r10, r20, r30, 8") -> InstructionSpec:
+def _elementwise(name: str, operations: str, doc: str, ends: str = "r10, r20, r30, 8") -> InstructionSpec:
     """X op Y, register by register; ``operations``: their names."""
     floats, first = name.startswith("vf"), operations.split()[0]
     choice = Suffix("op", f"({'|'.join(operations.split())})", "{}", None, ", ".join(operations.split()))
@@ -214,46 +227,29 @@ _TENSOR = (
     ),
 )
 _MEMORY = (
-    InstructionSpec(
+    _memory(
         "ld",
         (OperandSpec("D", ("r",), "write"), _ADDRESS, _COUNT),
-        "lsu",
         "Each thread loads consecutive elements, packed, low bytes first, into N registers (1) from rD. Elements "
         "outside the segment are not loaded: their bytes keep their value",
         "@p2, ld r256, ur3:rf294:0x00, 2",
-        _WALK,
-        guard=True,
-        occupies="ceil(lines / l1_ports)",
         latency="l2_latency",
-        width="8 to 32 an element, 32 a register",
     ),
-    InstructionSpec(
+    _memory(
         "st",
         (OperandSpec("S", ("r",)), _ADDRESS, _COUNT),
-        "lsu",
         "Each thread stores the packed elements of N registers (1) from rS. Elements outside the segment are not "
         "stored; where threads store to one element the highest thread wins",
         "@p3, st r0, ur5:rf298:0x00, r285",
-        _WALK,
-        guard=True,
-        occupies="ceil(lines / l1_ports)",
-        width="8 to 32 an element, 32 a register",
     ),
-)
-_BROADCAST = (
-    InstructionSpec(
+    _memory(
         "ldb",
         (OperandSpec("D", ("r",), "write"), _ADDRESS, OperandSpec("N", ("imm", "ur"), optional=True)),
-        "lsu",
         "Broadcast load: the elements at the coordinates of the first thread (whose predicate is true) go to N "
         "registers (1) of every thread (whose predicate is true), as a column of B does. Elements outside the segment "
         "are not loaded",
         "ldb r256, ur3:rf294:0x00, 16",
-        _WALK,
-        guard=True,
-        occupies="ceil(lines / l1_ports)",
         latency="l2_latency",
-        width="8 to 32 an element, 32 a register",
         ours=True,
     ),
 )
@@ -274,21 +270,21 @@ _MOVES = (
     ),
 )
 _INTEGERS = (
-    _two("add", "X + Y modulo 2^32"),
-    _two("sub", "X - Y modulo 2^32"),
-    _two("mul", "X * Y modulo 2^32"),
+    _binary("add", "X + Y modulo 2^32"),
+    _binary("sub", "X - Y modulo 2^32"),
+    _binary("mul", "X * Y modulo 2^32"),
     _alu("mad", (_DEST, _X, _Y, _Z), "D = X * Y + Z modulo 2^32", " r10, r11, 4, r12"),
-    _two("div", "X / Y, signed, towards zero; by zero: 0 and an error record"),
-    _two("rem", "X - Y * (X / Y), the sign of X; by zero: 0 and an error record"),
-    _two("min", "the lesser of X and Y, signed"),
-    _two("max", "the greater of X and Y, signed"),
-    _two("and", "X and Y, bit by bit"),
-    _two("or", "X or Y, bit by bit"),
-    _two("xor", "X exclusive or Y, bit by bit"),
+    _binary("div", "X / Y, signed, towards zero; by zero: 0 and an error record"),
+    _binary("rem", "X - Y * (X / Y), the sign of X; by zero: 0 and an error record"),
+    _binary("min", "the lesser of X and Y, signed"),
+    _binary("max", "the greater of X and Y, signed"),
+    _binary("and", "X and Y, bit by bit"),
+    _binary("or", "X or Y, bit by bit"),
+    _binary("xor", "X exclusive or Y, bit by bit"),
     _alu("not", (_DEST, _X), "D = not X, bit by bit", " r10, r11"),
-    _two("shl", "X shifted left by the low five bits of Y"),
-    _two("shr", "X shifted right by the low five bits of Y, keeping the sign"),
-    _two("shru", "X shifted right by the low five bits of Y, filled with zeros"),
+    _binary("shl", "X shifted left by the low five bits of Y"),
+    _binary("shr", "X shifted right by the low five bits of Y, keeping the sign"),
+    _binary("shru", "X shifted right by the low five bits of Y, filled with zeros"),
 )
 _FLOATS = (
     _float("fadd", "X + Y in float32, rounded once; every NaN is the one of 0x7fc00000"),
@@ -322,13 +318,13 @@ _PREDICATES = (
     _alu("pcount", (_URD, _PX), "D = the threads whose predicate is true", " ur7, p1", **_VOTE),
 )
 _VECTORS = (
-    _pieces(
+    _elementwise(
         "vf",
         "add sub mul div min max",
         "N registers from rD become X op Y in float32, rounded once, register by register. X and Y are N registers, or "
         "one number for all; every NaN is the one of 0x7fc00000, min and max of a NaN are it, of equal values X",
     ),
-    _pieces(
+    _elementwise(
         "vi",
         "add sub mul div rem min max minu maxu and or xor shl shr shru",
         "The same of 32-bit integers, modulo 2^32. Quotients go towards zero, by zero -1, and the remainder is X then; "
@@ -424,25 +420,23 @@ _VECTORS = (
 )
 _BRANCHES = (
     _control("jump", (_LABEL,), "Continue at the label", " again"),
-    InstructionSpec(
+    _control(
         "br",
         (OperandSpec("X", ("ur", "imm")), OperandSpec("Y", ("ur", "imm")), _LABEL),
-        "control",
         "Continue at the label if X cond Y; uniform registers only, so that all threads go the same way",
-        "br.lt ur2, 64, again",
-        (_CONDITION,),
-        width="32",
+        ".lt ur2, 64, again",
+        suffixes=(_CONDITION,),
     ),
     _control("loop", (_URD, _LABEL), "D = D - 1; continue at the label unless D is 0", " ur9, again"),
-    InstructionSpec(
+    _control(
         "bar",
         (OperandSpec("", ("imm",), optional=True),),
-        "control",
         "Barrier of all processing elements that run: wait until each is at the barrier of this number (0). A guard "
         "that is not the same in all threads is a divergent barrier: a record, and the PE waits all the same",
-        "bar 1",
+        " 1",
         guard=True,
         occupies="until all are there",
+        width="",
     ),
     _control("peid", (_URD,), "D = the number of this processing element", " ur7"),
     _control("npe", (_URD,), "D = the processing elements of the machine", " ur7"),
@@ -459,14 +453,12 @@ _SEGMENTS = _ours(
     _control("segdef", (_URD, _SEGMENT), "D = handle of a new descriptor, at first equal to that of urS", " ur8, ur4"),
     _control("segbase", (_SEGMENT, _DIM, _WHOLE), "The segment begins at X along dim d1, d2, ... (1, 2)", " ur8, 1, 4"),
     _control("segsize", (_SEGMENT, _DIM, _WHOLE), "The segment has X elements along dim d1, d2, ...", " ur8, 1, 4"),
-    InstructionSpec(
+    _control(
         "segget",
         (_URD, _SEGMENT, _DIM),
-        "control",
         "D = where the segment begins, or how many elements it has, along dim d1, d2, ...",
-        "segget.size ur7, ur4, 2",
-        (Suffix("what", "(base|size)", "{}", None, "which of the two"),),
-        width="32",
+        ".size ur7, ur4, 2",
+        suffixes=(Suffix("what", "(base|size)", "{}", None, "which of the two"),),
     ),
 )
 _PAGES = _ours(
@@ -496,7 +488,7 @@ _PAGES = _ours(
 )
 GROUPS: dict[str, tuple[InstructionSpec, ...]] = {
     "The tensor multiply": _TENSOR,
-    "Loads and stores": (*_MEMORY, *_BROADCAST),
+    "Loads and stores": _MEMORY,
     "Moves": _MOVES,
     "Integers": _INTEGERS,
     "Floats": _FLOATS,

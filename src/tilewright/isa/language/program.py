@@ -14,13 +14,12 @@ from tilewright.isa.language.instructions import INSTRUCTIONS, InstructionSpec
 
 @dataclass(frozen=True)
 class Register:
-    """``r256``, ``ur4`` or ``p1``."""
+    """A register: ``r256``, ``ur4`` or ``p1``."""
 
     kind: str
     number: int
 
     def __str__(self) -> str:
-        """As it is written."""
         return f"{self.kind}{self.number}"
 
 
@@ -33,7 +32,6 @@ class Immediate:
     kind = "imm"
 
     def __str__(self) -> str:
-        """As it is written."""
         return str(self.value)
 
 
@@ -50,7 +48,6 @@ class Float:
     kind = "float"
 
     def __str__(self) -> str:
-        """As it is written."""
         value = np.uint32(self.bits).view(np.float32)
         if not np.isfinite(value):
             return f"0f{self.bits:08x}"
@@ -69,7 +66,6 @@ class Address:
     kind = "address"
 
     def __str__(self) -> str:
-        """The offset in hex with two digits or more."""
         sign = "-" if self.immediate < 0 else ""
         return f"ur{self.segment}:rf{self.offset}:{sign}0x{abs(self.immediate):02x}"
 
@@ -83,20 +79,18 @@ class SegmentName:
     kind = "segment"
 
     def __str__(self) -> str:
-        """As it is written."""
         return f"${self.name}"
 
 
 @dataclass(frozen=True)
 class Label:
-    """A place in the program."""
+    """The name of a place in the program."""
 
     name: str
 
     kind = "label"
 
     def __str__(self) -> str:
-        """As it is written."""
         return self.name
 
 
@@ -109,11 +103,10 @@ class _Hashed:
         return hash(tuple(getattr(self, each.name) for each in fields(compared) if each.compare))
 
     def __hash__(self) -> int:
-        """Of the fields that are compared."""
         return self._hash
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the hash: in another process it is another."""
+        """The hash is left out: it differs from process to process."""
         return {name: value for name, value in self.__dict__.items() if name != "_hash"}
 
 
@@ -122,13 +115,12 @@ Operand = Register | Immediate | Float | Address | SegmentName | Label
 
 @dataclass(frozen=True)
 class Guard:
-    """``@p1`` or ``@!p1``."""
+    """A predicate that guards an instruction: ``@p1`` or ``@!p1``."""
 
     predicate: int
     negated: bool = False
 
     def __str__(self) -> str:
-        """As it is written."""
         return f"@{'!' * self.negated}p{self.predicate}"
 
 
@@ -209,7 +201,6 @@ class MachineProgram(_Hashed):
         return needed
 
     def __len__(self) -> int:
-        """Number of instructions."""
         return len(self.instructions)
 
     def __str__(self) -> str:

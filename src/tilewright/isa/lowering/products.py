@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import prod
@@ -10,18 +10,17 @@ from math import prod
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo import Node, Value
 from tilewright.isa.chip.parts import Part, by_dim
-from tilewright.isa.lowering.grouping import Group
-from tilewright.isa.lowering.padding import padded
-from tilewright.isa.lowering.reading import machine_type
-from tilewright.isa.lowering.sources import Groups
-from tilewright.isa.lowering.steps import Job, Step, Table
+from tilewright.isa.lowering.moves import copy_padded
+from tilewright.isa.lowering.reading import Group, machine_type
+from tilewright.isa.lowering.sources import Groups, Job, Step, Table
 from tilewright.isa.lowering.tables import BYTES, Lowering, folded, whole
-from tilewright.isa.lowering.tails import Tail, tail_of
+from tilewright.isa.lowering.vectors import Tail, tail_of
 from tilewright.isa.multiply.conv import ConvPlan, ConvShape, conv_ahead, conv_parts, conv_program
 from tilewright.isa.multiply.expected import expected_counts
 from tilewright.isa.multiply.matmul import A_REGISTER, ACCUMULATORS, MatmulPlan, matmul_program, type_and_signs
 
-_PLACES = 280
+_FIRST_OFFSET = 280
+"""The first register behind those of A."""
 Pair = tuple[int, int]
 
 
@@ -41,17 +40,19 @@ class _Matrices:
 
     @property
     def groups(self) -> Groups:
-        """Which dims the table folds."""
+        """Which dims are folded into the table's rows, and which into its columns."""
         return tuple(d for d in self.batch if d not in self.beside) + self.rows, self.beside + self.columns
 
     def placed(self, lowering: Lowering) -> _Matrices | None:
-        """As they stand in memory already; None where they do not."""
+        """These matrices as some table has them already; None where none does."""
+        ways = (way for way in self.arrangements() if lowering.existing_table(self.value, way.groups) is not None)
+        return next(ways, None)
+
+    def arrangements(self) -> Iterator[_Matrices]:
+        """Every choice of batch dims along which matrices stand side by side, the fewest first."""
         for count in range(len(self.batch) + 1):
             for beside in combinations(self.batch, count):
-                found = replace(self, beside=beside)
-                if lowering.there(self.value, found.groups) is not None:
-                    return found
-        return None
+                yield replace(self, beside=beside)
 
     def window(self, number: int, rows: Pair, columns: Pair) -> Part:
         """Of matrix ``number`` of the batch: (first, count) of its rows and columns."""
@@ -69,7 +70,7 @@ class _Matrices:
 
 
 @dataclass(frozen=True)
-class _Form:
+class _ProductForm:
     """A dot_general as products of matrices: A [m, k], B by columns [n, k] or by rows [k, n], C [m, n].
 
     ``order``: of the result's dims, in which somebody wants it.
@@ -97,17 +98,12 @@ class _Form:
 
     @property
     def made(self) -> _Matrices:
-        """C, its matrices side by side where that is the order somebody wants."""
-        for count in range(len(self.c.batch) + 1):
-            for beside in combinations(self.c.batch, count):
-                found = replace(self.c, beside=beside)
-                if sum(found.groups, ()) == self.order:
-                    return found
-        return self.c
+        """C, its matrices side by side where its users want that order."""
+        return next((way for way in self.c.arrangements() if sum(way.groups, ()) == self.order), self.c)
 
 
-def _forms(lowering: Lowering, node: Node, after: Group | None) -> tuple[_Form, _Form]:
-    """A B as it is written, and as the transpose of the one with sides changed."""
+def _forms(lowering: Lowering, node: Node, after: Group | None) -> tuple[_ProductForm, _ProductForm]:
+    """The product A B as written, and as the transpose of B^T A^T."""
     own, (lhs, rhs), out = node.attributes, node.operands, node.result
     batches, sums = (own["lhs_batch"], own["rhs_batch"]), (own["lhs_contract"], own["rhs_contract"])
     free = [
@@ -122,14 +118,14 @@ def _forms(lowering: Lowering, node: Node, after: Group | None) -> tuple[_Form, 
     deep = [_Matrices(v, batches[i], free[i], sums[i]) for i, v in enumerate((lhs, rhs))]  # k the fastest
     wide = [_Matrices(v, batches[i], sums[i], free[i]) for i, v in enumerate((lhs, rhs))]
     straight, turned = (_Matrices(out, tuple(range(count)), *order) for order in (sides, sides[::-1]))
-    order = _order(lowering, out if after is None else after.outputs[0], len(out.sizes))
+    order = _wanted_order(lowering, out if after is None else after.outputs[0], len(out.sizes))
     return (
-        _Form(deep[0], deep[1], wide[1], straight, batch, m, n, k, order),
-        _Form(deep[1], deep[0], wide[0], turned, batch, n, m, k, order),
+        _ProductForm(deep[0], deep[1], wide[1], straight, batch, m, n, k, order),
+        _ProductForm(deep[1], deep[0], wide[0], turned, batch, n, m, k, order),
     )
 
 
-def _order(lowering: Lowering, made: Value, rank: int) -> tuple[int, ...]:
+def _wanted_order(lowering: Lowering, made: Value, rank: int) -> tuple[int, ...]:
     """Of a result's dims, as all who use it want them: turned, or with those last that they sum over; else as it is."""
     block, same = lowering.reading.block.operations, tuple(range(rank))
     wishes, seen = set[tuple[int, ...]](), [(made, tuple((d,) for d in range(len(made.sizes))))]
@@ -191,7 +187,7 @@ def lower_product(lowering: Lowering, node: Node, after: Group | None = None) ->
 
 
 def _add(
-    lowering: Lowering, node: Node, form: _Form, types: tuple[str, str, str], name: str, after: Group | None
+    lowering: Lowering, node: Node, form: _ProductForm, types: tuple[str, str, str], name: str, after: Group | None
 ) -> None:
     written, signs, sums = types
     walks = form.copies(lowering)[1]
@@ -202,7 +198,7 @@ def _add(
     held = not walks and lowering.held(lowering.reading.root(b.value))
     plan = product_plan(lowering, (form.m, form.n, form.k), (written, signs), e, walks, held)
     plan = replace(plan, epilogue=tail.spec)
-    second = _stored(lowering, plan, b.value, b.groups)
+    second = _operand_table(lowering, plan, b.value, b.groups)
     depth, jobs = (0, form.k), []
     for number in range(form.batch):
         for pe, (rows, columns) in _shares(plan, number, form.batch).items():
@@ -260,7 +256,7 @@ def product_plan(
     for kb in (1, 2, 4, 8):
         if kb > 1 and (m * kb > c.compute_threads or kb * chunk >= 2 * k or c.kb_mode != "chunk"):
             break
-        rounds, most = -(-k // (chunk * kb)), min(8, (_PLACES - A_REGISTER) // c.a_registers)
+        rounds, most = -(-k // (chunk * kb)), min(8, (_FIRST_OFFSET - A_REGISTER) // c.a_registers)
         whole_blocks = [b for b in range(1, most + 1) if held and k % (chunk * kb * b) == 0]
         block = min(most, rounds) if kb == 1 else max(whole_blocks, default=1)
         threads, depth = min(m, c.compute_threads // kb) * kb, chunk * kb
@@ -317,18 +313,19 @@ def lower_convolution(lowering: Lowering, node: Node, after: Group | None = None
         rows = image[0] + image[1] + image[2], image[3]
         images, result = _Matrices(x, (), *rows), _Matrices(out, (), *pixels)
         weights = _Matrices(w, (), kernel[0], deep), _Matrices(w, (), deep, kernel[0])
-        form = _Form(images, *weights, result, 1, n * height * width, outs, depth, sum(pixels, ()))
+        form = _ProductForm(images, *weights, result, 1, n * height * width, outs, depth, sum(pixels, ()))
         _add(lowering, node, form, types, lowering.name("conv"), after)
         return
     if any(own["reversal"]):
-        w = _reversed(w, [d for d, turned in zip(sum(kernel[1:3], ()), own["reversal"], strict=True) if turned])
+        turned = tuple(d for d, turns in zip(sum(kernel[1:3], ()), own["reversal"], strict=True) if turns)
+        w = Node("reverse", [w], {"dims": turned}).add_result(w.sizes, w.dtype)
     beside = 0
     if apart != (1, 1) or min(min(pair) for pair in padding) < 0:
-        a = _apart(lowering, x, image, padding, apart)
+        a = _spread_images(lowering, x, image, padding, apart)
         (_, height, width, _), before = lowering.tables[a].shape, (0, 0)
     else:
         before = (padding[0][0], padding[1][0])
-        if own["groups"] == dilation[1] == 1 and _row_is_better(lowering, x, kw, depth):
+        if own["groups"] == dilation[1] == 1 and _row_as_one_tap_is_better(lowering, x, kw, depth):
             image, kernel = ((*g[:2], (), g[2] + g[3]) for g in (image, kernel))
             beside, kw, depth = depth, 1, kw * depth
         a = lowering.table(x, image)
@@ -342,26 +339,21 @@ def lower_convolution(lowering: Lowering, node: Node, after: Group | None = None
     held, e = lowering.held(lowering.reading.root(w)), BYTES[lowering.tables[a].dtype]
     plan = product_plan(lowering, (shape.pixels, per_group, depth), (written, signs), e, False, held)
     plan = _in_blocks(plan, kh * kw)
-    b = _stored(lowering, plan, w, kernel)
+    b = _operand_table(lowering, plan, w, kernel)
     conv = ConvPlan(replace(plan, epilogue=tail.spec), shape, 0, (0, outs))
     jobs = _conv_jobs(lowering, conv, a, b, tail)
     macs = shape.pixels * outs * depth * kh * kw
     lowering.steps.append(_step(lowering.name("conv"), tail, jobs, (a, b), 2 * macs, {}))
 
 
-def _row_is_better(lowering: Lowering, x: Value, across: int, channels: int) -> bool:
+def _row_as_one_tap_is_better(lowering: Lowering, x: Value, across: int, channels: int) -> bool:
     """Whether a row of the kernel takes fewer ``mm`` as one tap, whose pixels' channels lie side by side."""
     dtype = machine_type(x)
     deep = lowering.config.a_bytes // BYTES[str(dtype)]
     return lowering.held(lowering.reading.root(x)) and across * -(-channels // deep) > -(-across * channels // deep)
 
 
-def _reversed(value: Value, dims: Sequence[int]) -> Value:
-    """What ``reverse`` makes of it."""
-    return Node("reverse", [value], {"dims": tuple(dims)}).add_result(value.sizes, value.dtype)
-
-
-def _apart(
+def _spread_images(
     lowering: Lowering, x: Value, image: Groups, padding: Sequence[tuple[int, int]], apart: Sequence[int]
 ) -> str:
     """A table of images with zeros around them and between their elements, or without some at their ends."""
@@ -369,7 +361,7 @@ def _apart(
     for dims, (low, high), gap in zip(image[1:3], padding, apart, strict=True):
         for d in dims:
             sizes[d], begins[d], gaps[d] = low + (x.sizes[d] - 1) * gap + 1 + high, low, gap
-    return padded(lowering, x, Value(tuple(sizes), x.dtype), image, begins, gaps, "spread")
+    return copy_padded(lowering, x, Value(tuple(sizes), x.dtype), image, begins, gaps, "spread")
 
 
 def _in_blocks(plan: MatmulPlan, taps: int) -> MatmulPlan:
@@ -381,7 +373,7 @@ def _in_blocks(plan: MatmulPlan, taps: int) -> MatmulPlan:
     return replace(plan, buffers=2) if ahead else plan
 
 
-def _stored(lowering: Lowering, plan: MatmulPlan, value: Value, groups: Groups) -> str:
+def _operand_table(lowering: Lowering, plan: MatmulPlan, value: Value, groups: Groups) -> str:
     """The table of B, or of weights: where threads share dot products in blocks, in the order in which they do."""
     if plan.kb == 1 or plan.block_a == 1:
         return lowering.table(value, groups)

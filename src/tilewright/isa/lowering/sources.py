@@ -5,13 +5,23 @@
 A dim of a value is a product of atoms, slowest first; every coordinate of the table is a sum of atoms. So an operation
 that only names elements otherwise makes another :class:`Source` of the same table; when somebody wants the elements in
 an order that memory does not have, a copy is made, and only then.
+
+Below: what a compiled model is made of, tables in memory and steps in order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.hlo import Node, Value
+from tilewright.isa.chip.parts import Part
+from tilewright.isa.language.program import MachineProgram
+from tilewright.isa.multiply.matmul import MatmulPlan
 
 Groups = tuple[tuple[int, ...], ...]
 """Which dims of a value each dim of a table folds, slowest first."""
@@ -51,15 +61,15 @@ class Source:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the value."""
+        """The shape of the value."""
         return tuple(prod(self.sizes[a] for a in atoms) for atoms in self.dims)
 
     def transposed(self, permutation: Sequence[int]) -> Source:
-        """Of ``transpose(value)``."""
+        """The source of ``transpose(value)``."""
         return replace(self, dims=tuple(self.dims[d] for d in permutation))
 
     def broadcast(self, shape: Sequence[int], dims: Sequence[int]) -> Source:
-        """Of the value repeated: its dims become ``dims`` of ``shape``."""
+        """The source of ``broadcast_in_dim(value)``: its dims become ``dims`` of ``shape``."""
         sizes, placed = list(self.sizes), dict(zip(dims, self.dims, strict=True))
         own, made = self.shape, []
         for d, size in enumerate(shape):
@@ -114,7 +124,7 @@ class Source:
         return Source(self.table, sizes, dims, coordinates), new, atom
 
     def sliced(self, start: Sequence[int], limit: Sequence[int], strides: Sequence[int]) -> Source | None:
-        """Of ``slice(value)``; None where a dim of several atoms is cut."""
+        """The source of ``slice(value)``; None where a dim of several atoms is cut."""
         sizes, coordinates, own = list(self.sizes), list(self.coordinates), self.shape
         for d, (begin, end, stride) in enumerate(zip(start, limit, strides, strict=True)):
             if (begin, end, stride) == (0, own[d], 1):
@@ -133,7 +143,7 @@ class Source:
         return replace(self, sizes=tuple(sizes), coordinates=tuple(coordinates))
 
     def reversed(self, dims: Sequence[int]) -> Source:
-        """Of ``reverse(value)``: every atom of these dims from its end."""
+        """The source of ``reverse(value)``: every atom of these dims counts from its end."""
         atoms = {a for d in dims for a in self.dims[d]}
         coordinates = []
         for c in self.coordinates:
@@ -147,3 +157,74 @@ class Source:
         pairs = list(zip(self.coordinates, strides, strict=True))
         first = sum(c.first * s for c, s in pairs)
         return first, tuple(sum(c.steps[a] * s for c, s in pairs) for a in range(len(self.sizes)))
+
+
+# What a compiled model is made of.
+
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A page table: ``shape`` as numpy says it and the machine's element type; ``base``: the table it is a view of.
+
+    A view names the same bytes with other dims, which is possible where rows are padded alike.
+    ``held``: the value that the host puts there before the first step, as these groups of its dims; None if a step
+    writes it. ``weights``: of a convolution, arranged for the threads of this plan.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    base: str = ""
+    held: tuple[Value, Groups] | None = None
+    weights: MatmulPlan | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A program for a processing element, and the windows it sees: (its name for it, the table, which part)."""
+
+    pe: int
+    program: MachineProgram
+    windows: tuple[tuple[str, str, Part], ...]
+
+
+@dataclass
+class Step:
+    """One layer: on the machine (``jobs``), or on the host by XLA (``fallback`` says why).
+
+    ``unit``: matrix, vector, copy or host. ``nodes`` compute ``outputs`` of ``inputs``: what XLA is asked to check it.
+    ``reads`` and ``writes``: tables, views by their own names. ``operations``: arithmetic, a multiply-add as two.
+    """
+
+    name: str
+    unit: str
+    nodes: tuple[Node, ...] = ()
+    inputs: tuple[Value, ...] = ()
+    outputs: tuple[Value, ...] = ()
+    jobs: tuple[Job, ...] = ()
+    fallback: str = ""
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    operations: int = 0
+    expected: dict[str, int] = field(default_factory=dict)
+    copied: tuple[Source, str, Groups] | None = None
+
+
+@dataclass(frozen=True)
+class Stay:
+    """A table in L2 from byte ``begin`` on, from before step ``first`` until after step ``last``.
+
+    ``comes``: by DMA, as the host had placed it; else a step makes it there. ``leaves``: by DMA, as somebody wants it
+    in device memory; else it is given up.
+    """
+
+    table: str
+    begin: int
+    size: int
+    first: int
+    last: int
+    comes: bool = False
+    leaves: bool = False

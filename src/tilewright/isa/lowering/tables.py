@@ -1,4 +1,4 @@
-"""The state of a compilation: which tables hold which values, and the steps so far.
+"""The state of a compilation: which tables hold which values, and the steps so far; copies as programs.
 
 Whoever wants a value asks for it in a shape of its own (:meth:`Lowering.table`): which dims are folded into which. A
 view of a table serves where the bytes lie so already; else the host places an argument or a constant that way, or a
@@ -7,8 +7,9 @@ copy is made, and it is kept for the next who asks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -19,12 +20,150 @@ from tilewright.errors import UnsupportedError
 from tilewright.hlo import Node, Value
 from tilewright.isa.chip.parts import Part, by_dim
 from tilewright.isa.chip.segments import ELEMENT_TYPES
+from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig
-from tilewright.isa.lowering.copying import CopyPlan, copy_program, merged
+from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.lowering.reading import LAYOUT, Reading, machine_type
-from tilewright.isa.lowering.sources import Coordinate, Groups, Source
-from tilewright.isa.lowering.steps import Job, Step, Table
-from tilewright.isa.vector.emit import size_of
+from tilewright.isa.lowering.sources import Coordinate, Groups, Job, Source, Step, Table
+from tilewright.isa.vector.spec import size_of
+
+# Copies: elements in another order, as programs of loads and stores.
+
+
+_REGISTERS = 16
+"""Registers of one load."""
+_IN_FLIGHT, _SPACE = 8, 256
+"""Runs of a thread on their way, and registers of all of them."""
+
+
+@dataclass(frozen=True)
+class CopyPlan:
+    """``sizes`` of the atoms, slowest first; coordinates in ``$A`` (read) and ``$C`` (written), d1 first.
+
+    Elements of ``element_bytes``; ``runs`` (first, end) of the thread's runs along the fastest atom are this element's.
+    """
+
+    sizes: tuple[int, ...]
+    reads: tuple[Coordinate, ...]
+    writes: tuple[Coordinate, ...]
+    element_bytes: int
+    config: MatrixUnitConfig
+    runs: tuple[int, int] = (0, 0)
+
+    @property
+    def walk(self) -> tuple[int, int, int]:
+        """Elements of a run, the dim (0: d1) along which it is read and the stride there; one where none serves.
+
+        Stride 0: one element, repeated.
+        """
+        size, last = self.sizes[-1], len(self.sizes) - 1
+        along = [(d, c.steps[last]) for d, c in enumerate(self.reads) if c.steps[last]] or [(0, 0)]
+        back = [(d, c.steps[last]) for d, c in enumerate(self.writes) if c.steps[last]]
+        if len(along) != 1 or along[0][0] > 1 or along[0][1] < 0 or len(back) != 1 or back[0][0]:
+            return 1, 0, 1
+        most = _REGISTERS * 4 // self.element_bytes
+        return max(n for n in range(1, min(most, size) + 1) if size % n == 0), *along[0]
+
+    @property
+    def count(self) -> int:
+        """How many runs there are."""
+        return prod(self.sizes) // self.walk[0]
+
+
+def merged(
+    sizes: Sequence[int], reads: Sequence[Coordinate], writes: Sequence[Coordinate]
+) -> tuple[tuple[int, ...], tuple[Coordinate, ...], tuple[Coordinate, ...]]:
+    """The same with neighbouring atoms made one where every coordinate walks through both evenly; none of size 1."""
+    kept: list[tuple[int, list[int]]] = []
+    every = [*reads, *writes]
+    for atom, size in enumerate(sizes):
+        steps = [c.steps[atom] for c in every]
+        if size == 1:
+            continue
+        if kept and all(before == own * size for before, own in zip(kept[-1][1], steps, strict=True)):
+            kept[-1] = kept[-1][0] * size, steps
+        else:
+            kept.append((size, steps))
+    kept = kept or [(1, [0] * len(every))]
+    made = [Coordinate(c.first, tuple(steps[i] for _, steps in kept)) for i, c in enumerate(every)]
+    return tuple(size for size, _ in kept), tuple(made[: len(reads)]), tuple(made[len(reads) :])
+
+
+@lru_cache(maxsize=512)
+def copy_program(plan: CopyPlan) -> MachineProgram:
+    """Every thread takes runs of the fastest atom, finds their places in ``$A`` and in ``$C``, loads and stores them.
+
+    It has several on their way at once, so that it waits for memory once and not for each of them.
+    """
+    run, dim, stride = plan.walk
+    (first, end), threads = plan.runs, plan.config.threads
+    registers, limit = -(-run * plan.element_bytes // 4), f".n{run}" if run * plan.element_bytes % 4 else ""
+    repeats = run > 1 and not stride
+    loads = "ld.n1" if repeats else f"ld.t{dim}{f'.s{stride}' if stride > 1 else ''}{limit}"
+    gap = plan.writes[0].steps[-1] if run > 1 else 1
+    stores = f"st{f'.s{gap}' if gap > 1 else ''}{limit}"
+    lines = ["segment ur3, $A", "segment ur5, $C", "tid r280", f"mov ur0, {first}", "again:"]
+    in_flight = max(1, min(_IN_FLIGHT, _SPACE // (8 + registers), -(-(end - first) // threads)))
+    for u in range(in_flight):
+        base = u * (8 + registers)
+        lines += [*_numbered(u * threads, end), *_places(plan, run, base)]
+        lines += [f"@p1, {loads} r{base + 8}, ur3:rf{base}:0x00, {1 if repeats else registers}"]
+    for u in range(in_flight):
+        base = u * (8 + registers)
+        lines += _repeated(plan.element_bytes, registers, base + 8) if repeats else []
+        lines += _numbered(u * threads, end) if in_flight > 1 else []
+        lines += [f"@p1, {stores} r{base + 8}, ur5:rf{base + 4}:0x00, {registers}"]
+    lines += [f"add ur0, ur0, {threads * in_flight}", f"br.lt ur0, {end}, again", "halt"]
+    return assemble("\n".join(lines), plan.config)
+
+
+def _numbered(further: int, end: int) -> list[str]:
+    """Code for the number of a thread's run in r281, and in p1 whether there is one."""
+    more = [f"add r281, r281, {further}"] if further else []
+    return ["add r281, r280, ur0", *more, f"cmp.lt p1, r281, {end}"]
+
+
+def _places(plan: CopyPlan, run: int, base: int) -> list[str]:
+    """Coordinates of run r281, in ``$A`` from ``base`` on, in ``$C`` from four behind it."""
+    *slow, size = plan.sizes
+    at, lines = 283, list[str]()
+    if size == run:
+        lines += [f"mov r{at}, 0"]
+    else:
+        lines += [f"rem r{at}, r281, {size // run}", f"mul r{at}, r{at}, {run}", f"div r281, r281, {size // run}"]
+    places = {len(slow): at}
+    for atom in reversed(range(len(slow))):
+        at += 1
+        places[atom] = at
+        if atom:
+            lines += [f"rem r{at}, r281, {slow[atom]}", f"div r281, r281, {slow[atom]}"]
+        else:
+            lines += [f"mov r{at}, r281"]
+    for begin, coordinates in ((base, plan.reads), (base + 4, plan.writes)):
+        for d, coordinate in enumerate(coordinates):
+            lines += _sum(begin + d, coordinate, places)
+    return lines
+
+
+def _repeated(element_bytes: int, registers: int, first: int) -> list[str]:
+    """Code that repeats the element in the first of some registers in all of them."""
+    mask, times = {1: ("0xff", "0x1010101"), 2: ("0xffff", "0x10001")}.get(element_bytes, ("", ""))
+    spread = [f"and r{first}, r{first}, {mask}", f"mul r{first}, r{first}, {times}"] if mask else []
+    return spread + [f"mov r{first + n}, r{first}" for n in range(1, registers)]
+
+
+def _sum(register: int, coordinate: Coordinate, places: dict[int, int]) -> list[str]:
+    """Code for one coordinate in ``register``, from the registers of the atoms' numbers."""
+    terms = [(places[a], step) for a, step in enumerate(coordinate.steps) if step]
+    if not terms:
+        return [f"mov r{register}, {coordinate.first}"]
+    (atom, step), *others = terms
+    if step == 1:
+        lines = [f"add r{register}, r{atom}, {coordinate.first}"]
+    else:
+        lines = [f"mov r{register}, {coordinate.first}", f"mad r{register}, r{atom}, {step}, r{register}"]
+    return lines + [f"mad r{register}, r{a}, {s}, r{register}" for a, s in others]
+
 
 Array = np.ndarray[Any, Any]
 BYTES = {name: size_of(name) for name in ELEMENT_TYPES}
@@ -44,12 +183,12 @@ def natural(shape: Sequence[int]) -> Groups:
 
 
 def folded(shape: Sequence[int], groups: Groups) -> tuple[int, ...]:
-    """The shape of a table that folds dims so."""
+    """The shape of a table whose dims are these groups of a value's dims."""
     return tuple(prod(shape[d] for d in group) for group in groups)
 
 
 def folded_array(array: Array, groups: Groups) -> Array:
-    """An array as such a table has it; a boolean is a byte."""
+    """An array in the shape of such a table; booleans as bytes."""
     order = [d for group in groups for d in group]
     order += [d for d in range(array.ndim) if d not in order]  # of size 1
     plain = array.view(np.uint8) if array.dtype == bool else array
@@ -57,7 +196,7 @@ def folded_array(array: Array, groups: Groups) -> Array:
 
 
 def unfolded_array(raw: Array, shape: Sequence[int], groups: Groups, dtype: np.dtype[Any]) -> Array:
-    """The other way: an array of ``shape`` from what its table has."""
+    """The inverse of :func:`folded_array`: an array of ``shape`` from what its table has."""
     order = [d for group in groups for d in group]
     order += [d for d in range(len(shape)) if d not in order]
     array = raw.reshape([shape[d] for d in order]).transpose(np.argsort(order))
@@ -66,7 +205,7 @@ def unfolded_array(raw: Array, shape: Sequence[int], groups: Groups, dtype: np.d
 
 @dataclass
 class Lowering:
-    """Tables, where values stand, and steps."""
+    """The compilation so far: tables, which of them hold which values, and steps."""
 
     reading: Reading
     config: MatrixUnitConfig
@@ -85,7 +224,7 @@ class Lowering:
         return (*list(accumulate(reversed(padded), lambda x, y: x * y))[::-1], 1)
 
     def name(self, kind: str) -> str:
-        """The next name of this kind."""
+        """A fresh name: the kind and a running number."""
         self.names[kind] = self.names.get(kind, 0) + 1
         return f"{kind}_{self.names[kind]}"
 
@@ -100,20 +239,20 @@ class Lowering:
         return name
 
     def held(self, value: Value) -> bool:
-        """Whether the host has it: an argument, a constant, what XLA made."""
+        """Whether the host has the value: an argument, a constant, or a result of XLA."""
         return value.operation is None or value in self.reading.constants or value in self.on_host
 
     def sources(self, value: Value) -> list[Source]:
-        """Every way to name its elements in tables there are."""
+        """Every table that has the value's elements, as a :class:`Source`."""
         own = self.places.get(value, [])
         node = value.operation
         if node is None or node.name not in LAYOUT or value in self.reading.constants:
             return own
-        behind = [renamed(node, source) for source in self.sources(node.operands[0])]
+        behind = [source_of_layout(node, source) for source in self.sources(node.operands[0])]
         return own + [source for source in behind if source is not None]
 
-    def there(self, value: Value, groups: Groups) -> str | None:
-        """The table, or a view of it, that has the value so already."""
+    def existing_table(self, value: Value, groups: Groups) -> str | None:
+        """The table (or a view) that has the value in this shape already; None where there is none."""
         shape = folded(value.sizes, groups)
         dtype = machine_type(value)
         for source in self.sources(value):
@@ -148,14 +287,14 @@ class Lowering:
 
     def table(self, value: Value, groups: Groups) -> str:
         """A table (or view) that has the value in this shape; placed by the host or copied where there is none."""
-        if name := self.there(value, groups):
+        if name := self.existing_table(value, groups):
             return name
         root = self.reading.root(value)
         if self.held(root):
             return self.new_table(value, groups, held=True)
         if not self.sources(value):
             self._materialise(value)
-            if name := self.there(value, groups):
+            if name := self.existing_table(value, groups):
                 return name
         return self.copy(value, groups)
 
@@ -167,15 +306,15 @@ class Lowering:
         before = node.operands[0]
         if not self.sources(before):
             self._materialise(before)
-        if not any(renamed(node, source) for source in self.sources(before)):
+        if not any(source_of_layout(node, source) for source in self.sources(before)):
             groups = natural(before.sizes)
-            serves = renamed(node, Source.of("", before.sizes, groups)) is not None
+            serves = source_of_layout(node, Source.of("", before.sizes, groups)) is not None
             self.copy(before, groups if serves else (tuple(range(len(before.sizes))),))
-        if not any(renamed(node, source) for source in self.sources(before)):
+        if not any(source_of_layout(node, source) for source in self.sources(before)):
             raise UnsupportedError(f"{node!r}: the dims of one side do not divide those of the other")
 
     def copy(self, value: Value, groups: Groups) -> str:
-        """A step that makes the table."""
+        """Add a step that copies the value into a new table; its name."""
         source = min(self.sources(value), key=lambda s: len(s.coordinates))
         name = self.new_table(value, groups)
         self.copy_step(self.name("copy"), source, name, groups)
@@ -192,7 +331,7 @@ class Lowering:
     ) -> None:
         """Elements of ``source`` into ``table``, whose dims fold the value's so; from ``origin``, ``gaps`` apart."""
         atoms = [a for group in groups for d in group for a in source.dims[d]]
-        shape, writes = self.tables[table].shape, []
+        writes = []
         for i, group in enumerate(groups):
             steps, step = [0] * len(atoms), gaps[i] if gaps else 1
             for a in reversed([a for d in group for a in source.dims[d]]):
@@ -203,25 +342,28 @@ class Lowering:
             raise UnsupportedError(f"a copy over {max(len(reads), len(writes))} dims")
         made = merged([source.sizes[a] for a in atoms], reads, writes[::-1])
         plan = CopyPlan(*made, BYTES[self.tables[table].dtype], self.config)
-        parts = by_dim((plan.count,), 0, self.config.pes)
-        windows = tuple((n, t, whole(self.tables[t].shape)) for n, t in (("A", source.table), ("C", table)))
-        jobs = []
-        for pe, (part,) in parts.items():
-            runs = part.base[0], part.base[0] + part.size[0]
-            jobs.append(Job(pe, copy_program(replace(plan, runs=runs)), windows))
-        step_ = Step(name, "copy", jobs=tuple(jobs), reads=(source.table,), writes=(table,))
-        if not origin:
-            step_.copied = source, table, groups
-        assert shape
-        self.steps.append(step_)
+        jobs = self.jobs(plan.count, lambda runs: copy_program(replace(plan, runs=runs)), A=source.table, C=table)
+        copied = None if origin else (source, table, groups)
+        self.steps.append(Step(name, "copy", jobs=jobs, reads=(source.table,), writes=(table,), copied=copied))
+
+    def jobs(self, count: int, program: Callable[[tuple[int, int]], MachineProgram], **tables: str) -> tuple[Job, ...]:
+        """``count`` runs dealt to the processing elements: ``program((first, end))`` does those from first to end.
+
+        Every element sees all of the ``tables``, by these names.
+        """
+        windows = tuple((name, table, whole(self.tables[table].shape)) for name, table in tables.items())
+        parts = by_dim((count,), 0, self.config.pes)
+        return tuple(
+            Job(pe, program((part.base[0], part.base[0] + part.size[0])), windows) for pe, (part,) in parts.items()
+        )
 
 
 def whole(shape: Sequence[int]) -> Part:
-    """All of a table."""
+    """The part that is all of a table of this shape."""
     return Part((0,) * len(shape), tuple(shape))
 
 
-def renamed(node: Node, source: Source) -> Source | None:
+def source_of_layout(node: Node, source: Source) -> Source | None:
     """The source of what a :data:`LAYOUT` operation makes of a value with this one."""
     shape, own = node.result.sizes, node.attributes
     if node.name == "transpose":
@@ -238,15 +380,15 @@ def renamed(node: Node, source: Source) -> Source | None:
 
 
 def constant(reading: Reading, value: Value) -> Array | None:
-    """The array of a value that is known beforehand, None for others."""
+    """The array of a constant value, also behind layout operations; None for others."""
     if value in reading.constants or value.operation is None or value.operation.name not in LAYOUT:
         return reading.constants.get(value)
     before = constant(reading, value.operation.operands[0])
-    return None if before is None else named(value.operation, before)
+    return None if before is None else apply_layout(value.operation, before)
 
 
-def named(node: Node, array: Array) -> Array:
-    """The same of an array on the host."""
+def apply_layout(node: Node, array: Array) -> Array:
+    """What a :data:`LAYOUT` operation makes of an array."""
     shape, own = node.result.sizes, node.attributes
     if node.name == "transpose":
         return array.transpose(own["permutation"])

@@ -1,7 +1,8 @@
 """Regions of work on elements: which operations one vector program does together, and its specification.
 
 A region is a space of dims; every operation in it has a place there: which dim of the space each of its own is. Some
-last dims of the space are the columns, over which sums and maxima go; what has one number for each row is a row.
+last dims of the space are the columns, over which sums and maxima go; what has one number for each row is a row. A
+region may also be done to a product's sums before they are stored (its :class:`Tail`).
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import numpy as np
 from tilewright.errors import UnsupportedError
 from tilewright.hlo import Node, Value
 from tilewright.isa.chip.parts import Part, by_dim
-from tilewright.isa.lowering.reading import Reading, machine_type
-from tilewright.isa.lowering.steps import Job
-from tilewright.isa.lowering.tables import Lowering
+from tilewright.isa.lowering.reading import Group, Reading, machine_type
+from tilewright.isa.lowering.sources import Groups, Job
+from tilewright.isa.lowering.tables import Lowering, folded
+from tilewright.isa.multiply.matmul import operand_windows
 from tilewright.isa.vector.programs import vector_program
 from tilewright.isa.vector.spec import Input, Op, Output, VectorSpec
 
@@ -37,7 +39,7 @@ _REDUCE |= {"and": "reduce_min", "or": "reduce_max"}
 """Of truth values ``and`` is the least, ``or`` the largest; of integers the machine has neither."""
 
 
-def seen(reading: Reading, value: Value) -> tuple[Value, Dims]:
+def through_layouts(reading: Reading, value: Value) -> tuple[Value, Dims]:
     """What ``value`` repeats or turns, and which dim of ``value`` each of its dims is."""
     to: list[int | None] = [d if size > 1 else None for d, size in enumerate(value.sizes)]
     while value.operation is not None and value not in reading.constants:
@@ -73,13 +75,13 @@ class Region:
     places: dict[Node, Dims] = field(default_factory=dict)
 
     @classmethod
-    def begun(cls, reading: Reading, node: Node) -> Region | None:
+    def starting_at(cls, reading: Reading, node: Node) -> Region | None:
         """The region that an operation begins; None where no vector program does it."""
-        if not _known(reading, node):
+        if not _is_supported(reading, node):
             return None
         if node.name != "reduce":
             region = cls(reading, list(node.result.sizes))
-            region.places[node] = _own(node.result)
+            region.places[node] = tuple(d if size > 1 else None for d, size in enumerate(node.result.sizes))
             return region
         shape, dims = node.operands[0].sizes, node.attributes["dims"]
         region = cls(reading, list(shape), tuple(d for d in dims if shape[d] > 1))
@@ -94,24 +96,24 @@ class Region:
 
     @property
     def rows(self) -> set[int]:
-        """Of these, those that are no columns."""
+        """The long dims that are not columns."""
         return self.long - set(self.columns or ())
 
     @property
-    def turned(self) -> bool:
+    def columns_not_last(self) -> bool:
         """Whether the columns are not the last dims, so that all its inputs have to be copied."""
         return self.columns is not None and any(row > c for row in self.rows for c in self.columns)
 
     def joins(self, node: Node) -> bool:
-        """Take an operation whose users are here, if one program can do it too."""
-        place = self.place_of(node) if _known(self.reading, node) else None
+        """Add an operation whose users are in the region, if one program can do both; whether it was added."""
+        place = self.place_of(node) if _is_supported(self.reading, node) else None
         if place is None:
             return False
         has = {d for d in place if d is not None}
         if node.name == "reduce":
             return self._joins_reduction(node, place, has)
         if has == self.long:
-            if self.turned:
+            if self.columns_not_last:
                 return False
         elif not has:
             return False
@@ -140,17 +142,13 @@ class Region:
             self.columns = tuple(sorted(self.long - has))
         elif has != self.rows or [self.sizes[d] for d in self.columns or ()] != summed:
             return False
-        if self.turned:
+        if self.columns_not_last:
             return False
         self.places[node] = place
         return True
 
-    def leaves(self, node: Node) -> None:
-        """Another region does it."""
-        del self.places[node]
-
     def operand_place(self, node: Node) -> Dims:
-        """Of what a member takes: its own place, or for a sum that and the columns."""
+        """The place of a node's operands: the node's own, or for a reduction that and the columns."""
         if node.name != "reduce":
             return self.places[node]
         shape, dims = node.operands[0].sizes, node.attributes["dims"]
@@ -165,7 +163,7 @@ class Region:
             for operand in user.operands[:1] if user.name == "reduce" else user.operands:
                 if self.reading.root(operand) is not node.result:
                     continue
-                base, dims = seen(self.reading, operand)
+                base, dims = through_layouts(self.reading, operand)
                 if base is not node.result:
                     return None
                 there = tuple(None if d is None else of[d] for d in _spread(operand, of, dims))
@@ -176,23 +174,19 @@ class Region:
 
 
 def _spread(operand: Value, of: Dims, dims: Dims) -> Dims:
-    """Dims of a scalar operand of a select or clamp have no place."""
+    """``dims``, or no place at all for the scalar operand of a select or clamp."""
     return dims if len(operand.sizes) == len(of) else tuple(None for _ in dims)
 
 
-def _own(value: Value) -> Dims:
-    return tuple(d if size > 1 else None for d, size in enumerate(value.sizes))
-
-
 def element_type(value: Value) -> str:
-    """As specifications name it."""
+    """The name of a value's element type in a specification."""
     name = "pred" if value.dtype == "i1" else machine_type(value)
     if name is None:
         raise UnsupportedError(f"the machine has no {value.dtype}")
     return name
 
 
-def _known(reading: Reading, node: Node) -> bool:
+def _is_supported(reading: Reading, node: Node) -> bool:
     if len(node.results) != 1 or any(machine_type(v) is None for v in (*node.operands, *node.results)):
         return False
     if node.name == "reduce":
@@ -206,14 +200,6 @@ def _known(reading: Reading, node: Node) -> bool:
 # A region as a specification, with the tables it reads and writes.
 
 
-@dataclass
-class Written:
-    """A specification and its tables by the names it gives them."""
-
-    spec: VectorSpec
-    tables: dict[str, str]
-
-
 def specification(
     lowering: Lowering,
     region: Region,
@@ -221,9 +207,10 @@ def specification(
     outputs: Sequence[Value],
     product: tuple[Node, str] | None = None,
     order: tuple[Sequence[int], Sequence[int]] | None = None,
-) -> Written:
-    """``nodes`` of a region as one program. ``product``: one whose sums, of this type, are the first input, acc.
+) -> tuple[VectorSpec, dict[str, str]]:
+    """``nodes`` of a region as one specification, and its tables by the names it gives them.
 
+    ``product``: one whose sums, of this type, are the first input, acc.
     ``order``: the dims of the space that are its rows and its columns, where a product has decided.
     """
     writer = _Writer(lowering, region, order)
@@ -247,7 +234,7 @@ class _Writer:
         self.values: dict[Value, Any] = {}
 
     def begin(self, node: Node, sums: str) -> None:
-        """The product's sums, and its result, which is of another type at times."""
+        """Make the sums of a product the first input, converted to the type of its result."""
         value, dtype = self._input("", "full", sums, 0), element_type(node.result)
         self.values[node.result] = value if dtype == sums else self._append("convert", (value,), dtype)
 
@@ -274,7 +261,7 @@ class _Writer:
 
     def _operand(self, value: Value, of: Dims) -> Any:
         reading = self.lowering.reading
-        base, dims = seen(reading, value)
+        base, dims = through_layouts(reading, value)
         if base in self.values:
             return self.values[base]
         number = reading.number(base) if base in reading.constants else None
@@ -293,8 +280,6 @@ class _Writer:
         at = {d: i for i, d in enumerate(place) if d is not None}
         rows, columns = ([d for d in dims if d in at] for dims in (self.rows, self.columns))
         groups = tuple(at[d] for d in rows), tuple(at[d] for d in columns)
-        none = [i for i, d in enumerate(place) if d is None]
-        assert none is not None
         if len(columns) == len(self.columns):
             if len(rows) == len(self.rows):
                 return "full", groups, 0
@@ -318,8 +303,8 @@ class _Writer:
             self.known[table, form] = len(self.inputs) - 1
         return self.known[table, form]
 
-    def written(self, outputs: Sequence[Value]) -> Written:
-        """Inputs counted, outputs given tables."""
+    def written(self, outputs: Sequence[Value]) -> tuple[VectorSpec, dict[str, str]]:
+        """Finish: number the values, give the outputs tables."""
         count, sizes = len(self.inputs), self.region.sizes
 
         def numbered(operand: Any) -> Any:
@@ -337,7 +322,7 @@ class _Writer:
             form = "row" if form == "one" else form
             outs.append(Output(name, numbered(self.values[value]), element_type(value), form))
         rows, columns = (prod(sizes[d] for d in dims) for dims in (self.rows, self.columns))
-        return Written(VectorSpec(rows, columns, tuple(self.inputs), body, tuple(outs)), self.tables)
+        return VectorSpec(rows, columns, tuple(self.inputs), body, tuple(outs)), self.tables
 
 
 def _identity(monoid: str, number: Any) -> bool:
@@ -350,18 +335,18 @@ def _identity(monoid: str, number: Any) -> bool:
     return bool(float(number) == (-np.inf if monoid == "maximum" else np.inf))
 
 
-def vector_jobs(lowering: Lowering, written: Written) -> tuple[Job, ...]:
+def vector_jobs(lowering: Lowering, spec: VectorSpec, tables: dict[str, str]) -> tuple[Job, ...]:
     """Rows to every processing element; columns, where there are too few rows and nothing goes along them."""
-    spec, config = written.spec, lowering.config
-    shares = _shares(spec, config.pes)
-    jobs = []
-    for pe, (first, count) in shares.items():
-        by_rows = spec.rows > 1
+    config, jobs = lowering.config, list[Job]()
+    by_rows = spec.rows > 1
+    pes = 1 if spec.reduces and not by_rows else config.pes
+    for pe, (part,) in by_dim((spec.rows if by_rows else spec.cols,), 0, pes).items():
+        first, count = part.base[0], part.size[0]
         own = replace(spec, rows=count, first=first) if by_rows else replace(spec, cols=count)
         windows = []
         tensors: list[Input | Output] = [*spec.inputs, *spec.outputs]
         for each in tensors:
-            table = written.tables[each.name]
+            table = tables[each.name]
             base, size = [0, 0], list(lowering.tables[table].shape)
             if by_rows and each.form in ("full", "row"):
                 base[0], size[0] = first, count
@@ -372,8 +357,62 @@ def vector_jobs(lowering: Lowering, written: Written) -> tuple[Job, ...]:
     return tuple(jobs)
 
 
-def _shares(spec: VectorSpec, pes: int) -> dict[int, tuple[int, int]]:
-    if pes == 1 or (spec.rows == 1 and spec.reduces):
-        return {0: (0, spec.rows if spec.rows > 1 else spec.cols)}
-    parts = by_dim((spec.rows if spec.rows > 1 else spec.cols,), 0, pes)
-    return {pe: (part.base[0], part.size[0]) for pe, (part,) in parts.items()}
+# What is done to a product's sums before they are stored.
+
+
+@dataclass
+class Tail:
+    """``table``: where C is stored, of the value ``out``; ``spec`` and its other ``tables``: None for the sums alone.
+
+    ``nodes``: of the product and of the region; ``operations``: the region's arithmetic.
+    """
+
+    table: str
+    out: Value
+    nodes: tuple[Node, ...]
+    spec: VectorSpec | None = None
+    tables: dict[str, str] = field(default_factory=dict)
+    operations: int = 0
+
+    def windows(self, part: Part) -> tuple[tuple[str, str, Part], ...]:
+        """The region's tensors as the program of this part of C sees them."""
+        found = []
+        for name, window in operand_windows(self.spec, part).items():
+            assert isinstance(window, Part)
+            found.append((name, self.tables[name], window))
+        return tuple(found)
+
+
+def tail_of(lowering: Lowering, node: Node, groups: Groups, sums: str, after: Group | None) -> Tail:
+    """The table of C, and what becomes of the sums: of ``groups`` of the result's dims, rows and columns."""
+    out = node.result
+    if after is not None:
+        return _region_tail(lowering, node, groups, sums, after)
+    dtype = str(machine_type(out))
+    table = lowering.new_table(out, groups)
+    if dtype == sums:
+        return Tail(table, out, (node,))
+    body = (Op("convert", (0,), dtype),)
+    rows, columns = folded(out.sizes, groups)
+    spec = VectorSpec(rows, columns, (Input("acc", sums),), body, (Output("y0", 1, dtype),))
+    return Tail(table, out, (node,), spec)
+
+
+def _region_tail(lowering: Lowering, node: Node, groups: Groups, sums: str, after: Group) -> Tail:
+    place = after.region.place_of(node)
+    order = tuple(tuple(place[d] for d in group if place[d] is not None) for group in groups)
+    (out,) = after.outputs
+    spec, tables = specification(lowering, after.region, after.nodes, (out,), (node, sums), (order[0], order[1]))
+    if any(each.form == "rows" for each in spec.inputs) or spec.outputs[0].form != "full":
+        raise UnsupportedError("an epilogue with repeated rows")
+    if (spec.rows, spec.cols) != folded(node.result.sizes, groups):
+        raise UnsupportedError("a region that is larger than the product")
+    return Tail(tables["y0"], out, (node, *after.nodes), spec, tables, after.operations)
+
+
+def takes_product(reading: Reading, region: Region, node: Node) -> bool:
+    """Whether a region can be done to a product's sums: every element of it, and nothing that goes along rows."""
+    if any(member.name == "reduce" for member in region.places):
+        return False
+    place = region.place_of(node)
+    return place is not None and {d for d in place if d is not None} == region.long

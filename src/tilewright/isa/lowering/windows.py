@@ -14,17 +14,15 @@ from math import prod
 
 from tilewright.errors import UnsupportedError
 from tilewright.hlo import Node, Value
-from tilewright.isa.chip.parts import by_dim
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.lowering.reading import Reading, machine_type, operations
-from tilewright.isa.lowering.sources import Groups
-from tilewright.isa.lowering.steps import Job, Step
-from tilewright.isa.lowering.tables import BYTES, Lowering, whole
+from tilewright.isa.lowering.sources import Groups, Step
+from tilewright.isa.lowering.tables import BYTES, Lowering
 
 OPERATIONS = {"add": "add", "maximum": "max", "minimum": "min"}
-_RUN, _TOGETHER, _UNROLLED = 16, 8, 64
+_RUN, _IN_FLIGHT, _UNROLLED = 16, 8, 64
 """Elements of a thread, loads before the first is used, and elements of a window that are written out."""
 _LEAST = 4
 """Of a window's longest dim, what a thread takes at least where threads share it."""
@@ -48,8 +46,7 @@ class Side:
     dilation: int = 1
 
     @property
-    def plain(self) -> bool:
-        """Every element for itself."""
+    def is_pointwise(self) -> bool:
         return (self.window, self.stride, self.before) == (1, 1, 0)
 
 
@@ -70,16 +67,16 @@ class WindowPlan:
 
     @property
     def run(self) -> int:
-        """Elements of a thread."""
+        """Neighbouring elements of the result that a thread computes."""
         last = self.sides[-1]
-        if not last.plain:
+        if not last.is_pointwise:
             return 1
         least = 4 // BYTES[self.dtype]
         return next((n for n in (4, 8) if n >= max(least, last.out)), _RUN)
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Runs along each dim."""
+        """Runs along each dim of the result."""
         return (*(side.out for side in self.sides[:-1]), -(-self.sides[-1].out // self.run))
 
     @property
@@ -100,7 +97,7 @@ class WindowPlan:
 
 @lru_cache(maxsize=256)
 def window_program(plan: WindowPlan) -> MachineProgram:
-    """The program: ``$A`` to ``$C``."""
+    """The program that reduces windows of ``$A`` into ``$C``."""
     threads, group, run, dtype = plan.config.threads, plan.group, plan.run, plan.dtype
     words = -(-run * BYTES[dtype] // 4)
     limit = ".n1" if run == 1 else ""
@@ -109,19 +106,21 @@ def window_program(plan: WindowPlan) -> MachineProgram:
     op = OPERATIONS[plan.op]
     say = f"vf.{op}" if floats else f"vi.{op}{'u' if dtype == 'u32' and op != 'add' else ''}"
     fill = _FILLS.get((op, dtype), 0)
+    wide_fill = 0 if op == "add" else _FILLS.get((op, dtype if dtype == "u32" else wide), 0)
     first, end = plan.runs
     block = threads // group
     lines = ["segment ur3, $A", "segment ur5, $C", "tid r279", f"rem r278, r279, {group}", f"div r279, r279, {group}"]
     lines += [f"mov ur0, {first}", "again:", "add r281, r279, ur0", f"cmp.lt p1, r281, {end}"]
     lines += [f"cmp.lt p2, r279, {block}", "pand p1, p1, p2"]
     lines += _places(plan)
-    lines += [f"vi.or r0, {0 if op == 'add' else _wide_fill(op, dtype)}, 0, {run}"]
+    lines += [f"vi.or r0, {wide_fill}, 0, {run}"]
     inside = list(product(*map(range, _unrolled(plan))))
-    loops = [(d, count) for d, count in _looped(plan) if count > 1]
+    counts = [mine // made for mine, made in zip(_thread_window(plan), _unrolled(plan), strict=True)]
+    loops = [(d, count) for d, count in enumerate(counts) if count > 1]
     for n in range(len(loops)):
         lines += [f"mov ur{8 + n}, 0", f"loop{n}:"]
-    for begin in range(0, len(inside), _TOGETHER):
-        several = inside[begin : begin + _TOGETHER]
+    for begin in range(0, len(inside), _IN_FLIGHT):
+        several = inside[begin : begin + _IN_FLIGHT]
         for k, offsets in enumerate(several, 1):
             lines += _addressed(plan, offsets, [d for d, _ in loops])
             lines += [f"vi.or r{run * k}, {fill}, 0, {words}", f"@p1, ld{limit} r{run * k}, ur3:rf294:0x00, {words}"]
@@ -139,15 +138,6 @@ def window_program(plan: WindowPlan) -> MachineProgram:
     return assemble("\n".join(lines), plan.config)
 
 
-def _wide_fill(op: str, dtype: str) -> int:
-    """The same as one number of 32 bits."""
-    if dtype in ("f32", "bf16", "f16"):
-        return _FILLS[op, "f32"]
-    if dtype == "u32":
-        return -1 if op == "min" else 0
-    return _FILLS[op, "s32"]
-
-
 def _places(plan: WindowPlan) -> list[str]:
     """Of a thread's run: coordinates in ``$A`` of its window's first element in r286 on, in ``$C`` in r298 on."""
     lines, counts, last = [], plan.counts, len(plan.sides) - 1
@@ -161,7 +151,7 @@ def _places(plan: WindowPlan) -> list[str]:
         lines += [f"mul r{at}, r{at}, {side.stride}"] if side.stride > 1 else []
         lines += [f"sub r{at}, r{at}, {side.before}"] if side.before else []
         if plan.group > 1 and d == plan.longest:
-            lines += [f"mul r283, r278, {_mine(plan)[d]}", f"add r{at}, r{at}, r283"]
+            lines += [f"mul r283, r278, {_thread_window(plan)[d]}", f"add r{at}, r{at}, r283"]
         lines += [f"mov r{286 + d}, r{at}", f"mov r{294 + last - d}, r{at}"]
     return lines
 
@@ -179,58 +169,49 @@ def _addressed(plan: WindowPlan, offsets: tuple[int, ...], looped: list[int]) ->
     return lines
 
 
-def _mine(plan: WindowPlan) -> list[int]:
-    """A thread's window along each dim; of a shared one some more, which is outside the tensor."""
+def _thread_window(plan: WindowPlan) -> list[int]:
+    """Elements of a thread's window along each dim; of a shared one some more, which is outside the tensor."""
     mine = [side.window for side in plan.sides]
     if plan.shared:
         part = -(-mine[plan.longest] // plan.group)
-        mine[plan.longest] = part if part < _TOGETHER else -(-part // _TOGETHER) * _TOGETHER
+        mine[plan.longest] = part if part < _IN_FLIGHT else -(-part // _IN_FLIGHT) * _IN_FLIGHT
     return mine
 
 
 @lru_cache(maxsize=64)
 def _unrolled(plan: WindowPlan) -> tuple[int, ...]:
-    """Of it, what is written out; a loop has the rest."""
-    mine = _mine(plan)
+    """How many of these are written out along each dim; a loop has the rest."""
+    mine = _thread_window(plan)
     if prod(mine) <= _UNROLLED:
         return tuple(mine)
-    made, left = [1] * len(mine), _TOGETHER
+    made, left = [1] * len(mine), _IN_FLIGHT
     for d in sorted(range(len(mine)), key=lambda d: mine[d]):
         made[d] = max(n for n in range(1, min(left, mine[d]) + 1) if mine[d] % n == 0)
         left //= made[d]
     return tuple(made)
 
 
-def _looped(plan: WindowPlan) -> list[tuple[int, int]]:
-    """Every dim and how often its loop goes round."""
-    return [(d, mine // made) for d, (mine, made) in enumerate(zip(_mine(plan), _unrolled(plan), strict=True))]
-
-
 # Operations as steps.
 
 
-def neutral(reading: Reading, node: Node) -> bool:
-    """Whether an operation begins with what changes nothing, of elements the machine has."""
+def starts_neutral(reading: Reading, node: Node) -> bool:
+    """Whether a reduction's initial value is the identity of its operation, for elements the machine has."""
     value, start = node.operands[0], reading.number(node.operands[1]) if len(node.operands) == 2 else None
     dtype, op = str(machine_type(value)), OPERATIONS.get(node.attributes.get("monoid", ""))
     if start is None or op is None or ("min", dtype) not in _FILLS or value.dtype == "i1":
         return False
-    return bool(start == _neutral(op, dtype))
-
-
-def _neutral(op: str, dtype: str) -> float:
     if op == "add" or (op == "max" and dtype[0] == "u"):
-        return 0
+        return bool(start == 0)
     if dtype[0] in "su":
         most = 1 << (int(dtype[1:]) - (dtype[0] == "s"))
-        return most - 1 if op == "min" else -most
-    return float("inf") if op == "min" else -float("inf")
+        return bool(start == (most - 1 if op == "min" else -most))
+    return bool(start == (float("inf") if op == "min" else -float("inf")))
 
 
 def lower_windows(lowering: Lowering, node: Node) -> None:
-    """A ``reduce_window`` as a step."""
+    """Lower a ``reduce_window``."""
     own, x, out = node.attributes, node.operands[0], node.result
-    if not neutral(lowering.reading, node) or max(own["base_dilation"], default=1) > 1:
+    if not starts_neutral(lowering.reading, node) or max(own["base_dilation"], default=1) > 1:
         raise UnsupportedError("the machine has no program for windows of other than a sum or an extreme")
     if any(side < 0 for pair in own["padding"] for side in pair):
         raise UnsupportedError("windows with negative padding")
@@ -259,7 +240,7 @@ def over_leading(node: Node) -> bool:
 def lower_reduction(lowering: Lowering, node: Node) -> None:
     """A ``reduce`` over dims that are not the last as a step: a window that is the whole of a dim."""
     x, dims, shape = node.operands[0], node.attributes["dims"], node.operands[0].sizes
-    if not neutral(lowering.reading, node):
+    if not starts_neutral(lowering.reading, node):
         raise UnsupportedError("the machine has no program for a reduction of other than a sum or an extreme")
     groups: list[tuple[int, ...]] = []
     summed: list[bool] = []
@@ -293,12 +274,8 @@ def _add(
     assert dtype is not None
     a, c = lowering.table(x, groups), lowering.new_table(node.result, made)
     plan = WindowPlan(node.attributes["monoid"], dtype, tuple(sides), kept, shared, lowering.config)
-    windows = tuple((name, table, whole(lowering.tables[table].shape)) for name, table in (("A", a), ("C", c)))
-    jobs = []
-    for pe, (part,) in by_dim((prod(plan.counts),), 0, lowering.config.pes).items():
-        runs = part.base[0], part.base[0] + part.size[0]
-        jobs.append(Job(pe, window_program(replace(plan, runs=runs)), windows))
+    jobs = lowering.jobs(prod(plan.counts), lambda runs: window_program(replace(plan, runs=runs)), A=a, C=c)
     name = lowering.name("window" if node.name == "reduce_window" else "reduce")
-    step = Step(name, "vector", (node,), (), (node.result,), tuple(jobs), reads=(a,), writes=(c,))
-    step.operations = operations(node)
-    lowering.steps.append(step)
+    lowering.steps.append(
+        Step(name, "vector", (node,), (), (node.result,), jobs, "", (a,), (c,), operations=operations(node))
+    )

@@ -27,8 +27,7 @@ from tilewright.isa.language.counts import Counts, Moved, Traffic
 from tilewright.isa.language.errors import ErrorRecord, array_of, whole
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.vector.epilogue import check_epilogue, epilogue_lines
-from tilewright.isa.vector.spec import VectorSpec
-from tilewright.isa.vector.tensors import tensor_of, zeros_of
+from tilewright.isa.vector.spec import VectorSpec, tensor_of, zeros_of
 from tilewright.layout import dtype_name
 from tilewright.trace import Event
 

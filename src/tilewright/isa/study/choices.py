@@ -1,4 +1,8 @@
-"""What can be chosen for a matrix product: the space :func:`tilewright.isa.autotune` goes through, and its bounds."""
+"""What can be chosen for a product or a convolution, cycles that no choice stays below, and runs without values.
+
+A :class:`Problem` and a :class:`ConvProblem` are what :func:`tilewright.isa.study.tune.search` asks: ``choices`` (the
+search space), ``busy`` (lower bounds in cycles) and ``runs`` (the machine's own clock).
+"""
 
 from __future__ import annotations
 
@@ -11,54 +15,44 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.chip.parts import Part, by_dim
+from tilewright.isa.execute.operands import numpy_type
 from tilewright.isa.language.config import MatrixUnitConfig
-from tilewright.isa.multiply.matmul import ACCUMULATORS, KernelResult, matmul
-from tilewright.layout import paged
+from tilewright.isa.multiply.conv import MOST_TAPS, SPLITS, ConvShape, conv2d, conv_shape
+from tilewright.isa.multiply.expected import expected_conv2d_counts
+from tilewright.isa.multiply.matmul import A_REGISTER, ACCUMULATORS, KernelResult, matmul
 
+Array = np.ndarray[Any, Any]
+Runs = tuple[list[KernelResult], tuple[int, ...]]
+"""Runs without values, and how often each counts."""
 _MOST_LOADS = 1 << 20
 """Columns loaded by a run that is timed as a whole; of larger ones three row blocks are, if there are more."""
-
-
 _FEW_ROWS = 8
 """Rows below which A is next to nothing, and how several threads to a row load it matters little."""
+_FIRST_OFFSET = 280
+"""The first register behind those of A."""
 
 
 @dataclass(frozen=True)
-class Problem:
-    """C[m, n] = A[m, k] B[k, n] with elements of ``element_bytes``, on a machine."""
-
-    m: int
-    n: int
-    k: int
-    element_bytes: int
-    config: MatrixUnitConfig
+class _Options:
+    @property
+    def options(self) -> dict[str, Any]:
+        """As keywords of :func:`matmul` or :func:`conv2d`."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @property
-    def title(self) -> str:
-        """In words."""
-        return f"a matrix product of {self.m} x {self.n} x {self.k}"
+    def settings(self) -> int:
+        """How many options are not the default: of choices as fast, the one with the fewest is taken."""
+        return sum(getattr(self, f.name) != f.default for f in fields(self))
 
-    @property
-    def macs(self) -> int:
-        """Products to be made."""
-        return self.m * self.n * self.k
 
-    @property
-    def sizes(self) -> dict[str, Any]:
-        """As JSON has them."""
-        return {"m": self.m, "n": self.n, "k": self.k}
-
-    def busy(self, choice: Any) -> dict[str, int]:
-        """Cycles each unit is busy at least."""
-        return busy(self, choice)
-
-    def runs(self, dtype: str, choice: Any) -> tuple[list[KernelResult], tuple[int, ...]]:
-        """Runs without values, and how often each counts."""
-        return _runs(self, dtype, choice)
+def _without_values(config: MatrixUnitConfig) -> MatrixUnitConfig:
+    """The same machine, which counts and times products but does not compute them."""
+    plain: dict[str, Any] = {"on_error": "record", "overflow": "wrap", "float_order": "chunk", "uninitialized": "zero"}
+    return replace(config, values=False, **plain)
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(_Options):
     """Options of :func:`matmul`; None is what ``matmul`` does by itself.
 
     >>> print(Choice(), "|", Choice(ka=4, line=(8, 8)))
@@ -78,7 +72,6 @@ class Choice:
     tail_kb: int | None = None
 
     def __str__(self) -> str:
-        """On one line; what is None is not written."""
         parts = [f"ka{self.ka} kb{self.kb} {self.order} t{int(self.transpose_b)}"]
         parts += [f"{self.columns} columns"] if self.columns else []
         for name in ("line", "page"):
@@ -90,45 +83,90 @@ class Choice:
         parts += [f"last rows kb{self.tail_kb}"] if self.tail_kb else []
         return " ".join(parts)
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """As keywords of :func:`matmul`."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+@dataclass(frozen=True)
+class Problem:
+    """C[m, n] = A[m, k] B[k, n] with elements of ``element_bytes``, on a machine."""
+
+    m: int
+    n: int
+    k: int
+    element_bytes: int
+    config: MatrixUnitConfig
 
     @property
-    def settings(self) -> int:
-        """How many options are not what ``matmul`` does by itself: of equals, the plainest is taken."""
-        return sum(getattr(self, f.name) != f.default for f in fields(self))
+    def title(self) -> str:
+        return f"a matrix product of {self.m} x {self.n} x {self.k}"
+
+    @property
+    def macs(self) -> int:
+        """Multiplications to be made."""
+        return self.m * self.n * self.k
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The sizes by name, for JSON."""
+        return {"m": self.m, "n": self.n, "k": self.k}
+
+    def choices(self, fixed: Mapping[str, Any]) -> list[Choice]:
+        """Everything considered, the default first; ``fixed`` options have one value only."""
+        space, c = dict.fromkeys([Choice(**fixed)]), self.config
+        both = c.pred_scope == "loader" and c.column_numbering == "gap"
+        orders = _free(fixed, "order", ("k_outer", "column_outer") if both else ("k_outer",))
+        for ka, kb in _groups(self, fixed):
+            for order, transpose_b in product(orders, _free(fixed, "transpose_b", (False, True))):
+                how = {"ka": ka, "kb": kb, "order": order, "transpose_b": transpose_b}
+                columns = _free(fixed, "columns", _columns(self, ka))
+                lines = _free(fixed, "line", _lines(self, kb, transpose_b))
+                for line, width in product(lines, columns):
+                    for split, segments in product(_pes(self, fixed), _segments(self, fixed)):
+                        if segments and (split == "rows" or not {line, width} <= {lines[0], columns[0]}):
+                            continue  # segments that all share, and too many of what matters little
+                        rest = {"columns": width, "line": line, "split": split, "segments": segments}
+                        for page in _free(fixed, "page", _pages(self, transpose_b, line, segments)):
+                            same = {"block_a": fixed.get("block_a", 1), "tail_kb": fixed.get("tail_kb")}
+                            space[Choice(**how, **rest, page=page, **same)] = None
+                    if width != columns[0] or order != "k_outer":
+                        continue
+                    plain = Choice(**how, columns=width, line=line, tail_kb=fixed.get("tail_kb"))
+                    few = [replace(plain, split=split) for split in _pes(self, fixed)]
+                    few += _blocks_of_a(self, fixed, plain) if "block_a" not in fixed else ()
+                    space |= dict.fromkeys((*few, *(more for choice in few for more in _tails(self, fixed, choice))))
+        return list(space)
+
+    def busy(self, choice: Choice) -> dict[str, int]:
+        """Cycles each unit is busy at least, in the processing element with most to do: unit to cycles.
+
+        Units: ``math unit``, ``load-store unit``, ``L2 bus``, ``memory bus``, ``DMA``.
+        """
+        parts = by_dim((self.m, self.n), 1 if choice.split == "columns" else 0, self.config.pes)
+        most: Counter[str] = Counter()
+        for (part,) in parts.values():
+            for unit, cycles in _part(self, choice, part, len(parts)).items():
+                most[unit] = max(most[unit], cycles)
+        return dict(most)
+
+    def runs(self, dtype: str, choice: Choice) -> Runs:
+        """The whole run, counted once; of a long one three row blocks and, as often as more follow, the third."""
+        config = self.config
+        fit = config.compute_threads // (choice.ka * choice.kb)
+        share = 1 if choice.split == "columns" else config.pes
+        blocks, rounds = self.m // (fit * share), -(-self.k // config.depth(self.element_bytes, choice.kb))
+        loads = -(-self.m // fit) * self.n * rounds * (1 if choice.order == "k_outer" else 64)
+
+        def run(rows: int) -> KernelResult:
+            a, b = (np.zeros(shape, numpy_type(dtype)) for shape in ((rows, self.k), (self.k, self.n)))
+            return matmul(a, b, _without_values(config), **choice.options)
+
+        if loads <= _MOST_LOADS or blocks <= 4:
+            return [run(self.m)], (1,)
+        rows = self.m - (blocks - 3) * fit * share
+        return [run(rows), run(rows - fit * share)], (blocks - 2, 3 - blocks)
 
 
 def default_columns(config: MatrixUnitConfig, ka: int) -> int:
     """Columns per instruction unless they are chosen."""
     return min(config.default_columns, ka * ACCUMULATORS)
-
-
-def choices(problem: Problem, fixed: Mapping[str, Any]) -> list[Choice]:
-    """Everything considered, the default first; ``fixed`` options have one value only."""
-    space = dict.fromkeys([Choice(**fixed)])
-    for ka, kb in _groups(problem, fixed):
-        for order, transpose_b in product(_orders(problem, fixed), _free(fixed, "transpose_b", (False, True))):
-            how = {"ka": ka, "kb": kb, "order": order, "transpose_b": transpose_b}
-            columns = _free(fixed, "columns", _columns(problem, ka))
-            lines = _free(fixed, "line", _lines(problem, kb, transpose_b))
-            for line, width in product(lines, columns):
-                for split, segments in product(_pes(problem, fixed), _segments(problem, fixed)):
-                    if segments and (split == "rows" or not {line, width} <= {lines[0], columns[0]}):
-                        continue  # segments that all share, and too many of what matters little
-                    rest = {"columns": width, "line": line, "split": split, "segments": segments}
-                    for page in _free(fixed, "page", _pages(problem, transpose_b, line, segments)):
-                        same = {"block_a": fixed.get("block_a", 1), "tail_kb": fixed.get("tail_kb")}
-                        space[Choice(**how, **rest, page=page, **same)] = None
-                if width != columns[0] or order != "k_outer":
-                    continue
-                plain = Choice(**how, columns=width, line=line, tail_kb=fixed.get("tail_kb"))
-                few = [replace(plain, split=split) for split in _pes(problem, fixed)]
-                few += _blocks_of_a(problem, fixed, plain) if "block_a" not in fixed else ()
-                space |= dict.fromkeys((*few, *(more for choice in few for more in _tails(problem, fixed, choice))))
-    return list(space)
 
 
 def _tails(problem: Problem, fixed: Mapping[str, Any], plain: Choice) -> Iterator[Choice]:
@@ -175,29 +213,20 @@ def _free(fixed: Mapping[str, Any], name: str, values: Any) -> tuple[Any, ...]:
     return (fixed[name],) if name in fixed else tuple(values)
 
 
-def _sizes(problem: Problem, most: int) -> Iterator[int]:
-    """Powers of two, and as many threads as there are for every row."""
-    c = problem.config
-    share = -(-problem.m // c.pes)
-    spare = c.compute_threads // min(share, c.compute_threads)
-    yield from sorted({value for value in (*(1 << n for n in range(most.bit_length())), spare) if value <= most})
-
-
 def _groups(problem: Problem, fixed: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """(ka, kb): no more threads of a group than have anything to do."""
+    """(ka, kb): powers of two and as many threads as there are for a row; none without anything to do."""
     c, e = problem.config, problem.element_bytes
     threads = c.compute_threads
+    spare = threads // min(-(-problem.m // c.pes), threads)
+
+    def sizes(most: int) -> list[int]:
+        return sorted({size for size in (*(1 << n for n in range(most.bit_length())), spare) if size <= most})
+
     rounds = -(-problem.k // c.chunk(e)) if c.kb_mode == "chunk" else c.chunk(e)
-    for ka in _free(fixed, "ka", _sizes(problem, min(threads, 2 * problem.n - 1))):
-        for kb in _free(fixed, "kb", _sizes(problem, min(threads // ka, 2 * rounds - 1))):
+    for ka in _free(fixed, "ka", sizes(min(threads, 2 * problem.n - 1))):
+        for kb in _free(fixed, "kb", sizes(min(threads // ka, 2 * rounds - 1))):
             if ka * kb <= threads and (c.kb_mode == "chunk" or c.chunk(e) % kb == 0):
                 yield ka, kb
-
-
-def _orders(problem: Problem, fixed: Mapping[str, Any]) -> tuple[str, ...]:
-    c = problem.config
-    both = c.pred_scope == "loader" and c.column_numbering == "gap"
-    return _free(fixed, "order", ("k_outer", "column_outer") if both else ("k_outer",))
 
 
 def _columns(problem: Problem, ka: int) -> list[int | None]:
@@ -267,41 +296,26 @@ def _up(size: int, step: int) -> int:
 
 # Cycles no run can stay below: closed forms for every unit that does one thing after another.
 
-Array = np.ndarray[Any, Any]
-
-
-def busy(problem: Problem, choice: Choice) -> dict[str, int]:
-    """Cycles each unit is busy at least, in the processing element with most to do: unit to cycles.
-
-    Units: ``math unit``, ``load-store unit``, ``L2 bus``, ``memory bus``, ``DMA``.
-    """
-    parts = by_dim((problem.m, problem.n), 1 if choice.split == "columns" else 0, problem.config.pes)
-    most: Counter[str] = Counter()
-    for (part,) in parts.values():
-        for unit, cycles in _part(problem, choice, part, len(parts)).items():
-            most[unit] = max(most[unit], cycles)
-    return dict(most)
-
 
 def _ceil(a: Any, b: int) -> Any:
     return -(-a // b)
 
 
 def _part(problem: Problem, choice: Choice, part: Part, share: int) -> dict[str, int]:
-    """One element's."""
+    """Cycles each unit of one processing element is busy at least; ``share``: how many elements have a part."""
     rows = part.size[0]
     rest = rows % (problem.config.compute_threads // (choice.ka * choice.kb)) if choice.tail_kb else 0
-    whole_blocks, last = replace(choice, tail_kb=None), replace(choice, kb=choice.tail_kb or 1, block_a=1, tail_kb=None)
-    units: Counter[str] = Counter()
-    for some, how in ((rows - rest, whole_blocks), (rest, last)):
-        units += _rows(problem, how, part, some) if some else {}
+    units = _rows(problem, replace(choice, tail_kb=None), part, rows - rest) if rows > rest else Counter()
+    if rest:
+        units += _rows(problem, replace(choice, kb=choice.tail_kb or 1, block_a=1, tail_kb=None), part, rest)
     return dict(units) | _buses(problem, choice, part, share)
 
 
 def _rows(problem: Problem, choice: Choice, part: Part, count: int) -> Counter[str]:
-    """So many rows of one element's."""
+    """Cycles of the math and load-store units for ``count`` rows of a part."""
     c, e, ka = problem.config, problem.element_bytes, choice.ka
-    rows, widths = _row_blocks(problem, choice, count), _widths(problem, choice, part)
+    fit, widths = c.compute_threads // (ka * choice.kb), _widths(problem, choice, part)
+    rows = Counter({fit: count // fit}) + Counter({count % fit: int(count % fit > 0)})  # height of a block: how many
     blocks = sum(rows.values())
     outer = choice.order == "column_outer"
     column_lines, a_lines = _walks(problem, choice)
@@ -317,12 +331,6 @@ def _rows(problem: Problem, choice: Choice, part: Part, count: int) -> Counter[s
             stored = height * _stored_lines(problem, choice, part.base[1] + first, width)
             stores += times * many * max(1, _ceil(stored, c.l1_ports))
     return Counter({"math unit": steps * c.step_cycles(e, choice.kb), "load-store unit": loads + stores})
-
-
-def _row_blocks(problem: Problem, choice: Choice, rows: int) -> Counter[int]:
-    """Height of a block of rows: how many there are."""
-    fit = problem.config.compute_threads // (choice.ka * choice.kb)
-    return Counter({fit: rows // fit}) + Counter({rows % fit: int(rows % fit > 0)})
 
 
 def _widths(problem: Problem, choice: Choice, part: Part) -> Counter[tuple[int, int]]:
@@ -386,26 +394,121 @@ def _lines_of_b(problem: Problem, choice: Choice, columns: int) -> int:
     return int(_ceil(rows, high) * _ceil(run, wide))
 
 
-# Runs without values, by the machine's own clock.
+# Convolutions.
 
 
-def _runs(problem: Problem, dtype: str, choice: Choice) -> tuple[list[KernelResult], tuple[int, ...]]:
-    """Results and what each counts: the whole run once, or three row blocks and, as often as more follow, the third."""
-    config = problem.config
-    fit = config.compute_threads // (choice.ka * choice.kb)
-    share = 1 if choice.split == "columns" else config.pes
-    blocks = problem.m // (fit * share)
-    rounds = -(-problem.k // config.depth(problem.element_bytes, choice.kb))
-    loads = -(-problem.m // fit) * problem.n * rounds * (1 if choice.order == "k_outer" else 64)
-    if loads <= _MOST_LOADS or blocks <= 4:
-        return [_run(problem, dtype, choice, problem.m)], (1,)
-    m = problem.m - (blocks - 3) * fit * share
-    return [_run(problem, dtype, choice, rows) for rows in (m, m - fit * share)], (blocks - 2, 3 - blocks)
+@dataclass(frozen=True)
+class ConvChoice(_Options):
+    """Options of :func:`conv2d`; None is what ``conv2d`` does by itself.
+
+    >>> print(ConvChoice(), "|", ConvChoice(kb=4, block_a=8, buffers=2, stream=True))
+    ka1 kb1 | ka1 kb4 A by 8 twice weights by DMA
+    """
+
+    ka: int = 1
+    kb: int = 1
+    columns: int | None = None
+    split: str | None = None
+    block_a: int = 1
+    buffers: int = 1
+    stream: bool = False
+
+    def __str__(self) -> str:
+        parts = [f"ka{self.ka} kb{self.kb}"]
+        parts += [f"{self.columns} columns"] if self.columns else []
+        parts += [f"split by {self.split}"] if self.split else []
+        parts += [f"A by {self.block_a}"] if self.block_a > 1 else []
+        parts += ["twice"] if self.buffers > 1 else []
+        return " ".join([*parts, *["weights by DMA"] * self.stream])
 
 
-def _run(problem: Problem, dtype: str, choice: Choice, m: int) -> KernelResult:
-    kind = paged((1,), dtype).numpy_dtype
-    a, b = np.zeros((m, problem.k), kind), np.zeros((problem.k, problem.n), kind)
-    plain: dict[str, Any] = {"on_error": "record", "overflow": "wrap", "float_order": "chunk", "uninitialized": "zero"}
-    config = replace(problem.config, values=False, **plain)
-    return matmul(a, b, config, **choice.options)
+@dataclass(frozen=True)
+class ConvProblem:
+    """A convolution of images ``x`` by weights ``w`` (shapes) on a machine; ``how``: stride, padding, ..."""
+
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    how: tuple[tuple[str, Any], ...]
+    element_bytes: int
+    config: MatrixUnitConfig
+
+    @property
+    def shape(self) -> ConvShape:
+        how: dict[str, Any] = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "layout": "NHWC"} | dict(self.how)
+        return conv_shape(self.x, self.w, **how)
+
+    @property
+    def title(self) -> str:
+        sides = ["x".join(map(str, side)) for side in (self.x, self.w)]
+        return f"a convolution of {sides[0]} by {sides[1]}"
+
+    @property
+    def macs(self) -> int:
+        """Multiplications, those with padding included."""
+        shape = self.shape
+        return shape.pixels * shape.outs * shape.depth * shape.kernel[0] * shape.kernel[1]
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The shapes and options by name, for JSON."""
+        return {"x": list(self.x), "w": list(self.w), **dict(self.how)}
+
+    def choices(self, fixed: Mapping[str, Any]) -> list[ConvChoice]:
+        """Everything considered, the default first; ``fixed`` options have one value only."""
+        space = dict.fromkeys([ConvChoice(**fixed)])
+        c, shape = self.config, self.shape
+        fits = shape.outs * shape.depth * shape.kernel[0] * shape.kernel[1] * self.element_bytes <= c.l2_bytes
+        for ka, kb in _conv_groups(self, fixed):
+            widths: list[int | None] = [None]
+            usual, width = default_columns(c, ka), shape.outs // shape.groups
+            if width > usual and width % usual:
+                widths.append(-(-width // -(-width // usual)))
+            columns, splits = _free(fixed, "columns", widths), _free(fixed, "split", SPLITS if c.pes > 1 else (None,))
+            streams = _free(fixed, "stream", (False, True) if fits and c.pes == 1 else (False,))
+            for width_, split, stream in product(columns, splits, streams):
+                for block, buffers in _conv_blocks(self, kb, fixed):
+                    space[ConvChoice(ka, kb, width_, split, block, buffers, stream)] = None
+        return list(space)
+
+    def busy(self, choice: ConvChoice) -> dict[str, int]:
+        """Cycles each unit is busy at least, from the closed forms; of several elements the mean."""
+        c, shape, e = self.config, self.shape, self.element_bytes
+        options: dict[str, Any] = {"ka": choice.ka, "kb": choice.kb, "columns": choice.columns, "split": choice.split}
+        counts = expected_conv2d_counts(self.x, self.w, **dict(self.how), config=c, element_bytes=e, **options)
+        asked = min(c.line_bytes, c.a_bytes * choice.block_a)
+        lines = counts.l1_touches + counts.a_bytes_loaded // asked
+        weights = self.shape.outs * self.shape.depth * shape.kernel[0] * shape.kernel[1] * e
+        units = {"math unit": counts.steps * c.step_cycles(e, choice.kb), "load-store unit": lines // c.l1_ports}
+        units = {name: -(-cycles // c.pes) for name, cycles in units.items()}
+        units["memory bus"] = (weights + 4 * shape.pixels * shape.outs) // c.dram_bytes_per_cycle
+        return units
+
+    def runs(self, dtype: str, choice: ConvChoice) -> Runs:
+        """The whole run, counted once."""
+        x, w = (np.zeros(shape, numpy_type(dtype)) for shape in (self.x, self.w))
+        return [conv2d(x, w, config=_without_values(self.config), **dict(self.how), **choice.options)], (1,)
+
+
+def _conv_groups(problem: ConvProblem, fixed: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+    """(ka, kb): powers of two and as many threads as there are for a pixel; none without anything to do."""
+    c, shape = problem.config, problem.shape
+    threads = c.compute_threads
+    spare = threads // min(-(-shape.pixels // c.pes), threads)
+    powers = [1 << n for n in range(threads.bit_length())]
+    rounds, outs = -(-shape.depth // c.chunk(problem.element_bytes)), shape.outs // shape.groups
+    for ka in _free(fixed, "ka", (*powers, spare)):
+        for kb in _free(fixed, "kb", (*powers, spare, max(1, spare // ka))):
+            if ka * kb <= threads and ka < 2 * outs and kb < 2 * rounds:
+                yield ka, kb
+
+
+def _conv_blocks(problem: ConvProblem, kb: int, fixed: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+    """(rounds of A at once, buffers) that divide the channels, up to a line of each thread; or two taps' channels."""
+    c, depth, shape = problem.config, problem.config.depth(problem.element_bytes, kb), problem.shape
+    several = 1 < shape.kernel[0] * shape.kernel[1] <= MOST_TAPS
+    most = min((_FIRST_OFFSET - A_REGISTER) // c.a_registers, max(1, c.line_bytes // c.a_bytes))
+    blocks = _free(fixed, "block_a", (1 << n for n in range(most.bit_length())))
+    for block, buffers in product(blocks, _free(fixed, "buffers", (1, 2))):
+        fits = shape.depth % (depth * block * buffers) == 0 or (several and shape.depth == depth * block)
+        if block * buffers == 1 or (block <= most and fits):
+            yield block, buffers

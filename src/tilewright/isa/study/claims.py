@@ -44,12 +44,12 @@ class Claim:
 
     @property
     def factor(self) -> float:
-        """How many times less."""
+        """How many times less is counted with it."""
         return self.without / self.with_it
 
     @property
     def holds(self) -> bool:
-        """Whether it saves half or more."""
+        """Whether the count is halved, or less."""
         return self.factor >= 2
 
 

@@ -6,7 +6,7 @@ Loops are not fused here, so every instruction can be seen; values, counts and c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -45,27 +45,27 @@ class Answer:
 
 
 def small_number(text: str) -> int | None:
-    """A number of at most nine digits, or None: nothing here is larger, and longer texts are no numbers."""
+    """A number of at most nine digits, or None for any other text."""
     return int(text.lstrip("0") or "0") if re.fullmatch(r"0*[0-9]{1,9}", text) else None
 
 
 def look(pe: Pe, text: str) -> Answer:
     """What ``text`` names of a processing element. Raises :class:`UsageError` where there is no such thing."""
     text = " ".join(text.split())
-    if text in _WHOLE:
-        return _WHOLE[text](pe)
+    if text in _VIEWS:
+        return _VIEWS[text](pe)
     register = _REGISTER.fullmatch(text)
     if register is not None:
         return _register(pe, text, register)
     tensor = _TENSOR.fullmatch(text)
     if tensor is not None and tensor[1] in pe.chip.storages:
         return _tensor(pe, text, tensor[1], tensor[2])
-    known = ", ".join([*filter(None, _WHOLE), *pe.chip.storages])
+    known = ", ".join([*filter(None, _VIEWS), *pe.chip.storages])
     raise UsageError(f"cannot print {shortened(text)}", how=f"a register as r0, ur4 or p1, or one of {known}")
 
 
 def shortened(text: str) -> str:
-    """Somebody's words in quotes, not too many of them."""
+    """A user's text in quotes, cut to 60 characters."""
     return repr(text if len(text) <= 60 else f"{text[:57]}...")
 
 
@@ -97,7 +97,7 @@ def _register(pe: Pe, text: str, match: re.Match[str]) -> Answer:
 
 
 def _threads(first: str, colon: str | None, end: str | None, threads: int) -> slice:
-    """The threads of ``[3]``, ``[0:8]`` or ``[8:]``."""
+    """Parse the threads of ``r0[3]``, ``r0[0:8]`` or ``r0[8:]``."""
     low = small_number(first)
     high = small_number(end) if end else threads if colon else None if low is None else low + 1
     if low is None or high is None or not low < min(high, threads):
@@ -123,7 +123,7 @@ def _words(values: np.ndarray[Any, Any], form: str | None) -> list[str]:
 
 
 def _plain(values: np.ndarray[Any, Any]) -> Any:
-    """Numbers for JSON: None for what it has none for."""
+    """Numbers for JSON, None for NaN and infinities."""
     if values.dtype.kind in "biu":
         return values.tolist()
     wide = np.asarray(values.astype(np.float64))
@@ -144,7 +144,7 @@ def _tensor(pe: Pe, text: str, name: str, place: str | None) -> Answer:
 
 
 def _index(part: str, how: str) -> int | slice:
-    """``3``, ``-1``, ``2:4``, ``::2``."""
+    """Parse one index of a tensor: ``3``, ``-1``, ``2:4``, ``::2``."""
     ends = [end.strip() for end in part.split(":")]
     wrong = len(ends) > 3 or part == "" or not all(end == "" or _INDEX.fullmatch(end) for end in ends)
     if wrong:
@@ -153,19 +153,19 @@ def _index(part: str, how: str) -> int | slice:
     return slice(*numbers) if len(ends) > 1 else int(ends[0])
 
 
+def _first(rows: Sequence[Any], most: int = 64, indent: str = "") -> list[str]:
+    """The first rows as lines, and how many more there are."""
+    more = [f"{indent}... and {len(rows) - most} more"] if len(rows) > most else []
+    return [*(f"{indent}{row}" for row in rows[:most]), *more]
+
+
 def _tokens(pe: Pe) -> Answer:
-    clock, kinds = (
-        pe.clock,
-        (("r", pe.config.registers), ("ur", pe.config.uniform_registers), ("p", pe.config.predicates)),
-    )
-    waits = {
-        f"{kind}{n}": int(clock.tokens[clock.span(kind, n)][0]) - clock.issue
-        for kind, limit in kinds
-        for n in range(limit)
-    }
+    c, clock = pe.config, pe.clock
+    kinds = (("r", c.registers), ("ur", c.uniform_registers), ("p", c.predicates))
+    names = [(kind, n) for kind, limit in kinds for n in range(limit)]
+    waits = {f"{kind}{n}": int(clock.tokens[clock.span(kind, n)][0]) - clock.issue for kind, n in names}
     waits = {name: cycles for name, cycles in waits.items() if cycles > 0}
-    rows = [f"{name} in {cycles} cycle{'s' * (cycles != 1)}" for name, cycles in [*waits.items()][:32]]
-    rows += [f"... and {len(waits) - 32} more"] if len(waits) > 32 else []
+    rows = _first([f"{name} in {cycles} cycle{'s' * (cycles != 1)}" for name, cycles in waits.items()], 32)
     text = "\n".join([f"next issue at cycle {clock.issue}", *(rows or ["every register is there"])])
     return Answer(text, {"issue": clock.issue, "waits": waits})
 
@@ -175,8 +175,7 @@ def _pages(pe: Pe) -> Answer:
     for name, storage in pe.chip.storages.items():
         entries = storage.table.entries(pe.clock.issue)
         lines.append(f"{name}: {len(entries)} page{'s' * (len(entries) != 1)} of {storage.page_bytes} bytes")
-        lines += [f"  {entry}" for entry in entries[:64]]
-        lines += [f"  ... and {len(entries) - 64} more"] if len(entries) > 64 else []
+        lines += _first(entries, indent="  ")
         tables[name] = [vars(entry) for entry in entries]
     return Answer("\n".join(lines) or "no tensors", tables)
 
@@ -187,41 +186,32 @@ def _caches(pe: Pe) -> Answer:
     c = pe.counts
     numbers = {"touches": c.l1_touches, "L1 misses": c.l1_misses, "L2 misses": c.l2_misses}
     lines = [f"{name}: {count} lines held" for name, count in held.items()]
-    return Answer(
-        "\n".join([*lines, ", ".join(f"{n} {name}" for name, n in numbers.items())]), {"held": held, **numbers}
-    )
+    lines.append(", ".join(f"{n} {name}" for name, n in numbers.items()))
+    return Answer("\n".join(lines), {"held": held, **numbers})
 
 
-def _account(of: Callable[[Pe], Mapping[str, int]]) -> Callable[[Pe], Answer]:
-    def account(pe: Pe) -> Answer:
-        numbers = of(pe)
-        rows = [f"{name:20} {value:,}" for name, value in numbers.items() if value]
-        return Answer("\n".join(rows) or "nothing yet", dict(numbers))
-
-    return account
+def _account(numbers: Mapping[str, int]) -> Answer:
+    rows = [f"{name:20} {value:,}" for name, value in numbers.items() if value]
+    return Answer("\n".join(rows) or "nothing yet", dict(numbers))
 
 
-def _rows(of: Callable[[Pe], list[Any]], none: str) -> Callable[[Pe], Answer]:
-    def rows(pe: Pe) -> Answer:
-        lines = [str(row) for row in of(pe)]
-        more = [f"... and {len(lines) - 64} more"] if len(lines) > 64 else []
-        return Answer("\n".join([*lines[:64], *more]) or none, lines)
-
-    return rows
+def _rows(rows: Iterable[Any], none: str) -> Answer:
+    lines = [str(row) for row in rows]
+    return Answer("\n".join(_first(lines)) or none, lines)
 
 
-_WHOLE: dict[str, Callable[[Pe], Answer]] = {
+_VIEWS: dict[str, Callable[[Pe], Answer]] = {
     "": lambda pe: Answer(str(pe)),
     "state": lambda pe: Answer(str(pe.chip)),
     "tokens": _tokens,
-    "segments": _rows(lambda pe: [_segment(*row) for row in pe.segments.items()], "no segments yet"),
+    "segments": lambda pe: _rows((_segment(*row) for row in pe.segments.items()), "no segments yet"),
     "pages": _pages,
     "caches": _caches,
-    "counts": _account(lambda pe: pe.counts.to_dict()),
-    "traffic": _account(lambda pe: pe.traffic.to_dict()),
-    "queue": _account(lambda pe: result_of(pe).queue),
-    "stalls": _account(lambda pe: result_of(pe).stalls),
-    "errors": _rows(lambda pe: list(pe.errors), "no errors"),
+    "counts": lambda pe: _account(pe.counts.to_dict()),
+    "traffic": lambda pe: _account(pe.traffic.to_dict()),
+    "queue": lambda pe: _account(result_of(pe).queue),
+    "stalls": lambda pe: _account(result_of(pe).stalls),
+    "errors": lambda pe: _rows(pe.errors, "no errors"),
 }
 
 
@@ -248,7 +238,7 @@ where, help, quit; an empty line is step"""
 
 
 class _Single(Runner):
-    """A runner that runs no stretches: a turn is one instruction of everyone who can go on, as in any run."""
+    """A runner without compiled blocks: a turn is one instruction of every processing element that can go on."""
 
     def turn(self) -> bool:
         active = [pe for pe in self.pes if not pe.halted and pe.barrier is None]
@@ -289,9 +279,9 @@ class Debugger:
         self.stopped = ""
         self._interrupted = False
         self._commands: dict[str, Callable[[str], str | Answer]] = {
-            **dict.fromkeys(("step", "s"), self._step),
+            **dict.fromkeys(("step", "s"), lambda text: self._advance(_number(text or "1", "step"))),
             **dict.fromkeys(("run", "continue", "c"), self._run),
-            **dict.fromkeys(("until", "u"), self._until),
+            **dict.fromkeys(("until", "u"), lambda text: self._advance(self._most, self._key(self._place(text)))),
             **dict.fromkeys(("break", "b"), self._break),
             "delete": self._delete,
             "breaks": self._breaks,
@@ -307,12 +297,12 @@ class Debugger:
 
     @property
     def program(self) -> MachineProgram:
-        """What the processing element that is looked at runs now."""
+        """The program of the current processing element (``pe``)."""
         return self.runner.programs[self.pe.number]
 
     @property
     def done(self) -> bool:
-        """Whether everyone's program has ended, or an error has ended the run."""
+        """Whether all programs have ended, or an error has ended the run."""
         return bool(self.stopped) or all(pe.halted for pe in self.runner.pes)
 
     @property
@@ -321,7 +311,7 @@ class Debugger:
         return sorted({*self._commands, "quit", *dict(self.program.labels), *self.pe.chip.storages})
 
     def result(self) -> RunResult:
-        """What the run of the processing element that is looked at has to show up to here."""
+        """The result of the processing element that is looked at, up to here."""
         return result_of(self.pe)
 
     def command(self, line: str) -> str:
@@ -387,33 +377,32 @@ class Debugger:
             return f"ended after {pe.executed:,} instructions, {pe.clock.cycles:,} cycles by the model"
         return _line(self.runner.programs[pe.number], pe.pc)
 
-    def _key(self, pe: Pe, pc: int) -> Place:
-        """A place in the program a processing element runs, wherever else that runs too."""
-        return self.runner.programs[pe.number], pc
+    def _key(self, pc: int) -> Place:
+        """A place in the program that is looked at, whichever processing elements run it."""
+        return self.program, pc
 
     def _advance(self, most: int, place: Place | None = None) -> str:
         places = {*self.breaks, *([place] if place else [])}
         self._interrupted = False
         for _ in range(0 if self.done else most):
-            stored = self._may_store() if self.watched else False
+            # Tensors need not be looked at again unless the next instruction of a processing element may change them.
+            going = [pe for pe in self.runner.pes if self.watched and not pe.halted and pe.barrier is None]
+            stored = any(self.runner.steps[pe.number][pe.pc][1].spec.unit in ("lsu", "dma") for pe in going)
             self._turn()
             if self._interrupted:
                 return f"interrupted\n{self.where()}"
             if changed := self._changes(stored):
                 return f"{changed}\n{self.where()}"
-            if self.done or any(self._key(pe, pe.pc) in places for pe in self.runner.pes if not pe.halted and places):
+            if self.done or any(
+                (self.runner.programs[pe.number], pe.pc) in places for pe in self.runner.pes if not pe.halted and places
+            ):
                 break
         if self.done:
             self._ended()
         return self.where()
 
-    def _may_store(self) -> bool:
-        """Whether anyone's next instruction may change a tensor: else large ones need not be looked at again."""
-        going = [pe for pe in self.runner.pes if not pe.halted and pe.barrier is None]
-        return any(self.runner.steps[pe.number][pe.pc][1].spec.unit in ("lsu", "dma") for pe in going)
-
     def _changes(self, stored: bool) -> str:
-        """What is watched and not as it was; from now on it is as it is."""
+        """The watched values that changed since the last look, old and new; remember the new ones."""
         lines = []
         for (number, expression), old in self.watched.items():
             if not stored and expression.partition("[")[0].strip() in self.pe.chip.storages:
@@ -434,21 +423,18 @@ class Debugger:
             raise UsageError(f"no processing element {number} runs a program", how=f"these do: {known}")
         return element
 
-    def _step(self, text: str) -> str:
-        return self._advance(_number(text or "1", "step"))
-
     def _run(self, text: str) -> str:
-        return self._advance(_nothing_after(text, "run") or self._most())
+        if text:
+            raise UsageError("run takes nothing after it", how="until PLACE goes on to a place")
+        return self._advance(self._most)
 
+    @property
     def _most(self) -> int:
         """More turns than any run has: everyone's instructions, and a barrier after each."""
         return 2 * len(self.runner.pes) * (self.config.max_instructions + 2)
 
-    def _until(self, text: str) -> str:
-        return self._advance(self._most(), self._key(self.pe, self._place(text)))
-
     def _break(self, text: str) -> str:
-        key = self._key(self.pe, self._place(text))
+        key = self._key(self._place(text))
         self.breaks += [key] if key not in self.breaks else []
         return self._breaks("")
 
@@ -456,7 +442,7 @@ class Debugger:
         if text == "all":
             self.breaks.clear()
         else:
-            key = self._key(self.pe, self._place(text))
+            key = self._key(self._place(text))
             if key not in self.breaks:
                 raise UsageError(f"no breakpoint at {shortened(text)}", how="breaks lists them")
             self.breaks.remove(key)
@@ -469,9 +455,8 @@ class Debugger:
         if text:
             expression = " ".join(text.split())
             self.watched[self.pe.number, expression] = look(self.pe, expression)
-        return (
-            "\n".join(f"{self._whose(n)}{_short(now)}" for (n, _), now in self.watched.items()) or "nothing is watched"
-        )
+        lines = [f"{self._whose(n)}{_short(now)}" for (n, _), now in self.watched.items()]
+        return "\n".join(lines) or "nothing is watched"
 
     def _unwatch(self, text: str) -> str:
         key = self.pe.number, " ".join(text.split())
@@ -532,7 +517,6 @@ def _line(program: MachineProgram, pc: int) -> str:
 
 
 def _short(shown: Answer) -> str:
-    """What is watched, on one line."""
     text = " ".join(shown.text.split())
     return text if len(text) <= 100 else f"{text[:97]}..."
 
@@ -542,9 +526,3 @@ def _number(text: str, command: str) -> int:
     if not number:
         raise UsageError(f"{command} {shortened(text)}: not a number from 1 to 999999999")
     return number
-
-
-def _nothing_after(text: str, command: str) -> int:
-    if text:
-        raise UsageError(f"{command} takes nothing after it", how="until PLACE goes on to a place")
-    return 0

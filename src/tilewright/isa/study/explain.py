@@ -16,25 +16,24 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.isa.chip.segments import Segment, checked_tensor
 from tilewright.isa.chip.state import Pe, map_page, new_chip, runs_of
-from tilewright.isa.execute.operands import number, offset_registers, threads_on
+from tilewright.isa.execute.operands import number, numpy_type, offset_registers, threads_on
 from tilewright.isa.execute.run import HANDLERS
 from tilewright.isa.execute.tensor import Roles, assign_roles, product_window, source_registers
 from tilewright.isa.kernels.records import LINE_ACCESSES
 from tilewright.isa.language.assemble import program_of
-from tilewright.isa.language.config import AMBIGUITIES, MatrixUnitConfig, checked_config
+from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts, Traffic
 from tilewright.isa.language.errors import KINDS, ErrorRecord, whole
 from tilewright.isa.language.program import Address, Instruction, Label, MachineProgram
 from tilewright.isa.study.heat import new_heat
-from tilewright.layout import paged
 
 Array = np.ndarray[Any, Any]
 MOST = 1 << 26
-"""Elements of B that one rehearsed instruction may ask for."""
+"""Elements of B that one dry run may ask for."""
 
 
 @dataclass(frozen=True, eq=False)
-class Rehearsal:
+class DryRun:
     """What one instruction did on a copy of ``pe``, which is as it was before.
 
     ``roles`` of an ``mm`` that is not refused; ``waits``: cycles the issue queue waited, by reason; ``times``: cycles
@@ -75,7 +74,7 @@ class Rehearsal:
         return len(lines), int(begins.min()) - home, int(begins.max()) + width - 1 - home
 
 
-def rehearse(pe: Pe, instruction: Instruction, staged: bool = False) -> Rehearsal:
+def dry_run(pe: Pe, instruction: Instruction, staged: bool = False) -> DryRun:
     """Do it on a copy; ``staged``: of a machine that is there for this alone.
 
     Values are left out of an ``mm``: they are no part of what it costs.
@@ -89,7 +88,7 @@ def rehearse(pe: Pe, instruction: Instruction, staged: bool = False) -> Rehearsa
     set_ = copy.clock.tokens != pe.clock.tokens
     end = max(copy.clock.issue, int(copy.clock.tokens[set_].max(initial=0)))
     assert copy.heat is not None
-    return Rehearsal(
+    return DryRun(
         pe,
         None if isinstance(roles, str) else roles,
         copy.counts,
@@ -134,12 +133,19 @@ def stage(
     address = instruction.operands[1]
     assert isinstance(address, Address)
     columns = config.default_columns if columns is None else columns
-    depth = _depth(instruction, config, segment)
+    name = instruction.type or "8"  # bytes where TYPE is absent
+    element = numpy_type(f"s{name}" if name.isdigit() else name)
+    width = element.itemsize if segment is None else np.asarray(segment).dtype.itemsize
+    depth = config.depth(width, min(int(instruction.suffix("kb") or 1), config.compute_threads))
     if columns * depth > MOST:
         raise UsageError(f"{columns} columns of {depth} elements", where=str(instruction), how="fewer threads")
     chip = new_chip(replace(config, pes=1))
-    array = _assumed(instruction, columns, depth) if segment is None else checked_tensor("B", segment)
-    storage = chip.add("B", np.broadcast_to(np.zeros((), array.dtype), array.shape))
+    if segment is None:  # as much of B as the instruction covers, stored as it walks it
+        shape = (depth, columns) if instruction.suffix("t") == "1" else (columns, depth)
+    else:
+        array = checked_tensor("B", segment)
+        shape, element = array.shape, array.dtype
+    storage = chip.add("B", np.broadcast_to(np.zeros((), element), shape))
     for page in range(storage.map.num_pages):
         map_page(chip, storage, page)
     pe = chip.pes[0]
@@ -148,30 +154,12 @@ def stage(
         pe.predicates[:, instruction.guard.predicate] = not instruction.guard.negated
     if pe.written is not None:
         pe.written[:] = True
-    _place(pe, address, int(instruction.suffix("t") or 0), depth)
+    _place_loaders(pe, address, int(instruction.suffix("t") or 0), depth)
     return pe, segment is None
 
 
-def _depth(instruction: Instruction, config: MatrixUnitConfig, segment: Any) -> int:
-    """Elements of k it covers (of a group that fits the machine)."""
-    width = np.asarray(segment).dtype.itemsize if segment is not None else _element(instruction).itemsize
-    return config.depth(width, min(int(instruction.suffix("kb") or 1), config.compute_threads))
-
-
-def _element(instruction: Instruction) -> np.dtype[Any]:
-    """The element type of B that TYPE names; bytes where it is absent."""
-    name = instruction.type or "8"
-    return paged((1,), f"s{name}" if name.isdigit() else name).numpy_dtype
-
-
-def _assumed(instruction: Instruction, columns: int, depth: int) -> Array:
-    """As much of B as the instruction covers, stored as it walks it."""
-    shape = (depth, columns) if instruction.suffix("t") == "1" else (columns, depth)
-    return np.broadcast_to(np.zeros((), _element(instruction)), shape)
-
-
-def _place(pe: Pe, address: Address, dim: int, depth: int) -> None:
-    """Coordinates of every loader, where the register file has room for them."""
+def _place_loaders(pe: Pe, address: Address, dim: int, depth: int) -> None:
+    """Put the coordinates of every loader into registers, where the register file has room for them."""
     segment = pe.segment(address.segment)
     assert segment is not None
     sizes, loader = segment.sizes, np.arange(pe.config.threads, dtype=np.int64)
@@ -194,7 +182,7 @@ _SIGNS = {"s": "signed", "u": "unsigned"}
 
 
 def plural(count: Any, unit: str = "cycle") -> str:
-    """``1 cycle``, ``1,024 cycles``; text that is no number stays as it is."""
+    """A count with its unit: ``1 cycle``, ``1,024 cycles``; text that is no number stays as it is."""
     if isinstance(count, str) and not count.isdecimal():
         return count
     return f"{int(count):,} {unit}{'' if int(count) == 1 else 's'}"
@@ -217,19 +205,23 @@ def guard_words(instruction: Instruction, config: MatrixUnitConfig, pe: Pe | Non
     return [line]
 
 
-def waits_words(done: Rehearsal) -> list[str]:
+def waits_words(done: DryRun) -> list[str]:
     """When it issues, what the queue waits for, and when its results are there."""
     issued, end = done.times
     waits = ", ".join(f"{reason} {n:,}" for reason, n in sorted(done.waits.items(), key=lambda row: -row[1]))
     return [f"time: issues at cycle {issued:,}, done at {end:,}; the issue queue waits: {waits or 'for nothing'}"]
 
 
-def mm_words(done: Rehearsal, instruction: Instruction, here: bool, assumed: bool = False) -> list[str]:
+def mm_words(done: DryRun, instruction: Instruction, here: bool, assumed: bool = False) -> list[str]:
     """Every line; ``here``: the machine stands before it, else at a staged place (``assumed``: B too)."""
     pe, roles = done.pe, done.roles
     lines = guard_words(instruction, pe.config, pe if here else None)
     if roles is None:
-        return [*lines, *_refusal(done, instruction), *(waits_words(done) if here else [])]
+        (record,) = done.errors
+        lines.append(
+            f"refused, nothing is done: {record.kind} ({KINDS[record.kind].removesuffix('; nothing is done')})"
+        )
+        return [*lines, f"   {_reason(done.pe, record, instruction)}", *(waits_words(done) if here else [])]
     lines += [_types(roles, instruction, assumed), *_factors(pe, roles, instruction, assumed)]
     lines += [*_columns(done, roles), *_math(done, roles), _lines(done, roles, here)]
     integer = roles.type_a[0] in "su"
@@ -242,16 +234,8 @@ def mm_words(done: Rehearsal, instruction: Instruction, here: bool, assumed: boo
     return [*lines, "readings: " + ", ".join(readings)]
 
 
-def _refusal(done: Rehearsal, instruction: Instruction) -> list[str]:
-    """The record, and the numbers that led to it."""
-    (record,) = done.errors
-    return [
-        f"refused, nothing is done: {record.kind} ({KINDS[record.kind].removesuffix('; nothing is done')})",
-        f"   {_reason(done.pe, record, instruction)}",
-    ]
-
-
 def _reason(pe: Pe, record: ErrorRecord, instruction: Instruction) -> str:
+    """The numbers that led to the record of a refused ``mm``."""
     c, address, a = pe.config, instruction.operands[1], number(instruction.operands[2])
     assert isinstance(address, Address)
     segment = pe.segment(address.segment)
@@ -302,7 +286,7 @@ def _factors(pe: Pe, roles: Roles, instruction: Instruction, assumed: bool) -> l
     ]
 
 
-def _columns(done: Rehearsal, roles: Roles) -> list[str]:
+def _columns(done: DryRun, roles: Roles) -> list[str]:
     pe, ka = done.pe, roles.groups[1]
     taken, out = np.flatnonzero(roles.on), np.flatnonzero(roles.refused)
     used = _runs(sorted(set((roles.first + roles.index[taken]).tolist())), "r")
@@ -323,7 +307,7 @@ def _columns(done: Rehearsal, roles: Roles) -> list[str]:
 
 
 def _window_words(pe: Pe, roles: Roles) -> str:
-    """Where products may lie, and what ends it."""
+    """Which registers may hold products, and what limits them."""
     own = source_registers(pe, roles.segment, roles.address, roles.a)
     low, high = product_window(pe, roles.first, own)
     if pe.config.acc_window is not None:
@@ -334,7 +318,7 @@ def _window_words(pe: Pe, roles: Roles) -> str:
     return f"products may lie in {_runs(list(range(low, high)), 'r')}, up to {end}"
 
 
-def _math(done: Rehearsal, roles: Roles) -> list[str]:
+def _math(done: DryRun, roles: Roles) -> list[str]:
     counts, c, kb = done.counts, done.pe.config, roles.groups[2]
     cycles = c.step_cycles(roles.segment.element_bytes, kb)
     bus = plural(counts.broadcast_elements, "element")
@@ -348,7 +332,7 @@ def _math(done: Rehearsal, roles: Roles) -> list[str]:
     return lines
 
 
-def _lines(done: Rehearsal, roles: Roles, here: bool) -> str:
+def _lines(done: DryRun, roles: Roles, here: bool) -> str:
     name, counts = roles.segment.storage.name, done.counts
     distinct, first, last = done.span(name)
     if not counts.l1_touches:
@@ -360,7 +344,7 @@ def _lines(done: Rehearsal, roles: Roles, here: bool) -> str:
     return text + (missed if here else "")
 
 
-def _assumption(done: Rehearsal, roles: Roles, instruction: Instruction, assumed: bool) -> str:
+def _assumption(done: DryRun, roles: Roles, instruction: Instruction, assumed: bool) -> str:
     one = len(roles.segment.sizes) == 1
     where = f"k = {roles.depth} * j" if one and instruction.suffix("t") != "1" else "column j, k = 0"
     whose = "a B just large enough" if assumed else "this B"
@@ -380,10 +364,8 @@ def relevant_readings(
         "ka_split": ka > 1,
         "kb_acc": kb > 1,
         "kb_mode": kb > 1,
-        "kb_add_cycles": kb > 1,
         "group_order": ka * kb > 1,
         "pred_scope": instruction.guard is not None,
-        "column_numbering": instruction.guard is not None,
         "acc_window": True,
         "on_error": errors,
         "offset_mode": len(segment.sizes) > 1,
@@ -392,15 +374,16 @@ def relevant_readings(
         "float_order": not integer,
         "retention": instruction.suffix("t") == "1",
         "math_issue": True,
+        "kb_add_cycles": kb > 1,
         "columns_per_step": True,
+        "column_numbering": instruction.guard is not None,
         "uninitialized": True,
     }
-    names = [name for ambiguity in AMBIGUITIES for name in ambiguity.fields]
-    return [name for name in dict.fromkeys(names) if when.get(name)]
+    return [name for name, relevant in when.items() if relevant]
 
 
 def _runs(numbers: list[int], prefix: str = "") -> str:
-    """``r0 to r3, r8``; of many pieces the first few."""
+    """Numbers as ranges: ``r0 to r3, r8``; at most eight, then how many more."""
     pieces = runs_of(numbers)
     shown = [f"{prefix}{a}" if a == b else f"{prefix}{a} to {prefix}{b}" for a, b in pieces[:8]]
     return ", ".join(shown) + (f" and {len(pieces) - 8} more runs" if len(pieces) > 8 else "")
@@ -431,16 +414,15 @@ class InstructionExplanation:
     time: dict[str, int] | None = None
 
     def __str__(self) -> str:
-        """The instruction, and the lines about it."""
         return "\n".join((self.text, *self.says))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The text and the numbers, for JSON."""
         records = [{"pc": e.pc, "kind": e.kind, "column": e.column, "register": e.register} for e in self.errors]
-        numbers: dict[str, Any] = {"counts": self.counts.to_dict() if self.counts else None}
-        numbers["traffic"] = self.traffic.to_dict() if self.traffic else None
-        numbers |= {"lines": self.lines, "time": self.time}
-        return {"text": self.text, "says": list(self.says), "errors": records, **numbers}
+        counted = {name: getattr(self, name) for name in ("counts", "traffic")}
+        numbers = {name: own.to_dict() if own else None for name, own in counted.items()}
+        plain = {"text": self.text, "says": list(self.says), "errors": records, **numbers}
+        return plain | {"lines": self.lines, "time": self.time}
 
 
 def explain(
@@ -466,62 +448,52 @@ def explain(
     unit alu; keeps it 1 cycle, its result is there after alu_latency = 1 cycle
     """
     config = checked_config(config if at is None else at.config)
-    _check(instruction, config)
-    if at is not None:
-        done = rehearse(at, instruction)
-        says = mm_words(done, instruction, here=True) if instruction.name == "mm" else _other(instruction, config, done)
-        return _told(instruction, says, done, here=True)
-    if instruction.name != "mm":
-        return InstructionExplanation(str(instruction), _narrow(_other(instruction, config)))
-    for name, number_given, most in (
-        ("columns", columns, config.loader_threads),
-        ("rows", rows, config.compute_threads),
-    ):
-        if number_given is not None and whole(name, number_given, 1) > most:
-            raise UsageError(f"{name} = {number_given} of {most} threads")
-    pe, assumed = stage(instruction, config, segment, columns, rows)
-    done = rehearse(pe, instruction, staged=True)
-    return _told(instruction, mm_words(done, instruction, here=False, assumed=assumed), done, here=False)
-
-
-def _check(instruction: Instruction, config: MatrixUnitConfig) -> None:
-    """Refuse what could not be run: registers this machine has not, operands someone made by hand."""
     if not isinstance(instruction, Instruction):
         raise UsageError(
             f"explain takes an instruction, not {type(instruction).__name__}",
             how="take it from assemble(text).instructions",
         )
     labels = {o.name: 0 for o in instruction.operands if isinstance(o, Label)}
-    program_of(MachineProgram((instruction,), tuple(labels.items())), config)
+    program_of(MachineProgram((instruction,), tuple(labels.items())), config)  # refuses what could not be run
+    if at is not None:
+        done = dry_run(at, instruction)
+        says = mm_words(done, instruction, here=True) if instruction.name == "mm" else _other(instruction, config, done)
+        return _explained(instruction, says, done, here=True)
+    if instruction.name != "mm":
+        return InstructionExplanation(str(instruction), _narrow(_other(instruction, config)))
+    limits = (("columns", columns, config.loader_threads), ("rows", rows, config.compute_threads))
+    for name, given, most in limits:
+        if given is not None and whole(name, given, 1) > most:
+            raise UsageError(f"{name} = {given} of {most} threads")
+    pe, assumed = stage(instruction, config, segment, columns, rows)
+    done = dry_run(pe, instruction, staged=True)
+    return _explained(instruction, mm_words(done, instruction, here=False, assumed=assumed), done, here=False)
 
 
 def _narrow(lines: list[str]) -> tuple[str, ...]:
-    """No line longer than a page; what is left over is indented."""
+    """Wrap lines at 116 characters, indenting what follows."""
     return tuple(piece for line in lines for piece in wrap(line, 116, subsequent_indent="   ", drop_whitespace=True))
 
 
-def _told(instruction: Instruction, says: list[str], done: Rehearsal, here: bool) -> InstructionExplanation:
+def _explained(instruction: Instruction, says: list[str], done: DryRun, here: bool) -> InstructionExplanation:
     time = {"issue": done.times[0], "done": done.times[1], **done.waits} if here else None
     numbers = (done.errors, done.counts, done.traffic, done.accesses(), time)
     return InstructionExplanation(str(instruction), _narrow(says), *numbers)
 
 
-def _other(instruction: Instruction, config: MatrixUnitConfig, done: Rehearsal | None = None) -> list[str]:
+def _other(instruction: Instruction, config: MatrixUnitConfig, done: DryRun | None = None) -> list[str]:
     """An instruction that is no mm: the table's words, and what it counts where the machine stands."""
     spec = instruction.spec
-    lines = guard_words(instruction, config, done.pe if done else None)
+    lines = [*guard_words(instruction, config, done.pe if done else None), spec.doc]
     cost = f"unit {spec.unit}; keeps it {plural(spec.occupies)}"
     if spec.latency:
         cost += f", its result is there after {spec.latency} = {plural(getattr(config, spec.latency))}"
-    return [*lines, spec.doc, cost, *(_here(done) if done else [])]
-
-
-def _here(done: Rehearsal) -> list[str]:
-    traffic, lines = done.traffic, []
-    for kind, count, size in (
-        ("loads", traffic.load_lines, traffic.load_bytes),
-        ("stores", traffic.store_lines, traffic.store_bytes),
-    ):
+    lines.append(cost)
+    if done is None:
+        return lines
+    t = done.traffic
+    loaded, stored = (t.load_lines, t.load_bytes), (t.store_lines, t.store_bytes)
+    for kind, (count, size) in (("loads", loaded), ("stores", stored)):
         if count:
             (name,) = (name for name, seen in done.lines.items() if seen.any())
             distinct, first, last = done.span(name)

@@ -1,21 +1,208 @@
-"""explore: a whole network on many machines, each at its best: cycles, energy, area, and who is beaten by nobody."""
+"""Many machines, each at its best: one product (:func:`sweep`), or a whole network (:func:`explore`).
+
+Of a network: cycles, energy, area, and which machines are beaten by none. Networks are lists of products and
+convolutions, by name or from a text of one layer a line.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from math import prod
 from typing import Any
 
 from tilewright.errors import UsageError
-from tilewright.isa.chip.segments import ELEMENT_TYPES
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.errors import whole
-from tilewright.isa.study.choices import choices
-from tilewright.isa.study.machines import machines
-from tilewright.isa.study.networks import NETWORKS, LayerShape, read_network
-from tilewright.isa.study.tune import Tuned, Tuning, search
-from tilewright.isa.study.tune_conv import ConvProblem, conv_choices
-from tilewright.layout import paged
+from tilewright.isa.study.choices import ConvProblem, Problem
+from tilewright.isa.study.plane import LogPlane
+from tilewright.isa.study.tune import Tuned, Tuning, autotune, element_bytes, search
+from tilewright.render import Card, Column, Html, Page, Step, badge, cards, paragraph, steps, table
+
+_MOST_MACHINES = 200
+
+# Networks.
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """One kind of layer, ``count`` of it: a product ``sizes`` (m, n, k), or a convolution (``x``, ``w``, ``how``)."""
+
+    name: str
+    count: int
+    sizes: tuple[int, ...] = ()
+    x: tuple[int, ...] = ()
+    w: tuple[int, ...] = ()
+    how: tuple[tuple[str, Any], ...] = ()
+
+    def problem(self, element_bytes: int, config: MatrixUnitConfig) -> Problem | ConvProblem:
+        """The layer as a search problem on a machine."""
+        if self.x:
+            return ConvProblem(self.x, self.w, self.how, element_bytes, config)
+        m, n, k = self.sizes
+        return Problem(m, n, k, element_bytes, config)
+
+    def __str__(self) -> str:
+        if not self.x:
+            return f"{self.name} {self.count} gemm {'x'.join(map(str, self.sizes))}"
+        shapes = " ".join("x".join(map(str, side)) for side in (self.x, self.w))
+        return " ".join([f"{self.name} {self.count} conv {shapes}", *(f"{name}={value}" for name, value in self.how)])
+
+
+def resnet50() -> list[LayerShape]:
+    """The convolutions of ResNet-50 (the stride in the 3x3, as trained networks have it) for one image, and its end.
+
+    >>> sum(layer.count for layer in resnet50()), str(resnet50()[1])
+    (54, 'conv2.1x1a 1 conv 1x56x56x64 1x1x64x64')
+    """
+    layers = [_conv("conv1", 1, 224, 3, 64, 7, 2)]
+    side, depth = 56, 64
+    for stage, (blocks, width) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512)), 2):
+        stride, out = (1 if stage == 2 else 2), 4 * width
+        inner = side // stride
+        layers += [
+            _conv(f"conv{stage}.1x1a", 1, side, depth, width, 1, 1),
+            _conv(f"conv{stage}.3x3a", 1, side, width, width, 3, stride),
+            _conv(f"conv{stage}.side", 1, side, depth, out, 1, stride),
+            _conv(f"conv{stage}.1x1c", blocks, inner, width, out, 1, 1),
+            _conv(f"conv{stage}.1x1b", blocks - 1, inner, out, width, 1, 1),
+            _conv(f"conv{stage}.3x3b", blocks - 1, inner, width, width, 3, 1),
+        ]
+        side, depth = inner, out
+    return [*layers, LayerShape("fc", 1, (1, 1000, 2048))]
+
+
+def _conv(name: str, count: int, side: int, depth: int, outs: int, kernel: int, stride: int) -> LayerShape:
+    options = [("stride", stride)] * (stride > 1) + [("padding", kernel // 2)] * (kernel > 1)
+    return LayerShape(name, count, (), (1, side, side, depth), (kernel, kernel, depth, outs), tuple(options))
+
+
+NETWORKS = {"resnet50": resnet50}
+_SIDES = r"[0-9]{1,9}(?:x[0-9]{1,9})*"
+_LINE = re.compile(
+    rf"(?P<name>\S+) +(?P<count>[0-9]{{1,6}}) +(?P<kind>gemm|conv) +(?P<x>{_SIDES})(?: +(?P<w>{_SIDES}))?(?P<how>.*)"
+)
+_HOW = ("stride", "padding", "dilation", "groups")
+
+
+def read_network(text: str, where: str = "shapes") -> list[LayerShape]:
+    """Layers from lines as ``fc 1 gemm 1x1000x2048`` (m, n, k) or ``c 2 conv 1x7x7x512 3x3x512x512 padding=1``.
+
+    Images are n x h x w x c, weights kh x kw x c x out; ``#`` begins a remark.
+
+    >>> read_network("fc 1 gemm 1x1000x2048  # m, n, k")[0].sizes
+    (1, 1000, 2048)
+    """
+    layers = []
+    for number, line in enumerate(text.splitlines(), 1):
+        plain = line.partition("#")[0].strip()
+        if plain:
+            layers.append(_layer(plain, f"{where}:{number}"))
+    if not layers:
+        raise UsageError("no layers", where=where, how="a line each, as: fc 1 gemm 1x1000x2048")
+    return layers
+
+
+def _layer(line: str, where: str) -> LayerShape:
+    found = _LINE.fullmatch(line)
+    how = "fc 1 gemm MxNxK, or c1 2 conv NxHxWxC KHxKWxCxO stride=1 padding=1"
+    if found is None:
+        raise UsageError(f"{line!r} is no layer", where=where, how=how)
+    x = tuple(map(int, found["x"].split("x")))
+    w = tuple(map(int, found["w"].split("x"))) if found["w"] else ()
+    options = []
+    for word in found["how"].split():
+        name, _, value = word.partition("=")
+        if name not in _HOW or not (value.isdecimal() or value in ("same", "valid")):
+            raise UsageError(f"{word!r} is no option of a layer", where=where, how=f"{', '.join(_HOW)} with a number")
+        options.append((name, int(value) if value.isdecimal() else value))
+    if found["kind"] == "gemm":
+        if len(x) != 3 or w or options:
+            raise UsageError(f"{line!r} is no product", where=where, how=how)
+        return LayerShape(found["name"], int(found["count"]), x)
+    if len(x) != 4 or len(w) != 4:
+        raise UsageError(f"{line!r} is no convolution", where=where, how=how)
+    return LayerShape(found["name"], int(found["count"]), (), x, w, tuple(options))
+
+
+# Machines: every combination of values of some fields.
+
+
+def _machines(
+    base: MatrixUnitConfig, over: Mapping[str, Sequence[Any]]
+) -> list[tuple[dict[str, Any], MatrixUnitConfig | UsageError]]:
+    """(fields it differs in, the machine or why it cannot be), the last field fastest."""
+    known = sorted(f.name for f in fields(MatrixUnitConfig))
+    for name, values in over.items():
+        if name not in known:
+            raise UsageError(f"the machine has no field {name!r}", how=f"one of {', '.join(known)}")
+        if not values:
+            raise UsageError(f"no values for {name}")
+    if (count := prod(len(values) for values in over.values())) > _MOST_MACHINES:
+        raise UsageError(f"{count} machines", how=f"at most {_MOST_MACHINES}: give fewer values")
+    machines: list[tuple[dict[str, Any], MatrixUnitConfig | UsageError]] = []
+    for values in product(*over.values()):
+        settings = dict(zip(over, values, strict=True))
+        try:
+            machines.append((settings, replace(base, **settings)))
+        except UsageError as error:
+            machines.append((settings, error))
+    return machines
+
+
+@dataclass(frozen=True)
+class Design:
+    """One machine: the fields it differs in, and its tuning, or why it cannot be (``refused``)."""
+
+    settings: dict[str, Any]
+    tuning: Tuning | None
+    refused: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The machine and its best choice, for JSON."""
+        if self.tuning is None:
+            return {"settings": self.settings, "refused": self.refused}
+        best, tuning = self.tuning.best, self.tuning
+        plain: dict[str, Any] = {"settings": self.settings, "choice": str(best.choice), "options": best.choice.options}
+        plain |= {"cycles": best.cycles, "default_cycles": tuning.default.cycles, "utilisation": best.utilisation}
+        return plain | {"limit": best.limit, "bound": best.bound, "stalls": best.stalls, "proved": tuning.proved}
+
+
+def sweep(
+    m: int,
+    n: int,
+    k: int,
+    over: Mapping[str, Sequence[Any]],
+    dtype: str = "s8",
+    config: MatrixUnitConfig | None = None,
+    watch: Callable[[int, int], None] | None = None,
+    **how: Any,
+) -> tuple[Design, ...]:
+    """:func:`autotune` on every combination of values of the machine's fields; ``how``: its other options.
+
+    Each machine is compared at its best, so a field is not blamed for options that suited another machine. In the order
+    of ``over``, the last field fastest; ``watch(done, all)`` is told. Machines that cannot be are listed with the
+    reason. Raises :class:`UsageError` for a field that does not exist and for more than 200 machines.
+
+    >>> few = {"line": None, "columns": None, "order": "k_outer"}
+    >>> for design in sweep(16, 64, 64, {"threads": (32, 64)}, **few):
+    ...     print(design.settings, design.tuning.best.choice, design.tuning.best.cycles)
+    {'threads': 32} ka1 kb2 k_outer t0 page 64x64 1 segments A by 4 1200
+    {'threads': 64} ka1 kb4 k_outer t0 888
+    """
+    family, designs = _machines(config or MatrixUnitConfig(), over), list[Design]()
+    for settings, machine in family:
+        refused = isinstance(machine, UsageError)
+        tuning = None if isinstance(machine, UsageError) else autotune(m, n, k, dtype, machine, **how)
+        designs.append(Design(settings, tuning, str(machine) if refused else ""))
+        if watch is not None:
+            watch(len(designs), len(family))
+    return tuple(designs)
+
+
+# A network on many machines.
 
 AREA_SOURCE = (
     "cells and multipliers only, 45 nm: a 6T SRAM cell of 0.346 um2 (Mistry et al., A 45nm Logic Technology, IEDM "
@@ -53,12 +240,12 @@ class LayerCost:
 
     @property
     def cycles(self) -> int:
-        """Of all of its kind."""
+        """Cycles of all layers of its kind."""
         return self.layer.count * (self.best.cycles or 0)
 
     @property
     def energy_pj(self) -> float:
-        """Of all of its kind, modelled."""
+        """Energy of all layers of its kind in pJ, modelled."""
         return self.layer.count * self.best.energy_pj
 
 
@@ -75,26 +262,23 @@ class Point:
 
     @property
     def cycles(self) -> int:
-        """Of the whole network, a layer after the other."""
+        """Cycles of the whole network, one layer after the other."""
         return sum(layer.cycles for layer in self.layers)
 
     @property
     def energy_pj(self) -> float:
-        """Of the whole network, modelled."""
+        """Energy of the whole network in pJ, modelled."""
         return sum(layer.energy_pj for layer in self.layers)
 
     @property
     def costs(self) -> tuple[float, float, float]:
-        """Cycles, energy, area."""
         return self.cycles, self.energy_pj, self.area_mm2
 
     @property
     def name(self) -> str:
-        """Its fields in a line."""
         return " ".join(f"{name}={value}" for name, value in self.settings.items()) or "as it is"
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
         if self.refused:
             return {"settings": self.settings, "refused": self.refused}
         plain: dict[str, Any] = {"settings": self.settings, "cycles": self.cycles, "energy_pj": self.energy_pj}
@@ -118,7 +302,6 @@ class Exploration:
 
     @property
     def built(self) -> tuple[Point, ...]:
-        """The machines that can be."""
         return tuple(point for point in self.points if not point.refused)
 
     @property
@@ -129,23 +312,40 @@ class Exploration:
 
     @property
     def fastest(self) -> Point:
-        """Of those on the front."""
+        """The machine on the front with the fewest cycles."""
         return self.front[0]
 
     @property
     def balanced(self) -> Point:
-        """The least product of cycles, energy and area."""
+        """The machine on the front with the least product of cycles, energy and area."""
         return min(self.front, key=lambda point: point.cycles * point.energy_pj * point.area_mm2)
 
-    def beaten_by(self, point: Point) -> tuple[Point, ...]:
-        """Machines that cost no more in any way and less in one."""
-        return tuple(other for other in self.front if _beats(other, point))
-
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
         front = {id(point) for point in self.front}
         points = [point.to_dict() | {"on_front": id(point) in front} for point in self.points]
         return {"network": self.network, "dtype": self.dtype, "area": AREA_SOURCE, "points": points}
+
+    def to_html(self) -> str:
+        """A page: what to build, the front, all machines, the layers of the fastest."""
+        facts = [("network", self.network), ("elements", self.dtype), ("machines", str(len(self.points)))]
+        page = Page(f"Machines for {self.network}", "the matrix unit, every layer at its best", facts=facts, wide=True)
+        fast, even = self.fastest, self.balanced
+        figures = [
+            Card("fastest", f"{fast.cycles:,} cycles", fast.name, "good"),
+            Card("balanced", f"{even.cycles:,} cycles", even.name),
+            Card("on the front", f"{len(self.front)} of {len(self.built)}", f"beaten by none in {_COSTS}"),
+        ]
+        page.section("choice", "What to do", steps(_todo(self)), cards(figures))
+        page.section("front", "Cycles and energy", _front(self), paragraph(_CAPTION))
+        page.section("machines", "Every machine", _machine_table(self))
+        page.section(
+            "layers", "Layers on the fastest", paragraph(f"{fast.name}, every layer at its best."), _layers(fast)
+        )
+        text = f"Energy: published figures (ISSCC 2014, 45 nm) times what was counted. Area: {AREA_SOURCE}."
+        more = "Bandwidths, ports and wires cost nothing in it. Layers keep nothing in the caches from one to the next."
+        page.section("proxies", "What the figures are", paragraph(text), paragraph(more))
+        page.data("exploration", {"schema_version": 1, **self.to_dict()})
+        return page.html()
 
 
 def _beats(one: Point, other: Point) -> bool:
@@ -175,39 +375,110 @@ def explore(
     if isinstance(network, str):
         name = network if network in NETWORKS else "shapes"
         layers = NETWORKS[network]() if network in NETWORKS else read_network(network)
-    if dtype not in ELEMENT_TYPES:
-        raise UsageError(f"no element type called {dtype!r}", how=f"one of {', '.join(ELEMENT_TYPES)}")
-    family, most = machines(FAMILY if over is None else over), whole("most", most, 1)
-    e, points, done = paged((1,), dtype).numpy_dtype.itemsize, [], 0
-    for settings in family:
-        try:
-            machine = replace(base, **settings)
-        except UsageError as error:
-            points.append(Point(settings, None, refused=str(error)))
+    e, most = element_bytes(dtype), whole("most", most, 1)
+    family, points, done = _machines(base, FAMILY if over is None else over), list[Point](), 0
+    for settings, machine in family:
+        if isinstance(machine, UsageError):
+            points.append(Point(settings, None, refused=str(machine)))
             continue
-        costs = []
+        costs, macs = [], 0
         for layer in layers:
             assert isinstance(layer, LayerShape)
-            costs.append(LayerCost(layer, tuned(layer, dtype, e, machine, most).best))
-            done += 1
+            problem = layer.problem(e, machine)
+            costs.append(LayerCost(layer, search(problem, dtype, most=most).best))
+            macs, done = macs + layer.count * problem.macs, done + 1
             if watch is not None:
                 watch(done, len(family) * len(layers))
-        points.append(_point(settings, machine, e, tuple(costs)))
+        rate = (machine.macs_per_thread_cycle or machine.chunk(e)) * machine.compute_threads * machine.pes
+        utilisation = macs / max(1, sum(cost.cycles for cost in costs) * rate)
+        points.append(Point(settings, machine, area_mm2(machine, e), tuple(costs), utilisation))
     if all(point.refused for point in points):
         raise UsageError(f"no machine can be: {points[0].refused}", how="give other values")
     return Exploration(name, dtype, base, tuple(points))
 
 
-def tuned(layer: LayerShape, dtype: str, element_bytes: int, config: MatrixUnitConfig, most: int) -> Tuning:
-    """A layer's ways, ranked."""
-    problem = layer.problem(element_bytes, config)
-    space: Sequence[Any]
-    space = conv_choices(problem, {}) if isinstance(problem, ConvProblem) else choices(problem, {})
-    return search(problem, dtype, space, most, 0.0, None)
+# The page of an exploration.
+
+_COSTS = "cycles, energy and area"
 
 
-def _point(settings: dict[str, Any], config: MatrixUnitConfig, e: int, costs: tuple[LayerCost, ...]) -> Point:
-    macs = sum(cost.layer.count * cost.layer.problem(e, config).macs for cost in costs)
-    rate = (config.macs_per_thread_cycle or config.chunk(e)) * config.compute_threads * config.pes
-    cycles = sum(cost.cycles for cost in costs)
-    return Point(settings, config, area_mm2(config, e), costs, macs / max(1, cycles * rate))
+_CAPTION = "Large: no other machine costs less in one way and not more in the others, area included."
+
+
+def _todo(found: Exploration) -> list[Step]:
+    fast, even = found.fastest, found.balanced
+    what = f"Build {even.name}: the least product of {_COSTS}."
+    beaten = [point for point in found.built if any(_beats(other, point) for other in found.front)]
+    todo = [Step(what, "", _costs(even), "balanced", "good")]
+    if even.cycles > 1.01 * fast.cycles:
+        times = f"{even.cycles / fast.cycles:.3g}× as fast"
+        todo.append(Step(f"Where only time counts, build {fast.name}.", "", _costs(fast), times))
+    worst = max(fast.layers, key=lambda cost: cost.cycles)
+    share = worst.cycles / max(1, fast.cycles)
+    what = f"Look at {worst.layer.name} first: {share:.0%} of the fastest machine's cycles, for its {worst.best.limit}."
+    todo.append(Step(what, _tuning(worst.layer, fast), f"{worst.layer}, by {worst.best.choice}", f"{share:.0%}"))
+    if beaten:
+        names = ", ".join(point.name for point in beaten[:3])
+        others = f" and {len(beaten) - 3} more" if len(beaten) > 3 else ""
+        todo.append(Step(f"Do not build {names}{others}: another machine costs no more in any way.", "", "", "beaten"))
+    return todo
+
+
+def _tuning(layer: LayerShape, point: Point) -> str:
+    """The command that looks for more ways to make a layer."""
+    words = (
+        [f"tilewright isa tune --m {layer.sizes[0]} --n {layer.sizes[1]} --k {layer.sizes[2]}"] if layer.sizes else []
+    )
+    if layer.x:
+        words = [f"tilewright isa tune-conv2d {' '.join('x'.join(map(str, side)) for side in (layer.x, layer.w))}"]
+    words += [f"--{name} {value}" for name, value in layer.how]
+    return " ".join([*words, *(f"--set {name}={value}" for name, value in point.settings.items())])
+
+
+def _costs(point: Point) -> str:
+    return f"{point.cycles:,} cycles, {point.energy_pj / 1e6:,.0f} uJ, {point.area_mm2:.1f} mm2 (proxy)"
+
+
+def _front(found: Exploration) -> Html:
+    front = {id(point) for point in found.front}
+    xs, ys = [point.cycles for point in found.built], [point.energy_pj / 1e6 for point in found.built]
+    plane = LogPlane("Cycles and energy of the whole network", xs, ys, ("cycles", "energy, uJ (modelled)"))
+    for point in sorted(found.built, key=lambda point: id(point) in front):
+        size, style = (5, "dot s0") if id(point) in front else (3, "dot s3")
+        tip = f"{point.name}: {_costs(point)}"
+        plane.drawing.circle(plane.x(point.cycles), plane.y(point.energy_pj / 1e6), size, style, tip=tip)
+    return plane.figure()
+
+
+def _machine_table(found: Exploration) -> Html:
+    front = {id(point) for point in found.front}
+    columns = [Column(name, "code") for name in found.points[0].settings]
+    columns += [
+        Column("cycles", "count"),
+        Column("energy, uJ", "count", "Modelled."),
+        Column("area, mm2", "number", "A proxy."),
+        Column("utilisation", "percent", "Products made, of those all threads could make."),
+        Column("front", "text", "Beaten by none in all three costs."),
+    ]
+    rows: list[tuple[object, ...]] = []
+    for point in found.points:
+        settings = [str(value) for value in point.settings.values()]
+        if point.refused:
+            rows.append((*settings, None, None, None, None, point.refused))
+            continue
+        mark = badge("front", "good") if id(point) in front else ""
+        figures = (point.cycles, round(point.energy_pj / 1e6), round(point.area_mm2, 2), point.utilisation)
+        rows.append((*settings, *figures, mark))
+    return table(columns, rows)
+
+
+def _layers(point: Point) -> Html:
+    columns = [Column("layer", "code"), Column("times", "count"), Column("best choice", "code")]
+    columns += [Column("cycles", "count", "Of all of its kind."), Column("of all", "percent")]
+    columns += [Column("utilisation", "percent"), Column("busiest", "text"), Column("energy, uJ", "count")]
+    rows = []
+    for cost in point.layers:
+        best, share = cost.best, cost.cycles / max(1, point.cycles)
+        head = (str(cost.layer), cost.layer.count, str(best.choice), cost.cycles, share, best.utilisation)
+        rows.append((*head, best.limit, round(cost.energy_pj / 1e6)))
+    return table(columns, rows)

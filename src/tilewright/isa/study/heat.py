@@ -23,11 +23,15 @@ Array = np.ndarray[Any, Any]
 
 
 def new_heat(storages: dict[str, Storage]) -> dict[str, Array]:
-    """Nothing seen yet: int64[lines, kinds] for every tensor."""
+    """Counters at zero: int64[lines, kinds of access] for every tensor."""
     return {
         name: np.zeros((s.map.num_pages * s.map.page_elements // s.map.line_elements, len(LINE_ACCESSES)), np.int64)
         for name, s in storages.items()
     }
+
+
+def _kind(name: str, doc: str) -> property:
+    return property(lambda heat: heat.of(name), doc=doc)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,12 +60,12 @@ class Heat:
 
     @property
     def layout(self) -> PagedLayout:
-        """Where the elements stand: pages of lines."""
+        """The pages of lines that hold the elements."""
         return self.storage.map
 
     @property
     def totals(self) -> dict[str, int]:
-        """All accesses by kind."""
+        """Accesses to the whole tensor, by kind."""
         return dict(zip(LINE_ACCESSES, self.lines.sum(axis=0).tolist(), strict=True))
 
     @cached_property
@@ -69,42 +73,23 @@ class Heat:
         """int64, of the tensor's shape: the row of ``lines`` that each element's line has."""
         return self.storage.line_numbers(*(np.arange(n) for n in self.layout.shape))
 
+    touches = _kind("touches", "Touches by mm, of the tensor's shape.")
+    misses = _kind("misses", "Of the touches, those that L1 did not have.")
+    l2_misses = _kind("l2_misses", "Of the misses, those that L2 did not have either.")
+    loads = _kind("loads", "Requests by ld for a line.")
+    stores = _kind("stores", "Requests by st for a line.")
+
     def of(self, kind: str) -> Array:
         """One kind, of the tensor's shape; ``accesses`` is touches, loads and stores together."""
         return self.per_line(kind)[self.line_of]
 
     def per_line(self, kind: str) -> Array:
-        """One kind, int64[lines]."""
+        """Accesses of one kind to every line: int64[lines]."""
         if kind == "accesses":
             return np.asarray(self.lines[:, [0, 3, 4]].sum(axis=1))
         if kind not in LINE_ACCESSES:
             raise UsageError(f"no kind of access called {kind!r}", how=f"one of accesses, {', '.join(LINE_ACCESSES)}")
         return self.lines[:, LINE_ACCESSES.index(kind)]
-
-    @property
-    def touches(self) -> Array:
-        """Touches by mm, of the tensor's shape."""
-        return self.of("touches")
-
-    @property
-    def misses(self) -> Array:
-        """Of the touches, those that L1 did not have."""
-        return self.of("misses")
-
-    @property
-    def l2_misses(self) -> Array:
-        """Of the misses, those that L2 did not have either."""
-        return self.of("l2_misses")
-
-    @property
-    def loads(self) -> Array:
-        """Requests by ld."""
-        return self.of("loads")
-
-    @property
-    def stores(self) -> Array:
-        """Requests by st."""
-        return self.of("stores")
 
     def drawing(self, kind: str = "accesses") -> Drawing:
         """A picture: the tensor's elements, lines or blocks, the deeper the colour the more accesses."""
@@ -118,7 +103,6 @@ class Heat:
         return draw_picture(scene, legend)
 
     def to_svg(self, kind: str = "accesses") -> str:
-        """The picture as SVG."""
         return str(self.drawing(kind).svg())
 
     def to_text(self, kind: str = "accesses", width: int = 100) -> Text:
@@ -150,7 +134,6 @@ class Heat:
         return text
 
     def __str__(self) -> str:
-        """The map as text."""
         return self.to_text().plain
 
 
@@ -185,13 +168,7 @@ class _Frame:
     axis: int = 0
 
     @property
-    def cells(self) -> tuple[int, int]:
-        """Rows and columns of cells, before folding."""
-        return -(-self.shape[0] // self.block[0]), -(-self.shape[1] // self.block[1])
-
-    @property
     def words(self) -> str:
-        """What a cell is."""
         if self.block == (1, 1):
             return "a cell is an element, its number that of its line"
         size = " x ".join(str(n) for n in (self.block if self.shape[0] > 1 else self.block[1:]))
@@ -200,7 +177,7 @@ class _Frame:
 
 
 def _frame(heat: Heat, rows: int, columns: int) -> _Frame:
-    """Elements where they fit, else lines, else blocks of lines."""
+    """How to cut a tensor into cells: elements where they fit, else lines, else blocks of lines."""
     layout = heat.layout
     *outer, r, c = (1, *layout.shape) if len(layout.shape) == 1 else layout.shape
     *_, line_r, line_c = (1, *layout.line)
@@ -233,22 +210,13 @@ def _means(heat: Heat, frame: _Frame, at: tuple[int, ...]) -> Array:
 
 
 def _number(value: float) -> str:
-    """Whole numbers as they are, means short."""
-    return (
-        count_text(int(value)) if value == int(value) else f"{value:.1f}" if value < 100 else count_text(round(value))
-    )
+    """A count as text; a mean below 100 with one decimal."""
+    return f"{value:.1f}" if value < 100 and value != int(value) else count_text(round(value))
 
 
 def _span(start: int, size: int, end: int) -> str:
     last = min(start + size, end) - 1
     return str(start) if last == start else f"{start}..{last}"
-
-
-def _fold(values: Array, columns: int) -> Array:
-    """A row in rows of ``columns``; NaN behind its end."""
-    short = -values.shape[-1] % columns
-    padded = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, short)], constant_values=np.nan)
-    return padded.reshape(*values.shape[:-2], -1, columns)
 
 
 def _panel(frame: _Frame, at: tuple[int, ...], means: Array, kind: str, top: float) -> Panel:
@@ -262,7 +230,9 @@ def _panel(frame: _Frame, at: tuple[int, ...], means: Array, kind: str, top: flo
     row_names = [_span(r * tall, tall, rows) for r in range(len(values))]
     column_names = [str(c * wide) for c in range(across)]
     if frame.fold:
-        size, values = values.size, _fold(values.reshape(1, -1), frame.fold)
+        size = values.size
+        padded = np.pad(values.reshape(-1), (0, -size % frame.fold), constant_values=np.nan)  # NaN: no cell
+        values = padded.reshape(-1, frame.fold)
         flat = [tip for row in tips for tip in row] + [""] * (values.size - size)
         tips = [flat[r : r + frame.fold] for r in range(0, len(flat), frame.fold)]
         row_names = [str(r * frame.fold * frame.block[frame.axis]) for r in range(len(values))]
@@ -273,20 +243,8 @@ def _panel(frame: _Frame, at: tuple[int, ...], means: Array, kind: str, top: flo
     labels = tuple(tuple(_number(v) if v else "" for v in row) for row in values.tolist())
     colours = np.clip(np.ceil(values * _COLOURS / max(top, 1e-9)).astype(np.int64) - 1, 0, _COLOURS - 1)
     heading = f"[{', '.join(map(str, at))}]" if at else ""
-    places = np.zeros((*values.shape, 1), np.int64)
-    return Panel(
-        heading,
-        "",
-        "",
-        tuple(row_names),
-        tuple(column_names),
-        labels,
-        tuple(map(tuple, tips)),
-        never,
-        colours,
-        places,
-        places,
-    )
+    names, places = (tuple(row_names), tuple(column_names)), np.zeros((*values.shape, 1), np.int64)
+    return Panel(heading, "", "", *names, labels, tuple(map(tuple, tips)), never, colours, places, places)
 
 
 def _index(kind: str) -> int:
@@ -313,21 +271,16 @@ def _levels(heat: Heat, frame: _Frame) -> tuple[Level, ...]:
 
 def _facts(heat: Heat) -> str:
     """What happened to the tensor, in a line."""
-    t, never = heat.totals, int((heat.per_line("accesses")[np.unique(_lines_there(heat))] == 0).sum())
-    parts = [f"{count_text(t['loads'])} by ld"] * bool(t["loads"]) + [f"{count_text(t['stores'])} by st"] * bool(
-        t["stores"]
-    )
+    t, layout = heat.totals, heat.layout
+    firsts = (np.arange(0, n, size) for n, size in zip(layout.shape, layout.line, strict=True))
+    lines = np.unique(heat.storage.line_numbers(*firsts))  # those that hold an element
+    never = int((heat.per_line("accesses")[lines] == 0).sum())
+    parts = [f"{count_text(t[kind])} by {name}" for kind, name in (("loads", "ld"), ("stores", "st")) if t[kind]]
     if t["touches"]:
         missed = f"{count_text(t['misses'])} missed L1, {count_text(t['l2_misses'])} L2"
         parts = [f"{count_text(t['touches'])} by mm ({missed})", *parts]
     text = f"accesses to its lines: {', '.join(parts) or 'none'}"
     return text + (f"; {count_text(never)} lines had none" if never and parts else "")
-
-
-def _lines_there(heat: Heat) -> Array:
-    """The lines that hold an element: of every line's first elements, and the tensor's."""
-    shape, line = heat.layout.shape, heat.layout.line
-    return heat.storage.line_numbers(*(np.arange(0, n, size) for n, size in zip(shape, line, strict=True)))
 
 
 def _scene(heat: Heat, kind: str, rows: int = _ROWS, columns: int = _COLUMNS) -> tuple[Scene, float]:
@@ -348,7 +301,7 @@ def _scene(heat: Heat, kind: str, rows: int = _ROWS, columns: int = _COLUMNS) ->
 
 
 def _cell(scene: Scene) -> int:
-    """Characters of the longest number or heading."""
+    """Width of a cell in characters: the longest number or heading."""
     panels = scene.everything
     labels = (len(label) for panel in panels for row in panel.labels for label in row)
     return max(2, *labels, *(len(name) for panel in panels for name in panel.columns or ("",)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -36,9 +38,10 @@ class ProfileTotals:
     traffic: Traffic
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
-        plain: dict[str, Any] = {name: getattr(self, name) for name in ("executed", "cycles", "queue", "math_cycles")}
-        return {**plain, "stalls": self.stalls, "counts": self.counts.to_dict(), "traffic": self.traffic.to_dict()}
+        """Every sum by its name, for JSON."""
+        names = ("executed", "cycles", "queue", "math_cycles", "stalls", "counts", "traffic")
+        sums = {name: getattr(self, name) for name in names}
+        return sums | {"counts": self.counts.to_dict(), "traffic": self.traffic.to_dict()}
 
 
 @dataclass(frozen=True)
@@ -66,15 +69,22 @@ class ProfileLine(ProfileTotals):
 
     @property
     def waits(self) -> _Account:
-        """Why it held the queue, but for being issued; the longest first."""
+        """Cycles the queue waited for this line, by reason, the longest first."""
         waits = {reason: n for reason, n in self.queue.items() if n and reason != "issued"}
         return dict(sorted(waits.items(), key=lambda row: -row[1]))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The line and its sums, for JSON."""
         sums = super().to_dict()
         plain = {"pc": self.pc, "text": self.text} | {name: sums[name] for name in list(sums)[:4]}
         return plain | {"labels": list(self.labels), "stalls": self.stalls, "pes": list(self.pes)} | sums
+
+    def to_row(self) -> dict[str, Any]:
+        """A column per number, for CSV."""
+        row: dict[str, Any] = {"pc": self.pc, "text": self.text, "executed": self.executed, "cycles": self.cycles}
+        row |= {f"queue.{name}": n for name, n in self.queue.items()} | {"math_cycles": self.math_cycles}
+        row |= {f"math.{name}": n for name, n in self.stalls.items()}
+        return row | self.counts.to_dict() | self.traffic.to_dict()
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +134,7 @@ class RunProfile:
         return Heat(name, self.result.state.chip.storages[name], self.seen[name])
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it: the lines, and the run's totals; of several processing elements those of each too."""
+        """The lines and the totals of the run, for JSON; of several processing elements those of each too."""
         heat = {name: self.heat(name).totals for name in self.tensors}
         rows = [line.to_dict() for line in self.lines]
         plain: dict[str, Any] = {"lines": rows, "totals": self.totals.to_dict(), "tensors": heat}
@@ -132,12 +142,9 @@ class RunProfile:
 
     def to_csv(self) -> str:
         """A row per line of the program (and per processing element), a column per number."""
-        import csv
-        import io
-
         text = io.StringIO()
         parts = self.pes or (self,)
-        rows = [({"pe": part.number} if self.pes else {}) | _flat(line) for part in parts for line in part.lines]
+        rows = [({"pe": part.number} if self.pes else {}) | line.to_row() for part in parts for line in part.lines]
         writer = csv.DictWriter(text, list(rows[0]) if rows else ["pc"], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
@@ -157,7 +164,7 @@ class RunProfile:
         return "\n".join([*rows, f"{sums.executed:,} instructions, {sums.cycles:,} cycles{of}"])
 
 
-def together(parts: Sequence[RunProfile]) -> RunProfile:
+def combined(parts: Sequence[RunProfile]) -> RunProfile:
     """The profiles of several processing elements as one; ``parts`` in order, at least one."""
     if len(parts) == 1:
         return parts[0]
@@ -178,23 +185,12 @@ def _totals(lines: Sequence[ProfileLine]) -> ProfileTotals:
     return ProfileTotals(
         executed=sum(line.executed for line in lines),
         cycles=sum(line.cycles for line in lines),
-        queue=_accounts(QUEUE, [line.queue for line in lines]),
+        queue={name: sum(line.queue[name] for line in lines) for name in QUEUE},
         math_cycles=sum(line.math_cycles for line in lines),
-        stalls=_accounts(MATH_STALLS, [line.stalls for line in lines]),
+        stalls={name: sum(line.stalls[name] for line in lines) for name in MATH_STALLS},
         counts=Counts.together(line.counts for line in lines),
         traffic=Traffic.together(line.traffic for line in lines),
     )
-
-
-def _accounts(names: Iterable[str], several: Sequence[_Account]) -> _Account:
-    return {name: sum(account[name] for account in several) for name in names}
-
-
-def _flat(line: ProfileLine) -> dict[str, Any]:
-    row: dict[str, Any] = {"pc": line.pc, "text": line.text, "executed": line.executed, "cycles": line.cycles}
-    row |= {f"queue.{name}": n for name, n in line.queue.items()} | {"math_cycles": line.math_cycles}
-    row |= {f"math.{name}": n for name, n in line.stalls.items()}
-    return row | line.counts.to_dict() | line.traffic.to_dict()
 
 
 Array = np.ndarray[Any, Any]
@@ -206,7 +202,7 @@ _AFTER = int(_ENDS[2]) + list(MATH_STALLS).index("after")
 
 
 class _ElementAccount:
-    """One processing element: a row of sums for every instruction of every program it is given."""
+    """One processing element: a row of sums (counts, traffic, queue, stalls, ...) for every instruction it is given."""
 
     def __init__(self, pe: Pe, jobs: list[Job], before: Array) -> None:
         self.pe = pe
@@ -216,7 +212,7 @@ class _ElementAccount:
         self._last = before
 
     def add(self, program: MachineProgram, pc: int, since: int) -> None:
-        """What happened since the last time is the doing of this instruction."""
+        """Count what happened since the last call for this instruction."""
         now, row = _tally(self.pe), self.tables[program][pc]
         row += now - self._last
         self._last = now
@@ -224,14 +220,14 @@ class _ElementAccount:
             self.last_row = row
 
     def finish(self) -> None:
-        """What no instruction did goes to the one whose result came last."""
+        """Count the cycles after the last instruction for the one whose result came last."""
         queue, math = self.pe.clock.accounts()
         if self.last_row is not None:
             self.last_row[_DRAIN] += queue["drain"]
             self.last_row[_AFTER] += math["after"]
 
     def profile(self) -> RunProfile:
-        """All of it."""
+        """What this processing element did, line by line."""
         assert self.pe.heat is not None
         lines = [
             _line(program, pc, row, self.pe.number)
@@ -242,7 +238,7 @@ class _ElementAccount:
 
 
 class _Profiler(Runner):
-    """The interpreter with a tally after every instruction, one by one."""
+    """The interpreter, one instruction at a time, counting each for itself."""
 
     def __init__(self, work: Work, accounts: dict[int, _ElementAccount]) -> None:
         self.accounts = accounts
@@ -254,10 +250,10 @@ class _Profiler(Runner):
         self.accounts[pe.number].add(program, pc, end)
 
     def _frame(self, pe: Pe) -> None:
-        """Every instruction is looked at."""
+        """No compiled blocks: every instruction is counted."""
 
     def _release(self, waiting: list[Pe]) -> None:
-        """What is waited for at a barrier is the barrier's."""
+        """Count the wait at a barrier for the barrier."""
         places = [(pe, self.programs[pe.number], pe.barrier[1], pe.clock.cycles) for pe in waiting if pe.barrier]
         super()._release(waiting)
         for pe, program, at, end in places:
@@ -265,7 +261,7 @@ class _Profiler(Runner):
 
 
 def _tally(pe: Pe) -> Array:
-    """Everything that adds up, in the order of the table's columns."""
+    """All counters of a processing element, in the order of the table's columns."""
     c = pe.clock
     counted = (*pe.counts.__dict__.values(), *pe.traffic.__dict__.values())
     return np.array((*counted, *c.queue.values(), *c.math.values(), c.math_busy, pe.executed), np.int64)
@@ -324,4 +320,4 @@ def profile(
         for pe, _ in work:
             pe.heat = None
     ended()
-    return together(parts)
+    return combined(parts)

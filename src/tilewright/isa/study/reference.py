@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from tilewright.isa.chip.clock import MATH_STALLS, QUEUE
-from tilewright.isa.language.config import AMBIGUITIES, READINGS, MatrixUnitConfig
+from tilewright.isa.language.config import READINGS, MatrixUnitConfig
 from tilewright.isa.language.errors import KINDS
 from tilewright.isa.language.instructions import GROUPS, INSTRUCTIONS, InstructionSpec
 
@@ -94,19 +94,6 @@ def _readings() -> Iterator[str]:
         if reading.least is not None:
             others.append(f"any whole number from {reading.least}")
         yield f"| `{name}` | {_cell(reading.question)} | {first} | {', '.join(others)} |"
-
-
-def left_open() -> Iterator[str]:
-    """The table of matrix_unit.md: every question the source leaves open, and whose the answer is.
-
-    >>> [line for line in left_open() if "kb_acc" in line]
-    ['| 118, 119 | which thread of a kb group adds and keeps? | the first | `kb_acc` | |']
-    """
-    yield from ("| paragraphs | question | answer by default | field | ours |", "|---|---|---|---|---|")
-    for each in AMBIGUITIES:
-        names = ", ".join(f"`{name}`" for name in each.fields)
-        cells = (each.paragraphs, each.question, each.answer, names, "yes" * each.ours)
-        yield f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |")
 
 
 def _numbers() -> Iterator[str]:

@@ -7,9 +7,18 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from tilewright.errors import UsageError
+from tilewright.isa.execute.operands import numpy_type
 from tilewright.isa.language.config import RANGES, MatrixUnitConfig, checked_config
-from tilewright.isa.language.energy import math_cycles_at_least
+from tilewright.isa.language.counts import math_cycles_at_least
+from tilewright.isa.multiply.conv import conv2d
+from tilewright.isa.multiply.matmul import matmul
+from tilewright.isa.study.choices import Choice, ConvChoice
+from tilewright.isa.study.plane import LogPlane
+from tilewright.isa.study.tune import autotune, autotune_conv2d
+from tilewright.render import Card, Column, Html, Page, Step, cards, paragraph, steps, table
 
 
 @dataclass(frozen=True)
@@ -28,7 +37,7 @@ class Bound:
 
     @property
     def intensity(self) -> float:
-        """Products for each of ``what``."""
+        """Multiplications for each of ``what``."""
         return self.ceiling / self.rate
 
 
@@ -60,7 +69,7 @@ class Roofline:
 
     @property
     def rate(self) -> float:
-        """Products a cycle."""
+        """Multiplications a cycle."""
         return self.macs / max(1, self.cycles)
 
     @property
@@ -84,7 +93,10 @@ class Roofline:
         if issued is not None and issued.cycles > 1.1 * math.cycles:
             idle = 1 - math.cycles / issued.cycles
             said.append(f"{idle:.0%} of all threads have nothing to multiply in a step. {_ADVICE['math steps']}")
-        said += [_told(change, self.cycles) for change in self.changes[:3] if change.cycles < 0.99 * self.cycles]
+        for change in self.changes[:3]:
+            if change.cycles < 0.99 * self.cycles:
+                faster = f"{change.cycles:,} cycles, {self.cycles / change.cycles:.3g} times as fast"
+                said.append(f"{change.field}={change.after} instead of {change.before}: {faster}.")
         return tuple(said)
 
     def __str__(self) -> str:
@@ -98,11 +110,40 @@ class Roofline:
         return "\n".join([head, *rows, *self.advice])
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
         bounds = [{**bound.__dict__, "intensity": bound.intensity} for bound in self.bounds]
         plain = {"title": self.title, "macs": self.macs, "cycles": self.cycles, "rate": self.rate, "peak": self.peak}
         plain |= {"bounds": bounds, "stalls": self.stalls, "advice": list(self.advice)}
         return plain | {"changes": [change.__dict__ for change in self.changes]}
+
+    def to_html(self, command: str = "") -> str:
+        """A page: what to change, the roofs, the bounds, other machines; ``command``: what makes it again."""
+        share = self.rate / self.peak
+        page = Page(f"Roofline of {self.title}", "on the matrix unit", facts=[("products", f"{self.macs:,}")])
+        todo = [Step(text) for text in self.advice]
+        todo += [Step("Change it, and look again.", command)] if command else []
+        figures = [
+            Card("cycles", f"{self.cycles:,}", f"the {self.limit.name} is busy for {self.limit.cycles:,.0f}"),
+            Card("products a cycle", f"{self.rate:,.0f}", f"of {self.peak:,.0f}: {share:.1%}"),
+        ]
+        page.section(
+            "change", "What to change", steps(todo) or paragraph("Nothing: it is as fast as it can be."), cards(figures)
+        )
+        page.section("roofs", "The point and its roofs", _roofs(self))
+        columns = [Column("unit", "text"), Column("busy at least", "count"), Column("of all cycles", "percent")]
+        columns += [Column("amount", "count"), Column("of", "text"), Column("a cycle", "number")]
+        columns.append(Column("products each", "number"))
+        rows = []
+        for b in self.bounds:
+            head = (b.name, round(b.cycles), b.cycles / max(1, self.cycles), round(b.amount), b.what)
+            rows.append((*head, b.rate, round(b.intensity, 2)))
+        page.section("bounds", "Every bound", table(columns, rows))
+        if self.changes:
+            heads = [Column("field", "code"), Column("is", "code"), Column("as", "code"), Column("cycles", "count")]
+            heads.append(Column("times as fast", "ratio"))
+            other = [(c.field, str(c.before), str(c.after), c.cycles, self.cycles / c.cycles) for c in self.changes]
+            page.section("machines", "Other machines", table(heads, other, caption="The same work, run on each."))
+        page.data("roofline", {"schema_version": 1, **self.to_dict()})
+        return page.html()
 
 
 _EARLIER = "A of several rounds at once (block_a), weights by DMA (stream, segments), more in flight (bcast_depth)"
@@ -118,11 +159,6 @@ _ADVICE = {
     "math steps": "Let groups of threads share a row (ka) or a dot product (kb), so that all have work.",
     "math": "All threads multiply: only more threads, or more bytes of A each (a_bytes), make more.",
 }
-
-
-def _told(change: Change, cycles: int) -> str:
-    faster = f"{change.cycles:,} cycles, {cycles / change.cycles:.3g} times as fast"
-    return f"{change.field}={change.after} instead of {change.before}: {faster}."
 
 
 def roofline(result: Any, config: MatrixUnitConfig | None = None, title: str = "the run") -> Roofline:
@@ -157,17 +193,16 @@ def roofline(result: Any, config: MatrixUnitConfig | None = None, title: str = "
         found.append(("broadcast bus", "bytes", moved.l1_b, c.bus_bytes_per_cycle * pes))
     if c.fetch_cycles:
         found.append(("instruction fetch", "instructions", getattr(result, "executed", 0), pes / (1 + c.fetch_cycles)))
-    bounds = [_bound(macs, *each) for each in found if each[2]]
-    bounds.append(_bound(macs, "math", "products", macs, peak))
+    found.append(("math", "products", macs, peak))
+    bounds = []
+    for name, what, amount, rate in found:
+        if amount or name == "math":
+            cycles = amount / rate
+            bounds.append(Bound(name, what, amount, rate, cycles, macs / cycles if cycles else float("inf")))
     if (busy := max(getattr(run, "math_cycles", 0) for run in runs)) > 0:
         bounds.append(Bound("math steps", "steps", busy, 1.0, busy, macs / busy))
     bounds.sort(key=lambda bound: -bound.cycles)
     return Roofline(title, macs, result.cycles, peak, tuple(bounds), dict(getattr(result, "stalls", {})))
-
-
-def _bound(macs: int, name: str, what: str, amount: float, rate: float) -> Bound:
-    cycles = amount / rate
-    return Bound(name, what, amount, rate, cycles, macs / cycles if cycles else float("inf"))
 
 
 _DOUBLED = (
@@ -175,12 +210,7 @@ _DOUBLED = (
     *("a_bytes", "line_bytes", "bus_bytes_per_cycle"),
 )
 _HALVED = (
-    "l1_latency",
-    "l2_latency",
-    "dram_latency",
-    "dma_latency",
-    "fetch_cycles",
-    "page_hit_cycles",
+    *("l1_latency", "l2_latency", "dram_latency", "dma_latency", "fetch_cycles", "page_hit_cycles"),
     "page_miss_cycles",
 )
 
@@ -204,3 +234,73 @@ def what_if(
         if watch is not None:
             watch(done, len(fields))
     return tuple(sorted(changes, key=lambda change: change.cycles))
+
+
+def measured_roofline(
+    sizes: Sequence[Any],
+    dtype: str = "s8",
+    config: MatrixUnitConfig | None = None,
+    tuned: bool = False,
+    changes: bool = False,
+    watch: Callable[[int, int], None] | None = None,
+    **how: Any,
+) -> tuple[Roofline, str]:
+    """Run a product (m, n, k), or a convolution (shape of x, shape of w), without values: its roofline, and how it ran.
+
+    ``tuned``: by its fastest choice, not by default options; ``changes``: run it on other machines too, as
+    :func:`what_if` has them; ``how``: stride, padding, ... of a convolution.
+
+    >>> found, choice = measured_roofline((16, 64, 64), changes=True)
+    >>> found.limit.name, choice, found.changes[0].field
+    ('load-store unit', 'ka1 kb1 k_outer t0', 'a_bytes')
+    """
+    conv, config = len(sizes) == 2, checked_config(config)
+    choice: Any = ConvChoice() if conv else Choice()
+    if tuned:
+        tune: Any = autotune_conv2d if conv else autotune
+        choice = tune(*sizes, dtype, config, **how).best.choice
+    shapes = tuple(sizes) if conv else ((sizes[0], sizes[2]), (sizes[2], sizes[1]))
+    a, b = (np.zeros(shape, numpy_type(dtype)) for shape in shapes)
+    title = f"a convolution of {'x'.join(map(str, shapes[0]))} by {'x'.join(map(str, shapes[1]))}"
+    title = title if conv else f"a product of {' x '.join(map(str, sizes))}"
+
+    def run(machine: MatrixUnitConfig) -> Any:
+        machine = replace(machine, values=False)
+        if conv:
+            return conv2d(a, b, config=machine, **how, **choice.options)
+        return matmul(a, b, machine, **choice.options)
+
+    found = roofline(run(config), config, title)
+    if changes:
+        found = replace(found, changes=what_if(config, lambda machine: int(run(machine).cycles), watch))
+    return found, str(choice)
+
+
+def _roofs(found: Roofline) -> Html:
+    """Products a cycle over products a byte: a roof for each level of memory, flat where math ends it."""
+    slopes = [bound for bound in found.bounds if bound.what == "bytes"]
+    if not slopes:
+        return paragraph("No byte was moved.")
+    places = [bound.intensity for bound in slopes]
+    knees = [found.peak / bound.rate for bound in slopes]
+    xs = [*places, *knees, min(places) / 4, max(*places, *knees) * 2]
+    lowest = min([found.rate, *(bound.rate * min(xs) for bound in slopes)])
+    title = "Products a cycle, by products for each byte of a level"
+    plane = LogPlane(title, xs, [max(lowest, found.peak / 4096), found.peak], ("products a byte", "products a cycle"))
+    for number, bound in enumerate(slopes):
+        knee = found.peak / bound.rate
+        first = max(min(xs), 10 ** plane.y_ends[0] / bound.rate)
+        ends = [(first, first * bound.rate), (knee, found.peak), (max(xs), found.peak)]
+        plane.drawing.polyline([(plane.x(x), plane.y(y)) for x, y in ends], f"curve s{number}")
+        x, y = plane.x(bound.intensity), plane.y(found.rate)
+        most = min(bound.ceiling, found.peak)
+        tip = f"{bound.name}: {bound.intensity:,.1f} products a byte, at most {most:,.0f} a cycle"
+        plane.drawing.circle(x, y, 5, f"dot s{number}", tip=tip)
+        plane.drawing.text(x + 9, y + 4 + 15 * number, bound.name)
+    others = [bound for bound in found.bounds if bound.what not in ("bytes", "products")]
+    for bound in others:
+        if bound.ceiling < 0.98 * found.peak:
+            y = plane.y(bound.ceiling)
+            plane.drawing.line(plane.x(min(xs)), y, plane.x(max(xs)), y, "mark")
+            plane.drawing.text(plane.x(min(xs)) + 6, y - 5, f"{bound.name}: {bound.ceiling:,.0f}", "small")
+    return plane.figure()

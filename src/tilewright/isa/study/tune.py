@@ -1,24 +1,24 @@
-"""autotune: the fastest way to make a matrix product on a machine, by the machine's own clock, and why it is.
+"""The search for the fastest way to make a product or a convolution on a machine, by the machine's own clock.
 
-The product is not computed. Closed forms give cycles that no run can stay below; choices are taken in that order and
-run with the values left out (``values=False``: the same program, the same clock, the same caches), until what is left
-cannot be faster than the best so far. So the choice is the best of all considered, not of those tried.
+Nothing is multiplied. Closed forms give cycles that no run can stay below; choices are taken in that order and run with
+the values left out (``values=False``: the same program, the same clock, the same caches), until what is left cannot be
+faster than the best so far. So the choice is the best of all considered, not of those tried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tilewright.errors import UsageError
 from tilewright.isa.chip.segments import ELEMENT_TYPES
-from tilewright.isa.language.config import MatrixUnitConfig
+from tilewright.isa.execute.operands import numpy_type
+from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts
 from tilewright.isa.language.errors import MatrixUnitError, whole
 from tilewright.isa.multiply.expected import expected_counts
-from tilewright.isa.study.choices import Choice, Problem, choices
-from tilewright.layout import paged
+from tilewright.isa.study.choices import Choice, ConvChoice, ConvProblem, Problem
 
 _MOST_ELEMENTS = 1 << 27
 
@@ -55,19 +55,13 @@ class Tuned:
         return max(stalls, key=lambda name: stalls[name]) if any(stalls.values()) else ""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it: what is known of the choice."""
+        """What is known of the choice, for JSON."""
         plain: dict[str, Any] = {"choice": str(self.choice), "options": self.choice.options, "bound": self.bound}
         plain |= {"limit": self.limit, "cycles": self.cycles}
         if self.counts is None:
             return plain | ({"refused": self.refused} if self.refused else {})
-        plain |= {
-            "energy_pj": self.energy_pj,
-            "math_cycles": self.math_cycles,
-            "utilisation": self.utilisation,
-            "stall": self.stall,
-        }
-        plain |= {"stalls": self.stalls, "queue": self.queue, "counts": self.counts.to_dict()}
-        return plain | {"buffering": self.buffering, "scaled": self.scaled}
+        known = ("energy_pj", "math_cycles", "utilisation", "stall", "stalls", "queue", "counts", "buffering", "scaled")
+        return plain | {name: getattr(self, name) for name in known} | {"counts": self.counts.to_dict()}
 
 
 @dataclass(frozen=True)
@@ -134,29 +128,18 @@ class Tuning:
         return text
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it: sizes, the choice, the reason, every choice with its numbers."""
-        sizes: dict[str, Any] = {**self.problem.sizes, "dtype": self.dtype}
-        chosen = {"best": self.best.to_dict(), "default": self.default.to_dict(), "speedup": self.speedup}
-        sure: dict[str, Any] = {
-            "proved": self.proved,
-            "best_left": self.best_left,
-            "why": self.why,
-            "how": self.certainty,
-        }
-        return {**sizes, **chosen, **sure, "ranking": [tuned.to_dict() for tuned in self.ranking]}
-
-
-_WAITS = {
-    "columns of B": "waiting for columns of B",
-    "A": "waiting for A",
-    "no mm": "no mm issued",
-    "after": "after the last mm",
-}
+        """Sizes, the choice, the reason and every choice with its numbers, for JSON."""
+        plain: dict[str, Any] = {**self.problem.sizes, "dtype": self.dtype, "best": self.best.to_dict()}
+        plain |= {"default": self.default.to_dict(), "speedup": self.speedup, "proved": self.proved}
+        plain |= {"best_left": self.best_left, "why": self.why, "how": self.certainty}
+        return plain | {"ranking": [tuned.to_dict() for tuned in self.ranking]}
 
 
 def _account(tuned: Tuned) -> dict[str, int]:
     """Every cycle of a run, by what the math unit did."""
-    return {"multiplying": tuned.math_cycles} | {_WAITS.get(name, name): n for name, n in (tuned.stalls or {}).items()}
+    waits = {"columns of B": "waiting for columns of B", "A": "waiting for A", "no mm": "no mm issued"}
+    waits["after"] = "after the last mm"
+    return {"multiplying": tuned.math_cycles} | {waits.get(name, name): n for name, n in (tuned.stalls or {}).items()}
 
 
 def autotune(
@@ -184,57 +167,88 @@ def autotune(
     >>> print(tuning.best.choice, tuning.best.cycles, tuning.default.cycles, tuning.proved)
     ka1 kb4 k_outer t0 888 1514 True
     """
-    config = config or MatrixUnitConfig()
-    if dtype not in ELEMENT_TYPES:
-        raise UsageError(f"no element type called {dtype!r} for matrices", how=f"one of {', '.join(ELEMENT_TYPES)}")
-    kind = paged((1,), dtype).numpy_dtype
+    e = element_bytes(dtype)
     m, n, k = whole("m", m, 1), whole("n", n, 1), whole("k", k, 1)
-    problem = Problem(m, n, k, kind.itemsize, config)
+    problem = Problem(m, n, k, e, checked_config(config))
     if max(m * n, m * k, n * k) > _MOST_ELEMENTS:
         raise UsageError(f"a matrix of more than {_MOST_ELEMENTS} elements", how="tune a part of it")
-    fixed = _fixed(problem, fixed)
-    if not 0 <= within < 1:
-        raise UsageError(f"within = {within!r}", how="a share from 0 to less than 1")
-    return search(problem, dtype, choices(problem, fixed), whole("most", most, 1), float(within), watch)
+    _check_names(Choice, fixed)
+    fixed = {name: tuple(value) if isinstance(value, list) else value for name, value in fixed.items()}
+    if fixed.get("segments") is not None:
+        fixed["segments"] = min(whole("segments", fixed["segments"], 1), problem.n)
+    formulas = ("ka", "kb", "transpose_b", "order", "columns", "tail_kb")
+    expected_counts(m, n, k, problem.config, e, **{name: fixed[name] for name in formulas if name in fixed})  # refuses
+    return search(problem, dtype, fixed, most, within, watch)
 
 
-def _fixed(problem: Problem, options: dict[str, Any]) -> dict[str, Any]:
-    """Options that keep their value, or one clear error."""
-    known = sorted(f.name for f in fields(Choice))
+def autotune_conv2d(
+    x: Sequence[int],
+    w: Sequence[int],
+    dtype: str = "s8",
+    config: MatrixUnitConfig | None = None,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    layout: str = "NHWC",
+    most: int = 48,
+    within: float = 0.0,
+    watch: Callable[[int, int], None] | None = None,
+    **fixed: Any,
+) -> Tuning:
+    """The options of :func:`conv2d` that take the fewest modelled cycles, for images and weights of these shapes.
+
+    Chosen: ``ka``, ``kb``, ``columns``, ``block_a``, ``buffers``, ``stream``, and ``split`` over several elements; one
+    that is given keeps its value. The other arguments are those of :func:`autotune` and :func:`conv2d`.
+
+    >>> tuning = autotune_conv2d((1, 4, 4, 64), (3, 3, 64, 32), padding=1, config=MatrixUnitConfig(threads=64))
+    >>> print(tuning.best.choice, tuning.best.cycles, tuning.default.cycles)
+    ka1 kb4 A by 2 weights by DMA 4481 11454
+    """
+    config, e = checked_config(config), element_bytes(dtype)
+    _check_names(ConvChoice, fixed)
+    how = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "layout": layout}
+    problem = ConvProblem(tuple(x), tuple(w), tuple(how.items()), e, config)
+    if problem.shape.empty:
+        raise UsageError("nothing to multiply", how="sizes of at least 1")
+    return search(problem, dtype, fixed, most, within, watch)
+
+
+def element_bytes(dtype: str) -> int:
+    """Bytes of an element of a matrix. Raises :class:`UsageError` for a type the machine has not."""
+    if dtype not in ELEMENT_TYPES:
+        raise UsageError(f"no element type called {dtype!r} for matrices", how=f"one of {', '.join(ELEMENT_TYPES)}")
+    return int(numpy_type(dtype).itemsize)
+
+
+def _check_names(kind: type[Choice] | type[ConvChoice], options: Mapping[str, Any]) -> None:
+    known = sorted(f.name for f in fields(kind))
     for name in options:
         if name not in known:
             raise UsageError(f"no option called {name!r}", how=f"one of {', '.join(known)}")
-    fixed = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
-    if fixed.get("segments") is not None:
-        fixed["segments"] = min(whole("segments", fixed["segments"], 1), problem.n)
-    shared: dict[str, Any] = {
-        name: fixed[name] for name in ("ka", "kb", "transpose_b", "order", "columns", "tail_kb") if name in fixed
-    }
-    expected_counts(problem.m, problem.n, problem.k, problem.config, problem.element_bytes, **shared)  # refuses
-    return fixed
 
 
 def search(
-    problem: Any,
+    problem: Problem | ConvProblem,
     dtype: str,
-    space: Sequence[Any],
-    most: int,
-    within: float,
-    watch: Callable[[int, int], None] | None,
+    fixed: Mapping[str, Any] | None = None,
+    most: int = 96,
+    within: float = 0.0,
+    watch: Callable[[int, int], None] | None = None,
 ) -> Tuning:
-    """Best first by the bounds, the default (the first of ``space``) before all.
-
-    ``problem``: a :class:`Problem`, or another with its methods; choices likewise.
-    """
-    bounded = [_bounded(problem, choice) for choice in space]
-    waiting = sorted(bounded[1:], key=_order)
-    default = _timed(problem, dtype, bounded[0])
+    """Time the problem's choices, those with the least bound first and the default before all; see :func:`autotune`."""
+    if not 0 <= within < 1:
+        raise UsageError(f"within = {within!r}", how="a share from 0 to less than 1")
+    most, within = whole("most", most, 1), float(within)
+    first, *others = (bounded(problem, choice) for choice in problem.choices(fixed or {}))
+    default = timed(problem, dtype, first)
     done, best, left = [default], default, []
-    for candidate in waiting:
+    for candidate in sorted(others, key=_order):
         if best.cycles is not None and (candidate.bound >= best.cycles * (1 - within) or len(done) >= most):
             left.append(candidate)
             continue
-        done.append(_timed(problem, dtype, candidate))
+        done.append(timed(problem, dtype, candidate))
         if watch is not None:
             watch(len(done), most)
         best = min(best, done[-1], key=_rank)
@@ -257,41 +271,38 @@ def _rank(tuned: Tuned) -> tuple[Any, ...]:
     return tuned.cycles is None, tuned.cycles or 0, dram, tuned.choice.settings, str(tuned.choice)
 
 
-def _bounded(problem: Any, choice: Any) -> Tuned:
-    units = problem.busy(choice)
-    limit = max(units, key=lambda unit: units[unit])
-    return Tuned(choice, units[limit], limit)
+def bounded(problem: Problem | ConvProblem, choice: Any) -> Tuned:
+    """A choice that is not timed yet: its bound is the cycles of the unit that is busy for longest."""
+    limit, cycles = max(problem.busy(choice).items(), key=lambda unit: unit[1])
+    return Tuned(choice, cycles, limit)
 
 
-def _timed(problem: Any, dtype: str, tuned: Tuned) -> Tuned:
-    """Run it without its values; where it is long, three of its row blocks."""
+def timed(problem: Any, dtype: str, tuned: Tuned) -> Tuned:
+    """Time a choice: run it without values, or three of its row blocks where it is long."""
     try:
         runs, weights = problem.runs(dtype, tuned.choice)
     except (UsageError, MatrixUnitError) as error:
         return replace(tuned, refused=str(error))
     if runs[0].errors:
         return replace(tuned, refused=str(runs[0].errors[0]))
-    c, p = problem.config, problem
-    cycles = _sum([run.cycles for run in runs], weights)
-    rate = (c.macs_per_thread_cycle or c.chunk(p.element_bytes)) * c.threads * c.pes
-    counted = [run.counts.to_dict() for run in runs]
+    c = problem.config
+
+    def total(accounts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+        return {
+            name: sum(a[name] * weight for a, weight in zip(accounts, weights, strict=True)) for name in accounts[0]
+        }
+
+    sums = total([{"cycles": run.cycles, "math_cycles": run.math_cycles} for run in runs])
+    rate = (c.macs_per_thread_cycle or c.chunk(problem.element_bytes)) * c.threads * c.pes
     return replace(
         tuned,
-        cycles=cycles,
+        cycles=sums["cycles"],
+        math_cycles=sums["math_cycles"],
         energy_pj=sum(run.energy_pj * weight for run, weight in zip(runs, weights, strict=True)),
-        math_cycles=_sum([run.math_cycles for run in runs], weights),
-        utilisation=p.macs / (cycles * rate),
-        stalls=_sums([run.stalls for run in runs], weights),
-        queue=_sums([run.queue for run in runs], weights),
-        counts=Counts(**_sums(counted, weights)),
+        utilisation=problem.macs / (sums["cycles"] * rate),
+        stalls=total([run.stalls for run in runs]),
+        queue=total([run.queue for run in runs]),
+        counts=Counts(**total([run.counts.to_dict() for run in runs])),
         buffering=runs[0].buffering,
         scaled=len(runs) > 1,
     )
-
-
-def _sum(values: list[int], weights: tuple[int, ...]) -> int:
-    return sum(value * weight for value, weight in zip(values, weights, strict=True))
-
-
-def _sums(accounts: list[dict[str, int]], weights: tuple[int, ...]) -> dict[str, int]:
-    return {name: _sum([account[name] for account in accounts], weights) for name in accounts[0]}

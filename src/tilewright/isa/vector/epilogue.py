@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Any
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.isa.vector.emit import Emitter, Layout, Reg, emit, is_float, size_of, uses_of
-from tilewright.isa.vector.spec import VectorSpec
+from tilewright.isa.vector.emit import Emitter, Layout, Reg, emit, uses_of
+from tilewright.isa.vector.spec import VectorSpec, is_float, size_of
 
 COLUMN, LONGEST = 300, 64
 """Coordinates of columns, of all and of rows begin here (column, 0, 0, row); registers of a piece at most."""
@@ -37,7 +37,7 @@ class _Pieces(Layout):
 
 
 def check_epilogue(spec: VectorSpec, integers: bool, registers: int, uniform: int) -> None:
-    """Refuse what cannot be done to products."""
+    """Refuse a specification that cannot be done to product registers."""
     first = spec.inputs[0] if spec.inputs else None
     kind = "s32" if integers else "f32"
     if first is None or (first.name, first.dtype, first.form) != ("acc", kind, "full"):
@@ -64,7 +64,7 @@ def _body(spec: VectorSpec, broadcasts: bool, stride: str) -> Emitter:
     for number, each in enumerate(spec.inputs[1:], 1):
         if number not in uses:
             continue
-        reg = e.values[number] = e.take(each.form in ("row", "one"), uses[number])
+        reg = e.values[number] = e.allocate(each.form in ("row", "one"), uses[number])
         size, handle = size_of(each.dtype), _UNIFORM + number
         place = {"full": "298", "col": str(COLUMN), "one": str(COLUMN + 1), "row": str(COLUMN + 2)}[each.form]
         whole = each.form == "one" or (each.form == "col" and broadcasts)
@@ -75,14 +75,14 @@ def _body(spec: VectorSpec, broadcasts: bool, stride: str) -> Emitter:
             text = f"{name}{along} r{{}}, ur{handle}:rf{place}:0x{{at:02x}}, {words[size]}"
         e.lines.append((text, (reg,)))
         if size < 4:
-            e.widen(reg, each.dtype, reg)
+            e.unpack(reg, each.dtype, reg)
     for number in range(len(spec.body)):
         emit(e, number, uses)
     value = e.values[out.value]
-    source = e.spread(value) if value.one else value
+    source = e.broadcast(value) if value.one else value
     if size_of(out.dtype) < 4 and not source.packed:
-        packed, wide = e.take(one=False), "f32" if is_float(out.dtype) else "s32"
-        e.cvt(out.dtype, wide, source, packed, "" if is_float(out.dtype) else ".wrap")
+        packed, wide = e.allocate(one=False), "f32" if is_float(out.dtype) else "s32"
+        e.convert(out.dtype, wide, source, packed, "" if is_float(out.dtype) else ".wrap")
         source = packed
     count = {1: "r{bytes}", 2: "r{halves}", 4: "r{mine}"}[size_of(out.dtype)]
     e.lines.append((f"@p1, st{stride} r{{}}, ur5:rf298:0x{{at:02x}}, {count}", (source,)))

@@ -1,4 +1,4 @@
-"""A specification as a program: which threads hold what of a row, loads, operations, stores; and running it.
+"""A specification as a program: which threads hold what of a row, loads, operations, stores; running it; known ones.
 
 Threads stand in groups of ``group``, one group for each row, and every thread of it holds ``run`` neighbouring elements
 of each value. What is the same in all rows is loaded once. Where something goes along rows, a row is whole in its
@@ -7,9 +7,9 @@ group's registers; else rows are cut into blocks of columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf
 from typing import Any
 
@@ -22,11 +22,23 @@ from tilewright.isa.execute.machine import Machine
 from tilewright.isa.execute.run import MatrixUnit
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
+from tilewright.isa.language.errors import array_of
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.multiply.matmul import KernelResult, result_from, result_of_elements
-from tilewright.isa.vector.emit import Emitter, Layout, Reg, emit, is_float, size_of, uses_of
-from tilewright.isa.vector.spec import Input, Output, VectorSpec
-from tilewright.isa.vector.tensors import tensor_of, zeros_of
+from tilewright.isa.vector.emit import Emitter, Layout, Reg, emit, uses_of
+from tilewright.isa.vector.spec import (
+    FLOATS,
+    Input,
+    Op,
+    Output,
+    Value,
+    VectorSpec,
+    is_float,
+    size_of,
+    tensor_of,
+    zeros_of,
+)
+from tilewright.layout import dtype_name
 
 Array = np.ndarray[Any, Any]
 LONGEST, SHORTEST = 128, 8
@@ -35,42 +47,6 @@ _ROWS = "rows"
 """The line of a body where its rows begin."""
 _FIRST_UNIFORM = 8
 """Uniform registers of the segments begin here."""
-
-
-@dataclass(frozen=True)
-class Places:
-    """Address registers, from the last one down: coordinates in pairs (column, row)."""
-
-    last: int
-
-    @property
-    def full(self) -> int:
-        """(first column, row)."""
-        return self.last - 5
-
-    @property
-    def col(self) -> int:
-        """(first column, 0)."""
-        return self.last - 3
-
-    @property
-    def one(self) -> int:
-        """(0, 0)."""
-        return self.last - 2
-
-    @property
-    def row(self) -> int:
-        """(0, row)."""
-        return self.last - 1
-
-    @property
-    def scratch(self) -> int:
-        """A thread's number; its row, part and first column of a block follow."""
-        return self.last - 9
-
-    def period(self, number: int) -> int:
-        """(first column, row of the period)."""
-        return self.last - 11 - 2 * number
 
 
 @dataclass(frozen=True)
@@ -101,8 +77,7 @@ def _vector_program(spec: VectorSpec, config: MatrixUnitConfig) -> MachineProgra
     if config.uniform_registers < _FIRST_UNIFORM + tensors or config.predicates < 2:
         needs = f"{_FIRST_UNIFORM + tensors} uniform registers and 2 predicates"
         raise UsageError(f"the program needs {needs}", where="config")
-    places = Places(config.registers - 1)
-    last = places.last - 10 - 2 * len(periods)
+    last = config.registers - 11 - 2 * len(periods)  # the registers behind it are addresses
     for masked in (False, True):
         found = _shape(spec, config, _body(spec, 1, masked), last)
         if found is None:
@@ -112,7 +87,7 @@ def _vector_program(spec: VectorSpec, config: MatrixUnitConfig) -> MachineProgra
         if not spec.reduces or shape.group * shape.run == spec.cols:
             break
     emitter = _body(spec, shape.group, masked)
-    return assemble("\n".join(_text(spec, emitter, shape, places, last, periods, config)), config)
+    return assemble("\n".join(_text(spec, emitter, shape, last, periods, config)), config)
 
 
 def _shape(spec: VectorSpec, config: MatrixUnitConfig, e: Emitter, last: int) -> Shape | None:
@@ -144,16 +119,16 @@ def _body(spec: VectorSpec, group: int, masked: bool) -> Emitter:
     e.row_number, e.first_column = Reg(-1, True, inf), Reg(-2, True, inf)
     for number, each in enumerate(spec.inputs):  # what stays
         if number in uses and each.form in ("col", "one"):
-            e.values[number] = e.take(each.form == "one", inf)
+            e.values[number] = e.allocate(each.form == "one", inf)
             _load(e, number, each, "ldb" if each.form == "one" or group == 1 else "ld")
     if masked:
-        e.mask = e.take(one=False, uses=inf)
-        e.say("viota r{}, r{}, #", e.mask, e.first_column)
-        e.say(f"vcmp.lt r{{}}, r{{}}, {spec.cols}, #", e.mask, e.mask)
+        e.mask = e.allocate(one=False, uses=inf)
+        e.append("viota r{}, r{}, #", e.mask, e.first_column)
+        e.append(f"vcmp.lt r{{}}, r{{}}, {spec.cols}, #", e.mask, e.mask)
     e.lines.append((_ROWS, ()))
     for number, each in enumerate(spec.inputs):
         if number in uses and each.form not in ("col", "one"):
-            e.values[number] = e.take(each.form == "row", uses[number])
+            e.values[number] = e.allocate(each.form == "row", uses[number])
             _load(e, number, each, "ld")
     outs = [count + n for n in range(len(spec.body))]
     for out in spec.outputs:
@@ -174,7 +149,7 @@ def _as_it_is(spec: VectorSpec, out: Output, uses: dict[int, int]) -> bool:
 
 
 def _load(e: Emitter, number: int, each: Input, how: str) -> None:
-    """A leaf, unpacked where its elements are narrow."""
+    """Load an input, and unpack it where its elements are narrow."""
     reg, size = e.values[number], size_of(each.dtype)
     place = {"rows": f"period{each.period}"}.get(each.form, each.form)
     elements = ".n1" if reg.one else ""
@@ -182,7 +157,7 @@ def _load(e: Emitter, number: int, each: Input, how: str) -> None:
     guard = "" if how == "ldb" else "{guard}"
     e.lines.append((f"{guard}{how}{elements} r{{}}, ur{_FIRST_UNIFORM + number}:rf{{{place}}}:0x00, {words}", (reg,)))
     if size < 4:
-        e.widen(reg, each.dtype, reg)
+        e.unpack(reg, each.dtype, reg)
 
 
 def _store(e: Emitter, out: Output) -> None:
@@ -190,44 +165,48 @@ def _store(e: Emitter, out: Output) -> None:
     value, size = e.values[out.value], size_of(out.dtype)
     source, reg = value, value
     if source.one and out.form == "full":
-        source = e.spread(value)
+        source = e.broadcast(value)
     if size < 4 and not value.packed:
-        packed, wide = e.take(source.one), "f32" if is_float(out.dtype) else "s32"
-        e.cvt(out.dtype, wide, source, packed, "" if is_float(out.dtype) else ".wrap")
+        packed, wide = e.allocate(source.one), "f32" if is_float(out.dtype) else "s32"
+        e.convert(out.dtype, wide, source, packed, "" if is_float(out.dtype) else ".wrap")
         if source is not value:
-            e.drop(source)
+            e.release(source)
         source = packed
     words, one = ("1", ".n1") if source.one else (f"{{w{size}}}", "")
     guard = "{firsts}" if out.form == "row" else "{guard}"
     handle = _FIRST_UNIFORM + len(e.spec.inputs) + e.spec.outputs.index(out)
     e.lines.append((f"{guard}st{one} r{{}}, ur{handle}:rf{{{out.form}}}:0x00, {words}", (source,)))
     if source is not value:
-        e.drop(source)
-    e.drop(reg)
+        e.release(source)
+    e.release(reg)
 
 
 def _text(
-    spec: VectorSpec, e: Emitter, shape: Shape, places: Places, last: int, periods: list[int], config: MatrixUnitConfig
+    spec: VectorSpec, e: Emitter, shape: Shape, last: int, periods: list[int], config: MatrixUnitConfig
 ) -> list[str]:
     names = [*(each.name for each in spec.inputs), *(out.name for out in spec.outputs)]
-    tid, row, part, first = range(places.scratch, places.scratch + 4)
-    layout, special = Layout(0, shape.run, last), {-1: places.row + 1, -2: places.full}
+    """The program's text. The last registers are pairs of coordinates (column, row), and scratch registers."""
+    end = config.registers
+    period = {each: end - 12 - 2 * n for n, each in enumerate(periods)}  # (first column, row of the period)
+    tid, row, part, first = range(end - 10, end - 6)  # a thread's number, its row, its part of it, its first column
+    full, col, one, zero = end - 6, end - 4, end - 3, end - 2  # at (column, row), (column, 0), (0, 0), (0, row)
+    layout, special = Layout(0, shape.run, last), {-1: zero + 1, -2: full}
     ragged = shape.rows * shape.group < config.threads
-    named: dict[str, Any] = {"full": places.full, "col": places.col, "one": places.one, "row": places.row}
-    named |= {f"period{p}": places.period(n) for n, p in enumerate(periods)}
+    named: dict[str, Any] = {"full": full, "col": col, "one": one, "row": zero}
+    named |= {f"period{each}": register for each, register in period.items()}
     named |= {f"w{size}": shape.run * size // 4 for size in (1, 2, 4)}
     named |= {"n": shape.run, "guard": "@p0, " if ragged else "", "firsts": "@p1, "}
     lines = [f"segment ur{_FIRST_UNIFORM + n}, ${name}" for n, name in enumerate(names)]
     lines += [f"tid r{tid}", f"div r{row}, r{tid}, {shape.group}", f"rem r{part}, r{tid}, {shape.group}"]
     lines += [f"mul r{first}, r{part}, {shape.run}", f"cmp.lt p0, r{row}, {shape.rows}    # threads with a row"]
     lines += [f"cmp.eq p1, r{part}, 0", "pand p1, p1, p0    # the first of each row"]
-    lines += [f"mov r{places.one}, 0", f"mov r{places.one + 1}, 0", "mov ur0, 0", "columns:"]
-    lines += [f"add r{places.full}, r{first}, ur0", f"mov r{places.col}, r{places.full}"]
-    lines += [f"mov r{places.period(n)}, r{places.full}" for n in range(len(periods))]
-    rows = ["mov ur1, 0", "rows:", f"add r{places.full + 1}, r{row}, ur1", f"mov r{places.row + 1}, r{places.full + 1}"]
-    for n, period in enumerate(periods):
-        at = places.period(n) + 1
-        rows += [f"add r{at}, r{places.full + 1}, {spec.first}", f"rem r{at}, r{at}, {period}"]
+    lines += [f"mov r{one}, 0", f"mov r{one + 1}, 0", "mov ur0, 0", "columns:"]
+    lines += [f"add r{full}, r{first}, ur0", f"mov r{col}, r{full}"]
+    lines += [f"mov r{register}, r{full}" for register in period.values()]
+    rows = ["mov ur1, 0", "rows:", f"add r{full + 1}, r{row}, ur1", f"mov r{zero + 1}, r{full + 1}"]
+    for each, register in period.items():
+        at = register + 1
+        rows += [f"add r{at}, r{full + 1}, {spec.first}", f"rem r{at}, r{at}, {each}"]
     for text, regs in e.lines:
         numbers = [special[r.slot] if r.slot < 0 else layout.number(r) for r in regs]
         lines += rows if text == _ROWS else [text.format(*numbers, **named)]
@@ -275,7 +254,7 @@ def run_vector(
 def _on_elements(
     spec: VectorSpec, given: dict[str, Array], zeros: dict[str, Array], config: MatrixUnitConfig, trace: bool
 ) -> tuple[KernelResult, dict[str, Array]]:
-    """Every element has its rows."""
+    """Run it on several processing elements, each with a share of the rows."""
     machine = Machine(config, trace=trace)
     machine.system |= {**given, **{name: np.array(zero) for name, zero in zeros.items()}}
     for name in machine.system:
@@ -291,3 +270,82 @@ def _on_elements(
     values = {name: machine.tensor(name) for name in zeros}
     made = result_of_elements(machine, [runs[pe] for pe in parts], programs, value=next(iter(values.values())))
     return made, values
+
+
+# Softmax, layer norm and RMS norm.
+
+
+class _Body:
+    """Operations on float32, one after the other; each call returns the number of its value."""
+
+    def __init__(self, inputs: int) -> None:
+        self.inputs, self.operations = inputs, list[Op]()
+
+    def __call__(self, name: str, *operands: Value, dtype: str = "f32") -> int:
+        self.operations.append(Op(name, operands, dtype))
+        return self.inputs + len(self.operations) - 1
+
+
+def softmax_spec(rows: int, cols: int, dtype: str = "f32") -> VectorSpec:
+    """e^(x - the greatest of its row), over the sum of those; in float32."""
+    op = _Body(1)
+    x = op("convert", 0)
+    powers = op("exponential", op("subtract", x, op("reduce_max", x)))
+    out = op("convert", op("divide", powers, op("reduce_add", powers)), dtype=dtype)
+    return VectorSpec(rows, cols, (Input("x", dtype),), tuple(op.operations), (Output("y", out, dtype),))
+
+
+def norm_spec(rows: int, cols: int, dtype: str, eps: float, centred: bool) -> VectorSpec:
+    """Layer norm (``centred``), (x - mean) * rsqrt(variance + eps) * gamma + beta, or RMS norm, without mean and beta.
+
+    In float32; gamma and beta are inputs with one number for each column.
+    """
+    names = ("gamma", "beta")[: 1 + centred]
+    inputs = (Input("x", dtype), *(Input(name, dtype, "col") for name in names))
+    share: Value = ("const", float(np.float32(1) / np.float32(max(1, cols))), "f32")
+    op = _Body(len(inputs))
+    x, gamma, *beta = (op("convert", number) for number in range(len(inputs)))
+    if centred:
+        x = op("subtract", x, op("multiply", op("reduce_add", x), share))
+    variance = op("multiply", op("reduce_add", op("multiply", x, x)), share)
+    scaled = op("multiply", x, op("rsqrt", op("add", variance, ("const", eps, "f32"))))
+    out = op("multiply", scaled, gamma)
+    out = op("convert", op("add", out, *beta) if centred else out, dtype=dtype)
+    return VectorSpec(rows, cols, inputs, tuple(op.operations), (Output("y", out, dtype),))
+
+
+def _on_rows(
+    x: Any, spec: Callable[[int, int, str], VectorSpec], config: MatrixUnitConfig | None, trace: bool, **others: Any
+) -> KernelResult:
+    """Run ``spec(rows, columns, dtype)`` on the rows along the last dim of ``x``."""
+    array = array_of("x", x)
+    if array.ndim == 0 or dtype_name(array.dtype) not in FLOATS:
+        raise UsageError(f"x is {array.dtype}{list(array.shape)}", how="floats of one dim or more")
+    cols = array.shape[-1]
+    own = spec(array.size // max(1, cols), cols, dtype_name(array.dtype))
+    result = run_vector(own, {"x": array, **others}, config, trace)
+    result.value = result.value.reshape(array.shape)
+    return result
+
+
+def softmax(x: Any, config: MatrixUnitConfig | None = None, trace: bool = False) -> KernelResult:
+    """Softmax along the last dim by vector instructions.
+
+    >>> softmax(np.zeros((2, 4), np.float32)).value.tolist()[0]
+    [0.25, 0.25, 0.25, 0.25]
+    """
+    return _on_rows(x, softmax_spec, config, trace)
+
+
+def layer_norm(
+    x: Any, gamma: Any, beta: Any, eps: float = 1e-5, config: MatrixUnitConfig | None = None, trace: bool = False
+) -> KernelResult:
+    """Layer norm along the last dim by vector instructions; ``gamma``, ``beta``: one for each of its elements."""
+    return _on_rows(x, partial(norm_spec, eps=eps, centred=True), config, trace, gamma=gamma, beta=beta)
+
+
+def rms_norm(
+    x: Any, gamma: Any, eps: float = 1e-6, config: MatrixUnitConfig | None = None, trace: bool = False
+) -> KernelResult:
+    """RMS norm along the last dim by vector instructions; ``gamma``: one for each of its elements."""
+    return _on_rows(x, partial(norm_spec, eps=eps, centred=False), config, trace, gamma=gamma)

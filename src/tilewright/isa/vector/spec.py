@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tilewright.errors import UnsupportedError, UsageError
+from tilewright.isa.language.errors import array_of
+from tilewright.layout import paged
 
 FORMS = ("full", "row", "col", "one", "rows")
 """How a tensor lies over the matrix: every element; one for each row; one for each column; one; some rows, repeated."""
@@ -25,7 +30,24 @@ OPERATIONS: dict[str, int] = {
     "iota_cols": 0,
 }
 """StableHLO's names, and how many operands each takes; reductions go along the columns and leave one for each row."""
+_SIZES = {"s16": 2, "u16": 2, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4}
 COMPARISONS = {"EQ": "eq", "NE": "ne", "LT": "lt", "LE": "le", "GT": "gt", "GE": "ge"}
+
+
+def size_of(dtype: str) -> int:
+    """Bytes of an element in memory."""
+    return _SIZES.get(dtype, 1)
+
+
+def machine_type(dtype: str) -> str:
+    """The machine's own name: a truth value is a byte."""
+    return "u8" if dtype == "pred" else dtype
+
+
+def is_float(dtype: str) -> bool:
+    """Whether values of this type are float32 in registers (else 32-bit integers)."""
+    return dtype in FLOATS
+
 
 Value = int | tuple[str, Any, str]
 """An input (they are counted first) or an operation, by its number; or ("const", number, dtype)."""
@@ -79,7 +101,6 @@ class VectorSpec:
     first: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what has no meaning."""
         tensors: list[Any] = [*self.inputs, *self.outputs]
         names = [one.name for one in tensors]
         if len(set(names)) < len(names) or not self.outputs:
@@ -129,5 +150,34 @@ class VectorSpec:
 
     @property
     def reduces(self) -> bool:
-        """Whether anything goes along a row."""
+        """Whether an operation reduces rows."""
         return any(op.name.startswith("reduce_") for op in self.body)
+
+
+Array = np.ndarray[Any, Any]
+
+
+def _shape(spec: VectorSpec, form: str, period: int = 0) -> tuple[int, int]:
+    rows = {"full": spec.rows, "row": spec.rows, "rows": period}.get(form, 1)
+    return rows, spec.cols if form in ("full", "col", "rows") else 1
+
+
+def _kind(dtype: str) -> Any:
+    return paged((1,), machine_type(dtype)).numpy_dtype
+
+
+def tensor_of(spec: VectorSpec, each: Input, tensors: Mapping[str, Any]) -> Array:
+    """The array for an input in its two-dim shape, truth values as bytes, or one clear error."""
+    if each.name not in tensors:
+        raise UsageError(f"no tensor {each.name!r}", how=f"there are {', '.join(tensors) or 'none'}")
+    array, wanted = array_of(each.name, tensors[each.name]), _shape(spec, each.form, each.period)
+    if array.dtype == bool:
+        array = array.view(np.uint8)
+    if array.dtype != _kind(each.dtype) or array.size != wanted[0] * wanted[1]:
+        raise UsageError(f"{each.name} is {array.dtype}{list(array.shape)}", how=f"{each.dtype}{list(wanted)}")
+    return array.reshape(wanted)
+
+
+def zeros_of(spec: VectorSpec, out: Output) -> Array:
+    """Zeros in the shape of an output, as a broadcast view."""
+    return np.broadcast_to(np.zeros((), _kind(out.dtype)), _shape(spec, out.form))

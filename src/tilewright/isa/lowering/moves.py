@@ -1,7 +1,7 @@
-"""Elements by numbers that stand in memory: gathers, dynamic slices, and scatters whose numbers are known.
+"""What only moves elements, as steps: concatenations, pads, gathers, dynamic slices, scatters to known places.
 
-Every thread takes a run of the result, finds its place there, loads the numbers that belong to it, and with them finds
-the place in the operand. What lies outside the operand is not loaded, and is 0.
+Each thread of a gather takes a run of the result, finds its place there, loads the numbers that belong to it, and with
+them finds the place in the operand. What lies outside the operand is not loaded, and is 0.
 """
 
 from __future__ import annotations
@@ -10,20 +10,103 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from tilewright.errors import UnsupportedError
 from tilewright.hlo import Node, Value
-from tilewright.isa.chip.parts import by_dim
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.lowering.reading import machine_type, operations
-from tilewright.isa.lowering.steps import Job, Step
-from tilewright.isa.lowering.tables import BYTES, Lowering, constant, natural, whole
+from tilewright.isa.lowering.sources import Groups, Step
+from tilewright.isa.lowering.tables import BYTES, Lowering, constant, natural
 
-_MOST = 16
+# Room around values and between their elements, or less at their ends: copies into tables of that size.
+
+
+def lower_pad(lowering: Lowering, node: Node) -> None:
+    """The operand into the middle of zeros, or of another number that is written there before."""
+    own, (x, fill), out = node.attributes, node.operands, node.result
+    if machine_type(out) is None:
+        raise UnsupportedError(f"the machine has no {out.dtype}")
+    sides = list(zip(own["low"], own["high"], own["interior"], strict=True))
+    groups: list[tuple[int, ...]] = []
+    for d, ends in enumerate(sides):
+        if d and not any(ends) and not any(sides[d - 1]) and d < len(sides) - 1:
+            groups[-1] += (d,)
+        else:
+            groups.append((d,))
+    if len(groups) > 4:
+        raise UnsupportedError("a pad of many dims")
+    number = lowering.reading.number(fill)
+    gaps = [gap + 1 for gap in own["interior"]]
+    copy_padded(lowering, x, out, tuple(groups), own["low"], gaps, "pad", None if number == 0 else fill)
+    lowering.steps[-1].nodes, lowering.steps[-1].outputs = (node,), (out,)
+
+
+def copy_padded(
+    lowering: Lowering,
+    x: Value,
+    out: Value,
+    groups: Groups,
+    low: Sequence[int],
+    gaps: Sequence[int],
+    kind: str,
+    fill: Value | None = None,
+) -> str:
+    """A table for ``out``: element i of ``x`` along a dim is at ``low`` + i * gap; the others are ``fill``, or 0."""
+    first = [max(0, -(before // gap)) for before, gap in zip(low, gaps, strict=True)]
+    several = zip(x.sizes, out.sizes, low, gaps, strict=True)
+    end = [min(count, (size - 1 - before) // gap + 1) for count, size, before, gap in several]
+    if any(a >= b for a, b in zip(first, end, strict=True)):
+        raise UnsupportedError("padding that leaves nothing of the operand")
+    if not lowering.sources(x):
+        lowering.table(x, natural(x.sizes))
+    cuts = first, end, [1] * len(first)
+    found = [source.sliced(*cuts) for source in lowering.sources(x)]
+    parts = [source for source in found if source is not None]
+    if not parts:
+        lowering.copy(x, natural(x.sizes))
+        parts = [source for source in (lowering.places[x][-1].sliced(*cuts),) if source is not None]
+    part = min(parts, key=lambda source: len(source.coordinates))
+    table, name = lowering.new_table(out, groups), lowering.name(kind)
+    if fill is not None:
+        if not lowering.sources(fill):
+            lowering.table(fill, natural(fill.sizes))
+        everywhere = lowering.sources(fill)[0].broadcast(out.sizes, ())
+        lowering.copy_step(f"{name}.around", everywhere, table, groups, [0] * len(groups))
+    begins = [low[g[0]] + first[g[0]] * gaps[g[0]] if len(g) == 1 else 0 for g in groups]
+    lowering.copy_step(name, part, table, groups, begins, [gaps[g[0]] if len(g) == 1 else 1 for g in groups])
+    return table
+
+
+def lower_concatenate(lowering: Lowering, node: Node) -> None:
+    """Lower a ``concatenate``: copy every operand into its part of the result."""
+    dim, out = node.attributes["dim"], node.result
+    if machine_type(out) is None:
+        raise UnsupportedError(f"the machine has no {out.dtype}")
+    rank = len(out.sizes)
+    groups: Any = (tuple(range(dim)), (dim,), tuple(range(dim + 1, rank)))
+    groups = groups[:2] if dim == rank - 1 else groups
+    sources = []
+    for operand in node.operands:
+        if not lowering.sources(operand):
+            lowering.table(operand, natural(operand.sizes))
+        sources.append(min(lowering.sources(operand), key=lambda s: len(s.coordinates)))
+    table, at, name = lowering.new_table(out, groups), 0, lowering.name("concatenate")
+    for part, (operand, source) in enumerate(zip(node.operands, sources, strict=True)):
+        origin = (0, at, 0)[: len(groups)]
+        lowering.copy_step(f"{name}.{part}", source, table, groups, origin)
+        at += operand.sizes[dim]
+    lowering.steps[-1].nodes, lowering.steps[-1].outputs = (node,), (out,)
+
+
+# Elements by numbers that stand in memory.
+
+
+_REGISTERS = 16
 """Registers of one load."""
 _OUT, _SPACE = 282, 256
 """Registers of a run's place in the result, from here on; those of all runs on their way."""
@@ -44,7 +127,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Place:
-    """A coordinate of ``$A``: a dim of the result, and a number, or one of them."""
+    """One coordinate of ``$A``: a coordinate of the result plus an index loaded from memory, or one of the two."""
 
     dim: int | None = None
     number: int | None = None
@@ -63,30 +146,30 @@ class PickPlan:
     runs: tuple[int, int] = (0, 0)
 
     @property
-    def together(self) -> bool:
+    def contiguous(self) -> bool:
         """Whether neighbours along the last dim of the result are neighbours in the operand, too."""
         last = len(self.out) - 1
         return self.places[-1].dim == last and all(p.dim != last for p in self.places[:-1]) and last not in self.columns
 
     @property
     def run(self) -> int:
-        """Elements of a thread."""
-        size, most = self.out[-1], _MOST * (4 // self.element_bytes if self.together else 1)
+        """Neighbouring elements of the result that a thread moves."""
+        size, most = self.out[-1], _REGISTERS * (4 // self.element_bytes if self.contiguous else 1)
         return -(-size // -(-size // most))
 
     @property
     def words(self) -> int:
-        """Registers of so many."""
+        """Registers that hold a run."""
         return -(-self.run * self.element_bytes // 4)
 
     @property
     def limit(self) -> str:
-        """What a load or store says where they do not fill their registers."""
+        """The suffix of a load or store whose elements do not fill their registers."""
         return f".n{self.run}" if self.run * self.element_bytes % 4 else ""
 
     @property
     def count(self) -> int:
-        """Runs in all."""
+        """How many runs there are."""
         return prod(self.out[:-1]) * -(-self.out[-1] // self.run)
 
 
@@ -96,15 +179,15 @@ def pick_program(plan: PickPlan) -> MachineProgram:
     segments = {name: 6 + n for n, name in enumerate(dict.fromkeys(number.segment for number in plan.numbers))}
     lines = ["segment ur3, $A", "segment ur5, $C", *(f"segment ur{ur}, ${name}" for name, ur in segments.items())]
     lines += ["tid r280", f"mov ur0, {plan.runs[0]}", "again:"]
-    lines += (_runs if plan.together else _one_by_one)(plan, [segments[number.segment] for number in plan.numbers])
+    lines += (_runs if plan.contiguous else _one_by_one)(plan, [segments[number.segment] for number in plan.numbers])
     return assemble("\n".join([*lines, f"br.lt ur0, {plan.runs[1]}, again", "halt"]), plan.config)
 
 
 def _runs(plan: PickPlan, handles: list[int]) -> list[str]:
     """Several runs of a thread on their way at once, so that it waits for memory once and not for each of them."""
     (first, end), threads, words, lines = plan.runs, plan.config.threads, plan.words, list[str]()
-    together = range(max(1, min(8, _SPACE // (_DATA + words), -(-(end - first) // threads))))
-    bases = [u * (_DATA + words) for u in together]
+    in_flight = range(max(1, min(8, _SPACE // (_DATA + words), -(-(end - first) // threads))))
+    bases = [u * (_DATA + words) for u in in_flight]
     for u, base in enumerate(bases):
         lines += ["add r281, r280, ur0", f"add r281, r281, {u * threads}", *_placed(plan, base)]
         for n, number in enumerate(plan.numbers):
@@ -126,7 +209,7 @@ def _runs(plan: PickPlan, handles: list[int]) -> list[str]:
 
 
 def _one_by_one(plan: PickPlan, handles: list[int]) -> list[str]:
-    """The elements of a run from as many places, stored together."""
+    """Code that loads the elements of a run one by one and stores them at once."""
     run, last, e = plan.run, len(plan.out) - 1, plan.element_bytes
     varies = last in plan.columns
     lines = ["add r281, r280, ur0", f"cmp.lt p1, r281, {plan.runs[1]}", *_placed(plan, _BASE)]
@@ -169,7 +252,7 @@ def _placed(plan: PickPlan, base: int) -> list[str]:
 
 
 def _folded(register: int, dims: Sequence[int], sizes: tuple[int, ...]) -> list[str]:
-    """Dims of the result as one number."""
+    """Code that folds some coordinates of the result into one register."""
     if len(dims) < 2:
         return [f"mov r{register}, r{_OUT + dims[0]}" if dims else f"mov r{register}, 0"]
     lines = [f"mul r{register}, r{_OUT + dims[0]}, {prod(sizes[e] for e in dims[1:])}"]
@@ -179,7 +262,10 @@ def _folded(register: int, dims: Sequence[int], sizes: tuple[int, ...]) -> list[
 
 
 def lower_gather(lowering: Lowering, node: Node) -> None:
-    """A ``gather`` of any kind, without dims that go along with the numbers'."""
+    """Lower any ``gather`` without batching dims."""
+    if _takes_rows(node):
+        _lower_row_gather(lowering, node)
+        return
     own, (x, numbers), out = node.attributes, node.operands, node.result
     if own["batch"] or own["indices_batch"]:
         raise UnsupportedError("a gather with batches")
@@ -194,17 +280,17 @@ def lower_gather(lowering: Lowering, node: Node) -> None:
     places = [Place(dim, order.get(d)) for d, dim in enumerate(along)]
     found = [Number("I", n, most[d]) for n, d in enumerate(own["index_map"])]
     groups = tuple(range(deep, len(numbers.sizes))), tuple(range(min(deep, len(numbers.sizes))))
-    _add(lowering, node, x, places, found, rows, {"I": _numbers(lowering, numbers, groups)})
+    _add_pick(lowering, node, x, places, found, rows, {"I": _numbers(lowering, numbers, groups)})
 
 
 def lower_dynamic_slice(lowering: Lowering, node: Node) -> None:
-    """A part that begins where numbers say."""
+    """Lower a ``dynamic_slice``: its start indices are loaded and clamped."""
     x, *starts = node.operands
     places = [Place(d, d) for d in range(len(x.sizes))]
     most = [size - taken for size, taken in zip(x.sizes, node.attributes["sizes"], strict=True)]
     found = [Number(f"I{d}", 0, end) for d, end in enumerate(most)]
     tables = {f"I{d}": _numbers(lowering, start, ((), ())) for d, start in enumerate(starts)}
-    _add(lowering, node, x, places, found, (), tables)
+    _add_pick(lowering, node, x, places, found, (), tables)
 
 
 def lower_scatter(lowering: Lowering, node: Node) -> None:
@@ -238,7 +324,7 @@ def lower_scatter(lowering: Lowering, node: Node) -> None:
     found = [Number("I", n, None) for n in range(len(rows))]
     made = [Place(None, order[d]) if d in order else Place(next(through)) for d in range(len(updates.sizes))]
     table = _numbers(lowering, value, ((0,), (1,)))
-    _add(lowering, node, updates, made, found, tuple(indexed), {"I": table})
+    _add_pick(lowering, node, updates, made, found, tuple(indexed), {"I": table})
 
 
 def _numbers(lowering: Lowering, value: Value, groups: tuple[tuple[int, ...], tuple[int, ...]]) -> str:
@@ -247,7 +333,7 @@ def _numbers(lowering: Lowering, value: Value, groups: tuple[tuple[int, ...], tu
     return lowering.table(value, groups)
 
 
-def _add(
+def _add_pick(
     lowering: Lowering,
     node: Node,
     x: Value,
@@ -266,12 +352,65 @@ def _add(
     c = lowering.new_table(out, natural(out.sizes))
     e, config = BYTES[lowering.tables[a].dtype], lowering.config
     plan = PickPlan(out.sizes, tuple(places[d] for d in kept), tuple(numbers), columns, e, config)
-    every = {"A": a, **tables, "C": c}
-    windows = tuple((name, table, whole(lowering.tables[table].shape)) for name, table in every.items())
-    jobs = []
-    for pe, (part,) in by_dim((plan.count,), 0, config.pes).items():
-        runs = part.base[0], part.base[0] + part.size[0]
-        jobs.append(Job(pe, pick_program(replace(plan, runs=runs)), windows))
-    step = Step(lowering.name(node.name), "copy", (node,), (), (out,), tuple(jobs))
-    step.reads, step.writes, step.operations = (a, *tables.values()), (c,), operations(node)
-    lowering.steps.append(step)
+    jobs = lowering.jobs(plan.count, lambda runs: pick_program(replace(plan, runs=runs)), A=a, **tables, C=c)
+    name, reads = lowering.name(node.name), (a, *tables.values())
+    lowering.steps.append(Step(name, "copy", (node,), (), (out,), jobs, "", reads, (c,), operations(node)))
+
+
+# Whole rows by one number each.
+
+
+@lru_cache(maxsize=64)
+def rows_program(
+    rows: int, columns: int, count: int, element_bytes: int, share: tuple[int, int], config: MatrixUnitConfig
+) -> MachineProgram:
+    """Rows of ``$A`` [rows, columns], by the numbers in ``$I`` [count, 1] (the nearest there is), to ``$C``.
+
+    Every thread takes a run of a row; ``share`` (first, end) of the runs are this element's.
+    """
+    most = _REGISTERS * 4 // element_bytes
+    run = max(n for n in range(1, min(most, columns) + 1) if columns % n == 0)
+    registers, limit = -(-run * element_bytes // 4), f".n{run}" if run * element_bytes % 4 else ""
+    lines = ["segment ur3, $A", "segment ur4, $I", "segment ur5, $C", "tid r280", f"mov ur0, {share[0]}", "again:"]
+    lines += ["add r281, r280, ur0", f"cmp.lt p1, r281, {share[1]}", f"rem r294, r281, {columns // run}"]
+    lines += [f"mul r294, r294, {run}", "mov r298, r294", f"div r299, r281, {columns // run}"]
+    lines += ["mov r290, 0", "mov r291, r299", "@p1, ld r295, ur4:rf290:0x00, 1"]
+    lines += ["max r295, r295, 0", f"min r295, r295, {rows - 1}"]
+    lines += [f"@p1, ld{limit} r0, ur3:rf294:0x00, {registers}", f"@p1, st{limit} r0, ur5:rf298:0x00, {registers}"]
+    lines += [f"add ur0, ur0, {config.threads}", f"br.lt ur0, {share[1]}, again", "halt"]
+    return assemble("\n".join(lines), config)
+
+
+def runs_of_rows(columns: int, count: int, element_bytes: int) -> int:
+    """How many runs :func:`rows_program` deals to threads."""
+    most = _REGISTERS * 4 // element_bytes
+    return count * columns // max(n for n in range(1, min(most, columns) + 1) if columns % n == 0)
+
+
+def _takes_rows(node: Node) -> bool:
+    """Whether a gather takes whole rows, each by one index."""
+    own, (x, numbers), out = node.attributes, node.operands, node.result
+    first = len(out.sizes) - len(x.sizes) + 1
+    plain = own["collapsed"] == own["index_map"] == (0,) and not own["batch"] and own["sizes"][1:] == x.sizes[1:]
+    plain &= own["offset_dims"] == tuple(range(first, len(out.sizes))) and machine_type(numbers) == "s32"
+    return bool(plain and own["index_dim"] >= len(numbers.sizes) - 1 and machine_type(out) is not None)
+
+
+def _lower_row_gather(lowering: Lowering, node: Node) -> None:
+    """Lower a gather of whole rows."""
+    (x, numbers), out = node.operands, node.result
+    rest = tuple(range(1, len(x.sizes)))
+    first = len(out.sizes) - len(rest)
+    a = lowering.table(x, ((0,), rest))
+    i = lowering.table(numbers, (tuple(range(len(numbers.sizes))), ()))
+    c = lowering.new_table(out, (tuple(range(first)), tuple(range(first, len(out.sizes)))))
+    (rows, columns), (count, _) = lowering.tables[a].shape, lowering.tables[i].shape
+    e = BYTES[lowering.tables[a].dtype]
+    jobs = lowering.jobs(
+        runs_of_rows(columns, count, e),
+        lambda share: rows_program(rows, columns, count, e, share, lowering.config),
+        A=a,
+        I=i,
+        C=c,
+    )
+    lowering.steps.append(Step(lowering.name("gather"), "copy", (node,), (), (out,), jobs, reads=(a, i), writes=(c,)))
