@@ -405,10 +405,10 @@ class Chip:
     def add_all(self, tensors: list[tuple[str, Array, dict[str, Any]]]) -> list[Storage]:
         """:meth:`add` for several at once (name, array, options of :func:`make_storage`)."""
         added: list[Storage] = []
-        end = len(self.store)
+        end, relative = len(self.store), self.config.page_addresses == "relative"
         try:
             for name, array, how in tensors:
-                added.append(make_storage(name, array, end, self.config.line_bytes, **how))
+                added.append(make_storage(name, array, end, self.config.line_bytes, **how, relative=relative))
                 end += added[-1].total_bytes
             store = np.zeros(end, np.uint8)
             for storage, (_, array, _) in zip(added, tensors, strict=True):
@@ -581,11 +581,11 @@ class Pe:
         return self.file, self.file.view(np.uint8).reshape(-1), self.file.strides[0], self.file.reshape(-1)
 
     def translate(self, table: PageTable, pages: Array) -> None:
-        """The load-store unit translates each of these pages, if that costs anything."""
+        """The load-store unit translates each of these pages, and those their entries count from, if that costs."""
         c, cycles = self.config, 0
         if not (c.page_hit_cycles or c.page_miss_cycles):
             return
-        for begin in table.phys[pages].tolist():
+        for begin in table.phys[np.union1d(pages, table.bases[pages])].tolist():
             cycles += c.page_hit_cycles if begin in self.translated else c.page_miss_cycles
             self.translated.pop(begin, None)
             self.translated[begin] = None

@@ -19,6 +19,11 @@ from tilewright.isa.lowering.layers import lower
 from tilewright.isa.lowering.tables import Lowering
 
 Array = np.ndarray[Any, Any]
+WHOLE_MODELS = MatrixUnitConfig(kb_mode="chunk")
+"""The machine that models are compiled for unless another is given: kb threads take kb chunks of A at a time.
+
+With the text's own split they would take the one chunk that a thread takes alone, and gain nothing for few rows.
+"""
 
 
 @dataclass
@@ -125,7 +130,7 @@ class Compiled:
 
 def compiled(source: Any, args: Sequence[Any], config: MatrixUnitConfig | None) -> Compiled:
     """Read and lower; see :func:`tilewright.isa.compile`."""
-    config = checked_config(config)
+    config = WHOLE_MODELS if config is None else checked_config(config)
     if isinstance(source, Program):
         program = source
     elif callable(source):

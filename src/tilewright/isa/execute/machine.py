@@ -146,9 +146,10 @@ class Machine:
         self, name: str, tensor: str, array: Array, base: tuple[int, ...], sides: dict[str, Any]
     ) -> tuple[Storage | None, str]:
         """A page table's storage as a view of one that is there, and of which; (None, "") where there is none."""
+        relative = self.config.page_addresses == "relative"
         several = [s for s in self.chip.storages.values() if self._placed.get(s.name) is self.system[tensor]]
         for old in (old for old in several if old.tensor == tensor and len(old.base) == len(base)):
-            own = make_storage(name, array, 0, self.config.line_bytes, **sides, tensor=tensor, base=base)
+            own = make_storage(name, array, 0, self.config.line_bytes, **sides, tensor=tensor, base=base, relative=relative)
             view = view_of(old, own)
             if view is not None:
                 self.chip.enter(view)

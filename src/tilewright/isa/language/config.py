@@ -38,11 +38,15 @@ READINGS: dict[str, Reading] = {
     "group_order": Reading("which threads form a group of ka * kb?", ("consecutive", "strided")),
     "ka_split": Reading("which columns does a thread of a ka group hold?", ("blocked", "interleaved")),
     "kb_acc": Reading("which thread of a kb group adds and keeps the sum?", ("first", "last")),
-    "kb_mode": Reading("what does kb divide: the group's work or each thread's chunk?", ("chunk", "split")),
+    "kb_mode": Reading("what does kb divide: each thread's chunk or the group's work?", ("split", "chunk")),
     "pred_scope": Reading("what does a false predicate stop?", ("loader", "compute", "both")),
     "column_numbering": Reading("do skipped columns leave a gap in the product registers?", ("gap", "compact")),
     "on_error": Reading("what happens after an error, when the in-range work is done?", ("record", "raise", "warn")),
     "offset_mode": Reading("a multi-dimensional offset: one register per dim, or one?", ("registers", "linear")),
+    "page_addresses": Reading(
+        "does an entry of the page table have its page's address, or the distance from another page's?",
+        ("absolute", "relative"),
+    ),
     "overflow": Reading("integer accumulation beyond 32 bits", ("wrap", "saturate")),
     "float_order": Reading("the order of float additions", ("chunk", "fma", "exact")),
     "retention": Reading(
@@ -159,11 +163,12 @@ class MatrixUnitConfig:
     group_order: str = "consecutive"
     ka_split: str = "blocked"
     kb_acc: str = "first"
-    kb_mode: str = "chunk"
+    kb_mode: str = "split"
     pred_scope: str = "loader"
     column_numbering: str = "gap"
     on_error: str = "record"
     offset_mode: str = "registers"
+    page_addresses: str = "absolute"
     overflow: str = "wrap"
     float_order: str = "chunk"
     retention: str = "bypass"
@@ -248,7 +253,7 @@ class MatrixUnitConfig:
     def column_cycles(self, element_bytes: int, kb: int = 1) -> int:
         """Cycles of a column on the broadcast bus, whole or not; 0: it is as wide as it must be.
 
-        >>> MatrixUnitConfig(bus_bytes_per_cycle=16).column_cycles(1, kb=16)
+        >>> MatrixUnitConfig(bus_bytes_per_cycle=16, kb_mode="chunk").column_cycles(1, kb=16)
         8
         """
         width = self.bus_bytes_per_cycle
@@ -287,12 +292,16 @@ class MatrixUnitConfig:
         return self.threads - self.first_compute
 
     def chunk(self, element_bytes: int, kb: int = 1) -> int:
-        """Elements of A per thread and instruction: Le (8, 4 or 2 by default); Le / kb with ``kb_mode='split'``."""
+        """Elements of A per thread and instruction: Le / kb, Le being 8, 4 or 2; Le with ``kb_mode='chunk'``.
+
+        >>> MatrixUnitConfig().chunk(1, kb=2), MatrixUnitConfig(kb_mode="chunk").chunk(1, kb=2)
+        (4, 8)
+        """
         whole = self.a_bytes // element_bytes
         return -(-whole // kb) if self.kb_mode == "split" else whole
 
     def depth(self, element_bytes: int, kb: int = 1) -> int:
-        """Elements of k one instruction covers: kb * Le, or Le with ``kb_mode='split'``."""
+        """Elements of k one instruction covers: Le, or kb * Le with ``kb_mode='chunk'``."""
         return self.a_bytes // element_bytes * (1 if self.kb_mode == "split" else kb)
 
     def a_registers_read(self, element_bytes: int, kb: int = 1) -> int:
@@ -362,7 +371,7 @@ AMBIGUITIES = (
     Ambiguity(
         "106, 118-121",
         "does kb divide each thread's chunk?",
-        "no: the group covers kb whole chunks; 8 of int8 are 4 and 4 [121] with `split`, or one register of A",
+        "yes: 8 of int8 are 4 and 4 [121]; with `chunk` the group covers kb whole chunks",
         ("kb_mode",),
     ),
     Ambiguity("10, 112", "which threads form a group?", "neighbours, qb the fastest", ("group_order",)),
@@ -423,7 +432,12 @@ AMBIGUITIES = (
         "nothing",
         ("page_hit_cycles", "page_miss_cycles", "page_entries"),
     ),
-    Ambiguity("63", "may an entry of the page table have another page's address?", "each has its own"),
+    Ambiguity(
+        "63",
+        "does an entry of the page table have its page's own address?",
+        "yes; with `relative` the distance from the first page that has an entry in the same memory",
+        ("page_addresses",),
+    ),
     Ambiguity("129, 130", "is the storage unit 906 or 908?", "a slip; no number of a figure matters here"),
     Ambiguity(
         "87, 96, 102", "how does an mm know its columns and rows?", "`setmm`, an instruction", ("loaders",), ours=True

@@ -32,6 +32,7 @@ from tilewright.isa.multiply.matmul import (
     check,
     element_type,
     operand_windows,
+    own_elements,
     places,
     result_and_operands,
     result_from,
@@ -311,14 +312,16 @@ def _first_channel(conv: ConvPlan, *lines: str) -> list[str]:
 
 def _load(conv: ConvPlan, buffer: int) -> list[str]:
     """A of ``block_a`` rounds to the registers of a buffer; what lies outside the image is 0."""
-    first, count = a_bases(conv.plan)[buffer], conv.plan.config.a_registers * conv.plan.block_a
-    return [*(f"mov r{first + i}, 0" for i in range(count)), f"@p2, ld r{first}, ur3:rf294:0x00, {count}"]
+    plan = conv.plan
+    first, count = a_bases(plan)[buffer], plan.held * plan.block_a
+    load = f"ld{own_elements(plan)} r{first}, ur3:rf294:0x00, {count}"
+    return [*(f"mov r{first + i}, 0" for i in range(count)), f"@p2, {load}"]
 
 
 def _multiply(conv: ConvPlan, buffer: int) -> list[str]:
     """The ``mm`` of a buffer."""
     plan = conv.plan
-    first, held = a_bases(plan)[buffer], plan.config.a_registers
+    first, held = a_bases(plan)[buffer], plan.held
     name = f"mm{plan.type}.ka{plan.ka}.kb{plan.kb}.t0{plan.signs}"
     return [f"{name} r0, ur4:rf290:0x{n * plan.depth:02x}, r{first + n * held}" for n in range(plan.block_a)]
 
@@ -331,7 +334,7 @@ def stored_weights(plan: MatmulPlan, weights: Array) -> Array:
     """
     if plan.block_a == 1 or plan.kb == 1:
         return weights
-    split = (*weights.shape[:-1], -1, plan.kb, plan.block_a, plan.config.chunk(plan.element_bytes))
+    split = (*weights.shape[:-1], -1, plan.kb, plan.block_a, plan.chunk)
     return np.ascontiguousarray(weights.reshape(split).swapaxes(-3, -2)).reshape(weights.shape)
 
 
@@ -428,10 +431,7 @@ def conv_ahead(plan: MatmulPlan, taps: int) -> bool:
 
 def _check_conv(plan: MatmulPlan, stream: bool, taps: int) -> None:
     """Refuse what the kernel cannot write."""
-    c = plan.config
-    if c.kb_mode == "split":
-        raise UnsupportedError("conv2d with kb_mode = 'split'", how="kb_mode='chunk'")
-    if stream and c.pes > 1:
+    if stream and plan.config.pes > 1:
         raise UnsupportedError("weights by DMA for several elements", how="pes=1, or stream=False")
     block = plan.k if conv_ahead(plan, taps) else plan.depth * plan.block_a * plan.buffers
     if plan.block_a * plan.buffers > 1 and plan.k % block:

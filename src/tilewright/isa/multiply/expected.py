@@ -56,9 +56,26 @@ class _Product:
         return _threads(self.config)[1] // (self.ka * self.kb)
 
     @property
-    def depth_bytes(self) -> int:
-        """Bytes of k that one instruction covers."""
-        return self.config.a_bytes * (1 if self.config.kb_mode == "split" else self.kb)
+    def depth(self) -> int:
+        """Elements of k that one instruction covers."""
+        return _depth(self.config, self.element_bytes, self.kb)
+
+
+def _depth(config: MatrixUnitConfig, element_bytes: int, kb: int) -> int:
+    return config.a_bytes // element_bytes * (1 if config.kb_mode == "split" else kb)
+
+
+def _chunk(config: MatrixUnitConfig, element_bytes: int, kb: int) -> int:
+    """Elements of A that each thread of a group has for one instruction."""
+    return _ceil(_depth(config, element_bytes, kb), kb)
+
+
+def _loaded(config: MatrixUnitConfig, element_bytes: int, kb: int, k: int, there: int) -> int:
+    """Elements of a row that a group loads for a depth of ``k``: a whole chunk a thread, of the ``there`` there are."""
+    depth, chunks = _depth(config, element_bytes, kb), kb * _chunk(config, element_bytes, kb)
+    rounds = _ceil(k, depth)
+    whole_rounds = min(rounds, max(0, (there - chunks) // depth + 1))
+    return whole_rounds * chunks + sum(there - first * depth for first in range(whole_rounds, rounds))
 
 
 def expected_counts(
@@ -157,7 +174,7 @@ def _pieces(first: int, end: int, count: int) -> list[tuple[int, int]]:
 
 def _counts(p: _Product, first: int) -> Counts:
     """Of one product; B's columns are those from ``first`` on of what is stored."""
-    rounds = _ceil(p.k * p.element_bytes, p.depth_bytes)
+    rounds = _ceil(p.k, p.depth)
     row_blocks = _ceil(p.m, p.fit)
     if p.order == "k_outer":
         tail = p.n % p.columns
@@ -168,9 +185,8 @@ def _counts(p: _Product, first: int) -> Counts:
     else:
         column_blocks = steps_per_round = p.n
     loads = _ceil(p.n, p.columns) if p.block_a > 1 else column_blocks
-    split = p.config.kb_mode == "split"
-    chunk = _ceil(p.config.a_bytes // p.element_bytes, p.kb if split else 1)
-    a_registers = _ceil(chunk * p.element_bytes, 4)
+    a_registers = _ceil(_chunk(p.config, p.element_bytes, p.kb) * p.element_bytes, 4)
+    loaded = _loaded(p.config, p.element_bytes, p.kb, p.k, p.k)
     return Counts(
         instructions=row_blocks * column_blocks * rounds,
         macs=p.m * p.n * p.k,
@@ -178,7 +194,7 @@ def _counts(p: _Product, first: int) -> Counts:
         broadcast_elements=row_blocks * p.k * p.n,
         steps=row_blocks * rounds * steps_per_round,
         a_register_reads=column_blocks * rounds * a_registers * p.ka * p.kb * p.m,
-        a_bytes_loaded=loads * p.ka * p.m * p.k * p.element_bytes,
+        a_bytes_loaded=loads * p.ka * p.m * loaded * p.element_bytes,
         accumulator_reads=p.m * p.n * rounds,
         accumulator_writes=p.m * p.n * rounds,
         kb_transfers=p.m * p.n * rounds * (p.kb - 1),
@@ -208,7 +224,7 @@ def _threads(config: MatrixUnitConfig) -> tuple[int, int]:
 
 def _walked_lines(p: _Product) -> int:
     """Lines which one column touches over all its rounds."""
-    return _lines_of_walk(p.k, p.depth_bytes // p.element_bytes, p.deep)
+    return _lines_of_walk(p.k, p.depth, p.deep)
 
 
 def _lines_of_walk(k: int, depth: int, unit: int) -> int:
@@ -249,7 +265,7 @@ class _Machine:
     @property
     def depth(self) -> int:
         """Channels one instruction covers."""
-        return self.kb * self.config.a_bytes // self.element_bytes
+        return _depth(self.config, self.element_bytes, self.kb)
 
 
 def expected_conv2d_counts(
@@ -284,8 +300,6 @@ def expected_conv2d_counts(
         raise UsageError(f"element_bytes = {element_bytes}", how="1, 2 or 4")
     if split not in (None, *SPLITS):
         raise UsageError(f"split {split!r}", how="images, rows or channels")
-    if config.kb_mode == "split":
-        raise UnsupportedError("conv2d with kb_mode = 'split'", how="kb_mode='chunk'")
     computing = config.compute_threads
     if ka * kb > computing:
         raise UsageError(f"ka * kb = {ka * kb} is more than {computing} threads", how="lower ka or kb")
@@ -329,16 +343,16 @@ def _of_group(shape: ConvShape, how: _Machine, part: _Part, group: int, n: int) 
     whole_steps, last = (_ceil(_ceil(width, how.ka), at_once) for width in (how.columns, tail))
     channels = shape.depth * shape.groups
     # Every load is whole but the last: that of the last group ends with the channels, or with what it may take.
-    loaded = (rounds // taps - 1) * how.depth
-    loaded += min(how.depth, channels - group * k - loaded)
+    loaded = _loaded(how.config, e, how.kb, k, channels - group * k)
     touched = _lines_of_walk(k, how.depth, how.config.line_bytes // e)
+    a_registers = _ceil(_chunk(how.config, e, how.kb) * e, 4)
     return Counts(
         instructions=row_blocks * column_blocks * rounds,
         macs=m * n * k * taps,
         column_loads=row_blocks * n * rounds,
         broadcast_elements=row_blocks * n * k * taps,
         steps=row_blocks * rounds * (n // how.columns * whole_steps + last),
-        a_register_reads=column_blocks * rounds * _ceil(how.config.a_bytes, 4) * how.ka * how.kb * m,
+        a_register_reads=column_blocks * rounds * a_registers * how.ka * how.kb * m,
         a_bytes_loaded=column_blocks * how.ka * _inside(shape, part.pixels) * loaded * e,
         accumulator_reads=m * n * rounds,
         accumulator_writes=m * n * rounds,

@@ -73,6 +73,16 @@ class MatmulPlan:
         return self.config.depth(self.element_bytes, self.kb)
 
     @property
+    def chunk(self) -> int:
+        """Elements of A one thread has for one instruction."""
+        return self.config.chunk(self.element_bytes, self.kb)
+
+    @property
+    def held(self) -> int:
+        """Registers in which it has them."""
+        return self.config.a_registers_read(self.element_bytes, self.kb)
+
+    @property
     def parts(self) -> tuple[tuple[MatmulPlan, int], ...]:
         """(a plan up to its last row, its first row): all whole blocks, and the rows left over, or all of it."""
         rest = self.m % self.fit if self.tail_kb else 0
@@ -86,15 +96,12 @@ class MatmulPlan:
 def check(plan: MatmulPlan) -> None:
     """Refuse what the kernel cannot write, before anything runs."""
     c = plan.config
-    if (
-        plan.block_a > 1
-        and plan.kb > 1
-        and (plan.k % (plan.depth * plan.block_a) or plan.tail_kb or c.kb_mode != "chunk")
-    ):
-        problem = (
-            f"block_a = {plan.block_a} with kb = {plan.kb}: k is reordered in blocks of {plan.depth * plan.block_a}"
-        )
-        raise UnsupportedError(problem, how="blocks that divide k, no tail_kb and kb_mode='chunk'; or kb=1")
+    if plan.block_a > 1 and plan.kb > 1:
+        block = plan.depth * plan.block_a
+        uneven = plan.chunk * plan.element_bytes % 4 or plan.chunk * plan.kb % plan.depth
+        if plan.k % block or plan.tail_kb or uneven:
+            problem = f"block_a = {plan.block_a} with kb = {plan.kb}: k is reordered in blocks of {block}"
+            raise UnsupportedError(problem, how="blocks that divide k, whole registers a thread and no tail_kb; or kb=1")
     if plan.tail_kb:
         check(replace(plan, kb=plan.tail_kb, block_a=1, tail_kb=None))
     if plan.order not in ("k_outer", "column_outer"):
@@ -104,14 +111,11 @@ def check(plan: MatmulPlan) -> None:
         raise UsageError(problem, how="ka * kb may be as large as the threads")
     if plan.columns > c.loader_threads:
         raise UsageError(f"columns = {plan.columns} is not within 1..{c.loader_threads} (threads)")
-    if c.kb_mode == "split" and c.chunk(plan.element_bytes) % plan.kb:
-        problem = f"kb_mode = 'split' with kb = {plan.kb}: a chunk of {c.chunk(plan.element_bytes)} elements"
-        raise UnsupportedError(problem, how="the kernel splits chunks evenly; the instruction splits them anyhow")
     if c.registers < 300 or c.predicates < 4 or c.uniform_registers < 16 or A_REGISTER + c.a_registers > 280:
         raise UsageError("the kernel needs 300 registers, 4 predicates and 16 uniform registers", where="config")
     if c.offset_mode != "registers":
         raise UnsupportedError("the kernel gives offsets one register per dim", how="offset_mode='registers'")
-    if plan.buffers > 1 and SECOND_A + c.a_registers * plan.block_a > c.registers:
+    if plan.buffers > 1 and SECOND_A + plan.held * plan.block_a > c.registers:
         raise UsageError(f"two buffers of {plan.block_a} rounds of A", how="fewer rounds, or more registers")
     most = _most_rounds(plan)
     if plan.block_a > most:
@@ -128,7 +132,7 @@ def _most_rounds(plan: MatmulPlan) -> int:
     room = _PLACES - A_REGISTER
     if plan.order == "column_outer":
         room = max(room, plan.config.registers - SECOND_A)
-    return room // plan.config.a_registers
+    return room // plan.held
 
 
 def matmul_program(plan: MatmulPlan) -> MachineProgram:
@@ -180,7 +184,7 @@ def places(plan: MatmulPlan) -> list[str]:
         f"{place} r282, {own}, {unit}",
         f"div r283, r282, {plan.kb}",
         f"rem r284, r282, {plan.kb}",
-        f"mul r286, r284, {plan.config.chunk(plan.element_bytes, plan.kb) * (plan.block_a if plan.kb > 1 else 1)}",
+        f"mul r286, r284, {plan.chunk * (plan.block_a if plan.kb > 1 else 1)}",
         f"cmp.{less} p0, {own}, {plan.fit * group}    # threads that belong to a group",
         f"cmp.eq p3, r284, {plan.kb - 1 if plan.config.kb_acc == 'last' else 0}    # threads that keep products",
     ]
@@ -259,7 +263,7 @@ def _walk_depth(plan: MatmulPlan, tag: str, guard: str = "") -> list[str]:
         "mov ur2, 0",
         f"depth{tag}:",
         "add r294, r286, ur2",
-        f"@p2, ld{_elements(plan)} r{A_REGISTER}, ur3:rf294:0x00, {plan.config.a_registers}",
+        f"@p2, ld{own_elements(plan)} r{A_REGISTER}, ur3:rf294:0x00, {plan.held}",
         f"mov {'r291' if plan.transpose_b else 'r290'}, ur2",
         f"{guard}mm{plan.type}{suffixes} r0, ur4:rf290:0x00, r{A_REGISTER}",
         f"add ur2, ur2, {plan.depth}",
@@ -283,11 +287,8 @@ def _rounds(plan: MatmulPlan, count: int, tag: str) -> list[str]:
     if not count:
         return []
     by_column = plan.order == "column_outer"
-    first = A_REGISTER if A_REGISTER + plan.config.a_registers * plan.block_a <= _PLACES else SECOND_A
-    load = [
-        "add r294, r286, ur2",
-        f"@p2, ld r{first}, ur3:rf294:0x00, {plan.config.a_registers * count}",
-    ]
+    first = A_REGISTER if A_REGISTER + plan.held * plan.block_a <= _PLACES else SECOND_A
+    load = ["add r294, r286, ur2", f"@p2, ld r{first}, ur3:rf294:0x00, {plan.held * count}"]
     walk = _round_by_round(plan, count, first, "@p1, " if by_column else "")
     return [*load, *(_each_column(walk, tag) if by_column else walk)]
 
@@ -299,15 +300,14 @@ def _round_by_round(plan: MatmulPlan, count: int, first: int, guard: str) -> lis
     for n in range(count):
         along = 0 if walked else n * plan.depth  # an immediate goes along d1, which a t1 walk does not
         lines += [f"add r291, r291, {plan.depth}"] if walked and n else []
-        a = first + n * plan.config.a_registers
+        a = first + n * plan.held
         lines += [f"{guard}mm{plan.type}{suffixes} r0, ur4:rf290:0x{along:02x}, r{a}"]
     return lines
 
 
-def _elements(plan: MatmulPlan) -> str:
-    """A thread's own elements of A, where they are fewer than its registers hold."""
-    own = plan.config.chunk(plan.element_bytes, plan.kb)
-    return f".n{own}" if own < plan.config.chunk(plan.element_bytes) else ""
+def own_elements(plan: MatmulPlan) -> str:
+    """The suffix of an ``ld`` of one round of A: how many elements a thread has, where its registers hold more."""
+    return f".n{plan.chunk}" if plan.chunk * plan.element_bytes % 4 else ""
 
 
 def store(plan: MatmulPlan, column: str, tag: str = "") -> list[str]:
@@ -497,7 +497,7 @@ def _stored(plan: MatmulPlan, b: Array) -> Array:
     if plan.block_a == 1 or plan.kb == 1 or 0 in b.shape:
         return b
     along = 0 if plan.transpose_b else 1
-    split = (-1, plan.kb, plan.block_a, plan.config.chunk(plan.element_bytes))
+    split = (-1, plan.kb, plan.block_a, plan.chunk)
     parts = b.reshape(*b.shape[:along], *split, *b.shape[along + 1 :]).swapaxes(along + 1, along + 2)
     return np.ascontiguousarray(parts).reshape(b.shape)
 

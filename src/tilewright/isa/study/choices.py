@@ -152,13 +152,13 @@ def _blocks_of_a(problem: Problem, fixed: Mapping[str, Any], plain: Choice) -> I
     first one is soon there.
     """
     c, e, kb = problem.config, problem.element_bytes, plain.kb
-    rounds, room = -(-problem.k // c.depth(e, kb)), (280 - 256) // c.a_registers
+    rounds, room = -(-problem.k // c.depth(e, kb)), (280 - 256) // c.a_registers_read(e, kb)
     few = kb > 1 and problem.m < _FEW_ROWS
     per_line = min(max(1, c.line_bytes // c.a_bytes), room)
     for block in dict.fromkeys((per_line, *([] if few else [per_line // 2]), *([room] if kb == 1 else []))):
         if not 1 < block <= rounds:
             continue
-        if kb > 1 and (problem.k % (c.depth(e, kb) * block) or c.kb_mode != "chunk"):
+        if kb > 1 and (problem.k % (c.depth(e, kb) * block) or c.chunk(e, kb) * e % 4):
             continue
         for split in _pes(problem, fixed):
             yield replace(plain, block_a=block, split=split)

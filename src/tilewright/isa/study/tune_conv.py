@@ -142,21 +142,23 @@ def _groups(problem: ConvProblem, free: Callable[..., tuple[Any, ...]]) -> Itera
     pixels = -(-shape.pixels // c.pes)
     spare = max(1, threads // min(pixels, threads))
     powers = [1 << n for n in range(threads.bit_length())]
-    rounds, outs = -(-shape.depth // c.chunk(problem.element_bytes)), shape.outs // shape.groups
+    e, outs = problem.element_bytes, shape.outs // shape.groups
+    rounds = -(-shape.depth // c.chunk(e)) if c.kb_mode == "chunk" else c.chunk(e)
     for ka in free("ka", *powers, spare):
         for kb in free("kb", *powers, spare, max(1, spare // ka)):
-            if ka * kb <= threads and ka < 2 * outs and kb < 2 * rounds:
+            if ka * kb <= threads and ka < 2 * outs and kb < 2 * rounds and (c.kb_mode == "chunk" or c.chunk(e) % kb == 0):
                 yield ka, kb
 
 
 def _blocks(problem: ConvProblem, kb: int, free: Callable[..., tuple[Any, ...]]) -> Iterator[tuple[int, int]]:
     """(rounds of A at once, buffers) that divide the channels, up to a line of each thread; or two taps' channels."""
-    c, depth, shape = problem.config, problem.config.depth(problem.element_bytes, kb), problem.shape
+    c, shape, e = problem.config, problem.shape, problem.element_bytes
+    depth, own = c.depth(e, kb), c.chunk(e, kb) * e
     several = 1 < shape.kernel[0] * shape.kernel[1] <= MOST_TAPS
     most = min((_PLACES - A_REGISTER) // c.a_registers, max(1, c.line_bytes // c.a_bytes))
     for block, buffers in product(free("block_a", *(1 << n for n in range(most.bit_length()))), free("buffers", 1, 2)):
         fits = shape.depth % (depth * block * buffers) == 0 or (several and shape.depth == depth * block)
-        if block * buffers == 1 or (block <= most and fits):
+        if block * buffers == 1 or (block <= most and fits and (block == 1 or own % 4 == 0)):
             yield block, buffers
 
 
