@@ -153,20 +153,6 @@ class Clock:
         self._set(writes, start + latency, _ARITHMETIC)
         self._done(unit, name, start, start + max(1, latency))
 
-    def scalar(self, unit: str, name: str, places: Sequence[int], written: int, latency: int) -> None:
-        """:meth:`step` of single registers: ``places`` it looks at, and the one it writes (-1: none)."""
-        tokens, latest, at = self.tokens, self.issue, -1
-        for place in places:
-            if tokens[place] > latest:
-                latest, at = int(tokens[place]), place
-        if at >= 0:
-            self.until(latest, CAUSES[self.causes[at]])
-        start = self._take()
-        if written >= 0:
-            tokens[written] = self.foreign[written] = start + latency
-            self.causes[written] = _ARITHMETIC
-        self._done(unit, name, start, start + max(1, latency))
-
     def vector(self, name: str, reads: Iterable[slice], writes: Iterable[slice], cycles: int) -> None:
         """An instruction that keeps the vector unit for ``cycles``; no one sees a part of its result sooner."""
         writes = tuple(writes)

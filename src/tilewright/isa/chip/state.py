@@ -24,7 +24,7 @@ from tilewright.isa.chip.segments import (
 )
 from tilewright.isa.kernels.records import CACHE
 from tilewright.isa.language.config import MatrixUnitConfig
-from tilewright.isa.language.counts import Counts, Traffic
+from tilewright.isa.language.counts import Counts, Moved, Traffic
 from tilewright.isa.language.dram import DRAMS
 from tilewright.isa.language.errors import ErrorRecord, Faults, MatrixUnitError
 from tilewright.isa.language.program import Instruction
@@ -307,6 +307,25 @@ def show_run_html(result: Any) -> str:
     lines = [line for line in rest if not line.startswith("counts: ")]
     counts = [(name.replace("_", " "), count) for name, count in result.counts.to_dict().items() if count]
     return glance(head, *lines, glance_table((Column("counted"), Column("", "count")), counts))
+
+
+class Shown:
+    """A run's or a kernel's result: it prints, compares field by field, and has its bytes by level and operand."""
+
+    moved: Moved
+
+    __eq__ = same_state
+    __hash__ = None  # type: ignore[assignment]
+    __repr__ = __str__ = show_run
+    _repr_html_ = show_run_html
+
+    @property
+    def bytes(self) -> dict[str, dict[str, int]]:
+        """Bytes through each level ("l1", "l2", "dram"), by operand: "a" (``ld``), "b" (``mm``), "c" (``st``), "dma".
+
+        Pages that the host moved count for the first processing element.
+        """
+        return self.moved.bytes
 
 
 def _rows(title: str, rows: list[tuple[str, Any]]) -> list[str]:

@@ -101,23 +101,12 @@ def control_cost(pe: Pe, instruction: Instruction, latency: int = 1) -> None:
 
 def scalar_cost(pe: Pe, instruction: Instruction) -> None:
     """One issue; the first operand is ready after the table's latency, the others are read."""
-    known = pe.costs.get(instruction)
-    if known is None:
-        known = pe.costs[instruction] = _scalar_cost(pe, instruction)
-    unit, places, written, registers, latency = known
-    pe.traffic.register_reads += registers
-    pe.clock.scalar(unit, instruction.name, places, written, latency)
-
-
-def _scalar_cost(pe: Pe, instruction: Instruction) -> tuple[str, list[int], int, int, int]:
-    """Unit, places on the scoreboard, of them the one written (-1: none), words read per register, latency."""
-    operands, latency = instruction.operands, instruction.spec.latency
+    spec, operands = instruction.spec, instruction.operands
     reads, writes = spans(pe, instruction, operands[1:]), spans(pe, instruction, operands[:1], guard=False)
     per_thread = sum(isinstance(o, Register) and o.kind == "r" for o in operands[1:])
-    cycles = getattr(pe.config, latency) if latency else 1
-    written = writes[0].start if writes else -1
-    places = [span.start for span in (*reads, *writes)]
-    return instruction.spec.unit, places, written, per_thread * pe.config.threads, cycles
+    pe.traffic.register_reads += per_thread * pe.config.threads
+    latency = getattr(pe.config, spec.latency) if spec.latency else 1
+    pe.clock.step(spec.unit, instruction.name, reads, writes, latency)
 
 
 # Which elements threads and loaders reach, where they stand, and the lines of them through the caches.

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.isa.chip.segments import Segment, TensorMemory
-from tilewright.isa.chip.state import Pe, map_page, new_chip, same_state, show_run, show_run_html, wrap
+from tilewright.isa.chip.state import Pe, Shown, map_page, new_chip, wrap
 from tilewright.isa.execute.memory import MEMORY_HANDLERS, SEGMENT_HANDLERS
 from tilewright.isa.execute.operands import Handler
 from tilewright.isa.execute.scalar import CONTROL_HANDLERS, SCALAR_HANDLERS
@@ -36,7 +36,7 @@ HANDLERS: dict[str, Handler] = {
 
 
 @dataclass(eq=False, repr=False)
-class RunResult:
+class RunResult(Shown):
     """What a run left behind, on one processing element.
 
     ==================  ====================================================================================
@@ -65,19 +65,6 @@ class RunResult:
     trace: tuple[Event, ...]
     executed: int
     state: Pe
-
-    __eq__ = same_state
-    __hash__ = None  # type: ignore[assignment]
-    __repr__ = __str__ = show_run
-    _repr_html_ = show_run_html
-
-    @property
-    def bytes(self) -> dict[str, dict[str, int]]:
-        """Bytes through each level ("l1", "l2", "dram"), by operand: "a" (``ld``), "b" (``mm``), "c" (``st``), "dma".
-
-        Pages that the host moved count for the first processing element.
-        """
-        return self.moved.bytes
 
     @property
     def energy_pj(self) -> float:

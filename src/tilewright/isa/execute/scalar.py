@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.chip.state import Pe, wrap
+from tilewright.isa.execute.conversions import NAN, convert, pack, unpack
 from tilewright.isa.execute.operands import (
     Handler,
     control_cost,
@@ -146,9 +147,6 @@ def _clr(pe: Pe, instruction: Instruction) -> Faults:
 # float32 arithmetic and conversions, one rounding each, the same bits on every machine.
 
 Array = np.ndarray[Any, Any]
-NAN = 0x7FC00000
-"""The NaN that comes out of every float instruction."""
-_ENDS = {"s32": (-(2**31), 2**31 - 1), "u32": (0, 2**32 - 1)}
 
 
 def as_float(pe: Pe, operand: Operand) -> Array:
@@ -190,42 +188,13 @@ def _float_arithmetic(operation: Callable[..., Any]) -> Handler:
     return _writing(value)
 
 
-def _decode(words: Array, dtype: str) -> Array:
-    """Words as the numbers they stand for: float64, which holds all of them."""
-    low = words.astype(np.uint32)
-    if dtype == "s32":
-        return low.view(np.int32).astype(np.float64)
-    if dtype == "u32":
-        return low.astype(np.float64)
-    if dtype == "f16":
-        return low.astype(np.uint16).view(np.float16).astype(np.float64)
-    return (low << 16 if dtype == "bf16" else low).view(np.float32).astype(np.float64)
-
-
-def _encode(value: Array, dtype: str) -> Array:
-    """Numbers as words of a type."""
-    if dtype in _ENDS:
-        low, high = _ENDS[dtype]
-        return np.where(np.isnan(value), 0, np.clip(np.trunc(value), low, high)).astype(np.int64)
-    if dtype == "f16":
-        half = value.astype(np.float16)
-        return np.where(np.isnan(half), 0x7E00, half.view(np.uint16)).astype(np.int64)
-    if dtype == "f32":
-        return _bits(value.astype(np.float32))
-    # Every value here is a float32, an f16 or an integer below 2^32: for the last, round to odd first.
-    single = value.astype(np.float32)
-    words = single.view(np.uint32).astype(np.int64)
-    inexact = np.isfinite(single) & (single.astype(np.float64) != value)
-    towards = np.where(np.abs(value) > np.abs(single.astype(np.float64)), 1, -1)
-    words += np.where(inexact & (words & 1 == 0), towards, 0)
-    rounded = (words + 0x7FFF + (words >> 16 & 1)) >> 16
-    return np.where(np.isnan(value), 0x7FC0, rounded)
-
-
 def _convert(pe: Pe, instruction: Instruction) -> Array:
     words = np.asarray(source(pe, instruction.operands[1]))
+    of, to = instruction.suffix("from") or "", instruction.suffix("to") or ""
+    packed = words.astype(np.uint32).view(np.int32).reshape(-1, 1)
     with np.errstate(all="ignore"):
-        return _encode(_decode(words, instruction.suffix("from") or ""), instruction.suffix("to") or "")
+        values = convert(unpack(packed, of, 1), of, to, nearest=False)
+    return pack(values, np.zeros_like(packed)).reshape(words.shape)
 
 
 # Comparisons into predicates, logic on them, and votes: one uniform register from what all threads say.

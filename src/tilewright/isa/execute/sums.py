@@ -12,8 +12,8 @@ import numpy as np
 
 from tilewright.isa.chip.segments import Segment
 from tilewright.isa.chip.state import Pe
+from tilewright.isa.execute.conversions import NAN
 from tilewright.isa.execute.operands import numpy_type
-from tilewright.isa.execute.scalar import NAN
 from tilewright.isa.execute.tensor import Roles, columns_of, factor_of, macs_counter
 from tilewright.isa.kernels.records import ACCOUNTS, FILL, MM, REACH, TIMES, Record, address, longs
 from tilewright.kernels.threads import in_pieces

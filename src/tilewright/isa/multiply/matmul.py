@@ -8,7 +8,7 @@ place.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa.chip.parts import Part, by_dim
 from tilewright.isa.chip.segments import ELEMENT_TYPES, TensorMemory
-from tilewright.isa.chip.state import same_state, show_run, show_run_html
+from tilewright.isa.chip.state import Shown
 from tilewright.isa.execute.machine import Machine
 from tilewright.isa.execute.run import RunResult, run_on, start_state, timeline
 from tilewright.isa.language.assemble import assemble
@@ -342,7 +342,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(eq=False, repr=False)
-class KernelResult:
+class KernelResult(Shown):
     """``value`` (int32 modulo 2^32, or float32) and what the run counted; ``program`` can be listed and run again.
 
     With several processing elements ``counts`` and ``traffic`` are all elements' together, cycles and accounts those of
@@ -371,16 +371,6 @@ class KernelResult:
     dma_bytes: int = 0
     buffering: str = ""
     values: dict[str, Array] = field(default_factory=dict)
-
-    __eq__ = same_state
-    __hash__ = None  # type: ignore[assignment]
-    __repr__ = __str__ = show_run
-    _repr_html_ = show_run_html
-
-    @property
-    def bytes(self) -> dict[str, dict[str, int]]:
-        """Bytes that passed each level ("l1", "l2", "dram"), by operand ("a", "b", "c", "dma")."""
-        return self.moved.bytes
 
 
 def element_type(array: Array, name: str) -> str:
@@ -557,24 +547,13 @@ def result_of_elements(
     )
 
 
+_OF_A_RUN = [each.name for each in fields(KernelResult) if each.name in {*dir(RunResult), *RunResult.__annotations__}]
+
+
 def result_from(run: RunResult, value: Array, program: MachineProgram | None) -> KernelResult:
     """The value of a kernel and what its run counted."""
-    return KernelResult(
-        value=value,
-        counts=run.counts,
-        cycles=run.cycles,
-        math_cycles=run.math_cycles,
-        stalls=run.stalls,
-        queue=run.queue,
-        traffic=run.traffic,
-        moved=run.moved,
-        energy_pj=run.energy_pj,
-        math_utilisation=run.math_utilisation,
-        errors=run.errors,
-        program=program or MachineProgram(),
-        executed=run.executed,
-        trace=timeline([run]),
-    )
+    taken: dict[str, Any] = {name: getattr(run, name) for name in _OF_A_RUN} | {"trace": timeline([run])}
+    return KernelResult(value, program=program or MachineProgram(), **taken)
 
 
 # A matrix product over several processing elements, and over B in segments that L2 can hold.
