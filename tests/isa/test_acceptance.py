@@ -106,7 +106,9 @@ def test_everything_at_once(seed, mnk, data):
         exact = a.astype(np.int64) @ b.astype(np.int64)
         assert (result.value == exact.astype(np.uint64).astype(np.uint32).view(np.int32)).all()
     else:
-        assert (result.value == documented(a, b, *(f(a.itemsize, how["kb"]) for f in (config.chunk, config.depth)))).all()
+        assert (
+            result.value == documented(a, b, *(f(a.itemsize, how["kb"]) for f in (config.chunk, config.depth)))
+        ).all()
     if pes == 1:
         closed = expected_counts(m, n, k, config, a.itemsize, **how)
         for name in ("macs", "instructions", "steps", "broadcast_elements", "a_bytes_loaded", "column_loads"):

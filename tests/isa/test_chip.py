@@ -350,7 +350,7 @@ def test_a_page_is_loaded_once_its_load_has_happened_64():
 
 
 def test_entries_may_be_relative_to_another_pages_address_63():
-    """Distance from the first page in the same memory; the page's offset, that page's address, the place in the page."""
+    """An entry has the distance from the first page in the same memory."""
     machine = Machine(MatrixUnitConfig(threads=4, page_addresses="relative"))
     machine.system["X"] = np.arange(16, dtype=np.int32).reshape(4, 4)
     machine.page_table("X", page=(1, 16), line=(1, 16), mapped=True)

@@ -162,7 +162,8 @@ def test_worked_numbers_of_64_threads(ka, kb, instructions, steps):
     """The specification's, in its reading of kb: the group covers kb whole chunks. The text's split covers one."""
     a, b = np.ones((16, 64), np.int8), np.ones((64, 64), np.int8)
     chunked, split = (
-        matmul(a, b, config=MatrixUnitConfig(threads=64, kb_mode=mode), ka=ka, kb=kb).counts for mode in ("chunk", "split")
+        matmul(a, b, config=MatrixUnitConfig(threads=64, kb_mode=mode), ka=ka, kb=kb).counts
+        for mode in ("chunk", "split")
     )
     assert (chunked.instructions, chunked.steps) == (instructions, steps)
     assert (split.instructions, split.steps) == (8, 512 // ka)

@@ -25,7 +25,7 @@ def test_by_default_they_are_free():
     assert cycles(bus_bytes_per_cycle=8).cycles >= none.cycles
 
 
-@pytest.mark.parametrize("slow", [{}, {"uninitialized": "poison"}], ids=["a stretch", "one by one"])
+@pytest.mark.parametrize("slow", [{}, {"uninitialized": "poison"}], ids=["a block", "one by one"])
 def test_columns_follow_one_another_on_a_narrow_bus_102(slow):
     """128 bytes of a column with kb16 are 16 cycles on a bus of 8 bytes: no run is faster than its bus."""
     config = {"threads": 64, "bus_bytes_per_cycle": 8, "kb_mode": "chunk", **slow}
@@ -36,7 +36,7 @@ def test_columns_follow_one_another_on_a_narrow_bus_102(slow):
     assert made.cycles > cycles((4, 256), (256, 64), 16, threads=64, kb_mode="chunk", **slow).cycles
 
 
-@pytest.mark.parametrize("slow", [{}, {"uninitialized": "poison"}], ids=["a stretch", "one by one"])
+@pytest.mark.parametrize("slow", [{}, {"uninitialized": "poison"}], ids=["a block", "one by one"])
 def test_every_instruction_is_fetched_98(slow):
     free, three = (
         MatrixUnit(MatrixUnitConfig(threads=4, fetch_cycles=n, **slow)).run("nop\nnop\nmov r1, 1\nhalt") for n in (0, 3)

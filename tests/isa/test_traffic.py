@@ -283,7 +283,7 @@ _DEPTH = """
 _UNRELATED = "clr r0, 64\n" + _DEPTH.format(label="other", guard="", b="ur5")
 
 
-@pytest.mark.parametrize("slow", [{}, {"uninitialized": "poison"}], ids=["a stretch", "one by one"])
+@pytest.mark.parametrize("slow", [{}, {"uninitialized": "poison"}], ids=["a block", "one by one"])
 @pytest.mark.parametrize("lines", [8, 9, 32])
 @pytest.mark.parametrize(
     "guard", ["lt p1, r290, 64", "lt p1, r290, 63", "ne p1, r290, 0", "ne p1, r290, 40", "eq p1, r290, 3"]
@@ -299,7 +299,7 @@ def test_columns_that_take_no_part_are_not_waited_for_19_97_105(guard, lines, sl
     assert unit.run(program + _UNRELATED, memory).counts.l1_misses - alone == 64
 
 
-@pytest.mark.parametrize("slow", [{}, {"uninitialized": "poison"}], ids=["a stretch", "one by one"])
+@pytest.mark.parametrize("slow", [{}, {"uninitialized": "poison"}], ids=["a block", "one by one"])
 def test_a_column_that_is_passed_over_on_the_way_is_not_waited_for_102_105(slow):
     """Columns one by one, each over all of K, as in figure 7, but for column 63: the next 64 find L1 free."""
     text = """

@@ -8,7 +8,7 @@ the cycles of the run: what the issue queue did (``queue``), and what the math u
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -17,8 +17,8 @@ def compile(program_or_fn: Any, *args: Any, config: MatrixUnitConfig | None = No
 
     Products and convolutions become programs of ``mm``, work on elements vector programs, what only moves elements
     copies where memory has another order. What the machine has no program for is left to XLA, and says why in
-    ``layers[i].fallback``. ``args`` are arrays or ``jax.ShapeDtypeStruct``. ``config``: the machine; without one that of
-    ``kb_mode="chunk"``, where threads that share a dot product take a chunk of A each.
+    ``layers[i].fallback``. ``args`` are arrays or ``jax.ShapeDtypeStruct``. ``config``: the machine; without one, one
+    with ``kb_mode="chunk"``, where threads that share a dot product take a chunk of A each.
 
     >>> import numpy as np
     >>> x = np.ones((2, 3), np.float32)

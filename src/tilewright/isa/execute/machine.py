@@ -149,7 +149,9 @@ class Machine:
         relative = self.config.page_addresses == "relative"
         several = [s for s in self.chip.storages.values() if self._placed.get(s.name) is self.system[tensor]]
         for old in (old for old in several if old.tensor == tensor and len(old.base) == len(base)):
-            own = make_storage(name, array, 0, self.config.line_bytes, **sides, tensor=tensor, base=base, relative=relative)
+            own = make_storage(
+                name, array, 0, self.config.line_bytes, **sides, tensor=tensor, base=base, relative=relative
+            )
             view = view_of(old, own)
             if view is not None:
                 self.chip.enter(view)

@@ -1,6 +1,8 @@
-"""numba kernels: the walk over a segment, its lines through the caches, and the time of the requests.
+"""numba kernels: the walk over a segment, its lines through the caches, the buses, and the time of the requests.
 
-Imported on first use.
+A bus serves its requests one behind the other. Of several processing elements every one keeps the order of its own
+requests, and all share windows of cycles, each of which is given out once: who comes first in the turns takes first,
+and whoever is behind in time finds what the others left. Imported on first use.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa.kernels.bus_kernels import from_dram, over_l2
 from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, PINNED, address_of, relist, tables_of, touch
 from tilewright.isa.kernels.pointers import (
     accounts_at,
@@ -27,10 +28,10 @@ from tilewright.isa.kernels.pointers import (
     transfer_at,
     word,
 )
-from tilewright.isa.kernels.records import LOADED, STORED, WALK
+from tilewright.isa.kernels.records import L2_BUS, L2_WINDOWS, LOADED, STORED, WALK, WINDOW_SHIFT, WINDOWS
 from tilewright.kernels import inner, njit
 
-_LEFT = WALK.places["left"]
+_LEFT, _WINDOW = WALK.places["left"], 1 << WINDOW_SHIFT
 
 
 @njit(cache=True, nogil=True)
@@ -68,25 +69,6 @@ def walk(
             page += pages_of[starts[d] + x]
             offset += offsets_of[starts[d] + x]
         there, prefix, absent = 0, 0, 0
-        if stride == 1 and inside:  # a run of neighbours in one page: offsets only grow along a dim
-            x, count = at[j, dim], min(counts[j], ids.shape[1])
-            if count > 0 and x >= 0 and x + count <= sizes[dim]:
-                head, tail = starts[dim] + x, starts[dim] + x + count - 1
-                p = page + pages_of[head]
-                if (
-                    pages_of[tail] == pages_of[head]
-                    and offsets_of[tail] - offsets_of[head] == count - 1
-                    and phys[p] >= 0
-                ):
-                    o = offset + offsets_of[head]
-                    first, place = p * page_elements + o, phys[p] // element_bytes + o
-                    row_of_ids, row_of_places = ids[j], places[j]
-                    for u in range(np.uint64(count)):
-                        row_of_ids[u], row_of_places[u] = first + np.int64(u), place + np.int64(u)
-                    row_of_ids[count:] = -1
-                    row_of_places[count:] = 0
-                    out[j, 0], out[j, 1], out[j, 2] = count, count, 0
-                    continue
         for u in range(ids.shape[1]):
             x = at[j, dim] + u * stride
             ids[j, u], places[j, u] = -1, 0
@@ -205,6 +187,88 @@ def pass_over(reach: Any, shift: int, retention: Any, cache: Any) -> int:
             if awaited[own] == 0:
                 released += relist(first, tables, places[j, u] >> shift, np.int64(0))
     return int(released)
+
+
+# The buses of L2 and device memory, and the rows of its banks, in time.
+
+
+@inner()
+def place(ring: Any, t: Any, cycles: Any) -> Any:
+    """Take ``cycles`` of a bus from cycle ``t`` on; the cycle at which the last is over.
+
+    ``ring``: (window, cycles given out) of the windows last used. One that has been overwritten since counts as full.
+    """
+    window, left, end = t >> WINDOW_SHIFT, cycles, t + cycles
+    while left > 0:
+        at = ring + 16 * (window & (WINDOWS - 1))
+        known = cell(at, 0)
+        if known <= window:
+            used = cell(at, 1) if known == window else np.int64(0)
+            taken = min(_WINDOW - used, left)
+            if taken > 0:
+                put(at, 0, window)
+                put(at, 1, used + taken)
+                left -= taken
+                end = max(end, (window << WINDOW_SHIFT) + used + taken)
+        window += 1
+    return end
+
+
+@inner()
+def over_l2(m: Any, t: Any, cycles: Any) -> Any:
+    """Take the bus of L2 for ``cycles`` from ``t`` on; the cycle at which that is over."""
+    acc = accounts_at(m.accounts)
+    acc.l2_work = max(acc.l2_work, t) + cycles
+    end = max(acc.l2_free, t)
+    end = end + cycles if m.l2_windows == 0 else place(m.l2_windows, end, cycles)
+    acc.l2_free = end
+    return end
+
+
+@inner()
+def _opened(m: Any, t: Any, line: Any) -> Any:
+    """The cycle from which a line's row can be read, which is open then; its bank's number."""
+    acc, row = accounts_at(m.accounts), line >> m.row_shift
+    bank, row = row % m.banks, row // m.banks + 1
+    free = cell(m.bank_free, bank)
+    if m.dram_windows:  # elements whose clocks differ: no longer than a row's own cycle
+        free = min(free, t + m.ras + m.rp)
+    t = max(t, free)
+    if cell(m.rows, bank) == row:
+        acc.rows_open += 1
+        return t, bank
+    if cell(m.rows, bank) > 0:
+        t = max(t, cell(m.activated, bank) + m.ras) + m.rp if not m.dram_windows else t + m.rp
+    put(m.rows, bank, row)
+    put(m.activated, bank, t)
+    acc.rows_opened += 1
+    return t + m.rcd, bank
+
+
+@inner()
+def from_dram(m: Any, t: Any, line: Any) -> Any:
+    """Bring a line from device memory, asked for at ``t`` (0: ahead of time); the cycle at which it is over the bus."""
+    acc, cycles, bank, begin = accounts_at(m.accounts), m.dram_line, np.int64(-1), t
+    put_byte(m.dirty, line, 0)
+    if m.banks > 0:
+        begin, bank = _opened(m, t, line)
+    acc.work = max(acc.work, t) + cycles
+    acc.urgent = max(acc.urgent, t) + cycles
+    end = max(acc.read, begin)
+    end = end + cycles if m.dram_windows == 0 else place(m.dram_windows, end, cycles)
+    acc.read = end
+    if bank >= 0:
+        put(m.bank_free, bank, end)
+    return end
+
+
+@njit(cache=True, nogil=True)
+def take_bus(numbers: Any, which: int, t: int, cycles: int) -> int:
+    """Take cycles of L2_BUS, L2_WINDOWS or DRAM_WINDOWS; when that is over. ``numbers``: a record MEMORY."""
+    m = memory_at(np.int64(numbers.ctypes.data))
+    if which == L2_BUS:
+        return int(over_l2(m, t, cycles))
+    return int(place(m.l2_windows if which == L2_WINDOWS else m.dram_windows, t, cycles))
 
 
 @inner()

@@ -37,12 +37,12 @@ segment; the dim walked along; log2 of the bytes of a line; the first register o
 the pages that are in L2; the record MEMORY.
 It leaves how many ``elements`` were there, and ``lines``.
 """
-STRETCH = Layout(
+BLOCK = Layout(
     "code count alu_latency load_latency ports pc executed most file pitch threads registers predicates "
     "predicate_pitch uniform counts traffic clock queue math tokens causes foreign l1 l2 memory "
     "slots l2_rate dram_latency pending low high loaders columns rows product walked walked_in fetch"
 )
-"""A processing element and its program, as the kernel of stretches takes them.
+"""A processing element and its program, as the kernel of compiled blocks takes them.
 
 ``code``: ``count`` instructions; ``executed`` and ``most``: instructions so far, and when to stop; ``file``:
 ``registers`` of every thread, ``pitch`` bytes a thread; ``tokens``, ``causes``, ``foreign``: the scoreboard; the
@@ -134,9 +134,9 @@ moves. ``mm_columns``, ``mm_rows``: of an ``mm``, the shape for which its record
 in ``x``, ``setmm`` in ``operation`` whether it says how many rows.
 """
 ALU, CMP, LOGIC, LOOP_BACK, BR, JUMP, NOP, TID, SEGMENT, SETMM, CLR, LD, ST, LDB, MULTIPLY, OTHER = range(16)
-"""What an instruction is (``op``); OTHER: nothing for the kernel of stretches."""
+"""What an instruction is (``op``); OTHER: an instruction that no block has."""
 LEFT, FULL, IRREGULAR, BUDGET, WANTED = range(5)
-"""Why a stretch ended.
+"""Why a block ended.
 
 An instruction for a function of its own, or the program's end; sums must be added first; an mm for the general
 function; the instruction budget is spent; an ``ld``, ``st`` or ``mm`` wants its record.

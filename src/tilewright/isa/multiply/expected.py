@@ -71,7 +71,7 @@ class _Grouping:
         return n // self.columns * whole_blocks + last
 
     def work(self, m: int, n: int, k: int, rounds: int, columns: int, steps: int) -> dict[str, int]:
-        """Counts of m rows by n columns of depth k, in ``rounds``; ``columns``: blocks of them, ``steps`` of a round."""
+        """Counts of m x n sums of depth k in ``rounds``; ``columns``: blocks of them, ``steps``: of a round."""
         row_blocks, a_registers = _ceil(m, self.fit), _ceil(self.chunk * self.element_bytes, 4)
         return {
             "instructions": row_blocks * columns * rounds,

@@ -101,7 +101,9 @@ def check(plan: MatmulPlan) -> None:
         uneven = plan.chunk * plan.element_bytes % 4 or plan.chunk * plan.kb % plan.depth
         if plan.k % block or plan.tail_kb or uneven:
             problem = f"block_a = {plan.block_a} with kb = {plan.kb}: k is reordered in blocks of {block}"
-            raise UnsupportedError(problem, how="blocks that divide k, whole registers a thread and no tail_kb; or kb=1")
+            raise UnsupportedError(
+                problem, how="blocks that divide k, whole registers a thread and no tail_kb; or kb=1"
+            )
     if plan.tail_kb:
         check(replace(plan, kb=plan.tail_kb, block_a=1, tail_kb=None))
     if plan.order not in ("k_outer", "column_outer"):

@@ -248,7 +248,7 @@ where, help, quit; an empty line is step"""
 
 
 class _Single(Runner):
-    """A runner that runs no stretches: a turn is one instruction of everyone who can go on, as in any run."""
+    """A runner without compiled blocks: a turn is one instruction of everyone who can go on, as in any run."""
 
     def turn(self) -> bool:
         active = [pe for pe in self.pes if not pe.halted and pe.barrier is None]

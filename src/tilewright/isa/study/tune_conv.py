@@ -146,7 +146,12 @@ def _groups(problem: ConvProblem, free: Callable[..., tuple[Any, ...]]) -> Itera
     rounds = -(-shape.depth // c.chunk(e)) if c.kb_mode == "chunk" else c.chunk(e)
     for ka in free("ka", *powers, spare):
         for kb in free("kb", *powers, spare, max(1, spare // ka)):
-            if ka * kb <= threads and ka < 2 * outs and kb < 2 * rounds and (c.kb_mode == "chunk" or c.chunk(e) % kb == 0):
+            if (
+                ka * kb <= threads
+                and ka < 2 * outs
+                and kb < 2 * rounds
+                and (c.kb_mode == "chunk" or c.chunk(e) % kb == 0)
+            ):
                 yield ka, kb
 
 

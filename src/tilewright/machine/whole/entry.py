@@ -51,7 +51,9 @@ def study_on(chip: Target, subject: Subject, config: MatrixUnitConfig | None, st
     if chip.simt is not None:
         with stages.stage("matrix unit"):
             return study_on_matrix_unit(
-                subject, config or MatrixUnitConfig(kb_mode="chunk"), lambda done, all_, _: stages.watch("matrix unit", done, all_)
+                subject,
+                config or MatrixUnitConfig(kb_mode="chunk"),
+                lambda done, all_, _: stages.watch("matrix unit", done, all_),
             )
     if config is not None:
         raise UsageError(f"{chip.name} is no matrix unit whose fields could be set", how="--target simt")

@@ -1,4 +1,4 @@
-"""numba kernels: an ``mm`` of a stretch that one call runs."""
+"""numba kernels: an ``mm`` in a compiled block."""
 
 from __future__ import annotations
 
@@ -254,6 +254,17 @@ def ready(run: Any, latest: Any) -> None:
 
 
 @inner()
+def issued(run: Any) -> Any:
+    """Take the queue's next cycle."""
+    clock = clock_at(run.clock)
+    start = clock.issue
+    put(run.queue, ISSUED, cell(run.queue, ISSUED) + 1)
+    put(run.queue, FETCH, cell(run.queue, FETCH) + run.fetch)
+    clock.issue = start + 1 + run.fetch
+    return start
+
+
+@inner()
 def _reach_runs(run: Any, mm: Any, row: Any) -> bool:
     """:func:`_reach` of columns of two words, each a run in two dims, all of them on; False where one is not so.
 
@@ -477,15 +488,12 @@ def _issue(run: Any, mm: Any, row: Any) -> None:
     tokens, foreign, causes, math = run.tokens, run.foreign, run.causes, math_at(run.math)
     clock, fill, times = clock_at(run.clock), fill_at(mm.fill), times_at(mm.times)
     a, first, a_end, end = row.y, mm.first, row.y + mm.a_registers, mm.first + mm.local
-    at_hand, start = np.int64(0), clock.issue
+    at_hand, start = np.int64(0), issued(run)
     for place in range(a, a_end):
         at_hand = max(at_hand, cell(tokens, place))
     for place in range(first, end):
         at_hand = max(at_hand, cell(foreign, place))
     idle = max(0, start - clock.math)
-    put(run.queue, ISSUED, cell(run.queue, ISSUED) + 1)
-    put(run.queue, FETCH, cell(run.queue, FETCH) + run.fetch)
-    clock.issue = start + 1 + run.fetch
     records = free_at(run.clock + _LSU), timing_at(mm.timing), times
     issue(memory_at(run.memory), mm.deep, mm.out, fill.columns, mm.step_of, start, at_hand, *records)
     begun, done = times.first, clock.math
