@@ -585,9 +585,10 @@ def _encode(pe: Pe, instruction: Instruction, labels: dict[str, int], row: Any) 
         row["number"], row["y"] = number(operands[0]), 1
         for words in operands[1:]:
             _source(pe, row, "y", words)
-        counted = [range(row["y"], row["y"] + 1)] if row["y_kind"] == 2 else []
+        if row["y_kind"] == 2:  # each thread has a count of its own
+            row["op"] = OTHER
         end = row["number"] + max(0, row["y"]) if row["y_kind"] == 0 else pe.config.registers
-        _touching(row, range(row["number"], end), *counted)
+        _touching(row, range(row["number"], end))
         return
     if operands and isinstance(label := operands[-1], Label):
         row["target"] = labels[label.name]

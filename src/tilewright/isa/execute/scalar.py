@@ -64,33 +64,20 @@ def _is_uniform(instruction: Instruction) -> bool:
     return isinstance(destination, Register) and destination.kind == "ur"
 
 
-def _divided(x: int, y: int, remainder: bool) -> int:
-    """The quotient towards zero, or what is left; 0 where y is."""
-    if y == 0:
-        return 0
-    quotient = abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
-    return x - y * quotient if remainder else quotient
-
-
 def _division(remainder: bool) -> Handler:
+    """The quotient towards zero, or what is left; 0 where the divisor is."""
+
     def execute(pe: Pe, instruction: Instruction) -> Faults:
         # operands
-        x, y = (source(pe, o) for o in instruction.operands[1:])
+        x, y = (np.asarray(source(pe, o)) for o in instruction.operands[1:])
         # operation, of one number or of every thread's
-        if _is_uniform(instruction):
-            value: Any = _divided(x, y, remainder)
-            undefined = [-1] if y == 0 else []
-        else:
-            x, y = np.asarray(x), np.asarray(y)
-            zero = y == 0
-            divisor = np.where(zero, 1, y)
-            quotient = np.asarray(np.abs(x) // np.abs(divisor))
-            np.negative(quotient, out=quotient, where=(x < 0) != (divisor < 0))
-            value = np.where(zero, 0, x - divisor * quotient if remainder else quotient)
-            undefined = []
-            if zero.any():
-                threads = zero & threads_on(pe, instruction) if np.ndim(value) else zero
-                undefined = np.flatnonzero(threads).tolist() if np.ndim(value) else [-1]
+        zero = y == 0
+        divisor = np.where(zero, 1, y)
+        quotient = np.abs(x) // np.abs(divisor) * np.where((x < 0) == (divisor < 0), 1, -1)
+        value = np.where(zero, 0, x - divisor * quotient if remainder else quotient)
+        undefined = [-1] if zero.any() else []
+        if undefined and np.ndim(value):
+            undefined = np.flatnonzero(zero & threads_on(pe, instruction)).tolist()
         # result
         write(pe, instruction, value)
         # cost
@@ -336,18 +323,14 @@ def _setmm(pe: Pe, instruction: Instruction) -> Faults:
     return [("count_out_of_range", -1, -1)] if wrong else []
 
 
-def _peid(pe: Pe, instruction: Instruction) -> None:
-    # operation, result
-    write(pe, instruction, pe.number)
-    # cost
-    control_cost(pe, instruction)
+def _number_of(value: Callable[[Pe], int]) -> Handler:
+    def execute(pe: Pe, instruction: Instruction) -> None:
+        # operation, result
+        write(pe, instruction, value(pe))
+        # cost
+        control_cost(pe, instruction)
 
-
-def _npe(pe: Pe, instruction: Instruction) -> None:
-    # operation, result
-    write(pe, instruction, pe.config.pes)
-    # cost
-    control_cost(pe, instruction)
+    return execute
 
 
 def _halt(pe: Pe, instruction: Instruction) -> None:
@@ -363,8 +346,8 @@ CONTROL_HANDLERS: dict[str, Handler] = {
     "loop": _loop,
     "bar": _bar,
     "setmm": _setmm,
-    "peid": _peid,
-    "npe": _npe,
+    "peid": _number_of(lambda pe: pe.number),
+    "npe": _number_of(lambda pe: pe.config.pes),
     "nop": control_cost,
     "halt": _halt,
 }

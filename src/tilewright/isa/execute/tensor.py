@@ -291,15 +291,19 @@ def _with(before: _Sum, new: Any, there: Array) -> _Sum:
     return np.where(has & there, both, np.where(there, new, old)), has | there
 
 
-def _in_chunks(sums: Array, x: Array, y: Array, there: Array, chunk: int) -> Array:
-    """The 'chunk' order: in float32 the products of every thread, then the threads' sums, then the register."""
-    none = 0, np.zeros(y.shape[1], bool)
-    dot: _Sum = none
+def _in_chunks(sums: Array, x: Array, y: Array, there: Array, chunk: int, fused: bool = False) -> Array:
+    """The 'chunk' order: in float32 the products of every thread, then the threads' sums, then the register.
+
+    ``fused``: every product is added to its thread's sum with one rounding for both [119].
+    """
+    dot: _Sum = 0, np.zeros(y.shape[1], bool)
     for begin in range(0, len(y), chunk):
-        own: _Sum = none
-        for u in range(begin, begin + chunk):
-            own = _with(own, x[:, u, None] * y[u], there[u])
-        dot = _with(dot, *own)
+        own, has = np.zeros(sums.shape, np.float32), np.zeros(y.shape[1], bool)
+        for u in range(begin, min(begin + chunk, len(y))):
+            product = x[:, u, None] * y[u]
+            more = fused_multiply_add(x[:, u, None], y[u], own) if fused else own + product
+            own, has = np.where(there[u], np.where(has, more, product), own), has | there[u]
+        dot = _with(dot, own, has)
     return np.asarray(np.where(dot[1], sums + dot[0], sums))
 
 
@@ -313,22 +317,12 @@ def _at_once(sums: Array, x: Array, y: Array, there: Array, chunk: int) -> Array
 
 
 def _fused(sums: Array, x: Array, y: Array, there: Array, chunk: int) -> Array:
-    """Every product straight into the register, one rounding each; into a sum of its own in each thread of a kb group.
-
-    Those sums are added as :func:`_in_chunks` adds them [119].
-    """
-    if len(y) <= chunk:
-        for u in range(len(y)):
-            sums = np.where(there[u], fused_multiply_add(x[:, u, None], y[u], sums), sums)
-        return sums
-    dot: _Sum = 0, np.zeros(y.shape[1], bool)
-    for begin in range(0, len(y), chunk):
-        own, has = np.zeros(sums.shape, np.float32), np.zeros(y.shape[1], bool)
-        for u in range(begin, min(begin + chunk, len(y))):
-            more = np.where(has, fused_multiply_add(x[:, u, None], y[u], own), x[:, u, None] * y[u])
-            own, has = np.where(there[u], more, own), has | there[u]
-        dot = _with(dot, own, has)
-    return np.asarray(np.where(dot[1], sums + dot[0], sums))
+    """Every product straight into the register, one rounding each; :func:`_in_chunks` where threads share the sum."""
+    if len(y) > chunk:
+        return _in_chunks(sums, x, y, there, chunk, fused=True)
+    for u in range(len(y)):
+        sums = np.where(there[u], fused_multiply_add(x[:, u, None], y[u], sums), sums)
+    return sums
 
 
 def macs_counter(dtype: str) -> str:

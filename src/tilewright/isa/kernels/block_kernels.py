@@ -394,30 +394,23 @@ def store(run: Any, row: Any) -> bool:
 @inner()
 def clear(run: Any, row: Any) -> bool:
     """``clr``; False where it asks for registers that there are not."""
-    guard, count, most, cleared = row.guard, row.y, np.int64(0), np.int64(0)
-    if row.y_kind < 2:
-        count = value(run.uniform, row.y_kind, row.y)
-        most = max(most, count)
-    for work in range(2):  # first how many, then the work
-        own, flags = run.file, run.predicates
-        for _ in range(run.threads):
-            if guard < 0 or byte(flags, guard) != row.negated:
-                if row.y_kind == 2:
-                    count = word(own, row.y)
-                most = max(most, count)
-                if work:
-                    for place in range(row.number, row.number + count):
-                        put_word(own, place, 0)
-                    cleared += max(0, count)
-            own += run.pitch
-            flags += run.predicate_pitch
-        if row.number + most > run.registers:
-            return False
+    words = max(np.int64(0), value(run.uniform, row.y_kind, row.y))
+    begin, end, cleared = row.number, row.number + words, np.int64(0)
+    if end > run.registers:
+        return False
+    guard, own, flags = row.guard, run.file, run.predicates
+    for _ in range(run.threads):
+        if guard < 0 or byte(flags, guard) != row.negated:
+            for place in range(begin, end):
+                put_word(own, place, 0)
+            cleared += words
+        own += run.pitch
+        flags += run.predicate_pitch
     run.product += 1
     traffic_at(run.traffic).register_writes += cleared
-    clock, begin, end = clock_at(run.clock), row.number, row.number + most
+    clock = clock_at(run.clock)
     _await(run, row, np.int64(-1), np.int64(0), begin, end)
-    done = issued(run) + max(1, most)
+    done = issued(run) + max(1, words)
     _made(run, begin, end, done, 0)
     clock.end = max(clock.end, done)
     return True

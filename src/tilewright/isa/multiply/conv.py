@@ -32,6 +32,7 @@ from tilewright.isa.multiply.matmul import (
     check,
     element_type,
     operand_windows,
+    over_blocks,
     own_elements,
     places,
     result_and_operands,
@@ -199,36 +200,19 @@ def conv_program(conv: ConvPlan) -> MachineProgram:
 
 def _blocks(conv: ConvPlan, piece: tuple[int, int, int, int], tag: str) -> list[str]:
     plan, (low, high, first, end) = conv.plan, piece
-    return [
-        f"mov ur14, {low}",
-        f"groups{tag}:",
-        "mov ur0, 0",
-        f"rows{tag}:",
-        f"sub ur10, {plan.m}, ur0",
-        f"min ur10, ur10, {plan.fit}",
-        "cmp.lt p2, r281, ur10",
-        "pand p2, p2, p0    # threads with a pixel",
-        "add r299, r281, ur0",
-        *_window(conv),
-        f"mov ur1, {first}",
-        f"columns{tag}:",
-        f"sub ur11, {end}, ur1",
-        f"min ur11, ur11, {plan.columns}",
-        f"add ur12, ur11, {plan.ka - 1}",
-        f"div ur12, ur12, {plan.ka}",
-        f"min ur13, ur12, {ACCUMULATORS}",
-        "setmm ur11, ur10",
-        "clr r0, ur13",
+    shifted = f"sub ur15, ur15, {conv.channels[0]}    # the first channel of the part"
+    product = [
         f"mul ur15, ur14, {plan.n}",
         "add ur15, ur15, ur1",
-        *([f"sub ur15, ur15, {conv.channels[0]}    # the first channel of the part"] if conv.channels[0] else []),
+        *([shifted] if conv.channels[0] else []),
         "add r293, r280, ur15    # every loader's own channel",
         *_depth(conv, tag),
         *store(plan, "ur15", tag),
-        "add ur1, ur1, ur11",
-        f"br.lt ur1, {end}, columns{tag}",
-        "add ur0, ur0, ur10",
-        f"br.lt ur0, {plan.m}, rows{tag}",
+    ]
+    return [
+        f"mov ur14, {low}",
+        f"groups{tag}:",
+        *over_blocks(plan, tag, (0, plan.m), (first, end), ["add r299, r281, ur0", *_window(conv)], product),
         "add ur14, ur14, 1",
         f"br.lt ur14, {high}, groups{tag}",
     ]

@@ -199,32 +199,44 @@ def blocks(plan: MatmulPlan, tag: str = "", first: int = 0, begin: int = 0) -> l
     """
     walk = _walk_columns if plan.order == "column_outer" else _walk_depth
     shifted = [f"add ur15, ur1, {first}"] if first else []
+    own = f"add {'r290' if plan.transpose_b else 'r291'}, r280, ur1    # every loader's own column"
+    product = [own, *walk(plan, tag), *shifted, *store(plan, "ur15" if first else "ur1", tag)]
+    return over_blocks(
+        plan, tag, (begin, plan.m), (0, plan.n), [f"add r{row}, r281, ur0" for row in (295, 299)], product
+    )
+
+
+def over_blocks(
+    plan: MatmulPlan,
+    tag: str,
+    rows: tuple[int, int],
+    columns: tuple[int, int],
+    of_rows: list[str],
+    product: list[str],
+) -> list[str]:
+    """The loops over blocks of rows (first, end) and columns; what is done for the rows of each, and for each block."""
     return [
-        f"mov ur0, {begin}",
+        f"mov ur0, {rows[0]}",
         f"rows{tag}:",
-        f"sub ur10, {plan.m}, ur0",
+        f"sub ur10, {rows[1]}, ur0",
         f"min ur10, ur10, {plan.fit}",
         "cmp.lt p2, r281, ur10",
         "pand p2, p2, p0    # threads with a row",
-        "add r295, r281, ur0",
-        "add r299, r281, ur0",
-        "mov ur1, 0",
+        *of_rows,
+        f"mov ur1, {columns[0]}",
         f"columns{tag}:",
-        f"sub ur11, {plan.n}, ur1",
+        f"sub ur11, {columns[1]}, ur1",
         f"min ur11, ur11, {plan.columns}",
         f"add ur12, ur11, {plan.ka - 1}",
         f"div ur12, ur12, {plan.ka}",
         f"min ur13, ur12, {ACCUMULATORS}",
         "setmm ur11, ur10",
         "clr r0, ur13",
-        f"add {'r290' if plan.transpose_b else 'r291'}, r280, ur1    # every loader's own column",
-        *walk(plan, tag),
-        *shifted,
-        *store(plan, "ur15" if first else "ur1", tag),
+        *product,
         "add ur1, ur1, ur11",
-        f"br.lt ur1, {plan.n}, columns{tag}",
+        f"br.lt ur1, {columns[1]}, columns{tag}",
         "add ur0, ur0, ur10",
-        f"br.lt ur0, {plan.m}, rows{tag}",
+        f"br.lt ur0, {rows[1]}, rows{tag}",
     ]
 
 

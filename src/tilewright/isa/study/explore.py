@@ -169,7 +169,7 @@ def explore(
 
     >>> found = explore("fc 1 gemm 8x32x64", {"threads": (32, 64)})
     >>> [(point.settings["threads"], point.cycles) for point in found.front]
-    [(64, 675), (32, 744)]
+    [(32, 843)]
     """
     base, name, layers = checked_config(config), "layers", network
     if isinstance(network, str):

@@ -182,7 +182,7 @@ def autotune(
 
     >>> tuning = autotune(16, 64, 64, config=MatrixUnitConfig(threads=64), line=None, columns=None)
     >>> print(tuning.best.choice, tuning.best.cycles, tuning.default.cycles, tuning.proved)
-    ka1 kb4 k_outer t0 888 1514 True
+    ka2 kb1 k_outer t0 A by 8 1143 1514 True
     """
     config = config or MatrixUnitConfig()
     if dtype not in ELEMENT_TYPES:

@@ -190,7 +190,7 @@ def autotune_conv2d(
 
     >>> tuning = autotune_conv2d((1, 4, 4, 64), (3, 3, 64, 32), padding=1, config=MatrixUnitConfig(threads=64))
     >>> print(tuning.best.choice, tuning.best.cycles, tuning.default.cycles)
-    ka1 kb4 A by 2 weights by DMA 4481 11454
+    ka2 kb1 A by 8 weights by DMA 4645 11454
     """
     config = checked_config(config)
     if dtype not in ELEMENT_TYPES:
