@@ -19,8 +19,8 @@ from tilewright.isa.kernels.cache_kernels import (
     MISS,
     PINNED,
     drop_lines,
-    lru_let_go,
     lru_list,
+    lru_release,
     lru_touch,
 )
 from tilewright.isa.kernels.records import CACHE
@@ -55,7 +55,7 @@ class SlowCache:
         if line in group:
             group[line] = retained
 
-    def let_go(self):
+    def release_retained(self):
         for group in self.sets:
             group.update(dict.fromkeys(group, False))
 
@@ -73,8 +73,8 @@ def test_lru_sets_with_retained_lines(touches, shape, bypass):
     for line, what in touches:
         assert lru_touch(fast.cells, line, bypass) == slow.touch(line, bypass)
         if what == "let all go":
-            lru_let_go(fast.cells)
-            slow.let_go()
+            lru_release(fast.cells)
+            slow.release_retained()
         elif what != "no":
             lru_list(fast.cells, line, int(what == "keep"))
             slow.mark(line, what == "keep")

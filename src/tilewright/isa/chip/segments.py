@@ -440,7 +440,7 @@ class Segment:
         inside = (base >= 0) & (sizes >= 1) & (base + sizes <= self.storage.sizes)
         return Segment(self.name, self.handle, self.storage, base, sizes) if inside.all() else None
 
-    def await_all(self) -> None:
+    def begin_retention(self) -> None:
         """Begin t1 retention: every line awaits each of its elements that lies in the segment (first call only)."""
         if self.selected.size:
             return
@@ -454,7 +454,7 @@ class Segment:
         self.awaited = self.at_first.copy()
         self.walk[_LEFT] = self.sizes.prod()
 
-    def await_anew(self, page: int | None = None) -> None:
+    def restart_walk(self, page: int | None = None) -> None:
         """A walk begins, over all of it or over a page that was brought in; where none ever began there is nothing."""
         if not self.selected.size:
             return

@@ -156,16 +156,16 @@ def move_in(pe: Pe, storage: Storage, page: int, now: int, begin: int | None = N
     table, size = storage.table, storage.page_bytes
     if table.in_l2[page]:
         return True
-    begin = chip.room(size) if begin is None else begin
+    begin = chip.free_l2(size) if begin is None else begin
     if begin is None:
         return False
     home = storage.home_of(page)
     chip.store[begin : begin + size] = chip.store[home : home + size]
     chip.forget(home, size)
-    chip.untranslate(int(table.phys[page]))
-    chip.hold(begin, size)
+    chip.forget_translation(int(table.phys[page]))
+    chip.reserve(begin, size)
     table.create(page, begin, LOADING, in_l2=True, ready=chip.dma.move(pe.clock.port, storage, page, "in", now))
-    chip.walk_anew(begin)
+    chip.restart_walks(begin)
     return True
 
 
@@ -175,10 +175,10 @@ def make_page(chip: Chip, storage: Storage, page: int, begin: int) -> None:
     if storage.table.state[page] != ABSENT:
         unmap_page(chip, storage, page)
     chip.store[begin : begin + size] = 0
-    chip.hold(begin, size)
+    chip.reserve(begin, size)
     storage.table.create(page, begin, LOADED, in_l2=True)
     storage.table.dirty[page] = True
-    chip.walk_anew(begin)
+    chip.restart_walks(begin)
 
 
 def move_out(pe: Pe, storage: Storage, page: int, now: int) -> int:
@@ -204,9 +204,9 @@ def map_page(chip: Chip, storage: Storage, page: int) -> None:
 def unmap_page(chip: Chip, storage: Storage, page: int) -> None:
     """Delete a page's entry; what stands in L2 is given up."""
     table = storage.table
-    chip.untranslate(int(table.phys[page]))
+    chip.forget_translation(int(table.phys[page]))
     if table.in_l2[page]:
-        chip.give_up(int(table.phys[page]))
+        chip.release(int(table.phys[page]))
     table.delete(page)
 
 
@@ -443,10 +443,10 @@ class Chip:
         store[self.l2_end : len(self.store)] = self.store[self.l2_end :]
         self.store = store
         for storage in added:
-            self.enter(storage)
+            self.add_storage(storage)
         return added
 
-    def enter(self, storage: Storage) -> None:
+    def add_storage(self, storage: Storage) -> None:
         """A storage becomes one of the chip's, and a segment of every processing element."""
         self.storages[storage.name] = storage
         lines = len(self.store) // self.config.line_bytes
@@ -457,8 +457,8 @@ class Chip:
             pe.clock.port.relink()
             pe.names[storage.name] = pe.add_segment(whole_segment(storage, 0, storage.name))
 
-    def room(self, size: int) -> int | None:
-        """The first byte of a free stretch of L2 (first fit), or None."""
+    def free_l2(self, size: int) -> int | None:
+        """The first of so many free bytes of L2 (first fit), or None."""
         at = 0
         for begin, taken in sorted(self.l2_pages.items()):
             if begin - at >= size:
@@ -466,7 +466,7 @@ class Chip:
             at = begin + taken
         return at if self.l2_end - at >= size else None
 
-    def hold(self, begin: int, size: int) -> None:
+    def reserve(self, begin: int, size: int) -> None:
         """A page stands at these bytes of L2, which has so much less room for lines of device memory."""
         from tilewright.isa.kernels.cache_kernels import hold_lines
 
@@ -475,7 +475,7 @@ class Chip:
         self.l2_pages[begin] = size
         hold_lines(begin // line, (begin + size) // line, self.l2.cells)
 
-    def give_up(self, begin: int) -> None:
+    def release(self, begin: int) -> None:
         """The page that stands at this byte of L2 does so no more."""
         from tilewright.isa.kernels.cache_kernels import drop_lines
 
@@ -488,16 +488,16 @@ class Chip:
         for storage in self.storages.values():
             storage.table.settle_until(now)
 
-    def untranslate(self, begin: int) -> None:
+    def forget_translation(self, begin: int) -> None:
         """What is known of the page at this byte is known no more."""
         for pe in self.pes:
             pe.translated.pop(begin, None)
 
-    def walk_anew(self, begin: int) -> None:
+    def restart_walks(self, begin: int) -> None:
         """A page came to this byte: walks over it begin anew."""
         for segment in (s for pe in self.pes for s in pe.segments.values() if s.selected.size):
             for page in np.flatnonzero(segment.table.phys == begin).tolist():
-                segment.await_anew(page)
+                segment.restart_walk(page)
 
     def forget(self, begin: int, size: int) -> None:
         """Lines of the first level that held what was at these bytes are no longer that."""
@@ -566,7 +566,7 @@ class Pe:
 
     @classmethod
     def of(cls, number: int, chip: Chip, tracing: bool, more: int = 0) -> Pe:
-        """A processing element at rest: all registers 0 (or poisoned), L1 empty, the chip's storages as segments."""
+        """A new processing element: all registers 0 (or poisoned), L1 empty, the chip's storages as segments."""
         c = chip.config
         poison = c.uninitialized == "poison"
         file = np.zeros(c.threads * (c.registers + _APART), np.int32).reshape(c.threads, -1)
@@ -612,20 +612,20 @@ class Pe:
                 del self.translated[next(iter(self.translated))]
         self.clock.free[0] = max(self.clock.free[0], self.clock.issue) + cycles
 
-    def let_go(self) -> None:
+    def release_retained(self) -> None:
         """Lines that L1 retains may go from now on."""
-        from tilewright.isa.kernels.cache_kernels import lru_let_go
+        from tilewright.isa.kernels.cache_kernels import lru_release
 
         if self.l1.cells[_AT["kept"]]:
-            self.traffic.released_lines += lru_let_go(self.l1.cells)
+            self.traffic.released_lines += lru_release(self.l1.cells)
 
     def start(self) -> None:
         """A program starts: every walk over a segment begins anew."""
-        self.let_go()
+        self.release_retained()
         self.product += 1
         for segment in self.segments.values():
             if segment.selected.size:
-                segment.await_anew()
+                segment.restart_walk()
 
     def add_segment(self, segment: Segment) -> int:
         """Give a descriptor the next free handle."""
@@ -657,7 +657,7 @@ class Pe:
 
 
 def new_chip(config: MatrixUnitConfig, tracing: bool = False, soon: int = 0) -> Chip:
-    """A chip at rest, with its processing elements and nothing in device memory; ``soon``: bytes to come there."""
+    """A new chip, with its processing elements and nothing in device memory; ``soon``: bytes to come there."""
     c = config
     lines, more = c.l2_bytes // c.line_bytes, min(soon // c.line_bytes, LARGE)
     try:

@@ -20,7 +20,7 @@ from tilewright.isa.chip.segments import Segment
 from tilewright.isa.chip.state import Pe
 from tilewright.isa.execute.conversions import NAN
 from tilewright.isa.execute.memory import transfer_record
-from tilewright.isa.execute.operands import at_hand, number, numpy_type, uniform_source
+from tilewright.isa.execute.operands import all_loaded, number, numpy_type, uniform_source
 from tilewright.isa.execute.tensor import Roles, assign_roles, columns_of, factor_of, macs_counter
 from tilewright.isa.kernels.records import (
     ACCOUNTS,
@@ -184,7 +184,7 @@ class Sums:
         storage, table = segment.storage, segment.table
         retains = dim == 1 and self.retaining
         if retains:
-            segment.await_all()
+            segment.begin_retention()
         values: dict[str, Any] = {"dim": dim, "retains": retains, "dims": len(segment.sizes), "store": store}
         values |= longs(sizes=segment.sizes, starts=segment.starts, phys=table.phys)
         values |= longs(pages_of=storage.pages_of, offsets_of=storage.offsets_of)
@@ -448,7 +448,7 @@ class BlockState:
         segment = pe.segments.get(handle)
         if segment is not None and segment.table.loading:  # its own function waits for pages, one by one
             return False
-        if segment is None or not at_hand(segment):
+        if segment is None or not all_loaded(segment):
             return self._refuse(pc)
         same = instruction.name, instruction.type, instruction.suffixes, where.offset
         key = same, instruction.operands[0], instruction.operands[2:], shape, handle

@@ -13,7 +13,7 @@ from tilewright.isa.chip.state import Pe, map_page, move_in, move_out, unmap_pag
 from tilewright.isa.execute.operands import (
     Handler,
     Reach,
-    at_hand,
+    all_loaded,
     control_cost,
     coordinates,
     count_of,
@@ -106,13 +106,13 @@ def transfer_record(
 
 
 def _moved(pe: Pe, instruction: Instruction, access: _Access) -> tuple[int, int] | None:
-    """Do it in one call where no one could tell: (elements there, lines), or None."""
+    """Move the elements by one kernel call: (elements there, lines), or None where that is not the same."""
     from tilewright.isa.kernels.memory_kernels import transfer
 
     segment, storing = access.segment, instruction.name == "st"
     c = pe.config
     one_by_one = pe.written is not None or c.loads_through_l1 or c.page_hit_cycles or c.page_miss_cycles
-    if one_by_one or not at_hand(segment):
+    if one_by_one or not all_loaded(segment):
         return None
     record = transfer_record(pe, segment, instruction, access.at, access.counts, storing)
     transfer(record.numbers)
@@ -350,7 +350,7 @@ def _set_window(pe: Pe, instruction: Instruction) -> Faults:
             # result
             if new is not None:
                 if pe.walked[0] == segment.handle:  # its walk is over
-                    pe.let_go()
+                    pe.release_retained()
                 pe.segments[segment.handle], fault = new, ""
     # cost
     control_cost(pe, instruction)

@@ -167,7 +167,7 @@ def _known_of(program: MachineProgram, pe: Pe) -> _Known:
 class Runner:
     """Processing elements with jobs, advanced one instruction each in turn, so that nothing depends on their clocks.
 
-    Barriers let everyone go on together. A barrier that can never be complete, because a processing element has ended
+    At a barrier all wait for the last. A barrier that can never be complete, because a processing element has ended
     or waits at another one, is a record on those that wait, and they go on.
     """
 
@@ -222,7 +222,7 @@ class Runner:
             self._next_job(pe)
 
     def run(self, watch: Callable[[Counts], None] | None = None) -> None:
-        """Run everyone to the end; ``watch`` is called with all counts together, now and then and at the end.
+        """Run all to the end; ``watch`` is called with all counts together, now and then and at the end.
 
         A :class:`MatrixUnitError` has the result of the first processing element in trouble.
         """
@@ -233,7 +233,7 @@ class Runner:
             while self.turn():
                 turns += 1
                 if watch is not None and turns % 16 == 0:
-                    self._drop_blocks()  # whoever watches may add memory
+                    self._drop_blocks()  # the function may add memory
                     watch(Counts.together(pe.counts for pe in self.pes))
         except MatrixUnitError as error:
             self._flush_counts()
@@ -246,7 +246,7 @@ class Runner:
     def turn(self) -> bool:
         """One instruction of every processing element that can go on; False when all have ended."""
         active = [pe for pe in self.pes if not pe.halted and pe.barrier is None]
-        if len(active) == 1:  # nobody to take turns with
+        if len(active) == 1:  # none to take turns with
             (pe,) = active
             if self.alone is not pe:  # others may have moved pages since it was alone last
                 self._drop_blocks()
@@ -314,7 +314,7 @@ class Runner:
 
 
 def start_state(config: MatrixUnitConfig, memory: Tensors, tracing: bool = False) -> Pe:
-    """The first processing element of a machine at rest, its tensors in device memory; resident pages have entries."""
+    """The first processing element of a new machine, its tensors in device memory; resident pages have entries."""
     places = list(memory if isinstance(memory, TensorMemory) else TensorMemory(memory))
     chip = new_chip(config, tracing, sum(place.array.nbytes for place in places))
     tensors = [(p.name, p.array, {"page": p.page, "line": p.line, "order": p.order}) for p in places]
@@ -325,7 +325,7 @@ def start_state(config: MatrixUnitConfig, memory: Tensors, tracing: bool = False
 
 
 def run_on(pe: Pe, program: MachineProgram, watch: Callable[[Counts], None] | None = None) -> RunResult:
-    """Run a program to its end on one processing element at rest."""
+    """Run a program to its end on one processing element."""
     Runner([(pe, [Job(program)])]).run(watch)
     pe.chip.settle(pe.clock.cycles)
     return result_of(pe)

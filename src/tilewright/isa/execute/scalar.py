@@ -303,7 +303,7 @@ def _bar(pe: Pe, instruction: Instruction) -> Faults:
     on = threads_on(pe, instruction)
     name = instruction.operands[0] if instruction.operands else Immediate(0)
     assert isinstance(name, Immediate)
-    # operation: whoever runs the processing elements lets them go on together
+    # operation: the runner lets all of them go on
     pe.barrier = name.value, pe.pc
     # cost
     control_cost(pe, instruction)

@@ -25,14 +25,14 @@ from tilewright.isa.execute.scalar import fused_multiply_add
 from tilewright.isa.language.errors import Faults
 from tilewright.isa.language.program import Address, Instruction
 
-# Who does what in an ``mm``: loaders and columns, row groups, product registers, element types.
+# Roles in an ``mm``: loaders and columns, row groups, product registers, element types.
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Roles:
-    """Who does what in one ``mm``.
+    """The threads, columns and registers of one ``mm``.
 
     ``type_a``, ``type_b``: element types; ``a``, ``first``: registers of A and of the first product.
     ``groups``: (active rows, ka, kb, thread strides of a row, of qa and of qb, qb of the thread that keeps the sum),

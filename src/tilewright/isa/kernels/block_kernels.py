@@ -428,7 +428,7 @@ def _wanted(run: Any, row: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def run_block(numbers: Any) -> int:
-    """From instruction ``pc`` until someone else has to do something: what that is.
+    """Run from instruction ``pc`` until the caller has to do something: which of LEFT, FULL, ...
 
     ``numbers``: a record BLOCK.
     """

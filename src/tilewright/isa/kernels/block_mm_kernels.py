@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, PINNED, let_go, relist, tables_of, touch
+from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, PINNED, move_to_list, release_retained, tables_of, touch
 from tilewright.isa.kernels.memory_kernels import copy_run, issue, run_at
 from tilewright.isa.kernels.pointers import (
     accounts_at,
@@ -79,7 +79,7 @@ def _lines_of_one(run: Any, mm: Any, column: Any, tables: Any) -> Any:
                 taken += 1
                 put_word(awaited, own, word(awaited, own) - 1)
             waits = np.int64(word(awaited, own) > 0)
-            if relist(first, tables, line, waits):
+            if move_to_list(first, tables, line, waits):
                 traffic.retained_lines += waits
                 traffic.released_lines += 1 - waits
     if taken:
@@ -91,7 +91,7 @@ def _lines_of_one(run: Any, mm: Any, column: Any, tables: Any) -> Any:
 
 
 @inner()
-def _first_used(mm: Any) -> bool:
+def _first_is_selected(mm: Any) -> bool:
     """Whether a walk has selected the first element of this ``mm`` already."""
     sequence, reach, columns = mm.sequence, mm.reach, fill_at(mm.fill).columns
     for s in range(columns):
@@ -105,22 +105,22 @@ def _first_used(mm: Any) -> bool:
 
 @inner()
 def _begin_walk(run: Any, mm: Any, row: Any) -> None:
-    """A product's first ``mm`` over a segment: what an earlier product retains of others is let go.
+    """A product's first ``mm`` over a segment: lines of others that an earlier product retains are released.
 
     Its own walk begins anew where it comes over columns that were used.
     """
     walk, handle, product, released = walk_at(mm.walk), row.handle, run.product, np.int64(0)
     if walk.product != product or walk.left == 0:
         if run.walked != handle and run.walked_in != product:
-            released += let_go(run.l1)
-        if mm.retains and _first_used(mm):
+            released += release_retained(run.l1)
+        if mm.retains and _first_is_selected(mm):
             selected, awaited, at_first = mm.selected, mm.awaited, mm.at_first
             for element in range(mm.elements):
                 put_byte(selected, element, 0)
             for line in range(mm.lines):
                 put_word(awaited, line, word(at_first, line))
             walk.left = mm.inside
-            released += let_go(run.l1)
+            released += release_retained(run.l1)
         walk.product = product
         walk.column = walk.before = np.int64(-1)
         traffic_at(run.traffic).released_lines += released
@@ -128,8 +128,8 @@ def _begin_walk(run: Any, mm: Any, row: Any) -> None:
 
 
 @inner()
-def _pass_over(run: Any, mm: Any, row: Any) -> None:
-    """Columns that are off and take no part in the product: nobody waits for their elements.
+def _skip_columns(run: Any, mm: Any, row: Any) -> None:
+    """Columns that are off and take no part in the product: their elements are not awaited.
 
     Where several are on those are all others; where one is, columns come one by one, and those between the one before
     and this one have had their turn.
@@ -142,11 +142,11 @@ def _pass_over(run: Any, mm: Any, row: Any) -> None:
         low, high = walk.before + 1, j
     for j in range(low, high):
         if not byte(mm.on, j):
-            _pass_over_one(run, mm, run.file + j * run.pitch + 4 * row.x, row.immediate)
+            _skip_column(run, mm, run.file + j * run.pitch + 4 * row.x, row.immediate)
 
 
 @inner()
-def _pass_over_one(run: Any, mm: Any, own: Any, immediate: Any) -> None:
+def _skip_column(run: Any, mm: Any, own: Any, immediate: Any) -> None:
     """A column whose loader has its coordinates in the registers at ``own``."""
     dim, sizes, starts, first = mm.dim, mm.sizes, mm.starts, run.l1
     pages_of, offsets_of, selected, awaited = mm.pages_of, mm.offsets_of, mm.selected, mm.awaited
@@ -173,7 +173,7 @@ def _pass_over_one(run: Any, mm: Any, own: Any, immediate: Any) -> None:
         put_word(awaited, own_line, word(awaited, own_line) - 1)
         if word(awaited, own_line) == 0:
             line = (cell(mm.phys, p) + o * mm.element_bytes) >> mm.line_shift
-            traffic_at(run.traffic).released_lines += relist(first, tables, line, np.int64(0))
+            traffic_at(run.traffic).released_lines += move_to_list(first, tables, line, np.int64(0))
 
 
 @inner()
@@ -460,7 +460,7 @@ def multiply(run: Any, mm: Any, row: Any) -> Any:
     _count(run, mm, kind)
     _begin_walk(run, mm, row)
     if mm.retains and 0 < fill.columns < mm.columns:
-        _pass_over(run, mm, row)
+        _skip_columns(run, mm, row)
     _lines_of_columns(run, mm, kind)
     _on_clock(run, mm, row)
     return 0
@@ -488,14 +488,14 @@ def _issue(run: Any, mm: Any, row: Any) -> None:
     tokens, foreign, causes, math = run.tokens, run.foreign, run.causes, math_at(run.math)
     clock, fill, times = clock_at(run.clock), fill_at(mm.fill), times_at(mm.times)
     a, first, a_end, end = row.y, mm.first, row.y + mm.a_registers, mm.first + mm.local
-    at_hand, start = np.int64(0), issued(run)
+    operands_ready, start = np.int64(0), issued(run)
     for place in range(a, a_end):
-        at_hand = max(at_hand, cell(tokens, place))
+        operands_ready = max(operands_ready, cell(tokens, place))
     for place in range(first, end):
-        at_hand = max(at_hand, cell(foreign, place))
+        operands_ready = max(operands_ready, cell(foreign, place))
     idle = max(0, start - clock.math)
     records = free_at(run.clock + _LSU), timing_at(mm.timing), times
-    issue(memory_at(run.memory), mm.deep, mm.out, fill.columns, mm.step_of, start, at_hand, *records)
+    issue(memory_at(run.memory), mm.deep, mm.out, fill.columns, mm.step_of, start, operands_ready, *records)
     begun, done = times.first, clock.math
     if begun < 0:
         clock.end = max(clock.end, start + 1)
@@ -503,7 +503,7 @@ def _issue(run: Any, mm: Any, row: Any) -> None:
     math.no_mm += idle
     math.columns += times.for_columns
     math.a += times.for_a
-    until(run, at_hand, np.int64(OPERANDS))
+    until(run, operands_ready, np.int64(OPERANDS))
     for place in range(a, a_end):
         if cell(tokens, place) < begun:
             put(tokens, place, begun)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, PINNED, address_of, relist, tables_of, touch
+from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, PINNED, address_of, move_to_list, tables_of, touch
 from tilewright.isa.kernels.pointers import (
     accounts_at,
     byte,
@@ -35,58 +35,6 @@ _LEFT, _WINDOW = WALK.places["left"], 1 << WINDOW_SHIFT
 
 
 @njit(cache=True, nogil=True)
-def walk(
-    at: Any,
-    counts: Any,
-    shape: Any,
-    tables: Any,
-    pages: Any,
-    dim: int,
-    stride: int,
-    ids: Any,
-    places: Any,
-    out: Any,
-) -> None:
-    """Elements u < counts[j] of every walk j, from coordinates ``at[j]`` (int64[n, D], d1 first) along ``dim``.
-
-    ``shape``: (sizes, starts); ``tables``: what each coordinate adds to page and offset; ``pages``: (elements of a
-    page, bytes of an element, physical byte of every page). ids[j, u] = page * elements of a page + offset, -1 outside
-    the segment or beyond the count, -2 on an absent page; places[j, u] = where it stands in the store, in elements (0
-    where there is none). out[j] = (elements there, elements before the first that is not, on absent pages).
-    """
-    sizes, starts = shape
-    pages_of, offsets_of = tables
-    page_elements, element_bytes, phys = pages
-    for j in range(at.shape[0]):
-        page, offset, inside = 0, 0, True
-        for d in range(at.shape[1]):
-            x = at[j, d]
-            if d == dim:
-                continue
-            if x < 0 or x >= sizes[d]:
-                inside = False
-                break
-            page += pages_of[starts[d] + x]
-            offset += offsets_of[starts[d] + x]
-        there, prefix, absent = 0, 0, 0
-        for u in range(ids.shape[1]):
-            x = at[j, dim] + u * stride
-            ids[j, u], places[j, u] = -1, 0
-            if not inside or u >= counts[j] or x < 0 or x >= sizes[dim]:
-                continue
-            p = page + pages_of[starts[dim] + x]
-            if phys[p] < 0:
-                ids[j, u] = -2
-                absent += 1
-                continue
-            o = offset + offsets_of[starts[dim] + x]
-            ids[j, u], places[j, u] = p * page_elements + o, phys[p] // element_bytes + o
-            prefix += there == u
-            there += 1
-        out[j, 0], out[j, 1], out[j, 2] = there, prefix, absent
-
-
-@njit(cache=True, nogil=True)
 def touch_columns(
     reach: Any,
     sequence: Any,
@@ -101,12 +49,12 @@ def touch_columns(
 ) -> int:
     """Take columns through L1 and L2, in the order of ``sequence``; how many lines L2 had not, to ``deep_lines``.
 
-    ``reach``: (ids, places) of :func:`walk`; ``pages``: (in L2?, elements of a page, log2 of the elements of a line);
-    ``rules``: (a t1 walk?, bypass?); ``retention``: (selected per element, awaited per line of the segment, a record
-    WALK's numbers). out[s] =
-    (distinct lines, L1 misses, L2 misses) of column ``sequence[s]``; totals += (lines brought under retention,
-    released, evicted all the same, misses that took no place). ``seen``: of a profile, touches, L1 misses and L2 misses
-    of every line of the segment's pages are added there; else it has no rows.
+    ``reach``: (ids, places) of :class:`tilewright.isa.execute.operands.Reach`; ``pages``: (in L2?, elements of a page,
+    log2 of the elements of a line); ``rules``: (a t1 walk?, bypass?); ``retention``: (selected per element, awaited per
+    line of the segment, a record WALK's numbers). out[s] = (distinct lines, L1 misses, L2 misses) of column
+    ``sequence[s]``; totals += (lines brought under retention, released, evicted all the same, misses that took no
+    place). ``seen``: of a profile, touches, L1 misses and L2 misses of every line of the segment's pages are added
+    there; else it has no rows.
     """
     ids, places = reach
     in_l2, page_elements, shift = pages
@@ -149,7 +97,7 @@ def touch_columns(
                     awaited[own] -= 1
                     walked[_LEFT] -= 1
                 which = 1 if awaited[own] > 0 else 0
-                if relist(first, t1, line, which):
+                if move_to_list(first, t1, line, which):
                     totals[1 - which] += 1
                 u += 1
                 continue
@@ -166,7 +114,7 @@ def touch_columns(
 
 
 @njit(cache=True, nogil=True)
-def pass_over(reach: Any, shift: int, retention: Any, cache: Any) -> int:
+def skip_columns(reach: Any, shift: int, retention: Any, cache: Any) -> int:
     """Elements of columns that take no part are awaited no longer; how many lines that releases.
 
     ``reach`` and ``retention`` as for :func:`touch_columns`.
@@ -185,7 +133,7 @@ def pass_over(reach: Any, shift: int, retention: Any, cache: Any) -> int:
             own = element >> shift
             awaited[own] -= 1
             if awaited[own] == 0:
-                released += relist(first, tables, places[j, u] >> shift, np.int64(0))
+                released += move_to_list(first, tables, places[j, u] >> shift, np.int64(0))
     return int(released)
 
 

@@ -193,7 +193,7 @@ def column_walk_misses(
     storage = make_storage("B", np.zeros((256, 256), np.int8), 0, 64, page=None if pitch is None else (256, pitch))
     storage.table.phys[:] = np.arange(storage.map.num_pages) * storage.page_bytes
     segment = whole_segment(storage, 1, "B")
-    segment.await_all()
+    segment.begin_retention()
     own = storage.total_bytes // 64
     caches = Cache.of(own + 256, lines, ways).cells, Cache.of(own + 256, own + 256, 0).cells
     depth = 8 if outer else 256

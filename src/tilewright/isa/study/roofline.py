@@ -114,7 +114,7 @@ _ADVICE = {
     "byte more often, a larger l2_bytes keeps it, dram_bytes_per_cycle brings it sooner.",
     "broadcast bus": "Let more rows share a column (more threads to rows, fewer to ka and kb), or widen "
     "bus_bytes_per_cycle.",
-    "instruction fetch": "Let an instruction do more: more columns, more of k (a_bytes), A of several rounds (block_a).",
+    "instruction fetch": "Let an instruction do more: more columns, more of k (a_bytes), more A at once (block_a).",
     "math steps": "Let groups of threads share a row (ka) or a dot product (kb), so that all have work.",
     "math": "All threads multiply: only more threads, or more bytes of A each (a_bytes), make more.",
 }
