@@ -197,14 +197,15 @@ def pages_ready(segment: Segment, reach: Reach) -> int:
 
 
 def fetch_columns(
-    pe: Pe, segment: Segment, address: Address, counts: Array, most: int, dim: int, order: Array
+    pe: Pe, segment: Segment, address: Address, counts: Array, dim: int, order: Array
 ) -> tuple[Reach, int, Array, Array]:
     """Memory issue of an ``mm``: every loader walks its column, and the lines go through the caches.
 
-    ``counts``: elements of each column, at most ``most``; ``order``: the columns that take part, one behind the other.
+    ``counts``: elements of each column; ``order``: the columns that take part, one behind the other.
     Returns what goes on the bus, the cycle at which its pages are there, lines touched, L1 misses and L2 misses of
     every column of ``order``, and the lines of the last ones.
     """
+    most = int(counts.max(initial=0))
     reach = reach_elements(segment, coordinates(pe, segment, address, len(counts)), counts, most, dim)
     page_ready = pages_ready(segment, reach)
     # A column that met an absent page does not go on the bus at all.
@@ -213,7 +214,7 @@ def fetch_columns(
     retains = dim == 1 and pe.config.retention != "off"
     _begin_walk(pe, segment, reach.ids[order], retains)
     if retains and 0 < len(order) < len(counts):
-        _skip_columns(pe, segment, address, order, len(counts), int(counts.max()))
+        _skip_columns(pe, segment, address, order, len(counts), most)
     return reach, page_ready, *_touch(pe, segment, reach, order, retains)
 
 

@@ -169,10 +169,9 @@ def _mm(pe: Pe, instruction: Instruction) -> Faults:
         return [(roles, -1, -1)]
     refused = np.flatnonzero(roles.refused).tolist()
     faults = [("register_out_of_range", j, roles.first + int(roles.index[j])) for j in refused]
-    # operation: memory issue, [n, kb * Le] elements of B; none for columns that are off
-    counts, most = np.where(roles.on, roles.depth, 0), roles.groups[2] * roles.chunk
-    dim = int(instruction.suffix("t") or 0)
-    bus, page_ready, traffic, deep = fetch_columns(pe, roles.segment, roles.address, counts, most, dim, roles.sequence)
+    # operation: memory issue, [n, depth] elements of B; none for columns that are off
+    counts, dim = np.where(roles.on, roles.depth, 0), int(instruction.suffix("t") or 0)
+    bus, page_ready, traffic, deep = fetch_columns(pe, roles.segment, roles.address, counts, dim, roles.sequence)
     faults += bus.faults()
     # operation, result: math issue
     writes = np.ones(pe.config.threads, bool) if pe.config.pred_scope == "loader" else threads_on(pe, instruction)
@@ -236,7 +235,7 @@ def _multiply(pe: Pe, roles: Roles, bus: Reach, writes: Array) -> None:
         if not (mine.any() and len(columns)):
             continue
         first = (np.arange(rows)[mine] * row_stride + qa * a_stride)[:, None]
-        x = np.ascontiguousarray(a[first + np.arange(kb) * b_stride].reshape(len(first), -1))
+        x = np.ascontiguousarray(a[first + np.arange(kb) * b_stride].reshape(len(first), -1)[:, : roles.depth])
         y, there = np.ascontiguousarray(b[columns].T), bus.there[columns].T
         where = keepers[mine, qa][:, None], roles.first + roles.index[columns]
         file[where] = added(pe, roles, np.ascontiguousarray(file[where]), x, y, there)
