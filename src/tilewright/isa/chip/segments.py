@@ -79,8 +79,8 @@ class PageTable:
 
     def part(self, first: int, count: int) -> PageTable:
         """Some of the entries, not copied."""
-        arrays = (each[first : first + count] for each in (self.phys, self.state, self.ready, self.in_l2, self.dirty))
-        return PageTable(*arrays, self.relative)
+        at = slice(first, first + count)
+        return PageTable(self.phys[at], self.state[at], self.ready[at], self.in_l2[at], self.dirty[at], self.relative)
 
     @property
     def bases(self) -> Array:
