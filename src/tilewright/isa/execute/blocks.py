@@ -20,7 +20,7 @@ from tilewright.isa.chip.segments import Segment
 from tilewright.isa.chip.state import Pe
 from tilewright.isa.execute.conversions import NAN
 from tilewright.isa.execute.memory import transfer_record
-from tilewright.isa.execute.operands import all_loaded, number, numpy_type, uniform_source
+from tilewright.isa.execute.operands import all_loaded, grid_index, number, numpy_type, uniform_source
 from tilewright.isa.execute.tensor import Roles, assign_roles, columns_of, factor_of, macs_counter
 from tilewright.isa.kernels.records import (
     ACCOUNTS,
@@ -216,11 +216,8 @@ class Sums:
         for qa, mine in enumerate(on):
             if not len(mine):
                 continue
-            at = index[mine] + self.first
-            some = slice(int(at[0]), int(at[-1]) + 1) if runs else at
-            keep = self.keep[:, qa]
+            target = grid_index(self.keep[:, qa], index[mine] + self.first)
             factors = a[qa * rows : (qa + 1) * rows], b[qa * c + index[mine]]
-            target = (_slice(keep), some) if runs else (keep[:, None], at)
             registers = file[0]
             registers[target] = self._added(registers[target], *factors, rounds)
 
@@ -256,7 +253,7 @@ class Sums:
 
             in_pieces(add, -(-rows // size), None if shared else 1)
             if self.types != ("s8", "s8"):
-                registers = _slice(keep), slice(place[2], place[2] + len(mine))
+                registers = grid_index(keep, place[2] + np.arange(len(mine)))
                 file[0][registers] += self._lessened(left[:, :depth], right[:, :depth])
 
     def _numbers(self, side: int, depth: int) -> Array:
@@ -303,14 +300,6 @@ def _side(room: dict[str, Array], name: str, rows: int, length: int, rounds: int
     if name not in room or len(room[name]) < size:
         room[name] = np.empty(size, np.uint8)
     return _Side(room[name][:size], pitch, length, rows)
-
-
-def _slice(numbers: Array) -> Any:
-    """Equally spaced numbers as a slice."""
-    if len(numbers) == 1:
-        return slice(int(numbers[0]), int(numbers[0]) + 1)
-    step = int(numbers[1] - numbers[0])
-    return slice(int(numbers[0]), int(numbers[-1]) + 1, step)
 
 
 # The processing element and its program.

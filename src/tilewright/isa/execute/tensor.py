@@ -15,6 +15,7 @@ from tilewright.isa.execute.operands import (
     Handler,
     Reach,
     fetch_columns,
+    grid_index,
     number,
     numpy_type,
     offset_registers,
@@ -237,7 +238,7 @@ def _multiply(pe: Pe, roles: Roles, bus: Reach, writes: Array) -> None:
         first = (np.arange(rows)[mine] * row_stride + qa * a_stride)[:, None]
         x = np.ascontiguousarray(a[first + np.arange(kb) * b_stride].reshape(len(first), -1)[:, : roles.depth])
         y, there = np.ascontiguousarray(b[columns].T), bus.there[columns].T
-        where = keepers[mine, qa][:, None], roles.first + roles.index[columns]
+        where = grid_index(keepers[mine, qa], roles.first + roles.index[columns])
         file[where] = added(pe, roles, np.ascontiguousarray(file[where]), x, y, there)
 
 
