@@ -46,30 +46,9 @@ def tables_of(c: Any) -> Any:
 
 
 @inner()
-def _touched_in_order(c: Any) -> bool:
-    """Whether the last queue had all slots, and a stream has touched them all again in its order: it is the next."""
-    head = cache_at(c)
-    used, begin, stamps, last = head.used, head.end - head.used, head.stamps, np.int64(0)
-    if head.list == 1 or head.kept > 0 or head.given_up > 0 or begin < head.queue:
-        return False
-    if begin != head.queue and begin != head.queue + head.ways:
-        return False
-    for at in range(begin, begin + used):
-        stamp = cell(c, stamps + cell(c, at))
-        if stamp <= last:
-            return False
-        last = stamp
-    head.first = begin
-    head.built = head.time
-    return True
-
-
-@inner()
 def _refill_queue(c: Any, which: Any) -> None:
     """Fill the queue with the slots of a list, least recent first: a radix sort of their stamps."""
     head = cache_at(c)
-    if which == 0 and _touched_in_order(c):
-        return
     stamps, here, n = head.stamps, head.queue, np.int64(0)
     there, low, high = here + head.ways, np.int64(1) << KEPT_BIT, np.int64(0)
     for slot in range(head.used):

@@ -66,11 +66,9 @@ def touch_columns(
         j = sequence[s]
         lines, misses, deep = 0, 0, 0
         last = np.int64(-1)
-        u = 0
-        while u < width:
+        for u in range(width):
             element = ids[j, u]
             if element < 0:
-                u += 1
                 continue
             line = places[j, u] >> shift
             if line != last:
@@ -99,16 +97,6 @@ def touch_columns(
                 which = 1 if awaited[own] > 0 else 0
                 if move_to_list(first, t1, line, which):
                     totals[1 - which] += 1
-                u += 1
-                continue
-            # Along d1 a line's elements are neighbours: on to the next line, or to what is no neighbour. Where every
-            # element has a line of its own the next place alone says so: looking for the line's end first made each
-            # pass wait for the one before it.
-            u += 1
-            if u < width and places[j, u] >> shift == line:
-                end = min(width, u - 1 + ((line + 1) << shift) - places[j, u - 1])
-                if ids[j, end - 1] == element + (end - u):
-                    u = end
         out[s, 0], out[s, 1], out[s, 2] = lines, misses, deep
     return all_deep
 
