@@ -178,6 +178,7 @@ def chip_machine(chip: str) -> tuple[float, MatrixUnitConfig]:
         l2_bytes_per_cycle=round(VMEM_TIMES_HBM * hbm),
         l1_ports=round(VMEM_TIMES_HBM * hbm / units / 64),
         vector_rate=max(1, round(VECTOR_LANES / 4 / threads)),
+        kb_mode="chunk",
         bcast_depth=8,
         values=False,
     )

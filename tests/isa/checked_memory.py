@@ -129,10 +129,10 @@ def install() -> None:
 
     kernels.njit = lambda **o: lambda f: kernel(f) if ours(f) else real[0](**o)(f)  # type: ignore[assignment]
     kernels.inner = lambda **o: lambda f: f if ours(f) else real[1](**o)(f)  # type: ignore[assignment]
+    from tilewright.isa.execute import blocks as _blocks
     from tilewright.isa.execute import memory as _memory
-    from tilewright.isa.execute import stretch as _stretch
+    from tilewright.isa.kernels import block_kernels as _kernels
     from tilewright.isa.kernels import records as _records
-    from tilewright.isa.kernels import stretch_scalar_kernels as _kernels
 
     address, start, alu = _records.address, _records.Record.__init__, _kernels.alu
 
@@ -145,14 +145,14 @@ def install() -> None:
         records_at[begin(self.numbers)] = self
 
     _records.Record.__init__ = made  # type: ignore[method-assign]
-    _stretch.address = _memory.address = seen  # type: ignore[attr-defined]
+    _blocks.address = _memory.address = seen  # type: ignore[attr-defined]
     # numpy's 64 bits do not wrap silently
     _kernels.wrap = lambda value: (int(value) + 2**31) % 2**32 - 2**31
     _kernels.alu = lambda op, x, y: alu(int(op), int(x), int(y))
 
 
 def main(first: int, count: int) -> int:
-    """Tensor multiplies that ran in stretches."""
+    """Tensor multiplies that ran in compiled blocks."""
     install()
     sys.path.insert(0, str(Path(__file__).parent))
     from wild import wild
@@ -160,16 +160,16 @@ def main(first: int, count: int) -> int:
     from tilewright.isa import MatrixUnit, MatrixUnitConfig, MatrixUnitError, matmul
     from tilewright.isa.execute import run as running
 
-    ran, fast = [0], running.run_fast
+    ran, fast = [0], running.run_block
 
-    def counted(pe: Any, frame: Any, most: int) -> bool:
+    def counted(pe: Any, state: Any, most: int) -> bool:
         before = pe.counts.instructions
-        done = fast(pe, frame, most)
-        frame.settle(pe)
+        done = fast(pe, state, most)
+        state.flush_counts(pe)
         ran[0] += pe.counts.instructions - before
         return done
 
-    running.run_fast = counted
+    running.run_block = counted
     for seed in range(first, first + count):
         config, memory, text = wild(seed)
         try:

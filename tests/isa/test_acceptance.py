@@ -62,15 +62,15 @@ def values(rng, shape, dtype):
     return rng.normal(size=shape).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
 
 
-def documented(a, b, chunk, kb):
+def documented(a, b, chunk, depth):
     """Float products in the documented order: chunks of k ascending, the chunks of a group, then the register."""
     a, b = a.astype(np.float32), b.astype(np.float32)
     sums = np.zeros((len(a), b.shape[1]), np.float32)
-    for begin in range(0, a.shape[1], chunk * kb):
-        parts = []
-        for first in range(begin, min(begin + chunk * kb, a.shape[1]), chunk):
+    for begin in range(0, a.shape[1], depth):
+        parts, end = [], min(begin + depth, a.shape[1])
+        for first in range(begin, end, chunk):
             part = None
-            for k in range(first, min(first + chunk, a.shape[1])):
+            for k in range(first, min(first + chunk, end)):
                 product = a[:, k, None] * b[None, k]
                 part = product if part is None else part + product
             parts.append(part)
@@ -96,7 +96,8 @@ def test_everything_at_once(seed, mnk, data):
     line = (tall, per_line // tall)
     page = data.draw(st.sampled_from([None, tuple(2 * each for each in line)]))
     pes, segments = data.draw(st.sampled_from([(1, None), (3, None), (2, 2)]))
-    config = MatrixUnitConfig(threads=24, pes=pes, line_bytes=32, l1_bytes=256)
+    mode = data.draw(st.sampled_from(["split", "chunk"]))
+    config = MatrixUnitConfig(threads=24, pes=pes, line_bytes=32, l1_bytes=256, kb_mode=mode)
     split = "columns" if segments else data.draw(st.sampled_from(["rows", "columns"]))
     spread = {"split": split, "segments": segments} if pes > 1 else {}
     result = matmul(a, b, config, line=line, page=page, **how, **spread)
@@ -105,7 +106,9 @@ def test_everything_at_once(seed, mnk, data):
         exact = a.astype(np.int64) @ b.astype(np.int64)
         assert (result.value == exact.astype(np.uint64).astype(np.uint32).view(np.int32)).all()
     else:
-        assert (result.value == documented(a, b, config.chunk(a.itemsize), how["kb"])).all()
+        assert (
+            result.value == documented(a, b, *(f(a.itemsize, how["kb"]) for f in (config.chunk, config.depth)))
+        ).all()
     if pes == 1:
         closed = expected_counts(m, n, k, config, a.itemsize, **how)
         for name in ("macs", "instructions", "steps", "broadcast_elements", "a_bytes_loaded", "column_loads"):

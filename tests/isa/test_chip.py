@@ -17,6 +17,7 @@ from tilewright.isa import (
     MatrixUnitConfig,
     MatrixUnitError,
     Part,
+    TensorMemory,
     by_blocks,
     by_diagonals,
     by_dim,
@@ -346,3 +347,35 @@ def test_a_page_is_loaded_once_its_load_has_happened_64():
     machine.run()
     assert states(machine, "X") == [("loaded", "L2"), ("loaded", "L2")]
     assert "loading" not in str(machine.chip)
+
+
+def test_entries_may_be_relative_to_another_pages_address_63():
+    """An entry has the distance from the first page in the same memory."""
+    machine = Machine(MatrixUnitConfig(threads=4, page_addresses="relative"))
+    machine.system["X"] = np.arange(16, dtype=np.int32).reshape(4, 4)
+    machine.page_table("X", page=(1, 16), line=(1, 16), mapped=True)
+    table = machine.chip.storages["X"].table
+    first = table.phys[0]
+    assert [(e.base, e.distance) for e in table.entries()] == [(None, 0), (0, 64), (0, 128), (0, 192)]
+    assert str(table.entries()[2]) == f"page 2: loaded, DDR at byte {first + 128} (page 0 + 128)"
+    machine.dma_in("X", pages=[0, 3])  # the next page takes its place; L2 has addresses of its own
+    assert [e.base for e in table.entries(machine.now)] == [None, None, 1, 0]
+    machine.start("segment ur1, $X\ntid r1\nmov r0, 3\nld r2, ur1:rf0:0\nadd r2, r2, 100\nst r2, ur1:rf0:0")
+    machine.run()
+    machine.dma_out("X")
+    assert machine.fetch("X").tolist() == [[0, 1, 2, 103], [4, 5, 6, 107], [8, 9, 10, 111], [12, 13, 14, 115]]
+
+
+def test_relative_entries_change_no_value_and_cost_the_other_pages_translation_63():
+    def run(**how):
+        memory = TensorMemory()
+        memory.add("X", np.arange(16, dtype=np.int32), page=(4,), line=(4,))
+        text = "segment ur1, $X\nmov r0, 12\nld r1, ur1:rf0:0"
+        return MatrixUnit(MatrixUnitConfig(threads=1, line_bytes=16, **how)).run(text, memory)
+
+    plain, relative = run(), run(page_addresses="relative")
+    assert (relative.registers == plain.registers).all()
+    assert relative.cycles == plain.cycles
+    # Page 3 counts from page 0, which must be translated, too.
+    waited = [run(page_miss_cycles=1000, page_addresses=each).queue["port"] for each in ("absolute", "relative")]
+    assert waited == [1000, 2000]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import tries
-from tilewright.errors import UnsupportedError, UsageError
+from tilewright.errors import UsageError
 from tilewright.isa import (
     Counts,
     Machine,
@@ -136,7 +136,6 @@ def test_what_does_not_fit():
         ({"ka": 5, "kb": 4}, UsageError, "20"),
         ({"columns": 17}, UsageError, "not within"),
         ({"groups": 2}, UsageError, "3 channels in 2 groups"),
-        ({"config": MatrixUnitConfig(kb_mode="split", pes=2)}, UnsupportedError, "kb_mode"),
     ):
         with pytest.raises(error, match=reason):
             conv2d(x, w, **{"config": config, **how})

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -24,14 +24,18 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("mode", ["chunk", "split"])
 @pytest.mark.parametrize(("x", "w", "how", "options"), CASES)
-def test_blocks_of_a_change_neither_values_nor_counts(x, w, how, options):
+def test_blocks_of_a_change_neither_values_nor_counts(x, w, how, options, mode):
+    if mode == "split" and options.get("kb") == 3:
+        options = options | {"kb": 2}  # whole registers of A for every thread
+    machine = replace(SMALL, kb_mode=mode)
     rng = np.random.default_rng(1)
     images, weights = (rng.integers(-128, 128, shape).astype(np.int8) for shape in (x, w))
-    blocked = conv2d(images, weights, config=SMALL, **how, **options)
+    blocked = conv2d(images, weights, config=machine, **how, **options)
     np.testing.assert_array_equal(blocked.value, conv2d(images, weights, config=SMALL, **how).value)
     grouping = {name: options[name] for name in ("ka", "kb", "columns") if name in options}
-    forms = expected_conv2d_counts(x, w, config=SMALL, **how, **grouping)
+    forms = expected_conv2d_counts(x, w, config=machine, **how, **grouping)
     for field in fields(Counts):
         if field.name not in ("l1_misses", "l2_misses", "dram_bytes"):
             assert getattr(blocked.counts, field.name) == getattr(forms, field.name), field.name
@@ -69,7 +73,9 @@ def test_weights_by_dma_for_several_elements_are_refused():
 
 
 def test_conv5_uses_most_of_the_math_there_is():
-    tuning = autotune_conv2d((1, 7, 7, 512), (3, 3, 512, 512), padding=1, stream=True, kb=4, buffers=1, ka=1)
+    """Four threads of a pixel, a chunk of A each; a chunk for all four would ask for four times as many lines of B."""
+    machine, fixed = MatrixUnitConfig(kb_mode="chunk"), {"padding": 1, "stream": True, "kb": 4, "buffers": 1, "ka": 1}
+    tuning = autotune_conv2d((1, 7, 7, 512), (3, 3, 512, 512), config=machine, **fixed)
     assert tuning.best.utilisation > 0.6
     assert tuning.best.choice == ConvChoice(kb=4, block_a=8, stream=True)
 

@@ -281,7 +281,7 @@ def test_numbers_of_a_merged_instruction():
     (mm,) = assemble("mm8.ka2.kb2 r0, ur4:rf290:0x00, r256", config).instructions
     text = str(explain(mm, config))
     assert "4 threads serve a row (ka 2 share its columns, kb 2 its k): 16 rows of 64 threads" in text
-    made = matmul(np.ones((16, 16), np.int8), np.ones((16, 64), np.int8), config=config, ka=2, kb=2)
+    made = matmul(np.ones((16, 8), np.int8), np.ones((8, 64), np.int8), config=config, ka=2, kb=2)
     assert made.counts.instructions == 1
     assert explain(mm, config).counts.macs == made.counts.macs
     assert f"math: {made.counts.steps} steps of 1 cycle, {made.counts.macs:,} multiplications" in text
@@ -334,7 +334,7 @@ def test_what_cannot_be_staged_is_an_error():
     ):
         with pytest.raises(UsageError):
             explain(mm, **how)
-    big = MatrixUnitConfig(threads=65536, registers=300)
+    big = MatrixUnitConfig(threads=65536, registers=300, kb_mode="chunk")
     with pytest.raises(UsageError, match="columns of"):
         explain(assemble("mm8.kb60000 r0, ur4:rf290:0x00, r256", big).instructions[0], big)
 

@@ -80,8 +80,6 @@ def test_random_products_and_counts(seed, mnk, dtype, mixed, how, machine, block
     config = MatrixUnitConfig(**machine)
     if config.disjoint_sets:  # half of the threads load
         how |= {"ka": min(how["ka"], 2), "columns": how["columns"] and min(how["columns"], config.loader_threads)}
-    if config.kb_mode == "split":
-        how |= {"kb": 2 if how["kb"] > 1 and config.chunk(a.itemsize) % 2 == 0 else 1}
     if how["order"] == "column_outer" and how["kb"] == 1:
         how |= {"block_a": blocks}
     result = matmul(a, b, config=config, **how)
@@ -112,26 +110,27 @@ def test_pages_and_lines_of_b_change_traffic_only(seed, mnk, data, transpose_b, 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
 @pytest.mark.parametrize("transpose_b", [False, True])
-@pytest.mark.parametrize(("ka", "kb"), [(1, 1), (2, 3)])
-def test_floats_follow_the_documented_order(dtype, transpose_b, ka, kb):
+@pytest.mark.parametrize(("ka", "kb", "mode"), [(1, 1, "split"), (2, 3, "split"), (2, 3, "chunk")])
+def test_floats_follow_the_documented_order(dtype, transpose_b, ka, kb, mode):
     rng = np.random.default_rng(7)
     a, b = rng.normal(size=(13, 29)).astype(dtype), rng.normal(size=(29, 11)).astype(dtype)
-    config = MatrixUnitConfig(threads=48)
+    config, whole = MatrixUnitConfig(threads=48, kb_mode=mode), 8 // a.itemsize
     result = matmul(a, b, config=config, ka=ka, kb=kb, transpose_b=transpose_b)
     assert result.value.dtype == np.float32
-    assert (result.value == chunked(a.astype(np.float32), b.astype(np.float32), 8 // a.itemsize, kb)).all()
+    chunk, depth = (-(-whole // kb), whole) if mode == "split" else (whole, whole * kb)
+    assert (result.value == chunked(a.astype(np.float32), b.astype(np.float32), chunk, depth)).all()
     how = {"ka": ka, "kb": kb, "transpose_b": transpose_b}
     assert result.counts == expected_counts(13, 11, 29, config=config, element_bytes=a.itemsize, **how)
 
 
-def chunked(a, b, chunk, kb):
+def chunked(a, b, chunk, depth):
     """The 'chunk' order in numpy float32: every rounding where the documentation puts it."""
     out = np.zeros((a.shape[0], b.shape[1]), np.float32)
-    for k0 in range(0, a.shape[1], kb * chunk):
-        dot = None
-        for q in range(k0, min(k0 + kb * chunk, a.shape[1]), chunk):
+    for k0 in range(0, a.shape[1], depth):
+        dot, end = None, min(k0 + depth, a.shape[1])
+        for q in range(k0, end, chunk):
             d = None
-            for u in range(q, min(q + chunk, a.shape[1])):
+            for u in range(q, min(q + chunk, end)):
                 product = a[:, u, None] * b[u]
                 d = product if d is None else d + product
             dot = d if dot is None else dot + d
@@ -142,7 +141,7 @@ def chunked(a, b, chunk, kb):
 def test_a_large_float_product_bit_for_bit():
     rng = np.random.default_rng(2)
     a, b = rng.normal(size=(256, 96)).astype(np.float32), rng.normal(size=(96, 256)).astype(np.float32)
-    assert (matmul(a, b).value == chunked(a, b, 2, 1)).all()
+    assert (matmul(a, b).value == chunked(a, b, 2, 2)).all()
     exact = matmul(a, b, config=MatrixUnitConfig(float_order="exact")).value
     assert np.allclose(exact, a.astype(np.float64) @ b, rtol=1e-4, atol=1e-4)
 
@@ -160,9 +159,14 @@ def test_worked_numbers_of_256_threads():
     ("ka", "kb", "instructions", "steps"), [(1, 1, 8, 512), (4, 1, 8, 128), (1, 4, 2, 128), (2, 2, 4, 128)]
 )
 def test_worked_numbers_of_64_threads(ka, kb, instructions, steps):
+    """The specification's, in its reading of kb: the group covers kb whole chunks. The text's split covers one."""
     a, b = np.ones((16, 64), np.int8), np.ones((64, 64), np.int8)
-    counts = matmul(a, b, config=MatrixUnitConfig(threads=64), ka=ka, kb=kb).counts
-    assert (counts.instructions, counts.steps) == (instructions, steps)
+    chunked, split = (
+        matmul(a, b, config=MatrixUnitConfig(threads=64, kb_mode=mode), ka=ka, kb=kb).counts
+        for mode in ("chunk", "split")
+    )
+    assert (chunked.instructions, chunked.steps) == (instructions, steps)
+    assert (split.instructions, split.steps) == (8, 512 // ka)
 
 
 def test_300_columns_leave_44_errors_and_256_columns():
@@ -371,10 +375,12 @@ def test_a_block_of_a_counts_as_its_rounds_do():
         assert blocked.traffic.load_lines < plain.traffic.load_lines
     with pytest.raises(UsageError, match="at most 12"):
         matmul(a, b, config, block_a=13)
-    with pytest.raises(UnsupportedError, match="kb=1"):
-        matmul(a, b, config, block_a=2, kb=2)
+    for kb, block_a in ((2, 3), (4, 2)):  # blocks that do not divide k; threads with half a register
+        with pytest.raises(UnsupportedError, match="kb=1"):
+            matmul(a, b, config, block_a=block_a, kb=kb)
 
 
+@pytest.mark.parametrize("mode", ["chunk", "split"])
 @pytest.mark.parametrize("pes", [1, pytest.param(2, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("sizes", "how"),
@@ -388,13 +394,15 @@ def test_a_block_of_a_counts_as_its_rounds_do():
         ((70, 9, 30), {"ka": 2, "tail_kb": 4, "order": "column_outer"}),
     ],
 )
-def test_groups_load_blocks_of_a_and_the_last_rows_have_more_threads(sizes, how, pes):
+def test_groups_load_blocks_of_a_and_the_last_rows_have_more_threads(sizes, how, pes, mode):
     """By day one PE: test_spread.py divides such products over several."""
     (m, n, k), rng = sizes, np.random.default_rng(0)
-    config = MatrixUnitConfig(threads=32, pes=pes)
+    config = MatrixUnitConfig(threads=32, pes=pes, kb_mode=mode)
     for dtype in (np.int8, np.float32):
         a, b = rng.integers(-9, 9, (m, k)).astype(dtype), rng.integers(-9, 9, (k, n)).astype(dtype)
-        if dtype == np.float32 and "block_a" in how and k % 16:
+        kb = how.get("kb", 1)
+        odd = k % 16 if mode == "chunk" else config.chunk(a.itemsize, kb) * a.itemsize % 4 or 8 // a.itemsize % kb
+        if "block_a" in how and (dtype == np.float32 or mode == "split") and odd:
             continue
         made = matmul(a, b, config, **how)
         assert (made.value == a @ b.astype(np.int32)).all()
@@ -404,7 +412,8 @@ def test_groups_load_blocks_of_a_and_the_last_rows_have_more_threads(sizes, how,
 
 def test_the_last_rows_are_sooner_done():
     a, b = np.ones((300, 300), np.int8), np.ones((300, 300), np.int8)
-    assert matmul(a, b, block_a=8, tail_kb=4).cycles < 0.9 * matmul(a, b, block_a=8).cycles
+    chunk = MatrixUnitConfig(kb_mode="chunk")
+    assert matmul(a, b, chunk, block_a=8, tail_kb=4).cycles < 0.9 * matmul(a, b, chunk, block_a=8).cycles
     with pytest.raises(UnsupportedError, match="no tail_kb"):
         matmul(np.ones((20, 64), np.int8), np.ones((64, 4), np.int8), kb=2, block_a=2, tail_kb=4)
     with pytest.raises(UsageError, match="a group of 512 threads"):
@@ -466,10 +475,10 @@ def test_one_register_of_a_is_one_product_a_round_87_88_106():
 @pytest.mark.parametrize(
     ("config", "kb", "depth", "dtype"),
     [
-        ({"kb_mode": "split"}, 2, 8, "int8"),  # two registers hold 8 int8 [106], of which each thread has 4 [121]
-        ({"a_bytes": 4}, 2, 8, "int8"),  # so it is where a thread has one register
-        ({"a_bytes": 4}, 2, 4, "int16"),  # k = 1, 2 | 3, 4 [119]
-        ({"a_bytes": 4}, 2, 2, "int32"),  # k = 1 | 2 [118]
+        ({}, 2, 8, "int8"),  # two registers hold 8 int8 [106], of which each thread has 4 [121]
+        ({}, 2, 4, "int16"),  # k = 1, 2 | 3, 4 [119]
+        ({}, 2, 2, "int32"),  # k = 1 | 2 [118]
+        ({"kb_mode": "chunk", "a_bytes": 4}, 2, 8, "int8"),  # so it is where a thread has one register, all its own
     ],
 )
 def test_a_dot_product_of_the_texts_own_length_is_halved_106_118_119_121(config, kb, depth, dtype):

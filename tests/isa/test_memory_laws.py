@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import tries
 from tests.isa.mutated import run_mutated
-from tests.isa.test_stretches import both
+from tests.isa.test_blocks import both
 from tests.isa.test_vector_programs import numbers, specs
 from tests.isa.wild import wild
 from tilewright import isa

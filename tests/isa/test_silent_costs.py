@@ -1,5 +1,7 @@
 """Costs of which the source is silent: free unless they are set, and then in time alone, never in values or counts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -23,18 +25,18 @@ def test_by_default_they_are_free():
     assert cycles(bus_bytes_per_cycle=8).cycles >= none.cycles
 
 
-@pytest.mark.parametrize("slow", [{}, {"uninitialized": "poison"}], ids=["a stretch", "one by one"])
+@pytest.mark.parametrize("slow", [{}, {"uninitialized": "poison"}], ids=["a block", "one by one"])
 def test_columns_follow_one_another_on_a_narrow_bus_102(slow):
     """128 bytes of a column with kb16 are 16 cycles on a bus of 8 bytes: no run is faster than its bus."""
-    config = {"threads": 64, "bus_bytes_per_cycle": 8, **slow}
+    config = {"threads": 64, "bus_bytes_per_cycle": 8, "kb_mode": "chunk", **slow}
     for kb, column in ((1, 1), (16, 16)):
         made = cycles((4, 256), (256, 64), kb, **config)
         assert MatrixUnitConfig(**config).column_cycles(1, kb) == column
         assert made.cycles > made.counts.column_loads * column == 256 * 64 // 8
-    assert made.cycles > cycles((4, 256), (256, 64), 16, threads=64, **slow).cycles
+    assert made.cycles > cycles((4, 256), (256, 64), 16, threads=64, kb_mode="chunk", **slow).cycles
 
 
-@pytest.mark.parametrize("slow", [{}, {"uninitialized": "poison"}], ids=["a stretch", "one by one"])
+@pytest.mark.parametrize("slow", [{}, {"uninitialized": "poison"}], ids=["a block", "one by one"])
 def test_every_instruction_is_fetched_98(slow):
     free, three = (
         MatrixUnit(MatrixUnitConfig(threads=4, fetch_cycles=n, **slow)).run("nop\nnop\nmov r1, 1\nhalt") for n in (0, 3)
@@ -58,7 +60,8 @@ def test_the_hosts_link_takes_its_time_56():
 
 def test_a_narrow_bus_changes_what_the_tuner_ranks_first():
     """Where a column of kb4 takes as long as four of kb1, sharing dot products saves no time on the bus."""
-    free, narrow = (autotune(16, 64, 64, config=MatrixUnitConfig(threads=64, bus_bytes_per_cycle=n)) for n in (0, 2))
+    machine = MatrixUnitConfig(threads=64, kb_mode="chunk")
+    free, narrow = (autotune(16, 64, 64, config=replace(machine, bus_bytes_per_cycle=n)) for n in (0, 2))
     assert free.best.choice.kb == 4
     assert narrow.best.choice != free.best.choice
     assert narrow.best.cycles > free.best.cycles

@@ -55,7 +55,7 @@ def run(
             seed=seed,
             watch=view.watch,
             arguments=arg or (),
-            config=machine.configured(settings) if settings else None,
+            config=machine.configured(settings, kb_mode="chunk") if settings else None,
         )
         view.watch("report", 0, 0)
         written = report.write(out)

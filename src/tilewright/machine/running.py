@@ -142,7 +142,9 @@ def _study_on(chip: Target, subject: Subject, config: MatrixUnitConfig | None, s
     if chip.simt is not None:
         with stages.stage("matrix unit"):
             return study_on_matrix_unit(
-                subject, config or MatrixUnitConfig(), lambda done, all_, _: stages.watch("matrix unit", done, all_)
+                subject,
+                config or MatrixUnitConfig(kb_mode="chunk"),
+                lambda done, all_, _: stages.watch("matrix unit", done, all_),
             )
     if config is not None:
         raise UsageError(f"{chip.name} is no matrix unit whose fields could be set", how="--target simt")

@@ -41,7 +41,7 @@ def compile(
     from tilewright.render import print_table
 
     suffix = writer_of(out, ".html", ".json", ".tasm", ".bundle", as_json=as_json)
-    config = machine.configured(settings)
+    config = machine.configured(settings, kb_mode="chunk")
     compiled = isa.compile(load_program(program, arg), config=config)
     if out is not None and suffix == ".bundle":
         compiled.save(out)

@@ -60,12 +60,12 @@ Zeros = Annotated[
 ]
 
 
-def configured(settings: Sequence[str] | None) -> MatrixUnitConfig:
-    """The machine with the fields that ``--set`` gives."""
+def configured(settings: Sequence[str] | None, **usual: Any) -> MatrixUnitConfig:
+    """The machine with the fields that ``--set`` gives; ``usual``: fields that have another default here."""
     from tilewright.isa import MatrixUnitConfig
 
     known = {f.name for f in fields(MatrixUnitConfig)}
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = usual
     for assignment in settings or ():
         name, equals, text = assignment.partition("=")
         if not equals or name not in known:

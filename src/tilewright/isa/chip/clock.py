@@ -8,7 +8,7 @@ the cycles of the run: what the issue queue did (``queue``), and what the math u
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -151,20 +151,6 @@ class Clock:
         self.until(*self._latest((*reads, *writes)))
         start = self._take()
         self._set(writes, start + latency, _ARITHMETIC)
-        self._done(unit, name, start, start + max(1, latency))
-
-    def scalar(self, unit: str, name: str, places: Sequence[int], written: int, latency: int) -> None:
-        """:meth:`step` of single registers: ``places`` it looks at, and the one it writes (-1: none)."""
-        tokens, latest, at = self.tokens, self.issue, -1
-        for place in places:
-            if tokens[place] > latest:
-                latest, at = int(tokens[place]), place
-        if at >= 0:
-            self.until(latest, CAUSES[self.causes[at]])
-        start = self._take()
-        if written >= 0:
-            tokens[written] = self.foreign[written] = start + latency
-            self.causes[written] = _ARITHMETIC
         self._done(unit, name, start, start + max(1, latency))
 
     def vector(self, name: str, reads: Iterable[slice], writes: Iterable[slice], cycles: int) -> None:

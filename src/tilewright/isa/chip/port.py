@@ -136,7 +136,7 @@ class MemoryPort:
         return self._take(L2_BUS, start, self.cycles(size, self.config.l2_bytes_per_cycle))
 
     def _take(self, which: int, start: int, cycles: int) -> int:
-        from tilewright.isa.kernels.bus_kernels import take_bus
+        from tilewright.isa.kernels.memory_kernels import take_bus
 
         return int(take_bus(self.links.numbers, which, start, cycles))
 

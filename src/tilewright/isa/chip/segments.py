@@ -33,8 +33,12 @@ _LEFT = WALK.places["left"]
 class PageEntry:
     """One entry as a row to read: ``location`` is L2 or DDR; an absent page has none, and ``phys`` None.
 
+    ``base``, ``distance``: of a relative entry, the page whose address it counts from, and the bytes from there.
+
     >>> print(PageEntry(3, "loaded", "L2", 4096, True))
     page 3: loaded, L2 at byte 4096, stored to
+    >>> print(PageEntry(3, "loaded", "DDR", 4096, base=0, distance=3072))
+    page 3: loaded, DDR at byte 4096 (page 0 + 3072)
     """
 
     page: int
@@ -42,10 +46,13 @@ class PageEntry:
     location: str = ""
     phys: int | None = None
     dirty: bool = False
+    base: int | None = None
+    distance: int = 0
 
     def __str__(self) -> str:
         """One line."""
         place = f", {self.location} at byte {self.phys}" if self.phys is not None else ""
+        place += f" (page {self.base} + {self.distance})" if self.base is not None else ""
         return f"page {self.page}: {self.state}{place}{', stored to' * self.dirty}"
 
 
@@ -53,7 +60,8 @@ class PageEntry:
 class PageTable:
     """Entries of one storage, arrays over its pages: physical byte, state, ready cycle, whether in L2, stored to.
 
-    An absent page has no entry: its physical byte is -1.
+    An absent page has no entry: its physical byte is -1. ``relative``: entries have distances (:attr:`bases`); then
+    ``phys`` is what they come to.
     """
 
     phys: Array
@@ -61,17 +69,31 @@ class PageTable:
     ready: Array
     in_l2: Array
     dirty: Array
+    relative: bool = False
 
     @classmethod
-    def of(cls, pages: int) -> PageTable:
+    def of(cls, pages: int, relative: bool = False) -> PageTable:
         """All pages absent."""
         phys, state = np.full(pages, -1, np.int64), np.full(pages, ABSENT, np.int8)
-        return cls(phys, state, np.zeros(pages, np.int64), np.zeros(pages, bool), np.zeros(pages, bool))
+        return cls(phys, state, np.zeros(pages, np.int64), np.zeros(pages, bool), np.zeros(pages, bool), relative)
 
     def part(self, first: int, count: int) -> PageTable:
         """Some of the entries, not copied."""
-        here = slice(first, first + count)
-        return PageTable(self.phys[here], self.state[here], self.ready[here], self.in_l2[here], self.dirty[here])
+        at = slice(first, first + count)
+        return PageTable(self.phys[at], self.state[at], self.ready[at], self.in_l2[at], self.dirty[at], self.relative)
+
+    @property
+    def bases(self) -> Array:
+        """The page whose address each page's entry counts from; the page itself where its entry is an address.
+
+        Of relative entries that is the first page with an entry in the same memory, so that a page that moves takes no
+        other's address with it: when the first one leaves, the next takes its place. Source: [63].
+        """
+        bases = np.arange(len(self.phys))
+        for in_l2 in (False, True) if self.relative else ():
+            there = np.flatnonzero((self.state != ABSENT) & (self.in_l2 == in_l2))
+            bases[there] = there[:1]
+        return bases
 
     def create(self, page: int, phys: int, state: int, in_l2: bool, ready: int = 0) -> None:
         """A page moved in, or mapped where it stands."""
@@ -85,14 +107,16 @@ class PageTable:
     def entries(self, now: int = 0) -> list[PageEntry]:
         """Every page as a row; what is there by cycle ``now`` is loaded."""
         there = (self.state == LOADING) & (self.ready <= now)
-        states = np.where(there, LOADED, self.state)
-        rows = zip(self.phys.tolist(), states.tolist(), self.in_l2.tolist(), self.dirty.tolist(), strict=True)
-        return [
-            PageEntry(page, STATES[state], "L2" if in_l2 else "DDR", phys, dirty)
-            if state
-            else PageEntry(page, "absent")
-            for page, (phys, state, in_l2, dirty) in enumerate(rows)
-        ]
+        entries, bases = [], self.bases.tolist()
+        for page, state in enumerate(np.where(there, LOADED, self.state).tolist()):
+            if not state:
+                entries.append(PageEntry(page, "absent"))
+                continue
+            base, phys = bases[page], int(self.phys[page])
+            counted = (None, 0) if base == page else (base, phys - int(self.phys[base]))
+            location = "L2" if self.in_l2[page] else "DDR"
+            entries.append(PageEntry(page, STATES[state], location, phys, bool(self.dirty[page]), *counted))
+        return entries
 
     @property
     def loading(self) -> bool:
@@ -206,8 +230,12 @@ def make_storage(
     order: Sequence[int] | None = None,
     tensor: str = "",
     base: tuple[int, ...] = (),
+    relative: bool = False,
 ) -> Storage:
-    """The storage of an array whose pages begin at byte ``home``; every page is absent."""
+    """The storage of an array whose pages begin at byte ``home``; every page is absent.
+
+    ``relative``: of its page table, see :class:`PageTable`.
+    """
     shape, dtype = array.shape, dtype_name(array.dtype)
     e = array.dtype.itemsize
     fastest = order[0] if order else len(shape) - 1
@@ -217,7 +245,7 @@ def make_storage(
     if layout.line_elements * e != line_bytes:
         size = f"a line of {layout.line_elements} elements is {layout.line_elements * e} bytes, not {line_bytes}"
         raise UsageError(size, where=f"segment {name}", how="give line= of the machine's line_bytes")
-    table = PageTable.of(layout.num_pages)
+    table = PageTable.of(layout.num_pages, relative)
     return Storage(name, dtype, layout, home, table, *arrays, tensor or name, base or (0,) * len(shape))
 
 
@@ -412,7 +440,7 @@ class Segment:
         inside = (base >= 0) & (sizes >= 1) & (base + sizes <= self.storage.sizes)
         return Segment(self.name, self.handle, self.storage, base, sizes) if inside.all() else None
 
-    def await_all(self) -> None:
+    def begin_retention(self) -> None:
         """Begin t1 retention: every line awaits each of its elements that lies in the segment (first call only)."""
         if self.selected.size:
             return
@@ -426,7 +454,7 @@ class Segment:
         self.awaited = self.at_first.copy()
         self.walk[_LEFT] = self.sizes.prod()
 
-    def await_anew(self, page: int | None = None) -> None:
+    def restart_walk(self, page: int | None = None) -> None:
         """A walk begins, over all of it or over a page that was brought in; where none ever began there is nothing."""
         if not self.selected.size:
             return

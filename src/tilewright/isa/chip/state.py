@@ -24,7 +24,7 @@ from tilewright.isa.chip.segments import (
 )
 from tilewright.isa.kernels.records import CACHE
 from tilewright.isa.language.config import DRAMS, MatrixUnitConfig
-from tilewright.isa.language.counts import Counts, Traffic
+from tilewright.isa.language.counts import Counts, Moved, Traffic
 from tilewright.isa.language.errors import ErrorRecord, Faults, MatrixUnitError
 from tilewright.isa.language.program import Instruction
 
@@ -155,16 +155,16 @@ def move_in(pe: Pe, storage: Storage, page: int, now: int, begin: int | None = N
     table, size = storage.table, storage.page_bytes
     if table.in_l2[page]:
         return True
-    begin = chip.room(size) if begin is None else begin
+    begin = chip.free_l2(size) if begin is None else begin
     if begin is None:
         return False
     home = storage.home_of(page)
     chip.store[begin : begin + size] = chip.store[home : home + size]
     chip.forget(home, size)
-    chip.untranslate(int(table.phys[page]))
-    chip.hold(begin, size)
+    chip.forget_translation(int(table.phys[page]))
+    chip.reserve(begin, size)
     table.create(page, begin, LOADING, in_l2=True, ready=chip.dma.move(pe.clock.port, storage, page, "in", now))
-    chip.walk_anew(begin)
+    chip.restart_walks(begin)
     return True
 
 
@@ -174,10 +174,10 @@ def make_page(chip: Chip, storage: Storage, page: int, begin: int) -> None:
     if storage.table.state[page] != ABSENT:
         unmap_page(chip, storage, page)
     chip.store[begin : begin + size] = 0
-    chip.hold(begin, size)
+    chip.reserve(begin, size)
     storage.table.create(page, begin, LOADED, in_l2=True)
     storage.table.dirty[page] = True
-    chip.walk_anew(begin)
+    chip.restart_walks(begin)
 
 
 def move_out(pe: Pe, storage: Storage, page: int, now: int) -> int:
@@ -203,9 +203,9 @@ def map_page(chip: Chip, storage: Storage, page: int) -> None:
 def unmap_page(chip: Chip, storage: Storage, page: int) -> None:
     """Delete a page's entry; what stands in L2 is given up."""
     table = storage.table
-    chip.untranslate(int(table.phys[page]))
+    chip.forget_translation(int(table.phys[page]))
     if table.in_l2[page]:
-        chip.give_up(int(table.phys[page]))
+        chip.release(int(table.phys[page]))
     table.delete(page)
 
 
@@ -308,6 +308,25 @@ def show_run_html(result: Any) -> str:
     return glance(head, *lines, glance_table((Column("counted"), Column("", "count")), counts))
 
 
+class Shown:
+    """A run's or a kernel's result: it prints, compares field by field, and has its bytes by level and operand."""
+
+    moved: Moved
+
+    __eq__ = same_state
+    __hash__ = None  # type: ignore[assignment]
+    __repr__ = __str__ = show_run
+    _repr_html_ = show_run_html
+
+    @property
+    def bytes(self) -> dict[str, dict[str, int]]:
+        """Bytes through each level ("l1", "l2", "dram"), by operand: "a" (``ld``), "b" (``mm``), "c" (``st``), "dma".
+
+        Pages that the host moved count for the first processing element.
+        """
+        return self.moved.bytes
+
+
 def _rows(title: str, rows: list[tuple[str, Any]]) -> list[str]:
     return [f"  {title}:", *(f"    {name:6} {value}" for name, value in rows)] if rows else []
 
@@ -404,10 +423,10 @@ class Chip:
     def add_all(self, tensors: list[tuple[str, Array, dict[str, Any]]]) -> list[Storage]:
         """:meth:`add` for several at once (name, array, options of :func:`make_storage`)."""
         added: list[Storage] = []
-        end = len(self.store)
+        end, relative = len(self.store), self.config.page_addresses == "relative"
         try:
             for name, array, how in tensors:
-                added.append(make_storage(name, array, end, self.config.line_bytes, **how))
+                added.append(make_storage(name, array, end, self.config.line_bytes, **how, relative=relative))
                 end += added[-1].total_bytes
             store = np.zeros(end, np.uint8)
             for storage, (_, array, _) in zip(added, tensors, strict=True):
@@ -423,10 +442,10 @@ class Chip:
         store[self.l2_end : len(self.store)] = self.store[self.l2_end :]
         self.store = store
         for storage in added:
-            self.enter(storage)
+            self.add_storage(storage)
         return added
 
-    def enter(self, storage: Storage) -> None:
+    def add_storage(self, storage: Storage) -> None:
         """A storage becomes one of the chip's, and a segment of every processing element."""
         self.storages[storage.name] = storage
         lines = len(self.store) // self.config.line_bytes
@@ -437,8 +456,8 @@ class Chip:
             pe.clock.port.relink()
             pe.names[storage.name] = pe.add_segment(whole_segment(storage, 0, storage.name))
 
-    def room(self, size: int) -> int | None:
-        """The first byte of a free stretch of L2 (first fit), or None."""
+    def free_l2(self, size: int) -> int | None:
+        """The first of so many free bytes of L2 (first fit), or None."""
         at = 0
         for begin, taken in sorted(self.l2_pages.items()):
             if begin - at >= size:
@@ -446,7 +465,7 @@ class Chip:
             at = begin + taken
         return at if self.l2_end - at >= size else None
 
-    def hold(self, begin: int, size: int) -> None:
+    def reserve(self, begin: int, size: int) -> None:
         """A page stands at these bytes of L2, which has so much less room for lines of device memory."""
         from tilewright.isa.kernels.cache_kernels import hold_lines
 
@@ -455,7 +474,7 @@ class Chip:
         self.l2_pages[begin] = size
         hold_lines(begin // line, (begin + size) // line, self.l2.cells)
 
-    def give_up(self, begin: int) -> None:
+    def release(self, begin: int) -> None:
         """The page that stands at this byte of L2 does so no more."""
         from tilewright.isa.kernels.cache_kernels import drop_lines
 
@@ -468,16 +487,16 @@ class Chip:
         for storage in self.storages.values():
             storage.table.settle_until(now)
 
-    def untranslate(self, begin: int) -> None:
+    def forget_translation(self, begin: int) -> None:
         """What is known of the page at this byte is known no more."""
         for pe in self.pes:
             pe.translated.pop(begin, None)
 
-    def walk_anew(self, begin: int) -> None:
+    def restart_walks(self, begin: int) -> None:
         """A page came to this byte: walks over it begin anew."""
         for segment in (s for pe in self.pes for s in pe.segments.values() if s.selected.size):
             for page in np.flatnonzero(segment.table.phys == begin).tolist():
-                segment.await_anew(page)
+                segment.restart_walk(page)
 
     def forget(self, begin: int, size: int) -> None:
         """Lines of the first level that held what was at these bytes are no longer that."""
@@ -546,7 +565,7 @@ class Pe:
 
     @classmethod
     def of(cls, number: int, chip: Chip, tracing: bool, more: int = 0) -> Pe:
-        """A processing element at rest: all registers 0 (or poisoned), L1 empty, the chip's storages as segments."""
+        """A new processing element: all registers 0 (or poisoned), L1 empty, the chip's storages as segments."""
         c = chip.config
         poison = c.uninitialized == "poison"
         file = np.zeros(c.threads * (c.registers + _APART), np.int32).reshape(c.threads, -1)
@@ -580,11 +599,11 @@ class Pe:
         return self.file, self.file.view(np.uint8).reshape(-1), self.file.strides[0], self.file.reshape(-1)
 
     def translate(self, table: PageTable, pages: Array) -> None:
-        """The load-store unit translates each of these pages, if that costs anything."""
+        """The load-store unit translates each of these pages, and those their entries count from, if that costs."""
         c, cycles = self.config, 0
         if not (c.page_hit_cycles or c.page_miss_cycles):
             return
-        for begin in table.phys[pages].tolist():
+        for begin in table.phys[np.union1d(pages, table.bases[pages])].tolist():
             cycles += c.page_hit_cycles if begin in self.translated else c.page_miss_cycles
             self.translated.pop(begin, None)
             self.translated[begin] = None
@@ -592,20 +611,20 @@ class Pe:
                 del self.translated[next(iter(self.translated))]
         self.clock.free[0] = max(self.clock.free[0], self.clock.issue) + cycles
 
-    def let_go(self) -> None:
+    def release_retained(self) -> None:
         """Lines that L1 retains may go from now on."""
-        from tilewright.isa.kernels.cache_kernels import lru_let_go
+        from tilewright.isa.kernels.cache_kernels import lru_release
 
         if self.l1.cells[_AT["kept"]]:
-            self.traffic.released_lines += lru_let_go(self.l1.cells)
+            self.traffic.released_lines += lru_release(self.l1.cells)
 
     def start(self) -> None:
         """A program starts: every walk over a segment begins anew."""
-        self.let_go()
+        self.release_retained()
         self.product += 1
         for segment in self.segments.values():
             if segment.selected.size:
-                segment.await_anew()
+                segment.restart_walk()
 
     def add_segment(self, segment: Segment) -> int:
         """Give a descriptor the next free handle."""
@@ -637,7 +656,7 @@ class Pe:
 
 
 def new_chip(config: MatrixUnitConfig, tracing: bool = False, soon: int = 0) -> Chip:
-    """A chip at rest, with its processing elements and nothing in device memory; ``soon``: bytes to come there."""
+    """A new chip, with its processing elements and nothing in device memory; ``soon``: bytes to come there."""
     c = config
     lines, more = c.l2_bytes // c.line_bytes, min(soon // c.line_bytes, LARGE)
     try:

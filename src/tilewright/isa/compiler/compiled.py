@@ -21,6 +21,11 @@ from tilewright.isa.lowering.layers import lower
 from tilewright.isa.lowering.tables import Lowering
 
 Array = np.ndarray[Any, Any]
+WHOLE_MODELS = MatrixUnitConfig(kb_mode="chunk")
+"""The machine that models are compiled for unless another is given: kb threads take kb chunks of A at a time.
+
+With the text's own split they would take the one chunk that a thread takes alone, and gain nothing for few rows.
+"""
 
 
 @dataclass
@@ -124,14 +129,15 @@ def compile(program_or_fn: Any, *args: Any, config: MatrixUnitConfig | None = No
 
     Products and convolutions become programs of ``mm``, work on elements vector programs, what only moves elements
     copies where memory has another order. What the machine has no program for is left to XLA, and says why in
-    ``layers[i].fallback``. ``args`` are arrays or ``jax.ShapeDtypeStruct``.
+    ``layers[i].fallback``. ``args`` are arrays or ``jax.ShapeDtypeStruct``. ``config``: the machine; without one, one
+    with ``kb_mode="chunk"``, where threads that share a dot product take a chunk of A each.
 
     >>> import numpy as np
     >>> x = np.ones((2, 3), np.float32)
     >>> compile(lambda x, y: x @ y.T, x, x).run(x, x)[0].tolist()
     [[3.0, 3.0], [3.0, 3.0]]
     """
-    config = checked_config(config)
+    config = WHOLE_MODELS if config is None else checked_config(config)
     if isinstance(program_or_fn, Program):
         program = program_or_fn
     elif callable(program_or_fn):

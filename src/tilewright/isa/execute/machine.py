@@ -146,12 +146,15 @@ class Machine:
         self, name: str, tensor: str, array: Array, base: tuple[int, ...], sides: dict[str, Any]
     ) -> tuple[Storage | None, str]:
         """A page table's storage as a view of one that is there, and of which; (None, "") where there is none."""
+        relative = self.config.page_addresses == "relative"
         several = [s for s in self.chip.storages.values() if self._placed.get(s.name) is self.system[tensor]]
         for old in (old for old in several if old.tensor == tensor and len(old.base) == len(base)):
-            own = make_storage(name, array, 0, self.config.line_bytes, **sides, tensor=tensor, base=base)
+            own = make_storage(
+                name, array, 0, self.config.line_bytes, **sides, tensor=tensor, base=base, relative=relative
+            )
             view = view_of(old, own)
             if view is not None:
-                self.chip.enter(view)
+                self.chip.add_storage(view)
                 return view, old.name
         return None, ""
 
@@ -225,7 +228,7 @@ class Machine:
             self._command(f"PE {number}", f"segment {name} = {source}{part}")
 
     def release(self) -> Work:
-        """Everyone who was given work, and the work, which is off the machine then: a :class:`Debugger` does it."""
+        """Take the work off the machine: processing elements and their jobs, for a :class:`Debugger` to run."""
         work = [(self.chip.pes[number], jobs) for number, jobs in sorted(self._jobs.items())]
         self._jobs = {}
         for pe, _ in work:
@@ -239,9 +242,9 @@ class Machine:
         self.chip.settle(self.now)
 
     def run(self, watch: Callable[[Counts], None] | None = None) -> list[RunResult]:
-        """Let everyone who was given work do it, to the end; one result for every processing element of the machine.
+        """Run all processing elements with work to the end; one result for every processing element of the machine.
 
-        ``watch`` is called with everyone's counts together now and then. Raises :class:`MatrixUnitError` as
+        ``watch`` is called with the counts of all of them now and then. Raises :class:`MatrixUnitError` as
         :meth:`MatrixUnit.run` does; its ``result`` is the first such element's.
         """
         work = self.release()

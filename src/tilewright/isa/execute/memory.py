@@ -13,7 +13,7 @@ from tilewright.isa.chip.state import Pe, map_page, move_in, move_out, unmap_pag
 from tilewright.isa.execute.operands import (
     Handler,
     Reach,
-    at_hand,
+    all_loaded,
     control_cost,
     coordinates,
     count_of,
@@ -106,13 +106,13 @@ def transfer_record(
 
 
 def _moved(pe: Pe, instruction: Instruction, access: _Access) -> tuple[int, int] | None:
-    """Do it in one call where no one could tell: (elements there, lines), or None."""
+    """Move the elements by one kernel call: (elements there, lines), or None where that is not the same."""
     from tilewright.isa.kernels.memory_kernels import transfer
 
     segment, storing = access.segment, instruction.name == "st"
     c = pe.config
     one_by_one = pe.written is not None or c.loads_through_l1 or c.page_hit_cycles or c.page_miss_cycles
-    if one_by_one or not at_hand(segment):
+    if one_by_one or not all_loaded(segment):
         return None
     record = transfer_record(pe, segment, instruction, access.at, access.counts, storing)
     transfer(record.numbers)
@@ -145,13 +145,15 @@ def _cost(
     clock.transfer(instruction.name, reads if load else [*reads, data], written, requests, size, not load)
 
 
-def _loaded(pe: Pe, first: int, words: int, segment: Segment, reach: Reach) -> None:
-    values = pe.chip.view(_WORDS[segment.element_bytes])[reach.places]
+def _loaded(pe: Pe, first: int, words: int, segment: Segment, reach: Reach, on: Array | None) -> None:
+    """Elements to the registers of each thread, or one thread's to those of all that are ``on``."""
+    word, there = _WORDS[segment.element_bytes], reach.there
+    values, into = pe.chip.view(word)[reach.places], there if on is None else on[:, None] & there
     window = np.ascontiguousarray(pe.registers[:, first : first + words])
-    np.copyto(window.view(_WORDS[segment.element_bytes]), values, where=reach.there)
+    np.copyto(window.view(word), values, where=into)
     pe.registers[:, first : first + words] = window
     if pe.written is not None and words:
-        pe.written[:, first : first + words] |= reach.there.reshape(len(window), words, -1).any(axis=2)
+        pe.written[:, first : first + words] |= into.reshape(len(window), words, -1).any(axis=2)
 
 
 def _stored(pe: Pe, first: int, words: int, segment: Segment, reach: Reach) -> None:
@@ -190,70 +192,44 @@ def _note_lines(pe: Pe, access: _Access, load: bool) -> None:
 
 
 def _move(pe: Pe, instruction: Instruction) -> Faults:
-    """``ld`` and ``st``."""
+    """``ld``, ``st``, and ``ldb``, with which what the first thread that is on asks for goes to all that are."""
     # operands
-    access, load = _access(pe, instruction), instruction.name == "ld"
+    access, name = _access(pe, instruction), instruction.name
     if isinstance(access, str):
-        pe.clock.step("control", instruction.name)
+        pe.clock.step("control", name)
         return [(access, -1, -1)]
+    on = threads_on(pe, instruction) if name == "ldb" else None
+    if on is not None:
+        first = int(on.argmax())
+        access.at, access.counts = access.at[first : first + 1], access.counts[first : first + 1]
     if pe.heat is not None:
-        _note_lines(pe, access, load)
+        _note_lines(pe, access, name != "st")
     pe.clock.port.begin()
     # operation, result and cost, where every page is at hand
-    moved = _moved(pe, instruction, access)
+    moved = _moved(pe, instruction, access) if on is None else None
     if moved is not None:
         _cost(pe, instruction, access, *moved)
         return []
     # operation
-    segment, first, reach = access.segment, number(instruction.operands[0]), access.reach()
+    segment, register, reach = access.segment, number(instruction.operands[0]), access.reach()
     pe.clock.until(pages_ready(segment, reach), "page")
     translate(pe, segment, reach)
     # result
-    (_loaded if load else _stored)(pe, first, access.words, segment, reach)
-    # cost
-    lines, fetched = _asked(pe, segment, reach, not load)
-    _cost(pe, instruction, access, int(reach.present.sum()), lines, fetched)
-    return reach.faults()
-
-
-def _broadcast(pe: Pe, instruction: Instruction) -> Faults:
-    """``ldb``: what the first thread asks for goes to all that are on."""
-    # operands
-    access, on = _access(pe, instruction), threads_on(pe, instruction)
-    if isinstance(access, str):
-        pe.clock.step("control", instruction.name)
-        return [(access, -1, -1)]
-    first = int(on.argmax())
-    access.at, access.counts = access.at[first : first + 1], access.counts[first : first + 1]
-    if pe.heat is not None:
-        _note_lines(pe, access, load=True)
-    pe.clock.port.begin()
-    # operation
-    segment, reach, register = access.segment, access.reach(), number(instruction.operands[0])
-    pe.clock.until(pages_ready(segment, reach), "page")
-    translate(pe, segment, reach)
-    # result
-    word, threads = _WORDS[segment.element_bytes], int(np.count_nonzero(on))
-    values, window = pe.chip.view(word)[reach.places], pe.file[:, register : register + access.words]
-    there = reach.there
-    if threads == len(on) and there.all():
-        window[:] = values.view(np.int32)
+    if name == "st":
+        _stored(pe, register, access.words, segment, reach)
     else:
-        words, mine = np.ascontiguousarray(window), on[:, None] & there
-        np.copyto(words.view(word), values, where=mine)
-        window[:] = words
-    if pe.written is not None and access.words:
-        loaded = there.reshape(1, access.words, -1).any(axis=2)
-        pe.written[:, register : register + access.words] |= on[:, None] & loaded
+        _loaded(pe, register, access.words, segment, reach, on)
     # cost
-    lines, fetched = _asked(pe, segment, reach, storing=False)
+    lines, fetched = _asked(pe, segment, reach, name == "st")
     present = int(reach.present.sum())
     _cost(pe, instruction, access, present, lines, fetched)
-    pe.traffic.register_writes += max(0, threads - 1) * -(-present * segment.element_bytes // 4)
+    if on is not None:
+        others = max(0, int(np.count_nonzero(on)) - 1)
+        pe.traffic.register_writes += others * -(-present * segment.element_bytes // 4)
     return reach.faults()
 
 
-MEMORY_HANDLERS: dict[str, Handler] = {"ld": _move, "st": _move, "ldb": _broadcast}
+MEMORY_HANDLERS: dict[str, Handler] = {"ld": _move, "st": _move, "ldb": _move}
 
 
 # Instructions that take a segment: descriptors and their windows, page-table entries, DMA.
@@ -374,7 +350,7 @@ def _set_window(pe: Pe, instruction: Instruction) -> Faults:
             # result
             if new is not None:
                 if pe.walked[0] == segment.handle:  # its walk is over
-                    pe.let_go()
+                    pe.release_retained()
                 pe.segments[segment.handle], fault = new, ""
     # cost
     control_cost(pe, instruction)

@@ -101,23 +101,12 @@ def control_cost(pe: Pe, instruction: Instruction, latency: int = 1) -> None:
 
 def scalar_cost(pe: Pe, instruction: Instruction) -> None:
     """One issue; the first operand is ready after the table's latency, the others are read."""
-    known = pe.costs.get(instruction)
-    if known is None:
-        known = pe.costs[instruction] = _scalar_cost(pe, instruction)
-    unit, places, written, registers, latency = known
-    pe.traffic.register_reads += registers
-    pe.clock.scalar(unit, instruction.name, places, written, latency)
-
-
-def _scalar_cost(pe: Pe, instruction: Instruction) -> tuple[str, list[int], int, int, int]:
-    """Unit, places on the scoreboard, of them the one written (-1: none), words read per register, latency."""
-    operands, latency = instruction.operands, instruction.spec.latency
+    spec, operands = instruction.spec, instruction.operands
     reads, writes = spans(pe, instruction, operands[1:]), spans(pe, instruction, operands[:1], guard=False)
     per_thread = sum(isinstance(o, Register) and o.kind == "r" for o in operands[1:])
-    cycles = getattr(pe.config, latency) if latency else 1
-    written = writes[0].start if writes else -1
-    places = [span.start for span in (*reads, *writes)]
-    return instruction.spec.unit, places, written, per_thread * pe.config.threads, cycles
+    pe.traffic.register_reads += per_thread * pe.config.threads
+    latency = getattr(pe.config, spec.latency) if spec.latency else 1
+    pe.clock.step(spec.unit, instruction.name, reads, writes, latency)
 
 
 # Which elements threads and loaders reach, where they stand, and the lines of them through the caches.
@@ -148,23 +137,18 @@ class Reach:
     """Elements that threads (or loaders) reach, [n, most] each.
 
     ``ids``: place in the segment's pages, -1 for absent elements, -2 on an absent page. ``places``: place in the store,
-    in elements (0 for absent ones). ``tallies``: per thread, elements there, of these before the first absent one, and
-    elements on absent pages.
+    in elements (0 for absent ones). ``present``: int64[n], how many are there; ``faulted``: bool[n], on an absent page.
     """
 
     ids: Array
     places: Array
-    tallies: Array
+    present: Array
+    faulted: Array
 
     @property
     def there(self) -> Array:
         """bool[n, most]: the elements that are there."""
         return self.ids >= 0
-
-    @property
-    def present(self) -> Array:
-        """int64[n]: how many are there."""
-        return self.tallies[:, 0]
 
     def lines(self, per_line: int) -> tuple[Array, Array, Array]:
         """Lines that threads ask for, one after another: (thread, line, id of its first element there)."""
@@ -176,22 +160,41 @@ class Reach:
 
     def faults(self) -> Faults:
         """One for every thread that met an absent page."""
-        return [("page_fault", j, -1) for j in np.flatnonzero(self.tallies[:, 2]).tolist()]
+        return [("page_fault", j, -1) for j in np.flatnonzero(self.faulted).tolist()]
 
 
 def reach_elements(segment: Segment, at: Array, counts: Array, most: int, dim: int, stride: int = 1) -> Reach:
     """From coordinates ``at`` (int64[n, D], d1 first), ``counts[j]`` elements ``stride`` apart along ``dim``."""
-    from tilewright.isa.kernels.memory_kernels import walk
+    storage, sizes, starts = segment.storage, segment.sizes, segment.starts
+    x = at[:, dim, None] + np.arange(most) * stride
+    inside = (np.arange(most) < counts[:, None]) & (x >= 0) & (x < sizes[dim])
+    page, offset = np.zeros((2, len(at), 1), np.int64)
+    for d in (d for d in range(at.shape[1]) if d != dim):
+        along = (at[:, d] >= 0) & (at[:, d] < sizes[d])
+        where = starts[d] + np.where(along, at[:, d], 0)[:, None]
+        inside &= along[:, None]
+        page, offset = page + storage.pages_of[where], offset + storage.offsets_of[where]
+    where = starts[dim] + np.where(inside, x, 0)
+    page, offset = page + storage.pages_of[where], offset + storage.offsets_of[where]
+    phys = segment.table.phys[page]
+    there = inside & (phys >= 0)
+    ids = np.where(there, page * segment.map.page_elements + offset, np.where(inside, -2, -1))
+    places = np.where(there, phys // segment.element_bytes + offset, 0)
+    return Reach(ids, places, there.sum(axis=1), (inside & ~there).any(axis=1))
 
-    ids, places = np.empty((len(at), most), np.int64), np.empty((len(at), most), np.int64)
-    tallies = np.empty((len(at), 3), np.int64)
-    shape, tables = (segment.sizes, segment.starts), (segment.storage.pages_of, segment.storage.offsets_of)
-    pages = (segment.map.page_elements, segment.element_bytes, segment.table.phys)
-    walk(at, counts, shape, tables, pages, dim, stride, ids, places, tallies)
-    return Reach(ids, places, tallies)
+
+def grid_index(threads: Array, registers: Array) -> Any:
+    """What selects these registers of these threads: slices, which are faster, where the numbers are equally spaced."""
+    slices = []
+    for numbers in (threads, registers):
+        step = int(numbers[1] - numbers[0]) if len(numbers) > 1 else 1
+        if step < 1 or (np.diff(numbers) != step).any():
+            return threads[:, None], registers
+        slices.append(slice(int(numbers[0]), int(numbers[-1]) + 1, step))
+    return tuple(slices)
 
 
-def at_hand(segment: Segment) -> bool:
+def all_loaded(segment: Segment) -> bool:
     """Whether every page has its entry, and none is on its way."""
     table = segment.table
     return not table.loading and bool((table.state != ABSENT).all())
@@ -205,23 +208,24 @@ def pages_ready(segment: Segment, reach: Reach) -> int:
 
 
 def fetch_columns(
-    pe: Pe, segment: Segment, address: Address, counts: Array, most: int, dim: int, order: Array
+    pe: Pe, segment: Segment, address: Address, counts: Array, dim: int, order: Array
 ) -> tuple[Reach, int, Array, Array]:
     """Memory issue of an ``mm``: every loader walks its column, and the lines go through the caches.
 
-    ``counts``: elements of each column, at most ``most``; ``order``: the columns that take part, one behind the other.
+    ``counts``: elements of each column; ``order``: the columns that take part, one behind the other.
     Returns what goes on the bus, the cycle at which its pages are there, lines touched, L1 misses and L2 misses of
     every column of ``order``, and the lines of the last ones.
     """
+    most = int(counts.max(initial=0))
     reach = reach_elements(segment, coordinates(pe, segment, address, len(counts)), counts, most, dim)
     page_ready = pages_ready(segment, reach)
-    absent = reach.tallies[:, 2] > 0  # a column that met an absent page does not go on the bus at all
-    reach.ids[absent], reach.tallies[absent, :2] = -1, 0
+    # A column that met an absent page does not go on the bus at all.
+    reach.ids[reach.faulted], reach.present[reach.faulted] = -1, 0
     translate(pe, segment, reach)
     retains = dim == 1 and pe.config.retention != "off"
     _begin_walk(pe, segment, reach.ids[order], retains)
     if retains and 0 < len(order) < len(counts):
-        _pass_over(pe, segment, address, order, len(counts), int(counts.max()))
+        _skip_columns(pe, segment, address, order, len(counts), most)
     return reach, page_ready, *_touch(pe, segment, reach, order, retains)
 
 
@@ -232,32 +236,32 @@ def translate(pe: Pe, segment: Segment, reach: Reach) -> None:
 
 
 def _begin_walk(pe: Pe, segment: Segment, ids: Array, retains: bool) -> None:
-    """A product's first ``mm`` over a segment: what an earlier product retains of others is let go.
+    """A product's first ``mm`` over a segment: lines of others that an earlier product retains are released.
 
     ``ids``: what it selects. Its own walk begins anew where it comes over columns that were used.
     """
     if retains:
-        segment.await_all()
+        segment.begin_retention()
     walk = segment.walk.view(WALK.dtype)[0]
     if walk["product"] != pe.product or walk["left"] == 0:
         handle, product = pe.walked
         if handle != segment.handle and product != pe.product:
-            pe.let_go()
+            pe.release_retained()
         first = ids[ids >= 0][:1]
         if retains and segment.selected[first].any():
-            segment.await_anew()
-            pe.let_go()
+            segment.restart_walk()
+            pe.release_retained()
         walk["product"], walk["column"], walk["before"] = pe.product, -1, -1
     pe.walked = segment.handle, pe.product
 
 
-def _pass_over(pe: Pe, segment: Segment, address: Address, order: Array, columns: int, depth: int) -> None:
-    """Columns that are off and take no part in the product: nobody waits for their elements.
+def _skip_columns(pe: Pe, segment: Segment, address: Address, order: Array, columns: int, depth: int) -> None:
+    """Columns that are off and take no part in the product: their elements are not awaited.
 
     Where several are on those are all others; where one is, columns come one by one, and those between the one before
     and this one have had their turn.
     """
-    from tilewright.isa.kernels.memory_kernels import pass_over
+    from tilewright.isa.kernels.memory_kernels import skip_columns
 
     off, walk = np.ones(columns, bool), segment.walk.view(WALK.dtype)[0]
     off[order] = False
@@ -271,7 +275,7 @@ def _pass_over(pe: Pe, segment: Segment, address: Address, order: Array, columns
         reach = reach_elements(segment, at, np.where(off, depth, 0), depth, 1)
         retention = segment.selected, segment.awaited, segment.walk
         shift = segment.map.line_elements.bit_length() - 1
-        pe.traffic.released_lines += pass_over((reach.ids, reach.places), shift, retention, pe.l1.cells)
+        pe.traffic.released_lines += skip_columns((reach.ids, reach.places), shift, retention, pe.l1.cells)
 
 
 def _touch(pe: Pe, segment: Segment, reach: Reach, order: Array, retains: bool) -> tuple[Array, Array]:

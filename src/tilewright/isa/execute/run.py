@@ -10,11 +10,11 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.isa.chip.segments import Segment, TensorMemory
-from tilewright.isa.chip.state import Pe, map_page, new_chip, same_state, show_run, show_run_html, wrap
+from tilewright.isa.chip.state import Pe, Shown, map_page, new_chip, wrap
+from tilewright.isa.execute.blocks import BlockState, encoded, run_block
 from tilewright.isa.execute.memory import MEMORY_HANDLERS, SEGMENT_HANDLERS
 from tilewright.isa.execute.operands import Handler
 from tilewright.isa.execute.scalar import CONTROL_HANDLERS, SCALAR_HANDLERS
-from tilewright.isa.execute.stretch import Frame, encoded, run_fast
 from tilewright.isa.execute.tensor import TENSOR_HANDLERS
 from tilewright.isa.execute.vector import VECTOR_HANDLERS
 from tilewright.isa.language.assemble import program_of
@@ -35,7 +35,7 @@ HANDLERS: dict[str, Handler] = {
 
 
 @dataclass(eq=False, repr=False)
-class RunResult:
+class RunResult(Shown):
     """What a run left behind, on one processing element.
 
     ==================  ====================================================================================
@@ -64,19 +64,6 @@ class RunResult:
     trace: tuple[Event, ...]
     executed: int
     state: Pe
-
-    __eq__ = same_state
-    __hash__ = None  # type: ignore[assignment]
-    __repr__ = __str__ = show_run
-    _repr_html_ = show_run_html
-
-    @property
-    def bytes(self) -> dict[str, dict[str, int]]:
-        """Bytes through each level ("l1", "l2", "dram"), by operand: "a" (``ld``), "b" (``mm``), "c" (``st``), "dma".
-
-        Pages that the host moved count for the first processing element.
-        """
-        return self.moved.bytes
 
     @property
     def energy_pj(self) -> float:
@@ -179,14 +166,14 @@ def _known_of(program: MachineProgram, pe: Pe) -> _Known:
 class Runner:
     """Processing elements with jobs, advanced one instruction each in turn, so that nothing depends on their clocks.
 
-    Barriers let everyone go on together. A barrier that can never be complete, because a processing element has ended
+    At a barrier all wait for the last. A barrier that can never be complete, because a processing element has ended
     or waits at another one, is a record on those that wait, and they go on.
     """
 
     def __init__(self, work: Work) -> None:
         self.jobs = {pe.number: list(jobs) for pe, jobs in work}
         self.pes = [pe for pe, _ in work]
-        self.frames: dict[int, Frame | None] = {}
+        self.blocks: dict[int, BlockState | None] = {}
         self.alone: Pe | None = None
         self.steps: dict[int, list[tuple[Handler, Any]]] = {}
         self.programs: dict[int, MachineProgram] = {}
@@ -195,8 +182,8 @@ class Runner:
             self._next_job(pe)
 
     def _next_job(self, pe: Pe) -> None:
-        self._settle()
-        self.frames.pop(pe.number, None)
+        self._flush_counts()
+        self.blocks.pop(pe.number, None)
         waiting = self.jobs[pe.number]
         if not waiting:
             pe.halted = True
@@ -234,7 +221,7 @@ class Runner:
             self._next_job(pe)
 
     def run(self, watch: Callable[[Counts], None] | None = None) -> None:
-        """Run everyone to the end; ``watch`` is called with all counts together, now and then and at the end.
+        """Run all to the end; ``watch`` is called with all counts together, now and then and at the end.
 
         A :class:`MatrixUnitError` has the result of the first processing element in trouble.
         """
@@ -245,10 +232,10 @@ class Runner:
             while self.turn():
                 turns += 1
                 if watch is not None and turns % 16 == 0:
-                    self._take_turns()  # whoever watches may add memory
+                    self._drop_blocks()  # the function may add memory
                     watch(Counts.together(pe.counts for pe in self.pes))
         except MatrixUnitError as error:
-            self._settle()
+            self._flush_counts()
             number = error.records[0].pe if error.records else self.pes[0].number
             error.result = result_of(next(pe for pe in self.pes if pe.number == number))
             raise
@@ -258,10 +245,10 @@ class Runner:
     def turn(self) -> bool:
         """One instruction of every processing element that can go on; False when all have ended."""
         active = [pe for pe in self.pes if not pe.halted and pe.barrier is None]
-        if len(active) == 1:  # nobody to take turns with
+        if len(active) == 1:  # none to take turns with
             (pe,) = active
             if self.alone is not pe:  # others may have moved pages since it was alone last
-                self._take_turns()
+                self._drop_blocks()
                 self.alone = pe
             for _ in range(256):
                 if not self._advance(pe):
@@ -274,47 +261,42 @@ class Runner:
             self._release(waiting)
             return True
         if self.alone is not None:
-            self._take_turns()
+            self._drop_blocks()
         for pe in active:
             self.step(pe)
         return True
 
-    def _take_turns(self) -> None:
-        """No one is alone."""
-        self._settle()
-        self.frames.clear()
+    def _drop_blocks(self) -> None:
+        """Leave the compiled blocks, whose copies of the state others may make stale."""
+        self._flush_counts()
+        self.blocks.clear()
         self.alone = None
 
     def _advance(self, pe: Pe) -> bool:
-        """A stretch of instructions by one call where that can be, and one; False when it cannot go on."""
-        if pe.number not in self.frames:
-            self.frames[pe.number] = self._frame(pe)
-        frame, steps = self.frames[pe.number], self.steps[pe.number]
-        if frame is None:
-            self.step(pe)
-            return not pe.halted and pe.barrier is None
-        if frame.mine[pe.pc]:
-            run_fast(pe, frame, min(pe.config.max_instructions, pe.executed + 100_000))
+        """Run a compiled block where one begins, and one instruction; False when the element cannot go on."""
+        if pe.number not in self.blocks:
+            self.blocks[pe.number] = BlockState.of(pe, self.programs[pe.number], self.known[pe.number].code)
+        block, steps = self.blocks[pe.number], self.steps[pe.number]
+        if block is not None and block.compiled[pe.pc]:
+            run_block(pe, block, min(pe.config.max_instructions, pe.executed + 100_000))
             if pe.pc >= len(steps):
                 self._next_job(pe)
                 return not pe.halted
         instruction = steps[pe.pc][1]
         self.step(pe)
-        frame.after(pe, instruction)
+        if block is not None:
+            block.invalidate_after(pe, instruction)
         return not pe.halted and pe.barrier is None
 
-    def _frame(self, pe: Pe) -> Frame | None:
-        return Frame.of(pe, self.programs[pe.number], self.known[pe.number].code)
-
-    def _settle(self) -> None:
-        """Everything that was counted is where everyone looks for it."""
+    def _flush_counts(self) -> None:
+        """Add what compiled blocks counted to the accounts of their elements."""
         for pe in self.pes:
-            frame = self.frames.get(pe.number)
-            if frame is not None:
-                frame.settle(pe)
+            block = self.blocks.get(pe.number)
+            if block is not None:
+                block.flush_counts(pe)
 
     def _release(self, waiting: list[Pe]) -> None:
-        """Everyone who will ever come is here."""
+        """Let those at barriers go on together, now that no one else will come."""
         incomplete = len(waiting) < len(self.pes) or len({pe.barrier[0] for pe in waiting if pe.barrier}) > 1
         together = max(pe.clock.issue for pe in waiting)
         for pe in waiting:
@@ -331,7 +313,7 @@ class Runner:
 
 
 def start_state(config: MatrixUnitConfig, memory: Tensors, tracing: bool = False) -> Pe:
-    """The first processing element of a machine at rest, its tensors in device memory; resident pages have entries."""
+    """The first processing element of a new machine, its tensors in device memory; resident pages have entries."""
     places = list(memory if isinstance(memory, TensorMemory) else TensorMemory(memory))
     chip = new_chip(config, tracing, sum(place.array.nbytes for place in places))
     tensors = [(p.name, p.array, {"page": p.page, "line": p.line, "order": p.order}) for p in places]
@@ -342,7 +324,7 @@ def start_state(config: MatrixUnitConfig, memory: Tensors, tracing: bool = False
 
 
 def run_on(pe: Pe, program: MachineProgram, watch: Callable[[Counts], None] | None = None) -> RunResult:
-    """Run a program to its end on one processing element at rest."""
+    """Run a program to its end on one processing element."""
     Runner([(pe, [Job(program)])]).run(watch)
     pe.chip.settle(pe.clock.cycles)
     return result_of(pe)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.chip.state import Pe, wrap
+from tilewright.isa.execute.conversions import NAN, convert, pack, unpack
 from tilewright.isa.execute.operands import (
     Handler,
     control_cost,
@@ -63,33 +64,20 @@ def _is_uniform(instruction: Instruction) -> bool:
     return isinstance(destination, Register) and destination.kind == "ur"
 
 
-def _divided(x: int, y: int, remainder: bool) -> int:
-    """The quotient towards zero, or what is left; 0 where y is."""
-    if y == 0:
-        return 0
-    quotient = abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
-    return x - y * quotient if remainder else quotient
-
-
 def _division(remainder: bool) -> Handler:
+    """The quotient towards zero, or what is left; 0 where the divisor is."""
+
     def execute(pe: Pe, instruction: Instruction) -> Faults:
         # operands
-        x, y = (source(pe, o) for o in instruction.operands[1:])
+        x, y = (np.asarray(source(pe, o)) for o in instruction.operands[1:])
         # operation, of one number or of every thread's
-        if _is_uniform(instruction):
-            value: Any = _divided(x, y, remainder)
-            undefined = [-1] if y == 0 else []
-        else:
-            x, y = np.asarray(x), np.asarray(y)
-            zero = y == 0
-            divisor = np.where(zero, 1, y)
-            quotient = np.asarray(np.abs(x) // np.abs(divisor))
-            np.negative(quotient, out=quotient, where=(x < 0) != (divisor < 0))
-            value = np.where(zero, 0, x - divisor * quotient if remainder else quotient)
-            undefined = []
-            if zero.any():
-                threads = zero & threads_on(pe, instruction) if np.ndim(value) else zero
-                undefined = np.flatnonzero(threads).tolist() if np.ndim(value) else [-1]
+        zero = y == 0
+        divisor = np.where(zero, 1, y)
+        quotient = np.abs(x) // np.abs(divisor) * np.where((x < 0) == (divisor < 0), 1, -1)
+        value = np.where(zero, 0, x - divisor * quotient if remainder else quotient)
+        undefined = [-1] if zero.any() else []
+        if undefined and np.ndim(value):
+            undefined = np.flatnonzero(zero & threads_on(pe, instruction)).tolist()
         # result
         write(pe, instruction, value)
         # cost
@@ -146,9 +134,6 @@ def _clr(pe: Pe, instruction: Instruction) -> Faults:
 # float32 arithmetic and conversions, one rounding each, the same bits on every machine.
 
 Array = np.ndarray[Any, Any]
-NAN = 0x7FC00000
-"""The NaN that comes out of every float instruction."""
-_ENDS = {"s32": (-(2**31), 2**31 - 1), "u32": (0, 2**32 - 1)}
 
 
 def as_float(pe: Pe, operand: Operand) -> Array:
@@ -190,42 +175,13 @@ def _float_arithmetic(operation: Callable[..., Any]) -> Handler:
     return _writing(value)
 
 
-def _decode(words: Array, dtype: str) -> Array:
-    """Words as the numbers they stand for: float64, which holds all of them."""
-    low = words.astype(np.uint32)
-    if dtype == "s32":
-        return low.view(np.int32).astype(np.float64)
-    if dtype == "u32":
-        return low.astype(np.float64)
-    if dtype == "f16":
-        return low.astype(np.uint16).view(np.float16).astype(np.float64)
-    return (low << 16 if dtype == "bf16" else low).view(np.float32).astype(np.float64)
-
-
-def _encode(value: Array, dtype: str) -> Array:
-    """Numbers as words of a type."""
-    if dtype in _ENDS:
-        low, high = _ENDS[dtype]
-        return np.where(np.isnan(value), 0, np.clip(np.trunc(value), low, high)).astype(np.int64)
-    if dtype == "f16":
-        half = value.astype(np.float16)
-        return np.where(np.isnan(half), 0x7E00, half.view(np.uint16)).astype(np.int64)
-    if dtype == "f32":
-        return _bits(value.astype(np.float32))
-    # Every value here is a float32, an f16 or an integer below 2^32: for the last, round to odd first.
-    single = value.astype(np.float32)
-    words = single.view(np.uint32).astype(np.int64)
-    inexact = np.isfinite(single) & (single.astype(np.float64) != value)
-    towards = np.where(np.abs(value) > np.abs(single.astype(np.float64)), 1, -1)
-    words += np.where(inexact & (words & 1 == 0), towards, 0)
-    rounded = (words + 0x7FFF + (words >> 16 & 1)) >> 16
-    return np.where(np.isnan(value), 0x7FC0, rounded)
-
-
 def _convert(pe: Pe, instruction: Instruction) -> Array:
     words = np.asarray(source(pe, instruction.operands[1]))
+    of, to = instruction.suffix("from") or "", instruction.suffix("to") or ""
+    packed = words.astype(np.uint32).view(np.int32).reshape(-1, 1)
     with np.errstate(all="ignore"):
-        return _encode(_decode(words, instruction.suffix("from") or ""), instruction.suffix("to") or "")
+        values = convert(unpack(packed, of, 1), of, to, nearest=False)
+    return pack(values, np.zeros_like(packed)).reshape(words.shape)
 
 
 # Comparisons into predicates, logic on them, and votes: one uniform register from what all threads say.
@@ -347,7 +303,7 @@ def _bar(pe: Pe, instruction: Instruction) -> Faults:
     on = threads_on(pe, instruction)
     name = instruction.operands[0] if instruction.operands else Immediate(0)
     assert isinstance(name, Immediate)
-    # operation: whoever runs the processing elements lets them go on together
+    # operation: the runner lets all of them go on
     pe.barrier = name.value, pe.pc
     # cost
     control_cost(pe, instruction)
@@ -367,18 +323,14 @@ def _setmm(pe: Pe, instruction: Instruction) -> Faults:
     return [("count_out_of_range", -1, -1)] if wrong else []
 
 
-def _peid(pe: Pe, instruction: Instruction) -> None:
-    # operation, result
-    write(pe, instruction, pe.number)
-    # cost
-    control_cost(pe, instruction)
+def _number_of(value: Callable[[Pe], int]) -> Handler:
+    def execute(pe: Pe, instruction: Instruction) -> None:
+        # operation, result
+        write(pe, instruction, value(pe))
+        # cost
+        control_cost(pe, instruction)
 
-
-def _npe(pe: Pe, instruction: Instruction) -> None:
-    # operation, result
-    write(pe, instruction, pe.config.pes)
-    # cost
-    control_cost(pe, instruction)
+    return execute
 
 
 def _halt(pe: Pe, instruction: Instruction) -> None:
@@ -394,8 +346,8 @@ CONTROL_HANDLERS: dict[str, Handler] = {
     "loop": _loop,
     "bar": _bar,
     "setmm": _setmm,
-    "peid": _peid,
-    "npe": _npe,
+    "peid": _number_of(lambda pe: pe.number),
+    "npe": _number_of(lambda pe: pe.config.pes),
     "nop": control_cost,
     "halt": _halt,
 }

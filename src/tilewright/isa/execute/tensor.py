@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -11,28 +10,30 @@ import numpy as np
 
 from tilewright.isa.chip.segments import Segment
 from tilewright.isa.chip.state import Pe
+from tilewright.isa.execute.conversions import NAN
 from tilewright.isa.execute.operands import (
     Handler,
     Reach,
     fetch_columns,
+    grid_index,
     number,
     numpy_type,
     offset_registers,
     spans,
     threads_on,
 )
-from tilewright.isa.execute.scalar import NAN
+from tilewright.isa.execute.scalar import fused_multiply_add
 from tilewright.isa.language.errors import Faults
 from tilewright.isa.language.program import Address, Instruction
 
-# Who does what in an ``mm``: loaders and columns, row groups, product registers, element types.
+# Roles in an ``mm``: loaders and columns, row groups, product registers, element types.
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Roles:
-    """Who does what in one ``mm``.
+    """The threads, columns and registers of one ``mm``.
 
     ``type_a``, ``type_b``: element types; ``a``, ``first``: registers of A and of the first product.
     ``groups``: (active rows, ka, kb, thread strides of a row, of qa and of qb, qb of the thread that keeps the sum),
@@ -66,11 +67,6 @@ class Roles:
     def local(self) -> int:
         """c, the columns of a part."""
         return -(-self.columns // self.groups[1])
-
-    @property
-    def padded(self) -> int:
-        """The columns rounded up to ka equal parts."""
-        return self.groups[1] * self.local
 
     @property
     def steps(self) -> int:
@@ -174,10 +170,9 @@ def _mm(pe: Pe, instruction: Instruction) -> Faults:
         return [(roles, -1, -1)]
     refused = np.flatnonzero(roles.refused).tolist()
     faults = [("register_out_of_range", j, roles.first + int(roles.index[j])) for j in refused]
-    # operation: memory issue, [n, kb * Le] elements of B; none for columns that are off
-    counts, most = np.where(roles.on, roles.depth, 0), roles.groups[2] * roles.chunk
-    dim = int(instruction.suffix("t") or 0)
-    bus, page_ready, traffic, deep = fetch_columns(pe, roles.segment, roles.address, counts, most, dim, roles.sequence)
+    # operation: memory issue, [n, depth] elements of B; none for columns that are off
+    counts, dim = np.where(roles.on, roles.depth, 0), int(instruction.suffix("t") or 0)
+    bus, page_ready, traffic, deep = fetch_columns(pe, roles.segment, roles.address, counts, dim, roles.sequence)
     faults += bus.faults()
     # operation, result: math issue
     writes = np.ones(pe.config.threads, bool) if pe.config.pred_scope == "loader" else threads_on(pe, instruction)
@@ -223,54 +218,28 @@ def factor_of(words: Array, dtype: str) -> Array:
     return np.asarray(words.view(numpy_type(dtype)).astype(np.float32, copy=False))
 
 
-def _parts(pe: Pe, roles: Roles, columns_last: Array) -> Array:
-    """[u, n] -> [ka, u, c]: part by part, padded with zeros where the last part has fewer columns."""
-    ka = roles.groups[1]
-    u, n = columns_last.shape
-    if pe.config.column_numbering == "compact":
-        narrow = np.zeros((ka, roles.local, u), columns_last.dtype)
-        narrow[roles.part[roles.on], roles.index[roles.on]] = columns_last.T[roles.on]
-        return np.ascontiguousarray(narrow.transpose(0, 2, 1))
-    wide = np.zeros((u, roles.padded), columns_last.dtype)
-    wide[:, :n] = columns_last
-    if pe.config.ka_split == "interleaved":
-        return np.ascontiguousarray(wide.reshape(u, roles.local, ka).transpose(2, 0, 1))
-    return np.ascontiguousarray(wide.reshape(u, ka, roles.local).transpose(1, 0, 2))
-
-
 def _multiply(pe: Pe, roles: Roles, bus: Reach, writes: Array) -> None:
-    """Bring both factors into the multiplier's form, and add their products."""
-    word = np.dtype(f"u{roles.segment.element_bytes}")
-    some: Array = bus.present > 0
+    """Bring both factors into the multiplier's form, and add their products, part of the columns by part."""
+    word, some = np.dtype(f"u{roles.segment.element_bytes}"), bus.present > 0
     if not (some.any() and pe.config.values):
         return
-    raw = pe.chip.view(word)[bus.places]
-    b = _parts(pe, roles, np.where(bus.there, factor_of(raw, roles.type_b), 0).T)
-    registers = pe.file[pe.config.first_compute :, roles.a : roles.a + pe.config.a_registers]
+    b = np.where(bus.there, factor_of(pe.chip.view(word)[bus.places], roles.type_b), 0)
+    file = pe.file[pe.config.first_compute :]
     # A copy: with one thread products may lie in the same memory (acc_window), and A is read once.
-    a = factor_of(registers.copy().view(word)[:, : roles.chunk], roles.type_a)
-    low, high = _range(_parts(pe, roles, some[None]))
-    if b.dtype == np.int32:
-        _add_integers(pe, roles, a, b, low, high, writes)
-    else:
-        _add_floats(pe, roles, bus, a, b, low, high, writes)
-
-
-def _factors(
-    roles: Roles, a: Array, b: Array, low: Array, high: Array, on: Array
-) -> Iterator[tuple[tuple[Array, slice], Array, Array, slice]]:
-    """Part by part: where its sums are (threads, registers), A [rows, u], B [u, columns], and the columns of the part.
-
-    Rows are those that keep what they compute (``on``).
-    """
+    registers = file[:, roles.a : roles.a + pe.config.a_registers].copy()
+    a = factor_of(registers.view(word)[:, : roles.chunk], roles.type_a)
+    added = _with_integers if b.dtype == np.int32 else _with_floats
     rows, ka, kb, row_stride, a_stride, b_stride, _ = roles.groups
     keepers = _summing_threads(roles)
     for qa in range(ka):
-        mine, columns = on[keepers[:, qa]], slice(low[qa], high[qa])
+        mine, columns = writes[keepers[:, qa]], np.flatnonzero(some & (roles.part == qa))
+        if not (mine.any() and len(columns)):
+            continue
         first = (np.arange(rows)[mine] * row_stride + qa * a_stride)[:, None]
-        x = a[first + np.arange(kb) * b_stride].reshape(len(first), b.shape[1])
-        where = keepers[mine, qa], slice(roles.first + low[qa], roles.first + high[qa])
-        yield where, np.ascontiguousarray(x), np.ascontiguousarray(b[qa, :, columns]), columns
+        x = np.ascontiguousarray(a[first + np.arange(kb) * b_stride].reshape(len(first), -1)[:, : roles.depth])
+        y, there = np.ascontiguousarray(b[columns].T), bus.there[columns].T
+        where = grid_index(keepers[mine, qa], roles.first + roles.index[columns])
+        file[where] = added(pe, roles, np.ascontiguousarray(file[where]), x, y, there)
 
 
 def _saturated(sums: Array, x: Array, y: Array) -> Array:
@@ -281,19 +250,13 @@ def _saturated(sums: Array, x: Array, y: Array) -> Array:
     return np.asarray(np.clip(total, -(2**31), 2**31 - 1).astype(np.int32))
 
 
-def _add_integers(pe: Pe, roles: Roles, a: Array, b: Array, low: Array, high: Array, on: Array) -> None:
+def _with_integers(pe: Pe, roles: Roles, sums: Array, x: Array, y: Array, there: Array) -> Array:
     from tilewright.isa.kernels.value_kernels import add_words
 
-    file, saturating = pe.file[pe.config.first_compute :], pe.config.overflow == "saturate"
-    if saturating:
-        a, b = _wide(a, roles.type_a), _wide(b, roles.type_b)
-    for where, x, y, _ in _factors(roles, a, b, low, high, on):
-        sums = np.ascontiguousarray(file[where])
-        if saturating:
-            sums = _saturated(sums.astype(np.int64), x, y)
-        else:
-            add_words(sums, x, y)
-        file[where] = sums
+    if pe.config.overflow == "saturate":
+        return _saturated(sums.astype(np.int64), _wide(x, roles.type_a), _wide(y, roles.type_b))
+    add_words(sums, x, y)
+    return sums
 
 
 def _wide(words: Array, dtype: str) -> Array:
@@ -301,23 +264,17 @@ def _wide(words: Array, dtype: str) -> Array:
     return words.view(np.uint32).astype(np.int64) if dtype == "u32" else words.astype(np.int64)
 
 
-def _add_floats(pe: Pe, roles: Roles, bus: Reach, a: Array, b: Array, low: Array, high: Array, on: Array) -> None:
+def _with_floats(pe: Pe, roles: Roles, sums: Array, x: Array, y: Array, there: Array) -> Array:
     from tilewright.isa.kernels.value_kernels import add_rounds
 
-    file, order, kb = pe.file[pe.config.first_compute :], pe.config.float_order, roles.groups[2]
-    sums, some, there = file.view(np.float32), bus.present > 0, _parts(pe, roles, bus.there.T)
-    add = {"chunk": _in_chunks, "exact": _at_once, "fma": _fused}[order]
-    with np.errstate(all="ignore"):
-        for part, (where, x, y, columns) in enumerate(_factors(roles, a, b, low, high, on)):
-            mask, total = there[part][:, columns], np.ascontiguousarray(sums[where])
-            present = int(mask[:, :1].sum())
-            if order == "chunk" and present and mask[:present].all() and not mask[present:].any():
-                add_rounds(total, x, y, np.array([present]), roles.chunk, kb)
-            else:
-                total = add(total, x, y, mask, roles.chunk)
-            sums[where] = total
-    if np.isnan(sums[:, roles.first : roles.first + roles.local]).any():
-        _one_nan(file, roles, some, on)
+    order, total, present = pe.config.float_order, sums.view(np.float32), int(there[:, 0].sum())
+    if order == "chunk" and present and there[:present].all() and not there[present:].any():
+        add_rounds(total, x, y, np.array([present]), roles.chunk, roles.groups[2])
+    else:
+        with np.errstate(all="ignore"):
+            total = {"chunk": _in_chunks, "exact": _at_once, "fma": _fused}[order](total, x, y, there, roles.chunk)
+    # Which of two NaNs an addition keeps is our own machine's affair.
+    return np.where(np.isnan(total), np.int32(NAN), total.view(np.int32))
 
 
 _Sum = tuple[Any, Array]
@@ -334,15 +291,19 @@ def _with(before: _Sum, new: Any, there: Array) -> _Sum:
     return np.where(has & there, both, np.where(there, new, old)), has | there
 
 
-def _in_chunks(sums: Array, x: Array, y: Array, there: Array, chunk: int) -> Array:
-    """The 'chunk' order: in float32 the products of every thread, then the threads' sums, then the register."""
-    none = 0, np.zeros(y.shape[1], bool)
-    dot: _Sum = none
+def _in_chunks(sums: Array, x: Array, y: Array, there: Array, chunk: int, fused: bool = False) -> Array:
+    """The 'chunk' order: in float32 the products of every thread, then the threads' sums, then the register.
+
+    ``fused``: every product is added to its thread's sum with one rounding for both [119].
+    """
+    dot: _Sum = 0, np.zeros(y.shape[1], bool)
     for begin in range(0, len(y), chunk):
-        own: _Sum = none
-        for u in range(begin, begin + chunk):
-            own = _with(own, x[:, u, None] * y[u], there[u])
-        dot = _with(dot, *own)
+        own, has = np.zeros(sums.shape, np.float32), np.zeros(y.shape[1], bool)
+        for u in range(begin, min(begin + chunk, len(y))):
+            product = x[:, u, None] * y[u]
+            more = fused_multiply_add(x[:, u, None], y[u], own) if fused else own + product
+            own, has = np.where(there[u], np.where(has, more, product), own), has | there[u]
+        dot = _with(dot, own, has)
     return np.asarray(np.where(dot[1], sums + dot[0], sums))
 
 
@@ -356,52 +317,12 @@ def _at_once(sums: Array, x: Array, y: Array, there: Array, chunk: int) -> Array
 
 
 def _fused(sums: Array, x: Array, y: Array, there: Array, chunk: int) -> Array:
-    """Every product straight into the register, one rounding each; into a sum of its own in each thread of a kb group.
-
-    Those sums are added as :func:`_in_chunks` adds them [119].
-    """
-    if len(y) <= chunk:
-        for u in range(len(y)):
-            sums = np.where(there[u], _fma(x[:, u, None], y[u], sums), sums)
-        return sums
-    dot: _Sum = 0, np.zeros(y.shape[1], bool)
-    for begin in range(0, len(y), chunk):
-        own, has = np.zeros(sums.shape, np.float32), np.zeros(y.shape[1], bool)
-        for u in range(begin, min(begin + chunk, len(y))):
-            more = np.where(has, _fma(x[:, u, None], y[u], own), x[:, u, None] * y[u])
-            own, has = np.where(there[u], more, own), has | there[u]
-        dot = _with(dot, own, has)
-    return np.asarray(np.where(dot[1], sums + dot[0], sums))
-
-
-def _fma(x: Array, y: Array, z: Array) -> Array:
-    """x * y + z of float32, rounded once."""
-    # The product is exact in float64; its sum rounded to odd makes rounding to float32 the only one.
-    product, value = x.astype(np.float64) * y.astype(np.float64), z.astype(np.float64)
-    total = product + value
-    back = total - product
-    lost = (product - (total - back)) + (value - back)
-    bits = total.view(np.int64)
-    odd = bits + np.where((lost > 0) == (total > 0), 1, -1)
-    total = np.where((lost != 0) & np.isfinite(lost) & (bits & 1 == 0), odd, bits).view(np.float64)
-    return total.astype(np.float32)
-
-
-def _one_nan(file: Array, roles: Roles, some: Array, on: Array) -> None:
-    """Every NaN that was added to becomes the one of 0x7fc00000: which one came out is our own machine's affair."""
-    columns = np.flatnonzero(some)
-    threads, registers = _summing_threads(roles)[:, roles.part[columns]], roles.first + roles.index[columns]
-    words = file[threads, registers]
-    file[threads, registers] = np.where(np.isnan(words.view(np.float32)) & on[threads], NAN, words)
-
-
-def _range(some: Array) -> tuple[Array, Array]:
-    """Per part, first and end of the columns with anything to do."""
-    active = some[:, 0, :]
-    any_ = active.any(axis=1)
-    low = np.where(any_, active.argmax(axis=1), 0)
-    high = np.where(any_, active.shape[1] - active[:, ::-1].argmax(axis=1), 0)
-    return low, high
+    """Every product straight into the register, one rounding each; :func:`_in_chunks` where threads share the sum."""
+    if len(y) > chunk:
+        return _in_chunks(sums, x, y, there, chunk, fused=True)
+    for u in range(len(y)):
+        sums = np.where(there[u], fused_multiply_add(x[:, u, None], y[u], sums), sums)
+    return sums
 
 
 def macs_counter(dtype: str) -> str:

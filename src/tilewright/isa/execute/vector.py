@@ -13,15 +13,13 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.chip.state import Pe
-from tilewright.isa.execute.operands import Handler, number, numpy_type, spans, threads_on, uniform_source
-from tilewright.isa.execute.scalar import NAN, compare
+from tilewright.isa.execute.conversions import convert, one_nan, pack, registers_of, to_integers, unpack
+from tilewright.isa.execute.operands import Handler, number, spans, threads_on, uniform_source
+from tilewright.isa.execute.scalar import compare
 from tilewright.isa.language.errors import Faults
 from tilewright.isa.language.program import Instruction, Register
 
 Array = np.ndarray[Any, Any]
-
-
-_BITS = np.int32(NAN)
 
 
 # Functions of float32, in float64: the exponential and the logarithm as a power of two times a polynomial.
@@ -163,111 +161,6 @@ def _as(value: Any, kind: Any) -> Any:
     return value.view(kind)
 
 
-def one_nan(out: Array) -> None:
-    """Every NaN becomes the one of 0x7fc00000."""
-    nan = np.isnan(out)
-    if nan.any():
-        out.view(np.int32)[nan] = _BITS
-
-
-# Packed elements: narrow ones lie in the registers of a thread one behind the other, low bytes first.
-
-
-def unpack(words: Array, dtype: str, count: int) -> Array:
-    """[threads, count] elements out of [threads, words of them]; 4-bit integers, one in a byte, as int8 or uint8."""
-    raw: Array = np.ascontiguousarray(words).view(_HOLDS.get(dtype) or numpy_type(dtype))[:, :count]
-    return _narrow(raw, dtype)
-
-
-def pack(values: Array, old: Array) -> Array:
-    """The words of ``old`` with these elements in their place, from the first on."""
-    words: Array = np.ascontiguousarray(old)
-    words.view(values.dtype)[:, : values.shape[1]] = values
-    return words
-
-
-def registers_of(dtype: str, count: int) -> int:
-    """Registers that ``count`` packed elements take."""
-    return -(-count * int(numpy_type(dtype).itemsize) // 4)
-
-
-def ends_of(dtype: str) -> tuple[int, int]:
-    """Least and greatest integer of a type.
-
-    >>> ends_of("s4")
-    (-8, 7)
-    """
-    bits = int(dtype[1:])
-    return (0, 2**bits - 1) if dtype[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-
-
-def _whole(dtype: str) -> bool:
-    return dtype[0] in "su"
-
-
-_HOLDS: dict[str, Any] = {"s4": np.int8, "u4": np.uint8}
-
-
-def _narrow(values: Array, dtype: str) -> Array:
-    """Integers modulo 16, where the type has 4 bits."""
-    if dtype not in _HOLDS:
-        return values
-    return np.asarray(((values & 15) ^ 8) - 8 if dtype == "s4" else values & 15)
-
-
-def to_integers(value: Array, dtype: str) -> Array:
-    """Float64 numbers without fractions to a type that ends where it ends; a NaN is 0."""
-    held = np.clip(value, *ends_of(dtype))
-    nan = np.isnan(held)
-    if nan.any():
-        held[nan] = 0
-    return np.asarray(held.astype(np.int64).astype(_HOLDS.get(dtype) or numpy_type(dtype)))
-
-
-def convert(values: Array, source: str, target: str, nearest: bool = True, wrap: bool = False) -> Array:
-    """Elements of one type as those of another."""
-    if _whole(source) and _whole(target):
-        if not wrap:
-            (low, high), (least, most) = ends_of(source), ends_of(target)
-            values = np.clip(values, max(low, least), min(high, most))
-        return _narrow(values.astype(_HOLDS.get(target) or numpy_type(target)), target)
-    if _whole(target):
-        wide = values.astype(np.float64)
-        return to_integers(np.rint(wide) if nearest else np.trunc(wide), target)
-    return _to_float(values, source, target)
-
-
-def _to_float(values: Array, source: str, target: str) -> Array:
-    kind = numpy_type(target)
-    if _whole(source):
-        # Through float64, which holds all of them; then to odd in float32, so that one rounding is left.
-        wide = values.astype(np.float64)
-        if target == "f32":
-            return wide.astype(np.float32)
-        values = _to_odd(wide)
-    else:
-        values = values.astype(np.float32)
-    out = values.astype(kind)
-    if kind != np.float32:
-        nan = np.isnan(values)
-        if nan.any():
-            out[nan] = kind.type(np.nan)
-            out.view(f"u{kind.itemsize}")[nan] &= (1 << (8 * kind.itemsize - 1)) - 1
-    else:
-        one_nan(out)
-    return out
-
-
-def _to_odd(value: Array) -> Array:
-    """Float64 to float32, towards zero but to the odd neighbour where that is not exact."""
-    single = value.astype(np.float32)
-    words = single.view(np.int32)
-    over = np.abs(single.astype(np.float64)) > np.abs(value)
-    words -= over
-    words |= single.astype(np.float64) != value
-    return single
-
-
 # Reductions by halves.
 
 
@@ -367,12 +260,8 @@ def _vector(
     body: _Body,
     passes: Callable[[Pe, Instruction], int] | None = None,
     special: Callable[[Instruction], bool] | None = None,
-    kernel: Callable[[Pe, Instruction, int, Array], bool] | None = None,
 ) -> Handler:
-    """``passes``: over the registers; ``special``: whether each takes ``special_cycles``.
-
-    ``kernel`` does it on the threads that are on, or says that it has no such operation.
-    """
+    """``passes``: over the registers; ``special``: whether each takes ``special_cycles``."""
 
     def execute(pe: Pe, instruction: Instruction) -> Faults:
         # operands
@@ -390,8 +279,7 @@ def _vector(
         on = threads_on(pe, instruction)
         active = pe.config.threads if instruction.guard is None else int(np.count_nonzero(on))
         # operation, result
-        done = count <= 0 or not active or not pe.config.values
-        if not done and (kernel is None or not kernel(pe, instruction, count, on)):
+        if count > 0 and active and pe.config.values:
             target = pe.file[:, into : into + wide]
             made = target if active == len(on) else target.copy()
             with np.errstate(all="ignore"):
@@ -414,40 +302,6 @@ def _count(pe: Pe, cost: _Cost, active: int) -> None:
     traffic.special_ops += done if cost.slow else 0
     traffic.register_reads += active * cost.read
     traffic.register_writes += active * cost.wide
-
-
-def _places_of(instruction: Instruction, floats: bool) -> tuple[int, Array, tuple[int, ...]]:
-    """The kernel's operation (-1: it has none such), its places, and X's and Y's first registers (-1: a number)."""
-    from tilewright.isa.kernels import vector_kernels as kernels
-
-    names, name = kernels.FLOATS if floats else kernels.INTEGERS, instruction.suffix("op") or ""
-    sources = instruction.operands[1:3]
-    first = tuple(o.number if isinstance(o, Register) and o.kind == "r" else -1 for o in sources)
-    places = np.array([number(instruction.operands[0]), *first, int(instruction.suffix("y") != "1")])
-    return names.index(name) if name in names else -1, places, first
-
-
-def _by_kernel(floats: bool) -> Callable[[Pe, Instruction, int, Array], bool]:
-    """The operations of ``vf``, or the plain ones of ``vi``, in one call."""
-
-    def run(pe: Pe, instruction: Instruction, count: int, on: Array) -> bool:
-        from tilewright.isa.kernels import vector_kernels as kernels
-
-        known = pe.costs.get(("kernel", instruction))
-        if known is None:
-            known = pe.costs["kernel", instruction] = _places_of(instruction, floats)
-        code, places, first = known
-        if code < 0:
-            return False
-        sources = zip(first, instruction.operands[1:3], strict=True)
-        numbers = np.array([0 if at >= 0 else uniform_source(pe, operand) for at, operand in sources], np.int32)
-        if floats:
-            kernels.vector_floats(code, pe.file.view(np.float32), places, count, numbers.view(np.float32), on)
-        else:
-            kernels.vector_integers(code, pe.file, places, count, numbers, on)
-        return True
-
-    return run
 
 
 def _floats(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
@@ -541,8 +395,8 @@ def _exchanges(pe: Pe, instruction: Instruction) -> int:
 
 
 VECTOR_HANDLERS: dict[str, Handler] = {
-    "vf": _vector(_floats, None, lambda instruction: instruction.suffix("op") == "div", _by_kernel(floats=True)),
-    "vi": _vector(_integers, kernel=_by_kernel(floats=False)),
+    "vf": _vector(_floats, None, lambda instruction: instruction.suffix("op") == "div"),
+    "vi": _vector(_integers),
     "vfun": _vector(_function, special=lambda _: True),
     "vcmp": _vector(_comparison(np.int32)),
     "vfcmp": _vector(_comparison(np.float32)),

@@ -46,30 +46,9 @@ def tables_of(c: Any) -> Any:
 
 
 @inner()
-def _still_in_order(c: Any) -> bool:
-    """Whether the last queue had all slots, and a stream has touched them all again in its order: it is the next."""
-    head = cache_at(c)
-    used, begin, stamps, last = head.used, head.end - head.used, head.stamps, np.int64(0)
-    if head.list == 1 or head.kept > 0 or head.given_up > 0 or begin < head.queue:
-        return False
-    if begin != head.queue and begin != head.queue + head.ways:
-        return False
-    for at in range(begin, begin + used):
-        stamp = cell(c, stamps + cell(c, at))
-        if stamp <= last:
-            return False
-        last = stamp
-    head.first = begin
-    head.built = head.time
-    return True
-
-
-@inner()
-def _line_up(c: Any, which: Any) -> None:
+def _refill_queue(c: Any, which: Any) -> None:
     """Fill the queue with the slots of a list, least recent first: a radix sort of their stamps."""
     head = cache_at(c)
-    if which == 0 and _still_in_order(c):
-        return
     stamps, here, n = head.stamps, head.queue, np.int64(0)
     there, low, high = here + head.ways, np.int64(1) << KEPT_BIT, np.int64(0)
     for slot in range(head.used):
@@ -114,7 +93,7 @@ def _oldest(c: Any, which: Any) -> Any:
                 if 0 < stamp < built and stamp >> KEPT_BIT == which:
                     head.first = at + 1
                     return slot
-        _line_up(c, which)
+        _refill_queue(c, which)
 
 
 @inner()
@@ -183,7 +162,7 @@ def touch(c: Any, tables: Any, line: Any, bypass: Any) -> Any:
 
 
 @inner(forceinline=True)
-def relist(c: Any, tables: Any, line: Any, which: Any) -> Any:
+def move_to_list(c: Any, tables: Any, line: Any, which: Any) -> Any:
     """Put a line in list ``which`` (0 evictable, 1 retained), if it is here at all; 1 if it was in the other one."""
     head = cache_at(c)
     slot = cell(c, tables.slots + line)
@@ -197,7 +176,7 @@ def relist(c: Any, tables: Any, line: Any, which: Any) -> Any:
 
 
 @inner()
-def let_go(c: Any) -> Any:
+def release_retained(c: Any) -> Any:
     """Nothing is retained any more: every line keeps its place in the order of touches. How many were."""
     head, released = cache_at(c), np.int64(0)
     if head.kept == 0:
@@ -213,9 +192,9 @@ def let_go(c: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def lru_let_go(cache: Any) -> int:
-    """:func:`let_go`, for Python."""
-    return int(let_go(address_of(cache)))
+def lru_release(cache: Any) -> int:
+    """:func:`release_retained`, for Python."""
+    return int(release_retained(address_of(cache)))
 
 
 @njit(cache=True, nogil=True)
@@ -227,9 +206,9 @@ def lru_touch(cache: Any, line: int, bypass: bool) -> int:
 
 @njit(cache=True, nogil=True)
 def lru_list(cache: Any, line: int, which: int) -> int:
-    """:func:`relist`, for Python."""
+    """:func:`move_to_list`, for Python."""
     c = address_of(cache)
-    return int(relist(c, tables_of(c), line, which))
+    return int(move_to_list(c, tables_of(c), line, which))
 
 
 @njit(cache=True, nogil=True)
@@ -239,7 +218,7 @@ def hold_lines(begin: int, end: int, cache: Any) -> None:
     tables = tables_of(c)
     for line in range(begin, end):
         touch(c, tables, np.int64(line), np.int64(1))
-        relist(c, tables, np.int64(line), np.int64(1))
+        move_to_list(c, tables, np.int64(line), np.int64(1))
 
 
 @njit(cache=True, nogil=True)

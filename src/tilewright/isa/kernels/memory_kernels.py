@@ -1,6 +1,8 @@
-"""numba kernels: the walk over a segment, its lines through the caches, and the time of the requests.
+"""numba kernels: the walk over a segment, its lines through the caches, the buses, and the time of the requests.
 
-Imported on first use.
+A bus serves its requests one behind the other. Of several processing elements every one keeps the order of its own
+requests, and all share windows of cycles, each of which is given out once: who comes first in the turns takes first,
+and whoever is behind in time finds what the others left. Imported on first use.
 """
 
 from __future__ import annotations
@@ -9,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa.kernels.bus_kernels import from_dram, over_l2
-from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, PINNED, address_of, relist, tables_of, touch
+from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, PINNED, address_of, move_to_list, tables_of, touch
 from tilewright.isa.kernels.pointers import (
     accounts_at,
     byte,
@@ -27,81 +28,10 @@ from tilewright.isa.kernels.pointers import (
     transfer_at,
     word,
 )
-from tilewright.isa.kernels.records import LOADED, STORED, WALK
+from tilewright.isa.kernels.records import L2_BUS, L2_WINDOWS, LOADED, STORED, WALK, WINDOW_SHIFT, WINDOWS
 from tilewright.kernels import inner, njit
 
-_LEFT = WALK.places["left"]
-
-
-@njit(cache=True, nogil=True)
-def walk(
-    at: Any,
-    counts: Any,
-    shape: Any,
-    tables: Any,
-    pages: Any,
-    dim: int,
-    stride: int,
-    ids: Any,
-    places: Any,
-    out: Any,
-) -> None:
-    """Elements u < counts[j] of every walk j, from coordinates ``at[j]`` (int64[n, D], d1 first) along ``dim``.
-
-    ``shape``: (sizes, starts); ``tables``: what each coordinate adds to page and offset; ``pages``: (elements of a
-    page, bytes of an element, physical byte of every page). ids[j, u] = page * elements of a page + offset, -1 outside
-    the segment or beyond the count, -2 on an absent page; places[j, u] = where it stands in the store, in elements (0
-    where there is none). out[j] = (elements there, elements before the first that is not, on absent pages).
-    """
-    sizes, starts = shape
-    pages_of, offsets_of = tables
-    page_elements, element_bytes, phys = pages
-    for j in range(at.shape[0]):
-        page, offset, inside = 0, 0, True
-        for d in range(at.shape[1]):
-            x = at[j, d]
-            if d == dim:
-                continue
-            if x < 0 or x >= sizes[d]:
-                inside = False
-                break
-            page += pages_of[starts[d] + x]
-            offset += offsets_of[starts[d] + x]
-        there, prefix, absent = 0, 0, 0
-        if stride == 1 and inside:  # a run of neighbours in one page: offsets only grow along a dim
-            x, count = at[j, dim], min(counts[j], ids.shape[1])
-            if count > 0 and x >= 0 and x + count <= sizes[dim]:
-                head, tail = starts[dim] + x, starts[dim] + x + count - 1
-                p = page + pages_of[head]
-                if (
-                    pages_of[tail] == pages_of[head]
-                    and offsets_of[tail] - offsets_of[head] == count - 1
-                    and phys[p] >= 0
-                ):
-                    o = offset + offsets_of[head]
-                    first, place = p * page_elements + o, phys[p] // element_bytes + o
-                    row_of_ids, row_of_places = ids[j], places[j]
-                    for u in range(np.uint64(count)):
-                        row_of_ids[u], row_of_places[u] = first + np.int64(u), place + np.int64(u)
-                    row_of_ids[count:] = -1
-                    row_of_places[count:] = 0
-                    out[j, 0], out[j, 1], out[j, 2] = count, count, 0
-                    continue
-        for u in range(ids.shape[1]):
-            x = at[j, dim] + u * stride
-            ids[j, u], places[j, u] = -1, 0
-            if not inside or u >= counts[j] or x < 0 or x >= sizes[dim]:
-                continue
-            p = page + pages_of[starts[dim] + x]
-            if phys[p] < 0:
-                ids[j, u] = -2
-                absent += 1
-                continue
-            o = offset + offsets_of[starts[dim] + x]
-            ids[j, u], places[j, u] = p * page_elements + o, phys[p] // element_bytes + o
-            prefix += there == u
-            there += 1
-        out[j, 0], out[j, 1], out[j, 2] = there, prefix, absent
+_LEFT, _WINDOW = WALK.places["left"], 1 << WINDOW_SHIFT
 
 
 @njit(cache=True, nogil=True)
@@ -119,12 +49,12 @@ def touch_columns(
 ) -> int:
     """Take columns through L1 and L2, in the order of ``sequence``; how many lines L2 had not, to ``deep_lines``.
 
-    ``reach``: (ids, places) of :func:`walk`; ``pages``: (in L2?, elements of a page, log2 of the elements of a line);
-    ``rules``: (a t1 walk?, bypass?); ``retention``: (selected per element, awaited per line of the segment, a record
-    WALK's numbers). out[s] =
-    (distinct lines, L1 misses, L2 misses) of column ``sequence[s]``; totals += (lines brought under retention,
-    released, evicted all the same, misses that took no place). ``seen``: of a profile, touches, L1 misses and L2 misses
-    of every line of the segment's pages are added there; else it has no rows.
+    ``reach``: (ids, places) of :class:`tilewright.isa.execute.operands.Reach`; ``pages``: (in L2?, elements of a page,
+    log2 of the elements of a line); ``rules``: (a t1 walk?, bypass?); ``retention``: (selected per element, awaited per
+    line of the segment, a record WALK's numbers). out[s] = (distinct lines, L1 misses, L2 misses) of column
+    ``sequence[s]``; totals += (lines brought under retention, released, evicted all the same, misses that took no
+    place). ``seen``: of a profile, touches, L1 misses and L2 misses of every line of the segment's pages are added
+    there; else it has no rows.
     """
     ids, places = reach
     in_l2, page_elements, shift = pages
@@ -136,11 +66,9 @@ def touch_columns(
         j = sequence[s]
         lines, misses, deep = 0, 0, 0
         last = np.int64(-1)
-        u = 0
-        while u < width:
+        for u in range(width):
             element = ids[j, u]
             if element < 0:
-                u += 1
                 continue
             line = places[j, u] >> shift
             if line != last:
@@ -167,24 +95,14 @@ def touch_columns(
                     awaited[own] -= 1
                     walked[_LEFT] -= 1
                 which = 1 if awaited[own] > 0 else 0
-                if relist(first, t1, line, which):
+                if move_to_list(first, t1, line, which):
                     totals[1 - which] += 1
-                u += 1
-                continue
-            # Along d1 a line's elements are neighbours: on to the next line, or to what is no neighbour. Where every
-            # element has a line of its own the next place alone says so: looking for the line's end first made each
-            # pass wait for the one before it.
-            u += 1
-            if u < width and places[j, u] >> shift == line:
-                end = min(width, u - 1 + ((line + 1) << shift) - places[j, u - 1])
-                if ids[j, end - 1] == element + (end - u):
-                    u = end
         out[s, 0], out[s, 1], out[s, 2] = lines, misses, deep
     return all_deep
 
 
 @njit(cache=True, nogil=True)
-def pass_over(reach: Any, shift: int, retention: Any, cache: Any) -> int:
+def skip_columns(reach: Any, shift: int, retention: Any, cache: Any) -> int:
     """Elements of columns that take no part are awaited no longer; how many lines that releases.
 
     ``reach`` and ``retention`` as for :func:`touch_columns`.
@@ -203,8 +121,90 @@ def pass_over(reach: Any, shift: int, retention: Any, cache: Any) -> int:
             own = element >> shift
             awaited[own] -= 1
             if awaited[own] == 0:
-                released += relist(first, tables, places[j, u] >> shift, np.int64(0))
+                released += move_to_list(first, tables, places[j, u] >> shift, np.int64(0))
     return int(released)
+
+
+# The buses of L2 and device memory, and the rows of its banks, in time.
+
+
+@inner()
+def place(ring: Any, t: Any, cycles: Any) -> Any:
+    """Take ``cycles`` of a bus from cycle ``t`` on; the cycle at which the last is over.
+
+    ``ring``: (window, cycles given out) of the windows last used. One that has been overwritten since counts as full.
+    """
+    window, left, end = t >> WINDOW_SHIFT, cycles, t + cycles
+    while left > 0:
+        at = ring + 16 * (window & (WINDOWS - 1))
+        known = cell(at, 0)
+        if known <= window:
+            used = cell(at, 1) if known == window else np.int64(0)
+            taken = min(_WINDOW - used, left)
+            if taken > 0:
+                put(at, 0, window)
+                put(at, 1, used + taken)
+                left -= taken
+                end = max(end, (window << WINDOW_SHIFT) + used + taken)
+        window += 1
+    return end
+
+
+@inner()
+def over_l2(m: Any, t: Any, cycles: Any) -> Any:
+    """Take the bus of L2 for ``cycles`` from ``t`` on; the cycle at which that is over."""
+    acc = accounts_at(m.accounts)
+    acc.l2_work = max(acc.l2_work, t) + cycles
+    end = max(acc.l2_free, t)
+    end = end + cycles if m.l2_windows == 0 else place(m.l2_windows, end, cycles)
+    acc.l2_free = end
+    return end
+
+
+@inner()
+def _opened(m: Any, t: Any, line: Any) -> Any:
+    """The cycle from which a line's row can be read, which is open then; its bank's number."""
+    acc, row = accounts_at(m.accounts), line >> m.row_shift
+    bank, row = row % m.banks, row // m.banks + 1
+    free = cell(m.bank_free, bank)
+    if m.dram_windows:  # elements whose clocks differ: no longer than a row's own cycle
+        free = min(free, t + m.ras + m.rp)
+    t = max(t, free)
+    if cell(m.rows, bank) == row:
+        acc.rows_open += 1
+        return t, bank
+    if cell(m.rows, bank) > 0:
+        t = max(t, cell(m.activated, bank) + m.ras) + m.rp if not m.dram_windows else t + m.rp
+    put(m.rows, bank, row)
+    put(m.activated, bank, t)
+    acc.rows_opened += 1
+    return t + m.rcd, bank
+
+
+@inner()
+def from_dram(m: Any, t: Any, line: Any) -> Any:
+    """Bring a line from device memory, asked for at ``t`` (0: ahead of time); the cycle at which it is over the bus."""
+    acc, cycles, bank, begin = accounts_at(m.accounts), m.dram_line, np.int64(-1), t
+    put_byte(m.dirty, line, 0)
+    if m.banks > 0:
+        begin, bank = _opened(m, t, line)
+    acc.work = max(acc.work, t) + cycles
+    acc.urgent = max(acc.urgent, t) + cycles
+    end = max(acc.read, begin)
+    end = end + cycles if m.dram_windows == 0 else place(m.dram_windows, end, cycles)
+    acc.read = end
+    if bank >= 0:
+        put(m.bank_free, bank, end)
+    return end
+
+
+@njit(cache=True, nogil=True)
+def take_bus(numbers: Any, which: int, t: int, cycles: int) -> int:
+    """Take cycles of L2_BUS, L2_WINDOWS or DRAM_WINDOWS; when that is over. ``numbers``: a record MEMORY."""
+    m = memory_at(np.int64(numbers.ctypes.data))
+    if which == L2_BUS:
+        return int(over_l2(m, t, cycles))
+    return int(place(m.l2_windows if which == L2_WINDOWS else m.dram_windows, t, cycles))
 
 
 @inner()
@@ -352,24 +352,6 @@ def copy_run(target: Any, source: Any, length: Any) -> None:
     else:
         for i in range(length):
             put_byte(target, i, byte(source, i))
-
-
-@inner()
-def run_at(table: Any, x: Any, y: Any, count: Any) -> Any:
-    """Byte and page of ``count`` elements in two dims: from ``x`` along the dim that is walked, at ``y`` of the other.
-
-    (-1, 0) where they are no run of one page, or not all there. ``table``: a record TRANSFER or MM.
-    """
-    dim = table.dim
-    if x < 0 or y < 0 or x + count > cell(table.sizes, dim) or y >= cell(table.sizes, 1 - dim):
-        return np.int64(-1), np.int64(0)
-    pages_of, offsets_of = table.pages_of, table.offsets_of
-    head, other = cell(table.starts, dim) + x, cell(table.starts, 1 - dim) + y
-    tail, beside, place = head + count - 1, cell(pages_of, head), cell(offsets_of, head)
-    if cell(pages_of, tail) != beside or cell(offsets_of, tail) - place != count - 1:
-        return np.int64(-1), np.int64(0)
-    page = cell(pages_of, other) + beside
-    return cell(table.phys, page) + (cell(offsets_of, other) + place) * table.element_bytes, page
 
 
 @inner()

@@ -21,6 +21,7 @@ from numba.core.datamodel import models
 
 from tilewright.isa.kernels.records import (
     ACCOUNTS,
+    BLOCK,
     CACHE,
     CLOCK,
     COUNTS,
@@ -31,7 +32,6 @@ from tilewright.isa.kernels.records import (
     MEMORY,
     MM,
     REACH,
-    STRETCH,
     TIMES,
     TIMING,
     TRAFFIC,
@@ -71,13 +71,13 @@ def _record(name: str, layout: Layout) -> Any:
 
 
 accounts_at = _record("accounts", ACCOUNTS)
+block_at = _record("block", BLOCK)
 cache_at = _record("cache", CACHE)
 clock_at = _record("clock", CLOCK)
 counts_at = _record("counts", COUNTS)
 fill_at = _record("fill", FILL)
 free_at = _record("free", FREE)
 instruction_at = _record("instruction", INSTRUCTION)
-stretch_at = _record("stretch", STRETCH)
 math_at = _record("math", MATH)
 memory_at = _record("memory", MEMORY)
 mm_at = _record("mm", MM)

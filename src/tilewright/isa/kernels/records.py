@@ -37,12 +37,12 @@ segment; the dim walked along; log2 of the bytes of a line; the first register o
 the pages that are in L2; the record MEMORY.
 It leaves how many ``elements`` were there, and ``lines``.
 """
-STRETCH = Layout(
+BLOCK = Layout(
     "code count alu_latency load_latency ports pc executed most file pitch threads registers predicates "
     "predicate_pitch uniform counts traffic clock queue math tokens causes foreign l1 l2 memory "
     "slots l2_rate dram_latency pending low high loaders columns rows product walked walked_in fetch"
 )
-"""A processing element and its program, as the kernel of stretches takes them.
+"""A processing element and its program, as the kernel of compiled blocks takes them.
 
 ``code``: ``count`` instructions; ``executed`` and ``most``: instructions so far, and when to stop; ``file``:
 ``registers`` of every thread, ``pitch`` bytes a thread; ``tokens``, ``causes``, ``foreign``: the scoreboard; the
@@ -55,15 +55,15 @@ MM = Layout(
     "depth element_bytes floats dim page_elements width line_shift retains bypasses "
     "chunk rows ka kb row_stride a_stride b_stride first_thread first local per_step a_registers a_reads "
     "bcast_depth step_cycles columns part index order active sizes starts pages_of offsets_of phys in_l2 dims store "
-    "selected awaited at_first walk elements lines inside reach on out sequence step_of times begins timing "
+    "selected awaited at_first walk elements lines inside reach on out sequence step_of times timing "
     "a_bytes a_pitch a_step a_rows b_bytes b_pitch b_step b_rows presents rounds fill macs deep deep_count"
 )
 """An mm.
 
 ``width``: elements of a K round; ``retains``: a walk that retains lines; ``first``: register of the first product;
 ``local``: columns of a part; strides in threads. ``part``, ``index``, ``order``: tables of the columns; ``on`` now,
-``active`` in the rounds that wait. What a walk leaves: ``reach`` of every column, where runs begin (``begins``), lines
-of each column (``out``). A's and B's bytes: from row to row (``pitch``), from round to round (``step``). ``presents``:
+``active`` in the rounds that wait. What a walk leaves: ``reach`` of every column, lines of
+each column (``out``). A's and B's bytes: from row to row (``pitch``), from round to round (``step``). ``presents``:
 elements present in each round; ``rounds``: the most that wait. t1 retention: ``selected`` of ``elements``, ``awaited``
 of ``lines`` (``at_first``: when a walk begins), the record WALK, ``inside``: elements of the segment. ``macs``: place
 of the counter of this type in ACCOUNTS; ``deep``: lines that L2 had not, and how many (``deep_count``).
@@ -134,9 +134,9 @@ moves. ``mm_columns``, ``mm_rows``: of an ``mm``, the shape for which its record
 in ``x``, ``setmm`` in ``operation`` whether it says how many rows.
 """
 ALU, CMP, LOGIC, LOOP_BACK, BR, JUMP, NOP, TID, SEGMENT, SETMM, CLR, LD, ST, LDB, MULTIPLY, OTHER = range(16)
-"""What an instruction is (``op``); OTHER: nothing for the kernel of stretches."""
+"""What an instruction is (``op``); OTHER: an instruction that no block has."""
 LEFT, FULL, IRREGULAR, BUDGET, WANTED = range(5)
-"""Why a stretch ended.
+"""Why a block ended.
 
 An instruction for a function of its own, or the program's end; sums must be added first; an mm for the general
 function; the instruction budget is spent; an ``ld``, ``st`` or ``mm`` wants its record.

@@ -178,11 +178,16 @@ class MatrixUnitConfig:
     group_order: str = _reading("which threads form a group of ka * kb?", "consecutive", "strided")
     ka_split: str = _reading("which columns does a thread of a ka group hold?", "blocked", "interleaved")
     kb_acc: str = _reading("which thread of a kb group adds and keeps the sum?", "first", "last")
-    kb_mode: str = _reading("what does kb divide: the group's work or each thread's chunk?", "chunk", "split")
+    kb_mode: str = _reading("what does kb divide: each thread's chunk or the group's work?", "split", "chunk")
     pred_scope: str = _reading("what does a false predicate stop?", "loader", "compute", "both")
     column_numbering: str = _reading("do skipped columns leave a gap in the product registers?", "gap", "compact")
     on_error: str = _reading("what happens after an error, when the in-range work is done?", "record", "raise", "warn")
     offset_mode: str = _reading("a multi-dimensional offset: one register per dim, or one?", "registers", "linear")
+    page_addresses: str = _reading(
+        "does an entry of the page table have its page's address, or the distance from another page's?",
+        "absolute",
+        "relative",
+    )
     overflow: str = _reading("integer accumulation beyond 32 bits", "wrap", "saturate")
     float_order: str = _reading("the order of float additions", "chunk", "fma", "exact")
     retention: str = _reading(
@@ -269,7 +274,7 @@ class MatrixUnitConfig:
     def column_cycles(self, element_bytes: int, kb: int = 1) -> int:
         """Cycles of a column on the broadcast bus, whole or not; 0: it is as wide as it must be.
 
-        >>> MatrixUnitConfig(bus_bytes_per_cycle=16).column_cycles(1, kb=16)
+        >>> MatrixUnitConfig(bus_bytes_per_cycle=16, kb_mode="chunk").column_cycles(1, kb=16)
         8
         """
         width = self.bus_bytes_per_cycle
@@ -308,12 +313,16 @@ class MatrixUnitConfig:
         return self.threads - self.first_compute
 
     def chunk(self, element_bytes: int, kb: int = 1) -> int:
-        """Elements of A per thread and instruction: Le (8, 4 or 2 by default); Le / kb with ``kb_mode='split'``."""
+        """Elements of A per thread and instruction: Le / kb, Le being 8, 4 or 2; Le with ``kb_mode='chunk'``.
+
+        >>> MatrixUnitConfig().chunk(1, kb=2), MatrixUnitConfig(kb_mode="chunk").chunk(1, kb=2)
+        (4, 8)
+        """
         whole = self.a_bytes // element_bytes
         return -(-whole // kb) if self.kb_mode == "split" else whole
 
     def depth(self, element_bytes: int, kb: int = 1) -> int:
-        """Elements of k one instruction covers: kb * Le, or Le with ``kb_mode='split'``."""
+        """Elements of k one instruction covers: Le, or kb * Le with ``kb_mode='chunk'``."""
         return self.a_bytes // element_bytes * (1 if self.kb_mode == "split" else kb)
 
     def a_registers_read(self, element_bytes: int, kb: int = 1) -> int:

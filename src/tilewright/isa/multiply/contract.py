@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.isa.chip.state import same_state, show_run, show_run_html
+from tilewright.isa.chip.state import Shown
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts, Moved
 from tilewright.isa.language.errors import ErrorRecord, array_of
@@ -20,24 +20,15 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(eq=False, repr=False)
-class ContractResult:
+class ContractResult(Shown):
     """``value``, and what the matrix products it took counted together; ``runs``: each of them, with its program."""
 
     value: Array
     counts: Counts
     cycles: int
     errors: tuple[ErrorRecord, ...]
+    moved: Moved
     runs: tuple[KernelResult, ...]
-
-    @property
-    def moved(self) -> Moved:
-        """Every byte through the memory system, of all products."""
-        return Moved.together(run.moved for run in self.runs)
-
-    @property
-    def bytes(self) -> dict[str, dict[str, int]]:
-        """Bytes that passed each level ("l1", "l2", "dram"), by operand ("a", "b", "c", "dma")."""
-        return self.moved.bytes
 
     @property
     def energy_pj(self) -> float:
@@ -48,11 +39,6 @@ class ContractResult:
     def math_utilisation(self) -> float:
         """Products made, of those all threads could make in these cycles."""
         return sum(run.math_utilisation * run.cycles for run in self.runs) / max(1, self.cycles)
-
-    __eq__ = same_state
-    __hash__ = None  # type: ignore[assignment]
-    __repr__ = __str__ = show_run
-    _repr_html_ = show_run_html
 
 
 @dataclass(frozen=True)
@@ -101,6 +87,7 @@ def contract(subscripts: str, a: Any, b: Any, config: MatrixUnitConfig | None = 
         counts=Counts.together(run.counts for run in runs),
         cycles=sum(run.cycles for run in runs),
         errors=tuple(error for run in runs for error in run.errors),
+        moved=Moved.together(run.moved for run in runs),
         runs=tuple(runs),
     )
 

@@ -32,6 +32,8 @@ from tilewright.isa.multiply.matmul import (
     check,
     element_type,
     operand_windows,
+    over_blocks,
+    own_elements,
     places,
     result_and_operands,
     result_from,
@@ -198,36 +200,19 @@ def conv_program(conv: ConvPlan) -> MachineProgram:
 
 def _blocks(conv: ConvPlan, piece: tuple[int, int, int, int], tag: str) -> list[str]:
     plan, (low, high, first, end) = conv.plan, piece
-    return [
-        f"mov ur14, {low}",
-        f"groups{tag}:",
-        "mov ur0, 0",
-        f"rows{tag}:",
-        f"sub ur10, {plan.m}, ur0",
-        f"min ur10, ur10, {plan.fit}",
-        "cmp.lt p2, r281, ur10",
-        "pand p2, p2, p0    # threads with a pixel",
-        "add r299, r281, ur0",
-        *_window(conv),
-        f"mov ur1, {first}",
-        f"columns{tag}:",
-        f"sub ur11, {end}, ur1",
-        f"min ur11, ur11, {plan.columns}",
-        f"add ur12, ur11, {plan.ka - 1}",
-        f"div ur12, ur12, {plan.ka}",
-        f"min ur13, ur12, {ACCUMULATORS}",
-        "setmm ur11, ur10",
-        "clr r0, ur13",
+    shifted = f"sub ur15, ur15, {conv.channels[0]}    # the first channel of the part"
+    product = [
         f"mul ur15, ur14, {plan.n}",
         "add ur15, ur15, ur1",
-        *([f"sub ur15, ur15, {conv.channels[0]}    # the first channel of the part"] if conv.channels[0] else []),
+        *([shifted] if conv.channels[0] else []),
         "add r293, r280, ur15    # every loader's own channel",
         *_depth(conv, tag),
         *store(plan, "ur15", tag),
-        "add ur1, ur1, ur11",
-        f"br.lt ur1, {end}, columns{tag}",
-        "add ur0, ur0, ur10",
-        f"br.lt ur0, {plan.m}, rows{tag}",
+    ]
+    return [
+        f"mov ur14, {low}",
+        f"groups{tag}:",
+        *over_blocks(plan, tag, (0, plan.m), (first, end), ["add r299, r281, ur0", *_window(conv)], product),
         "add ur14, ur14, 1",
         f"br.lt ur14, {high}, groups{tag}",
     ]
@@ -311,14 +296,16 @@ def _first_channel(conv: ConvPlan, *lines: str) -> list[str]:
 
 def _load(conv: ConvPlan, buffer: int) -> list[str]:
     """A of ``block_a`` rounds to the registers of a buffer; what lies outside the image is 0."""
-    first, count = a_bases(conv.plan)[buffer], conv.plan.config.a_registers * conv.plan.block_a
-    return [*(f"mov r{first + i}, 0" for i in range(count)), f"@p2, ld r{first}, ur3:rf294:0x00, {count}"]
+    plan = conv.plan
+    first, count = a_bases(plan)[buffer], plan.held * plan.block_a
+    load = f"ld{own_elements(plan)} r{first}, ur3:rf294:0x00, {count}"
+    return [*(f"mov r{first + i}, 0" for i in range(count)), f"@p2, {load}"]
 
 
 def _multiply(conv: ConvPlan, buffer: int) -> list[str]:
     """The ``mm`` of a buffer."""
     plan = conv.plan
-    first, held = a_bases(plan)[buffer], plan.config.a_registers
+    first, held = a_bases(plan)[buffer], plan.held
     name = f"mm{plan.type}.ka{plan.ka}.kb{plan.kb}.t0{plan.signs}"
     return [f"{name} r0, ur4:rf290:0x{n * plan.depth:02x}, r{first + n * held}" for n in range(plan.block_a)]
 
@@ -331,7 +318,7 @@ def stored_weights(plan: MatmulPlan, weights: Array) -> Array:
     """
     if plan.block_a == 1 or plan.kb == 1:
         return weights
-    split = (*weights.shape[:-1], -1, plan.kb, plan.block_a, plan.config.chunk(plan.element_bytes))
+    split = (*weights.shape[:-1], -1, plan.kb, plan.block_a, plan.chunk)
     return np.ascontiguousarray(weights.reshape(split).swapaxes(-3, -2)).reshape(weights.shape)
 
 
@@ -428,10 +415,7 @@ def conv_ahead(plan: MatmulPlan, taps: int) -> bool:
 
 def _check_conv(plan: MatmulPlan, stream: bool, taps: int) -> None:
     """Refuse what the kernel cannot write."""
-    c = plan.config
-    if c.kb_mode == "split":
-        raise UnsupportedError("conv2d with kb_mode = 'split'", how="kb_mode='chunk'")
-    if stream and c.pes > 1:
+    if stream and plan.config.pes > 1:
         raise UnsupportedError("weights by DMA for several elements", how="pes=1, or stream=False")
     block = plan.k if conv_ahead(plan, taps) else plan.depth * plan.block_a * plan.buffers
     if plan.block_a * plan.buffers > 1 and plan.k % block:

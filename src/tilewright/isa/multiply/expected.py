@@ -34,21 +34,14 @@ def _spanned(first: int, count: int, unit: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Product:
-    """Sizes in elements; ``deep`` and ``wide``: a line of B along k and along its columns."""
+class _Grouping:
+    """How threads share the work; ``columns``: of one instruction."""
 
-    m: int
-    n: int
-    k: int
+    config: MatrixUnitConfig
     element_bytes: int
     ka: int
     kb: int
-    order: str
     columns: int
-    deep: int
-    wide: int
-    config: MatrixUnitConfig
-    block_a: int = 1
 
     @property
     def fit(self) -> int:
@@ -56,9 +49,55 @@ class _Product:
         return _threads(self.config)[1] // (self.ka * self.kb)
 
     @property
-    def depth_bytes(self) -> int:
-        """Bytes of k that one instruction covers."""
-        return self.config.a_bytes * (1 if self.config.kb_mode == "split" else self.kb)
+    def depth(self) -> int:
+        """Elements of k that one instruction covers."""
+        return self.config.a_bytes // self.element_bytes * (1 if self.config.kb_mode == "split" else self.kb)
+
+    @property
+    def chunk(self) -> int:
+        """Elements of A that each thread of a group has for one instruction."""
+        return _ceil(self.depth, self.kb)
+
+    def loaded(self, k: int, there: int) -> int:
+        """Elements of a row that a group loads for a depth of ``k``: a chunk a thread, of the ``there`` there are."""
+        chunks, rounds = self.kb * self.chunk, _ceil(k, self.depth)
+        whole_rounds = min(rounds, max(0, (there - chunks) // self.depth + 1))
+        return whole_rounds * chunks + sum(there - first * self.depth for first in range(whole_rounds, rounds))
+
+    def steps(self, n: int) -> int:
+        """Steps of one round over ``n`` columns, block by block."""
+        widths = self.columns, n % self.columns
+        whole_blocks, last = (_ceil(_ceil(width, self.ka), self.config.columns_per_step) for width in widths)
+        return n // self.columns * whole_blocks + last
+
+    def work(self, m: int, n: int, k: int, rounds: int, columns: int, steps: int) -> dict[str, int]:
+        """Counts of m x n sums of depth k in ``rounds``; ``columns``: blocks of them, ``steps``: of a round."""
+        row_blocks, a_registers = _ceil(m, self.fit), _ceil(self.chunk * self.element_bytes, 4)
+        return {
+            "instructions": row_blocks * columns * rounds,
+            "macs": m * n * k,
+            "column_loads": row_blocks * n * rounds,
+            "broadcast_elements": row_blocks * n * k,
+            "steps": row_blocks * rounds * steps,
+            "a_register_reads": columns * rounds * a_registers * self.ka * self.kb * m,
+            "accumulator_reads": m * n * rounds,
+            "accumulator_writes": m * n * rounds,
+            "kb_transfers": m * n * rounds * (self.kb - 1),
+        }
+
+
+@dataclass(frozen=True)
+class _Product:
+    """Sizes in elements; ``deep`` and ``wide``: a line of B along k and along its columns."""
+
+    m: int
+    n: int
+    k: int
+    how: _Grouping
+    order: str
+    deep: int
+    wide: int
+    block_a: int = 1
 
 
 def expected_counts(
@@ -119,7 +158,7 @@ def expected_counts(
     if 0 in (m, n, k):
         return Counts()
     block_a = whole("block_a", block_a, 1)
-    whole_one = _Product(m, n, k, element_bytes, ka, kb, order, per_mm, deep, wide, config, block_a)
+    whole_one = _Product(m, n, k, _Grouping(config, element_bytes, ka, kb, per_mm), order, deep, wide, block_a)
     counts = Counts.together(_with_tail(part, first, tail_kb) for part, first in _parts(whole_one, split, segments))
     lines = 0 if segments else _ceil(k, deep) * _ceil(n, wide)  # DMA brings segments in, and L2 is shared
     return replace(counts, l2_misses=lines, dram_bytes=lines * config.line_bytes)
@@ -135,9 +174,9 @@ def _line(line: Sequence[int] | None, elements: int, transpose_b: bool) -> tuple
 
 def _parts(p: _Product, split: str | None, segments: int | None) -> Iterator[tuple[_Product, int]]:
     """What is multiplied by a program of its own, or as a segment of its own; the first column in what B is stored."""
-    pes = p.config.pes
+    pes = p.how.config.pes
     if split is None:
-        split = "columns" if segments or _ceil(p.m, p.fit) < pes else "rows"
+        split = "columns" if segments or _ceil(p.m, p.how.fit) < pes else "rows"
     if segments and split == "rows" and pes > 1:
         raise UnsupportedError("segments of B shared by several elements", how="split='columns'")
     if split == "rows" and not segments:
@@ -157,42 +196,24 @@ def _pieces(first: int, end: int, count: int) -> list[tuple[int, int]]:
 
 def _counts(p: _Product, first: int) -> Counts:
     """Of one product; B's columns are those from ``first`` on of what is stored."""
-    rounds = _ceil(p.k * p.element_bytes, p.depth_bytes)
-    row_blocks = _ceil(p.m, p.fit)
-    if p.order == "k_outer":
-        tail = p.n % p.columns
-        column_blocks = _ceil(p.n, p.columns)
-        at_once = p.config.columns_per_step
-        whole_steps, last = (_ceil(_ceil(width, p.ka), at_once) for width in (p.columns, tail))
-        steps_per_round = p.n // p.columns * whole_steps + last
-    else:
-        column_blocks = steps_per_round = p.n
-    loads = _ceil(p.n, p.columns) if p.block_a > 1 else column_blocks
-    split = p.config.kb_mode == "split"
-    chunk = _ceil(p.config.a_bytes // p.element_bytes, p.kb if split else 1)
-    a_registers = _ceil(chunk * p.element_bytes, 4)
+    how, blocks, rounds = p.how, _ceil(p.n, p.how.columns), _ceil(p.k, p.how.depth)
+    in_blocks = p.order == "k_outer"
+    columns, steps = (blocks, how.steps(p.n)) if in_blocks else (p.n, p.n)
+    loads = blocks if in_blocks or p.block_a > 1 else p.n
     return Counts(
-        instructions=row_blocks * column_blocks * rounds,
-        macs=p.m * p.n * p.k,
-        column_loads=row_blocks * p.n * rounds,
-        broadcast_elements=row_blocks * p.k * p.n,
-        steps=row_blocks * rounds * steps_per_round,
-        a_register_reads=column_blocks * rounds * a_registers * p.ka * p.kb * p.m,
-        a_bytes_loaded=loads * p.ka * p.m * p.k * p.element_bytes,
-        accumulator_reads=p.m * p.n * rounds,
-        accumulator_writes=p.m * p.n * rounds,
-        kb_transfers=p.m * p.n * rounds * (p.kb - 1),
-        l1_touches=row_blocks * p.n * _walked_lines(p),
+        **how.work(p.m, p.n, p.k, rounds, columns, steps),
+        a_bytes_loaded=loads * how.ka * p.m * how.loaded(p.k, p.k) * how.element_bytes,
+        l1_touches=_ceil(p.m, how.fit) * p.n * _lines_of_walk(p.k, how.depth, p.deep),
         l1_misses=_ceil(p.k, p.deep) * _spanned(first, p.n, p.wide),
     )
 
 
 def _with_tail(p: _Product, first: int, tail_kb: int | None) -> Counts:
     """The last rows with a kb of their own; L1 has their lines of B already."""
-    rest = p.m % p.fit
+    rest = p.m % p.how.fit
     if not tail_kb or not rest:
         return _counts(p, first)
-    last = _counts(replace(p, m=rest, kb=tail_kb, block_a=1), first)
+    last = _counts(replace(p, m=rest, how=replace(p.how, kb=tail_kb), block_a=1), first)
     if rest == p.m:
         return last
     return Counts.together((_counts(replace(p, m=p.m - rest), first), replace(last, l1_misses=0)))
@@ -204,11 +225,6 @@ def _threads(config: MatrixUnitConfig) -> tuple[int, int]:
         return config.loaders or config.threads, config.threads
     loaders = config.loaders or max(1, config.threads // 2)
     return loaders, config.threads - loaders
-
-
-def _walked_lines(p: _Product) -> int:
-    """Lines which one column touches over all its rounds."""
-    return _lines_of_walk(p.k, p.depth_bytes // p.element_bytes, p.deep)
 
 
 def _lines_of_walk(k: int, depth: int, unit: int) -> int:
@@ -233,23 +249,6 @@ class _Part:
 
     pixels: tuple[int, int]
     channels: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True)
-class _Machine:
-    """How it is done; ``fit``: pixels of one block, ``columns``: output channels of one instruction."""
-
-    config: MatrixUnitConfig
-    element_bytes: int
-    ka: int
-    kb: int
-    fit: int
-    columns: int
-
-    @property
-    def depth(self) -> int:
-        """Channels one instruction covers."""
-        return self.kb * self.config.a_bytes // self.element_bytes
 
 
 def expected_conv2d_counts(
@@ -284,8 +283,6 @@ def expected_conv2d_counts(
         raise UsageError(f"element_bytes = {element_bytes}", how="1, 2 or 4")
     if split not in (None, *SPLITS):
         raise UsageError(f"split {split!r}", how="images, rows or channels")
-    if config.kb_mode == "split":
-        raise UnsupportedError("conv2d with kb_mode = 'split'", how="kb_mode='chunk'")
     computing = config.compute_threads
     if ka * kb > computing:
         raise UsageError(f"ka * kb = {ka * kb} is more than {computing} threads", how="lower ka or kb")
@@ -294,14 +291,14 @@ def expected_conv2d_counts(
         raise UsageError(f"columns = {per_mm} is not within 1..{config.loader_threads} (threads)")
     if shape.empty:
         return Counts()
-    how = _Machine(config, element_bytes, ka, kb, computing // (ka * kb), per_mm)
+    how = _Grouping(config, element_bytes, ka, kb, per_mm)
     parts = _conv_parts(shape, how, split)
     counts = Counts.together(_of_group(shape, how, part, *channels) for part in parts for channels in part.channels)
     lines = shape.outs * _lines(shape, how)
     return replace(counts, l2_misses=lines, dram_bytes=lines * config.line_bytes)
 
 
-def _conv_parts(shape: ConvShape, how: _Machine, split: str | None) -> Iterator[_Part]:
+def _conv_parts(shape: ConvShape, how: _Grouping, split: str | None) -> Iterator[_Part]:
     pes, rows = how.config.pes, shape.images * shape.out[0]
     if split is None:
         split = "rows" if min(rows, _ceil(shape.pixels, how.fit)) >= pes else "channels"
@@ -319,36 +316,22 @@ def _conv_parts(shape: ConvShape, how: _Machine, split: str | None) -> Iterator[
         yield _Part(pixels, tuple((group, share) for group, share in of_groups if share > 0))
 
 
-def _of_group(shape: ConvShape, how: _Machine, part: _Part, group: int, n: int) -> Counts:
+def _of_group(shape: ConvShape, how: _Grouping, part: _Part, group: int, n: int) -> Counts:
     """One group: a product of pixels by channels for every tap of the kernel."""
     m, k, e = part.pixels[1] - part.pixels[0], shape.depth, how.element_bytes
-    taps = shape.kernel[0] * shape.kernel[1]
-    rounds = taps * _ceil(k, how.depth)
-    row_blocks, column_blocks = _ceil(m, how.fit), _ceil(n, how.columns)
-    at_once, tail = how.config.columns_per_step, n % how.columns
-    whole_steps, last = (_ceil(_ceil(width, how.ka), at_once) for width in (how.columns, tail))
-    channels = shape.depth * shape.groups
+    taps, column_blocks = shape.kernel[0] * shape.kernel[1], _ceil(n, how.columns)
     # Every load is whole but the last: that of the last group ends with the channels, or with what it may take.
-    loaded = (rounds // taps - 1) * how.depth
-    loaded += min(how.depth, channels - group * k - loaded)
+    loaded = how.loaded(k, shape.depth * shape.groups - group * k)
     touched = _lines_of_walk(k, how.depth, how.config.line_bytes // e)
     return Counts(
-        instructions=row_blocks * column_blocks * rounds,
-        macs=m * n * k * taps,
-        column_loads=row_blocks * n * rounds,
-        broadcast_elements=row_blocks * n * k * taps,
-        steps=row_blocks * rounds * (n // how.columns * whole_steps + last),
-        a_register_reads=column_blocks * rounds * _ceil(how.config.a_bytes, 4) * how.ka * how.kb * m,
+        **how.work(m, n, k * taps, taps * _ceil(k, how.depth), column_blocks, how.steps(n)),
         a_bytes_loaded=column_blocks * how.ka * _inside(shape, part.pixels) * loaded * e,
-        accumulator_reads=m * n * rounds,
-        accumulator_writes=m * n * rounds,
-        kb_transfers=m * n * rounds * (how.kb - 1),
-        l1_touches=row_blocks * n * taps * touched,
+        l1_touches=_ceil(m, how.fit) * n * taps * touched,
         l1_misses=n * _lines(shape, how),
     )
 
 
-def _lines(shape: ConvShape, how: _Machine) -> int:
+def _lines(shape: ConvShape, how: _Grouping) -> int:
     """Lines of the weights of one output channel: every tap begins one."""
     return shape.kernel[0] * shape.kernel[1] * _ceil(shape.depth * how.element_bytes, how.config.line_bytes)
 

@@ -8,7 +8,7 @@ place.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa.chip.parts import Part, by_dim
 from tilewright.isa.chip.segments import ELEMENT_TYPES, TensorMemory
-from tilewright.isa.chip.state import same_state, show_run, show_run_html
+from tilewright.isa.chip.state import Shown
 from tilewright.isa.execute.machine import Machine
 from tilewright.isa.execute.run import RunResult, run_on, start_state, timeline
 from tilewright.isa.language.assemble import assemble
@@ -72,6 +72,16 @@ class MatmulPlan:
         return self.config.depth(self.element_bytes, self.kb)
 
     @property
+    def chunk(self) -> int:
+        """Elements of A one thread has for one instruction."""
+        return self.config.chunk(self.element_bytes, self.kb)
+
+    @property
+    def held(self) -> int:
+        """Registers in which it has them."""
+        return self.config.a_registers_read(self.element_bytes, self.kb)
+
+    @property
     def parts(self) -> tuple[tuple[MatmulPlan, int], ...]:
         """(a plan up to its last row, its first row): all whole blocks, and the rows left over, or all of it."""
         rest = self.m % self.fit if self.tail_kb else 0
@@ -85,15 +95,14 @@ class MatmulPlan:
 def check(plan: MatmulPlan) -> None:
     """Refuse what the kernel cannot write, before anything runs."""
     c = plan.config
-    if (
-        plan.block_a > 1
-        and plan.kb > 1
-        and (plan.k % (plan.depth * plan.block_a) or plan.tail_kb or c.kb_mode != "chunk")
-    ):
-        problem = (
-            f"block_a = {plan.block_a} with kb = {plan.kb}: k is reordered in blocks of {plan.depth * plan.block_a}"
-        )
-        raise UnsupportedError(problem, how="blocks that divide k, no tail_kb and kb_mode='chunk'; or kb=1")
+    if plan.block_a > 1 and plan.kb > 1:
+        block = plan.depth * plan.block_a
+        uneven = plan.chunk * plan.element_bytes % 4 or plan.chunk * plan.kb % plan.depth
+        if plan.k % block or plan.tail_kb or uneven:
+            problem = f"block_a = {plan.block_a} with kb = {plan.kb}: k is reordered in blocks of {block}"
+            raise UnsupportedError(
+                problem, how="blocks that divide k, whole registers a thread and no tail_kb; or kb=1"
+            )
     if plan.tail_kb:
         check(replace(plan, kb=plan.tail_kb, block_a=1, tail_kb=None))
     if plan.order not in ("k_outer", "column_outer"):
@@ -103,14 +112,11 @@ def check(plan: MatmulPlan) -> None:
         raise UsageError(problem, how="ka * kb may be as large as the threads")
     if plan.columns > c.loader_threads:
         raise UsageError(f"columns = {plan.columns} is not within 1..{c.loader_threads} (threads)")
-    if c.kb_mode == "split" and c.chunk(plan.element_bytes) % plan.kb:
-        problem = f"kb_mode = 'split' with kb = {plan.kb}: a chunk of {c.chunk(plan.element_bytes)} elements"
-        raise UnsupportedError(problem, how="the kernel splits chunks evenly; the instruction splits them anyhow")
     if c.registers < 300 or c.predicates < 4 or c.uniform_registers < 16 or A_REGISTER + c.a_registers > 280:
         raise UsageError("the kernel needs 300 registers, 4 predicates and 16 uniform registers", where="config")
     if c.offset_mode != "registers":
         raise UnsupportedError("the kernel gives offsets one register per dim", how="offset_mode='registers'")
-    if plan.buffers > 1 and SECOND_A + c.a_registers * plan.block_a > c.registers:
+    if plan.buffers > 1 and SECOND_A + plan.held * plan.block_a > c.registers:
         raise UsageError(f"two buffers of {plan.block_a} rounds of A", how="fewer rounds, or more registers")
     most = _most_rounds(plan)
     if plan.block_a > most:
@@ -127,7 +133,7 @@ def _most_rounds(plan: MatmulPlan) -> int:
     room = _PLACES - A_REGISTER
     if plan.order == "column_outer":
         room = max(room, plan.config.registers - SECOND_A)
-    return room // plan.config.a_registers
+    return room // plan.held
 
 
 def matmul_program(plan: MatmulPlan) -> MachineProgram:
@@ -179,7 +185,7 @@ def places(plan: MatmulPlan) -> list[str]:
         f"{place} r282, {own}, {unit}",
         f"div r283, r282, {plan.kb}",
         f"rem r284, r282, {plan.kb}",
-        f"mul r286, r284, {plan.config.chunk(plan.element_bytes, plan.kb) * (plan.block_a if plan.kb > 1 else 1)}",
+        f"mul r286, r284, {plan.chunk * (plan.block_a if plan.kb > 1 else 1)}",
         f"cmp.{less} p0, {own}, {plan.fit * group}    # threads that belong to a group",
         f"cmp.eq p3, r284, {plan.kb - 1 if plan.config.kb_acc == 'last' else 0}    # threads that keep products",
     ]
@@ -192,32 +198,44 @@ def blocks(plan: MatmulPlan, tag: str = "", first: int = 0, begin: int = 0) -> l
     """
     walk = _walk_columns if plan.order == "column_outer" else _walk_depth
     shifted = [f"add ur15, ur1, {first}"] if first else []
+    own = f"add {'r290' if plan.transpose_b else 'r291'}, r280, ur1    # every loader's own column"
+    product = [own, *walk(plan, tag), *shifted, *store(plan, "ur15" if first else "ur1", tag)]
+    return over_blocks(
+        plan, tag, (begin, plan.m), (0, plan.n), [f"add r{row}, r281, ur0" for row in (295, 299)], product
+    )
+
+
+def over_blocks(
+    plan: MatmulPlan,
+    tag: str,
+    rows: tuple[int, int],
+    columns: tuple[int, int],
+    of_rows: list[str],
+    product: list[str],
+) -> list[str]:
+    """The loops over blocks of rows (first, end) and columns; what is done for the rows of each, and for each block."""
     return [
-        f"mov ur0, {begin}",
+        f"mov ur0, {rows[0]}",
         f"rows{tag}:",
-        f"sub ur10, {plan.m}, ur0",
+        f"sub ur10, {rows[1]}, ur0",
         f"min ur10, ur10, {plan.fit}",
         "cmp.lt p2, r281, ur10",
         "pand p2, p2, p0    # threads with a row",
-        "add r295, r281, ur0",
-        "add r299, r281, ur0",
-        "mov ur1, 0",
+        *of_rows,
+        f"mov ur1, {columns[0]}",
         f"columns{tag}:",
-        f"sub ur11, {plan.n}, ur1",
+        f"sub ur11, {columns[1]}, ur1",
         f"min ur11, ur11, {plan.columns}",
         f"add ur12, ur11, {plan.ka - 1}",
         f"div ur12, ur12, {plan.ka}",
         f"min ur13, ur12, {ACCUMULATORS}",
         "setmm ur11, ur10",
         "clr r0, ur13",
-        f"add {'r290' if plan.transpose_b else 'r291'}, r280, ur1    # every loader's own column",
-        *walk(plan, tag),
-        *shifted,
-        *store(plan, "ur15" if first else "ur1", tag),
+        *product,
         "add ur1, ur1, ur11",
-        f"br.lt ur1, {plan.n}, columns{tag}",
+        f"br.lt ur1, {columns[1]}, columns{tag}",
         "add ur0, ur0, ur10",
-        f"br.lt ur0, {plan.m}, rows{tag}",
+        f"br.lt ur0, {rows[1]}, rows{tag}",
     ]
 
 
@@ -258,7 +276,7 @@ def _walk_depth(plan: MatmulPlan, tag: str, guard: str = "") -> list[str]:
         "mov ur2, 0",
         f"depth{tag}:",
         "add r294, r286, ur2",
-        f"@p2, ld{_elements(plan)} r{A_REGISTER}, ur3:rf294:0x00, {plan.config.a_registers}",
+        f"@p2, ld{own_elements(plan)} r{A_REGISTER}, ur3:rf294:0x00, {plan.held}",
         f"mov {'r291' if plan.transpose_b else 'r290'}, ur2",
         f"{guard}mm{plan.type}{suffixes} r0, ur4:rf290:0x00, r{A_REGISTER}",
         f"add ur2, ur2, {plan.depth}",
@@ -282,11 +300,8 @@ def _rounds(plan: MatmulPlan, count: int, tag: str) -> list[str]:
     if not count:
         return []
     by_column = plan.order == "column_outer"
-    first = A_REGISTER if A_REGISTER + plan.config.a_registers * plan.block_a <= _PLACES else SECOND_A
-    load = [
-        "add r294, r286, ur2",
-        f"@p2, ld r{first}, ur3:rf294:0x00, {plan.config.a_registers * count}",
-    ]
+    first = A_REGISTER if A_REGISTER + plan.held * plan.block_a <= _PLACES else SECOND_A
+    load = ["add r294, r286, ur2", f"@p2, ld r{first}, ur3:rf294:0x00, {plan.held * count}"]
     walk = _round_by_round(plan, count, first, "@p1, " if by_column else "")
     return [*load, *(_each_column(walk, tag) if by_column else walk)]
 
@@ -298,15 +313,14 @@ def _round_by_round(plan: MatmulPlan, count: int, first: int, guard: str) -> lis
     for n in range(count):
         along = 0 if walked else n * plan.depth  # an immediate goes along d1, which a t1 walk does not
         lines += [f"add r291, r291, {plan.depth}"] if walked and n else []
-        a = first + n * plan.config.a_registers
+        a = first + n * plan.held
         lines += [f"{guard}mm{plan.type}{suffixes} r0, ur4:rf290:0x{along:02x}, r{a}"]
     return lines
 
 
-def _elements(plan: MatmulPlan) -> str:
-    """A thread's own elements of A, where they are fewer than its registers hold."""
-    own = plan.config.chunk(plan.element_bytes, plan.kb)
-    return f".n{own}" if own < plan.config.chunk(plan.element_bytes) else ""
+def own_elements(plan: MatmulPlan) -> str:
+    """The suffix of an ``ld`` of one round of A: how many elements a thread has, where its registers hold more."""
+    return f".n{plan.chunk}" if plan.chunk * plan.element_bytes % 4 else ""
 
 
 def store(plan: MatmulPlan, column: str, tag: str = "") -> list[str]:
@@ -341,7 +355,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(eq=False, repr=False)
-class KernelResult:
+class KernelResult(Shown):
     """``value`` (int32 modulo 2^32, or float32) and what the run counted; ``program`` can be listed and run again.
 
     With several processing elements ``counts`` and ``traffic`` are all elements' together, cycles and accounts those of
@@ -370,16 +384,6 @@ class KernelResult:
     dma_bytes: int = 0
     buffering: str = ""
     values: dict[str, Array] = field(default_factory=dict)
-
-    __eq__ = same_state
-    __hash__ = None  # type: ignore[assignment]
-    __repr__ = __str__ = show_run
-    _repr_html_ = show_run_html
-
-    @property
-    def bytes(self) -> dict[str, dict[str, int]]:
-        """Bytes that passed each level ("l1", "l2", "dram"), by operand ("a", "b", "c", "dma")."""
-        return self.moved.bytes
 
 
 def element_type(array: Array, name: str) -> str:
@@ -496,7 +500,7 @@ def _stored(plan: MatmulPlan, b: Array) -> Array:
     if plan.block_a == 1 or plan.kb == 1 or 0 in b.shape:
         return b
     along = 0 if plan.transpose_b else 1
-    split = (-1, plan.kb, plan.block_a, plan.config.chunk(plan.element_bytes))
+    split = (-1, plan.kb, plan.block_a, plan.chunk)
     parts = b.reshape(*b.shape[:along], *split, *b.shape[along + 1 :]).swapaxes(along + 1, along + 2)
     return np.ascontiguousarray(parts).reshape(b.shape)
 
@@ -556,24 +560,13 @@ def result_of_elements(
     )
 
 
+_OF_A_RUN = [each.name for each in fields(KernelResult) if each.name in {*dir(RunResult), *RunResult.__annotations__}]
+
+
 def result_from(run: RunResult, value: Array, program: MachineProgram | None) -> KernelResult:
     """The value of a kernel and what its run counted."""
-    return KernelResult(
-        value=value,
-        counts=run.counts,
-        cycles=run.cycles,
-        math_cycles=run.math_cycles,
-        stalls=run.stalls,
-        queue=run.queue,
-        traffic=run.traffic,
-        moved=run.moved,
-        energy_pj=run.energy_pj,
-        math_utilisation=run.math_utilisation,
-        errors=run.errors,
-        program=program or MachineProgram(),
-        executed=run.executed,
-        trace=timeline([run]),
-    )
+    taken: dict[str, Any] = {name: getattr(run, name) for name in _OF_A_RUN} | {"trace": timeline([run])}
+    return KernelResult(value, program=program or MachineProgram(), **taken)
 
 
 # A matrix product over several processing elements, and over B in segments that L2 can hold.

@@ -190,13 +190,13 @@ def _blocks_of_a(problem: Problem, fixed: Mapping[str, Any], plain: Choice) -> I
     first one is soon there.
     """
     c, e, kb = problem.config, problem.element_bytes, plain.kb
-    rounds, room = -(-problem.k // c.depth(e, kb)), (280 - 256) // c.a_registers
+    rounds, room = -(-problem.k // c.depth(e, kb)), (280 - 256) // c.a_registers_read(e, kb)
     few = kb > 1 and problem.m < _FEW_ROWS
     per_line = min(max(1, c.line_bytes // c.a_bytes), room)
     for block in dict.fromkeys((per_line, *([] if few else [per_line // 2]), *([room] if kb == 1 else []))):
         if not 1 < block <= rounds:
             continue
-        if kb > 1 and (problem.k % (c.depth(e, kb) * block) or c.kb_mode != "chunk"):
+        if kb > 1 and (problem.k % (c.depth(e, kb) * block) or c.chunk(e, kb) * e % 4):
             continue
         for split in _pes(problem, fixed):
             yield replace(plain, block_a=block, split=split)
@@ -495,20 +495,23 @@ def _conv_groups(problem: ConvProblem, fixed: Mapping[str, Any]) -> Iterator[tup
     threads = c.compute_threads
     spare = threads // min(-(-shape.pixels // c.pes), threads)
     powers = [1 << n for n in range(threads.bit_length())]
-    rounds, outs = -(-shape.depth // c.chunk(problem.element_bytes)), shape.outs // shape.groups
+    e, outs = problem.element_bytes, shape.outs // shape.groups
+    rounds = -(-shape.depth // c.chunk(e)) if c.kb_mode == "chunk" else c.chunk(e)
     for ka in _free(fixed, "ka", (*powers, spare)):
         for kb in _free(fixed, "kb", (*powers, spare, max(1, spare // ka))):
-            if ka * kb <= threads and ka < 2 * outs and kb < 2 * rounds:
+            fits = ka * kb <= threads and ka < 2 * outs and kb < 2 * rounds
+            if fits and (c.kb_mode == "chunk" or c.chunk(e) % kb == 0):
                 yield ka, kb
 
 
 def _conv_blocks(problem: ConvProblem, kb: int, fixed: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
     """(rounds of A at once, buffers) that divide the channels, up to a line of each thread; or two taps' channels."""
-    c, depth, shape = problem.config, problem.config.depth(problem.element_bytes, kb), problem.shape
+    c, shape, e = problem.config, problem.shape, problem.element_bytes
+    depth, own = c.depth(e, kb), c.chunk(e, kb) * e
     several = 1 < shape.kernel[0] * shape.kernel[1] <= MOST_TAPS
     most = min((_FIRST_OFFSET - A_REGISTER) // c.a_registers, max(1, c.line_bytes // c.a_bytes))
     blocks = _free(fixed, "block_a", (1 << n for n in range(most.bit_length())))
     for block, buffers in product(blocks, _free(fixed, "buffers", (1, 2))):
         fits = shape.depth % (depth * block * buffers) == 0 or (several and shape.depth == depth * block)
-        if block * buffers == 1 or (block <= most and fits):
+        if block * buffers == 1 or (block <= most and fits and (block == 1 or own % 4 == 0)):
             yield block, buffers

@@ -80,19 +80,30 @@ def _broadcast() -> tuple[Claim, ...]:
 
 def _merging() -> tuple[Claim, ...]:
     rows = []
-    for m, ka, kb, remark, why in (
-        (16, 4, 1, "four threads share a row's columns", "each of them loads the row's A, and math waits for that"),
-        (16, 1, 4, "four threads share every dot product", "columns of B take as long, first and last loads too"),
-        (16, 2, 2, "both", "A is loaded twice"),
-        (64, 4, 1, "no thread was idle: as many steps, and A is loaded four times", "and that takes its time"),
+    one_by_one: dict[str, Any] = {"macs_per_thread_cycle": 1}
+    for m, ka, kb, how, remark, why in (
+        (16, 4, 1, {}, "four threads share a row's columns", "each of them loads the row's A, and math waits for that"),
+        (
+            16,
+            1,
+            4,
+            one_by_one,
+            "four threads share every dot product, two of 8 products each",
+            "math takes most of the time",
+        ),
+        (16, 2, 2, one_by_one, "both", "math takes most of the time"),
+        (16, 1, 4, {}, "a thread makes all 8 products in a cycle as well", "and their sums are sent for nothing"),
+        (16, 1, 4, {"kb_mode": "chunk"}, "8 products each", "columns of B take as long, first and last loads too"),
+        (64, 4, 1, {}, "no thread was idle: as many, and A is loaded four times", "and that takes its time"),
     ):
-        a, b, config = np.ones((m, 64), np.int8), np.ones((64, 64), np.int8), MatrixUnitConfig(threads=64)
-        both = [matmul(a, b, config, ka=x, kb=y) for x, y in ((1, 1), (ka, kb))]
-        (alone, merged), cycles = (made.counts for made in both), (both[0].cycles, both[1].cycles)
-        case = f"{m} x 64 x 64, 64 threads, ka{ka} kb{kb}"
-        counted = f"math steps (mm instructions: {alone.instructions} -> {merged.instructions})"
-        claim, steps = "ka and kb fill idle threads", (alone.steps, merged.steps)
-        rows.append(Claim(claim, case, counted, *steps, remark, cycles, why))
+        a, b, config = np.ones((m, 64), np.int8), np.ones((64, 64), np.int8), MatrixUnitConfig(threads=64, **how)
+        alone, merged = (matmul(a, b, config, ka=x, kb=y) for x, y in ((1, 1), (ka, kb)))
+        case = ", ".join(
+            [f"{m} x 64 x 64, 64 threads, ka{ka} kb{kb}", *(f"{key}={value}" for key, value in how.items())]
+        )
+        counted = f"cycles of math (mm instructions: {alone.counts.instructions} -> {merged.counts.instructions})"
+        claim, math = "ka and kb fill idle threads", (alone.math_cycles, merged.math_cycles)
+        rows.append(Claim(claim, case, counted, *math, remark, (alone.cycles, merged.cycles), why))
     return tuple(rows)
 
 
@@ -182,7 +193,7 @@ def column_walk_misses(
     storage = make_storage("B", np.zeros((256, 256), np.int8), 0, 64, page=None if pitch is None else (256, pitch))
     storage.table.phys[:] = np.arange(storage.map.num_pages) * storage.page_bytes
     segment = whole_segment(storage, 1, "B")
-    segment.await_all()
+    segment.begin_retention()
     own = storage.total_bytes // 64
     caches = Cache.of(own + 256, lines, ways).cells, Cache.of(own + 256, own + 256, 0).cells
     depth = 8 if outer else 256

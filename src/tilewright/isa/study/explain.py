@@ -275,9 +275,10 @@ def _factors(pe: Pe, roles: Roles, instruction: Instruction, assumed: bool) -> l
     where = f"{own} ({'d1 first' if n > 1 else 'd1' if len(roles.segment.sizes) == 1 else 'all dims in one number'})"
     threads = f"{group} threads serve a row (ka {ka} share its columns, kb {kb} its k)"
     rows = f"{plural(fits, 'row')} of {plural(c.compute_threads, 'thread')}"
+    held = c.a_registers_read(roles.segment.element_bytes, kb)
     return [
-        f"A: {plural(roles.chunk, 'element')} a thread, in {_runs(list(range(roles.a, roles.a + c.a_registers)), 'r')} "
-        f"({c.a_bytes} bytes), read once for all columns; {roles.depth} of k for a row",
+        f"A: {plural(roles.chunk, 'element')} a thread, in {_runs(list(range(roles.a, roles.a + held)), 'r')} "
+        f"({roles.chunk * roles.segment.element_bytes} bytes), read once for all columns; {roles.depth} of k for a row",
         f"B: thread j loads {plural(roles.depth, 'element')} of column j from the segment in ur{address.segment}, "
         f"{'assumed ' * assumed}{roles.segment.dtype}{roles.segment.sizes[::-1].tolist()},",
         f"   at its own coordinates {where}, {address.immediate:+d} on d1, along {walk}",

@@ -189,8 +189,8 @@ def sweep(
     >>> few = {"line": None, "columns": None, "order": "k_outer"}
     >>> for design in sweep(16, 64, 64, {"threads": (32, 64)}, **few):
     ...     print(design.settings, design.tuning.best.choice, design.tuning.best.cycles)
-    {'threads': 32} ka1 kb2 k_outer t0 page 64x64 1 segments A by 4 1200
-    {'threads': 64} ka1 kb4 k_outer t0 888
+    {'threads': 32} ka2 kb1 k_outer t0 page 64x64 1 segments A by 8 1400
+    {'threads': 64} ka2 kb1 k_outer t0 A by 8 1143
     """
     family, designs = _machines(config or MatrixUnitConfig(), over), list[Design]()
     for settings, machine in family:
@@ -369,7 +369,7 @@ def explore(
 
     >>> found = explore("fc 1 gemm 8x32x64", {"threads": (32, 64)})
     >>> [(point.settings["threads"], point.cycles) for point in found.front]
-    [(64, 675), (32, 744)]
+    [(32, 843)]
     """
     base, name, layers = checked_config(config), "layers", network
     if isinstance(network, str):

@@ -148,14 +148,14 @@ class Roofline:
 
 _EARLIER = "A of several rounds at once (block_a), weights by DMA (stream, segments), more in flight (bcast_depth)"
 _ADVICE = {
-    "load-store unit": "Ask for fewer lines: more of k per column (kb), A of several rounds at once (block_a); or more "
-    "l1_ports.",
+    "load-store unit": "Ask for fewer lines: more of k per column (a_bytes; kb with kb_mode='chunk'), A of several "
+    "rounds at once (block_a); or more l1_ports.",
     "L2's bus": "Let L1 serve more (more columns an instruction, larger l1_bytes), or widen l2_bytes_per_cycle.",
     "device memory": "Every byte once is the least there is; more rows at once (more threads, a larger batch) use a "
     "byte more often, a larger l2_bytes keeps it, dram_bytes_per_cycle brings it sooner.",
     "broadcast bus": "Let more rows share a column (more threads to rows, fewer to ka and kb), or widen "
     "bus_bytes_per_cycle.",
-    "instruction fetch": "Let an instruction do more: more columns, a deeper kb, A of several rounds (block_a).",
+    "instruction fetch": "Let an instruction do more: more columns, more of k (a_bytes), more A at once (block_a).",
     "math steps": "Let groups of threads share a row (ka) or a dot product (kb), so that all have work.",
     "math": "All threads multiply: only more threads, or more bytes of A each (a_bytes), make more.",
 }

@@ -165,7 +165,7 @@ def autotune(
 
     >>> tuning = autotune(16, 64, 64, config=MatrixUnitConfig(threads=64), line=None, columns=None)
     >>> print(tuning.best.choice, tuning.best.cycles, tuning.default.cycles, tuning.proved)
-    ka1 kb4 k_outer t0 888 1514 True
+    ka2 kb1 k_outer t0 A by 8 1143 1514 True
     """
     e = element_bytes(dtype)
     m, n, k = whole("m", m, 1), whole("n", n, 1), whole("k", k, 1)
@@ -204,7 +204,7 @@ def autotune_conv2d(
 
     >>> tuning = autotune_conv2d((1, 4, 4, 64), (3, 3, 64, 32), padding=1, config=MatrixUnitConfig(threads=64))
     >>> print(tuning.best.choice, tuning.best.cycles, tuning.default.cycles)
-    ka1 kb4 A by 2 weights by DMA 4481 11454
+    ka2 kb1 A by 8 weights by DMA 4645 11454
     """
     config, e = checked_config(config), element_bytes(dtype)
     _check_names(ConvChoice, fixed)

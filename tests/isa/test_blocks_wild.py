@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import tries
-from tests.isa.test_stretches import both, same
+from tests.isa.test_blocks import both, same
 from tests.isa.wild import wild
 from tilewright.isa import MatrixUnit, MatrixUnitError
 from tilewright.isa.chip.state import same_state

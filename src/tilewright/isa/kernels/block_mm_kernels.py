@@ -1,4 +1,4 @@
-"""numba kernels: an ``mm`` of a stretch that one call runs."""
+"""numba kernels: an ``mm`` in a compiled block."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, PINNED, let_go, relist, tables_of, touch
-from tilewright.isa.kernels.memory_kernels import copy_run, issue, run_at
+from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, PINNED, move_to_list, release_retained, tables_of, touch
+from tilewright.isa.kernels.memory_kernels import copy_run, issue
 from tilewright.isa.kernels.pointers import (
     accounts_at,
     byte,
     cell,
     clock_at,
-    copy,
     counts_at,
     fill_at,
     free_at,
@@ -54,6 +53,25 @@ def _missed(run: Any, mm: Any, outcome: Any, line: Any, beyond: Any) -> Any:
 
 
 @inner()
+def _coordinates(mm: Any, own: Any, immediate: Any) -> Any:
+    """(page, offset, x, inside) of a column whose loader has its coordinates in the registers at ``own``.
+
+    Page and offset but for dim ``mm.dim``, along which it begins at ``x``; ``inside``: whether the others are.
+    """
+    dim, page, offset, x, inside = mm.dim, np.int64(0), np.int64(0), np.int64(0), True
+    for d in range(mm.dims):
+        y = word(own, d) + (immediate if d == 0 else 0)
+        if d == dim:
+            x = y
+        elif y < 0 or y >= cell(mm.sizes, d):
+            inside = False
+        else:
+            page += cell(mm.pages_of, cell(mm.starts, d) + y)
+            offset += cell(mm.offsets_of, cell(mm.starts, d) + y)
+    return page, offset, x, inside
+
+
+@inner()
 def _lines_of_one(run: Any, mm: Any, column: Any, tables: Any) -> Any:
     """(lines, L1 misses, L2 misses) of a column that is no run, or whose lines are retained."""
     e, dim, page_elements, shift = mm.element_bytes, mm.dim, mm.page_elements, mm.line_shift
@@ -79,7 +97,7 @@ def _lines_of_one(run: Any, mm: Any, column: Any, tables: Any) -> Any:
                 taken += 1
                 put_word(awaited, own, word(awaited, own) - 1)
             waits = np.int64(word(awaited, own) > 0)
-            if relist(first, tables, line, waits):
+            if move_to_list(first, tables, line, waits):
                 traffic.retained_lines += waits
                 traffic.released_lines += 1 - waits
     if taken:
@@ -91,7 +109,7 @@ def _lines_of_one(run: Any, mm: Any, column: Any, tables: Any) -> Any:
 
 
 @inner()
-def _first_used(mm: Any) -> bool:
+def _first_is_selected(mm: Any) -> bool:
     """Whether a walk has selected the first element of this ``mm`` already."""
     sequence, reach, columns = mm.sequence, mm.reach, fill_at(mm.fill).columns
     for s in range(columns):
@@ -105,22 +123,22 @@ def _first_used(mm: Any) -> bool:
 
 @inner()
 def _begin_walk(run: Any, mm: Any, row: Any) -> None:
-    """A product's first ``mm`` over a segment: what an earlier product retains of others is let go.
+    """A product's first ``mm`` over a segment: lines of others that an earlier product retains are released.
 
     Its own walk begins anew where it comes over columns that were used.
     """
     walk, handle, product, released = walk_at(mm.walk), row.handle, run.product, np.int64(0)
     if walk.product != product or walk.left == 0:
         if run.walked != handle and run.walked_in != product:
-            released += let_go(run.l1)
-        if mm.retains and _first_used(mm):
+            released += release_retained(run.l1)
+        if mm.retains and _first_is_selected(mm):
             selected, awaited, at_first = mm.selected, mm.awaited, mm.at_first
             for element in range(mm.elements):
                 put_byte(selected, element, 0)
             for line in range(mm.lines):
                 put_word(awaited, line, word(at_first, line))
             walk.left = mm.inside
-            released += let_go(run.l1)
+            released += release_retained(run.l1)
         walk.product = product
         walk.column = walk.before = np.int64(-1)
         traffic_at(run.traffic).released_lines += released
@@ -128,8 +146,8 @@ def _begin_walk(run: Any, mm: Any, row: Any) -> None:
 
 
 @inner()
-def _pass_over(run: Any, mm: Any, row: Any) -> None:
-    """Columns that are off and take no part in the product: nobody waits for their elements.
+def _skip_columns(run: Any, mm: Any, row: Any) -> None:
+    """Columns that are off and take no part in the product: their elements are not awaited.
 
     Where several are on those are all others; where one is, columns come one by one, and those between the one before
     and this one have had their turn.
@@ -142,28 +160,18 @@ def _pass_over(run: Any, mm: Any, row: Any) -> None:
         low, high = walk.before + 1, j
     for j in range(low, high):
         if not byte(mm.on, j):
-            _pass_over_one(run, mm, run.file + j * run.pitch + 4 * row.x, row.immediate)
+            _skip_column(run, mm, run.file + j * run.pitch + 4 * row.x, row.immediate)
 
 
 @inner()
-def _pass_over_one(run: Any, mm: Any, own: Any, immediate: Any) -> None:
-    """A column whose loader has its coordinates in the registers at ``own``."""
-    dim, sizes, starts, first = mm.dim, mm.sizes, mm.starts, run.l1
-    pages_of, offsets_of, selected, awaited = mm.pages_of, mm.offsets_of, mm.selected, mm.awaited
-    page, offset, tables = np.int64(0), np.int64(0), tables_of(first)
-    x: Any = np.int64(0)
-    for d in range(mm.dims):
-        y = word(own, d) + (immediate if d == 0 else 0)
-        if d == dim:
-            x = y
-        elif y < 0 or y >= cell(sizes, d):
-            return
-        else:
-            page += cell(pages_of, cell(starts, d) + y)
-            offset += cell(offsets_of, cell(starts, d) + y)
-    for u in range(max(x, 0), min(x + mm.depth, cell(sizes, dim))):
-        head = cell(starts, dim) + u
-        p, o = page + cell(pages_of, head), offset + cell(offsets_of, head)
+def _skip_column(run: Any, mm: Any, own: Any, immediate: Any) -> None:
+    dim, selected, awaited, tables = mm.dim, mm.selected, mm.awaited, tables_of(run.l1)
+    page, offset, x, inside = _coordinates(mm, own, immediate)
+    if not inside:
+        return
+    for u in range(max(x, 0), min(x + mm.depth, cell(mm.sizes, dim))):
+        head = cell(mm.starts, dim) + u
+        p, o = page + cell(mm.pages_of, head), offset + cell(mm.offsets_of, head)
         element = p * mm.page_elements + o
         if byte(selected, element) != 0:
             continue
@@ -173,28 +181,22 @@ def _pass_over_one(run: Any, mm: Any, own: Any, immediate: Any) -> None:
         put_word(awaited, own_line, word(awaited, own_line) - 1)
         if word(awaited, own_line) == 0:
             line = (cell(mm.phys, p) + o * mm.element_bytes) >> mm.line_shift
-            traffic_at(run.traffic).released_lines += relist(first, tables, line, np.int64(0))
+            traffic_at(run.traffic).released_lines += move_to_list(run.l1, tables, line, np.int64(0))
 
 
 @inner()
-def _lines_of_columns(run: Any, mm: Any, kind: Any) -> None:
-    """Lines of the columns that take part through the caches; to ``mm.out``: lines, L1 and L2 misses of each.
-
-    ``kind`` 2: all of them are whole, and ``mm.begins`` says where.
-    """
+def _lines_of_columns(run: Any, mm: Any) -> None:
+    """Lines of the columns that take part through the caches; to ``mm.out``: lines, L1 and L2 misses of each."""
     e, shift, retains, bypass = mm.element_bytes, mm.line_shift, mm.retains, mm.bypasses
-    reach, out, sequence, in_l2, begins = mm.reach, mm.out, mm.sequence, mm.in_l2, mm.begins
-    first, head, pages_of, length = run.l1, cell(mm.starts, mm.dim), mm.pages_of, mm.depth * e
+    reach, out, sequence, in_l2 = mm.reach, mm.out, mm.sequence, mm.in_l2
+    first, head, pages_of = run.l1, cell(mm.starts, mm.dim), mm.pages_of
     tables, touches, all_misses, all_deep = tables_of(first), np.int64(0), np.int64(0), np.int64(0)
     mm.deep_count = np.int64(0)
     for s in range(fill_at(mm.fill).columns):
         j = cell(sequence, s)
         lines, misses, deep, column = np.int64(0), np.int64(0), np.int64(0), reach_at(reach + _COLUMN * j)
-        if kind == 2:
-            begin, page = cell(begins, 2 * j), cell(begins, 2 * j + 1)
-        else:
-            begin, length = column.begin, column.count * e
-            page = column.page + cell(pages_of, head + column.x + column.low) if begin >= 0 else begin
+        begin, length = column.begin, column.count * e
+        page = column.page + cell(pages_of, head + column.x + column.low) if begin >= 0 else begin
         if begin >= 0 and not retains:
             for line in range(begin >> shift, ((begin + length - 1) >> shift) + 1):
                 lines += 1
@@ -254,30 +256,14 @@ def ready(run: Any, latest: Any) -> None:
 
 
 @inner()
-def _reach_runs(run: Any, mm: Any, row: Any) -> bool:
-    """:func:`_reach` of columns of two words, each a run in two dims, all of them on; False where one is not so.
-
-    Rows of ``mm.reach`` are for a walk that retains lines; others do with ``mm.begins``: (byte, page) of every column.
-    """
-    depth, dim, retains, store, pitch = mm.depth, mm.dim, mm.retains, mm.store, mm.b_pitch
-    part, index, reach, on, begins = mm.part, mm.index, mm.reach, mm.on, mm.begins
-    per_part, base = mm.b_rows // mm.ka * pitch, mm.b_bytes + fill_at(mm.fill).rounds * mm.b_step
-    own = run.file + 4 * row.x
-    more_x, more_y = (row.immediate, np.int64(0)) if dim == 0 else (np.int64(0), row.immediate)
-    for j in range(mm.columns):
-        x, y = word(own, dim) + more_x, word(own, 1 - dim) + more_y
-        own += run.pitch
-        begin, page = run_at(mm, x, y, depth)
-        if not byte(on, j) or begin < 0:
-            return False
-        copy(base + cell(part, j) * per_part + cell(index, j) * pitch, store + begin)
-        put(begins, 2 * j, begin)
-        put(begins, 2 * j + 1, page)
-        if retains:
-            column, other = reach_at(reach + _COLUMN * j), cell(mm.starts, 1 - dim) + y
-            column.begin, column.x, column.low, column.count = begin, x, np.int64(0), depth
-            column.page, column.offset = cell(mm.pages_of, other), cell(mm.offsets_of, other)
-    return True
+def issued(run: Any) -> Any:
+    """Take the queue's next cycle."""
+    clock = clock_at(run.clock)
+    start = clock.issue
+    put(run.queue, ISSUED, cell(run.queue, ISSUED) + 1)
+    put(run.queue, FETCH, cell(run.queue, FETCH) + run.fetch)
+    clock.issue = start + 1 + run.fetch
+    return start
 
 
 @inner()
@@ -301,38 +287,24 @@ def _reach_one(mm: Any, column: Any, page: Any, offset: Any, x: Any, low: Any, c
 
 
 @inner()
-def _reach(run: Any, mm: Any, row: Any) -> Any:
+def _reach(run: Any, mm: Any, row: Any) -> bool:
     """Where every column that is on begins and how much of it is there, and its elements to the buffer.
 
-    To ``mm.reach``, a record REACH for each. 0 where columns of floats are not all of one depth from the first on; 2
-    where all are on, and runs, and ``mm.begins`` says it all.
+    To ``mm.reach``, a record REACH for each. False where columns of floats are not all of one depth from the first on.
     """
-    depth, e, dim, dims, width = mm.depth, mm.element_bytes, mm.dim, mm.dims, mm.width
+    depth, e, width = mm.depth, mm.element_bytes, mm.width
     round_, presents, pitch, per_part = fill_at(mm.fill).rounds, mm.presents, mm.b_pitch, mm.b_rows // mm.ka
-    if dims == 2 and depth * e == 8 and width * e == 8 and _reach_runs(run, mm, row):
-        put(presents, round_, depth)
-        return 1 if mm.retains else 2
-    sizes, starts, pages_of, offsets_of = mm.sizes, mm.starts, mm.pages_of, mm.offsets_of
-    on, size, base = mm.on, cell(mm.sizes, dim), mm.b_bytes + round_ * mm.b_step
+    on, size, base = mm.on, cell(mm.sizes, mm.dim), mm.b_bytes + round_ * mm.b_step
     present = np.int64(-1)
     for j in range(mm.columns):
         if not byte(on, j):
             continue
         own = run.file + j * run.pitch + 4 * row.x
-        page, offset, x, inside = np.int64(0), np.int64(0), np.int64(0), True
-        for d in range(dims):
-            y = word(own, d) + (row.immediate if d == 0 else 0)
-            if d == dim:
-                x = y
-            elif y < 0 or y >= cell(sizes, d):
-                inside = False
-            else:
-                page += cell(pages_of, cell(starts, d) + y)
-                offset += cell(offsets_of, cell(starts, d) + y)
+        page, offset, x, inside = _coordinates(mm, own, row.immediate)
         low = min(max(-x, 0), depth)
         count = max(min(depth, size - x) - low, 0) if inside else np.int64(0)
         if mm.floats and (low > 0 or count == 0 or (present >= 0 and count != present)):
-            return 0
+            return False
         present = count
         to = base + (cell(mm.part, j) * per_part + cell(mm.index, j)) * pitch
         if count < width:
@@ -343,7 +315,7 @@ def _reach(run: Any, mm: Any, row: Any) -> Any:
         if count > 0:
             _reach_one(mm, column, page, offset, x, low, count, to)
     put(presents, round_, present)
-    return 1
+    return True
 
 
 @inner()
@@ -404,17 +376,15 @@ def _select(run: Any, mm: Any, row: Any) -> bool:
 
 
 @inner()
-def _count(run: Any, mm: Any, kind: Any) -> None:
-    """Work of one ``mm``. ``kind`` 2: every column is there whole."""
+def _count(run: Any, mm: Any) -> None:
+    """Work of one ``mm``."""
     rows, ka, kb, fill = mm.rows, mm.ka, mm.kb, fill_at(mm.fill)
     counts, traffic = counts_at(run.counts), traffic_at(run.traffic)
-    loaded, present = fill.columns, fill.columns * mm.depth
-    if kind != 2:
-        loaded = present = np.int64(0)
-        for s in range(fill.columns):
-            count = reach_at(mm.reach + _COLUMN * cell(mm.sequence, s)).count
-            loaded += count > 0
-            present += count
+    loaded, present = np.int64(0), np.int64(0)
+    for s in range(fill.columns):
+        count = reach_at(mm.reach + _COLUMN * cell(mm.sequence, s)).count
+        loaded += count > 0
+        present += count
     a_reads = mm.a_reads * ka * kb * rows if fill.steps > 0 else np.int64(0)
     counts.instructions += 1
     counts.macs += present * rows
@@ -439,18 +409,17 @@ def multiply(run: Any, mm: Any, row: Any) -> Any:
     others = run.pending != 0 and run.pending != mm.fill
     if others or fill.rounds == mm.rounds or not _select(run, mm, row):
         return FULL
-    kind = _reach(run, mm, row)
-    if kind == 0:
+    if not _reach(run, mm, row):
         return IRREGULAR
     _gather(run, mm, row)
     fill.k += mm.width
     fill.rounds += 1
     run.pending, run.low, run.high = mm.fill, mm.first, mm.first + mm.local
-    _count(run, mm, kind)
+    _count(run, mm)
     _begin_walk(run, mm, row)
     if mm.retains and 0 < fill.columns < mm.columns:
-        _pass_over(run, mm, row)
-    _lines_of_columns(run, mm, kind)
+        _skip_columns(run, mm, row)
+    _lines_of_columns(run, mm)
     _on_clock(run, mm, row)
     return 0
 
@@ -468,26 +437,17 @@ def _on_clock(run: Any, mm: Any, row: Any) -> None:
         for i in range(flight - 1):
             put(ends, i, cell(ends, i + 1))
         clock.in_flight = flight - 1
-    _issue(run, mm, row)
-
-
-@inner()
-def _issue(run: Any, mm: Any, row: Any) -> None:
-    """Its place on the clock, once its registers are there."""
-    tokens, foreign, causes, math = run.tokens, run.foreign, run.causes, math_at(run.math)
-    clock, fill, times = clock_at(run.clock), fill_at(mm.fill), times_at(mm.times)
+    foreign, causes, math = run.foreign, run.causes, math_at(run.math)
+    fill, times = fill_at(mm.fill), times_at(mm.times)
     a, first, a_end, end = row.y, mm.first, row.y + mm.a_registers, mm.first + mm.local
-    at_hand, start = np.int64(0), clock.issue
+    operands_ready, start = np.int64(0), issued(run)
     for place in range(a, a_end):
-        at_hand = max(at_hand, cell(tokens, place))
+        operands_ready = max(operands_ready, cell(tokens, place))
     for place in range(first, end):
-        at_hand = max(at_hand, cell(foreign, place))
+        operands_ready = max(operands_ready, cell(foreign, place))
     idle = max(0, start - clock.math)
-    put(run.queue, ISSUED, cell(run.queue, ISSUED) + 1)
-    put(run.queue, FETCH, cell(run.queue, FETCH) + run.fetch)
-    clock.issue = start + 1 + run.fetch
     records = free_at(run.clock + _LSU), timing_at(mm.timing), times
-    issue(memory_at(run.memory), mm.deep, mm.out, fill.columns, mm.step_of, start, at_hand, *records)
+    issue(memory_at(run.memory), mm.deep, mm.out, fill.columns, mm.step_of, start, operands_ready, *records)
     begun, done = times.first, clock.math
     if begun < 0:
         clock.end = max(clock.end, start + 1)
@@ -495,7 +455,7 @@ def _issue(run: Any, mm: Any, row: Any) -> None:
     math.no_mm += idle
     math.columns += times.for_columns
     math.a += times.for_a
-    until(run, at_hand, np.int64(OPERANDS))
+    until(run, operands_ready, np.int64(OPERANDS))
     for place in range(a, a_end):
         if cell(tokens, place) < begun:
             put(tokens, place, begun)

@@ -30,11 +30,11 @@ def both(work):
         runs.append(arguments[0].executed - before)
         return done
 
-    fast = running.run_fast
+    fast = running.run_block
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "run_fast", counted)
+        patch.setattr(running, "run_block", counted)
         one = work()
-        patch.setattr(running, "run_fast", lambda *_: False)
+        patch.setattr(running, "run_block", lambda *_: False)
         other = work()
     return one, other, sum(runs)
 

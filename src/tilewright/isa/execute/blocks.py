@@ -1,9 +1,10 @@
-"""Stretches: instructions that one kernel call runs, and what the kernel is given.
+"""Compiled blocks: instructions that one kernel call runs, what the kernel is given, and the sums it leaves.
 
 The kernel takes plain arithmetic, branches, loads, stores and ``mm``, where no one could tell it from the
-instructions' own functions: all pages at hand, every column of the ``mm`` in range. It leaves what ``mm`` add in
-buffers, K round behind K round; the sums are added together once the buffers are full or someone else looks at the
-product registers. All other instructions end a stretch.
+instructions' own functions: all pages at hand, every column of the ``mm`` in range. All other instructions end a block.
+What ``mm`` add is left in buffers, K round behind K round, and added to the product registers once the buffers are full
+or someone else looks at these: integers modulo 2^32 and floats in the documented order, so that it does not matter how
+many rounds come together.
 """
 
 from __future__ import annotations
@@ -17,18 +18,21 @@ import numpy as np
 from tilewright.isa.chip.clock import MATH_STALLS, QUEUE
 from tilewright.isa.chip.segments import Segment
 from tilewright.isa.chip.state import Pe
+from tilewright.isa.execute.conversions import NAN
 from tilewright.isa.execute.memory import transfer_record
-from tilewright.isa.execute.operands import at_hand, number, uniform_source
-from tilewright.isa.execute.sums import Sums
-from tilewright.isa.execute.tensor import assign_roles
+from tilewright.isa.execute.operands import all_loaded, grid_index, number, numpy_type, uniform_source
+from tilewright.isa.execute.tensor import Roles, assign_roles, columns_of, factor_of, macs_counter
 from tilewright.isa.kernels.records import (
+    ACCOUNTS,
     ALU,
+    BLOCK,
     BR,
     CLOCK,
     CLR,
     CMP,
     CONDITIONS,
     COUNTS,
+    FILL,
     FULL,
     INSTRUCTION,
     IRREGULAR,
@@ -38,15 +42,17 @@ from tilewright.isa.kernels.records import (
     LOGIC,
     LOGICS,
     LOOP_BACK,
+    MM,
     MULTIPLY,
     NOP,
     OPERATIONS,
     OTHER,
+    REACH,
     SEGMENT,
     SETMM,
     ST,
-    STRETCH,
     TID,
+    TIMES,
     TRAFFIC,
     WANTED,
     Record,
@@ -54,6 +60,7 @@ from tilewright.isa.kernels.records import (
     longs,
 )
 from tilewright.isa.language.program import Address, Instruction, Label, MachineProgram, Operand, Register, SegmentName
+from tilewright.kernels.threads import in_pieces
 
 Array = np.ndarray[Any, Any]
 _ACCOUNTS = (COUNTS.names, TRAFFIC.names, tuple(QUEUE), tuple(MATH_STALLS))
@@ -64,24 +71,252 @@ _WINDOWS = frozenset(("segbase", "segsize"))
 """Instructions after which a handle may stand for another window."""
 _OWN = ("low", "high", "offsets_end", "limit")
 """Fields of an ``ld`` or ``mm`` that depend on the segment."""
-_MOST_MADE = 256
+_MOST_RECORDS = 256
 """Records that are kept."""
-_ODD = 3
+_MOST_IRREGULAR = 3
 """Times that an ``mm`` is left to the general function before the kernel is not asked again."""
+_DEPTH = 1024
+"""Elements of k that are added at once."""
+_ALONE = 1 << 22
+"""Products that one thread makes about as soon as others could come to help."""
+_WIDE, _BEHIND = 64, 64
+"""Bytes that are multiplied at once, and those behind each row, so that rows do not meet in our own caches."""
+_PIECE = 32
+"""Rows of A that a thread of ours multiplies at a time."""
+
+
+# Sums of many K rounds.
 
 
 @dataclass(eq=False)
-class Frame:
-    """A processing element and one program it was given, as the kernel takes them: arrays by address.
+class _Side:
+    """One factor's bytes as they came; bytes from row to row and from round to round."""
+
+    bytes: Array
+    pitch: int
+    step: int
+    rows: int
+
+
+@dataclass(eq=False)
+class Sums:
+    """What the kernel leaves: A [ka * rows, k] and B [ka * c, k] as they came, k of many rounds one behind the other.
+
+    All ``mm`` that add to the same registers in the same way have them together. ``shared``: what their records say
+    alike; ``sides``: A's and B's bytes; ``presents``: elements present in each round; ``fill``: how
+    far they are filled. ``keep``: the threads that keep sums. ``columns``: part and index of each, and which are on in
+    all these rounds; ``known``: of the last such set (:meth:`_on`).
+    """
+
+    shared: Record
+    sides: tuple[_Side, _Side]
+    presents: Array
+    fill: Record
+    keep: Array
+    columns: tuple[Array, Array, Array]
+    first: int
+    types: tuple[str, str]
+    bytes: bool
+    chunk: int
+    kb: int
+    wanted: bool = True
+    retaining: bool = True
+    known: tuple[Any, list[Array], bool] | None = None
+
+    @classmethod
+    def of(cls, pe: Pe, roles: Roles, room: dict[str, Array]) -> Sums:
+        """Buffers and numbers for ``mm`` with every column on.
+
+        ``room``: memory of both factors, for all the sums of a program: no two of them wait at a time.
+        """
+        c = pe.config
+        rows, ka, kb, row_stride, a_stride, b_stride, keeper = roles.groups
+        n, e, width = roles.columns, roles.segment.element_bytes, kb * roles.chunk
+        rounds = max(1, _DEPTH // width)
+        part, index, order = (table.astype(np.int64) for table in columns_of(c.ka_split, n, ka))
+        active, presents = np.ones(n, bool), np.zeros(rounds, np.int64)
+        step_cycles = c.step_cycles(e, kb)
+        a = _side(room, "A", ka * rows, width * e, rounds)
+        b = _side(room, "B", ka * roles.local, width * e, rounds)
+        fill = Record(FILL, {"k": 0, "rounds": 0, "columns": -1, "steps": 0})
+        values: dict[str, Any] = {"depth": roles.depth, "element_bytes": e, "width": width, "columns": n}
+        values |= {"floats": roles.type_a[0] not in "su", "bypasses": c.retention == "bypass"}
+        values |= {"chunk": roles.chunk, "first": roles.first, "local": roles.local}
+        values |= {"rows": rows, "ka": ka, "kb": kb, "first_thread": c.first_compute}
+        values |= {"row_stride": row_stride, "a_stride": a_stride, "b_stride": b_stride, "step_cycles": step_cycles}
+        values |= {"a_registers": c.a_registers, "a_reads": c.a_registers_read(e, kb), "bcast_depth": c.bcast_depth}
+        values |= {"per_step": c.columns_per_step, "fill": fill}
+        values["timing"] = pe.clock.line_times(step_cycles, c.column_cycles(e, kb))
+        values |= {"part": part, "index": index, "order": order, "active": active, "on": np.ones(n, bool)}
+        values |= {"presents": presents, "rounds": rounds}
+        values |= {"reach": np.zeros(n, REACH.dtype), "times": np.zeros(1, TIMES.dtype)}
+        values |= longs(sequence=np.zeros(n, np.int64), step_of=np.zeros(n, np.int64))
+        values |= longs(out=np.zeros((n, 3), np.int64), deep=np.zeros(n * roles.depth, np.int64)) | {"deep_count": 0}
+        values |= {"macs": ACCOUNTS.places[macs_counter(roles.type_a)]}
+        for name, side in (("a", a), ("b", b)):
+            values |= {f"{name}_bytes": side.bytes, f"{name}_pitch": side.pitch, f"{name}_step": side.step}
+            values[f"{name}_rows"] = side.rows
+        keep = np.arange(rows)[:, None] * row_stride + np.arange(ka) * a_stride + keeper * b_stride + c.first_compute
+        types = (roles.type_a, roles.type_b)
+        return cls(
+            Record(MM, dict.fromkeys(MM.names, 0) | values),
+            (a, b),
+            presents,
+            fill,
+            keep,
+            (part, index, active),
+            roles.first,
+            types,
+            {*types} <= {"s8", "u8"},
+            roles.chunk,
+            kb,
+            wanted=c.values,
+            retaining=c.retention != "off",
+        )
+
+    @property
+    def at(self) -> int:
+        """Where the kernel finds ``fill``."""
+        return address(self.fill.numbers, np.int64)
+
+    def record(self, segment: Segment, dim: int, store: Array) -> Record:
+        """What the kernel is told of an ``mm`` over this segment along this dim; ``store``: the chip's memory."""
+        storage, table = segment.storage, segment.table
+        retains = dim == 1 and self.retaining
+        if retains:
+            segment.begin_retention()
+        values: dict[str, Any] = {"dim": dim, "retains": retains, "dims": len(segment.sizes), "store": store}
+        values |= longs(sizes=segment.sizes, starts=segment.starts, phys=table.phys)
+        values |= longs(pages_of=storage.pages_of, offsets_of=storage.offsets_of)
+        values |= {"in_l2": table.in_l2, "page_elements": segment.map.page_elements}
+        values |= {"line_shift": (segment.map.line_elements * segment.element_bytes).bit_length() - 1}
+        values |= {"selected": segment.selected, "awaited": segment.awaited, "at_first": segment.at_first}
+        values |= {"walk": segment.walk, "elements": len(segment.selected), "lines": len(segment.awaited)}
+        return Record(MM, values | {"inside": int(segment.sizes.prod())}, like=self.shared)
+
+    def add(self, file: tuple[Any, ...]) -> None:
+        """Add what the buffers hold to the registers (``Pe.words``)."""
+        if self.wanted and self.fill["rounds"] > 0:
+            self._add(file)
+        self.reset()
+
+    def reset(self) -> None:
+        """Empty the buffers."""
+        self.fill["k"] = self.fill["rounds"] = 0
+
+    def _add(self, file: tuple[Any, ...]) -> None:
+        index, k, rounds = self.columns[1], self.fill["k"], self.fill["rounds"]
+        rows, ka = self.keep.shape
+        on, runs = self._on()
+        if self.bytes and runs:
+            self._add_bytes(file, on)
+            return
+        a, b = (self._values(side, k) for side in (0, 1))
+        c = len(b) // ka
+        for qa, mine in enumerate(on):
+            if not len(mine):
+                continue
+            target = grid_index(self.keep[:, qa], index[mine] + self.first)
+            factors = a[qa * rows : (qa + 1) * rows], b[qa * c + index[mine]]
+            registers = file[0]
+            registers[target] = self._added(registers[target], *factors, rounds)
+
+    def _on(self) -> tuple[list[Array], bool]:
+        """The columns of each part that are on, and whether each part's follow one another."""
+        part, index, active = self.columns
+        now = active.tobytes()
+        if self.known is None or self.known[0] != now:
+            on = [np.flatnonzero(active & (part == qa)) for qa in range(self.keep.shape[1])]
+            self.known = now, on, all(len(mine) == np.ptp(index[mine]) + 1 for mine in on if len(mine))
+        return self.known[1:]
+
+    def _add_bytes(self, file: tuple[Any, ...], on: list[Array]) -> None:
+        """Products of bytes, k of many rounds at once, to the registers; ``on``: the columns of each part."""
+        from tilewright.isa.kernels.value_kernels import add_products
+
+        depth = -(-self.fill["rounds"] * self.sides[0].step // _WIDE) * _WIDE
+        (rows, ka), (a, b) = self.keep.shape, (self._numbers(side, depth) for side in (0, 1))
+        for qa, mine in enumerate(on):
+            if not len(mine):
+                continue
+            low, keep = int(self.columns[1][mine[0]]), self.keep[:, qa]
+            begin = qa * (len(b) // ka) + low
+            left, right = a[qa * rows : (qa + 1) * rows], b[begin : begin + len(mine)]
+            place = int(keep[0]), int(keep[1] - keep[0]) if rows > 1 else 1, self.first + low
+
+            shared = rows * len(mine) * depth > _ALONE
+            size = _PIECE if shared else rows
+
+            def add(piece: int, size: int = size, left: Array = left, right: Array = right, place: Any = place) -> None:
+                piece_of = piece * size, min(piece * size + size, rows)
+                add_products(left, right, depth, piece_of, file[3], file[2] >> 2, place)
+
+            in_pieces(add, -(-rows // size), None if shared else 1)
+            if self.types != ("s8", "s8"):
+                registers = grid_index(keep, place[2] + np.arange(len(mine)))
+                file[0][registers] += self._lessened(left[:, :depth], right[:, :depth])
+
+    def _numbers(self, side: int, depth: int) -> Array:
+        """[rows, ``depth`` and more] of A (0) or B (1), bytes with a sign: those without are 128 less."""
+        factor = self.sides[side]
+        raw = factor.bytes.reshape(factor.rows, factor.pitch)
+        raw[:, self.fill["rounds"] * factor.step : depth] = 0
+        if self.types[side] == "u8":
+            raw[:, :depth] ^= 128
+        return raw.view(np.int8)
+
+    def _lessened(self, a: Array, b: Array) -> Array:
+        """What products of bytes that are 128 less lack: (a + 128) b = a b + 128 b."""
+        lacks, depth = np.zeros((len(a), len(b)), np.int32), a.shape[1]
+        if self.types[0] == "u8":
+            lacks += 128 * b.sum(axis=1, dtype=np.int32)
+        if self.types[1] == "u8":
+            lacks += 128 * a.sum(axis=1, dtype=np.int32)[:, None]
+        return lacks + (16384 * depth if self.types == ("u8", "u8") else 0)
+
+    def _values(self, side: int, k: int) -> Array:
+        """[rows, k] of A (0) or B (1) as what is multiplied."""
+        factor, dtype = self.sides[side], self.types[side]
+        raw = factor.bytes.reshape(factor.rows, factor.pitch)
+        return factor_of(raw.view(f"u{numpy_type(dtype).itemsize}")[:, :k], dtype)
+
+    def _added(self, sums: Array, a: Array, b: Array, rounds: int) -> Array:
+        from tilewright.isa.kernels.value_kernels import add_rounds, add_words
+
+        sums, a, b = (np.ascontiguousarray(each) for each in (sums, a, b.T))
+        if self.types[0][0] in "su":
+            add_words(sums, a, b)
+            return sums
+        values = sums.view(np.float32)
+        add_rounds(values, a, b, self.presents[:rounds], self.chunk, self.kb)
+        sums[np.isnan(values)] = NAN
+        return sums
+
+
+def _side(room: dict[str, Array], name: str, rows: int, length: int, rounds: int) -> _Side:
+    """Room for ``rounds`` times ``rows`` rows of ``length`` bytes."""
+    pitch = -(-length * rounds // _WIDE) * _WIDE + _BEHIND
+    size = rows * pitch
+    if name not in room or len(room[name]) < size:
+        room[name] = np.empty(size, np.uint8)
+    return _Side(room[name][:size], pitch, length, rows)
+
+
+# The processing element and its program.
+
+
+@dataclass(eq=False)
+class BlockState:
+    """A processing element and its program as the kernel takes them, arrays by address.
 
     ================  ====================================================================================
     ``code``          the instructions, with the records of loads, stores and ``mm``
-    ``mine``          which of them the kernel runs
-    ``accounts``      what it counted since :meth:`settle`
+    ``compiled``      which of them the kernel runs
+    ``accounts``      what it counted since :meth:`flush_counts`
     ``sums``          buffers for products, by what ``mm`` that share them have in common; ``room``: their memory
-    ``made``          records and fields beside them, by what they were made for
+    ``records``       records and fields beside them, by what they were made for
     ``refused``       instructions the kernel cannot run as segments and pages are now
-    ``odd``           times that each ``mm`` was left to the general function
+    ``irregular``     times that each ``mm`` was left to the general function
     ================  ====================================================================================
     """
 
@@ -91,15 +326,15 @@ class Frame:
     accounts: tuple[Array, Array, Array, Array]
     program: MachineProgram
     code: Array
-    mine: list[bool]
+    compiled: list[bool]
     sums: dict[Any, Sums] = field(default_factory=dict)
     room: dict[str, Array] = field(default_factory=dict)
-    made: dict[Any, tuple[Record, list[int]]] = field(default_factory=dict)
+    records: dict[Any, tuple[Record, list[int]]] = field(default_factory=dict)
     refused: list[tuple[int, int]] = field(default_factory=list)
-    odd: Counter[int] = field(default_factory=Counter)
+    irregular: Counter[int] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, pe: Pe, program: MachineProgram, code: Array) -> Frame | None:
+    def of(cls, pe: Pe, program: MachineProgram, code: Array) -> BlockState | None:
         """For ``code`` (:func:`encoded`), or None where no instruction may be run by the kernel."""
         # Overflow and the order of floats matter to some types only: prepare sees to them.
         if pe.clock.tracing or pe.heat is not None or set(pe.config.slowing) - {"overflow", "float_order"}:
@@ -114,7 +349,7 @@ class Frame:
         counts, traffic, queue, math = (np.zeros(len(names), np.int64) for names in _ACCOUNTS)
         assert pe.predicates.dtype == bool
         assert pe.clock.causes.dtype == np.int8
-        values: dict[str, Any] = dict.fromkeys(STRETCH.names, 0) | {"registers": c.registers}
+        values: dict[str, Any] = dict.fromkeys(BLOCK.names, 0) | {"registers": c.registers}
         values |= {"code": code, "count": len(code)}
         values |= {"alu_latency": c.alu_latency, "load_latency": c.l2_latency, "ports": c.l1_ports}
         values |= {"file": pe.file, "pitch": pe.file.strides[0], "threads": c.threads, "loaders": c.loader_threads}
@@ -124,11 +359,11 @@ class Frame:
         values |= longs(tokens=pe.clock.tokens, foreign=pe.clock.foreign, l1=pe.l1.cells, l2=pe.chip.l2.cells)
         values |= {"memory": pe.clock.port.links, "slots": c.slots, "l2_rate": c.l2_bytes_per_cycle}
         values["fetch"] = c.fetch_cycles
-        accounts, mine = (counts, traffic, queue, math), (code["op"] != OTHER).tolist()
-        return cls(Record(STRETCH, values), uniform, clock, accounts, program, code, mine)
+        accounts, compiled = (counts, traffic, queue, math), (code["op"] != OTHER).tolist()
+        return cls(Record(BLOCK, values), uniform, clock, accounts, program, code, compiled)
 
-    def take(self, pe: Pe, most: int) -> None:
-        """Put what changes from instruction to instruction where the kernel finds it."""
+    def load(self, pe: Pe, most: int) -> None:
+        """Copy what changes from instruction to instruction from the processing element to the kernel's record."""
         clock, flight = self.clock, list(pe.clock.in_flight)
         self.record["pc"], self.record["executed"], self.record["most"] = pe.pc, pe.executed, most
         self.record["columns"], self.record["rows"] = pe.columns, -1 if pe.rows is None else pe.rows
@@ -136,24 +371,24 @@ class Frame:
         self.uniform[:] = pe.uniform
         clock[: _FLIGHT + len(flight)] = [pe.clock.issue, pe.clock.end, *pe.clock.free, 0, len(flight), *flight]
 
-    def give(self, pe: Pe) -> None:
-        """Put it back where everyone finds it, but for :meth:`settle`."""
+    def write_back(self, pe: Pe) -> None:
+        """Copy it back to the processing element, but for the counts (:meth:`flush_counts`)."""
         pe.pc = pe.next_pc = self.record["pc"]
         pe.executed = self.record["executed"]
-        self._give_numbers(pe)
+        self._write_numbers(pe)
         issue, end, lsu, math, bus, busy, flight, *ends = self.clock.tolist()
         pe.clock.issue, pe.clock.end, pe.clock.free = issue, end, [lsu, math, bus]
         pe.clock.math_busy += busy
         pe.clock.in_flight.clear()
         pe.clock.in_flight.extend(ends[:flight])
 
-    def _give_numbers(self, pe: Pe) -> None:
+    def _write_numbers(self, pe: Pe) -> None:
         """Uniform registers, the shape of an ``mm``, and which product it is for."""
         rows = self.record["rows"]
         pe.uniform, pe.columns, pe.rows = self.uniform.tolist(), self.record["columns"], None if rows < 0 else rows
         pe.product, pe.walked = self.record["product"], (self.record["walked"], self.record["walked_in"])
 
-    def settle(self, pe: Pe) -> None:
+    def flush_counts(self, pe: Pe) -> None:
         """Add what was counted to the accounts of the processing element."""
         into: Any = pe.counts.__dict__, pe.traffic.__dict__, pe.clock.queue, pe.clock.math
         misses = pe.counts.l2_misses
@@ -164,27 +399,27 @@ class Frame:
         for numbers in self.accounts:
             numbers[:] = 0
 
-    def after(self, pe: Pe, instruction: Instruction) -> None:
-        """An instruction's own function was called."""
+    def invalidate_after(self, pe: Pe, instruction: Instruction) -> None:
+        """Forget records that an instruction, whose own function was called, made invalid."""
         if instruction.name in _WINDOWS:
-            self.made.clear()
+            self.records.clear()
         if instruction.name in _WINDOWS or instruction.name in _PAGES:
-            self._ask_again()
+            self._invalidate_records()
 
-    def _ask_again(self) -> None:
-        """Every record must be asked for before it is used."""
+    def _invalidate_records(self) -> None:
+        """Have every record asked for again before it is used."""
         self.code["record"] = 0
         for pc, op in self.refused:
-            self.code["op"][pc], self.mine[pc] = op, True
+            self.code["op"][pc], self.compiled[pc] = op, True
         self.refused.clear()
 
     def _refuse(self, pc: int) -> bool:
         """The kernel cannot run this instruction, as segments and pages are now."""
         self.refused.append((pc, int(self.code["op"][pc])))
-        self.code["op"][pc], self.mine[pc] = OTHER, False
+        self.code["op"][pc], self.compiled[pc] = OTHER, False
         return False
 
-    def add(self, pe: Pe) -> None:
+    def add_sums(self, pe: Pe) -> None:
         """Add the sums that wait to the product registers."""
         pending = self.record["pending"]
         if pending:
@@ -194,7 +429,7 @@ class Frame:
     def prepare(self, pe: Pe) -> bool:
         """Make the record of the load, store or ``mm`` the kernel stands at; False where that is not for it now."""
         pc = self.record["pc"]
-        self._give_numbers(pe)
+        self._write_numbers(pe)
         instruction, row, shape = self.program.instructions[pc], self.code[pc], (pe.columns, pe.rows)
         where = instruction.operands[1]
         assert isinstance(where, Address)
@@ -202,21 +437,21 @@ class Frame:
         segment = pe.segments.get(handle)
         if segment is not None and segment.table.loading:  # its own function waits for pages, one by one
             return False
-        if segment is None or not at_hand(segment):
+        if segment is None or not all_loaded(segment):
             return self._refuse(pc)
         same = instruction.name, instruction.type, instruction.suffixes, where.offset
         key = same, instruction.operands[0], instruction.operands[2:], shape, handle
-        if key not in self.made:
-            if len(self.made) == _MOST_MADE:
-                self._ask_again()
-                self.add(pe)
-                self.made.clear()
+        if key not in self.records:
+            if len(self.records) == _MOST_RECORDS:
+                self._invalidate_records()
+                self.add_sums(pe)
+                self.records.clear()
                 self.sums.clear()
             record = (self._multiply if instruction.name == "mm" else self._move)(pe, instruction, row, segment)
             if record is None:
                 return self._refuse(pc)
-            self.made[key] = record, [int(row[name]) for name in _OWN]
-        record, own = self.made[key]
+            self.records[key] = record, [int(row[name]) for name in _OWN]
+        record, own = self.records[key]
         for name, value in zip(_OWN, own, strict=True):
             row[name] = value
         row["record"], row["handle"] = address(record.numbers, np.int64), handle
@@ -260,24 +495,24 @@ class Frame:
         return self.sums[key].record(segment, int(instruction.suffix("t") or 0), pe.chip.store)
 
 
-def run_fast(pe: Pe, frame: Frame, most: int) -> bool:
+def run_block(pe: Pe, state: BlockState, most: int) -> bool:
     """Run from ``pe.pc`` until an instruction's own function is wanted, or ``most`` are executed; False if none was."""
-    from tilewright.isa.kernels.stretch_kernels import run_stretch
+    from tilewright.isa.kernels.block_kernels import run_block as run
 
-    frame.take(pe, most)
+    state.load(pe, most)
     while True:
-        why = run_stretch(frame.record.numbers)
-        if why == WANTED and frame.prepare(pe):
+        why = run(state.record.numbers)
+        if why == WANTED and state.prepare(pe):
             continue
-        frame.add(pe)
+        state.add_sums(pe)
         if why != FULL:
             break
     if why == IRREGULAR:
-        frame.odd[frame.record["pc"]] += 1
-        if frame.odd[frame.record["pc"]] == _ODD:
-            frame.mine[frame.record["pc"]], frame.code["op"][frame.record["pc"]] = False, OTHER
-    done = frame.record["executed"] - pe.executed
-    frame.give(pe)
+        state.irregular[state.record["pc"]] += 1
+        if state.irregular[state.record["pc"]] == _MOST_IRREGULAR:
+            state.compiled[state.record["pc"]], state.code["op"][state.record["pc"]] = False, OTHER
+    done = state.record["executed"] - pe.executed
+    state.write_back(pe)
     return done > 0
 
 
@@ -339,9 +574,10 @@ def _encode(pe: Pe, instruction: Instruction, labels: dict[str, int], row: Any) 
         row["number"], row["y"] = number(operands[0]), 1
         for words in operands[1:]:
             _source(pe, row, "y", words)
-        counted = [range(row["y"], row["y"] + 1)] if row["y_kind"] == 2 else []
+        if row["y_kind"] == 2:  # each thread has a count of its own
+            row["op"] = OTHER
         end = row["number"] + max(0, row["y"]) if row["y_kind"] == 0 else pe.config.registers
-        _touching(row, range(row["number"], end), *counted)
+        _touching(row, range(row["number"], end))
         return
     if operands and isinstance(label := operands[-1], Label):
         row["target"] = labels[label.name]

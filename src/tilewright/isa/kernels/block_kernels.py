@@ -1,0 +1,492 @@
+"""numba kernels: compiled blocks, instructions of a program that one call runs.
+
+The instructions come as records (:mod:`tilewright.isa.execute.blocks` writes them), state by the addresses it lives at.
+Arithmetic, branches, loads and stores are done here as the one function of each instruction does them: a test holds the
+two against each other. What ``mm`` adds is left in buffers, K round behind K round, and added by whoever called.
+Imported on first use.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.isa.kernels.block_mm_kernels import issued, later, multiply, ready, until
+from tilewright.isa.kernels.memory_kernels import copy_run, move, over_l2
+from tilewright.isa.kernels.pointers import (
+    accounts_at,
+    block_at,
+    byte,
+    cell,
+    clock_at,
+    counts_at,
+    instruction_at,
+    memory_at,
+    mm_at,
+    put,
+    put_byte,
+    put_word,
+    traffic_at,
+    transfer_at,
+    word,
+)
+from tilewright.isa.kernels.records import (
+    ALU,
+    BR,
+    BUDGET,
+    CLR,
+    CMP,
+    FULL,
+    INSTRUCTION,
+    JUMP,
+    LD,
+    LDB,
+    LEFT,
+    LOGIC,
+    LOOP_BACK,
+    MULTIPLY,
+    NOP,
+    OPERATIONS,
+    OTHER,
+    PORT,
+    SEGMENT,
+    SETMM,
+    ST,
+    TID,
+    WANTED,
+)
+from tilewright.kernels import inner, njit
+
+_DIV = OPERATIONS.index("div")
+_ROW = INSTRUCTION.bytes
+
+# Arithmetic on threads and uniform registers, branches, and their place on the clock.
+
+
+@inner(inline="always")
+def wrap(value: Any) -> Any:
+    """The low 32 bits, with their sign."""
+    return np.int64(np.int32(value & 0xFFFFFFFF))
+
+
+@inner(inline="always")
+def value(uniform: Any, kind: Any, operand: Any) -> Any:
+    """An operand that is the same in all threads: a uniform register's value, or the number itself."""
+    return cell(uniform, operand) if kind == 1 else operand
+
+
+@inner()
+def _await(run: Any, row: Any, offsets: Any, offsets_end: Any, first: Any, end: Any) -> None:
+    """Wait for what an instruction reads, registers of offsets among it, and for places ``first`` to ``end``."""
+    tokens = run.tokens
+    latest = later(tokens, row.x_place, row.x_place + 1, np.int64(-1))
+    latest = later(tokens, offsets, offsets_end, latest)
+    latest = later(tokens, row.y_place, row.y_place + 1, latest)
+    latest = later(tokens, row.guard_place, row.guard_place + 1, latest)
+    ready(run, later(tokens, first, end, latest))
+
+
+@inner()
+def _made(run: Any, first: Any, end: Any, cycle: Any, cause: Any) -> None:
+    """Registers at places ``first`` to ``end`` (-1 to 0: none) are there from a cycle on, made by unit ``cause``."""
+    for place in range(max(first, 0), end):
+        put(run.tokens, place, cycle)
+        put(run.foreign, place, cycle)
+        put_byte(run.causes, place, cause)
+
+
+@inner()
+def step(run: Any, row: Any, latency: Any) -> None:
+    """One issue, whose destination (if it has one) is ready ``latency`` cycles later."""
+    written, clock = row.written, clock_at(run.clock)
+    _await(run, row, np.int64(-1), np.int64(0), written, written + 1)
+    start = issued(run)
+    _made(run, written, written + 1, start + latency, 0)
+    clock.end = max(clock.end, start + max(1, latency))
+
+
+@inner()
+def alu(op: Any, x: Any, y: Any) -> Any:
+    """The operation of this number in OPERATIONS, in 64 bits; a divisor is not 0."""
+    if op == 0:
+        return x
+    if op == 1:
+        return x + y
+    if op == 2:
+        return x - y
+    if op == 3:
+        return x * y
+    if op == 4:
+        return min(x, y)
+    if op == 5:
+        return max(x, y)
+    if op == 6:
+        return x & y
+    if op == 7:
+        return x | y
+    if op == 8:
+        return x ^ y
+    if op == 9:
+        return ~x
+    if op == 10:
+        return x << (y & 31)
+    if op == 11:
+        return x >> (y & 31)
+    if op == 12:
+        return (x & 0xFFFFFFFF) >> (y & 31)
+    quotient = abs(x) // abs(y)
+    quotient = quotient if (x < 0) == (y < 0) else -quotient
+    return quotient if op == _DIV else x - y * quotient
+
+
+@inner()
+def compare(condition: Any, x: Any, y: Any) -> bool:
+    """Whether the condition of this number in CONDITIONS holds."""
+    if condition >= 6:
+        x, y = x & 0xFFFFFFFF, y & 0xFFFFFFFF
+        condition -= 4
+    if condition == 0:
+        return bool(x == y)
+    if condition == 1:
+        return bool(x != y)
+    if condition == 2:
+        return bool(x < y)
+    if condition == 3:
+        return bool(x <= y)
+    if condition == 4:
+        return bool(x > y)
+    return bool(x >= y)
+
+
+@inner(inline="always")
+def _logic(operation: Any, p: Any, q: Any) -> Any:
+    return p & q if operation == 0 else p | q if operation == 1 else p ^ q if operation == 2 else 1 - p
+
+
+@inner()
+def _zero(run: Any, row: Any, y: Any) -> bool:
+    """Whether a division has a divisor that is 0."""
+    if row.op != ALU or row.operation < _DIV:
+        return False
+    if row.y_kind < 2 or row.kind == 1:
+        return bool(y == 0)
+    own = run.file
+    for _ in range(run.threads):
+        if word(own, row.y) == 0:
+            return True
+        own += run.pitch
+    return False
+
+
+@inner()
+def scalar(run: Any, row: Any) -> bool:
+    """mov to rem, comparisons and logic, on threads or uniform registers; False where a division is by 0."""
+    op, number, operation = row.op, row.number, row.operation
+    x, y = value(run.uniform, row.x_kind, row.x), value(run.uniform, row.y_kind, row.y)
+    if _zero(run, row, y):
+        return False
+    if row.kind == 1:
+        put(run.uniform, number, wrap(alu(operation, x, y)))
+        return True
+    threads, on, traffic = run.threads, np.int64(0), traffic_at(run.traffic)
+    traffic.register_reads += row.per_thread * threads
+    guard, negated, first, second = row.guard, row.negated, row.x, row.y
+    per_thread_x, per_thread_y = row.x_kind == 2, row.y_kind == 2
+    own, pitch, flags, predicate_pitch = run.file, run.pitch, run.predicates, run.predicate_pitch
+    for _ in range(threads):
+        if guard < 0 or byte(flags, guard) != negated:
+            on += 1
+            if op == LOGIC:
+                put_byte(flags, number, _logic(operation, byte(flags, first), byte(flags, second)))
+            else:
+                if per_thread_x:
+                    x = word(own, first)
+                if per_thread_y:
+                    y = word(own, second)
+                if op == CMP:
+                    put_byte(flags, number, np.int64(compare(operation, x, y)))
+                else:
+                    put_word(own, number, alu(operation, x, y))
+        own += pitch
+        flags += predicate_pitch
+    if op == ALU:
+        traffic.register_writes += on
+    return True
+
+
+@inner()
+def number_threads(run: Any, row: Any) -> None:
+    """tid: every thread's number to its register."""
+    own = run.file
+    for thread in range(run.threads):
+        put_word(own, row.number, thread)
+        own += run.pitch
+    traffic_at(run.traffic).register_writes += run.threads
+
+
+@inner()
+def shape(run: Any, row: Any) -> bool:
+    """setmm; False where there can be no such ``mm``."""
+    columns, rows = value(run.uniform, row.x_kind, row.x), np.int64(-1)
+    if row.operation == 1:
+        rows = value(run.uniform, row.y_kind, row.y)
+        if rows < 1:
+            return False
+    if columns < 1 or columns > run.loaders:
+        return False
+    run.columns, run.rows = columns, rows
+    run.product += 1
+    return True
+
+
+@inner()
+def branches(uniform: Any, row: Any) -> bool:
+    """Whether a loop's last instruction leads back."""
+    if row.op == LOOP_BACK:
+        put(uniform, row.number, wrap(cell(uniform, row.number) - 1))
+        return bool(cell(uniform, row.number) != 0)
+    x, y = value(uniform, row.x_kind, row.x), value(uniform, row.y_kind, row.y)
+    return compare(row.operation, x, y)
+
+
+# Loads, stores, and registers that are cleared.
+
+
+@inner()
+def begin_transfer(run: Any) -> None:
+    """A load or store begins: nothing has arrived, and no line was written."""
+    acc = accounts_at(memory_at(run.memory).accounts)
+    acc.arrived = acc.written = np.int64(0)
+
+
+@inner()
+def _at_port(run: Any, row: Any, words: Any, lines: Any) -> Any:
+    """Issue a load or store once its registers are there and the load-store unit is free; the cycle."""
+    clock = clock_at(run.clock)
+    _await(run, row, row.x, row.offsets_end, row.number, row.number + words)
+    until(run, clock.lsu, np.int64(PORT))
+    start = issued(run)
+    clock.lsu = start + max(1, -(-lines // run.ports))
+    return start
+
+
+@inner()
+def _ask(run: Any, row: Any, access: Any) -> Any:
+    """What every thread of an ``ld`` or ``st`` asks for: to ``coordinates`` and ``counts``; the most words of one."""
+    threads, dims, at, wanted = run.threads, access.dims, access.coordinates, access.counts
+    guard, first, count = row.guard, row.x, row.y
+    per_word, most = np.int64(4) // access.element_bytes, np.int64(0)
+    if row.y_kind < 2:
+        count = value(run.uniform, row.y_kind, row.y)
+        most = max(most, count)
+    own, flags = run.file, run.predicates
+    for thread in range(threads):
+        for d in range(dims):
+            put(at, thread * dims + d, word(own, first + d) + (row.immediate if d == 0 else 0))
+        if row.y_kind == 2:
+            count = word(own, row.y)
+        on = guard < 0 or byte(flags, guard) != row.negated
+        put(wanted, thread, min(count * per_word, row.limit) if on else 0)
+        if on:
+            most = max(most, count)
+        own += run.pitch
+        flags += run.predicate_pitch
+    return most
+
+
+@inner()
+def _moved(run: Any, row: Any) -> Any:
+    """Move the elements of an ``ld`` or ``st``; the most words of a thread, -1 (nothing done) without the registers."""
+    access = transfer_at(row.record)
+    words = _ask(run, row, access)
+    if row.number + words > run.registers:
+        return np.int64(-1)
+    begin_transfer(run)
+    move(access)
+    return words
+
+
+@inner()
+def load(run: Any, row: Any) -> bool:
+    """``ld``; False where it asks for registers that there are not."""
+    words, access = _moved(run, row), transfer_at(row.record)
+    if words < 0:
+        return False
+    loaded(run, row, words, access.lines, access.elements * access.element_bytes)
+    return True
+
+
+@inner()
+def loaded(run: Any, row: Any, words: Any, lines: Any, moved: Any) -> None:
+    """What an ``ld`` of so many lines and bytes counts, and its place on the clock."""
+    clock, m = clock_at(run.clock), memory_at(run.memory)
+    acc, counts, traffic = accounts_at(m.accounts), counts_at(run.counts), traffic_at(run.traffic)
+    counts.a_bytes_loaded += moved
+    traffic.load_lines += lines
+    traffic.load_bytes += moved
+    traffic.register_writes -= -moved // 4
+    acc.l1_a += moved
+    acc.l2_a += moved
+    start = _at_port(run, row, words, lines)
+    done = max(clock.lsu, over_l2(m, start, -(-moved * run.slots // run.l2_rate))) + run.load_latency
+    if acc.arrived > 0:
+        done = max(done, acc.arrived + run.dram_latency)
+    _made(run, row.number, row.number + words, done, 1)
+    clock.end = max(clock.end, done)
+
+
+@inner()
+def broadcast(run: Any, row: Any) -> bool:
+    """``ldb``; False where there are no such registers, or some of the elements are not there."""
+    access, guard, own, flags = transfer_at(row.record), row.guard, run.file, run.predicates
+    words: Any = max(0, value(run.uniform, row.y_kind, row.y))
+    first: Any = np.int64(-1)
+    on = np.int64(0)
+    for thread in range(run.threads):
+        if guard < 0 or byte(flags + thread * run.predicate_pitch, guard) != row.negated:
+            on += 1
+            first = thread if first < 0 else first
+    count = np.int64(0) if first < 0 else words * 4 // access.element_bytes
+    if row.number + words > run.registers or count > row.limit:
+        return False
+    own += max(0, first) * run.pitch
+    for d in range(access.dims):
+        x = word(own, row.x + d) + (row.immediate if d == 0 else 0)
+        further = max(0, count - 1) * access.stride if d == access.dim else np.int64(0)
+        if x < 0 or x + further >= cell(access.sizes, d):
+            return False
+        put(access.coordinates, d, x)
+    put(access.counts, 0, count)
+    begin_transfer(run)
+    move(access)
+    moved, into = access.elements * access.element_bytes, run.file + 4 * row.number
+    for thread in range(run.threads):
+        if guard < 0 or byte(flags + thread * run.predicate_pitch, guard) != row.negated:
+            copy_run(into + thread * run.pitch, access.registers, moved)
+    loaded(run, row, words, access.lines, moved)
+    traffic_at(run.traffic).register_writes += max(0, on - 1) * -(-moved // 4)
+    return True
+
+
+@inner()
+def store(run: Any, row: Any) -> bool:
+    """``st``; False where it asks for registers that there are not."""
+    words, access = _moved(run, row), transfer_at(row.record)
+    if words < 0:
+        return False
+    lines, moved = access.lines, access.elements * access.element_bytes
+    counted, clock, m = traffic_at(run.traffic), clock_at(run.clock), memory_at(run.memory)
+    acc = accounts_at(m.accounts)
+    counted.store_lines += lines
+    counted.store_bytes += moved
+    counted.register_reads -= -moved // 4
+    acc.l1_c += moved
+    acc.l2_c += moved
+    start = _at_port(run, row, words, lines)
+    end = max(clock.lsu, over_l2(m, start, -(-moved * run.slots // run.l2_rate))) + run.load_latency
+    acc.dram_c += acc.written * m.line_bytes
+    acc.work = max(acc.work, start) + acc.written * m.dram_line
+    clock.end = max(clock.end, end)
+    return True
+
+
+@inner()
+def clear(run: Any, row: Any) -> bool:
+    """``clr``; False where it asks for registers that there are not."""
+    words = max(np.int64(0), value(run.uniform, row.y_kind, row.y))
+    begin, end, cleared = row.number, row.number + words, np.int64(0)
+    if end > run.registers:
+        return False
+    guard, own, flags = row.guard, run.file, run.predicates
+    for _ in range(run.threads):
+        if guard < 0 or byte(flags, guard) != row.negated:
+            for place in range(begin, end):
+                put_word(own, place, 0)
+            cleared += words
+        own += run.pitch
+        flags += run.predicate_pitch
+    run.product += 1
+    traffic_at(run.traffic).register_writes += cleared
+    clock = clock_at(run.clock)
+    _await(run, row, np.int64(-1), np.int64(0), begin, end)
+    done = issued(run) + max(1, words)
+    _made(run, begin, end, done, 0)
+    clock.end = max(clock.end, done)
+    return True
+
+
+# The block.
+
+
+@inner(inline="always")
+def _wanted(run: Any, row: Any) -> Any:
+    """Whether an ``ld`` or ``mm`` has no record for the segment that its uniform register names now, or the shape."""
+    other = row.op == MULTIPLY and (row.mm_columns != run.columns or row.mm_rows != run.rows)
+    return other or row.record == 0 or cell(run.uniform, row.segment) != row.handle
+
+
+@njit(cache=True, nogil=True)
+def run_block(numbers: Any) -> int:
+    """Run from instruction ``pc`` until the caller has to do something: which of LEFT, FULL, ...
+
+    ``numbers``: a record BLOCK.
+    """
+    run = block_at(np.int64(numbers.ctypes.data))
+    latency, bare = run.alu_latency, np.int64(1)
+    pc = run.pc
+    while pc < run.count:
+        if run.executed >= run.most:
+            return BUDGET
+        row = instruction_at(run.code + pc * _ROW)
+        op = row.op
+        if op == OTHER:
+            return LEFT
+        if op >= LD and _wanted(run, row):
+            return WANTED
+        if row.low < run.high and row.high > run.low:
+            return FULL
+        target = pc + 1
+        if op <= LOGIC:
+            if not scalar(run, row):
+                return LEFT
+            step(run, row, latency)
+        elif op in (LOOP_BACK, BR):
+            if branches(run.uniform, row):
+                target = row.target
+            step(run, row, latency if op == LOOP_BACK else bare)
+        elif op == JUMP:
+            target = row.target
+            step(run, row, bare)
+        elif op == NOP:
+            step(run, row, bare)
+        elif op == TID:
+            number_threads(run, row)
+            step(run, row, latency)
+        elif op == SEGMENT:
+            put(run.uniform, row.number, row.x)
+            step(run, row, bare)
+        elif op == SETMM:
+            if not shape(run, row):
+                return LEFT
+            step(run, row, bare)
+        elif op == CLR:
+            if not clear(run, row):
+                return LEFT
+        elif op == ST:
+            if not store(run, row):
+                return LEFT
+        elif op == LD:
+            if not load(run, row):
+                return LEFT
+        elif op == LDB:
+            if not broadcast(run, row):
+                return LEFT
+        else:
+            why = multiply(run, mm_at(row.record), row)
+            if why:
+                return int(why)
+        pc = target
+        run.pc = pc
+        run.executed += 1
+    return LEFT
