@@ -106,13 +106,14 @@ GROUPED_QUERIES = Rule(
 
 
 class _Softmax(NamedTuple):
-    """A product with softmax's result on one ``side``, and ``weights / sum``, which makes it.
+    """A product with softmax's result on one ``side``: ``weights / sum``, made by ``divide``.
 
-    The weights are exp(x - max): at most 1, so that nothing overflows before the division.
+    The weights are exp(scores - max): at most 1, so that nothing overflows before the division.
     """
 
     product: Node
     side: int
+    scores: Value
     weights: Value
     divide: Node
 
@@ -122,33 +123,34 @@ def _unconverted(value: Value) -> Value:
     return convert.operands[0] if convert is not None else value
 
 
-def _is_shifted(value: Value, dim: int) -> bool:
-    """Whether ``value`` is exp(x - max(x)), the maximum over ``dim``."""
-    exponential = made_by(_unconverted(value), "exponential")
+def _scores(weights: Value, dim: int) -> Value | None:
+    """The x of which ``weights`` is exp(x - max(x)), the maximum over ``dim``; None where it is something else."""
+    exponential = made_by(_unconverted(weights), "exponential")
     subtract = made_by(_unconverted(exponential.operands[0]), "subtract") if exponential is not None else None
     spread = made_by(_unconverted(subtract.operands[1]), "broadcast_in_dim") if subtract is not None else None
     if subtract is None or spread is None:
-        return False
+        return None
     shifted, largest = _unconverted(subtract.operands[0]), spread.operands[0]
     for _ in range(6):
         node = largest.operation
         if node is None or not node.plain:
-            return False
+            return None
         if node.name == "reduce":
             turn = made_by(shifted, "transpose")
             turned = turn is not None and _unconverted(node.operands[0]) is _unconverted(turn.operands[0])
             over = turn.attributes["permutation"][dim] if turn is not None and turned else dim
-            return node.attributes.get("monoid") == "maximum" and node.attributes["dims"] == (over,)
+            is_maximum = node.attributes.get("monoid") == "maximum" and node.attributes["dims"] == (over,)
+            return subtract.operands[0] if is_maximum else None
         if node.name in ("reshape", "broadcast_in_dim", "convert"):
             largest = node.operands[0]
         elif node.name in ("maximum", "select"):  # with -inf, or of what is no number
             others = [x for x in node.operands[-2:] if number_of(x) is None]
             if len(others) != 1:
-                return False
+                return None
             largest = others[0]
         else:
-            return False
-    return False
+            return None
+    return None
 
 
 def _softmax(product: Node) -> _Softmax | None:
@@ -161,8 +163,9 @@ def _softmax(product: Node) -> _Softmax | None:
         if divide is None or len(contract[side]) != 1 or len(values.sizes) != len(batch[side]) + 2:
             continue
         weights, (over,) = divide.operands[0], contract[side]
-        if _is_shifted(weights, over) and _is_sum(divide.operands[1], weights, over):
-            return _Softmax(product, side, weights, divide)
+        scores = _scores(weights, over)
+        if scores is not None and _is_sum(divide.operands[1], weights, over):
+            return _Softmax(product, side, scores, weights, divide)
     return None
 
 
@@ -206,20 +209,17 @@ def _divide_afterwards(found: _Softmax, make: Maker) -> Value:
     return make.convert(make.binary("divide", make.part(product, at, 0, count), spread), root.result.dtype)
 
 
-def _is_of_product(weights: Value) -> bool:
-    """Whether softmax is of a product as it is: no mask, no scale between. The compiler makes one fusion of that."""
-    exponential = made_by(_unconverted(weights), "exponential")
-    subtract = made_by(_unconverted(exponential.operands[0]), "subtract") if exponential is not None else None
-    value = subtract.operands[0] if subtract is not None else weights
-    while (node := made_by(value, "convert", "transpose", "reshape")) is not None:
-        value = node.operands[0]
-    return made_by(value, "dot_general") is not None
+def _is_product(scores: Value) -> bool:
+    """Whether scores are a product as it is: no mask, no scale. The compiler makes one fusion of its softmax."""
+    while (node := made_by(scores, "convert", "transpose", "reshape")) is not None:
+        scores = node.operands[0]
+    return made_by(scores, "dot_general") is not None
 
 
 def _softmax_pays(found: _Softmax) -> bool:
     """Many rows and columns, and nobody else reads softmax's result: a gradient does."""
     root, result = found.product, found.divide.result
-    if _is_of_product(found.weights):
+    if _is_product(found.scores):
         return False
     given = root.operands[found.side]
     columns = given.sizes[product_dims(root)[1][found.side][0]]

@@ -223,11 +223,23 @@ _MOST_SLICES = 2
 _Slice = tuple[int, int, int]  # first, step, count
 
 
+class _Axis(NamedTuple):
+    """The ``places`` that are picked along a dim, so many: slices behind each other, or each place several ``times``.
+
+    ``dim`` is that of the result, -1 where it has none.
+    """
+
+    dim: int
+    places: int
+    slices: list[_Slice]
+    times: int
+
+
 class _FixedGather(NamedTuple):
-    """A gather, and for each picked dim of its operand: (its dim in the result or -1, the places in order)."""
+    """A gather at constant places, and what it picks along each of the operand's dims that it picks from."""
 
     node: Node
-    axes: dict[int, tuple[int, list[int]]]
+    axes: dict[int, _Axis]
 
 
 def _slices(places: list[int]) -> list[_Slice] | None:
@@ -266,7 +278,7 @@ def _fixed_gather(node: Node) -> _FixedGather | None:
         return None
     held = held[..., None] if own["index_dim"] == held.ndim else np.moveaxis(held, own["index_dim"], -1)
     batch_dims = [d for d in range(len(node.result.sizes)) if d not in own["offset_dims"]]
-    axes: dict[int, tuple[int, list[int]]] = {}
+    axes: dict[int, _Axis] = {}
     for k, d in enumerate(own["index_map"]):
         places = np.clip(held[..., k], 0, operand.sizes[d] - 1)
         varying = [a for a in range(places.ndim) if places.shape[a] > 1 and (np.diff(places, axis=a) != 0).any()]
@@ -274,10 +286,12 @@ def _fixed_gather(node: Node) -> _FixedGather | None:
             return None
         axis = varying[0] if varying else -1
         line = np.moveaxis(places, axis, 0).reshape(places.shape[axis], -1)[:, 0] if varying else places.reshape(-1)[:1]
-        axes[d] = (batch_dims[axis] if varying else -1, [int(place) for place in line])
-        if _slices(axes[d][1]) is None and not _repetitions(axes[d][1], operand.sizes[d]):
+        slices = _slices([int(place) for place in line])
+        times = _repetitions([int(place) for place in line], operand.sizes[d]) if slices is None else 0
+        if slices is None and not times:
             return None
-    used = [axis for axis, _ in axes.values() if axis >= 0]
+        axes[d] = _Axis(batch_dims[axis] if varying else -1, len(line), slices or [], times)
+    used = [axis.dim for axis in axes.values() if axis.dim >= 0]
     repeated = [d for d in batch_dims if node.result.sizes[d] > 1 and d not in used]
     return _FixedGather(node, axes) if len(set(used)) == len(used) and not repeated else None
 
@@ -285,20 +299,18 @@ def _fixed_gather(node: Node) -> _FixedGather | None:
 def _slice_at_places(found: _FixedGather, make: Maker) -> Value:
     root, axes = found
     value = root.operands[0]
-    for d, (_, places) in axes.items():
-        size = value.sizes[d]
-        if times := _repetitions(places, size):
-            wide = (*value.sizes[: d + 1], times, *value.sizes[d + 1 :])
+    for d, axis in axes.items():
+        if axis.times:
+            wide = (*value.sizes[: d + 1], axis.times, *value.sizes[d + 1 :])
             spread = make.broadcast(value, wide, [k for k in range(len(wide)) if k != d + 1])
-            value = make.reshape(spread, (*value.sizes[:d], size * times, *value.sizes[d + 1 :]))
+            value = make.reshape(spread, (*value.sizes[:d], value.sizes[d] * axis.times, *value.sizes[d + 1 :]))
             continue
-        slices = _slices(places) or []
-        pieces = [make.part(value, d, first, first + (count - 1) * step + 1, step) for first, step, count in slices]
-        value = make.concatenate(pieces, d)
+        ends = [(first, first + (count - 1) * step + 1, step) for first, step, count in axis.slices]
+        value = make.concatenate([make.part(value, d, *end) for end in ends], d)
     # From the operand's order to the result's: what stays at the offset dims, what was picked at its own.
     own = root.attributes
     stays = [d for d in range(len(value.sizes)) if d not in own["collapsed"]]
-    goes = dict(zip(stays, sorted(own["offset_dims"]))) | {d: axis for d, (axis, _) in axes.items() if axis >= 0}
+    goes = dict(zip(stays, sorted(own["offset_dims"]))) | {d: axis.dim for d, axis in axes.items() if axis.dim >= 0}
     kept = sorted(goes, key=goes.__getitem__)
     value = make.reshape(value, [size for d, size in enumerate(value.sizes) if d in goes])
     now = sorted(goes)
@@ -307,9 +319,8 @@ def _slice_at_places(found: _FixedGather, make: Maker) -> Value:
 
 def _fixed_gather_pays(found: _FixedGather) -> bool:
     """Places along the last dim, with a step: whole rows, and rolls of them, are gathered well as they are."""
-    last = len(found.node.operands[0].sizes) - 1
-    places = found.axes[last][1] if last in found.axes else []
-    return len(places) > 1 and all(step > 1 for _, step, count in _slices(places) or [] if count > 1)
+    axis = found.axes.get(len(found.node.operands[0].sizes) - 1)
+    return axis is not None and axis.places > 1 and all(step > 1 for _, step, count in axis.slices if count > 1)
 
 
 GATHER_AT_FIXED_PLACES = Rule(

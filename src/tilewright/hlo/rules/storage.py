@@ -137,15 +137,10 @@ def _number_along(value: Value, shape: Sequence[int], make: Maker) -> Value:
 
 
 class _Update(NamedTuple):
-    """An update of flattened arrays: what takes each piece over again, and the slice of the vector that it takes."""
+    """An update of flattened arrays, and what takes pieces over again: (the taker, the vector, the piece's number)."""
 
     work: _Flattened
-    takers: list[tuple[Node, Node]]
-
-    @property
-    def replaced(self) -> list[Node]:
-        """The takers alone."""
-        return [taker for taker, _ in self.takers]
+    takers: list[tuple[Node, Value, int]]
 
 
 def _is_slice(user: Node) -> bool:
@@ -170,26 +165,25 @@ def _update(root: Node) -> _Update | None:
     if next((each[0] for each in takers if each), None) is not root:
         return None
     work = _flattened(vector, _is_slice)
-    if work is None or not work.steps or any(_piece(work, end) is None for end in work.ends):
+    if work is None or not work.steps:
         return None
-    return _Update(work, [(taker, end) for end in work.ends for taker in _takers(end)])
+    taken_over: list[tuple[Node, Value, int]] = []
+    for end in work.ends:
+        own = end.attributes
+        piece = work.places.get((own["start"][0], own["limit"][0]))
+        if piece is None or own["strides"][0] != 1:
+            return None
+        taken_over += [(taker, end.operands[0], piece) for taker in _takers(end)]
+    return _Update(work, taken_over)
 
 
-def _piece(work: _Flattened, end: Node) -> int | None:
-    """The piece that a slice of the vector takes exactly."""
-    own = end.attributes
-    return work.places.get((own["start"][0], own["limit"][0])) if own["strides"][0] == 1 else None
-
-
-def _update_pieces(found: _Update, make: Maker) -> list[Value] | None:
+def _update_pieces(found: _Update, make: Maker) -> list[Value]:
     pieces: dict[int, dict[Value, Value]] = {}
     values = []
-    for taker, end in found.takers:
-        piece = _piece(found.work, end)
-        assert piece is not None
+    for taker, vector, piece in found.takers:
         if piece not in pieces:
             pieces[piece] = found.work.computed(piece, make)
-        values.append(make.reshape(pieces[piece][end.operands[0]], taker.result.sizes))
+        values.append(make.reshape(pieces[piece][vector], taker.result.sizes))
     return values
 
 
@@ -203,7 +197,7 @@ FLATTENED_UPDATE = Rule(
     "optax.flatten",
     roots=("reshape", "slice"),
     find=_update,
-    replaces=lambda found: found.replaced,
+    replaces=lambda found: [taker for taker, _, _ in found.takers],
     build=_update_pieces,
     example=Example(
         before="""
