@@ -1,7 +1,8 @@
-"""Typed events that engines emit, and their writers."""
+"""Typed events that engines emit, their writers, and the reader of a profiler's file."""
 
 from tilewright.trace.events import Args, Counter, Event, Instant, Recorder, Sink, Slice, Track
 from tilewright.trace.perfetto import perfetto_bytes, write_perfetto
+from tilewright.trace.xspace import read_xspace
 
 __all__ = [
     "Args",
@@ -13,5 +14,6 @@ __all__ = [
     "Slice",
     "Track",
     "perfetto_bytes",
+    "read_xspace",
     "write_perfetto",
 ]

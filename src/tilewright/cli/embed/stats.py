@@ -102,7 +102,7 @@ def _one(value: int) -> Any:
 
 
 def _write(out: str, counted: FdoStats, setup: EmbedConfig | None, source: str) -> None:
-    from tilewright.embed import limits_json, torchrec_plan, write_fdo
+    from tilewright.embed import torchrec_plan, write_fdo
 
     if out.endswith((".npz", ".csv")):
         write_fdo(out, counted)
@@ -117,7 +117,7 @@ def _write(out: str, counted: FdoStats, setup: EmbedConfig | None, source: str) 
             topology = setup.topology
             shape = {"chips": topology.chips, "sparsecores_per_chip": topology.sparsecores_per_chip}
             facts |= {"topology": shape, "batch": setup.batch, "narrow_packing": setup.narrow_packing}
-        value = limits_json(counted.limits(), **facts)
+        value = counted.limits_json(**facts)
     write_file(out, json.dumps(value, indent=2) + "\n")
 
 

@@ -12,20 +12,13 @@ import numpy as np
 
 from tilewright.embed.model.formulas import round8
 from tilewright.embed.model.tables import Limits, count
-from tilewright.embed.planning.memory import RULE_VERSION, TileRule
+from tilewright.embed.planning.memory import REPLICATIONS, RULE_VERSION, SPARE, TileRule
 from tilewright.errors import UsageError
 from tilewright.render import bytes_text
 from tilewright.targets import target as find_target
 from tilewright.targets import target_names
 
 # What to change so that a stack compiles: every change alone, with the numbers at which it does.
-
-
-def tight(rule: TileRule, limits: Limits) -> dict[str, int]:
-    """The fewest bytes a tile would need, at the most replicas, spare included."""
-    unique = np.asarray(limits.max_unique_ids_per_partition, np.int64)
-    ids = np.asarray(limits.max_ids_per_partition, np.int64)
-    return {"needed per tile, at least": rule.least_bytes(unique, ids)}
 
 
 def advice_for(rule: TileRule, limits: Limits, best: Limits | None, *, ids_known: bool) -> tuple[str, ...]:
@@ -62,13 +55,28 @@ def _padding_advice(rule: TileRule, limits: Limits) -> str:
     return f"make the width {padded}, a multiple of 8: {then}"
 
 
+def _largest_unique(rule: TileRule, ids: int) -> int:
+    """The most distinct ids, a multiple of 8, that compile beside ``ids``; 0 if none do."""
+    most = min(round8(ids), 8 * (rule.tile_limit // 36) + 16)  # no program holds more: see TileRule.largest
+    unique = np.arange(8, most + 8, 8, dtype=np.int64)
+    fitting = unique[rule.replication(unique, np.full_like(unique, round8(ids))) != 0]
+    return int(fitting.max(initial=0)) if rule.width > 1 else 0
+
+
+def _largest_ids(rule: TileRule, unique: int) -> int:
+    """The most ids, a multiple of 8, that compile beside ``unique`` distinct ones; 0 if none do."""
+    ids = np.arange(round8(unique), 64 * rule.tile_limit // 12 + 512, 8, dtype=np.int64)
+    fitting = ids[rule.replication(np.full_like(ids, round8(unique)), ids) != 0]
+    return int(fitting.max(initial=0)) if rule.width > 1 else 0
+
+
 def _limits_advice(rule: TileRule, limits: Limits, best: Limits | None, ids_known: bool) -> list[str]:
     lines = []
-    unique = rule.largest_unique(limits.max_ids_per_partition)
+    unique = _largest_unique(rule, limits.max_ids_per_partition)
     if unique and ids_known and unique < limits.max_unique_ids_per_partition:
         now = limits.max_unique_ids_per_partition
         lines.append(f"lower max_unique_ids_per_partition alone from {now:,} to {unique:,}")
-    ids = rule.largest_ids(limits.max_unique_ids_per_partition)
+    ids = _largest_ids(rule, limits.max_unique_ids_per_partition)
     if ids and ids_known and ids < limits.max_ids_per_partition:
         lines.append(f"lower max_ids_per_partition alone from {limits.max_ids_per_partition:,} to {ids:,}")
     if best is not None:
@@ -217,7 +225,6 @@ class ErrorExplanation:
     largest_limits: Limits | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
         limits = {name: getattr(self, name) for name in ("limits", "largest_limits")}
         plain = {name: limit and dict(vars(limit)) for name, limit in limits.items()}
         return {**vars(self), **plain, "advice": list(self.advice), "rules": RULE_VERSION}
@@ -279,8 +286,6 @@ def names_sparsecores(text: str) -> bool:
 
 @dataclass(frozen=True)
 class _Known:
-    """What the user says of the program."""
-
     width: int | None
     max_ids: int | None
     sparsecores: int
@@ -412,7 +417,9 @@ def _judged(
         meaning += "; max_ids_per_partition is not in the text and taken as equal"
     program = "forward" if rule.op == "forward" else "backward"
     advice = advice_for(rule, limits, best, ids_known=ids_known)
-    figures = {**figures, **deduced, **tight(rule, limits)}
+    ids, unique = (np.asarray(most, np.int64) for most in vars(limits).values())
+    least = int(rule.tile_bytes(unique, ids, REPLICATIONS[-1])) + SPARE  # at the most replicas
+    figures = {**figures, **deduced, "needed per tile, at least": least}
     return ErrorExplanation(
         _words(match), program, chip, meaning, figures, advice, _basis(chip, rule), width, limits, best
     )

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import groupby
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tilewright.embed.host.arrays import Longs
+from tilewright.embed.model.counters import key, plain
 from tilewright.embed.model.formulas import round8
 from tilewright.embed.model.tables import Limits
 from tilewright.errors import UsageError
@@ -66,30 +67,26 @@ class Confidence:
 
     batches: int
     records: int
-    held_out: int
-    exceeded: int
+    held_out: int = field(metadata=key("held_out_batches"))
+    exceeded: int = field(metadata=key("held_out_exceeded"))
     days: tuple[Day, ...] = ()
 
     @property
     def expected(self) -> float:
-        """See the class."""
         return self.exceeded / self.held_out if self.days else self.records / self.batches
 
     @property
     def at_least(self) -> float:
-        """See the class."""
         return 0.0 if self.days else lower_bound(self.exceeded, self.held_out)
 
     @property
     def at_most(self) -> float:
-        """See the class."""
         if self.days:
             return upper_bound(sum(day.exceeded > 0 for day in self.days), len(self.days))
         return upper_bound(self.exceeded, self.held_out)
 
     @property
     def sentence(self) -> str:
-        """For people."""
         if self.days:
             return self._of_days()
         fresh = f"a fresh batch like these exceeds them with a chance of about {self.expected:.2g}"
@@ -110,20 +107,11 @@ class Confidence:
         more = f" and {len(over) - _SHOWN} more" if len(over) > _SHOWN else ""
         return f"{judged} ({some}{more}); a headroom of {max(day.headroom for day in over):.2f} would have held them"
 
+    DERIVED: ClassVar = {name: name for name in ("expected", "at_least", "at_most", "sentence")}
+
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "batches": self.batches,
-            "records": self.records,
-            "expected": self.expected,
-            "held_out_batches": self.held_out,
-            "held_out_exceeded": self.exceeded,
-            "at_least": self.at_least,
-            "at_most": self.at_most,
-            "confidence": LEVEL,
-            "days": [dict(vars(day)) for day in self.days],
-            "sentence": self.sentence,
-        }
+        """Plain values, with the confidence that the bounds have."""
+        return {**plain(self), "confidence": LEVEL}
 
 
 _SHOWN = 4
