@@ -96,14 +96,14 @@ def limits_too_high(counters: Counters) -> Iterator[Finding]:
             continue
         unique = min(stack.observed_unique_ids or stack.observed_ids or 1, stack.observed_ids or 1)
         if stack.observed_ids and limits.max_ids_per_partition >= _TOO_HIGH * round8(stack.observed_ids):
-            yield _lower(counters, name, stack, Limits(round8(stack.observed_ids), round8(unique)), "")
+            yield _lower_limits(counters, name, stack, Limits(round8(stack.observed_ids), round8(unique)), "")
         elif stack.typical_ids and limits.max_ids_per_partition >= _TOO_HIGH * round8(stack.typical_ids):
             unique = min(stack.typical_unique_ids or stack.typical_ids, stack.typical_ids)
             better = Limits(round8(stack.typical_ids), round8(unique))
-            yield _lower(counters, name, stack, better, "; one partition in a hundred then exceeds them")
+            yield _lower_limits(counters, name, stack, better, "; one partition in a hundred then exceeds them")
 
 
-def _lower(counters: Counters, name: str, stack: StackCounters, better: Limits, price: str) -> Finding:
+def _lower_limits(counters: Counters, name: str, stack: StackCounters, better: Limits, price: str) -> Finding:
     limits = stack.limits
     assert limits is not None
     now, then = stack_bytes(counters, stack, limits), stack_bytes(counters, stack, better)
@@ -344,7 +344,7 @@ def hbm_stack_overflow(counters: Counters) -> Iterator[Finding]:
     names = sorted(counters.stacks, key=lambda name: -(counters.stacks[name].max_ids_per_partition or 0))
     advice = []
     turns = counters.knobs.num_serialized_tables_to_optimize_hbm
-    serial = _serialized(counters, free)
+    serial = _least_serialized(counters, free)
     if serial > turns:
         advice.append(
             f"set xla_sc_num_serialized_tables_to_optimize_hbm from {turns} to {serial}: fewer stacks are live at a "
@@ -352,7 +352,7 @@ def hbm_stack_overflow(counters: Counters) -> Iterator[Finding]:
         )
     if names:
         advice.append(f"lower the limits, of {names[0]} first, to {free / hbm.stack:.0%} or less: the stack follows")
-    advice.append(f"take {_chips(counters, hbm)} chips: tables and partitions both get smaller")
+    advice.append(f"take {_chips_that_fit(counters, hbm)} chips: tables and partitions both get smaller")
     yield Finding(
         "severe",
         "tables and inputs leave less HBM than the programs' stack takes: it fails when it is compiled or run",
@@ -363,7 +363,7 @@ def hbm_stack_overflow(counters: Counters) -> Iterator[Finding]:
 
 
 def serialized_share(counters: Counters, serialized: int) -> float:
-    """The stack with ``serialized`` stacks processed in turn, in what it takes as the counters were taken.
+    """HBM stack with ``serialized`` stacks processed in turn, as a multiple of what the counters have.
 
     The largest are taken to be live; all count alike where their sizes do not follow from the limits.
     """
@@ -376,13 +376,13 @@ def serialized_share(counters: Counters, serialized: int) -> float:
     return sum(sizes[: live_stacks(len(sizes), then)]) / sum(sizes[: live_stacks(len(sizes), now)])
 
 
-def _serialized(counters: Counters, free: int) -> int:
+def _least_serialized(counters: Counters, free: int) -> int:
     """The fewest stacks to process one after the other so that what is then live fits; 0 where no number does."""
     numbers = range(2, len(counters.stacks) + 1)
     return next((n for n in numbers if counters.hbm.stack * serialized_share(counters, n) <= free), 0)
 
 
-def _chips(counters: Counters, hbm: HbmCounters) -> int:
+def _chips_that_fit(counters: Counters, hbm: HbmCounters) -> int:
     """The fewest times as many chips (powers of two) on which heap and stack fit; tables divide, the stack at least."""
     times = 2
     while times < 4096:
@@ -419,7 +419,7 @@ def hbm_heap_exhaustion(counters: Counters) -> Iterator[Finding]:
         advice.append(f"set maximum_parallel_iterations from {ahead} to {ahead - 1}: {bytes_text(saved)} less")
     if largest == "optimizer slots" or (hbm.slots and hbm.slots >= 0.4 * hbm.heap):
         advice.append(f"take SGD for the largest tables: {bytes_text(hbm.slots)} of optimizer slots less")
-    advice.append(f"take {_chips(counters, hbm)} chips: each holds its share of the rows")
+    advice.append(f"take {_chips_that_fit(counters, hbm)} chips: each holds its share of the rows")
     advice.append("hash the largest vocabularies into fewer rows, or make their rows narrower")
     free = capacity - hbm.heap - hbm.stack
     yield Finding(
@@ -448,7 +448,7 @@ def padding_of_width(counters: Counters) -> Iterator[Finding]:
     shards = max(1, counters.shards)
     padded = {name: table.padded_bytes(shards) for name, table in counters.tables.items()}
     lost = {n: padded[n] - padded[n] * t.width // t.padded_width for n, t in counters.tables.items()}
-    worst = _worst(counters, lost)
+    worst = _most_padded(counters, lost)
     if not worst:
         return
     table = counters.tables[worst[0]]
@@ -473,28 +473,28 @@ def padding_of_width(counters: Counters) -> Iterator[Finding]:
 def padding_of_vocabulary(counters: Counters) -> Iterator[Finding]:
     shards = max(1, counters.shards)
     lost = {n: t.padded_bytes(shards) - 4 * t.vocab * t.padded_width for n, t in counters.tables.items()}
-    worst = _worst(counters, lost)
+    worst = _most_padded(counters, lost)
     if not worst:
         return
-    joined = bytes_text(_joined(counters, worst, shards))
+    joined = bytes_text(_padding_if_joined(counters, worst, shards))
     advice = f"join the small vocabularies into one table of offset ids: {joined} of padding are left"
     if len(worst) == 1:
         advice = "hold so small a table in the dense model: a product with one-hot rows costs less than a lookup"
     yield _padding(counters, "vocabularies are padded to 8 rows a shard", lost, worst, (advice,))
 
 
-def _total(counters: Counters) -> int:
+def _table_bytes(counters: Counters) -> int:
     return sum(table.padded_bytes(max(1, counters.shards)) for table in counters.tables.values())
 
 
-def _worst(counters: Counters, lost: dict[str, int]) -> list[str]:
-    """The tables that lose bytes, those that lose most first; none where all that is lost is not worth a finding."""
+def _most_padded(counters: Counters, lost: dict[str, int]) -> list[str]:
+    """Tables with padding, those with most first; none where all padding together is not worth a finding."""
     worst = sorted((name for name in lost if lost[name]), key=lambda name: -lost[name])
-    return worst if sum(lost.values()) >= _SHARE * _total(counters) else []
+    return worst if sum(lost.values()) >= _SHARE * _table_bytes(counters) else []
 
 
-def _joined(counters: Counters, names: list[str], shards: int) -> int:
-    """Padding left if the tables of each width were one."""
+def _padding_if_joined(counters: Counters, names: list[str], shards: int) -> int:
+    """Bytes of padding left if all these tables of one width were one table."""
     rows: dict[int, int] = {}
     for name in names:
         table = counters.tables[name]
@@ -505,7 +505,7 @@ def _joined(counters: Counters, names: list[str], shards: int) -> int:
 def _padding(
     counters: Counters, cause: str, lost_by: dict[str, int], worst: list[str], advice: tuple[str, ...]
 ) -> Finding:
-    lost, total = sum(lost_by.values()), _total(counters)
+    lost, total = sum(lost_by.values()), _table_bytes(counters)
     per_chip, capacity = lost / counters.chips, counters.hbm.capacity or 0
     table = counters.tables[worst[0]]
     others = "" if len(worst) == 1 else f" and {len(worst) - 1} others"

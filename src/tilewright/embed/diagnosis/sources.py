@@ -51,7 +51,7 @@ _SEEN = {"max_ids_per_partition": "observed_ids", "max_unique_ids_per_partition"
 
 
 def check_counters(check: Check, stacking: Stacking, target: str = "") -> Counters:
-    """Every stack's limits beside the most that was asked of it."""
+    """Counters of a check: every stack's limits beside the most ids that a partition had."""
     known: dict[str, dict[str, Any]] = {}
     for excess in check.limits:
         if excess.knob in _SEEN:
@@ -302,7 +302,7 @@ def read_counters(path: str | Path) -> Counters:
 
 
 def parse_counters(value: Any, where: str = "counters") -> Counters:
-    """The same from values already parsed.
+    """Counters from the values of a JSON or TOML file, as :func:`read_counters` reads them.
 
     >>> parse_counters({"target": "tpu-v6e", "chips": 2, "seconds": {"step": 0.02}}).shards
     4
@@ -321,7 +321,7 @@ def parse_counters(value: Any, where: str = "counters") -> Counters:
         problem = f"a file of kind {value['kind']!r} holds no counters"
         raise UsageError(problem, where=where, how="`tilewright embed diagnose --template` prints one to fill in")
     try:
-        return _counters({k: v for k, v in value.items() if k not in ("kind", "schema_version")}, where)
+        return _decoded({k: v for k, v in value.items() if k not in ("kind", "schema_version")}, where)
     except UsageError as error:
         inside = error.where if error.where.startswith(where) else ": ".join(filter(None, (where, error.where)))
         raise UsageError(error.what, where=inside, how=error.how) from None
@@ -334,7 +334,7 @@ _NAMED: dict[str, tuple[str, type[Any]]] = {
 }
 
 
-def _counters(value: Mapping[str, Any], where: str) -> Counters:
+def _decoded(value: Mapping[str, Any], where: str) -> Counters:
     plain: dict[str, Any] = {}
     parts: dict[str, Any] = {}
     for key, entry in value.items():
@@ -440,23 +440,23 @@ def _trace_counters(planes: Planes, where: str) -> Counters:
     for name, steps in windows.items():
         begin, end = min(step[0] for step in steps), max(step[1] for step in steps)
         count = max(count, len(steps))
-        work = _within(chips[name].get("XLA Ops", ()), begin, end)
+        work = _clipped(chips[name].get("XLA Ops", ()), begin, end)
         lanes = [
-            _within(lines.get("Sparse Core Ops") or lines.get("Sparse Core Modules") or (), begin, end)
+            _clipped(lines.get("Sparse Core Ops") or lines.get("Sparse Core Modules") or (), begin, end)
             for plane, lines in planes.items()
             if (match := _SPARSECORE.fullmatch(plane)) and match[1] == name
         ]
-        seconds = {"step": end - begin, "tensorcore": _covered([work])}
+        seconds = {"step": end - begin, "tensorcore": _union_length([work])}
         if lanes:
-            seconds["sparsecore"] = max(_covered([lane]) for lane in lanes)
-        seconds["wait"] = end - begin - _covered([work, *lanes])
+            seconds["sparsecore"] = max(_union_length([lane]) for lane in lanes)
+        seconds["wait"] = end - begin - _union_length([work, *lanes])
         for kind, value in seconds.items():
             longest[kind] = max(longest.get(kind, 0.0), value / len(steps) / _SECOND)
     host = [line for name, lines in planes.items() if name.startswith("/host:") for line in lines.values()]
     calls = [event for line in host for event in line if _PREPROCESSING.search(event[2])]
     if calls:
         begin, end = min(call[0] for call in calls), max(call[1] for call in calls)
-        longest["host"] = _covered([_within(calls, begin, end)]) / count / _SECOND
+        longest["host"] = _union_length([_clipped(calls, begin, end)]) / count / _SECOND
     return Counters(steps=count, seconds=Seconds(**longest))
 
 
@@ -470,14 +470,14 @@ def _steps(lines: dict[str, list[Event]]) -> list[Event]:
     return max(runs.values(), key=lambda events: sum(end - begin for begin, end, _ in events), default=[])
 
 
-def _within(events: Iterable[Event], begin: int, end: int) -> Any:
+def _clipped(events: Iterable[Event], begin: int, end: int) -> Any:
     """int64[n, 2]: what lies inside, from ``begin`` on; picoseconds since 1970 would not fit."""
     spans = np.array([(first - begin, last - begin) for first, last, _ in events], np.int64)
     spans = spans.reshape(-1, 2).clip(0, end - begin)
     return spans[spans[:, 1] > spans[:, 0]]
 
 
-def _covered(spans: list[Any]) -> int:
+def _union_length(spans: list[Any]) -> int:
     """Length of the union of spans [begin, end]."""
     every = np.concatenate(spans)
     every = every[np.argsort(every[:, 0], kind="stable")]

@@ -27,7 +27,7 @@ def _severity(share: float) -> Severity:
     return "severe" if share >= _SEVERE else "warning" if share >= _WARNING else "note"
 
 
-def _device(counters: Counters) -> float | None:
+def _device_seconds(counters: Counters) -> float | None:
     """Seconds the chip itself needs for a step, if its units overlap as they are told to."""
     seconds = counters.seconds
     if seconds.sparsecore is None or seconds.tensorcore is None:
@@ -48,7 +48,7 @@ def _bandwidth(counters: Counters) -> float:
     when="the chip waits 5 % of a step or more for its input (20 %: severe)",
 )
 def host_bound(counters: Counters) -> Iterator[Finding]:
-    seconds, device = counters.seconds, _device(counters)
+    seconds, device = counters.seconds, _device_seconds(counters)
     step, host = seconds.step, seconds.host
     if seconds.wait is not None and step:
         lost, least = min(1.0, seconds.wait / step), max(0.0, step - seconds.wait)
@@ -77,12 +77,12 @@ def host_bound(counters: Counters) -> Iterator[Finding]:
         "the chip waits for batches: the host reads, preprocesses and copies them more slowly than a step takes",
         tuple(advice),
         evidence=evidence,
-        effect=_steps(least, now),
+        effect=_effect_on_steps(least, now),
     )
 
 
-def _steps(then: float, now: float) -> str:
-    """What shorter steps give; nothing where a unit is said to need no time at all."""
+def _effect_on_steps(then: float, now: float) -> str:
+    """The effect of shorter steps, in words; "" where a unit is said to need no time at all."""
     if then <= 0:
         return ""
     return f"steps of {seconds_text(then)} instead of {seconds_text(now)}, {now / then:.2f} times as many"
@@ -147,7 +147,7 @@ def missing_overlap(counters: Counters) -> Iterator[Finding]:
             "step seconds": now,
             "overlapped share of the shorter": round(hidden, 4),
         },
-        effect=_steps(together, now),
+        effect=_effect_on_steps(together, now),
     )
 
 
@@ -265,7 +265,7 @@ def too_few_tables_stacked(counters: Counters) -> Iterator[Finding]:
     for (width, optimizer, _), members in kinds.items():
         small = [(name, stack) for name, stack in members if stack.tables < _FEWEST]
         tables, stacks = sum(stack.tables for _, stack in small), len(small)
-        fit = _could_be(small, width)
+        fit = _first_fit(small, width)
         if not width or tables < _FEWEST or fit >= stacks:
             continue
         why = "table stacking is switched off" if off else "tables that could share a stack stand alone"
@@ -287,8 +287,8 @@ def too_few_tables_stacked(counters: Counters) -> Iterator[Finding]:
         )
 
 
-def _could_be(small: list[tuple[str, StackCounters]], width: int) -> int:
-    """Stacks these would make within the activation bytes of a stack, and a hundred tables each: first fit."""
+def _first_fit(small: list[tuple[str, StackCounters]], width: int) -> int:
+    """How many stacks these tables fill, first fit, with a stack's most activation bytes and a hundred tables each."""
     sizes: list[tuple[int, int]] = []
     for _, stack in small:
         size = 4 * width * (stack.samples_per_sparsecore or 0)

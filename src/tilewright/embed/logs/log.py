@@ -96,7 +96,7 @@ class Log:
             return _read_criteo(self)
         if self.kind == "npz":
             return _read_arrays(self)
-        return _whole_batches(self, _parquet_rows(self) if self.kind == "parquet" else _text_parts(self))
+        return _cut_to_batches(self, _parquet_rows(self) if self.kind == "parquet" else _text_parts(self))
 
     def hashed_numbers(self) -> tuple[str, ...]:
         """Features of a CSV or TSV whose first cells are whole numbers of their table, and which are hashed by default.
@@ -215,16 +215,16 @@ def day_of(value: Any, where: str) -> str:
 # One column of a log as a feature's input: integers, lists and texts of Arrow arrays.
 
 
-def _input(table: Any, feature: Feature, column: LogColumn, place: str) -> Any:
+def _feature_input(table: Any, feature: Feature, column: LogColumn, place: str) -> Any:
     """[rows, 1], (values, offsets) or (values, offsets, weights) of one feature, as ``preprocess`` takes it."""
     where = f"{place}, column {column.name!r}"
-    ids = _whole(table[column.name])
-    values, lengths = _parts(ids)
+    ids = _one_array(table[column.name])
+    values, lengths = _flattened(ids)
     numbers = _ids(values, feature.table.vocab, column.ids, where)
     if not column.weights:
         return numbers.reshape(-1, 1) if lengths is None else (numbers, offsets_of(lengths))
     lengths = np.ones(len(numbers), np.int64) if lengths is None else lengths
-    return numbers, offsets_of(lengths), _weights(_whole(table[column.weights]), lengths, place, column.weights)
+    return numbers, offsets_of(lengths), _weights(_one_array(table[column.weights]), lengths, place, column.weights)
 
 
 def _numbers(array: Any, where: str) -> NDArray[np.float32]:
@@ -254,11 +254,11 @@ def _cast(array: Any, kind: str, where: str) -> Any:
     raise UsageError(f"{problem}: {text}", where=where)
 
 
-def _check_one_way(table: Any, log: Log) -> None:
-    """Refuse to guess two ways for one table: rows by number for one feature, hashed texts for another."""
+def _check_ids_alike(table: Any, log: Log) -> None:
+    """UsageError where one table's ids are row numbers in one feature and hashed texts in another, by guess."""
     ways: dict[str, tuple[Feature, LogColumn, str]] = {}
     for feature, column in log.pairs:
-        way = _way(table.schema.field(column.name).type, column)
+        way = _id_kind(table.schema.field(column.name).type, column)
         other, other_column, first = ways.setdefault(feature.table.name, (feature, column, way))
         if way and first and way != first and "auto" in (other_column.ids, column.ids):
             direct, hashed = (other, feature) if first == "direct" else (feature, other)
@@ -270,7 +270,7 @@ def _check_one_way(table: Any, log: Log) -> None:
             )
 
 
-def _way(kind: Any, column: LogColumn) -> str:
+def _id_kind(kind: Any, column: LogColumn) -> str:
     """``direct``, ``hash``, or "" where a column is empty."""
     from pyarrow import types
 
@@ -282,15 +282,15 @@ def _way(kind: Any, column: LogColumn) -> str:
     return {"null": "", "integer": "direct"}.get(_kind_of(kind), "hash")
 
 
-def _whole(chunked: Any) -> Any:
+def _one_array(chunked: Any) -> Any:
     array = chunked.combine_chunks()
     if hasattr(array, "num_chunks"):  # older versions keep it chunked
         array = array.chunk(0)
     return array.dictionary_decode() if str(array.type).startswith("dictionary") else array
 
 
-def _parts(array: Any) -> tuple[Any, NDArray[np.int64] | None]:
-    """The ids of all samples one behind the other, and how many each has (None: one each).
+def _flattened(array: Any) -> tuple[Any, NDArray[np.int64] | None]:
+    """Flat ids of all samples in order, and how many ids each sample has (None: one each).
 
     What is missing is no id, and so is an empty text: a cell, or what stands between two separators.
     """
@@ -301,14 +301,14 @@ def _parts(array: Any) -> tuple[Any, NDArray[np.int64] | None]:
         lengths = np.asarray(compute.list_value_length(array).fill_null(0), np.int64)
         return _without_empty(array.flatten(), lengths)
     if kind == "text" and compute.any(compute.match_substring(array, SEPARATOR)).as_py():
-        return _parts(compute.split_pattern(array, SEPARATOR))
-    there = _there(array)
+        return _flattened(compute.split_pattern(array, SEPARATOR))
+    there = _present(array)
     return (array, None) if there is None else (array.filter(there), there.astype(np.int64))
 
 
 def _without_empty(flat: Any, lengths: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
     """The same lists without their empty texts."""
-    there = _there(flat) if _kind_of(flat.type) in ("text", "bytes") else None
+    there = _present(flat) if _kind_of(flat.type) in ("text", "bytes") else None
     if there is None:
         return flat, lengths
     before = offsets_of(there.astype(np.int64))
@@ -316,8 +316,8 @@ def _without_empty(flat: Any, lengths: NDArray[np.int64]) -> tuple[Any, NDArray[
     return flat.filter(there), before[ends] - before[ends - lengths]
 
 
-def _there(array: Any) -> NDArray[np.bool_] | None:
-    """Which values are neither missing nor empty texts; None: all of them."""
+def _present(array: Any) -> NDArray[np.bool_] | None:
+    """Mask of the values that are neither missing nor empty texts; None: all of them."""
     from pyarrow import compute
 
     if _kind_of(array.type) not in ("text", "bytes"):
@@ -370,7 +370,7 @@ def _ids(array: Any, vocab: int, ids: str, where: str) -> NDArray[Any]:
 
 def _weights(array: Any, lengths: NDArray[np.int64], place: str, name: str) -> NDArray[np.float32]:
     where = f"{place}, column {name!r}"
-    flat, numbers = _parts(array)
+    flat, numbers = _flattened(array)
     numbers = np.ones(len(flat), np.int64) if numbers is None else numbers
     if _kind_of(flat.type) == "text":
         flat = _cast(flat, "float32", where)
@@ -397,8 +397,8 @@ def _pyarrow() -> Any:
 
 
 @contextmanager
-def _refusing(problem: str, where: str) -> Iterator[None]:
-    """pyarrow's complaints as ours, on one line."""
+def _as_usage_error(problem: str, where: str) -> Iterator[None]:
+    """Raise pyarrow's errors as UsageError, on one line."""
     try:
         yield
     except (_pyarrow().ArrowException, OSError, UnicodeDecodeError) as error:
@@ -416,27 +416,27 @@ def _files(log: Log) -> list[str]:
 def _opened(log: Log, file: str) -> Any:
     from pyarrow import parquet
 
-    with _refusing("not a Parquet file", file):
+    with _as_usage_error("not a Parquet file", file):
         opened = parquet.ParquetFile(file)
     _check_columns(log, opened.schema_arrow.names, file)
     return opened
 
 
 def _check_columns(log: Log, names: list[str], where: str) -> None:
-    missing = [name for name in _wanted(log) if name not in names]
+    missing = [name for name in _column_names(log) if name not in names]
     if missing:
         some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
         raise UsageError(f"no column {', '.join(missing[:4])}{more}", where=where, how=f"it has {some}")
 
 
-def _wanted(log: Log) -> list[str]:
+def _column_names(log: Log) -> list[str]:
     names = [name for column in log.columns for name in (column.name, column.weights) if name]
     return list(dict.fromkeys([*names, *log.values, *filter(None, [log.time])]))
 
 
 def _count_parquet(log: Log) -> int:
-    """Rows by the files' own account; refuses files that are not Parquet or lack a column."""
+    """Rows by the files' metadata; UsageError for files that are not Parquet or lack a column."""
     _pyarrow()
     total = 0
     for file in _files(log):
@@ -457,8 +457,8 @@ def _parquet_rows(log: Log, begin: int = 0, end: float = math.inf) -> Iterator[A
             if not groups:
                 continue
             here = starts[groups[0]]
-            decoded = opened.iter_batches(min(log.batch, _ROWS), row_groups=groups, columns=_wanted(log))
-            for part in _guarded(decoded, "it breaks off", file):
+            decoded = opened.iter_batches(min(log.batch, _ROWS), row_groups=groups, columns=_column_names(log))
+            for part in _checked_parts(decoded, "it breaks off", file):
                 low, high = max(begin - here, 0), int(min(end - here, part.num_rows))
                 if low < high:
                     yield part.slice(low, high - low)
@@ -470,7 +470,7 @@ def _text_head(log: Log) -> bytes:
     _pyarrow()
     if log.path == "-":
         raise UsageError("stdin is read as Criteo's format only", where="-", how="give a file's name")
-    with _refusing("cannot read it", log.path), open_bytes(log.path) as file:
+    with _as_usage_error("cannot read it", log.path), open_bytes(log.path) as file:
         head = file.readline(_BLOCK)
     if not head.strip():
         raise UsageError("the file is empty", where=log.path)
@@ -489,15 +489,15 @@ def _text_parts(log: Log, skipped: int = 0) -> Iterator[Any]:
     from pyarrow import csv
 
     separator = _separator(_text_head(log))
-    types = {name: pyarrow.string() for name in _wanted(log)}
+    types = {name: pyarrow.string() for name in _column_names(log)}
     options: dict[str, Any] = {
         "read_options": csv.ReadOptions(block_size=_BLOCK, skip_rows_after_names=skipped),
         "parse_options": csv.ParseOptions(delimiter=separator),
         "convert_options": csv.ConvertOptions(include_columns=list(types), column_types=types),
     }
-    with _refusing("cannot be read as a table", log.path):
+    with _as_usage_error("cannot be read as a table", log.path):
         reader = csv.open_csv(log.path, **options)
-    yield from _guarded(reader, "cannot be read as a table", log.path)
+    yield from _checked_parts(reader, "cannot be read as a table", log.path)
 
 
 # Parts of a log, for several workers: row groups of Parquet, lines of a text.
@@ -512,7 +512,7 @@ def part_rows(log: Log) -> int:
         raise UsageError(f"a log of kind {log.kind} is not read in parts", where=log.path, how=how)
     _text_head(log)
     lines, last = 0, b"\n"
-    with _refusing("cannot read it", log.path), open_bytes(log.path) as file:
+    with _as_usage_error("cannot read it", log.path), open_bytes(log.path) as file:
         while block := file.read(_BLOCK):
             lines, last = lines + block.count(b"\n"), block[-1:]
     return lines - 1 + (last != b"\n")
@@ -530,7 +530,7 @@ def log_part(log: Log, first: int, last: int) -> Iterator[LogBatch]:
         parts = _first_rows(_text_parts(log, begin), end - begin)
     else:
         raise UsageError(f"a log of kind {log.kind} is not read in parts", where=log.path)
-    return _whole_batches(log, parts, begin)
+    return _cut_to_batches(log, parts, begin)
 
 
 def _first_rows(parts: Iterator[Any], rows: int) -> Iterator[Any]:
@@ -539,19 +539,20 @@ def _first_rows(parts: Iterator[Any], rows: int) -> Iterator[Any]:
         rows -= part.num_rows
 
 
-def _guarded(parts: Iterator[Any], problem: str, where: str) -> Iterator[Any]:
-    """The parts; where pyarrow refuses the next one, our error."""
+def _checked_parts(parts: Iterator[Any], problem: str, where: str) -> Iterator[Any]:
+    """The parts; pyarrow's error in reading the next one is raised as UsageError."""
     while True:
-        with _refusing(problem, where):
+        with _as_usage_error(problem, where):
             part = next(parts, None)
         if part is None:
             return
         yield part
 
 
-def _whole_batches(log: Log, parts: Iterator[Any], done: int = 0) -> Iterator[LogBatch]:
-    """Parts of any length joined and cut to the batch; at most one batch and one part are held. ``done``: rows before
-    the first."""
+def _cut_to_batches(log: Log, parts: Iterator[Any], done: int = 0) -> Iterator[LogBatch]:
+    """Batches of ``log.batch`` rows from parts of any length; at most one batch and one part are held.
+
+    ``done``: rows before the first."""
     pyarrow = _pyarrow()
     held: list[Any] = []
     rows = 0
@@ -559,9 +560,9 @@ def _whole_batches(log: Log, parts: Iterator[Any], done: int = 0) -> Iterator[Lo
     def to_batch(table: Any) -> LogBatch:
         place = f"{log.path}: rows {done + 1:,} to {done + table.num_rows:,}"
         if not done:
-            _check_one_way(table, log)
-        inputs = {f.name: _input(table, f, c, place) for f, c in log.pairs}
-        values = {name: _numbers(_whole(table[name]), f"{place}, column {name!r}") for name in log.values}
+            _check_ids_alike(table, log)
+        inputs = {f.name: _feature_input(table, f, c, place) for f, c in log.pairs}
+        values = {name: _numbers(_one_array(table[name]), f"{place}, column {name!r}") for name in log.values}
         day = log.time and day_of(table[log.time][table.num_rows // 2].as_py(), f"{place}, column {log.time!r}")
         return LogBatch(table.num_rows, inputs, values, day)
 

@@ -163,7 +163,7 @@ def memory(
     """
     chip = find_target(target)
     sparsecores, width = count(sparsecores, "sparsecores", "memory"), count(width, "width", "memory")
-    name, row, stands_in = _program(op)
+    name, row, stands_in = _measured_program(op)
     tile_limit, fixed, note = _scratchpad(chip)
     note = "; ".join(filter(None, (stands_in, note)))
     rule = TileRule(tile_limit, fixed, name, sparsecores, width)
@@ -208,7 +208,7 @@ def _scratchpad(chip: Target) -> tuple[int, int, str]:
     return least.tile_spmem_bytes, least.fixed_tile_bytes, note
 
 
-def _program(op: str | RowOptimizer) -> tuple[str, tuple[int, int], str]:
+def _measured_program(op: str | RowOptimizer) -> tuple[str, tuple[int, int], str]:
     """Name of an operation, the floats of its stack per row (factor of the width, and more), what stands in for it."""
     if isinstance(op, str):
         if op not in OPERATIONS:

@@ -53,13 +53,13 @@ _LESS = {
 
 
 def check_headroom(headroom: float) -> None:
-    """UsageError for a share by which limits cannot be raised."""
+    """UsageError unless limits can be raised by this share of themselves."""
     if not 0 <= headroom <= 100:
         raise UsageError(f"headroom {headroom}", where="plan", how="give a share of at least 0, such as 0.1")
 
 
 def raised(limits: Limits, headroom: float) -> Limits:
-    """Both limits higher by a share of themselves, in whole buffers of 8."""
+    """Both limits raised by a share of themselves, rounded up to 8."""
     if not headroom:
         return limits
     ids, unique = limits.max_ids_per_partition, limits.max_unique_ids_per_partition
@@ -67,7 +67,7 @@ def raised(limits: Limits, headroom: float) -> Limits:
 
 
 def allowed_by(headroom: float) -> Callable[[Longs], Longs]:
-    """Fullest partitions int64[stacks, 2] -> the limits learnt from them, raised, as such an array."""
+    """Function of fullest partitions int64[stacks, 2] that gives the limits learnt from them, raised, in that form."""
 
     def allowed(most: Longs) -> Longs:
         limits = (raised(Limits.holding(*counts), headroom) for counts in most.tolist())
@@ -76,7 +76,7 @@ def allowed_by(headroom: float) -> Callable[[Longs], Longs]:
     return allowed
 
 
-def sized(group: Stack, topology: Topology, limits: Limits, chip: str | Target | None) -> dict[str, Any]:
+def fields_of_limits(group: Stack, topology: Topology, limits: Limits, chip: str | Target | None) -> dict[str, Any]:
     """The fields of :class:`StackPlan` that follow from a stack's limits: buffers, the compiler's verdicts."""
     sparsecores, per_device = topology.sparsecores, topology.sparsecores_per_device
 
@@ -109,7 +109,7 @@ def stack_plan(
         rows_per_shard=group.rows_per_shard,
         optimizer=name_of(group.optimizer),
         samples_per_sparsecore=group.samples_per_sparsecore(sizes),
-        **sized(group, topology, limits, chip),
+        **fields_of_limits(group, topology, limits, chip),
         **observed,
     )
 
@@ -122,7 +122,7 @@ def heap_of(
     pipelining: bool = True,
     serialized: int = 0,
 ) -> Heap:
-    """Bytes on one chip; all chips hold the same.
+    """Bytes of HBM on one chip; all chips hold the same. ``serialized``: stacks processed one after the other.
 
     With pipelining the SparseCores run lookup i and update i - 2 while the TensorCore runs step i - 1: two sets of
     activations and of gradients are on their way instead of one, and the inputs of two more batches wait for their
@@ -174,8 +174,8 @@ def traffic_of(
     buffer_bytes: int,
     chip: str | Target | None,
 ) -> Traffic:
-    """``samples`` and ``distinct``: of every stack, rows of activations on one SparseCore, and distinct ids of a batch
-    summed over the sources."""
+    """What a step moves. Of every stack, ``samples``: rows of activations on one SparseCore, ``distinct``: distinct ids
+    of a batch, summed over the sources."""
     topology = stacking.topology
     chips, per_chip = topology.chips, topology.sparsecores_per_chip
     rows = hbm = links = 0.0
@@ -248,7 +248,7 @@ def plan(
     prefetched_batches = count(prefetched_batches, "prefetched_batches", "plan", least=0)
     serialized_tables = count(serialized_tables, "serialized_tables", "plan", least=0)
     narrow = pack_narrow(features, narrow_packing)
-    batches = _narrowed(batches, narrow, bad_ids)
+    batches = _packed_batches(batches, narrow, bad_ids)
     stacking, batches = _stacking(batches, narrow.features, topology, stacking, table_stacking)
     observed = Observed(stacking, bad_ids)
     for batch in batches:
@@ -292,7 +292,7 @@ def plan(
         prefetched_batches=prefetched_batches,
         stacks=stacks,
         tables=tuple(_table_plan(placement, narrow) for placement in stacking.placements),
-        curve=tuple(_point(k, observed, replay) for k in range(len(CURVE))),
+        curve=tuple(_curve_point(k, observed, replay) for k in range(len(CURVE))),
         heap=heap_of(stacking, stacks, prefetched_batches, target, pipelining, serialized_tables),
         skew=skew,
         savings=savings_of(observed, skew.alone, today),
@@ -302,7 +302,9 @@ def plan(
     )
 
 
-def _narrowed(batches: Iterable[Mapping[str, Any]], narrow: NarrowTables, bad_ids: str) -> Iterator[Mapping[str, Any]]:
+def _packed_batches(
+    batches: Iterable[Mapping[str, Any]], narrow: NarrowTables, bad_ids: str
+) -> Iterator[Mapping[str, Any]]:
     for n, batch in enumerate(batches, 1):
         with naming_batch(n):
             packed = narrow.batch(batch, bad_ids)
@@ -311,7 +313,7 @@ def _narrowed(batches: Iterable[Mapping[str, Any]], narrow: NarrowTables, bad_id
 
 @contextmanager
 def naming_batch(number: int) -> Iterator[None]:
-    """What is wrong with a batch says which one it was, from 1."""
+    """UsageErrors raised inside name the batch, counted from 1."""
     try:
         yield
     except UsageError as error:
@@ -393,7 +395,7 @@ def under_limits(plan: Plan, limits: Mapping[str, Limits]) -> Plan:
     topology, chip = plan.stacking.topology, plan.target or None
     groups = plan.stacking.stacks
     stacks = tuple(
-        replace(part, **sized(groups[part.name], topology, limits.get(part.name, part.limits), chip))
+        replace(part, **fields_of_limits(groups[part.name], topology, limits.get(part.name, part.limits), chip))
         for part in plan.stacks
     )
     pipelining = plan.heap.pipelined > 0
@@ -409,7 +411,7 @@ def _lowered(limits: Mapping[str, Limits], fraction: float) -> dict[str, Limits]
     }
 
 
-def _point(k: int, observed: Observed, replay: Replay) -> CurvePoint:
+def _curve_point(k: int, observed: Observed, replay: Replay) -> CurvePoint:
     """Point ``k`` of the curve, which is candidate k + 1 of the replay."""
     limits, cuts, refused = replay.candidates[k + 1], replay.minibatches[k + 1], replay.refused[k + 1]
     weights = {name: int(loads.received[0].sum()) for name, loads in observed.loads.items()}

@@ -112,7 +112,7 @@ class Loads:
         ids, rows = of_shard = counts.sum(axis=1)
         self.received += of_shard
         self.partitions += counts[0].size
-        self.histograms = [added(histogram, kind) for histogram, kind in zip(self.histograms, counts)]
+        self.histograms = [with_values(histogram, kind) for histogram, kind in zip(self.histograms, counts)]
         for k, work in enumerate((rows * self._row + ids * self._id, rows, ids)):
             self._fullest[k] += work.max()
             self._average[k] += work.mean()
@@ -148,7 +148,7 @@ class Loads:
         return Remedy(name, change, Limits.holding(*self.most), self.imbalance, self.waits["wait"])
 
 
-def added(histogram: Longs, values: Longs) -> Longs:
+def with_values(histogram: Longs, values: Longs) -> Longs:
     """The histogram with ``values`` counted in, longer if it must be."""
     more = np.bincount(values.reshape(-1), minlength=len(histogram))
     more[: len(histogram)] += histogram
@@ -230,7 +230,7 @@ def shuffled(batches: Sequence[Inputs]) -> list[dict[str, Ragged]]:
     return mixed
 
 
-def without(batch: Inputs, hot: Sequence[HotId], stacking: Stacking) -> dict[str, Ragged]:
+def without_hottest(batch: Inputs, hot: Sequence[HotId], stacking: Stacking) -> dict[str, Ragged]:
     """The batch without every stack's hottest id (the first in ``hot``)."""
     hottest = {hot_id.stack: hot_id for hot_id in reversed(hot)}.values()
     changed = {}
@@ -268,7 +268,7 @@ def some_sources(counts: Longs, tables: int) -> Longs:
 
 
 def best_rotation(tables: Sequence[Longs], now: int) -> int:
-    """The step whose fullest partition is smallest on some sources of one batch; none is better: ``now``."""
+    """The rotation whose fullest partition is smallest on some sources of one batch; ``now`` where none is better."""
     sources, shards = tables[0].shape
     tries = max(4, min(_STEPS, (_ENTRIES * 32) // (sources * shards * len(tables))))
     steps = [now, *(step for step in range(1, shards) if step != now)][:tries]
@@ -293,13 +293,13 @@ def skew_of(observed: Observed) -> Skew:
     hot = tuple(
         hot_id
         for group in stacking.groups
-        for hot_id in _hot(group, stacking, batches, int(now[group.name].received[0].argmax()))
+        for hot_id in _hottest_ids(group, stacking, batches, int(now[group.name].received[0].argmax()))
     )
     rotations, alone = _rotations(stacking, batches, observed.bad_ids)
     others: dict[str, Iterable[Inputs]] = {
         "ids hashed": (hashed(batch, stacking) for batch in batches),
         "log shuffled": shuffled(batches),
-        "hottest id held apart": (without(batch, hot, stacking) for batch in batches),
+        "hottest id held apart": (without_hottest(batch, hot, stacking) for batch in batches),
     }
     changed = {change: _loads(stacking, inputs, observed.bad_ids) for change, inputs in others.items()}
     remedies = []
@@ -338,7 +338,9 @@ def _rotations(
         return counts
 
     for group in stacking.groups:
-        loads = {step: Loads(group) for step in _worth_trying(group, stacking, lambda name: counted(batches[0], name))}
+        loads = {
+            step: Loads(group) for step in _rotations_to_try(group, stacking, lambda name: counted(batches[0], name))
+        }
         for batch in batches:
             turned = {step: np.zeros((2, group.shards, group.shards), np.int64) for step in loads}
             for k, table in enumerate(group.tables):
@@ -354,7 +356,7 @@ def _rotations(
     return remedies, {name: Limits.holding(*counts) for name, counts in most.items()}
 
 
-def _worth_trying(group: Stack, stacking: Stacking, counted: Callable[[str], Longs]) -> list[int]:
+def _rotations_to_try(group: Stack, stacking: Stacking, counted: Callable[[str], Longs]) -> list[int]:
     """The rotations worth a look beside the one the stack has, in shards from each table to the next."""
     shards = stacking.topology.sparsecores
     if len(group.tables) < 2 or shards < 2:
@@ -364,7 +366,7 @@ def _worth_trying(group: Stack, stacking: Stacking, counted: Callable[[str], Lon
     return [step for step in sorted({0, best}) if step != now]
 
 
-def _hot(group: Stack, stacking: Stacking, batches: Sequence[Inputs], shard: int) -> list[HotId]:
+def _hottest_ids(group: Stack, stacking: Stacking, batches: Sequence[Inputs], shard: int) -> list[HotId]:
     """The ids with the most entries on the fullest shard (an id counts once per sample)."""
     sums: dict[tuple[str, int], int] = {}
     total = 0
@@ -397,7 +399,7 @@ def savings_of(observed: Observed, alone: Mapping[str, Limits], today: Mapping[s
     """From the limits the replayed batches need, table by table (``alone``) and stack by stack (``today``; where no
     tables are stacked, in the stacks they could form)."""
     stacking = observed.stacking
-    stacked = _could_be(observed, today) if len(today) == len(alone) else today
+    stacked = _automatic_limits(observed, today) if len(today) == len(alone) else today
     shards = stacking.topology.sparsecores
     sizes = {p.table: padded_table_bytes(p.table.vocab, p.table.width, shards) for p in stacking.placements}
     packed = {table: packed_table_bytes(table.vocab, table.width, shards) for table in sizes}
@@ -410,8 +412,8 @@ def savings_of(observed: Observed, alone: Mapping[str, Limits], today: Mapping[s
     )
 
 
-def _could_be(observed: Observed, today: Mapping[str, Limits]) -> Mapping[str, Limits]:
-    """Limits of the automatic stacks, counted."""
+def _automatic_limits(observed: Observed, today: Mapping[str, Limits]) -> Mapping[str, Limits]:
+    """Limits that the stacks of automatic stacking would need for the replayed batches."""
     mine = observed.stacking
     other = stack(mine.features, mine.topology, batch_size=observed.sizes)
     if len(other.groups) == len(mine.groups):

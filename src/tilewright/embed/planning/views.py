@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from tilewright.embed.planning.memory import SparseMemory
 from tilewright.embed.planning.types import QUANTILES, Feeding, Plan, StackPlan
 from tilewright.render import (
     Bar,
@@ -216,7 +215,9 @@ def rows_of(plan: Plan, explained: Sequence[StackPlan]) -> dict[str, Rows]:
         "limits": Rows(holding, STACKS, plan.stacks),
         "holding": Rows("ids / distinct ids that hold a share of the partitions", HOLDING, plan.stacks),
         "days": Rows("later days against the limits of the days before", DAYS, days),
-        "programs": Rows("compiler, per SparseCore", MEMORY, all_programs(plan)),
+        "programs": Rows(
+            "compiler, per SparseCore", MEMORY, [(stack, m) for stack in plan.stacks for m in stack.programs]
+        ),
         "heap": Rows("HBM of one chip", HEAP, heap_parts(plan)),
         "tables": Rows("tables", fields, plan.tables),
         "savings": Rows("arrangements", SAVINGS, savings(plan)),
@@ -234,11 +235,6 @@ def savings(plan: Plan) -> list[tuple[str, int, int]]:
         name = f"narrow rows sharing lines: {len(narrow)} table{'s' if len(narrow) > 1 else ''}"
         rows.append((name, sum(t.unpacked_bytes for t in narrow), sum(t.packed_bytes for t in narrow)))
     return rows
-
-
-def all_programs(plan: Plan) -> list[tuple[StackPlan, SparseMemory]]:
-    """(stack, program) of every stack."""
-    return [(stack, program) for stack in plan.stacks for program in stack.programs]
 
 
 def heap_parts(plan: Plan) -> list[tuple[str, int]]:
@@ -329,7 +325,7 @@ def _pod_tail(plan: Plan, kinds: int) -> Iterator[str]:
 
 def modelled(plan: Plan) -> list[str]:
     """What of the memory is modelled, and how; nothing where all of it follows measured rules."""
-    notes = [program.note for _, program in all_programs(plan) if program.basis == "modelled"]
+    notes = [program.note for stack in plan.stacks for program in stack.programs if program.basis == "modelled"]
     if plan.target and plan.heap.stack_basis == "modelled":
         notes.append(plan.heap.stack_note)
     return [f"modelled: {line}" for line in dict.fromkeys(line for text in notes for line in text.split("; "))]

@@ -126,7 +126,7 @@ def count_locally(source: Source, peaks: PartitionPeaks, progress: Progress) -> 
 
 
 def count_with_ray(source: Source, peaks: PartitionPeaks, progress: Progress, workers: int) -> None:
-    """The same by tasks of Ray Data, on the cluster that is connected or on ``workers`` processes of this machine.
+    """Count all batches by tasks of Ray Data, on the cluster connected or on ``workers`` processes of this machine.
 
     A task that dies is run again by Ray. Raises :class:`UsageError` where ray is missing, or where it gives up.
     """
@@ -159,7 +159,7 @@ def _parts(
     bounds = [total * k // parts for k in range(parts + 1)]
     ranges = [{"first": first, "last": last} for first, last in pairwise(bounds)]
     ray.data.DataContext.get_current().enable_progress_bars = False
-    data = ray.data.from_items(ranges, override_num_blocks=parts).map(_counting(source, peaks))
+    data = ray.data.from_items(ranges, override_num_blocks=parts).map(_worker(source, peaks))
     done = 0
     try:
         for row in data.iter_rows():
@@ -175,7 +175,7 @@ def _parts(
         raise UsageError(f"{done} of {total} batches came back", where="ray", how="run it again")
 
 
-def _counting(source: BatchSource, peaks: PartitionPeaks) -> Callable[[dict[str, int]], dict[str, bytes]]:
+def _worker(source: BatchSource, peaks: PartitionPeaks) -> Callable[[dict[str, int]], dict[str, bytes]]:
     stacking, bad_ids, apart = peaks.stacking, peaks.bad_ids, peaks.apart
 
     def counted(part: dict[str, int]) -> dict[str, bytes]:
@@ -332,12 +332,12 @@ def fullest(entries: int, shards: int, chance: float) -> int:
         return entries
     p, mean = 1 / shards, entries / shards
     n = math.floor(mean)
-    while n < entries and _above(n, entries, p) > chance:
+    while n < entries and _chance_above(n, entries, p) > chance:
         n += max(1, n >> 10)
     return min(n, entries)
 
 
-def _above(n: int, entries: int, p: float) -> float:
+def _chance_above(n: int, entries: int, p: float) -> float:
     """The chance of more than ``n``, for n not below the mean: terms fall at least like a geometric series."""
     if n >= entries:
         return 0.0
