@@ -80,6 +80,24 @@ class FdoStats:
         """Those limits as a limits file has them; ``facts`` say where they come from."""
         return limits_json(self.limits(), **facts)
 
+    @classmethod
+    def of_limits(cls, limits: Mapping[str, Limits]) -> FdoStats:
+        """One record, as if partitions held just what the limits allow."""
+        kinds = ("max_ids_per_partition", "max_unique_ids_per_partition")
+        return cls(*({name: np.array([getattr(limit, kind)]) for name, limit in limits.items()} for kind in kinds))
+
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """Stack -> how many records, the largest count of each kind, and the imbalance of the largest partitions: the
+        fullest shard over the average one, over all records (None where none is known)."""
+        found: dict[str, dict[str, Any]] = {}
+        for name in self.stacks:
+            rows = np.atleast_2d(self.max_ids_per_partition.get(name, np.zeros((0, 1), np.int64)))
+            most = rows.max(axis=0, initial=0)
+            imbalance = float(most.max() / most.mean()) if most.any() else None
+            counts = {kind: self.most(kind, name) for kind in FDO_SUFFIXES}
+            found[name] = {"records": len(rows), **counts, "imbalance": imbalance}
+        return found
+
     def merged(self, other: FdoStats) -> FdoStats:
         """The largest of both, place by place: what the package makes of the files of several processes."""
         made: dict[str, dict[str, Longs]] = {}
