@@ -9,7 +9,7 @@ import pytest
 
 from tests.embed.test_plan import TOPOLOGY, counts, features, logs
 from tilewright.embed import COO, Limits, SparseCoreConfig, check_batches, plan, preprocess, stack
-from tilewright.embed.model.limits import limits_json, limits_of
+from tilewright.embed.model.tables import limits_json, limits_of
 from tilewright.errors import LimitError, UsageError
 
 STACKING = stack(features(), TOPOLOGY, batch_size=16)

@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 from tests.embed.test_pods import FEATURES, TOPOLOGY, made_batch
 from tilewright.embed import Feature, Table, check_batches, plan, read_log
-from tilewright.embed.logs.days import day_of
+from tilewright.embed.logs.log import day_of
 from tilewright.errors import UsageError
 
 

@@ -7,8 +7,7 @@ import subprocess
 
 from tests.embed.test_plan import TOPOLOGY
 from tilewright.embed import Limits, SparseCoreConfig, read_limits
-from tilewright.embed.model.knobs import init_args, paste_text
-from tilewright.embed.model.limits import limits_json
+from tilewright.embed.model.tables import limits_json
 
 SANITIZER = "cores_to_sanitize: [TC, SC_SCS, SC_TILE], sanitizer_mode: LOCAL_ONLY"
 
@@ -16,7 +15,7 @@ SANITIZER = "cores_to_sanitize: [TC, SC_SCS, SC_TILE], sanitizer_mode: LOCAL_ONL
 def test_a_shell_takes_it_and_it_is_read_back(tmp_path):
     knobs = SparseCoreConfig(detect_nan=True, buffer_contents_sanitizer_config=SANITIZER)
     limits = {"a_b": Limits(12, 7)}
-    text = paste_text(knobs, ["--xla_tpu_other=1 2", "--xla_flag"], limits_json(limits))
+    text = knobs.paste_text(["--xla_tpu_other=1 2", "--xla_flag"], limits_json(limits))
     done = subprocess.run(
         ["sh", "-c", text + '\nprintf %s "$LIBTPU_INIT_ARGS"'], cwd=tmp_path, capture_output=True, text=True, check=True
     )
@@ -30,6 +29,6 @@ def test_a_shell_takes_it_and_it_is_read_back(tmp_path):
 
 
 def test_defaults_print_only_the_limits_file():
-    assert init_args(SparseCoreConfig(), (), "x.json") == "--xla_sparse_core_max_ids_file=x.json"
-    assert init_args(SparseCoreConfig()) == ""
-    assert init_args(SparseCoreConfig(max_ids_file="mine.json")) == "--xla_sparse_core_max_ids_file=mine.json"
+    assert SparseCoreConfig().init_args((), "x.json") == "--xla_sparse_core_max_ids_file=x.json"
+    assert SparseCoreConfig().init_args() == ""
+    assert SparseCoreConfig(max_ids_file="mine.json").init_args() == "--xla_sparse_core_max_ids_file=mine.json"

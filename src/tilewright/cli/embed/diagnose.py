@@ -156,7 +156,6 @@ def no_such_file(argument: str, problem: UsageError) -> UsageError:
 
 
 def explanation_text(explanation: ErrorExplanation) -> str:
-    """An explained SparseCore error as lines."""
     program = {"forward": "lookup", "backward": "update", "host": "preprocessing on the host"}.get(
         explanation.program, "program"
     )

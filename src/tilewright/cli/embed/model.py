@@ -15,7 +15,7 @@ from tilewright.cli.streams import remark
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
-    from tilewright.embed import EmbedConfig, Log, LogBatch
+    from tilewright.embed import EmbedConfig, LimitsFile, Log, LogBatch
 
 Config = Annotated[
     str | None, typer.Option(help="The model: a TOML file of tables and features. None: Criteo's 26 tables.")
@@ -153,12 +153,13 @@ def settled(
 
     ``free``: nobody chose one, so a log shorter than a batch is one batch, as a plan takes it.
     """
-    from tilewright.embed import check_packing, learnt_batch
+    from tilewright.embed import LimitsFile
 
+    learnt = None
     if limits is not None:
-        check_packing(limits, any(config.narrow.rows_per_line))
-        config = _rotated(config, limits)
-    learnt = learnt_batch(limits) if limits is not None else None
+        learnt_limits = LimitsFile(limits)
+        learnt_limits.check_packing(any(config.narrow.rows_per_line))
+        config, learnt = _rotated(config, learnt_limits), learnt_limits.batch
     if learnt is None:
         return fitted(config, file, rows) if free and batch is None else config
     if learnt == config.batch:
@@ -171,16 +172,14 @@ def settled(
     return replace(config, batch=learnt)
 
 
-def _rotated(config: EmbedConfig, limits: str) -> EmbedConfig:
+def _rotated(config: EmbedConfig, limits: LimitsFile) -> EmbedConfig:
     """The model with its stacks turned as they were when the limits were learnt; it must not say otherwise."""
-    from tilewright.embed import read_rotation
-
     shards = config.topology.sparsecores
-    learnt = read_rotation(limits, replace(config, rotation={}).stacking().stacks)
+    learnt = limits.rotation(replace(config, rotation={}).stacking().stacks)
     for name, step in config.rotation.items():
         if learnt.get(name, step) % shards != step % shards:
             how = "plan again, or leave rotation out of the model: the limits bring theirs"
-            raise UsageError(f"limits of {name} rotated by {learnt[name]}, not by {step}", where=limits, how=how)
+            raise UsageError(f"limits of {name} rotated by {learnt[name]}, not by {step}", where=limits.where, how=how)
     return replace(config, rotation={**config.rotation, **learnt})
 
 
@@ -239,9 +238,7 @@ _LOOKED_AT = 16
 
 
 def _hint(log: Log) -> None:
-    from tilewright.embed import hashed_numbers
-
-    if hashed := hashed_numbers(log):
+    if hashed := log.hashed_numbers():
         many = "hold" if len(hashed) > 1 else "holds"
         remark(
             f"{log.path}: {', '.join(hashed)} {many} whole numbers, which are hashed as texts are; in the model, "

@@ -1,21 +1,28 @@
-"""`tilewright embed plan`: limits, buffers and memory of embedding tables, learnt from a log."""
+"""`tilewright embed plan`: limits, buffers and memory of embedding tables, learnt from a log.
+
+For pods: tables without a log, or a log that is counted in constant memory.
+"""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.embed import model, pods
+from tilewright.cli.embed import model
 from tilewright.cli.streams import Json, emit_json, emit_text, progress, remark, write_file, writer_of
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
-    from tilewright.embed import Diagnosis, LogBatch, Plan
+    from tilewright.embed import EmbedConfig, LogBatch, Plan, SparseCoreConfig
     from tilewright.render import Step
+
+_MANY = 1 << 26
+"""Partitions of all tables from which a log is counted as a pod's."""
 
 
 def plan(
@@ -88,16 +95,21 @@ def plan(
     of_tables = {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
     setup = model.configured(config, options | of_tables)
     if tables is not None:
-        setup = pods.like_tables(setup, tables, rows_per_table)
+        setup = _like_tables(setup, tables, rows_per_table)
     if batch is None and config is None and tables is None:
         setup = model.fitted(setup, files, rows)
     knobs, others = setup.sparsecore.with_flags(init_args or "")
-    from tilewright.embed import diagnose, plan_counters
-    from tilewright.embed import plan as make_plan
-
-    together = not knobs.disable_table_stacking if stacking is None else stacking
     model.say_collisions(setup, files)
-    if tables is not None or engine is not None or hot is not None or pods.is_pod(setup):
+    shared = {
+        "target": setup.target,
+        "headroom": headroom,
+        "table_stacking": not knobs.disable_table_stacking if stacking is None else stacking,
+        "prefetched_batches": knobs.maximum_parallel_iterations,
+        "pipelining": not knobs.disable_full_embedding_pipelining,
+        "serialized_tables": knobs.num_serialized_tables_to_optimize_hbm,
+        "bad_ids": bad_ids,
+    }
+    if tables is not None or engine is not None or hot is not None or _is_pod(setup):
         unkept = {
             "--quantile": quantile != 1.0,
             "--flags": flags,
@@ -106,57 +118,63 @@ def plan(
         }
         if named := [option for option, is_given in unkept.items() if is_given]:
             raise UsageError(f"{named[0]} on a pod, whose partitions are not kept", how="leave it out")
-        planned_pod = pods.plan_pod(
-            *(setup, files, rows, knobs),
-            engine=engine or "local",
-            workers=workers,
-            ids_per_sample=ids_per_sample,
-            hot=hot,
-            uniform=tables is not None,
-            headroom=headroom,
-            table_stacking=together,
-            bad_ids=bad_ids,
-        )
-        pods.show(planned_pod, as_json, out)
-        return
-    by_hand = setup.stacking(together) if setup.stacks or setup.rotation else None
-    log, total = model.batches(setup, files, rows)
-    days: list[str] = []
-    with model.options_named(), progress("batches", total) as advance:
-        planned = make_plan(
-            _noting_days(log, days),
-            setup.features,
-            setup.topology,
-            quantile,
-            headroom=headroom,
-            target=setup.target,
-            stacking=by_hand,
-            table_stacking=together,
-            narrow_packing=setup.narrow_packing,
-            prefetched_batches=knobs.maximum_parallel_iterations,
-            pipelining=not knobs.disable_full_embedding_pipelining,
-            serialized_tables=knobs.num_serialized_tables_to_optimize_hbm,
-            bad_ids=bad_ids,
-            progress=lambda n: advance(n, total),
-            days=days,
-        )
+        shared |= {"engine": engine or "local", "workers": workers, "ids_per_sample": ids_per_sample}
+        planned = _plan_pod(setup, files, rows, hot, tables is not None, shared)
+    else:
+        planned = _plan_log(setup, files, rows, {**shared, "quantile": quantile})
     if flags:
-        from tilewright.embed import paste_text
-
-        emit_text(paste_text(knobs, others, planned.limits_json()))
+        emit_text(knobs.paste_text(others, planned.limits_json()))
         return
-    diagnosis = diagnose(plan_counters(planned, knobs))
     if out is not None and suffix == ".json":
         planned.write_limits(out)
     elif out is not None:
-        write_file(out, _page(planned, diagnosis, ", ".join(files or ()) or "a generated click log"))
+        write_file(out, _page(planned, knobs, ", ".join(files or ()) or "a generated click log"))
     if as_json:
-        emit_json(_json(planned, diagnosis))
+        emit_json(_json(planned, knobs))
     elif out is None:
-        _print(planned, diagnosis)
+        _print(planned, knobs)
     else:
         remark(planned.verdict)
+        if planned.feeding is None and planned.confidence is not None:
+            remark(planned.confidence.sentence)
         remark(f"wrote {out}")
+
+
+def _is_pod(setup: EmbedConfig) -> bool:
+    """Whether the plan that looks at every partition would take too long."""
+    tables = {feature.table.name for feature in setup.features}
+    return setup.topology.sparsecores**2 * len(tables) > _MANY
+
+
+def _like_tables(setup: EmbedConfig, tables: int, rows: int) -> EmbedConfig:
+    """The model of so many tables alike, one feature each; width and optimizer are those of the options."""
+    from tilewright.embed import Feature, Table
+
+    for option, value in (("--tables", tables), ("--rows-per-table", rows)):
+        if value < 1:
+            raise UsageError(f"{option} {value}", how="give a whole number of at least 1")
+    first = setup.features[0].table
+    named = [Table(f"t{k}", rows, first.width, optimizer=first.optimizer) for k in range(tables)]
+    return replace(setup, features=tuple(Feature(table.name, table) for table in named), columns={})
+
+
+def _plan_log(setup: EmbedConfig, files: Sequence[str] | None, rows: int, options: Mapping[str, Any]) -> Plan:
+    from tilewright.embed import plan as make_plan
+
+    by_hand = setup.stacking(options["table_stacking"]) if setup.stacks or setup.rotation else None
+    log, total = model.batches(setup, files, rows)
+    days: list[str] = []
+    with model.options_named(), progress("batches", total) as advance:
+        return make_plan(
+            _noting_days(log, days),
+            setup.features,
+            setup.topology,
+            stacking=by_hand,
+            narrow_packing=setup.narrow_packing,
+            progress=lambda n: advance(n, total),
+            days=days,
+            **options,
+        )
 
 
 def _noting_days(log: Iterator[LogBatch], days: list[str]) -> Iterator[dict[str, Any]]:
@@ -166,23 +184,79 @@ def _noting_days(log: Iterator[LogBatch], days: list[str]) -> Iterator[dict[str,
         yield part.features
 
 
-def _print(plan: Plan, diagnosis: Diagnosis) -> None:
-    from tilewright.embed import diagnosis_lines, print_plan
+def _plan_pod(
+    setup: EmbedConfig,
+    files: Sequence[str] | None,
+    rows: int,
+    hot: float | None,
+    uniform: bool,
+    options: Mapping[str, Any],
+) -> Plan:
+    """The plan of a log (without files: a generated one), or that of ``uniform`` ids."""
+    from tilewright.embed import LogBatches, plan_pod, read_log
+
+    ray = options["engine"] == "ray"
+    if setup.narrow_packing:
+        raise UsageError("--narrow-packing on a pod", how="plan without it: narrow tables then have lines of their own")
+    source: Any = None
+    if not uniform and ray and not files:
+        raise UsageError("--engine ray without a log", how="name one, in a file that every worker can read")
+    if files and ray:
+        if rows:
+            raise UsageError("--rows beside --engine ray", how="give the log that is meant")
+        logs = [read_log(name, setup.in_log, setup.batch, setup.columns) for name in files]
+        source = LogBatches(logs, setup.hashed)
+    elif not uniform:
+        source = (part.features for part in model.batches(setup, files, rows)[0])
+    apart = None if hot is None else _hot(setup, files, hot)
+    with model.options_named(), progress("batches") as advance:
+        return plan_pod(
+            source,
+            setup.features,
+            setup.topology,
+            setup.batch,
+            stacks=setup.stacks,
+            rotation=setup.rotation,
+            apart=apart,
+            progress=lambda done, total: advance(done, total or None),
+            **options,
+        )
+
+
+def _hot(setup: EmbedConfig, files: Sequence[str] | None, share: float) -> Mapping[str, Any]:
+    from tilewright.embed import hot_rows
+
+    if not files or "-" in files:
+        raise UsageError("--hot without a log in a file", how="name one: hot rows are those of a log")
+    batches = (part.features for part in model.batches(setup, files, 0)[0])
+    return hot_rows(batches, setup.features, share)
+
+
+def _print(plan: Plan, knobs: SparseCoreConfig) -> None:
+    from tilewright.embed import diagnose, diagnosis_lines, plan_counters, print_plan
 
     print_plan(plan)
-    emit_text("\n".join(["", "findings", *diagnosis_lines(diagnosis)]))
+    if plan.feeding is not None:
+        emit_text("\n".join(["", "findings", *diagnosis_lines(diagnose(plan_counters(plan, knobs)))]))
 
 
-def _json(plan: Plan, diagnosis: Diagnosis) -> dict[str, Any]:
+def _json(plan: Plan, knobs: SparseCoreConfig) -> dict[str, Any]:
+    """The plan; of a log whose partitions were all counted with findings and counters."""
+    from tilewright.embed import diagnose, plan_counters
+
+    value = plan.to_json()
+    if plan.feeding is None:
+        return value
+    diagnosis = diagnose(plan_counters(plan, knobs))
     findings = [finding.to_json() for finding in diagnosis.findings]
-    return {**plan.to_json(), "findings": findings, "counters": diagnosis.counters.to_json()}
+    return {**value, "findings": findings, "counters": diagnosis.counters.to_json()}
 
 
-def _page(plan: Plan, diagnosis: Diagnosis, source: str) -> str:
-    from tilewright.embed import diagnosis_html, plan_head_html, plan_html
+def _page(plan: Plan, knobs: SparseCoreConfig, source: str) -> str:
+    from tilewright.embed import diagnose, diagnosis_html, plan_counters, plan_html
     from tilewright.render import Page, steps
 
-    topology = plan.stacking.topology
+    topology, found = plan.stacking.topology, diagnosis_html(diagnose(plan_counters(plan, knobs)))
     facts = [
         ("target", plan.target),
         ("chips", str(topology.chips)),
@@ -191,14 +265,13 @@ def _page(plan: Plan, diagnosis: Diagnosis, source: str) -> str:
         ("samples a batch", f"{plan.batch:,}"),
     ]
     page = Page("Embedding plan", f"learnt from {source}", facts=facts)
-    page.section("findings", "What to do", plan_head_html(plan), diagnosis_html(diagnosis), steps(_next_steps(plan)))
-    page.section("plan", "The plan behind it", plan_html(plan, head=False))
-    page.data("embedding-plan", _json(plan, diagnosis))
+    page.section("findings", "What to do", plan_html(plan, "head"), found, steps(_next_steps(plan)))
+    page.section("plan", "The plan behind it", plan_html(plan, "body"))
+    page.data("embedding-plan", _json(plan, knobs))
     return page.html()
 
 
 def _next_steps(plan: Plan) -> list[Step]:
-    """What this plan is for, as commands."""
     from tilewright.render import Step
 
     target = f" --target {plan.target}" if plan.target else ""

@@ -53,7 +53,7 @@ def stats(
     if out is not None:
         _write(out, counted, setup, source)
     if as_json:
-        emit_json({"kind": "embedding_statistics", "stacks": _stacks(counted)})
+        emit_json({"kind": "embedding_statistics", "stacks": counted.summary()})
     else:
         _print(counted)
     if out is not None:
@@ -76,11 +76,7 @@ def _counted(source: str, setup: EmbedConfig | None, rows: int, bad_ids: str) ->
     from tilewright.embed import FdoStats, fdo_stats, preprocess, read_fdo, read_limits
 
     if setup is None and source.endswith(".json"):
-        limits = read_limits(source)
-        return FdoStats(
-            {name: _one(limit.max_ids_per_partition) for name, limit in limits.items()},
-            {name: _one(limit.max_unique_ids_per_partition) for name, limit in limits.items()},
-        )
+        return FdoStats.of_limits(read_limits(source))
     if setup is None:
         return read_fdo(source)
     stacking = setup.stacking(not setup.sparsecore.disable_table_stacking)
@@ -95,14 +91,8 @@ def _counted(source: str, setup: EmbedConfig | None, rows: int, bad_ids: str) ->
         return fdo_stats(preprocessed())
 
 
-def _one(value: int) -> Any:
-    import numpy as np
-
-    return np.array([value], np.int64)
-
-
 def _write(out: str, counted: FdoStats, setup: EmbedConfig | None, source: str) -> None:
-    from tilewright.embed import limits_json, torchrec_plan, write_fdo
+    from tilewright.embed import torchrec_plan, write_fdo
 
     if out.endswith((".npz", ".csv")):
         write_fdo(out, counted)
@@ -117,51 +107,18 @@ def _write(out: str, counted: FdoStats, setup: EmbedConfig | None, source: str) 
             topology = setup.topology
             shape = {"chips": topology.chips, "sparsecores_per_chip": topology.sparsecores_per_chip}
             facts |= {"topology": shape, "batch": setup.batch, "narrow_packing": setup.narrow_packing}
-        value = limits_json(counted.limits(), **facts)
+        value = counted.limits_json(**facts)
     write_file(out, json.dumps(value, indent=2) + "\n")
-
-
-def _stacks(counted: FdoStats) -> dict[str, dict[str, Any]]:
-    from tilewright.embed import FDO_SUFFIXES
-
-    return {
-        name: {
-            "records": _records(counted, name),
-            **{kind: counted.most(kind, name) for kind in FDO_SUFFIXES},
-            "imbalance": _imbalance(counted, name),
-        }
-        for name in counted.stacks
-    }
-
-
-def _records(counted: FdoStats, stack: str) -> int:
-    import numpy as np
-
-    values = counted.max_ids_per_partition.get(stack)
-    return 0 if values is None else len(np.atleast_2d(values))
-
-
-def _imbalance(counted: FdoStats, stack: str) -> float | None:
-    """The fullest shard's largest partition over the average shard's, over all records."""
-    import numpy as np
-
-    values = counted.max_ids_per_partition.get(stack)
-    most = None if values is None else np.atleast_2d(values).max(axis=0)
-    return None if most is None or not most.sum() else float(most.max() / most.mean())
 
 
 def _print(counted: FdoStats) -> None:
     headings: list[Heading] = [("stack", "code"), ("records", "count"), ("max ids", "count"), ("max unique", "count")]
     headings += [("buffer of a SparseCore", "count"), ("dropped, most", "count"), "fullest shard"]
-    lines = [
-        (name, *("" if value is None else value for value in tuple(known.values())[:5]), _times(known["imbalance"]))
-        for name, known in _stacks(counted).items()
-    ]
+    lines = []
+    for name, known in counted.summary().items():
+        *counts, imbalance = ("" if value is None else value for value in known.values())
+        lines.append((name, *counts, imbalance and f"{imbalance:.2f} x"))
     show_table(headings, lines)
-
-
-def _times(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f} x"
 
 
 def _compare(source: str, config: str | None, out: str | None, as_json: bool) -> None:

@@ -11,9 +11,8 @@ from typing import Any
 
 from tilewright.embed.checkpoint.checksums import write_synced
 from tilewright.embed.device.state import EmbeddingState, slot_shape
-from tilewright.embed.model.limits import limits_of
 from tilewright.embed.model.stacking import Stacking
-from tilewright.embed.model.tables import Limits
+from tilewright.embed.model.tables import Limits, limits_of
 from tilewright.errors import UsageError
 from tilewright.reading import read_file, table_of, typed
 

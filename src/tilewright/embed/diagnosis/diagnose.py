@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tilewright.embed.diagnosis import fit, speed
 from tilewright.embed.diagnosis.finding import SEVERITIES, Diagnosis, Finding, Rule
-from tilewright.embed.diagnosis.rules import limits, memory, stacks, time
-from tilewright.embed.planning.counters import Counters
+from tilewright.embed.model.counters import Counters
 from tilewright.embed.planning.types import Plan, plan_counters
 from tilewright.render import (
     Html,
@@ -22,13 +22,13 @@ from tilewright.render import (
 )
 
 RULES: tuple[Rule, ...] = (
-    *(time.host_bound, time.missing_overlap, time.hbm_bandwidth),
-    *(limits.limits_too_low, limits.limits_too_high, limits.mini_batching, limits.idle_mini_batching),
-    *(limits.id_dropping, limits.recompilation),
-    *(stacks.skew, stacks.clustered_log, stacks.too_few_tables_stacked, stacks.too_many_tables_stacked, stacks.float32),
-    *(memory.padding_of_width, memory.padding_of_vocabulary, memory.spmem_overflow, memory.gather_operand),
-    *(memory.hbm_stack_overflow, memory.hbm_heap_exhaustion),
-    *(time.needless_serialization, time.checks_left_on),
+    *(speed.host_bound, speed.missing_overlap, speed.hbm_bandwidth),
+    *(fit.limits_too_low, fit.limits_too_high, fit.mini_batching, fit.idle_mini_batching),
+    *(fit.id_dropping, fit.recompilation),
+    *(speed.skew, speed.clustered_log, speed.too_few_tables_stacked, speed.too_many_tables_stacked, speed.float32),
+    *(fit.padding_of_width, fit.padding_of_vocabulary, fit.spmem_overflow, fit.gather_operand),
+    *(fit.hbm_stack_overflow, fit.hbm_heap_exhaustion),
+    *(speed.needless_serialization, speed.checks_left_on),
 )
 """In the order of the guide's sections 10 and 11."""
 

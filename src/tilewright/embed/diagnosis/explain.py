@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright.embed.model.formulas import round8
 from tilewright.embed.model.tables import Limits, count
-from tilewright.embed.planning.memory import RULE_VERSION, TileRule
+from tilewright.embed.planning.memory import REPLICATIONS, RULE_VERSION, SPARE, TileRule
 from tilewright.errors import UsageError
 from tilewright.render import bytes_text
 from tilewright.targets import target as find_target
@@ -21,15 +21,8 @@ from tilewright.targets import target_names
 # What to change so that a stack compiles: every change alone, with the numbers at which it does.
 
 
-def tight(rule: TileRule, limits: Limits) -> dict[str, int]:
-    """The fewest bytes a tile would need, at the most replicas, spare included."""
-    unique = np.asarray(limits.max_unique_ids_per_partition, np.int64)
-    ids = np.asarray(limits.max_ids_per_partition, np.int64)
-    return {"needed per tile, at least": rule.least_bytes(unique, ids)}
-
-
 def advice_for(rule: TileRule, limits: Limits, best: Limits | None, *, ids_known: bool) -> tuple[str, ...]:
-    """Changes, the smallest first."""
+    """Changes that make a program of these limits compile, the smallest first; ``best``: the largest limits that do."""
     if rule.fits(limits.max_unique_ids_per_partition, limits.max_ids_per_partition):
         return (f"by the rules measured against {RULE_VERSION} these limits compile: compare the compiler's version",)
     lines = []
@@ -58,27 +51,42 @@ def _padding_advice(rule: TileRule, limits: Limits) -> str:
     padded = round8(rule.width)
     wide = TileRule(rule.tile_limit, rule.fixed, rule.op, rule.sparsecores, padded)
     same = wide.fits(limits.max_unique_ids_per_partition, limits.max_ids_per_partition)
-    then = "the same limits then compile" if same else f"limits up to {_text(wide.largest(limits))} then compile"
+    then = "the same limits then compile" if same else f"limits up to {_limits_text(wide.largest(limits))} then compile"
     return f"make the width {padded}, a multiple of 8: {then}"
+
+
+def _largest_unique(rule: TileRule, ids: int) -> int:
+    """The most distinct ids, a multiple of 8, that compile beside ``ids``; 0 if none do."""
+    most = min(round8(ids), 8 * (rule.tile_limit // 36) + 16)  # no program holds more: see TileRule.largest
+    unique = np.arange(8, most + 8, 8, dtype=np.int64)
+    fitting = unique[rule.replication(unique, np.full_like(unique, round8(ids))) != 0]
+    return int(fitting.max(initial=0)) if rule.width > 1 else 0
+
+
+def _largest_ids(rule: TileRule, unique: int) -> int:
+    """The most ids, a multiple of 8, that compile beside ``unique`` distinct ones; 0 if none do."""
+    ids = np.arange(round8(unique), 64 * rule.tile_limit // 12 + 512, 8, dtype=np.int64)
+    fitting = ids[rule.replication(np.full_like(ids, round8(unique)), ids) != 0]
+    return int(fitting.max(initial=0)) if rule.width > 1 else 0
 
 
 def _limits_advice(rule: TileRule, limits: Limits, best: Limits | None, ids_known: bool) -> list[str]:
     lines = []
-    unique = rule.largest_unique(limits.max_ids_per_partition)
+    unique = _largest_unique(rule, limits.max_ids_per_partition)
     if unique and ids_known and unique < limits.max_unique_ids_per_partition:
         now = limits.max_unique_ids_per_partition
         lines.append(f"lower max_unique_ids_per_partition alone from {now:,} to {unique:,}")
-    ids = rule.largest_ids(limits.max_unique_ids_per_partition)
+    ids = _largest_ids(rule, limits.max_unique_ids_per_partition)
     if ids and ids_known and ids < limits.max_ids_per_partition:
         lines.append(f"lower max_ids_per_partition alone from {limits.max_ids_per_partition:,} to {ids:,}")
     if best is not None:
-        lines.append(f"lower both limits to {_text(best)}")
+        lines.append(f"lower both limits to {_limits_text(best)}")
     else:
         lines.append("no limits of this proportion compile: lower max_ids_per_partition first")
     return lines
 
 
-def _text(limits: Limits | None) -> str:
+def _limits_text(limits: Limits | None) -> str:
     if limits is None:
         return "none"
     return f"{limits.max_ids_per_partition:,} ids and {limits.max_unique_ids_per_partition:,} distinct ids"
@@ -98,8 +106,8 @@ def _bytes(number: str, unit: str | None) -> int:
     return round(float(number.replace(",", "")) * _UNITS["" if unit in (None, "bytes") else unit[0]])
 
 
-def _hbm(match: re.Match[str], known: _Known) -> ErrorExplanation:
-    """Of "Ran out of memory in memory space hbm. Used 110.5G of 95.74G hbm"."""
+def _read_hbm_full(match: re.Match[str], known: _Known) -> ErrorExplanation:
+    """Explain "Ran out of memory in memory space hbm. Used 110.5G of 95.74G hbm"."""
     used, capacity = _bytes(match[1], match[2]), _bytes(match[3], match[4])
     over, times = used - capacity, max(2, math.ceil(used / max(1, capacity)))
     figures = {"used": used, "HBM of the chip": capacity, "too much": over}
@@ -116,12 +124,12 @@ def _hbm(match: re.Match[str], known: _Known) -> ErrorExplanation:
         "inputs too large: lower maximum_parallel_iterations, or preprocess without the mini-batch layout, which is 64 "
         "times as long",
     )
-    return ErrorExplanation(_words(match), "", "", meaning, figures, advice, "the guide", known.width or 0)
+    return ErrorExplanation(_one_line(match), "", "", meaning, figures, advice, "the guide", known.width or 0)
 
 
-def _gather(match: re.Match[str], known: _Known) -> ErrorExplanation:
-    """Of "Gather operand too large ..."; its two numbers, where it has them."""
-    sizes = sorted(_whole(n) for n in re.findall(r"\d[\d,]{3,}", match.group()))
+def _read_gather(match: re.Match[str], known: _Known) -> ErrorExplanation:
+    """Explain "Gather operand too large ...", with its two numbers where it has them."""
+    sizes = sorted(_whole_number(n) for n in re.findall(r"\d[\d,]{3,}", match.group()))
     figures = {"operand of one tile": sizes[-1], "TileSpmem per tile": sizes[-2]} if len(sizes) > 1 else {}
     if figures:
         share, times = sizes[-2] / sizes[-1], math.ceil(sizes[-1] / sizes[-2])
@@ -136,7 +144,7 @@ def _gather(match: re.Match[str], known: _Known) -> ErrorExplanation:
     )
     chip, _ = _chip(figures.get("TileSpmem per tile", 0))
     basis = f"the guide; not in {RULE_VERSION}"
-    return ErrorExplanation(_words(match), "", chip, meaning, figures, advice, basis, known.width or 0)
+    return ErrorExplanation(_one_line(match), "", chip, meaning, figures, advice, basis, known.width or 0)
 
 
 # What jax-tpu-embedding's host code prints when a batch exceeds its limits: it ends the process, or warns and drops.
@@ -148,12 +156,12 @@ _OVERFLOW = re.compile(
 )
 
 
-def _overflow(match: re.Match[str], known: _Known) -> ErrorExplanation:
-    """Of the table of ``match``: the most that any line of the text says of it."""
+def _read_overflow(match: re.Match[str], known: _Known) -> ErrorExplanation:
+    """Explain a batch above its limits: the most that any line of the text says of the table."""
     table, unique = match["table"] or match["warned"], bool(match["unique"])
     hits = _OVERFLOW.finditer(match.string)
     alike = [hit for hit in hits if (hit["table"] or hit["warned"]) == table and bool(hit["unique"]) == unique]
-    limit, most = _whole(match["limit"]), max(_whole(hit["observed"]) for hit in alike)
+    limit, most = _whole_number(match["limit"]), max(_whole_number(hit["observed"]) for hit in alike)
     knob = "max_unique_ids_per_partition" if unique else "max_ids_per_partition"
     figures = {f"{knob} of {table} (ids)": limit, "most observed (ids)": most, "lines that say so": len(alike)}
     kind = "distinct ids" if unique else "ids"
@@ -172,7 +180,7 @@ def _overflow(match: re.Match[str], known: _Known) -> ErrorExplanation:
         "id is kept",
     ]
     basis = "jax-tpu-embedding 0.2.0"
-    return ErrorExplanation(_words(match), "host", "", meaning, figures, tuple(advice), basis)
+    return ErrorExplanation(_one_line(match), "host", "", meaning, figures, tuple(advice), basis)
 
 
 _NUMBER = r"([\d,]+)"
@@ -217,7 +225,6 @@ class ErrorExplanation:
     largest_limits: Limits | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
         limits = {name: getattr(self, name) for name in ("limits", "largest_limits")}
         plain = {name: limit and dict(vars(limit)) for name, limit in limits.items()}
         return {**vars(self), **plain, "advice": list(self.advice), "rules": RULE_VERSION}
@@ -246,12 +253,12 @@ def explain_error(
     max_ids = None if max_ids is None else count(max_ids, "max_ids", "explain_error")
     told = _Known(width, max_ids, count(sparsecores, "sparsecores", "explain_error"))
     readers = (
-        (_ROW, _row),
-        (_REPLICAS, _replicas),
-        (_FIXED, _fixed),
-        (_GATHER, _gather),
-        (_HBM, _hbm),
-        (_OVERFLOW, _overflow),
+        (_ROW, _read_lookup),
+        (_REPLICAS, _read_update),
+        (_FIXED, _read_older_update),
+        (_GATHER, _read_gather),
+        (_HBM, _read_hbm_full),
+        (_OVERFLOW, _read_overflow),
     )
     hits = [
         (match, read) for pattern, read in readers if hbm or pattern is not _HBM for match in pattern.finditer(text)
@@ -259,7 +266,7 @@ def explain_error(
     ordered = sorted(hits, key=lambda hit: hit[0].start())
     first: dict[tuple[str, ...], tuple[re.Match[str], _Read]] = {}
     for match, read in ordered:
-        first.setdefault(_same(match), (match, read))
+        first.setdefault(_error_key(match), (match, read))
     if first:
         return tuple(read(match, told) for match, read in first.values())
     if head := next((head for head in _HEADS if head in text), None):
@@ -279,8 +286,6 @@ def names_sparsecores(text: str) -> bool:
 
 @dataclass(frozen=True)
 class _Known:
-    """What the user says of the program."""
-
     width: int | None
     max_ids: int | None
     sparsecores: int
@@ -289,31 +294,31 @@ class _Known:
 _Read: TypeAlias = Callable[[re.Match[str], _Known], ErrorExplanation]
 
 
-def _same(match: re.Match[str]) -> tuple[str, ...]:
-    """What makes two hits one error: the words, or of a batch that overflows, table and kind of limit."""
+def _error_key(match: re.Match[str]) -> tuple[str, ...]:
+    """A key that is equal for hits of one error: the words, or of a batch that overflows, table and kind of limit."""
     if match.re is _OVERFLOW:
         return match["table"] or match["warned"], match["unique"] or "", "drops" if match["drops"] else ""
     return (match.group(),)
 
 
 def _numbers(match: re.Match[str]) -> list[int]:
-    return [_whole(group) for group in match.groups()]
+    return [_whole_number(group) for group in match.groups()]
 
 
-def _whole(text: str) -> int:
-    """A figure of a message; :class:`UsageError` for one that no chip has."""
+def _whole_number(text: str) -> int:
+    """A whole number of a message; :class:`UsageError` for one that no chip has."""
     digits = text.replace(",", "")
     if len(digits) > 12:
         raise UsageError(f"a figure of {len(digits)} digits", where="explain-error", how="is the text damaged?")
     return int(digits)
 
 
-def _words(match: re.Match[str]) -> str:
+def _one_line(match: re.Match[str]) -> str:
     return " ".join(match.group().split())
 
 
 def _chip(total: int) -> tuple[str, int]:
-    """The chip of so many TileSpmem bytes and its constant; "" and the usual constant where there is none."""
+    """The chip with ``total`` bytes of TileSpmem and its rule's constant; "" and the usual one where there is none."""
     if total > 1 << 26:
         raise UsageError(f"{total:,} bytes of TileSpmem are no chip's", where="explain-error")
     for name in target_names():
@@ -323,7 +328,7 @@ def _chip(total: int) -> tuple[str, int]:
     return "", 1024
 
 
-def _row(match: re.Match[str], known: _Known) -> ErrorExplanation:
+def _read_lookup(match: re.Match[str], known: _Known) -> ErrorExplanation:
     """The lookup's error: row bytes = 4 * (width + 1) * max_unique_ids rounded up to 8."""
     total, row = _numbers(match)
     chip, fixed = _chip(total)
@@ -339,30 +344,32 @@ def _row(match: re.Match[str], known: _Known) -> ErrorExplanation:
         some = ", ".join(f"{w} ({u:,} distinct ids)" for w, u in choices[:6])
         hint = f"; those that fit the figures: {some}" if some else ""
         advice = (f"give the stack's width, from which the limits follow{hint}",)
-        return ErrorExplanation(_words(match), "forward", chip, meaning, figures, advice, _basis(chip))
+        return ErrorExplanation(_one_line(match), "forward", chip, meaning, figures, advice, _basis(chip))
     width, unique = choices[0]
     rule = TileRule(total, fixed, "forward", known.sparsecores, width)
     ids = max(unique, known.max_ids or unique)
-    return _judged(match, rule, chip, meaning, figures, Limits(ids, unique), width, ids_known=known.max_ids is not None)
+    return _explanation(
+        match, rule, chip, meaning, figures, Limits(ids, unique), width, ids_known=known.max_ids is not None
+    )
 
 
-def _replicas(match: re.Match[str], known: _Known) -> ErrorExplanation:
+def _read_update(match: re.Match[str], known: _Known) -> ErrorExplanation:
     """The update's error: fixed = 36 * U8 + constant (or per row, where 8 does not divide the width); 12 * m8."""
     fixed, per_row, total = _numbers(match)
     figures = {"fixed": fixed, "row dependent": per_row, "TileSpmem per tile": total}
-    return _update(match, known, figures, per_row // 12)
+    return _explain_update(match, known, figures, per_row // 12)
 
 
-def _fixed(match: re.Match[str], known: _Known) -> ErrorExplanation:
+def _read_older_update(match: re.Match[str], known: _Known) -> ErrorExplanation:
     """The older wording of the same: the part that no replication makes smaller does not fit."""
     fixed, total = _numbers(match)
-    return _update(match, known, {"fixed": fixed, "TileSpmem per tile": total}, known.max_ids or 0)
+    return _explain_update(match, known, {"fixed": fixed, "TileSpmem per tile": total}, known.max_ids or 0)
 
 
-def _update(match: re.Match[str], known: _Known, figures: dict[str, int], ids: int) -> ErrorExplanation:
+def _explain_update(match: re.Match[str], known: _Known, figures: dict[str, int], ids: int) -> ErrorExplanation:
     total, fixed = figures["TileSpmem per tile"], figures["fixed"]
     chip, constant = _chip(total)
-    width, unique = _fixed_part(fixed, constant, known.width, ids)
+    width, unique = _width_and_unique(fixed, constant, known.width, ids)
     meaning = (
         f"the update's fixed buffers take {fixed:,} bytes of a tile (36 for every distinct id, and {constant:,})"
         if width % 8 == 0
@@ -371,14 +378,14 @@ def _update(match: re.Match[str], known: _Known, figures: dict[str, int], ids: i
     )
     if not unique:
         advice = ("give the stack's width: no width alone explains the figures", "lower max_unique_ids_per_partition")
-        return ErrorExplanation(_words(match), "backward", chip, meaning, figures, advice, _basis(chip))
+        return ErrorExplanation(_one_line(match), "backward", chip, meaning, figures, advice, _basis(chip))
     rule = TileRule(total, constant, "sgd", known.sparsecores, width)
     ids_known = "row dependent" in figures or known.max_ids is not None
     limits = Limits(max(ids, unique), unique)
-    return _judged(match, rule, chip, meaning, figures, limits, known.width or 0, ids_known=ids_known)
+    return _explanation(match, rule, chip, meaning, figures, limits, known.width or 0, ids_known=ids_known)
 
 
-def _fixed_part(fixed: int, constant: int, width: int | None, ids: int) -> tuple[int, int]:
+def _width_and_unique(fixed: int, constant: int, width: int | None, ids: int) -> tuple[int, int]:
     """(width, distinct ids rounded up to 8) that explain the fixed bytes, (0, 0) where nothing does."""
 
     def plausible(of_id: int, rest: int) -> bool:
@@ -393,7 +400,7 @@ def _fixed_part(fixed: int, constant: int, width: int | None, ids: int) -> tuple
     return 0, 0
 
 
-def _judged(
+def _explanation(
     match: re.Match[str],
     rule: TileRule,
     chip: str,
@@ -412,9 +419,11 @@ def _judged(
         meaning += "; max_ids_per_partition is not in the text and taken as equal"
     program = "forward" if rule.op == "forward" else "backward"
     advice = advice_for(rule, limits, best, ids_known=ids_known)
-    figures = {**figures, **deduced, **tight(rule, limits)}
+    ids, unique = (np.asarray(most, np.int64) for most in vars(limits).values())
+    least = int(rule.tile_bytes(unique, ids, REPLICATIONS[-1])) + SPARE  # at the most replicas
+    figures = {**figures, **deduced, "needed per tile, at least": least}
     return ErrorExplanation(
-        _words(match), program, chip, meaning, figures, advice, _basis(chip, rule), width, limits, best
+        _one_line(match), program, chip, meaning, figures, advice, _basis(chip, rule), width, limits, best
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from tilewright.embed.planning.counters import Counters
+from tilewright.embed.model.counters import Counters
 
 Severity: TypeAlias = Literal["severe", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("severe", "warning", "note")
@@ -39,7 +39,6 @@ class Finding:
     source: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
         plain = {**vars(self), "advice": list(self.advice), "evidence": dict(self.evidence)}
         return {"bottleneck": self.bottleneck, **plain}
 
@@ -56,7 +55,6 @@ class Rule:
     find: Callable[[Counters], Iterator[Finding]]
 
     def missing(self, counters: Counters) -> tuple[str, ...]:
-        """The counters it needs and has not got."""
         return tuple(need for need in self.needs if not any(map(counters.has, need.split("|"))))
 
     def findings(self, counters: Counters) -> list[Finding]:
@@ -65,10 +63,10 @@ class Rule:
 
 
 def rule(
-    name: str, source: str, *, needs: tuple[str, ...], when: str
+    source: str, *, needs: tuple[str, ...], when: str
 ) -> Callable[[Callable[[Counters], Iterator[Finding]]], Rule]:
-    """Make the function below a :class:`Rule`."""
-    return lambda find: Rule(name, source, needs, when, find)
+    """Make the function below a :class:`Rule`, called as it is, with hyphens."""
+    return lambda find: Rule(find.__name__.replace("_", "-"), source, needs, when, find)
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,6 @@ class Diagnosis:
 
     @property
     def severe(self) -> bool:
-        """Whether anything severe was found."""
         return any(finding.severity == "severe" for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:

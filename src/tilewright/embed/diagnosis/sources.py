@@ -1,10 +1,12 @@
-"""Counters from everything they can be learnt from: a check, preprocessed batches, a log and a model, a file.
+"""Counters from all they can be learnt from: a check, preprocessed batches, a log and a model, a file, a profile.
 
 A plan's own counters are ``plan_counters``, beside the plan.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -12,28 +14,24 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tilewright.embed.diagnosis.xprof import is_trace, read_trace
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.batch import HostBatch
 from tilewright.embed.host.check import Check
-from tilewright.embed.host.narrow import NarrowTables
-from tilewright.embed.host.overflow import Overflow, limit_table
-from tilewright.embed.host.preprocess import preprocess
-from tilewright.embed.host.tally import tally
 from tilewright.embed.logs.config import EmbedConfig
+from tilewright.embed.model.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
 from tilewright.embed.model.formulas import pointers_per_segment, round8
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.optimizers import name_of
 from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.embed.model.tables import Limits
-from tilewright.embed.planning.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
 from tilewright.embed.planning.memory import memory
-from tilewright.embed.planning.plan import plan
-from tilewright.embed.planning.skew import Work, added, quantile_of
+from tilewright.embed.planning.plan import Replay, plan
+from tilewright.embed.planning.skew import Loads, quantile_of
 from tilewright.embed.planning.types import TYPICAL, plan_counters
-from tilewright.errors import LimitError, UsageError
-from tilewright.reading import check_keys, read_file, table_of, typed
+from tilewright.errors import UsageError
+from tilewright.reading import check_keys, read_bytes, read_file, table_of, typed
 from tilewright.targets import target
+from tilewright.trace import read_xspace
 
 
 def _limits_of(limits: Limits | None) -> dict[str, Any]:
@@ -41,8 +39,7 @@ def _limits_of(limits: Limits | None) -> dict[str, Any]:
     return dict.fromkeys(vars(Limits(1, 1))) if limits is None else dict(vars(limits))
 
 
-def _kind_of(group: Stack) -> dict[str, Any]:
-    """Its fields that a stack itself fills."""
+def _facts_of(group: Stack) -> dict[str, Any]:
     optimizer = name_of(group.optimizer)
     shape = {"tables": len(group.tables), "width": group.padded_width}
     return {**shape, "optimizer": optimizer, "combiner": group.combiner}
@@ -54,7 +51,7 @@ _SEEN = {"max_ids_per_partition": "observed_ids", "max_unique_ids_per_partition"
 
 
 def check_counters(check: Check, stacking: Stacking, target: str = "") -> Counters:
-    """Every stack's limits beside the most that was asked of it."""
+    """Counters of a check: every stack's limits beside the most ids that a partition had."""
     known: dict[str, dict[str, Any]] = {}
     for excess in check.limits:
         if excess.knob in _SEEN:
@@ -70,7 +67,7 @@ def check_counters(check: Check, stacking: Stacking, target: str = "") -> Counte
         uncut=check.uncut,
         uncut_because=check.uncut_because,
         stacks={
-            name: StackCounters(**_kind_of(group), **known[name])
+            name: StackCounters(**_facts_of(group), **known[name])
             for name, group in stacking.stacks.items()
             if name in known
         },
@@ -97,52 +94,45 @@ def batch_counters(
     >>> counters.steps, counters.stacks["t"].observed_ids, counters.stacks["t"].shard_ids
     (2, 2, (3, 2))
     """
-    fed: _Fed | None = None
+    fed: _RunTotals | None = None
     for batch in batches:
-        fed = fed or _Fed(batch)
+        fed = fed or _RunTotals(batch)
         fed.add(batch)
     if fed is None:
         raise UsageError("no batches", where="batch_counters", how="give at least one preprocessed batch")
     return fed.counters(limits or {}, target)
 
 
-class _Fed:
+class _RunTotals:
     """What a run was fed: sums and maxima so far."""
 
     def __init__(self, first: HostBatch) -> None:
         self.stacking, self.sizes, self.sources = first.stacking, first.batch_sizes, len(first.sources)
-        shards = first.stacking.topology.sparsecores
-        self.per_shard = {name: np.zeros(shards, np.int64) for name in first.stats}
-        self.work = {name: Work(group) for name, group in first.stacking.stacks.items()}
+        self.loads = {name: Loads(group, histograms=True) for name, group in first.stacking.stacks.items()}
         self.dropped = dict.fromkeys(first.stats, 0)
-        self.most = dict.fromkeys(first.stats, (0, 0))
-        self.histograms = {name: np.zeros(1, np.int64) for name in first.stats}
         self.steps = self.minibatches = self.over = self.bytes = 0
         self.layout = first.minibatch_layout
         self.shapes: set[tuple[int, ...]] = set()
 
     def add(self, batch: HostBatch) -> None:
-        """One more batch."""
         if batch.stacking != self.stacking:
             raise UsageError("batches of several stackings", where="batch_counters", how="count each model by itself")
         self.steps += 1
         self.minibatches += batch.num_minibatches
         self.over += batch.num_minibatches > 1 or any(s.dropped_ids.any() for s in batch.stats.values())
         for name, stats in batch.stats.items():
-            counts = partition_counts(batch, name)
-            self.per_shard[name] += counts.sum(axis=0) + stats.dropped_ids
-            self.work[name].add(counts.sum(axis=0), partition_counts(batch, name, distinct=True).sum(axis=0))
+            loads = self.loads[name]
+            loads.add(np.stack([partition_counts(batch, name), partition_counts(batch, name, distinct=True)]))
+            loads.received[0] += stats.dropped_ids
+            asked = stats.max_ids_per_partition.max(), stats.max_unique_ids_per_partition.max()
+            np.maximum(loads.most, asked, out=loads.most)  # before any were dropped
             self.dropped[name] += int(stats.dropped_ids.sum())
-            both = int(stats.max_ids_per_partition.max()), int(stats.max_unique_ids_per_partition.max())
-            self.most[name] = max(self.most[name][0], both[0]), max(self.most[name][1], both[1])
-            self.histograms[name] = added(self.histograms[name], counts)
         arrays = [a for kind in (batch.row_pointers, batch.embedding_ids) for a in kind.values()]
         self.shapes.add(tuple(a.shape[1] for a in arrays))
         size = sum(a.nbytes for a in arrays) + 2 * sum(a.nbytes for a in batch.embedding_ids.values())
         self.bytes = max(self.bytes, size * self.stacking.topology.sparsecores_per_chip // self.sources)
 
     def counters(self, limits: Mapping[str, Limits], target: str) -> Counters:
-        """All of it."""
         topology = self.stacking.topology
         return Counters(
             target=target,
@@ -154,28 +144,24 @@ class _Fed:
             compilations=len(self.shapes),
             minibatch_layout=self.layout,
             buffer_bytes=self.bytes,
-            stacks={name: self._stack(name, limits.get(name)) for name in self.most},
+            stacks={name: self._stack(name, limits.get(name)) for name in self.dropped},
             tables={p.table.name: TableCounters(p.table.vocab, p.table.width) for p in self.stacking.placements},
         )
 
     def _stack(self, name: str, limits: Limits | None) -> StackCounters:
-        group, shards = self.stacking.stacks[name], self.per_shard[name]
-        wait, wait_rows, wait_ids = self.work[name].ratios
-        partitions = self.steps * self.sources * len(shards)
-        dropped = self.dropped[name]
+        group, loads, dropped = self.stacking.stacks[name], self.loads[name], self.dropped[name]
+        shards, (most, most_unique) = loads.received[0].tolist(), loads.most.tolist()
         return StackCounters(
-            **_kind_of(group),
+            **_facts_of(group),
             **_limits_of(limits),
             samples_per_sparsecore=group.samples_per_sparsecore(self.sizes),
-            observed_ids=self.most[name][0],
-            observed_unique_ids=self.most[name][1],
-            typical_ids=None if dropped else quantile_of(self.histograms[name], TYPICAL),
-            mean_ids=float(shards.sum() / partitions),
-            shard_ids=tuple(shards.tolist()),
-            wait=wait,
-            wait_rows=wait_rows,
-            wait_ids=wait_ids,
-            ids=int(shards.sum()),
+            observed_ids=most,
+            observed_unique_ids=most_unique,
+            typical_ids=None if dropped else quantile_of(loads.histograms[0], TYPICAL),
+            mean_ids=loads.means()[0],
+            shard_ids=tuple(shards),
+            **loads.waits,
+            ids=sum(shards),
             dropped_ids=dropped,
         )
 
@@ -227,10 +213,18 @@ def log_counters(
     """
     knobs, narrow = model.sparsecore, model.narrow
     stacking = model.stacking(not knobs.disable_table_stacking)
-    limits = model.limits if limits is None else limits
-    under = _Under(stacking, limits or {}, bad_ids, narrow, drop=knobs.allow_id_dropping)
+    limits = (model.limits if limits is None else limits) or {}
+    drop = knobs.allow_id_dropping
+    under = Replay(stacking, [limits], bad_ids, drop=drop, allow_id_dropping=drop)
+
+    def watched() -> Iterator[Batch]:
+        for batch in batches:
+            if limits:
+                under.add(narrow.batch(batch, bad_ids))
+            yield batch
+
     learnt = plan(
-        under.watch(batches),
+        watched(),
         model.features,
         model.topology,
         target=model.target,
@@ -246,64 +240,18 @@ def log_counters(
     return _under_limits(counters, under) if limits else counters
 
 
-class _Under:
-    """Mini-batches and drops of the batches that pass through."""
-
-    def __init__(
-        self, stacking: Stacking, limits: Mapping[str, Limits], bad_ids: str, narrow: NarrowTables, *, drop: bool
-    ) -> None:
-        self.narrow = narrow
-        self.stacking, self.limits, self.bad_ids, self.drop = stacking, limits, bad_ids, drop
-        self.minibatches = self.over = self.uncut = self.steps = 0
-        self.because = ""
-        self.dropped = dict.fromkeys(stacking.stacks, 0)
-        self.ids = dict.fromkeys(stacking.stacks, 0)
-
-    def watch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The same batches, counted on their way."""
-        for batch in batches:
-            if self.limits:
-                self._add(batch)
-            yield batch
-
-    def _add(self, batch: Batch) -> None:
-        batch = self.narrow.batch(batch, self.bad_ids)
-        counted = tally(batch, self.stacking, self.bad_ids)
-        overflow = Overflow(self.stacking, counted, limit_table(self.limits, self.stacking))
-        over = bool(overflow.over.any())
-        self.steps += 1
-        self.over += over
-        try:
-            self.minibatches += overflow.minibatches(self.drop)
-        except LimitError as error:
-            self.uncut += 1
-            self.because = self.because or str(error)
-        for name, counts in zip(self.ids, counted.per_stack):
-            self.ids[name] += int(counts[0].sum())
-        if over and self.drop:
-            host = preprocess(
-                batch,
-                self.stacking,
-                self.limits,
-                bad_ids=self.bad_ids,
-                allow_id_dropping=True,
-                minibatch_layout="needed",
-            )
-            for name, stats in host.stats.items():
-                self.dropped[name] += int(stats.dropped_ids.sum())
-
-
-def _under_limits(counters: Counters, under: _Under) -> Counters:
+def _under_limits(counters: Counters, under: Replay) -> Counters:
     """The counters with the limits of ``under`` in place of those the log would need."""
+    [limits], [dropped], [refused] = under.candidates, under.dropped.tolist(), under.refused
     stacks = {
         name: replace(
             stack,
-            **_limits_of(under.limits.get(name)),
-            ids=under.ids[name],
-            dropped_ids=under.dropped[name] if under.drop else None,
+            **_limits_of(limits.get(name)),
+            ids=ids,
+            dropped_ids=lost if under.drop else None,
             dropped_share=None,
         )
-        for name, stack in counters.stacks.items()
+        for (name, stack), ids, lost in zip(counters.stacks.items(), under.entries.tolist(), dropped)
     }
     now, then = (_program_bytes(counters, side) for side in (counters.stacks, stacks))
     hbm = counters.hbm
@@ -311,14 +259,13 @@ def _under_limits(counters: Counters, under: _Under) -> Counters:
         hbm = replace(hbm, forward_stack=round((hbm.forward_stack or 0) * then[0] / now[0]))
     if now[1]:
         hbm = replace(hbm, backward_stack=round((hbm.backward_stack or 0) * then[1] / now[1]))
-    over = under.over / under.steps
     return replace(
         counters,
         stacks=stacks,
-        minibatches=under.minibatches,
-        uncut=under.uncut,
-        uncut_because=under.because,
-        steps_over=over,
+        minibatches=sum(under.minibatches[0]),
+        uncut=len(refused),
+        uncut_because=next(iter(refused), ""),
+        steps_over=under.over[0] / under.steps,
         hbm=hbm,
     )
 
@@ -355,7 +302,7 @@ def read_counters(path: str | Path) -> Counters:
 
 
 def parse_counters(value: Any, where: str = "counters") -> Counters:
-    """The same from values already parsed.
+    """Counters from the values of a JSON or TOML file, as :func:`read_counters` reads them.
 
     >>> parse_counters({"target": "tpu-v6e", "chips": 2, "seconds": {"step": 0.02}}).shards
     4
@@ -374,7 +321,7 @@ def parse_counters(value: Any, where: str = "counters") -> Counters:
         problem = f"a file of kind {value['kind']!r} holds no counters"
         raise UsageError(problem, where=where, how="`tilewright embed diagnose --template` prints one to fill in")
     try:
-        return _counters({k: v for k, v in value.items() if k not in ("kind", "schema_version")}, where)
+        return _decoded({k: v for k, v in value.items() if k not in ("kind", "schema_version")}, where)
     except UsageError as error:
         inside = error.where if error.where.startswith(where) else ": ".join(filter(None, (where, error.where)))
         raise UsageError(error.what, where=inside, how=error.how) from None
@@ -387,7 +334,7 @@ _NAMED: dict[str, tuple[str, type[Any]]] = {
 }
 
 
-def _counters(value: Mapping[str, Any], where: str) -> Counters:
+def _decoded(value: Mapping[str, Any], where: str) -> Counters:
     plain: dict[str, Any] = {}
     parts: dict[str, Any] = {}
     for key, entry in value.items():
@@ -416,3 +363,158 @@ def _with_capacity(counters: Counters) -> Counters:
     if hbm is None or counters.hbm == HbmCounters() or counters.hbm.capacity is not None:
         return counters
     return counters.merged(Counters(hbm=HbmCounters(capacity=hbm.bytes)))
+
+
+# A profile of a run on TPUs: jax.profiler's XSpace (``.xplane.pb``) or trace-viewer JSON.
+#
+# Both have planes (processes) of lines (threads) of events. A TPU's plane is ``/device:TPU:N``, a SparseCore's
+# ``/device:TPU:N SparseCore M``. What is busy is the union of a line's operations within the measured steps.
+
+Event: TypeAlias = tuple[int, int, str]
+"""Begin and end in picoseconds, and the name."""
+Planes: TypeAlias = dict[str, dict[str, list[Event]]]
+"""Plane (process) -> line (thread) -> events."""
+
+TRACES = (".pb", ".trace.json", ".trace.json.gz")
+_CHIP = re.compile(r"/device:TPU:\d+$")
+_SPARSECORE = re.compile(r"(/device:TPU:\d+) SparseCore \d+$")
+_PREPROCESSING = re.compile(r"(^|[ .:])(preprocess|preprocess_sparse_dense_matmul\w*)$")
+_SECOND = 10**12
+_HOW = "jax.profiler.trace(folder) around some steps on a TPU writes plugins/profile/*/*.xplane.pb"
+
+
+def is_trace(path: str | Path) -> bool:
+    """Whether a path is a trace's: a file by its name, or a folder with such a file in it.
+
+    >>> is_trace("plugins/profile/today/host.xplane.pb"), is_trace("counters.json")
+    (True, False)
+    """
+    return str(path).endswith(TRACES) or (Path(path).is_dir() and any(_traces(Path(path))))
+
+
+def read_trace(path: str | Path) -> Counters:
+    """Steps and seconds of a trace, or of the newest one under a profiler's folder.
+
+    =================  ===========================================================================================
+    ``step``           from the first step's begin to the last one's end, over their number ("Steps", else modules)
+    ``tensorcore``     operations of the busiest TensorCore ("XLA Ops"), overlaps counted once
+    ``sparsecore``     operations of the busiest SparseCore lane ("Sparse Core Ops", else its modules)
+    ``wait``           the most that a chip had nothing to do on either
+    ``host``           preprocessing, where the trace has its calls (jax.profiler's Python tracer)
+    =================  ===========================================================================================
+
+    Raises :class:`UsageError` for a file that is no trace, is cut off, or has no TPU's steps.
+    """
+    file = _newest(Path(path)) if Path(path).is_dir() else Path(path)
+    where = str(file)
+    data = read_bytes(file)
+    try:
+        planes = _from_json(json.loads(data)) if ".json" in file.name else _from_xspace(data)
+    except UsageError as error:
+        problem = error.what.replace("XSpace", "trace")
+        raise UsageError(problem, where=where, how=_HOW) from None
+    except (ValueError, OverflowError, RecursionError, IndexError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"not a profiler's trace: {error}", where=where, how=_HOW) from None
+    return _trace_counters(planes, where)
+
+
+def _traces(folder: Path) -> Iterator[Path]:
+    return (path for end in TRACES for path in folder.rglob(f"*{end}"))
+
+
+def _newest(folder: Path) -> Path:
+    traces = list(_traces(folder))
+    if not traces:
+        raise UsageError("no .xplane.pb or .trace.json.gz in this folder", where=str(folder), how=_HOW)
+    # Of one run both are written; the XSpace is whole, trace-viewer JSON is cut at a million events.
+    return max(traces, key=lambda p: (p.parent.stat().st_mtime, p.suffix == ".pb", p.stat().st_mtime))
+
+
+def _trace_counters(planes: Planes, where: str) -> Counters:
+    chips = {name: lines for name, lines in planes.items() if _CHIP.fullmatch(name)}
+    windows = {name: steps for name, lines in chips.items() if (steps := _steps(lines))}
+    if not windows:
+        raise UsageError("no TPU's steps in it", where=where, how=_HOW)
+    longest: dict[str, float] = {}
+    count = 0
+    for name, steps in windows.items():
+        begin, end = min(step[0] for step in steps), max(step[1] for step in steps)
+        count = max(count, len(steps))
+        work = _clipped(chips[name].get("XLA Ops", ()), begin, end)
+        lanes = [
+            _clipped(lines.get("Sparse Core Ops") or lines.get("Sparse Core Modules") or (), begin, end)
+            for plane, lines in planes.items()
+            if (match := _SPARSECORE.fullmatch(plane)) and match[1] == name
+        ]
+        seconds = {"step": end - begin, "tensorcore": _union_length([work])}
+        if lanes:
+            seconds["sparsecore"] = max(_union_length([lane]) for lane in lanes)
+        seconds["wait"] = end - begin - _union_length([work, *lanes])
+        for kind, value in seconds.items():
+            longest[kind] = max(longest.get(kind, 0.0), value / len(steps) / _SECOND)
+    host = [line for name, lines in planes.items() if name.startswith("/host:") for line in lines.values()]
+    calls = [event for line in host for event in line if _PREPROCESSING.search(event[2])]
+    if calls:
+        begin, end = min(call[0] for call in calls), max(call[1] for call in calls)
+        longest["host"] = _union_length([_clipped(calls, begin, end)]) / count / _SECOND
+    return Counters(steps=count, seconds=Seconds(**longest))
+
+
+def _steps(lines: dict[str, list[Event]]) -> list[Event]:
+    """The marked steps; else the runs of the module that ran longest."""
+    if steps := lines.get("Steps"):
+        return steps
+    runs: dict[str, list[Event]] = {}
+    for event in lines.get("XLA Modules", ()):
+        runs.setdefault(event[2].partition("(")[0], []).append(event)
+    return max(runs.values(), key=lambda events: sum(end - begin for begin, end, _ in events), default=[])
+
+
+def _clipped(events: Iterable[Event], begin: int, end: int) -> Any:
+    """int64[n, 2]: what lies inside, from ``begin`` on; picoseconds since 1970 would not fit."""
+    spans = np.array([(first - begin, last - begin) for first, last, _ in events], np.int64)
+    spans = spans.reshape(-1, 2).clip(0, end - begin)
+    return spans[spans[:, 1] > spans[:, 0]]
+
+
+def _union_length(spans: list[Any]) -> int:
+    """Length of the union of spans [begin, end]."""
+    every = np.concatenate(spans)
+    every = every[np.argsort(every[:, 0], kind="stable")]
+    if not len(every):
+        return 0
+    reached = np.maximum.accumulate(every[:, 1])
+    fresh = np.maximum(every[1:, 1] - np.maximum(every[1:, 0], reached[:-1]), 0)
+    return int(every[0, 1] - every[0, 0] + fresh.sum())
+
+
+# Trace-viewer JSON: names of processes and threads are events of their own, times are microseconds.
+
+
+def _from_json(value: Any) -> Planes:
+    events = value["traceEvents"] if isinstance(value, dict) else value
+    processes, threads = {}, {}
+    for event in events:
+        if event.get("name") == "process_name":
+            processes[event["pid"]] = str(event["args"]["name"])
+        elif event.get("name") == "thread_name":
+            threads[event["pid"], event["tid"]] = str(event["args"]["name"])
+    planes: Planes = {}
+    for event in events:
+        if event.get("ph") == "X":
+            plane = processes.get(event["pid"], "")
+            line = threads.get((event["pid"], event.get("tid")), "")
+            begin = round(float(event["ts"]) * 1e6)
+            span = begin, begin + round(float(event.get("dur", 0)) * 1e6), str(event.get("name", ""))
+            planes.setdefault(plane, {}).setdefault(line, []).append(span)
+    return planes
+
+
+def _from_xspace(data: bytes) -> Planes:
+    planes: Planes = {}
+    for plane in read_xspace(data, planes=("/device:TPU:", "/host:"), stats=False):
+        lines = planes.setdefault(plane.name, {})
+        for line in plane.lines:
+            spans = [(e.start, e.start + e.picoseconds, e.display or e.name) for e in line.events]
+            lines.setdefault(line.display or line.name, []).extend(spans)
+    return planes

@@ -11,10 +11,9 @@ from tilewright.embed.host.multihash import HashedTables, MultiHash, hash_tables
 from tilewright.embed.host.narrow import NarrowTables, pack_narrow
 from tilewright.embed.logs.log import LogColumn
 from tilewright.embed.model.knobs import SparseCoreConfig
-from tilewright.embed.model.limits import limits_of
 from tilewright.embed.model.optimizers import OPTIMIZERS
 from tilewright.embed.model.stacking import Stacking, manual_stacks, stack, stack_name
-from tilewright.embed.model.tables import Feature, Limits, Quantization, Table, Topology, count
+from tilewright.embed.model.tables import Feature, Limits, Quantization, Table, Topology, count, limits_of
 from tilewright.errors import UsageError
 from tilewright.reading import check_keys, read_file, typed
 
@@ -73,7 +72,6 @@ class EmbedConfig:
 
     @property
     def topology(self) -> Topology:
-        """The chips' SparseCores."""
         return Topology.for_target(self.target, self.chips)
 
     @property
@@ -225,7 +223,6 @@ def _table(value: dict[str, Any]) -> Table:
 
 
 def _quantization(value: Mapping[str, Any], where: str) -> Quantization | None:
-    """The guide's three names, all or none of them."""
     names = [f"quantization_config_{field.name}" for field in fields(Quantization)]
     missing = [name for name in names if name not in value]
     if len(missing) == len(names):

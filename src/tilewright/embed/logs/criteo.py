@@ -59,7 +59,6 @@ class Clicks:
     categorical: NDArray[np.int32]
 
     def __len__(self) -> int:
-        """Rows."""
         return len(self.labels)
 
     def __getitem__(self, rows: slice) -> Clicks:
@@ -385,7 +384,6 @@ def _by_line(data: bytes, first: int, layout: _Layout) -> Clicks:
 
 
 def _row(line: bytes, where: str, layout: _Layout) -> tuple[list[float], list[bytes]]:
-    """Label and numbers, and the texts, of one line."""
     cells = line.split(layout.separator)
     if len(cells) != len(layout.roles):
         problem = f"{len(cells)} columns where {len(layout.roles)} are expected"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
+import math
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, chain, islice
+from datetime import UTC, date, datetime
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,16 @@ from numpy.typing import NDArray
 
 from tilewright.embed.host.inputs import Ragged, normalise, offsets_of
 from tilewright.embed.logs.criteo import CATEGORICAL, NUMERIC
-from tilewright.embed.logs.days import day_of
 from tilewright.embed.model.tables import Feature, count
 from tilewright.errors import UsageError
 from tilewright.extras import need
 from tilewright.reading import open_bytes
 
 IDS = ("auto", "direct", "hash")
+SEPARATOR = "|"
+"""Between the ids of one cell."""
+_LOOKED_AT = 100
+"""Rows of a text that are looked at for what it holds."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,6 @@ class LogColumn:
     ids: str = "auto"
 
     def __post_init__(self) -> None:
-        """Refuse an unknown way."""
         if self.ids not in IDS:
             raise UsageError(f"ids = {self.ids!r}", where=f"column {self.name!r}", how=f"one of {', '.join(IDS)}")
 
@@ -90,8 +92,31 @@ class Log:
 
     def __iter__(self) -> Iterator[LogBatch]:
         """Batches of ``batch`` rows; the last may be shorter."""
-        readers = {"criteo": _read_criteo, "npz": _read_arrays, "parquet": _read_parquet, "text": _read_text}
-        return readers[self.kind](self)
+        if self.kind == "criteo":
+            return _read_criteo(self)
+        if self.kind == "npz":
+            return _read_arrays(self)
+        return _cut_to_batches(self, _parquet_rows(self) if self.kind == "parquet" else _text_parts(self))
+
+    def hashed_numbers(self) -> tuple[str, ...]:
+        """Features of a CSV or TSV whose first cells are whole numbers of their table, and which are hashed by default.
+
+        () for every other kind of log, and where the configuration says ``ids``.
+        """
+        if self.kind != "text":
+            return ()
+        try:
+            table = next(_text_parts(self)).slice(0, _LOOKED_AT)
+        except UsageError:
+            return ()  # reading the log will say what is wrong
+        found = []
+        for feature, column in self.pairs:
+            texts = [cell for text in table[column.name].to_pylist() for cell in (text or "").split(SEPARATOR)]
+            cells = [cell.strip() for cell in texts if cell.strip()]
+            numbers = all(cell.isdecimal() and int(cell) < feature.table.vocab for cell in cells)
+            if column.ids == "auto" and cells and numbers:
+                found.append(feature.name)
+        return tuple(found)
 
 
 def read_log(
@@ -135,7 +160,7 @@ def read_log(
     log = Log(where, tuple(features), batch, chosen, values=tuple(values), time=time)
     if where != "-" and not Path(where).exists():
         raise UsageError("cannot read it: No such file or directory", where=where)
-    return replace(log, rows=_parquet_rows(log)) if log.kind == "parquet" else log
+    return replace(log, rows=_count_parquet(log)) if log.kind == "parquet" else log
 
 
 def _read_criteo(log: Log) -> Iterator[LogBatch]:
@@ -155,43 +180,85 @@ def _read_criteo(log: Log) -> Iterator[LogBatch]:
         yield LogBatch(len(clicks), dict(clicks.features()), values)
 
 
+# The day of a time, however a log writes times.
+
+_DAY_NUMBERS = 10**8
+"""Numbers below are of days (also 20261124); above, of seconds since 1970, of which a thousand times as many are
+milliseconds, and so on."""
+
+
+def day_of(value: Any, where: str) -> str:
+    """The day of a time, in UTC: 2026-11-24, or a number.
+
+    >>> day_of(1_795_478_400, ""), day_of("2026-11-24 23:59", ""), day_of(17, "")
+    ('2026-11-24', '2026-11-24', '17')
+    """
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value.strip())
+        except ValueError:
+            value = int(value) if value.strip().isdecimal() else value
+    if isinstance(value, datetime):
+        value = value.astimezone(UTC).date() if value.tzinfo else value.date()
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, int | float) and 0 <= value < 2**63:
+        while value >= _DAY_NUMBERS * 1000:
+            value //= 1000
+        if value < _DAY_NUMBERS:
+            return str(int(value))
+        return datetime.fromtimestamp(value, UTC).date().isoformat()
+    how = "timestamps, dates, texts such as 2026-11-24, seconds since 1970, or numbers of days"
+    raise UsageError(f"{value!r} is no time", where=where, how=how)
+
+
 # One column of a log as a feature's input: integers, lists and texts of Arrow arrays.
 
-SEPARATOR = "|"
 
-
-def _input(table: Any, feature: Feature, column: LogColumn, place: str) -> Any:
+def _feature_input(table: Any, feature: Feature, column: LogColumn, place: str) -> Any:
     """[rows, 1], (values, offsets) or (values, offsets, weights) of one feature, as ``preprocess`` takes it."""
     where = f"{place}, column {column.name!r}"
-    ids = _whole(table[column.name])
-    values, lengths = _parts(ids)
+    ids = _one_array(table[column.name])
+    values, lengths = _flattened(ids)
     numbers = _ids(values, feature.table.vocab, column.ids, where)
     if not column.weights:
         return numbers.reshape(-1, 1) if lengths is None else (numbers, offsets_of(lengths))
     lengths = np.ones(len(numbers), np.int64) if lengths is None else lengths
-    return numbers, offsets_of(lengths), _weights(_whole(table[column.weights]), lengths, place, column.weights)
+    return numbers, offsets_of(lengths), _weights(_one_array(table[column.weights]), lengths, place, column.weights)
 
 
 def _numbers(array: Any, where: str) -> NDArray[np.float32]:
     """A column of numbers, one a row; missing ones are 0."""
+    from pyarrow import compute
+
+    if _kind_of(array.type) == "text":
+        array = compute.if_else(compute.equal(compute.utf8_trim_whitespace(array), ""), None, array)
+    return np.asarray(_cast(array, "float", where).fill_null(0), np.float32)
+
+
+def _cast(array: Any, kind: str, where: str) -> Any:
+    """A column as numbers: ``int64`` for ids, ``float32`` for weights, ``float`` for values."""
     import pyarrow
     from pyarrow import compute
 
-    if _is_text(array.type):
-        array = compute.utf8_trim_whitespace(array)
-        array = compute.if_else(compute.equal(array, ""), None, array)
+    trimmed = compute.utf8_trim_whitespace(array) if _kind_of(array.type) == "text" else array
     try:
-        return np.asarray(array.cast(pyarrow.float32(), safe=False).fill_null(0), np.float32)
+        return trimmed.cast(kind, safe=kind != "float")
     except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError) as error:
         text = " ".join(str(error).split())[:200]
-        raise UsageError(f"not a column of numbers: {text}", where=where) from None
+    if kind == "int64":
+        shown = text.split("'")[1] if "'" in text else text
+        how = 'hash such values: ids = "hash"'
+        raise UsageError(f"{shown[:40]!r} is not a whole number", where=where, how=how)
+    problem = "weights that are not numbers" if kind == "float32" else "not a column of numbers"
+    raise UsageError(f"{problem}: {text}", where=where)
 
 
-def _check_one_way(table: Any, log: Log) -> None:
-    """Refuse to guess two ways for one table: rows by number for one feature, hashed texts for another."""
+def _check_ids_alike(table: Any, log: Log) -> None:
+    """UsageError where one table's ids are row numbers in one feature and hashed texts in another, by guess."""
     ways: dict[str, tuple[Feature, LogColumn, str]] = {}
     for feature, column in log.pairs:
-        way = _way(table.schema.field(column.name).type, column)
+        way = _id_kind(table.schema.field(column.name).type, column)
         other, other_column, first = ways.setdefault(feature.table.name, (feature, column, way))
         if way and first and way != first and "auto" in (other_column.ids, column.ids):
             direct, hashed = (other, feature) if first == "direct" else (feature, other)
@@ -203,149 +270,117 @@ def _check_one_way(table: Any, log: Log) -> None:
             )
 
 
-def _way(kind: Any, column: LogColumn) -> str:
+def _id_kind(kind: Any, column: LogColumn) -> str:
     """``direct``, ``hash``, or "" where a column is empty."""
     from pyarrow import types
 
-    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if column.ids != "auto":
+        return column.ids
+    while _kind_of(kind) == "list":
         kind = kind.value_type
     kind = kind.value_type if types.is_dictionary(kind) else kind
-    if column.ids != "auto" or types.is_null(kind):
-        return "" if column.ids == "auto" else column.ids
-    return "direct" if types.is_integer(kind) else "hash"
+    return {"null": "", "integer": "direct"}.get(_kind_of(kind), "hash")
 
 
-def _whole(chunked: Any) -> Any:
+def _one_array(chunked: Any) -> Any:
     array = chunked.combine_chunks()
     if hasattr(array, "num_chunks"):  # older versions keep it chunked
         array = array.chunk(0)
     return array.dictionary_decode() if str(array.type).startswith("dictionary") else array
 
 
-def _parts(array: Any) -> tuple[Any, NDArray[np.int64] | None]:
-    """The ids of all samples one behind the other, and how many each has (None: one each).
+def _flattened(array: Any) -> tuple[Any, NDArray[np.int64] | None]:
+    """Flat ids of all samples in order, and how many ids each sample has (None: one each).
 
     What is missing is no id, and so is an empty text: a cell, or what stands between two separators.
     """
-    from pyarrow import compute, types
+    from pyarrow import compute
 
-    kind = array.type
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    kind = _kind_of(array.type)
+    if kind == "list":
         lengths = np.asarray(compute.list_value_length(array).fill_null(0), np.int64)
         return _without_empty(array.flatten(), lengths)
-    if _is_text(kind) and compute.any(compute.match_substring(array, SEPARATOR)).as_py():
-        return _parts(compute.split_pattern(array, SEPARATOR))
-    if _all_there(array):
-        return array, None
-    there = _there(array)
-    return array.filter(there), there.astype(np.int64)
+    if kind == "text" and compute.any(compute.match_substring(array, SEPARATOR)).as_py():
+        return _flattened(compute.split_pattern(array, SEPARATOR))
+    there = _present(array)
+    return (array, None) if there is None else (array.filter(there), there.astype(np.int64))
 
 
 def _without_empty(flat: Any, lengths: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
     """The same lists without their empty texts."""
-    if _all_there(flat) or not (_is_text(flat.type) or _is_bytes(flat.type)):
+    there = _present(flat) if _kind_of(flat.type) in ("text", "bytes") else None
+    if there is None:
         return flat, lengths
-    there = _there(flat)
     before = offsets_of(there.astype(np.int64))
     ends = np.cumsum(lengths)
     return flat.filter(there), before[ends] - before[ends - lengths]
 
 
-def _all_there(array: Any) -> bool:
+def _present(array: Any) -> NDArray[np.bool_] | None:
+    """Mask of the values that are neither missing nor empty texts; None: all of them."""
     from pyarrow import compute
 
-    if array.null_count or not (_is_text(array.type) or _is_bytes(array.type)):
-        return not array.null_count
-    return not len(array) or bool(compute.min(compute.binary_length(array)).as_py() > 0)
+    if _kind_of(array.type) not in ("text", "bytes"):
+        return np.asarray(array.is_valid(), bool) if array.null_count else None
+    lengths = compute.binary_length(array)
+    if not array.null_count and (not len(array) or compute.min(lengths).as_py() > 0):
+        return None
+    return np.asarray(lengths.fill_null(0), np.int64) > 0
 
 
-def _there(array: Any) -> NDArray[np.bool_]:
-    """Which values are neither missing nor empty texts."""
-    from pyarrow import compute
-
-    if _is_text(array.type) or _is_bytes(array.type):
-        return np.asarray(compute.binary_length(array).fill_null(0), np.int64) > 0
-    return np.asarray(array.is_valid(), bool)
-
-
-def _is_bytes(kind: Any) -> bool:
+def _kind_of(kind: Any) -> str:
+    """What an Arrow type is to us: text, bytes, list, integer, float, null, "" for anything else."""
     from pyarrow import types
 
-    return bool(types.is_binary(kind) or types.is_large_binary(kind))
-
-
-def _is_text(kind: Any) -> bool:
-    from pyarrow import types
-
-    return bool(types.is_string(kind) or types.is_large_string(kind))
+    kinds = {
+        "text": (types.is_string, types.is_large_string),
+        "bytes": (types.is_binary, types.is_large_binary),
+        "list": (types.is_list, types.is_large_list, types.is_fixed_size_list),
+        "integer": (types.is_integer,),
+        "float": (types.is_floating,),
+        "null": (types.is_null,),
+    }
+    return next((name for name, tests in kinds.items() if any(test(kind) for test in tests)), "")
 
 
 def _ids(array: Any, vocab: int, ids: str, where: str) -> NDArray[Any]:
-    """Flat ids."""
-    from pyarrow import types
-
-    kind = array.type
-    if types.is_integer(kind) and not array.null_count:
-        values = array.to_numpy(zero_copy_only=False)
-        return values if ids != "hash" else _hashed_numbers(values, vocab)
-    if types.is_integer(kind):
+    kind = _kind_of(array.type)
+    if kind == "integer" and array.null_count:
         raise UsageError("a list with a missing id in it", where=where, how="leave it out of the list")
-    if types.is_null(kind):
+    if kind == "integer":
+        values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+        if ids != "hash":
+            return values
+        from tilewright.embed.logs.criteo_kernels import hash_numbers
+
+        hashed = np.empty(len(values), np.int32)
+        hash_numbers(values.astype(np.int64), vocab, hashed)
+        return hashed
+    if kind == "null":
         return np.zeros(0, np.int64)
-    if _is_text(kind) and ids == "direct":
-        return _numbers_of(array, where)
-    if _is_text(kind) or _is_bytes(kind):
+    if kind == "text" and ids == "direct":
+        return np.asarray(_cast(array, "int64", where), np.int64)
+    if kind in ("text", "bytes"):
         from tilewright.embed.logs.criteo import hashed_texts
 
         return hashed_texts(array, vocab)
     how = "ids are integers or texts, or lists of them"
-    raise UsageError(f"values of type {kind}", where=where, how=how)
-
-
-def _numbers_of(array: Any, where: str) -> NDArray[np.int64]:
-    import pyarrow
-
-    trimmed = pyarrow.compute.utf8_trim_whitespace(array)
-    try:
-        return np.asarray(trimmed.cast(pyarrow.int64()), np.int64)
-    except pyarrow.ArrowInvalid as error:
-        text = str(error).split("'")[1] if "'" in str(error) else str(error)
-        how = 'hash such values: ids = "hash"'
-        raise UsageError(f"{text[:40]!r} is not a whole number", where=where, how=how) from None
-
-
-def _hashed_numbers(values: NDArray[Any], vocab: int) -> NDArray[np.int32]:
-    from tilewright.embed.logs.criteo_kernels import hash_numbers
-
-    out = np.empty(len(values), np.int32)
-    hash_numbers(values.astype(np.int64), vocab, out)
-    return out
+    raise UsageError(f"values of type {array.type}", where=where, how=how)
 
 
 def _weights(array: Any, lengths: NDArray[np.int64], place: str, name: str) -> NDArray[np.float32]:
-    from pyarrow import types
-
     where = f"{place}, column {name!r}"
-    flat, numbers = _parts(array)
+    flat, numbers = _flattened(array)
     numbers = np.ones(len(flat), np.int64) if numbers is None else numbers
-    if _is_text(flat.type):
-        flat = _floats_of(flat, where)
-    elif not (types.is_floating(flat.type) or types.is_integer(flat.type)):
+    if _kind_of(flat.type) == "text":
+        flat = _cast(flat, "float32", where)
+    elif _kind_of(flat.type) not in ("float", "integer"):
         raise UsageError(f"weights of type {flat.type}", where=where, how="weights are numbers")
     wrong = np.flatnonzero(numbers != lengths) if len(numbers) == len(lengths) else np.zeros(1, np.int64)
     if wrong.size:
         k = int(wrong[0])
         raise UsageError(f"{numbers[k]} weights for {lengths[k]} ids in row {k + 1} of the batch", where=where)
     return np.asarray(flat.to_numpy(zero_copy_only=False), np.float32)
-
-
-def _floats_of(array: Any, where: str) -> Any:
-    import pyarrow
-
-    try:
-        return array.cast(pyarrow.float32())
-    except pyarrow.ArrowInvalid as error:
-        raise UsageError(f"weights that are not numbers: {error}", where=where) from None
 
 
 # Batches from Parquet, and from text with a header, through pyarrow.
@@ -362,8 +397,8 @@ def _pyarrow() -> Any:
 
 
 @contextmanager
-def _refusing(problem: str, where: str) -> Iterator[None]:
-    """pyarrow's complaints as ours, on one line."""
+def _as_usage_error(problem: str, where: str) -> Iterator[None]:
+    """Raise pyarrow's errors as UsageError, on one line."""
     try:
         yield
     except (_pyarrow().ArrowException, OSError, UnicodeDecodeError) as error:
@@ -379,30 +414,29 @@ def _files(log: Log) -> list[str]:
 
 
 def _opened(log: Log, file: str) -> Any:
-    """The file, its columns checked."""
     from pyarrow import parquet
 
-    with _refusing("not a Parquet file", file):
+    with _as_usage_error("not a Parquet file", file):
         opened = parquet.ParquetFile(file)
     _check_columns(log, opened.schema_arrow.names, file)
     return opened
 
 
 def _check_columns(log: Log, names: list[str], where: str) -> None:
-    missing = [name for name in _wanted(log) if name not in names]
+    missing = [name for name in _column_names(log) if name not in names]
     if missing:
         some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
         raise UsageError(f"no column {', '.join(missing[:4])}{more}", where=where, how=f"it has {some}")
 
 
-def _wanted(log: Log) -> list[str]:
+def _column_names(log: Log) -> list[str]:
     names = [name for column in log.columns for name in (column.name, column.weights) if name]
     return list(dict.fromkeys([*names, *log.values, *filter(None, [log.time])]))
 
 
-def _parquet_rows(log: Log) -> int:
-    """Rows by the files' own account; refuses files that are not Parquet or lack a column."""
+def _count_parquet(log: Log) -> int:
+    """Rows by the files' metadata; UsageError for files that are not Parquet or lack a column."""
     _pyarrow()
     total = 0
     for file in _files(log):
@@ -411,22 +445,24 @@ def _parquet_rows(log: Log) -> int:
     return total
 
 
-def _read_parquet(log: Log) -> Iterator[LogBatch]:
-    """Row groups are decoded a batch at a time."""
-
-    def parts() -> Iterator[Any]:
-        for file in _files(log):
-            with _opened(log, file) as opened:
-                decoded = opened.iter_batches(min(log.batch, _ROWS), columns=_wanted(log))
-                yield from _guarded(decoded, "it breaks off", file)
-
-    return _whole_batches(log, parts())
-
-
-def _read_text(log: Log) -> Iterator[LogBatch]:
-    """CSV or TSV with a header; cells stay texts here."""
-    _text_head(log)
-    return _whole_batches(log, _text_parts(log, log.path))
+def _parquet_rows(log: Log, begin: int = 0, end: float = math.inf) -> Iterator[Any]:
+    """The rows ``begin`` .. ``end`` - 1 of all files, decoded a batch at a time, from the row groups they stand in."""
+    at = 0
+    for file in _files(log):
+        with _opened(log, file) as opened:
+            sizes = [opened.metadata.row_group(k).num_rows for k in range(opened.metadata.num_row_groups)]
+            starts = list(accumulate(sizes, initial=at))
+            at = starts[-1]
+            groups = [k for k, size in enumerate(sizes) if starts[k] < end and starts[k] + size > begin]
+            if not groups:
+                continue
+            here = starts[groups[0]]
+            decoded = opened.iter_batches(min(log.batch, _ROWS), row_groups=groups, columns=_column_names(log))
+            for part in _checked_parts(decoded, "it breaks off", file):
+                low, high = max(begin - here, 0), int(min(end - here, part.num_rows))
+                if low < high:
+                    yield part.slice(low, high - low)
+                here += part.num_rows
 
 
 def _text_head(log: Log) -> bytes:
@@ -434,7 +470,7 @@ def _text_head(log: Log) -> bytes:
     _pyarrow()
     if log.path == "-":
         raise UsageError("stdin is read as Criteo's format only", where="-", how="give a file's name")
-    with _refusing("cannot read it", log.path), open_bytes(log.path) as file:
+    with _as_usage_error("cannot read it", log.path), open_bytes(log.path) as file:
         head = file.readline(_BLOCK)
     if not head.strip():
         raise UsageError("the file is empty", where=log.path)
@@ -447,20 +483,21 @@ def _separator(head: bytes) -> str:
     return "\t" if b"\t" in head else ","
 
 
-def _text_parts(log: Log, opened: Any) -> Iterator[Any]:
-    """Arrow's batches of a file, or of a part of one in memory that begins with the header's line."""
+def _text_parts(log: Log, skipped: int = 0) -> Iterator[Any]:
+    """Arrow's batches of a text behind the first ``skipped`` rows; cells stay texts here."""
     pyarrow = _pyarrow()
     from pyarrow import csv
 
-    types = {name: pyarrow.string() for name in _wanted(log)}
+    separator = _separator(_text_head(log))
+    types = {name: pyarrow.string() for name in _column_names(log)}
     options: dict[str, Any] = {
-        "read_options": csv.ReadOptions(block_size=_BLOCK),
-        "parse_options": csv.ParseOptions(delimiter=_separator(_text_head(log))),
+        "read_options": csv.ReadOptions(block_size=_BLOCK, skip_rows_after_names=skipped),
+        "parse_options": csv.ParseOptions(delimiter=separator),
         "convert_options": csv.ConvertOptions(include_columns=list(types), column_types=types),
     }
-    with _refusing("cannot be read as a table", log.path):
-        reader = csv.open_csv(opened, **options)
-    yield from _guarded(reader, "cannot be read as a table", log.path)
+    with _as_usage_error("cannot be read as a table", log.path):
+        reader = csv.open_csv(log.path, **options)
+    yield from _checked_parts(reader, "cannot be read as a table", log.path)
 
 
 # Parts of a log, for several workers: row groups of Parquet, lines of a text.
@@ -475,7 +512,7 @@ def part_rows(log: Log) -> int:
         raise UsageError(f"a log of kind {log.kind} is not read in parts", where=log.path, how=how)
     _text_head(log)
     lines, last = 0, b"\n"
-    with _refusing("cannot read it", log.path), open_bytes(log.path) as file:
+    with _as_usage_error("cannot read it", log.path), open_bytes(log.path) as file:
         while block := file.read(_BLOCK):
             lines, last = lines + block.count(b"\n"), block[-1:]
     return lines - 1 + (last != b"\n")
@@ -488,75 +525,34 @@ def log_part(log: Log, first: int, last: int) -> Iterator[LogBatch]:
     """
     begin, end = first * log.batch, last * log.batch
     if log.kind == "parquet":
-        parts = _parquet_rows_between(log, begin, end)
+        parts = _parquet_rows(log, begin, end)
     elif log.kind == "text":
-        parts = chain.from_iterable(_text_parts(log, lines) for lines in _lines_between(log, begin, end))
+        parts = _first_rows(_text_parts(log, begin), end - begin)
     else:
         raise UsageError(f"a log of kind {log.kind} is not read in parts", where=log.path)
-    return _whole_batches(log, parts, begin)
+    return _cut_to_batches(log, parts, begin)
 
 
-def _parquet_rows_between(log: Log, begin: int, end: int) -> Iterator[Any]:
-    at = 0
-    for file in _files(log):
-        with _opened(log, file) as opened:
-            sizes = [opened.metadata.row_group(k).num_rows for k in range(opened.metadata.num_row_groups)]
-            starts = list(accumulate(sizes, initial=at))
-            at = starts[-1]
-            groups = [k for k, size in enumerate(sizes) if starts[k] < end and starts[k] + size > begin]
-            if not groups:
-                continue
-            here = starts[groups[0]]
-            decoded = opened.iter_batches(min(log.batch, _ROWS), row_groups=groups, columns=_wanted(log))
-            for part in _guarded(decoded, "it breaks off", file):
-                low, high = max(begin - here, 0), min(end - here, part.num_rows)
-                if low < high:
-                    yield part.slice(low, high - low)
-                here += part.num_rows
+def _first_rows(parts: Iterator[Any], rows: int) -> Iterator[Any]:
+    while rows > 0 and (part := next(parts, None)) is not None:
+        yield part.slice(0, rows)
+        rows -= part.num_rows
 
 
-def _lines_between(log: Log, begin: int, end: int) -> Iterator[io.BytesIO]:
-    """The rows' lines, some megabytes at a time, each time behind the header's line."""
-    head = _text_head(log)
-    with _refusing("cannot read it", log.path), open_bytes(log.path) as file:
-        file.seek(len(head))
-        row, held = 0, b""
-        while row < end and (block := file.read(_BLOCK)):
-            block = held + block
-            cut = block.rfind(b"\n") + 1
-            held, block = block[cut:], block[:cut]
-            lines = block.count(b"\n")
-            if row + lines > begin:
-                skipped = _after_lines(block, max(begin - row, 0))
-                kept = block[skipped : _after_lines(block, min(end - row, lines))]
-                if kept:
-                    yield io.BytesIO(head + kept)
-            row += lines
-        if held and begin <= row < end:
-            yield io.BytesIO(head + held)
-
-
-def _after_lines(block: bytes, lines: int) -> int:
-    """Where the line behind the first ``lines`` begins."""
-    if not lines:
-        return 0
-    ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
-    return int(ends[lines - 1]) + 1
-
-
-def _guarded(parts: Iterator[Any], problem: str, where: str) -> Iterator[Any]:
-    """The parts; where pyarrow refuses the next one, our error."""
+def _checked_parts(parts: Iterator[Any], problem: str, where: str) -> Iterator[Any]:
+    """The parts; pyarrow's error in reading the next one is raised as UsageError."""
     while True:
-        with _refusing(problem, where):
+        with _as_usage_error(problem, where):
             part = next(parts, None)
         if part is None:
             return
         yield part
 
 
-def _whole_batches(log: Log, parts: Iterator[Any], done: int = 0) -> Iterator[LogBatch]:
-    """Parts of any length joined and cut to the batch; at most one batch and one part are held. ``done``: rows before
-    the first."""
+def _cut_to_batches(log: Log, parts: Iterator[Any], done: int = 0) -> Iterator[LogBatch]:
+    """Batches of ``log.batch`` rows from parts of any length; at most one batch and one part are held.
+
+    ``done``: rows before the first."""
     pyarrow = _pyarrow()
     held: list[Any] = []
     rows = 0
@@ -564,9 +560,9 @@ def _whole_batches(log: Log, parts: Iterator[Any], done: int = 0) -> Iterator[Lo
     def to_batch(table: Any) -> LogBatch:
         place = f"{log.path}: rows {done + 1:,} to {done + table.num_rows:,}"
         if not done:
-            _check_one_way(table, log)
-        inputs = {f.name: _input(table, f, c, place) for f, c in log.pairs}
-        values = {name: _numbers(_whole(table[name]), f"{place}, column {name!r}") for name in log.values}
+            _check_ids_alike(table, log)
+        inputs = {f.name: _feature_input(table, f, c, place) for f, c in log.pairs}
+        values = {name: _numbers(_one_array(table[name]), f"{place}, column {name!r}") for name in log.values}
         day = log.time and day_of(table[log.time][table.num_rows // 2].as_py(), f"{place}, column {log.time!r}")
         return LogBatch(table.num_rows, inputs, values, day)
 
@@ -656,32 +652,3 @@ def _slice(ragged: Ragged, start: int, stop: int) -> Any:
     begin, end = int(ragged.offsets[start]), int(ragged.offsets[stop])
     flat = ragged.values[begin:end], ragged.offsets[start : stop + 1] - begin
     return flat if ragged.weights is None else (*flat, ragged.weights[begin:end])
-
-
-# What a reader of a text log may not expect: whole numbers that are hashed, because all of a CSV is text.
-
-_LINES = 100
-
-
-def hashed_numbers(log: Log) -> tuple[str, ...]:
-    """Features of a CSV or TSV whose first cells are whole numbers of their table, and which are hashed by default.
-
-    () for every other kind of log, and where the configuration says ``ids``.
-    """
-    if log.kind != "text":
-        return ()
-    try:
-        with open(log.path, encoding="utf-8", errors="replace", newline="") as file:
-            head = file.readline()
-            names = next(csv.reader([head], delimiter="\t" if "\t" in head else ","), [])
-            rows = list(islice(csv.reader(file, delimiter="\t" if "\t" in head else ","), _LINES))
-    except (OSError, csv.Error):
-        return ()  # reading the log will say what is wrong
-    hashed = []
-    for feature, column in log.pairs:
-        if column.ids == "auto" and column.name in names:
-            at = names.index(column.name)
-            cells = [cell for row in rows if at < len(row) for cell in row[at].split(SEPARATOR) if cell.strip()]
-            if cells and all(c.strip().isdecimal() and int(c) < feature.table.vocab for c in cells):
-                hashed.append(feature.name)
-    return tuple(hashed)

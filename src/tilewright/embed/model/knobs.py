@@ -63,7 +63,6 @@ class SparseCoreConfig:
     verify_launch_id_across_cores: bool = _flag("xla_tpu_verify_launch_id_across_cores", False)
 
     def __post_init__(self) -> None:
-        """Refuse values of another type, and knobs that contradict each other."""
         for knob in fields(self):
             object.__setattr__(self, knob.name, _checked(knob.name, knob.default, getattr(self, knob.name)))
         if self.assert_level not in ASSERT_LEVELS:
@@ -99,6 +98,21 @@ class SparseCoreConfig:
                 rest.append(word)
         return replace(self, **values), tuple(rest)
 
+    def init_args(self, rest: Sequence[str] = (), limits_file: str = "") -> str:
+        """The value of LIBTPU_INIT_ARGS: flags that are no knob as they were, then those that differ from the defaults.
+
+        >>> SparseCoreConfig(detect_nan=True).init_args(["--xla_tpu_other=1"], "limits.json")
+        '--xla_tpu_other=1 --xla_sc_detect_nan=true --xla_sparse_core_max_ids_file=limits.json'
+        """
+        named = replace(self, max_ids_file=limits_file or self.max_ids_file)
+        return " ".join([*map(_quoted, rest), *sorted(named.flags())])
+
+    def paste_text(self, rest: Sequence[str], limits: Mapping[str, Any], limits_file: str = "limits.json") -> str:
+        """What to paste into a shell where a plan is used: an export of LIBTPU_INIT_ARGS, and a here-document that
+        writes ``limits``, a limits file's content."""
+        export = f"export LIBTPU_INIT_ARGS={shlex.quote(self.init_args(rest, limits_file))}"
+        return f"{export}\ncat > {shlex.quote(limits_file)} <<'END'\n{json.dumps(limits, indent=2)}\nEND"
+
 
 def _flags() -> dict[str, Any]:
     """Flag -> the knob (a field) that travels as it."""
@@ -126,7 +140,6 @@ def parse_flags(text: str) -> list[tuple[str, str | None, str]]:
 
 
 def _value(text: str | None, default: Any, word: str) -> Any:
-    """A flag's value in the type of its knob."""
     if isinstance(default, bool):
         if text is None or text.lower() in ("true", "1", "yes", "t"):
             return True
@@ -148,7 +161,6 @@ def _text(value: Any) -> str:
 
 
 def _checked(name: str, default: Any, value: Any) -> Any:
-    """A knob's value in its own type."""
     if isinstance(default, bool):
         return true_or_false(value, name, "sparsecore")
     if isinstance(default, int):
@@ -164,28 +176,6 @@ def _checked(name: str, default: Any, value: Any) -> Any:
     return {str(k): count(v, f"{name}[{k!r}]", "sparsecore") for k, v in value.items()}
 
 
-# What to paste where a plan is used: LIBTPU_INIT_ARGS and the limits, under the guide's names.
-
-
-def init_args(knobs: SparseCoreConfig, rest: Sequence[str] = (), limits_file: str = "") -> str:
-    """The value of LIBTPU_INIT_ARGS: flags that are no knob as they were, then those that differ from the defaults.
-
-    >>> init_args(SparseCoreConfig(detect_nan=True), ["--xla_tpu_other=1"], "limits.json")
-    '--xla_tpu_other=1 --xla_sc_detect_nan=true --xla_sparse_core_max_ids_file=limits.json'
-    """
-    named = replace(knobs, max_ids_file=limits_file or knobs.max_ids_file)
-    return " ".join([*map(_quoted, rest), *sorted(named.flags())])
-
-
 def _quoted(word: str) -> str:
     name, equals, value = word.partition("=")
     return f"{name}={shlex.quote(value)}" if equals else word
-
-
-def paste_text(
-    knobs: SparseCoreConfig, rest: Sequence[str], limits: Mapping[str, Any], limits_file: str = "limits.json"
-) -> str:
-    """Both, ready for a shell: an export, and a here-document that writes ``limits``, a limits file's content."""
-    body = json.dumps(limits, indent=2)
-    export = f"export LIBTPU_INIT_ARGS={shlex.quote(init_args(knobs, rest, limits_file))}"
-    return f"{export}\ncat > {shlex.quote(limits_file)} <<'END'\n{body}\nEND"

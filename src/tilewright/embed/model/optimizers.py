@@ -8,10 +8,11 @@ of its formulas divides 0 by 0, because every gradient so far was 0, the element
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from tilewright.errors import UsageError, true_or_false
 
@@ -107,11 +108,6 @@ def _check(optimizer: Any, name: str, low: float = 0.0, below: float = float("in
         raise UsageError(f"{name} = {value!r}", where=type(optimizer).__name__, how=how)
 
 
-def _check_flag(optimizer: Any, name: str) -> None:
-    flag = true_or_false(getattr(optimizer, name), name, type(optimizer).__name__)
-    object.__setattr__(optimizer, name, flag)
-
-
 def _over(numerator: Any, denominator: Any) -> Any:
     """The quotient; the numerator where the denominator is 0."""
     import jax.numpy as jnp
@@ -119,16 +115,47 @@ def _over(numerator: Any, denominator: Any) -> Any:
     return numerator / jnp.where(denominator == 0, 1, denominator)
 
 
-def _constant(values: Mapping[str, float]) -> Mapping[str, float]:
-    return MappingProxyType({name: float(value) for name, value in values.items()})
-
-
-_NO_SLOTS: Mapping[str, float] = MappingProxyType({})
+_ANY = -math.inf
 _ONE_PER_ROW: Mapping[str, int] = MappingProxyType({"accumulator": 1})
+_BELOW_1: Mapping[str, tuple[float, float]] = MappingProxyType({"b1": (0.0, 1.0), "b2": (0.0, 1.0)})
+"""Decay rates of moments: at 1 the corrections of Adam and LaProp divide by 0."""
+
+
+class _Rule:
+    """What our optimizers share: a subclass is a frozen dataclass of its hyper-parameters.
+
+    Fields called ``initial_*`` are what slots start from; of all others that are numbers a schedule may stand in place.
+    """
+
+    STARTS: ClassVar[Mapping[str, str]] = {}
+    """Slot -> the field that it starts from, "" where that is 0."""
+    STEP: ClassVar[tuple[str, ...]] = ("learning_rate",)
+    """The hyper-parameters that ``apply`` gets of a step."""
+    RANGES: ClassVar[Mapping[str, tuple[float, float]]] = {}
+    """Field -> (least, bound above, itself left out), where that is not all from 0 on."""
+
+    def __post_init__(self) -> None:
+        for part in fields(self):  # type: ignore[arg-type]
+            if isinstance(part.default, bool):
+                flag = true_or_false(getattr(self, part.name), part.name, type(self).__name__)
+                object.__setattr__(self, part.name, flag)
+            else:
+                low, below = self.RANGES.get(part.name, (0.0, math.inf))
+                _check(self, part.name, low, below, schedule=not part.name.startswith("initial_"))
+
+    @property
+    def slots(self) -> Mapping[str, float]:
+        """What is kept for every element beside it: slot -> the value it starts from."""
+        starts = {slot: float(getattr(self, start)) if start else 0.0 for slot, start in self.STARTS.items()}
+        return MappingProxyType(starts)
+
+    def hyperparameters(self, step: Any) -> tuple[Any, ...]:
+        """What ``apply`` gets of one step."""
+        return tuple(_at(getattr(self, name), step) for name in self.STEP)
 
 
 @dataclass(frozen=True)
-class SGD:
+class SGD(_Rule):
     """``w -= learning_rate * g`` on the touched rows. ``learning_rate`` is a number or a schedule of the step.
 
     >>> SGD(0.5).apply(rows=3.0, slots={}, gradient=2.0, rate=0.5)
@@ -137,22 +164,13 @@ class SGD:
 
     learning_rate: Rate = 0.01
 
-    def __post_init__(self) -> None:
-        """Refuse a rate that is neither a number nor a schedule."""
-        _check(self, "learning_rate")
-
-    @property
-    def slots(self) -> Mapping[str, float]:
-        """No state beside the rows."""
-        return _NO_SLOTS
-
     def apply(self, rows: Any, slots: Mapping[str, Any], gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:
         """New rows [N, width] from the summed gradients [N, width]."""
         return rows - rate * gradient, {}
 
 
 @dataclass(frozen=True)
-class Adagrad:
+class Adagrad(_Rule):
     """``acc += g * g; w -= learning_rate * g / sqrt(acc)`` on the touched rows, element by element.
 
     ``acc`` starts at ``initial_accumulator`` (0.1, as in jax-tpu-embedding). Where ``acc`` is still 0, ``g`` has been
@@ -162,15 +180,7 @@ class Adagrad:
     learning_rate: Rate = 0.01
     initial_accumulator: float = 0.1
 
-    def __post_init__(self) -> None:
-        """Refuse a wrong rate, and an accumulator below 0."""
-        _check(self, "learning_rate")
-        _check(self, "initial_accumulator", schedule=False)
-
-    @property
-    def slots(self) -> Mapping[str, float]:
-        """One accumulator per element, and what it starts from."""
-        return _constant({"accumulator": self.initial_accumulator})
+    STARTS: ClassVar = {"accumulator": "initial_accumulator"}
 
     def apply(self, rows: Any, slots: Mapping[str, Any], gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:
         """New rows and accumulators [N, width] from the summed gradients [N, width]."""
@@ -182,7 +192,7 @@ class Adagrad:
 
 
 @dataclass(frozen=True)
-class RowwiseAdagrad:
+class RowwiseAdagrad(_Rule):
     """Adagrad with one accumulator per row: ``acc += mean(g * g); w -= learning_rate * g / sqrt(acc)``.
 
     The mean is over the floats of a row, without padding, as in FBGEMM's (whose ``eps`` is 0 here).
@@ -191,19 +201,10 @@ class RowwiseAdagrad:
     learning_rate: Rate = 0.01
     initial_accumulator: float = 0.1
 
-    def __post_init__(self) -> None:
-        """Refuse a wrong rate, and an accumulator below 0."""
-        _check(self, "learning_rate")
-        _check(self, "initial_accumulator", schedule=False)
-
-    @property
-    def slots(self) -> Mapping[str, float]:
-        """One accumulator, and what it starts from."""
-        return _constant({"accumulator": self.initial_accumulator})
+    STARTS: ClassVar = {"accumulator": "initial_accumulator"}
 
     @property
     def slot_widths(self) -> Mapping[str, int]:
-        """One number per row."""
         return _ONE_PER_ROW
 
     def apply(self, rows: Any, slots: Mapping[str, Any], gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:
@@ -216,7 +217,7 @@ class RowwiseAdagrad:
 
 
 @dataclass(frozen=True)
-class AdagradMomentum:
+class AdagradMomentum(_Rule):
     """Adagrad whose scaled gradients gather momentum::
 
     acc = acc + g * g                                 (beta2 = 1; otherwise beta2 * acc + (1 - beta2) * g * g)
@@ -234,25 +235,13 @@ class AdagradMomentum:
     initial_accumulator: float = 0.1
     initial_momentum: float = 0.0
 
-    def __post_init__(self) -> None:
-        """Refuse hyper-parameters out of range."""
-        for name in ("learning_rate", "momentum", "epsilon"):
-            _check(self, name)
-        _check(self, "beta2", below=1 + 2**-23)
-        _check(self, "exponent", low=2**-20)
-        _check_flag(self, "use_nesterov")
-        _check(self, "initial_accumulator", schedule=False)
-        _check(self, "initial_momentum", low=-float("inf"), schedule=False)
-
-    @property
-    def slots(self) -> Mapping[str, float]:
-        """Two per element."""
-        return _constant({"accumulator": self.initial_accumulator, "momentum": self.initial_momentum})
-
-    def hyperparameters(self, step: Any) -> tuple[Any, ...]:
-        """Learning rate, momentum, beta2, epsilon, exponent."""
-        fields = self.learning_rate, self.momentum, self.beta2, self.epsilon, self.exponent
-        return tuple(_at(value, step) for value in fields)
+    STARTS: ClassVar = {"accumulator": "initial_accumulator", "momentum": "initial_momentum"}
+    STEP = ("learning_rate", "momentum", "beta2", "epsilon", "exponent")
+    RANGES: ClassVar = {
+        "beta2": (0.0, 1 + 2**-23),
+        "exponent": (2**-20, math.inf),
+        "initial_momentum": (_ANY, math.inf),
+    }
 
     def apply(self, rows: Any, slots: Mapping[str, Any], gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:
         """New rows and slots [N, width]."""
@@ -269,7 +258,7 @@ class AdagradMomentum:
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(_Rule):
     """Adam, lazily: moments of rows that a step does not touch stay as they are::
 
     m += (1 - b1) * (g - m);  v += (1 - b2) * (g * g - v);  c = sqrt(1 - b2 ** t)        t = step + 1
@@ -281,14 +270,8 @@ class Adam:
     b2: Rate = 0.999
     epsilon: Rate = 1e-8
 
-    def __post_init__(self) -> None:
-        """Refuse hyper-parameters out of range."""
-        _check_moments(self)
-
-    @property
-    def slots(self) -> Mapping[str, float]:
-        """Both moments of every element."""
-        return _constant({"momentum": 0, "velocity": 0})
+    STARTS: ClassVar = {"momentum": "", "velocity": ""}
+    RANGES = _BELOW_1
 
     def hyperparameters(self, step: Any) -> tuple[Any, ...]:
         """The learning rate with both corrections, b1, b2, the corrected epsilon."""
@@ -311,7 +294,7 @@ class Adam:
 
 
 @dataclass(frozen=True)
-class FTRL:
+class FTRL(_Rule):
     """Follow the regularised leader; a row is made anew from its slots, wherever it started::
 
         p = acc ** -power;  acc += g * g;  q = acc ** -power                            power: learning_rate_power
@@ -333,25 +316,14 @@ class FTRL:
     multiply_linear_by_learning_rate: bool = False
     initial_linear: float = 0.0
 
+    STARTS: ClassVar = {"accumulator": "initial_accumulator", "linear": "initial_linear"}
+    STEP = ("learning_rate", "learning_rate_power", "l1_regularization", "l2_regularization", "beta")
+    RANGES: ClassVar = {"learning_rate_power": (_ANY, 2**-126), "initial_linear": (_ANY, math.inf)}
+
     def __post_init__(self) -> None:
-        """Refuse hyper-parameters out of range."""
-        _check_flag(self, "multiply_linear_by_learning_rate")
-        _check(self, "learning_rate", low=0.0 if self.multiply_linear_by_learning_rate else 2.0**-126)
-        _check(self, "learning_rate_power", low=-float("inf"), below=2**-126)
-        for name in ("l1_regularization", "l2_regularization", "beta"):
-            _check(self, name)
-        _check(self, "initial_accumulator", schedule=False)
-        _check(self, "initial_linear", low=-float("inf"), schedule=False)
-
-    @property
-    def slots(self) -> Mapping[str, float]:
-        """Two per element."""
-        return _constant({"accumulator": self.initial_accumulator, "linear": self.initial_linear})
-
-    def hyperparameters(self, step: Any) -> tuple[Any, ...]:
-        """Learning rate, its power, l1, l2, beta."""
-        strengths = self.l1_regularization, self.l2_regularization, self.beta
-        return tuple(_at(value, step) for value in (self.learning_rate, self.learning_rate_power, *strengths))
+        super().__post_init__()
+        if not self.multiply_linear_by_learning_rate:
+            _check(self, "learning_rate", low=2.0**-126)
 
     def apply(self, rows: Any, slots: Mapping[str, Any], gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:
         """New rows and slots [N, width]."""
@@ -375,7 +347,7 @@ class FTRL:
 
 
 @dataclass(frozen=True)
-class LaProp:
+class LaProp(_Rule):
     """Adam with momentum behind the scaling, so that b1 and b2 do not disturb one another::
 
     d   = b2 * (1 - b2 ** t) / (1 - b2 ** (t + 1));  nu = d * nu + (1 - d) * (g * g + epsilon)      t = step
@@ -389,15 +361,8 @@ class LaProp:
     epsilon: Rate = 1e-30
     initial_slot: float = 0.0
 
-    def __post_init__(self) -> None:
-        """Refuse hyper-parameters out of range."""
-        _check_moments(self)
-        _check(self, "initial_slot", schedule=False)
-
-    @property
-    def slots(self) -> Mapping[str, float]:
-        """Two per element."""
-        return _constant({"mu": self.initial_slot, "nu": self.initial_slot})
+    STARTS: ClassVar = {"mu": "initial_slot", "nu": "initial_slot"}
+    RANGES = _BELOW_1
 
     def hyperparameters(self, step: Any) -> tuple[Any, ...]:
         """Learning rate, b1, the decay of this step, epsilon."""
@@ -416,7 +381,7 @@ class LaProp:
 
 
 @dataclass(frozen=True)
-class F2A:
+class F2A(_Rule):
     """Frequency-aware Adagrad: rows that are seldom seen learn faster; ``n`` counts the steps that touched a row::
 
     n += 1;  boost = min((max(step, 1) / n) ** rho, max_lr_multiplier);  acc += g * g
@@ -431,22 +396,12 @@ class F2A:
     initial_accumulator: float = 0.1
     initial_local_step: float = 0.0
 
-    def __post_init__(self) -> None:
-        """Refuse hyper-parameters out of range."""
-        for name in ("learning_rate", "rho", "l1_regularization", "l2_regularization", "max_lr_multiplier"):
-            _check(self, name)
-        _check(self, "initial_accumulator", schedule=False)
-        _check(self, "initial_local_step", schedule=False)
-
-    @property
-    def slots(self) -> Mapping[str, float]:
-        """Two per element; ``local_step`` is the same in all of a row, as the peer keeps it."""
-        return _constant({"accumulator": self.initial_accumulator, "local_step": self.initial_local_step})
+    STARTS: ClassVar = {"accumulator": "initial_accumulator", "local_step": "initial_local_step"}
+    STEP = ("learning_rate", "rho", "l1_regularization", "l2_regularization", "max_lr_multiplier")
 
     def hyperparameters(self, step: Any) -> tuple[Any, ...]:
         """Learning rate, rho, l1, l2, the largest boost, the step."""
-        strengths = self.l1_regularization, self.l2_regularization, self.max_lr_multiplier
-        return *(_at(value, step) for value in (self.learning_rate, self.rho, *strengths)), step
+        return *super().hyperparameters(step), step
 
     def apply(self, rows: Any, slots: Mapping[str, Any], gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:
         """New rows and slots [N, width]."""
@@ -475,7 +430,6 @@ class Clipped:
     high: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse bounds that are no range."""
         for name in ("low", "high"):
             if getattr(self, name) is not None:
                 _check(self, name, low=-float("inf"), schedule=False)
@@ -484,29 +438,24 @@ class Clipped:
 
     @property
     def learning_rate(self) -> Rate:
-        """The other's."""
         rate: Rate = self.optimizer.learning_rate
         return rate
 
     @property
     def slots(self) -> Mapping[str, float]:
-        """The other's."""
         slots: Mapping[str, float] = self.optimizer.slots
         return slots
 
     @property
     def slot_widths(self) -> Mapping[str, int]:
-        """The other's."""
         widths: Mapping[str, int] = getattr(self.optimizer, "slot_widths", {})
         return widths
 
     def hyperparameters(self, step: Any) -> tuple[Any, ...]:
-        """The other's."""
         values = hyperparameters_at(self.optimizer, step)
         return values if isinstance(values, tuple) else (values,)
 
     def apply(self, rows: Any, slots: Mapping[str, Any], gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:
-        """The other's new rows, clipped, and its slots."""
         import jax.numpy as jnp
 
         new, after = self.optimizer.apply(rows, slots, gradient, rate)
@@ -520,14 +469,6 @@ def _power(base: Any, exponent: Any) -> Any:
 
     base, exponent = jnp.broadcast_arrays(jnp.asarray(base, jnp.float32), jnp.asarray(exponent, jnp.float32))
     return lax.pow(base, exponent)
-
-
-def _check_moments(optimizer: Any) -> None:
-    """Decay rates below 1: at 1 the corrections of Adam and LaProp divide by 0."""
-    for name in ("learning_rate", "epsilon"):
-        _check(optimizer, name)
-    for name in ("b1", "b2"):
-        _check(optimizer, name, below=1.0)
 
 
 OPTIMIZERS: Mapping[str, type[Any]] = MappingProxyType(

@@ -92,7 +92,6 @@ class SpecFunction:
 
     @property
     def slots(self) -> Mapping[str, float]:
-        """Slots in the spec's order."""
         return dict(self.starts)
 
     def apply(self, rows: Any, slots: Mapping[str, Any], gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:

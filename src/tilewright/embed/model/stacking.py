@@ -26,8 +26,6 @@ MAX_STACK_VOCAB = 2**31 - 1
 
 @dataclass
 class _Open:
-    """A stack that still takes tables."""
-
     tables: list[Table] = field(default_factory=list)
     vocab: int = 0
     samples: int = 0
@@ -202,7 +200,6 @@ class Stack:
 
     @property
     def optimizer(self) -> Any:
-        """The optimizer all tables share."""
         return self.tables[0].optimizer
 
     @property
@@ -211,13 +208,18 @@ class Stack:
         return sum(slot_width(self.optimizer, slot, self.padded_width) for slot in self.optimizer.slots)
 
     @property
+    def step_floats(self) -> int:
+        """Floats moved through HBM in a step for a distinct row of a partition: read for the lookup, read and written
+        with its optimizer slots for the update."""
+        return 3 * self.padded_width + 2 * self.slot_floats
+
+    @property
     def quantization(self) -> Quantization | None:
         """What lookups see the rows through."""
         return self.tables[0].quantization
 
     @property
     def combiner(self) -> str:
-        """The combiner all tables share."""
         return self.tables[0].combiner
 
     def sample_offsets(self, batch_sizes: Mapping[str, int]) -> dict[str, int]:
@@ -339,8 +341,9 @@ def stack(
             raise UsageError(f"two stacks would be called {group.name!r}", where="stack", how="rename a table")
         by_name[group.name] = group
         placements.update({placement.table.name: placement for placement in placed})
-    if isinstance(rotation, Mapping):
-        check_rotation(rotation, by_name)
+    if isinstance(rotation, Mapping) and (other := next((name for name in rotation if name not in by_name), None)):
+        how = f"one of {', '.join(by_name)}"
+        raise UsageError(f"a rotation of {other!r}, which is no stack", where="stack", how=how)
     ordered = tuple(placements[name] for name in dict.fromkeys(f.table.name for f in features))
     return Stacking(features, topology, ordered, tuple(by_name.values()))
 
@@ -352,13 +355,6 @@ def _steps(rotation: int | Mapping[str, int] | None, default: int) -> Callable[[
         return lambda name: steps.get(name, default)
     step = default if rotation is None else count(rotation, "rotation", "stack", least=0)
     return lambda name: step
-
-
-def check_rotation(rotation: Mapping[str, int], stacks: Iterable[str]) -> None:
-    """:class:`UsageError` for a rotation of something that is no stack."""
-    names = list(stacks)
-    if other := next((name for name in rotation if name not in names), None):
-        raise UsageError(f"a rotation of {other!r}, which is no stack", where="stack", how=f"one of {', '.join(names)}")
 
 
 def _groups(

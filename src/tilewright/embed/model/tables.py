@@ -1,13 +1,19 @@
-"""What the user configures: tables, the features that look rows up in them, and the limits of a stack."""
+"""What the user configures: tables, the features that look rows up in them, the limits of a stack and their file."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.embed.model.optimizers import SGD
 from tilewright.errors import UsageError
+from tilewright.reading import read_file, typed
 from tilewright.targets import Target, target
 
 # Simulated quantisation: what a lookup sees of a row, as if tables held few levels.
@@ -29,7 +35,6 @@ class Quantization:
     num_buckets: int
 
     def __post_init__(self) -> None:
-        """At least two levels in a range that is one."""
         where = "quantization"
         buckets = self.num_buckets
         if isinstance(buckets, bool) or not hasattr(buckets, "__index__") or buckets.__index__() < 2:
@@ -91,7 +96,6 @@ class Table:
     quantization: Quantization | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be a table."""
         _name(self.name, "table")
         where = f"table {self.name!r}"
         object.__setattr__(self, "vocab", count(self.vocab, "vocab", where))
@@ -115,7 +119,6 @@ class Feature:
     table: Table
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be a feature."""
         _name(self.name, "feature")
         if not isinstance(self.table, Table):
             raise UsageError(f"table = {self.table!r} is not a Table", where=f"feature {self.name!r}")
@@ -137,7 +140,6 @@ class Limits:
     max_unique_ids_per_partition: int
 
     def __post_init__(self) -> None:
-        """Refuse limits no partition could keep."""
         for name in ("max_ids_per_partition", "max_unique_ids_per_partition"):
             object.__setattr__(self, name, count(getattr(self, name), name, "limits"))
 
@@ -216,3 +218,109 @@ class Topology:
             raise UsageError(f"{chip.name} has no SparseCores", where="target", how=how)
         chips = count(chips, "chips", "topology")
         return cls(chips, chip.sparse.per_chip, devices=chips * chip.sparse.devices_per_chip)
+
+
+# Limits as a JSON file: written by a plan, read before training.
+
+LIMITS_KIND = "embedding_limits"
+LIMITS_VERSION = 1
+
+
+def limits_json(limits: Mapping[str, Limits], **facts: Any) -> dict[str, Any]:
+    """The file's content; ``facts`` say where the limits come from."""
+    stacks = {name: dict(vars(limit.consistent(f"limits of {name!r}"))) for name, limit in limits.items()}
+    return {"schema_version": LIMITS_VERSION, "kind": LIMITS_KIND, **facts, "stacks": stacks}
+
+
+class LimitsFile:
+    """A limits file, read and checked for its kind and version: what ``Plan.write_limits`` wrote.
+
+    Raises :class:`UsageError` that names the file and the entry: no such file, not JSON, another kind or version of
+    file; and from each method for what is wrong with the part it reads.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.where = str(path)
+        value = read_file(path, "JSON")
+        if not isinstance(value, dict) or value.get("kind") != LIMITS_KIND or not isinstance(value.get("stacks"), dict):
+            how = "write one with `tilewright embed plan ... -o limits.json`"
+            raise UsageError("not a limits file", where=self.where, how=how)
+        if value.get("schema_version") != LIMITS_VERSION:
+            problem = f"schema_version {value.get('schema_version')!r}, this version reads {LIMITS_VERSION}"
+            raise UsageError(problem, where=self.where, how="write it again with this version")
+        self.value: dict[str, Any] = value
+
+    def limits(self, topology: Topology | None = None) -> dict[str, Limits]:
+        """Stack -> limits; with ``topology``, for those chips only: limits are of partitions, others on other chips."""
+        if topology is not None and "topology" in self.value:
+            written = self.value["topology"]
+            chips = (written.get("chips"), written.get("sparsecores_per_chip")) if isinstance(written, dict) else None
+            if chips != (topology.chips, topology.sparsecores_per_chip):
+                learnt = f"{_chips(chips[0])} of {chips[1]}" if chips else repr(written)
+                expected = f"{_chips(topology.chips)} of {topology.sparsecores_per_chip} SparseCores"
+                how = "plan again for these chips, or name those of the file"
+                raise UsageError(f"limits for {learnt}, not for {expected}", where=self.where, how=how)
+        return {name: limits_of(entry, f"{self.where}: stack {name!r}") for name, entry in self.value["stacks"].items()}
+
+    def hot_rows(self) -> dict[str, NDArray[np.int64]]:
+        """Table -> ids, rising, that a plan holds on every device; none where the file says nothing."""
+        hot, where = self.value.get("hot_rows", {}), f"{self.where}: hot_rows"
+        if not isinstance(hot, dict) or not all(isinstance(ids, list) for ids in hot.values()):
+            raise UsageError("not lists of ids by table", where=where, how="write it again: embed plan --hot ... -o")
+        return {name: np.array([count(i, "an id", where, least=0) for i in ids], np.int64) for name, ids in hot.items()}
+
+    def rotation(self, stacks: Iterable[str]) -> dict[str, int]:
+        """Of ``stacks``: the shards by which each next of its tables was turned; {} where the file is older."""
+        rotation, where = self.value.get("rotation", {}), f"{self.where}: rotation"
+        if not isinstance(rotation, dict):
+            raise UsageError("not a number by stack", where=where, how="write it again: embed plan ... -o")
+        return {name: count(rotation[name], name, where, least=0) for name in stacks if name in rotation}
+
+    @property
+    def batch(self) -> int | None:
+        """Samples of the batches that the limits were learnt from; None where it does not say."""
+        batch = self.value.get("batch")
+        return None if batch is None else count(batch, "batch", self.where)
+
+    def check_packing(self, packed: bool) -> None:
+        """:class:`UsageError` where the limits are of tables packed otherwise."""
+        learnt = self.value.get("narrow_packing", packed)
+        if learnt is not packed:
+            tables, option = ("packed", "--narrow-packing") if learnt else ("unpacked", "--no-narrow-packing")
+            how = f"give {option}, as the plan was made, or plan again"
+            expected = "packed" if packed else "unpacked"
+            raise UsageError(f"limits of {tables} tables, not of {expected} ones", where=self.where, how=how)
+
+
+def _chips(n: Any) -> str:
+    return "1 chip" if n == 1 else f"{n} chips"
+
+
+def read_limits(path: str | Path, topology: Topology | None = None) -> dict[str, Limits]:
+    """Stack -> limits from a file that ``Plan.write_limits`` wrote; with ``topology``, for those chips only.
+
+    Raises :class:`UsageError` that names the file and the entry: no such file, not JSON, another kind or version of
+    file, a count that is missing or no whole number, more distinct ids than ids, limits of another topology.
+    """
+    return LimitsFile(path).limits(topology)
+
+
+def read_hot_rows(path: str | Path) -> dict[str, NDArray[np.int64]]:
+    """Table -> ids, rising, that a plan holds on every device, from its limits file; none where it says nothing."""
+    return LimitsFile(path).hot_rows()
+
+
+def read_rotation(path: str | Path, stacks: Iterable[str]) -> dict[str, int]:
+    """Stack -> the shards by which each next of its tables was turned when a file's limits were learnt; of ``stacks``.
+
+    {} where the file does not say: it is older.
+    """
+    return LimitsFile(path).rotation(stacks)
+
+
+def limits_of(entry: Any, where: str) -> Limits:
+    """Limits of a file's entry, checked: whole numbers, and no more distinct ids than ids."""
+    try:
+        return typed(entry, Limits, where).consistent(where)
+    except UsageError as error:
+        raise UsageError(error.what, where=where, how=error.how) from None

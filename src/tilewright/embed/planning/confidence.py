@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import groupby
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tilewright.embed.host.arrays import Longs
+from tilewright.embed.model.counters import key, plain
 from tilewright.embed.model.formulas import round8
 from tilewright.embed.model.tables import Limits
 from tilewright.errors import UsageError
@@ -66,32 +67,28 @@ class Confidence:
 
     batches: int
     records: int
-    held_out: int
-    exceeded: int
+    held_out: int = field(metadata=key("held_out_batches"))
+    exceeded: int = field(metadata=key("held_out_exceeded"))
     days: tuple[Day, ...] = ()
 
     @property
     def expected(self) -> float:
-        """See the class."""
         return self.exceeded / self.held_out if self.days else self.records / self.batches
 
     @property
     def at_least(self) -> float:
-        """See the class."""
         return 0.0 if self.days else lower_bound(self.exceeded, self.held_out)
 
     @property
     def at_most(self) -> float:
-        """See the class."""
         if self.days:
             return upper_bound(sum(day.exceeded > 0 for day in self.days), len(self.days))
         return upper_bound(self.exceeded, self.held_out)
 
     @property
     def sentence(self) -> str:
-        """For people."""
         if self.days:
-            return self._of_days()
+            return self._sentence_of_days()
         fresh = f"a fresh batch like these exceeds them with a chance of about {self.expected:.2g}"
         if self.batches == 1:
             return "limits from one batch: whether another one keeps them is not known"
@@ -100,7 +97,7 @@ class Confidence:
         judged = f"{self.exceeded} of {self.held_out} held-out batches exceeded what the others gave"
         return f"{fresh}, at most {self.at_most:.2g} with {LEVEL:.0%} confidence ({judged})"
 
-    def _of_days(self) -> str:
+    def _sentence_of_days(self) -> str:
         over = [day for day in self.days if day.exceeded]
         later = "later day" if len(self.days) == 1 else "later days"
         judged = f"{len(over)} of {len(self.days)} {later} exceeded what the days before gave"
@@ -110,20 +107,11 @@ class Confidence:
         more = f" and {len(over) - _SHOWN} more" if len(over) > _SHOWN else ""
         return f"{judged} ({some}{more}); a headroom of {max(day.headroom for day in over):.2f} would have held them"
 
+    DERIVED: ClassVar = {name: name for name in ("expected", "at_least", "at_most", "sentence")}
+
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "batches": self.batches,
-            "records": self.records,
-            "expected": self.expected,
-            "held_out_batches": self.held_out,
-            "held_out_exceeded": self.exceeded,
-            "at_least": self.at_least,
-            "at_most": self.at_most,
-            "confidence": LEVEL,
-            "days": [dict(vars(day)) for day in self.days],
-            "sentence": self.sentence,
-        }
+        """Plain values, with the confidence that the bounds have."""
+        return {**plain(self), "confidence": LEVEL}
 
 
 _SHOWN = 4
@@ -135,7 +123,7 @@ HELD_OUT = 5
 def confidence_of_all(
     peaks: Longs, allowed: Callable[[Longs], Longs], days: Sequence[str] = (), stacks: Sequence[str] = ()
 ) -> Confidence:
-    """From all batches' peaks int64[batches, stacks, 2]; ``allowed``: the limits that such maxima give.
+    """The confidence in limits learnt from peaks int64[batches, stacks, 2]; ``allowed``: such maxima -> limits.
 
     ``days``: of every batch, in their order, and the names of the ``stacks``.
     """
@@ -169,12 +157,12 @@ def judged_days(
     judged, begin = [], runs[0][1]
     for name, number in runs[1:]:
         before, own = peaks[:begin].max(axis=0), peaks[begin : begin + number]
-        judged.append(_judged(name, own, before, allowed(before), stacks))
+        judged.append(_judge_day(name, own, before, allowed(before), stacks))
         begin += number
     return tuple(judged)
 
 
-def _judged(name: str, own: Longs, before: Longs, limits: Longs, stacks: Sequence[str]) -> Day:
+def _judge_day(name: str, own: Longs, before: Longs, limits: Longs, stacks: Sequence[str]) -> Day:
     most = own.max(axis=0)
     exceeded = int((own > limits).any(axis=(1, 2)).sum())
     if not exceeded:
@@ -206,7 +194,7 @@ def upper_bound(hits: int, tries: int, level: float = LEVEL) -> float:
     """
     if hits >= tries:
         return 1.0
-    return _where(lambda p: _at_most(hits, tries, p) > (1 - level) / 2)
+    return _bisected(lambda p: _chance_of_at_most(hits, tries, p) > (1 - level) / 2)
 
 
 def lower_bound(hits: int, tries: int, level: float = LEVEL) -> float:
@@ -217,11 +205,11 @@ def lower_bound(hits: int, tries: int, level: float = LEVEL) -> float:
     """
     if hits == 0:
         return 0.0
-    return _where(lambda p: 1 - _at_most(hits - 1, tries, p) < (1 - level) / 2)
+    return _bisected(lambda p: 1 - _chance_of_at_most(hits - 1, tries, p) < (1 - level) / 2)
 
 
-def _where(below: Callable[[float], bool]) -> float:
-    """The probability up to which ``below`` holds."""
+def _bisected(below: Callable[[float], bool]) -> float:
+    """The largest probability for which ``below`` holds, by bisection."""
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -229,12 +217,12 @@ def _where(below: Callable[[float], bool]) -> float:
     return high
 
 
-def _at_most(hits: int, tries: int, p: float) -> float:
-    """The chance of so many hits or fewer."""
+def _chance_of_at_most(hits: int, tries: int, p: float) -> float:
+    """Binomial chance of at most ``hits`` in ``tries``."""
     return sum(math.exp(log_chance(k, tries, p)) for k in range(hits + 1))
 
 
 def log_chance(hits: int, tries: int, p: float) -> float:
-    """Logarithm of the chance of just so many hits; 0 < p < 1."""
+    """Logarithm of the binomial chance of exactly ``hits`` in ``tries``; 0 < p < 1."""
     ways = math.lgamma(tries + 1) - math.lgamma(hits + 1) - math.lgamma(tries - hits + 1)
     return ways + hits * math.log(p) + (tries - hits) * math.log1p(-p)

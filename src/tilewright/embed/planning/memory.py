@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +21,8 @@ from tilewright.targets import target as find_target
 
 RULE_VERSION = "libtpu 0.0.50.1"
 OPERATIONS = ("forward", *OPTIMIZERS)
-_REPLICATIONS = (8, 16, 32, 64)
-_SPARE = 97
+REPLICATIONS = (8, 16, 32, 64)
+SPARE = 97
 _STACK_ROW = {"forward": (2, 1), "sgd": (3, 5), "adagrad": (4, 4), "adam": (6, 4)}
 _BY_SLOTS = ("sgd", "adagrad", "adam")
 """The measured update with so many slots, which stands in for others."""
@@ -69,6 +70,13 @@ class SparseMemory:
         """See the class; searched on first use."""
         return self.rule.largest(self.limits)
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, without what was asked for."""
+        asked = ("target", "sparsecores", "width", "limits", "unique_rows", "rule", "largest_limits")
+        largest = self.largest_limits
+        told = {name: value for name, value in vars(self).items() if name not in asked}
+        return {**told, "largest_limits": dict(vars(largest)) if largest else None}
+
 
 @dataclass(frozen=True)
 class TileRule:
@@ -106,10 +114,10 @@ class TileRule:
 
     def replication(self, unique: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """f for every candidate: 0 where nothing compiles, -f0 where the second forward program is taken."""
-        tried = (self.first, *(f for f in _REPLICATIONS if f != self.first))
+        tried = (self.first, *(f for f in REPLICATIONS if f != self.first))
         chosen = np.zeros_like(unique)
         for f in reversed(tried):
-            chosen = np.where(self.tile_bytes(unique, ids, f) + _SPARE <= self.tile_limit, f, chosen)
+            chosen = np.where(self.tile_bytes(unique, ids, f) + SPARE <= self.tile_limit, f, chosen)
         if self.op != "forward":
             return chosen
         second = np.where(self.small_tile_bytes(unique, ids) <= self.tile_limit, -self.first, 0)
@@ -118,27 +126,10 @@ class TileRule:
         few = (self.sparsecores < 16) & (chosen != self.first)
         return np.where(wide | few, second, chosen)
 
-    def least_bytes(self, unique: NDArray[np.int64], ids: NDArray[np.int64]) -> int:
-        """Bytes a tile needs at the most replicas, the spare included."""
-        return int(self.tile_bytes(unique, ids, _REPLICATIONS[-1])) + _SPARE
-
     def fits(self, unique: int, ids: int) -> bool:
         """Whether limits of ``ids`` and ``unique`` compile."""
         rounded = np.asarray([round8(ids)], np.int64)
         return self.width > 1 and bool(self.replication(np.minimum(round8(unique), rounded), rounded)[0])
-
-    def largest_unique(self, ids: int) -> int:
-        """The most distinct ids, a multiple of 8, that compile beside ``ids``; 0 if none do."""
-        most = min(round8(ids), 8 * (self.tile_limit // 36) + 16)  # no program holds more: see largest
-        unique = np.arange(8, most + 8, 8, dtype=np.int64)
-        fitting = unique[self.replication(unique, np.full_like(unique, round8(ids))) != 0]
-        return int(fitting.max(initial=0)) if self.width > 1 else 0
-
-    def largest_ids(self, unique: int) -> int:
-        """The most ids, a multiple of 8, that compile beside ``unique`` distinct ones; 0 if none do."""
-        ids = np.arange(round8(unique), 64 * self.tile_limit // 12 + 512, 8, dtype=np.int64)
-        fitting = ids[self.replication(np.full_like(ids, round8(unique)), ids) != 0]
-        return int(fitting.max(initial=0)) if self.width > 1 else 0
 
     def largest(self, limits: Limits) -> Limits | None:
         """All candidates at once: no program holds more than 8 * tile_limit / 36 unique rows."""
@@ -172,14 +163,14 @@ def memory(
     """
     chip = find_target(target)
     sparsecores, width = count(sparsecores, "sparsecores", "memory"), count(width, "width", "memory")
-    name, row, stands_in = _program(op)
+    name, row, stands_in = _measured_program(op)
     tile_limit, fixed, note = _scratchpad(chip)
     note = "; ".join(filter(None, (stands_in, note)))
     rule = TileRule(tile_limit, fixed, name, sparsecores, width)
     ids = np.asarray(round8(limits.max_ids_per_partition), np.int64)
     unique = np.minimum(round8(limits.max_unique_ids_per_partition), ids, dtype=np.int64)
     chosen = int(rule.replication(unique, ids)) if width > 1 else 0
-    f = abs(chosen) or _REPLICATIONS[-1]
+    f = abs(chosen) or REPLICATIONS[-1]
     rows = int(rule.unique_rows(unique, ids, f))
     replicas = sparsecores * f
     needed = int(rule.small_tile_bytes(unique, ids) if chosen < 0 else rule.tile_bytes(unique, ids, f))
@@ -217,7 +208,7 @@ def _scratchpad(chip: Target) -> tuple[int, int, str]:
     return least.tile_spmem_bytes, least.fixed_tile_bytes, note
 
 
-def _program(op: str | RowOptimizer) -> tuple[str, tuple[int, int], str]:
+def _measured_program(op: str | RowOptimizer) -> tuple[str, tuple[int, int], str]:
     """Name of an operation, the floats of its stack per row (factor of the width, and more), what stands in for it."""
     if isinstance(op, str):
         if op not in OPERATIONS:
@@ -235,7 +226,6 @@ def _program(op: str | RowOptimizer) -> tuple[str, tuple[int, int], str]:
 
 
 def _stack_bytes(rule: TileRule, row: tuple[int, int], chosen: int, rows: int, replicas: int, ids: int) -> int:
-    """HBM stack per SparseCore, as measured."""
     padded = round8(rule.width)
     slots = 4 * ids * rule.sparsecores  # one SparseCore's share of a COO buffer, four bytes each
     if chosen < 0:
@@ -250,7 +240,7 @@ def _reason(rule: TileRule, chosen: int, needed: int, replicas: int, unique: int
         return "a width of 1 aborts the compiler; use 2 or more floats"
     if chosen < 0:
         return f"fits in the second forward program: {needed} of {rule.tile_limit} bytes a tile, {replicas} replicas"
-    figures = f"{needed} + {_SPARE} bytes a tile"
+    figures = f"{needed} + {SPARE} bytes a tile"
     if chosen:
         return f"fits: {figures} of {rule.tile_limit} at {replicas} replicas"
     if rule.op == "forward":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -25,21 +25,24 @@ from tilewright.embed.model.formulas import (
     round8,
     slots_per_device,
 )
-from tilewright.embed.model.optimizers import RowOptimizer, name_of
+from tilewright.embed.model.optimizers import name_of
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement, stack
 from tilewright.embed.model.tables import Feature, Limits, Topology, count
-from tilewright.embed.planning.confidence import Confidence, confidence_of_all
+from tilewright.embed.planning.confidence import confidence_of_all
 from tilewright.embed.planning.memory import RULE_VERSION, SparseMemory, live_stacks, memory
-from tilewright.embed.planning.skew import Observed, buffer_bytes, feeding_of, imbalance, savings_of, skew_of
-from tilewright.embed.planning.types import AS_IT_IS, QUANTILES, Buffered, CurvePoint, Heap, Plan, StackPlan, TablePlan
+from tilewright.embed.planning.skew import (
+    Observed,
+    buffer_bytes,
+    feeding_of,
+    savings_of,
+    skew_of,
+)
+from tilewright.embed.planning.types import AS_IT_IS, QUANTILES, CurvePoint, Heap, Plan, StackPlan, TablePlan, Traffic
 from tilewright.errors import LimitError, UsageError
-from tilewright.targets import Target, target
+from tilewright.targets import Target
+from tilewright.targets import target as find_target
 
-CURVE = (1.0, 0.9, 0.75, 0.5, 0.35, 0.25)
-"""Fractions of the observed maxima at which the curve of lower limits is taken."""
-
-
-# HBM of one chip: what stays there, and the stack of all tables together.
+# What planned stacks take: buffers and programs by their limits, HBM of a chip, and what a step moves there.
 
 _PROGRAM = {"forward": "lookups", "backward": "updates"}
 _LESS = {
@@ -49,32 +52,93 @@ _LESS = {
 """Measured of several stacks in one program: less than their sum, by how much depends on what they are."""
 
 
+def check_headroom(headroom: float) -> None:
+    """UsageError unless limits can be raised by this share of themselves."""
+    if not 0 <= headroom <= 100:
+        raise UsageError(f"headroom {headroom}", where="plan", how="give a share of at least 0, such as 0.1")
+
+
+def raised(limits: Limits, headroom: float) -> Limits:
+    """Both limits raised by a share of themselves, rounded up to 8."""
+    if not headroom:
+        return limits
+    ids, unique = limits.max_ids_per_partition, limits.max_unique_ids_per_partition
+    return Limits(round8(math.ceil(ids * (1 + headroom))), round8(math.ceil(unique * (1 + headroom))))
+
+
+def allowed_by(headroom: float) -> Callable[[Longs], Longs]:
+    """Function of fullest partitions int64[stacks, 2] that gives the limits learnt from them, raised, in that form."""
+
+    def allowed(most: Longs) -> Longs:
+        limits = (raised(Limits.holding(*counts), headroom) for counts in most.tolist())
+        return np.array([list(vars(limit).values()) for limit in limits])
+
+    return allowed
+
+
+def fields_of_limits(group: Stack, topology: Topology, limits: Limits, chip: str | Target | None) -> dict[str, Any]:
+    """The fields of :class:`StackPlan` that follow from a stack's limits: buffers, the compiler's verdicts."""
+    sparsecores, per_device = topology.sparsecores, topology.sparsecores_per_device
+
+    def program(op: Any) -> SparseMemory | None:
+        return memory(chip, sparsecores, group.padded_width, limits, op) if chip is not None else None
+
+    return {
+        "limits": limits,
+        "slots": slots_per_device(limits.max_ids_per_partition, sparsecores, per_device),
+        "pointers": pointers_per_device(sparsecores, per_device),
+        "forward": program("forward"),
+        "backward": program(group.optimizer),
+    }
+
+
+def stack_plan(
+    group: Stack,
+    topology: Topology,
+    sizes: Mapping[str, int],
+    limits: Limits,
+    chip: str | Target | None,
+    **observed: Any,
+) -> StackPlan:
+    """The plan of one stack; ``sizes``: every feature's batch, ``observed``: fields that a log says."""
+    return StackPlan(
+        name=group.name,
+        tables=tuple(table.name for table in group.tables),
+        features=len(group.features),
+        padded_width=group.padded_width,
+        rows_per_shard=group.rows_per_shard,
+        optimizer=name_of(group.optimizer),
+        samples_per_sparsecore=group.samples_per_sparsecore(sizes),
+        **fields_of_limits(group, topology, limits, chip),
+        **observed,
+    )
+
+
 def heap_of(
     stacking: Stacking,
-    stacks: Sequence[Buffered],
+    stacks: Sequence[StackPlan],
     prefetched: int,
     chip: str | Target | None,
     pipelining: bool = True,
     serialized: int = 0,
 ) -> Heap:
-    """Bytes on one chip; all chips hold the same.
+    """Bytes of HBM on one chip; all chips hold the same. ``serialized``: stacks processed one after the other.
 
     With pipelining the SparseCores run lookup i and update i - 2 while the TensorCore runs step i - 1: two sets of
     activations and of gradients are on their way instead of one, and the inputs of two more batches wait for their
     gradients.
     """
     topology = stacking.topology
-    table_bytes = {group.name: group.vocab * group.padded_width * 4 for group in stacking.groups}
-    slot_bytes = sum(group.vocab * group.slot_floats * 4 for group in stacking.groups)
-    batch = sum(stack.buffer_bytes for stack in stacks) * topology.devices // topology.chips
-    exchange = 2 * topology.sparsecores_per_chip * sum(4 * s.padded_width * s.samples_per_sparsecore for s in stacks)
-    per_chip, hbm = topology.sparsecores_per_chip, target(chip).memory("hbm") if chip is not None else None
-    forward, how_forward = _together("forward", [s.forward for s in stacks if s.forward], serialized)
-    backward, how_backward = _together("backward", [s.backward for s in stacks if s.backward], serialized)
+    chips, per_chip = topology.chips, topology.sparsecores_per_chip
+    batch = sum(stack.buffer_bytes for stack in stacks) * topology.devices // chips
+    exchange = 2 * per_chip * sum(4 * s.padded_width * s.samples_per_sparsecore for s in stacks)
+    hbm = find_target(chip).memory("hbm") if chip is not None else None
+    forward, how_forward = _live_bytes("forward", [s.forward for s in stacks if s.forward], serialized)
+    backward, how_backward = _live_bytes("backward", [s.backward for s in stacks if s.backward], serialized)
     how = [how for how in (how_forward, how_backward) if how]
     return Heap(
-        tables=sum(table_bytes.values()) // topology.chips,
-        slots=slot_bytes // topology.chips,
+        tables=sum(group.vocab * group.padded_width * 4 for group in stacking.stacks.values()) // chips,
+        slots=sum(group.vocab * group.slot_floats * 4 for group in stacking.groups) // chips,
         inputs=prefetched * batch,
         exchange=exchange,
         pipelined=exchange + 2 * batch if pipelining else 0,
@@ -87,7 +151,7 @@ def heap_of(
     )
 
 
-def _together(kind: str, programs: list[SparseMemory], serialized: int) -> tuple[int, str]:
+def _live_bytes(kind: str, programs: list[SparseMemory], serialized: int) -> tuple[int, str]:
     """Stack bytes per SparseCore of all stacks in one program at most; where that is modelled, how ("": measured).
 
     Those that are live at a time are added. Of ``serialized`` stacks one is; which ones they are is not known, so the
@@ -101,6 +165,38 @@ def _together(kind: str, programs: list[SparseMemory], serialized: int) -> tuple
         of = f"{len(live)} of {len(programs)}"
         notes.append(f"the largest {of} stacks are live at a time, as {serialized} are processed in turn")
     return sum(m.stack_bytes for m in live), "; ".join(notes)
+
+
+def traffic_of(
+    stacking: Stacking,
+    samples: Mapping[str, int],
+    distinct: Mapping[str, float],
+    buffer_bytes: int,
+    chip: str | Target | None,
+) -> Traffic:
+    """What a step moves. Of every stack, ``samples``: rows of activations on one SparseCore, ``distinct``: distinct ids
+    of a batch, summed over the sources."""
+    topology = stacking.topology
+    chips, per_chip = topology.chips, topology.sparsecores_per_chip
+    rows = hbm = links = 0.0
+    for group in stacking.groups:
+        here, width = distinct[group.name] / chips, group.padded_width
+        rows += here
+        hbm += 4 * (here * group.step_floats + 4 * width * samples[group.name] * per_chip)
+        links += here * (4 + 8 * width) * (chips - 1) / chips
+    host, seconds = buffer_bytes * topology.devices // chips, 0.0
+    if chip is not None:
+        memory, between = find_target(chip).memory("hbm"), find_target(chip).links
+        rates = [(hbm, memory.bytes_per_second if memory else 0), (links, between.bytes_per_second if between else 0)]
+        if all(rate for _, rate in rates):
+            seconds = max(amount / rate for amount, rate in rates)
+    return Traffic(rows, hbm, links, host, seconds)
+
+
+# A plan from a log.
+
+CURVE = (1.0, 0.9, 0.75, 0.5, 0.35, 0.25)
+"""Fractions of the observed maxima at which the curve of lower limits is taken."""
 
 
 def plan(
@@ -148,95 +244,81 @@ def plan(
     """
     if not 0 < quantile <= 1:
         raise UsageError(f"quantile {quantile}", where="plan", how="give a share above 0 and at most 1")
-    if not 0 <= headroom <= 100:
-        raise UsageError(f"headroom {headroom}", where="plan", how="give a share of at least 0, such as 0.1")
+    check_headroom(headroom)
     prefetched_batches = count(prefetched_batches, "prefetched_batches", "plan", least=0)
     serialized_tables = count(serialized_tables, "serialized_tables", "plan", least=0)
     narrow = pack_narrow(features, narrow_packing)
-    batches = _narrowed(batches, narrow, bad_ids)
+    batches = _packed_batches(batches, narrow, bad_ids)
     stacking, batches = _stacking(batches, narrow.features, topology, stacking, table_stacking)
     observed = Observed(stacking, bad_ids)
     for batch in batches:
-        with _naming_batch(observed.batches + 1):
+        with naming_batch(observed.batches + 1):
             observed.add(batch)
         if progress is not None:
             progress(observed.batches)
     limits = {name: raised(limit, headroom) for name, limit in observed.limits(quantile).items()}
     candidates = [_lowered(observed.limits(1.0), fraction) for fraction in CURVE]
-    chosen, *lower = replay(observed, [limits, *candidates])
+    replay = Replay(stacking, [limits, *candidates], bad_ids)
+    for batch in observed.sample:
+        replay.add(batch)
+    dropped = replay.drop_rates(0)
     stacks = tuple(
-        _stack_plan(group, observed, limits[group.name], chosen.dropped[group.name], target)
-        for group in stacking.groups
+        _stack_plan(group, observed, limits[group.name], dropped[group.name], target) for group in stacking.groups
     )
     skew = skew_of(observed)
     today = {remedy.stack: remedy.limits for remedy in skew.remedies if remedy.change == AS_IT_IS}
+    confidence, parts = None, narrow.samples_per_sample()
+    if quantile == 1:
+        if days and len(days) != observed.batches:
+            raise UsageError(f"{len(days)} days for {observed.batches} batches", where="plan", how="name each one's")
+        confidence = confidence_of_all(np.array(observed.peaks), allowed_by(headroom), days, list(stacking.stacks))
+    traffic = traffic_of(
+        stacking,
+        {one.name: one.samples_per_sparsecore for one in stacks},
+        {name: loads.means()[1] * topology.sparsecores**2 for name, loads in observed.loads.items()},
+        sum(one.buffer_bytes for one in stacks),
+        target,
+    )
     return Plan(
         stacking=stacking,
-        target=_name(target),
+        target=find_target(target).name if target is not None else "",
         quantile=quantile,
         batches=observed.batches,
-        samples=observed.batches * _samples(observed.sizes, narrow),
+        batch=max(size // parts[name] for name, size in observed.sizes.items()),
         replayed=len(observed.sample),
         batches_over=observed.batches_over(limits),
-        uncut=chosen.uncut / len(observed.sample),
-        uncut_because=chosen.uncut_because,
+        uncut=len(replay.refused[0]) / replay.steps,
+        uncut_because=next(iter(replay.refused[0]), ""),
         prefetched_batches=prefetched_batches,
         stacks=stacks,
         tables=tuple(_table_plan(placement, narrow) for placement in stacking.placements),
-        curve=tuple(_point(*point, observed) for point in zip(CURVE, candidates, lower)),
+        curve=tuple(_curve_point(k, observed, replay) for k in range(len(CURVE))),
         heap=heap_of(stacking, stacks, prefetched_batches, target, pipelining, serialized_tables),
         skew=skew,
         savings=savings_of(observed, skew.alone, today),
-        feeding=feeding_of(observed, limits, target),
-        confidence=_confidence(observed, headroom, days) if quantile == 1 else None,
+        traffic=traffic,
+        feeding=feeding_of(observed, limits, target, traffic),
+        confidence=confidence,
     )
 
 
-def _narrowed(batches: Iterable[Mapping[str, Any]], narrow: NarrowTables, bad_ids: str) -> Iterator[Mapping[str, Any]]:
-    """The batches, as packed tables take them."""
+def _packed_batches(
+    batches: Iterable[Mapping[str, Any]], narrow: NarrowTables, bad_ids: str
+) -> Iterator[Mapping[str, Any]]:
     for n, batch in enumerate(batches, 1):
-        with _naming_batch(n):
+        with naming_batch(n):
             packed = narrow.batch(batch, bad_ids)
         yield packed
 
 
-def _samples(sizes: Mapping[str, int], narrow: NarrowTables) -> int:
-    """Samples of a batch, those of packed tables counted as the model counts them."""
-    parts = narrow.samples_per_sample()
-    return max(size // parts[name] for name, size in sizes.items())
-
-
 @contextmanager
-def _naming_batch(number: int) -> Iterator[None]:
-    """What is wrong with a batch says which one it was, from 1."""
+def naming_batch(number: int) -> Iterator[None]:
+    """UsageErrors raised inside name the batch, counted from 1."""
     try:
         yield
     except UsageError as error:
         where = f"batch {number}" + (f", {error.where}" if error.where not in ("", "batch") else "")
         raise UsageError(error.what, where=where, how=error.how) from None
-
-
-def _confidence(observed: Observed, headroom: float, days: Sequence[str]) -> Confidence:
-    if days and len(days) != observed.batches:
-        raise UsageError(f"{len(days)} days for {observed.batches} batches", where="plan", how="name each one's")
-
-    def allowed(most: Longs) -> Longs:
-        limits = (raised(Limits.holding(*counts), headroom) for counts in most.tolist())
-        return np.array([(limit.max_ids_per_partition, limit.max_unique_ids_per_partition) for limit in limits])
-
-    return confidence_of_all(np.array(observed.peaks), allowed, days, list(observed.stacking.stacks))
-
-
-def raised(limits: Limits, headroom: float) -> Limits:
-    """Both limits higher by a share of themselves, in whole buffers of 8."""
-    if not headroom:
-        return limits
-    ids, unique = limits.max_ids_per_partition, limits.max_unique_ids_per_partition
-    return Limits(round8(math.ceil(ids * (1 + headroom))), round8(math.ceil(unique * (1 + headroom))))
-
-
-def _name(chip: str | Target | None) -> str:
-    return "" if chip is None else target(chip).name
 
 
 def _stacking(
@@ -255,7 +337,7 @@ def _stacking(
         if stacking.features != features or stacking.topology != topology:
             raise UsageError("the stacking is of other features or another topology", where="plan")
         return stacking, chain((first,), rest)
-    with _naming_batch(1):
+    with naming_batch(1):
         whole = stack(features, topology)
         inputs = ragged_inputs(first, whole, source_slices(whole))
     sizes = {name: ragged.batch_size for name, ragged in inputs.items()}
@@ -265,37 +347,17 @@ def _stacking(
 def _stack_plan(
     group: Stack, observed: Observed, limits: Limits, dropped: float, chip: str | Target | None
 ) -> StackPlan:
-    topology = observed.stacking.topology
-    per_shard = observed.per_shard[group.name]
-    wait, wait_rows, wait_ids = observed.work[group.name].ratios
-    sparsecores, per_device = topology.sparsecores, topology.sparsecores_per_device
-
-    def program(op: str | RowOptimizer) -> SparseMemory | None:
-        return memory(chip, sparsecores, group.padded_width, limits, op) if chip is not None else None
-
-    return StackPlan(
-        name=group.name,
-        tables=tuple(table.name for table in group.tables),
-        features=len(group.features),
-        padded_width=group.padded_width,
-        rows_per_shard=group.rows_per_shard,
-        optimizer=name_of(group.optimizer),
-        observed=observed.limits(1.0)[group.name],
-        limits=limits,
-        mean_ids=observed.means(group.name)[0],
-        imbalance=imbalance(per_shard),
+    loads = observed.loads[group.name]
+    return stack_plan(
+        *(group, observed.stacking.topology, observed.sizes, limits, chip),
+        observed=loads.limits(1.0),
+        mean_ids=loads.means()[0],
+        imbalance=loads.imbalance,
+        **loads.waits,
+        per_shard=tuple(loads.received[0].tolist()),
+        quantiles=tuple((quantile, loads.limits(quantile)) for quantile in QUANTILES),
         drop_rate=dropped,
-        partitions_over=observed.partitions_over(group.name, limits),
-        slots=slots_per_device(limits.max_ids_per_partition, sparsecores, per_device),
-        pointers=pointers_per_device(sparsecores, per_device),
-        samples_per_sparsecore=group.samples_per_sparsecore(observed.sizes),
-        forward=program("forward"),
-        backward=program(group.optimizer),
-        quantiles=tuple((quantile, observed.limits(quantile)[group.name]) for quantile in QUANTILES),
-        per_shard=tuple(per_shard.tolist()),
-        wait=wait,
-        wait_rows=wait_rows,
-        wait_ids=wait_ids,
+        partitions_over=loads.share_over(limits),
     )
 
 
@@ -331,23 +393,11 @@ def under_limits(plan: Plan, limits: Mapping[str, Limits]) -> Plan:
     (32, 4096)
     """
     topology, chip = plan.stacking.topology, plan.target or None
-    sparsecores, per_device = topology.sparsecores, topology.sparsecores_per_device
-    rules = {group.name: group.optimizer for group in plan.stacking.groups}
-
-    def program(part: StackPlan, limit: Limits, op: str | RowOptimizer) -> SparseMemory | None:
-        return memory(chip, sparsecores, part.padded_width, limit, op) if chip is not None else None
-
-    def changed(part: StackPlan) -> StackPlan:
-        limit = limits.get(part.name, part.limits)
-        return replace(
-            part,
-            limits=limit,
-            slots=slots_per_device(limit.max_ids_per_partition, sparsecores, per_device),
-            forward=program(part, limit, "forward"),
-            backward=program(part, limit, rules[part.name]),
-        )
-
-    stacks = tuple(map(changed, plan.stacks))
+    groups = plan.stacking.stacks
+    stacks = tuple(
+        replace(part, **fields_of_limits(groups[part.name], topology, limits.get(part.name, part.limits), chip))
+        for part in plan.stacks
+    )
     pipelining = plan.heap.pipelined > 0
     return replace(plan, stacks=stacks, heap=heap_of(plan.stacking, stacks, plan.prefetched_batches, chip, pipelining))
 
@@ -361,66 +411,79 @@ def _lowered(limits: Mapping[str, Limits], fraction: float) -> dict[str, Limits]
     }
 
 
-def _point(fraction: float, limits: Mapping[str, Limits], replayed: Replayed, observed: Observed) -> CurvePoint:
-    weights = {name: int(per_shard.sum()) for name, per_shard in observed.per_shard.items()}
-    lost = sum(replayed.dropped[name] * weight for name, weight in weights.items())
+def _curve_point(k: int, observed: Observed, replay: Replay) -> CurvePoint:
+    """Point ``k`` of the curve, which is candidate k + 1 of the replay."""
+    limits, cuts, refused = replay.candidates[k + 1], replay.minibatches[k + 1], replay.refused[k + 1]
+    weights = {name: int(loads.received[0].sum()) for name, loads in observed.loads.items()}
+    lost = sum(rate * weights[name] for name, rate in replay.drop_rates(k + 1).items())
     return CurvePoint(
-        fraction=fraction,
+        fraction=CURVE[k],
         limits=limits,
         buffer_bytes=buffer_bytes(observed.stacking, limits),
         batches_over=observed.batches_over(limits),
-        minibatches_mean=float(np.mean(replayed.minibatches)) if replayed.minibatches else None,
-        minibatches_max=max(replayed.minibatches, default=None),
+        minibatches_mean=float(np.mean(cuts)) if cuts else None,
+        minibatches_max=max(cuts, default=None),
         drop_rate=lost / max(1, sum(weights.values())),
-        uncut=replayed.uncut / len(observed.sample),
-        uncut_because=replayed.uncut_because,
+        uncut=len(refused) / replay.steps,
+        uncut_because=next(iter(refused), ""),
     )
 
 
-# Sampled batches run again under candidate limits: their drops and mini-batches, counted, not estimated.
+# Batches run again under candidate limits: their drops and mini-batches, counted, not estimated.
 
 
-@dataclass(frozen=True)
-class Replayed:
-    """Under one choice of limits.
+class Replay:
+    """What batches would become under each of several limits; only what overflows is cut and dropped.
 
-    ``dropped``: per stack the share of entries dropped where ids are dropped above them. ``minibatches``: into how many
-    each batch is cut that can be; ``uncut`` cannot, and ``uncut_because`` is what ``preprocess`` says of the first.
+    =================  =============================================================================================
+    ``steps``          batches counted; ``over``: [candidate] those that exceed some limit
+    ``entries``        int64[stacks]: of all batches; ``dropped``: int64[candidates, stacks], where ids above the limits
+                       are dropped
+    ``minibatches``    [candidate][batch]: into how many it is cut, of those that can be
+    ``refused``        [candidate]: what ``preprocess`` says of the batches that cannot be cut
+    =================  =============================================================================================
+
+    With ``allow_id_dropping`` a batch is cut first, and only what no cut helps is dropped.
     """
 
-    dropped: dict[str, float]
-    minibatches: list[int]
-    uncut: int
-    uncut_because: str
+    def __init__(
+        self,
+        stacking: Stacking,
+        candidates: Sequence[Mapping[str, Limits]],
+        bad_ids: str,
+        *,
+        drop: bool = True,
+        allow_id_dropping: bool = False,
+    ) -> None:
+        self.stacking, self.candidates, self.bad_ids, self.drop = stacking, candidates, bad_ids, drop
+        self.allow_id_dropping = allow_id_dropping
+        self.tables = [limit_table(limits, stacking) for limits in candidates]
+        self.steps, self.over = 0, [0] * len(candidates)
+        self.entries = np.zeros(len(stacking.stacks), np.int64)
+        self.dropped = np.zeros((len(candidates), len(stacking.stacks)), np.int64)
+        self.minibatches: list[list[int]] = [[] for _ in candidates]
+        self.refused: list[list[str]] = [[] for _ in candidates]
 
-
-def replay(observed: Observed, candidates: Sequence[Mapping[str, Limits]]) -> list[Replayed]:
-    """Every batch is counted once for all candidates; only what overflows is cut and dropped."""
-    names = list(observed.stacking.stacks)
-    tables = [limit_table(limits, observed.stacking) for limits in candidates]
-    entries = np.zeros(len(names), np.int64)
-    dropped = np.zeros((len(candidates), len(names)), np.int64)
-    cuts: list[list[int]] = [[] for _ in candidates]
-    refused: list[list[str]] = [[] for _ in candidates]
-    for batch in observed.sample:
-        counted = tally(batch, observed.stacking, observed.bad_ids)
-        entries += counted.per_stack[:, 0].sum(axis=(1, 2))
-        held = [Overflow(observed.stacking, counted, table) for table in tables]
-        for cut, refusals, overflow in zip(cuts, refused, held):
+    def add(self, batch: Mapping[str, Any]) -> None:
+        """Count one more batch, once for all candidates."""
+        counted = tally(batch, self.stacking, self.bad_ids)
+        self.steps += 1
+        self.entries += counted.per_stack[:, 0].sum(axis=(1, 2))
+        held = [Overflow(self.stacking, counted, table) for table in self.tables]
+        for k, overflow in enumerate(held):
             try:
-                cut.append(overflow.minibatches())
+                self.minibatches[k].append(overflow.minibatches(self.allow_id_dropping))
             except LimitError as error:
-                refusals.append(str(error))
+                self.refused[k].append(str(error))
+        how: dict[str, Any] = {"overflow": "drop"}
+        if self.allow_id_dropping:
+            how = {"allow_id_dropping": True, "minibatch_layout": "needed"}
         for k in [k for k, overflow in enumerate(held) if overflow.over.any()]:
-            dropped[k] += _dropped(observed, batch, candidates[k])
-    shares = dropped / np.maximum(entries, 1)
-    return [
-        Replayed(dict(zip(names, row.tolist())), cut, len(refusals), next(iter(refusals), ""))
-        for row, cut, refusals in zip(shares, cuts, refused)
-    ]
+            self.over[k] += 1
+            if self.drop:
+                host = preprocess(batch, self.stacking, self.candidates[k], bad_ids=self.bad_ids, **how)
+                self.dropped[k] += [host.stats[name].dropped_ids.sum() for name in self.stacking.stacks]
 
-
-def _dropped(observed: Observed, batch: Mapping[str, Any], limits: Mapping[str, Limits]) -> Longs:
-    """Entries of every stack."""
-    host = preprocess(batch, observed.stacking, limits, overflow="drop", bad_ids=observed.bad_ids)
-    return np.array([host.stats[name].dropped_ids.sum() for name in observed.stacking.stacks], np.int64)
+    def drop_rates(self, k: int) -> dict[str, float]:
+        """Stack -> the share of its entries dropped under candidate ``k``."""
+        return dict(zip(self.stacking.stacks, (self.dropped[k] / np.maximum(self.entries, 1)).tolist()))

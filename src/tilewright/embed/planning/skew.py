@@ -24,7 +24,7 @@ from tilewright.embed.model.formulas import (
 )
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement, stack
 from tilewright.embed.model.tables import Limits
-from tilewright.embed.planning.types import AS_IT_IS, Feeding, HotId, Remedy, Savings, Skew
+from tilewright.embed.planning.types import AS_IT_IS, Feeding, HotId, Remedy, Savings, Skew, Traffic
 from tilewright.kernels.threads import thread_count
 from tilewright.targets import Target, target
 
@@ -42,10 +42,8 @@ class Observed:
     =====================  =======================================================================================
     ``batches``            how many
     ``sizes``              the first batch's size of every feature
-    ``histograms``         of every stack, for ids and for distinct ids: how many partitions hold n of them
+    ``loads``              of every stack: how full its partitions are, how evenly its shards work
     ``peaks``              per batch int64[stacks, 2]: the fullest partition
-    ``per_shard``          of every stack int64[S]: entries each shard receives
-    ``work``               of every stack: how evenly the shards work, step by step
     ``sample``             copies of up to ``keep`` batches, every one with the same chance
     =====================  =======================================================================================
     """
@@ -54,28 +52,21 @@ class Observed:
         self.stacking, self.bad_ids = stacking, bad_ids
         self.batches = 0
         self.sizes: dict[str, int] = {}
-        self.histograms = {name: (np.zeros(8, np.int64), np.zeros(8, np.int64)) for name in stacking.stacks}
+        self.loads = {name: Loads(group, histograms=True) for name, group in stacking.stacks.items()}
         self.peaks: list[Longs] = []
-        self.per_shard = {name: np.zeros(stacking.topology.sparsecores, np.int64) for name in stacking.stacks}
-        self.work = {name: Work(group) for name, group in stacking.stacks.items()}
         self.sample: list[Mapping[str, Any]] = []
         self.keep = REPLAYED
         self._draw = np.random.Generator(np.random.PCG64(0))
 
     def add(self, batch: Mapping[str, Any]) -> None:
-        """Count one more batch."""
         counted = tally(batch, self.stacking, self.bad_ids)
         counts = counted.per_stack
         if not self.sizes:
             self.sizes = counted.sizes
             room = min(_IDS // max(1, int(counts[:, 0].sum())), _PARTITIONS // counts[:, 0].size)
             self.keep = max(2, min(REPLAYED, room))
-        for name, (ids, unique) in zip(self.stacking.stacks, counts):
-            of_ids, of_unique = self.histograms[name]
-            self.histograms[name] = added(of_ids, ids), added(of_unique, unique)
-            received = ids.sum(axis=0)
-            self.per_shard[name] += received
-            self.work[name].add(received, unique.sum(axis=0))
+        for loads, of_stack in zip(self.loads.values(), counts):
+            loads.add(of_stack)
         self.peaks.append(counts.max(axis=(2, 3)))
         self.batches += 1
         if len(self.sample) < self.keep:
@@ -85,69 +76,79 @@ class Observed:
 
     def limits(self, quantile: float) -> dict[str, Limits]:
         """Per stack the smallest limits that at least the share ``quantile`` of all partitions keep (1.0: all)."""
-        return {
-            name: Limits.holding(quantile_of(ids, quantile), quantile_of(unique, quantile))
-            for name, (ids, unique) in self.histograms.items()
-        }
+        return {name: loads.limits(quantile) for name, loads in self.loads.items()}
 
     def batches_over(self, limits: Mapping[str, Limits]) -> float:
         """The share of batches in which some partition of some stack exceeds ``limits``."""
         allowed = limit_table(limits, self.stacking)
         return float((np.array(self.peaks) > allowed).any(axis=(1, 2)).mean())
 
-    def partitions_over(self, name: str, limits: Limits) -> float:
-        """The share of a stack's partitions that exceed a limit: the larger of the two kinds' shares."""
-        bounds = limits.max_ids_per_partition, limits.max_unique_ids_per_partition
-        return max(float(h[bound + 1 :].sum() / h.sum()) for h, bound in zip(self.histograms[name], bounds))
 
-    def means(self, name: str) -> tuple[float, float]:
-        """Entries and distinct ids of a stack's average partition."""
-        ids, unique = self.histograms[name]
-        return _mean(ids), _mean(unique)
+class Loads:
+    """How full the partitions of one stack are, and how evenly its shards work, over the batches added.
 
-
-def row_floats(group: Stack) -> int:
-    """Floats moved through HBM for a distinct row of a partition: read for the lookup, read and written with its
-    optimizer slots for the update."""
-    return 3 * group.padded_width + 2 * group.slot_floats
-
-
-class Work:
-    """How evenly the shards of a stack work, step by step: the fullest shard's sum over the average one's.
+    ===============  ==============================================================================================
+    ``most``         int64[2]: entries and distinct ids of the fullest partitions
+    ``received``     int64[2, S]: entries and distinct rows (of every source) that each shard received
+    ``partitions``   how many were counted
+    ``histograms``   where they are asked for, of entries and of distinct ids: how many partitions hold n
+    ===============  ==============================================================================================
 
     A shard's work is modelled by the bytes it moves, as if all memories were equally fast: its distinct rows through
-    HBM (:func:`row_floats`), and for every entry, once for the lookup and once for the update, its row, sample and gain
-    and the vector that goes into a sum. Duplicates thus weigh what combining them takes, and no row is fetched twice.
+    HBM (``step_floats`` of each), and for every entry, once for the lookup and once for the update, its row, sample and
+    gain and the vector that goes into a sum. Duplicates weigh what combining them takes; no row is fetched twice.
     """
 
-    def __init__(self, group: Stack) -> None:
-        self._row, self._id = 4 * row_floats(group), 2 * 4 * (3 + group.padded_width)
+    def __init__(self, group: Stack, *, histograms: bool = False) -> None:
+        self.most, self.received = np.zeros(2, np.int64), np.zeros((2, group.shards), np.int64)
+        self.partitions = 0
+        self.histograms = [np.zeros(8, np.int64)] * 2 if histograms else []
+        self._row, self._id = 4 * group.step_floats, 2 * 4 * (3 + group.padded_width)
         self._fullest, self._average = np.zeros(3), np.zeros(3)
 
-    def add(self, ids: Longs, rows: Longs) -> None:
-        """One more step: int64[S], entries and distinct rows (of every source) of each shard."""
-        for k, of_shard in enumerate((rows * self._row + ids * self._id, rows, ids)):
-            self._fullest[k] += of_shard.max()
-            self._average[k] += of_shard.mean()
+    def add(self, counts: Longs) -> None:
+        """One more batch, which is one step: int64[2, sources, S], entries and distinct ids of every partition."""
+        np.maximum(self.most, counts.max(axis=(1, 2)), out=self.most)
+        ids, rows = of_shard = counts.sum(axis=1)
+        self.received += of_shard
+        self.partitions += counts[0].size
+        self.histograms = [with_values(histogram, kind) for histogram, kind in zip(self.histograms, counts)]
+        for k, work in enumerate((rows * self._row + ids * self._id, rows, ids)):
+            self._fullest[k] += work.max()
+            self._average[k] += work.mean()
 
     @property
-    def ratios(self) -> tuple[float, float, float]:
-        """Of the work, the rows fetched and the ids combined; 1.0 where there are none."""
-        pairs = zip(self._fullest.tolist(), self._average.tolist())
-        work, rows, ids = (fullest / average if average else 1.0 for fullest, average in pairs)
-        return work, rows, ids
+    def waits(self) -> dict[str, Any]:
+        """What a step waits for: the fullest shard over the average one, of work, of rows fetched, of ids combined."""
+        pairs = zip(("wait", "wait_rows", "wait_ids"), self._fullest.tolist(), self._average.tolist())
+        return {name: fullest / average if average else 1.0 for name, fullest, average in pairs}
+
+    @property
+    def imbalance(self) -> float:
+        """Entries of the fullest shard over the average one's, all batches together; 1.0 where all are empty."""
+        ids = self.received[0]
+        return float(ids.max() / ids.mean()) if ids.any() else 1.0
+
+    def means(self) -> tuple[float, float]:
+        """Entries and distinct ids of the average partition."""
+        ids, unique = self.received.sum(axis=1).tolist()
+        return ids / self.partitions, unique / self.partitions
+
+    def limits(self, quantile: float) -> Limits:
+        """The smallest limits that at least the share ``quantile`` of the partitions keep."""
+        return Limits.holding(*(quantile_of(histogram, quantile) for histogram in self.histograms))
+
+    def share_over(self, limits: Limits) -> float:
+        """The share of the partitions that exceed a limit: the larger of the two kinds' shares."""
+        bounds = limits.max_ids_per_partition, limits.max_unique_ids_per_partition
+        return max(float(h[bound + 1 :].sum() / h.sum()) for h, bound in zip(self.histograms, bounds))
+
+    def remedy(self, name: str, change: str) -> Remedy:
+        """The stack's figures if ``change`` is what was counted."""
+        return Remedy(name, change, Limits.holding(*self.most), self.imbalance, self.waits["wait"])
 
 
-def imbalance(per_shard: Longs) -> float:
-    """The fullest shard over the average one; 1.0 where all are empty."""
-    return float(per_shard.max() / per_shard.mean()) if per_shard.any() else 1.0
-
-
-def _mean(histogram: Longs) -> float:
-    return float((histogram * np.arange(len(histogram))).sum() / histogram.sum())
-
-
-def added(histogram: Longs, values: Longs) -> Longs:
+def with_values(histogram: Longs, values: Longs) -> Longs:
     """The histogram with ``values`` counted in, longer if it must be."""
     more = np.bincount(values.reshape(-1), minlength=len(histogram))
     more[: len(histogram)] += histogram
@@ -201,15 +202,15 @@ def permuted(ids: Longs, vocab: int) -> Longs:
 
 def hashed(batch: Inputs, stacking: Stacking) -> dict[str, Ragged]:
     """Every table's ids permuted: what hashing does to neighbours and regular strides, without collisions."""
-    return {f.name: _hashed(batch[f.name], f.table.vocab) for f in stacking.features}
-
-
-def _hashed(ids: Ragged, vocab: int) -> Ragged:
-    values = ids.values.astype(np.int64)
-    good = (values >= 0) & (values < vocab)
-    values[good] = permuted(values[good], vocab)
-    narrow = ids.values.dtype == np.int32  # as they came: one kernel counts all
-    return replace(ids, values=values.astype(np.int32) if narrow else values)
+    changed = {}
+    for feature in stacking.features:
+        ids, vocab = batch[feature.name], feature.table.vocab
+        values = ids.values.astype(np.int64)
+        good = (values >= 0) & (values < vocab)
+        values[good] = permuted(values[good], vocab)
+        narrow = ids.values.dtype == np.int32  # as they came: one kernel counts all
+        changed[feature.name] = replace(ids, values=values.astype(np.int32) if narrow else values)
+    return changed
 
 
 def shuffled(batches: Sequence[Inputs]) -> list[dict[str, Ragged]]:
@@ -229,81 +230,34 @@ def shuffled(batches: Sequence[Inputs]) -> list[dict[str, Ragged]]:
     return mixed
 
 
-def without(batch: Inputs, hot: Sequence[HotId], stacking: Stacking) -> dict[str, Ragged]:
+def without_hottest(batch: Inputs, hot: Sequence[HotId], stacking: Stacking) -> dict[str, Ragged]:
     """The batch without every stack's hottest id (the first in ``hot``)."""
-    hottest: dict[str, HotId] = {}
-    for hot_id in hot:
-        hottest.setdefault(hot_id.stack, hot_id)
-    gone = {(hot_id.table, hot_id.id) for hot_id in hottest.values()}
-    return {f.name: _filtered(batch[f.name], [i for t, i in gone if t == f.table.name]) for f in stacking.features}
+    hottest = {hot_id.stack: hot_id for hot_id in reversed(hot)}.values()
+    changed = {}
+    for feature in stacking.features:
+        ids, gone = batch[feature.name], [h.id for h in hottest if h.table == feature.table.name]
+        if gone:
+            keep = ~np.isin(ids.values, gone)
+            lengths = np.bincount(ids.samples[keep], minlength=ids.batch_size)
+            ids = Ragged(ids.values[keep], ids.batch_size, offsets=offsets_of(lengths))
+        changed[feature.name] = ids
+    return changed
 
 
-def _filtered(ids: Ragged, gone: Sequence[int]) -> Ragged:
-    if not gone:
-        return ids
-    keep = ~np.isin(ids.values, gone)
-    lengths = np.bincount(ids.samples[keep], minlength=ids.batch_size)
-    return Ragged(ids.values[keep], ids.batch_size, offsets=offsets_of(lengths))
-
-
-# What other rotations of a stack's tables would do: their counts are turned and added, no id is counted again.
+# What other rotations of a stack's tables would do: table k's counts are turned by k times as many shards and added, no
+# id is counted again.
 
 _STEPS = 64
 _ENTRIES = 1 << 22
 """Counts among which the best rotation is looked for; the chosen one is counted on everything."""
 
 
-class Loads:
-    """Fullest partitions and loads of shards of one stack, over some batches."""
-
-    def __init__(self, group: Stack) -> None:
-        self.most, self.per_shard = np.zeros(2, np.int64), np.zeros(group.shards, np.int64)
-        self.work = Work(group)
-
-    def add(self, counts: Longs) -> None:
-        """One more batch: int64[2, sources, S]."""
-        np.maximum(self.most, counts.max(axis=(1, 2)), out=self.most)
-        ids, rows = counts.sum(axis=1)
-        self.per_shard += ids
-        self.work.add(ids, rows)
-
-    def remedy(self, name: str, change: str) -> Remedy:
-        """What the stack's figures would be if ``change`` were made."""
-        return Remedy(name, change, Limits.holding(*self.most), imbalance(self.per_shard), self.work.ratios[0])
-
-
-class Rotation(Loads):
-    """The same with table k turned by k * ``step`` shards."""
-
-    def __init__(self, group: Stack, step: int) -> None:
-        super().__init__(group)
-        shards = group.shards
-        self.step, self.change = step, f"rotation by {step}" if step else "no rotation"
-        self._batch = np.zeros((2, shards, shards), np.int64)
-
-    def add_table(self, k: int, counts: Longs) -> None:
-        """Table k of the batch at hand, unturned: int64[2, sources, S]."""
-        add_turned(self._batch, counts, k * self.step)
-
-    def finish(self) -> None:
-        """The batch is whole."""
-        self.add(self._batch)
-        self._batch[:] = 0
-
-
-def add_turned(total: Longs, counts: Longs, by: int) -> None:
-    """Add counts [.., S] to ``total``, what shard s has at shard (s + by) % S.
-
-    >>> total = np.zeros(4, np.int64)
-    >>> add_turned(total, np.array([5, 1, 0, 2]), 1)
-    >>> total.tolist()
-    [2, 5, 1, 0]
-    """
+def _add_turned(total: Longs, counts: Longs, by: int) -> None:
+    """Add counts [.., S] to ``total``: what shard s has, at shard (s + by) % S."""
     shards = counts.shape[-1]
     at = by % shards
     total[..., at:] += counts[..., : shards - at]
-    if at:
-        total[..., :at] += counts[..., shards - at :]
+    total[..., :at] += counts[..., shards - at :]
 
 
 def some_sources(counts: Longs, tables: int) -> Longs:
@@ -314,7 +268,7 @@ def some_sources(counts: Longs, tables: int) -> Longs:
 
 
 def best_rotation(tables: Sequence[Longs], now: int) -> int:
-    """The step whose fullest partition is smallest on some sources of one batch; none is better: ``now``."""
+    """The rotation whose fullest partition is smallest on some sources of one batch; ``now`` where none is better."""
     sources, shards = tables[0].shape
     tries = max(4, min(_STEPS, (_ENTRIES * 32) // (sources * shards * len(tables))))
     steps = [now, *(step for step in range(1, shards) if step != now)][:tries]
@@ -322,7 +276,7 @@ def best_rotation(tables: Sequence[Longs], now: int) -> int:
     def peaks(step: int) -> tuple[int, int]:
         whole = np.zeros((sources, shards), np.int64)
         for k, counts in enumerate(tables):
-            add_turned(whole, counts, k * step)
+            _add_turned(whole, counts, k * step)
         return int(whole.max()), int(whole.sum(axis=0).max())
 
     return min(steps, key=peaks)
@@ -339,13 +293,13 @@ def skew_of(observed: Observed) -> Skew:
     hot = tuple(
         hot_id
         for group in stacking.groups
-        for hot_id in _hot(group, stacking, batches, int(now[group.name].per_shard.argmax()))
+        for hot_id in _hottest_ids(group, stacking, batches, int(now[group.name].received[0].argmax()))
     )
     rotations, alone = _rotations(stacking, batches, observed.bad_ids)
     others: dict[str, Iterable[Inputs]] = {
         "ids hashed": (hashed(batch, stacking) for batch in batches),
         "log shuffled": shuffled(batches),
-        "hottest id held apart": (without(batch, hot, stacking) for batch in batches),
+        "hottest id held apart": (without_hottest(batch, hot, stacking) for batch in batches),
     }
     changed = {change: _loads(stacking, inputs, observed.bad_ids) for change, inputs in others.items()}
     remedies = []
@@ -384,29 +338,35 @@ def _rotations(
         return counts
 
     for group in stacking.groups:
-        rotations = _worth_trying(group, stacking, lambda name: counted(batches[0], name))
+        loads = {
+            step: Loads(group) for step in _rotations_to_try(group, stacking, lambda name: counted(batches[0], name))
+        }
         for batch in batches:
+            turned = {step: np.zeros((2, group.shards, group.shards), np.int64) for step in loads}
             for k, table in enumerate(group.tables):
                 counts = counted(batch, table.name)
-                for rotation in rotations:
-                    rotation.add_table(k, counts)
-            for rotation in rotations:
-                rotation.finish()
-        remedies[group.name] = [rotation.remedy(group.name, rotation.change) for rotation in rotations]
+                for step, whole in turned.items():
+                    _add_turned(whole, counts, k * step)
+            for step, whole in turned.items():
+                loads[step].add(whole)
+        remedies[group.name] = [
+            of_step.remedy(group.name, f"rotation by {step}" if step else "no rotation")
+            for step, of_step in loads.items()
+        ]
     return remedies, {name: Limits.holding(*counts) for name, counts in most.items()}
 
 
-def _worth_trying(group: Stack, stacking: Stacking, counted: Callable[[str], Longs]) -> list[Rotation]:
-    """The rotations worth a look beside the one the stack has."""
+def _rotations_to_try(group: Stack, stacking: Stacking, counted: Callable[[str], Longs]) -> list[int]:
+    """The rotations worth a look beside the one the stack has, in shards from each table to the next."""
     shards = stacking.topology.sparsecores
     if len(group.tables) < 2 or shards < 2:
         return []
     now = stacking.tables[group.tables[1].name].rotation
     best = best_rotation([some_sources(counted(t.name), len(group.tables)) for t in group.tables], now)
-    return [Rotation(group, step) for step in sorted({0, best}) if step != now]
+    return [step for step in sorted({0, best}) if step != now]
 
 
-def _hot(group: Stack, stacking: Stacking, batches: Sequence[Inputs], shard: int) -> list[HotId]:
+def _hottest_ids(group: Stack, stacking: Stacking, batches: Sequence[Inputs], shard: int) -> list[HotId]:
     """The ids with the most entries on the fullest shard (an id counts once per sample)."""
     sums: dict[tuple[str, int], int] = {}
     total = 0
@@ -439,7 +399,7 @@ def savings_of(observed: Observed, alone: Mapping[str, Limits], today: Mapping[s
     """From the limits the replayed batches need, table by table (``alone``) and stack by stack (``today``; where no
     tables are stacked, in the stacks they could form)."""
     stacking = observed.stacking
-    stacked = _could_be(observed, today) if len(today) == len(alone) else today
+    stacked = _automatic_limits(observed, today) if len(today) == len(alone) else today
     shards = stacking.topology.sparsecores
     sizes = {p.table: padded_table_bytes(p.table.vocab, p.table.width, shards) for p in stacking.placements}
     packed = {table: packed_table_bytes(table.vocab, table.width, shards) for table in sizes}
@@ -452,8 +412,8 @@ def savings_of(observed: Observed, alone: Mapping[str, Limits], today: Mapping[s
     )
 
 
-def _could_be(observed: Observed, today: Mapping[str, Limits]) -> Mapping[str, Limits]:
-    """Limits of the automatic stacks, counted."""
+def _automatic_limits(observed: Observed, today: Mapping[str, Limits]) -> Mapping[str, Limits]:
+    """Limits that the stacks of automatic stacking would need for the replayed batches."""
     mine = observed.stacking
     other = stack(mine.features, mine.topology, batch_size=observed.sizes)
     if len(other.groups) == len(mine.groups):
@@ -471,24 +431,16 @@ def buffer_bytes(stacking: Stacking, limits: Mapping[str, Limits]) -> int:
     return 12 * slots + 4 * len(limits) * pointers_per_device(shards, per_device)
 
 
-def feeding_of(observed: Observed, limits: Mapping[str, Limits], chip: str | Target | None) -> Feeding:
-    """The fastest of the replayed batches on this host, and a step's least time by HBM traffic.
-
-    A step reads every distinct row of a partition once for the lookup, and reads and writes it and its optimizer slots
-    for the update; the vectors exchanged are written and read once each way.
-    """
-    stacking, times = observed.stacking, []
+def feeding_of(
+    observed: Observed, limits: Mapping[str, Limits], chip: str | Target | None, traffic: Traffic
+) -> Feeding:
+    """The fastest of the replayed batches on this host, and a step's least time by HBM traffic."""
+    times = []
     for batch in observed.sample[:4] * 2:
         start = perf_counter()
-        preprocess(batch, stacking, limits, overflow="drop", bad_ids=observed.bad_ids)
+        preprocess(batch, observed.stacking, limits, overflow="drop", bad_ids=observed.bad_ids)
         times.append(perf_counter() - start)
-    moved = 0.0
-    for group in stacking.groups:
-        rows = observed.means(group.name)[1] * stacking.topology.sparsecores**2
-        touched = rows * row_floats(group)
-        exchanged = 4 * group.samples_per_sparsecore(observed.sizes) * stacking.topology.sparsecores
-        moved += 4 * (touched + group.padded_width * exchanged)
-    per_chip = round(moved / stacking.topology.chips)
+    moved = round(traffic.hbm_bytes)
     hbm = target(chip).memory("hbm") if chip is not None else None
     rate = hbm.bytes_per_second if hbm else 0
-    return Feeding(min(times), thread_count(), per_chip, per_chip / rate if rate else 0.0)
+    return Feeding(min(times), thread_count(), moved, moved / rate if rate else 0.0)

@@ -27,7 +27,7 @@ KEPT = 1024
 _ENTRIES = 1 << 18
 """Entries that are sorted together, about."""
 _NO_OFFSETS = np.zeros(1, np.int64)
-_NOBODY = -1
+_NO_BATCH = -1
 
 
 def batch_peaks(
@@ -89,19 +89,16 @@ def _part_peaks(
         each = ragged.batch_size // group.shards
         n = int(emit(ragged.values, offsets, ragged.hot, sources, each, form, kept, keys, n))
         if n < 0:
-            raise _bad_id(ragged, feature.name, feature.table.vocab)
+            vocab, values = feature.table.vocab, ragged.values
+            at = int(np.flatnonzero((values < 0) | (values >= vocab))[0])
+            problem = f"id {ragged.id_at(at)} of sample {ragged.samples[at]} is not in 0 .. {vocab - 1}"
+            how = 'mend the data, or pass bad_ids="clip" or bad_ids="drop"'
+            raise UsageError(problem, where=f"feature {feature.name!r}", how=how)
     found = np.zeros(4, np.int64)
     part = keys[:n]
     part.sort()
     scan(part, n, group.rows_per_shard, found)
     return found
-
-
-def _bad_id(ragged: Ragged, name: str, vocab: int) -> UsageError:
-    place = int(np.flatnonzero((ragged.values < 0) | (ragged.values >= vocab))[0])
-    problem = f"id {ragged.id_at(place)} of sample {ragged.samples[place]} is not in 0 .. {vocab - 1}"
-    how = 'mend the data, or pass bad_ids="clip" or bad_ids="drop"'
-    return UsageError(problem, where=f"feature {name!r}", how=how)
 
 
 def mixed(number: int) -> int:
@@ -136,10 +133,9 @@ class PartitionPeaks:
     held_out: dict[int, Longs] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """No batch yet."""
         shape = len(self.stacking.groups), 2
         self.most, self.second = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        self.holder = np.full(shape, _NOBODY, np.int64)
+        self.holder = np.full(shape, _NO_BATCH, np.int64)
         self.learnt, self.totals = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
 
     def add(self, number: int, batch: Mapping[str, Any]) -> None:
@@ -174,10 +170,4 @@ class PartitionPeaks:
         self.held_out = {number: together[number] for number in sorted(together, key=mixed)[:KEPT]}
 
     def limits(self) -> dict[str, Limits]:
-        """The smallest limits that all batches keep."""
-        return limits_of_peaks(self.stacking, self.most)
-
-
-def limits_of_peaks(stacking: Stacking, most: Longs) -> dict[str, Limits]:
-    """Stack -> limits that hold partitions of ``most``: int64[stacks, 2]."""
-    return {name: Limits.holding(*counts) for name, counts in zip(stacking.stacks, most.tolist())}
+        return {name: Limits.holding(*counts) for name, counts in zip(self.stacking.stacks, self.most.tolist())}

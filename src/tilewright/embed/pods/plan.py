@@ -2,174 +2,197 @@
 
 from __future__ import annotations
 
-import json
+import logging
+import math
+import os
+import pickle
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import pairwise
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
 from tilewright.embed.host.arrays import Longs
-from tilewright.embed.model.formulas import (
-    padded_table_bytes,
-    pointers_per_device,
-    slots_per_device,
-)
-from tilewright.embed.model.limits import limits_json
-from tilewright.embed.model.optimizers import name_of
-from tilewright.embed.model.stacking import Stack, Stacking, stack
+from tilewright.embed.host.multihash import HashedTables
+from tilewright.embed.logs.log import Log, log_part, part_rows
+from tilewright.embed.model.stacking import Stacking, stack
 from tilewright.embed.model.tables import Feature, Limits, Topology, count
-from tilewright.embed.planning.confidence import Confidence
-from tilewright.embed.planning.memory import SparseMemory, memory
-from tilewright.embed.planning.plan import heap_of, raised
-from tilewright.embed.planning.types import Heap, StackFigures, heap_json, program_json, verdict_of
-from tilewright.embed.pods.engines import ENGINES, Source, count_locally, count_with_ray
-from tilewright.embed.pods.peaks import PartitionPeaks, limits_of_peaks
-from tilewright.embed.pods.traffic import Traffic, traffic_of
-from tilewright.embed.pods.uniform import uniform_limits
-from tilewright.errors import UsageError
-from tilewright.files import write_whole
+from tilewright.embed.planning.confidence import Confidence, log_chance
+from tilewright.embed.planning.plan import (
+    allowed_by,
+    check_headroom,
+    heap_of,
+    naming_batch,
+    raised,
+    stack_plan,
+    traffic_of,
+)
+from tilewright.embed.planning.types import Plan
+from tilewright.embed.pods.peaks import PartitionPeaks
+from tilewright.errors import TilewrightError, UsageError
+from tilewright.extras import need
 from tilewright.kernels.threads import thread_count
-from tilewright.targets import Target, target
+from tilewright.targets import Target
+from tilewright.targets import target as find_target
+
+ENGINES = ("local", "ray")
+_PARTS = 4
+"""Parts of the log per worker: the last ones finish together."""
+CHANCE = 1e-3
+"""That some partition of a stack exceeds the limits of uniform ids in a batch, at most."""
+
+
+# Batches by number, so that workers can share a log, and who counts them. The result has the same bits.
+
+
+@runtime_checkable
+class BatchSource(Protocol):
+    """Batches 0 .. ``batches`` - 1, any range of them in any process. It must be possible to pickle it."""
+
+    @property
+    def batches(self) -> int:
+        """How many there are."""
+
+    def read(self, first: int, last: int) -> Iterator[Mapping[str, Any]]:
+        """The batches ``first`` .. ``last`` - 1, as ``preprocess`` takes them, one at a time in memory."""
 
 
 @dataclass(frozen=True)
-class PodStack(StackFigures):
-    """One stack on a pod; the names mean what they mean in :class:`StackPlan`. ``mean_ids`` None: no log."""
+class MadeBatches:
+    """Batches that a function makes from their numbers.
 
-    name: str
-    tables: tuple[str, ...]
-    features: int
-    padded_width: int
-    rows_per_shard: int
-    optimizer: str
-    limits: Limits
-    mean_ids: float | None
-    slots: int
-    pointers: int
-    samples_per_sparsecore: int
-    forward: SparseMemory | None
-    backward: SparseMemory | None
-
-
-@dataclass(frozen=True)
-class PodPlan:
-    """What tables need on a pod. ``confidence`` None: there was no log, and limits are those of uniform ids.
-
-    ``serialized_fits``: the least num_serialized_tables_to_optimize_hbm with which HBM holds it all; 0 where it does so
-    anyway, or with none. ``hot``: rows of tables that every device holds, which the limits leave out.
+    >>> source = MadeBatches(3, lambda number: {"f": [[number]]})
+    >>> list(source.read(1, 3))
+    [{'f': [[1]]}, {'f': [[2]]}]
     """
 
-    stacking: Stacking
-    target: str
-    samples: int
-    stacks: tuple[PodStack, ...]
-    heap: Heap
-    traffic: Traffic
-    confidence: Confidence | None
-    headroom: float = 0.0
-    prefetched_batches: int = 2
-    serialized_fits: int = 0
-    hot: Mapping[str, Longs] = field(default_factory=dict, hash=False)
+    batches: int
+    make: Callable[[int], Mapping[str, Any]]
 
-    @property
-    def limits(self) -> dict[str, Limits]:
-        """Stack -> limits, as ``preprocess`` takes them."""
-        return {stack.name: stack.limits for stack in self.stacks}
+    def read(self, first: int, last: int) -> Iterator[Mapping[str, Any]]:
+        return (self.make(number) for number in range(first, last))
+
+
+@dataclass(frozen=True)
+class LogBatches:
+    """The whole batches of logs in turn; of each the rows behind its last whole batch are left out. ``hashed``: which
+    tables have fewer rows than the log has ids.
+
+    Raises :class:`UsageError` for a log that cannot be read in parts.
+    """
+
+    logs: Sequence[Log]
+    hashed: HashedTables | None = None
 
     @cached_property
-    def verdict(self) -> str:
-        """One sentence: whether everything compiles and fits, or what does not."""
-        verdict = verdict_of(self.target, self.stacks, self.heap)
-        if not self.serialized_fits:
-            return verdict
-        return f"{verdict}; or set num_serialized_tables_to_optimize_hbm to {self.serialized_fits}, with which it fits"
+    def counts(self) -> tuple[int, ...]:
+        return tuple(part_rows(log) // log.batch for log in self.logs)
 
     @property
-    def fits(self) -> bool | None:
-        """Whether every stack compiles and a chip's HBM holds it all; None without a target."""
-        if not self.target:
-            return None
-        compiles = all(program.compiles for stack in self.stacks for program in stack.programs)
-        return compiles and self.heap.total <= self.heap.capacity
+    def batches(self) -> int:
+        total = sum(self.counts)
+        if not total:
+            log = self.logs[0]
+            raise UsageError(f"less than one batch of {log.batch}", where=log.path, how="give a smaller --batch")
+        return total
 
-    @property
-    def basis(self) -> str:
-        """Where the limits come from."""
-        return "log" if self.confidence else "uniform ids"
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values with a ``schema_version``; stacks that are alike stand together, with their number."""
-        topology, tables = self.stacking.topology, [p.table for p in self.stacking.placements]
-        shards = topology.sparsecores
-        return {
-            "schema_version": 1,
-            "kind": "embedding_pod_plan",
-            "target": self.target or None,
-            "topology": {**vars(topology), "sparsecores": shards},
-            "batch": self.samples,
-            "basis": self.basis,
-            "fits": self.fits,
-            "verdict": self.verdict,
-            "num_serialized_tables_that_fit": self.serialized_fits or None,
-            "confidence": self.confidence.to_json() if self.confidence else None,
-            "hot_rows": self._hot_json(),
-            "tables": {
-                "count": len(tables),
-                "rows": sum(table.vocab for table in tables),
-                "parameters": sum(table.vocab * table.width for table in tables),
-                "data_bytes": sum(4 * table.vocab * table.width for table in tables),
-                "padded_bytes": sum(padded_table_bytes(table.vocab, table.width, shards) for table in tables),
-            },
-            "stacks": [_stack_json(stacks) for stacks in self.alike()],
-            "buffer_bytes_per_device": sum(stack.buffer_bytes for stack in self.stacks),
-            "step_per_chip": self.traffic.to_json(),
-            "hbm_per_chip": heap_json(self.heap, self.prefetched_batches),
-        }
-
-    def alike(self) -> list[list[PodStack]]:
-        """Stacks that differ in nothing but names, and in what a log says of them, together."""
-        groups: dict[Any, list[PodStack]] = {}
-        for one in self.stacks:
-            key = len(one.tables), one.features, one.padded_width, one.rows_per_shard, one.optimizer, one.limits
-            groups.setdefault((*key, one.samples_per_sparsecore), []).append(one)
-        return list(groups.values())
-
-    def limits_json(self) -> dict[str, Any]:
-        """The content of the limits file, its confidence with it."""
-        facts = {"target": self.target or None, "topology": dict(vars(self.stacking.topology)), "batch": self.samples}
-        confidence = self.confidence.to_json() if self.confidence else None
-        facts |= {"rotation": self.stacking.rotations, "basis": self.basis, "confidence": confidence}
-        facts |= {"narrow_packing": False}
-        return limits_json(self.limits, **facts, hot_rows=self._hot_json())
-
-    def _hot_json(self) -> dict[str, list[int]]:
-        return {name: ids.tolist() for name, ids in self.hot.items()}
-
-    def write_limits(self, path: str | Path) -> None:
-        """Write the limits as JSON, for :func:`read_limits`."""
-        write_whole(path, json.dumps(self.limits_json(), indent=2) + "\n")
+    def read(self, first: int, last: int) -> Iterator[Mapping[str, Any]]:
+        at = 0
+        for log, held in zip(self.logs, self.counts):
+            begin, end = max(first - at, 0), min(last - at, held)
+            if begin < end:
+                for part in log_part(log, begin, end):
+                    yield part.features if self.hashed is None else self.hashed.batch(part.features)
+            at += held
 
 
-def _stack_json(alike: list[PodStack]) -> dict[str, Any]:
-    one = alike[0]
-    means = [stack.mean_ids for stack in alike if stack.mean_ids is not None]
-    return {
-        "count": len(alike),
-        "name": one.name,
-        "tables": len(one.tables),
-        "padded_width": one.padded_width,
-        "rows_per_shard": one.rows_per_shard,
-        "optimizer": one.optimizer,
-        "samples_per_sparsecore": one.samples_per_sparsecore,
-        "limits": dict(vars(one.limits)),
-        "mean_ids": float(np.mean(means)) if means else None,
-        "buffer_bytes_per_device": one.buffer_bytes,
-        "programs": [program_json(program) for program in one.programs],
-    }
+Progress: TypeAlias = Callable[[int, int], None]
+"""Told how many batches are done, and of how many (0: not known)."""
+Source: TypeAlias = BatchSource | Iterable[Mapping[str, Any]]
+"""Batches by number, or, for one process, batches in turn."""
+
+
+def count_locally(source: Source, peaks: PartitionPeaks, progress: Progress) -> None:
+    """Count all batches into ``peaks``, one after the other."""
+    total = source.batches if isinstance(source, BatchSource) else 0
+    batches = source.read(0, total) if isinstance(source, BatchSource) else source
+    for number, batch in enumerate(batches):
+        with naming_batch(number + 1):
+            peaks.add(number, batch)
+        progress(number + 1, total)
+
+
+def count_with_ray(source: Source, peaks: PartitionPeaks, progress: Progress, workers: int) -> None:
+    """Count all batches by tasks of Ray Data, on the cluster connected or on ``workers`` processes of this machine.
+
+    A task that dies is run again by Ray. Raises :class:`UsageError` where ray is missing, or where it gives up.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    need("ray", what="the ray engine", how="take --engine local")
+    import ray
+    import ray.data
+
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    if not isinstance(source, BatchSource):
+        raise UsageError("batches that only come in turn", where="ray", how="give a LogBatches or a MadeBatches")
+    total, mine = source.batches, not ray.is_initialized()
+    if mine:
+        ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        for done, part in _parts(ray, source, peaks, total, workers):
+            peaks.merge(part)
+            progress(done, total)
+    finally:
+        if mine:
+            ray.shutdown()
+
+
+def _parts(
+    ray: Any, source: BatchSource, peaks: PartitionPeaks, total: int, workers: int
+) -> Iterator[tuple[int, PartitionPeaks]]:
+    """Batches done, and what each part of the log counted."""
+    parts = min(total, workers * _PARTS)
+    bounds = [total * k // parts for k in range(parts + 1)]
+    ranges = [{"first": first, "last": last} for first, last in pairwise(bounds)]
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    data = ray.data.from_items(ranges, override_num_blocks=parts).map(_worker(source, peaks))
+    done = 0
+    try:
+        for row in data.iter_rows():
+            result = pickle.loads(row["counted"])
+            if isinstance(result, TilewrightError):
+                raise result
+            done += result.batches
+            yield done, result
+    except ray.exceptions.RayError as error:
+        text = " ".join(str(error).split())[:200]
+        raise UsageError(f"a worker failed: {text}", where="ray", how="see its log, or take --engine local") from None
+    if done != total:
+        raise UsageError(f"{done} of {total} batches came back", where="ray", how="run it again")
+
+
+def _worker(source: BatchSource, peaks: PartitionPeaks) -> Callable[[dict[str, int]], dict[str, bytes]]:
+    stacking, bad_ids, apart = peaks.stacking, peaks.bad_ids, peaks.apart
+
+    def counted(part: dict[str, int]) -> dict[str, bytes]:
+        """What a worker does: its range, one batch at a time; an error of ours comes back as a value."""
+        found, first = PartitionPeaks(stacking, bad_ids, apart), int(part["first"])
+        try:
+            for number, batch in enumerate(source.read(first, int(part["last"])), first):
+                with naming_batch(number + 1):
+                    found.add(number, batch)
+        except TilewrightError as error:
+            return {"counted": pickle.dumps(error)}
+        return {"counted": pickle.dumps(found)}
+
+    return counted
+
+
+# The plan.
 
 
 def plan_pod(
@@ -192,7 +215,7 @@ def plan_pod(
     bad_ids: str = "error",
     apart: Mapping[str, Longs] | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> PodPlan:
+) -> Plan:
     """Limits, buffers, memory and verdict for ``batch`` samples on any number of chips.
 
     ``source`` gives the log's batches: they are counted one at a time, and only maxima are kept, however long the log
@@ -213,18 +236,17 @@ def plan_pod(
     """
     if engine not in ENGINES:
         raise UsageError(f"engine {engine!r}", where="plan", how=f"one of {', '.join(ENGINES)}")
-    if not 0 <= headroom <= 100:
-        raise UsageError(f"headroom {headroom}", where="plan", how="give a share of at least 0, such as 0.1")
+    check_headroom(headroom)
     ids_per_sample = count(ids_per_sample, "ids_per_sample", "plan")
     stacking = stack(features, topology, table_stacking, batch, stacks=stacks, rotation=rotation)
+    peaks = PartitionPeaks(stacking, bad_ids, apart or {})
     confidence, means = None, dict[str, float]()
     if source is None:
         sizes = {feature.name: batch for feature in stacking.features}
-        limits = uniform_limits(stacking, sizes, ids_per_sample)
+        limits = observed = uniform_limits(stacking, sizes, ids_per_sample)
         each = ids_per_sample * topology.sparsecores
         distinct = {group.name: float(group.samples_per_sparsecore(sizes) * each) for group in stacking.groups}
     else:
-        peaks = PartitionPeaks(stacking, bad_ids, apart or {})
         told = progress or (lambda done, total: None)
         if engine == "ray":
             count_with_ray(source, peaks, told, workers or thread_count())
@@ -232,12 +254,19 @@ def plan_pod(
             count_locally(source, peaks, told)
         if not peaks.batches:
             raise UsageError("no batches", where="plan", how="give at least one batch")
-        sizes, confidence = peaks.sizes, confidence_of(peaks, headroom)
-        limits = {name: raised(limit, headroom) for name, limit in peaks.limits().items()}
-        means = _means(peaks)
-        distinct = dict(zip(stacking.stacks, (peaks.totals[:, 1] / peaks.batches).tolist()))
-    per_device = topology.sparsecores_per_device
-    made = tuple(_pod_stack(group, per_device, sizes, limits[group.name], means, target) for group in stacking.groups)
+        sizes, confidence, observed = peaks.sizes, confidence_of(peaks, headroom), peaks.limits()
+        limits = {name: raised(limit, headroom) for name, limit in observed.items()}
+        entries, unique = (dict(zip(stacking.stacks, kind)) for kind in peaks.totals.T.tolist())
+        means = {name: n / (peaks.batches * topology.sparsecores**2) for name, n in entries.items()}
+        distinct = {name: n / peaks.batches for name, n in unique.items()}
+    made = tuple(
+        stack_plan(
+            *(group, topology, sizes, limits[group.name], target),
+            observed=observed[group.name],
+            mean_ids=means.get(group.name),
+        )
+        for group in stacking.groups
+    )
     heap = heap_of(stacking, made, prefetched_batches, target, pipelining, serialized_tables)
     fitting = 0
     if heap.capacity and heap.total > heap.capacity:
@@ -248,38 +277,24 @@ def plan_pod(
         fitting = bisect_left(range(1, len(made) + 1), True, key=fits) + 1
         fitting = fitting if fitting <= len(made) else 0
     per_core = {one.name: one.samples_per_sparsecore for one in made}
-    traffic = traffic_of(stacking, per_core, distinct, sum(one.buffer_bytes for one in made), target)
-    return PodPlan(
+    return Plan(
         stacking=stacking,
-        target=_name(target),
-        samples=max(sizes.values()),
+        target=find_target(target).name if target is not None else "",
+        batch=max(sizes.values()),
+        batches=peaks.batches,
         stacks=made,
         heap=heap,
-        traffic=traffic,
-        confidence=confidence,
-        headroom=headroom,
         prefetched_batches=prefetched_batches,
-        serialized_fits=fitting,
+        confidence=confidence,
+        traffic=traffic_of(stacking, per_core, distinct, sum(one.buffer_bytes for one in made), target),
         hot=apart or {},
+        serialized_fits=fitting,
     )
-
-
-def _name(chip: str | Target | None) -> str:
-    return "" if chip is None else target(chip).name
-
-
-def _means(peaks: PartitionPeaks) -> dict[str, float]:
-    partitions = peaks.batches * peaks.stacking.topology.sparsecores**2
-    return {name: total / partitions for name, total in zip(peaks.stacking.stacks, peaks.totals[:, 0].tolist())}
 
 
 def confidence_of(peaks: PartitionPeaks, headroom: float = 0.0) -> Confidence:
     """How often fresh batches exceed limits learnt from such batches, with the headroom given."""
-
-    def allowed(most: Longs) -> Longs:
-        limits = (raised(limit, headroom) for limit in limits_of_peaks(peaks.stacking, most).values())
-        return np.array([(limit.max_ids_per_partition, limit.max_unique_ids_per_partition) for limit in limits])
-
+    allowed = allowed_by(headroom)
     alone = peaks.most > allowed(peaks.second)
     records = len(set(peaks.holder[alone].tolist())) if peaks.batches > 1 else 1
     judges = np.array(list(peaks.held_out.values()), np.int64).reshape(-1, *peaks.most.shape)
@@ -289,31 +304,43 @@ def confidence_of(peaks: PartitionPeaks, headroom: float = 0.0) -> Confidence:
     return Confidence(peaks.batches, records, len(judges), exceeded)
 
 
-def _pod_stack(
-    group: Stack,
-    per_device: int,
-    sizes: Mapping[str, int],
-    limits: Limits,
-    means: Mapping[str, float],
-    chip: str | Target | None,
-) -> PodStack:
-    shards = group.shards
+# Limits without a log: ids as a good hash would spread them, so that partitions are balls thrown into bins.
 
-    def program(op: Any) -> SparseMemory | None:
-        return memory(chip, shards, group.padded_width, limits, op) if chip is not None else None
 
-    return PodStack(
-        name=group.name,
-        tables=tuple(table.name for table in group.tables),
-        features=len(group.features),
-        padded_width=group.padded_width,
-        rows_per_shard=group.rows_per_shard,
-        optimizer=name_of(group.optimizer),
-        limits=limits,
-        mean_ids=means.get(group.name),
-        slots=slots_per_device(limits.max_ids_per_partition, shards, per_device),
-        pointers=pointers_per_device(shards, per_device),
-        samples_per_sparsecore=group.samples_per_sparsecore(sizes),
-        forward=program("forward"),
-        backward=program(group.optimizer),
-    )
+def uniform_limits(stacking: Stacking, sizes: Mapping[str, int], ids_per_sample: int) -> dict[str, Limits]:
+    """Stack -> limits that a batch of uniform ids exceeds with a chance of at most 0.1 %.
+
+    A source's ids fall on every shard with the same chance; S x S partitions are bounded one by one and added up. Real
+    ids are not uniform: a log, even a small one, says more.
+    """
+    limits = {}
+    for group in stacking.groups:
+        entries = group.samples_per_sparsecore(sizes) * ids_per_sample
+        most = fullest(entries, group.shards, CHANCE / group.shards**2)
+        limits[group.name] = Limits.holding(most, min(most, group.rows_per_shard))
+    return limits
+
+
+@cache
+def fullest(entries: int, shards: int, chance: float) -> int:
+    """The smallest n such that of ``entries`` thrown into ``shards`` one shard gets more with at most that chance.
+
+    >>> fullest(64, 1, 0.1), fullest(64, 64, 1e-9)
+    (64, 11)
+    """
+    if shards == 1:
+        return entries
+    p, mean = 1 / shards, entries / shards
+    n = math.floor(mean)
+    while n < entries and _chance_above(n, entries, p) > chance:
+        n += max(1, n >> 10)
+    return min(n, entries)
+
+
+def _chance_above(n: int, entries: int, p: float) -> float:
+    """The chance of more than ``n``, for n not below the mean: terms fall at least like a geometric series."""
+    if n >= entries:
+        return 0.0
+    first = math.exp(log_chance(n + 1, entries, p))
+    ratio = (entries - n - 1) / (n + 2) * p / (1 - p)
+    return first / (1 - ratio) if ratio < 1 else 1.0

@@ -1,20 +1,19 @@
-"""A plan on the terminal and on a page: its tables, its curves and its sentences."""
+"""A plan on the terminal and on a page: its tables, listed once for both, its curves and its sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from tilewright.embed.planning.confidence import Day
-from tilewright.embed.planning.memory import SparseMemory
-from tilewright.embed.planning.types import QUANTILES, HotId, Plan, Remedy, StackPlan
+from tilewright.embed.planning.types import QUANTILES, Feeding, Plan, StackPlan
 from tilewright.render import (
     Bar,
     Card,
-    Column,
     Curve,
     Field,
     Html,
+    Kind,
     Tone,
     bar_chart,
     bytes_text,
@@ -31,13 +30,14 @@ from tilewright.render import (
     print_table,
     seconds_text,
     table,
+    visible,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-# The columns of a plan's tables, for the terminal and the page: what each is called and where its value comes from.
+# The columns of a plan's tables: what each is called and where its value comes from.
 
 
 _WAIT = (
@@ -114,20 +114,18 @@ CURVE = (
 )
 
 
-def _pair(at: int) -> Callable[[StackPlan], str]:
-    """ids / distinct ids of the quantile."""
-
-    def text(stack: StackPlan) -> str:
-        limits = stack.quantiles[at][1]
-        return f"{limits.max_ids_per_partition:,} / {limits.max_unique_ids_per_partition:,}"
-
-    return text
+def _pair(k: int, stack: StackPlan) -> str:
+    limits = stack.quantiles[k][1]
+    return f"{limits.max_ids_per_partition:,} / {limits.max_unique_ids_per_partition:,}"
 
 
 #: Of :class:`StackPlan`: limits that hold a share of its partitions.
 HOLDING = (
     Field("stack", "code", of=lambda s: s.label),
-    *(Field(f"{quantile * 100:g} %" if quantile < 1 else "all", of=_pair(k)) for k, quantile in enumerate(QUANTILES)),
+    *(
+        Field(f"{quantile * 100:g} %" if quantile < 1 else "all", of=partial(_pair, k))
+        for k, quantile in enumerate(QUANTILES)
+    ),
 )
 
 #: Of the days of a plan's confidence.
@@ -141,7 +139,7 @@ DAYS = (
     Field("headroom", "number", "by how much higher limits would have held the day", lambda d: round(d.headroom, 2)),
 )
 
-#: Of (stack's label, hot id).
+#: Of hot ids, each behind its stack's label.
 HOT = (
     Field("stack", "code", of=lambda p: p[0]),
     Field("table", "code", of=lambda p: p[1].table),
@@ -151,7 +149,7 @@ HOT = (
     Field("of the shard", "percent", "share of what that shard receives", lambda p: p[1].share),
 )
 
-#: Of (stack's label, remedy).
+#: Of remedies, each behind its stack's label.
 REMEDIES = (
     Field("stack", "code", of=lambda p: p[0]),
     Field("if", of=lambda p: p[1].change),
@@ -161,17 +159,6 @@ REMEDIES = (
     Field("wait", "ratio", _WAIT, lambda p: p[1].wait),
 )
 
-
-def hot_rows(plan: Plan, stacks: Iterable[StackPlan]) -> list[tuple[str, HotId]]:
-    """What :data:`HOT` shows, stack by stack."""
-    return [(s.label, h) for s in stacks for h in plan.skew.hot if h.stack == s.name]
-
-
-def remedy_rows(plan: Plan, stacks: Iterable[StackPlan]) -> list[tuple[str, Remedy]]:
-    """What :data:`REMEDIES` shows, stack by stack."""
-    return [(s.label, r) for s in stacks for r in plan.skew.remedies if r.stack == s.name]
-
-
 #: Of (what, now, otherwise) of :func:`savings`.
 SAVINGS = (
     Field("arrangement", of=lambda s: s[0]),
@@ -180,16 +167,64 @@ SAVINGS = (
     Field("saved", "percent", of=lambda s: 1 - s[2] / s[1] if s[1] else 0.0),
 )
 
+#: Of (what, its bytes) of :func:`heap_parts`.
+HEAP = (Field("what", of=lambda p: p[0]), Field("bytes", "bytes", of=lambda p: p[1]))
 
-#: A column more where tables are packed.
-_IN_LINES = Field("rows a line", "count", "rows that share a 32-byte line", lambda t: t.rows_per_line)
+#: Of stacks of a pod that are alike.
+ALIKE = (
+    Field("stack", of=lambda g: g[0].name if len(g[0].name) < 30 else g[0].name[:27] + "..."),
+    Field("stacks", "count", of=len),
+    Field("tables", "count", of=lambda g: len(g[0].tables)),
+    Field("width", "count", of=lambda g: g[0].padded_width),
+    Field("max ids", "count", of=lambda g: g[0].limits.max_ids_per_partition),
+    Field("distinct", "count", of=lambda g: g[0].limits.max_unique_ids_per_partition),
+    Field("mean ids", "number", of=lambda g: "" if g[0].mean_ids is None else sum(s.mean_ids for s in g) / len(g)),
+    Field("buffers", "bytes", of=lambda g: g[0].buffer_bytes),
+)
+_SHOWN = 20
+"""Kinds of a pod's stacks that are printed."""
 
 
-def table_fields(plan: Plan) -> tuple[Field, ...]:
-    """The tables' columns; those of packed rows only where a table is packed, or gains by it."""
+class Rows(NamedTuple):
+    """A table of a plan: the terminal's title and the page's caption, its columns, and what its rows are made of."""
+
+    title: str
+    fields: Sequence[Field]
+    items: Sequence[Any]
+
+    @property
+    def html(self) -> Html:
+        return table(self.fields, cells(self.fields, self.items), caption=self.title[:1].upper() + self.title[1:])
+
+
+def rows_of(plan: Plan, explained: Sequence[StackPlan]) -> dict[str, Rows]:
+    """All tables of a log's plan; hot ids and remedies are those of the stacks ``explained``."""
+    again = f"{counted(plan.replayed, 'batch', 'batches')} run again"
+    labels = {stack.name: stack.label for stack in explained}
+    hot = [(labels[hot.stack], hot) for hot in plan.skew.hot if hot.stack in labels]
+    remedies = [(labels[remedy.stack], remedy) for remedy in plan.skew.remedies if remedy.stack in labels]
+    days = plan.confidence.days if plan.confidence else ()
+    holding = f"limits holding {percent_text(plan.quantile)} of the partitions"
+    fields = TABLES if plan.savings.packed_tables else TABLES[:-1]  # packed rows: where a table gains by it, or is so
     if any(table.rows_per_line > 1 for table in plan.tables):
-        return (*TABLES[:-1], _IN_LINES)
-    return TABLES if plan.savings.packed_tables else TABLES[:-1]
+        fields = (
+            *TABLES[:-1],
+            Field("rows a line", "count", "rows that share a 32-byte line", lambda t: t.rows_per_line),
+        )
+    return {
+        "limits": Rows(holding, STACKS, plan.stacks),
+        "holding": Rows("ids / distinct ids that hold a share of the partitions", HOLDING, plan.stacks),
+        "days": Rows("later days against the limits of the days before", DAYS, days),
+        "programs": Rows(
+            "compiler, per SparseCore", MEMORY, [(stack, m) for stack in plan.stacks for m in stack.programs]
+        ),
+        "heap": Rows("HBM of one chip", HEAP, heap_parts(plan)),
+        "tables": Rows("tables", fields, plan.tables),
+        "savings": Rows("arrangements", SAVINGS, savings(plan)),
+        "curve": Rows(f"lower limits ({again})", CURVE, plan.curve),
+        "remedies": Rows(f"what would even shards out ({again})", REMEDIES, remedies),
+        "hot": Rows("hottest ids of its fullest shard", HOT, hot),
+    }
 
 
 def savings(plan: Plan) -> list[tuple[str, int, int]]:
@@ -200,16 +235,6 @@ def savings(plan: Plan) -> list[tuple[str, int, int]]:
         name = f"narrow rows sharing lines: {len(narrow)} table{'s' if len(narrow) > 1 else ''}"
         rows.append((name, sum(t.unpacked_bytes for t in narrow), sum(t.packed_bytes for t in narrow)))
     return rows
-
-
-def all_programs(plan: Plan) -> list[tuple[StackPlan, SparseMemory]]:
-    """(stack, program) of every stack."""
-    return [(stack, program) for stack in plan.stacks for program in stack.programs]
-
-
-def judged(plan: Plan) -> tuple[Day, ...]:
-    """The days that judge the limits of those before; none where days are not known."""
-    return plan.confidence.days if plan.confidence else ()
 
 
 def heap_parts(plan: Plan) -> list[tuple[str, int]]:
@@ -224,56 +249,83 @@ def heap_parts(plan: Plan) -> list[tuple[str, int]]:
     return parts
 
 
-def many(n: int, one: str, many: str = "") -> str:
+def counted(n: int, one: str, several: str = "") -> str:
     """A number and its noun."""
-    return f"{count_text(n)} {one if n == 1 else many or one + 's'}"
+    return f"{count_text(n)} {one if n == 1 else several or one + 's'}"
 
 
 def print_plan(plan: Plan, console: Console | None = None) -> None:
-    """The plan as terminal tables."""
+    """The plan on the terminal: of several stacks only the most uneven is explained, the page and the JSON have all.
+
+    Of a pod stacks that are alike stand in one row.
+    """
     from rich.console import Console
 
     console = console or Console()
+
+    def say(*lines: str) -> None:
+        for line in lines:
+            console.print(visible(line), highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+    if plan.feeding is None:
+        say(*_pod_head(plan))
+        kinds = sorted(plan.alike(), key=lambda alike: -alike[0].limits.max_ids_per_partition)
+        print_table(ALIKE, cells(ALIKE, kinds[:_SHOWN]), console=console)
+        say(*_pod_tail(plan, len(kinds)))
+        return
     topology = plan.stacking.topology
-    log = f"{many(plan.batches, 'batch', 'batches')}, {many(plan.samples, 'sample')}"
-    tables = f"{many(len(plan.tables), 'table')} in {many(len(plan.stacks), 'stack')}"
-    chips = f"{many(topology.sparsecores, 'SparseCore')} ({many(topology.chips, 'chip')})"
-    console.print(f"{log}, {tables} on {chips}", highlight=False, soft_wrap=True)
-    console.print(plan.verdict, highlight=False, soft_wrap=True)
+    log = f"{counted(plan.batches, 'batch', 'batches')}, {counted(plan.samples, 'sample')}"
+    tables = f"{counted(len(plan.tables), 'table')} in {counted(len(plan.stacks), 'stack')}"
+    chips = f"{counted(topology.sparsecores, 'SparseCore')} ({counted(topology.chips, 'chip')})"
+    say(f"{log}, {tables} on {chips}", plan.verdict)
     if plan.confidence is not None:
-        console.print(f"confidence: {plan.confidence.sentence}", highlight=False, soft_wrap=True)
-    for title, columns, rows in _tables(plan):
-        if rows:
+        say(f"confidence: {plan.confidence.sentence}")
+    for title, fields, items in rows_of(plan, [max(plan.stacks, key=lambda s: s.wait)]).values():
+        if items:
             console.print()
-            print_table(columns, rows, title=title, console=console)
+            print_table(fields, cells(fields, items), title=title, console=console)
     console.print()
-    for line in (*uncut(plan), *packed(plan), *modelled(plan), layout(plan), feeding(plan)):
-        console.print(line, highlight=False, soft_wrap=True)
+    say(*uncut(plan), *packed(plan), *modelled(plan), layout(plan), feeding_text(plan.feeding))
 
 
-def _tables(plan: Plan) -> list[tuple[str, Sequence[Column], Sequence[Sequence[object]]]]:
-    """The terminal's: of several stacks only the most uneven one is explained, the page and the JSON have all."""
-    worst = max(plan.stacks, key=lambda s: s.wait)
-    again = f"{many(plan.replayed, 'batch', 'batches')} run again"
-    limits = f"limits holding {percent_text(plan.quantile)} of the partitions"
-    columns = table_fields(plan)
-    return [
-        (limits, STACKS, cells(STACKS, plan.stacks)),
-        ("ids / distinct ids that hold a share of the partitions", HOLDING, cells(HOLDING, plan.stacks)),
-        ("later days against the limits of the days before", DAYS, cells(DAYS, judged(plan))),
-        ("compiler, per SparseCore", MEMORY, cells(MEMORY, all_programs(plan))),
-        ("HBM of one chip", (Column("what"), Column("bytes", "bytes")), heap_parts(plan)),
-        ("tables", columns, cells(columns, plan.tables)),
-        ("arrangements", SAVINGS, cells(SAVINGS, savings(plan))),
-        (f"lower limits ({again})", CURVE, cells(CURVE, plan.curve)),
-        (f"what would even shards out ({again})", REMEDIES, cells(REMEDIES, remedy_rows(plan, [worst]))),
-        ("hottest ids of its fullest shard", HOT, cells(HOT, hot_rows(plan, [worst]))),
-    ]
+def _pod_head(plan: Plan) -> Iterator[str]:
+    tables, topology = [place.table for place in plan.stacking.placements], plan.stacking.topology
+    parameters = count_text(sum(table.vocab * table.width for table in tables))
+    yield (
+        f"{count_text(len(tables))} tables, {parameters} parameters, in "
+        f"{count_text(len(plan.stacks))} stacks on {count_text(topology.sparsecores)} SparseCores "
+        f"({count_text(topology.chips)} chips), batch {count_text(plan.batch)}"
+    )
+    yield plan.verdict
+    if plan.confidence is not None:
+        yield f"limits hold all {count_text(plan.confidence.batches)} batches; {plan.confidence.sentence}"
+    else:
+        yield "limits are those of uniform ids: a log says more"
+
+
+def _pod_tail(plan: Plan, kinds: int) -> Iterator[str]:
+    heap, step = plan.heap, plan.traffic
+    if kinds > _SHOWN:
+        yield f"... and {kinds - _SHOWN} more kinds of stacks: --json has all"
+    for name, ids in plan.hot.items():
+        few = ", ".join(map(str, ids[:8])) + (", ..." if len(ids) > 8 else "")
+        yield f"held on every device: {count_text(len(ids))} rows of {name}: {few}"
+    parts = {name: getattr(heap, name) for name in ("tables", "slots", "inputs", "exchange", "pipelined")}
+    parts["stack"] = max(heap.forward_stack, heap.backward_stack)
+    yield "HBM of one chip: " + ", ".join(f"{name} {bytes_text(size)}" for name, size in parts.items())
+    if step is not None:
+        yield (
+            f"a step of one chip, modelled: {bytes_text(round(step.hbm_bytes))} of HBM traffic, "
+            f"{bytes_text(round(step.link_bytes))} over its links, {bytes_text(step.host_bytes)} from the host; "
+            f"{seconds_text(step.seconds)} at least"
+        )
+    if heap.stack_basis == "modelled":
+        yield f"the stack is modelled: {heap.stack_note}"
 
 
 def modelled(plan: Plan) -> list[str]:
     """What of the memory is modelled, and how; nothing where all of it follows measured rules."""
-    notes = [program.note for _, program in all_programs(plan) if program.basis == "modelled"]
+    notes = [program.note for stack in plan.stacks for program in stack.programs if program.basis == "modelled"]
     if plan.target and plan.heap.stack_basis == "modelled":
         notes.append(plan.heap.stack_note)
     return [f"modelled: {line}" for line in dict.fromkeys(line for text in notes for line in text.split("; "))]
@@ -307,10 +359,9 @@ def packed(plan: Plan) -> list[str]:
     return [f"packed: {', '.join(lines)} share a line; {ids}"] if lines else []
 
 
-def feeding(plan: Plan) -> str:
+def feeding_text(fed: Feeding) -> str:
     """Host against chip, in a sentence that says what is measured and what modelled."""
-    fed = plan.feeding
-    made_in, threads = seconds_text(fed.host_seconds), many(fed.threads, "thread")
+    made_in, threads = seconds_text(fed.host_seconds), counted(fed.threads, "thread")
     host = f"feeding: this host makes a batch of all chips in {made_in} (measured, {threads})"
     moved = f"a step moves {bytes_text(fed.step_bytes)} through each chip's HBM"
     if not fed.step_seconds:
@@ -322,25 +373,36 @@ def feeding(plan: Plan) -> str:
 
 # A plan as blocks of an HTML page: figures, tables and curves.
 
-_LONG = 12
+_LONG = 24
+"""Rows above which a table opens on a click."""
 _SHARDS_OF = 4
 
 
-def plan_html(plan: Plan, *, head: bool = True) -> Html:
-    """The plan as blocks of a page: figures, tables and drawings. Put it into ``Page.section``.
+def plan_html(plan: Plan, part: Literal["all", "head", "body"] = "all") -> Html:
+    """The plan of a log as blocks of a page: figures, tables and drawings. Put it into ``Page.section``.
 
-    Without ``head`` the verdict is left out: :func:`plan_head_html` puts it elsewhere.
+    The head is the verdict and how sure it is, the body all else: a page may show them apart.
     """
-    blocks = [plan_head_html(plan), _figures(plan)] if head else [_figures(plan)]
-    blocks += [*_limits(plan), *_memory(plan), *_lower_limits(plan), *_skew(plan), *_padding(plan), note(feeding(plan))]
-    return join(blocks, "\n")
-
-
-def plan_head_html(plan: Plan) -> Html:
-    """The verdict, and how sure it is."""
     tone: Tone = "plain" if plan.fits is None else "good" if plan.fits else "bad"
     sure = [paragraph(f"Confidence: {plan.confidence.sentence}.")] if plan.confidence else []
-    return join([note(plan.verdict, tone=tone), *sure], "\n")
+    head = join([note(plan.verdict, tone=tone), *sure], "\n")
+    if part == "head":
+        return head
+    rows = rows_of(plan, plan.stacks)
+    blocks = [head, _figures(plan)] if part == "all" else [_figures(plan)]
+    blocks += [rows["limits"].html, rows["holding"].html, *([rows["days"].html] if rows["days"].items else [])]
+    bars = [Bar(name, (float(size),)) for name, size in rows["heap"].items]
+    drawn = bar_chart(bars, title=rows["heap"].title, kind="bytes")
+    if plan.target:
+        blocks += [rows["programs"].html, drawn, *map(paragraph, (*modelled(plan), layout(plan)))]
+    else:
+        blocks.append(drawn)
+    blocks += [*_lower_limits(plan), rows["curve"].html, *map(paragraph, uncut(plan)), _shares(plan)]
+    blocks += [_folded(rows["hot"], "hottest ids"), _folded(rows["remedies"], "changes")]
+    blocks += [rows["savings"].html, rows["tables"].html, *map(paragraph, packed(plan))]
+    if plan.feeding is not None:
+        blocks.append(note(feeding_text(plan.feeding)))
+    return join(blocks, "\n")
 
 
 def _figures(plan: Plan) -> Html:
@@ -350,7 +412,7 @@ def _figures(plan: Plan) -> Html:
     of = f"of {bytes_text(plan.heap.capacity)}" if plan.heap.capacity else "heap only: no target"
     return cards(
         [
-            Card("stacks", str(len(plan.stacks)), many(len(plan.tables), "table")),
+            Card("stacks", str(len(plan.stacks)), counted(len(plan.tables), "table")),
             Card("HBM a chip", bytes_text(plan.heap.total), of),
             Card("padding", percent_text(wasted), "of the tables' bytes"),
             Card("wait", f"{worst.wait:.2f}", "fullest shard over the average, of a step's work"),
@@ -359,60 +421,30 @@ def _figures(plan: Plan) -> Html:
     )
 
 
-def _limits(plan: Plan) -> list[Html]:
-    title = f"Limits that hold {percent_text(plan.quantile)} of the partitions"
-    shares = "Ids / distinct ids that hold a share of the partitions"
-    days = judged(plan)
-    return [
-        table(STACKS, cells(STACKS, plan.stacks), caption=title),
-        table(HOLDING, cells(HOLDING, plan.stacks), caption=shares),
-        *([table(DAYS, cells(DAYS, days), caption="Later days against the limits of the days before")] if days else []),
-    ]
-
-
-def _memory(plan: Plan) -> list[Html]:
-    bars = [Bar(name, (float(size),)) for name, size in heap_parts(plan)]
-    drawn = bar_chart(bars, title="HBM of one chip", kind="bytes")
-    if not plan.target:
-        return [drawn]
-    programs = table(MEMORY, cells(MEMORY, all_programs(plan)), caption="What the compiler says, per SparseCore")
-    return [programs, drawn, *(paragraph(line) for line in (*modelled(plan), layout(plan)))]
-
-
 def _lower_limits(plan: Plan) -> list[Html]:
     points = list(reversed(plan.curve))
     shares = [point.fraction * 100 for point in points]
-    x_label = "limits, percent of the observed maxima"
     cut = [(p.fraction * 100, p.minibatches_mean, float(p.minibatches_max or 0)) for p in points if p.minibatches_mean]
     at, means, most = [[point[k] for point in cut] for k in range(3)]
-    again = many(plan.replayed, "batch", "batches")
+    again = counted(plan.replayed, "batch", "batches")
     scale, unit = (2**20, "MiB") if plan.curve[0].buffer_bytes >= 2**20 else (2**10, "KiB")
+    buffers, dropped = [p.buffer_bytes / scale for p in points], [p.drop_rate for p in points]
+    minibatches = f"Mini-batches per step under lower limits ({again} run again)"
+    lost, inputs = "Ids lost, where they are dropped instead", "Input buffers of one batch on one device"
+    drawn: list[tuple[list[Curve], str, str, Kind]] = [
+        ([Curve("mean", at, means), Curve("most", at, most)], minibatches, "mini-batches", "number"),
+        ([Curve("dropped", shares, dropped)], lost, "share of all entries", "percent"),
+        ([Curve("buffers", shares, buffers)], inputs, unit, "number"),
+    ]
+    x_label = "limits, percent of the observed maxima"
     return [
-        line_chart(
-            [Curve("mean", at, means), Curve("most", at, most)],
-            title=f"Mini-batches per step under lower limits ({again} run again)",
-            x_label=x_label,
-            y_label="mini-batches",
-        ),
-        line_chart(
-            [Curve("dropped", shares, [p.drop_rate for p in points])],
-            title="Ids lost, where they are dropped instead",
-            x_label=x_label,
-            y_label="share of all entries",
-            kind="percent",
-        ),
-        line_chart(
-            [Curve("buffers", shares, [p.buffer_bytes / scale for p in points])],
-            title="Input buffers of one batch on one device",
-            x_label=x_label,
-            y_label=unit,
-        ),
-        table(CURVE, cells(CURVE, plan.curve), caption="The same in numbers"),
-        *(paragraph(line) for line in uncut(plan)),
+        line_chart(curves, title=title, x_label=x_label, y_label=y_label, kind=kind)
+        for curves, title, y_label, kind in drawn
     ]
 
 
-def _skew(plan: Plan) -> list[Html]:
+def _shares(plan: Plan) -> Html:
+    """What every shard receives, of the stacks that wait most."""
     worst = sorted(plan.stacks, key=lambda s: -s.wait)[:_SHARDS_OF]
     loads = [
         Curve(
@@ -422,27 +454,10 @@ def _skew(plan: Plan) -> list[Html]:
         )
         for s in worst
     ]
-    drawn = column_chart(
-        loads, title="What every shard receives, over the average", x_label="shard", y_label="times the average"
-    )
-    again = many(plan.replayed, "batch", "batches")
-    hot = table(HOT, cells(HOT, hot_rows(plan, plan.stacks)), caption="The hottest ids of every stack's fullest shard")
-    changes = f"What would even it out ({again} run again)"
-    remedies = table(REMEDIES, cells(REMEDIES, remedy_rows(plan, plan.stacks)), caption=changes)
-    return [
-        drawn,
-        _folded("hottest ids", hot, len(plan.skew.hot)),
-        _folded("changes", remedies, len(plan.skew.remedies)),
-    ]
+    title = "What every shard receives, over the average"
+    return column_chart(loads, title=title, x_label="shard", y_label="times the average")
 
 
-def _folded(name: str, content: Html, rows: int) -> Html:
-    """Long tables open on a click."""
-    return content if rows <= 2 * _LONG else details(f"{name} of every stack ({rows} rows)", content)
-
-
-def _padding(plan: Plan) -> list[Html]:
-    columns = table_fields(plan)
-    tables = table(columns, cells(columns, plan.tables), caption="Tables in HBM, all chips together")
-    arranged = table(SAVINGS, cells(SAVINGS, savings(plan)), caption="What arrangements save")
-    return [arranged, tables, *(paragraph(line) for line in packed(plan))]
+def _folded(rows: Rows, name: str) -> Html:
+    number = len(rows.items)
+    return rows.html if number <= _LONG else details(f"{name} of every stack ({number} rows)", rows.html)

@@ -10,8 +10,8 @@ from msgspec import Meta
 
 from tilewright.embed.model.formulas import padded_table_bytes, round8
 from tilewright.embed.model.knobs import SparseCoreConfig
+from tilewright.embed.model.optimizers import OPTIMIZERS
 from tilewright.embed.model.tables import Limits
-from tilewright.embed.planning.memory import OPERATIONS
 from tilewright.targets import target
 
 # Far beyond any run, and sums and products of a few still fit 64 bits; limits and widths are of 32, as on the chip.
@@ -64,12 +64,10 @@ class HbmCounters:
 
     @property
     def heap(self) -> int:
-        """Everything but the stack."""
         return (self.tables or 0) + self.slots + self.dense + self.inputs + self.exchange
 
     @property
     def stack(self) -> int:
-        """The larger of the two stacks."""
         return max(self.forward_stack or 0, self.backward_stack or 0)
 
 
@@ -149,11 +147,10 @@ class StackCounters:
     @property
     def operations(self) -> list[str]:
         """The programs that :func:`memory` knows of: the lookup, and the update where its optimizer is one of them."""
-        return ["forward", *(op for op in OPERATIONS if op.replace("_", "") == self.optimizer.lower())]
+        return ["forward", *(op for op in OPTIMIZERS if op.replace("_", "") == self.optimizer.lower())]
 
     @property
     def unevenness(self) -> float | None:
-        """The fullest shard over the average one."""
         if self.shard_ids and sum(self.shard_ids):
             return max(self.shard_ids) * len(self.shard_ids) / sum(self.shard_ids)
         return self.imbalance
@@ -236,8 +233,8 @@ class Counters:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values that :func:`read_counters` reads back; what is not known is left out."""
-        knobs = {} if self.sparsecore is None else {"sparsecore": _plain(self.sparsecore)}
-        return {"schema_version": 1, "kind": "embedding_counters", **_plain(self), **knobs}
+        knobs = {} if self.sparsecore is None else {"sparsecore": plain(self.sparsecore, terse=True)}
+        return {"schema_version": 1, "kind": "embedding_counters", **plain(self, terse=True), **knobs}
 
 
 _NEVER_0 = ("width", "sparsecores", "capacity", "steps", "max_ids_per_partition")
@@ -265,13 +262,24 @@ def _merged(one: Any, two: Any) -> Any:
     return replace(one, **changed)
 
 
-def _plain(value: Any) -> Any:
-    """Without what says nothing: None, what is empty, and fields that have their default."""
+def key(name: str) -> dict[str, str]:
+    """Metadata of a field that stands in JSON under another name than its own; under "" it does not."""
+    return {"key": name}
+
+
+def plain(value: Any, *, terse: bool = False) -> Any:
+    """A value as JSON holds it: a dataclass as its fields (see :func:`key`) and the properties that its ``DERIVED``
+    names (key -> property); ``terse``: without fields that say nothing (None, what is empty) or have their default."""
     if is_dataclass(value):
-        plain = {part.name: (part.default, _plain(getattr(value, part.name))) for part in fields(value)}
-        return {name: v for name, (default, v) in plain.items() if v not in (None, {}, []) and v != default}
+        named = {}
+        for part in fields(value):
+            if name := part.metadata.get("key", part.name):
+                inside = plain(getattr(value, part.name), terse=terse)
+                if not terse or (inside not in (None, {}, []) and inside != part.default):
+                    named[name] = inside
+        return named | {name: plain(getattr(value, of)) for name, of in getattr(value, "DERIVED", {}).items()}
     if isinstance(value, Mapping):
-        return {str(name): _plain(v) for name, v in value.items()}
+        return {str(name): plain(inside, terse=terse) for name, inside in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(v) for v in value]
+        return [plain(inside, terse=terse) for inside in value]
     return value

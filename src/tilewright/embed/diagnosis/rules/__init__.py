@@ -1,1 +1,0 @@
-"""The rules: one function a bottleneck."""
