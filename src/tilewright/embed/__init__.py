@@ -27,12 +27,20 @@ if TYPE_CHECKING:
     )
     from tilewright.embed.diagnosis.xprof import is_trace, read_trace
     from tilewright.embed.host.batch import Agree, Agreement, HostBatch, StackStats, check_host_batch
-    from tilewright.embed.host.check import Check, Excess, check_batches
-    from tilewright.embed.host.hot import HotEntries, hot_rows, split_hot
     from tilewright.embed.host.inputs import COO
-    from tilewright.embed.host.multihash import Collisions, HashedTables, MultiHash, hash_tables
-    from tilewright.embed.host.narrow import NarrowTables, pack_narrow
+    from tilewright.embed.host.overflow import Check, Excess, check_batches
     from tilewright.embed.host.preprocess import preprocess, preprocess_samples, sample_order
+    from tilewright.embed.host.tables import (
+        Collisions,
+        HashedTables,
+        HotEntries,
+        MultiHash,
+        NarrowTables,
+        hash_tables,
+        hot_rows,
+        pack_narrow,
+        split_hot,
+    )
     from tilewright.embed.logs.config import EmbedConfig, optimizer_of, read_config
     from tilewright.embed.logs.criteo import (
         CATEGORICAL,
@@ -86,12 +94,10 @@ if TYPE_CHECKING:
     from tilewright.embed.planning.types import CurvePoint, Heap, Plan, StackPlan, TablePlan, plan_counters
     from tilewright.embed.pods.plan import PodPlan, PodStack, plan_pod
     from tilewright.embed.pods.sources import BatchSource, LogBatches, MadeBatches
-    from tilewright.embed.serving.device import device_lookup
-    from tilewright.embed.serving.export import Exported, ExportedTable, export
+    from tilewright.embed.serving.export import Exported, ExportedTable, device_lookup, export
     from tilewright.embed.serving.read import Export, open_export
     from tilewright.embed.tpu_embedding.specs import as_specs
-    from tilewright.embed.training.loop import Feed, Loop, Trained
-    from tilewright.embed.training.processes import agree_over_processes
+    from tilewright.embed.training.loop import Feed, Loop, Trained, agree_over_processes
     from tilewright.embed.training.saver import Checkpoints, resume
     from tilewright.embed.training.step import Carry, TrainStep, train_step
     from tilewright.embed.warming import warm
@@ -275,12 +281,11 @@ _HOMES = {
     "diagnosis.xprof": "is_trace read_trace",
     "diagnosis.sources": "COUNTERS_TEMPLATE batch_counters check_counters log_counters read_counters",
     "host.batch": "Agree Agreement HostBatch StackStats check_host_batch",
-    "host.check": "Check Excess check_batches",
-    "host.hot": "HotEntries hot_rows split_hot",
     "host.inputs": "COO",
-    "host.multihash": "Collisions HashedTables MultiHash hash_tables",
-    "host.narrow": "NarrowTables pack_narrow",
+    "host.overflow": "Check Excess check_batches",
     "host.preprocess": "preprocess preprocess_samples sample_order",
+    "host.tables": "Collisions HashedTables HotEntries MultiHash NarrowTables hash_tables hot_rows pack_narrow"
+    " split_hot",
     "logs.config": "EmbedConfig optimizer_of read_config",
     "logs.criteo": "CATEGORICAL CRITEO_CARDINALITIES Clicks read_criteo scale_vocabs synthetic_criteo",
     "logs.log": "Log LogBatch LogColumn hashed_numbers read_log",
@@ -301,12 +306,10 @@ _HOMES = {
     "planning.types": "CurvePoint Heap Plan StackPlan TablePlan plan_counters",
     "pods.plan": "PodPlan PodStack plan_pod",
     "pods.sources": "BatchSource LogBatches MadeBatches",
-    "serving.device": "device_lookup",
-    "serving.export": "Exported ExportedTable export",
+    "serving.export": "Exported ExportedTable device_lookup export",
     "serving.read": "Export open_export",
     "tpu_embedding.specs": "as_specs",
-    "training.loop": "Feed Loop Trained",
-    "training.processes": "agree_over_processes",
+    "training.loop": "Feed Loop Trained agree_over_processes",
     "training.saver": "Checkpoints resume",
     "training.step": "Carry TrainStep train_step",
     "warming": "warm",

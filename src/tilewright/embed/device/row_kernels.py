@@ -111,13 +111,13 @@ _sum_8, _sum_16, _sum_32 = _summing(1), _summing(2), _summing(4)
 
 @inner()
 def _operands(frame: Any) -> Any:
-    """Number of operands."""
+    """How many operands a call has."""
     return load_word(frame + ARGUMENTS + COUNT, 0)
 
 
 @inner()
 def _results(frame: Any) -> Any:
-    """Number of results."""
+    """How many results a call has."""
     return load_word(frame + RESULTS + COUNT, 0)
 
 

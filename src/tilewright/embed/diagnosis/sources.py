@@ -15,10 +15,9 @@ import numpy as np
 from tilewright.embed.diagnosis.xprof import is_trace, read_trace
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.batch import HostBatch
-from tilewright.embed.host.check import Check
-from tilewright.embed.host.narrow import NarrowTables
-from tilewright.embed.host.overflow import Overflow, limit_table
+from tilewright.embed.host.overflow import Check, Overflow, limit_table
 from tilewright.embed.host.preprocess import preprocess
+from tilewright.embed.host.tables import NarrowTables
 from tilewright.embed.host.tally import tally
 from tilewright.embed.logs.config import EmbedConfig
 from tilewright.embed.model.formulas import pointers_per_segment, round8

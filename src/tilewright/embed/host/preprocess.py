@@ -10,9 +10,8 @@ import numpy as np
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.batch import Agree, Agreement, HostBatch, StackStats, check_host_batch, minibatch_starts
 from tilewright.embed.host.buffers import Buffers
-from tilewright.embed.host.check import check_batches
 from tilewright.embed.host.inputs import check_choice, ragged_inputs, source_slices
-from tilewright.embed.host.overflow import NO_LIMIT, Overflow, limit_table
+from tilewright.embed.host.overflow import NO_LIMIT, Overflow, check_batches, limit_table
 from tilewright.embed.host.tally import tally
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.stacking import Stacking

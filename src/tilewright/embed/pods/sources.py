@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
-from tilewright.embed.host.multihash import HashedTables
+from tilewright.embed.host.tables import HashedTables
 from tilewright.embed.logs.log import Log, log_part, part_rows
 from tilewright.errors import UsageError
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import accumulate
 from os import PathLike
@@ -11,14 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tilewright.embed.host.arrays import Floats, Longs
-from tilewright.embed.host.inputs import BAD_IDS, Ragged, check_choice, normalise, offsets_of
-from tilewright.embed.host.memory import recycled
+from tilewright.embed.host.arrays import Floats, Longs, recycled
+from tilewright.embed.host.inputs import BAD_IDS, Ragged, check_choice, normalise
 from tilewright.embed.model.tables import COMBINERS
-from tilewright.embed.serving.codes import Bytes
-from tilewright.embed.serving.format import Header, StoredRows, check_sums, mapped_rows, read_header
+from tilewright.embed.serving.format import Bytes, Header, StoredRows, check_sums, mapped_rows, read_header
 from tilewright.embed.serving.sum_kernels import DESCRIBED, IDS_IN_ALL, KINDS, OUT, STRIDE, serve
 from tilewright.errors import UsageError
 from tilewright.kernels.threads import run_all, thread_count
@@ -62,7 +59,7 @@ class Export:
 
     @cached_property
     def stored(self) -> dict[str, StoredRows]:
-        """Feature -> its table."""
+        """The table of every feature, by the feature's name."""
         tables = {table.name: table for table in self.header.tables}
         return {feature: tables[name] for feature, name in self.header.features.items()}
 
@@ -157,20 +154,10 @@ class Export:
     def _mended(self, batch: Mapping[str, Any], bad_ids: str) -> dict[str, Floats]:
         """The batch again, after its bad ids were dealt with; whatever else is wrong is an error."""
         check_choice("bad_ids", bad_ids, BAD_IDS)
-        inputs = {name: normalise(raw, name) for name, raw in batch.items()}
-        bad = False
-        for name, ragged in inputs.items():
-            vocab = self.stored[name].vocab
-            wrong = (ragged.values < 0) | (ragged.values >= vocab)
-            if not wrong.any():
-                continue
-            if bad_ids == "error":
-                place = int(np.flatnonzero(wrong)[0])
-                problem = f"id {ragged.id_at(place)} of sample {ragged.samples[place]} is not in 0 .. {vocab - 1}"
-                how = 'mend the request, or pass bad_ids="clip" or bad_ids="drop"'
-                raise UsageError(problem, where=f"feature {name!r}", how=how)
-            bad, inputs[name] = True, _without(ragged, wrong, vocab, bad_ids)
-        if not bad:
+        given = {name: normalise(raw, name) for name, raw in batch.items()}
+        how = 'mend the request, or pass bad_ids="clip" or bad_ids="drop"'
+        inputs = {name: ragged.inside(self.stored[name].vocab, bad_ids, name, how) for name, ragged in given.items()}
+        if all(inputs[name] is ragged for name, ragged in given.items()):
             problem = "the weights of a sample have no finite sum to divide by, or it is zero"
             raise UsageError(problem, where="lookup", how="leave such a sample empty, or give it other weights")
         return self.lookup({name: ragged.as_input() for name, ragged in inputs.items()})
@@ -227,12 +214,3 @@ def _served(described: Longs, numbers: Floats, moved: int) -> int:
         return int(serve(described, numbers, 0, 1))
     jobs = [partial(serve, described, numbers, part, parts) for part in range(parts)]
     return int(max(run_all(jobs, parts)))
-
-
-def _without(ragged: Ragged, wrong: NDArray[np.bool_], vocab: int, bad_ids: str) -> Ragged:
-    if bad_ids == "clip":
-        clipped: Any = np.clip(ragged.values, 0, vocab - 1)
-        return replace(ragged, values=clipped, given=None)
-    lengths = np.bincount(ragged.samples[~wrong], minlength=ragged.batch_size)
-    weights = None if ragged.weights is None else ragged.weights[~wrong]
-    return Ragged(ragged.values[~wrong], ragged.batch_size, offsets=offsets_of(lengths), weights=weights)

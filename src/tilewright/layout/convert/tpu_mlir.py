@@ -112,9 +112,6 @@ def read_tpu_mlir(text: str, chip: str | None = None, where: str = "") -> tuple[
     return tuple(groups)
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
-
-
 def _groups(text: str, where: str) -> Iterator[tuple[str, int, list[_Line]]]:
     """(name, line, operations in local memory) of each group; operations outside of one make a group without a name."""
     name, start, lines = "", 1, list[_Line]()
@@ -171,9 +168,6 @@ def _whole(word: str, text: str, at: int, where: str) -> int:
     return value
 
 
-# -- placing -----------------------------------------------------------------------------------------------------------
-
-
 def _group(name: str, start: int, lines: Sequence[_Line], memory: LaneMemory, where: str) -> LayerGroup:
     placed: dict[str, PlacedTensor] = {}
     unexplained: list[str] = []
@@ -215,17 +209,13 @@ def _layout(line: _Line, memory: LaneMemory, where: str) -> tuple[LaneLayout, bo
         if math.prod(shape) >= _LARGEST:
             continue
         try:
-            layout = _lanes(shape, line.dtype, memory, mode)
+            low = line.dtype.lower()
+            layout = lanes(shape, {"f8e4m3": "f8e4m3fn"}.get(low, low), memory, mode=mode)
         except TilewrightError as error:
             raise UsageError(error.what, where=f"{where}: line {line.number}", how=error.how) from None
         if layout.bytes_per_npu == size or "out_size" not in line.ginfo:
             return layout, True
     return _region(size, memory), False
-
-
-def _lanes(shape: Sequence[int], dtype: str, memory: LaneMemory, mode: str) -> LaneLayout:
-    low = dtype.lower()
-    return lanes(shape, {"f8e4m3": "f8e4m3fn"}.get(low, low), memory, mode=mode)
 
 
 def _region(size: int, memory: LaneMemory) -> LaneLayout:
@@ -244,9 +234,6 @@ def _slice(line: _Line) -> tuple[int, int, int, int]:
     n, c, h, w = _whole_tensor(line.shape)
     largest = {key: max(line.ginfo.get(f"{key}_slice") or (whole,)) for key, whole in zip("ncdhw", (n, c, 1, h, w))}
     return largest["n"] * largest["d"], largest["c"], largest["h"], largest["w"]
-
-
-# -- what meets --------------------------------------------------------------------------------------------------------
 
 
 def _conflicts(lines: Sequence[_Line], placed: Mapping[str, PlacedTensor]) -> Iterator[BankConflict]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout.index.address_map import AddressMap
-from tilewright.layout.index.digits import Digit, Line
+from tilewright.layout.index.steps import Digit, Line
 from tilewright.layout.index.types import require_layout, wholes
 
 # An axis as a chain over the linear logical index: what the bitcast decision compares.

@@ -16,10 +16,10 @@ from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.bitcast import order_of, why_not
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.types import is_traced, require_room
+from tilewright.layout.move import LINE
 from tilewright.layout.move.nest import Box, CommonDim, Loop, boxes_of, layout_terms
 from tilewright.layout.move.pack import buffer_spec, check_buffer, narrow, widen
 from tilewright.layout.move.plan import aligned_empty, relayout_boxes, relayout_plan, run_filled, zero_of
-from tilewright.layout.move.words import LINE
 
 Array = np.ndarray[Any, Any]
 _MOST_RUNS = 1 << 24
@@ -69,9 +69,6 @@ def _all_slots(layout: AddressMap, order: Sequence[int]) -> Array:
     if layout.num_elements > _MOST_RUNS:
         raise _too_many(layout)
     return layout.slots_of(np.arange(layout.num_elements), order)
-
-
-# -- lines -------------------------------------------------------------------------------------------------------------
 
 
 def lines_touched(layout: AddressMap, line_bytes: int) -> int:

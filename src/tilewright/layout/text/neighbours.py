@@ -45,7 +45,7 @@ def read_neighbour(text: str, at: int) -> tuple[ArrayText, int] | None:
     if not head or head["type"].lower() not in NAMES:
         return None
     dims = ",".join(_sizes(text, head))
-    short = f"{_xla_name(head['type'])}[{dims}]"
+    short = f"{dtype_name(head['type'].lower())}[{dims}]"
     strides = _STRIDES.match(text, head.end())
     try:
         shape, end = read_shape(short + ("" if strides else text[head.end() : head.end() + 4000]))
@@ -74,10 +74,6 @@ def _sizes(text: str, head: re.Match[str]) -> Iterator[str]:
             raise ParseError("expected a whole number of at least 0 as a dim", text=text, column=place)
         yield f"{found[1] or ''}{found[2]}" if found else part
         place += len(part) + 1
-
-
-def _xla_name(name: str) -> str:
-    return dtype_name(name.lower())
 
 
 def strided(shape: ArrayText, strides: Sequence[int], text: str, at: int) -> ArrayText:
@@ -192,16 +188,15 @@ def _with_attribute(shape: ArrayText, part: str, text: str, at: int) -> ArrayTex
 
 
 def _tile(text: str) -> tuple[int, ...]:
-    return tuple(combine_mark("*" if part.strip() == "*" else _number(part)) for part in text.split(","))
+    """The sizes of a tile; 0, which no tile has, for what is neither a number nor ``*``."""
+    parts = [part.strip() for part in text.split(",")]
+    numbers = [int(part) if re.fullmatch(r"-?[0-9]{1,19}", part) else 0 for part in parts]
+    return tuple(combine_mark("*" if part == "*" else n) for part, n in zip(parts, numbers, strict=True))
 
 
 def _integers(text: str) -> list[int]:
     """The whole numbers in a list; what is too long for one is cut."""
     return [int(digits) for digits in re.findall(r"[0-9]{1,19}", text)]
-
-
-def _number(text: str) -> int:
-    return int(text) if re.fullmatch(r"\s*-?[0-9]{1,19}\s*", text) else 0
 
 
 def _check_tile_strides(

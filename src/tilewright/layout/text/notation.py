@@ -52,7 +52,7 @@ class Cursor:
         self.at = after_blanks(self.text, to)
 
     def peek(self, token: str) -> bool:
-        """Whether ``token`` is next."""
+        """Whether ``token`` is next in the text."""
         return self.text.startswith(token, self.at)
 
     def take(self, token: str) -> bool:
@@ -82,7 +82,7 @@ class Cursor:
         return True
 
     def integer(self, context: str, least: int = 0, most: int = LARGEST) -> int:
-        """A whole number in least..most."""
+        """Read a whole number in least..most; ``context`` says in an error what it is for."""
         match = _DIGITS.match(self.text, self.at)
         if not match:
             raise self.fail(f"expected a whole number of at least {least} {context}")
@@ -96,7 +96,7 @@ class Cursor:
         return value
 
     def name(self, context: str) -> str:
-        """A name."""
+        """Read a name; ``context`` is what an error says was expected."""
         match = _NAME.match(self.text, self.at)
         if not match:
             raise self.fail(f"expected {context}")
@@ -151,13 +151,6 @@ class TupleText:
 ShapeText = ArrayText | TupleText
 
 
-def _format_dims(shape: ArrayText) -> str:
-    def one(size: int, dynamic: bool) -> str:
-        return "?" if size == UNBOUNDED else f"<={size}" if dynamic else str(size)
-
-    return ",".join(one(*pair) for pair in zip(shape.dims, shape.dynamic, strict=True))
-
-
 def tile_text(tile: tuple[int, ...]) -> str:
     """A tile's sizes as XLA writes them between parentheses."""
     return ",".join("*" if t == COMBINE else str(t) for t in tile)
@@ -187,8 +180,9 @@ def format_shape(shape: ShapeText) -> str:
             for i, e in enumerate(shape.elements)
         )
         return "(" + ", ".join(texts) + ")"
-    text = f"{shape.dtype}[{_format_dims(shape)}]"
-    tail = _format_tail(shape)
+    sizes = zip(shape.dims, shape.dynamic, strict=True)
+    dims = ["?" if size == UNBOUNDED else f"<={size}" if dynamic else str(size) for size, dynamic in sizes]
+    text, tail = f"{shape.dtype}[{','.join(dims)}]", _format_tail(shape)
     if shape.dtype not in ("token", "opaque") and (shape.dims or tail):
         text += "{" + ",".join(map(str, shape.minor_to_major)) + (f":{tail}" if tail else "") + "}"
     return f"b({text})" if shape.buffer else text
@@ -206,9 +200,6 @@ _WIDER_NAME = re.compile(r"b[A-Za-z0-9_.-]")
 _PLAIN = re.compile(
     r"([a-z]+[a-z0-9]*)\[([0-9,]*)\](?:\{([0-9,]*)(?::((?:T(?:\([0-9,]+\))+)?)(?:S\(([0-9]{1,9})\))?)?\})?"
 )
-
-
-# -- shapes ------------------------------------------------------------------------------------------------------------
 
 
 def _element_type(cursor: Cursor) -> str:
@@ -246,13 +237,6 @@ def addressable(dtype: str, dims: tuple[int, ...]) -> bool:
     return math.prod(n for n in dims if n != UNBOUNDED) * (type_bits(dtype) // 8) <= LARGEST
 
 
-def _opens_layout(cursor: Cursor) -> bool:
-    """Whether a layout is next: ``{`` before a number or a colon; otherwise it begins a computation's body."""
-    if not cursor.peek("{"):
-        return False
-    return bool(_OPENS.match(cursor.text, after_blanks(cursor.text, cursor.at + 1)))
-
-
 def _array(cursor: Cursor) -> ArrayText:
     dtype = _element_type(cursor)
     cursor.expect("[", f"after the element type {dtype}")
@@ -263,7 +247,8 @@ def _array(cursor: Cursor) -> ArrayText:
     if not addressable(dtype, dims):
         raise cursor.fail("the array has more than 2**63 - 1 bytes", at)
     shape = ArrayText(dtype, dims, dynamic, tuple(reversed(range(len(dims)))))
-    if not _opens_layout(cursor):
+    inside = after_blanks(cursor.text, cursor.at + 1)
+    if not cursor.peek("{") or not _OPENS.match(cursor.text, inside):  # otherwise it begins a computation's body
         return shape
     if dtype in _BARE:
         raise cursor.fail(f"a {dtype} has no layout")
@@ -302,9 +287,6 @@ def _shape(cursor: Cursor, depth: int = 0) -> ShapeText:
     if cursor.peek("b") and not plain_name and cursor.key("b"):
         return _buffer(cursor, depth)
     return _array(cursor)
-
-
-# -- layouts -----------------------------------------------------------------------------------------------------------
 
 
 def _minor_to_major(cursor: Cursor, rank: int) -> tuple[int, ...]:
@@ -465,9 +447,6 @@ def _tail(cursor: Cursor, shape: ArrayText) -> ArrayText:
     values = (alignment, index_type, pointer_type, bits, space, splits, prefix)
     whole = ArrayText(shape.dtype, shape.dims, shape.dynamic, shape.minor_to_major, tiles, *values)
     return replace(whole, sparse_levels=levels) if any(level != "D" for level in levels) else whole
-
-
-# -- the common plain case ---------------------------------------------------------------------------------------------
 
 
 def _numbers(text: str | None) -> tuple[int, ...]:
