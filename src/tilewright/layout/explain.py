@@ -386,19 +386,16 @@ def _why_padding(layout: AddressMap, place: Sequence[int]) -> str:
         if not inside and k >= len(states):
             return "one of its coordinates would be outside the array"
         if not inside:
-            return _broken(step, states[k], behind, values)
+            dim = getattr(step, "dim", 0)
+            if isinstance(step, NewDim):
+                return f"the dim of size 1 would have the index {behind[dim]}"
+            c, sum_ = states[k][dim], f"{behind[dim]}"
+            if isinstance(step, Split):
+                sum_ += f"*{step.tile} + {behind[dim + 1]}"
+            elif isinstance(step, Pad):
+                sum_ += f" - {step.low}"
+            return f"{c.label} = {sum_} = {values[dim]} would be outside 0..{c.size - 1}"
     return "the array has no elements"
-
-
-def _broken(step: Step, before: list[Coordinate], behind: list[Any], values: list[Any]) -> str:
-    dim = getattr(step, "dim", 0)
-    if isinstance(step, NewDim):
-        return f"the dim of size 1 would have the index {behind[dim]}"
-    c = before[dim]
-    sum_ = f"{behind[dim]}*{step.tile} + {behind[dim + 1]}" if isinstance(step, Split) else f"{behind[dim]}"
-    if isinstance(step, Pad):
-        sum_ += f" - {step.low}"
-    return f"{c.label} = {sum_} = {values[dim]} would be outside 0..{c.size - 1}"
 
 
 def _expression(axis: Axis, coordinates: Sequence[Coordinate]) -> str:

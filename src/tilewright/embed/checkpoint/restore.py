@@ -43,6 +43,7 @@ from tilewright.embed.device.state import (
     stack_shape,
 )
 from tilewright.embed.host.arrays import Floats
+from tilewright.embed.model.limits import limits_of
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement
 from tilewright.embed.model.tables import Feature, Limits, Quantization, Table
 from tilewright.errors import TilewrightError, UsageError
@@ -141,7 +142,8 @@ def saved_limits(folder: str | os.PathLike[str], step: int | None = None) -> dic
     >>> saved_limits("run1")  # doctest: +SKIP
     {'user_item': Limits(max_ids_per_partition=64, max_unique_ids_per_partition=64)}
     """
-    return _schema(step_folder(folder, step)).stack_limits()
+    limits = _schema(step_folder(folder, step)).limits
+    return {name: limits_of(entry, f"limits of stack {name!r}") for name, entry in limits.items()}
 
 
 def saved_features(folder: str | os.PathLike[str], step: int | None = None) -> tuple[Feature, ...]:
@@ -281,11 +283,8 @@ def _chosen(stacking: Stacking, stored: Mapping[str, Logical], tables: Iterable[
         return names
     missing, unknown = [n for n in stacking.tables if n not in stored], [n for n in stored if n not in stacking.tables]
     if missing or unknown:
-        text = "; ".join(
-            f"{kind} {', '.join(some)}"
-            for kind, some in (("no", missing), ("more than the stacking:", unknown))
-            if some
-        )
+        both = (("no", missing), ("more than the stacking:", unknown))
+        text = "; ".join(f"{kind} {', '.join(some)}" for kind, some in both if some)
         common = [name for name in stacking.tables if name in stored]
         how = f"name those to restore: tables={common}" if common else "take another folder"
         if common and missing:

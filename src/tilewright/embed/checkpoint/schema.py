@@ -14,7 +14,6 @@ from typing import Any
 
 from tilewright.embed.checkpoint.owner import run_of
 from tilewright.embed.device.state import EmbeddingState, slot_shape
-from tilewright.embed.model.limits import limits_of
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits
 from tilewright.errors import UsageError
@@ -203,10 +202,6 @@ class Schema:
     def write(self, folder: Path) -> None:
         """The JSON file of a step's folder of tables."""
         write_synced(folder / SCHEMA, json.dumps(asdict(self), indent=1) + "\n")
-
-    def stack_limits(self) -> dict[str, Limits]:
-        """Stack -> limits that were saved with the state."""
-        return {name: limits_of(entry, f"limits of stack {name!r}") for name, entry in self.limits.items()}
 
 
 def schema_of(state: EmbeddingState, step: int, limits: Mapping[str, Limits]) -> Schema:

@@ -83,12 +83,6 @@ class ZarrColumns:
             self._chunk_rows = int(self._opened().chunk_layout.read_chunk.shape[0])
         return self._chunk_rows
 
-    def _new_chunk_rows(self) -> int:
-        """A column in equal chunks: the last one is stored as long as the others."""
-        rows = rows_of(self.vocab, self.shards)
-        chunks = -(-4 * self.width * rows // CHUNK_BYTES)
-        return -(-rows // chunks)
-
     def _spec(self) -> dict[str, Any]:
         # A chunk that is not there is an error, not zeros.
         whole = {"store_data_equal_to_fill_value": True, "fill_missing_data_reads": False}
@@ -109,7 +103,8 @@ class ZarrColumns:
 
     def create(self, first: bool) -> None:
         """Open it for writing; the ``first`` process writes the array's metadata, the others know what it says."""
-        chunk = [self._new_chunk_rows(), 1, self.width]
+        rows = rows_of(self.vocab, self.shards)  # in equal chunks: the last one is stored as long as the others
+        chunk = [-(-rows // -(-4 * self.width * rows // CHUNK_BYTES)), 1, self.width]
         metadata = {
             "shape": self._shape(),
             "data_type": "float32",

@@ -25,29 +25,18 @@ _WORD = 2**31
 class StackIndex(NamedTuple):
     """What a step needs of one stack, with L devices, S shards, U rows a shard at most, E entries, N samples a device.
 
-    ================  ==============  ================================================================================
-    ``rows``          i32[L, S, U]    distinct local rows asked of each shard, rising; then ``rows_per_shard``
-    ``row_ends``      i32[L, S * U]   where the entries of each of these end, in the two arrays below
-    ``row_samples``   i32[L, E]       whose gradient: ``feature << shift | row of the device's activations``
-    ``row_gains``     f32[L, E]       times what
-    ``sample_ends``   i32[L, N]       where the entries of each sample end, in the two arrays below
-    ``sample_rows``   i32[L, E]       which row of all shards laid end to end
-    ``sample_places`` i32[L, E]       which of the S * U places, for devices that hold a part of the shards
-    ``sample_gains``  f32[L, E]       times what
-    ================  ==============  ================================================================================
-
     Samples lie by source, feature and sample. E and U are rounded up by at most an eighth, so that jit seldom compiles
     again.
     """
 
-    rows: Any
-    row_ends: Any
-    row_samples: Any
-    row_gains: Any
-    sample_ends: Any
-    sample_rows: Any
-    sample_places: Any
-    sample_gains: Any
+    rows: Any  # i32[L, S, U]: distinct local rows asked of each shard, rising; then ``rows_per_shard``
+    row_ends: Any  # i32[L, S * U]: where the entries of each of these end, in the two arrays below
+    row_samples: Any  # i32[L, E]: whose gradient: ``feature << shift | row of the device's activations``
+    row_gains: Any  # f32[L, E]: times what
+    sample_ends: Any  # i32[L, N]: where the entries of each sample end, in the three arrays below
+    sample_rows: Any  # i32[L, E]: which row of all shards laid end to end
+    sample_places: Any  # i32[L, E]: which of the S * U places, for devices that hold a part of the shards
+    sample_gains: Any  # f32[L, E]: times what
 
 
 @jax.tree_util.register_dataclass

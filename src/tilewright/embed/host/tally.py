@@ -32,21 +32,13 @@ class Tally:
     """The entries kernel 1 made of a batch; units stand stack by stack, in their order inside it.
 
     ``entries`` are the calling thread's working buffers: its next tally overwrites them.
-
-    ===============  ================================================================================
-    ``sizes``        the whole batch of every feature, over all SparseCores
-    ``entries``      rows (in the stack), samples, gains
-    ``bases``        int64[units, sources]: where each run of entries begins
-    ``counts``       int32[units, 2, sources, S]: entries, distinct ids
-    ``first_unit``   int64[stacks + 1]: the first unit of every stack, and the end
-    ===============  ================================================================================
     """
 
-    sizes: dict[str, int]
-    entries: Entries
-    bases: Longs
-    counts: Ints
-    first_unit: Longs
+    sizes: dict[str, int]  # the whole batch of every feature, over all SparseCores
+    entries: Entries  # rows (in the stack), samples, gains
+    bases: Longs  # int64[units, sources]: where each run of entries begins
+    counts: Ints  # int32[units, 2, sources, S]: entries, distinct ids
+    first_unit: Longs  # int64[stacks + 1]: the first unit of every stack, and the end
 
     def totals(self) -> tuple[Longs, Longs]:
         """int64[stacks, 2, S]: the most entries and distinct ids any source has for a shard; int64[stacks, sources]:
@@ -247,28 +239,17 @@ _KEPT = 8
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """What kernel 1 has to do.
+    """What kernel 1 has to do."""
 
-    ===============  ===================================================================================
-    ``units``        what is sorted together; ``first_unit`` int64[stacks + 1] of every stack
-    ``bases``        int64[units, sources]: where their entries begin
-    ``groups``       slices sorted together, per unit
-    ``samples``      samples of a slice of the unit's stack
-    ``features``     kernel 1's ``features`` of every unit
-    ``entries``      of all units; ``scratch``: entries and samples of a thread's scratch
-    ``parts``        the units and the sources of every thread
-    ===============  ===================================================================================
-    """
-
-    units: tuple[SortUnit, ...]
-    first_unit: Longs
-    bases: Longs
-    groups: list[int]
-    samples: list[int]
-    features: list[Longs]
-    entries: int
-    scratch: tuple[int, int]
-    parts: list[tuple[range, tuple[int, int]]]
+    units: tuple[SortUnit, ...]  # what is sorted together
+    first_unit: Longs  # int64[stacks + 1] of every stack
+    bases: Longs  # int64[units, sources]: where their entries begin
+    groups: list[int]  # slices sorted together, per unit
+    samples: list[int]  # samples of a slice of the unit's stack
+    features: list[Longs]  # kernel 1's ``features`` of every unit
+    entries: int  # of all units
+    scratch: tuple[int, int]  # entries and samples of a thread's scratch
+    parts: list[tuple[range, tuple[int, int]]]  # the units and the sources of every thread
 
 
 def schedule(

@@ -37,16 +37,13 @@ _LOW = np.uint64(0xFFFFFFFF)
 
 def _initial() -> Keys:
     """The state after the key and the length went in, before the message: the same for every id."""
-    turned = [(k >> 32) | (k << 32) & _WORD for k in _KEY]
     v0 = [(m ^ k) + (_SIZE << 32) + _SIZE & _WORD for m, k in zip(_MUL0, _KEY)]
-    v1 = [_rotate_halves(m ^ k) for m, k in zip(_MUL1, turned)]
+    v1 = []
+    for m, k in zip(_MUL1, _KEY):
+        word = m ^ ((k >> 32) | (k << 32) & _WORD)
+        low, high = ((h << _SIZE | h >> (32 - _SIZE)) & 0xFFFFFFFF for h in (word & 0xFFFFFFFF, word >> 32))
+        v1.append(high << 32 | low)
     return np.array([*v0, *v1, *_MUL0, *_MUL1], np.uint64)
-
-
-def _rotate_halves(word: Index) -> Index:
-    low, high = word & 0xFFFFFFFF, word >> 32
-    left = [(h << _SIZE | h >> (32 - _SIZE)) & 0xFFFFFFFF for h in (low, high)]
-    return left[1] << 32 | left[0]
 
 
 _INITIAL = _initial()

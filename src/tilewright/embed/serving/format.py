@@ -26,8 +26,7 @@ import json
 import struct
 import zlib
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import ml_dtypes
 import numpy as np
@@ -98,7 +97,12 @@ class Coding:
         if self.encoding == "bf16":
             numbers: Any = np.ascontiguousarray(stored).view(ml_dtypes.bfloat16)
             return np.asarray(numbers, np.float32)
-        codes = self._unpacked(stored[:, self.head :])
+        signed, codes = self.encoding != "levels", cast(NDArray[Any], stored[:, self.head :])
+        if self.bits == 8:
+            codes = codes.view(np.int8) if signed else codes
+        else:
+            codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(len(codes), -1)[:, : self.width]
+            codes = (codes ^ 8).astype(np.int8) - np.int8(8) if signed else codes
         if self.encoding == "levels":
             return np.asarray(self.levels[codes], np.float32)
         scale: Any = np.float32(self.scale)
@@ -111,13 +115,6 @@ class Coding:
     def levels(self) -> Floats:
         """The value of every code of ``levels``, as :class:`Quantization` computes it in numpy."""
         return np.arange(1 << self.bits, dtype=np.float32) * np.float32(self.scale) + np.float32(self.low)
-
-    def _unpacked(self, stored: Bytes) -> NDArray[Any]:
-        signed = self.encoding != "levels"
-        if self.bits == 8:
-            return stored.view(np.int8) if signed else stored
-        codes = np.stack([stored & 15, stored >> 4], axis=-1).reshape(len(stored), -1)[:, : self.width]
-        return (codes ^ 8).astype(np.int8) - np.int8(8) if signed else codes
 
 
 def _packed(codes: Bytes, bits: int) -> Bytes:
@@ -293,12 +290,6 @@ def _sound(table: StoredRows, file_bytes: int) -> bool:
     coded = known and (table.bits == 16) == (table.encoding == "bf16") and table.width > 0 < table.vocab
     placed = coded and _HEAD.size <= table.offset and table.end <= file_bytes and table.offset % LINE == 0
     return placed and len(table.crc32) == len(blank_sums(table.size))
-
-
-def mapped_rows(path: Path, header: Header) -> dict[str, Bytes]:
-    """Every table's rows u8[vocab, stride], mapped into memory, not read."""
-    whole = np.memmap(path, np.uint8, "r")
-    return {t.name: whole[t.offset : t.end].reshape(t.vocab, t.coding.stride) for t in header.tables}
 
 
 def check_sums(rows: dict[str, Bytes], header: Header, where: str) -> None:

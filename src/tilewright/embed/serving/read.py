@@ -15,7 +15,7 @@ import numpy as np
 from tilewright.embed.host.arrays import Floats, Longs, recycled
 from tilewright.embed.host.inputs import BAD_IDS, Ragged, check_choice, normalise
 from tilewright.embed.model.tables import COMBINERS
-from tilewright.embed.serving.format import Bytes, Header, StoredRows, check_sums, mapped_rows, read_header
+from tilewright.embed.serving.format import Bytes, Header, StoredRows, check_sums, read_header
 from tilewright.embed.serving.sum_kernels import DESCRIBED, IDS_IN_ALL, KINDS, OUT, STRIDE, serve
 from tilewright.errors import UsageError
 from tilewright.kernels.threads import run_all, thread_count
@@ -41,7 +41,10 @@ def open_export(path: str | PathLike[str], *, check: bool = True) -> Export:
     try:
         with open(file_path, "rb") as file:
             header = read_header(file, file_path.stat().st_size, where)
-        rows = mapped_rows(file_path, header)
+        whole = np.memmap(file_path, np.uint8, "r")
+        rows: dict[str, Bytes] = {
+            t.name: whole[t.offset : t.end].reshape(t.vocab, t.coding.stride) for t in header.tables
+        }
         if check:
             check_sums(rows, header, where)
     except OSError as error:

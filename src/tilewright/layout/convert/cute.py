@@ -202,7 +202,8 @@ def from_cute(text: str, dtype: Any = None) -> ConvertedLayout:
         return layout
     b, m, s = swizzle or (0, 0, 0)
     axis = layout.axis_terms[0]
-    extent = swizzled_extent(axis.extent + first, b, m, s) if axis.extent else 0
+    extent, whole = axis.extent + first if axis.extent else 0, 1 << (m + b + max(0, -s))
+    extent = -(-extent // whole) * whole if b else extent  # slots that swizzled offsets reach at most
     own = (layout.slot_bits, layout.source, b, m, s, first)
     return SwizzledLayout(name, layout.shape, layout.steps, (replace(axis, extent=extent),), (), *own)
 
@@ -258,27 +259,14 @@ class SwizzledLayout(ConvertedLayout):
         return self._swizzled(value) - self.first
 
 
-def swizzled_extent(reach: int, bits: int, base: int, shift: int) -> int:
-    """Slots that a layout of so many reaches at most once its offsets are swizzled."""
-    whole = 1 << (base + bits + max(0, -shift))
-    return -(-reach // whole) * whole if bits else reach
-
-
 @dataclass(frozen=True)
 class BankConflicts:
-    """What reading elements from shared memory takes.
+    """What reading elements from shared memory takes."""
 
-    ==============  ===================================================================================
-    ``width``       bytes that a thread reads at once
-    ``wavefronts``  passes over the banks that the reads take; ``least``: that so many bytes need
-    ``ways``        the most different words of one bank that one pass is asked for
-    ==============  ===================================================================================
-    """
-
-    width: int
-    wavefronts: int
-    least: int
-    ways: int
+    width: int  # bytes that a thread reads at once
+    wavefronts: int  # passes over the banks that the reads take
+    least: int  # passes that so many bytes need
+    ways: int  # the most different words of one bank that one pass is asked for
 
     @property
     def conflicts(self) -> int:

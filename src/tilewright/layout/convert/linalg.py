@@ -109,16 +109,6 @@ def check_pack(pack: LinalgPack, rank: int) -> None:
         raise UsageError(f"inner_dims_pos {list(pack.inner_dims_pos)} names a dim twice, or one that does not exist")
 
 
-def _pack_steps(pack: LinalgPack) -> list[Step]:
-    """Cut the dims, last first so that the others keep their places, then bring the parts in order."""
-    rank = len(pack.source_shape)
-    tiles = dict(zip(pack.inner_dims_pos, pack.inner_tiles, strict=True))
-    steps: list[Step] = [Split(d, tiles[d]) for d in sorted(tiles, reverse=True)]
-    outer = [d + sum(k < d for k in tiles) for d in range(rank)]
-    order = (*(outer[d] for d in pack.outer_dims_perm), *(outer[d] + 1 for d in pack.inner_dims_pos))
-    return [*steps, Permute(order)]
-
-
 def from_linalg_pack(
     shape: Sequence[int],
     dtype: Any,
@@ -141,7 +131,11 @@ def from_linalg_pack(
         if pack.source_shape != sizes:
             raise UsageError(f"linalg.pack of {pack.source_shape} behind a tensor of {sizes}")
         check_pack(pack, len(sizes))
-        steps += _pack_steps(pack)
+        cut = dict(zip(pack.inner_dims_pos, pack.inner_tiles, strict=True))
+        steps += [Split(d, cut[d]) for d in sorted(cut, reverse=True)]  # last first: the others keep their places
+        outer = [d + sum(k < d for k in cut) for d in range(len(sizes))]
+        order = (*(outer[d] for d in pack.outer_dims_perm), *(outer[d] + 1 for d in pack.inner_dims_pos))
+        steps.append(Permute(order))
         sizes = pack.packed_shape
     axis = row_major_axis("offset", range(len(sizes)), sizes)
     source = f"linalg.pack inner_dims_pos = {list(inner_dims_pos)} inner_tiles = {list(inner_tiles)}"

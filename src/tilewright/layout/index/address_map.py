@@ -22,7 +22,7 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.kernels.threads import run_all, thread_count
-from tilewright.layout.index.steps import Digit, Line, Permute, Step, dim_line, scale_digits, strides_of
+from tilewright.layout.index.steps import Digit, Line, Permute, Step, is_chain, scale_digits
 from tilewright.layout.index.types import UNBOUNDED, array_of, numpy_dtype, type_bits
 
 # Linearisation: the value sum of c_k * stride_k with 0 <= c_k < size_k, and back.
@@ -62,7 +62,12 @@ def is_injective(terms: Terms) -> bool:
         if common // a[1] < a[0] and common // b[1] < b[0]:
             return False
     if math.prod(size for size, _ in live) <= _ENUMERATED:
-        return _all_different(live)
+        # List all values: tangled strides in many terms would take a search for ever.
+        values = np.zeros(1, np.int64 if sum((n - 1) * s for n, s in live) < 2**63 else object)
+        for size, stride in live:
+            values = (values[:, None] + np.arange(size, dtype=values.dtype) * stride).reshape(-1)
+        values.sort()
+        return bool((values[1:] != values[:-1]).all())
     reach = [sum((n - 1) * s for n, s in live[k:]) for k in range(len(live) + 1)]
 
     def collides(k: int, rest: int, moved: bool) -> bool:
@@ -75,15 +80,6 @@ def is_injective(terms: Terms) -> bool:
         return any(collides(k + 1, rest + d * stride, moved or d != 0) for d in range(low, high + 1))
 
     return not collides(0, 0, False)
-
-
-def _all_different(live: Terms) -> bool:
-    """Whether all values differ, by listing them (tangled strides in many terms would take a search for ever)."""
-    values = np.zeros(1, np.int64 if sum((n - 1) * s for n, s in live) < 2**63 else object)
-    for size, stride in live:
-        values = (values[:, None] + np.arange(size, dtype=values.dtype) * stride).reshape(-1)
-    values.sort()
-    return bool((values[1:] != values[:-1]).all())
 
 
 def solutions(value: int, terms: Terms) -> Iterator[tuple[int, ...]]:
@@ -229,7 +225,6 @@ class AddressMap:
 
     @property
     def rank(self) -> int:
-        """The number of logical dims."""
         return len(self.shape)
 
     @cached_property
@@ -394,8 +389,15 @@ class AddressMap:
             order = first.order
             by_dim = {order[c]: stride for c, stride in self.axis_terms[0].terms}
             return tuple(by_dim.get(dim, 0) for dim in range(self.rank))
-        digits = self.digits
-        return None if digits is None else strides_of(digits[self.axes[0]], self.shape)
+        if self.digits is None:
+            return None
+        strides = []
+        for dim, size in enumerate(self.shape):
+            digits = [digit for digit in self.digits[self.axes[0]].digits if digit.dim == dim]
+            if digits and not is_chain(digits, size):
+                return None
+            strides.append(min((digit.weight for digit in digits), default=0))
+        return tuple(strides)
 
     @cached_property
     def numpy_dtype(self) -> np.dtype[Any]:
@@ -626,7 +628,8 @@ class AddressMap:
         [(1, 1, 1, 2), (0, 2, 1, 2), (1, 4, 2, 0), (0, 12, 2, 0)]
         """
         self.require_static()
-        lines: list[Line | None] = [dim_line(d, n) for d, n in enumerate(self.shape)]
+        shape = enumerate(self.shape)
+        lines: list[Line | None] = [Line(0, (Digit(d, 1, 1, 0, n),) if n > 1 else ()) for d, n in shape]
         for step, sizes in zip(self.steps, self.step_sizes, strict=False):
             lines = step.digits(lines, sizes)
         forms = {}

@@ -46,11 +46,6 @@ class Line(NamedTuple):
         return sum([d.weight * (d.count - 1) for d in self.digits])
 
 
-def dim_line(dim: int, size: int) -> Line:
-    """The line of logical dim ``dim`` itself."""
-    return Line(0, (Digit(dim, 1, 1, 0, size),) if size > 1 else ())
-
-
 def scale_digits(digits: tuple[Digit, ...], by: int) -> tuple[Digit, ...]:
     """Every weight times ``by``."""
     return digits if by == 1 else tuple([Digit(d[0], d[1] * by, d[2], d[3], d[4], d[5]) for d in digits])
@@ -115,17 +110,6 @@ def is_chain(digits: Sequence[Digit], size: int) -> bool:
             return False
         reach = digit.div * digit.mod if digit.mod else size
     return reach >= size
-
-
-def strides_of(line: Line, shape: Sequence[int]) -> tuple[int, ...] | None:
-    """What one step along every dim adds (0 for dims of size 1); None where a dim is cut."""
-    strides = []
-    for dim, size in enumerate(shape):
-        digits = [digit for digit in line.digits if digit.dim == dim]
-        if digits and not is_chain(digits, size):
-            return None
-        strides.append(min((digit.weight for digit in digits), default=0))
-    return tuple(strides)
 
 
 Sizes = tuple[int, ...]

@@ -181,23 +181,15 @@ def _strides(rule: str | Four, tensor: Four, dtype: str, memory: LaneMemory, sta
 
 @dataclass(frozen=True)
 class Stored:
-    """How an array is stored as a tensor (N, C, H, W).
+    """How an array is stored as a tensor (N, C, H, W): ``n .. w`` are the coordinates that count along its dims."""
 
-    ===========  ================================================================================================
-    ``tensor``   the tensor's sizes
-    ``rule``     ``aligned``, ``compact``, ``row_aligned``, or four free strides in elements
-    ``n .. w``   the coordinates that count along N, C, H (its parts, major first) and W; None: there is none
-    ``steps``    what makes those coordinates out of the array's index
-    ===========  ================================================================================================
-    """
-
-    tensor: Four
-    rule: str | Four
-    n: int | None
+    tensor: Four  # the tensor's sizes
+    rule: str | Four  # aligned, compact, row_aligned, or four free strides in elements
+    n: int | None  # None: there is none
     c: int
-    h: tuple[int, ...]
+    h: tuple[int, ...]  # its parts, major first
     w: int | None
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Step, ...] = ()  # what makes those coordinates out of the array's index
 
 
 def _terms(stored: Stored, strides: Four, sizes: tuple[int, ...]) -> list[tuple[int, int]]:

@@ -152,28 +152,16 @@ class once(Generic[T]):
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """One primitive at many places.
+    """One primitive at many places."""
 
-    ============  =======================================================================================
-    ``numbers``   kind, stream, count and (source, target) steps of the repeat, of the core's two loops
-    ``inner``     int64[k, 2]: source and target (or scratch) places within an entry
-    ``rows``      int64[r, 2]: target and scratch places of the rows that leave the scratch, none if direct
-    ``width``     bytes of such a row
-    ``runs``      int64[r]: where the source's runs begin within an entry; fetched while the entry before is moved
-    ``length``    bytes of such a run
-    ``padded``    bytes of scratch that hold padding where no data goes, 0 if the rows have none
-    ``places``    int64[n, 3]: source and target places of the entries, bytes of theirs rows (0 if direct)
-    ============  =======================================================================================
-    """
-
-    numbers: tuple[int, ...]
-    inner: Array
-    rows: Array
-    width: int
-    runs: Array
-    length: int
-    places: Array
-    padded: int = 0
+    numbers: tuple[int, ...]  # kind, stream, count and (source, target) steps of the repeat, of the core's two loops
+    inner: Array  # int64[k, 2]: source and target (or scratch) places within an entry
+    rows: Array  # int64[r, 2]: target and scratch places of the rows that leave the scratch, none if direct
+    width: int  # bytes of such a row
+    runs: Array  # int64[r]: where the source's runs begin within an entry; fetched while the entry before is moved
+    length: int  # bytes of such a run
+    places: Array  # int64[n, 3]: source and target places of the entries, bytes of their rows (0 if direct)
+    padded: int = 0  # bytes of scratch that hold padding where no data goes, 0 if the rows have none
 
     @property
     def kind(self) -> int:

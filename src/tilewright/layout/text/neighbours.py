@@ -18,7 +18,14 @@ from typing import NamedTuple
 
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.layout.index.types import TYPE_BITS, UNBOUNDED, dtype_name, type_bits, xla_dtype
-from tilewright.layout.text.notation import COMBINE, LARGEST, ArrayText, combine_mark, format_shape, read_shape
+from tilewright.layout.text.notation import (
+    LARGEST,
+    ArrayText,
+    combine_mark,
+    format_shape,
+    read_shape,
+    tile_text,
+)
 
 _OTHER_NAMES = (
     *(f"{kind}int{bits}" for kind in ("", "u") for bits in (2, 4, 8, 16, 32, 64)),
@@ -254,20 +261,16 @@ class Bare(NamedTuple):
 def read_bare(text: str, at: int) -> tuple[Bare, int] | None:
     """A layout alone, XLA's or JAX's."""
     if found := JAX_LAYOUT.match(text, at):
-        return _jax_layout(found), found.end()
+        order = re.findall(r"[0-9]{1,3}", found[1])
+        tiling, bits = _TILING.search(found[2]), _SUB_BYTE.search(found[2])
+        levels = [_tile(tile.rstrip(", ")) for tile in re.findall(r"\(([^()]*)\)", tiling[1])] if tiling else []
+        tail = "".join(f"({tile_text(tile)})" for tile in levels if tile)
+        tail = (f"T{tail}" if tail else "") + (f"E({bits[1]})" if bits and int(bits[1]) else "")
+        return Bare("{" + ",".join(reversed(order)) + (f":{tail}" if tail else "") + "}", len(order)), found.end()
     if found := BARE.match(text, at):
         numbers = found.group()[1:-1].partition(":")[0]
         return Bare(found.group(), len(re.findall(r"[0-9]+", numbers))), found.end()
     return None
-
-
-def _jax_layout(found: re.Match[str]) -> Bare:
-    order = re.findall(r"[0-9]{1,3}", found[1])
-    tiling, bits = _TILING.search(found[2]), _SUB_BYTE.search(found[2])
-    levels = [_tile(tile.rstrip(", ")) for tile in re.findall(r"\(([^()]*)\)", tiling[1])] if tiling else []
-    tail = "".join("(" + ",".join("*" if t == COMBINE else str(t) for t in tile) + ")" for tile in levels if tile)
-    tail = (f"T{tail}" if tail else "") + (f"E({bits[1]})" if bits and int(bits[1]) else "")
-    return Bare("{" + ",".join(reversed(order)) + (f":{tail}" if tail else "") + "}", len(order))
 
 
 def unsized(bare: Bare, text: str, at: int) -> ArrayText:

@@ -266,15 +266,6 @@ def _tuple(cursor: Cursor, depth: int) -> TupleText:
     return TupleText(tuple(elements))
 
 
-def _buffer(cursor: Cursor, depth: int) -> ArrayText:
-    at = cursor.at
-    inner = _shape(cursor, depth + 1)
-    if not isinstance(inner, ArrayText) or inner.buffer or inner.dtype in _BARE:
-        raise cursor.fail("a buffer b(..) holds one array", at)
-    cursor.expect(")", "after the buffer's shape")
-    return replace(inner, buffer=True)
-
-
 def _shape(cursor: Cursor, depth: int = 0) -> ShapeText:
     if quick := _fast(cursor.text, cursor.at):
         cursor.at = quick[1]
@@ -285,7 +276,12 @@ def _shape(cursor: Cursor, depth: int = 0) -> ShapeText:
         return _tuple(cursor, depth)
     plain_name = _WIDER_NAME.match(cursor.text, cursor.at)  # such as bf16, which begins like a buffer
     if cursor.peek("b") and not plain_name and cursor.key("b"):
-        return _buffer(cursor, depth)
+        at = cursor.at
+        inner = _shape(cursor, depth + 1)
+        if not isinstance(inner, ArrayText) or inner.buffer or inner.dtype in _BARE:
+            raise cursor.fail("a buffer b(..) holds one array", at)
+        cursor.expect(")", "after the buffer's shape")
+        return replace(inner, buffer=True)
     return _array(cursor)
 
 
@@ -368,14 +364,6 @@ def _number(cursor: Cursor, key: str, absent: int, least: int = 0, most: int = L
     return value
 
 
-def _element_bits(cursor: Cursor, dtype: str) -> int:
-    at = cursor.at
-    bits = _number(cursor, "E", absent=0)
-    if bits and bits < TYPE_BITS[dtype]:
-        raise cursor.fail(f"E({bits}) is narrower than the {TYPE_BITS[dtype]} bits of {dtype}", at)
-    return bits
-
-
 def _integer_type(cursor: Cursor, key: str) -> str:
     """An integer type in ``KEY(..)``: what a sparse array's indices or pointers are."""
     if not cursor.key(key):
@@ -437,7 +425,10 @@ def _tail(cursor: Cursor, shape: ArrayText) -> ArrayText:
     tiles = _tiles(cursor)
     alignment = _number(cursor, "L", absent=1, least=1)
     index_type, pointer_type = _integer_type(cursor, "#"), _integer_type(cursor, "*")
-    bits = _element_bits(cursor, shape.dtype)
+    at = cursor.at
+    bits = _number(cursor, "E", absent=0)
+    if bits and bits < TYPE_BITS[shape.dtype]:
+        raise cursor.fail(f"E({bits}) is narrower than the {TYPE_BITS[shape.dtype]} bits of {shape.dtype}", at)
     space = _number(cursor, "S", absent=0, most=LAST_SPACE)
     splits = _splits(cursor, tuple(shape.dims[d] for d in reversed(shape.minor_to_major)))
     at = cursor.at
