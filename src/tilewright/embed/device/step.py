@@ -155,10 +155,7 @@ def zero_rows(host_batch: HostBatch | DeviceBatch) -> dict[str, jax.Array]:
 
 
 def update_rows(
-    state: EmbeddingState,
-    host_batch: HostBatch | DeviceBatch,
-    gradients: Mapping[str, Any],
-    axis: str | None = None,
+    state: EmbeddingState, host_batch: HostBatch | DeviceBatch, gradients: Mapping[str, Any], axis: str | None = None
 ) -> EmbeddingState:
     """The state after one optimizer step with the gradients {stack: f32[devices, S, U, W]} of the batch's rows.
 

@@ -106,13 +106,7 @@ def bucket_of(col_id: Index, state: Keys) -> Index:
     _update(s, np.uint64(col_id) & _LOW, zero, zero, zero)
     for _ in range(4):
         a, b, c, d = s[V0 + 2], s[V0 + 3], s[V0], s[V0 + 1]
-        _update(
-            s,
-            (a >> _32) | (a << _32),
-            (b >> _32) | (b << _32),
-            (c >> _32) | (c << _32),
-            (d >> _32) | (d << _32),
-        )
+        _update(s, (a >> _32) | (a << _32), (b >> _32) | (b << _32), (c >> _32) | (c << _32), (d >> _32) | (d << _32))
     return np.int64((s[V0] + s[V1] + s[M0] + s[M1]) & np.uint64(BUCKETS - 1))
 
 

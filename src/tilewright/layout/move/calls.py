@@ -14,17 +14,7 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 
 from tilewright.kernels.threads import call_soon, thread_count
-from tilewright.layout.move import (
-    CORE,
-    DONE,
-    GIVEN,
-    JOIN,
-    KIND,
-    LINE,
-    SCRATCH,
-    SHORTS,
-    THREADS,
-)
+from tilewright.layout.move import CORE, DONE, GIVEN, JOIN, KIND, LINE, SCRATCH, SHORTS, THREADS
 
 Array = np.ndarray[Any, Any]
 NO_GAPS = np.zeros((0, 2), np.int64)

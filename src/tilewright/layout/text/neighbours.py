@@ -18,14 +18,7 @@ from typing import NamedTuple
 
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.layout.index.types import TYPE_BITS, UNBOUNDED, dtype_name, type_bits, xla_dtype
-from tilewright.layout.text.notation import (
-    LARGEST,
-    ArrayText,
-    combine_mark,
-    format_shape,
-    read_shape,
-    tile_text,
-)
+from tilewright.layout.text.notation import LARGEST, ArrayText, combine_mark, format_shape, read_shape, tile_text
 
 _OTHER_NAMES = (
     *(f"{kind}int{bits}" for kind in ("", "u") for bits in (2, 4, 8, 16, 32, 64)),
