@@ -73,7 +73,7 @@ def _kept(folder: Path, name: str) -> Owned:
 
 
 def owned(folder: Path) -> Owned | None:
-    """What this process owns of a folder."""
+    """This process's ownership of a folder; None where it is not the owner."""
     return _owned.get(_real(folder))
 
 
@@ -83,7 +83,7 @@ def _real(folder: Path) -> Path:
 
 
 def release(folder: Path) -> None:
-    """End the ownership, for another process to take."""
+    """End the ownership of a folder, so that another process can take it."""
     with _changing:
         held = _owned.pop(_real(folder), None)
         if held is None or held.file < 0:

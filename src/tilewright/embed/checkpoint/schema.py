@@ -73,7 +73,7 @@ class Checksums:
 
 
 def whole_file(path: Path) -> str:
-    """Size and checksum of all its bytes."""
+    """Size and checksum (crc32) of a file, read whole."""
     size = checksum = 0
     with open(path, "rb", buffering=0) as file:
         while piece := file.read(_PIECE):

@@ -87,7 +87,7 @@ def saved_steps(folder: str | os.PathLike[str]) -> list[int]:
 
 
 def finished_steps(folder: str | os.PathLike[str]) -> list[int]:
-    """The same as things stand, without waiting."""
+    """The finished steps in a folder, in order, without waiting for a save that is under way."""
     path = Path(folder)
     try:
         return sorted(int(entry.name) for entry in path.iterdir() if _finished(entry))

@@ -110,7 +110,7 @@ def feature_shift(stack: Stack, batch_sizes: Mapping[str, int]) -> int:
 
 
 def _codes(stack: Stack, batch_sizes: Mapping[str, int], sources: int) -> Ints:
-    """``row_samples`` of every sample of a device."""
+    """``feature << shift | row`` of every sample of a device, as ``row_samples`` has it."""
     shift = feature_shift(stack, batch_sizes)
     counts = [batch_sizes[feature.name] // stack.shards for feature in stack.features]
     rows = [np.arange(sources * count, dtype=np.int64).reshape(sources, count) for count in counts]

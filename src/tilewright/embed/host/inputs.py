@@ -95,7 +95,7 @@ class Ragged:
         raise UsageError(problem, where=f"feature {feature!r}", how=how)
 
     def as_input(self) -> Any:
-        """The same as ``preprocess`` takes it."""
+        """The ids as an argument of ``preprocess``."""
         if self.offsets is None:
             return self.values.reshape(self.batch_size, self.hot)
         flat = self.values, self.offsets
@@ -153,7 +153,7 @@ def source_slices(stacking: Stacking, sources: range | None = None, local_batch:
 
 
 def ragged_inputs(batch: Mapping[str, Any], stacking: Stacking, slices: Slices) -> dict[str, Ragged]:
-    """Every feature's input in one form, checked."""
+    """Feature -> its input as :class:`Ragged`, checked against stacking and slices."""
     names = [feature.name for feature in stacking.features]
     for name in batch:
         if name not in names:

@@ -193,7 +193,6 @@ class MultiHash:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """At least a row for every hash."""
         for name, least in (("hashes", 1), ("rows", self.hashes), ("seed", 0)):
             object.__setattr__(self, name, count(getattr(self, name), name, "MultiHash", least))
 

@@ -117,7 +117,7 @@ def _hash_all(col_ids: Longs, state: Keys, out: Longs) -> None:
 
 
 def hash_ids(col_ids: Longs) -> Longs:
-    """Buckets of many stacked column ids."""
+    """int64[n]: the hash buckets of stacked column ids."""
     out = np.empty(len(col_ids), np.int64)
     _hash_all(np.ascontiguousarray(col_ids, np.int64), fresh_state(), out)
     return out

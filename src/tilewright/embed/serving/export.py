@@ -177,7 +177,7 @@ class _Measured:
         self._largest, self._squares, self._errors = 0.0, 0.0, 0.0
 
     def add(self, rows: Floats, decoded: Floats) -> None:
-        """Some rows, and what became of them."""
+        """Take in some rows and what decoding their codes gives."""
         error = rows - decoded
         self._largest = max(self._largest, float(np.abs(error).max()))
         self._squares += float(np.einsum("nd,nd->", rows, rows, dtype=np.float64))
@@ -191,7 +191,7 @@ class _Measured:
 
 
 def _written(file: BinaryIO, source: _Source, coding: Coding, dtype: str, measured: _Measured) -> Iterator[int]:
-    """Numbers of rows, as they are written."""
+    """Write a table's coded rows, part after part; yields how many rows each part had."""
     quantization = source.placement.table.quantization
     for rows in source:
         seen = quantization.apply(rows, np) if quantization is not None and dtype == "bf16" else rows

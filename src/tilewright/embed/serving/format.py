@@ -66,7 +66,7 @@ class Coding:
 
     @property
     def stride(self) -> int:
-        """Bytes of a row."""
+        """Bytes of a coded row."""
         return self.head + -(-self.width * self.bits // 8)
 
     @property

@@ -29,7 +29,7 @@ LINE = 8
 
 
 class Buffers(NamedTuple):
-    """What a primitive is given first."""
+    """The first five operands of every primitive: one device's buffers."""
 
     row_pointers: jax.Array
     embedding_ids: jax.Array
@@ -52,7 +52,7 @@ class Layout(NamedTuple):
 
     @property
     def shards(self) -> int:
-        """SparseCores of all devices."""
+        """SparseCores of all devices together."""
         return self.devices * self.sources
 
     @property
@@ -279,7 +279,7 @@ class Unfused:
         self.optimizer, self.slots, self.zero = optimizer, optimizer.slots, zero
 
     def apply(self, *operands: Any) -> Any:
-        """The other's new rows and slots."""
+        """New rows and slots, as :attr:`optimizer` makes them."""
         traced, shape = jax.make_jaxpr(self.optimizer.apply, return_shape=True)(*operands)
         return jax.tree.unflatten(jax.tree.structure(shape), self._evaluated(traced, jax.tree.leaves(operands)))
 

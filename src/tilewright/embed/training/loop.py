@@ -108,7 +108,7 @@ class Saver(Protocol):
     every: int
 
     def save(self, carry: Carry, step: int) -> None:
-        """Begin to write; training goes on."""
+        """Begin to write the carry as ``step``; training goes on meanwhile."""
 
     def settle(self, wait: bool) -> None:
         """Tell of finished steps; with ``wait`` block until all are."""

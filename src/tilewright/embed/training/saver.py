@@ -40,7 +40,6 @@ class Checkpoints:
     _under_way: Saving | None = None
 
     def __post_init__(self) -> None:
-        """Own the folder, before anything is trained."""
         own_folder(self._path)
 
     @property

@@ -131,7 +131,7 @@ def _inset_sizes(insets: Sequence[Panel], widest: float) -> tuple[bool, float, f
 
 
 def legend_parts(scene: Scene, cell: Cell) -> list[tuple[str, str]]:
-    """(what to draw, what it means)."""
+    """The (mark, meaning) pairs of a scene's legend."""
     panels = [panel for row in scene.panels for panel in row]
     parts = []
     if scene.colour_by == "offset":

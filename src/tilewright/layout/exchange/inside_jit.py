@@ -33,7 +33,7 @@ _MOST_LISTED = 1 << 22  # elements whose places a program may list
 
 
 def pack_traced(layout: AddressMap, array: Value, out: Any = None, fill: Any = 0) -> Value:
-    """:func:`tilewright.layout.move.pack.pack` inside a program; padding is zero bytes."""
+    """Pack a value that JAX traces; padding is zero bytes. ``out`` and ``fill`` must be left at their defaults."""
     _check_plain(out, fill)
     layout.require_injective()
     _check(array, layout.shape, layout.numpy_dtype, f"an array for the layout {layout}")
@@ -41,7 +41,7 @@ def pack_traced(layout: AddressMap, array: Value, out: Any = None, fill: Any = 0
 
 
 def unpack_traced(layout: AddressMap, buffer: Value, out: Any = None) -> Value:
-    """:func:`tilewright.layout.move.pack.unpack` inside a program."""
+    """Unpack a buffer that JAX traces; ``out`` must be None."""
     _check_plain(out, 0)
     length, dtype = buffer_spec(layout)
     _check(buffer, (length,), dtype, f"a packed buffer of the layout {layout}")
@@ -49,7 +49,7 @@ def unpack_traced(layout: AddressMap, buffer: Value, out: Any = None) -> Value:
 
 
 def relayout_traced(a: AddressMap, b: AddressMap, order: tuple[int, ...], buffer: Value, out: Any = None) -> Value:
-    """:meth:`tilewright.layout.move.relayout.Relayout.apply` inside a program."""
+    """Move a buffer that JAX traces from layout ``a`` to ``b``; ``out`` must be None."""
     _check_plain(out, 0)
     if a.dtype != b.dtype:
         raise UsageError(f"a move from {a.dtype} to {b.dtype}", how="convert the array's type first")
@@ -233,7 +233,7 @@ def _terms(layout: AddressMap) -> list[tuple[int, int, int]] | None:
 
 
 def _linear(layout: AddressMap, x: Value) -> Value:
-    """The slots of an array's elements."""
+    """[slots]: the array's elements where the layout puts them, zeros in padding."""
     import jax.numpy as jnp
 
     if not layout.num_elements:
@@ -254,7 +254,7 @@ def _linear(layout: AddressMap, x: Value) -> Value:
 
 
 def _unlinear(layout: AddressMap, slots: Value) -> Value:
-    """The array out of its slots."""
+    """The inverse of :func:`_linear`: the array, without its padding."""
     terms, sizes = _terms(layout), layout.step_sizes[-1]
     if not layout.num_elements:
         return slots[:0].reshape(layout.shape)

@@ -47,12 +47,12 @@ class Line(NamedTuple):
 
 
 def scale_digits(digits: tuple[Digit, ...], by: int) -> tuple[Digit, ...]:
-    """Every weight times ``by``."""
+    """The digits with every weight multiplied by ``by``."""
     return digits if by == 1 else tuple([Digit(d[0], d[1] * by, d[2], d[3], d[4], d[5]) for d in digits])
 
 
 def scale_line(line: Line, by: int) -> Line:
-    """Every value times ``by``."""
+    """The line whose values are ``by`` times as large."""
     return line if by == 1 else Line(line.base * by, scale_digits(line.digits, by))
 
 
@@ -118,7 +118,7 @@ Lines = list[Line | None]
 
 
 class Step(Protocol):
-    """What every step can do."""
+    """One step of an index map, on coordinates and on their symbolic form."""
 
     def sizes(self, sizes: Sizes) -> Sizes:
         """The sizes of the coordinates behind the step."""
@@ -239,7 +239,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Rotate:
-    """Coordinate ``dim`` turns by ``by`` places."""
+    """Coordinate ``dim`` moves on by ``by`` places, modulo its size."""
 
     dim: int
     by: int

@@ -232,7 +232,6 @@ def array_of(value: Any, name: str) -> np.ndarray[Any, Any]:
 
 @cache
 def _machine_bytes() -> int:
-    """Bytes of memory this machine has."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not everywhere

@@ -113,7 +113,6 @@ class LaneLayout(IndexMap):
 
     @property
     def first_npu(self) -> int | None:
-        """The NPU of the first channel."""
         return self.start
 
     @property

@@ -38,7 +38,6 @@ class PagedLayout(IndexMap):
 
     @property
     def page_elements(self) -> int:
-        """Elements of one page, padding included."""
         return self.axis_terms[1].extent
 
     @property
@@ -48,12 +47,10 @@ class PagedLayout(IndexMap):
 
     @property
     def level_names(self) -> tuple[str, str]:
-        """Pages and lines with their sizes."""
         return f"page ({_text(self.page)})", f"line ({_text(self.line)})"
 
     @property
     def particulars(self) -> dict[str, Any]:
-        """Sizes of pages and lines, the order of the dims, and where the segment begins."""
         facts = {"page": list(self.page), "line": list(self.line), "order": list(self.order)}
         return super().particulars | facts | {"start": list(self.origin)}
 
@@ -150,12 +147,10 @@ class ShardedLayout(IndexMap):
 
     @property
     def dim_names(self) -> tuple[str, str]:
-        """The names of the logical dims."""
         return ("row", "column")
 
     @property
     def particulars(self) -> dict[str, Any]:
-        """Rotation, row offset, and rows a shard."""
         facts = {"rotation": self.rotation, "row_offset": self.row_offset, "rows_per_shard": self.rows_per_shard}
         return super().particulars | facts
 

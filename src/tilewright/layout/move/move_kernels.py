@@ -89,7 +89,7 @@ def _interleave(builder: Any, rows: list[Any], size: int) -> Any:
 
 
 def _part(builder: Any, whole: Any, rows: int, size: int) -> list[Any]:
-    """The inverse of :func:`_interleave`: widest pairs first."""
+    """The inverse of :func:`_interleave`: rows of interleaved elements taken apart, widest pairs first."""
     bytes_all = whole.type.count * whole.type.element.width // 8
     parts = [whole]
     while len(parts) < rows:
@@ -302,7 +302,7 @@ def copy_bytes(target: int, source: int, count: int) -> None:
 
 @inner(**_inner)
 def _runs(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
-    """Runs of any length; streamed ones in whole lines, whatever the addresses, with a piece of one at either end."""
+    """Copy runs of any length; streamed ones in whole lines, whatever the addresses, and a piece at either end."""
     table, entries, n, ns, nt = repeat
     for e in range(entries):
         a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
@@ -320,7 +320,7 @@ def _runs(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
 
 @inner(**_inner)
 def _lines(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
-    """Runs of whole lines."""
+    """Copy runs of whole lines."""
     table, entries, n, ns, nt = repeat
     for e in range(entries):
         a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
@@ -511,7 +511,7 @@ def _unzips(unit: Any, rows: int) -> Primitive:
 
 def _shorts(width: int) -> Primitive:
     def shorts(t: int, s: int, work: int, table: int, following: int, starts: int) -> None:
-        """Runs of 16 or 32 bytes."""
+        """Copy runs of 16 or 32 bytes."""
         entries, n = load_word(work, INNER + 1), load_word(work, REPEAT)
         ns, nt = load_word(work, REPEAT + 1), load_word(work, REPEAT + 2)
         for e in range(entries):

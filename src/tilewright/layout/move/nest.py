@@ -79,7 +79,7 @@ class Box:
 
     @property
     def reach(self) -> tuple[int, int]:
-        """First and last source place."""
+        """First and last source byte that the box reads from."""
         ends = [(loop.count - 1) * loop.source for loop in self.loops]
         low, high = sum(min(end, 0) for end in ends), sum(max(end, 0) for end in ends)
         return int(self.sources.min()) + low, int(self.sources.max()) + high

@@ -117,7 +117,7 @@ def _without_far(box: Box, bits: int, line_bytes: int) -> tuple[list[Box], int]:
 
 
 def _count(starts: Array, lengths: Array, bits: int, line_bytes: int) -> int:
-    """Lines under ascending disjoint runs of elements."""
+    """How many lines the ascending, disjoint runs of elements touch."""
     line = 8 * line_bytes
     first, last = starts * bits // line, ((starts + lengths) * bits - 1) // line
     shared = first[1:] <= np.maximum.accumulate(last)[:-1]

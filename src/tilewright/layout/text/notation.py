@@ -143,7 +143,7 @@ class ArrayText:
 
 @dataclass(frozen=True)
 class TupleText:
-    """A tuple of shapes."""
+    """A tuple of shapes as written."""
 
     elements: tuple[ShapeText, ...]
 
@@ -305,7 +305,7 @@ def _minor_to_major(cursor: Cursor, rank: int) -> tuple[int, ...]:
 
 
 def _level_types(cursor: Cursor) -> tuple[str, ...]:
-    """``D(..)``, how each dim is stored."""
+    """Read ``D(..)``: how each dim is stored."""
     levels: list[str] = []
     if not cursor.key("D") or cursor.take(")"):
         return ()
