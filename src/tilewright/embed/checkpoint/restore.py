@@ -34,7 +34,6 @@ from tilewright.embed.device.state import (
     EmbeddingState,
     Piece,
     Shards,
-    aligned,
     column,
     draw_stack,
     local_pieces,
@@ -321,7 +320,7 @@ class _StackRestore:
 
     def rows(self, key: jax.Array | None) -> jax.Array:
         """Rows of all tables; those not restored are drawn from ``key``."""
-        parts = self._parts(stack_shape(self.stack), 0.0)
+        parts = self.shards.blank(stack_shape(self.stack))
         if len(self.stored) < len(self.stack.tables):
             assert key is not None
             drawn = local_pieces(draw_stack(self.stacking, self.stack, key, self.shards))
@@ -338,16 +337,9 @@ class _StackRestore:
         """One slot of all tables; padding and tables not restored hold what it starts from."""
         if not restored or not self.stored:
             return self.shards.full(slot_shape(self.stack, slot), start)
-        parts = self._parts(slot_shape(self.stack, slot), start)
+        parts = self.shards.blank(slot_shape(self.stack, slot), start)
         self._fill(parts, {name: table.slots[slot] for name, table in self.stored.items()})
         return self.shards.array(parts.__getitem__)
-
-    def _parts(self, shape: tuple[int, int, int], start: float) -> dict[Piece, Floats]:
-        parts = {piece: aligned((len(piece), *shape[1:])) for piece in self.shards.pieces()}
-        if start:
-            for part in parts.values():
-                part.fill(start)
-        return parts
 
     def _fill(self, parts: Mapping[Piece, Floats], stored: Mapping[str, Columns]) -> None:
         """Every stored column that holds ids of a local shard, read once."""

@@ -21,7 +21,6 @@ from tilewright.reading import read_file, table_of, typed
 
 # Checksums: every file that a restore reads, under its name, with the step and the run it belongs to.
 
-
 CHECKSUMS = "checksums.json"
 _CHECKSUMS_KIND = "embedding_checksums"
 _CHECKSUMS_VERSION = 1
@@ -144,7 +143,6 @@ def read_checksums(folder: Path) -> Checksums | None:
 
 
 # The schema.
-
 
 KIND = "embedding_checkpoint"
 VERSION = 2

@@ -12,7 +12,6 @@ from tilewright.errors import TilewrightError, UsageError
 
 # One clear error for whatever stops a save or a restore: the disk, permissions, damaged files.
 
-
 _REASONS = (
     (r"interpreter shutdown", "the program ended before it was written", "call wait() on what save returns"),
     (r"No space left|ENOSPC|RESOURCE_EXHAUSTED", "the disk is full", "make room"),
@@ -61,7 +60,6 @@ def _short(text: str) -> str:
 
 
 # The steps.
-
 
 TABLES, EXTRA = "tables", "extra"
 _ARRAYS = "_METADATA"

@@ -176,7 +176,6 @@ def _finish(waiting: deque[tuple[int, Any, Callable[[Any], None]]]) -> int:
 
 # Checkpoints of jax-tpu-embedding.
 
-
 _SPEC = "proto.pbtxt"
 _METADATA = "_METADATA"
 

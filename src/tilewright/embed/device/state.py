@@ -24,7 +24,6 @@ from tilewright.errors import UsageError
 
 # Where the shards of a stack live, and arrays made there piece by piece, so that no process holds them all.
 
-
 Piece: TypeAlias = range
 """Consecutive shards that lie on one device."""
 
@@ -100,6 +99,13 @@ class Shards:
             how = "take a mesh with at least one device of every process"
             raise UsageError("no device of the mesh is in this process", where="mesh", how=how)
         return jax.make_array_from_single_device_arrays(shape, self.sharding, parts)
+
+    def blank(self, shape: tuple[int, ...], start: float = 0.0) -> dict[Piece, Floats]:
+        """Memory of every local piece of an array [S, ...] of this shape, filled with ``start``, for :meth:`array`."""
+        parts = {piece: aligned((len(piece), *shape[1:])) for piece in self.pieces()}
+        for part in parts.values() if start else ():
+            part.fill(start)
+        return parts
 
     def full(self, shape: tuple[int, ...], value: float) -> jax.Array:
         """A float32 array [S, ...] that holds ``value`` everywhere, made where it lives."""
@@ -258,7 +264,7 @@ def draw_stack(
         for placement in special:
             rows = _with_table(rows, values_of(placement), placement)
         return rows
-    parts = {piece: aligned((len(piece), *stack_shape(stack)[1:])) for piece in shards.pieces()}
+    parts = shards.blank(stack_shape(stack))
     if drawn is not None:
         for piece, values in local_pieces(drawn):
             parts[piece][:] = values
@@ -370,7 +376,7 @@ def from_tables(
     shards = Shards.over(stacking.topology, mesh, axis, "from_tables")
     stacks = {}
     for name, stack in stacking.stacks.items():
-        parts = {piece: aligned((len(piece), *stack_shape(stack)[1:])) for piece in shards.pieces()}
+        parts = shards.blank(stack_shape(stack))
         for table in stack.tables:
             values = _checked(np.asarray(tables[table.name]), table.name, (table.vocab, table.width))
             _write(parts, stacking.tables[table.name], values)

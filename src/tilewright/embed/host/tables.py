@@ -30,7 +30,6 @@ from tilewright.errors import UsageError
 
 # Narrow tables.
 
-
 LINE = 8
 """Floats of a line."""
 
@@ -289,7 +288,6 @@ def hash_tables(features: Iterable[Any], hashes: Mapping[str, MultiHash]) -> Has
 
 
 # Hot rows.
-
 
 _TRIED = 64
 """Batches in which hot rows are looked for, at most."""

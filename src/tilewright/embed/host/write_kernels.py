@@ -21,7 +21,6 @@ from tilewright.kernels.vectors import copy_vector
 
 # HighwayHash64.
 
-
 _KEY = (0x4451E30F87DB9609, 0xCA7358A1FD2737F8, 0x4B2C991FCEE4FDEA, 0x0B2658E18326F6BA)
 _MUL0 = (0xDBE6D5D5FE4CCE2F, 0xA4093822299F31D0, 0x13198A2E03707344, 0x243F6A8885A308D3)
 _MUL1 = (0x3BD39E10CB0EF593, 0xC0ACF169B5F18A8C, 0xBE5466CF34E90C6C, 0x452821E638D01377)
@@ -124,7 +123,6 @@ def hash_ids(col_ids: Longs) -> Longs:
 
 
 # Kernel 2: copies, pads and pointers only.
-
 
 PAD = 2**31 - 1
 """Both ids of an unused slot; its gain is NaN."""

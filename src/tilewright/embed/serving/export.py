@@ -208,7 +208,6 @@ def _written(file: BinaryIO, source: _Source, coding: Coding, dtype: str, measur
 # The coded rows are gathered as bytes and decoded where they arrive. What a row becomes has the bits of
 # ``Export.lookup``; sums of several rows may be rounded otherwise.
 
-
 Rows = dict[str, jax.Array]
 Lookup = Callable[[Rows, Mapping[str, Any]], dict[str, jax.Array]]
 
@@ -254,26 +253,6 @@ def _looked_up(rows: jax.Array, table: StoredRows, given: Any) -> jax.Array:
 
 def _vectors(rows: jax.Array, table: StoredRows, ids: jax.Array) -> jax.Array:
     """The rows of ``ids`` as f32[..., width]; NaN where there is none."""
-    coding, inside = table.coding, (ids >= 0) & (ids < table.vocab)
+    inside = (ids >= 0) & (ids < table.vocab)
     found = rows.at[jnp.where(inside, ids, 0)].get(mode="clip")
-    if coding.encoding == "bf16":
-        pairs = found.reshape(*found.shape[:-1], table.width, 2)
-        values = jax.lax.bitcast_convert_type(pairs, jnp.bfloat16).astype(jnp.float32)
-    else:
-        codes = _codes(found[..., coding.head :], coding.bits, coding.encoding != "levels", table.width)
-        if coding.encoding == "levels":
-            # A table of the levels: XLA would make one instruction of product and sum, and other bits.
-            values = jnp.take(jnp.asarray(coding.levels), codes, axis=0)
-        elif coding.encoding == "table":
-            values = codes * np.float32(table.scale)
-        else:
-            values = codes * jax.lax.bitcast_convert_type(found[..., : coding.head], jnp.float32)[..., None]
-    return jnp.where(inside[..., None], values, jnp.nan)
-
-
-def _codes(found: jax.Array, bits: int, signed: bool, width: int) -> jax.Array:
-    """Signed codes as float32, levels as they are."""
-    if bits == 4:
-        found = jnp.stack([found & 15, found >> 4], axis=-1).reshape(*found.shape[:-1], -1)[..., :width]
-        return ((found ^ 8).astype(jnp.int8) - 8).astype(jnp.float32) if signed else found
-    return jax.lax.bitcast_convert_type(found, jnp.int8).astype(jnp.float32) if signed else found
+    return jnp.where(inside[..., None], table.coding.decode(found, jnp), jnp.nan)

@@ -26,7 +26,7 @@ import json
 import struct
 import zlib
 from dataclasses import asdict, dataclass
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
@@ -38,7 +38,6 @@ from tilewright.errors import UsageError
 from tilewright.reading import parse, table_of, typed
 
 # Rows as codes and back, in numpy: what every reader computes, to the bit.
-
 
 DTYPES = ("int8", "bf16", "int4")
 SCALES = ("row", "table")
@@ -92,24 +91,20 @@ class Coding:
         made[:, self.head :] = _packed(codes.astype(np.int16).astype(np.uint8), self.bits)
         return made
 
-    def decode(self, stored: Bytes) -> Floats:
-        """u8[n, stride] -> f32[n, width]."""
+    def decode(self, stored: Any, xp: Any = np) -> Any:
+        """u8[..., stride] -> f32[..., width], by numpy or by jax.numpy."""
         if self.encoding == "bf16":
-            numbers: Any = np.ascontiguousarray(stored).view(ml_dtypes.bfloat16)
-            return np.asarray(numbers, np.float32)
-        signed, codes = self.encoding != "levels", cast(NDArray[Any], stored[:, self.head :])
+            return stored.view(ml_dtypes.bfloat16).astype(np.float32)
+        signed, codes = self.encoding != "levels", stored[..., self.head :]
         if self.bits == 8:
             codes = codes.view(np.int8) if signed else codes
         else:
-            codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(len(codes), -1)[:, : self.width]
+            codes = xp.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:-1], -1)[..., : self.width]
             codes = (codes ^ 8).astype(np.int8) - np.int8(8) if signed else codes
-        if self.encoding == "levels":
-            return np.asarray(self.levels[codes], np.float32)
-        scale: Any = np.float32(self.scale)
-        if self.encoding == "row":
-            scale = np.ascontiguousarray(stored[:, : self.head]).view(np.float32)
-        decoded: Floats = codes.astype(np.float32) * scale
-        return decoded
+        if self.encoding == "levels":  # a table: XLA would make one instruction of product and sum, and other bits
+            return xp.take(xp.asarray(self.levels), codes, axis=0)
+        scale = stored[..., : self.head].view(np.float32) if self.encoding == "row" else np.float32(self.scale)
+        return codes.astype(np.float32) * scale
 
     @property
     def levels(self) -> Floats:
@@ -149,7 +144,6 @@ def coding_of(table: Table, dtype: str, scale: str, largest: float) -> Coding:
 
 
 # The file.
-
 
 MAGIC, VERSION, KIND = b"TWEMBED\0", 1, "embedding_export"
 LINE = 64

@@ -71,7 +71,8 @@ class Export:
         if name not in self.rows:
             raise UsageError(f"no table {name!r}", where=self.path, how=f"one of {', '.join(self.rows)}")
         coding = next(table.coding for table in self.header.tables if table.name == name)
-        return coding.decode(self.rows[name][begin:end])
+        decoded: Floats = coding.decode(self.rows[name][begin:end])
+        return decoded
 
     def lookup(self, batch: Mapping[str, Any], bad_ids: str = "error") -> dict[str, Floats]:
         """Activations {feature: f32[batch, width]} of the features in ``batch``, combined as in training.

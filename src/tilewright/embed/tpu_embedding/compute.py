@@ -22,7 +22,6 @@ from tilewright.errors import UnsupportedError, UsageError
 
 # The buffers that the primitives read, of one device: from them to partitions of a fixed size.
 
-
 WHERE = "a primitive of jax-tpu-embedding"
 LINE = 8
 """Slots to which a partition is rounded up, and the fewest pointers of a segment."""

@@ -39,7 +39,6 @@ from tilewright.errors import UnsupportedError, UsageError
 
 # A custom optimizer of the package as an optimizer of ours.
 
-
 _BY_ELEMENT = re.compile(
     r"abs|add|and|atan2|cbrt|ceil|clamp|compare|constant|convert|cosine|count_leading_zeros|divide|"
     r"exponential|exponential_minus_one|floor|is_finite|log|log_plus_one|logistic|maximum|minimum|"
@@ -158,7 +157,6 @@ mlir.register_lowering(_module_call, _lowered)
 
 
 # The primitives.
-
 
 PLATFORMS = ("cpu", "cuda", "rocm")
 _HOME = "jax_tpu_embedding.sparsecore"

@@ -303,7 +303,6 @@ def _interruptible() -> Iterator[threading.Event]:
 
 # What the processes of one training agree on.
 
-
 _NAMES = itertools.count()
 _KEPT = 8
 """Rounds after which nobody reads a process's word any more."""

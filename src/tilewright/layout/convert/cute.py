@@ -222,7 +222,6 @@ def _from_modes(modes: Sequence[Mode], dtype: str, text: str) -> ConvertedLayout
 
 # Swizzles, and what shared memory's banks make of a layout.
 
-
 _WIDEST = 16  # bytes that one thread reads at once
 
 

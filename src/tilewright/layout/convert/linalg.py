@@ -221,7 +221,6 @@ def parse_linalg_pack(text: str) -> tuple[LinalgPack, ...]:
 
 # oneDNN's format tags.
 
-
 _PART = re.compile(r"([0-9]*)([A-Za-z])")
 _MOST_DIGITS = 18
 _PLAIN = "abcdefghijkl"

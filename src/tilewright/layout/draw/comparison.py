@@ -111,9 +111,7 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """Whether it is a bitcast, and why not, in a line."""
-        if self.move.bitcast:
-            return "a bitcast: every element keeps its byte"
-        return f"not a bitcast: {self.move.reason}"
+        return self.move.verdict
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """What a notebook shows: both layouts side by side where they can be drawn, and the verdict."""

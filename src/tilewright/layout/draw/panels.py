@@ -256,7 +256,6 @@ def layout_facts(layout: AddressMap) -> str:
 
 # Which part is shown: ranges along the dims, or the surroundings of one position.
 
-
 _RANGE = re.compile(r"\s*(?:(\d*)\s*:\s*(\d*)|(\d+))\s*", re.ASCII)
 
 

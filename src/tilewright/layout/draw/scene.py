@@ -155,7 +155,6 @@ def memory_panel(layout: AddressMap, places: Array, heading: str, colour: str) -
 
 # The memory under a ruler of byte addresses.
 
-
 UNITS = ("element", "line", "tile")
 _LINE_BITS = 512
 _MOST_CELLS = 1024
@@ -303,7 +302,6 @@ def _ruled_tips(grid: _Grid, group: Array, start: Array, index: Array, held: Arr
 
 
 # Array views.
-
 
 _WRAP = 32
 _FEW_PANELS, _FEW_CELLS = 24, 1024

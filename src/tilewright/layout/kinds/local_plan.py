@@ -356,7 +356,6 @@ def plan_local_memory(
 
 # The plan as an SVG: tensors over the banks, holes hatched, conflicts marked.
 
-
 _MARGIN, _ROW, _HIGH, _WIDE = 16.0, 30.0, 20.0, 960.0
 _TOP = 86.0
 

@@ -452,7 +452,6 @@ def move(call: int, scratch: int) -> bool:
 
 # Primitives that few plans need: short runs, rows of elements interleaved and taken apart again, transposition.
 
-
 _BLOCK = 16  # elements a side of the blocks in which a plain transposition goes
 _SIGNATURE = "void(int64, int64, int64, int64, int64, int64)"
 Primitive = Callable[[int, int, int, int, int, int], None]

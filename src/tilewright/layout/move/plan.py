@@ -27,7 +27,6 @@ from tilewright.layout.move.nest import Box, Loop, Term, boxes_of, layout_terms,
 
 # Blocks: which loops of a box go through the scratch buffer together, and the padding that goes with them.
 
-
 Array = np.ndarray[Any, Any]
 # Bytes a block takes contiguously on the tiled side and on the other, and in all, packing and unpacking.
 _PACK_BLOCK, _UNPACK_BLOCK = (512, 512, 1 << 13), (4096, 512, 1 << 13)

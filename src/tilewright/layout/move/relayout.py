@@ -261,9 +261,14 @@ class Relayout:
         """What a notebook shows: the verdict and the bytes; ``compare(a, b)`` shows a picture of both layouts."""
         from tilewright.render import Column, glance, glance_table
 
-        verdict = "a bitcast: every element keeps its byte" if self.bitcast else f"not a bitcast: {self.reason}"
         figures = [("read", self.bytes_read), ("written", self.bytes_written)]
-        return glance(f"{self.a} to {self.b}", verdict, glance_table((Column(""), Column("moved", "bytes")), figures))
+        table = glance_table((Column(""), Column("moved", "bytes")), figures)
+        return glance(f"{self.a} to {self.b}", self.verdict, table)
+
+    @property
+    def verdict(self) -> str:
+        """Whether it is a bitcast, and why not, in a line."""
+        return "a bitcast: every element keeps its byte" if self.bitcast else f"not a bitcast: {self.reason}"
 
     @property
     def direct(self) -> bool:

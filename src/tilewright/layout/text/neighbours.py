@@ -18,7 +18,14 @@ from typing import NamedTuple
 
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.layout.index.types import TYPE_BITS, UNBOUNDED, dtype_name, type_bits, xla_dtype
-from tilewright.layout.text.notation import LARGEST, ArrayText, combine_mark, format_shape, read_shape, tile_text
+from tilewright.layout.text.notation import (
+    LARGEST,
+    ArrayText,
+    combine_mark,
+    format_shape,
+    format_tail,
+    read_shape,
+)
 
 _OTHER_NAMES = (
     *(f"{kind}int{bits}" for kind in ("", "u") for bits in (2, 4, 8, 16, 32, 64)),
@@ -256,9 +263,8 @@ def read_bare(text: str, at: int) -> tuple[Bare, int] | None:
     if found := JAX_LAYOUT.match(text, at):
         order = re.findall(r"[0-9]{1,3}", found[1])
         tiling, bits = _TILING.search(found[2]), _SUB_BYTE.search(found[2])
-        levels = [_tile(tile.rstrip(", ")) for tile in re.findall(r"\(([^()]*)\)", tiling[1])] if tiling else []
-        tail = "".join(f"({tile_text(tile)})" for tile in levels if tile)
-        tail = (f"T{tail}" if tail else "") + (f"E({bits[1]})" if bits and int(bits[1]) else "")
+        tiles = tuple(_tile(tile.rstrip(", ")) for tile in re.findall(r"\(([^()]*)\)", tiling[1] if tiling else ""))
+        tail = format_tail(ArrayText("f32", (), (), (), tiles, element_bits=int(bits[1]) if bits else 0))
         return Bare("{" + ",".join(reversed(order)) + (f":{tail}" if tail else "") + "}", len(order)), found.end()
     if found := BARE.match(text, at):
         numbers = found.group()[1:-1].partition(":")[0]

@@ -156,7 +156,8 @@ def tile_text(tile: tuple[int, ...]) -> str:
     return ",".join("*" if t == COMBINE else str(t) for t in tile)
 
 
-def _format_tail(shape: ArrayText) -> str:
+def format_tail(shape: ArrayText) -> str:
+    """What stands behind ``:`` in the layout of a shape: ``T(8,128)(2,1)S(1)``."""
     parts = []
     if shape.tiles:
         parts.append("T" + "".join(f"({tile_text(tile)})" for tile in shape.tiles))
@@ -182,7 +183,7 @@ def format_shape(shape: ShapeText) -> str:
         return "(" + ", ".join(texts) + ")"
     sizes = zip(shape.dims, shape.dynamic, strict=True)
     dims = ["?" if size == UNBOUNDED else f"<={size}" if dynamic else str(size) for size, dynamic in sizes]
-    text, tail = f"{shape.dtype}[{','.join(dims)}]", _format_tail(shape)
+    text, tail = f"{shape.dtype}[{','.join(dims)}]", format_tail(shape)
     if shape.dtype not in ("token", "opaque") and (shape.dims or tail):
         text += "{" + ",".join(map(str, shape.minor_to_major)) + (f":{tail}" if tail else "") + "}"
     return f"b({text})" if shape.buffer else text
