@@ -22,7 +22,7 @@ from tilewright.kernels.threads import run_all, thread_count
 
 _IDS = (np.dtype(np.int32), np.dtype(np.int64))
 _FEW = 1 << 14
-"""Ids of a call up to which all are copied together."""
+"""Ids of a call up to which all are copied into one array."""
 _LARGE = 1 << 18
 """Bytes of results from which their memory is used again."""
 _PER_THREAD = 1 << 20
@@ -95,7 +95,7 @@ class Export:
             key = names, wide, shapes
             call = self._calls.get(key) or self._prepared(*key)
             described, numbers, moved = call.described.copy(), call.numbers, call.moved
-            if call.together:
+            if call.joined:
                 keep = np.concatenate(raws, axis=None)
                 described[:, 0] += keep.ctypes.data
             else:
@@ -115,7 +115,7 @@ class Export:
         """What calls with such inputs have in common; the last few are remembered."""
         tables, numbers = self._tables(names)
         sizes = [samples * hot for samples, hot in shapes]
-        together = sum(sizes) <= _FEW  # copying the ids is then faster than asking where they are
+        joined = sum(sizes) <= _FEW  # copying the ids is then faster than asking where they are
         ids = [wide * at for at in accumulate(sizes, initial=0)]
         outs = [4 * at for at in accumulate((n * t[3] for (n, _), t in zip(shapes, tables)), initial=0)]
         lines = [
@@ -126,7 +126,7 @@ class Export:
         described = np.array(lines, np.int64)
         if len(self._calls) >= _KEPT:
             self._calls.clear()
-        made = _Call(described, numbers, [(n, t[3]) for (n, _), t in zip(shapes, tables)], moved, together)
+        made = _Call(described, numbers, [(n, t[3]) for (n, _), t in zip(shapes, tables)], moved, joined)
         self._calls[names, wide, shapes] = made
         return made
 
@@ -179,7 +179,7 @@ class _Call(NamedTuple):
     numbers: Floats
     shapes: list[tuple[int, int]]
     moved: int
-    together: bool
+    joined: bool
 
 
 def _table_line(table: StoredRows, rows: Bytes) -> tuple[int, ...]:

@@ -148,7 +148,7 @@ class Loop:
             try:
                 for number, ready in enumerate(host, first + 1):
                     filling = self.one.pipelined and carry.looked_up is None
-                    phases = _Phases(self, number - 1, together=self.one.pipelined and jax.process_count() == 1)
+                    phases = _Phases(self, number - 1, overlapped=self.one.pipelined and jax.process_count() == 1)
                     carry, value = self.one.step(carry, ready.batch, *ready.data, around=phases)
                     phases.settle()
                     if not filling:
@@ -174,7 +174,7 @@ class Loop:
         return Trained(carry, tuple(losses), *times, host.dropped_ids, host.num_minibatches)
 
     def _drained(self, carry: Carry, losses: list[float], number: int, first: int) -> Carry:
-        phases = _Phases(self, number, together=False)
+        phases = _Phases(self, number, overlapped=False)
         carry, values = self.one.drain(carry, phases)
         for value in values:
             losses.append(self._checked(value, first + len(losses) + 1))
@@ -258,15 +258,15 @@ class _Phases:
     a phase is drawn from when it could begin, the one before it on its lane being done, to when it was seen to be done.
     """
 
-    def __init__(self, loop: Loop, number: int, together: bool) -> None:
-        self._loop, self._args, self._together = loop, (("step", number),), together
+    def __init__(self, loop: Loop, number: int, overlapped: bool) -> None:
+        self._loop, self._args, self._overlapped = loop, (("step", number),), overlapped
         self._pending: list[tuple[str, str, int, Any]] = []
 
     def __call__(self, lane: str, name: str, work: Callable[[], Any]) -> Any:
         start = self._loop.now()
         made = work()
         self._pending.append((lane, name, start, made))
-        if not self._together:
+        if not self._overlapped:
             self.settle()
         return made
 

@@ -112,7 +112,7 @@ def draw_picture(
 
 
 def title_width(text: str, size: float) -> float:
-    """A title's width: its face has letters of one width, 0.62 of their size at most."""
+    """A title's width: its typeface has letters of one width, 0.62 of their size at most."""
     return max(text_width(text, size) * 1.04, len(text) * size * 0.62)
 
 
