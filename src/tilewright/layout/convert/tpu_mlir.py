@@ -16,6 +16,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from tilewright.errors import ParseError, TilewrightError, UnsupportedError, UsageError
 from tilewright.layout.kinds.lanes import LaneLayout, lane_memory, lanes
@@ -70,7 +71,6 @@ class _Line:
     ginfo: Mapping[str, tuple[int, ...]]
     shape: tuple[int, ...]
     dtype: str
-    text: str
 
     def one(self, key: str) -> int:
         """A field that is one number, 0 where it is left out."""
@@ -145,18 +145,16 @@ def _line(
         raise ParseError("no tensor type behind ->", text=text, column=at + len(line), where=where)
     shape = tuple(_whole(size, text, at + result.start(), where) for size in result[1].split("x")[:-1])
     operands = tuple(operand.strip().partition("#")[0] for operand in match[3].split(","))
-    return _Line(number, match[1], match[2], operands, fields, shape, result[2], line.strip())
+    return _Line(number, match[1], match[2], operands, fields, shape, result[2])
 
 
 def _fields(body: str, text: str, at: int, where: str) -> dict[str, tuple[int, ...]]:
     """Every number or list of numbers of a ``ginfo``; true is 1."""
     fields: dict[str, tuple[int, ...]] = {}
     for key, array, listed, one in _FIELD.findall(body):
-        words = _NUMBER.findall(array or re.sub(r": i\d+", "", listed)) if not one else [one]
+        words = [one] if one else _NUMBER.findall(array or re.sub(r": i\d+", "", listed))
         numbers = {"true": 1, "false": 0}
         fields[key] = tuple(numbers[word] if word in numbers else _whole(word, text, at, where) for word in words)
-        if one and not fields[key]:
-            fields[key] = (0,)
     return fields
 
 
@@ -243,11 +241,10 @@ def _conflicts(lines: Sequence[_Line], placed: Mapping[str, PlacedTensor]) -> It
         if line.operation == "tpu.Load":
             continue
         names = [name for name in dict.fromkeys((*line.operands, line.name, f"{line.name} buffer")) if name in placed]
-        for k, first in enumerate(names):
-            for second in names[k + 1 :]:
-                shared = set(placed[first].banks) & set(placed[second].banks)
-                if shared and placed[first].base != placed[second].base:
-                    yield BankConflict(number, first, second, tuple(sorted(shared)))
+        for first, second in combinations(names, 2):
+            shared = set(placed[first].banks) & set(placed[second].banks)
+            if shared and placed[first].base != placed[second].base:
+                yield BankConflict(number, first, second, tuple(sorted(shared)))
 
 
 def _shared(lines: Sequence[_Line], placed: Mapping[str, PlacedTensor]) -> Iterator[tuple[str, str]]:

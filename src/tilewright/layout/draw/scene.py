@@ -416,7 +416,7 @@ def _frame(layout: AddressMap, most_columns: int) -> _Frame:
     return _Frame(tuple(live), across, row, column, wrap if row.extent == 1 and column.extent > 2 * wrap else 0, spans)
 
 
-def _looked_at(layout: AddressMap, frame: _Frame, spans: Mapping[DrawnDim, Span]) -> _Frame:
+def _looked_at(frame: _Frame, spans: Mapping[DrawnDim, Span]) -> _Frame:
     """The frame with other spans; a row that is short enough is not folded."""
     spans = {**frame.spans, **spans}
     folded = frame.wrap and spans[frame.column].count > 2 * frame.wrap
@@ -453,12 +453,12 @@ def _array_scene(
 ) -> Scene:
     whole = frame = _frame(layout, most.columns)
     if window:
-        frame = _looked_at(layout, frame, _window_spans(layout, window))
+        frame = _looked_at(frame, _window_spans(layout, window))
     elif at is not None and (
         math.prod(frame.extents) > _FEW_CELLS // 4
         or tuple(shown_extents(frame.extents, _panels_shown(frame.extents), most)) != frame.extents  # many panels
     ):
-        frame = _looked_at(layout, frame, _spans_around(layout, frame, at, most))
+        frame = _looked_at(frame, _spans_around(layout, frame, at, most))
     shown = shown_extents(frame.extents, _panels_shown(frame.extents), most)
     way = choose_colour(layout, colour)
     panels = [_array_panel(layout, frame, block, shown[2:], way) for block in product(range(shown[0]), range(shown[1]))]

@@ -276,7 +276,7 @@ def _array(text: str, start: int) -> tuple[ShapeText, int] | None:
             if found is None or (_CUT.match(text, error.column) and error.column >= found[1]):
                 raise
             return found
-        return _cut_tuple(text, start, first.end(), error)
+        return _cut_tuple(text, first.end(), error)
     if text.startswith("[", end) and (apart := read_neighbour_or_none(text, start)):  # PyTorch's strides
         return apart
     alone = (
@@ -289,7 +289,7 @@ _COMMA = re.compile(r"\s*,\s*(?:/\*.*?\*/\s*)?")
 _IN_PROSE = re.compile(r"[\w.%]\s+$")  # a word and a blank before a parenthesis: no tuple of one array
 
 
-def _cut_tuple(text: str, start: int, first: int, error: ParseError) -> tuple[ShapeText, int] | None:
+def _cut_tuple(text: str, first: int, error: ParseError) -> tuple[ShapeText, int] | None:
     """The whole arrays of a tuple that is cut off, or of a list of parameters; None where there is none."""
     elements: list[ShapeText] = []
     at = first
