@@ -389,12 +389,12 @@ def _why_padding(layout: AddressMap, place: Sequence[int]) -> str:
             dim = getattr(step, "dim", 0)
             if isinstance(step, NewDim):
                 return f"the dim of size 1 would have the index {behind[dim]}"
-            c, sum_ = states[k][dim], f"{behind[dim]}"
+            outside, sum_ = states[k][dim], f"{behind[dim]}"
             if isinstance(step, Split):
                 sum_ += f"*{step.tile} + {behind[dim + 1]}"
             elif isinstance(step, Pad):
                 sum_ += f" - {step.low}"
-            return f"{c.label} = {sum_} = {values[dim]} would be outside 0..{c.size - 1}"
+            return f"{outside.label} = {sum_} = {values[dim]} would be outside 0..{outside.size - 1}"
     return "the array has no elements"
 
 

@@ -229,7 +229,9 @@ def _row_tables(layout: AddressMap) -> tuple[Array, Array] | None:
         return None
     weights = np.cumprod([1, *(axis.extent for axis in reversed(layout.axis_terms))])[:-1][::-1]
     bases = sum(int(w) * line.base for w, line in zip(weights, layout.digits.values(), strict=True))
-    flat = [sum(int(w) * axis[d] for w, axis in zip(weights, tables, strict=True)) for d in range(layout.rank)]
+    flat = [
+        np.asarray(sum(int(w) * axis[d] for w, axis in zip(weights, tables, strict=True))) for d in range(layout.rank)
+    ]
     rows = np.array([bases], np.int64)
     for table in flat[:-1]:
         rows = (rows[:, None] + table[None, :]).reshape(-1)
