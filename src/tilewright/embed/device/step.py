@@ -6,7 +6,7 @@ and nothing is exchanged; with it, ids go to the shards that own them and vector
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -311,7 +311,7 @@ def _pooled(static: _Static, vectors: jax.Array, rows: jax.Array, index: StackIn
         parts = [sums[:, at : at + count] for at, count in zip(starts, static.counts)]
         return tuple(part[..., :width].reshape(-1, width) for part, width in zip(parts, widths, strict=True))
 
-    pooled: tuple[jax.Array, ...] = jax.lax.platform_dependent(*operands, cpu=on_cpu, default=elsewhere)
+    pooled: tuple[jax.Array, ...] = _by_platform(operands, on_cpu, elsewhere)
     return pooled
 
 
@@ -379,7 +379,7 @@ def _sums(static: _Static, index: StackIndex, gradients: list[jax.Array]) -> jax
 
         return jax.vmap(one)(ends, samples, gains, jnp.concatenate(padded, axis=1))
 
-    summed: jax.Array = jax.lax.platform_dependent(*operands, cpu=on_cpu, default=elsewhere)
+    summed: jax.Array = _by_platform(operands, on_cpu, elsewhere)
     return summed
 
 
@@ -423,7 +423,7 @@ def _trained(static: _Static, kept: Arrays, rates: Any, index: StackIndex, gradi
     operands, structure = jax.tree.flatten((kept, scalars, index, gradients))
     if type(stack.optimizer) not in _KINDS:
         return elsewhere(*operands)
-    made: Arrays = jax.lax.platform_dependent(*operands, cpu=on_cpu, default=elsewhere)
+    made: Arrays = _by_platform(operands, on_cpu, elsewhere)
     return made
 
 
@@ -473,6 +473,10 @@ def _applied(optimizer: Optimizer, kept: Arrays, target: jax.Array, gradient: ja
 
 
 # XLA: kernels of our own on CPU, its own operations elsewhere.
+
+
+def _by_platform(operands: Sequence[jax.Array], on_cpu: Any, elsewhere: Any) -> Any:
+    return jax.lax.platform_dependent(*operands, cpu=on_cpu, default=elsewhere)
 
 
 def _call(target: str, shapes: list[Any], operands: tuple[Any, ...], in_place: Any = None, **numbers: int) -> Any:

@@ -204,6 +204,10 @@ def _unit(stack: Stack, placements: list[TablePlacement]) -> SortUnit:
     return SortUnit(stack.name, tuple(f for f, _ in users), numbers, np.array(tables, np.int64), rows * shards)
 
 
+def _tables_per_unit(ids: int, tables: int, partitions: int) -> int:
+    return min(tables, max(1, _FEW * tables * partitions // max(1, ids)))
+
+
 def _units_of(stacking: Stacking, ids: Mapping[str, int], sources: int) -> tuple[tuple[SortUnit, ...], Longs]:
     """The units of all stacks, stack by stack, and int64[stacks + 1]: the first of every stack.
 
@@ -213,7 +217,7 @@ def _units_of(stacking: Stacking, ids: Mapping[str, int], sources: int) -> tuple
     for stack in stacking.groups:
         in_stack, tables = sum(ids[f.name] for f in stack.features), len(stack.tables)
         partitions = sources * stacking.topology.sparsecores
-        sizes.append(min(tables, max(1, _FEW * tables * partitions // max(1, in_stack))))  # tables of a unit
+        sizes.append(_tables_per_unit(in_stack, tables, partitions))
     held: dict[tuple[int, ...], tuple[tuple[SortUnit, ...], Longs]] = stacking.__dict__.setdefault("_units", {})
     key = tuple(sizes)
     if key not in held:
