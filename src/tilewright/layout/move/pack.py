@@ -16,7 +16,7 @@ from tilewright.errors import UsageError
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.types import TYPE_BITS, array_of, require_room
 from tilewright.layout.move import LINE
-from tilewright.layout.move.calls import run_plan
+from tilewright.layout.move.calls import address_of, run_plan
 from tilewright.layout.move.plan import aligned_empty, pack_plan, run_filled, unpack_plan, zero_of
 
 Array = np.ndarray[Any, Any]
@@ -144,14 +144,13 @@ def pack(layout: AddressMap, array: Any, out: Any = None, fill: Any = 0) -> Arra
         require_room(layout.num_slots if layout.element_bits < 8 else layout.size_bytes, f"{layout} with its padding")
     layout.require_injective()
     values = _check_array(layout, values)
-    length, dtype = buffer_spec(layout)
-    target = aligned_empty(length, dtype) if out is None else check_buffer(layout, out, "out", write=True)
+    target = aligned_empty(*buffer_spec(layout)) if out is None else check_buffer(layout, out, "out", write=True)
     if out is not None and np.may_share_memory(values, target):
         values = values.copy()
     if layout.element_bits < 8:
         slots = aligned_empty(layout.num_slots, np.dtype(np.uint8))
         _pack_slots(layout, values.view(np.uint8) if values.ndim else values.reshape(1).view(np.uint8), slots, value)
-        target[:] = narrow(slots, layout.element_bits, length)
+        target[:] = narrow(slots, layout.element_bits, len(target))
     elif target.flags.c_contiguous:
         _pack_slots(layout, values, target, value)
     else:
@@ -165,7 +164,7 @@ def _pack_slots(layout: AddressMap, values: Array, slots: Array, fill: Any) -> N
     if not layout.num_elements:
         slots[:] = fill
         return
-    filled_plan = pack_plan(layout, values.strides if layout.rank else (), size, slots.ctypes.data % LINE == 0)
+    filled_plan = pack_plan(layout, values.strides if layout.rank else (), size, address_of(slots) % LINE == 0)
     if filled_plan is None:
         if layout.num_elements < layout.num_slots:
             slots[:] = fill
@@ -210,7 +209,7 @@ def _unpack_slots(layout: AddressMap, slots: Array, result: Array) -> None:
     if not layout.num_elements:
         return
     slots = np.ascontiguousarray(slots)
-    aligned = result.ctypes.data % LINE == 0
+    aligned = address_of(result) % LINE == 0
     strides = result.strides if layout.rank else ()
     plan = unpack_plan(layout, strides, result.itemsize, aligned)
     if plan is None:

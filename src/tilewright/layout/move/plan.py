@@ -22,7 +22,7 @@ import numpy as np
 
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.move import JOIN, LINE, LINES, RUN, SCRATCH, SHORTS, TRANSPOSE, UNZIP, ZIP
-from tilewright.layout.move.calls import NO_GAPS, MovePlan, Work, run_plan
+from tilewright.layout.move.calls import NO_GAPS, MovePlan, Work, address_of, run_plan
 from tilewright.layout.move.nest import Box, Loop, Term, boxes_of, layout_terms, line_up, merged
 
 # Blocks: which loops of a box go through the scratch buffer together, and the padding that goes with them.
@@ -452,7 +452,7 @@ _KEPT = 64
 def aligned_empty(count: int, dtype: np.dtype[Any]) -> Array:
     """An uninitialised array that starts on a cache line, so that whole lines can be streamed into it."""
     raw = np.empty(count * dtype.itemsize + LINE, np.uint8)
-    first = -raw.ctypes.data % LINE
+    first = -address_of(raw) % LINE
     return raw[first : first + count * dtype.itemsize].view(dtype)
 
 
@@ -571,9 +571,9 @@ def zero_of(dtype: np.dtype[Any]) -> Any:
 def run_filled(filled_plan: tuple[MovePlan, bool], target: Array, source: Array, fill: Any) -> None:
     """Move the data and put ``fill`` (a value of the target's type) into all padding."""
     plan, whole = filled_plan
-    words = np.full(max(1, 8 // target.dtype.itemsize), fill, target.dtype).view(np.int64)
-    if whole or not (words == words[0]).all():  # the kernel takes 8 bytes; a complex value's halves may differ
+    words = np.full(max(1, 8 // target.dtype.itemsize), fill, target.dtype).view(np.int64).tolist()
+    if whole or len(set(words)) > 1:  # the kernel takes 8 bytes; a complex value's halves may differ
         target[:] = fill
         run_plan(replace(plan, pads=NO_GAPS) if len(plan.pads) else plan, target, source)
     else:
-        run_plan(plan, target, source, int(words[0]))
+        run_plan(plan, target, source, words[0])
