@@ -20,7 +20,7 @@ DOCS = Path(__file__).parent
 #: The rooms, each with the pages to begin with and the order of its folders.
 ROOMS = {
     "tilewright": ("README.md tutorial_group_norm.md", ""),
-    "layout": ("layout.md layout_memories.md", "kinds index explain draw move convert"),
+    "layout": ("layout.md layout_memories.md", "kinds index draw move convert"),
     "hlo": ("report.md optimize.md time.md verify.md", "reading reporting timing comparing gating rewriting running proving"),
     "isa": ("matrix_unit.md matrix_unit_tools.md", "multiply language execute chip study"),
     "embed": ("embeddings.md embedding_plan.md tutorial_training.md", "model host device training planning diagnosis"),
@@ -33,13 +33,11 @@ ROOMS = {
 #: Names that nothing else leads to, and the names to look at.
 SEE = {
     "LimitError": "embeddings.md",
-    "layout.Axis": "IndexMap layout_memories.md",
     "layout.warm": "commands.md",
     "layout.IndexRangeError": "TensorLayout layout.md",
     "layout.Bounds": "make_scene explore.md",
     "layout.compare_scenes": "draw_comparison explore.md",
     "layout.derive": "explain_place layout.md",
-    "layout.Digit": "IndexMap layout.md",
     "hlo.record_passes": "run_pipeline optimize.md",
     "hlo.DEFAULT_PIPELINE": "parse_pipeline optimize.md",
     "hlo.REWRITES": "rewrite_options optimize.md",

@@ -105,7 +105,7 @@ def test_a_folder_that_is_given_wins(tmp_path):
 
 def test_other_kernels_of_the_process_keep_their_folder(tmp_path):
     (tmp_path / "others.py").write_text("import numba\n@numba.njit(cache=True)\ndef f(): pass\n")
-    code = "import tilewright.embed.host.hash_kernels as ours, others;"
+    code = "import tilewright.embed.host.write_kernels as ours, others;"
     code += "print(ours._hash_all.stats.cache_path, others.f.stats.cache_path)"
     mine = {"XDG_CACHE_HOME": str(tmp_path), "NUMBA_CACHE_DIR": "", "PYTHONPATH": str(tmp_path)}
     ours, others = python("-c", code, **mine).split()

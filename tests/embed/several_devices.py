@@ -42,8 +42,7 @@ from tilewright.embed import (
     update,
 )
 from tilewright.embed.device import state as device_state
-from tilewright.embed.tpu_embedding.buffers import Asked, Buffers, layout_of
-from tilewright.embed.tpu_embedding.compute import activations, trained
+from tilewright.embed.tpu_embedding.compute import Asked, Buffers, activations, layout_of, trained
 from tilewright.errors import LimitError, UsageError
 
 

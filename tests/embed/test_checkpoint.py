@@ -46,10 +46,9 @@ from tilewright.embed import (
     whole_step,
 )
 from tilewright.embed.checkpoint import owner
-from tilewright.embed.checkpoint.owner import give_back
-from tilewright.embed.checkpoint.peer import text_proto
+from tilewright.embed.checkpoint.owner import release
 from tilewright.embed.checkpoint.save import _Job, _Jobs
-from tilewright.embed.checkpoint.store import ZarrColumns
+from tilewright.embed.checkpoint.store import ZarrColumns, text_proto
 from tilewright.errors import TilewrightError, UsageError
 
 ADAGRAD = Adagrad(0.1, 0.25)
@@ -413,7 +412,7 @@ def test_a_folder_has_one_owner(root, tmp_path):
     """Another process owns it, is refused nothing while it lives, and its lock is free when it is killed."""
     state = random_state(model(used=TABLES[2:3]))
     save(tmp_path, state, 1).wait()
-    give_back(tmp_path)
+    release(tmp_path)
     program = [sys.executable, "-c", OWNER, str(tmp_path)]
     with subprocess.Popen(program, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "owned\n"
@@ -429,7 +428,7 @@ def test_a_folder_has_one_owner(root, tmp_path):
     assert json.loads((tmp_path / "lock").read_text())["process"] == other.pid
     save(tmp_path, state, 2).wait()
     assert steps_in(tmp_path) == ["1", "2"]
-    give_back(tmp_path)
+    release(tmp_path)
     assert (tmp_path / "lock").read_text() == ""
 
 
@@ -455,7 +454,7 @@ def test_where_a_file_system_has_no_locks_the_name_decides(tmp_path, monkeypatch
     for dead in ({"started": "1"}, {"process": 1 << 22}):
         (tmp_path / "lock").write_text(json.dumps(parent | dead))
         owner.own(tmp_path)
-        give_back(tmp_path)
+        release(tmp_path)
 
 
 def test_a_folder_made_anew_is_owned_anew(tmp_path):

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from tilewright.embed.host.memory import recycled
+from tilewright.embed.host.arrays import recycled
 from tilewright.isa import MatrixUnitConfig, matmul
 
 

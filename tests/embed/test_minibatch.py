@@ -25,8 +25,7 @@ from tilewright.embed import (
 )
 from tilewright.embed.diagnosis.sources import _Under
 from tilewright.embed.host.batch import minibatch_starts
-from tilewright.embed.host.hash_kernels import hash_ids
-from tilewright.embed.host.write_kernels import split_bits
+from tilewright.embed.host.write_kernels import hash_ids, split_bits
 from tilewright.embed.planning.plan import replay
 from tilewright.embed.planning.skew import Observed
 from tilewright.errors import LimitError, UsageError

@@ -32,8 +32,7 @@ from tilewright.embed import (
     update,
 )
 from tilewright.embed.tpu_embedding import primitives
-from tilewright.embed.tpu_embedding.buffers import Asked, Buffers, layout_of
-from tilewright.embed.tpu_embedding.compute import Unfused
+from tilewright.embed.tpu_embedding.compute import Asked, Buffers, Unfused, layout_of
 from tilewright.errors import UnsupportedError, UsageError
 
 HOME = "jax_tpu_embedding.sparsecore"

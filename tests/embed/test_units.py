@@ -25,9 +25,9 @@ def test_tables_sorted_alone_and_together_make_the_same_buffers(few, weighted, m
 
 
 def test_units_grow_as_ids_get_few():
-    assert _tally._tables_together(10**6, 26, 16) == 1
-    assert _tally._tables_together(_tally._FEW * 26 * 4 // 5, 26, 4) == 5
-    assert _tally._tables_together(0, 26, 4) == 26
+    assert _tally._tables_per_unit(10**6, 26, 16) == 1
+    assert _tally._tables_per_unit(_tally._FEW * 26 * 4 // 5, 26, 4) == 5
+    assert _tally._tables_per_unit(0, 26, 4) == 26
 
 
 def buffers(host):

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from tests.layout.strategies import any_layouts, tiled_layouts
 from tilewright.layout import IndexRangeError, lanes, mod_sharded, paged, parse
-from tilewright.layout.explain.derivation import derive, explain_place
-from tilewright.layout.explain.summary import summary
+from tilewright.layout.explain import derive, explain_place, summary
 
 FIGURE_1 = """\
 f32[3,5]{1,0:T(2,2)}, element (2,3)

@@ -16,9 +16,8 @@ from tests.conftest import tries
 from tests.layout.oracle import tiled_offset
 from tilewright.errors import UsageError
 from tilewright.layout import lanes, mod_sharded, paged, parse, tiled, warm
-from tilewright.layout.move import calls
+from tilewright.layout.move import JOIN, LINES, RUN, TRANSPOSE, UNZIP, ZIP, calls
 from tilewright.layout.move.plan import pack_plan, unpack_plan
-from tilewright.layout.move.words import JOIN, LINES, RUN, TRANSPOSE, UNZIP, ZIP
 
 TILES = [(), ((8, 128),), ((8, 128), (2, 1)), ((8, 128), (4, 1)), ((8, 128), (8, 1)), ((32, 32), (16, 16))]
 TILES += [((512, 16),), ((16, 32),), ((1024,), (128,), (2, 1)), ((7, 33),), ((3, 5, 9), (2, 1))]

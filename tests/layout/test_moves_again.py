@@ -18,9 +18,9 @@ import pytest
 from tests.layout.test_moves import expected, sample
 from tilewright.kernels import threads
 from tilewright.layout import parse
+from tilewright.layout.move import DONE
 from tilewright.layout.move import calls as _calls
 from tilewright.layout.move.plan import pack_plan, unpack_plan
-from tilewright.layout.move.words import DONE
 
 
 @pytest.mark.parametrize("text", ["bf16[1024]{0:T(1024)(128)(2,1)}", "s32[16]{0:T(16)(4)(2,1)}", "f32[64]{0:T(64)}"])
@@ -90,7 +90,6 @@ def test_who_comes_late_keeps_no_array(late):
     layout.pack(np.ones(layout.shape, np.float32), out=out)
     del out
     memory.close()
-    layout._kept.forget()
     pack_plan.cache_clear()
     gc.collect()
     assert len(late) == 1
@@ -199,8 +198,7 @@ def test_a_part_may_begin_with_a_narrow_end(monkeypatch, text):
         unpack_plan.cache_clear()
         out = np.zeros_like(values)
         assert np.array_equal(layout.unpack(packed, out=out), values), part
-        layout._kept.forget()
-    unpack_plan.cache_clear()
+        unpack_plan.cache_clear()
 
 
 @pytest.mark.parametrize("text", ["s8[64,512]{1,0:T(16,8)}", "f32[3,7,958]{2,1,0:T(300,7)}", "f64[126]{0:T(300,7)}"])

@@ -15,7 +15,7 @@ from tilewright.layout.draw.panels import MAX_CELLS, Bounds
 from tilewright.layout.draw.picture import cell_size
 from tilewright.layout.draw.scene import make_scene
 from tilewright.layout.draw.terminal import terminal_drawing
-from tilewright.layout.explain.derivation import lineage
+from tilewright.layout.explain import lineage
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tests.layout.strategies import any_layouts
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout import from_cute, from_strides, lanes, mod_sharded, paged, parse, ruler_svg
-from tilewright.layout.draw.ruler import ruler_scene
-from tilewright.layout.draw.scene import make_scene
+from tilewright.layout.draw.scene import make_scene, ruler_scene
 from tilewright.layout.draw.terminal import terminal_ruler
 
 

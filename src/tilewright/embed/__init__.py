@@ -31,12 +31,18 @@ if TYPE_CHECKING:
         read_trace,
     )
     from tilewright.embed.host.batch import Agreement, HostBatch, check_host_batch
-    from tilewright.embed.host.check import Check, check_batches
-    from tilewright.embed.host.hot import hot_rows, split_hot
     from tilewright.embed.host.inputs import COO
-    from tilewright.embed.host.multihash import HashedTables, MultiHash, hash_tables
-    from tilewright.embed.host.narrow import NarrowTables, pack_narrow
+    from tilewright.embed.host.overflow import Check, check_batches
     from tilewright.embed.host.preprocess import preprocess, preprocess_samples, sample_order
+    from tilewright.embed.host.tables import (
+        HashedTables,
+        MultiHash,
+        NarrowTables,
+        hash_tables,
+        hot_rows,
+        pack_narrow,
+        split_hot,
+    )
     from tilewright.embed.logs.config import EmbedConfig, optimizer_of, read_config
     from tilewright.embed.logs.criteo import (
         CATEGORICAL,
@@ -93,12 +99,10 @@ if TYPE_CHECKING:
     from tilewright.embed.planning.types import Plan, plan_counters
     from tilewright.embed.planning.views import plan_html, print_plan
     from tilewright.embed.pods.plan import LogBatches, MadeBatches, plan_pod
-    from tilewright.embed.serving.device import device_lookup
-    from tilewright.embed.serving.export import Exported, export
+    from tilewright.embed.serving.export import Exported, device_lookup, export
     from tilewright.embed.serving.read import open_export
     from tilewright.embed.tpu_embedding.specs import as_specs
-    from tilewright.embed.training.loop import Feed, Loop, Trained
-    from tilewright.embed.training.processes import agree_over_processes
+    from tilewright.embed.training.loop import Feed, Loop, Trained, agree_over_processes
     from tilewright.embed.training.saver import Checkpoints, resume
     from tilewright.embed.training.step import TrainStep, train_step
     from tilewright.embed.warming import warm

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.embed.host.hash_kernels import hash_ids
 from tilewright.embed.host.preprocess import preprocess
+from tilewright.embed.host.write_kernels import hash_ids
 from tilewright.embed.logs.criteo import CATEGORICAL, read_criteo
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.stacking import Stacking, stack

@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.kernels import Job, do_jobs
 from tilewright.layout.kinds.tiled import tiled
-from tilewright.layout.move.words import JOIN, SHORTS, TRANSPOSE, UNZIP, ZIP
+from tilewright.layout.move import JOIN, SHORTS, TRANSPOSE, UNZIP, ZIP
 
 
 def _rows(size: int) -> None:
@@ -21,15 +21,8 @@ def _rows(size: int) -> None:
     gather_rows(slots, table, table, rows)
 
 
-def _moves() -> None:
-    layout, array = tiled((3, 5), "u8"), np.zeros((3, 5), np.uint8)
-    out = layout.pack(array)
-    layout.pack(array, out=out)  # the second time it is found among the kept
-    layout.pack(array, out=out)
-
-
 def _elements(size: int) -> None:
-    from tilewright.layout.move.element_kernels import address_of_primitive
+    from tilewright.layout.move.move_kernels import address_of_primitive
 
     address_of_primitive(TRANSPOSE, size)
     for rows in (2, 4, 8):
@@ -37,23 +30,17 @@ def _elements(size: int) -> None:
         address_of_primitive(UNZIP, size, rows)
 
 
-def _shorts() -> None:
-    from tilewright.layout.move.element_kernels import address_of_primitive
-
-    for run in (16, 32):
-        address_of_primitive(SHORTS, run)
-        address_of_primitive(JOIN, run)
-
-
 def warm(report: Callable[[str, float], None] | None = None) -> None:
     """Compile all kernels of this package, or load them from the cache (see :mod:`tilewright.kernels`).
 
     ``report`` is told each kernel's name and the seconds it took.
     """
+    from tilewright.layout.move.move_kernels import address_of_primitive
+
     jobs: list[Job] = [
         ("offsets", lambda: tiled((8, 8), "u8").offsets(np.zeros((1 << 13, 2), np.int64))),
-        ("moves", _moves),
-        ("short runs", _shorts),
+        ("moves", lambda: tiled((3, 5), "u8").pack(np.zeros((3, 5), np.uint8))),
+        ("short runs", lambda: [address_of_primitive(kind, run) for kind in (SHORTS, JOIN) for run in (16, 32)]),
     ]
     for size in (1, 2, 4, 8):
         jobs.append((f"interleaving of {8 * size}-bit elements", partial(_elements, size)))

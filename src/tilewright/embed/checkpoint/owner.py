@@ -62,7 +62,7 @@ def own(folder: Path) -> Owned:
             name = from_first(lambda: _kept(folder, secrets.token_hex(4)).name)
             return _owned.setdefault(folder, Owned(name, -1))
         if not held.holds(folder):
-            give_back(folder)
+            release(folder)
             return _kept(folder, held.name)
         return held
 
@@ -73,7 +73,7 @@ def _kept(folder: Path, name: str) -> Owned:
 
 
 def owned(folder: Path) -> Owned | None:
-    """What this process owns of a folder."""
+    """This process's ownership of a folder; None where it is not the owner."""
     return _owned.get(_real(folder))
 
 
@@ -82,8 +82,8 @@ def _real(folder: Path) -> Path:
     return Path(os.path.realpath(folder))
 
 
-def give_back(folder: Path) -> None:
-    """End the ownership, for another process to take."""
+def release(folder: Path) -> None:
+    """End the ownership of a folder, so that another process can take it."""
     with _changing:
         held = _owned.pop(_real(folder), None)
         if held is None or held.file < 0:
@@ -94,10 +94,10 @@ def give_back(folder: Path) -> None:
             os.close(held.file)
 
 
-def give_all_back() -> None:
-    """When the program ends."""
+def release_all() -> None:
+    """End every ownership of this process, when the program ends."""
     for folder in list(_owned):
-        give_back(folder)
+        release(folder)
 
 
 def _forget_in_child() -> None:

@@ -17,31 +17,34 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.sharding import Mesh
 
-from tilewright.embed.checkpoint.checksums import FILE as CHECKSUMS
-from tilewright.embed.checkpoint.checksums import Checksums, read_checksums
-from tilewright.embed.checkpoint.failure import read_error
-from tilewright.embed.checkpoint.peer import peer_tables
-from tilewright.embed.checkpoint.schema import FILE as SCHEMA
-from tilewright.embed.checkpoint.schema import Schema, StoredArray, StoredTable, optimizer_json, read_schema
-from tilewright.embed.checkpoint.steps import EXTRA, TABLES, finished_steps, saved_steps, step_folder
-from tilewright.embed.checkpoint.store import Columns, ZarrColumns, in_flight
-from tilewright.embed.device.shards import Piece, Shards, aligned, column, local_pieces, slab
-from tilewright.embed.device.state import EmbeddingState, draw_stack, slot_shape, stack_shape
+from tilewright.embed.checkpoint.schema import (
+    CHECKSUMS,
+    SCHEMA,
+    Checksums,
+    Schema,
+    StoredArray,
+    StoredTable,
+    optimizer_json,
+    read_checksums,
+    read_schema,
+)
+from tilewright.embed.checkpoint.steps import EXTRA, TABLES, finished_steps, read_error, saved_steps, step_folder
+from tilewright.embed.checkpoint.store import Columns, Logical, ZarrColumns, in_flight, peer_tables
+from tilewright.embed.device.state import (
+    EmbeddingState,
+    Piece,
+    Shards,
+    column,
+    draw_stack,
+    local_pieces,
+    slab,
+    slot_shape,
+    stack_shape,
+)
 from tilewright.embed.host.arrays import Floats
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement
-from tilewright.embed.model.tables import Feature, Limits, Quantization, Table
+from tilewright.embed.model.tables import Feature, Limits, Quantization, Table, limits_of
 from tilewright.errors import TilewrightError, UsageError
-
-
-@dataclass(frozen=True)
-class Logical:
-    """A table of a checkpoint, of whatever form: its rows and slots by column, and its optimizer's name if known."""
-
-    vocab: int
-    width: int
-    optimizer: str | None
-    rows: Columns
-    slots: Mapping[str, Columns]
 
 
 def restore(
@@ -88,7 +91,8 @@ def restore(
     new_slots: dict[str, dict[str, jax.Array]] = {}
     try:
         for name, stack in stacking.stacks.items():
-            part = _StackRestore(stacking, stack, shards, {t: stored[t] for t in chosen if t in _names(stack)})
+            own = {table.name: stored[table.name] for table in stack.tables if table.name in chosen}
+            part = _StackRestore(stacking, stack, shards, own)
             stacks[name] = part.rows(key)
             new_slots[name] = {slot: part.slot(slot, start, slots) for slot, start in stack.optimizer.slots.items()}
     except _DAMAGE as error:
@@ -136,7 +140,8 @@ def saved_limits(folder: str | os.PathLike[str], step: int | None = None) -> dic
     >>> saved_limits("run1")  # doctest: +SKIP
     {'user_item': Limits(max_ids_per_partition=64, max_unique_ids_per_partition=64)}
     """
-    return _schema(step_folder(folder, step)).stack_limits()
+    limits = _schema(step_folder(folder, step)).limits
+    return {name: limits_of(entry, f"limits of stack {name!r}") for name, entry in limits.items()}
 
 
 def saved_features(folder: str | os.PathLike[str], step: int | None = None) -> tuple[Feature, ...]:
@@ -240,31 +245,27 @@ def _schema(path: Path) -> Schema:
     return schema
 
 
-def _names(stack: Stack) -> set[str]:
-    return {table.name for table in stack.tables}
-
-
 def _stored(path: Path, saved: _Saved, written_with: Stacking | None) -> tuple[dict[str, Logical], int]:
     """All tables of a step, and the updates that were made."""
     schema, checksums = saved
     if schema is None:
         try:
-            return {name: Logical(*parts) for name, parts in peer_tables(path, written_with).items()}, int(path.name)
+            return peer_tables(path, written_with), int(path.name)
         except _DAMAGE as error:
             raise read_error(error, str(path), _instead(path)) from error
     return _logical_tables(path, schema, checksums), schema.updates
 
 
 def _logical_tables(path: Path, schema: Schema, checksums: Checksums | None) -> dict[str, Logical]:
-    return {table.name: _logical(path / TABLES, table, schema.shards, checksums) for table in schema.tables}
+    def columns(array: StoredArray, table: StoredTable) -> ZarrColumns:
+        return ZarrColumns(path / TABLES / array.path, table.vocab, schema.shards, array.width, checksums)
 
-
-def _logical(folder: Path, table: StoredTable, shards: int, checksums: Checksums | None) -> Logical:
-    def columns(array: StoredArray) -> ZarrColumns:
-        return ZarrColumns(folder / array.path, table.vocab, shards, array.width, checksums)
-
-    rows, slots = columns(table.rows), {slot: columns(array) for slot, array in table.slots.items()}
-    return Logical(table.vocab, table.width, str(table.optimizer.get("name")), rows, slots)
+    tables = {}
+    for table in schema.tables:
+        slots = {slot: columns(array, table) for slot, array in table.slots.items()}
+        name = str(table.optimizer.get("name"))
+        tables[table.name] = Logical(table.vocab, table.width, name, columns(table.rows, table), slots)
+    return tables
 
 
 def _chosen(stacking: Stacking, stored: Mapping[str, Logical], tables: Iterable[str] | None, where: str) -> list[str]:
@@ -280,11 +281,8 @@ def _chosen(stacking: Stacking, stored: Mapping[str, Logical], tables: Iterable[
         return names
     missing, unknown = [n for n in stacking.tables if n not in stored], [n for n in stored if n not in stacking.tables]
     if missing or unknown:
-        text = "; ".join(
-            f"{kind} {', '.join(some)}"
-            for kind, some in (("no", missing), ("more than the stacking:", unknown))
-            if some
-        )
+        both = (("no", missing), ("more than the stacking:", unknown))
+        text = "; ".join(f"{kind} {', '.join(some)}" for kind, some in both if some)
         common = [name for name in stacking.tables if name in stored]
         how = f"name those to restore: tables={common}" if common else "take another folder"
         if common and missing:
@@ -321,14 +319,16 @@ class _StackRestore:
 
     def rows(self, key: jax.Array | None) -> jax.Array:
         """Rows of all tables; those not restored are drawn from ``key``."""
-        parts = self._parts(stack_shape(self.stack), 0.0)
+        parts = self.shards.blank(stack_shape(self.stack))
         if len(self.stored) < len(self.stack.tables):
             assert key is not None
             drawn = local_pieces(draw_stack(self.stacking, self.stack, key, self.shards))
             for piece, values in drawn:
                 for table in self.stack.tables:
                     if table.name not in self.stored:
-                        self._copy(parts[piece], values, piece, self.stacking.tables[table.name])
+                        for at, shard in enumerate(piece):
+                            rows = slab(self.stacking.tables[table.name], shard)
+                            parts[piece][at, rows] = values[at, rows]
         self._fill(parts, {name: table.rows for name, table in self.stored.items()})
         return self.shards.array(parts.__getitem__)
 
@@ -336,21 +336,9 @@ class _StackRestore:
         """One slot of all tables; padding and tables not restored hold what it starts from."""
         if not restored or not self.stored:
             return self.shards.full(slot_shape(self.stack, slot), start)
-        parts = self._parts(slot_shape(self.stack, slot), start)
+        parts = self.shards.blank(slot_shape(self.stack, slot), start)
         self._fill(parts, {name: table.slots[slot] for name, table in self.stored.items()})
         return self.shards.array(parts.__getitem__)
-
-    def _parts(self, shape: tuple[int, int, int], start: float) -> dict[Piece, Floats]:
-        parts = {piece: aligned((len(piece), *shape[1:])) for piece in self.shards.pieces()}
-        if start:
-            for part in parts.values():
-                part.fill(start)
-        return parts
-
-    def _copy(self, part: Floats, values: Any, piece: Piece, placement: TablePlacement) -> None:
-        for at, shard in enumerate(piece):
-            rows = slab(placement, shard)
-            part[at, rows] = values[at, rows]
 
     def _fill(self, parts: Mapping[Piece, Floats], stored: Mapping[str, Columns]) -> None:
         """Every stored column that holds ids of a local shard, read once."""

@@ -20,22 +20,21 @@ import jax
 import orbax.checkpoint as ocp
 from numpy.typing import NDArray
 
-from tilewright.embed.checkpoint.checksums import (
+from tilewright.embed.checkpoint.owner import begin_run, own, owned, release_all
+from tilewright.embed.checkpoint.schema import (
+    SCHEMA,
+    Schema,
     chunk_file,
     part_name,
     read_checksums,
+    schema_of,
     whole_file,
     write_checksums,
     write_part,
 )
-from tilewright.embed.checkpoint.failure import write_error
-from tilewright.embed.checkpoint.owner import begin_run, give_all_back, own, owned
-from tilewright.embed.checkpoint.schema import FILE as SCHEMA
-from tilewright.embed.checkpoint.schema import Schema, StoredTable, schema_of
-from tilewright.embed.checkpoint.steps import EXTRA, TABLES, finished_steps, waiting
+from tilewright.embed.checkpoint.steps import EXTRA, TABLES, finished_steps, waiting, write_error
 from tilewright.embed.checkpoint.store import METADATA, ZarrColumns, in_flight, rows_of
-from tilewright.embed.device.shards import Piece, column, local_pieces
-from tilewright.embed.device.state import EmbeddingState
+from tilewright.embed.device.state import EmbeddingState, Piece, column, local_pieces
 from tilewright.embed.model.stacking import TablePlacement
 from tilewright.embed.model.tables import Limits, count
 from tilewright.errors import TilewrightError, UsageError
@@ -117,7 +116,9 @@ def save(
                 previous._told = True
                 raise previous._error
         own_folder(path)
-        _check_new(path, step)
+        if (path / str(step)).exists():
+            how = f"remove {path / str(step)}, or save another step or into another folder"
+            raise UsageError(f"step {step} is there already", where=str(path), how=how)
         saving = Saving(path, step)
         _current = saving
         before = set(threading.enumerate())
@@ -160,12 +161,6 @@ def _run(path: Path) -> str:
     return begin_run(path, None)
 
 
-def _check_new(path: Path, step: int) -> None:
-    if (path / str(step)).exists():
-        how = f"remove {path / str(step)}, or save another step or into another folder"
-        raise UsageError(f"step {step} is there already", where=str(path), how=how)
-
-
 def _orbax() -> ocp.AsyncCheckpointer:
     global _checkpointer
     if _checkpointer is None:
@@ -178,7 +173,7 @@ def _orbax() -> ocp.AsyncCheckpointer:
         logging.getLogger("absl").addFilter(_not_told_twice)
         # Orbax needs executors to finish a save; they are shut down before atexit's functions run.
         getattr(threading, "_register_atexit", atexit.register)(_finish_at_exit)
-        atexit.register(give_all_back)  # after the next one
+        atexit.register(release_all)  # after the next one
         atexit.register(_tell_at_exit)
     return _checkpointer
 
@@ -305,19 +300,10 @@ def _writing(state: EmbeddingState, schema: Schema, run: str) -> _Writing:
     sources: list[_Source] = []
     for table in schema.tables:
         placement = state.stacking.tables[table.name]
-        sources += _sources(table, placement, held[table.stack], slots[table.stack])
+        arrays = [(table.rows, held[table.stack])]
+        arrays += [(stored, slots[table.stack][slot]) for slot, stored in table.slots.items()]
+        sources += [_Source(stored.path, table.vocab, stored.width, placement, own) for stored, own in arrays]
     return _Writing(schema, sources, run)
-
-
-def _sources(
-    table: StoredTable,
-    placement: TablePlacement,
-    rows: list[tuple[Piece, NDArray[Any]]],
-    slots: dict[str, list[tuple[Piece, NDArray[Any]]]],
-) -> Iterator[_Source]:
-    yield _Source(table.rows.path, table.vocab, table.rows.width, placement, rows)
-    for slot, stored in table.slots.items():
-        yield _Source(stored.path, table.vocab, stored.width, placement, slots[slot])
 
 
 def _write(folder: Path, writing: _Writing) -> None:

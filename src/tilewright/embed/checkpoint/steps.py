@@ -1,15 +1,65 @@
-"""The folder of a training: one folder per finished step, and names that tell unfinished ones apart."""
+"""The folder of a training: one folder per finished step, names that tell unfinished ones apart; errors of both."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tilewright.embed.checkpoint import checksums, schema
-from tilewright.embed.checkpoint.failure import read_error
-from tilewright.errors import UsageError
+from tilewright.embed.checkpoint.schema import CHECKSUMS, SCHEMA
+from tilewright.errors import TilewrightError, UsageError
+
+# One clear error for whatever stops a save or a restore: the disk, permissions, damaged files.
+
+_REASONS = (
+    (r"interpreter shutdown", "the program ended before it was written", "call wait() on what save returns"),
+    (r"No space left|ENOSPC|RESOURCE_EXHAUSTED", "the disk is full", "make room"),
+    (r"Disk quota exceeded", "the disk quota is used up", "make room"),
+    (r"File too large", "a file is larger than this process may write", "raise the limit on file sizes (ulimit -f)"),
+    (r"Permission denied|PERMISSION_DENIED|not permitted", "no permission", "give this user the right to it"),
+    (r"Read-only file system", "the file system is read-only", "take another folder"),
+    (r"Directory not empty", "somebody else wrote that step meanwhile", "look who"),
+    (r"Not a directory|File exists", "part of the path is a file, not a folder", "take another folder"),
+    (r"Unsupported type", "`extra` holds something else than arrays and numbers", "leave it out"),
+)
+
+
+def write_error(error: BaseException, where: str, finished: Iterable[int]) -> TilewrightError:
+    """What a failed save says: why, where, what to do, and that no finished step is lost."""
+    text = str(error)
+    reason, how = next(
+        ((reason, how) for pattern, reason, how in _REASONS if re.search(pattern, text)),
+        (_short(text) or type(error).__name__, "mend that"),
+    )
+    latest = [str(step) for step in sorted(finished)]
+    listed = ", ".join(latest[-6:]) if len(latest) <= 6 else f"..., {', '.join(latest[-6:])}"
+    kept = f"; finished steps are kept: {listed}" if latest else ""
+    return UsageError(f"the checkpoint was not saved: {reason}{kept}", where=where, how=f"{how} and save again")
+
+
+def read_error(error: BaseException, where: str, how: str) -> TilewrightError:
+    """What a failed restore says: damaged or unreadable, and what to restore instead."""
+    if isinstance(error, TilewrightError):
+        return error
+    text = _short(str(error))
+    if re.search(r"Permission denied|PERMISSION_DENIED", text):
+        return UsageError("no permission to read it", where=where, how="give this user the right to it")
+    problem = (
+        "a file of the checkpoint is missing"
+        if re.search(r"NOT_FOUND|No such file", text)
+        else "the checkpoint is damaged"
+    )
+    return UsageError(f"{problem} ({text})", where=where, how=how)
+
+
+def _short(text: str) -> str:
+    """The first line of a message without the places in somebody's source that tensorstore adds."""
+    line = re.sub(r"\s*\[(source locations|tensorstore_spec|domain)=.*", "", text.strip().split("\n")[0]).strip()
+    return line if len(line) <= 200 else f"{line[:197]}..."
+
+
+# The steps.
 
 TABLES, EXTRA = "tables", "extra"
 _ARRAYS = "_METADATA"
@@ -35,7 +85,7 @@ def saved_steps(folder: str | os.PathLike[str]) -> list[int]:
 
 
 def finished_steps(folder: str | os.PathLike[str]) -> list[int]:
-    """The same as things stand, without waiting."""
+    """The finished steps in a folder, in order, without waiting for a save that is under way."""
     path = Path(folder)
     try:
         return sorted(int(entry.name) for entry in path.iterdir() if _finished(entry))
@@ -52,7 +102,7 @@ def _finished(entry: Path) -> bool:
     """A step's folder gets its plain number when everything is written. Of others, arrays must be in it."""
     if not re.fullmatch(r"0|[1-9][0-9]*", entry.name):
         return False
-    ours = (entry / checksums.FILE).exists() or (entry / TABLES / schema.FILE).exists()
+    ours = (entry / CHECKSUMS).exists() or (entry / TABLES / SCHEMA).exists()
     return ours or any(next(entry.glob(pattern), None) for pattern in (_ARRAYS, f"*/{_ARRAYS}"))
 
 

@@ -25,29 +25,18 @@ _WORD = 2**31
 class StackIndex(NamedTuple):
     """What a step needs of one stack, with L devices, S shards, U rows a shard at most, E entries, N samples a device.
 
-    ================  ==============  ================================================================================
-    ``rows``          i32[L, S, U]    distinct local rows asked of each shard, rising; then ``rows_per_shard``
-    ``row_ends``      i32[L, S * U]   where the entries of each of these end, in the two arrays below
-    ``row_samples``   i32[L, E]       whose gradient: ``feature << shift | row of the device's activations``
-    ``row_gains``     f32[L, E]       times what
-    ``sample_ends``   i32[L, N]       where the entries of each sample end, in the two arrays below
-    ``sample_rows``   i32[L, E]       which row of all shards laid end to end
-    ``sample_places`` i32[L, E]       which of the S * U places, for devices that hold a part of the shards
-    ``sample_gains``  f32[L, E]       times what
-    ================  ==============  ================================================================================
-
     Samples lie by source, feature and sample. E and U are rounded up by at most an eighth, so that jit seldom compiles
     again.
     """
 
-    rows: Any
-    row_ends: Any
-    row_samples: Any
-    row_gains: Any
-    sample_ends: Any
-    sample_rows: Any
-    sample_places: Any
-    sample_gains: Any
+    rows: Any  # i32[L, S, U]: distinct local rows asked of each shard, rising; then ``rows_per_shard``
+    row_ends: Any  # i32[L, S * U]: where the entries of each of these end, in the two arrays below
+    row_samples: Any  # i32[L, E]: whose gradient: ``feature << shift | row of the device's activations``
+    row_gains: Any  # f32[L, E]: times what
+    sample_ends: Any  # i32[L, N]: where the entries of each sample end, in the three arrays below
+    sample_rows: Any  # i32[L, E]: which row of all shards laid end to end
+    sample_places: Any  # i32[L, E]: which of the S * U places, for devices that hold a part of the shards
+    sample_gains: Any  # f32[L, E]: times what
 
 
 @jax.tree_util.register_dataclass
@@ -70,10 +59,9 @@ class DeviceBatch:
 
 
 def _flatten(batch: HostBatch) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    children = (batch.num_minibatches, batch.row_pointers, batch.embedding_ids, batch.sample_ids, batch.gains)
+    arrays = (batch.row_pointers, batch.embedding_ids, batch.sample_ids, batch.gains)
     static = (batch.stacking, tuple(batch.batch_sizes.items()), batch.sources, batch.minibatch_layout)
-    count, *arrays = children
-    return (count, *(dict(of_stacks) for of_stacks in arrays)), static
+    return (batch.num_minibatches, *(dict(of_stacks) for of_stacks in arrays)), static
 
 
 def _unflatten(static: tuple[Any, ...], children: tuple[Any, ...]) -> HostBatch:
@@ -104,7 +92,10 @@ def device_batch(batch: HostBatch | DeviceBatch, lengths: Lengths | None = None)
     arrays = [batch.row_pointers, batch.embedding_ids, batch.sample_ids, batch.gains]
     traced = any(isinstance(x, jax.core.Tracer) for of_stacks in arrays for x in of_stacks.values())
     stacks = batch.stacking.stacks
-    index = _traced_index(batch, stacks) if traced else _host_index(batch, stacks, lengths)
+    if traced:
+        index = {name: _traced_stack(batch, stack) for name, stack in stacks.items()}
+    else:
+        index = _host_index(batch, stacks, lengths)
     return DeviceBatch(index, batch.stacking, tuple(batch.batch_sizes.items()))
 
 
@@ -119,14 +110,11 @@ def feature_shift(stack: Stack, batch_sizes: Mapping[str, int]) -> int:
 
 
 def _codes(stack: Stack, batch_sizes: Mapping[str, int], sources: int) -> Ints:
-    """``row_samples`` of every sample of a device."""
+    """``feature << shift | row`` of every sample of a device, as ``row_samples`` has it."""
     shift = feature_shift(stack, batch_sizes)
     counts = [batch_sizes[feature.name] // stack.shards for feature in stack.features]
-    parts = [
-        (f << shift) + np.arange(sources * count, dtype=np.int64).reshape(sources, count)
-        for f, count in enumerate(counts)
-    ]
-    return np.concatenate(parts, axis=1).reshape(-1).astype(np.int32)
+    rows = [np.arange(sources * count, dtype=np.int64).reshape(sources, count) for count in counts]
+    return np.concatenate([(f << shift) + part for f, part in enumerate(rows)], axis=1).reshape(-1).astype(np.int32)
 
 
 def _roomy(most: int) -> int:
@@ -184,11 +172,8 @@ def _host_index(batch: HostBatch, stacks: Mapping[str, Stack], lengths: Lengths 
     index: dict[str, StackIndex] = {}
     fills: list[Callable[[], None]] = []
     of_name = {name: [device for device in made if device.stack.name == name] for name in stacks}
-    needed = tuple(
-        _roomy(max((getattr(device, what) for device in of_name[name]), default=0))
-        for name in stacks
-        for what in ("rows", "count")
-    )
+    every = [(of_name[name], what) for name in stacks for what in ("rows", "count")]
+    needed = tuple(_roomy(max((getattr(device, what) for device in devices), default=0)) for devices, what in every)
     chosen = iter(needed if lengths is None else lengths(needed))
     for name, stack in stacks.items():
         devices, rows, entries = of_name[name], next(chosen), next(chosen)
@@ -215,10 +200,6 @@ def _empty(devices: int, shards: int, rows: int, entries: int, samples: int) -> 
 # Under jit: the same with XLA's sorts; the padding of the buffers sorts behind everything.
 
 
-def _traced_index(batch: HostBatch, stacks: Mapping[str, Stack]) -> dict[str, StackIndex]:
-    return {name: _traced_stack(batch, stack) for name, stack in stacks.items()}
-
-
 def _traced_stack(batch: HostBatch, stack: Stack) -> StackIndex:
     topology, name = batch.stacking.topology, stack.name
     per_device, shards = topology.sparsecores_per_device, topology.sparsecores
@@ -231,7 +212,7 @@ def _traced_stack(batch: HostBatch, stack: Stack) -> StackIndex:
     codes = jnp.asarray(_codes(stack, batch.batch_sizes, per_device))
 
     def one(pointers: Any, ids: Any, sample_ids: Any, gains: Any) -> StackIndex:
-        """One device."""
+        """The index of one device's buffers."""
         slot = jnp.arange(slots, dtype=jnp.int32)
         ends = pointers if batch.minibatch_layout else pointers + base
         partition = jnp.searchsorted(ends, slot, side="right").astype(jnp.int32)

@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright.embed.device.state import EmbeddingState
 from tilewright.embed.host.arrays import Longs
-from tilewright.embed.host.hot import HotEntries
+from tilewright.embed.host.tables import HotEntries
 from tilewright.embed.model.optimizers import by_row, hyperparameters_at
 from tilewright.embed.model.stacking import Stacking, TablePlacement
 from tilewright.errors import UsageError
@@ -98,8 +98,8 @@ def update_hot(
     for name, (total, asked) in sums.items():
         place = state.stacking.tables[name]
         optimizer = place.table.optimizer
-        if axis is not None:
-            total, asked = _over_devices((total, asked), axis)
+        if axis is not None:  # summed over all devices
+            total, asked = jax.lax.psum((total, asked), axis)  # type: ignore[no-untyped-call]
         rate = hyperparameters_at(optimizer, state.step)
         seen = place.table.width if by_row(optimizer) else total.shape[1]
         before = held.rows[name][:, :seen], {slot: values[:, :seen] for slot, values in held.slots[name].items()}
@@ -111,11 +111,6 @@ def update_hot(
             for slot, values in held.slots[name].items()
         }
     return HotState(rows, slots), cold
-
-
-def _over_devices(sums: tuple[jax.Array, jax.Array], axis: str) -> tuple[jax.Array, jax.Array]:
-    summed: tuple[jax.Array, jax.Array] = jax.lax.psum(sums, axis)  # type: ignore[no-untyped-call]
-    return summed
 
 
 def _placed(stacking: Stacking, name: str, ids: Longs) -> TablePlacement:

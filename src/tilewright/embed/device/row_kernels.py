@@ -111,13 +111,13 @@ _sum_8, _sum_16, _sum_32 = _summing(1), _summing(2), _summing(4)
 
 @inner()
 def _operands(frame: Any) -> Any:
-    """Number of operands."""
+    """How many operands a call has."""
     return load_word(frame + ARGUMENTS + COUNT, 0)
 
 
 @inner()
 def _results(frame: Any) -> Any:
-    """Number of results."""
+    """How many results a call has."""
     return load_word(frame + RESULTS + COUNT, 0)
 
 
@@ -209,7 +209,7 @@ def _sum_rows(to: Any, table: Any, stride: Any, rows: Any, gains: Any, begin: An
 
 @inner()
 def _lookup(frame: Any, part: Any, parts: Any) -> None:
-    """Samples are split over the threads."""
+    """One thread's share of a lookup: samples are split into ``parts``."""
     table, ends = operand(frame, 0), _ints(operand(frame, 1))
     lists, per_device = dim(operand(frame, 1), 0), _number(frame, 0)
     of_table, stride = data(table), 4 * dim(table, 1)
@@ -315,7 +315,7 @@ def _sum_entries(total: Any, padded: Any, described: Any, shift: Any, here: Any,
 
 @inner()
 def _sum(frame: Any, part: Any, parts: Any) -> None:
-    """Places are split over the threads."""
+    """One thread's share of the sums: places are split into ``parts``."""
     out = result(frame, 0)
     lists, per_list, padded = dim(out, 0), dim(out, 1), dim(out, 2)
     described, shift, count = _gradients(frame, np.int64(3), lists), _number(frame, 0), dim(operand(frame, 1), 1)
@@ -440,7 +440,10 @@ _ROWS, _ENDS, _ENTRIES, _GAINS, _CURSOR = range(5)  # of a list: four addresses 
 
 @inner()
 def _update(frame: Any, part: Any, parts: Any) -> None:
-    """Rows are split over the threads. Every list is sorted by row, so the least row of all cursors is next."""
+    """One thread's share of an update: rows are split into ``parts``.
+
+    Every list is sorted by row, so the least row of all cursors is next.
+    """
     arrays, columns, optimizer, shift = _number(frame, 0), _number(frame, 1), _number(frame, 2), _number(frame, 3)
     table, rates, places = operand(frame, 0), _floats(operand(frame, arrays)), operand(frame, arrays + 1)
     shards, height, padded = dim(table, 0), dim(table, 1), dim(table, 2)

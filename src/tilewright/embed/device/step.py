@@ -6,7 +6,7 @@ and nothing is exchanged; with it, ids go to the shards that own them and vector
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,15 +21,7 @@ from tilewright.embed.device.row_kernels import lookup_target, sum_target, updat
 from tilewright.embed.device.state import EmbeddingState
 from tilewright.embed.host.batch import HostBatch
 from tilewright.embed.model.knobs import SparseCoreConfig
-from tilewright.embed.model.optimizers import (
-    SGD,
-    Adagrad,
-    Adam,
-    Optimizer,
-    RowwiseAdagrad,
-    by_row,
-    hyperparameters_at,
-)
+from tilewright.embed.model.optimizers import SGD, Adagrad, Adam, Optimizer, RowwiseAdagrad, by_row, hyperparameters_at
 from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.kernels.threads import thread_count
@@ -44,17 +36,12 @@ def check_by_feature(values: dict[str, Any], stacking: Stacking, stage: str) -> 
 
 
 def check_state(state: EmbeddingState, stage: str) -> None:
-    """The same for the rows and optimizer slots of every stack."""
-    for name, value in _arrays(state):
-        _check(value.reshape(-1, value.shape[-1]), f"{stage}: {name}", "row over all shards")
-
-
-def _arrays(state: EmbeddingState) -> Iterator[tuple[str, jax.Array]]:
+    """:class:`CheckFailed` for a NaN in the rows or optimizer slots of a stack; names stage, stack, slot and row."""
     for name, stack in state.stacking.stacks.items():
-        tables = ", ".join(table.name for table in stack.tables)
-        yield f"stack {name!r} (tables {tables})", state.stacks[name]
-        for slot, value in state.slots[name].items():
-            yield f"slot {slot!r} of stack {name!r} (tables {tables})", value
+        arrays = {f"slot {slot!r} of ": value for slot, value in state.slots[name].items()}
+        where = f"stack {name!r} (tables {', '.join(table.name for table in stack.tables)})"
+        for slot, value in ({"": state.stacks[name]} | arrays).items():
+            _check(value.reshape(-1, value.shape[-1]), f"{stage}: {slot}{where}", "row over all shards")
 
 
 def _check(value: Any, where: str, unit: str) -> None:
@@ -64,9 +51,8 @@ def _check(value: Any, where: str, unit: str) -> None:
     def judge(has_nan: Any) -> None:
         at = np.flatnonzero(np.asarray(has_nan))
         if at.size:
-            raise CheckFailed(
-                f"NaN in {at.size} of {has_nan.size}, first in {unit} {at[0]}", where=f"NaN check, {where}"
-            )
+            problem = f"NaN in {at.size} of {has_nan.size}, first in {unit} {at[0]}"
+            raise CheckFailed(problem, where=f"NaN check, {where}")
 
     if isinstance(wrong, jax.core.Tracer):
         jax.debug.callback(judge, wrong)
@@ -169,10 +155,7 @@ def zero_rows(host_batch: HostBatch | DeviceBatch) -> dict[str, jax.Array]:
 
 
 def update_rows(
-    state: EmbeddingState,
-    host_batch: HostBatch | DeviceBatch,
-    gradients: Mapping[str, Any],
-    axis: str | None = None,
+    state: EmbeddingState, host_batch: HostBatch | DeviceBatch, gradients: Mapping[str, Any], axis: str | None = None
 ) -> EmbeddingState:
     """The state after one optimizer step with the gradients {stack: f32[devices, S, U, W]} of the batch's rows.
 
@@ -203,8 +186,7 @@ class _Static(NamedTuple):
 
 
 def _static(batch: DeviceBatch, stack: Stack, axis: str | None) -> _Static:
-    sizes = dict(batch.batch_sizes)
-    sources, shift = batch.stacking.topology.sparsecores_per_device, feature_shift(stack, sizes)
+    sources, shift = batch.stacking.topology.sparsecores_per_device, feature_shift(stack, dict(batch.batch_sizes))
     return _Static(stack, tuple(batch.counts(stack).values()), sources, shift, axis)
 
 
@@ -269,17 +251,11 @@ def _gradients(static: _Static, index: StackIndex, gradients: Mapping[str, Any])
 # Between devices: lists of rows go to the shards that own them, vectors come back.
 
 
-def _to_owners(values: jax.Array, axis: str | None) -> jax.Array:
-    """[local lists, S, ...] -> [all lists, local shards, ...]."""
-    return values if axis is None else _all_to_all(values, axis, 1, 0)
-
-
-def _to_sources(values: jax.Array, axis: str | None) -> jax.Array:
-    """[all lists, local shards, ...] -> [local lists, S, ...]."""
-    return values if axis is None else _all_to_all(values, axis, 0, 1)
-
-
-def _all_to_all(values: jax.Array, axis: str, split: int, join: int) -> jax.Array:
+def _exchanged(values: jax.Array, axis: str | None, to_owners: bool) -> jax.Array:
+    """[local lists, S, ...] -> [all lists, local shards, ...] at the rows' owners, or back again."""
+    if axis is None:
+        return values
+    split, join = (1, 0) if to_owners else (0, 1)
     exchanged: jax.Array = jax.lax.all_to_all(values, axis, split, join, tiled=True)  # type: ignore[no-untyped-call]
     return exchanged
 
@@ -307,11 +283,11 @@ def _vectors(static: _Static, table: jax.Array, index: StackIndex) -> tuple[jax.
     quantization = static.stack.quantization
     if static.axis is None and quantization is None:
         return table.reshape(-1, width), index.sample_rows
-    asked = _flat(_to_owners(index.rows, static.axis), per_shard)
+    asked = _flat(_exchanged(index.rows, static.axis, to_owners=True), per_shard)
     vectors = table.reshape(-1, width).at[asked].get(mode="clip")
     if quantization is not None:
         vectors = quantization.apply(vectors, jnp)
-    vectors = _to_sources(vectors, static.axis)
+    vectors = _exchanged(vectors, static.axis, to_owners=False)
     first_place = jnp.arange(lists, dtype=jnp.int32)[:, None] * (shards * distinct)
     return vectors.reshape(-1, width), first_place + index.sample_places
 
@@ -346,10 +322,6 @@ def _segment_sum(values: jax.Array, ends: jax.Array) -> jax.Array:
     return summed
 
 
-def _lookup_forward(static: _Static, table: jax.Array, index: StackIndex) -> tuple[Any, Any]:
-    return _stack_lookup(static, table, index), (index, table.shape)
-
-
 def _lookup_backward(static: _Static, kept: Any, cotangents: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
     """A dense gradient of the table; quantisation passes gradients on as they are."""
     index, shape = kept
@@ -359,7 +331,9 @@ def _lookup_backward(static: _Static, kept: Any, cotangents: tuple[jax.Array, ..
     return dense.reshape(shape), None
 
 
-_stack_lookup.defvjp(_lookup_forward, _lookup_backward)
+_stack_lookup.defvjp(
+    lambda static, table, index: (_stack_lookup(static, table, index), (index, table.shape)), _lookup_backward
+)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -368,16 +342,14 @@ def _stack_layer(static: _Static, rows: jax.Array, table: jax.Array, index: Stac
     return _pooled(static, *_vectors(static, table, index), index)
 
 
-def _layer_forward(static: _Static, rows: jax.Array, table: jax.Array, index: StackIndex) -> tuple[Any, Any]:
-    return _stack_layer(static, rows, table, index), index
-
-
 def _layer_backward(static: _Static, index: StackIndex, cotangents: tuple[jax.Array, ...]) -> tuple[Any, None, None]:
     sums = _sums(static, index, list(cotangents))
     return sums.reshape(*index.rows.shape, static.stack.padded_width), None, None
 
 
-_stack_layer.defvjp(_layer_forward, _layer_backward)
+_stack_layer.defvjp(
+    lambda static, rows, table, index: (_stack_layer(static, rows, table, index), index), _layer_backward
+)
 
 
 # Gradients of rows: every device sums its own, then they go to the owners.
@@ -415,7 +387,8 @@ def _row_gradients(static: _Static, index: StackIndex, gradients: Gradients) -> 
     """At the owners: rows i32[lists, local shards, U] and their gradients f32[lists, local shards, U, W]."""
     if isinstance(gradients, list):
         gradients = _sums(static, index, gradients).reshape(*index.rows.shape, static.stack.padded_width)
-    return _to_owners(index.rows, static.axis), _to_owners(gradients, static.axis)
+    rows, sums = (_exchanged(values, static.axis, to_owners=True) for values in (index.rows, gradients))
+    return rows, sums
 
 
 # Update: the optimizer sees every touched row once.
@@ -450,7 +423,7 @@ def _trained(static: _Static, kept: Arrays, rates: Any, index: StackIndex, gradi
     operands, structure = jax.tree.flatten((kept, scalars, index, gradients))
     if type(stack.optimizer) not in _KINDS:
         return elsewhere(*operands)
-    made: Arrays = _by_platform(tuple(operands), on_cpu, elsewhere)
+    made: Arrays = _by_platform(operands, on_cpu, elsewhere)
     return made
 
 
@@ -502,7 +475,7 @@ def _applied(optimizer: Optimizer, kept: Arrays, target: jax.Array, gradient: ja
 # XLA: kernels of our own on CPU, its own operations elsewhere.
 
 
-def _by_platform(operands: tuple[jax.Array, ...], on_cpu: Any, elsewhere: Any) -> Any:
+def _by_platform(operands: Sequence[jax.Array], on_cpu: Any, elsewhere: Any) -> Any:
     return jax.lax.platform_dependent(*operands, cpu=on_cpu, default=elsewhere)
 
 

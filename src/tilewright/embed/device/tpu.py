@@ -17,30 +17,13 @@ import jax.numpy as jnp
 
 from tilewright.embed.host.batch import HostBatch
 from tilewright.embed.model.formulas import BUCKETS
-from tilewright.embed.model.optimizers import (
-    F2A,
-    FTRL,
-    SGD,
-    Adagrad,
-    AdagradMomentum,
-    Adam,
-    Clipped,
-    LaProp,
-    hyperparameters_at,
-)
+from tilewright.embed.model.optimizers import FTRL, OPTIMIZERS, AdagradMomentum, Clipped, hyperparameters_at
 from tilewright.embed.model.stacking import Stack
 from tilewright.errors import UsageError
 
 _PRIMITIVES = "jax_tpu_embedding.sparsecore.lib.core.primitives"
-_NAMES = {
-    SGD: "sgd",
-    Adagrad: "adagrad",
-    AdagradMomentum: "adagrad_momentum",
-    Adam: "adam",
-    FTRL: "ftrl",
-    LaProp: "laprop",
-    F2A: "f2a",
-}
+_NAMES = {kind: name for name, kind in OPTIMIZERS.items() if name != "rowwise_adagrad"}
+"""The optimizers that have a primitive."""
 
 
 def primitives_here() -> bool:
@@ -58,7 +41,7 @@ def _inner(optimizer: Any) -> Any:
 
 
 def _primitive(name: str) -> Any:
-    """``tpu_NAME_primitive`` of the module NAME."""
+    """The package's primitive ``tpu_NAME_primitive``, from its module NAME."""
     return getattr(import_module(f"{_PRIMITIVES}.{name}"), f"tpu_{name}_primitive")
 
 

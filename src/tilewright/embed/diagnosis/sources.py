@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.batch import HostBatch
-from tilewright.embed.host.check import Check
+from tilewright.embed.host.overflow import Check
 from tilewright.embed.logs.config import EmbedConfig
 from tilewright.embed.model.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
 from tilewright.embed.model.formulas import pointers_per_segment, round8

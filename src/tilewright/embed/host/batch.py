@@ -64,7 +64,6 @@ class HostBatch:
     stats: Mapping[str, StackStats]
 
     def __repr__(self) -> str:
-        """What it is of, without the arrays."""
         shape = f"{len(self.stats)} stacks, {len(self.sources)} sources, {self.num_minibatches} mini-batches"
         return f"<HostBatch of {len(self.batch_sizes)} features: {shape}>"
 

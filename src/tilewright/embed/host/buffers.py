@@ -9,8 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tilewright.embed.host.arrays import Entries, Floats, Ints, Longs
-from tilewright.embed.host.memory import Block, lease, physical_bytes, recycled
+from tilewright.embed.host.arrays import Block, Entries, Floats, Ints, Longs, lease, physical_bytes, recycled
 from tilewright.embed.host.tally import Tally
 from tilewright.embed.model.formulas import pointers_per_device, pointers_per_segment, round8, slots_per_device
 from tilewright.embed.model.stacking import Stacking
@@ -71,7 +70,11 @@ class Buffers:
         ends = np.cumsum(slots * devices + guard)
         pointers = pointers_per_device(shards, per_device, minibatch_layout)
         total, all_pointers = int(ends[-1]) + guard, pointers * devices * len(slots)
-        _check_memory(12 * total + 4 * all_pointers)
+        need, have = 12 * total + 4 * all_pointers, physical_bytes()
+        if need > have:  # systems that overcommit memory would end the process when the buffers are filled
+            problem = f"the buffers take {need} bytes, the machine has {have}"
+            how = 'lower max_ids_per_partition; minibatch_layout="needed" takes 64 times less where nothing is cut'
+            raise UsageError(problem, where="preprocess", how=how)
         memory, block = lease(12 * total, (tuple(slots.tolist()), sources, per_device, minibatch_layout, guard))
         flat = memory[: 12 * total].view(np.int32).reshape(3, total)
         out = flat[0], flat[1], flat[2].view(np.float32)
@@ -91,7 +94,9 @@ class Buffers:
             bounds_checked=bounds_checked,
             guard=guard,
         )
-        buffers._set_canaries()
+        for _, begin in buffers._gaps():
+            for flat_array in out:
+                flat_array.view(np.int32)[begin : begin + GUARD] = CANARY
         return buffers
 
     @property
@@ -138,8 +143,10 @@ class Buffers:
 
     def finished(self, minibatches: int = 1) -> Arrays:
         """The arrays of all stacks, [devices, ...], once they are written; read-only, for the memory comes back."""
-        if self.minibatch_layout:
-            self._repeat_last_pointer(minibatches)
+        if self.minibatch_layout:  # segments that no mini-batch uses hold the device's last pointer
+            per_device = self.row_pointers.reshape(-1, self.pointers)
+            used = self.per_device * minibatches * self.segment
+            per_device[:, used:] = per_device[:, used - 1 : used]
         self._check_canaries()
         self.block.content = self.ends
         names = list(self.stacking.stacks)
@@ -162,19 +169,8 @@ class Buffers:
         threads = thread_count()
         parts = min(threads, self.sources) if self.out[0].size > 1 << 15 else 1
         cuts = [self.sources * i // parts for i in range(parts + 1)]
-        out, pointers = self.out, self.row_pointers
-
-        def fill(cut: tuple[int, int]) -> None:
-            first_unit, bases, counts, entries = tally.first_unit, tally.bases, tally.counts, tally.entries
-            write_plain(first_unit, cut, bases, counts, entries, places, self.ends, out, pointers)
-
-        run_all([partial(fill, cut) for cut in pairwise(cuts)], threads)
-
-    def _repeat_last_pointer(self, minibatches: int) -> None:
-        """Segments that no mini-batch uses hold the device's last pointer."""
-        per_device = self.row_pointers.reshape(-1, self.pointers)
-        used = self.per_device * minibatches * self.segment
-        per_device[:, used:] = per_device[:, used - 1 : used]
+        rest = tally.runs, places, self.ends, self.out, self.row_pointers
+        run_all([partial(write_plain, tally.first_unit, cut, *rest) for cut in pairwise(cuts)], threads)
 
     # Checks of every store, off by default.
 
@@ -198,7 +194,7 @@ class Buffers:
                 counts = np.ascontiguousarray(tally.counts[:, :, part])
                 bases = np.ascontiguousarray(tally.bases[:, part])
                 ends = np.full((1, 1), room, np.int64)
-                write_plain(units, (0, 1), bases, counts, tally.entries, one, ends, entries, pointers)
+                write_plain(units, (0, 1), (bases, counts, tally.entries), one, ends, entries, pointers)
                 self.put(k, l, (at, pointer), entries, room, pointers + np.int32(at - origin))
                 self.ends[k, l] = at + int(ends[0, 0])
 
@@ -234,11 +230,6 @@ class Buffers:
         ends = zip(self.stacking.stacks, (self.first_slot + sizes).tolist())
         return [("the first stack's front", 0), *((f"stack {name!r}", end) for name, end in ends)]
 
-    def _set_canaries(self) -> None:
-        for _, begin in self._gaps():
-            for flat in self.out:
-                flat.view(np.int32)[begin : begin + GUARD] = CANARY
-
     def _check_canaries(self) -> None:
         """:class:`CheckFailed` that names the buffer beside the first gap that was written to."""
         for name, begin in self._gaps():
@@ -248,12 +239,3 @@ class Buffers:
                     slots = f"{wrong.size} canaries overwritten, the first {int(wrong[0])} slots behind the end"
                     how = "please report it: a bug here"
                     raise CheckFailed(f"{kind}: {slots}", where=f"buffer check: {name}", how=how)
-
-
-def _check_memory(need: int) -> None:
-    """Systems that overcommit memory would end the process when the buffers are filled: say so before."""
-    have = physical_bytes()
-    if need > have:
-        problem = f"the buffers take {need} bytes, the machine has {have}"
-        how = 'lower max_ids_per_partition; minibatch_layout="needed" takes 64 times less where nothing is cut'
-        raise UsageError(problem, where="preprocess", how=how)

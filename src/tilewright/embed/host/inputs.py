@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import chain
 from typing import Any
@@ -19,6 +19,7 @@ BAD_IDS = ("error", "clip", "drop")
 """What to do with an id outside its table's vocabulary; kernel 1 knows them by their place here."""
 
 _IDS = (np.dtype(np.int32), np.dtype(np.int64))
+_BAD_ID = 'pass bad_ids="clip" or bad_ids="drop"'
 _KINDS = "give (values, offsets), (values, offsets, weights), a 2-D array, a list of lists or a COO"
 
 
@@ -78,8 +79,23 @@ class Ragged:
         given = None if self.given is None else self.given[places]
         return Ragged(self.values[places], len(samples), offsets=offsets, weights=weights, given=given)
 
+    def inside(self, vocab: int, bad_ids: str, feature: str, how: str = _BAD_ID) -> Ragged:
+        """The same with its ids in 0 .. vocab - 1: one outside is clipped, dropped, or a :class:`UsageError`."""
+        wrong = (self.values < 0) | (self.values >= vocab)
+        if not wrong.any():
+            return self
+        if bad_ids == "clip":
+            return replace(self, values=np.clip(self.values.astype(np.int64), 0, vocab - 1), given=None)
+        if bad_ids == "drop":
+            lengths = np.bincount(self.samples[~wrong], minlength=self.batch_size)
+            weights = None if self.weights is None else self.weights[~wrong]
+            return Ragged(self.values[~wrong], self.batch_size, offsets=offsets_of(lengths), weights=weights)
+        at = int(np.flatnonzero(wrong)[0])
+        problem = f"id {self.id_at(at)} of sample {self.samples[at]} is not in 0 .. {vocab - 1}"
+        raise UsageError(problem, where=f"feature {feature!r}", how=how)
+
     def as_input(self) -> Any:
-        """The same as ``preprocess`` takes it."""
+        """The ids as an argument of ``preprocess``."""
         if self.offsets is None:
             return self.values.reshape(self.batch_size, self.hot)
         flat = self.values, self.offsets
@@ -137,7 +153,7 @@ def source_slices(stacking: Stacking, sources: range | None = None, local_batch:
 
 
 def ragged_inputs(batch: Mapping[str, Any], stacking: Stacking, slices: Slices) -> dict[str, Ragged]:
-    """Every feature's input in one form, checked."""
+    """Feature -> its input as :class:`Ragged`, checked against stacking and slices."""
     names = [feature.name for feature in stacking.features]
     for name in batch:
         if name not in names:

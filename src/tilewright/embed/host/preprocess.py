@@ -10,9 +10,8 @@ import numpy as np
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.batch import Agree, Agreement, HostBatch, StackStats, check_host_batch, minibatch_starts
 from tilewright.embed.host.buffers import Buffers
-from tilewright.embed.host.check import check_batches
 from tilewright.embed.host.inputs import check_choice, ragged_inputs, source_slices
-from tilewright.embed.host.overflow import NO_LIMIT, Overflow, limit_table
+from tilewright.embed.host.overflow import NO_LIMIT, Overflow, check_batches, limit_table
 from tilewright.embed.host.tally import tally
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.stacking import Stacking
@@ -97,7 +96,10 @@ def preprocess(
         raise over.error()
     cut = exceeded and overflow == "minibatch"
     bits = over.split_bits(allow_id_dropping or knobs.allow_id_dropping) if cut else 0
-    agreed = _agreed(Agreement(bits, _capacity(limit, most)), agree)
+    # Entries a partition's slots must hold: the limit, or the batch's own maximum rounded up to a power of two.
+    rounded = [max(8, 1 << (n - 1).bit_length()) if n else 8 for n in most[:, 0].max(axis=1).tolist()]
+    capacity = tuple(r if n == NO_LIMIT else n for r, n in zip(rounded, limit[:, 0].tolist()))
+    agreed = _agreed(Agreement(bits, capacity), agree)
     starts = minibatch_starts(agreed.split_bits)
     layout = limits is not None and overflow == "minibatch" and (minibatch_layout == "always" or len(starts) > 1)
     guard, bounded = bool(knobs.buffer_contents_sanitizer_config), knobs.assert_level == "bounds"
@@ -150,12 +152,6 @@ def _agreed(proposal: Agreement, agree: Agree | None) -> Agreement:
         problem = f"agree returned {type(joined).__name__}"
         raise UsageError(problem, where="preprocess", how="return the Agreement.join of all processes")
     return joined
-
-
-def _capacity(limits: Longs, most: Longs) -> tuple[int, ...]:
-    """Entries a partition's slots must hold: the limit, or the batch's own maximum rounded up to a power of two."""
-    rounded = [max(8, 1 << (n - 1).bit_length()) if n else 8 for n in most[:, 0].max(axis=1).tolist()]
-    return tuple(r if limit == NO_LIMIT else limit for r, limit in zip(rounded, limits[:, 0].tolist()))
 
 
 # Mini-batches over the samples: a batch fed as several smaller ones, where the vocabulary cannot be cut any finer.

@@ -18,8 +18,14 @@ from tilewright.kernels import inner, njit
 FINE, BAD_ID, BAD_DIVISOR = 0, 1, 2
 """What packing found; the caller looks for the place, which is rarely needed."""
 
+Inputs: TypeAlias = tuple[Ids, Longs, Floats]
+"""Values, offsets and weights of a unit's features, one feature behind the other; no offsets or weights: empty."""
+
 Form: TypeAlias = tuple[int, int, int, int, int, int, int, int]
 """Vocab, S, rows per shard, rotation, the two numbers of the division by S, combiner, bad-id mode."""
+
+Room: TypeAlias = tuple[Keys, Keys, Ints, Floats, Floats, Ints]
+"""Keys and as many again, sample and gain of every entry, gain of every sample, counters."""
 
 _ONE = np.float32(1.0)
 _LOW = np.uint64(0xFFFFFFFF)
@@ -73,22 +79,13 @@ def _ones_gain(combiner: Index, n: Index) -> np.float32:
 
 @inner()
 def pack_dense(
-    values: Ids,
-    begin: Index,
-    samples: Index,
-    hot: Index,
-    first: Index,
-    offset: Index,
-    form: Form,
-    keys: Keys,
-    n: Index,
-    of_sample: Floats,
+    values: Ids, begin: Index, samples: Index, hot: Index, first: Index, offset: Index, form: Form, n: Index, room: Room
 ) -> bool:
     """Keys of ``samples`` samples of ``hot`` ids, payloads from ``first``, places from ``offset``; False: a bad id.
 
     The sample of the k-th id is ``k // hot`` by a multiplication, exact while samples * hot**2 < 2**32.
     """
-    vocab = form[0]
+    keys, of_sample, vocab = room[0], room[4], form[0]
     sign = np.int64(0)
     reciprocal, tag = np.uint64((1 << 32) // hot + 1), np.uint64(first)
     for k in range(samples * hot):
@@ -123,18 +120,10 @@ def label_sample(keys: Keys, begin: Index, end: Index, payload: Index, combiner:
 
 @inner()
 def pack_ones(
-    values: Ids,
-    begin: Index,
-    end: Index,
-    payload: Index,
-    offset: Index,
-    form: Form,
-    keys: Keys,
-    n: Index,
-    of_sample: Floats,
+    values: Ids, begin: Index, end: Index, payload: Index, offset: Index, form: Form, n: Index, room: Room
 ) -> Index:
     """Keys of one sample without weights. Returns their end; -1: a bad id."""
-    start = n
+    keys, of_sample, start = room[0], room[4], n
     for k in range(begin, end):
         value = _mended(np.int64(values[k]), form[0], form[7])
         if value < 0:
@@ -150,19 +139,11 @@ def pack_ones(
 
 @inner()
 def pack_weighted(
-    values: Ids,
-    weights: Floats,
-    begin: Index,
-    end: Index,
-    sample: Index,
-    offset: Index,
-    form: Form,
-    keys: Keys,
-    n: Index,
-    sample_of: Ints,
-    gain_of: Floats,
+    inputs: Inputs, begin: Index, end: Index, sample: Index, offset: Index, form: Form, n: Index, room: Room
 ) -> Index:
     """Keys of one sample with weights. Returns their end; -1: a bad id, -2: a divisor that is zero or not finite."""
+    values, _, weights = inputs
+    keys, _, sample_of, gain_of, _, _ = room
     start = n
     for k in range(begin, end):
         value = _mended(np.int64(values[k]), form[0], form[7])
@@ -269,8 +250,8 @@ def sort_keys(keys: Keys, spare: Keys, n: Index, bits: Index, counters: Ints) ->
     return swapped
 
 
-Room: TypeAlias = tuple[Keys, Keys, Ints, Floats, Floats, Ints]
-"""Keys and as many again, sample and gain of every entry, gain of every sample, counters."""
+Counts: TypeAlias = tuple[Ints, Ints]
+"""Entries and distinct ids of every partition."""
 
 _EXACT = 1 << 32
 
@@ -284,30 +265,20 @@ def _bound(offsets: Longs, feature: Longs, sample: Index) -> Index:
 
 @inner()
 def _pack_feature(
-    values: Ids,
-    offsets: Longs,
-    weights: Floats,
-    feature: Longs,
-    slice_: Index,
-    number: Index,
-    samples_of_slice: Index,
-    offset: Index,
-    form: Form,
-    n: Index,
-    room: Room,
+    inputs: Inputs, feature: Longs, slice_: Index, first_payload: Index, offset: Index, form: Form, n: Index, room: Room
 ) -> Index:
-    """Keys of one feature's slice, which is the ``number``-th of its group; their end, or -1, -2 as in packing."""
-    keys, _, sample_of, gain_of, of_sample, _ = room
+    """Keys of one feature's slice, its payloads from ``first_payload`` on; their end, or -1, -2 as in packing."""
+    values, offsets, weights = inputs
+    keys, of_sample = room[0], room[4]
     value_base, samples, sample_base = feature[0], feature[3], feature[4]
-    first = slice_ * samples
-    payload = number * samples_of_slice + sample_base
+    first, payload = slice_ * samples, first_payload + sample_base
     fast = False
     if weights.size == 0:
         start = value_base + _bound(offsets, feature, first)
         end = value_base + _bound(offsets, feature, first + samples)
         hot = feature[2]
         if feature[1] < 0 and hot > 0 and samples * hot * hot < _EXACT:
-            if pack_dense(values, start, samples, hot, payload, offset, form, keys, n, of_sample):
+            if pack_dense(values, start, samples, hot, payload, offset, form, n, room):
                 n += samples * hot
                 return n
         else:
@@ -322,9 +293,9 @@ def _pack_feature(
             continue
         begin, end = begin + value_base, end + value_base
         if weights.size > 0:
-            n = pack_weighted(values, weights, begin, end, sample_base + i, offset, form, keys, n, sample_of, gain_of)
+            n = pack_weighted(inputs, begin, end, sample_base + i, offset, form, n, room)
         else:
-            n = pack_ones(values, begin, end, payload + i, offset, form, keys, n, of_sample)
+            n = pack_ones(values, begin, end, payload + i, offset, form, n, room)
         if n < 0:
             return n
     return n
@@ -332,18 +303,11 @@ def _pack_feature(
 
 @inner()
 def _merge_ones(
-    keys: Keys,
-    n: Index,
-    unit: tuple[int, ...],
-    samples_of_slice: Index,
-    of_sample: Floats,
-    at: Index,
-    entries: Entries,
-    count: Ints,
-    unique: Ints,
+    keys: Keys, n: Index, unit: tuple[int, ...], of_slice: Index, room: Room, at: Index, out: Entries, counts: Counts
 ) -> Index:
     """Write the sorted keys from ``at`` on, equal ones added up; count entries and rows per partition. Their end."""
-    rows, samples, gains = entries
+    rows, samples, gains = out
+    (count, unique), of_sample = counts, room[4]
     shards, per_shard, row_offset = unit[0], unit[1], unit[6]
     last, last_place = _LOW << _32 | _LOW, np.int64(-1)
     end_of_part, shift, skipped = np.int64(0), np.int64(0), np.int64(0)
@@ -360,7 +324,7 @@ def _merge_ones(
             part = part + 1 if place < end_of_part + per_shard and end_of_part > 0 else place // per_shard
             end_of_part = (part + 1) * per_shard
             shift = row_offset - part * per_shard
-            skipped = part // shards * samples_of_slice
+            skipped = part // shards * of_slice
         gain = of_sample[key & _LOW]
         distinct += place != last_place
         if key == last:
@@ -379,18 +343,11 @@ def _merge_ones(
 
 @inner()
 def _merge_weighted(
-    keys: Keys,
-    n: Index,
-    unit: tuple[int, ...],
-    sample_of: Ints,
-    gain_of: Floats,
-    at: Index,
-    entries: Entries,
-    count: Ints,
-    unique: Ints,
+    keys: Keys, n: Index, unit: tuple[int, ...], room: Room, at: Index, entries: Entries, counts: Counts
 ) -> Index:
-    """The same where payloads are numbers of entries."""
+    """What :func:`_merge_ones` does, where payloads are numbers of entries."""
     rows, samples, gains = entries
+    (count, unique), sample_of, gain_of = counts, room[2], room[3]
     per_shard, row_offset = unit[1], unit[6]
     last_place, last_sample = np.int64(-1), np.int32(-1)
     for i in range(n):
@@ -413,30 +370,25 @@ def _merge_weighted(
 
 @njit(cache=True, nogil=True)
 def reduce_unit(
-    values: Ids,
-    offsets: Longs,
-    weights: Floats,
-    features: Longs,
-    unit: tuple[int, ...],
-    slices: tuple[int, int, int],
-    group: int,
-    samples_of_slice: int,
+    work: tuple[Inputs, Longs, tuple[int, ...], int, int],
     bases: Longs,
-    entries: Entries,
     counts: Ints,
+    slices: tuple[int, int, int],
+    entries: Entries,
     room: Room,
 ) -> Index:
     """Reduce one unit for the slices ``slices[0] <= l < slices[1]``, which are ``slices[2]`` slices into the batch.
 
-    ``features`` int64[n, 8]: of each feature first value, first offset (-1: dense), ids per sample (dense), samples per
-    slice, first sample id; of its table vocab, rotation, first row in the unit. ``unit``: S, rows per shard, the two
-    numbers of the division by S, combiner, bad-id mode (error, clip, drop), first row in the stack, bits of a position.
-    ``group``: slices sorted together; ``samples_of_slice``: of all the stack's features. ``bases[l]``: where slice l
-    may write in ``entries``, then where it did; ``counts`` int32[2, slices * S]: entries and distinct ids. Returns what
-    packing found.
+    ``work``: inputs; ``features`` int64[n, 8], of each feature first value, first offset (-1: dense), ids per sample
+    (dense), samples per slice, first sample id, and of its table vocab, rotation, first row in the unit; ``unit``: S,
+    rows per shard, the two numbers of the division by S, combiner, bad-id mode (error, clip, drop), first row in the
+    stack, bits of a position; ``group``: slices sorted together; ``of_slice``: samples of a slice, of all the stack's
+    features. ``bases[l]``: where slice l may write in ``entries``, then where it did; ``counts`` int32[2, slices * S]:
+    entries and distinct ids. Returns what packing found.
     """
-    keys, spare, sample_of, gain_of, of_sample, counters = room
-    shards, rows = unit[0], unit[1]
+    inputs, features, unit, group, of_slice = work
+    keys, spare, counters = room[0], room[1], room[5]
+    weights, shards, rows = inputs[2], unit[0], unit[1]
     for first in range(slices[0], slices[1], group):
         last = min(first + group, slices[1])
         n: Index = np.int64(0)  # a literal 0 would be a type of its own, and everything compiled twice
@@ -446,19 +398,9 @@ def reduce_unit(
             number = l - first
             for f in range(features.shape[0]):
                 vocab, rotation = features[f, 5], features[f, 6]
-                n = _pack_feature(
-                    values,
-                    offsets,
-                    weights,
-                    features[f],
-                    slices[2] + l,
-                    number,
-                    samples_of_slice,
-                    number * shards * rows + features[f, 7],
-                    (vocab, shards, rows, rotation, unit[2], unit[3], unit[4], unit[5]),
-                    n,
-                    room,
-                )
+                form = (vocab, shards, rows, rotation, unit[2], unit[3], unit[4], unit[5])
+                offset = number * shards * rows + features[f, 7]
+                n = _pack_feature(inputs, features[f], slices[2] + l, number * of_slice, offset, form, n, room)
                 if n < 0:
                     return BAD_ID if n == -1 else BAD_DIVISOR
         bits, parts = unit[7], last - first
@@ -466,12 +408,12 @@ def reduce_unit(
             parts = (parts + 1) // 2
             bits += 1
         merged = spare if sort_keys(keys, spare, n, bits, counters) else keys
-        count, unique = counts[0, first * shards : last * shards], counts[1, first * shards : last * shards]
+        counted = counts[0, first * shards : last * shards], counts[1, first * shards : last * shards]
         at = bases[first]
         if weights.size > 0:
-            _merge_weighted(merged, n, unit, sample_of, gain_of, at, entries, count, unique)
+            _merge_weighted(merged, n, unit, room, at, entries, counted)
         else:
-            _merge_ones(merged, n, unit, samples_of_slice, of_sample, at, entries, count, unique)
+            _merge_ones(merged, n, unit, of_slice, room, at, entries, counted)
         for l in range(first, last):
             bases[l] = at
             for shard in range(shards):

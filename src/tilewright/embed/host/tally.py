@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from tilewright.embed.host.arrays import Entries, Floats, Ids, Ints, Longs
+from tilewright.embed.host.arrays import Entries, Floats, Ids, Ints, Longs, scratch
 from tilewright.embed.host.inputs import BAD_IDS, Ragged, Slices, check_choice, ragged_inputs, source_slices
-from tilewright.embed.host.memory import scratch
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement
 from tilewright.embed.model.tables import COMBINERS, Feature
 from tilewright.errors import UsageError
@@ -33,21 +32,13 @@ class Tally:
     """The entries kernel 1 made of a batch; units stand stack by stack, in their order inside it.
 
     ``entries`` are the calling thread's working buffers: its next tally overwrites them.
-
-    ===============  ================================================================================
-    ``sizes``        the whole batch of every feature, over all SparseCores
-    ``entries``      rows (in the stack), samples, gains
-    ``bases``        int64[units, sources]: where each run of entries begins
-    ``counts``       int32[units, 2, sources, S]: entries, distinct ids
-    ``first_unit``   int64[stacks + 1]: the first unit of every stack, and the end
-    ===============  ================================================================================
     """
 
-    sizes: dict[str, int]
-    entries: Entries
-    bases: Longs
-    counts: Ints
-    first_unit: Longs
+    sizes: dict[str, int]  # the whole batch of every feature, over all SparseCores
+    entries: Entries  # rows (in the stack), samples, gains
+    bases: Longs  # int64[units, sources]: where each run of entries begins
+    counts: Ints  # int32[units, 2, sources, S]: entries, distinct ids
+    first_unit: Longs  # int64[stacks + 1]: the first unit of every stack, and the end
 
     def totals(self) -> tuple[Longs, Longs]:
         """int64[stacks, 2, S]: the most entries and distinct ids any source has for a shard; int64[stacks, sources]:
@@ -58,6 +49,11 @@ class Tally:
         most, required = np.empty((stacks, 2, shards), np.int64), np.empty((stacks, sources), np.int64)
         add_up(self.counts, self.first_unit, most, required)
         return most, required
+
+    @property
+    def runs(self) -> tuple[Longs, Ints, Entries]:
+        """``bases``, ``counts`` and ``entries``: what kernels 2 and 3 read."""
+        return self.bases, self.counts, self.entries
 
     @cached_property
     def per_stack(self) -> Longs:
@@ -84,30 +80,16 @@ def tally(batch: Mapping[str, Any], stacking: Stacking, bad_ids: str = "error", 
     )
     bases = plan.bases.copy()
     counts = np.empty((len(plan.units), 2, len(slices.sources), slices.shards), np.int32)
-    calls = []
+    calls: list[tuple[Any, Longs, Ints]] = []
     for u, unit in enumerate(plan.units):
-        values, offsets, weights = _joined([inputs[feature.name] for feature in unit.features])
+        given = _joined([inputs[feature.name] for feature in unit.features])
         numbers = (*unit.numbers[:5], BAD_IDS.index(bad_ids), *unit.numbers[5:])
-        group, samples, per_source = plan.groups[u], plan.samples[u], counts[u].reshape(2, -1)
-        calls.append(_Call(values, offsets, weights, plan.features[u], numbers, group, samples, bases[u], per_source))
+        work = given, plan.features[u], numbers, plan.groups[u], plan.samples[u]
+        calls.append((work, bases[u], counts[u].reshape(2, -1)))
     jobs = [partial(_run, calls, entries, units, part, slices.first, plan.scratch) for units, part in plan.parts]
     if any(run_all(jobs, threads)):
         raise _complaint(stacking, inputs, slices)
     return Tally(sizes, entries, bases, counts, plan.first_unit)
-
-
-class _Call(NamedTuple):
-    """What kernel 1 is given for one unit; see ``reduce_unit``."""
-
-    values: Ids
-    offsets: Longs
-    weights: Floats
-    features: Longs
-    unit: tuple[int, ...]
-    group: int
-    samples: int
-    bases: Longs
-    counts: Ints
 
 
 def _joined(inputs: list[Ragged]) -> tuple[Ids, Longs, Floats]:
@@ -124,9 +106,17 @@ def _joined(inputs: list[Ragged]) -> tuple[Ids, Longs, Floats]:
 
 
 def _run(
-    calls: list[_Call], entries: Entries, units: range, part: tuple[int, int], first: int, sizes: tuple[int, int]
+    calls: list[tuple[Any, Longs, Ints]],
+    entries: Entries,
+    units: range,
+    part: tuple[int, int],
+    first: int,
+    sizes: tuple[int, int],
 ) -> int:
-    """Kernel 1 for some units and sources, in this thread's scratch; not 0 where it found something bad."""
+    """Kernel 1 for some units and sources, in this thread's scratch; not 0 where it found something bad.
+
+    ``calls``: of every unit what ``reduce_unit`` is given first.
+    """
     from tilewright.embed.host.reduce_kernels import DIGIT_SLOTS, reduce_unit
 
     most_entries, most_samples = sizes
@@ -139,11 +129,7 @@ def _run(
         scratch("counters of digits", DIGIT_SLOTS, np.int32),
     )
     for u in units:
-        values, offsets, weights, features, unit, group, samples, bases, counts = calls[u]
-        status = reduce_unit(
-            values, offsets, weights, features, unit, (*part, first), group, samples, bases, entries, counts, room
-        )
-        if status:
+        if status := reduce_unit(*calls[u], (*part, first), entries, room):
             return int(status)
     return 0
 
@@ -164,10 +150,6 @@ def _complaint(stacking: Stacking, inputs: Mapping[str, Ragged], slices: Slices)
                 where=f"table {feature.table.name!r}, feature {feature.name!r}",
                 how='mend the data, or pass bad_ids="clip" or bad_ids="drop"',
             )
-    return _bad_divisor(stacking, inputs, slices)
-
-
-def _bad_divisor(stacking: Stacking, inputs: Mapping[str, Ragged], slices: Slices) -> UsageError:
     for feature in stacking.features:
         ragged, table = inputs[feature.name], feature.table
         if ragged.weights is None or table.combiner == "sum":
@@ -175,21 +157,16 @@ def _bad_divisor(stacking: Stacking, inputs: Mapping[str, Ragged], slices: Slice
         samples = slices.samples(ragged)
         bounds = ragged.bounds(samples)
         for sample, begin, end in zip(samples, bounds, bounds[1:]):
-            total = _float32_sum(ragged.weights[begin:end], table.combiner)
+            total = np.float32(0)  # the running sum as kernel 1 makes it
+            with np.errstate(over="ignore"):
+                for w in ragged.weights[begin:end]:
+                    square = np.float32(np.float64(total) + np.float64(w) ** 2)
+                    total = total + w if table.combiner == "mean" else square
             if end > begin and (total == 0 or not np.isfinite(total)):
                 problem = f"the weights of sample {sample} sum to {total:g}, so their {table.combiner} has no value"
                 how = "leave such a sample empty, or give it other weights"
                 return UsageError(problem, where=f"feature {feature.name!r}", how=how)
     return UsageError("without its bad ids a sample's weights sum to zero", where="preprocess", how="mend the ids")
-
-
-def _float32_sum(weights: Floats, combiner: str) -> float:
-    """The running sum as kernel 1 makes it."""
-    total = np.float32(0)
-    with np.errstate(over="ignore"):
-        for w in weights:
-            total = total + w if combiner == "mean" else np.float32(np.float64(total) + np.float64(w) ** 2)
-    return float(total)
 
 
 # Units: which tables kernel 1 sorts together.
@@ -214,25 +191,20 @@ class SortUnit:
     positions: int
 
 
-def _division(shards: int) -> tuple[int, int]:
-    """``id // S == (id * magic) >> shift`` for 0 <= id < 2**31: with 2**k >= S and magic = 2**(31 + k) // S + 1 the
-    error of the product stays below one part in 2**31."""
-    shift = 31 + (shards - 1).bit_length()
-    return (1 << shift) // shards + 1, shift
-
-
 def _unit(stack: Stack, placements: list[TablePlacement]) -> SortUnit:
     users = [(f, p) for p in placements for f in stack.features if f.table.name == p.table.name]
     first, shards = placements[0], placements[0].shards
     rows = sum(p.rows_per_shard for p in placements)
-    combiner = COMBINERS.index(first.table.combiner)
-    numbers = (shards, rows, *_division(shards), combiner, first.row_offset, (rows * shards - 1).bit_length())
+    # id // S == (id * magic) >> shift for 0 <= id < 2**31: with 2**k >= S and magic = 2**(31 + k) // S + 1 the error of
+    # the product stays below one part in 2**31.
+    shift = 31 + (shards - 1).bit_length()
+    division, combiner = ((1 << shift) // shards + 1, shift), COMBINERS.index(first.table.combiner)
+    numbers = (shards, rows, *division, combiner, first.row_offset, (rows * shards - 1).bit_length())
     tables = [(p.table.vocab, p.rotation, p.row_offset - first.row_offset) for _, p in users]
     return SortUnit(stack.name, tuple(f for f, _ in users), numbers, np.array(tables, np.int64), rows * shards)
 
 
-def _tables_together(ids: int, tables: int, partitions: int) -> int:
-    """How many tables of a stack of ``tables`` make a unit, for ``ids`` in so many (source, shard) ``partitions``."""
+def _tables_per_unit(ids: int, tables: int, partitions: int) -> int:
     return min(tables, max(1, _FEW * tables * partitions // max(1, ids)))
 
 
@@ -243,23 +215,20 @@ def _units_of(stacking: Stacking, ids: Mapping[str, int], sources: int) -> tuple
     """
     sizes = []
     for stack in stacking.groups:
-        in_stack = sum(ids[f.name] for f in stack.features)
-        sizes.append(_tables_together(in_stack, len(stack.tables), sources * stacking.topology.sparsecores))
+        in_stack, tables = sum(ids[f.name] for f in stack.features), len(stack.tables)
+        partitions = sources * stacking.topology.sparsecores
+        sizes.append(_tables_per_unit(in_stack, tables, partitions))
     held: dict[tuple[int, ...], tuple[tuple[SortUnit, ...], Longs]] = stacking.__dict__.setdefault("_units", {})
     key = tuple(sizes)
     if key not in held:
-        held[key] = _make_units(stacking, sizes)
+        units, first = [], [0]
+        for stack, size in zip(stacking.groups, sizes):
+            placements = [stacking.tables[t.name] for t in stack.tables]
+            cuts = [*range(0, len(placements), size), len(placements)]
+            units += [_unit(stack, placements[a:b]) for a, b in pairwise(cuts)]
+            first.append(len(units))
+        held[key] = tuple(units), np.array(first, np.int64)
     return held[key]
-
-
-def _make_units(stacking: Stacking, sizes: list[int]) -> tuple[tuple[SortUnit, ...], Longs]:
-    units, first = [], [0]
-    for stack, size in zip(stacking.groups, sizes):
-        placements = [stacking.tables[t.name] for t in stack.tables]
-        cuts = [*range(0, len(placements), size), len(placements)]
-        units += [_unit(stack, placements[a:b]) for a, b in pairwise(cuts)]
-        first.append(len(units))
-    return tuple(units), np.array(first, np.int64)
 
 
 # The schedule of a batch: a function of the shapes of its inputs, kept with the stacking.
@@ -274,28 +243,17 @@ _KEPT = 8
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """What kernel 1 has to do.
+    """What kernel 1 has to do."""
 
-    ===============  ===================================================================================
-    ``units``        what is sorted together; ``first_unit`` int64[stacks + 1] of every stack
-    ``bases``        int64[units, sources]: where their entries begin
-    ``groups``       slices sorted together, per unit
-    ``samples``      samples of a slice of the unit's stack
-    ``features``     kernel 1's ``features`` of every unit
-    ``entries``      of all units; ``scratch``: entries and samples of a thread's scratch
-    ``parts``        the units and the sources of every thread
-    ===============  ===================================================================================
-    """
-
-    units: tuple[SortUnit, ...]
-    first_unit: Longs
-    bases: Longs
-    groups: list[int]
-    samples: list[int]
-    features: list[Longs]
-    entries: int
-    scratch: tuple[int, int]
-    parts: list[tuple[range, tuple[int, int]]]
+    units: tuple[SortUnit, ...]  # what is sorted together
+    first_unit: Longs  # int64[stacks + 1] of every stack
+    bases: Longs  # int64[units, sources]: where their entries begin
+    groups: list[int]  # slices sorted together, per unit
+    samples: list[int]  # samples of a slice of the unit's stack
+    features: list[Longs]  # kernel 1's ``features`` of every unit
+    entries: int  # of all units
+    scratch: tuple[int, int]  # entries and samples of a thread's scratch
+    parts: list[tuple[range, tuple[int, int]]]  # the units and the sources of every thread
 
 
 def schedule(
@@ -328,7 +286,9 @@ def _make_schedule(
     sizes = np.add.reduceat(np.diff(begins), np.cumsum([0, *(len(unit.features) for unit in units[:-1])]), axis=0)
     ends = np.cumsum(sizes.reshape(-1)).reshape(sizes.shape)
     total = int(ends[-1, -1])
-    groups = _groups(units, sizes)
+    means = sizes.mean(axis=1).tolist()  # about _GROUP ids are sorted together, and positions stay within 32 bits
+    most = [min(sizes.shape[1], _GROUP // max(1, mean), 2**32 // u.positions) for u, mean in zip(units, means)]
+    groups = [int(max(1, slices_)) for slices_ in most]
     widths = {s.name: sum(slices.size(inputs[f.name]) for f in s.features) for s in stacking.groups}
     samples = [widths[unit.stack] for unit in units]
     most_entries = max(n * g for n, g in zip(sizes.max(axis=1).tolist(), groups))
@@ -336,15 +296,6 @@ def _make_schedule(
     parts = _parts(len(units), len(slices.sources), threads if total > _SMALL else 1)
     rows = _features(units, inputs, first_samples, slices)
     return Schedule(units, first_unit, ends - sizes, groups, samples, rows, total, (most_entries, most_samples), parts)
-
-
-def _groups(units: tuple[SortUnit, ...], sizes: Longs) -> list[int]:
-    """Slices sorted together, per unit: about _GROUP ids, and positions that stay within 32 bits."""
-    means = sizes.mean(axis=1)
-    return [
-        int(max(1, min(sizes.shape[1], _GROUP // max(1, mean), 2**32 // unit.positions)))
-        for unit, mean in zip(units, means.tolist())
-    ]
 
 
 def _parts(units: int, sources: int, threads: int) -> list[tuple[range, tuple[int, int]]]:

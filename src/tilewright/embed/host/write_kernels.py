@@ -1,7 +1,11 @@
-"""Kernel 2: merged runs -> the padded buffers, when nothing is cut or dropped: copies, pads and pointers only.
+"""Kernels 2 and 3: merged runs -> the padded buffers, copied whole, or cut into mini-batches by hash bucket.
 
 Runs are short, so they are copied in whole vectors: what a vector writes behind its run, the next run or the padding
 overwrites. Only where a source's slots end are entries counted.
+
+The low 6 bits of HighwayHash64 of a stacked column id are the bucket by which mini-batches are cut. The algorithm is
+that of google/highwayhash (published with its C reference), for a message of four bytes and one fixed key. Four lanes
+of 64 bits each; all sums and products wrap modulo 2**64.
 """
 
 from __future__ import annotations
@@ -11,10 +15,114 @@ from typing import TypeAlias
 import numpy as np
 
 from tilewright.embed.host.arrays import Entries, Index, Ints, Keys, Longs, Mask
-from tilewright.embed.host.hash_kernels import bucket_of
 from tilewright.embed.model.formulas import BUCKETS
 from tilewright.kernels import inner, njit
 from tilewright.kernels.vectors import copy_vector
+
+# HighwayHash64.
+
+_KEY = (0x4451E30F87DB9609, 0xCA7358A1FD2737F8, 0x4B2C991FCEE4FDEA, 0x0B2658E18326F6BA)
+_MUL0 = (0xDBE6D5D5FE4CCE2F, 0xA4093822299F31D0, 0x13198A2E03707344, 0x243F6A8885A308D3)
+_MUL1 = (0x3BD39E10CB0EF593, 0xC0ACF169B5F18A8C, 0xBE5466CF34E90C6C, 0x452821E638D01377)
+_SIZE = 4  # bytes of the message
+_WORD = 2**64 - 1
+
+V0, V1, M0, M1 = 0, 4, 8, 12
+"""Where each group of four lanes begins in the state of sixteen words."""
+
+_32 = np.uint64(32)
+_LOW = np.uint64(0xFFFFFFFF)
+
+
+def _initial() -> Keys:
+    """The state after the key and the length went in, before the message: the same for every id."""
+    v0 = [(m ^ k) + (_SIZE << 32) + _SIZE & _WORD for m, k in zip(_MUL0, _KEY)]
+    v1 = []
+    for m, k in zip(_MUL1, _KEY):
+        word = m ^ ((k >> 32) | (k << 32) & _WORD)
+        low, high = ((h << _SIZE | h >> (32 - _SIZE)) & 0xFFFFFFFF for h in (word & 0xFFFFFFFF, word >> 32))
+        v1.append(high << 32 | low)
+    return np.array([*v0, *v1, *_MUL0, *_MUL1], np.uint64)
+
+
+_INITIAL = _initial()
+
+
+def fresh_state() -> Keys:
+    """Working room for :func:`bucket_of`: the words after the key, then the words it changes."""
+    return np.concatenate([_INITIAL, _INITIAL])
+
+
+@inner(forceinline=True)
+def _zipper(state: Keys, source: Index, target: Index) -> None:
+    """Add the bytes of two lanes, interleaved, to two others."""
+    low, high = state[source], state[source + 1]
+    u = np.uint64
+    state[target] += (
+        (((low & u(0xFF000000)) | (high & u(0xFF00000000))) >> u(24))
+        | (((low & u(0xFF0000000000)) | (high & u(0xFF000000000000))) >> u(16))
+        | (low & u(0xFF0000))
+        | ((low & u(0xFF00)) << _32)
+        | ((high & u(0xFF00000000000000)) >> u(8))
+        | (low << u(56))
+    )
+    state[target + 1] += (
+        (((high & u(0xFF000000)) | (low & u(0xFF00000000))) >> u(24))
+        | (high & u(0xFF0000))
+        | ((high & u(0xFF0000000000)) >> u(16))
+        | ((high & u(0xFF00)) << u(24))
+        | ((low & u(0xFF000000000000)) >> u(8))
+        | ((high & u(0xFF)) << u(48))
+        | (low & u(0xFF00000000000000))
+    )
+
+
+@inner()
+def _update(s: Keys, a: np.uint64, b: np.uint64, c: np.uint64, d: np.uint64) -> None:
+    """One round with the packet (a, b, c, d)."""
+    s[V1] += a
+    s[V1 + 1] += b
+    s[V1 + 2] += c
+    s[V1 + 3] += d
+    for i in range(4):
+        s[V1 + i] += s[M0 + i]
+        s[M0 + i] ^= (s[V1 + i] & _LOW) * (s[V0 + i] >> _32)
+        s[V0 + i] += s[M1 + i]
+        s[M1 + i] ^= (s[V0 + i] & _LOW) * (s[V1 + i] >> _32)
+    for i in range(2):
+        _zipper(s, V1 + 2 * i, V0 + 2 * i)
+    for i in range(2):
+        _zipper(s, V0 + 2 * i, V1 + 2 * i)
+
+
+@inner()
+def bucket_of(col_id: Index, state: Keys) -> Index:
+    """The bucket, 0 .. 63, of a stacked column id; ``state`` is from :func:`fresh_state`."""
+    s = state[16:]
+    for i in range(16):
+        s[i] = state[i]
+    zero = np.uint64(0)
+    _update(s, np.uint64(col_id) & _LOW, zero, zero, zero)
+    for _ in range(4):
+        a, b, c, d = s[V0 + 2], s[V0 + 3], s[V0], s[V0 + 1]
+        _update(s, (a >> _32) | (a << _32), (b >> _32) | (b << _32), (c >> _32) | (c << _32), (d >> _32) | (d << _32))
+    return np.int64((s[V0] + s[V1] + s[M0] + s[M1]) & np.uint64(BUCKETS - 1))
+
+
+@njit(cache=True, nogil=True)
+def _hash_all(col_ids: Longs, state: Keys, out: Longs) -> None:
+    for i in range(col_ids.size):
+        out[i] = bucket_of(col_ids[i], state)
+
+
+def hash_ids(col_ids: Longs) -> Longs:
+    """int64[n]: the hash buckets of stacked column ids."""
+    out = np.empty(len(col_ids), np.int64)
+    _hash_all(np.ascontiguousarray(col_ids, np.int64), fresh_state(), out)
+    return out
+
+
+# Kernel 2: copies, pads and pointers only.
 
 PAD = 2**31 - 1
 """Both ids of an unused slot; its gain is NaN."""
@@ -24,6 +132,10 @@ LANES = 8
 
 Addresses: TypeAlias = tuple[int, int, int]
 """Of rows, samples and gains."""
+
+Runs: TypeAlias = tuple[Longs, Ints, Entries]
+"""What kernel 1 made: int64[units, sources] where each run begins, int32[units, 2, sources, S] whose [:, 0] are the
+lengths of its parts, and the entries."""
 
 _BYTES = 4 * LANES
 _PAD = np.int32(PAD)
@@ -61,23 +173,15 @@ def _copy_vectors(target: Addresses, source: Addresses, at: Index, begin: Index,
 
 @njit(cache=True, nogil=True)
 def write_plain(
-    units: Longs,
-    sources: tuple[int, int],
-    bases: Longs,
-    counts: Ints,
-    entries: Entries,
-    places: Longs,
-    ends: Longs,
-    out: Entries,
-    pointers: Ints,
+    units: Longs, sources: tuple[int, int], runs: Runs, places: Longs, ends: Longs, out: Entries, pointers: Ints
 ) -> None:
     """Write the stacks' buffers for the sources ``sources[0] <= l < sources[1]``.
 
-    ``units`` int64[stacks + 1]: first unit of every stack; ``bases`` int64[units, sources] and ``entries``: the runs
-    of kernel 1, ``counts`` int32[units, 2, sources, S]: the lengths of the runs stand at [:, 0]. ``places``
-    int64[stacks, sources, 4]: the slot pointers count from, first slot, end of the slots to fill, first pointer.
-    ``ends`` int64[stacks, sources]: the slots from there on are padding already; becomes where the data ends now.
+    ``units`` int64[stacks + 1]: first unit of every stack. ``places`` int64[stacks, sources, 4]: the slot pointers
+    count from, first slot, end of the slots to fill, first pointer. ``ends`` int64[stacks, sources]: the slots from
+    there on are padding already; becomes where the data ends now.
     """
+    bases, counts, entries = runs
     shards = counts.shape[3]
     cursor = np.empty(counts.shape[0], np.int64)
     target = (out[0].ctypes.data, out[1].ctypes.data, out[2].ctypes.data)
@@ -131,7 +235,7 @@ def put_entries(out: Entries, at: Index, entries: Entries, n: Index, low: Index,
 
 @njit(cache=True, nogil=True)
 def put_pointers(out: Ints, at: Index, pointers: Ints, low: Index, high: Index) -> np.int64:
-    """The same for row pointers."""
+    """Copy row pointers to ``at``, each store tested; the first place outside ``low .. high``, or -1."""
     for j in range(pointers.size):
         if at + j < low or at + j >= high:
             return np.int64(at + j)
@@ -268,11 +372,9 @@ def split_bits(counts: Longs, limit: Index, work: Longs) -> np.uint64:
 
 
 @njit(cache=True, nogil=True)
-def gather_source(
-    units: tuple[int, int], l: Index, bases: Longs, counts: Ints, entries: Entries, gathered: Entries
-) -> None:
+def gather_source(units: tuple[int, int], l: Index, runs: Runs, gathered: Entries) -> None:
     """The entries of units ``units[0] <= t < units[1]`` and source ``l``, shard by shard, one behind the other."""
-    rows, samples, gains = entries
+    bases, counts, (rows, samples, gains) = runs
     cursor = np.empty(units[1] - units[0], np.int64)
     for t in range(cursor.size):
         cursor[t] = bases[units[0] + t, l]
@@ -368,24 +470,22 @@ def _ordered(cell: Longs, ends: Longs, order: Longs) -> None:
 def write_cut(
     gathered: Entries,
     per_shard: Longs,
-    starts: Longs,
-    limits: Longs,
-    lowest: bool,
-    place: tuple[int, int, int],
-    pointer_stride: Index,
-    out: Entries,
-    pointers: Ints,
-    dropped: Longs,
+    rules: tuple[Longs, Longs, bool],
+    place: tuple[int, int, int, int],
+    out: tuple[Entries, Ints, Longs],
     state: Keys,
 ) -> Index:
     """Write one source of one stack, mini-batch by mini-batch; returns the end of the last one, rounded up to 8.
 
-    ``gathered``: entries by (shard, row, sample), ``per_shard`` int64[S] their number; ``place``: the slot pointers
-    count from, first slot, first pointer. A partition above ``limits`` loses entries: ``lowest`` keeps the lowest, else
+    ``gathered``: entries by (shard, row, sample), ``per_shard`` int64[S] their number; ``rules``: starts, limits,
+    lowest; ``place``: the slot pointers count from, first slot, first pointer, pointers of a mini-batch; ``out``:
+    buffers, row pointers, dropped. A partition above ``limits`` loses entries: ``lowest`` keeps the lowest, else
     a pseudo-random choice; ``dropped`` int64[S] counts them.
     """
+    starts, limits, lowest = rules
     rows, samples, gains = gathered
-    out_rows, out_samples, out_gains = out
+    buffers, pointers, dropped = out
+    out_rows, out_samples, out_gains = buffers
     shards, n = per_shard.size, rows.size
     cell, order, begins = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(BUCKETS * shards, np.int64)
     keep = np.empty(n, np.bool_)
@@ -408,9 +508,9 @@ def write_cut(
                     at += 1
             pointers[pointer + shard] = at - origin
             padded = origin + ((at - origin + 7) & ~7)
-            fill_pads(out, at, padded)
+            fill_pads(buffers, at, padded)
             at = padded
         for shard in range(shards, 8):
             pointers[pointer + shard] = at - origin
-        pointer += pointer_stride
+        pointer += place[3]
     return at

@@ -13,9 +13,9 @@ import numpy as np
 
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.inputs import ragged_inputs, source_slices
-from tilewright.embed.host.narrow import NarrowTables, pack_narrow
 from tilewright.embed.host.overflow import Overflow, limit_table
 from tilewright.embed.host.preprocess import preprocess
+from tilewright.embed.host.tables import NarrowTables, pack_narrow
 from tilewright.embed.host.tally import tally
 from tilewright.embed.model.formulas import (
     BUCKETS,

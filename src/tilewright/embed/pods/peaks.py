@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.embed.host.arrays import Longs
+from tilewright.embed.host.arrays import Longs, scratch
 from tilewright.embed.host.inputs import BAD_IDS, Ragged, check_choice, ragged_inputs, source_slices
-from tilewright.embed.host.memory import scratch
 from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.embed.model.tables import Limits
 from tilewright.embed.planning.confidence import HELD_OUT

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from tilewright.embed.host.arrays import Longs
-from tilewright.embed.host.multihash import HashedTables
+from tilewright.embed.host.tables import HashedTables
 from tilewright.embed.logs.log import Log, log_part, part_rows
 from tilewright.embed.model.stacking import Stacking, stack
 from tilewright.embed.model.tables import Feature, Limits, Topology, count

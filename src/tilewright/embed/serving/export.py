@@ -1,22 +1,34 @@
-"""Write the tables of a state for serving: quantised, in one file, and how much that changed them."""
+"""Exports on the side of jax: a state's tables written, quantised, to one file; and lookups of one under jit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from tilewright.embed.device.shards import column, local_pieces
-from tilewright.embed.device.state import EmbeddingState
+from tilewright.embed.device.state import EmbeddingState, column, local_pieces
 from tilewright.embed.host.arrays import Floats
 from tilewright.embed.model.stacking import TablePlacement
-from tilewright.embed.serving.codes import DTYPES, SCALES, Coding, coding_of
-from tilewright.embed.serving.format import KIND, VERSION, Header, StoredRows, Summing, blank_sums, up_to_line
+from tilewright.embed.serving.format import (
+    DTYPES,
+    KIND,
+    SCALES,
+    VERSION,
+    Coding,
+    Header,
+    StoredRows,
+    Summing,
+    blank_sums,
+    coding_of,
+    up_to_line,
+)
+from tilewright.embed.serving.read import Export
 from tilewright.errors import UsageError
 from tilewright.files import writing_whole
 
@@ -50,7 +62,7 @@ class Exported:
     tables: tuple[ExportedTable, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """The fields as plain values, for JSON."""
         return {**vars(self), "tables": [dict(vars(table)) for table in self.tables]}
 
 
@@ -115,7 +127,7 @@ class _Source:
         self._shards = [(s, part) for piece, parts in local_pieces(array) for s, part in zip(piece, parts)]
 
     def __iter__(self) -> Iterator[Floats]:
-        """f32[n, width], in order."""
+        """Parts f32[n, width] of the rows, in order."""
         table, shards, first = self.placement.table, self.placement.shards, self.placement.row_offset
         step = max(1, _ROWS // table.width // shards) * shards
         for begin in range(0, table.vocab, step):
@@ -132,7 +144,7 @@ class _Source:
             yield rows
 
     def largest(self) -> float:
-        """The largest magnitude."""
+        """The largest magnitude of all numbers."""
         return max(float(np.abs(rows).max()) for rows in self)
 
 
@@ -165,21 +177,21 @@ class _Measured:
         self._largest, self._squares, self._errors = 0.0, 0.0, 0.0
 
     def add(self, rows: Floats, decoded: Floats) -> None:
-        """Some rows, and what became of them."""
+        """Take in some rows and what decoding their codes gives."""
         error = rows - decoded
         self._largest = max(self._largest, float(np.abs(error).max()))
         self._squares += float(np.einsum("nd,nd->", rows, rows, dtype=np.float64))
         self._errors += float(np.einsum("nd,nd->", error, error, dtype=np.float64))
 
     def result(self, table: StoredRows) -> ExportedTable:
-        """All rows together."""
+        """The errors of all rows that were added."""
         mean, relative = self._errors / (table.vocab * table.width), self._errors / (self._squares or 1.0)
         errors = self._largest, mean, relative**0.5
         return ExportedTable(table.name, table.vocab, table.width, table.encoding, table.size, *errors)
 
 
 def _written(file: BinaryIO, source: _Source, coding: Coding, dtype: str, measured: _Measured) -> Iterator[int]:
-    """Numbers of rows, as they are written."""
+    """Write a table's coded rows, part after part; yields how many rows each part had."""
     quantization = source.placement.table.quantization
     for rows in source:
         seen = quantization.apply(rows, np) if quantization is not None and dtype == "bf16" else rows
@@ -189,3 +201,58 @@ def _written(file: BinaryIO, source: _Source, coding: Coding, dtype: str, measur
         measured.sums.add(data)
         file.write(data)
         yield len(rows)
+
+
+# Lookups of an export as a function of jax: under jit, on any device, and through jax.export.
+#
+# The coded rows are gathered as bytes and decoded where they arrive. What a row becomes has the bits of
+# ``Export.lookup``; sums of several rows may be rounded otherwise.
+
+Rows = dict[str, jax.Array]
+Lookup = Callable[[Rows, Mapping[str, Any]], dict[str, jax.Array]]
+
+
+def device_lookup(served: Export) -> tuple[Rows, Lookup]:
+    """The coded rows of every table {name: u8[vocab, bytes]}, and ``lookup(rows, batch)``, pure.
+
+    ``batch``: feature -> int[samples, ids], ``(values, offsets)`` or ``(values, offsets, weights)``; shapes may be
+    symbolic. Nothing can be raised on a device: an id outside its table gives a row of NaN.
+
+    >>> rows, lookup = device_lookup(open_export("model.tables"))  # doctest: +SKIP
+    >>> asked = {"user": jax.ShapeDtypeStruct((64, 1), "int32")}  # doctest: +SKIP
+    >>> shipped = jax.export.export(jax.jit(lookup))(rows, asked)  # doctest: +SKIP
+    """
+    stored, path = served.stored, served.path
+
+    def lookup(rows: Rows, batch: Mapping[str, Any]) -> dict[str, jax.Array]:
+        if unknown := [name for name in batch if name not in stored]:
+            raise UsageError(f"no feature called {unknown[0]!r}", where=path, how=f"one of {', '.join(stored)}")
+        return {name: _looked_up(rows[stored[name].name], stored[name], given) for name, given in batch.items()}
+
+    return {name: jnp.asarray(np.asarray(rows)) for name, rows in served.rows.items()}, lookup
+
+
+def _looked_up(rows: jax.Array, table: StoredRows, given: Any) -> jax.Array:
+    if not isinstance(given, tuple):
+        ids = jnp.asarray(given)
+        total, count = _vectors(rows, table, ids).sum(axis=1), jnp.full((), ids.shape[1], jnp.float32)
+        if table.combiner == "sum":
+            return total
+        gain = 1 / (jnp.sqrt(count) if table.combiner == "sqrtn" else count)
+        return total * gain
+    values, offsets = jnp.asarray(given[0]), jnp.asarray(given[1])
+    samples = offsets.shape[0] - 1
+    owner = jnp.searchsorted(offsets, jnp.arange(values.shape[0], dtype=offsets.dtype), side="right") - 1
+    weights = jnp.asarray(given[2], jnp.float32) if len(given) > 2 else jnp.ones(values.shape, jnp.float32)
+    powers = weights * weights if table.combiner == "sqrtn" else weights
+    if table.combiner != "sum":
+        total = jax.ops.segment_sum(powers, owner, samples)
+        weights = weights / (jnp.sqrt(total) if table.combiner == "sqrtn" else total)[owner]
+    return jax.ops.segment_sum(_vectors(rows, table, values) * weights[:, None], owner, samples)
+
+
+def _vectors(rows: jax.Array, table: StoredRows, ids: jax.Array) -> jax.Array:
+    """The rows of ``ids`` as f32[..., width]; NaN where there is none."""
+    inside = (ids >= 0) & (ids < table.vocab)
+    found = rows.at[jnp.where(inside, ids, 0)].get(mode="clip")
+    return jnp.where(inside[..., None], table.coding.decode(found, jnp), jnp.nan)

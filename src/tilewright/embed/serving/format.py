@@ -1,4 +1,4 @@
-"""The file of an export: a header in JSON, then every table's rows; checked whole when it is opened.
+"""The file of an export: rows as codes of few bits, and the header that says where they are; checked when it is opened.
 
 ::
 
@@ -6,6 +6,18 @@
     8   version, bytes of JSON, its CRC-32       three little-endian uint32, and four bytes of zeros
     24  JSON                                     dtype, features, tables: where each begins and how it is coded
     ..  rows of a table, row after row           at a multiple of 64 bytes
+
+======================  ============================================  ==============================================
+encoding                a row's bytes                                 value of a code q
+======================  ============================================  ==============================================
+``bf16``                width bfloat16 numbers                        itself
+``row``                 a float32 scale, then the codes               q * scale of the row, q signed
+``table``               the codes                                     q * scale of the table, q signed
+``levels``              the codes                                     q * step + low, q from 0 on
+======================  ============================================  ==============================================
+
+Codes are bytes, or two to a byte with the earlier column in the low bits. All sums and products are float32, each
+rounded, in the order written. ``levels`` is what :class:`Quantization` simulates in training.
 """
 
 from __future__ import annotations
@@ -13,17 +25,125 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, BinaryIO
 
+import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 
-from tilewright.embed.model.tables import COMBINERS
-from tilewright.embed.serving.codes import DTYPES, ENCODINGS, Bytes, Coding
+from tilewright.embed.host.arrays import Floats
+from tilewright.embed.model.tables import COMBINERS, Table
 from tilewright.errors import UsageError
 from tilewright.reading import parse, table_of, typed
+
+# Rows as codes and back, in numpy: what every reader computes, to the bit.
+
+DTYPES = ("int8", "bf16", "int4")
+SCALES = ("row", "table")
+ENCODINGS = ("bf16", "row", "table", "levels")
+_BITS = {"int8": 8, "bf16": 16, "int4": 4}
+SCALE_BYTES = 4
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Coding:
+    """How the rows of one table are written. ``scale``, ``low`` and ``high`` are float32 numbers of the table."""
+
+    encoding: str
+    bits: int
+    width: int
+    scale: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+
+    @property
+    def head(self) -> int:
+        """Bytes in front of a row's codes."""
+        return SCALE_BYTES if self.encoding == "row" else 0
+
+    @property
+    def stride(self) -> int:
+        """Bytes of a coded row."""
+        return self.head + -(-self.width * self.bits // 8)
+
+    @property
+    def most(self) -> int:
+        """The largest code of a signed encoding."""
+        return (1 << self.bits - 1) - 1
+
+    def encode(self, rows: Floats) -> Bytes:
+        """f32[n, width] -> u8[n, stride]."""
+        made = np.empty((len(rows), self.stride), np.uint8)
+        if self.encoding == "bf16":
+            made[:] = rows.astype(ml_dtypes.bfloat16).view(np.uint8)
+            return made
+        if self.encoding == "levels":
+            codes = np.round((np.clip(rows, self.low, self.high) - self.low) / self.scale)
+        else:
+            scale: Any = np.float32(self.scale)
+            if self.encoding == "row":
+                # of every row the largest magnitude over the largest code; 0 for a row of zeros
+                scale = np.asarray(np.abs(rows).max(axis=1, initial=0) / np.float32(self.most), np.float32)[:, None]
+                made[:, : self.head] = scale.view(np.uint8)
+            codes = np.clip(np.round(rows / np.where(scale > 0, scale, 1)), -self.most, self.most)
+        made[:, self.head :] = _packed(codes.astype(np.int16).astype(np.uint8), self.bits)
+        return made
+
+    def decode(self, stored: Any, xp: Any = np) -> Any:
+        """u8[..., stride] -> f32[..., width], by numpy or by jax.numpy."""
+        if self.encoding == "bf16":
+            return stored.view(ml_dtypes.bfloat16).astype(np.float32)
+        signed, codes = self.encoding != "levels", stored[..., self.head :]
+        if self.bits == 8:
+            codes = codes.view(np.int8) if signed else codes
+        else:
+            codes = xp.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:-1], -1)[..., : self.width]
+            codes = (codes ^ 8).astype(np.int8) - np.int8(8) if signed else codes
+        if self.encoding == "levels":  # a table: XLA would make one instruction of product and sum, and other bits
+            return xp.take(xp.asarray(self.levels), codes, axis=0)
+        scale = stored[..., : self.head].view(np.float32) if self.encoding == "row" else np.float32(self.scale)
+        return codes.astype(np.float32) * scale
+
+    @property
+    def levels(self) -> Floats:
+        """The value of every code of ``levels``, as :class:`Quantization` computes it in numpy."""
+        return np.arange(1 << self.bits, dtype=np.float32) * np.float32(self.scale) + np.float32(self.low)
+
+
+def _packed(codes: Bytes, bits: int) -> Bytes:
+    if bits == 8:
+        return codes
+    if codes.shape[1] % 2:
+        codes = np.pad(codes, ((0, 0), (0, 1)))
+    return np.asarray((codes[:, ::2] & 15) | (codes[:, 1::2] << 4), np.uint8)
+
+
+def coding_of(table: Table, dtype: str, scale: str, largest: float) -> Coding:
+    """How a table is written whose largest magnitude is ``largest``.
+
+    A table with a :class:`Quantization` keeps its levels, so that serving computes what training simulated; its levels
+    must fit the codes.
+    """
+    bits, quantization = _BITS[dtype], table.quantization
+    if dtype == "bf16":
+        return Coding("bf16", 16, table.width)
+    if quantization is not None:
+        if quantization.num_buckets > 1 << bits:
+            problem = f"its {quantization.num_buckets} levels of simulated quantisation do not fit {dtype}"
+            how = f"train with num_buckets of at most {1 << bits}, or export another dtype"
+            raise UsageError(problem, where=f"table {table.name!r}", how=how)
+        step = (quantization.high - quantization.low) / (quantization.num_buckets - 1)
+        numbers = (float(np.float32(number)) for number in (step, quantization.low, quantization.high))
+        return Coding("levels", bits, table.width, *numbers)
+    if scale == "row":
+        return Coding("row", bits, table.width)
+    most = (1 << bits - 1) - 1
+    return Coding("table", bits, table.width, float(np.float32(largest) / np.float32(most)))
+
+
+# The file.
 
 MAGIC, VERSION, KIND = b"TWEMBED\0", 1, "embedding_export"
 LINE = 64
@@ -83,7 +203,7 @@ class Header:
 
 
 def up_to_line(position: int) -> int:
-    """The next multiple of 64."""
+    """``position`` rounded up to a multiple of 64 bytes."""
     return -(-position // LINE) * LINE
 
 
@@ -100,7 +220,7 @@ class Summing:
         self._sum, self._held = 0, 0
 
     def add(self, part: memoryview) -> None:
-        """The next bytes."""
+        """Take in the next bytes."""
         while len(part):
             taken = part[: CHUNK - self._held]
             self._sum, self._held, part = zlib.crc32(taken, self._sum), self._held + len(taken), part[len(taken) :]
@@ -108,7 +228,7 @@ class Summing:
                 self._close()
 
     def finish(self) -> list[str]:
-        """All of them."""
+        """The checksums of all bytes that were added, one for every :data:`CHUNK` of them."""
         if self._held:
             self._close()
         return self.sums
@@ -166,23 +286,12 @@ def _sound(table: StoredRows, file_bytes: int) -> bool:
     return placed and len(table.crc32) == len(blank_sums(table.size))
 
 
-def mapped_rows(path: Path, header: Header) -> dict[str, Bytes]:
-    """Every table's rows u8[vocab, stride], mapped into memory, not read."""
-    whole = np.memmap(path, np.uint8, "r")
-    return {t.name: whole[t.offset : t.end].reshape(t.vocab, t.coding.stride) for t in header.tables}
-
-
 def check_sums(rows: dict[str, Bytes], header: Header, where: str) -> None:
     """:class:`UsageError` that names the first table whose rows do not have their checksums."""
-    for table, k, part in _parts(rows, header):
-        if f"{zlib.crc32(part):08x}" != table.crc32[k]:
-            first = k * CHUNK // table.coding.stride
-            problem = f"damaged: rows from {first:,} on of table {table.name!r} do not have their checksum"
-            raise UsageError(problem, where=where, how=_AGAIN)
-
-
-def _parts(rows: dict[str, Bytes], header: Header) -> Iterator[tuple[StoredRows, int, Any]]:
     for table in header.tables:
-        flat = rows[table.name].reshape(-1)
-        for k in range(len(table.crc32)):
-            yield table, k, flat[k * CHUNK : (k + 1) * CHUNK]
+        flat: Any = rows[table.name].reshape(-1)
+        for k, crc32 in enumerate(table.crc32):
+            if f"{zlib.crc32(flat[k * CHUNK : (k + 1) * CHUNK]):08x}" != crc32:
+                first = k * CHUNK // table.coding.stride
+                problem = f"damaged: rows from {first:,} on of table {table.name!r} do not have their checksum"
+                raise UsageError(problem, where=where, how=_AGAIN)

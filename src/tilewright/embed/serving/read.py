@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import accumulate
 from os import PathLike
@@ -11,21 +11,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tilewright.embed.host.arrays import Floats, Longs
-from tilewright.embed.host.inputs import BAD_IDS, Ragged, check_choice, normalise, offsets_of
-from tilewright.embed.host.memory import recycled
+from tilewright.embed.host.arrays import Floats, Longs, recycled
+from tilewright.embed.host.inputs import BAD_IDS, Ragged, check_choice, normalise
 from tilewright.embed.model.tables import COMBINERS
-from tilewright.embed.serving.codes import Bytes
-from tilewright.embed.serving.format import Header, StoredRows, check_sums, mapped_rows, read_header
+from tilewright.embed.serving.format import Bytes, Header, StoredRows, check_sums, read_header
 from tilewright.embed.serving.sum_kernels import DESCRIBED, IDS_IN_ALL, KINDS, OUT, STRIDE, serve
 from tilewright.errors import UsageError
 from tilewright.kernels.threads import run_all, thread_count
 
 _IDS = (np.dtype(np.int32), np.dtype(np.int64))
 _FEW = 1 << 14
-"""Ids of a call up to which all are copied together."""
+"""Ids of a call up to which all are copied into one array."""
 _LARGE = 1 << 18
 """Bytes of results from which their memory is used again."""
 _PER_THREAD = 1 << 20
@@ -44,7 +41,10 @@ def open_export(path: str | PathLike[str], *, check: bool = True) -> Export:
     try:
         with open(file_path, "rb") as file:
             header = read_header(file, file_path.stat().st_size, where)
-        rows = mapped_rows(file_path, header)
+        whole = np.memmap(file_path, np.uint8, "r")
+        rows: dict[str, Bytes] = {
+            t.name: whole[t.offset : t.end].reshape(t.vocab, t.coding.stride) for t in header.tables
+        }
         if check:
             check_sums(rows, header, where)
     except OSError as error:
@@ -62,7 +62,7 @@ class Export:
 
     @cached_property
     def stored(self) -> dict[str, StoredRows]:
-        """Feature -> its table."""
+        """The table of every feature, by the feature's name."""
         tables = {table.name: table for table in self.header.tables}
         return {feature: tables[name] for feature, name in self.header.features.items()}
 
@@ -71,7 +71,8 @@ class Export:
         if name not in self.rows:
             raise UsageError(f"no table {name!r}", where=self.path, how=f"one of {', '.join(self.rows)}")
         coding = next(table.coding for table in self.header.tables if table.name == name)
-        return coding.decode(self.rows[name][begin:end])
+        decoded: Floats = coding.decode(self.rows[name][begin:end])
+        return decoded
 
     def lookup(self, batch: Mapping[str, Any], bad_ids: str = "error") -> dict[str, Floats]:
         """Activations {feature: f32[batch, width]} of the features in ``batch``, combined as in training.
@@ -94,7 +95,7 @@ class Export:
             key = names, wide, shapes
             call = self._calls.get(key) or self._prepared(*key)
             described, numbers, moved = call.described.copy(), call.numbers, call.moved
-            if call.together:
+            if call.joined:
                 keep = np.concatenate(raws, axis=None)
                 described[:, 0] += keep.ctypes.data
             else:
@@ -114,7 +115,7 @@ class Export:
         """What calls with such inputs have in common; the last few are remembered."""
         tables, numbers = self._tables(names)
         sizes = [samples * hot for samples, hot in shapes]
-        together = sum(sizes) <= _FEW  # copying the ids is then faster than asking where they are
+        joined = sum(sizes) <= _FEW  # copying the ids is then faster than asking where they are
         ids = [wide * at for at in accumulate(sizes, initial=0)]
         outs = [4 * at for at in accumulate((n * t[3] for (n, _), t in zip(shapes, tables)), initial=0)]
         lines = [
@@ -125,7 +126,7 @@ class Export:
         described = np.array(lines, np.int64)
         if len(self._calls) >= _KEPT:
             self._calls.clear()
-        made = _Call(described, numbers, [(n, t[3]) for (n, _), t in zip(shapes, tables)], moved, together)
+        made = _Call(described, numbers, [(n, t[3]) for (n, _), t in zip(shapes, tables)], moved, joined)
         self._calls[names, wide, shapes] = made
         return made
 
@@ -157,20 +158,10 @@ class Export:
     def _mended(self, batch: Mapping[str, Any], bad_ids: str) -> dict[str, Floats]:
         """The batch again, after its bad ids were dealt with; whatever else is wrong is an error."""
         check_choice("bad_ids", bad_ids, BAD_IDS)
-        inputs = {name: normalise(raw, name) for name, raw in batch.items()}
-        bad = False
-        for name, ragged in inputs.items():
-            vocab = self.stored[name].vocab
-            wrong = (ragged.values < 0) | (ragged.values >= vocab)
-            if not wrong.any():
-                continue
-            if bad_ids == "error":
-                place = int(np.flatnonzero(wrong)[0])
-                problem = f"id {ragged.id_at(place)} of sample {ragged.samples[place]} is not in 0 .. {vocab - 1}"
-                how = 'mend the request, or pass bad_ids="clip" or bad_ids="drop"'
-                raise UsageError(problem, where=f"feature {name!r}", how=how)
-            bad, inputs[name] = True, _without(ragged, wrong, vocab, bad_ids)
-        if not bad:
+        given = {name: normalise(raw, name) for name, raw in batch.items()}
+        how = 'mend the request, or pass bad_ids="clip" or bad_ids="drop"'
+        inputs = {name: ragged.inside(self.stored[name].vocab, bad_ids, name, how) for name, ragged in given.items()}
+        if all(inputs[name] is ragged for name, ragged in given.items()):
             problem = "the weights of a sample have no finite sum to divide by, or it is zero"
             raise UsageError(problem, where="lookup", how="leave such a sample empty, or give it other weights")
         return self.lookup({name: ragged.as_input() for name, ragged in inputs.items()})
@@ -188,7 +179,7 @@ class _Call(NamedTuple):
     numbers: Floats
     shapes: list[tuple[int, int]]
     moved: int
-    together: bool
+    joined: bool
 
 
 def _table_line(table: StoredRows, rows: Bytes) -> tuple[int, ...]:
@@ -227,12 +218,3 @@ def _served(described: Longs, numbers: Floats, moved: int) -> int:
         return int(serve(described, numbers, 0, 1))
     jobs = [partial(serve, described, numbers, part, parts) for part in range(parts)]
     return int(max(run_all(jobs, parts)))
-
-
-def _without(ragged: Ragged, wrong: NDArray[np.bool_], vocab: int, bad_ids: str) -> Ragged:
-    if bad_ids == "clip":
-        clipped: Any = np.clip(ragged.values, 0, vocab - 1)
-        return replace(ragged, values=clipped, given=None)
-    lengths = np.bincount(ragged.samples[~wrong], minlength=ragged.batch_size)
-    weights = None if ragged.weights is None else ragged.weights[~wrong]
-    return Ragged(ragged.values[~wrong], ragged.batch_size, offsets=offsets_of(lengths), weights=weights)

@@ -1,16 +1,180 @@
-"""What jax-tpu-embedding's primitives compute, on its buffers, with XLA's own operations: on every platform."""
+"""What jax-tpu-embedding's primitives compute, on its buffers, with XLA's own operations: on every platform.
+
+Every source SparseCore has one partition for every SparseCore of the mesh. ``row_pointers`` holds where each ends; the
+next begins at that end rounded up to 8. Without mini-batches the pointers count from the source's own slots; with them
+from the device's, and the segments of pointers lie source by source, each source's mini-batches one behind the other.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from itertools import combinations
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Literal
 
 from tilewright.embed.device.step import step_rows, varying, varying_axes
+from tilewright.embed.model.formulas import BUCKETS
 from tilewright.embed.model.tables import Quantization
-from tilewright.embed.tpu_embedding.buffers import Buffers, Layout, exchanged, over_minibatches, partitions
+from tilewright.errors import UnsupportedError, UsageError
+
+# The buffers that the primitives read, of one device: from them to partitions of a fixed size.
+
+WHERE = "a primitive of jax-tpu-embedding"
+LINE = 8
+"""Slots to which a partition is rounded up, and the fewest pointers of a segment."""
+
+
+class Buffers(NamedTuple):
+    """The first five operands of every primitive: one device's buffers."""
+
+    row_pointers: jax.Array
+    embedding_ids: jax.Array
+    sample_ids: jax.Array
+    gains: jax.Array
+    minibatches: jax.Array
+
+
+class Layout(NamedTuple):
+    """What is fixed when a primitive is lowered."""
+
+    devices: int
+    sources: int
+    """SparseCores of a device."""
+    slots: int
+    """Slots of a partition, at most."""
+    axes: tuple[str, ...]
+    """Mesh axes over which ids and vectors are exchanged; none on one device."""
+    minibatching: bool
+
+    @property
+    def shards(self) -> int:
+        """SparseCores of all devices together."""
+        return self.devices * self.sources
+
+    @property
+    def segment(self) -> int:
+        """Pointers of a source in one mini-batch."""
+        return max(self.shards, LINE)
+
+
+class Partitions(NamedTuple):
+    """The entries of one mini-batch, [devices, sources, shards of a device, slots] each; those that are none: row -1.
+
+    Rows are those of the owner's array, where the shards of a device lie one behind the other.
+    """
+
+    rows: jax.Array
+    samples: jax.Array
+    gains: jax.Array
+
+    @property
+    def there(self) -> jax.Array:
+        """Which slots hold an entry."""
+        return self.rows >= 0
+
+
+class Asked(NamedTuple):
+    """What the package was last asked for: SparseCores of a device, and devices that share tables, where it said."""
+
+    sources: int
+    devices: int | None
+
+
+def layout_of(
+    buffers: Buffers, most_ids: int, mesh: dict[str, int], minibatching: bool, asked: Asked, known: tuple[int, ...]
+) -> Layout:
+    """The layout of buffers (arrays or their types) made for ``most_ids`` per partition.
+
+    A primitive is told neither the number of SparseCores nor which axes of ``mesh`` (name -> size) the tables are split
+    over. The number of row pointers says it together with ``asked``; with ``known`` numbers of SparseCores where what
+    was asked was something else, all axes counted. Buffers with mini-batches that were made by hand may have room for
+    fewer than 64; they are taken to be on all axes.
+    """
+    mesh = {name: size for name, size in mesh.items() if size > 1}
+    pointers, slots = buffers.row_pointers.shape[0], buffers.embedding_ids.shape[0]
+    times = BUCKETS if minibatching else 1
+
+    def fits(sources: int, axes: tuple[str, ...]) -> bool:
+        return times * sources * max(math.prod(map(mesh.__getitem__, axes)) * sources, LINE) == pointers
+
+    def layout(sources: int, axes: tuple[str, ...]) -> Layout:
+        own = slots if minibatching else slots // sources
+        devices = math.prod(map(mesh.__getitem__, axes))
+        return Layout(devices, sources, min(_up(most_ids), own), axes, minibatching)
+
+    every = tuple(mesh)
+    some = [axes for count in range(len(mesh)) for axes in combinations(mesh, count)]
+    of_size = [axes for axes in some if math.prod(map(mesh.__getitem__, axes)) == asked.devices]
+    if math.prod(mesh.values()) != asked.devices and of_size and fits(asked.sources, of_size[0]):
+        if len(of_size) > 1:
+            choice = " or ".join(map(str, of_size))
+            problem = f"tables on {asked.devices} devices of a mesh {mesh}: over {choice}?"
+            how = "give the axes different sizes, or make the mesh of the table's axis alone"
+            raise UnsupportedError(problem, where=WHERE, how=how)
+        return layout(asked.sources, of_size[0])
+    for sources in dict.fromkeys((asked.sources, *known)):
+        if fits(sources, every):
+            return layout(sources, every)
+    if minibatching:
+        return layout(asked.sources, every)
+    problem = f"{pointers} row pointers, which no number of SparseCores has on {math.prod(mesh.values())} devices"
+    how = "buffers belong to a number of devices: run the lookup inside shard_map over as many (global_device_count)"
+    raise UsageError(problem, where=WHERE, how=how)
+
+
+def partitions(buffers: Buffers, layout: Layout, minibatch: Any, rows: int) -> Partitions:
+    """The partitions of a mini-batch whose ids are rows of an array of ``rows``.
+
+    Entries behind the end of a source's slots are left out, as the chip does: a buffer smaller than a batch needs.
+    """
+    pointers, per_device, sources = buffers.row_pointers, len(buffers.embedding_ids), layout.sources
+    source = jnp.arange(sources, dtype=jnp.int32)[:, None]
+    segment = source * buffers.minibatches + minibatch if layout.minibatching else source
+    place = segment * layout.segment + jnp.arange(layout.shards, dtype=jnp.int32)
+    fresh = place == 0 if layout.minibatching else place % layout.segment == 0
+    begin = jnp.where(fresh, 0, _up(pointers[jnp.maximum(place - 1, 0)]))
+    base = 0 if layout.minibatching else source * (per_device // sources)
+    stop = per_device if layout.minibatching else base + per_device // sources
+    slot = (begin + base)[..., None] + jnp.arange(layout.slots, dtype=jnp.int32)
+    there = slot < jnp.minimum(pointers[place] + base, stop)[..., None]
+
+    def taken(values: jax.Array) -> jax.Array:
+        return values.at[slot].get(mode="clip")
+
+    per_shard = rows // sources
+    shard = jnp.arange(layout.shards, dtype=jnp.int32)[:, None] % sources
+    entries = (
+        jnp.where(there, jnp.clip(shard * per_shard + taken(buffers.embedding_ids), 0, rows - 1), -1),
+        jnp.where(there, taken(buffers.sample_ids), 0),
+        jnp.where(there, taken(buffers.gains), 0),
+    )
+    grid = sources, layout.devices, sources, layout.slots
+    return Partitions(*(value.reshape(grid).transpose(1, 0, 2, 3) for value in entries))
+
+
+def exchanged(values: jax.Array, layout: Layout) -> jax.Array:
+    """[devices to which, ...] -> [devices from which, ...]."""
+    if not layout.axes:
+        return values
+    made: jax.Array = jax.lax.all_to_all(values, layout.axes, 0, 0, tiled=True)  # type: ignore[no-untyped-call]
+    return made
+
+
+def over_minibatches(buffers: Buffers, layout: Layout, one: Any, start: Any) -> Any:
+    """``one(minibatch, value)`` for every mini-batch in turn, from ``start``; they are the same on every device."""
+    if not layout.minibatching:
+        return one(0, start)
+    return jax.lax.fori_loop(0, buffers.minibatches, one, start)
+
+
+def _up(count: Any) -> Any:
+    return (count + LINE - 1) // LINE * LINE
+
+
+# Lookups, updates, stacking and unstacking.
 
 
 def activations(
@@ -27,7 +191,9 @@ def activations(
         asked = partitions(buffers, layout, minibatch, len(table))
         found = table.at[exchanged(asked.rows, layout)].get(mode="clip")
         found = exchanged(found if quantization is None else _levels(found, quantization), layout)
-        found = (found if quantization is None else _values(found, quantization)).transpose(1, 0, 2, 3, 4)
+        if quantization is not None:  # the levels' values: together :meth:`Quantization.apply`
+            found = found.astype(jnp.float32) * _step(quantization) + quantization.low
+        found = found.transpose(1, 0, 2, 3, 4)
         of_source = jax.tree.map(lambda value: value.transpose(1, 0, 2, 3), asked)
         weighted = jnp.where(of_source.there[..., None], of_source.gains[..., None] * found, 0)
         sample = jnp.where(of_source.there, first + of_source.samples, samples)
@@ -43,11 +209,6 @@ def _levels(rows: jax.Array, quantization: Quantization) -> jax.Array:
     low, step = quantization.low, _step(quantization)
     fitting = (kind for kind, bits in ((jnp.uint8, 8), (jnp.uint16, 16)) if quantization.num_buckets <= 1 << bits)
     return jnp.round((jnp.clip(rows, low, quantization.high) - low) / step).astype(next(fitting, jnp.uint32))
-
-
-def _values(levels: jax.Array, quantization: Quantization) -> jax.Array:
-    """The levels themselves: together :meth:`Quantization.apply`."""
-    return levels.astype(jnp.float32) * _step(quantization) + quantization.low
 
 
 def _step(quantization: Quantization) -> float:
@@ -95,7 +256,7 @@ def unstacked(
 
 
 def stacked(gradients: tuple[jax.Array, ...], size: int, width: int, sources: int) -> jax.Array:
-    """The other way round: f32[size, width] of a stack from the features' gradients.
+    """The inverse of :func:`unstacked`: f32[size, width] of a stack from the features' gradients.
 
     >>> stacked((jnp.asarray([[0.], [1.], [3.], [4.]]), jnp.asarray([[2.], [5.]])), 6, 1, sources=2)[:, 0].tolist()
     [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
@@ -114,11 +275,10 @@ class Unfused:
     """
 
     def __init__(self, optimizer: Any, zero: Any) -> None:
-        """``optimizer`` as :func:`step_rows` takes it."""
         self.optimizer, self.slots, self.zero = optimizer, optimizer.slots, zero
 
     def apply(self, *operands: Any) -> Any:
-        """The other's new rows and slots."""
+        """New rows and slots, as :attr:`optimizer` makes them."""
         traced, shape = jax.make_jaxpr(self.optimizer.apply, return_shape=True)(*operands)
         return jax.tree.unflatten(jax.tree.structure(shape), self._evaluated(traced, jax.tree.leaves(operands)))
 
@@ -144,8 +304,5 @@ class Unfused:
         return [value_of(atom) for atom in inside.outvars]
 
     def _rounded(self, value: jax.Array) -> jax.Array:
-        return _as(_as(value, jnp.int32) | self.zero, jnp.float32)
-
-
-def _as(value: jax.Array, kind: Any) -> jax.Array:
-    return jax.lax.bitcast_convert_type(value, kind)
+        bits = jax.lax.bitcast_convert_type(value, jnp.int32) | self.zero
+        return jax.lax.bitcast_convert_type(bits, jnp.float32)

@@ -2,35 +2,161 @@
 
 What a primitive computes stands in ``compute.py``. A rule is asked when a program is lowered: there the mesh axes of a
 ``shard_map`` (or ``pmap``) around it are known, and over these ids and vectors are exchanged.
+
+A custom optimizer is StableHLO for one row, run on many rows at once. Where every operation works element by element,
+the module is read for more rows than one; any other, such as one that looks at a row's norm, is called row by row.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib import import_module
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import func as func_dialect
 from jax.interpreters import mlir
 
-from tilewright.embed.model.optimizers import (
-    F2A,
-    FTRL,
-    SGD,
-    Adagrad,
-    AdagradMomentum,
-    Adam,
-    Clipped,
-    LaProp,
-)
+from tilewright.embed.model.optimizers import OPTIMIZERS, AdagradMomentum, Clipped
 from tilewright.embed.model.tables import Quantization, count
-from tilewright.embed.tpu_embedding.buffers import Asked, Buffers, layout_of
-from tilewright.embed.tpu_embedding.compute import Unfused, activations, stacked, trained, unstacked
-from tilewright.embed.tpu_embedding.row_function import RowFunction
-from tilewright.errors import UsageError
+from tilewright.embed.tpu_embedding.compute import (
+    Asked,
+    Buffers,
+    Unfused,
+    activations,
+    layout_of,
+    stacked,
+    trained,
+    unstacked,
+)
+from tilewright.errors import UnsupportedError, UsageError
+
+# A custom optimizer of the package as an optimizer of ours.
+
+_BY_ELEMENT = re.compile(
+    r"abs|add|and|atan2|cbrt|ceil|clamp|compare|constant|convert|cosine|count_leading_zeros|divide|"
+    r"exponential|exponential_minus_one|floor|is_finite|log|log_plus_one|logistic|maximum|minimum|"
+    r"multiply|negate|not|or|popcnt|power|reduce_precision|remainder|round_nearest_afz|round_nearest_even|"
+    r"rsqrt|select|shift_left|shift_right_arithmetic|shift_right_logical|sign|sine|sqrt|subtract|tan|tanh|"
+    r"xor"
+)
+_ALSO = {"builtin.module", "func.func", "func.return", "func.call"}
+
+
+class RowFunction:
+    """An optimizer as :func:`~tilewright.embed.device.step.step_rows` wants it, from the StableHLO of one row.
+
+    The function takes the gradient, the row, its slots, and the hyper-parameters, each as wide as the row; it gives the
+    new row and slots.
+    """
+
+    def __init__(self, text: str | bytes | Any, slots: int, context: Any) -> None:
+        """Read ``text`` (or bytes, or a module) in MLIR's ``context``; ``slots`` are beside the table."""
+        module = ir.Module.parse(text, context=context) if isinstance(text, str | bytes) else text
+        self.text = str(module)
+        functions: Any = [op for op in module.body.operations if op.operation.name == "func.func"]
+        named = ((op, op.operation.attributes) for op in functions)
+        main: Any = next(op for op, a in named if "main" in str(a["sym_name"]) or a.get("sym_visibility") is None)
+        self.parameters = [_shape(kind) for kind in main.type.inputs]
+        self.row = self.parameters[1]
+        self.by_element = all(_fits(op, self.row) for op in _walk(module.operation))
+        self.slots: Mapping[str, float] = {f"slot_{k}": 0.0 for k in range(slots)}
+
+    def apply(self, rows: Any, slots: Mapping[str, Any], gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:
+        """New rows and slots [N, width]."""
+        given, shape = (gradient, rows, *slots.values()), rows.shape
+        rate = rate if isinstance(rate, tuple) else (rate,)
+        if len(self.row) == 1:
+            given = tuple(value[:, 0] for value in given)
+        count = len(rows)
+        if self.by_element:
+            text = self.text.replace(_prefix(self.row), _prefix((count, *self.row[1:])))
+            made = _call(text, self._operands(given, rate, count), (count, *self.row[1:]), len(given) - 1)
+        else:
+
+            def one(parts: tuple[Any, ...]) -> Any:
+                operands = self._operands(tuple(part[None] for part in parts), rate, 1)
+                return _call(self.text, operands, self.row, len(parts) - 1)
+
+            made = jax.lax.map(one, given)
+        new, *fresh = (value.reshape(shape) for value in made)
+        return new, dict(zip(self.slots, fresh, strict=True))
+
+    def _operands(self, given: tuple[Any, ...], rates: tuple[Any, ...], count: int) -> tuple[Any, ...]:
+        wide = [
+            jnp.broadcast_to(rate, (count, *shape[1:]) if shape else ())
+            for rate, shape in zip(rates, self.parameters[len(given) :], strict=True)
+        ]
+        return (*given, *wide)
+
+
+def _shape(kind: Any) -> tuple[int, ...]:
+    ranked = ir.RankedTensorType(kind)
+    if str(ranked.element_type) != "f32":
+        raise UnsupportedError(f"a parameter {kind}", where="a custom optimizer", how="all are float32")
+    return tuple(ranked.shape)
+
+
+def _prefix(shape: tuple[int, ...]) -> str:
+    return "tensor<" + "".join(f"{length}x" for length in shape)
+
+
+def _walk(op: Any) -> Any:
+    yield op
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                yield from _walk(inner.operation)
+
+
+def _fits(op: Any, row: tuple[int, ...]) -> bool:
+    """Whether an operation means the same for more rows: element by element, on scalars and whole rows alone."""
+    shapes = [re.findall(r"tensor<((?:\d+x)*)", str(value.type)) for value in (*op.operands, *op.results)]
+    of_row = "".join(f"{length}x" for length in row)
+    if not all(len(found) == 1 and found[0] in ("", of_row) for found in shapes):
+        return False
+    name = op.name.removeprefix("stablehlo.")
+    if name == "constant":
+        return bool(ir.DenseElementsAttr(op.attributes["value"]).is_splat)
+    if name == "broadcast_in_dim":
+        return shapes[0][0] == "" or shapes[0] == shapes[1]
+    if name == "reshape":
+        return shapes[0] == shapes[1]
+    return bool(_BY_ELEMENT.fullmatch(name)) or name in _ALSO
+
+
+# A call of a StableHLO module's main function, as a primitive: in a program, in a loop's body, on every platform.
+
+_module_call = Primitive("tilewright_stablehlo_call")
+_module_call.multiple_results = True
+
+
+def _call(text: str, operands: tuple[Any, ...], shape: tuple[int, ...], results: int) -> Any:
+    bind: Any = _module_call.bind
+    return bind(*operands, text=text, shape=shape, results=results)
+
+
+def _lowered(ctx: Any, *operands: Any, text: str, shape: tuple[int, ...], results: int) -> Any:
+    home = ctx.module_context
+    module = ir.Module.parse(text, context=home.context)
+    name = mlir.merge_mlir_modules(home.module, "row_function", module, dst_symtab=home.symbol_table)
+    kinds = [mlir.aval_to_ir_type(home, aval) for aval in ctx.avals_out]
+    return tuple(func_dialect.CallOp(kinds, ir.FlatSymbolRefAttr.get(name), list(operands)).results)
+
+
+_module_call.def_abstract_eval(
+    lambda *operands, text, shape, results: [jax.core.ShapedArray(shape, jnp.float32)] * results
+)  # type: ignore[no-untyped-call]
+mlir.register_lowering(_module_call, _lowered)
+
+
+# The primitives.
 
 PLATFORMS = ("cpu", "cuda", "rocm")
 _HOME = "jax_tpu_embedding.sparsecore"
@@ -61,8 +187,14 @@ def install(sparsecores_per_device: int = _PER_DEVICE) -> None:
         how = "pip install jax-tpu-embedding (Python 3.12 or newer)"
         raise UsageError("jax-tpu-embedding is not installed", where="tpu_embedding.install", how=how) from None
     _told, _asked = told, Asked(told, None)
-    _teach_devices()
-    _listen()
+    # What the package asks of a device and cannot know of one without SparseCores.
+    utils = import_module(f"{_HOME}.utils.utils")
+    utils.NUM_SC_PER_DEVICE_MAP["cpu"] = _told
+    _wrap(utils, "num_sparsecores_per_device", _counted)
+    _wrap(utils, "embedding_table_format_with_sharding", _formatted)
+    embedding = import_module(f"{_HOME}.lib.nn.embedding")
+    for name in _ABOUT_DEVICES:
+        _wrap(embedding, name, _heard)
     primitives = import_module(f"{_HOME}.lib.core.primitives").__name__
     _register(f"{primitives}.sparse_dense_matmul_csr", _lookup)
     _register(f"{primitives}.sparse_dense_matmul_activation_unstack", _unstack)
@@ -70,6 +202,13 @@ def install(sparsecores_per_device: int = _PER_DEVICE) -> None:
     for name, optimizer in _OPTIMIZERS.items():
         _register(f"{primitives}.sparse_dense_matmul_grad_with_{name}", _grad_with(optimizer))
     _register(f"{primitives}.sparse_dense_matmul_optimizer_grad", _custom_grad)
+
+
+_ABOUT_DEVICES = (
+    *("tpu_sparse_dense_matmul", "tpu_sparse_dense_matmul_grad"),
+    *("unstack_embedding_activations", "stack_embedding_gradients"),
+)
+"""Calls that say for which devices the package computes: its primitives are not told."""
 
 
 def _register(module: str, rule: Any) -> None:
@@ -213,26 +352,11 @@ def _stack(ctx: Any, *operands: Any, stacked_batch_size: int, stacked_feature_di
 
 
 _OWN = ("multiply_linear_by_learning_rate",)
-_OPTIMIZERS: dict[str, Callable[..., Any]] = {
-    "sgd": SGD,
-    "adagrad": Adagrad,
-    "adagrad_momentum": _EitherMomentum,
-    "adam": Adam,
-    "ftrl": FTRL,
-    "laprop": LaProp,
-    "f2a": F2A,
-}
+_OPTIMIZERS: dict[str, Callable[..., Any]] = {**OPTIMIZERS, "adagrad_momentum": _EitherMomentum}
+del _OPTIMIZERS["rowwise_adagrad"]  # has no primitive there
 
 
-# What the package asks of a device and cannot know of one without SparseCores.
-
-
-def _teach_devices() -> None:
-    """The number of SparseCores, and plain layouts for tables in place of a TPU's tiles."""
-    utils = import_module(f"{_HOME}.utils.utils")
-    utils.NUM_SC_PER_DEVICE_MAP["cpu"] = _told
-    _wrap(utils, "num_sparsecores_per_device", _counted)
-    _wrap(utils, "embedding_table_format_with_sharding", _formatted)
+# What stands in the place of the package's own functions.
 
 
 def _counted(original: Any) -> Any:
@@ -245,27 +369,12 @@ def _counted(original: Any) -> Any:
 
 def _formatted(original: Any) -> Any:
     def embedding_table_format_with_sharding(sharding: Any) -> Any:
-        devices = getattr(sharding, "device_set", None) if _concrete(sharding) else None
+        abstract = isinstance(getattr(sharding, "mesh", None), jax.sharding.AbstractMesh)
+        devices = None if abstract else getattr(sharding, "device_set", None)
         kind = next(iter(devices)).platform if devices else jax.default_backend()
         return original(sharding) if kind == "tpu" else sharding
 
     return embedding_table_format_with_sharding
-
-
-def _concrete(sharding: Any) -> bool:
-    return not isinstance(getattr(sharding, "mesh", None), jax.sharding.AbstractMesh)
-
-
-def _listen() -> None:
-    """Hear for which devices the package is asked to compute: its primitives are not told."""
-    embedding = import_module(f"{_HOME}.lib.nn.embedding")
-    for name in (
-        "tpu_sparse_dense_matmul",
-        "tpu_sparse_dense_matmul_grad",
-        "unstack_embedding_activations",
-        "stack_embedding_gradients",
-    ):
-        _wrap(embedding, name, _heard)
 
 
 def _heard(original: Any) -> Any:

@@ -8,21 +8,11 @@ from dataclasses import fields
 from importlib import import_module
 from typing import Any
 
-from tilewright.embed.model.optimizers import by_row, short_name
+from tilewright.embed.model.optimizers import OPTIMIZERS, by_row, short_name
 from tilewright.embed.model.specs import THEIR_NAMES
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement
 from tilewright.embed.model.tables import Limits, Table
 from tilewright.errors import UnsupportedError, UsageError
-
-_CLASSES = {
-    "sgd": "SGDOptimizerSpec",
-    "adagrad": "AdagradOptimizerSpec",
-    "adagrad_momentum": "AdagradMomentumOptimizerSpec",
-    "adam": "AdamOptimizerSpec",
-    "ftrl": "FTRLOptimizerSpec",
-    "laprop": "LaPropOptimizerSpec",
-    "f2a": "F2AOptimizerSpec",
-}
 
 
 def as_specs(
@@ -125,9 +115,9 @@ def _optimizer_spec(peer: Any, table: Table) -> Any:
     if by_row(optimizer):
         raise UnsupportedError("its slots are one number per row; there they are as wide as rows", where=where)
     name = short_name(optimizer)
-    if name not in _CLASSES:
+    if name not in OPTIMIZERS:
         return _custom(peer, optimizer, where)
-    kind = getattr(peer, _CLASSES[name])
+    kind = getattr(peer, f"{OPTIMIZERS[name].__name__}OptimizerSpec")
     known = inspect.signature(kind).parameters
     given = {}
     for part in fields(optimizer):

@@ -1,7 +1,12 @@
-"""The training loop: the host prepares batches ahead on a thread; phases, losses, checkpoints, Ctrl-C."""
+"""The training loop: the host prepares batches ahead on a thread; phases, losses, checkpoints, Ctrl-C.
+
+And what the processes of one training agree on, through the store that jax.distributed keeps.
+"""
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
 import signal
 import threading
@@ -15,6 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 
 from tilewright.embed.device.batch import DeviceBatch
 from tilewright.embed.device.step import step_batch
@@ -23,7 +29,7 @@ from tilewright.embed.host.preprocess import preprocess
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits
 from tilewright.embed.training.step import Carry, TrainStep
-from tilewright.errors import CheckFailed
+from tilewright.errors import CheckFailed, UsageError
 from tilewright.trace import Args, Recorder, Sink, Slice, Track
 
 Samples: TypeAlias = tuple[Mapping[str, Any], tuple[Any, ...]]
@@ -49,7 +55,7 @@ class Feed:
     _longest: tuple[int, ...] = ()
 
     def host_batch(self, features: Mapping[str, Any]) -> HostBatch:
-        """The buffers."""
+        """The buffers that ``preprocess`` makes of a batch."""
         given = (self.limits, self.overflow, self.bad_ids, self.sources, self.agree)
         return preprocess(features, self.stacking, *given, minibatch_layout="needed")
 
@@ -102,7 +108,7 @@ class Saver(Protocol):
     every: int
 
     def save(self, carry: Carry, step: int) -> None:
-        """Begin to write; training goes on."""
+        """Begin to write the carry as ``step``; training goes on meanwhile."""
 
     def settle(self, wait: bool) -> None:
         """Tell of finished steps; with ``wait`` block until all are."""
@@ -142,7 +148,7 @@ class Loop:
             try:
                 for number, ready in enumerate(host, first + 1):
                     filling = self.one.pipelined and carry.looked_up is None
-                    phases = _Phases(self, number - 1, together=self.one.pipelined and jax.process_count() == 1)
+                    phases = _Phases(self, number - 1, overlapped=self.one.pipelined and jax.process_count() == 1)
                     carry, value = self.one.step(carry, ready.batch, *ready.data, around=phases)
                     phases.settle()
                     if not filling:
@@ -168,7 +174,7 @@ class Loop:
         return Trained(carry, tuple(losses), *times, host.dropped_ids, host.num_minibatches)
 
     def _drained(self, carry: Carry, losses: list[float], number: int, first: int) -> Carry:
-        phases = _Phases(self, number, together=False)
+        phases = _Phases(self, number, overlapped=False)
         carry, values = self.one.drain(carry, phases)
         for value in values:
             losses.append(self._checked(value, first + len(losses) + 1))
@@ -184,7 +190,7 @@ class Loop:
 
     @contextmanager
     def phase(self, name: str, args: Args) -> Iterator[None]:
-        """A phase of the host."""
+        """Emit what is done inside as a slice on the host's lane."""
         start = self.now()
         yield
         self.sink.emit(Slice(Track("training", "host"), name, start, self.now() - start, args))
@@ -252,15 +258,15 @@ class _Phases:
     a phase is drawn from when it could begin, the one before it on its lane being done, to when it was seen to be done.
     """
 
-    def __init__(self, loop: Loop, number: int, together: bool) -> None:
-        self._loop, self._args, self._together = loop, (("step", number),), together
+    def __init__(self, loop: Loop, number: int, overlapped: bool) -> None:
+        self._loop, self._args, self._overlapped = loop, (("step", number),), overlapped
         self._pending: list[tuple[str, str, int, Any]] = []
 
     def __call__(self, lane: str, name: str, work: Callable[[], Any]) -> Any:
         start = self._loop.now()
         made = work()
         self._pending.append((lane, name, start, made))
-        if not self._together:
+        if not self._overlapped:
             self.settle()
         return made
 
@@ -293,3 +299,48 @@ def _interruptible() -> Iterator[threading.Event]:
         yield event
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+# What the processes of one training agree on.
+
+_NAMES = itertools.count()
+_KEPT = 8
+"""Rounds after which nobody reads a process's word any more."""
+
+
+def agree_over_processes(timeout_s: float = 300) -> Agree:
+    """An ``agree`` for ``preprocess`` over all processes of ``jax.distributed``, which is set up before.
+
+    Every process makes it, and calls it for the same batches in the same order. It may be called from any thread, and
+    uses no device. Raises :class:`CheckFailed` where a process does not answer for ``timeout_s`` seconds.
+
+    >>> jax.distributed.initialize("localhost:1234", 2, process_id)  # doctest: +SKIP
+    >>> agree = agree_over_processes()  # doctest: +SKIP
+    >>> host = preprocess(batch, stacking, limits, sources=range(4, 8), agree=agree)  # doctest: +SKIP
+    """
+    client: Any = getattr(multihost_utils, "distributed").global_state.client  # noqa: B009 - jax exports no way to it
+    if client is None:
+        how = "call jax.distributed.initialize first"
+        raise UsageError("no processes to agree with", where="agree_over_processes", how=how)
+    me, count, name, rounds = jax.process_index(), jax.process_count(), next(_NAMES), itertools.count()
+
+    def key(number: int, process: int) -> str:
+        return f"tilewright/agree/{name}/{number}/{process}"
+
+    def read(name: str, process: int) -> Agreement:
+        try:
+            bits, lengths = json.loads(client.blocking_key_value_get(name, int(timeout_s * 1000)))
+        except jax.errors.JaxRuntimeError as error:
+            how = "see what ended it; finished checkpoints are as they were"
+            raise CheckFailed(f"process {process} does not answer", where="agree", how=how) from error
+        return Agreement(bits, tuple(lengths))
+
+    def agree(proposal: Agreement) -> Agreement:
+        number = next(rounds)
+        client.key_value_set(key(number, me), json.dumps([proposal.split_bits, proposal.max_ids]))
+        parts = [read(key(number, process), process) for process in range(count)]
+        if number >= _KEPT:
+            client.key_value_delete(key(number - _KEPT, me))
+        return Agreement.join(parts)
+
+    return agree

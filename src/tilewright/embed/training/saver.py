@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from tilewright.embed.checkpoint.owner import from_first, give_back
+from tilewright.embed.checkpoint.owner import from_first, release
 from tilewright.embed.checkpoint.restore import damage, restore, restore_extra, whole_step
 from tilewright.embed.checkpoint.save import Saving, own_folder, save
 from tilewright.embed.checkpoint.steps import finished_steps, saved_steps, step_folder
@@ -40,7 +40,6 @@ class Checkpoints:
     _under_way: Saving | None = None
 
     def __post_init__(self) -> None:
-        """Own the folder, before anything is trained."""
         own_folder(self._path)
 
     @property
@@ -49,7 +48,7 @@ class Checkpoints:
 
     def close(self) -> None:
         """Give the folder back, so that another process may go on; call it when all is saved."""
-        give_back(self._path)
+        release(self._path)
 
     def pass_over_damaged(self) -> tuple[int | None, dict[str, str]]:
         """The newest step that is whole, every byte of it read; later ones are renamed, as they will be saved again.

@@ -122,7 +122,8 @@ class TrainStep:
             return tree
         shardings = _spread(tree, self.mesh, str(self.axis))
         if jax.process_count() > 1:
-            return jax.tree.map(_from_processes, shardings, tree)
+            make: Any = jax.make_array_from_process_local_data
+            return jax.tree.map(lambda sharding, part: make(sharding, np.asarray(part)), shardings, tree)
         return jax.device_put(tree, shardings)
 
     def _differentiated(self, carry: Carry, waiting: Waiting, around: Around) -> tuple[Carry, jax.Array, Waiting]:
@@ -146,7 +147,8 @@ class TrainStep:
         def dense(params: Any, optimizer_state: Any, vectors: Any, data: tuple[Any, ...]) -> Any:
             value, (gradient, of_vectors) = self.gradients(params, vectors, *data)
             if self.detect_nan:
-                value = jnp.where(_finite((gradient, of_vectors)), value, jnp.nan)
+                finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((gradient, of_vectors))]
+                value = jnp.where(jnp.all(jnp.stack(finite)), value, jnp.nan)
             changes, optimizer_state = self.optimizer.update(gradient, optimizer_state, params)
             return value, optax.apply_updates(params, changes), optimizer_state, of_vectors
 
@@ -175,15 +177,6 @@ class TrainStep:
 def _spread(tree: Any, mesh: Mesh, axis: str) -> Any:
     """Shardings of a state or a batch: leading axes over the axis, numbers such as the step's everywhere."""
     return jax.tree.map(lambda x: NamedSharding(mesh, _split(axis) if np.ndim(x) else _split()), tree)
-
-
-def _finite(tree: Any) -> Any:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
-
-
-def _from_processes(sharding: NamedSharding, part: Any) -> jax.Array:
-    whole: jax.Array = jax.make_array_from_process_local_data(sharding, np.asarray(part))  # type: ignore[no-untyped-call]
-    return whole
 
 
 def train_step(

@@ -1,9 +1,11 @@
-"""CuTe's shape:stride text, both ways (source: CUTLASS's documentation of CuTe layouts).
+"""CuTe's shape:stride text, both ways, its swizzles, and bank conflicts (source: CUTLASS's documentation of CuTe).
 
     ((2,2),(4,2)):((4,16),(1,8))        every top-level mode is a dim; inside a mode the first part counts fastest
+    Sw<B,M,S>: B bits of the offset, S above bit M, are xored onto the B bits from bit M on
 
 CuTe knows sizes and strides and nothing else: a tiling is expressible where its tiles divide the array, or on the
-padded array; a `*` only where its tile divides.
+padded array; a `*` only where its tile divides. Rows that begin a power of two apart lie in the same banks of shared
+memory; a swizzle moves each row on by its number.
 """
 
 from __future__ import annotations
@@ -11,24 +13,23 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from tilewright.errors import ParseError, UnsupportedError, UsageError
 from tilewright.layout.convert.strided import ConvertedLayout, converted, split_dims
-from tilewright.layout.convert.swizzle import SwizzledLayout, swizzled_extent
 from tilewright.layout.index.address_map import Axis
-from tilewright.layout.index.digits import Digit
 from tilewright.layout.index.index_map import IndexMap
+from tilewright.layout.index.steps import Digit, Line
 from tilewright.layout.index.types import TYPE_BITS, dtype_name, require_layout, text_of
 from tilewright.layout.kinds.tiled import TensorLayout, from_text
 from tilewright.layout.text.notation import COMBINE, Cursor
 
 Mode = list[tuple[int, int]]  # (size, stride) of the parts, fastest first
 Tree = int | list["Tree"]
-
-
-# -- to CuTe -----------------------------------------------------------------------------------------------------------
 
 
 def _mode(layout: IndexMap, dim: int, digits: Sequence[Digit]) -> Mode:
@@ -117,9 +118,6 @@ def to_cute(layout: IndexMap, padded: bool = False) -> str:
     return f"({','.join(sizes)}):({','.join(strides)})"
 
 
-# -- from CuTe ---------------------------------------------------------------------------------------------------------
-
-
 def _read_tree(cursor: Cursor, name: str, depth: int = 0) -> Tree:
     if depth > 64:
         raise cursor.fail("modes nested more than 64 deep")
@@ -204,7 +202,8 @@ def from_cute(text: str, dtype: Any = None) -> ConvertedLayout:
         return layout
     b, m, s = swizzle or (0, 0, 0)
     axis = layout.axis_terms[0]
-    extent = swizzled_extent(axis.extent + first, b, m, s) if axis.extent else 0
+    extent, whole = axis.extent + first if axis.extent else 0, 1 << (m + b + max(0, -s))
+    extent = -(-extent // whole) * whole if b else extent  # slots that swizzled offsets reach at most
     own = (layout.slot_bits, layout.source, b, m, s, first)
     return SwizzledLayout(name, layout.shape, layout.steps, (replace(axis, extent=extent),), (), *own)
 
@@ -219,3 +218,103 @@ def _from_modes(modes: Sequence[Mode], dtype: str, text: str) -> ConvertedLayout
     )
     reach = 1 + sum((n - 1) * s for mode in whole for n, s in mode) if all(shape) else 0
     return converted(dtype, shape, steps, Axis("offset", terms, reach), text)
+
+
+# Swizzles, and what shared memory's banks make of a layout.
+
+_WIDEST = 16  # bytes that one thread reads at once
+
+
+@dataclass(frozen=True, repr=False)
+class SwizzledLayout(ConvertedLayout):
+    """A layout of CuTe whose offsets are swizzled: ``bits``, ``base`` and ``shift`` of elements, from ``first`` on."""
+
+    bits: int = 0
+    base: int = 0
+    shift: int = 0
+    first: int = 0
+
+    @property
+    def scrambles(self) -> bool:
+        """That its offsets are no sum over the dims."""
+        return True
+
+    @cached_property
+    def digits(self) -> dict[str, Line] | None:
+        """None: an exclusive or has no digit form."""
+        self.require_static()
+        return None
+
+    def _swizzled(self, value: Any) -> Any:
+        low, high = (self.base, self.base + self.shift) if self.shift > 0 else (self.base - self.shift, self.base)
+        return value ^ (((value >> high) & ((1 << self.bits) - 1)) << low)
+
+    def scrambled(self, value: Any) -> Any:
+        """The offset of a place in the layout without the swizzle."""
+        return self._swizzled(value + self.first)
+
+    def unscrambled(self, value: Any) -> Any:
+        """The inverse: the swizzle undoes itself, for the bits it reads are not those it changes."""
+        return self._swizzled(value) - self.first
+
+
+@dataclass(frozen=True)
+class BankConflicts:
+    """What reading elements from shared memory takes."""
+
+    width: int  # bytes that a thread reads at once
+    wavefronts: int  # passes over the banks that the reads take
+    least: int  # passes that so many bytes need
+    ways: int  # the most different words of one bank that one pass is asked for
+
+    @property
+    def conflicts(self) -> int:
+        """Passes beyond the least."""
+        return self.wavefronts - self.least
+
+
+def bank_conflicts(layout: IndexMap, threads: IndexMap, *, banks: int = 32, bank_bytes: int = 4) -> BankConflicts:
+    """Bank conflicts of a warp that reads a layout's elements, as a thread-value layout hands them out.
+
+    ``threads`` has two dims, thread and value; its offsets number the elements of ``layout``, the first dim fastest, as
+    CuTe counts. Values of a thread that lie behind each other are read 16, 8 or 4 bytes at once, by as many threads at
+    a time as fill all banks.
+
+    >>> from tilewright.layout import from_cute
+    >>> rows = from_cute("(8,8):(1,8)", "f16")  # thread t reads the first 16 bytes of row t
+    >>> plain, swizzled = (from_cute(text, "f16") for text in ("(8,64):(64,1)", "Sw<3,3,3> o _0 o (8,64):(64,1)"))
+    >>> bank_conflicts(plain, rows).ways, bank_conflicts(swizzled, rows).ways
+    (8, 1)
+    """
+    if threads.rank != 2 or len(layout.axis_terms) != 1 or layout.element_bits % 8:
+        raise UsageError("bank conflicts need a layout of whole bytes and a layout of (threads, values)")
+    numbers = threads.offsets(np.indices(threads.shape).transpose(1, 2, 0))
+    if numbers.size and numbers.max() >= layout.num_elements:
+        raise UsageError(f"{threads} names element {numbers.max()} of {layout}, which has {layout.num_elements}")
+    dims = layout.indices_of(numbers, range(layout.rank)[::-1])
+    size = layout.element_bits // 8
+    places = layout.offsets(dims) * size
+    width = _width(places, size)
+    starts, passes, least, ways = places[:, :: max(1, width // size)], 0, 0, 0
+    at_a_time = max(1, banks * bank_bytes // max(width, bank_bytes))
+    for column in starts.T:
+        for begin in range(0, len(column), at_a_time):
+            first = (column[begin : begin + at_a_time] // bank_bytes).tolist()
+            words = {at + k for at in first for k in range(-(-width // bank_bytes))}
+            most = max(np.bincount([word % banks for word in words]).max(), 1)
+            passes, ways = passes + int(most), max(ways, int(most))
+            least += -(-len(words) // banks)
+    return BankConflicts(width, passes, least, ways)
+
+
+def _width(places: np.ndarray[Any, Any], size: int) -> int:
+    """Bytes that every thread can read at once."""
+    for width in (_WIDEST, 8, 4, 2):
+        count = width // size
+        if count < 2 or places.shape[1] % count:
+            continue
+        groups = places.reshape(len(places), -1, count)
+        aligned = (groups[..., 0] % width == 0).all()
+        if aligned and (groups == groups[..., :1] + np.arange(count) * size).all():
+            return width
+    return size

@@ -1,20 +1,20 @@
-"""Layouts from numpy's strides, and numpy views of packed buffers; what the other converters share."""
+"""Layouts of strided arrays of any library, and numpy views of packed buffers; what the other converters share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from tilewright.errors import UnsupportedError, UsageError
+from tilewright.errors import TilewrightError, UnsupportedError, UsageError
 from tilewright.layout.index.address_map import Axis, row_major_axis
-from tilewright.layout.index.digits import Digit, Line, is_chain, scale_line
 from tilewright.layout.index.index_map import IndexMap
-from tilewright.layout.index.steps import Split, Step
-from tilewright.layout.index.types import dtype_name, require_layout, type_bits, wholes
+from tilewright.layout.index.steps import Digit, Split, Step, is_chain, scale_line
+from tilewright.layout.index.types import dtype_name, require_layout, row_major_strides, type_bits, wholes
 from tilewright.layout.kinds.tiled import tiled
 from tilewright.layout.move.pack import check_buffer
 from tilewright.layout.text.notation import LARGEST
@@ -44,7 +44,7 @@ class ConvertedLayout(IndexMap):
 
 
 def natural_sizes(shape: Sequence[int]) -> tuple[int, ...]:
-    """The sizes as Python integers; a :class:`UsageError` where one is negative."""
+    """The sizes as Python integers; a :class:`UsageError` where one is negative or beyond 64 bits."""
     dims = wholes(shape, "a size")
     if any(n < 0 for n in dims):
         raise UsageError(f"the shape {dims} has a negative size")
@@ -98,20 +98,15 @@ def from_strides(shape: Sequence[int], strides: Sequence[int], dtype: Any) -> In
     live = tuple(s if n > 1 else 0 for s, n in zip(elements, dims, strict=True))
     row_major = tuple(range(len(dims) - 1, -1, -1))
     for order in (row_major, tuple(sorted(row_major, key=lambda d: live[d]))):
-        if _dense_strides(dims, order) == live:
+        step, dense = 1, True
+        for d in order:
+            dense &= live[d] == (step if dims[d] > 1 else 0)
+            step *= dims[d]
+        if dense:
             return tiled(dims, name, order)
     reach = 1 + sum((n - 1) * s for n, s in zip(dims, elements, strict=True)) if all(dims) else 0
     axis = Axis("offset", tuple(enumerate(elements)), reach)
     return converted(name, dims, (), axis, f"strides ({','.join(map(str, elements))})")
-
-
-def _dense_strides(shape: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides in elements of a dense array, 0 for dims of size 1."""
-    strides, stride = [0] * len(shape), 1
-    for d in order:
-        strides[d] = stride if shape[d] > 1 else 0
-        stride *= shape[d]
-    return tuple(strides)
 
 
 # -- views -------------------------------------------------------------------------------------------------------------
@@ -156,10 +151,14 @@ def to_numpy_view(layout: IndexMap, buffer: Any) -> np.ndarray[Any, Any]:
     if layout.digits is None:
         start, steps = _steps_by_enumeration(layout, how)
         return _strided(slots[start:], layout.shape, [s * slots.strides[0] for s in steps])
-    flat = _flat_line(layout, layout.digits)
-    start, strides = flat.base, []
+    start, weight, digits, strides = 0, 1, list[Digit](), list[int]()
+    for axis in reversed(layout.axis_terms):  # the axes row-major, as one line
+        scaled = scale_line(layout.digits[axis.name], weight)
+        start += scaled.base
+        digits += scaled.digits
+        weight *= axis.extent
     for d, size in enumerate(layout.shape):
-        straight = _affine([digit for digit in flat.digits if digit.dim == d], size)
+        straight = _affine([digit for digit in digits if digit.dim == d], size)
         if straight is None:
             raise UnsupportedError(f"{layout}: dim {d} is cut, so no one stride leads along it", how=how)
         start += straight[0]
@@ -187,12 +186,92 @@ def _steps_by_enumeration(layout: IndexMap, how: str) -> tuple[int, list[int]]:
     return int(flat[0]), steps
 
 
-def _flat_line(layout: IndexMap, lines: Mapping[str, Line]) -> Line:
-    """The flat slot, the axes taken row-major, as one line."""
-    base, weight, digits = 0, 1, list[Digit]()
-    for axis in reversed(layout.axis_terms):
-        scaled = scale_line(lines[axis.name], weight)
-        base += scaled.base
-        digits += scaled.digits
-        weight *= axis.extent
-    return Line(base, tuple(digits))
+# Arrays of any library that says where their elements are: numpy, torch, cupy, anything with DLPack.
+
+
+def from_array(x: Any) -> IndexMap:
+    """The layout of an array by its strides: numpy's, torch's, cupy's, or whatever an object tells through DLPack.
+
+    No element is read and no library imported, so arrays in any device's memory will do. Dense arrays come out as XLA
+    layouts, in whatever order of dims; others as :func:`from_strides` has them. JAX's arrays: :func:`from_jax`.
+
+    >>> import numpy as np
+    >>> str(from_array(np.zeros((3, 5), np.float32).T)), from_array(np.zeros((4, 6), np.int8)[:, ::2]).strides
+    ('f32[5,3]{0,1}', (6, 2))
+    """
+    if hasattr(x, "format") and hasattr(x, "aval"):
+        from tilewright.layout.exchange.from_jax import from_jax
+
+        return from_jax(x)
+    if callable(getattr(x, "stride", None)) and hasattr(x, "shape"):  # torch counts elements
+        dtype = _dtype(x)
+        return from_strides(tuple(x.shape), _in_bytes(x.stride(), dtype), dtype)
+    strides = getattr(x, "strides", None)
+    if isinstance(strides, tuple) and hasattr(x, "shape"):  # numpy, cupy: bytes
+        return from_strides(tuple(x.shape), strides, _dtype(x))
+    for name in ("__array_interface__", "__cuda_array_interface__"):
+        if isinstance(told := getattr(x, name, None), dict):
+            return _of_interface(told)
+    if callable(getattr(x, "__dlpack__", None)):
+        return _of_dlpack(x.__dlpack__())
+    raise UsageError(
+        f"a {type(x).__name__} tells no strides", how="from_strides(shape, strides, dtype) takes them, in bytes"
+    )
+
+
+def _dtype(x: Any) -> str:
+    """XLA's name of an array's type: numpy's types and torch's, which print as ``torch.float32``."""
+    name = str(x.dtype)
+    return dtype_name(name.removeprefix("torch.") if name.startswith("torch.") else x.dtype)
+
+
+def _in_bytes(strides: Sequence[int], dtype: str) -> tuple[int, ...]:
+    return tuple(int(stride) * type_bits(dtype) // 8 for stride in strides)
+
+
+def _of_interface(told: dict[str, Any]) -> IndexMap:
+    """numpy's array interface, version 3; without strides the array is row-major."""
+    try:
+        shape, dtype = tuple(told["shape"]), dtype_name(np.dtype(told["typestr"]))
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"the array interface lacks a part: {error}") from None
+    strides = told.get("strides")
+    return from_strides(shape, row_major_strides(shape, type_bits(dtype) // 8) if strides is None else strides, dtype)
+
+
+# DLPack: a capsule around a struct that says device, sizes, type and strides (in elements, none for row-major).
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+_KINDS = {0: "s", 1: "u", 2: "f", 4: "bf", 5: "c"}
+
+
+def _of_dlpack(capsule: Any) -> IndexMap:
+    """The layout that a capsule tells; the capsule is not taken, so it frees what it holds."""
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    try:
+        tensor = _Tensor.from_address(get(capsule, b"dltensor"))
+    except (ValueError, TypeError):
+        raise UsageError("__dlpack__ gave no capsule of DLPack") from None
+    kind = "pred" if tensor.code == 6 else f"{_KINDS.get(tensor.code, '?')}{tensor.bits}"
+    try:
+        dtype = dtype_name(kind)
+    except TilewrightError:
+        raise UsageError(f"DLPack's type {tensor.code} of {tensor.bits} bits has no name in XLA") from None
+    shape = tuple(tensor.shape[k] for k in range(tensor.ndim))
+    strides = _in_bytes([tensor.strides[k] for k in range(tensor.ndim)], dtype) if tensor.strides else None
+    return from_strides(shape, row_major_strides(shape, type_bits(dtype) // 8) if strides is None else strides, dtype)

@@ -16,6 +16,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from tilewright.errors import ParseError, TilewrightError, UnsupportedError, UsageError
 from tilewright.layout.kinds.lanes import LaneLayout, lane_memory, lanes
@@ -70,7 +71,6 @@ class _Line:
     ginfo: Mapping[str, tuple[int, ...]]
     shape: tuple[int, ...]
     dtype: str
-    text: str
 
     def one(self, key: str) -> int:
         """A field that is one number, 0 where it is left out."""
@@ -112,9 +112,6 @@ def read_tpu_mlir(text: str, chip: str | None = None, where: str = "") -> tuple[
     return tuple(groups)
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
-
-
 def _groups(text: str, where: str) -> Iterator[tuple[str, int, list[_Line]]]:
     """(name, line, operations in local memory) of each group; operations outside of one make a group without a name."""
     name, start, lines = "", 1, list[_Line]()
@@ -148,18 +145,16 @@ def _line(
         raise ParseError("no tensor type behind ->", text=text, column=at + len(line), where=where)
     shape = tuple(_whole(size, text, at + result.start(), where) for size in result[1].split("x")[:-1])
     operands = tuple(operand.strip().partition("#")[0] for operand in match[3].split(","))
-    return _Line(number, match[1], match[2], operands, fields, shape, result[2], line.strip())
+    return _Line(number, match[1], match[2], operands, fields, shape, result[2])
 
 
 def _fields(body: str, text: str, at: int, where: str) -> dict[str, tuple[int, ...]]:
     """Every number or list of numbers of a ``ginfo``; true is 1."""
     fields: dict[str, tuple[int, ...]] = {}
     for key, array, listed, one in _FIELD.findall(body):
-        words = _NUMBER.findall(array or re.sub(r": i\d+", "", listed)) if not one else [one]
+        words = [one] if one else _NUMBER.findall(array or re.sub(r": i\d+", "", listed))
         numbers = {"true": 1, "false": 0}
         fields[key] = tuple(numbers[word] if word in numbers else _whole(word, text, at, where) for word in words)
-        if one and not fields[key]:
-            fields[key] = (0,)
     return fields
 
 
@@ -169,9 +164,6 @@ def _whole(word: str, text: str, at: int, where: str) -> int:
         shown = word if len(word) < 24 else f"{word[:20]}..."
         raise ParseError(f"{shown} is no size or address", text=text, column=at, where=where)
     return value
-
-
-# -- placing -----------------------------------------------------------------------------------------------------------
 
 
 def _group(name: str, start: int, lines: Sequence[_Line], memory: LaneMemory, where: str) -> LayerGroup:
@@ -215,17 +207,13 @@ def _layout(line: _Line, memory: LaneMemory, where: str) -> tuple[LaneLayout, bo
         if math.prod(shape) >= _LARGEST:
             continue
         try:
-            layout = _lanes(shape, line.dtype, memory, mode)
+            low = line.dtype.lower()
+            layout = lanes(shape, {"f8e4m3": "f8e4m3fn"}.get(low, low), memory, mode=mode)
         except TilewrightError as error:
             raise UsageError(error.what, where=f"{where}: line {line.number}", how=error.how) from None
         if layout.bytes_per_npu == size or "out_size" not in line.ginfo:
             return layout, True
     return _region(size, memory), False
-
-
-def _lanes(shape: Sequence[int], dtype: str, memory: LaneMemory, mode: str) -> LaneLayout:
-    low = dtype.lower()
-    return lanes(shape, {"f8e4m3": "f8e4m3fn"}.get(low, low), memory, mode=mode)
 
 
 def _region(size: int, memory: LaneMemory) -> LaneLayout:
@@ -246,9 +234,6 @@ def _slice(line: _Line) -> tuple[int, int, int, int]:
     return largest["n"] * largest["d"], largest["c"], largest["h"], largest["w"]
 
 
-# -- what meets --------------------------------------------------------------------------------------------------------
-
-
 def _conflicts(lines: Sequence[_Line], placed: Mapping[str, PlacedTensor]) -> Iterator[BankConflict]:
     """Operands, result and buffer of one computing instruction that touch the same bank; a result may replace an
     operand in its place."""
@@ -256,11 +241,10 @@ def _conflicts(lines: Sequence[_Line], placed: Mapping[str, PlacedTensor]) -> It
         if line.operation == "tpu.Load":
             continue
         names = [name for name in dict.fromkeys((*line.operands, line.name, f"{line.name} buffer")) if name in placed]
-        for k, first in enumerate(names):
-            for second in names[k + 1 :]:
-                shared = set(placed[first].banks) & set(placed[second].banks)
-                if shared and placed[first].base != placed[second].base:
-                    yield BankConflict(number, first, second, tuple(sorted(shared)))
+        for first, second in combinations(names, 2):
+            shared = set(placed[first].banks) & set(placed[second].banks)
+            if shared and placed[first].base != placed[second].base:
+                yield BankConflict(number, first, second, tuple(sorted(shared)))
 
 
 def _shared(lines: Sequence[_Line], placed: Mapping[str, PlacedTensor]) -> Iterator[tuple[str, str]]:

@@ -10,13 +10,11 @@ from functools import cached_property
 import numpy as np
 
 from tilewright.errors import TilewrightError
-from tilewright.layout.draw.memory import strip_panel
 from tilewright.layout.draw.panels import (
     Array,
     Bounds,
     Panel,
     Scene,
-    Texts,
     choose_colour,
     colour_numbers,
     colour_ways,
@@ -35,7 +33,7 @@ from tilewright.layout.draw.picture import (
     small_picture,
     title_width,
 )
-from tilewright.layout.draw.scene import make_scene
+from tilewright.layout.draw.scene import make_scene, strip_panel
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.move.relayout import Relayout, relayout
 from tilewright.render import Drawing, bytes_text, count_text, text_width
@@ -62,8 +60,6 @@ class Comparison:
     b: IndexMap
     move: Relayout
 
-    # -- one element ---------------------------------------------------------------------------------------------
-
     def onward(self, indices: Array) -> Array:
         """Indices of b for indices of a (int64[..., rank])."""
         return self.b.indices_of(self.a.numbers_of(indices, self.move.permutation))
@@ -81,8 +77,6 @@ class Comparison:
         )
         apart: Array = bit_a != bit_b
         return apart if len(self.a.axes) == 1 else apart | (places_a[..., 0] != places_b[..., 0])
-
-    # -- all elements --------------------------------------------------------------------------------------------
 
     @cached_property
     def _looked_at(self) -> tuple[int, tuple[MovedElement, ...]]:
@@ -116,10 +110,8 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """The whole comparison in a line."""
-        if self.move.bitcast:
-            return "a bitcast: every element keeps its byte"
-        return f"not a bitcast: {self.move.reason}"
+        """Whether it is a bitcast, and why not, in a line."""
+        return self.move.verdict
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """What a notebook shows: both layouts side by side where they can be drawn, and the verdict."""
@@ -148,9 +140,6 @@ def compare(a: IndexMap, b: IndexMap, permutation: Sequence[int] | None = None) 
     (4, (0, 2), (4,))
     """
     return Comparison(a, b, relayout(a, b, permutation))
-
-
-# -- pictures -----------------------------------------------------------------------------------------------------
 
 
 def compare_scenes(pair: Comparison, colour: str = "auto", cells: int = 2048) -> tuple[Scene, Scene]:
@@ -186,19 +175,14 @@ def _with_moves(pair: Comparison, layout: IndexMap, panel: Panel, key: IndexMap,
     there = other.addresses(pair.onward(index) if layout is pair.a else pair.back(index))
     moved = pair.moves(*((panel.places, there) if layout is pair.a else (there, panel.places))) & here
     colours = colour_numbers(key, panel.places if layout is key else there, way)
-    return replace(panel, moved=moved, colours=colours, tips=_tips(panel, other, there, moved, layout is pair.a))
 
-
-def _tips(panel: Panel, other: IndexMap, there: Array, moved: Array, forth: bool) -> Texts:
     def tip(text: str, place: list[int], out: bool, moves: bool) -> str:
         if out or not text:
             return text
-        return f"{text} {'to' if forth else 'from'} {other.place_text(place)}" if moves else f"{text} stays"
+        return f"{text} {'to' if layout is pair.a else 'from'} {other.place_text(place)}" if moves else f"{text} stays"
 
-    return each_cell(tip, panel.tips, there, panel.padding, moved)
+    return replace(panel, moved=moved, colours=colours, tips=each_cell(tip, panel.tips, there, panel.padding, moved))
 
-
-# Two layouts side by side as an SVG, the elements that move marked.
 
 _BESIDE, _WIDEST, _GAP = 680.0, 1400.0, 48.0
 _TITLE = 44.0  # the room of a layout's text and facts over its panels
@@ -267,12 +251,11 @@ def _worth_marking(scenes: tuple[Scene, Scene]) -> tuple[Scene, ...]:
         moved = sum(int(marks.sum()) for marks, _ in found)
         if (every - moved) * 16 >= every:
             return scenes
-    return tuple(_without_marks(scene) for scene in scenes)
-
-
-def _without_marks(scene: Scene) -> Scene:
-    rows = tuple(tuple(replace(panel, moved=None) for panel in row) for row in scene.panels)
-    return replace(scene, panels=rows, strip=replace(scene.strip, moved=None) if scene.strip else None)
+    plain = []
+    for scene in scenes:
+        rows = tuple(tuple(replace(panel, moved=None) for panel in row) for row in scene.panels)
+        plain.append(replace(scene, panels=rows, strip=replace(scene.strip, moved=None) if scene.strip else None))
+    return tuple(plain)
 
 
 def _block(scene: Scene, widest: float) -> _Block:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.layout.explain.derivation import lineage
+from tilewright.layout.explain import lineage
 from tilewright.layout.index.address_map import AddressMap, decode_many
 from tilewright.layout.index.types import memory_name
 from tilewright.render import bytes_text, count_text, ratio_text
 
-# What pictures of layouts are made of: cells in panels, panels in a scene, and how much of a large layout is shown.
-
 MAX_CELLS = 4096
+MOST_SLOTS = 1 << 62  # offsets are drawn from int64 arrays
 
 Array = np.ndarray[Any, Any]
 Texts = tuple[tuple[str, ...], ...]
@@ -206,8 +206,9 @@ def colour_numbers(layout: AddressMap, places: Array, way: str) -> Array:
         return np.zeros(places.shape[:-1], np.int64)
     if way == "offset":
         return flat_offsets(layout, places) // max(1, -(-layout.memory_slots // COLOURS))
-    if way in layout.coloured_dims:
-        return _dim_colours(layout, places, layout.coloured_dims[way])
+    if way in layout.coloured_dims:  # per index; unlike those of the indices before and behind on the same NPU
+        index = np.maximum(layout.indices(places)[..., layout.coloured_dims[way]], 0)
+        return np.asarray((index + index // COLOURS + index // layout.axis_terms[0].extent * 2) % COLOURS)
     if way in ("tile", "page"):
         return _block_colours(layout, places, 1)
     if way == "line" and layout.axes[0] == "page":
@@ -216,12 +217,6 @@ def colour_numbers(layout: AddressMap, places: Array, way: str) -> Array:
         lines = flat_offsets(layout, places) * layout.element_bits // _LINE_BITS
         return np.asarray((lines + lines // 8 * 3 + lines // 64 * 5) % COLOURS)
     return np.asarray(places[..., 0] % COLOURS)
-
-
-def _dim_colours(layout: AddressMap, places: Array, dim: int) -> Array:
-    """A colour per index along a dim; unlike those of the indices before and behind on the same NPU."""
-    index = np.maximum(layout.indices(places)[..., dim], 0)
-    return np.asarray((index + index // COLOURS + index // layout.axis_terms[0].extent * 2) % COLOURS)
 
 
 def flat_offsets(layout: AddressMap, places: Array) -> Array:
@@ -257,3 +252,52 @@ def layout_facts(layout: AddressMap) -> str:
     space = layout.memory_space
     where = f"S({space}), {memory_name(space)}" if space else "memory"
     return f"{bytes_text(layout.size_bytes)} in {where}, {ratio_text(layout.padding_ratio)} the data; {slots}"
+
+
+# Which part is shown: ranges along the dims, or the surroundings of one position.
+
+_RANGE = re.compile(r"\s*(?:(\d*)\s*:\s*(\d*)|(\d+))\s*", re.ASCII)
+
+
+class Span(NamedTuple):
+    """The positions from ``start`` on, ``count`` of them."""
+
+    start: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
+
+
+def spans_of(window: str, names: Sequence[str], extents: Sequence[int], layout: str) -> list[Span]:
+    """One span per dim (padding included) out of ``0:8,5,:``; a number alone is one position.
+
+    >>> spans_of("0:8,5,:", ["d0", "d1", "d2"], [16, 8, 4], "...")
+    [Span(start=0, count=8), Span(start=5, count=1), Span(start=0, count=4)]
+    """
+    parts = window.split(",")
+    how = f"a range each along {', '.join(names)}, as {','.join(f'0:{min(8, n)}' for n in extents)}"
+    if len(parts) != len(names):
+        raise UsageError(f"the window {window!r} has {len(parts)} of {len(names)} ranges for {layout}", how=how)
+    spans = []
+    for part, name, extent in zip(parts, names, extents, strict=True):
+        found = _RANGE.fullmatch(part)
+        if not found or max(map(len, part.split(":"))) > 20:
+            raise UsageError(f"{part!r} is no range in the window {window!r}", how=how)
+        start = int(found[3] or found[1] or 0)
+        stop = min(start + 1 if found[3] else int(found[2] or extent), extent)
+        if start >= stop:
+            raise UsageError(f"the window {window!r} is empty along {name}, which has {extent} positions", how=how)
+        spans.append(Span(start, stop - start))
+    return spans
+
+
+def around(position: int, extent: int, wanted: int, period: int | None) -> Span:
+    """About ``wanted`` positions around one: whole periods where they are small.
+
+    >>> around(130, 384, 16, 128), around(7, 24, 12, 8)
+    (Span(start=122, count=16), Span(start=0, count=8))
+    """
+    if period and 1 < period <= wanted:
+        count = wanted // period * period
+        start = position // period * period
+        return Span(min(start, max(0, extent - count)), min(count, extent))
+    count = min(wanted, extent)
+    return Span(max(0, min(position - count // 2, extent - count)), count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, product
@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.errors import TilewrightError
 from tilewright.layout.draw.panels import COLOURS, MAX_CELLS, Bounds, Level, Panel, Scene, colour_name
-from tilewright.layout.draw.scene import make_scene
+from tilewright.layout.draw.scene import make_scene, ruler_scene
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.render import Drawing, count_text, text_width
 
@@ -42,16 +42,29 @@ def to_svg(layout: AddressMap, *, colour: str = "auto", window: str = "", at: Se
     return str(draw_picture(make_scene(layout, colour=colour, window=window, at=at)).svg())
 
 
+def ruler_svg(layout: AddressMap, *, unit: str = "auto", colour: str = "auto") -> str:
+    """The memory of a layout as a strip under a ruler of byte addresses, as an SVG.
+
+    A cell is an ``element``, a cache ``line`` (64 bytes, or a segment's own) or a ``tile``; ``auto`` takes elements up
+    to 512 of them, then lines, then tiles. What is padding is hatched: the whole cell, or the part of a line or tile.
+    Maps of several axes show NPU by NPU (page by page, shard by shard). ``colour`` as in ``to_svg``. Large memories
+    show their beginning and say so. Raises :class:`UsageError` for a unit that the layout does not have.
+
+    >>> from tilewright.layout import parse
+    >>> "byte 68, one slot: (2, 3)" in ruler_svg(parse("f32[3,5]{1,0:T(2,2)}"))
+    True
+    """
+    return str(draw_picture(ruler_scene(layout, unit=unit, colour=colour)).svg())
+
+
 def mimebundle(layout: AddressMap) -> dict[str, str]:
     """What a notebook shows: text always, the picture where there is one, of 60 KB at most for ordinary arrays."""
     shown = {"text/plain": repr(layout)}
     with suppress(TilewrightError):  # no static addresses, or several elements in one place
-        shown["image/svg+xml"] = small_picture(lambda most: _narrow_picture(make_scene(layout, most=most)))
+        shown["image/svg+xml"] = small_picture(
+            lambda most: draw_picture(make_scene(layout, most=most), fine=False, widest=_NOTEBOOK_WIDE)
+        )
     return shown
-
-
-def _narrow_picture(scene: Scene) -> Drawing:
-    return draw_picture(scene, fine=False, widest=_NOTEBOOK_WIDE)
 
 
 def small_picture(draw: Callable[[Bounds], Drawing]) -> str:
@@ -86,7 +99,11 @@ def draw_picture(
     drawing.text(MARGIN, 26, scene.title, "strong mono large")
     drawing.text(MARGIN, 46, scene.facts, "soft")
     draw_scene(drawing, scene, MARGIN, 62.0, cell, fine)
-    _draw_insets(drawing, insets, scene, 62.0 + tall, beside)
+    x, y = MARGIN, 62.0 + tall
+    for panel in insets:
+        _panel(drawing, panel, x, y, _strip_cell(panel), scene)
+        w, h = _panel_size(panel, _strip_cell(panel))
+        x, y = (x + w + _GAP, y) if beside else (x, y + h + _GAP)
     tall += low
     draw_legend(drawing, legend, 62.0 + tall)
     if scene.cut:
@@ -95,11 +112,8 @@ def draw_picture(
 
 
 def title_width(text: str, size: float) -> float:
-    """A title's width: its face has letters of one width, 0.62 of their size at most."""
+    """A title's width: its typeface has letters of one width, 0.62 of their size at most."""
     return max(text_width(text, size) * 1.04, len(text) * size * 0.62)
-
-
-# -- insets: the first words, the far edge ----------------------------------------------------------------------------
 
 
 def _insets(scene: Scene, cell: Cell) -> list[Panel]:
@@ -116,22 +130,14 @@ def _inset_sizes(insets: Sequence[Panel], widest: float) -> tuple[bool, float, f
     return False, max(w for w, _ in sizes), sum(h + _GAP for _, h in sizes)
 
 
-def _draw_insets(drawing: Drawing, insets: Sequence[Panel], scene: Scene, y: float, beside: bool) -> None:
-    x = MARGIN
-    for panel in insets:
-        cell = _strip_cell(panel)
-        _panel(drawing, panel, x, y, cell, scene)
-        wide, tall = _panel_size(panel, cell)
-        x, y = (x + wide + _GAP, y) if beside else (x, y + tall + _GAP)
-
-
-# -- legend -------------------------------------------------------------------------------------------------------
-
-
 def legend_parts(scene: Scene, cell: Cell) -> list[tuple[str, str]]:
-    """(what to draw, what it means)."""
+    """The (mark, meaning) pairs of a scene's legend."""
     panels = [panel for row in scene.panels for panel in row]
-    parts = _colour_parts(scene)
+    parts = []
+    if scene.colour_by == "offset":
+        parts.append(("ramp", f"offset 0 to {count_text(scene.last)}"))
+    elif scene.colour_by not in ("none", ""):
+        parts.append(("colour", f"a colour per {colour_name(scene.colour_by)}"))
     parts += [(f"edge l{min(k, 3)}", level.name) for k, level in outlined_levels(scene, cell)]
     if any(panel.padding.any() for panel in panels):
         parts.append(("padding", "padding"))
@@ -147,14 +153,6 @@ def legend_parts(scene: Scene, cell: Cell) -> list[tuple[str, str]]:
     if any(panel.moved is not None and panel.moved.any() for panel in panels):
         parts.append(("moved", "an element that moves"))
     return parts
-
-
-def _colour_parts(scene: Scene) -> list[tuple[str, str]]:
-    if scene.colour_by in ("none", ""):
-        return []
-    if scene.colour_by == "offset":
-        return [("ramp", f"offset 0 to {count_text(scene.last)}")]
-    return [("colour", f"a colour per {colour_name(scene.colour_by)}")]
 
 
 def legend_width(parts: Sequence[tuple[str, str]]) -> float:
@@ -191,9 +189,6 @@ class Cell:
     wide: float
     tall: float
     labelled: bool
-
-
-# -- sizes --------------------------------------------------------------------------------------------------------
 
 
 def _label_width(panel: Panel) -> float:
@@ -249,9 +244,6 @@ def scene_size(scene: Scene, cell: Cell) -> tuple[float, float]:
     return wide, tall
 
 
-# -- panels -------------------------------------------------------------------------------------------------------
-
-
 def draw_scene(drawing: Drawing, scene: Scene, left: float, y: float, cell: Cell, fine: bool = True) -> None:
     """All panels of a scene from ``left`` and ``y`` on, the strip below them."""
     for panels in scene.panels:
@@ -291,9 +283,15 @@ def _panel(
     for number, level in reversed(list(enumerate(levels))):
         _outlines(drawing, level, number, x, y, panel, cell)
     if not cell.labelled:
-        _block_labels(drawing, panel, _blocks_of(scene, levels), x, y, cell)
-    for r, c in _marked(panel, scene.marked):
-        drawing.rect(x + c * cell.wide + 1, y + r * cell.tall + 1, cell.wide - 2, cell.tall - 2, "mark")
+        blocks = _blocks_of(scene, levels)
+        for text, (r, c, tall, _) in zip(block_texts(panel, blocks, cell), _blocks(panel, blocks), strict=False):
+            left, top, high = x + c * cell.wide + 3, y + r * cell.tall, min(15.0, tall * cell.tall - 1)
+            drawing.rect(left, top + 1, text_width(text, 11) + 5, high - 1, "chip", radius=3)
+            drawing.text(left + 3, top + high - 3, text, "label")
+    if scene.marked is not None:
+        asked = (panel.places == list(scene.marked)).all(axis=-1) & panel.elements
+        for r, c in np.argwhere(asked).tolist():
+            drawing.rect(x + c * cell.wide + 1, y + r * cell.tall + 1, cell.wide - 2, cell.tall - 2, "mark")
     drawing.rect(x, y, columns * cell.wide, rows * cell.tall, "edge l0" if levels else "edge l2 plain")
 
 
@@ -302,7 +300,9 @@ def _headings(drawing: Drawing, panel: Panel, x: float, y: float, cell: Cell) ->
     side = _side(panel)
     right = x + side + panel.padding.shape[1] * cell.wide
     drawing.text(right + 6, y - 5, panel.column_name, "soft small mono")
-    every_row, every_column = 1 if cell.tall >= 12 else 8, _every(panel, cell)
+    widest = max((text_width(name, 10.5) for name in panel.columns), default=0) + 4
+    steps = (1, 2, 4, 8, 16) if cell.labelled else (8, 16, 32)  # every how many columns there is room for a name
+    every_row, every_column = 1 if cell.tall >= 12 else 8, next((n for n in steps if n * cell.wide >= widest), 32)
     for r, text in list(enumerate(panel.rows))[::every_row]:
         drawing.text(x + side - 6, y + r * cell.tall + min(cell.tall / 2 + 4, 16), text, "soft small", anchor="end")
     for c, text in list(enumerate(panel.columns))[::every_column]:
@@ -312,14 +312,11 @@ def _headings(drawing: Drawing, panel: Panel, x: float, y: float, cell: Cell) ->
             drawing.line(at, y - 4, at, y, "axis")
 
 
-def _every(panel: Panel, cell: Cell) -> int:
-    """Every how many columns there is room for a name."""
-    widest = max((text_width(name, 10.5) for name in panel.columns), default=0) + 4
-    return next((n for n in ((1, 2, 4, 8, 16) if cell.labelled else (8, 16, 32)) if n * cell.wide >= widest), 32)
-
-
 def _cells(drawing: Drawing, panel: Panel, x: float, y: float, cell: Cell, palette: str) -> None:
-    for r, c, label, tip in _each(panel):
+    for (r, row), c in product(enumerate(panel.labels), range(panel.padding.shape[1])):
+        label, tip = row[c], panel.tips[r][c]
+        if not tip:
+            continue
         left, top = x + c * cell.wide, y + r * cell.tall
         if panel.padding[r, c]:
             drawing.padding(left, top, cell.wide, cell.tall, tip=tip)
@@ -332,7 +329,9 @@ def _cells(drawing: Drawing, panel: Panel, x: float, y: float, cell: Cell, palet
             style = "label soft" if panel.padding[r, c] else "label"
             drawing.text(left + cell.wide / 2, top + cell.tall / 2 + 4, label, style, anchor="middle")
         if panel.moved is not None and panel.moved[r, c]:
-            _mark(drawing, left + cell.wide, top, 8.0 if cell.labelled else 5.0)
+            right, size = left + cell.wide, 8.0 if cell.labelled else 5.0
+            corner = ((right - size, top + 0.5), (right - 0.5, top + 0.5), (right - 0.5, top + size))
+            drawing.polygon(corner, "moved")
 
 
 def _runs(drawing: Drawing, panel: Panel, x: float, y: float, cell: Cell, palette: str) -> None:
@@ -358,26 +357,6 @@ def _runs(drawing: Drawing, panel: Panel, x: float, y: float, cell: Cell, palett
             c += count
     for c in range(1, columns):
         drawing.line(x + c * cell.wide, y, x + c * cell.wide, y + rows * cell.tall, "between")
-
-
-def _marked(panel: Panel, place: tuple[int, ...] | None) -> list[tuple[int, int]]:
-    """Row and column of the element that is pointed out."""
-    if place is None:
-        return []
-    found = (panel.places == list(place)).all(axis=-1) & panel.elements
-    return [(int(r), int(c)) for r, c in zip(*found.nonzero(), strict=True)]
-
-
-def _mark(drawing: Drawing, right: float, top: float, size: float) -> None:
-    """The corner of a cell whose element moves."""
-    drawing.polygon(((right - size, top + 0.5), (right - 0.5, top + 0.5), (right - 0.5, top + size)), "moved")
-
-
-def _each(panel: Panel) -> Iterator[tuple[int, int, str, str]]:
-    for r, row in enumerate(panel.labels):
-        for c, label in enumerate(row):
-            if panel.tips[r][c]:
-                yield r, c, label, panel.tips[r][c]
 
 
 def _outlines(drawing: Drawing, level: Level, number: int, x: float, y: float, panel: Panel, cell: Cell) -> None:
@@ -413,9 +392,6 @@ def outlined_levels(scene: Scene, cell: Cell) -> list[tuple[int, Level]]:
         for k, level in enumerate(scene.levels)
         if (not k and scene.label_is != "index") or any(seen(level, panel, its) for panel, its in drawn)
     ]
-
-
-# -- what is written where labels do not fit ------------------------------------------------------------------------
 
 
 def _blocks_of(scene: Scene, levels: Sequence[Level]) -> Sequence[Level]:
@@ -454,10 +430,3 @@ def block_texts(panel: Panel, levels: Sequence[Level], cell: Cell) -> list[str]:
         if text_width(text, 11) + 10 > wide * cell.wide or tall * cell.tall < 12:
             return []
     return texts
-
-
-def _block_labels(drawing: Drawing, panel: Panel, levels: Sequence[Level], x: float, y: float, cell: Cell) -> None:
-    for text, (r, c, tall, _) in zip(block_texts(panel, levels, cell), _blocks(panel, levels), strict=False):
-        left, top, high = x + c * cell.wide + 3, y + r * cell.tall, min(15.0, tall * cell.tall - 1)
-        drawing.rect(left, top + 1, text_width(text, 11) + 5, high - 1, "chip", radius=3)
-        drawing.text(left + 3, top + high - 3, text, "label")

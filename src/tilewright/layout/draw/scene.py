@@ -1,8 +1,12 @@
 """What a picture of a layout shows, before it is ink: panels of cells, their labels, tiles and padding.
 
-Two views. An *array* view places every slot where its element stands in the array, padding around it, and writes the
-offset into the cell: tiled and paged maps. A *memory* view (:mod:`tilewright.layout.draw.memory`) goes the other way:
-lanes and shards, and the strip under a small tiled array.
+Three views. An *array* view places every slot where its element stands in the array, padding around it, and writes the
+offset into the cell: tiled and paged maps. A *memory* view goes the other way, slots by address and the index in the
+cell: lanes and shards (an NPU's memory folded at its strides), and the strip under a small tiled array. A *ruler* shows
+memory under byte addresses:
+
+    byte   +0   +4   +8  ...       one row per line of memory (or per NPU, page or shard where it fits in one)
+       0  |0,0 |0,1 |1,0 |         a cell: one element, one line of 64 bytes or one tile; hatched is padding
 """
 
 from __future__ import annotations
@@ -16,14 +20,17 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.layout.draw.memory import memory_scene, strip_panel
 from tilewright.layout.draw.panels import (
     COLOURS,
+    MOST_SLOTS,
     Array,
     Bounds,
     Level,
     Panel,
     Scene,
+    Span,
+    Texts,
+    around,
     cell_tips,
     choose_colour,
     colour_numbers,
@@ -33,15 +40,271 @@ from tilewright.layout.draw.panels import (
     layout_facts,
     padding_cells,
     shown_extents,
+    spans_of,
 )
-from tilewright.layout.draw.window import Span, around, spans_of
-from tilewright.layout.explain.derivation import DrawnDim, lineage, position_of
+from tilewright.layout.explain import DrawnDim, lineage, position_of
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.render import count_text
 
+_STRIP_SLOTS, _STRIP_WIDTH = 96, 16
+_MOST_FOLDS, _MOST_NPUS = 12, 16
+
+
+def strip_panel(layout: AddressMap, colour: str) -> Panel | None:
+    """All slots of a small array in the order of memory, in the colours of the array's cells."""
+    slots = layout.num_slots
+    width = next((w for w in range(_STRIP_WIDTH, _STRIP_WIDTH // 2 - 1, -1) if slots % w == 0), 0)
+    if slots <= _STRIP_WIDTH:
+        width = slots
+    if slots > _STRIP_SLOTS or not width:
+        return None
+    places = np.arange(slots).reshape(-1, width, 1)
+    return memory_panel(layout, places, "memory, in the order of offsets", colour)
+
+
+def memory_scene(
+    layout: AddressMap, facts: str, colour: str, most: Bounds, window: str, place: Sequence[int] | None
+) -> Scene:
+    """A map of several axes: its last axis from left to right, the one before from top to bottom.
+
+    Where the layout has strides to fold at, every fold is a panel, and the next stride is ruled in it.
+    """
+    way = choose_colour(layout, colour)
+    extents = [axis.extent for axis in layout.axis_terms]
+    names = [*layout.axes]
+    spans = [Span(0, extent) for extent in extents]
+    if window:
+        spans = spans_of(window, names, extents, str(layout))
+    elif place is not None:
+        wanted = (1, min(12, most.rows), min(16, most.columns))[-len(names) :]
+        spans = [around(at, extent, n, None) for at, extent, n in zip(place, extents, wanted, strict=True)]
+    elif layout.folds:
+        return _folded_scene(layout, facts, way, most)
+    outer = spans[:-2] or [Span(0, 1)]
+    counts = [outer[0].count, spans[-2].count, spans[-1].count]
+    shown = shown_extents([1, *counts], (1, 4), most)[1:]
+    panels = []
+    for step in range(shown[0]):
+        grid = _grid(spans[-2]._replace(count=shown[1]), spans[-1]._replace(count=shown[2]))
+        heading = ""
+        if len(names) == 3:
+            number = outer[0].start + step
+            grid = np.concatenate([np.full((*grid.shape[:-1], 1), number), grid], axis=-1)
+            heading = f"{names[0]} {number}"
+        panels.append(replace(memory_panel(layout, grid, heading, colour), first=(spans[-2].start, spans[-1].start)))
+    starts = [span.start for span in spans]
+    cut = cut_text(names, extents, shown[-len(names) :], starts)
+    rows = in_rows(panels, shown[2], len(panels), most)
+    return Scene(str(layout), facts, rows, _stride_levels(layout.folds), way, "index", cut)
+
+
+def _grid(rows: Span, columns: Span) -> Array:
+    at = (np.arange(span.start, span.start + span.count) for span in (rows, columns))
+    return np.stack(np.meshgrid(*at, indexing="ij"), axis=-1)
+
+
+def _stride_levels(folds: Sequence[tuple[str, int]]) -> tuple[Level, ...]:
+    return tuple(Level(f"{name}, {count_text(slots)}", None, slots) for name, slots in folds)
+
+
+def _folded_scene(layout: AddressMap, facts: str, way: str, most: Bounds) -> Scene:
+    """A panel per step of the longest stride that a row of cells can hold."""
+    at = next((k for k, (_, slots) in enumerate(layout.folds) if slots <= most.columns), len(layout.folds) - 1)
+    name, width = layout.folds[at]
+    npus, extent = (axis.extent for axis in layout.axis_terms)
+    folds = -(-extent // width)
+    columns = width if width <= most.columns else most.columns // 2  # two folds beside each other
+    shown = shown_extents([1, folds, min(npus, _MOST_NPUS), columns], (1, _MOST_FOLDS), most)[1:]
+    panels = []
+    for fold in range(shown[0]):
+        count = min(shown[2], extent - fold * width)
+        grid = _grid(Span(0, shown[1]), Span(fold * width, count))
+        panel = memory_panel(layout, grid, "", way)
+        panels.append(replace(panel, heading=_held(layout, panel), first=(0, fold * width)))
+    cut = cut_text(("folds", *layout.axes), (folds, npus, width), shown)
+    levels = _stride_levels([fold for fold in layout.folds if fold[1] < width])
+    facts += f"; folded at the {name}, {count_text(width)} slots"
+    return Scene(str(layout), facts, in_rows(panels, shown[2], len(panels), most), levels, way, "index", cut)
+
+
+def _held(layout: AddressMap, panel: Panel) -> str:
+    """Which indices along the first two dims the elements of a panel have."""
+    inside = panel.indices[panel.elements]
+    if not len(inside):
+        return "padding"
+    lows, highs = inside.min(axis=0), inside.max(axis=0)
+    ranges = [f"{low}" if low == high else f"{low}..{high}" for low, high in zip(lows, highs, strict=True)]
+    return ", ".join(f"{name} = {text}" for name, text in zip(layout.dim_names[:2], ranges, strict=False))
+
+
+def memory_panel(layout: AddressMap, places: Array, heading: str, colour: str) -> Panel:
+    """Cells at the given places (int64[rows, columns, axes])."""
+    indices = layout.indices(places)
+    padding = padding_cells(layout, places, indices)
+    labels = each_cell(lambda index, out: "" if out else ",".join(map(str, index)), indices, padding)
+    single = len(layout.axes) == 1
+    rows = tuple(str(row[0, -1 if single else -2]) for row in places)
+    if layout.first_npu:
+        rows = tuple(f"start {row}" if row == str(layout.first_npu) else row for row in rows)
+    columns = () if single else tuple(map(str, places[0, :, -1]))
+    names = ("", "") if single else layout.axes[-2:]
+    tips = cell_tips(layout, places, indices, padding)
+    colours = colour_numbers(layout, places, choose_colour(layout, colour))
+    return Panel(heading, names[0], names[1], rows, columns, labels, tips, padding, colours, places, indices)
+
+
+# The memory under a ruler of byte addresses.
+
+UNITS = ("element", "line", "tile")
+_LINE_BITS = 512
+_MOST_CELLS = 1024
+_MOST_READ = 1 << 19  # slots that are looked at
+_FEW, _MANY = 512, 4096  # slots up to which elements are drawn, lines up to which lines are
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """How memory is cut: ``groups`` (NPUs, pages, shards) of ``slots`` each, ``columns`` cells of ``unit`` slots to a
+    row, ``rows_each`` rows to a group."""
+
+    layout: AddressMap
+    unit: int
+    name: str
+    columns: int
+
+    @property
+    def slots(self) -> int:
+        return self.layout.memory_slots
+
+    @property
+    def groups(self) -> int:
+        return 1 if len(self.layout.axes) == 1 else self.layout.axis_terms[0].extent
+
+    @property
+    def rows_each(self) -> int:
+        return -(-self.slots // (self.unit * self.columns))
+
+
+def ruler_scene(layout: AddressMap, *, unit: str = "auto", colour: str = "auto", most: Bounds = Bounds()) -> Scene:  # noqa: B008
+    """The memory of a layout in the order of its bytes; see :func:`ruler_svg`."""
+    if layout.num_slots > MOST_SLOTS:
+        raise UnsupportedError(f"{layout} is larger than 2**62 elements: there is no such memory to draw")
+    if not layout.element_bits:
+        raise UnsupportedError(f"{layout} takes no memory: there is nothing to draw")
+    layout.require_injective()
+    if not layout.num_slots:
+        return Scene(str(layout), "no elements", (), (), "none", "")
+    grid = _ruled(layout, unit, most.columns)
+    way = choose_colour(layout, colour)
+    every = grid.groups * grid.rows_each
+    rows = max(1, min(every, most.rows, _MOST_CELLS // grid.columns, _MOST_READ // (grid.columns * grid.unit)))
+    panel = _ruled_panel(layout, grid, rows, way)
+    cut = cut_text(("rows",), (every,), (rows,))
+    size = grid.unit * layout.element_bits
+    long = f"{count_text(size // 8)} B" if size % 8 == 0 else f"{size} bits"
+    facts = f"{layout_facts(layout)}; a cell is one {grid.name}, {long}"
+    labels = "index" if grid.unit == 1 else "number of elements"
+    return Scene(str(layout), facts, ((panel,),), (), way, labels, cut, last=grid.slots - 1)
+
+
+# How much a cell and a row hold.
+
+
+def _ruled(layout: AddressMap, unit: str, most_columns: int) -> _Grid:
+    lines, tiles = layout.line_elements, 0
+    if layout.tiles:  # elements of a tile of the first level, padding included
+        tiles = math.prod(dim.period(1) or 1 for dim in lineage(layout))
+    name = unit
+    if unit == "auto":  # elements while they are few, then lines, then tiles
+        many = lines and layout.num_slots // lines > _MANY
+        name = "element" if layout.num_slots <= _FEW or not lines else "tile" if many and tiles > lines else "line"
+    if name not in UNITS:
+        raise UsageError(f"no unit called {unit!r}", how=f"choose one of {', '.join(UNITS)}")
+    if name == "element":
+        slots, usual = 1, min(32, max(8, _LINE_BITS // layout.element_bits))
+    else:
+        slots, usual = lines if name == "line" else tiles, 16
+    if not slots:
+        how = "draw its elements" if name == "line" else "draw its lines"
+        raise UsageError(f"{layout} has no {name}s of whole elements", how=how)
+    columns = -(-layout.memory_slots // slots)  # all if they fit, else the usual number, a power of two if narrower
+    if columns > min(usual, most_columns):
+        columns = usual if usual <= most_columns else 1 << (max(1, most_columns).bit_length() - 1)
+    return _Grid(layout, slots, name, columns)
+
+
+# The cells.
+
+
+def _ruled_panel(layout: AddressMap, grid: _Grid, rows: int, way: str) -> Panel:
+    r, c = np.meshgrid(np.arange(rows), np.arange(grid.columns), indexing="ij")
+    group, start = r // grid.rows_each, ((r % grid.rows_each) * grid.columns + c) * grid.unit  # and first slot of cells
+    flat = start[..., None] + np.arange(grid.unit)
+    there = (flat < grid.slots) & (group < grid.groups)[..., None]
+    rest, places = np.minimum(flat, grid.slots - 1), list[Array]()
+    for axis in reversed(layout.inner_axes):
+        places.insert(0, rest % axis.extent)
+        rest = rest // axis.extent
+    if len(layout.axes) > 1:
+        places.insert(0, np.broadcast_to(group[..., None], flat.shape))
+    at_all = np.stack(places, axis=-1)
+    indices = layout.indices(at_all)
+    data = ~padding_cells(layout, at_all, indices) & there
+    count, held = there.sum(axis=-1), data.sum(axis=-1)
+    first = np.argmax(data, axis=-1)[..., None, None]
+    at = np.take_along_axis(at_all, first, axis=-2)[..., 0, :]
+    index = np.take_along_axis(indices, first, axis=-2)[..., 0, :]
+    if grid.unit > 1:
+        labels = each_cell(lambda h, n: str(h) if n else "", held, count)
+    else:
+        labels = each_cell(lambda i, h: ",".join(map(str, i)) if h else "", index, held)
+    steps = (c * grid.unit * layout.element_bits for c in range(grid.columns))
+    return Panel(
+        heading="",
+        row_name="byte" if grid.groups == 1 else layout.axes[0] if grid.rows_each == 1 else f"{layout.axes[0]}: byte",
+        column_name="",
+        rows=tuple(_row_name(grid, row) for row in range(rows)),
+        columns=tuple(f"+{bits // 8}" if bits % 8 == 0 else "" for bits in steps),
+        labels=labels,
+        tips=_ruled_tips(grid, group, start, index, held, count),
+        padding=(held == 0) & (count > 0),
+        colours=colour_numbers(layout, at, way),
+        places=at,
+        indices=np.where((held > 0)[..., None], index, -1),
+        shares=None if grid.unit == 1 else held / np.maximum(count, 1),
+        ticks=True,
+    )
+
+
+def _byte(grid: _Grid, slot: int) -> str:
+    bits = slot * grid.layout.element_bits
+    return f"{bits // 8}" if bits % 8 == 0 else f"{bits // 8}.{bits % 8}"
+
+
+def _row_name(grid: _Grid, row: int) -> str:
+    group, part = divmod(row, grid.rows_each)
+    byte = _byte(grid, part * grid.columns * grid.unit)
+    return byte if grid.groups == 1 else f"{group}" if grid.rows_each == 1 else f"{group}: {byte}"
+
+
+def _ruled_tips(grid: _Grid, group: Array, start: Array, index: Array, held: Array, count: Array) -> Texts:
+    def tip(group: int, start: int, index: list[int], held: int, count: int) -> str:
+        if not count:
+            return ""
+        where = "" if grid.groups == 1 else f"{grid.layout.axes[0]} {group}, "
+        where += f"byte {_byte(grid, start)}, {f'{count} slots' if count > 1 else 'one slot'}: "
+        first = f"({', '.join(map(str, index))})"
+        if grid.unit == 1:
+            return where + (first if held else "padding")
+        return where + (f"{held} elements from {first} on" if held else "padding")
+
+    return each_cell(tip, group, start, index, held, count)
+
+
+# Array views.
+
 _WRAP = 32
 _FEW_PANELS, _FEW_CELLS = 24, 1024
-MOST_SLOTS = 1 << 62  # offsets are drawn from int64 arrays
 _WORD_BITS = 32
 
 
@@ -153,7 +416,7 @@ def _frame(layout: AddressMap, most_columns: int) -> _Frame:
     return _Frame(tuple(live), across, row, column, wrap if row.extent == 1 and column.extent > 2 * wrap else 0, spans)
 
 
-def _looked_at(layout: AddressMap, frame: _Frame, spans: Mapping[DrawnDim, Span]) -> _Frame:
+def _looked_at(frame: _Frame, spans: Mapping[DrawnDim, Span]) -> _Frame:
     """The frame with other spans; a row that is short enough is not folded."""
     spans = {**frame.spans, **spans}
     folded = frame.wrap and spans[frame.column].count > 2 * frame.wrap
@@ -190,12 +453,12 @@ def _array_scene(
 ) -> Scene:
     whole = frame = _frame(layout, most.columns)
     if window:
-        frame = _looked_at(layout, frame, _window_spans(layout, window))
+        frame = _looked_at(frame, _window_spans(layout, window))
     elif at is not None and (
         math.prod(frame.extents) > _FEW_CELLS // 4
         or tuple(shown_extents(frame.extents, _panels_shown(frame.extents), most)) != frame.extents  # many panels
     ):
-        frame = _looked_at(layout, frame, _spans_around(layout, frame, at, most))
+        frame = _looked_at(frame, _spans_around(layout, frame, at, most))
     shown = shown_extents(frame.extents, _panels_shown(frame.extents), most)
     way = choose_colour(layout, colour)
     panels = [_array_panel(layout, frame, block, shown[2:], way) for block in product(range(shown[0]), range(shown[1]))]

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tilewright.layout.draw.panels import Bounds, Panel, Scene, colour_name
-from tilewright.layout.draw.ruler import ruler_scene
-from tilewright.layout.draw.scene import make_scene
+from tilewright.layout.draw.scene import make_scene, ruler_scene
 from tilewright.layout.index.address_map import AddressMap
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""Doors to other array libraries: JAX's layouts and programs, strided arrays of any library."""
+"""Exchange with JAX: what it says of an array's memory, its formats, and moves inside its programs."""

@@ -9,7 +9,7 @@ from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout.index.types import UNBOUNDED, dtype_name, wholes
 from tilewright.layout.kinds.tiled import TensorLayout, from_text, parse
 from tilewright.layout.text.neighbours import SPACES
-from tilewright.layout.text.notation import ArrayText, combine_mark, read_shape, tile_text
+from tilewright.layout.text.notation import ArrayText, combine_mark, format_shape, read_shape
 
 
 def from_jax(
@@ -109,10 +109,9 @@ def _made(layout: Any, sizes: tuple[int, ...] | None, name: str, space: int) -> 
         raise UsageError(f"a layout of {len(order)} dims, {order}, for the shape {dims}")
     packed = [tile[0] for tile in tiles if len(tile) == 2 and tile[1] == 1 and tile[0] in (2, 4, 8)]
     name = name or {2: "bf16", 4: "s8", 8: "s4"}.get(packed[-1] if packed else 1, "f32")
-    known = "".join(f"({tile_text(tile)})" for tile in tiles if tile)
-    tail = (f"T{known}" if known else "") + (f"E({bits})" if bits else "") + (f"S({space})" if space else "")
-    text = f"{name}[{','.join('?' if n == UNBOUNDED else str(n) for n in dims)}]"
-    text += "{" + ",".join(str(d) for d in reversed(order)) + (f":{tail}" if tail else "") + "}" if dims or tail else ""
-    read, _ = read_shape(text)
+    tiles, minor_first = tuple(tile for tile in tiles if tile), tuple(reversed(order))
+    fixed = (False,) * len(dims)
+    shape = ArrayText(name, dims, fixed, minor_first, tiles, element_bits=bits, memory_space=space)
+    read, _ = read_shape(format_shape(shape))  # which checks it
     assert isinstance(read, ArrayText)  # a type and a bracket begin nothing else
     return from_text(read)

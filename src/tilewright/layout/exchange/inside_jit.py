@@ -1,4 +1,4 @@
-"""Pack, unpack and relayout of values that JAX traces.
+"""Pack, unpack and relayout of values that JAX traces; a layout as JAX's ``Format``.
 
 On CPU the kernels of `move` do it (see `jit_kernels.py`), elsewhere XLA's operations: the map's own steps as pad,
 reshape and transpose, with which derivatives are taken on every platform.
@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
+from tilewright.extras import need
 from tilewright.kernels.threads import thread_count
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.steps import Merge, NewDim, Pad, Permute, Rotate, Split, Step
-from tilewright.layout.index.types import TYPE_BITS
-from tilewright.layout.move.blocks import NO_GAPS
-from tilewright.layout.move.calls import MovePlan
+from tilewright.layout.index.types import TYPE_BITS, row_major_strides
+from tilewright.layout.move.calls import NO_GAPS, MovePlan
 from tilewright.layout.move.pack import buffer_spec
 from tilewright.layout.move.plan import pack_plan, relayout_plan, unpack_plan
+from tilewright.layout.text.notation import COMBINE, XLA_COMBINE, ArrayText
 
 Value = Any
 """A traced array, or one of jax."""
@@ -32,7 +33,7 @@ _MOST_LISTED = 1 << 22  # elements whose places a program may list
 
 
 def pack_traced(layout: AddressMap, array: Value, out: Any = None, fill: Any = 0) -> Value:
-    """:func:`tilewright.layout.move.pack.pack` inside a program; padding is zero bytes."""
+    """Pack a value that JAX traces; padding is zero bytes. ``out`` and ``fill`` must be left at their defaults."""
     _check_plain(out, fill)
     layout.require_injective()
     _check(array, layout.shape, layout.numpy_dtype, f"an array for the layout {layout}")
@@ -40,7 +41,7 @@ def pack_traced(layout: AddressMap, array: Value, out: Any = None, fill: Any = 0
 
 
 def unpack_traced(layout: AddressMap, buffer: Value, out: Any = None) -> Value:
-    """:func:`tilewright.layout.move.pack.unpack` inside a program."""
+    """Unpack a buffer that JAX traces; ``out`` must be None."""
     _check_plain(out, 0)
     length, dtype = buffer_spec(layout)
     _check(buffer, (length,), dtype, f"a packed buffer of the layout {layout}")
@@ -48,7 +49,7 @@ def unpack_traced(layout: AddressMap, buffer: Value, out: Any = None) -> Value:
 
 
 def relayout_traced(a: AddressMap, b: AddressMap, order: tuple[int, ...], buffer: Value, out: Any = None) -> Value:
-    """:meth:`tilewright.layout.move.relayout.Relayout.apply` inside a program."""
+    """Move a buffer that JAX traces from layout ``a`` to ``b``; ``out`` must be None."""
     _check_plain(out, 0)
     if a.dtype != b.dtype:
         raise UsageError(f"a move from {a.dtype} to {b.dtype}", how="convert the array's type first")
@@ -73,15 +74,12 @@ def _check(value: Value, shape: tuple[int, ...], dtype: np.dtype[Any], what: str
     raise UsageError(f"{what} is {dtype}{list(shape)}, got {got}", how=how)
 
 
-# -- which way ---------------------------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=1024)
 def _packing(layout: AddressMap) -> Callable[[Value], Value]:
     def by_xla(x: Value) -> Value:
         return _narrowed(layout, _linear(layout, x))
 
-    strides = _row_strides(layout.shape, layout.numpy_dtype.itemsize)
+    strides = row_major_strides(layout.shape, layout.numpy_dtype.itemsize)
     return _either(
         by_xla, layout, lambda size, aligned: pack_plan(layout, strides, size, aligned), *_buffer_struct(layout)
     )
@@ -93,7 +91,7 @@ def _unpacking(layout: AddressMap) -> Callable[[Value], Value]:
         return _unlinear(layout, _widened(layout, buffer))
 
     def plan(size: int, aligned: bool) -> tuple[MovePlan, bool] | None:
-        found = unpack_plan(layout, _row_strides(layout.shape, size), size, aligned)
+        found = unpack_plan(layout, row_major_strides(layout.shape, size), size, aligned)
         return None if found is None else (found, False)
 
     return _either(by_xla, layout, plan, layout.shape, layout.numpy_dtype)
@@ -115,14 +113,6 @@ def _moving(a: AddressMap, b: AddressMap, order: tuple[int, ...]) -> Callable[[V
 def _buffer_struct(layout: AddressMap) -> tuple[tuple[int, ...], np.dtype[Any]]:
     length, dtype = buffer_spec(layout)
     return (length,), dtype
-
-
-def _row_strides(shape: Sequence[int], size: int) -> tuple[int, ...]:
-    strides = list[int]()
-    for n in reversed(shape):
-        strides.insert(0, size)
-        size *= max(n, 1)
-    return tuple(strides)
 
 
 _Plan = Callable[[int, bool], "tuple[MovePlan, bool] | None"]
@@ -170,9 +160,6 @@ def _words(plans: Sequence[tuple[MovePlan, bool]], size: int) -> np.ndarray[Any,
     return move_words(made[0].header, made[1].header, zeros, threads)
 
 
-# -- the map's steps as operations of XLA ------------------------------------------------------------------------------
-
-
 def _padded(x: Value, dim: int, low: int, high: int) -> Value:
     """Zero bytes before and behind a dim; of a negative ``high`` the end is cut off."""
     import jax
@@ -187,13 +174,6 @@ def _padded(x: Value, dim: int, low: int, high: int) -> Value:
 
 def _replaced(shape: Sequence[int], dim: int, count: int, new: Sequence[int]) -> tuple[int, ...]:
     return (*shape[:dim], *new, *shape[dim + count :])
-
-
-def _stepped(layout: AddressMap, x: Value) -> Value:
-    """The array's elements at their coordinates behind the last step."""
-    for step in layout.steps:
-        x = _forward(step, x)
-    return x
 
 
 def _forward(step: Step, x: Value) -> Value:
@@ -214,12 +194,6 @@ def _forward(step: Step, x: Value) -> Value:
         case NewDim(dim):
             return jnp.expand_dims(x, dim)
     raise UnsupportedError(f"a step {type(step).__name__} has no operation of XLA")
-
-
-def _unstepped(layout: AddressMap, x: Value) -> Value:
-    for step, sizes in zip(reversed(layout.steps), reversed(layout.step_sizes[:-1]), strict=True):
-        x = _backward(step, x, sizes)
-    return x
 
 
 def _backward(step: Step, x: Value, sizes: tuple[int, ...]) -> Value:
@@ -259,7 +233,7 @@ def _terms(layout: AddressMap) -> list[tuple[int, int, int]] | None:
 
 
 def _linear(layout: AddressMap, x: Value) -> Value:
-    """The slots of an array's elements."""
+    """[slots]: the array's elements where the layout puts them, zeros in padding."""
     import jax.numpy as jnp
 
     if not layout.num_elements:
@@ -267,7 +241,8 @@ def _linear(layout: AddressMap, x: Value) -> Value:
     terms = _terms(layout)
     if terms is None:
         return jnp.zeros(layout.num_slots, x.dtype).at[_slots(layout)].set(x.reshape(-1))
-    x = _stepped(layout, x)
+    for step in layout.steps:
+        x = _forward(step, x)
     x = x.reshape([n for n in x.shape if n != 1]) if 1 in x.shape else x
     rank = {c: k for k, c in enumerate(sorted(c for c, _, _ in terms))}
     x = x.transpose([rank[c] for c, _, _ in terms])
@@ -279,7 +254,7 @@ def _linear(layout: AddressMap, x: Value) -> Value:
 
 
 def _unlinear(layout: AddressMap, slots: Value) -> Value:
-    """The array out of its slots."""
+    """The inverse of :func:`_linear`: the array, without its padding."""
     terms, sizes = _terms(layout), layout.step_sizes[-1]
     if not layout.num_elements:
         return slots[:0].reshape(layout.shape)
@@ -293,7 +268,10 @@ def _unlinear(layout: AddressMap, slots: Value) -> Value:
         x = x.reshape((*x.shape[:-1], size, stride))
         x = _padded(x, x.ndim - 1, 0, inner.pop() - stride)
     order = [c for c, _, _ in terms]
-    return _unstepped(layout, x.reshape(x.shape[:-1]).transpose(np.argsort(order)).reshape(sizes))
+    x = x.reshape(x.shape[:-1]).transpose(np.argsort(order)).reshape(sizes)
+    for step, before in zip(reversed(layout.steps), reversed(layout.step_sizes[:-1]), strict=True):
+        x = _backward(step, x, before)
+    return x
 
 
 def _slots(layout: AddressMap) -> np.ndarray[Any, Any]:
@@ -301,9 +279,6 @@ def _slots(layout: AddressMap) -> np.ndarray[Any, Any]:
     if layout.num_elements > _MOST_LISTED or layout.num_slots > 2**31 - 1:
         raise UnsupportedError(f"{layout} interleaves its strides and is too large to move under jit")
     return layout.slots_of(np.arange(layout.num_elements)).astype(np.int32)
-
-
-# -- values narrower than a byte ---------------------------------------------------------------------------------------
 
 
 def _narrowed(layout: AddressMap, slots: Value) -> Value:
@@ -348,3 +323,37 @@ def _per_byte(layout: AddressMap) -> int:
     if 8 % layout.element_bits:
         raise UnsupportedError(f"{layout} packs {layout.element_bits} bits to an element, which jit does not do here")
     return 8 // layout.element_bits
+
+
+# -- formats -----------------------------------------------------------------------------------------------------------
+
+_HOST = 5
+
+
+def to_jax(layout: AddressMap, text: ArrayText, sharding: Any = None) -> Any:
+    """A layout and its text as ``jax.experimental.layout.Format``, for jit's ``in_shardings`` and ``device_put``.
+
+    ``sharding`` says on which devices; by default it is the first one. S(5) becomes JAX's ``pinned_host``. Raises
+    :class:`UnsupportedError` for what JAX's layouts have no word for: L, SC and M, other memory spaces, sparse arrays.
+    """
+    need("jax", what="to_jax")
+    import jax
+    from jax.experimental.layout import Format, Layout
+
+    strange = {
+        "L(n)": text.tail_alignment != 1,
+        "SC(..)": bool(text.splits),
+        "M(n)": bool(text.metadata_prefix),
+        "D(..)": bool(text.sparse_levels),
+        f"S({text.memory_space})": text.memory_space not in (0, _HOST),
+        f"E({text.element_bits})": text.element_bits >= 8,
+    }
+    if words := [word for word, there in strange.items() if there]:
+        raise UnsupportedError(f"{layout}: JAX's layouts have no {words[0]}")
+    tiling = tuple(tuple(XLA_COMBINE if t == COMBINE else t for t in tile) for tile in text.tiles)
+    inside = Layout(tuple(reversed(text.minor_to_major)), tiling, text.element_bits)
+    if sharding is None:
+        sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    if text.memory_space == _HOST:
+        sharding = sharding.with_memory_kind("pinned_host")
+    return Format(inside, sharding)

@@ -27,8 +27,8 @@ from tilewright.kernels.xla_call import (
     share,
     shared,
 )
+from tilewright.layout.move import GIVEN, LINE, SCRATCH, THREADS
 from tilewright.layout.move.move_kernels import move
-from tilewright.layout.move.words import GIVEN, LINE, SCRATCH, THREADS
 
 _CALL = 4 * LINE // 8
 """Words of a call's memory, a line more than its three."""

@@ -22,8 +22,7 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.kernels.threads import run_all, thread_count
-from tilewright.layout.index.digits import Digit, Line, dim_line, scale_digits, strides_of
-from tilewright.layout.index.steps import Permute, Step
+from tilewright.layout.index.steps import Digit, Line, Permute, Step, is_chain, scale_digits
 from tilewright.layout.index.types import UNBOUNDED, array_of, numpy_dtype, type_bits
 
 # Linearisation: the value sum of c_k * stride_k with 0 <= c_k < size_k, and back.
@@ -58,10 +57,17 @@ def is_injective(terms: Terms) -> bool:
         return False
     if math.prod(size for size, _ in live) > 1 + sum((size - 1) * stride for size, stride in live):
         return False  # more vectors than values
-    if any(_meet(a, b) for a, b in combinations(live, 2)):
-        return False
+    for a, b in combinations(live, 2):  # alone: so many steps of one that they are a number of steps of the other
+        common = math.lcm(a[1], b[1])
+        if common // a[1] < a[0] and common // b[1] < b[0]:
+            return False
     if math.prod(size for size, _ in live) <= _ENUMERATED:
-        return _all_different(live)
+        # List all values: tangled strides in many terms would take a search for ever.
+        values = np.zeros(1, np.int64 if sum((n - 1) * s for n, s in live) < 2**63 else object)
+        for size, stride in live:
+            values = (values[:, None] + np.arange(size, dtype=values.dtype) * stride).reshape(-1)
+        values.sort()
+        return bool((values[1:] != values[:-1]).all())
     reach = [sum((n - 1) * s for n, s in live[k:]) for k in range(len(live) + 1)]
 
     def collides(k: int, rest: int, moved: bool) -> bool:
@@ -74,21 +80,6 @@ def is_injective(terms: Terms) -> bool:
         return any(collides(k + 1, rest + d * stride, moved or d != 0) for d in range(low, high + 1))
 
     return not collides(0, 0, False)
-
-
-def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    """Whether two terms alone share a value: so many steps of one that they are a number of steps of the other."""
-    common = math.lcm(a[1], b[1])
-    return common // a[1] < a[0] and common // b[1] < b[0]
-
-
-def _all_different(live: Terms) -> bool:
-    """Whether all values differ, by listing them (tangled strides in many terms would take a search for ever)."""
-    values = np.zeros(1, np.int64 if sum((n - 1) * s for n, s in live) < 2**63 else object)
-    for size, stride in live:
-        values = (values[:, None] + np.arange(size, dtype=values.dtype) * stride).reshape(-1)
-    values.sort()
-    return bool((values[1:] != values[:-1]).all())
 
 
 def solutions(value: int, terms: Terms) -> Iterator[tuple[int, ...]]:
@@ -137,22 +128,16 @@ _FEW = 1 << 13  # indices for which a kernel is not worth loading numba
 _PART = 1 << 18
 
 
-def _table(line: Line, dim: int, size: int) -> Array:
-    """What index 0..size-1 along ``dim`` adds to the axis."""
-    e = np.arange(size, dtype=np.int64)
-    table = np.zeros(size, np.int64)
-    for d in line.digits:
-        if d.dim == dim:
-            value = (e + d.shift) // d.div
-            table += d.weight * (value % d.mod if d.mod else value)
-    return table
-
-
 def dim_tables(lines: Mapping[str, Line] | None, shape: Sequence[int]) -> list[list[Array]] | None:
     """Per axis and dim, what every index adds; None without ``lines`` (see ``.digits``), or where it is too much."""
     if lines is None or sum(shape) > _TABLE_ENTRIES:
         return None
-    return [[_table(line, dim, size) for dim, size in enumerate(shape)] for line in lines.values()]
+    tables = [[np.zeros(size, np.int64) for size in shape] for _ in lines]
+    for of_axis, line in zip(tables, lines.values(), strict=True):
+        for d in line.digits:
+            value = (np.arange(shape[d.dim], dtype=np.int64) + d.shift) // d.div
+            of_axis[d.dim] += d.weight * (value % d.mod if d.mod else value)
+    return tables
 
 
 def first_outside(ix: Array, shape: Sequence[int]) -> Array | None:
@@ -167,35 +152,25 @@ def places_by_tables(
     """int64[..., axes] for int64[..., rank] counted from 0; None if an index is outside."""
     bases = [line.base for line in lines.values()]
     if ix.size < _FEW * max(1, len(shape)) or 0 in shape:
-        return None if first_outside(ix, shape) is not None else _by_numpy(ix, bases, tables)
-    flat = np.ascontiguousarray(ix).reshape(-1, len(shape))
-    out = np.empty((len(flat), len(tables)), np.int64)
-    starts = np.cumsum([0, *shape])
-    inside = [
-        _by_kernel(flat, np.concatenate(of_axis), starts, base, out, axis)
-        for axis, (base, of_axis) in enumerate(zip(bases, tables, strict=True))
-    ]
-    return out.reshape(*ix.shape[:-1], len(tables)) if all(inside) else None
-
-
-def _by_numpy(ix: Array, bases: Sequence[int], tables: Sequence[Sequence[Array]]) -> Array:
-    out = np.empty((*ix.shape[:-1], len(tables)), np.int64)
-    for axis, (base, of_axis) in enumerate(zip(bases, tables, strict=True)):
-        out[..., axis] = base
-        for dim, table in enumerate(of_axis):
-            if len(table) > 1:
-                out[..., axis] += table[ix[..., dim]]
-    return out
-
-
-def _by_kernel(ix: Array, table: Array, starts: Array, base: int, out: Array, axis: int) -> bool:
-    """Whether all indices are inside; their places on the axis are then in ``out``."""
+        if first_outside(ix, shape) is not None:
+            return None
+        places = np.empty((*ix.shape[:-1], len(tables)), np.int64)
+        for axis, (base, of_axis) in enumerate(zip(bases, tables, strict=True)):
+            places[..., axis] = base
+            for dim, table in enumerate(of_axis):
+                if len(table) > 1:
+                    places[..., axis] += table[ix[..., dim]]
+        return places
     from tilewright.layout.index.table_kernels import look_up
 
-    def part(begin: int) -> bool:
-        return look_up(ix, table, starts, base, out, axis, begin, min(begin + _PART, len(ix)))
-
-    return all(run_all((partial(part, begin) for begin in range(0, len(ix), _PART)), thread_count()))
+    flat = np.ascontiguousarray(ix).reshape(-1, len(shape))
+    out, starts = np.empty((len(flat), len(tables)), np.int64), np.cumsum([0, *shape])
+    for axis, (base, of_axis) in enumerate(zip(bases, tables, strict=True)):
+        given = (flat, np.concatenate(of_axis), starts, base, out, axis)
+        parts = [partial(look_up, *given, begin, min(begin + _PART, len(flat))) for begin in range(0, len(flat), _PART)]
+        if not all(run_all(parts, thread_count())):
+            return None
+    return out.reshape(*ix.shape[:-1], len(tables))
 
 
 _LARGEST = 2**63 - 1
@@ -248,11 +223,8 @@ class AddressMap:
     origin: tuple[int, ...] = ()
     slot_bits: int = 0
 
-    # -- what it is ----------------------------------------------------------------------------------------------
-
     @property
     def rank(self) -> int:
-        """The number of logical dims."""
         return len(self.shape)
 
     @cached_property
@@ -417,8 +389,15 @@ class AddressMap:
             order = first.order
             by_dim = {order[c]: stride for c, stride in self.axis_terms[0].terms}
             return tuple(by_dim.get(dim, 0) for dim in range(self.rank))
-        digits = self.digits
-        return None if digits is None else strides_of(digits[self.axes[0]], self.shape)
+        if self.digits is None:
+            return None
+        strides = []
+        for dim, size in enumerate(self.shape):
+            digits = [digit for digit in self.digits[self.axes[0]].digits if digit.dim == dim]
+            if digits and not is_chain(digits, size):
+                return None
+            strides.append(min((digit.weight for digit in digits), default=0))
+        return tuple(strides)
 
     @cached_property
     def numpy_dtype(self) -> np.dtype[Any]:
@@ -443,8 +422,6 @@ class AddressMap:
         self.require_static()
         if any(axis.extent > _LARGEST for axis in self.axis_terms):
             raise UnsupportedError(f"{self} has more places than 64 bits count", how="ask for one element at a time")
-
-    # -- forward -------------------------------------------------------------------------------------------------
 
     def _check(self, index: Sequence[int]) -> list[int]:
         self.require_static()
@@ -518,8 +495,6 @@ class AddressMap:
             raise UsageError(f"{self} has the axes {', '.join(self.axes)}", how="use .addresses(...)")
         places: np.ndarray[Any, Any] = self.addresses(indices)[..., 0]
         return places
-
-    # -- backward ------------------------------------------------------------------------------------------------
 
     @cached_property
     def injective(self) -> bool:
@@ -618,8 +593,6 @@ class AddressMap:
         inside &= number >= 0
         return self._stack(np.unravel_index(np.maximum(number, 0), self.shape), inside, at.shape[:-1])
 
-    # -- elements by number ---------------------------------------------------------------------------------------
-
     def indices_of(self, numbers: np.ndarray[Any, Any], order: Sequence[int] | None = None) -> np.ndarray[Any, Any]:
         """int64[..., rank]: the elements of these numbers, counted with the dims read in ``order`` (as they are)."""
         indices = np.empty((*numbers.shape, self.rank), np.int64)
@@ -646,8 +619,6 @@ class AddressMap:
         """A place in words: ``npu 3, offset 64``."""
         return ", ".join(f"{name} {value}" for name, value in zip(self.axes, place, strict=True))
 
-    # -- symbols -------------------------------------------------------------------------------------------------
-
     @cached_property
     def digits(self) -> dict[str, Line] | None:
         """The normal form per axis, or None where none exists (a ``*`` that the tile does not divide).
@@ -657,7 +628,8 @@ class AddressMap:
         [(1, 1, 1, 2), (0, 2, 1, 2), (1, 4, 2, 0), (0, 12, 2, 0)]
         """
         self.require_static()
-        lines: list[Line | None] = [dim_line(d, n) for d, n in enumerate(self.shape)]
+        shape = enumerate(self.shape)
+        lines: list[Line | None] = [Line(0, (Digit(d, 1, 1, 0, n),) if n > 1 else ()) for d, n in shape]
         for step, sizes in zip(self.steps, self.step_sizes, strict=False):
             lines = step.digits(lines, sizes)
         forms = {}

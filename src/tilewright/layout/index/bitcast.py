@@ -19,7 +19,7 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout.index.address_map import AddressMap
-from tilewright.layout.index.digits import Digit, Line
+from tilewright.layout.index.steps import Digit, Line
 from tilewright.layout.index.types import require_layout, wholes
 
 # An axis as a chain over the linear logical index: what the bitcast decision compares.
@@ -196,17 +196,15 @@ def _keeps_places(a: AddressMap, b: AddressMap, order: tuple[int, ...]) -> bool:
     """Whether there is nothing for :func:`why_not` to say, without finding an element that moves."""
     if _outer_reason(a, b):
         return False
-    return not a.num_elements or not _differs(a, b, order)
-
-
-def _differs(a: AddressMap, b: AddressMap, order: tuple[int, ...]) -> bool:
+    if not a.num_elements:
+        return True
     chains_a, chains_b = _chains(a, order), _chains(b, range(b.rank))
     if chains_a is None or chains_b is None:
-        return _difference(a, b, order) is not None
-    pairs = [(one, other) for one, other in zip(chains_a, chains_b, strict=True) if one != other]
-    return any(
-        one(e := _first_odd_place(one, other)) != other(e) or first_difference(one, other, a.num_elements) is not None
-        for one, other in pairs
+        return _difference(a, b, order) is None
+    return all(
+        one(e := _first_odd_place(one, other)) == other(e) and first_difference(one, other, a.num_elements) is None
+        for one, other in zip(chains_a, chains_b, strict=True)
+        if one != other
     )
 
 

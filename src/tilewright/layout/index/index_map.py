@@ -1,63 +1,49 @@
 """IndexMap: an address map that packs data, explains itself and draws itself.
 
-Packing, words and pictures are made in rooms of their own (move, explain, draw), which take an :class:`AddressMap` and
-know nothing of this class. They are imported when used: reading a dump should not wait for them.
+Packing, words and pictures are made in modules of their own (move, explain, draw), which take an :class:`AddressMap`
+and know nothing of this class. They are imported when used: reading a dump should not wait for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.types import is_traced
 
-if TYPE_CHECKING:
-    from tilewright.layout.move.calls import Kept
-
 
 class IndexMap(AddressMap):
     """Where every element of an array lives (see :class:`AddressMap`), with its data, words and pictures."""
-
-    @cached_property
-    def _kept(self) -> Kept:
-        from tilewright.layout.move.calls import Kept
-
-        return Kept()  # moves into given memory that were made before
 
     def pack(self, array: Any, out: Any = None, fill: Any = 0) -> np.ndarray[Any, Any]:
         """The array as it lies in memory: 1-D, one slot per place (see :func:`tilewright.layout.move.pack.pack`).
 
         Under jit a value that JAX traces is packed inside the program: on CPU by our kernels, elsewhere by XLA.
         """
-        if out is not None and type(fill) is int and fill == 0 and self._kept.again(out, array, 1):
-            return out  # type: ignore[no-any-return]
         if is_traced(array):
             from tilewright.layout.exchange.inside_jit import pack_traced
 
             return pack_traced(self, array, out, fill)  # type: ignore[no-any-return]
         from tilewright.layout.move.pack import pack
 
-        return pack(self, array, out, fill, self._kept)
+        return pack(self, array, out, fill)
 
     def unpack(self, buffer: Any, out: Any = None) -> np.ndarray[Any, Any]:
         """The logical array out of a packed buffer, under jit too (see :func:`tilewright.layout.move.pack.unpack`)."""
-        if out is not None and self._kept.again(out, buffer):
-            return out  # type: ignore[no-any-return]
         if is_traced(buffer):
             from tilewright.layout.exchange.inside_jit import unpack_traced
 
             return unpack_traced(self, buffer, out)  # type: ignore[no-any-return]
         from tilewright.layout.move.pack import unpack
 
-        return unpack(self, buffer, out, self._kept)
+        return unpack(self, buffer, out)
 
     def explain(self, *index: int) -> str:
-        """A derivation of one element's address (see :func:`tilewright.layout.explain.derivation.explain`)."""
-        from tilewright.layout.explain.derivation import explain
+        """A derivation of one element's address (see :func:`tilewright.layout.explain.explain`)."""
+        from tilewright.layout.explain import explain
 
         return explain(self, *index)
 

@@ -1,4 +1,4 @@
-"""The steps an index map is made of, each with its forward rule, its inverse and its digit rule.
+"""The steps an index map is made of, and its normal form: every axis as a sum of digits of the logical index.
 
 A step turns a list of coordinates (with their sizes) into another list. ``forward`` and ``inverse`` work on Python
 integers and on int64 arrays alike; ``inverse`` also says which coordinates are data and which are padding.
@@ -9,15 +9,108 @@ integers and on int64 arrays alike; ``inverse`` also says which coordinates are 
     Split     c becomes (c div tile, c mod tile)                   (a tile, the lanes, a page, the shards)
     Rotate    c becomes (c + by) mod d                             (a table's rotation)
     NewDim    a new coordinate that is always 0                    (a tile with more dims than the array)
+
+The normal form is axis = base + sum of weight * (((e + shift) div div) mod mod), e the index along one logical dim. A
+:class:`Digit` is one such term; ``shift`` is 0 but for rotations and start places, ``mod`` is 0 for the topmost digit
+of a dim (its value is bounded by the dim itself). A :class:`Line` is the symbolic form of one coordinate; None where no
+digit form exists (a ``*`` that the tile does not divide).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from tilewright.layout.index.digits import Line, add_constant, merge_lines, rotate_line, split_line
+
+class Digit(NamedTuple):
+    """weight * (((e + shift) div div) mod mod) with e along logical ``dim``; ``count`` values 0..count-1 occur."""
+
+    dim: int
+    weight: int
+    div: int
+    mod: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
+    shift: int = 0
+
+
+class Line(NamedTuple):
+    """base + digits, the digits in ascending weight."""
+
+    base: int
+    digits: tuple[Digit, ...]
+
+    @property
+    def reach(self) -> int:
+        """The largest value the digits add to ``base``."""
+        return sum([d.weight * (d.count - 1) for d in self.digits])
+
+
+def scale_digits(digits: tuple[Digit, ...], by: int) -> tuple[Digit, ...]:
+    """The digits with every weight multiplied by ``by``."""
+    return digits if by == 1 else tuple([Digit(d[0], d[1] * by, d[2], d[3], d[4], d[5]) for d in digits])
+
+
+def scale_line(line: Line, by: int) -> Line:
+    """The line whose values are ``by`` times as large."""
+    return line if by == 1 else Line(line.base * by, scale_digits(line.digits, by))
+
+
+def _absorb_base(line: Line) -> Line:
+    """A base on a single unit-weight top digit is a shift of that digit: (e div d) + s = (e + s*d) div d."""
+    if line.base and len(line.digits) == 1:
+        digit = line.digits[0]
+        if digit.weight == 1 and digit.mod == 0:
+            shift = digit.shift + line.base * digit.div
+            return Line(0, (digit._replace(shift=shift, count=digit.count + line.base),))
+    return line
+
+
+def _cut(digit: Digit, tile: int) -> tuple[Digit, Digit] | None:
+    """One digit of weight below ``tile`` cut into (inside the tile, tile's number), or None."""
+    if tile % digit.weight:
+        return None
+    inner = tile // digit.weight
+    if digit.mod and digit.mod % inner:
+        return None
+    dim, weight, div, mod, count, shift = digit
+    low = Digit(dim, weight, div, inner, min(inner, count), shift)
+    return low, Digit(dim, 1, div * inner, mod // inner if mod else 0, -(-count // inner), shift)
+
+
+def _split(line: Line, tile: int) -> tuple[Line, Line] | None:
+    """(line div tile, line mod tile) as lines, or None where digits do not tell."""
+    low: list[Digit] = []
+    high: list[Digit] = []
+    for digit in line.digits:
+        dim, weight, div, mod, count, shift = digit
+        if weight % tile == 0:
+            high.append(Digit(dim, weight // tile, div, mod, count, shift))
+        elif weight * (count - 1) < tile:
+            low.append(digit)
+        elif weight > tile:
+            return None
+        else:
+            parts = _cut(digit, tile)
+            if parts is None:
+                return None
+            low.append(parts[0])
+            high.append(parts[1])
+    inner = Line(line.base % tile, tuple(low))
+    if inner.base + inner.reach >= tile:
+        return None
+    return Line(line.base // tile, tuple([d for d in high if d.count > 1])), inner
+
+
+def is_chain(digits: Sequence[Digit], size: int) -> bool:
+    """Whether the digits of one dim count on where the one before stops: weight * e for every e below ``size``."""
+    reach, weight = 1, digits[0].weight
+    for digit in sorted(digits, key=lambda d: d.div):
+        if digit.shift or digit.div != reach or digit.weight != weight * reach:
+            return False
+        reach = digit.div * digit.mod if digit.mod else size
+    return reach >= size
+
 
 Sizes = tuple[int, ...]
 Coordinates = list[Any]  # Python ints, or int64 arrays of one shape
@@ -25,7 +118,7 @@ Lines = list[Line | None]
 
 
 class Step(Protocol):
-    """What every step can do."""
+    """One step of an index map, on coordinates and on their symbolic form."""
 
     def sizes(self, sizes: Sizes) -> Sizes:
         """The sizes of the coordinates behind the step."""
@@ -92,8 +185,10 @@ class Merge:
 
     def digits(self, lines: Lines, sizes: Sizes) -> Lines:
         major, minor = lines[self.dim], lines[self.dim + 1]
-        merged = None if major is None or minor is None else merge_lines(major, minor, sizes[self.dim + 1])
-        return replaced(lines, self.dim, 2, [merged])
+        if major is None or minor is None:
+            return replaced(lines, self.dim, 2, [None])
+        high = scale_line(major, sizes[self.dim + 1])
+        return replaced(lines, self.dim, 2, [Line(high.base + minor.base, (*minor.digits, *high.digits))])
 
 
 @dataclass(frozen=True)
@@ -116,7 +211,7 @@ class Pad:
 
     def digits(self, lines: Lines, sizes: Sizes) -> Lines:
         line = lines[self.dim]
-        return replaced(lines, self.dim, 1, [line and add_constant(line, self.low)])
+        return replaced(lines, self.dim, 1, [line and Line(line.base + self.low, line.digits)])
 
 
 @dataclass(frozen=True)
@@ -138,13 +233,13 @@ class Split:
 
     def digits(self, lines: Lines, sizes: Sizes) -> Lines:
         line = lines[self.dim]
-        parts = split_line(line, self.tile) if line else None
-        return replaced(lines, self.dim, 1, list(parts) if parts else [None, None])
+        parts = (_split(line, self.tile) or _split(_absorb_base(line), self.tile)) if line else None
+        return replaced(lines, self.dim, 1, list(parts or (None, None)))
 
 
 @dataclass(frozen=True)
 class Rotate:
-    """Coordinate ``dim`` turns by ``by`` places."""
+    """Coordinate ``dim`` moves on by ``by`` places, modulo its size."""
 
     dim: int
     by: int
@@ -159,8 +254,17 @@ class Rotate:
         return replaced(c, self.dim, 1, [(c[self.dim] - self.by) % sizes[self.dim]]), True
 
     def digits(self, lines: Lines, sizes: Sizes) -> Lines:
-        line = lines[self.dim]
-        return replaced(lines, self.dim, 1, [line and rotate_line(line, self.by, sizes[self.dim])])
+        line, size = lines[self.dim], sizes[self.dim]
+        by, digit = self.by % size, line.digits[0] if line and line.digits else None
+        if line is None or not by:
+            turned = line
+        elif digit is None:
+            turned = Line((line.base + by) % size, ())
+        elif len(line.digits) > 1 or line.base or digit.weight != 1 or digit.div != 1 or digit.mod not in (0, size):
+            turned = None  # only one whole digit of that size has a digit form when it is turned
+        else:
+            turned = Line(0, (digit._replace(mod=size, shift=digit.shift + by, count=size),))
+        return replaced(lines, self.dim, 1, [turned])
 
 
 @dataclass(frozen=True)

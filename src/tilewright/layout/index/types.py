@@ -6,7 +6,7 @@ import operator
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -190,7 +190,7 @@ def whole(value: Any, name: str) -> int:
 
 
 def wholes(values: Iterable[Any], name: str) -> tuple[int, ...]:
-    """All of them as Python integers; ``name`` names one of them."""
+    """The values as Python integers; ``name`` is what an error calls one of them."""
     try:
         items = tuple(values)
     except TypeError:
@@ -198,8 +198,17 @@ def wholes(values: Iterable[Any], name: str) -> tuple[int, ...]:
     return tuple(whole(value, name) for value in items)
 
 
+def row_major_strides(shape: Sequence[int], size: int) -> tuple[int, ...]:
+    """The strides in bytes of a dense array in C order whose elements have ``size`` bytes."""
+    strides = list[int]()
+    for n in reversed(shape):
+        strides.insert(0, size)
+        size *= max(n, 1)
+    return tuple(strides)
+
+
 def text_of(value: Any, name: str) -> str:
-    """The value, if it is a text."""
+    """The value, if it is a text; else a :class:`UsageError` that calls it ``name``."""
     if not isinstance(value, str):
         raise UsageError(f"{name} is a str, not {value!r}")
     return value
@@ -223,7 +232,6 @@ def array_of(value: Any, name: str) -> np.ndarray[Any, Any]:
 
 @cache
 def _machine_bytes() -> int:
-    """Bytes of memory this machine has."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not everywhere

@@ -3,7 +3,7 @@
     npu(c) = (start + c) mod X        offset = n*N_stride + ((start + c) div X)*C_stride + h*H_stride + w*W_stride
 
 Strides count elements; every batch starts again at NPU ``start`` on a fresh row. Matrices and weights are stored as
-such a tensor too (:mod:`tilewright.layout.kinds.lanes`).
+such a tensor too.
 """
 
 from __future__ import annotations
@@ -113,7 +113,6 @@ class LaneLayout(IndexMap):
 
     @property
     def first_npu(self) -> int | None:
-        """The start NPU."""
         return self.start
 
     @property
@@ -181,23 +180,15 @@ def _strides(rule: str | Four, tensor: Four, dtype: str, memory: LaneMemory, sta
 
 @dataclass(frozen=True)
 class Stored:
-    """How an array is stored as a tensor (N, C, H, W).
+    """How an array is stored as a tensor (N, C, H, W): ``n .. w`` are the coordinates that count along its dims."""
 
-    ===========  ================================================================================================
-    ``tensor``   the tensor's sizes
-    ``rule``     ``aligned``, ``compact``, ``row_aligned``, or four free strides in elements
-    ``n .. w``   the coordinates that count along N, C, H (its parts, major first) and W; None: there is none
-    ``steps``    what makes those coordinates out of the array's index
-    ===========  ================================================================================================
-    """
-
-    tensor: Four
-    rule: str | Four
-    n: int | None
+    tensor: Four  # the tensor's sizes
+    rule: str | Four  # aligned, compact, row_aligned, or four free strides in elements
+    n: int | None  # None: there is none
     c: int
-    h: tuple[int, ...]
+    h: tuple[int, ...]  # its parts, major first
     w: int | None
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Step, ...] = ()  # what makes those coordinates out of the array's index
 
 
 def _terms(stored: Stored, strides: Four, sizes: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -264,16 +255,13 @@ def lanes(
     """
     dims = _four(shape, "a size", "a lane tensor has four sizes (N, C, H, W)")
     memory = lane_memory(chip, lanes, eu_bytes, n_stride)
-    stored = Stored(dims, _rule(mode), 0, 1, (2,), 3)
-    return build(dtype_name(dtype), dims, stored, memory, start)
-
-
-def _rule(mode: str | Sequence[int]) -> str | Four:
-    if isinstance(mode, str):
-        if mode not in _MODES:
-            raise UsageError(f"no lane mode called {mode!r}", how=f"one of {', '.join(_MODES)}, or four strides")
-        return mode
-    return _four(mode, "a stride", "free strides are four whole numbers (N, C, H, W) from 0 up")
+    if not isinstance(mode, str):
+        rule: str | Four = _four(mode, "a stride", "free strides are four whole numbers (N, C, H, W) from 0 up")
+    elif mode in _MODES:
+        rule = mode
+    else:
+        raise UsageError(f"no lane mode called {mode!r}", how=f"one of {', '.join(_MODES)}, or four strides")
+    return build(dtype_name(dtype), dims, Stored(dims, rule, 0, 1, (2,), 3), memory, start)
 
 
 def _four(values: Sequence[int], name: str, rule: str) -> Four:
@@ -282,9 +270,6 @@ def _four(values: Sequence[int], name: str, rule: str) -> Four:
     if len(numbers) != 4 or any(n < 0 for n in numbers):
         raise UsageError(f"{rule}, got {numbers}")
     return numbers[0], numbers[1], numbers[2], numbers[3]
-
-
-# Matrices and weights over an NPU's local memories, and its global memory (source: Sophgo's tensor storage).
 
 
 def _matrix_sizes(rows: int, columns: int) -> tuple[int, int]:
@@ -344,14 +329,6 @@ def lane_matrix2(
     return build(dtype_name(dtype), (r, c), stored, memory, start, "matrix2")
 
 
-def _ic_parallel(ic_parallel: int, dtype: str) -> int:
-    """Input channels that lie side by side: IC_PARALLEL of one byte, half of two, 1 of four, double of half a byte."""
-    bits = lane_bits(dtype)
-    if bits not in (4, 8, 16, 32):
-        raise UsageError(f"weights of {bits} bits have no place beside each other", how="4, 8, 16 or 32 bits")
-    return {4: ic_parallel * 2, 8: ic_parallel, 16: max(1, ic_parallel // 2), 32: 1}[bits]
-
-
 def lane_weights(
     shape: Sequence[int],
     dtype: Any,
@@ -375,7 +352,10 @@ def lane_weights(
     parallel = memory.ic_parallel if ic_parallel is None else ic_parallel
     if parallel < 1:
         raise UsageError("this memory has no IC_PARALLEL", how="pass ic_parallel=")
-    side = _ic_parallel(parallel, name)
+    bits = lane_bits(name)
+    if bits not in (4, 8, 16, 32):
+        raise UsageError(f"weights of {bits} bits have no place beside each other", how="4, 8, 16 or 32 bits")
+    side = {4: parallel * 2, 8: parallel, 16: max(1, parallel // 2), 32: 1}[bits]  # input channels side by side
     oc, ic, kh, kw = dims
     tensor = (1, oc, -(-ic // side) * kh * kw, side)
     # oc, ic div IC, ic mod IC, kh, kw: h counts (ic div IC, kh, kw), w counts ic mod IC.

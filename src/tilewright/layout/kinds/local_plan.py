@@ -1,4 +1,4 @@
-"""Where tensors go in an NPU's local memories: bases, holes, banks (source: Sophgo's tensor storage).
+"""Where tensors go in an NPU's local memories: bases, holes, banks; and a picture (source: Sophgo's tensor storage).
 
     byte 0                                                     local_bytes
     | a: aligned, start 0 | gap | b: compact, start 2 |   free    |          the same on every NPU
@@ -20,6 +20,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.layout.kinds.lanes import LaneLayout, lane_memory, round_up
+from tilewright.render import Drawing, bytes_text, count_text, text_width
 from tilewright.targets import LaneMemory
 
 Runs = np.ndarray[Any, Any]
@@ -74,7 +75,6 @@ class PlacedTensor:
 
     @property
     def end(self) -> int:
-        """The byte behind the region."""
         return self.base + self.layout.bytes_per_npu
 
     @cached_property
@@ -117,23 +117,17 @@ class PlacedTensor:
         before = empty_starts * layout.start * channel
         return before, region - before - batch * channels * channel, batch * channels * channel - layout.num_elements
 
-    def _bytes(self, elements: int) -> int:
-        return elements * self.layout.element_bits // 8
-
     @property
     def start_hole(self) -> int:
-        """Bytes before the start NPU."""
-        return self._bytes(self._hole_elements[0])
+        return self._hole_elements[0] * self.layout.element_bits // 8
 
     @property
     def tail_hole(self) -> int:
-        """Bytes behind the last channels."""
-        return self._bytes(self._hole_elements[1])
+        return self._hole_elements[1] * self.layout.element_bits // 8
 
     @property
     def inside_hole(self) -> int:
-        """Bytes of padding inside the channels."""
-        return self._bytes(self._hole_elements[2])
+        return self._hole_elements[2] * self.layout.element_bits // 8
 
 
 @dataclass(frozen=True)
@@ -158,7 +152,7 @@ class LocalPlan:
 
     @property
     def bytes_free(self) -> int:
-        """Bytes behind the last tensor."""
+        """Bytes of one NPU behind the last tensor."""
         return self.memory.local_bytes - self.bytes_used
 
     @property
@@ -206,9 +200,6 @@ class LocalPlan:
             "tensors": tensors,
             "conflicts": conflicts,
         }
-
-
-# -- what a tensor occupies --------------------------------------------------------------------------------------------
 
 
 def _runs(layout: LaneLayout, base: int) -> Runs:
@@ -261,9 +252,6 @@ def _merged(runs: Runs, span: int) -> Runs:
     new = np.concatenate([[True], flat[1:, 0] > behind[:-1]])
     last = np.concatenate([np.flatnonzero(new)[1:] - 1, [len(flat) - 1]])
     return np.stack([flat[new, 0], behind[last]], axis=-1)
-
-
-# -- placing -----------------------------------------------------------------------------------------------------------
 
 
 def _check(tensors: Sequence[LocalTensor], memory: LaneMemory) -> None:
@@ -325,13 +313,6 @@ def _choose(
     return next((t for t in fitting if not avoid & set(t.banks)), fitting[0])
 
 
-def _conflicts(instructions: Sequence[Sequence[str]], placed: dict[str, PlacedTensor]) -> Iterable[BankConflict]:
-    for number, operands in enumerate(instructions):
-        for first, second in combinations(dict.fromkeys(operands), 2):
-            if shared := set(placed[first].banks) & set(placed[second].banks):
-                yield BankConflict(number, first, second, tuple(sorted(shared)))
-
-
 def plan_local_memory(
     tensors: Sequence[LocalTensor], chip: Any, instructions: Sequence[Sequence[str]] = ()
 ) -> LocalPlan:
@@ -365,4 +346,89 @@ def plan_local_memory(
         if tensor.base is None:
             fellows = {name for operands in instructions if tensor.name in operands for name in operands}
             placed[tensor.name] = _choose(tensor, memory, placed, fellows - {tensor.name})
-    return LocalPlan(memory, tuple(placed[t.name] for t in tensors), tuple(_conflicts(instructions, placed)))
+    conflicts = []
+    for number, operands in enumerate(instructions):
+        for first, second in combinations(dict.fromkeys(operands), 2):
+            if shared := set(placed[first].banks) & set(placed[second].banks):
+                conflicts.append(BankConflict(number, first, second, tuple(sorted(shared))))
+    return LocalPlan(memory, tuple(placed[t.name] for t in tensors), tuple(conflicts))
+
+
+# The plan as an SVG: tensors over the banks, holes hatched, conflicts marked.
+
+_MARGIN, _ROW, _HIGH, _WIDE = 16.0, 30.0, 20.0, 960.0
+_TOP = 86.0
+
+
+def plan_svg(plan: LocalPlan) -> str:
+    """Where the tensors of a plan lie in the local memories of a chip, as an SVG.
+
+    From left to right the bytes of one NPU, the same on all of them, cut into banks; one row per tensor, its holes (of
+    the start index, behind the last channel, inside the channels) hatched in proportion; a mark where two operands of
+    one instruction share a bank.
+
+    >>> from tilewright.layout import LocalTensor, lanes, plan_local_memory
+    >>> plan = plan_local_memory([LocalTensor("image", lanes((1, 64, 28, 28), "f16", "bm1684x"))], "bm1684x")
+    >>> "image: bytes 0 to 1599 of every NPU" in plan_svg(plan)
+    True
+    """
+    left = _MARGIN + max((text_width(t.name) for t in plan.tensors), default=0.0) + 12
+    notes = [
+        f"instruction {c.instruction}: {c.first} and {c.second} share bank{'s' * (len(c.banks) > 1)} "
+        f"{', '.join(map(str, c.banks))}"
+        for c in plan.conflicts
+    ]
+    width = max(left + _WIDE, *(_MARGIN + text_width(note) for note in notes), 0) + _MARGIN
+    rows = _TOP + _ROW * len(plan.tensors)
+    title = f"local memory of {plan.memory.npu_num} NPUs, {bytes_text(plan.memory.local_bytes)} each"
+    facts = f"{count_text(plan.bytes_used)} bytes used, {count_text(plan.bytes_free)} free on every NPU"
+    drawing = Drawing(width, rows + 34 + 16 * len(notes), title=title, description=facts, ground=True)
+    drawing.text(_MARGIN, 26, title, "strong large")
+    drawing.text(_MARGIN, 46, facts, "soft")
+    _draw_banks(drawing, plan, left, rows)
+    for k, tensor in enumerate(plan.tensors):
+        _draw_tensor(drawing, plan, tensor, k, left)
+    drawing.padding(_MARGIN, rows + 12, 24, 12)
+    drawing.text(_MARGIN + 30, rows + 22, "holes, in proportion", "soft")
+    for k, note in enumerate(notes):
+        drawing.text(_MARGIN, rows + 42 + 16 * k, note, "soft")
+    return str(drawing.svg())
+
+
+def _draw_banks(drawing: Drawing, plan: LocalPlan, left: float, bottom: float) -> None:
+    """Bank numbers above, bank borders through all rows, bytes at the ends."""
+    memory = plan.memory
+    step = _WIDE / memory.banks
+    shared = {bank for conflict in plan.conflicts for bank in conflict.banks}
+    drawing.text(left, _TOP - 24, "0", "soft small")
+    end = count_text(memory.local_bytes)
+    drawing.text(left + _WIDE, _TOP - 24, f"{end} bytes", "soft small", anchor="end")
+    for bank in range(memory.banks):
+        x = left + bank * step
+        drawing.line(x, _TOP - 4, x, bottom, "grid")
+        drawing.text(x + step / 2, _TOP - 8, f"bank {bank}" if step > 50 else str(bank), "soft small", anchor="middle")
+        if bank in shared:
+            drawing.line(x + 2, _TOP - 3, x + step - 2, _TOP - 3, "mark")
+    drawing.rect(left, _TOP - 2, _WIDE, bottom - _TOP + 2, "edge l2 plain")
+
+
+def _draw_tensor(drawing: Drawing, plan: LocalPlan, tensor: PlacedTensor, row: int, left: float) -> None:
+    scale, y = _WIDE / plan.memory.local_bytes, _TOP + row * _ROW + 4
+    drawing.text(left - 8, y + 14, tensor.name, anchor="end")
+    size = tensor.end - tensor.base
+    if not size:
+        return
+    x, wide = left + tensor.base * scale, max(2.0, size * scale)
+    holes = tensor.start_hole + tensor.tail_hole + tensor.inside_hole
+    share = min(1.0, holes / (size * tensor.layout.lane_count))
+    tip = f"{tensor.name}: bytes {tensor.base} to {tensor.end - 1} of every NPU, {tensor.layout}"
+    drawing.rect(x, y, wide * (1 - share), _HIGH, f"cell c{row % 8}", tip=tip)
+    if share:
+        drawing.padding(
+            x + wide * (1 - share), y, wide * share, _HIGH, tip=f"{tip}; {count_text(holes)} bytes of holes"
+        )
+    label = f"{count_text(tensor.base)} + {count_text(size)}"
+    if x + wide + text_width(label, 10.5) + 6 < left + _WIDE:
+        drawing.text(x + wide + 5, y + 14, label, "soft small")
+    else:
+        drawing.text(x - 5, y + 14, label, "soft small", anchor="end")

@@ -47,11 +47,6 @@ def _tpu_tiles(sizes: tuple[int, ...], bits: int, boundary: bool = False) -> tup
     return ((rows, _LANES), *inner)
 
 
-def _padded_slots(sizes: tuple[int, ...], bits: int) -> int:
-    rows, lanes = _tpu_tiles(sizes, bits)[0]
-    return math.prod(sizes[:-2]) * -(-sizes[-2] // rows) * rows * -(-sizes[-1] // lanes) * lanes
-
-
 def _tpu(
     shape: tuple[int, ...], dtype: str, minor_to_major: tuple[int, ...] | None = None, boundary: bool = False
 ) -> TensorLayout:
@@ -85,10 +80,6 @@ def _cube_columns(dtype: str) -> int:
 def _fractal_nz(shape: tuple[int, ...], dtype: str) -> TensorLayout:
     rows = max(1, -(-shape[-2] // 16)) * 16
     return tiled(shape, dtype, tiles=[(rows, _cube_columns(dtype))])
-
-
-def _fractal_zz(shape: tuple[int, ...], dtype: str) -> TensorLayout:
-    return tiled(shape, dtype, tiles=[(16, _cube_columns(dtype))])
 
 
 def _blocked_channels(shape: tuple[int, ...], dtype: str, block: int) -> TensorLayout:
@@ -125,7 +116,7 @@ class _Preset:
 _ANY, _MATRIX, _FOUR = range(64), range(2, 64), range(4, 5)
 _PRESETS = {
     "ascend_nz": _Preset(_fractal_nz, _MATRIX),
-    "ascend_zz": _Preset(_fractal_zz, _MATRIX),
+    "ascend_zz": _Preset(lambda shape, dtype: tiled(shape, dtype, tiles=[(16, _cube_columns(dtype))]), _MATRIX),
     "hexagon_crouton": _Preset(_hexagon_crouton, _FOUR),
     "nc1hwc0": _Preset(lambda shape, dtype: _blocked_channels(shape, dtype, _cube_columns(dtype)), _FOUR),
     "nchw16c": _Preset(lambda shape, dtype: _blocked_channels(shape, dtype, 16), _FOUR),
@@ -199,8 +190,9 @@ def _predict_tpu(shape: tuple[int, ...], dtype: str, boundary: bool) -> TensorLa
     pairs = [(m, s) for m in range(rank - 1, -1, -1) for s in range(rank - 1, -1, -1) if s != m]
 
     def cost(pair: tuple[int, int]) -> int:
-        others = tuple(shape[d] for d in range(rank) if d not in pair)
-        return _padded_slots((*others, shape[pair[1]], shape[pair[0]]), bits)
+        sizes = (*(shape[d] for d in range(rank) if d not in pair), shape[pair[1]], shape[pair[0]])
+        rows, lanes = _tpu_tiles(sizes, bits)[0]
+        return math.prod(sizes[:-2]) * -(-sizes[-2] // rows) * rows * -(-sizes[-1] // lanes) * lanes
 
     minor, second = min(pairs, key=cost)
     rest = [d for d in range(rank - 1, -1, -1) if d not in (minor, second)]

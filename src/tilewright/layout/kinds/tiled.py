@@ -147,7 +147,7 @@ class TensorLayout(IndexMap):
         >>> layout.to_jax().layout.tiling
         ((8, 128), (2, 1))
         """
-        from tilewright.layout.exchange.to_jax import to_jax
+        from tilewright.layout.exchange.inside_jit import to_jax
 
         return to_jax(self, self.text, sharding)
 
@@ -193,7 +193,7 @@ class TupleLayout:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a line for every array."""
-        from tilewright.layout.explain.notebook import tuple_html
+        from tilewright.layout.explain import tuple_html
 
         return tuple_html(self)
 
@@ -303,10 +303,6 @@ def parse_prefix(text: str, start: int = 0) -> tuple[TensorLayout | TupleLayout,
     return _wrap(shape), end
 
 
-def _marked(tile: Any) -> Any:
-    return [combine_mark(part) for part in tile] if isinstance(tile, Sequence) else tile
-
-
 def tiled(
     shape: Sequence[int],
     dtype: Any,
@@ -331,7 +327,8 @@ def tiled(
     order = tuple(range(len(dims) - 1, -1, -1)) if minor_to_major is None else wholes(minor_to_major, "a dim")
     if sorted(order) != list(range(len(dims))):
         raise UsageError(f"minor_to_major {order} is not an order of the dims of {dims}")
-    levels = tuple(wholes(_marked(tile), "a tile dim") for tile in tiles)
+    marked = ([combine_mark(t) for t in tile] if isinstance(tile, Sequence) else tile for tile in tiles)
+    levels = tuple(wholes(tile, "a tile dim") for tile in marked)
     if any(
         not tile or tile[-1] == COMBINE or any(not 1 <= t <= LARGEST and t != COMBINE for t in tile) for tile in levels
     ):

@@ -14,20 +14,10 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 
 from tilewright.kernels.threads import call_soon, thread_count
-from tilewright.layout.move.blocks import NO_GAPS
-from tilewright.layout.move.words import (
-    CORE,
-    DONE,
-    GIVEN,
-    JOIN,
-    KIND,
-    LINE,
-    SCRATCH,
-    SHORTS,
-    THREADS,
-)
+from tilewright.layout.move import CORE, DONE, GIVEN, JOIN, KIND, LINE, SCRATCH, SHORTS, THREADS
 
 Array = np.ndarray[Any, Any]
+NO_GAPS = np.zeros((0, 2), np.int64)
 _SMALL = 1 << 22  # bytes up to which one thread does it all: waking another takes as long as moving a megabyte
 _MOST_IDLE = 16  # calls kept where threads come late: on a crowded machine many of them are underway
 
@@ -54,41 +44,36 @@ _idle: list[Call] = []
 
 
 def take_call() -> Call:
-    """A call that is not in use. Give it back after use; one lost by an interrupt is collected as garbage."""
+    """A call that is not in use. Release it after use; one lost by an interrupt is collected as garbage."""
     try:
         return _idle.pop()  # no check before: another thread may take the last one in between
     except IndexError:
         return Call()
 
 
-def give_call(call: Call) -> None:
-    """Let it be taken again."""
+def release_call(call: Call) -> None:
+    """Put a call that is no longer in use back for :func:`take_call`."""
     _idle.append(call)
 
 
 def run_plan(plan: MovePlan, target: Array, source: Array, value: int = 0) -> None:
     """Move the data and write ``value`` into the plan's padding; both arrays are addressed by their first element."""
-    _run(plan, address_of(target), address_of(source), value)
-
-
-def _run(plan: MovePlan, target: int, source: int, value: int = 0) -> None:
-    """The same of addresses; the caller holds the arrays until it is done."""
     call = take_call()
     words = call.words
     words[0] = words[DONE] = 0
-    words[GIVEN], words[GIVEN + 1], words[GIVEN + 2], words[GIVEN + 3] = target, source, plan.header, value
-    words[THREADS] = 1
+    words[GIVEN], words[GIVEN + 1] = address_of(target), address_of(source)
+    words[GIVEN + 2], words[GIVEN + 3], words[THREADS] = plan.header, value, 1
     if plan.total > _SMALL and (others := min(thread_count(), plan.parts) - 1):
         _share(call, plan, others)
     else:
         plan.kernel(call.address, call.scratch)
-        give_call(call)
+        release_call(call)
 
 
 def _share(call: Call, plan: MovePlan, others: int) -> None:
     """Run it with so many other threads, if they come in time.
 
-    A thread that comes late still reads the call and the plan, so the last one to leave gives the call back. It holds
+    A thread that comes late still reads the call and the plan, so the last one to leave releases the call. It holds
     no array: these belong to the caller again, who may close or resize their memory.
     """
     leaving = [True, *[False] * others]
@@ -97,12 +82,12 @@ def _share(call: Call, plan: MovePlan, others: int) -> None:
     def help_() -> None:
         mine = take_call()
         plan.kernel(call.address, mine.scratch)
-        give_call(mine)
+        release_call(mine)
         leave()
 
     def leave() -> None:
         if leaving.pop() and len(_idle) < _MOST_IDLE:
-            give_call(call)
+            release_call(call)
 
     try:
         for _ in range(others - call_soon(help_, others)):
@@ -157,32 +142,20 @@ class once(Generic[T]):
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """One primitive at many places.
+    """One primitive at many places."""
 
-    ============  =======================================================================================
-    ``numbers``   kind, stream, count and (source, target) steps of the repeat, of the core's two loops
-    ``inner``     int64[k, 2]: source and target (or scratch) places within an entry
-    ``rows``      int64[r, 2]: target and scratch places of the rows that leave the scratch, none if direct
-    ``width``     bytes of such a row
-    ``runs``      int64[r]: where the source's runs begin within an entry; fetched while the entry before is moved
-    ``length``    bytes of such a run
-    ``padded``    bytes of scratch that hold padding where no data goes, 0 if the rows have none
-    ``places``    int64[n, 3]: source and target places of the entries, bytes of theirs rows (0 if direct)
-    ============  =======================================================================================
-    """
-
-    numbers: tuple[int, ...]
-    inner: Array
-    rows: Array
-    width: int
-    runs: Array
-    length: int
-    places: Array
-    padded: int = 0
+    numbers: tuple[int, ...]  # kind, stream, count and (source, target) steps of the repeat, of the core's two loops
+    inner: Array  # int64[k, 2]: source and target (or scratch) places within an entry
+    rows: Array  # int64[r, 2]: target and scratch places of the rows that leave the scratch, none if direct
+    width: int  # bytes of such a row
+    runs: Array  # int64[r]: where the source's runs begin within an entry; fetched while the entry before is moved
+    length: int  # bytes of such a run
+    places: Array  # int64[n, 3]: source and target places of the entries, bytes of their rows (0 if direct)
+    padded: int = 0  # bytes of scratch that hold padding where no data goes, 0 if the rows have none
 
     @property
     def kind(self) -> int:
-        """Which primitive it is."""
+        """The primitive's number, as `move.__init__` has them."""
         return self.numbers[KIND]
 
     @property
@@ -220,7 +193,7 @@ class MovePlan:
         First the header; then a row of numbers per work; inner places, rows, runs and places end to end;
         int64[works, parts + 1], where each part's places begin; and the pads.
         """
-        from tilewright.layout.move.element_kernels import address_of_primitive
+        from tilewright.layout.move.move_kernels import address_of_primitive
 
         numbers, inner, outs, runs = [], 0, 0, 0
         for w in self.works:
@@ -249,75 +222,3 @@ class MovePlan:
     def header(self) -> int:
         """The address of the header, which says where the other tables are and how long."""
         return int(self.tables[0].ctypes.data)
-
-
-# Moves that were made before and are made again.
-#
-# A program moves arrays of few shapes many times. What a move needs besides its addresses (checks of shapes and types,
-# a plan, the number that padding is) is the same every time, and finding it all again costs more than moving a small
-# array. So a layout keeps its moves under the shapes, strides and types they were made for.
-
-_MOST = 32
-_Key = tuple[Any, ...]
-_Range = tuple[int, int]
-
-
-def _reach(array: Array) -> _Range:
-    """First byte of the array and first byte behind it, from its first element."""
-    ends = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
-    return sum(min(end, 0) for end in ends), sum(max(end, 0) for end in ends) + array.itemsize
-
-
-def _key(target: Array, source: Array, packing: int, to: int) -> _Key:
-    """What a move is kept under; 1-D sides do not show whether it packs or unpacks, so the key says it."""
-    sides = target.dtype, target.shape, target.strides, source.dtype, source.shape, source.strides
-    return packing, to % LINE == 0, *sides
-
-
-class Kept:
-    """The moves of one layout: packing and unpacking into given memory.
-
-    >>> from tilewright.layout import parse
-    >>> layout = parse("s32[2,3]{1,0:T(2,2)}")
-    >>> array, out = np.arange(6, dtype=np.int32).reshape(2, 3), np.zeros(layout.num_slots, np.int32)
-    >>> layout._kept.again(out, array, 1), layout.pack(array, out=out).tolist(), layout._kept.again(out, array + 1, 1)
-    (False, [0, 1, 3, 4, 2, 0, 5, 0], True)
-    >>> out.tolist()
-    [1, 2, 4, 5, 3, 0, 6, 0]
-    """
-
-    __slots__ = ("_found",)
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Kept, ()  # plans hold addresses of this process
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def forget(self) -> None:
-        """Keep none of them."""
-        self._found: dict[_Key, tuple[MovePlan, _Range, _Range]] = {}
-
-    def keep(self, target: Array, source: Array, plan: MovePlan, packing: bool = False) -> None:
-        """Make this move again for arrays like these, on a cache line or off it."""
-        if len(self._found) >= _MOST:
-            self.forget()
-        key = _key(target, source, int(packing), address_of(target))
-        self._found[key] = plan, _reach(target), _reach(source)
-
-    def again(self, target: Any, source: Any, packing: int = 0) -> bool:
-        """Make a kept move; False, and nothing moved, where none fits, or the arrays share memory or are unusual."""
-        if not self._found or type(target) is not np.ndarray or type(source) is not np.ndarray:
-            return False
-        to, out_of = address_of(target), address_of(source)
-        found = self._found.get(_key(target, source, packing, to))
-        if found is None or not target.flags.writeable:
-            return False
-        plan, writes, reads = found
-        if to + writes[0] < out_of + reads[1] and out_of + reads[0] < to + writes[1]:
-            return False
-        _run(plan, to, out_of)
-        return True

@@ -2,34 +2,46 @@
 
 A box is a primitive at many places: the outer loops stand in tables of places, the inner ones in one row of numbers
 (see :class:`tilewright.layout.move.calls.Work`). Everything is addressed in bytes, so one kernel serves all types;
-primitives that look at single elements (``element_kernels.py``) are called by their address. Functions take numbers,
-not arrays: numba counts references to an array on every call, atomically.
+primitives that look at single elements are compiled when a plan first needs them and called by their address. Functions
+take numbers, not arrays: numba counts references to an array on every call, atomically. ``unit`` is an integer whose
+type gives an element's width.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 
-from tilewright.kernels import inner, njit
-from tilewright.kernels.vectors import copy_vector, load_word, prefetch_line
-from tilewright.layout.move.vector_kernels import (
-    call_address,
-    fence,
-    store_element,
-    stream_line,
-    take_number,
-    wait_a_moment,
+from tilewright.kernels import Callback, cfunc, inner, njit
+from tilewright.kernels.vectors import (
+    ADDRESS,
+    I32,
+    I64,
+    at,
+    copy_vector,
+    intrinsic,
+    load,
+    load_word,
+    prefetch_line,
+    shuffle,
+    types,
+    vector,
 )
-from tilewright.layout.move.words import (
+from tilewright.layout.move import (
     CALL,
     CORE,
     DONE,
     GIVEN,
     INNER,
+    JOIN,
     KIND,
     LENGTH,
+    LINE,
     LINES,
     NUMBERS,
     PADDED,
@@ -37,11 +49,211 @@ from tilewright.layout.move.words import (
     ROWS,
     RUN,
     RUNS,
+    SHORTS,
     STREAM,
     THREADS,
+    TRANSPOSE,
+    UNZIP,
+    ZIP,
 )
 
-_LINE = 64
+
+def _store(builder: Any, value: Any, address: Any, streaming: bool) -> None:
+    """A vector of any width in lines; a streaming store goes past the caches and wants an aligned address."""
+    size = value.type.element.width // 8
+    per_line = min(LINE // size, value.type.count)
+    undefined = ir.Constant(value.type, ir.Undefined)
+    for first in range(0, value.type.count, per_line):
+        whole = per_line == value.type.count
+        part = value if whole else shuffle(builder, value, undefined, list(range(first, first + per_line)))
+        align = per_line * size if streaming else 1
+        done = builder.store(part, at(builder, address, first * size, part.type), align=align)
+        if streaming:
+            done.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
+
+
+def _width(unit: Any) -> int:
+    """Bytes of an element."""
+    return int(unit.bitwidth) // 8
+
+
+def _interleave(builder: Any, rows: list[Any], size: int) -> Any:
+    """Elements of all rows in turn: row 0's first, row 1's first, ...; neighbours pair up, then pairs of pairs."""
+    while len(rows) > 1:
+        count = rows[0].type.count
+        mask = [x for i in range(count) for x in (i, count + i)]
+        pairs = [shuffle(builder, a, b, mask) for a, b in zip(rows[::2], rows[1::2], strict=True)]
+        size *= 2
+        rows = [builder.bitcast(pair, vector(count, size)) for pair in pairs] if len(pairs) > 1 else pairs
+    return rows[0]
+
+
+def _part(builder: Any, whole: Any, rows: int, size: int) -> list[Any]:
+    """The inverse of :func:`_interleave`: rows of interleaved elements taken apart, widest pairs first."""
+    bytes_all = whole.type.count * whole.type.element.width // 8
+    parts = [whole]
+    while len(parts) < rows:
+        wide = size * rows // (2 * len(parts))
+        count = bytes_all // len(parts) // wide
+        halves = []
+        for part in parts:
+            cast = builder.bitcast(part, vector(count, wide))
+            undefined = ir.Constant(cast.type, ir.Undefined)
+            halves += [shuffle(builder, cast, undefined, list(range(k, count, 2))) for k in (0, 1)]
+        parts = halves
+    return parts
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def stream_line(typing: Any, target: Any, source: Any) -> Any:
+    """A line from address ``source`` to address ``target``, which is aligned, past the caches."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _store(builder, load(builder, args[1], 0, vector(LINE, 1)), args[0], True)
+        return context.get_dummy_value()
+
+    return types.none(ADDRESS, ADDRESS), generate
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def join_runs(typing: Any, target: Any, source: Any, pitch: Any, wide: Any, width: Any) -> Any:
+    """A line streamed to ``target``: pairs of runs of ``width`` bytes (a literal), ``pitch`` apart, ``wide`` apart."""
+    size = width.literal_value
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        target_, row, pitch_, wide_ = args[:4]
+        parts = []
+        for _ in range(LINE // (2 * size)):
+            parts += [load(builder, at, 0, vector(size, 1)) for at in (row, builder.add(row, pitch_))]
+            row = builder.add(row, wide_)
+        while len(parts) > 1:
+            both = list(range(2 * parts[0].type.count))
+            parts = [shuffle(builder, a, b, both) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        _store(builder, parts[0], target_, True)
+        return context.get_dummy_value()
+
+    return types.none(*[ADDRESS] * 4, width), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def copy_element(typing: Any, target: Any, source: Any, unit: Any) -> Any:
+    """One element from address ``source`` to address ``target``."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.IntType(8 * _width(unit))
+        builder.store(load(builder, args[1], 0, kind), at(builder, args[0], 0, kind), align=1)
+        return context.get_dummy_value()
+
+    return types.none(ADDRESS, ADDRESS, unit), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def store_element(typing: Any, target: Any, value: Any, unit: Any) -> Any:
+    """The low bytes of ``value`` as one element at address ``target``."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.IntType(8 * _width(unit))
+        narrow = args[1] if kind.width == 64 else builder.trunc(args[1], kind)
+        builder.store(narrow, at(builder, args[0], 0, kind), align=1)
+        return context.get_dummy_value()
+
+    return types.none(ADDRESS, types.int64, unit), generate
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def zip_vectors(typing: Any, target: Any, source: Any, pitch: Any, unit: Any, rows: Any, streaming: Any) -> Any:
+    """One line from each of ``rows`` rows, ``pitch`` bytes apart, interleaved element by element into ``target``."""
+    count, past_caches = rows.literal_value, streaming.literal_value
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        target_, source_, pitch_ = args[:3]
+        size = _width(unit)
+        loaded, row = [], source_
+        for _ in range(count):
+            loaded.append(load(builder, row, 0, vector(LINE // size, size)))
+            row = builder.add(row, pitch_)
+        _store(builder, _interleave(builder, loaded, size), target_, past_caches)
+        return context.get_dummy_value()
+
+    return types.none(ADDRESS, ADDRESS, ADDRESS, unit, rows, streaming), generate
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def unzip_vectors(typing: Any, target: Any, pitch: Any, source: Any, unit: Any, rows: Any, streaming: Any) -> Any:
+    """``rows`` interleaved lines at ``source`` taken apart into one line of each row, ``pitch`` bytes apart."""
+    count, past_caches = rows.literal_value, streaming.literal_value
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        row, pitch_, source_ = args[:3]
+        size = _width(unit)
+        whole = load(builder, source_, 0, vector(count * LINE // size, size))
+        for part in _part(builder, whole, count, size):
+            _store(builder, part, row, past_caches)
+            row = builder.add(row, pitch_)
+        return context.get_dummy_value()
+
+    return types.none(ADDRESS, ADDRESS, ADDRESS, unit, rows, streaming), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def element_size(typing: Any, unit: Any) -> Any:
+    """Bytes of an element, inside a kernel."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return ir.Constant(I64, _width(unit))
+
+    return types.int64(unit), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fence(typing: Any) -> Any:
+    """Streaming stores before it are seen by every thread after it."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.none(), generate
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def take_number(typing: Any, address: Any, more: Any) -> Any:
+    """The int64 at ``address``, which other threads use too, before ``more`` (a literal) is added to it."""
+    step = int(more.literal_value)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.atomic_rmw("add", at(builder, args[0], 0, I64), ir.Constant(I64, step), "seq_cst")
+
+    return types.int64(ADDRESS, more), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def wait_a_moment(typing: Any) -> Any:
+    """What a loop does that waits for another thread: some tens of cycles of nothing, on processors that know how."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if str(builder.module.triple).startswith(("x86_64", "i386")):
+            builder.call(
+                builder.module.declare_intrinsic("llvm.x86.sse2.pause", [], ir.FunctionType(ir.VoidType(), [])), []
+            )
+        return context.get_dummy_value()
+
+    return types.none(), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def call_address(typing: Any, address: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any) -> Any:
+    """Call the function at ``address``, which takes six int64s and gives nothing."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [I64] * 6)
+        builder.call(builder.inttoptr(args[0], ir.PointerType(kind)), args[1:])
+        return context.get_dummy_value()
+
+    return types.none(*[types.int64] * 7), generate
+
+
+# The kernel.
 
 
 @inner(boundscheck=False)
@@ -53,7 +265,7 @@ def fetch_line(place: int, starts: int, runs: int, length: int, run: int, at: in
     """
     if run < runs:
         prefetch_line(place + load_word(starts, run) + at, 2)
-        at += _LINE
+        at += LINE
         if at >= length:
             run, at = run + 1, 0
     return run, at
@@ -90,16 +302,16 @@ def copy_bytes(target: int, source: int, count: int) -> None:
 
 @inner(**_inner)
 def _runs(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
-    """Runs of any length; streamed ones in whole lines, whatever the addresses, with a piece of one at either end."""
+    """Copy runs of any length; streamed ones in whole lines, whatever the addresses, and a piece at either end."""
     table, entries, n, ns, nt = repeat
     for e in range(entries):
         a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
         for _ in range(n):
-            head = -a % _LINE if stream else count
+            head = -a % LINE if stream else count
             head = head if head < count else count
-            end = count - (count - head) % _LINE
+            end = count - (count - head) % LINE
             copy_bytes(a, b, head)
-            for q in range(head, end, _LINE):
+            for q in range(head, end, LINE):
                 prefetch_line(b + q + _FAR_AHEAD, 1)
                 stream_line(a + q, b + q)
             copy_bytes(a + end, b + end, count - end)
@@ -108,17 +320,17 @@ def _runs(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
 
 @inner(**_inner)
 def _lines(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
-    """Runs of whole lines."""
+    """Copy runs of whole lines."""
     table, entries, n, ns, nt = repeat
     for e in range(entries):
         a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
         for _ in range(n):
             if stream:
-                for q in range(0, count, _LINE):
+                for q in range(0, count, LINE):
                     prefetch_line(b + q + _AHEAD, 1)
                     stream_line(a + q, b + q)
             else:
-                for q in range(0, count, _LINE):
+                for q in range(0, count, LINE):
                     copy_vector(a + q, b + q, 64)
             a, b = a + nt, b + ns
 
@@ -136,25 +348,25 @@ def _leave(target: int, scratch: int, block: Any, width: int, fresh: int, final:
     i = j = 0
     for row in range(rows):
         t, s = target + load_word(outs, 2 * row), scratch + load_word(outs, 2 * row + 1)
-        begin = -(t % _LINE)
+        begin = -(t % LINE)
         if fresh:
-            begin = -t % _LINE if -t % _LINE < width else width
-        end = width - (t + width) % _LINE
+            begin = -t % LINE if -t % LINE < width else width
+        end = width - (t + width) % LINE
         end = end if end > begin else begin
         if fresh:
             copy_bytes(t, s, begin)
-        for q in range(begin, end, _LINE):
+        for q in range(begin, end, LINE):
             stream_line(t + q, s + q)
             if runs == 1:
                 if j < length:
                     prefetch_line(following + j, 1)
-                    j += _LINE
+                    j += LINE
             else:
                 i, j = fetch_line(following, starts, runs, length, i, j)
         if final:
             copy_bytes(t + end, s + end, width - end)
         else:
-            copy_vector(s - _LINE, s + width - _LINE, 64)
+            copy_vector(s - LINE, s + width - LINE, 64)
 
 
 @inner(**_inner)
@@ -214,7 +426,7 @@ def move(call: int, scratch: int) -> bool:
                 s, t, width = source + load_word(place, 0), target + load_word(place, 1), load_word(place, 2)
                 next_ = source + load_word(after, 0), lines, run_count, length
                 ends = k == last or load_word(place, 1) + width != load_word(after, 1)
-                final = ends or (fresh and width < 2 * _LINE)  # so short a row may hold no whole line to leave behind
+                final = ends or (fresh and width < 2 * LINE)  # so short a row may hold no whole line to leave behind
                 into = scratch if staged else t
                 if kind == LINES:
                     _lines(into, s, repeat, count, stream)
@@ -236,3 +448,145 @@ def move(call: int, scratch: int) -> bool:
             break
         wait_a_moment()
     return bool(take_number(done, 0) >= parts)
+
+
+# Primitives that few plans need: short runs, rows of elements interleaved and taken apart again, transposition.
+
+_BLOCK = 16  # elements a side of the blocks in which a plain transposition goes
+_SIGNATURE = "void(int64, int64, int64, int64, int64, int64)"
+Primitive = Callable[[int, int, int, int, int, int], None]
+
+
+def _zips(unit: Any, rows: int) -> Primitive:
+    def zips(t: int, s: int, work: int, table: int, following: int, starts: int) -> None:
+        """Interleave rows of at least 64 bytes; the last vectors overlap their neighbours.
+
+        Streamed ones fetch a line of the next entry for every line they read.
+        """
+        entries, n, stream = load_word(work, INNER + 1), load_word(work, REPEAT), load_word(work, STREAM)
+        ns, nt = load_word(work, REPEAT + 1), load_word(work, REPEAT + 2)
+        count, pitch = load_word(work, CORE) * element_size(unit), load_word(work, CORE + 4)
+        runs, length = load_word(work, RUNS + 1), load_word(work, LENGTH)
+        last = count - LINE
+        i = j = 0
+        for e in range(entries):
+            a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
+            for _ in range(n):
+                if stream:
+                    for q in range(0, count, LINE):
+                        zip_vectors(a + rows * q, b + q, pitch, unit, rows, True)
+                        for _ in range(rows):
+                            i, j = fetch_line(following, starts, runs, length, i, j)
+                else:
+                    for q in range(0, count, LINE):
+                        at = q if q < last else last
+                        zip_vectors(a + rows * at, b + at, pitch, unit, rows, False)
+                a, b = a + nt, b + ns
+
+    return zips
+
+
+def _unzips(unit: Any, rows: int) -> Primitive:
+    def unzips(t: int, s: int, work: int, table: int, following: int, starts: int) -> None:
+        """Take interleaved rows of at least 64 bytes apart."""
+        entries, n, stream = load_word(work, INNER + 1), load_word(work, REPEAT), load_word(work, STREAM)
+        ns, nt = load_word(work, REPEAT + 1), load_word(work, REPEAT + 2)
+        count, pitch = load_word(work, CORE) * element_size(unit), load_word(work, CORE + 5)
+        last = count - LINE
+        for e in range(entries):
+            a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
+            for _ in range(n):
+                if stream:
+                    for q in range(0, count, LINE):
+                        unzip_vectors(a + q, pitch, b + rows * q, unit, rows, True)
+                else:
+                    for q in range(0, count, LINE):
+                        at = q if q < last else last
+                        unzip_vectors(a + at, pitch, b + rows * at, unit, rows, False)
+                a, b = a + nt, b + ns
+
+    return unzips
+
+
+def _shorts(width: int) -> Primitive:
+    def shorts(t: int, s: int, work: int, table: int, following: int, starts: int) -> None:
+        """Copy runs of 16 or 32 bytes."""
+        entries, n = load_word(work, INNER + 1), load_word(work, REPEAT)
+        ns, nt = load_word(work, REPEAT + 1), load_word(work, REPEAT + 2)
+        for e in range(entries):
+            a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
+            for k in range(n):
+                copy_vector(a + k * nt, b + k * ns, width)
+
+    return shorts
+
+
+def _joins(width: int) -> Primitive:
+    def joins(t: int, s: int, work: int, table: int, following: int, starts: int) -> None:
+        """Lines made of runs of 16 or 32 bytes, streamed; for each one a line of the next entry is fetched."""
+        entries, n, step = load_word(work, INNER + 1), load_word(work, REPEAT), load_word(work, REPEAT + 1)
+        pitch, wide = load_word(work, CORE + 4), load_word(work, CORE + 5)
+        runs, length = load_word(work, RUNS + 1), load_word(work, LENGTH)
+        i = j = 0
+        for e in range(entries):
+            a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
+            for k in range(n):
+                join_runs(a + k * LINE, b + k * step, pitch, wide, width)
+                i, j = fetch_line(following, starts, runs, length, i, j)
+
+    return joins
+
+
+def _transposes(unit: Any) -> Primitive:
+    def transposes(t: int, s: int, work: int, table: int, following: int, starts: int) -> None:
+        """Any two loops, in blocks whose lines stay in the nearest cache."""
+        entries, n = load_word(work, INNER + 1), load_word(work, REPEAT)
+        ns, nt = load_word(work, REPEAT + 1), load_word(work, REPEAT + 2)
+        count, ls, lt = load_word(work, CORE), load_word(work, CORE + 1), load_word(work, CORE + 2)
+        rows, ps, pt = load_word(work, CORE + 3), load_word(work, CORE + 4), load_word(work, CORE + 5)
+        for e in range(entries):
+            a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
+            for _ in range(n):
+                for p0 in range(0, rows, _BLOCK):
+                    p1 = p0 + _BLOCK if p0 + _BLOCK < rows else rows
+                    for l0 in range(0, count, _BLOCK):
+                        l1 = l0 + _BLOCK if l0 + _BLOCK < count else count
+                        for p in range(p0, p1):
+                            for q in range(l0, l1):
+                                copy_element(a + p * pt + q * lt, b + p * ps + q * ls, unit)
+                a, b = a + nt, b + ns
+
+    return transposes
+
+
+_MADE: dict[int, Callable[..., Primitive]] = {
+    SHORTS: _shorts,
+    JOIN: _joins,
+    TRANSPOSE: _transposes,
+    ZIP: _zips,
+    UNZIP: _unzips,
+}
+
+
+_making = threading.Lock()
+
+
+@cache
+def _primitive(kind: int, size: int, rows: int) -> Callback:
+    variant = f"{size}x{rows}" if rows else str(size)
+    if kind in (SHORTS, JOIN):
+        return cfunc(_SIGNATURE, variant)(_MADE[kind](size))
+    unit = np.dtype(f"u{size}").type(0)
+    return cfunc(_SIGNATURE, variant)(_MADE[kind](unit, rows) if rows else _MADE[kind](unit))
+
+
+def address_of_primitive(kind: int, size: int, rows: int = 0) -> int:
+    """Where the compiled primitive begins; 0 for what the kernel does itself.
+
+    ``size`` is the bytes of an element, or of a short run; ``rows`` are those that are interleaved.
+    """
+    if kind in (RUN, LINES):
+        return 0
+    with _making:  # threads that ask at once are given one
+        primitive = _primitive(kind, size, rows if kind in (ZIP, UNZIP) else 0)
+    return primitive.address

@@ -79,7 +79,7 @@ class Box:
 
     @property
     def reach(self) -> tuple[int, int]:
-        """First and last source place."""
+        """First and last source byte that the box reads from."""
         ends = [(loop.count - 1) * loop.source for loop in self.loops]
         low, high = sum(min(end, 0) for end in ends), sum(max(end, 0) for end in ends)
         return int(self.sources.min()) + low, int(self.sources.max()) + high
@@ -92,8 +92,6 @@ class _Segment:
     starts: Array
     loops: tuple[tuple[int, int], ...]
 
-
-# -- the sides ---------------------------------------------------------------------------------------------------------
 
 Terms = tuple[tuple[Term, ...], ...]  # per dim
 
@@ -110,11 +108,6 @@ def layout_terms(layout: AddressMap, slot: int) -> tuple[int, Terms] | None:
             terms[d.dim].append(Term(d.weight * unit, d.div, d.mod, d.shift))
         unit *= axis.extent
     return base, tuple(map(tuple, terms))
-
-
-def array_terms(strides: Sequence[int]) -> Terms:
-    """The terms of a numpy array with these strides in bytes."""
-    return tuple((Term(stride),) for stride in strides)
 
 
 def _group_ends(a: Sequence[int], b: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -150,9 +143,6 @@ def line_up(shape_a: Sequence[int], terms_a: Terms, shape_b: Sequence[int], term
             dims.append(CommonDim(size, one, _along(shape_b[j:last_j], terms_b[j:last_j])))
         last_i, last_j = i, j
     return dims[::-1]
-
-
-# -- segments of one dim -----------------------------------------------------------------------------------------------
 
 
 def _levels(size: int, terms: tuple[Term, ...]) -> list[int] | None:
@@ -224,15 +214,6 @@ def _value(terms: tuple[Term, ...], e: Any) -> Any:
     return sum((t(e) for t in terms), start=e * 0)
 
 
-def _segments(dim: CommonDim) -> list[_Segment] | None:
-    both = dim.source + dim.target
-    levels = _levels(dim.size, both)
-    return _uneven(dim) if levels is None else list(_nested(dim.size, both, levels))
-
-
-# -- boxes -------------------------------------------------------------------------------------------------------------
-
-
 def _piece(dim: CommonDim, segment: _Segment) -> Box:
     """A segment as a box of its own dim."""
     places = [_value(terms, segment.starts) for terms in (dim.source, dim.target)]
@@ -268,7 +249,8 @@ def boxes_of(dims: Sequence[CommonDim], base: tuple[int, int] = (0, 0)) -> list[
     """The move over ``dims`` as boxes; None where it falls into too many of them."""
     cut = []
     for dim in dims:
-        segments = _segments(dim)
+        levels = _levels(dim.size, dim.source + dim.target)
+        segments = _uneven(dim) if levels is None else list(_nested(dim.size, dim.source + dim.target, levels))
         if segments is None:
             return None
         cut.append([_piece(dim, segment) for segment in segments])

@@ -1,6 +1,6 @@
 """Pack an array into its layout and back.
 
-    digits --_nest--> boxes --_plan--> primitives and places --_kernels--> data          (_move keeps and runs plans)
+    digits --nest--> boxes --plan--> primitives and places --move_kernels--> data
 
 A map without a digit form, or with one that falls into too many boxes, goes row by row along tables of places, and
 one that is not a sum over dims (a `*` that its tile does not divide) is enumerated.
@@ -15,11 +15,9 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.types import TYPE_BITS, array_of, require_room
-from tilewright.layout.move.calls import Kept, run_plan
+from tilewright.layout.move import LINE
+from tilewright.layout.move.calls import address_of, run_plan
 from tilewright.layout.move.plan import aligned_empty, pack_plan, run_filled, unpack_plan, zero_of
-from tilewright.layout.move.words import LINE
-
-# Values narrower than a byte: packed low bits first, and back.
 
 Array = np.ndarray[Any, Any]
 
@@ -71,9 +69,6 @@ _CHUNK = 1 << 20
 _KINDS = {"f": "biuf", "b": "biuf", "c": "biufc"}  # numpy's kinds that a fill of this type may have
 
 
-# -- arguments ---------------------------------------------------------------------------------------------------------
-
-
 def _check_array(layout: AddressMap, array: Any) -> Array:
     values = np.asarray(array)
     if values.shape != layout.shape:
@@ -110,12 +105,6 @@ def _writable(array: Array, name: str) -> Array:
     return array
 
 
-def _check_out(layout: AddressMap, out: Any) -> Array:
-    if not isinstance(out, np.ndarray):
-        raise UsageError(f"out must be an array, got {type(out).__name__}")
-    return _writable(_check_array(layout, out), "out")
-
-
 def _fill_value(layout: AddressMap, fill: Any) -> Any:
     """``fill`` as a value of the layout's type; where several elements share a byte, the bits of that value.
 
@@ -138,11 +127,8 @@ def _fill_value(layout: AddressMap, fill: Any) -> Any:
     return int(value.reshape(1).view(np.uint8)[0]) if layout.element_bits < 8 else value[()]
 
 
-# -- pack --------------------------------------------------------------------------------------------------------------
-
-
-def pack(layout: AddressMap, array: Any, out: Any = None, fill: Any = 0, kept: Kept | None = None) -> Array:
-    """The array as it lies in memory; the move is made again from ``kept``.
+def pack(layout: AddressMap, array: Any, out: Any = None, fill: Any = 0) -> Array:
+    """The array as it lies in memory.
 
     ``array`` has the layout's shape and numpy type (any strides). The result is 1-D, one slot of the element type per
     physical element, several axes row-major (npu by npu, page by page); with E(n) below 8 it is uint8, low bits first.
@@ -158,40 +144,36 @@ def pack(layout: AddressMap, array: Any, out: Any = None, fill: Any = 0, kept: K
         require_room(layout.num_slots if layout.element_bits < 8 else layout.size_bytes, f"{layout} with its padding")
     layout.require_injective()
     values = _check_array(layout, values)
-    length, dtype = buffer_spec(layout)
-    target = aligned_empty(length, dtype) if out is None else check_buffer(layout, out, "out", write=True)
+    target = aligned_empty(*buffer_spec(layout)) if out is None else check_buffer(layout, out, "out", write=True)
     if out is not None and np.may_share_memory(values, target):
         values = values.copy()
     if layout.element_bits < 8:
         slots = aligned_empty(layout.num_slots, np.dtype(np.uint8))
         _pack_slots(layout, values.view(np.uint8) if values.ndim else values.reshape(1).view(np.uint8), slots, value)
-        target[:] = narrow(slots, layout.element_bits, length)
+        target[:] = narrow(slots, layout.element_bits, len(target))
     elif target.flags.c_contiguous:
-        _pack_slots(layout, values, target, value, kept)
+        _pack_slots(layout, values, target, value)
     else:
         target[:] = pack(layout, values, fill=fill)
     return target
 
 
-def _pack_slots(layout: AddressMap, values: Array, slots: Array, fill: Any, kept: Kept | None = None) -> None:
+def _pack_slots(layout: AddressMap, values: Array, slots: Array, fill: Any) -> None:
     """Values into contiguous slots, one slot of the values' type per place."""
     size = values.itemsize
     if not layout.num_elements:
         slots[:] = fill
         return
-    filled_plan = pack_plan(layout, values.strides if layout.rank else (), size, slots.ctypes.data % LINE == 0)
+    filled_plan = pack_plan(layout, values.strides if layout.rank else (), size, address_of(slots) % LINE == 0)
     if filled_plan is None:
         if layout.num_elements < layout.num_slots:
             slots[:] = fill
         _scatter(layout, values, slots)
         return
     run_filled(filled_plan, slots, values, fill)
-    plan, whole = filled_plan
-    if kept is not None and not whole:
-        kept.keep(slots, values, plan, packing=True)  # padding of zero bytes
 
 
-def unpack(layout: AddressMap, buffer: Any, out: Any = None, kept: Kept | None = None) -> Array:
+def unpack(layout: AddressMap, buffer: Any, out: Any = None) -> Array:
     """The logical array (C order, or into ``out``) out of a buffer that :func:`pack` made.
 
     >>> from tilewright.layout import parse
@@ -203,38 +185,37 @@ def unpack(layout: AddressMap, buffer: Any, out: Any = None, kept: Kept | None =
         require_room(layout.num_elements * layout.numpy_dtype.itemsize, f"{layout} without its padding")
     source = check_buffer(layout, buffer, "buffer")
     if out is not None:
-        _check_out(layout, out)
+        if not isinstance(out, np.ndarray):
+            raise UsageError(f"out must be an array, got {type(out).__name__}")
+        _writable(_check_array(layout, out), "out")
     if layout.element_bits < 8:
         wide = aligned_empty(layout.num_elements, np.dtype(np.uint8)).reshape(layout.shape)
         _unpack_slots(layout, widen(source, layout.element_bits, layout.num_slots), wide)
         result = to_type(wide, layout.dtype, layout.element_bits, layout.numpy_dtype)
     elif out is not None and not np.may_share_memory(out, source):
-        _unpack_slots(layout, source, out, kept)
+        _unpack_slots(layout, source, out)
         result = out
     else:
         result = aligned_empty(layout.num_elements, layout.numpy_dtype).reshape(layout.shape)
-        if kept is None or not kept.again(result, source):
-            _unpack_slots(layout, source, result, kept)
+        _unpack_slots(layout, source, result)
     if out is None or out is result:
         return result
     out[...] = result
     return out  # type: ignore[no-any-return]
 
 
-def _unpack_slots(layout: AddressMap, slots: Array, result: Array, kept: Kept | None = None) -> None:
+def _unpack_slots(layout: AddressMap, slots: Array, result: Array) -> None:
     """Slots into an array of any strides that shares no memory with them."""
     if not layout.num_elements:
         return
     slots = np.ascontiguousarray(slots)
-    aligned = result.ctypes.data % LINE == 0
+    aligned = address_of(result) % LINE == 0
     strides = result.strides if layout.rank else ()
     plan = unpack_plan(layout, strides, result.itemsize, aligned)
-    if plan is not None:
+    if plan is None:
+        _gather(layout, slots, result)
+    else:
         run_plan(plan, result, slots)
-        if kept is not None:
-            kept.keep(result, slots, plan)
-        return
-    _gather(layout, slots, result)
 
 
 # -- without boxes -----------------------------------------------------------------------------------------------------
@@ -247,15 +228,13 @@ def _row_tables(layout: AddressMap) -> tuple[Array, Array] | None:
         return None
     weights = np.cumprod([1, *(axis.extent for axis in reversed(layout.axis_terms))])[:-1][::-1]
     bases = sum(int(w) * line.base for w, line in zip(weights, layout.digits.values(), strict=True))
-    flat = [_weighted(weights, [axis[d] for axis in tables]) for d in range(layout.rank)]
+    flat = [
+        np.asarray(sum(int(w) * axis[d] for w, axis in zip(weights, tables, strict=True))) for d in range(layout.rank)
+    ]
     rows = np.array([bases], np.int64)
     for table in flat[:-1]:
         rows = (rows[:, None] + table[None, :]).reshape(-1)
     return np.ascontiguousarray(rows), np.ascontiguousarray(flat[-1])
-
-
-def _weighted(weights: Array, tables: list[Array]) -> Array:
-    return sum((int(w) * table for w, table in zip(weights, tables, strict=True)), start=np.zeros_like(tables[0]))
 
 
 def _bits_view(array: Array) -> Array:

@@ -16,10 +16,10 @@ from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.bitcast import order_of, why_not
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.types import is_traced, require_room
+from tilewright.layout.move import LINE
 from tilewright.layout.move.nest import Box, CommonDim, Loop, boxes_of, layout_terms
 from tilewright.layout.move.pack import buffer_spec, check_buffer, narrow, widen
 from tilewright.layout.move.plan import aligned_empty, relayout_boxes, relayout_plan, run_filled, zero_of
-from tilewright.layout.move.words import LINE
 
 Array = np.ndarray[Any, Any]
 _MOST_RUNS = 1 << 24
@@ -71,9 +71,6 @@ def _all_slots(layout: AddressMap, order: Sequence[int]) -> Array:
     return layout.slots_of(np.arange(layout.num_elements), order)
 
 
-# -- lines -------------------------------------------------------------------------------------------------------------
-
-
 def lines_touched(layout: AddressMap, line_bytes: int) -> int:
     """Distinct lines of ``line_bytes`` bytes that hold an element (or a part of one)."""
     if not layout.num_elements:
@@ -120,7 +117,7 @@ def _without_far(box: Box, bits: int, line_bytes: int) -> tuple[list[Box], int]:
 
 
 def _count(starts: Array, lengths: Array, bits: int, line_bytes: int) -> int:
-    """Lines under ascending disjoint runs of elements."""
+    """How many lines the ascending, disjoint runs of elements touch."""
     line = 8 * line_bytes
     first, last = starts * bits // line, ((starts + lengths) * bits - 1) // line
     shared = first[1:] <= np.maximum.accumulate(last)[:-1]
@@ -264,9 +261,14 @@ class Relayout:
         """What a notebook shows: the verdict and the bytes; ``compare(a, b)`` shows a picture of both layouts."""
         from tilewright.render import Column, glance, glance_table
 
-        verdict = "a bitcast: every element keeps its byte" if self.bitcast else f"not a bitcast: {self.reason}"
         figures = [("read", self.bytes_read), ("written", self.bytes_written)]
-        return glance(f"{self.a} to {self.b}", verdict, glance_table((Column(""), Column("moved", "bytes")), figures))
+        table = glance_table((Column(""), Column("moved", "bytes")), figures)
+        return glance(f"{self.a} to {self.b}", self.verdict, table)
+
+    @property
+    def verdict(self) -> str:
+        """Whether it is a bitcast, and why not, in a line."""
+        return "a bitcast: every element keeps its byte" if self.bitcast else f"not a bitcast: {self.reason}"
 
     @property
     def direct(self) -> bool:

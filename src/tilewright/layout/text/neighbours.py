@@ -18,7 +18,14 @@ from typing import NamedTuple
 
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.layout.index.types import TYPE_BITS, UNBOUNDED, dtype_name, type_bits, xla_dtype
-from tilewright.layout.text.notation import COMBINE, LARGEST, ArrayText, combine_mark, format_shape, read_shape
+from tilewright.layout.text.notation import (
+    LARGEST,
+    ArrayText,
+    combine_mark,
+    format_shape,
+    format_tail,
+    read_shape,
+)
 
 _OTHER_NAMES = (
     *(f"{kind}int{bits}" for kind in ("", "u") for bits in (2, 4, 8, 16, 32, 64)),
@@ -45,7 +52,7 @@ def read_neighbour(text: str, at: int) -> tuple[ArrayText, int] | None:
     if not head or head["type"].lower() not in NAMES:
         return None
     dims = ",".join(_sizes(text, head))
-    short = f"{_xla_name(head['type'])}[{dims}]"
+    short = f"{dtype_name(head['type'].lower())}[{dims}]"
     strides = _STRIDES.match(text, head.end())
     try:
         shape, end = read_shape(short + ("" if strides else text[head.end() : head.end() + 4000]))
@@ -74,10 +81,6 @@ def _sizes(text: str, head: re.Match[str]) -> Iterator[str]:
             raise ParseError("expected a whole number of at least 0 as a dim", text=text, column=place)
         yield f"{found[1] or ''}{found[2]}" if found else part
         place += len(part) + 1
-
-
-def _xla_name(name: str) -> str:
-    return dtype_name(name.lower())
 
 
 def strided(shape: ArrayText, strides: Sequence[int], text: str, at: int) -> ArrayText:
@@ -192,16 +195,15 @@ def _with_attribute(shape: ArrayText, part: str, text: str, at: int) -> ArrayTex
 
 
 def _tile(text: str) -> tuple[int, ...]:
-    return tuple(combine_mark("*" if part.strip() == "*" else _number(part)) for part in text.split(","))
+    """The sizes of a tile; 0, which no tile has, for what is neither a number nor ``*``."""
+    parts = [part.strip() for part in text.split(",")]
+    numbers = [int(part) if re.fullmatch(r"-?[0-9]{1,19}", part) else 0 for part in parts]
+    return tuple(combine_mark("*" if part == "*" else n) for part, n in zip(parts, numbers, strict=True))
 
 
 def _integers(text: str) -> list[int]:
     """The whole numbers in a list; what is too long for one is cut."""
     return [int(digits) for digits in re.findall(r"[0-9]{1,19}", text)]
-
-
-def _number(text: str) -> int:
-    return int(text) if re.fullmatch(r"\s*-?[0-9]{1,19}\s*", text) else 0
 
 
 def _check_tile_strides(
@@ -259,20 +261,15 @@ class Bare(NamedTuple):
 def read_bare(text: str, at: int) -> tuple[Bare, int] | None:
     """A layout alone, XLA's or JAX's."""
     if found := JAX_LAYOUT.match(text, at):
-        return _jax_layout(found), found.end()
+        order = re.findall(r"[0-9]{1,3}", found[1])
+        tiling, bits = _TILING.search(found[2]), _SUB_BYTE.search(found[2])
+        tiles = tuple(_tile(tile.rstrip(", ")) for tile in re.findall(r"\(([^()]*)\)", tiling[1] if tiling else ""))
+        tail = format_tail(ArrayText("f32", (), (), (), tiles, element_bits=int(bits[1]) if bits else 0))
+        return Bare("{" + ",".join(reversed(order)) + (f":{tail}" if tail else "") + "}", len(order)), found.end()
     if found := BARE.match(text, at):
         numbers = found.group()[1:-1].partition(":")[0]
         return Bare(found.group(), len(re.findall(r"[0-9]+", numbers))), found.end()
     return None
-
-
-def _jax_layout(found: re.Match[str]) -> Bare:
-    order = re.findall(r"[0-9]{1,3}", found[1])
-    tiling, bits = _TILING.search(found[2]), _SUB_BYTE.search(found[2])
-    levels = [_tile(tile.rstrip(", ")) for tile in re.findall(r"\(([^()]*)\)", tiling[1])] if tiling else []
-    tail = "".join("(" + ",".join("*" if t == COMBINE else str(t) for t in tile) + ")" for tile in levels if tile)
-    tail = (f"T{tail}" if tail else "") + (f"E({bits[1]})" if bits and int(bits[1]) else "")
-    return Bare("{" + ",".join(reversed(order)) + (f":{tail}" if tail else "") + "}", len(order))
 
 
 def unsized(bare: Bare, text: str, at: int) -> ArrayText:

@@ -52,7 +52,7 @@ class Cursor:
         self.at = after_blanks(self.text, to)
 
     def peek(self, token: str) -> bool:
-        """Whether ``token`` is next."""
+        """Whether ``token`` is next in the text."""
         return self.text.startswith(token, self.at)
 
     def take(self, token: str) -> bool:
@@ -82,7 +82,7 @@ class Cursor:
         return True
 
     def integer(self, context: str, least: int = 0, most: int = LARGEST) -> int:
-        """A whole number in least..most."""
+        """Read a whole number in least..most; ``context`` says in an error what it is for."""
         match = _DIGITS.match(self.text, self.at)
         if not match:
             raise self.fail(f"expected a whole number of at least {least} {context}")
@@ -96,7 +96,7 @@ class Cursor:
         return value
 
     def name(self, context: str) -> str:
-        """A name."""
+        """Read a name; ``context`` is what an error says was expected."""
         match = _NAME.match(self.text, self.at)
         if not match:
             raise self.fail(f"expected {context}")
@@ -143,7 +143,7 @@ class ArrayText:
 
 @dataclass(frozen=True)
 class TupleText:
-    """A tuple of shapes."""
+    """A tuple of shapes as written."""
 
     elements: tuple[ShapeText, ...]
 
@@ -151,19 +151,13 @@ class TupleText:
 ShapeText = ArrayText | TupleText
 
 
-def _format_dims(shape: ArrayText) -> str:
-    def one(size: int, dynamic: bool) -> str:
-        return "?" if size == UNBOUNDED else f"<={size}" if dynamic else str(size)
-
-    return ",".join(one(*pair) for pair in zip(shape.dims, shape.dynamic, strict=True))
-
-
 def tile_text(tile: tuple[int, ...]) -> str:
     """A tile's sizes as XLA writes them between parentheses."""
     return ",".join("*" if t == COMBINE else str(t) for t in tile)
 
 
-def _format_tail(shape: ArrayText) -> str:
+def format_tail(shape: ArrayText) -> str:
+    """What stands behind ``:`` in the layout of a shape: ``T(8,128)(2,1)S(1)``."""
     parts = []
     if shape.tiles:
         parts.append("T" + "".join(f"({tile_text(tile)})" for tile in shape.tiles))
@@ -187,8 +181,9 @@ def format_shape(shape: ShapeText) -> str:
             for i, e in enumerate(shape.elements)
         )
         return "(" + ", ".join(texts) + ")"
-    text = f"{shape.dtype}[{_format_dims(shape)}]"
-    tail = _format_tail(shape)
+    sizes = zip(shape.dims, shape.dynamic, strict=True)
+    dims = ["?" if size == UNBOUNDED else f"<={size}" if dynamic else str(size) for size, dynamic in sizes]
+    text, tail = f"{shape.dtype}[{','.join(dims)}]", format_tail(shape)
     if shape.dtype not in ("token", "opaque") and (shape.dims or tail):
         text += "{" + ",".join(map(str, shape.minor_to_major)) + (f":{tail}" if tail else "") + "}"
     return f"b({text})" if shape.buffer else text
@@ -206,9 +201,6 @@ _WIDER_NAME = re.compile(r"b[A-Za-z0-9_.-]")
 _PLAIN = re.compile(
     r"([a-z]+[a-z0-9]*)\[([0-9,]*)\](?:\{([0-9,]*)(?::((?:T(?:\([0-9,]+\))+)?)(?:S\(([0-9]{1,9})\))?)?\})?"
 )
-
-
-# -- shapes ------------------------------------------------------------------------------------------------------------
 
 
 def _element_type(cursor: Cursor) -> str:
@@ -246,13 +238,6 @@ def addressable(dtype: str, dims: tuple[int, ...]) -> bool:
     return math.prod(n for n in dims if n != UNBOUNDED) * (type_bits(dtype) // 8) <= LARGEST
 
 
-def _opens_layout(cursor: Cursor) -> bool:
-    """Whether a layout is next: ``{`` before a number or a colon; otherwise it begins a computation's body."""
-    if not cursor.peek("{"):
-        return False
-    return bool(_OPENS.match(cursor.text, after_blanks(cursor.text, cursor.at + 1)))
-
-
 def _array(cursor: Cursor) -> ArrayText:
     dtype = _element_type(cursor)
     cursor.expect("[", f"after the element type {dtype}")
@@ -263,7 +248,8 @@ def _array(cursor: Cursor) -> ArrayText:
     if not addressable(dtype, dims):
         raise cursor.fail("the array has more than 2**63 - 1 bytes", at)
     shape = ArrayText(dtype, dims, dynamic, tuple(reversed(range(len(dims)))))
-    if not _opens_layout(cursor):
+    inside = after_blanks(cursor.text, cursor.at + 1)
+    if not cursor.peek("{") or not _OPENS.match(cursor.text, inside):  # otherwise it begins a computation's body
         return shape
     if dtype in _BARE:
         raise cursor.fail(f"a {dtype} has no layout")
@@ -281,15 +267,6 @@ def _tuple(cursor: Cursor, depth: int) -> TupleText:
     return TupleText(tuple(elements))
 
 
-def _buffer(cursor: Cursor, depth: int) -> ArrayText:
-    at = cursor.at
-    inner = _shape(cursor, depth + 1)
-    if not isinstance(inner, ArrayText) or inner.buffer or inner.dtype in _BARE:
-        raise cursor.fail("a buffer b(..) holds one array", at)
-    cursor.expect(")", "after the buffer's shape")
-    return replace(inner, buffer=True)
-
-
 def _shape(cursor: Cursor, depth: int = 0) -> ShapeText:
     if quick := _fast(cursor.text, cursor.at):
         cursor.at = quick[1]
@@ -300,11 +277,13 @@ def _shape(cursor: Cursor, depth: int = 0) -> ShapeText:
         return _tuple(cursor, depth)
     plain_name = _WIDER_NAME.match(cursor.text, cursor.at)  # such as bf16, which begins like a buffer
     if cursor.peek("b") and not plain_name and cursor.key("b"):
-        return _buffer(cursor, depth)
+        at = cursor.at
+        inner = _shape(cursor, depth + 1)
+        if not isinstance(inner, ArrayText) or inner.buffer or inner.dtype in _BARE:
+            raise cursor.fail("a buffer b(..) holds one array", at)
+        cursor.expect(")", "after the buffer's shape")
+        return replace(inner, buffer=True)
     return _array(cursor)
-
-
-# -- layouts -----------------------------------------------------------------------------------------------------------
 
 
 def _minor_to_major(cursor: Cursor, rank: int) -> tuple[int, ...]:
@@ -327,7 +306,7 @@ def _minor_to_major(cursor: Cursor, rank: int) -> tuple[int, ...]:
 
 
 def _level_types(cursor: Cursor) -> tuple[str, ...]:
-    """``D(..)``, how each dim is stored."""
+    """Read ``D(..)``: how each dim is stored."""
     levels: list[str] = []
     if not cursor.key("D") or cursor.take(")"):
         return ()
@@ -384,14 +363,6 @@ def _number(cursor: Cursor, key: str, absent: int, least: int = 0, most: int = L
     value = cursor.integer(f"in {key}(..)", least, most)
     cursor.expect(")", f"after {key}(..")
     return value
-
-
-def _element_bits(cursor: Cursor, dtype: str) -> int:
-    at = cursor.at
-    bits = _number(cursor, "E", absent=0)
-    if bits and bits < TYPE_BITS[dtype]:
-        raise cursor.fail(f"E({bits}) is narrower than the {TYPE_BITS[dtype]} bits of {dtype}", at)
-    return bits
 
 
 def _integer_type(cursor: Cursor, key: str) -> str:
@@ -455,7 +426,10 @@ def _tail(cursor: Cursor, shape: ArrayText) -> ArrayText:
     tiles = _tiles(cursor)
     alignment = _number(cursor, "L", absent=1, least=1)
     index_type, pointer_type = _integer_type(cursor, "#"), _integer_type(cursor, "*")
-    bits = _element_bits(cursor, shape.dtype)
+    at = cursor.at
+    bits = _number(cursor, "E", absent=0)
+    if bits and bits < TYPE_BITS[shape.dtype]:
+        raise cursor.fail(f"E({bits}) is narrower than the {TYPE_BITS[shape.dtype]} bits of {shape.dtype}", at)
     space = _number(cursor, "S", absent=0, most=LAST_SPACE)
     splits = _splits(cursor, tuple(shape.dims[d] for d in reversed(shape.minor_to_major)))
     at = cursor.at
@@ -465,9 +439,6 @@ def _tail(cursor: Cursor, shape: ArrayText) -> ArrayText:
     values = (alignment, index_type, pointer_type, bits, space, splits, prefix)
     whole = ArrayText(shape.dtype, shape.dims, shape.dynamic, shape.minor_to_major, tiles, *values)
     return replace(whole, sparse_levels=levels) if any(level != "D" for level in levels) else whole
-
-
-# -- the common plain case ---------------------------------------------------------------------------------------------
 
 
 def _numbers(text: str | None) -> tuple[int, ...]:

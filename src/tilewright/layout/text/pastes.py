@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from tilewright.errors import ParseError
 from tilewright.layout.index.types import TYPE_BITS
@@ -253,9 +254,6 @@ def _alone(text: str) -> FoundText | None:
     return None
 
 
-# -- a text to be searched ---------------------------------------------------------------------------------------------
-
-
 class _Line(NamedTuple):
     """What was found in a line: its shapes, layouts without one, and the first thing that could not be read."""
 
@@ -278,7 +276,7 @@ def _array(text: str, start: int) -> tuple[ShapeText, int] | None:
             if found is None or (_CUT.match(text, error.column) and error.column >= found[1]):
                 raise
             return found
-        return _cut_tuple(text, start, first.end(), error)
+        return _cut_tuple(text, first.end(), error)
     if text.startswith("[", end) and (apart := read_neighbour_or_none(text, start)):  # PyTorch's strides
         return apart
     alone = (
@@ -291,7 +289,7 @@ _COMMA = re.compile(r"\s*,\s*(?:/\*.*?\*/\s*)?")
 _IN_PROSE = re.compile(r"[\w.%]\s+$")  # a word and a blank before a parenthesis: no tuple of one array
 
 
-def _cut_tuple(text: str, start: int, first: int, error: ParseError) -> tuple[ShapeText, int] | None:
+def _cut_tuple(text: str, first: int, error: ParseError) -> tuple[ShapeText, int] | None:
     """The whole arrays of a tuple that is cut off, or of a list of parameters; None where there is none."""
     elements: list[ShapeText] = []
     at = first
@@ -316,7 +314,7 @@ def _cut_tuple(text: str, start: int, first: int, error: ParseError) -> tuple[Sh
 
 
 def read_neighbour_or_none(text: str, at: int) -> tuple[ArrayText, int] | None:
-    """:func:`read_neighbour`, None where it refuses."""
+    """What :func:`read_neighbour` reads, None also where it refuses."""
     try:
         return read_neighbour(text, at)
     except ParseError:
@@ -330,28 +328,21 @@ _READERS: dict[str, _Reader] = {"array": _array, "mlir": read_mlir, "proto": rea
 _KINDS = ("array", "mlir", "jax", "bare", "tiled", "proto", "apart")
 
 
-def _places(text: str) -> Iterator[tuple[str, int]]:
-    """(kind, offset) of everything that may be a shape, in order."""
-    for found in _PLACE.finditer(text):
-        kind = next(name for name in _KINDS if found[name] is not None)
-        if kind != "array" or found["type"].lower() in NAMES:
-            yield kind, found.end() if kind == "bare" else found.start()
-
-
 def _opens_call(text: str, at: int) -> bool:
     """Whether the parenthesis at ``at`` holds the operands of an opcode."""
     return text[at] == "(" and at > 0 and (text[at - 1].isalnum() or text[at - 1] in "_-.")
 
 
 def _searched(text: str, failure: ParseError | None) -> tuple[FoundText, ...]:
-    places = list(_places(text))
     lines: dict[int, _Line] = {}
     behind = 0
-    for kind, at in places:
-        if at < behind:
+    for found in _PLACE.finditer(text):
+        kind = next(name for name in _KINDS if found[name] is not None)
+        at = found.end() if kind == "bare" else found.start()
+        if at < behind or (kind == "array" and found["type"].lower() not in NAMES):
             continue
-        line = lines.setdefault(text.count("\n", 0, at), _Line([], [], None))
         number = text.count("\n", 0, at)
+        line = lines.setdefault(number, _Line([], [], None))
         try:
             behind = max(behind, _take(text, kind, at, line))
         except ParseError as error:
@@ -433,8 +424,12 @@ def _joined(text: str, line: _Line) -> list[FoundText]:
     """What the line is about: its result, or all its shapes; layouts without a shape are put to one of their rank."""
     shapes = _about(text, line.shapes)
     for bare, start, end in line.bare:
-        fitting = [k for k, found in enumerate(shapes) if _takes(found, bare)]
-        sized = _fitted(text, shapes[fitting[0]], bare, start) if fitting else None
+        fitting = [k for k, found in enumerate(shapes) if _plain(found, bare.rank)]
+        sized = None
+        if fitting:
+            with suppress(ParseError):
+                found = shapes[fitting[0]]
+                sized = replace(found, shape=with_layout(cast(ArrayText, found.shape), bare.text, text, start))
         if sized is None:
             shapes = [*shapes, FoundText(unsized(bare, text, start), start, end, _name(text, start), bare=True)]
         elif len(line.bare) == 1:
@@ -446,23 +441,13 @@ def _joined(text: str, line: _Line) -> list[FoundText]:
     return [found for found in shapes if not found.bare] or shapes
 
 
-def _plain(found: FoundText) -> bool:
-    """Whether the shape names no layout: rows behind each other, no tiles."""
+def _plain(found: FoundText, rank: int | None = None) -> bool:
+    """Whether it is one array (of ``rank`` dims) that names no layout: rows behind each other, no tiles."""
     shape = found.shape
-    descending = isinstance(shape, ArrayText) and shape.minor_to_major == tuple(range(len(shape.dims) - 1, -1, -1))
-    return descending and isinstance(shape, ArrayText) and not shape.tiles and not shape.memory_space
-
-
-def _takes(found: FoundText, bare: Bare) -> bool:
-    return isinstance(found.shape, ArrayText) and len(found.shape.dims) == bare.rank and _plain(found)
-
-
-def _fitted(text: str, found: FoundText, bare: Bare, at: int) -> FoundText | None:
-    assert isinstance(found.shape, ArrayText)
-    try:
-        return replace(found, shape=with_layout(found.shape, bare.text, text, at))
-    except ParseError:
-        return None
+    if not isinstance(shape, ArrayText) or rank not in (None, len(shape.dims)):
+        return False
+    descending = shape.minor_to_major == tuple(range(len(shape.dims) - 1, -1, -1))
+    return descending and not shape.tiles and not shape.memory_space
 
 
 def _about(text: str, shapes: list[FoundText]) -> list[FoundText]:
@@ -472,14 +457,10 @@ def _about(text: str, shapes: list[FoundText]) -> list[FoundText]:
     if told := [found for found in shapes if found.name == "xla_shape"]:
         return told
     for found in shapes:  # name = shape opcode(operands)
-        if _INSTRUCTION.search(text[max(0, found.start - 4) : found.start]) or _is_result(text, found):
+        if _INSTRUCTION.search(text[max(0, found.start - 4) : found.start]) or _OPCODE.match(text, found.end):
             return [found]
     arrow = text.rfind("->", shapes[0].start, shapes[-1].start)
     if MLIR.match(text, shapes[0].start):
         behind = [found for found in shapes if found.start > arrow >= 0]
         return [behind[0] if behind else shapes[0]]
     return shapes
-
-
-def _is_result(text: str, found: FoundText) -> bool:
-    return bool(_OPCODE.match(text, found.end))

@@ -1,4 +1,4 @@
-"""Moves made again: the same values, the same refusals, and no way around a check."""
+"""Moves made again, and the threads that share one: the same values, the same refusals, and nobody left behind."""
 
 from __future__ import annotations
 
@@ -42,31 +42,6 @@ def test_again_is_the_same(rows, columns, dtype, seed):
         assert np.array_equal(back, values)
 
 
-def test_a_kept_move_is_taken_whatever_the_alignment():
-    layout, values, _, back = made()
-    room = np.zeros(layout.num_slots + 32, np.float32)
-    for shift in range(4):
-        out = room[shift : shift + layout.num_slots]
-        layout.pack(values, out=out)
-        out[:] = 99
-        assert layout._kept.again(out, values, 1)
-        assert np.array_equal(out, expected(layout, values))
-    assert layout._kept.again(back, layout.pack(values))
-
-
-def test_other_forms_are_not_taken_for_it():
-    layout, values, out, back = made()
-    kept = layout._kept
-    assert kept.again(out, values, 1)
-    assert not kept.again(out, values.astype(np.float64), 1)
-    assert not kept.again(out, values.astype(">f4"), 1)
-    assert not kept.again(out, np.asfortranarray(values), 1)
-    assert not kept.again(out, values.view(np.recarray), 1)
-    assert not kept.again(out, values.tolist(), 1)
-    assert not kept.again(out[:-1], values, 1)
-    assert not kept.again(back[:, ::-1], out)
-
-
 def test_refusals_stay():
     layout, values, out, back = made()
     out.flags.writeable = back.flags.writeable = False
@@ -102,22 +77,6 @@ def test_arrays_that_share_memory():
         assert np.array_equal(array, values)
 
 
-def test_copies_of_a_layout_start_anew():
-    layout, values, out, _ = made()
-    for other in (pickle.loads(pickle.dumps(layout)), copy.deepcopy(layout)):
-        assert other == layout
-        assert not other._kept.again(out, values, 1)
-        assert np.array_equal(other.pack(values), expected(layout, values))
-
-
-def test_what_is_kept_does_not_grow():
-    layout = parse(TEXT)
-    for pitch in range(130, 130 + 2 * _calls._MOST):
-        array = np.ones((19, pitch), np.float32)[:, :130]
-        layout.pack(array, out=np.zeros(layout.num_slots, np.float32))
-        assert len(layout._kept) <= _calls._MOST
-
-
 def test_who_comes_late_moves_nothing(monkeypatch):
     late = []
     monkeypatch.setattr(_calls, "call_soon", lambda call, threads: late.append(call) or 1)
@@ -147,7 +106,7 @@ def test_whatever_a_signal_raises_the_others_are_waited_for(monkeypatch, error):
         raise answer
 
     with pytest.raises(error):
-        _calls._run(SimpleNamespace(kernel=kernel, header=0, total=1, parts=2), 0, 0)
+        _calls.run_plan(SimpleNamespace(kernel=kernel, header=0, total=1, parts=2), np.zeros(1), np.zeros(1))
     assert list(answers) == []
 
 
@@ -179,3 +138,10 @@ def test_the_last_idle_call_taken_by_another_thread(monkeypatch):
 
     monkeypatch.setattr(_calls, "_idle", Taken())
     assert isinstance(_calls.take_call(), _calls.Call)
+
+
+def test_copies_of_a_layout_move_the_same():
+    layout, values, _, _ = made()
+    for other in (pickle.loads(pickle.dumps(layout)), copy.deepcopy(layout)):
+        assert other == layout
+        assert np.array_equal(other.pack(values), expected(layout, values))

@@ -1,8 +1,8 @@
-"""A derivation in words: how the steps of a map take an index to its address, number by number.
+"""Layouts in words: how one element gets its address, number by number, and the facts of the whole.
 
-It reads what becomes of every dim on its way through the steps, as pictures do. A tile cuts a dim's coordinate into a
-tile's number and a place inside the tile, and the next tile may cut either of them again. The coordinates at the end of
-the program that stem from one dim are its :class:`Leaf` values, from major to minor, so that
+A derivation reads what becomes of every dim on its way through the steps, as pictures do. A tile cuts a dim's
+coordinate into a tile's number and a place inside the tile, and the next tile may cut either of them again. The
+coordinates at the end of the program that stem from one dim are its :class:`Leaf` values, from major to minor, so that
 
     position along the dim, padding included = the leaves' values in the mixed radix of their sizes
 """
@@ -10,14 +10,15 @@ the program that stem from one dim are its :class:`Leaf` values, from major to m
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any
 
 from tilewright.layout.index.address_map import AddressMap, Axis, solutions
 from tilewright.layout.index.steps import Merge, NewDim, Pad, Permute, Rotate, Split, Step, replaced
-from tilewright.layout.index.types import memory_name
+from tilewright.layout.index.types import UNBOUNDED, memory_name
+from tilewright.render import Column, bytes_text, glance, glance_table
 
 
 @dataclass(frozen=True)
@@ -69,28 +70,22 @@ class _Walk:
         if isinstance(step, Permute):
             self.now = [self.now[k] for k in step.order]
         elif isinstance(step, NewDim):
-            self._insert(step)
+            new = len(self.level)
+            self.level[new] = 0
+            self.now.insert(step.dim, new)
+            self.chains.insert(0, [new])
+            self.names.insert(0, "")
+            self.parts.insert(0, ())
+            self.sizes.insert(0, 1)
         elif isinstance(step, Split):
-            self._split(step, level)
-
-    def _insert(self, step: NewDim) -> None:
-        new = len(self.level)
-        self.level[new] = 0
-        self.now.insert(step.dim, new)
-        self.chains.insert(0, [new])
-        self.names.insert(0, "")
-        self.parts.insert(0, ())
-        self.sizes.insert(0, 1)
-
-    def _split(self, step: Split, level: int | None) -> None:
-        whole = self.now[step.dim]
-        number, inside = len(self.level), len(self.level) + 1
-        self.level[number] = self.level[whole]
-        self.level[inside] = self.level[whole] + 1 if level is None else level
-        self.now[step.dim : step.dim + 1] = [number, inside]
-        chain = next(chain for chain in self.chains if whole in chain)
-        at = chain.index(whole)
-        chain[at : at + 1] = [number, inside]
+            whole = self.now[step.dim]
+            number, inside = len(self.level), len(self.level) + 1
+            self.level[number] = self.level[whole]
+            self.level[inside] = self.level[whole] + 1 if level is None else level
+            self.now[step.dim : step.dim + 1] = [number, inside]
+            chain = next(chain for chain in self.chains if whole in chain)
+            at = chain.index(whole)
+            chain[at : at + 1] = [number, inside]
 
 
 def dim_order(layout: AddressMap) -> tuple[int, ...] | None:
@@ -105,26 +100,22 @@ def _start(layout: AddressMap) -> tuple[int, list[str], list[tuple[int, ...]]]:
     parts: list[tuple[int, ...]] = [(k,) for k in range(layout.rank)]
     start = max((k + 1 for k, step in enumerate(layout.steps) if isinstance(step, Merge)), default=0)
     for step in layout.steps[:start]:
-        names, parts = _name_step(step, names, parts)
+        match step:
+            case Permute():
+                names, parts = [names[k] for k in step.order], [parts[k] for k in step.order]
+            case NewDim():
+                names, parts = ["", *names], [(), *parts]
+            case Merge(at):
+                whole = parts[at] + parts[at + 1] if parts[at] and parts[at + 1] else ()
+                names = replaced(names, at, 2, [f"{names[at]}*{names[at + 1]}"])
+                parts = replaced(parts, at, 2, [whole])
+            case Split(at, tile):
+                names = replaced(names, at, 1, [f"{names[at]} div {tile}", f"{names[at]} mod {tile}"])
+                parts = replaced(parts, at, 1, [(), ()])
     order = dim_order(layout)
     if start == 0 and order is not None:
         return 1, [names[k] for k in order], [parts[k] for k in order]
     return start, names, parts
-
-
-def _name_step(step: Step, names: list[str], parts: list[tuple[int, ...]]) -> tuple[list[str], list[tuple[int, ...]]]:
-    match step:
-        case Permute():
-            return [names[k] for k in step.order], [parts[k] for k in step.order]
-        case NewDim():
-            return ["", *names], [(), *parts]
-        case Merge(at):
-            whole = parts[at] + parts[at + 1] if parts[at] and parts[at + 1] else ()
-            return replaced(names, at, 2, [f"{names[at]}*{names[at + 1]}"]), replaced(parts, at, 2, [whole])
-        case Split(at, tile):
-            pair = [f"{names[at]} div {tile}", f"{names[at]} mod {tile}"]
-            return replaced(names, at, 1, pair), replaced(parts, at, 1, [(), ()])
-    return names, parts
 
 
 def lineage(layout: AddressMap) -> tuple[DrawnDim, ...]:
@@ -229,15 +220,21 @@ def derive(layout: AddressMap, index: Sequence[int]) -> Derivation:
     for k, step in enumerate(layout.steps[:taken]):
         level = levels[k] if levels else None
         sentences = _sentences(step, states[k], states[k + 1], _part_names(layout, k))
-        lines += [(_heading(layout, level), sentence) for sentence in sentences]
+        heading = layout.level_names[level - 1] if level else "dims" if level == 0 or not layout.rank else "steps"
+        lines += [(heading, sentence) for sentence in sentences]
         if levels and level and levels[k + 1 : k + 2] != (level,):
-            lines.append(("", _both_parts(states[k + 1], level)))
+            outer, inner = (_vector(c.value for c in states[k + 1] if (c.level == level) is s) for s in (False, True))
+            lines.append(("", f"{'tile' if level == 1 else 'outside'} {outer}, inside {inner}"))
     now = states[-1]
-    lines = _in_columns(_without_repeats(lines))
+    lines = _in_columns(lines)
     if taken < len(layout.steps):
-        now = _at_the_end(layout, index)
+        values: list[Any] = [int(value) - low for value, low in zip(index, layout.first_index, strict=True)]
+        for step, sizes in zip(layout.steps, layout.step_sizes, strict=False):
+            values = step.forward(values, sizes)
+        now = [Coordinate("", value, size) for value, size in zip(values, layout.step_sizes[-1], strict=True)]
         lines.append(("", f"... and {len(layout.steps) - taken} steps more, not written out"))
-    lines.append(("together", f"{_shown_vector([c.value for c in now])} of {_shown_vector([c.size for c in now])}"))
+    numbers = (_vector(numbers, _MOST_SHOWN) for numbers in ([c.value for c in now], [c.size for c in now]))
+    lines.append(("together", " of ".join(numbers)))
     expressions = {axis.name: _expression(axis, now) for axis in layout.axis_terms}
     if layout.scrambles:
         name, place = layout.axes[-1], address[layout.axes[-1]]
@@ -264,9 +261,6 @@ def explain_place(layout: AddressMap, *place: int) -> str:
     return f"{layout}, {where}: element {_vector(index)}\n\n{explain(layout, *index)}"
 
 
-# -- the beginning ------------------------------------------------------------------------------------------------
-
-
 def _states(layout: AddressMap, index: Sequence[int]) -> list[list[Coordinate]]:
     """The coordinates of an element before the first step and behind every step, or the first of very many."""
     first = layout.first_index
@@ -277,14 +271,6 @@ def _states(layout: AddressMap, index: Sequence[int]) -> list[list[Coordinate]]:
     for k, (step, sizes) in enumerate(zip(layout.steps[:_MOST_STEPS], layout.step_sizes, strict=False)):
         states.append(_advance(step, states[-1], sizes, levels[k] if levels else None))
     return states
-
-
-def _at_the_end(layout: AddressMap, index: Sequence[int]) -> list[Coordinate]:
-    """The coordinates of an element behind the last step, without names."""
-    values: list[Any] = [int(value) - low for value, low in zip(index, layout.first_index, strict=True)]
-    for step, sizes in zip(layout.steps, layout.step_sizes, strict=False):
-        values = step.forward(values, sizes)
-    return [Coordinate("", value, size) for value, size in zip(values, layout.step_sizes[-1], strict=True)]
 
 
 def _begin(layout: AddressMap, now: list[Coordinate]) -> list[tuple[str, str]]:
@@ -308,29 +294,15 @@ def _part_names(layout: AddressMap, at: int) -> tuple[str, str]:
     )
 
 
-def _heading(layout: AddressMap, level: int | None) -> str:
-    if level:
-        return layout.level_names[level - 1]
-    return "dims" if level == 0 or not layout.rank else "steps"
-
-
-def _without_repeats(lines: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Each heading once: a blank where it continues, so that a level reads as a block."""
+def _in_columns(lines: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Each heading once, so that a level reads as a block; what follows a tab stands in one column."""
+    width = max((text.index("\t") for _, text in lines if "\t" in text), default=0)
     kept, last = [], ""
     for heading, text in lines:
-        kept.append(("" if heading == last else heading, text))
+        left, tab, right = text.partition("\t")
+        kept.append(("" if heading == last else heading, f"{left:<{width}}    {right}" if tab else left))
         last = heading or last
     return kept
-
-
-def _in_columns(lines: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Tabs become blanks, so that what follows them stands in one column."""
-    width = max((text.index("\t") for _, text in lines if "\t" in text), default=0)
-    split = ((heading, text.partition("\t")) for heading, text in lines)
-    return [(heading, f"{left:<{width}}    {right}" if tab else left) for heading, (left, tab, right) in split]
-
-
-# -- one step -----------------------------------------------------------------------------------------------------
 
 
 def _advance(step: Step, now: list[Coordinate], sizes: tuple[int, ...], level: int | None) -> list[Coordinate]:
@@ -369,8 +341,9 @@ def _tags(step: Step, now: list[Coordinate], level: int | None) -> list[tuple[st
 def _sentences(step: Step, before: list[Coordinate], after: list[Coordinate], parts: tuple[str, str]) -> list[str]:
     """What a step does to this element; nothing where it does nothing."""
     match step:
-        case Permute():
-            return [_assignment(after) + ", major to minor"] if _first_order(before, after) else []
+        case Permute():  # later ones only move tile coordinates inward
+            dims = len(before) == len(after) and all(c.level == 0 and " " not in c.label for c in before)
+            return [_assignment(after) + ", major to minor"] if dims else []
         case NewDim():
             return ["the tile has more dims than the array: a new dim of size 1 is put before them"]
         case Merge():
@@ -378,7 +351,10 @@ def _sentences(step: Step, before: list[Coordinate], after: list[Coordinate], pa
             sum_ = f"{major.value}*{minor.size}+{minor.value} = {whole.value}"
             return [f"* combines {major.label} and {minor.label}: {sum_} of {major.size}*{minor.size} = {whole.size}"]
         case Split():
-            return [_cut(before[step.dim], after[step.dim], after[step.dim + 1], parts)]
+            whole, number, inside = before[step.dim], after[step.dim], after[step.dim + 1]
+            many = f"{number.size} (ceil {whole.size}/{inside.size})" if whole.size % inside.size else f"{number.size}"
+            equation = f"{whole.label}: {whole.value} = {number.value}*{inside.size} + {inside.value}"
+            return [f"{equation}\t{parts[0]} {number.value} of {many}, {parts[1]} {inside.value} of {inside.size}"]
         case Pad() if step.low:
             c = before[step.dim]
             stay = "1 place stays" if step.low == 1 else f"{step.low} places stay"
@@ -388,25 +364,6 @@ def _sentences(step: Step, before: list[Coordinate], after: list[Coordinate], pa
             turned = f"({c.value} + {step.by}) mod {c.size} = {after[step.dim].value}"
             return [f"{c.label}: turned by {step.by}, {turned}"]
     return []
-
-
-def _first_order(before: list[Coordinate], after: list[Coordinate]) -> bool:
-    """Whether a Permute brings dims into physical order (later ones only move tile coordinates inward)."""
-    return all(c.level == 0 and " " not in c.label for c in before) and len(before) == len(after)
-
-
-def _cut(whole: Coordinate, number: Coordinate, inside: Coordinate, parts: tuple[str, str]) -> str:
-    many = f"{number.size} (ceil {whole.size}/{inside.size})" if whole.size % inside.size else f"{number.size}"
-    equation = f"{whole.label}: {whole.value} = {number.value}*{inside.size} + {inside.value}"
-    return f"{equation}\t{parts[0]} {number.value} of {many}, {parts[1]} {inside.value} of {inside.size}"
-
-
-def _both_parts(now: list[Coordinate], level: int) -> str:
-    outer, inner = (_vector(c.value for c in now if (c.level == level) is side) for side in (False, True))
-    return f"{'tile' if level == 1 else 'outside'} {outer}, inside {inner}"
-
-
-# -- padding ------------------------------------------------------------------------------------------------------
 
 
 def _why_padding(layout: AddressMap, place: Sequence[int]) -> str:
@@ -429,22 +386,16 @@ def _why_padding(layout: AddressMap, place: Sequence[int]) -> str:
         if not inside and k >= len(states):
             return "one of its coordinates would be outside the array"
         if not inside:
-            return _broken(step, states[k], behind, values)
+            dim = getattr(step, "dim", 0)
+            if isinstance(step, NewDim):
+                return f"the dim of size 1 would have the index {behind[dim]}"
+            outside, sum_ = states[k][dim], f"{behind[dim]}"
+            if isinstance(step, Split):
+                sum_ += f"*{step.tile} + {behind[dim + 1]}"
+            elif isinstance(step, Pad):
+                sum_ += f" - {step.low}"
+            return f"{outside.label} = {sum_} = {values[dim]} would be outside 0..{outside.size - 1}"
     return "the array has no elements"
-
-
-def _broken(step: Step, before: list[Coordinate], behind: list[Any], values: list[Any]) -> str:
-    dim = getattr(step, "dim", 0)
-    if isinstance(step, NewDim):
-        return f"the dim of size 1 would have the index {behind[dim]}"
-    c = before[dim]
-    sum_ = f"{behind[dim]}*{step.tile} + {behind[dim + 1]}" if isinstance(step, Split) else f"{behind[dim]}"
-    if isinstance(step, Pad):
-        sum_ += f" - {step.low}"
-    return f"{c.label} = {sum_} = {values[dim]} would be outside 0..{c.size - 1}"
-
-
-# -- the end ------------------------------------------------------------------------------------------------------
 
 
 def _expression(axis: Axis, coordinates: Sequence[Coordinate]) -> str:
@@ -496,16 +447,75 @@ def _in_memory(layout: AddressMap, address: dict[str, int]) -> str:
     return f"{where}; there slot {address[inner.name]} of {inner.extent}, {byte} of {total}"
 
 
-def _vector(values: Any) -> str:
-    return f"({','.join(str(value) for value in values)})"
-
-
-def _shown_vector(values: list[int]) -> str:
-    """A vector, cut where it is very long."""
-    if len(values) <= _MOST_SHOWN:
-        return _vector(values)
-    return _vector([*values[:_MOST_SHOWN], f"... {len(values) - _MOST_SHOWN} more"])
+def _vector(values: Iterable[Any], most: int | None = None) -> str:
+    """Values in parentheses, only the first ``most`` of them."""
+    texts = [str(value) for value in values]
+    if most is not None and len(texts) > most:
+        texts[most:] = [f"... {len(texts) - most} more"]
+    return f"({','.join(texts)})"
 
 
 def _assignment(now: Sequence[Coordinate]) -> str:
     return f"{_vector(c.label for c in now)} = {_vector(c.value for c in now)} of {_vector(c.size for c in now)}"
+
+
+# -- the facts of a layout as plain values, for tables, JSON and notebooks --------------------------------------------
+
+
+def summary(layout: Any) -> dict[str, Any]:
+    """The facts of one array's layout, or of a tuple of layouts with its elements below it, as plain values.
+
+    Sizes in elements and bytes, order, tiles, memory space, or lanes, pages, shards.
+
+    An array with an unbounded dim has no sizes, nor has a sparse one. What is absent in a text (bounds, L, SC, M ...)
+    is absent here too.
+
+    >>> from tilewright.layout import parse
+    >>> facts = summary(parse("f32[3,5]{1,0:T(2,2)}"))
+    >>> facts["physical_shape"], facts["slots"], facts["size_bytes"]
+    ([2, 3, 2, 2], 24, 96)
+    """
+    if not isinstance(layout, AddressMap):
+        elements = [summary(element) for element in layout.elements]
+        return {"layout": str(layout), "size_bytes": layout.size_bytes, "elements": elements}
+    facts = {
+        "layout": str(layout),
+        "dtype": layout.dtype,
+        "shape": ["?" if n == UNBOUNDED else n for n in layout.shape],
+        **layout.particulars,
+        "element_bits": layout.element_bits,
+    }
+    if not layout.is_static:
+        return facts
+    return facts | {
+        "physical_shape": list(layout.physical_shape),
+        "slots": layout.num_slots,
+        "padding_slots": layout.num_slots - layout.num_elements,
+        "size_bytes": layout.size_bytes,
+        "data_bytes": layout.data_bytes,
+        "padding_ratio": layout.padding_ratio,
+    }
+
+
+_COLUMNS = (Column("element"), Column("layout", "code"), Column("in memory", "bytes"), Column("padding", "ratio"))
+
+
+def tuple_html(layout: Any) -> str:
+    """A line for every array: what ``--leaf`` calls it, its layout, size and padding."""
+    arrays = list(_leaves(layout))
+    sized = [array for _, array in arrays if UNBOUNDED not in array.shape]
+    total = f"{len(arrays)} arrays, {bytes_text(sum(array.size_bytes for array in sized))} in memory"
+    rows = [
+        (name, str(array), *((None, None) if UNBOUNDED in array.shape else (array.size_bytes, array.padding_ratio)))
+        for name, array in arrays
+    ]
+    return glance("a tuple of layouts", total, glance_table(_COLUMNS, rows))
+
+
+def _leaves(layout: Any, path: str = "") -> Iterator[tuple[str, AddressMap]]:
+    """(path, layout) of every array of a tuple, the path as ``--leaf`` takes it: ``0,2``."""
+    if isinstance(layout, AddressMap):
+        yield path, layout
+        return
+    for k, element in enumerate(layout.elements):
+        yield from _leaves(element, f"{path},{k}".lstrip(","))

@@ -1,1 +1,0 @@
-"""Layouts in words: how one element gets its address, and the facts of the whole."""
