@@ -17,7 +17,7 @@ from tilewright.isa import (
     MatrixUnitConfig,
     MatrixUnitError,
     Part,
-    TensorMemory,
+    Memory,
     by_blocks,
     by_diagonals,
     by_dim,
@@ -368,7 +368,7 @@ def test_entries_may_be_relative_to_another_pages_address_63():
 
 def test_relative_entries_change_no_value_and_cost_the_other_pages_translation_63():
     def run(**how):
-        memory = TensorMemory()
+        memory = Memory()
         memory.add("X", np.arange(16, dtype=np.int32), page=(4,), line=(4,))
         text = "segment ur1, $X\nmov r0, 12\nld r1, ur1:rf0:0"
         return MatrixUnit(MatrixUnitConfig(threads=1, line_bytes=16, **how)).run(text, memory)

@@ -49,7 +49,7 @@ _HOMES = {
     "index.index_map": "IndexMap",
     "index.types": "dtype_name memory_name xla_dtype",
     "kinds.lanes": "LaneLayout global_memory lane_matrix lane_matrix2 lane_weights lanes",
-    "kinds.local_plan": "LocalMemoryError LocalPlan LocalTensor plan_local_memory plan_svg",
+    "kinds.local_plan": "BankConflict LocalMemoryError LocalPlan LocalTensor plan_local_memory plan_svg",
     "kinds.paged": "PagedLayout ShardedLayout mod_sharded paged",
     "kinds.presets": "predict preset",
     "kinds.tiled": "FoundShape TensorLayout TupleLayout find_shapes parse parse_prefix tiled",
