@@ -18,7 +18,7 @@ from tilewright.cli.streams import Json, emit_json, emit_text, progress, remark,
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
-    from tilewright.embed import EmbedConfig, LogBatch, Plan, SparseCoreConfig
+    from tilewright.embed import Diagnosis, EmbedConfig, LogBatch, Plan
     from tilewright.render import Step
 
 _MANY = 1 << 26
@@ -125,14 +125,24 @@ def plan(
     if flags:
         emit_text(knobs.paste_text(others, planned.limits_json()))
         return
+    from tilewright.embed import diagnose, diagnosis_lines, plan_counters, print_plan
+
+    # of a pod's plan, whose partitions are not kept, there is nothing to find
+    diagnosis = None if planned.feeding is None else diagnose(plan_counters(planned, knobs))
+    value = planned.to_json()
+    if diagnosis is not None:
+        findings = [finding.to_json() for finding in diagnosis.findings]
+        value |= {"findings": findings, "counters": diagnosis.counters.to_json()}
     if out is not None and suffix == ".json":
         planned.write_limits(out)
-    elif out is not None:
-        write_file(out, _page(planned, knobs, ", ".join(files or ()) or "a generated click log"))
+    elif out is not None and diagnosis is not None:
+        write_file(out, _page(planned, diagnosis, value, ", ".join(files or ()) or "a generated click log"))
     if as_json:
-        emit_json(_json(planned, knobs))
+        emit_json(value)
     elif out is None:
-        _print(planned, knobs)
+        print_plan(planned)
+        if diagnosis is not None:
+            emit_text("\n".join(["", "findings", *diagnosis_lines(diagnosis)]))
     else:
         remark(planned.verdict)
         if planned.feeding is None and planned.confidence is not None:
@@ -232,31 +242,11 @@ def _hot(setup: EmbedConfig, files: Sequence[str] | None, share: float) -> Mappi
     return hot_rows(batches, setup.features, share)
 
 
-def _print(plan: Plan, knobs: SparseCoreConfig) -> None:
-    from tilewright.embed import diagnose, diagnosis_lines, plan_counters, print_plan
-
-    print_plan(plan)
-    if plan.feeding is not None:
-        emit_text("\n".join(["", "findings", *diagnosis_lines(diagnose(plan_counters(plan, knobs)))]))
-
-
-def _json(plan: Plan, knobs: SparseCoreConfig) -> dict[str, Any]:
-    """The plan; of a log whose partitions were all counted with findings and counters."""
-    from tilewright.embed import diagnose, plan_counters
-
-    value = plan.to_json()
-    if plan.feeding is None:
-        return value
-    diagnosis = diagnose(plan_counters(plan, knobs))
-    findings = [finding.to_json() for finding in diagnosis.findings]
-    return {**value, "findings": findings, "counters": diagnosis.counters.to_json()}
-
-
-def _page(plan: Plan, knobs: SparseCoreConfig, source: str) -> str:
-    from tilewright.embed import diagnose, diagnosis_html, plan_counters, plan_html
+def _page(plan: Plan, diagnosis: Diagnosis, value: dict[str, Any], source: str) -> str:
+    from tilewright.embed import diagnosis_html, plan_html
     from tilewright.render import Page, steps
 
-    topology, found = plan.stacking.topology, diagnosis_html(diagnose(plan_counters(plan, knobs)))
+    topology, found = plan.stacking.topology, diagnosis_html(diagnosis)
     facts = [
         ("target", plan.target),
         ("chips", str(topology.chips)),
@@ -267,7 +257,7 @@ def _page(plan: Plan, knobs: SparseCoreConfig, source: str) -> str:
     page = Page("Embedding plan", f"learnt from {source}", facts=facts)
     page.section("findings", "What to do", plan_html(plan, "head"), found, steps(_next_steps(plan)))
     page.section("plan", "The plan behind it", plan_html(plan, "body"))
-    page.data("embedding-plan", _json(plan, knobs))
+    page.data("embedding-plan", value)
     return page.html()
 
 
