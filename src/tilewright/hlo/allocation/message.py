@@ -111,50 +111,29 @@ class Allocation:
 
 @dataclass(frozen=True)
 class AllocatorMessage:
-    """One message; None, "" or empty where it says nothing.
+    """One message; None, "" or empty where it says nothing."""
 
-    =================  ========================================================================
-    ``kind``           what did not fit
-    ``space``          ``hbm``, ``vmem``, ``smem`` ...
-    ``code``           ``E1000``, where the message has one (or the name that belongs to one)
-    ``used``           what is needed: by the program, the instruction or the request
-    ``limit``          what there is
-    ``over``           what is too much, as stated
-    ``free``           the runtime: bytes that are free, ``reservable`` those at the bottom
-    ``largest_free``   the runtime: the largest free block
-    ``sparsecores``    what the SparseCores take of ``used``, where TensorCores and they do not fit together
-    ``program``        the program the runtime was loading
-    ``instruction``    the instruction whose scoped memory is too small
-    ``totals``         name -> size of "Total hbm usage"; None for "unknown size"
-    ``requirement``    "Program hbm requirement", and ``parts``: name -> size of it
-    ``utilization``    share of the temporaries that is data; ``fragmented`` share that is holes
-    ``output``         the outputs, and ``shared``: how much of them lies in arguments
-    ``allocations``    the list of the largest
-    ``unread``         what the text has but could not be read
-    =================  ========================================================================
-    """
-
-    kind: Kind
-    space: str = "hbm"
-    code: str = ""
-    used: StatedSize | None = None
-    limit: StatedSize | None = None
-    over: StatedSize | None = None
-    free: StatedSize | None = None
-    reservable: StatedSize | None = None
-    largest_free: StatedSize | None = None
-    sparsecores: StatedSize | None = None
-    program: str = ""
-    instruction: Label = field(default_factory=Label)
-    totals: tuple[tuple[str, StatedSize | None], ...] = ()
-    requirement: StatedSize | None = None
-    parts: tuple[tuple[str, StatedSize | None], ...] = ()
-    utilization: float | None = None
-    fragmented: float | None = None
-    output: StatedSize | None = None
-    shared: StatedSize | None = None
-    allocations: tuple[Allocation, ...] = ()
-    unread: tuple[str, ...] = ()
+    kind: Kind  # what did not fit
+    space: str = "hbm"  # ``hbm``, ``vmem``, ``smem`` ...
+    code: str = ""  # ``E1000``, where the message has one (or the name that belongs to one)
+    used: StatedSize | None = None  # what is needed: by the program, the instruction or the request
+    limit: StatedSize | None = None  # what there is
+    over: StatedSize | None = None  # what is too much, as stated
+    free: StatedSize | None = None  # the runtime: bytes that are free
+    reservable: StatedSize | None = None  # the runtime: of those, the ones at the bottom
+    largest_free: StatedSize | None = None  # the runtime: the largest free block
+    sparsecores: StatedSize | None = None  # the SparseCores' part of ``used``, where they and TensorCores do not fit
+    program: str = ""  # the program the runtime was loading
+    instruction: Label = field(default_factory=Label)  # the instruction whose scoped memory is too small
+    totals: tuple[tuple[str, StatedSize | None], ...] = ()  # "Total hbm usage": name -> size, None for "unknown size"
+    requirement: StatedSize | None = None  # "Program hbm requirement"
+    parts: tuple[tuple[str, StatedSize | None], ...] = ()  # name -> size of the requirement's parts
+    utilization: float | None = None  # share of the temporaries that is data
+    fragmented: float | None = None  # share of the temporaries that is holes
+    output: StatedSize | None = None  # the outputs
+    shared: StatedSize | None = None  # how much of the outputs lies in arguments
+    allocations: tuple[Allocation, ...] = ()  # the list of the largest
+    unread: tuple[str, ...] = ()  # what the text has but could not be read
 
     @property
     def excess(self) -> int | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import fsum, prod
 
-from tilewright.errors import TilewrightError
+from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.inlining import DEEPEST, operations_of
 from tilewright.hlo.opcodes import (
@@ -74,18 +74,16 @@ class _Body:
 
 @dataclass(frozen=True)
 class _Begun:
-    """What runs beside other work from ``at`` to ``ends`` (microseconds), on which lane, and the megabytes it passes
-    through HBM; None: those of what its end gives.
-    """
+    """What runs beside other work."""
 
-    at: float
-    ends: float
+    at: float  # microseconds after the step's begin
+    ends: float  # microseconds after the step's begin
     lane: str = "dma"
-    megabytes: float | None = None
+    megabytes: float | None = None  # that it passes through HBM; None: those of what its end gives
 
 
-class _NoTime(Exception):
-    """Why an operation has no time."""
+class _NoTime(UnsupportedError):
+    """An operation has no time; ``what`` says why."""
 
 
 @dataclass
@@ -137,8 +135,8 @@ class Schedule:
                     row = timed(self.chip, op, run, self.chip.kernel, source, self.now, runs)
                     self.rows.append(row)
                     self.now += row.seconds / runs * 1e6
-            except _NoTime as reason:
-                self._skip(op, str(reason))
+            except _NoTime as error:
+                self._skip(op, error.what)
             except (TilewrightError, OverflowError, IndexError, ValueError) as error:
                 self._skip(op, f"its shapes cannot be read: {error}")
         self.place = outer
@@ -266,9 +264,8 @@ class Schedule:
         if lane == "dma" and any(tiles.space == _HOST for tiles in self._tiles(op.operand_shapes)):
             lane = "host"
         megabytes = given if begun.megabytes is None else begun.megabytes
-        return Run(
-            *(us, bound, megabytes), lane=lane, measured=lane == "dma", begun=begun.at, beside=begun.ends - begun.at
-        )
+        beside = begun.ends - begun.at
+        return Run(us, bound, megabytes, lane=lane, measured=lane == "dma", begun=begun.at, beside=beside)
 
     def _link_us(self, op: Operation) -> float:
         operands, results = self._tiles(op.operand_shapes), self._tiles([op.shape])
