@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tilewright.embed import CATEGORICAL, Clicks, Feature, Plan, Stacking, Topology, lookup, plan, preprocess, stack
+from tilewright.embed import CATEGORICAL, Feature, Plan, Stacking, Topology, lookup, plan, preprocess, stack
 from tilewright.errors import UsageError
 from tilewright.hlo import Program, TimeRow, from_jax
 from tilewright.isa import MatrixUnitConfig
@@ -75,15 +75,17 @@ def run(
     chip = find_target(target)
     if not is_recommender(model):
         return run_program(model, target, arguments=tuple(arguments), config=config, watch=watch)
-    if chip.sparse is None and (chip.simt or chip.lanes or chip.family == "tpu"):
-        return _run_beside(model, chip, steps, batch, data, scale, seed, config, Stages(watch))
     stages = Stages(watch)
-    job, rows, planned = _planned_job(model, chip, chips, steps, batch, data, scale, seed, stages)
+    request = _Request(model, steps, batch, data, scale, seed, stages)
+    if chip.sparse is None and (chip.simt or chip.lanes or chip.family == "tpu"):
+        return _run_beside(request, chip, config)
+    job = _planned_job(request, chip, chips)
+    rows, planned = job.rows, job.plan
     with stages.stage("start"):
         state = start(job.model, job.stacking, seed)
     step = dense_step(job.model)
     with stages.stage("movement"):
-        inputs = _proof_inputs(job, state, rows)
+        inputs = _proof_inputs(job, state)
         movement = study(step, inputs[0], chip.name)
         dense = Subject(job.model.name, movement.optimized[chip.name].original)
         memory = hbm(dense, chip, movement.time, planned.heap.total)
@@ -101,7 +103,7 @@ def run(
     with stages.stage("evaluate again"):
         after = judge(job.model, trained.state, job.stacking, rows.evaluate, batch)
     with stages.stage("matrix unit"):
-        products = find_products(step, *_dense_arguments(job, trained.state, rows.train))
+        products = find_products(step, *_dense_arguments(job, trained.state))
         matrix = _matrix(job, products)
     return RunReport(
         model=job.model.name, target=chip.name, chips=chips, batch=batch, steps=steps, data=rows, plan=planned,
@@ -179,41 +181,28 @@ SPARSE_CHIP = "tpu-v5p"
 """Whose SparseCores hold the tables of a recommender where the target has none."""
 
 
-def _run_beside(
-    model: Any,
-    chip: Target,
-    steps: int,
-    batch: int,
-    data: str | None,
-    scale: float,
-    seed: int,
-    config: MatrixUnitConfig | None,
-    stages: Stages,
-) -> ProgramReport:
+def _run_beside(request: _Request, chip: Target, config: MatrixUnitConfig | None) -> ProgramReport:
     """The tables on another chip's SparseCores, the dense step on ``chip``; where it is run, one step is trained."""
-    beside = find_target(SPARSE_CHIP)
-    job, rows, planned = _planned_job(model, beside, 1, steps, batch, data, scale, seed, stages)
+    stages, beside = request.stages, find_target(SPARSE_CHIP)
+    job = _planned_job(request, beside, 1)
     with stages.stage("start"):
-        state = start(job.model, job.stacking, seed)
-        step, first = dense_step(job.model), _dense_arguments(job, state, rows.train)
+        state = start(job.model, job.stacking, request.seed)
+        step, first = dense_step(job.model), _dense_arguments(job, state)
         program = from_jax(step, *first)
         program = replace(program, signature=replace(program.signature, example=(first, {})))
-    subject = Subject(
-        job.model.name, program, (first, {}), lambda args, kwargs: from_jax(step, *args, **kwargs), str(model)
-    )
+
+    def retrace(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
+        return from_jax(step, *args, **kwargs)
+
+    subject = Subject(job.model.name, program, (first, {}), retrace, str(request.model))
     studied, outputs = _study_on(chip, subject, config, stages)
-    studied = _with_lookups(studied, planned, beside.name)
-    sparse = Sparse(beside.name, planned)
+    studied, sparse = _with_lookups(studied, job.plan, beside.name), Sparse(beside.name, job.plan)
     if outputs is not None:
         with stages.stage("train"):
-            done = train(
-                *(job.model, state, lambda *_: outputs, rows, job.stacking, planned.limits),
-                batch=batch,
-                steps=1,
-                stages=stages,
-            )
-            after = judge(job.model, done.state, job.stacking, rows.train[:batch], batch)
-        sparse = Sparse(beside.name, planned, done.losses[0], after.loss)
+            given = job.model, state, lambda *_: outputs, job.rows, job.stacking, job.plan.limits
+            done = train(*given, batch=job.batch, steps=1, stages=stages)
+            after = judge(job.model, done.state, job.stacking, job.rows.train[: job.batch], job.batch)
+        sparse = replace(sparse, loss_before=done.losses[0], loss_after=after.loss)
     return _finished(subject, chip, studied, sparse, {}, stages)
 
 
@@ -232,84 +221,82 @@ def _with_lookups(studied: Studied, planned: Plan, chip: str) -> Studied:
 
 
 @dataclass(frozen=True)
-class _Job:
-    model: Model
-    chip: Target
-    features: tuple[Feature, ...]
-    stacking: Stacking
+class _Request:
+    """What :func:`run` is asked for a recommender."""
+
+    model: Any
     steps: int
     batch: int
+    data: str | None
+    scale: float
+    seed: int
     stages: Stages
 
 
-def _planned_job(
-    model: Any,
-    chip: Target,
-    chips: int,
-    steps: int,
-    batch: int,
-    data: str | None,
-    scale: float,
-    seed: int,
-    stages: Stages,
-) -> tuple[_Job, RunData, Plan]:
-    """What every run of a recommender begins with: its parts, its rows, and the plan of its tables."""
+@dataclass(frozen=True)
+class _Job:
+    """What every run of a recommender begins with: its parts, checked, its rows, and the plan of its tables."""
+
+    model: Model
+    batch: int
+    stacking: Stacking
+    rows: RunData
+    plan: Plan
+    stages: Stages
+
+
+def _planned_job(request: _Request, chip: Target, chips: int) -> _Job:
+    stages, batch = request.stages, request.batch
     with stages.stage("model"):
-        job = _prepare(model, chip, chips, steps, batch, scale, seed, stages)
+        model, features, stacking = _checked_model(request, chip, chips)
     with stages.stage("data"):
-        rows = load_data(data, job.features, batch, steps, seed)
+        rows = load_data(request.data, features, batch, request.steps, request.seed)
     with stages.stage("plan"):
-        planned = _plan(job, rows)
-    return job, rows, planned
+        # The batches that training will see, so that the limits hold for every one of them.
+        count = min(request.steps, len(rows.train) // batch)
+        stages.watch("plan", 0, count)
+        planned = plan(
+            (part.features() for part in rows.training_batches(batch, count)),
+            *(features, stacking.topology),
+            target=chip,
+            stacking=stacking,
+            pipelining=False,  # steps are run one after the other
+            progress=lambda done: stages.watch("plan", done, count),
+        )
+    return _Job(model, batch, stacking, rows, planned, stages)
 
 
-def _prepare(
-    model: Any, chip: Target, chips: int, steps: int, batch: int, scale: float, seed: int, stages: Stages
-) -> _Job:
-    if steps < 1:
-        raise UsageError(f"{steps} steps", how="train at least one step")
-    if seed < 0:
-        raise UsageError(f"a seed of {seed}", how="give a seed from 0 up")
-    topology = Topology.for_target(chip, chips)
+def _checked_model(request: _Request, chip: Target, chips: int) -> tuple[Model, tuple[Feature, ...], Stacking]:
+    if request.steps < 1:
+        raise UsageError(f"{request.steps} steps", how="train at least one step")
+    if request.seed < 0:
+        raise UsageError(f"a seed of {request.seed}", how="give a seed from 0 up")
+    topology, batch = Topology.for_target(chip, chips), request.batch
     if batch < 1 or batch % topology.sparsecores:
         near = max(1, round(batch / topology.sparsecores)) * topology.sparsecores
         problem = (
             f"a batch of {batch} does not divide over the {topology.sparsecores} SparseCores of {chips} {chip.name}"
         )
         raise UsageError(problem, how=f"use a multiple of {topology.sparsecores}, such as --batch {near}")
-    loaded = load_model(model)
-    features = tuple(loaded.features(scale))
+    model = load_model(request.model)
+    features = tuple(model.features(request.scale))
     if {feature.name for feature in features} != set(CATEGORICAL):
         how = "a model's features are the 26 categorical columns C1 to C26 of the log"
-        raise UsageError(f"features called {', '.join(f.name for f in features[:5])} ...", where=loaded.name, how=how)
-    check_model(loaded, {feature.name: feature.table.width for feature in features}, batch)
-    return _Job(loaded, chip, features, stack(features, topology, batch_size=batch), steps, batch, stages)
+        raise UsageError(f"features called {', '.join(f.name for f in features[:5])} ...", where=model.name, how=how)
+    check_model(model, {feature.name: feature.table.width for feature in features}, batch)
+    return model, features, stack(features, topology, batch_size=batch)
 
 
-def _plan(job: _Job, rows: RunData) -> Plan:
-    """The plan of the batches that training will see, so that its limits hold for every one of them."""
-    once = min(job.steps, len(rows.train) // job.batch)
-    job.stages.watch("plan", 0, once)
-    return plan(
-        (part.features() for part in rows.training_batches(job.batch, once)),
-        *(job.features, job.stacking.topology),
-        target=job.chip,
-        stacking=job.stacking,
-        pipelining=False,  # steps are run one after the other
-        progress=lambda done: job.stages.watch("plan", done, once),
-    )
-
-
-def _dense_arguments(job: _Job, state: TrainingState, rows: Clicks) -> tuple[Any, ...]:
-    """The arguments of the dense step for the first batch of ``rows``."""
-    first = rows[: job.batch]
+def _dense_arguments(job: _Job, state: TrainingState) -> tuple[Any, ...]:
+    """The arguments of the dense step for the first batch that is trained on."""
+    first = job.rows.train[: job.batch]
     vectors = lookup(state.embeddings, preprocess(first.features(), job.stacking))
     return state.params, first.numeric, vectors, first.labels
 
 
-def _proof_inputs(job: _Job, state: TrainingState, rows: RunData) -> list[tuple[Any, ...]]:
+def _proof_inputs(job: _Job, state: TrainingState) -> list[tuple[Any, ...]]:
     """What the proof runs on: the first batch, and three random inputs of small, ordinary and large values."""
-    real = _dense_arguments(job, state, rows.train)
+    real = _dense_arguments(job, state)
     draw = np.random.default_rng(0)
 
     def random(like: Any, size: float) -> Any:

@@ -247,13 +247,15 @@ def read_attributes(name: str, handle: Any) -> Attributes:
     if name not in PARTS:
         return {}
     own: Attributes = {"other": "kept"} if name == "custom_call" else {}
+    held = handle.attributes
     for part in PARTS[name]:
-        absent = part.default is not None and part.mlir not in handle.attributes
-        value = part.default(own) if absent and part.default else part.read(handle.attributes[part.mlir])
-        own |= {part.key: value} if part.key else value
-    others = [key for key in handle.attributes if key not in _KNOWN[name] and "." not in key]
-    unknown = [f"{key} = {handle.attributes[key]}" for key in others]
-    return own | ({"other": "; ".join(unknown)} if unknown else {})
+        value = part.default(own) if part.default and part.mlir not in held else part.read(held[part.mlir])
+        if part.key:
+            own[part.key] = value
+        else:
+            own.update(value)
+    others = [key for key in held if key not in _KNOWN[name] and "." not in key]
+    return own | ({"other": "; ".join(f"{key} = {held[key]}" for key in others)} if others else {})
 
 
 def write_attributes(name: str, own: Attributes) -> Attributes:
