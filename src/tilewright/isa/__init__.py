@@ -29,7 +29,7 @@ from tilewright.isa.study.profile import RunProfile as Profile
 from tilewright.isa.study.reference import reference
 from tilewright.isa.study.roofline import Roofline, measured_roofline, roofline
 from tilewright.isa.study.tune import Tuned, Tuning, autotune, autotune_conv2d
-from tilewright.isa.vector.programs import layer_norm, rms_norm, run_vector, softmax
+from tilewright.isa.vector.programs import layer_norm, rms_norm, run_vector, softmax, vector_program
 from tilewright.isa.vector.spec import Input, Op, Output, VectorSpec
 from tilewright.isa.warming import warm
 
@@ -96,5 +96,6 @@ __all__ = [
     "sweep",
     "timeline",
     "type_and_signs",
+    "vector_program",
     "warm",
 ]

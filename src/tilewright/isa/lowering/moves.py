@@ -362,14 +362,12 @@ def _add_pick(
 
 @lru_cache(maxsize=64)
 def rows_program(
-    rows: int, columns: int, count: int, element_bytes: int, share: tuple[int, int], config: MatrixUnitConfig
+    rows: int, columns: int, run: int, element_bytes: int, share: tuple[int, int], config: MatrixUnitConfig
 ) -> MachineProgram:
     """Rows of ``$A`` [rows, columns], by the numbers in ``$I`` [count, 1] (the nearest there is), to ``$C``.
 
-    Every thread takes a run of a row; ``share`` (first, end) of the runs are this element's.
+    Every thread takes ``run`` elements of a row; ``share`` (first, end) of the runs are this processing element's.
     """
-    most = _REGISTERS * 4 // element_bytes
-    run = max(n for n in range(1, min(most, columns) + 1) if columns % n == 0)
     registers, limit = -(-run * element_bytes // 4), f".n{run}" if run * element_bytes % 4 else ""
     lines = ["segment ur3, $A", "segment ur4, $I", "segment ur5, $C", "tid r280", f"mov ur0, {share[0]}", "again:"]
     lines += ["add r281, r280, ur0", f"cmp.lt p1, r281, {share[1]}", f"rem r294, r281, {columns // run}"]
@@ -379,12 +377,6 @@ def rows_program(
     lines += [f"@p1, ld{limit} r0, ur3:rf294:0x00, {registers}", f"@p1, st{limit} r0, ur5:rf298:0x00, {registers}"]
     lines += [f"add ur0, ur0, {config.threads}", f"br.lt ur0, {share[1]}, again", "halt"]
     return assemble("\n".join(lines), config)
-
-
-def runs_of_rows(columns: int, count: int, element_bytes: int) -> int:
-    """How many runs :func:`rows_program` deals to threads."""
-    most = _REGISTERS * 4 // element_bytes
-    return count * columns // max(n for n in range(1, min(most, columns) + 1) if columns % n == 0)
 
 
 def _takes_rows(node: Node) -> bool:
@@ -406,9 +398,10 @@ def _lower_row_gather(lowering: Lowering, node: Node) -> None:
     c = lowering.new_table(out, (tuple(range(first)), tuple(range(first, len(out.sizes)))))
     (rows, columns), (count, _) = lowering.tables[a].shape, lowering.tables[i].shape
     e = BYTES[lowering.tables[a].dtype]
+    run = max(n for n in range(1, min(_REGISTERS * 4 // e, columns) + 1) if columns % n == 0)
     jobs = lowering.jobs(
-        runs_of_rows(columns, count, e),
-        lambda share: rows_program(rows, columns, count, e, share, lowering.config),
+        count * columns // run,
+        lambda share: rows_program(rows, columns, run, e, share, lowering.config),
         A=a,
         I=i,
         C=c,

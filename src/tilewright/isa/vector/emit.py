@@ -211,11 +211,14 @@ class Emitter:
 
     def round_to(self, reg: Reg, dtype: str) -> None:
         """Round a result to what its type can hold, or wrap it."""
-        if dtype in ("f32", "s32", "u32", "pred"):
-            return
-        wide = "f32" if is_float(dtype) else "s32"
-        self.convert(dtype, wide, reg, reg, "" if is_float(dtype) else ".wrap")
-        self.convert(wide, dtype, reg, reg)
+        if dtype not in ("f32", "s32", "u32", "pred"):
+            self.pack(reg, dtype, reg)
+            self.unpack(reg, dtype, reg)
+
+    def pack(self, reg: Reg, dtype: str, into: Reg | None = None) -> Reg:
+        """Elements of a narrow type, packed as they are stored: rounded, or modulo."""
+        floats = is_float(dtype)
+        return self.convert(dtype, "f32" if floats else "s32", reg, into, "" if floats else ".wrap")
 
     def unpack(self, reg: Reg, dtype: str, into: Reg) -> None:
         """Packed elements, as they come from memory, one to a register."""
@@ -490,9 +493,8 @@ def _converted(e: Emitter, source: str, target: str, x: Reg | str, stored: bool)
     if target == "pred":
         e.binary("vfcmp.ne" if floats[0] else "vcmp.ne", own, "0f00000000" if floats[0] else "0", out)
     elif floats[0] == floats[1]:
-        wide = "f32" if floats[0] else "s32"
-        e.convert(target, wide, own, out, "" if floats[0] else ".wrap")
-        e.convert(wide, target, out, out)
+        e.pack(own, target, out)
+        e.unpack(out, target, out)
     else:
         how, wide = (".rz", "f32") if floats[0] else ("", "u32" if source == "u32" else "s32")
         e.convert(target, wide, own, out, how)

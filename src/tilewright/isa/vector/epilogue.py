@@ -13,7 +13,7 @@ from typing import Any
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa.vector.emit import Emitter, Layout, Reg, emit, uses_of
-from tilewright.isa.vector.spec import VectorSpec, is_float, size_of
+from tilewright.isa.vector.spec import VectorSpec, size_of
 
 COLUMN, LONGEST = 300, 64
 """Coordinates of columns, of all and of rows begin here (column, 0, 0, row); registers of a piece at most."""
@@ -81,9 +81,7 @@ def _body(spec: VectorSpec, broadcasts: bool, stride: str) -> Emitter:
     value = e.values[out.value]
     source = e.broadcast(value) if value.one else value
     if size_of(out.dtype) < 4 and not source.packed:
-        packed, wide = e.allocate(one=False), "f32" if is_float(out.dtype) else "s32"
-        e.convert(out.dtype, wide, source, packed, "" if is_float(out.dtype) else ".wrap")
-        source = packed
+        source = e.pack(source, out.dtype)
     count = {1: "r{bytes}", 2: "r{halves}", 4: "r{mine}"}[size_of(out.dtype)]
     e.lines.append((f"@p1, st{stride} r{{}}, ur5:rf298:0x{{at:02x}}, {count}", (source,)))
     return e

@@ -33,7 +33,6 @@ from tilewright.isa.vector.spec import (
     Output,
     Value,
     VectorSpec,
-    is_float,
     size_of,
     tensor_of,
     zeros_of,
@@ -167,8 +166,7 @@ def _store(e: Emitter, out: Output) -> None:
     if source.one and out.form == "full":
         source = e.broadcast(value)
     if size < 4 and not value.packed:
-        packed, wide = e.allocate(source.one), "f32" if is_float(out.dtype) else "s32"
-        e.convert(out.dtype, wide, source, packed, "" if is_float(out.dtype) else ".wrap")
+        packed = e.pack(source, out.dtype)
         if source is not value:
             e.release(source)
         source = packed
