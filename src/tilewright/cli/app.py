@@ -12,17 +12,14 @@ import typer
 from typer.main import get_command
 
 from tilewright.cli import embed, isa, layout, programs
-from tilewright.cli.explain_error import explain_error
-from tilewright.cli.explore import explore
-from tilewright.cli.interrupts import leaving_at_once
 from tilewright.cli.mcp import mcp
 from tilewright.cli.run import run
-from tilewright.cli.streams import remark, tell_of_compiling
-from tilewright.cli.targets import targets
-from tilewright.cli.terminal import NO_ROOM, abandon_stdout, quiet_threads, usable_streams
-from tilewright.cli.warm import warm
+from tilewright.cli.standalone import explain_error, explore, targets, warm
+from tilewright.cli.streams import tell_of_compiling
+from tilewright.cli.terminal import NO_ROOM, abandon_stdout, leaving_at_once, quiet_threads, usable_streams
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.extras import missing_extra
+from tilewright.render.deliver import remark
 from tilewright.version import __version__
 
 app = typer.Typer(
@@ -52,7 +49,7 @@ for name, summary, commands in (
     app.add_typer(group, name=name)
 
 
-_ROADS = f"""\
+_OVERVIEW = f"""\
 Tilewright {__version__}: where every tensor element lives on a tiled accelerator,
 which movement is needless, and the result, run and counted on any machine.
 
@@ -98,7 +95,7 @@ def _options(
 ) -> None:
     """Options before the command's name (`--debug` may stand anywhere)."""
     if context.invoked_subcommand is None:
-        print(_ROADS)
+        print(_OVERVIEW)
 
 
 def _leave_quietly() -> None:
@@ -118,7 +115,7 @@ def _nowhere() -> bool:
 
 @cache
 def _parser() -> Any:
-    """What reads the words of a call; made once, for a process that makes many calls (a door, a page's transcript)."""
+    """The parser of command lines; made once, for a process that runs many commands."""
     return get_command(app)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,10 +11,13 @@ import typer
 
 from tilewright.cli.isa import machine
 from tilewright.cli.programs.program import ArgOption
-from tilewright.cli.streams import Json, done_text, emit_json, emit_text, remark, show_table
+from tilewright.cli.streams import Json, done_text
 from tilewright.errors import CheckFailed
 from tilewright.extras import installed, need
 from tilewright.files import making_folder
+from tilewright.render.deliver import Answer, Line, Output, deliver, remark
+from tilewright.render.formats import bytes_text, count_text, seconds_text
+from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -59,12 +63,8 @@ def run(
         )
         view.watch("report", 0, 0)
         written = report.write(out)
-    if as_json:
-        emit_json(report.to_json())
-    elif isinstance(report, ProgramReport):
-        _print_program(report)
-    else:
-        _print_summary(report)
+    lines = _program_summary(report) if isinstance(report, ProgramReport) else _summary(report)
+    deliver(Answer(report.to_json, lambda: lines), Output(as_json=as_json))
     remark(f"wrote {', '.join(str(path) for path in written)}")
     if report.failures:
         raise CheckFailed("; ".join(report.failures), where=model)
@@ -112,27 +112,20 @@ class StageView:
             total = self._bar.tasks[self._task].total or 1
             self._bar.update(self._task, total=total, completed=total)
         else:
-            from tilewright.render import seconds_text
-
             self._console.print(f"{self._stage}: {seconds_text(time.perf_counter() - self._since)}", highlight=False)
 
 
-def _print_summary(run: RunReport) -> None:
-    """A line per stage: what came out and how long it took."""
-    from tilewright.render import bytes_text, count_text, seconds_text
-
+def _summary(run: RunReport) -> Iterator[Line]:
+    """A row per stage: what came out and how long it took."""
     rows = [(stage, result, run.stages[stage]) for stage, result in _results(run) if stage in run.stages]
     title = f"{run.model} on {run.chips} x {run.target}: {run.steps} steps of {count_text(run.batch)} samples"
-    show_table(("stage", "result", ("took", "seconds")), rows, title)
-    emit_text(f"total {seconds_text(sum(run.stages.values()))}, peak memory {bytes_text(run.peak_rss_bytes)}")
+    yield Table(("stage", "result", ("took", "seconds")), rows, title)
+    yield f"total {seconds_text(sum(run.stages.values()))}, peak memory {bytes_text(run.peak_rss_bytes)}"
 
 
-def _print_program(run: ProgramReport) -> None:
+def _program_summary(run: ProgramReport) -> Iterator[Line]:
     """Time and bottleneck, what fits, what moved, what was checked; then what to do."""
-    from tilewright.render import bytes_text, seconds_text
-
-    studied = run.studied
-    moved = studied.moved
+    studied, moved = run.studied, run.studied.moved
     rows = [
         ("step", studied.headline),
         ("memory", studied.memory.sentence),
@@ -142,16 +135,12 @@ def _print_program(run: ProgramReport) -> None:
         *([("embeddings", run.sparse.sentence)] if run.sparse is not None else []),
         *((stage, f"left out: {why}") for stage, why in run.left_out.items()),
     ]
-    show_table(("what", "result"), rows, f"{run.model} on {run.target}")
-    for text in studied.advice[:5]:
-        emit_text(f"- {text}")
-    took = seconds_text(sum(run.stages.values()))
-    emit_text(f"total {took}, peak memory {bytes_text(run.peak_rss_bytes)}")
+    yield Table(("what", "result"), rows, f"{run.model} on {run.target}")
+    yield from (f"- {text}" for text in studied.advice[:5])
+    yield f"total {seconds_text(sum(run.stages.values()))}, peak memory {bytes_text(run.peak_rss_bytes)}"
 
 
 def _results(run: RunReport) -> list[tuple[str, str]]:
-    from tilewright.render import bytes_text, count_text
-
     movement, plan = run.movement, run.plan
     moved = movement.report
     verdicts = [

@@ -1,54 +1,27 @@
-"""Conventions every command keeps: ``-`` is stdin or stdout, data on stdout, remarks on stderr, stable JSON."""
+"""Conventions every command keeps: ``-`` is stdin, progress is shown on stderr, and only on a terminal."""
 
 from __future__ import annotations
 
 import io
-import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.errors import UsageError
-from tilewright.extras import need
-from tilewright.files import write_whole
+from tilewright import reading
+from tilewright.render.deliver import Output, json_text, remark, show, write_file
+from tilewright.render.tables import Heading, Table
 
 if TYPE_CHECKING:
     import numpy as np
-    from rich.text import Text
-
-    from tilewright.render import Kind
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Heading: TypeAlias = "str | tuple[str, Kind] | tuple[str, Kind, str]"
-"""A column of :func:`show_table`: its heading, the kind of its values (text by default), a note."""
-
-
-def writer_of(out: str | None, *suffixes: str, as_json: bool = False, stdout: bool = True) -> str:
-    """The one of ``suffixes`` in which the file name of ``-o`` ends; the first for ``-``, "" where there is no ``-o``.
-
-    Refuses other names, ``-`` beside ``--json``, and ``-`` where ``stdout`` is False; and a writer not installed.
-    """
-    if out is None:
-        return ""
-    if out == "-" and as_json:
-        raise UsageError("-o - and --json both want stdout", how="write to a file")
-    if out == "-" and stdout:
-        return suffixes[0]
-    for suffix in suffixes:
-        if out.lower().endswith(suffix):
-            if suffix == ".pftrace":
-                need("perfetto", what=f"writing {out}")
-            return suffix
-    raise UsageError(f"no writer for {out!r}", where="-o", how=f"end the name in {' or '.join(suffixes)}")
 
 
 def read_bytes(path: str, most: int | None = None) -> bytes:
     """The bytes of a file (a gzip or xz file's unpacked), or of stdin for ``-``: at most a text's, or ``most``."""
-    from tilewright import reading
-
     if path == "-":
         return reading.unpacked(reading.read_stream(sys.stdin.buffer, "stdin", most), "stdin", most)
     return reading.read_bytes(path, most)
@@ -56,19 +29,7 @@ def read_bytes(path: str, most: int | None = None) -> bytes:
 
 def read_text(path: str) -> str:
     """The UTF-8 text of a file, or of stdin for ``-``."""
-    from tilewright import reading
-
     return reading.text_of(read_bytes(path), path)
-
-
-def write_file(path: str, data: str | bytes) -> None:
-    """Write to a file (made whole or not at all), or to stdout for ``-``."""
-    if path != "-":
-        write_whole(path, data)
-        return
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data.encode("utf-8") if isinstance(data, str) else data)
-    sys.stdout.buffer.flush()
 
 
 def npy_bytes(array: np.ndarray[Any, Any]) -> bytes:
@@ -80,46 +41,20 @@ def npy_bytes(array: np.ndarray[Any, Any]) -> bytes:
     return file.getvalue()
 
 
-def emit_text(text: str) -> None:
-    """Text for stdout, ending in one newline, with nothing in it that steers a terminal."""
-    from tilewright.render import visible
+def writer_of(out: str | None, *suffixes: str, as_json: bool = False, stdout: bool = True) -> str:
+    return Output(out, as_json, *suffixes, stdout=stdout).suffix
 
-    text = visible(text)
-    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+def emit_text(text: str) -> None:
+    show([text])
 
 
 def emit_json(value: Mapping[str, Any], path: str = "-") -> None:
-    """One JSON object with its ``schema_version``, to stdout or a file."""
-    if "schema_version" not in value:
-        value = {"schema_version": 1, **value}
-    write_file(path, plain_json(value))
-
-
-def plain_json(value: Mapping[str, Any]) -> str:
-    """Another tool's JSON, which has no place for our ``schema_version``."""
-    return json.dumps(value, indent=2, allow_nan=False) + "\n"
+    write_file(path, json_text(value))
 
 
 def show_table(columns: Iterable[Heading], rows: Iterable[Sequence[object]], title: str = "") -> None:
-    """A table on stdout."""
-    from tilewright.render import Column, print_table
-
-    print_table([Column(c) if isinstance(c, str) else Column(*c) for c in columns], rows, title=title)
-
-
-def show_drawing(draw: Callable[[int], Text]) -> None:
-    """What ``draw`` makes for so many columns, on stdout: the terminal's, 120 where there is none."""
-    from rich.console import Console
-
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    console.print(draw(console.width), soft_wrap=True)
-
-
-def remark(text: str) -> None:
-    """Something worth knowing that is not the data: stderr."""
-    from tilewright.render import visible
-
-    print(visible(text), file=sys.stderr)
+    show([Table([*columns], rows, title)])
 
 
 def done_text(done: float, total: float | None) -> str:

@@ -1,7 +1,17 @@
 """The page and drawing kit: self-contained HTML, SVG, charts, terminal tables, formatted numbers."""
 
+from tilewright.render.deliver import (
+    Answer,
+    Line,
+    Output,
+    Result,
+    deliver,
+    json_text,
+    remark,
+    show,
+    write_file,
+)
 from tilewright.render.drawing import Bar, Curve, Drawing, bar_chart, column_chart, line_chart, text_width
-from tilewright.render.explorers import Field, cells, explorer
 from tilewright.render.formats import (
     Kind,
     bytes_text,
@@ -14,7 +24,6 @@ from tilewright.render.formats import (
     visible,
 )
 from tilewright.render.markup import Html, Scripted, Sortable, element, escape, join
-from tilewright.render.notebook import glance, glance_table
 from tilewright.render.page import (
     Card,
     Page,
@@ -32,7 +41,21 @@ from tilewright.render.page import (
     side_by_side,
     steps,
 )
-from tilewright.render.tables import Better, Column, change_cell, change_text, print_table, table
+from tilewright.render.tables import (
+    Better,
+    Column,
+    Field,
+    Heading,
+    Table,
+    cells,
+    change_cell,
+    change_text,
+    explorer,
+    glance,
+    glance_table,
+    print_table,
+    table,
+)
 
 __all__ = [
     "Bar",

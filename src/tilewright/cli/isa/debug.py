@@ -7,15 +7,16 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tilewright.cli.isa import machine
-from tilewright.cli.streams import Json, emit_json, emit_text, progress, read_text, remark
+from tilewright.cli.streams import Json, progress, read_text
 from tilewright.errors import UsageError
+from tilewright.render.deliver import Answer, Output, deliver, remark, show
 
 if TYPE_CHECKING:
     from tilewright.isa import Debugger, Explanation, MatrixUnitConfig, Program
@@ -71,17 +72,17 @@ def _obey(debugger: Debugger, lines: Iterator[str], as_json: bool) -> int:
     """Do the commands, show each with its answer, and say how it ended."""
     understood = True
     if not as_json:
-        emit_text(debugger.where())
+        show([debugger.where()])
     for line in lines:
         if line in _LEAVE:
-            emit_text(json.dumps(_object(debugger, line, "", None, True)) if as_json else f"> {line}")
+            show([json.dumps(_object(debugger, line, "", None, True)) if as_json else f"> {line}"])
             break
         answer = debugger.answer(line)
         understood &= answer.ok
         if as_json:
-            emit_text(json.dumps(_object(debugger, line, answer.text, answer.value, answer.ok), allow_nan=False))
+            show([json.dumps(_object(debugger, line, answer.text, answer.value, answer.ok), allow_nan=False)])
         else:
-            emit_text(f"> {line}\n{answer.text}")
+            show([f"> {line}\n{answer.text}"])
         sys.stdout.flush()  # a program may read the answer before it gives the next command
     records = [record for pe in debugger.runner.pes for record in pe.errors]
     machine.remark_errors(records)
@@ -100,23 +101,23 @@ def _object(debugger: Debugger, line: str, text: str, value: Any, ok: bool) -> d
 def _converse(debugger: Debugger) -> None:
     """Commands from a terminal; an empty line is one too."""
     _edit_lines(debugger)
-    emit_text(debugger.where())
+    show([debugger.where()])
     with _interrupting(debugger) as asking:
         while True:
             try:
                 asking.append("")
                 line = input("(isa) ").strip()
             except KeyboardInterrupt:
-                emit_text("")
+                show([""])
                 continue
             except EOFError:
-                emit_text("")
+                show([""])
                 return
             finally:
                 asking.clear()
             if line in _LEAVE:
                 return
-            emit_text(debugger.command(line))
+            show([debugger.command(line)])
 
 
 def _edit_lines(debugger: Debugger) -> None:
@@ -172,7 +173,7 @@ def explain(
     With tensors the program is run, and each instruction is explained as it stands when it is first come to: the
     columns that are on, the lines it touches and misses, what it waits for.
     """
-    from tilewright.isa import assemble
+    from tilewright.isa import Debugger, assemble
     from tilewright.isa import explain as explain_instruction
 
     config = machine.configured(settings)
@@ -187,34 +188,23 @@ def explain(
     reached: dict[int, Explanation] = {}
     stopped = ""
     if runs:
-        reached, stopped = _run(program, addresses, machine.tensors(tensor, iota, zeros), config)
+        debugger = Debugger(program, machine.tensors(tensor, iota, zeros), config)
+        with progress("running") as bar:
+            reached = debugger.explain_first(addresses, lambda done: bar(done, len(addresses)))
+        stopped = debugger.stopped
     explained = {
         pc: reached.get(pc) or explain_instruction(program.instructions[pc], config, like, columns, rows)
         for pc in addresses
     }
-    if as_json:
-        instructions = [
-            {"pc": pc, "line": program.instructions[pc].line, "in_a_run": pc in reached, **explanation.to_dict()}
-            for pc, explanation in explained.items()
-        ]
-        emit_json({"instructions": instructions})
-    else:
-        shown = [_shown(program, pc, it, runs and pc not in reached) for pc, it in explained.items()]
-        emit_text("\n\n".join(shown))
+    values = [
+        {"pc": pc, "line": program.instructions[pc].line, "in_a_run": pc in reached, **explanation.to_dict()}
+        for pc, explanation in explained.items()
+    ]
+    shown = "\n\n".join(_shown(program, pc, it, runs and pc not in reached) for pc, it in explained.items())
+    deliver(Answer(lambda: {"instructions": values}, lambda: [shown]), Output(as_json=as_json))
     if stopped:
         remark(stopped)
     return 1 if stopped else 0
-
-
-def _run(
-    program: Program, addresses: Sequence[int], memory: dict[str, Any], config: MatrixUnitConfig
-) -> tuple[dict[int, Explanation], str]:
-    """Explanations of those instructions that the run reaches, and the error that stopped the run."""
-    from tilewright.isa import Debugger
-
-    debugger = Debugger(program, memory, config)
-    with progress("running") as bar:
-        return debugger.explain_first(addresses, lambda reached: bar(reached, len(addresses))), debugger.stopped
 
 
 def _shown(program: Program, pc: int, explanation: Explanation, never: bool) -> str:

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tilewright.cli.isa import machine
-from tilewright.cli.isa.conv import how_of, shape_of
+from tilewright.cli.isa.products import how_of, shape_of
 from tilewright.cli.isa.tune import values_of
-from tilewright.cli.streams import (
-    Heading,
-    Json,
-    emit_json,
-    emit_text,
-    progress,
-    read_text,
-    remark,
-    show_table,
-    write_file,
-    writer_of,
-)
+from tilewright.cli.streams import Json, progress, read_text
 from tilewright.errors import UsageError
+from tilewright.render.deliver import Answer, Line, Output, deliver
+from tilewright.render.tables import Heading, Table
 
 if TYPE_CHECKING:
     from tilewright.isa import Exploration, MatrixUnitConfig, Roofline
 
 _Size = Annotated[int | None, typer.Option(min=1, help="Rows of A (m), columns of B (n), depth (k) of a product.")]
-_Page = Annotated[
-    str | None, typer.Option("-o", "--out", metavar="FILE", help="FILE.html: a page; FILE.json: all numbers.")
-]
 
 
 def roofline(
@@ -47,13 +36,13 @@ def roofline(
         bool, typer.Option("--what-if/--no-what-if", help="Run it on machines that differ in one field, too.")
     ] = True,
     settings: machine.Settings = None,
-    out: _Page = None,
+    out: machine.PageOut = None,
     as_json: Json = False,
 ) -> None:
     """Say what a product could not be faster than at each level of memory, what it takes, and what to change."""
     from tilewright.isa import roofline_page
 
-    suffix = writer_of(out, ".json", ".html")
+    where = Output(out, as_json, ".json", ".html")
     config, how = machine.configured(settings), how_of(stride, padding, 1, 1)
     sizes = _sizes((m, n, k), (x, w))
     with progress("running") as bar:
@@ -62,15 +51,8 @@ def roofline(
     words = f"--x {x} --w {w} --stride {stride} --padding {padding}" if x else words
     more = " ".join(["--tuned"] * tuned + [f"--set {assignment}" for assignment in settings or ()])
     command = f"tilewright isa roofline {words} --dtype {dtype} {more}".rstrip()
-    if out is not None and suffix == ".html":
-        write_file(out, roofline_page(found, command))
-        remark(f"wrote {out}")
-    elif out is not None:
-        emit_json(found.to_dict(), out)
-    if as_json:
-        emit_json({**found.to_dict(), "choice": choice})
-    elif out != "-":
-        _print_roofline(found, choice)
+    answer = Answer(lambda: found.to_dict() | {"choice": choice}, lambda: _roofline_lines(found, choice))
+    deliver(answer, where, {".html": lambda: roofline_page(found, command), ".json": found.to_dict})
 
 
 def _sizes(product: tuple[int | None, ...], sides: tuple[str | None, str | None]) -> tuple[Any, ...]:
@@ -114,9 +96,9 @@ def _roofline(
     return found, str(choice)
 
 
-def _print_roofline(found: Roofline, choice: str) -> None:
-    emit_text(f"{found.title}, by {choice}")
-    emit_text(f"{found.macs:,} products in {found.cycles:,} cycles: {found.rate:,.0f} of {found.peak:,.0f} a cycle\n")
+def _roofline_lines(found: Roofline, choice: str) -> Iterator[Line]:
+    yield f"{found.title}, by {choice}"
+    yield f"{found.macs:,} products in {found.cycles:,} cycles: {found.rate:,.0f} of {found.peak:,.0f} a cycle\n"
     columns: list[Heading] = [("unit", "text"), ("busy at least", "count"), ("of all", "percent"), ("amount", "count")]
     columns += [("of", "text"), ("a cycle", "number"), ("products each", "number")]
     rows = []
@@ -124,10 +106,8 @@ def _print_roofline(found: Roofline, choice: str) -> None:
         share = bound.cycles / max(1, found.cycles)
         head = (bound.name, round(bound.cycles), share, round(bound.amount))
         rows.append((*head, bound.what, round(bound.rate, 3), round(bound.intensity, 2)))
-    show_table(columns, rows)
-    emit_text("")
-    for text in found.advice:
-        emit_text(f"* {text}")
+    yield Table(columns, rows)
+    yield from ("", *(f"* {text}" for text in found.advice))
 
 
 def explore(
@@ -147,31 +127,24 @@ def explore(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="A field all these machines share.")
     ] = None,
-    out: _Page = None,
+    out: machine.PageOut = None,
     as_json: Json = False,
 ) -> None:
     """Run a whole network on many machines: which cost least in cycles, energy (modelled) and area (a proxy)."""
     from tilewright.isa import exploration_page, read_network
     from tilewright.isa import explore as explore_machines
 
-    suffix = writer_of(out, ".json", ".html")
+    where = Output(out, as_json, ".json", ".html")
     layers: Any = read_network(read_text(shapes), shapes) if shapes else network
     family = values_of(over) if over else None
     with progress("layers") as bar:
         found = explore_machines(layers, family, dtype, machine.configured(settings), most, bar)
     found = replace(found, network=network) if shapes and network != "resnet50" else found
-    if out is not None and suffix == ".html":
-        write_file(out, exploration_page(found))
-        remark(f"wrote {out}")
-    elif out is not None:
-        emit_json(found.to_dict(), out)
-    if as_json:
-        emit_json(found.to_dict())
-    elif out != "-":
-        _print_exploration(found)
+    answer = Answer(found.to_dict, lambda: _exploration_lines(found))
+    deliver(answer, where, {".html": lambda: exploration_page(found)})
 
 
-def _print_exploration(found: Exploration) -> None:
+def _exploration_lines(found: Exploration) -> Iterator[Line]:
     columns: list[Heading] = [(name, "code") for name in found.points[0].settings]
     columns += [("cycles", "count"), ("energy, uJ", "count"), ("area, mm2", "number"), ("utilisation", "percent"), ""]
     front, rows = {id(point) for point in found.front}, list[tuple[object, ...]]()
@@ -182,10 +155,10 @@ def _print_exploration(found: Exploration) -> None:
             continue
         figures = (point.cycles, round(point.energy_pj / 1e6), round(point.area_mm2, 2), point.utilisation)
         rows.append((*head, *figures, "front" if id(point) in front else ""))
-    show_table(columns, rows)
+    yield Table(columns, rows)
     fast, even = found.fastest, found.balanced
-    emit_text(f"\nfastest: {fast.name}; least product of cycles, energy and area: {even.name}")
+    yield f"\nfastest: {fast.name}; least product of cycles, energy and area: {even.name}"
     worst = max(fast.layers, key=lambda cost: cost.cycles)
     share = worst.cycles / max(1, fast.cycles)
-    emit_text(f"{worst.layer.name} takes {share:.0%} of the fastest one's cycles, for its {worst.best.limit}")
-    emit_text("energy is modelled (ISSCC 2014, 45 nm); area is a proxy: memory cells and multipliers only")
+    yield f"{worst.layer.name} takes {share:.0%} of the fastest one's cycles, for its {worst.best.limit}"
+    yield "energy is modelled (ISSCC 2014, 45 nm); area is a proxy: memory cells and multipliers only"

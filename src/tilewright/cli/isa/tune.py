@@ -1,30 +1,35 @@
-"""`tilewright isa tune` and `sweep`: the fastest way to make a matrix product, on one machine or on many."""
+"""`tilewright isa tune`, `tune-conv2d` and `sweep`: the fastest way to make a product, on one machine or on many."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tilewright.cli.isa import machine
-from tilewright.cli.isa.matmul import difference_of, random_array
-from tilewright.cli.streams import (
-    Heading,
-    Json,
-    emit_json,
-    emit_text,
-    progress,
-    remark,
-    show_table,
-    write_file,
-    writer_of,
+from tilewright.cli.isa.products import (
+    Dilation,
+    Groups,
+    Images,
+    Padding,
+    Stride,
+    Weights,
+    difference_of,
+    how_of,
+    random_array,
+    shape_of,
 )
+from tilewright.cli.streams import Json, progress
 from tilewright.errors import UsageError
+from tilewright.render.deliver import Answer, Line, Output, deliver
+from tilewright.render.drawing import Bar, bar_chart
+from tilewright.render.formats import Kind
+from tilewright.render.page import Card, Page, Step, cards, paragraph, steps
+from tilewright.render.tables import Heading, Table, table
 
 if TYPE_CHECKING:
     from tilewright.isa import Design, Tuned, Tuning
-    from tilewright.render import Kind
 
 _HEADINGS: tuple[tuple[str, Kind, str], ...] = (
     ("choice", "code", "Options of isa matmul."),
@@ -67,39 +72,37 @@ def tune(
         bool, typer.Option("--check", help="Run the choice with random values too; exit 1 where anything differs.")
     ] = False,
     settings: machine.Settings = None,
-    out: Annotated[
-        str | None, typer.Option("-o", "--out", metavar="FILE", help="FILE.html: a page; FILE.json: all numbers.")
-    ] = None,
+    out: machine.PageOut = None,
     as_json: Json = False,
 ) -> int:
     """Rank the ways to make a matrix product by modelled cycles, and say why the first is the fastest."""
     from tilewright.isa import autotune
 
-    suffix = writer_of(out, ".json", ".html")
+    where = Output(out, as_json, ".json", ".html")
     fixed: dict[str, Any] = {"ka": ka, "kb": kb, "transpose_b": transpose_b, "order": order, "columns": columns}
     fixed |= {"split": split, "segments": segments}
     fixed = {name: value for name, value in fixed.items() if value is not None}
     fixed |= {"line": None, "page": None} if plain else {}
     with progress("timing") as bar:
         tuning = autotune(m, n, k, dtype, machine.configured(settings), most=most, within=within, watch=bar, **fixed)
-    return report(tuning, _call(tuning, settings or ()), top, out, suffix, as_json, _checked(tuning) if check else None)
+    return _deliver(tuning, _call(tuning, settings or ()), top, where, _checked(tuning) if check else None)
 
 
-def report(
-    tuning: Tuning, call: str, top: int, out: str | None, suffix: str, as_json: bool, checked: dict[str, Any] | None
-) -> int:
-    """Print the ranking, or write it; ``call``: the best choice as a command; ``checked``: of a run with values."""
-    if out is not None and suffix == ".html":
-        write_file(out, _page(tuning, call))
-        remark(f"wrote {out}")
-    elif out is not None:
-        emit_json(tuning.to_dict(), out)
-    if as_json:
-        emit_json({**tuning.to_dict(), "check": checked} if checked else tuning.to_dict())
-    elif out != "-":
-        _print(tuning, top, call)
+def _deliver(tuning: Tuning, call: str, top: int, where: Output, checked: dict[str, Any] | None = None) -> int:
+    """The ranking, and the exit code; ``call``: the best choice as a command; ``checked``: of a run with values."""
+
+    def lines() -> Iterator[Line]:
+        rows = [_row(tuning, tuned) for tuned in _shown(tuning, top)]
+        yield Table([_HEADINGS[i] for i in _SHORT], [[row[i] for i in _SHORT] for row in rows])
+        yield from (f"\n{tuning.why}\n{tuning.certainty}", f"\n{call}")
         if checked:
-            emit_text("checked with values: {cycles:,} cycles {same}, the value {equal}".format(**_verdict(checked)))
+            same = "within 2 percent" if checked["scaled"] else "as modelled"
+            same = same if checked["same_cycles"] else "NOT as modelled"
+            value = "equals numpy's" if checked["value_equals_numpy"] else "DIFFERS from numpy's"
+            yield f"checked with values: {checked['cycles']:,} cycles {same}, the value {value}"
+
+    answer = Answer(lambda: tuning.to_dict() | ({"check": checked} if checked else {}), lines)
+    deliver(answer, where, {".html": lambda: _page(tuning, call), ".json": tuning.to_dict})
     return 0 if checked is None or (checked["same_cycles"] and checked["value_equals_numpy"]) else 1
 
 
@@ -113,12 +116,6 @@ def _checked(tuning: Tuning) -> dict[str, Any]:
     near = abs(result.cycles - (tuning.best.cycles or 0)) <= (0.02 * result.cycles if tuning.best.scaled else 0)
     cycles = {"cycles": result.cycles, "same_cycles": near, "scaled": tuning.best.scaled}
     return {**cycles, "value_equals_numpy": difference_of(result.value, a, b)[0]}
-
-
-def _verdict(checked: dict[str, Any]) -> dict[str, Any]:
-    same = "within 2 percent" if checked["scaled"] else "as modelled"
-    value = "equals numpy's" if checked["value_equals_numpy"] else "DIFFERS from numpy's"
-    return {"cycles": checked["cycles"], "same": same if checked["same_cycles"] else "NOT as modelled", "equal": value}
 
 
 def _name(tuning: Tuning, tuned: Tuned) -> str:
@@ -152,13 +149,6 @@ def _shown(tuning: Tuning, top: int) -> list[Tuned]:
     return first if tuning.default in first else [*first, tuning.default]
 
 
-def _print(tuning: Tuning, top: int, call: str) -> None:
-    rows = [_row(tuning, tuned) for tuned in _shown(tuning, top)]
-    show_table([_HEADINGS[i] for i in _SHORT], [[row[i] for i in _SHORT] for row in rows])
-    emit_text(f"\n{tuning.why}\n{tuning.certainty}")
-    emit_text(f"\n{call}")
-
-
 def _call(tuning: Tuning, settings: Sequence[str]) -> str:
     """The choice as a command."""
     choice, p = tuning.best.choice, tuning.problem
@@ -181,8 +171,6 @@ def _account(tuned: Tuned) -> tuple[int, ...]:
 
 
 def _page(tuning: Tuning, call: str) -> str:
-    from tilewright.render import Bar, Card, Column, Page, Step, bar_chart, cards, paragraph, steps, table
-
     p, best = tuning.problem, tuning.best
     facts = [("machine", f"{p.config.pes} x {p.config.threads} threads"), ("elements", tuning.dtype)]
     page = Page(p.title[0].upper() + p.title[1:], "by the matrix unit", facts=facts, wide=True)
@@ -201,15 +189,53 @@ def _page(tuning: Tuning, call: str) -> str:
     parts = ("multiplying", "waiting for columns of B", "waiting for A", "nothing to do")
     bars = [Bar(_name(tuning, tuned), _account(tuned)) for tuned in _shown(tuning, 12) if tuned.cycles]
     page.section("account", "What the math unit did", bar_chart(bars, title="Cycles", parts=parts, width=900))
-    columns = [Column(*heading) for heading in _HEADINGS]
     caption = (
         "Timed choices first. No run takes fewer cycles than its busiest unit is busy, and so the others are left out."
     )
     page.section(
-        "ranking", "Every choice", table(columns, [_row(tuning, tuned) for tuned in tuning.ranking], caption=caption)
+        "ranking", "Every choice", table(_HEADINGS, [_row(tuning, tuned) for tuned in tuning.ranking], caption=caption)
     )
     page.data("tuning", {"schema_version": 1, **tuning.to_dict()})
     return page.html()
+
+
+def tune_conv2d(
+    x: Images,
+    w: Weights,
+    dtype: machine.Elements = "s8",
+    stride: Stride = 1,
+    padding: Padding = "0",
+    dilation: Dilation = 1,
+    groups: Groups = 1,
+    most: machine.MostChoices = 48,
+    within: machine.Within = 0.0,
+    top: Annotated[int, typer.Option(min=1, help="Rows of the ranking printed.")] = 8,
+    settings: machine.Settings = None,
+    out: machine.PageOut = None,
+    as_json: Json = False,
+) -> int:
+    """Rank the ways to make a convolution by modelled cycles, and say why the first is the fastest."""
+    from tilewright.isa import autotune_conv2d
+
+    where = Output(out, as_json, ".json", ".html")
+    how = how_of(stride, padding, dilation, groups)
+    with progress("timing") as bar:
+        config = machine.configured(settings)
+        tuning = autotune_conv2d(shape_of(x), shape_of(w), dtype, config, most=most, within=within, watch=bar, **how)
+    return _deliver(tuning, _conv_call(tuning, x, w, how, settings or ()), top, where)
+
+
+def _conv_call(tuning: Tuning, x: str, w: str, how: dict[str, Any], settings: Sequence[str]) -> str:
+    """The best choice as a command."""
+    words = [f"isa conv2d {x} {w} --dtype {tuning.dtype}"]
+    usual = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "ka": 1, "kb": 1, "block_a": 1, "buffers": 1}
+    for name, value in {**how, **tuning.options}.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(option)
+        elif value not in (None, False) and usual.get(name) != value:
+            words.append(f"{option} {value}")
+    return " ".join([*words, *(f"--set {assignment}" for assignment in settings)])
 
 
 def sweep(
@@ -235,13 +261,12 @@ def sweep(
         designs = tune_each(
             m, n, k, values_of(over), dtype, machine.configured(settings), watch=bar, most=most, within=within
         )
-    if as_json:
-        emit_json({"m": m, "n": n, "k": k, "dtype": dtype, "machines": [_design_value(design) for design in designs]})
-    else:
-        _print_designs(designs)
+    value = {"m": m, "n": n, "k": k, "dtype": dtype, "machines": [_design_value(design) for design in designs]}
+    deliver(Answer(lambda: value, lambda: _design_lines(designs)), Output(as_json=as_json))
 
 
 def values_of(over: Sequence[str]) -> dict[str, list[Any]]:
+    """The values of each field that ``--over`` names."""
     fields: dict[str, list[Any]] = {}
     for assignment in over:
         name, equals, text = assignment.partition("=")
@@ -260,7 +285,7 @@ def _design_value(design: Design) -> dict[str, Any]:
     return value | {"limit": best.limit, "bound": best.bound, "stalls": best.stalls, "proved": tuning.proved}
 
 
-def _print_designs(designs: Sequence[Design]) -> None:
+def _design_lines(designs: Sequence[Design]) -> Iterator[Line]:
     columns: list[Heading] = [
         *((name, "code") for name in designs[0].settings),
         ("best choice", "code"),
@@ -276,7 +301,7 @@ def _print_designs(designs: Sequence[Design]) -> None:
         best, default = design.tuning.best, design.tuning.default
         numbers = (best.cycles, default.cycles, best.utilisation, best.limit, best.bound)
         rows.append((*values, str(best.choice), *numbers))
-    show_table(columns, rows)
+    yield Table(columns, rows)
     tunings = [design.tuning for design in designs if design.tuning]
     if tunings and not all(tuning.proved for tuning in tunings):
-        emit_text("\nnot every choice is proved the best: raise --most")
+        yield "\nnot every choice is proved the best: raise --most"

@@ -23,8 +23,7 @@ def mcp(
     if not root.is_dir():
         raise UsageError("no such folder", where=str(root))
     try:
-        from tilewright.cli.mcp.bounded import Bounds
-        from tilewright.cli.mcp.server import make_server
+        from tilewright.cli.mcp.server import Bounds, make_server
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("mcp"):
             raise

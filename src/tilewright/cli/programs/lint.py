@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli.programs.program import ArgOption, load_program
-from tilewright.cli.streams import Json, emit_json, emit_text, plain_json, remark
+from tilewright.cli.streams import Json
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.extras import need
+from tilewright.render.deliver import Answer, Line, Output, deliver, json_text, remark
 
 if TYPE_CHECKING:
     from tilewright.hlo import Suggestion
@@ -56,15 +57,18 @@ def lint(
     found = {program: findings(program, target, assume_finite, arg or ()) for program in programs}
     ranked = sorted((each for some in found.values() for each in some), key=_gain)
     failing = [each for each in ranked if fails(each, threshold)]
-    if as_json:
-        rows = [_plain(each, program) for program, some in found.items() for each in some]
-        emit_json({"target": target, "threshold": threshold, "failing": len(failing), "findings": rows})
-    elif style is _Format.SARIF:
-        from tilewright.hlo import suggestions_sarif
 
-        emit_text(plain_json(suggestions_sarif(ranked, target)))
-    elif ranked:
-        emit_text("\n".join(_annotation(each, threshold) if style is _Format.GITHUB else line(each) for each in ranked))
+    def lines() -> Iterator[Line]:
+        if style is _Format.SARIF:
+            from tilewright.hlo import suggestions_sarif
+
+            yield json_text(suggestions_sarif(ranked, target), own=False)
+        else:
+            yield from (_annotation(each, threshold) if style is _Format.GITHUB else line(each) for each in ranked)
+
+    rows = [_plain(each, program) for program, some in found.items() for each in some]
+    value = {"target": target, "threshold": threshold, "failing": len(failing), "findings": rows}
+    deliver(Answer(lambda: value, lines), Output(as_json=as_json))
     remark(f"{_count(len(ranked), 'finding')}, {len(failing)} of a factor of {threshold:g} or more, on {target}")
     if failing and not exit_zero:
         raise CheckFailed(f"{_count(len(failing), 'line')} could be at least {threshold:g} times as fast on {target}")
@@ -117,19 +121,8 @@ def _gain(finding: Suggestion) -> tuple[float, float]:
 
 def _plain(finding: Suggestion, program: str) -> dict[str, Any]:
     path, number = _path_and_line(finding) if finding.source else ("", "0")
-    return {
-        "program": program,
-        "file": path,
-        "line": int(number),
-        "column": finding.column + 1,
-        "rule": finding.rule,
-        "factor": finding.factor,
-        "kind": finding.kind,
-        "saved_us": finding.saved_us,
-        "what": finding.what,
-        "how": finding.how,
-        "op": finding.op,
-    }
+    where = {"program": program, "file": path, "line": int(number), "column": finding.column + 1}
+    return where | {key: getattr(finding, key) for key in ("rule", "factor", "kind", "saved_us", "what", "how", "op")}
 
 
 def _annotation(finding: Suggestion, threshold: float) -> str:
@@ -138,12 +131,8 @@ def _annotation(finding: Suggestion, threshold: float) -> str:
     path, number = _path_and_line(finding) if finding.source else ("", "1")
     where = f"file={path},line={number},col={finding.column + 1}," if path else ""
     text = f"{_factor(finding)}: {finding.what}; {finding.how}"
-    return f"::{level} {where}title={finding.rule}::{''.join(_escaped(text))}"
-
-
-def _escaped(text: str) -> Iterator[str]:
-    for letter in text:
-        yield {"%": "%25", "\r": "%0D", "\n": "%0A"}.get(letter, letter)
+    escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return f"::{level} {where}title={finding.rule}::{escaped}"
 
 
 def _count(number: int, name: str) -> str:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tilewright.cli.programs.program import PROGRAM_HELP, ArgOption, ModuleOption, load_program
-from tilewright.cli.streams import Json, emit_json, emit_text, progress, remark, write_file
+from tilewright.cli.streams import Json, progress
 from tilewright.errors import CheckFailed, UnsupportedError, UsageError
 from tilewright.extras import need
 from tilewright.files import making_folder
+from tilewright.render.deliver import Answer, Line, Output, deliver, remark, write_file
 
 if TYPE_CHECKING:
-    from tilewright.hlo import Optimized, PassRun, Program
+    from tilewright.hlo import Optimized, PassRun
 
 
 def optimize(
@@ -76,11 +77,8 @@ def optimize(
     module: ModuleOption = None,
 ) -> None:
     """Cut the data a program moves for layout's sake, where the modelled cost on the target falls."""
-    if list_all:
-        _list_passes(as_json)
-        return
-    if list_rules:
-        _list_rules(as_json)
+    if list_all or list_rules:
+        deliver(_passes_listed() if list_all else _rules_listed(), Output(as_json=as_json))
         return
     if program is None:
         raise UsageError("no program given", how="name a StableHLO file, model.py:function, or - for stdin")
@@ -91,9 +89,10 @@ def optimize(
     if bit_exact and products:
         raise UsageError("--bit-exact and --products do not go together", how="leave one of them out")
     if passes is not None and target is None:
-        _run_passes(
-            _stablehlo(load_program(program, arg, module), program), passes, output, diff, print_after_all, as_json
-        )
+        loaded = load_program(program, arg, module)
+        if loaded.kind != "stablehlo":
+            raise UnsupportedError("rewrites work on StableHLO, and this is HLO text", where=program)
+        _run_passes(loaded.text, passes, output, diff, print_after_all, as_json)
         return
     if target is None:
         raise UsageError("no target given", where=program, how="add --target, such as --target vector8x128")
@@ -101,14 +100,21 @@ def optimize(
     from tilewright.targets import target as find_target
 
     chip = find_target(target)  # before the program is loaded for it
-    loaded = load_program(program, arg, module)
+    named = None if rules is None else [name for name in map(str.strip, rules.split(",")) if name not in ("", "none")]
     optimized = optimize_program(
-        loaded, chip, allow_reassociation=not bit_exact, passes=passes, rules=_named(rules), judge=judge,
-        assume_finite=assume_finite, regions=_is_page(output), allow_products=products,
-    )  # fmt: skip
+        load_program(program, arg, module),
+        chip,
+        allow_reassociation=not bit_exact,
+        passes=passes,
+        rules=named,
+        judge=judge,
+        assume_finite=assume_finite,
+        regions=_is_page(output),
+        allow_products=products,
+    )
     _write(optimized, output, print_after_all)
     if output != "-":
-        _print(optimized, diff, explain, as_json)
+        deliver(Answer(optimized.to_json, lambda: _lines(optimized, diff, explain)), Output(as_json=as_json))
     if optimized.target.compiler_normalizes:
         remark(
             f"note: XLA:TPU performs these rewrites itself, so on {optimized.target.name} a gain is claimed only where "
@@ -116,18 +122,6 @@ def optimize(
         )
     if verify:
         _verify(optimized, bit_exact, assume_finite)
-
-
-def _named(rules: str | None) -> list[str] | None:
-    if rules is None:
-        return None
-    return [] if rules == "none" else [name.strip() for name in rules.split(",") if name.strip()]
-
-
-def _stablehlo(program: Program, where: str) -> str:
-    if program.kind != "stablehlo":
-        raise UnsupportedError("rewrites work on StableHLO, and this is HLO text", where=where)
-    return program.text
 
 
 def _write(optimized: Optimized, output: str | None, print_after_all: bool) -> None:
@@ -138,25 +132,26 @@ def _write(optimized: Optimized, output: str | None, print_after_all: bool) -> N
         write_file(output, optimized_html(optimized))
         remark(f"wrote {output}")
         return
-    text = optimized.text if optimized.text.endswith("\n") else optimized.text + "\n"
     if print_after_all:
         _print_after(_stages(optimized), output)
-    if output and not _is_folder(output):
-        write_file(output, text)
-    elif output and not print_after_all:
-        raise UsageError("it is a folder", where=output, how="name a file, or add --print-after-all")
-    if output and output != "-" and not _is_folder(output):
-        remark(f"wrote {output}")
+    if output and _is_folder(output):
+        if not print_after_all:
+            raise UsageError("it is a folder", where=output, how="name a file, or add --print-after-all")
+    elif output:
+        write_file(output, optimized.text if optimized.text.endswith("\n") else optimized.text + "\n")
+        if output != "-":
+            remark(f"wrote {output}")
 
 
-def _print(optimized: Optimized, diff: bool, explain: bool, as_json: bool) -> None:
-    if as_json:
-        emit_json(optimized.to_json())
-        return
+def _lines(optimized: Optimized, diff: bool, explain: bool) -> Iterator[Line]:
     if explain or not diff:
-        emit_text(optimized.explain())
-    if diff:
-        emit_text(f"{_changes_table(optimized.changes)}\n{optimized.diff()}" if optimized.rewrites else "no change")
+        yield optimized.explain()
+    if diff and not optimized.rewrites:
+        yield "no change"
+    elif diff:
+        width = max(map(len, optimized.changes), default=0)
+        yield from (f"# {name:{width}}  {_count(count)}" for name, count in optimized.changes.items())
+        yield optimized.diff()
 
 
 def _verify(optimized: Optimized, bit_exact: bool, assume_finite: bool) -> None:
@@ -171,76 +166,70 @@ def _verify(optimized: Optimized, bit_exact: bool, assume_finite: bool) -> None:
     remark(f"verified on random inputs: {proof}")
 
 
-def _list_passes(as_json: bool) -> None:
+def _passes_listed() -> Answer:
     """Every rewrite with one line, its options below it, and the default pipeline."""
     from tilewright.hlo import DEFAULT_PIPELINE, REWRITES, rewrite_options
 
-    if as_json:
-        emit_json({"passes": [_described(name) for name in REWRITES], "default": DEFAULT_PIPELINE})
-        return
     width = max(map(len, REWRITES))
-    lines = []
-    for name, rewrite in REWRITES.items():
-        lines.append(f"{name:{width}}  {rewrite.summary}")
-        lines += [
-            f"{'':{width}}    {option.name}={option.default}  {option.summary} ({option.kind})"
-            for option in rewrite_options(rewrite)
-        ]
-    emit_text("\n".join([*lines, "", "by default all of them, in this order, until none changes anything:"]))
-    emit_text(DEFAULT_PIPELINE)
+    options = {name: rewrite_options(rewrite) for name, rewrite in REWRITES.items()}
+    passes = [
+        {"name": name, "summary": rewrite.summary, "options": [vars(option) for option in options[name]]}
+        for name, rewrite in REWRITES.items()
+    ]
+
+    def lines() -> Iterator[Line]:
+        for name, rewrite in REWRITES.items():
+            yield f"{name:{width}}  {rewrite.summary}"
+            for option in options[name]:
+                yield f"{'':{width}}    {option.name}={option.default}  {option.summary} ({option.kind})"
+        yield "\nby default all of them, in this order, until none changes anything:"
+        yield DEFAULT_PIPELINE
+
+    return Answer(lambda: {"passes": passes, "default": DEFAULT_PIPELINE}, lines)
 
 
-def _list_rules(as_json: bool) -> None:
+def _rules_listed() -> Answer:
     """Every rule with one line, its guard, and what confirmed its gain."""
     from tilewright.hlo import list_rules
 
     rows = list_rules()
-    if as_json:
-        emit_json({"rules": rows})
-        return
     width = max(len(row["name"]) for row in rows)
-    lines = []
-    for row in rows:
-        factors = ", ".join(f"{chip} {figure['factor']:.3g}x" for chip, figure in row["confirmed"].items())
-        lines.append(f"{row['name']:{width}}  {row['summary']}")
-        lines.append(f"{'':{width}}    {row['phase']}; guard: {row['guard']}; {factors or 'not confirmed yet'}")
-    emit_text("\n".join(lines))
 
+    def lines() -> Iterator[Line]:
+        for row in rows:
+            factors = ", ".join(f"{chip} {figure['factor']:.3g}x" for chip, figure in row["confirmed"].items())
+            yield f"{row['name']:{width}}  {row['summary']}"
+            yield f"{'':{width}}    {row['phase']}; guard: {row['guard']}; {factors or 'not confirmed yet'}"
 
-def _described(name: str) -> dict[str, Any]:
-    from tilewright.hlo import REWRITES, rewrite_options
-
-    chosen = [vars(option) for option in rewrite_options(REWRITES[name])]
-    return {"name": name, "summary": REWRITES[name].summary, "options": chosen}
+    return Answer(lambda: {"rules": rows}, lines)
 
 
 def _run_passes(text: str, passes: str, output: str | None, diff: bool, print_after_all: bool, as_json: bool) -> None:
     """Run a pipeline without any gate; the result goes to ``output``, what each pass did to stdout or stderr."""
-    from tilewright.hlo import format_pipeline, parse_pipeline, record_passes, run_pipeline
+    from tilewright.hlo import format_pipeline, parse_pipeline, passes_html, record_passes, run_pipeline
 
     steps = parse_pipeline(passes)
-    if output and _is_page(output):
-        from tilewright.hlo import passes_html
-
-        write_file(output, passes_html(format_pipeline(steps), record_passes(text, steps)))
-        remark(f"wrote {output}")
-        return
-    if not (diff or print_after_all or as_json):
+    if not (diff or print_after_all or as_json or _is_page(output)):
         result, counts = run_pipeline(text, steps)
         write_file(output or "-", result)
         for step in steps:
             remark(f"{step}: {counts[step.name]} changes")
         return
     runs = record_passes(text, steps)
+    if output and _is_page(output):
+        write_file(output, passes_html(format_pipeline(steps), runs))
+        remark(f"wrote {output}")
+        return
     if print_after_all:
         _print_after(runs, output)
     if output and not _is_folder(output):
         write_file(output, runs[-1].after)
-    if as_json:
+
+    def to_json() -> dict[str, Any]:
         rows = [{"pass": run.step, "round": run.round, "changes": run.changes, "diff": run.diff()} for run in runs]
-        emit_json({"pipeline": format_pipeline(steps), "passes": rows})
-    elif diff:
-        emit_text(_diffs(runs))
+        return {"pipeline": format_pipeline(steps), "passes": rows}
+
+    deliver(Answer(to_json, lambda: _diffs(runs) if diff else ()), Output(as_json=as_json))
 
 
 def _is_page(output: str | None) -> bool:
@@ -265,13 +254,10 @@ def _print_after(runs: Sequence[PassRun], output: str | None) -> None:
     with making_folder(folder):
         for number, run in enumerate(runs, 1):
             if run.changes:
-                write_file(str(folder / f"{number:02d}-{_file_name(run.step)}.mlir"), run.after)
+                name = "regions" if " " in run.step else run.step.partition("{")[0]
+                write_file(str(folder / f"{number:02d}-{name}.mlir"), run.after)
         write_file(str(folder / "result.mlir"), runs[-1].after)
     remark(f"wrote {sum(run.changes > 0 for run in runs) + 1} files to {folder}")
-
-
-def _file_name(step: str) -> str:
-    return "regions" if " " in step else step.partition("{")[0]
 
 
 def _stages(optimized: Optimized) -> list[PassRun]:
@@ -285,14 +271,12 @@ def _stages(optimized: Optimized) -> list[PassRun]:
     return [inlined, PassRun(step, 1, sum(fired.values()), inlined.after, result)]
 
 
-def _diffs(runs: Sequence[PassRun]) -> str:
+def _diffs(runs: Sequence[PassRun]) -> Iterator[Line]:
     """What each pass changed, one diff after the other; those that changed nothing are marked."""
-    parts = []
     for run in runs:
-        parts.append(f"# {_heading(run)}")
+        yield f"# {_heading(run)}"
         if run.changes:
-            parts.append(run.diff())
-    return "\n".join(parts)
+            yield run.diff()
 
 
 def _heading(run: PassRun) -> str:
@@ -301,9 +285,3 @@ def _heading(run: PassRun) -> str:
 
 def _count(changes: int) -> str:
     return "unchanged" if not changes else f"{changes} change{'s' * (changes != 1)}"
-
-
-def _changes_table(changes: Mapping[str, int]) -> str:
-    """How often each pass of a pipeline fired, in its order; those that never did are marked."""
-    width = max(map(len, changes), default=0)
-    return "\n".join(f"# {name:{width}}  {_count(count)}" for name, count in changes.items())

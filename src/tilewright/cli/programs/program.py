@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.streams import read_bytes, remark
+from tilewright.cli.streams import read_bytes
+from tilewright.render.deliver import remark
 
 if TYPE_CHECKING:
     from tilewright.hlo import Program

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.figures import both_figures, compare_figures
+from tilewright.cli.figures import both_reports, compare_reports
 from tilewright.cli.programs.program import PROGRAM_HELP, ArgOption, ModuleOption, ProgramArgument, load_program
-from tilewright.cli.streams import Json, emit_json, plain_json, read_text, remark, write_file, writer_of
+from tilewright.cli.streams import Json, read_text
 from tilewright.errors import CheckFailed, ParseError, TilewrightError, UnsupportedError, UsageError
 from tilewright.extras import installed
+from tilewright.render.deliver import Answer, Form, Line, Output, deliver, json_text, remark, show, write_file
 
 if TYPE_CHECKING:
     from tilewright.hlo import MovementReport, Program, StepDiff, Suggestion
@@ -119,18 +120,6 @@ def _terminal_width() -> int:
     return console.width if console.is_terminal else max(console.width, 100)
 
 
-def _print_lines(lines: Iterator[tuple[str, str]]) -> None:
-    """Styled lines to stdout, unfolded."""
-    from rich.console import Console
-    from rich.text import Text
-
-    from tilewright.render import visible
-
-    console = Console()
-    for style, line in lines:
-        console.print(Text(visible(line), style=style), soft_wrap=True)
-
-
 class _Only(StrEnum):
     RELAYOUT = "relayout"
     TRANSFER = "transfer"
@@ -182,7 +171,7 @@ def report(
     module: ModuleOption = None,
 ) -> None:
     """Rank a program's operations by modelled time (by bytes moved without a chip), and its tensors by padding."""
-    suffix = _GRAPH if (output or "").lower().endswith(_GRAPH) else writer_of(output, *_SUFFIXES, ".sarif")
+    where = Output(None if output == "-" else output, as_json, *_SUFFIXES, ".sarif", _GRAPH)
     if fail_on is not None and baseline is None:
         raise UsageError("--fail-on needs something to compare with", how="add --baseline OLD.json")
     _known_target(target)
@@ -197,51 +186,49 @@ def report(
     if by is _By.TIME and movement.time is None and profile is None:
         how = "add --profile PROFILE.xplane.pb (measured), or a --target whose time is modelled, such as tpu-v6e"
         raise UsageError("--by time needs times", where=program, how=how)
-    if output and output != "-":
-        _write(output, suffix, movement, loaded)
-    if as_json:
-        emit_json(movement.to_json())
-    elif not output or output == "-":
-        ranked = ["time", "moved"] if profile else ["time"] if movement.time is not None else ["moved"]
-        rankings = [by.value] if by is not None else [*ranked, "padding"]
-        _print(movement, rankings, top, [category.value for category in only or ()], transfers)
+    ranked = ["time", "moved"] if profile else ["time"] if movement.time is not None else ["moved"]
+    rankings = [by.value] if by is not None else [*ranked, "padding"]
+    lines = _lines(movement, rankings, top, [category.value for category in only or ()], transfers)
+    answer = Answer(movement.to_json, lambda: lines)
+    deliver(answer, where, _forms(movement, loaded), said=(), notes=movement.notes)
+    if where.path is not None and where.suffix == _GRAPH:
+        _write_node_data(where.path, movement, loaded)
     if old is not None:
         _compare(old, movement, allowed, quiet=as_json)
 
 
-def _write(output: str, suffix: str, movement: MovementReport, program: Program) -> None:
-    """The report in the format of a file's name; a graph's node data goes to files beside it."""
-    from tilewright.hlo import model_explorer, model_explorer_data, report_sarif
+def _forms(movement: MovementReport, program: Program) -> dict[str, Form]:
+    from tilewright.hlo import model_explorer, report_sarif
 
-    files = {output: ""}
-    if suffix == ".json":
-        files[output] = plain_json(movement.to_json())
-    elif suffix == ".sarif":
-        files[output] = plain_json(report_sarif(movement))
-    elif suffix == _GRAPH:
-        files[output] = plain_json(model_explorer(program, movement))
-        for figure, data in model_explorer_data(program, movement).items():
-            files[f"{output[: -len(_GRAPH)]}.{figure}.nodedata.json"] = plain_json(data)
-    else:
-        files[output] = movement.to_html()
-    for path, text in files.items():
-        write_file(path, text)
-        remark(f"wrote {path}")
+    return {
+        ".html": movement.to_html,
+        ".sarif": lambda: json_text(report_sarif(movement), own=False),
+        _GRAPH: lambda: json_text(model_explorer(program, movement), own=False),
+    }
 
 
-def _print(movement: MovementReport, rankings: list[str], top: int, only: list[str], transfers: bool) -> None:
+def _write_node_data(path: str, movement: MovementReport, program: Program) -> None:
+    """The figures of a graph's nodes, a file each beside the graph."""
+    from tilewright.hlo import model_explorer_data
+
+    for figure, data in model_explorer_data(program, movement).items():
+        name = f"{path[: -len(_GRAPH)]}.{figure}.nodedata.json"
+        write_file(name, json_text(data, own=False))
+        remark(f"wrote {name}")
+
+
+def _lines(movement: MovementReport, rankings: list[str], top: int, only: list[str], transfers: bool) -> Iterator[Line]:
     from tilewright.hlo import change_lines, report_head, report_lines
 
     width = _terminal_width()
-    head = (textwrap.wrap(text, width, subsequent_indent="  ") for text in report_head(movement))
-    _print_lines(("", line) for lines in head for line in lines)
+    for text in report_head(movement):
+        yield from (("", line) for line in textwrap.wrap(text, width, subsequent_indent="  "))
     if movement.suggestions:
-        _print_lines(iter([("", ""), *change_lines(movement, width=width)]))
-    for note in movement.notes:
-        remark(f"note: {note}")
+        yield ""
+        yield from change_lines(movement, width=width)
     for ranking in rankings:
-        _print_lines(iter([("", "")]))
-        _print_lines(report_lines(movement, ranking, top, width, only, transfers))
+        yield ""
+        yield from report_lines(movement, ranking, top, width, only, transfers)
 
 
 def _layouts_of(report: MovementReport) -> str:
@@ -259,8 +246,7 @@ def _compare(old: MovementReport, new: MovementReport, allowed: float, quiet: bo
             problem = f"the baseline's {name}: {before}; this report's: {after}"
             raise UsageError(problem, where="--baseline", how="make the baseline anew, from the same kind of program")
     if not quiet:
-        _print_lines(iter([("", ""), ("bold", "against the baseline")]))
-        _print_lines(diff_lines(diff_reports(old, new), 10, _terminal_width()))
+        show(["", ("bold", "against the baseline"), *diff_lines(diff_reports(old, new), 10, _terminal_width())])
     if failed := regressions(old, new, allowed):
         raise CheckFailed("; ".join(failed), how=f"--fail-on allows {allowed:.1%}")
 
@@ -280,27 +266,22 @@ def diff(
     Two runs (report.json, of a recommender, or of any program on a target) and two embedding plans (embed plan --json)
     are compared by their figures.
     """
-    if figures := both_figures(before, after):
-        compare_figures(figures, (before, after), output, as_json, top)
+    if reports := both_reports(before, after):
+        compare_reports(reports, (before, after), output, as_json, top)
         return
-    suffix = writer_of(output, *_SUFFIXES)
+    where = Output(None if output == "-" else output, as_json, *_SUFFIXES)
     from tilewright.hlo import diff_html, diff_lines, diff_reports
 
     (old, first), (new, second) = (_report_or_program(side, target, arg, module) for side in (before, after))
     difference, upgrade = diff_reports(old, new), _diagnose(first, second, target)
-    plain = difference.to_json() | ({"time": upgrade.to_json()} if upgrade else {})
-    if output and output != "-":
-        if suffix == ".json":
-            emit_json(plain, output)
-        else:
-            write_file(output, diff_html(difference, upgrade))
-        remark(f"wrote {output}")
-    if as_json:
-        emit_json(plain)
-    elif not output or output == "-":
+
+    def lines() -> Iterator[Line]:
         if upgrade is not None:
-            _print_lines(("", line) for line in (*upgrade.lines(top, _terminal_width()), ""))
-        _print_lines(diff_lines(difference, top, _terminal_width()))
+            yield from (("", line) for line in (*upgrade.lines(top, _terminal_width()), ""))
+        yield from diff_lines(difference, top, _terminal_width())
+
+    plain = difference.to_json() | ({"time": upgrade.to_json()} if upgrade else {})
+    deliver(Answer(lambda: plain, lines), where, {".html": lambda: diff_html(difference, upgrade)}, said=())
 
 
 def _diagnose(before: Program | None, after: Program | None, target: str | None) -> StepDiff | None:

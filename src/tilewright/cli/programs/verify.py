@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tilewright.cli.programs.program import ArgOption, load_program
-from tilewright.cli.streams import Heading, Json, emit_json, emit_text, progress, remark, show_table, write_file
+from tilewright.cli.streams import Json, progress
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.extras import need
+from tilewright.render.deliver import Answer, Line, Output, deliver, remark, write_file
+from tilewright.render.tables import Heading, Table
 
 if TYPE_CHECKING:
     from tilewright.hlo import Program, TpuComparison, Trial, Verification
@@ -58,10 +62,8 @@ def verify(
     verification = _compare(before, after, seeds, inputs, bit_exact, eager, timeout)
     if save:
         _save(before, verification.worst, save)
-    if as_json:
-        emit_json({**verification.to_json(), "tpu": compiled.to_json() if compiled else None})
-    else:
-        _print(verification, compiled)
+    value = {**verification.to_json(), "tpu": compiled.to_json() if compiled else None}
+    deliver(Answer(lambda: value, lambda: _lines(verification, compiled)), Output(as_json=as_json))
     if not verification.ok:
         raise CheckFailed(f"the programs differ: {verification.reason}" if as_json else "the programs differ")
 
@@ -90,8 +92,6 @@ def _compare(
 
 
 def _save(program: Program, trial: Trial, path: str) -> None:
-    import io
-
     import numpy as np
 
     from tilewright.hlo import trial_arguments
@@ -103,12 +103,12 @@ def _save(program: Program, trial: Trial, path: str) -> None:
     remark(f"wrote {path}: {trial.inputs} inputs, seed {trial.seed}")
 
 
-def _print(verification: Verification, compiled: TpuComparison | None) -> None:
+def _lines(verification: Verification, compiled: TpuComparison | None) -> Iterator[Line]:
     columns: list[Heading] = ["inputs", ("seed", "number"), "run", "verdict", "differ by", "error of A", "error of B"]
-    show_table(columns, [_row(trial) for trial in verification.trials])
-    emit_text(str(verification))
+    yield Table(columns, [_row(trial) for trial in verification.trials])
+    yield str(verification)
     if compiled:
-        emit_text(f"\n{compiled}")
+        yield f"\n{compiled}"
 
 
 def _row(trial: Trial) -> list[object]:
