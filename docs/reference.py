@@ -71,7 +71,6 @@ SEE = {
     "embed.names_sparsecores": "explain_error embedding_diagnosis.md",
     "embed.optimizer_of": "read_config tutorial_training.md",
     "embed.read_torchrec": "embedding_statistics.md",
-    "render.shared_asset": "Page pages-and-traces.md",
     "explore.Explorer": "serve explore.md",
     "explore.serve": "Explorer explore.md",
     "machine.load_data": "load_model run.md",
@@ -80,7 +79,6 @@ SEE = {
     "machine.Proof": "run run.md",
     "machine.join": "fit tutorial_training.md",
     "machine.make_folder": "RunReport run.md",
-    "render.Sortable": "change_cell",
     "targets.target_names": "target time.md",
 }
 GENERATED = ("README.md", "commands.md", "rules.md", "instructions.md")

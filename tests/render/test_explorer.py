@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import pytest
 
 from tests.render.browser import document_of
-from tilewright.render import Field, Html, Page, Scripted, explorer, format_value
+from tilewright.render import Field, Html, Page, explorer
+from tilewright.render.formats import format_value
+from tilewright.render.markup import Scripted
 from tilewright.render.page import _asset
 
 

@@ -7,83 +7,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilewright.cli.streams import read_text
 from tilewright.errors import UsageError
-from tilewright.render.deliver import Line, Output, deliver, remark
-from tilewright.render.formats import Kind, format_value, place_text
-from tilewright.render.markup import Sortable, escape
-from tilewright.render.page import Page, Step, Tone, note, steps
-from tilewright.render.tables import Better, Heading, Table, change_cell, change_text, table
+from tilewright.render.compare import Change, Comparison, Quantity, Statement, changes, value_at
+from tilewright.render.deliver import Output, deliver, remark
+from tilewright.render.formats import Kind
 
 Plain = Mapping[str, Any]
-Find = Callable[[Plain], Any]
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """A number of both sides: its name, how it is written, which way is better, and where it stands in a report."""
-
-    name: str
-    kind: Kind
-    better: Better
-    of: Find
-
-
-@dataclass(frozen=True)
-class Change:
-    """A quantity before and after; None where a side does not have it."""
-
-    name: str
-    kind: Kind
-    better: Better
-    before: float | None
-    after: float | None
-
-    @property
-    def tone(self) -> Tone:
-        """Whether the change is for the better."""
-        if self.before is None or self.after is None or self.before == self.after or self.better == "neither":
-            return "plain"
-        return "good" if (self.after < self.before) == (self.better == "less") else "bad"
-
-    @property
-    def difference(self) -> float:
-        """How much the two differ, with one that is missing taken for 0."""
-        return abs((self.after or 0.0) - (self.before or 0.0))
-
-    @property
-    def text(self) -> str:
-        """The difference with its sign and as a share; "" where a side is unknown."""
-        return "" if self.before is None or self.after is None else change_text(self.before, self.after, self.kind)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        verdict = {"good": "better", "bad": "worse"}.get(self.tone, "neither")
-        return {"name": self.name, "before": self.before, "after": self.after, "verdict": verdict}
-
-    def line(self) -> tuple[object, ...]:
-        """A row in the terminal."""
-        before, after = (format_value(value, self.kind) for value in (self.before, self.after))
-        return self.name, before, after, self.text, {"good": "better", "bad": "worse"}.get(self.tone, "")
-
-    def cells(self) -> tuple[object, ...]:
-        """A row of a page."""
-        before, after = (Sortable(escape(format_value(v, self.kind)), v) for v in (self.before, self.after))
-        return self.name, before, after, change_cell(self.before, self.after, self.kind, better=self.better)
-
-
-@dataclass(frozen=True)
-class Statement:
-    """What is said of something before and after; None where a side says nothing of it."""
-
-    of: str
-    before: str | None
-    after: str | None
-
 
 _NAMES = {
     "run": ("a run", "Two runs"),
@@ -92,82 +26,87 @@ _NAMES = {
 }
 
 
-@dataclass(frozen=True)
-class Compared:
-    """Two reports of one kind: quantities, and rows (tables, stages, layers) that differ, of each the name in front.
+def _sum_of(key: str) -> Any:
+    """The sum of a column of rows."""
+    return lambda rows: sum(value_at(row, key) or 0 for row in rows)
 
-    Of programs on a target also what is ``said`` differently, and ``notes`` on what the comparison is worth. The
-    terminal shows at most ``top`` rows.
-    """
 
-    kind: str
-    before: str
-    after: str
-    changes: tuple[Change, ...]
-    rows: tuple[tuple[str, Change], ...]
-    said: tuple[Statement, ...] = ()
-    notes: tuple[str, ...] = ()
-    top: int = 20
+def _largest(key: str) -> Any:
+    """The largest value in a column of rows."""
+    return lambda rows: max((row[key] for row in rows if row.get(key) is not None), default=None)
 
-    @property
-    def sentence(self) -> str:
-        """How many quantities got better and worse."""
-        tones = [change.tone for change in self.changes]
-        same = sum(change.before == change.after for change in self.changes)
-        return f"{tones.count('good')} better, {tones.count('bad')} worse, {same} the same"
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        head = {"schema_version": 1, "kind": f"{self.kind}_diff", "before": self.before, "after": self.after}
-        rows = [{"of": name, **change.to_json()} for name, change in self.rows]
-        value = {**head, "changes": [change.to_json() for change in self.changes], "rows": rows}
-        if self.kind == "program_run":
-            value |= {"said": [asdict(each) for each in self.said], "notes": list(self.notes)}
-        return value
+_PLAN = (
+    Quantity("HBM a chip", "bytes", "less", "hbm_per_chip.total_bytes"),
+    Quantity("tables a chip", "bytes", "less", "hbm_per_chip.tables_bytes"),
+    Quantity("optimizer slots a chip", "bytes", "less", "hbm_per_chip.slots_bytes"),
+    Quantity("buffers of a batch, one device", "bytes", "less", "stacks", _sum_of("buffer_bytes_per_device")),
+    Quantity("max ids per partition, all stacks", "count", "less", "stacks", _sum_of("limits.max_ids_per_partition")),
+    Quantity("imbalance, largest", "ratio", "less", "stacks", _largest("imbalance")),
+    Quantity("entries dropped, largest share", "percent", "less", "stacks", _largest("drop_rate")),
+    Quantity("batches over the limits", "percent", "less", "batches_over"),
+    Quantity("bytes a step moves, a chip", "bytes", "less", "feeding.step_bytes_per_chip"),
+    Quantity("a step's lookups, at least", "seconds", "less", "feeding.step_seconds_at_least"),
+    Quantity("chips", "count", "neither", "topology.chips"),
+    Quantity("samples a batch", "count", "neither", "batch"),
+)
 
-    def lines(self) -> Iterator[Line]:
-        """The quantities; of programs also what differs inside."""
-        yield f"{self.sentence}\n"
-        yield Table(("", "before", "after", "change", ""), [change.line() for change in self.changes])
-        if self.kind != "program_run":
-            return
-        if self.rows:
-            yield ""
-            rows = [(of, *change.line()) for of, change in self.rows[: self.top]]
-            yield Table(("figure", "layer", "before", "after", "change", ""), rows)
-        for said in self.said[: self.top]:
-            yield f"\n{said.of}\n  before: {said.before or '-'}\n  after:  {said.after or '-'}"
-        if (most := max(len(self.rows), len(self.said))) > self.top:
-            yield f"\nmore is different (--top {most} shows all)"
 
-    def page(self) -> str:
-        """What got worse first, then every quantity and what differs inside."""
-        facts = [("before", place_text(self.before)), ("after", place_text(self.after))]
-        page = Page(f"{_NAMES[self.kind][1]} beside each other", self.sentence, facts=facts)
-        found = steps(self._steps()) or note("Nothing got better or worse.")
-        page.section("look", "What to look at", *map(note, self.notes), found)
-        columns: tuple[Heading, ...] = ("quantity", ("before", "number"), ("after", "number"), ("change", "number"))
-        page.section("quantities", "Every quantity", table(columns, [change.cells() for change in self.changes]))
-        if self.rows:
-            first = ("figure", "layer") if self.kind == "program_run" else ("of", "quantity")
-            rows = [(name, *change.cells()) for name, change in self.rows]
-            page.section("rows", "What differs inside", table((*first, *columns[1:]), rows))
-        if self.said:
-            said = [(each.of, each.before, each.after) for each in self.said]
-            page.section("said", "Memory, checks, places", table(("of", "before", "after"), said))
-        page.data("diff", self.to_json())
-        return page.html()
+def _plan_within(path: str) -> tuple[Quantity, ...]:
+    """The quantities of a plan that stands at a path of another report."""
+    return tuple(replace(quantity, path=f"{path}.{quantity.path}") for quantity in _PLAN)
 
-    def _steps(self) -> Iterator[Step]:
-        """The five changes that matter most: those for the worse first, by their share of what was before."""
 
-        def rank(change: Change) -> tuple[bool, float]:
-            share = change.difference / abs(change.before) if change.before else float("inf")
-            return change.tone != "bad", -share
+def _step_seconds(parts: Plain) -> float | None:
+    return max(parts.get("dense_seconds") or 0.0, parts.get("sparse_seconds") or 0.0) or None
 
-        for change in sorted((each for each in self.changes if each.tone != "plain"), key=rank)[:5]:
-            before, after = (format_value(value, change.kind) for value in (change.before, change.after))
-            yield Step(f"{change.name}: {before} before, {after} after", worth=change.text, tone=change.tone)
+
+_RUN = (
+    Quantity("a step, modelled", "seconds", "less", "modelled_step", _step_seconds),
+    Quantity("TensorCore, modelled", "seconds", "less", "modelled_step.dense_seconds"),
+    Quantity("SparseCores, modelled", "seconds", "less", "modelled_step.sparse_seconds"),
+    Quantity("AUC after training", "number", "more", "auc_after"),
+    Quantity("loss after training", "number", "less", "loss_after"),
+    Quantity("largest difference of the proof", "number", "less", "max_difference"),
+    Quantity("steps", "count", "neither", "steps"),
+    Quantity("peak memory of this machine", "bytes", "less", "peak_rss_bytes"),
+    *_plan_within("plan"),
+)
+
+
+def _cut(layers: list[Plain]) -> int:
+    return sum(each["cut"] is not None for each in layers)
+
+
+def _failed(checks: list[Plain]) -> int:
+    return sum(not check["ok"] for check in checks)
+
+
+_MODELLED = (
+    Quantity("a step, modelled", "seconds", "less", "step.seconds"),
+    Quantity("of it the call itself", "seconds", "less", "step.call_seconds"),
+    Quantity("bytes through HBM", "bytes", "less", "step.bytes"),
+)
+_PROGRAM_RUN = (
+    Quantity("a step, cycles", "count", "less", "machine.cycles"),
+    *_MODELLED,
+    Quantity("math units busy", "percent", "more", "machine.math_utilisation"),
+    Quantity("bytes through L1", "bytes", "less", "machine.bytes.l1", lambda of: sum(of.values())),
+    Quantity("bytes through L2", "bytes", "less", "machine.bytes.l2", lambda of: sum(of.values())),
+    Quantity("bytes through DRAM", "bytes", "less", "machine.bytes.dram", lambda of: sum(of.values())),
+    Quantity("energy, pJ", "number", "less", "machine.energy_pj"),
+    Quantity("left to XLA", "percent", "less", "machine.fallback_share"),
+    Quantity("moved, as written", "bytes", "less", "moved.before"),
+    Quantity("moved, as run", "bytes", "less", "moved.after"),
+    Quantity("layers cut into slices", "count", "less", "layers", _cut),
+    Quantity("memory asked for at once", "bytes", "less", "memory.need"),
+    Quantity("memory there is", "bytes", "neither", "memory.capacity"),
+    Quantity("tensors or layers without room", "count", "less", "memory.misfits", len),
+    Quantity("checks that failed", "count", "less", "verification", _failed),
+    Quantity("loss after a step", "number", "less", "embeddings.loss_after"),
+    *_plan_within("embeddings.plan"),
+)
+_QUANTITIES = {"embedding_plan": _PLAN, "run": _RUN, "program_run": _PROGRAM_RUN}
 
 
 def both_reports(before: str, after: str) -> tuple[Plain, Plain] | None:
@@ -197,148 +136,39 @@ def compare_reports(
 ) -> None:
     """Print the comparison, of its rows the first ``top``, or write it as a page or as JSON."""
     compared = _compared(sides, names, top)
-    for text in compared.notes:
+    for text in compared.notes or ():
         remark(f"note: {text}")
     deliver(compared, Output(path, as_json, ".json", ".html"), said=[compared.sentence])
 
 
-def _compared(sides: tuple[Plain, Plain], names: tuple[str, str], top: int) -> Compared:
+def _compared(sides: tuple[Plain, Plain], names: tuple[str, str], top: int) -> Comparison:
     kind = sides[0]["kind"]
     if kind != "program_run":
-        return Compared(kind, *names, tuple(_changes(kind, *sides)), _rows(kind, *sides), top=top)
+        return Comparison(kind, _NAMES[kind][1], *names, _changes(kind, *sides), _rows(kind, *sides))
     notes = tuple(_caveats(*sides))
     try:
-        changes, rows = tuple(_changes(kind, *sides)), layers(*sides)
-        return Compared(kind, *names, changes, rows, _statements(*sides), notes, top)
+        found, rows, said = _changes(kind, *sides), layers(*sides), _statements(*sides)
+        return Comparison(kind, _NAMES[kind][1], *names, found, rows, ("figure", "layer"), said, notes, top)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         problem = "one of the two is no whole report of a run"
         raise UsageError(problem, where=" ".join(names), how="write it with tilewright run PROGRAM --json") from error
 
 
-# Where a quantity stands in a report.
-
-
-def _at(*path: str) -> Find:
-    """The value at a path of keys; None where it ends before."""
-
-    def value(side: Plain) -> Any:
-        found: Any = side
-        for key in path:
-            found = found.get(key) if isinstance(found, Mapping) else None
-        return found
-
-    return value
-
-
-def _if_there(find: Find, then: Callable[[Any], Any]) -> Find:
-    """``then`` of what is found, None where nothing is."""
-    return lambda side: None if (value := find(side)) is None else then(value)
-
-
-def _within(outer: str, quantities: tuple[Quantity, ...]) -> Iterator[Quantity]:
-    """The quantities of the report that stands under a key of another."""
-    for q in quantities:
-        yield Quantity(q.name, q.kind, q.better, lambda side, find=q.of: find(_at(outer)(side) or {}))  # type: ignore[misc]
-
-
-def _largest(table: str, key: str) -> Find:
-    """The largest value in a column of a list of rows."""
-    return lambda side: max((row[key] for row in side.get(table, ()) if row.get(key) is not None), default=None)
-
-
-def _total(table: str, *path: str) -> Find:
-    """The sum of a column of a list of rows."""
-    return lambda side: sum(_at(*path)(row) or 0 for row in side[table]) if table in side else None
-
-
-def _step_seconds(side: Plain) -> Any:
-    parts = side.get("modelled_step") or {}
-    return max(parts.get("dense_seconds") or 0.0, parts.get("sparse_seconds") or 0.0) or None
-
-
-def _modelled(key: str) -> Find:
-    """A figure of the modelled step; a matrix unit's step is drawn from its cycles and has no seconds of its own."""
-    return lambda side: None if "machine" in side else _at("step", key)(side)
-
-
-_PLAN = (
-    Quantity("HBM a chip", "bytes", "less", _at("hbm_per_chip", "total_bytes")),
-    Quantity("tables a chip", "bytes", "less", _at("hbm_per_chip", "tables_bytes")),
-    Quantity("optimizer slots a chip", "bytes", "less", _at("hbm_per_chip", "slots_bytes")),
-    Quantity("buffers of a batch, one device", "bytes", "less", _total("stacks", "buffer_bytes_per_device")),
-    Quantity("max ids per partition, all stacks", "count", "less", _total("stacks", "limits", "max_ids_per_partition")),
-    Quantity("imbalance, largest", "ratio", "less", _largest("stacks", "imbalance")),
-    Quantity("entries dropped, largest share", "percent", "less", _largest("stacks", "drop_rate")),
-    Quantity("batches over the limits", "percent", "less", _at("batches_over")),
-    Quantity("bytes a step moves, a chip", "bytes", "less", _at("feeding", "step_bytes_per_chip")),
-    Quantity("a step's lookups, at least", "seconds", "less", _at("feeding", "step_seconds_at_least")),
-    Quantity("chips", "count", "neither", _at("topology", "chips")),
-    Quantity("samples a batch", "count", "neither", _at("batch")),
-)
-_RUN = (
-    Quantity("a step, modelled", "seconds", "less", _step_seconds),
-    Quantity("TensorCore, modelled", "seconds", "less", _at("modelled_step", "dense_seconds")),
-    Quantity("SparseCores, modelled", "seconds", "less", _at("modelled_step", "sparse_seconds")),
-    Quantity("AUC after training", "number", "more", _at("auc_after")),
-    Quantity("loss after training", "number", "less", _at("loss_after")),
-    Quantity("largest difference of the proof", "number", "less", _at("max_difference")),
-    Quantity("steps", "count", "neither", _at("steps")),
-    Quantity("peak memory of this machine", "bytes", "less", _at("peak_rss_bytes")),
-)
-_LEVELS = (
-    Quantity(
-        f"bytes through {level.upper()}",
-        "bytes",
-        "less",
-        _if_there(_at("machine", "bytes", level), lambda operands: sum(operands.values())),
-    )
-    for level in ("l1", "l2", "dram")
-)
-_PROGRAM_RUN = (
-    Quantity("a step, cycles", "count", "less", _at("machine", "cycles")),
-    Quantity("a step, modelled", "seconds", "less", _modelled("seconds")),
-    Quantity("of it the call itself", "seconds", "less", _modelled("call_seconds")),
-    Quantity("bytes through HBM", "bytes", "less", _modelled("bytes")),
-    Quantity("math units busy", "percent", "more", _at("machine", "math_utilisation")),
-    *_LEVELS,
-    Quantity("energy, pJ", "number", "less", _at("machine", "energy_pj")),
-    Quantity("left to XLA", "percent", "less", _at("machine", "fallback_share")),
-    Quantity("moved, as written", "bytes", "less", _at("moved", "before")),
-    Quantity("moved, as run", "bytes", "less", _at("moved", "after")),
-    Quantity(
-        "layers cut into slices",
-        "count",
-        "less",
-        _if_there(_at("layers"), lambda layers: sum(each["cut"] is not None for each in layers)),
-    ),
-    Quantity("memory asked for at once", "bytes", "less", _at("memory", "need")),
-    Quantity("memory there is", "bytes", "neither", _at("memory", "capacity")),
-    Quantity("tensors or layers without room", "count", "less", _if_there(_at("memory", "misfits"), len)),
-    Quantity(
-        "checks that failed",
-        "count",
-        "less",
-        _if_there(_at("verification"), lambda checks: sum(not check["ok"] for check in checks)),
-    ),
-    Quantity("loss after a step", "number", "less", _at("embeddings", "loss_after")),
-    *_within("embeddings", tuple(_within("plan", _PLAN))),
-)
-_QUANTITIES = {"embedding_plan": _PLAN, "run": (*_RUN, *_within("plan", _PLAN)), "program_run": _PROGRAM_RUN}
-
-
-def _changes(kind: str, before: Plain, after: Plain) -> Iterator[Change]:
+def _changes(kind: str, *sides: Plain) -> tuple[Change, ...]:
     """Every quantity that a side has, and what was moved for layout, or rewritten, for each target."""
-    of_targets = "rewrites" if kind == "program_run" else "moved"
-    extra = [
-        Quantity(f"rewrites for {target}", "count", "neither", _at("rewrites", target))
-        if kind == "program_run"
-        else Quantity(f"moved for layout on {target}", "bytes", "less", _at("moved", target, "moved_after"))
-        for target in dict.fromkeys([*before.get(of_targets, {}), *after.get(of_targets, {})])
-    ]
-    for quantity in (*_QUANTITIES[kind], *extra):
-        sides = quantity.of(before), quantity.of(after)
-        if quantity in extra or any(side is not None for side in sides):
-            yield Change(quantity.name, quantity.kind, quantity.better, *sides)
+    if kind == "program_run":
+        # A matrix unit's step is drawn from its cycles and has no seconds of its own.
+        sides = tuple({k: v for k, v in side.items() if k != "step" or "machine" not in side} for side in sides)
+    key = "rewrites" if kind == "program_run" else "moved"
+    found = list(changes(_QUANTITIES[kind], *sides))
+    for target in dict.fromkeys(name for side in sides for name in side.get(key, {})):
+        of = [side.get(key, {}).get(target) for side in sides]
+        if kind == "program_run":
+            found.append(Change(f"rewrites for {target}", "count", "neither", *of))
+        else:
+            moved = [value_at(each, "moved_after") for each in of]
+            found.append(Change(f"moved for layout on {target}", "bytes", "less", *moved))
+    return tuple(found)
 
 
 def _rows(kind: str, before: Plain, after: Plain) -> tuple[tuple[str, Change], ...]:
@@ -429,7 +259,7 @@ def _layers(side: Plain) -> Iterator[_Layer]:
             figures = {"bytes": each["loads"] + each["stores"], "memory": each["need"], "slices": slices}
             yield _Layer(each["name"], each["name"], _unnumbered(each["name"]), each["alone"], figures)
     else:
-        for each in _at("step", "rows")(side) or ():
+        for each in value_at(side, "step.rows") or ():
             line = each["source"].replace("\\", "/").rpartition("/")[2]  # two checkouts of a program lie in two places
             label = f"{each['op']} {each['name']}" + (f", {line}" if line else "")
             figures = {"time": each["seconds"], "bytes": each["bytes"]}
@@ -470,10 +300,10 @@ def _statements(before: Plain, after: Plain) -> tuple[Statement, ...]:
     """Bottleneck, whether everything fits, how each check went, where tensors stand: what is said otherwise."""
     sides = (before, after)
     found = [Statement("bottleneck", *(side.get("bottleneck") for side in sides))]
-    found.append(Statement("memory", *(_at("memory", "sentence")(side) for side in sides)))
+    found.append(Statement("memory", *(value_at(side, "memory.sentence") for side in sides)))
     own = before.get("target") != after.get("target")  # each side's own target stands in the names of its checks
     parts = [("check", [_checks(side, str(side.get("target")) if own else "") for side in sides])]
-    parts.append(("no room", [{m["name"]: m["why"] for m in _at("memory", "misfits")(side) or ()} for side in sides]))
+    parts.append(("no room", [{m["name"]: m["why"] for m in value_at(side, "memory.misfits") or ()} for side in sides]))
     if before.get("model") == after.get("model"):
         parts.append(("place", _places(*sides)))
     for what, (one, other) in parts:
@@ -494,7 +324,7 @@ def _checks(side: Plain, target: str) -> dict[str, str]:
 
 def _places(*sides: Plain) -> list[dict[str, str]]:
     """Where the tensors stand that both sides name, and that have one shape."""
-    one, other = ({t["name"]: t["place"] for t in _at("memory", "largest")(side) or ()} for side in sides)
+    one, other = ({t["name"]: t["place"] for t in value_at(side, "memory.largest") or ()} for side in sides)
     shapes = [{name: place.partition("{")[0] for name, place in side.items() if "{" in place} for side in (one, other)]
     shared = [name for name in one if name in other and shapes[0].get(name) == shapes[1].get(name)]
     return [{name: side[name] for name in shared} for side in (one, other)]

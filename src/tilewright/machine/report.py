@@ -24,33 +24,26 @@ from tilewright.render import (
     Bar,
     Card,
     Column,
-    Curve,
     Html,
     Page,
     Step,
-    Tone,
     badge,
     bar_chart,
     bytes_text,
     cards,
-    code_block,
     count_text,
-    details,
-    element,
     glance,
-    glance_table,
-    join,
-    line_chart,
-    note,
-    paragraph,
     percent_text,
-    place_text,
     ratio_text,
     seconds_text,
-    side_by_side,
     steps,
     table,
 )
+from tilewright.render.drawing import Curve, line_chart
+from tilewright.render.formats import place_text
+from tilewright.render.markup import element, join
+from tilewright.render.page import Tone, code_block, details, note, paragraph, side_by_side
+from tilewright.render.tables import glance_table
 from tilewright.trace import Recorder, perfetto_bytes
 
 

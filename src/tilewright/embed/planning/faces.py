@@ -12,26 +12,21 @@ from tilewright.render import (
     Bar,
     Card,
     Column,
-    Curve,
     Field,
     Html,
-    Tone,
     bar_chart,
     bytes_text,
     cards,
-    cells,
-    column_chart,
     count_text,
-    details,
-    join,
-    line_chart,
-    note,
-    paragraph,
     percent_text,
     print_table,
     seconds_text,
     table,
 )
+from tilewright.render.drawing import Curve, column_chart, line_chart
+from tilewright.render.markup import join
+from tilewright.render.page import Tone, details, note, paragraph
+from tilewright.render.tables import cells
 
 if TYPE_CHECKING:
     from rich.console import Console

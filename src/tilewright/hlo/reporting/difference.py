@@ -17,24 +17,11 @@ from typing import Any, Literal, get_args
 from tilewright.hlo.reporting.types import MovementRow, ReportData
 from tilewright.hlo.timing.doctor import StepDiff
 from tilewright.hlo.timing.drawings import step_lanes
-from tilewright.render import (
-    Column,
-    Html,
-    Page,
-    Step,
-    Tone,
-    badge,
-    bytes_text,
-    change_cell,
-    change_text,
-    element,
-    escape,
-    join,
-    note,
-    place_text,
-    steps,
-    table,
-)
+from tilewright.render import Column, Html, Page, Step, badge, bytes_text, steps, table
+from tilewright.render.formats import place_text
+from tilewright.render.markup import element, escape, join
+from tilewright.render.page import Tone, note
+from tilewright.render.tables import change_cell, change_text
 
 Status = Literal["new", "gone", "changed", "same"]
 #: The quantities a reader is shown, and what they are called.

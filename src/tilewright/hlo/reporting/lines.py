@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator
 
 from tilewright.hlo.reporting.difference import QUANTITIES, ReportDiff, RowChange
 from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ReportData, Suggestion
-from tilewright.render import bytes_text, count_text, percent_text, place_text, ratio_text, seconds_text
+from tilewright.render import bytes_text, count_text, percent_text, ratio_text, seconds_text
+from tilewright.render.formats import place_text
 
 _INDENT = 9
 _SMALL = 4096

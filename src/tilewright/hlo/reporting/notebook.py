@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from tilewright.hlo.reporting.lines import report_head
 from tilewright.hlo.reporting.types import ReportData
-from tilewright.render import Field, cells, glance, glance_table, place_text
+from tilewright.render import Field, glance
+from tilewright.render.formats import place_text
+from tilewright.render.tables import cells, glance_table
 
 _ROWS = (
     Field("moved", "bytes", of=lambda row: row.total_bytes),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from tilewright.hlo.timing.step import StepTime, TimeRow
-from tilewright.render import bytes_text, count_text, percent_text, place_text, seconds_text
+from tilewright.render import bytes_text, count_text, percent_text, seconds_text
+from tilewright.render.formats import place_text
 
 _WAITS = {
     "matrix": "computes on the matrix unit",

@@ -8,14 +8,9 @@ from itertools import groupby
 from typing import Literal
 
 from tilewright.hlo.timing.step import StepTime, TimeRow
-from tilewright.render import (
-    Drawing,
-    Html,
-    count_text,
-    element,
-    seconds_text,
-    text_width,
-)
+from tilewright.render import Drawing, Html, count_text, seconds_text
+from tilewright.render.drawing import text_width
+from tilewright.render.markup import element
 
 _LANES = ("matrix", "vector", "copy", "dma", "link", "sparsecore", "host")
 _TITLES = {

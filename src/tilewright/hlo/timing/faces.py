@@ -13,7 +13,6 @@ from tilewright.render import (
     Bar,
     Card,
     Column,
-    Curve,
     Field,
     Html,
     Page,
@@ -22,16 +21,16 @@ from tilewright.render import (
     bytes_text,
     cards,
     count_text,
-    element,
     explorer,
-    line_chart,
-    note,
     percent_text,
-    place_text,
     seconds_text,
     steps,
     table,
 )
+from tilewright.render.drawing import Curve, line_chart
+from tilewright.render.formats import place_text
+from tilewright.render.markup import element
+from tilewright.render.page import note
 
 _SWEPT = re.compile(r"(\w+) ([\d.]+), (.+)")
 _MOST_LANES = 4

@@ -15,10 +15,10 @@ from tilewright.render import (
     bytes_text,
     cards,
     count_text,
-    note,
     percent_text,
     table,
 )
+from tilewright.render.page import note
 
 _LONGEST = 24
 _UNITS = {"matrix": "products", "vector": "work on elements", "copy": "copies", "host": "on the host, by XLA"}

@@ -9,21 +9,9 @@ from math import floor, log10
 from tilewright.isa.study.explore import AREA_SOURCE, Exploration, Point
 from tilewright.isa.study.networks import LayerShape
 from tilewright.isa.study.roofline import Roofline
-from tilewright.render import (
-    Card,
-    Column,
-    Drawing,
-    Html,
-    Page,
-    Step,
-    badge,
-    cards,
-    count_text,
-    element,
-    paragraph,
-    steps,
-    table,
-)
+from tilewright.render import Card, Column, Drawing, Html, Page, Step, badge, cards, count_text, steps, table
+from tilewright.render.markup import element
+from tilewright.render.page import paragraph
 
 # A picture of points on two logarithmic axes.
 

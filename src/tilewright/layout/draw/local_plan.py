@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tilewright.layout.kinds.local_plan import LocalPlan, PlacedTensor
-from tilewright.render import Drawing, bytes_text, count_text, text_width
+from tilewright.render import Drawing, bytes_text, count_text
+from tilewright.render.drawing import text_width
 
 _MARGIN, _ROW, _HIGH, _WIDE = 16.0, 30.0, 20.0, 960.0
 _TOP = 86.0

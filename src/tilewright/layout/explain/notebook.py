@@ -7,7 +7,8 @@ from typing import Any
 
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.types import UNBOUNDED
-from tilewright.render import Column, bytes_text, glance, glance_table
+from tilewright.render import Column, bytes_text, glance
+from tilewright.render.tables import glance_table
 
 _COLUMNS = (Column("element"), Column("layout", "code"), Column("in memory", "bytes"), Column("padding", "ratio"))
 

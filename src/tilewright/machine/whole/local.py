@@ -16,19 +16,9 @@ from tilewright.machine.whole.npu import Planned, need_of, planned_layers
 from tilewright.machine.whole.operands import layers_of
 from tilewright.machine.whole.parts import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
 from tilewright.machine.whole.subject import Subject
-from tilewright.render import (
-    Card,
-    Column,
-    Html,
-    badge,
-    bytes_text,
-    count_text,
-    details,
-    element,
-    note,
-    percent_text,
-    table,
-)
+from tilewright.render import Card, Column, Html, badge, bytes_text, count_text, percent_text, table
+from tilewright.render.markup import element
+from tilewright.render.page import details, note
 from tilewright.targets import LaneMemory, Target
 
 _SAMPLES = 64

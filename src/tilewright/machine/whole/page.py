@@ -12,7 +12,6 @@ from tilewright.render import (
     Bar,
     Card,
     Column,
-    Curve,
     Html,
     Page,
     Step,
@@ -20,15 +19,13 @@ from tilewright.render import (
     bar_chart,
     bytes_text,
     cards,
-    details,
-    element,
-    line_chart,
-    note,
-    paragraph,
     seconds_text,
     steps,
     table,
 )
+from tilewright.render.drawing import Curve, line_chart
+from tilewright.render.markup import element
+from tilewright.render.page import details, note, paragraph
 
 _MOST_ADVICE = 5
 _LONGEST_WORTH = 40

@@ -10,7 +10,8 @@ from tilewright.extras import installed
 from tilewright.files import making_folder, write_whole
 from tilewright.machine.whole.page import page
 from tilewright.machine.whole.results import ProgramResults
-from tilewright.render import Column, Page, glance, glance_table
+from tilewright.render import Column, Page, glance
+from tilewright.render.tables import glance_table
 from tilewright.trace import perfetto_bytes
 
 
