@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from tilewright.cli.isa import machine
 from tilewright.cli.programs.program import ArgOption
@@ -26,19 +26,17 @@ if TYPE_CHECKING:
 
 
 def run(
-    model: Annotated[
-        str, typer.Argument(help="A model file such as examples/dlrm.py, model.py:function, or StableHLO.")
-    ],
+    model: Annotated[str, Argument(help="A model file such as examples/dlrm.py, model.py:function, or StableHLO.")],
     target: Annotated[
-        str, typer.Option(help="tpu-*: modelled; simt: run on the matrix unit; bm1684x: local memory plan.")
+        str, Option(help="tpu-*: modelled; simt: run on the matrix unit; bm1684x: local memory plan.")
     ] = "tpu-v5p",
-    chips: Annotated[int, typer.Option(help="Number of chips.")] = 1,
-    data: Annotated[str | None, typer.Option(help="Criteo TSV or CSV; without it a log is generated.")] = None,
-    steps: Annotated[int, typer.Option(help="Training steps.")] = 100,
-    batch: Annotated[int, typer.Option(help="Samples per step, over all chips.")] = 512,
-    out: Annotated[str, typer.Option(help="Folder of report.html, report.json and trace.pftrace.")] = "out",
-    scale: Annotated[float, typer.Option(help="Share of Criteo's published vocabularies to keep.")] = 0.01,
-    seed: Annotated[int, typer.Option(help="Seed of data, parameters and tables.")] = 0,
+    chips: Annotated[int, Option(help="Number of chips.")] = 1,
+    data: Annotated[str | None, Option(help="Criteo TSV or CSV; without it a log is generated.")] = None,
+    steps: Annotated[int, Option(help="Training steps.")] = 100,
+    batch: Annotated[int, Option(help="Samples per step, over all chips.")] = 512,
+    out: Annotated[str, Option(help="Folder of report.html, report.json and trace.pftrace.")] = "out",
+    scale: Annotated[float, Option(help="Share of Criteo's published vocabularies to keep.")] = 0.01,
+    seed: Annotated[int, Option(help="Seed of data, parameters and tables.")] = 0,
     arg: ArgOption = None,
     settings: machine.Settings = None,
     as_json: Json = False,

@@ -8,7 +8,7 @@ from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from tilewright.cli.embed.diagnose import (
     Error,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def targets(
-    name: Annotated[str | None, typer.Argument(help="A target's name, or a TOML file of your own.")] = None,
+    name: Annotated[str | None, Argument(help="A target's name, or a TOML file of your own.")] = None,
     as_json: Json = False,
 ) -> None:
     """List the targets, or print one with the source of every constant."""
@@ -107,13 +107,13 @@ def warm(as_json: Json = False) -> None:
 def explore(
     file: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="[FILE]",
             help="A program (HLO, StableHLO, a dump folder, FILE.py:FUNCTION), a .tasm or a model's .toml; - is stdin.",
         ),
     ] = None,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 0,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    port: Annotated[int, Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 0,
+    browser: Annotated[bool, Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
 ) -> None:
     """Open a page that explores layouts, programs, matrix-unit programs and plans; nothing leaves this machine.
 
@@ -156,7 +156,7 @@ def _explorer(file: str | None) -> Explorer:
 
 def explain_error(
     error: Error,
-    top: Annotated[int, typer.Option("--top", min=1, help="How many allocations and fixes to print.")] = 10,
+    top: Annotated[int, Option("--top", min=1, help="How many allocations and fixes to print.")] = 10,
     width: StackWidth = None,
     max_ids: MaxIds = None,
     sparsecores: SparseCores = 16,

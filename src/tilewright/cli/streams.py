@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from tilewright import reading
 from tilewright.render.deliver import Output, json_text, remark, show, write_file
@@ -17,7 +17,7 @@ from tilewright.render.tables import Heading, Table
 if TYPE_CHECKING:
     import numpy as np
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Json = Annotated[bool, Option("--json", help="Print JSON.")]
 
 
 def read_bytes(path: str, most: int | None = None) -> bytes:

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Exit, Option
 
 from tilewright.cli.streams import Json, progress
 from tilewright.errors import CheckFailed, UsageError
@@ -36,36 +36,36 @@ if TYPE_CHECKING:
 
 
 def train(
-    model: Annotated[str, typer.Argument(help="A model file, such as examples/dlrm.py.")],
+    model: Annotated[str, Argument(help="A model file, such as examples/dlrm.py.")],
     data: Annotated[
         str | None,
-        typer.Option(help="Parquet, CSV or TSV with a header, .npz, Criteo's TSV. None: a generated click log."),
+        Option(help="Parquet, CSV or TSV with a header, .npz, Criteo's TSV. None: a generated click log."),
     ] = None,
-    steps: Annotated[int, typer.Option(help="Training steps, counted from the training's start.")] = 100,
-    batch: Annotated[int, typer.Option(help="Samples per step, over all chips.")] = 512,
-    target: Annotated[str, typer.Option(help="The chip whose SparseCores hold the tables.")] = "tpu-v5p",
-    chips: Annotated[int, typer.Option(help="Number of chips.")] = 1,
-    limits: Annotated[str | None, typer.Option(help="A limits file. None: learnt from the first 64 batches.")] = None,
-    checkpoint: Annotated[str | None, typer.Option(help="Folder of the checkpoints. None: none is taken.")] = None,
-    save_every: Annotated[int, typer.Option(help="Steps between checkpoints (0: one, after the last step).")] = 0,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
+    steps: Annotated[int, Option(help="Training steps, counted from the training's start.")] = 100,
+    batch: Annotated[int, Option(help="Samples per step, over all chips.")] = 512,
+    target: Annotated[str, Option(help="The chip whose SparseCores hold the tables.")] = "tpu-v5p",
+    chips: Annotated[int, Option(help="Number of chips.")] = 1,
+    limits: Annotated[str | None, Option(help="A limits file. None: learnt from the first 64 batches.")] = None,
+    checkpoint: Annotated[str | None, Option(help="Folder of the checkpoints. None: none is taken.")] = None,
+    save_every: Annotated[int, Option(help="Steps between checkpoints (0: one, after the last step).")] = 0,
+    resume: Annotated[bool, Option("--resume", help="Go on from the last checkpoint.")] = False,
     skip_damaged: Annotated[
-        bool, typer.Option("--skip-damaged", help="With --resume: from the last checkpoint that is whole.")
+        bool, Option("--skip-damaged", help="With --resume: from the last checkpoint that is whole.")
     ] = False,
     pipelined: Annotated[
-        bool, typer.Option("--pipelined", help="Lookups, dense part and updates of three batches at once.")
+        bool, Option("--pipelined", help="Lookups, dense part and updates of three batches at once.")
     ] = False,
     detect_nan: Annotated[
-        bool, typer.Option("--detect-nan/--no-detect-nan", help="Stop at a loss or gradient that is not finite (stop).")
+        bool, Option("--detect-nan/--no-detect-nan", help="Stop at a loss or gradient that is not finite (stop).")
     ] = True,
     processes: Annotated[
-        int, typer.Option(help="Processes on this machine (jax.distributed), each with its share of the chips.")
+        int, Option(help="Processes on this machine (jax.distributed), each with its share of the chips.")
     ] = 1,
-    scale: Annotated[float, typer.Option(help="Given to the model's features(scale).")] = 0.01,
-    seed: Annotated[int, typer.Option(help="Seed of parameters, tables and a generated log.")] = 0,
+    scale: Annotated[float, Option(help="Given to the model's features(scale).")] = 0.01,
+    seed: Annotated[int, Option(help="Seed of parameters, tables and a generated log.")] = 0,
     as_json: Json = False,
     out: Annotated[
-        str | None, typer.Option("-o", "--out", help="Write page.html (loss curves) or trace.pftrace (the phases).")
+        str | None, Option("-o", "--out", help="Write page.html (loss curves) or trace.pftrace (the phases).")
     ] = None,
 ) -> None:
     """Train a model with embedding tables, batch by batch of a log.
@@ -308,21 +308,21 @@ def _tell(codes: list[int | None], words: list[IO[str]], data: IO[str]) -> None:
         print(
             ours[0] if ours else f"tilewright: process {[bool(c) for c in codes].index(True)} failed", file=sys.stderr
         )
-        raise typer.Exit(next(code for code in codes if code))
+        raise Exit(next(code for code in codes if code))
     data.seek(0)
     sys.stdout.write(data.read())
 
 
 # Tables for serving.
 
-_Dtype = Annotated[str, typer.Option(help="int8, int4 or bf16.")]
-_ScalePer = Annotated[str, typer.Option(help="One scale for every row, or for the table.")]
-_Step = Annotated[int | None, typer.Option(help="The step of the checkpoint (the last finished one).")]
+_Dtype = Annotated[str, Option(help="int8, int4 or bf16.")]
+_ScalePer = Annotated[str, Option(help="One scale for every row, or for the table.")]
+_Step = Annotated[int | None, Option(help="The step of the checkpoint (the last finished one).")]
 
 
 def export(
-    checkpoint: Annotated[str, typer.Argument(help="A folder of checkpoints.")],
-    out: Annotated[str, typer.Option("-o", "--out", help="The file to write.")],
+    checkpoint: Annotated[str, Argument(help="A folder of checkpoints.")],
+    out: Annotated[str, Option("-o", "--out", help="The file to write.")],
     step: _Step = None,
     dtype: _Dtype = "int8",
     scale_per: _ScalePer = "row",
@@ -344,20 +344,20 @@ def export(
 
 
 def quantise(
-    model: Annotated[str, typer.Argument(help="The model file the checkpoint was trained with.")],
-    checkpoint: Annotated[str, typer.Option(help="A folder of checkpoints.")],
+    model: Annotated[str, Argument(help="The model file the checkpoint was trained with.")],
+    checkpoint: Annotated[str, Option(help="A folder of checkpoints.")],
     data: Annotated[
-        str | None, typer.Option(help="A log to judge by, not the one it was trained on. None: a generated click log.")
+        str | None, Option(help="A log to judge by, not the one it was trained on. None: a generated click log.")
     ] = None,
     step: _Step = None,
     dtype: _Dtype = "int8",
     scale_per: _ScalePer = "row",
-    rows: Annotated[int, typer.Option(help="Rows to judge by, at most.")] = 65536,
-    batch: Annotated[int, typer.Option(help="Rows that are judged at a time.")] = 512,
-    scale: Annotated[float, typer.Option(help="Given to the model's features(scale).")] = 0.01,
-    seed: Annotated[int, typer.Option(help="Seed of the generated log.")] = 1,
+    rows: Annotated[int, Option(help="Rows to judge by, at most.")] = 65536,
+    batch: Annotated[int, Option(help="Rows that are judged at a time.")] = 512,
+    scale: Annotated[float, Option(help="Given to the model's features(scale).")] = 0.01,
+    seed: Annotated[int, Option(help="Seed of the generated log.")] = 1,
     as_json: Json = False,
-    out: Annotated[str | None, typer.Option("-o", "--out", help="Keep the export here.")] = None,
+    out: Annotated[str | None, Option("-o", "--out", help="Keep the export here.")] = None,
 ) -> None:
     """Quantise a checkpoint's tables: the error of every table, and the model's AUC and loss before and after."""
     need("jax", "orbax", what="`embed quantise`")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from tilewright.cli.isa import machine
 from tilewright.cli.streams import Json, progress, read_text
@@ -31,12 +31,12 @@ def step(
     iota: machine.Iota = None,
     zeros: machine.Zeros = None,
     execute: Annotated[
-        str | None, typer.Option("-x", "--execute", metavar="COMMANDS", help="Do these, separated by ;, and end.")
+        str | None, Option("-x", "--execute", metavar="COMMANDS", help="Do these, separated by ;, and end.")
     ] = None,
     every_pe: machine.EveryPe = False,
     settings: machine.Settings = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON object a line for every command (-x, or standard input).")
+        bool, Option("--json", help="Print a JSON object a line for every command (-x, or standard input).")
     ] = False,
 ) -> int:
     """Step through a program: run to a place or a change, set breakpoints, print registers, tokens, pages, tensors.
@@ -155,13 +155,13 @@ def _interrupting(debugger: Debugger) -> Iterator[list[str]]:
 
 def explain(
     source: Annotated[
-        str, typer.Argument(metavar="TEXT|FILE[:LINE]", help="An instruction, a program, or one line of a program.")
+        str, Argument(metavar="TEXT|FILE[:LINE]", help="An instruction, a program, or one line of a program.")
     ],
     segment: Annotated[
-        str | None, typer.Option("--segment", metavar="s8[24,200]", help="What B of an mm is like, as it is stored.")
+        str | None, Option("--segment", metavar="s8[24,200]", help="What B of an mm is like, as it is stored.")
     ] = None,
-    columns: Annotated[int | None, typer.Option(min=1, help="Columns of an mm, as setmm would say.")] = None,
-    rows: Annotated[int | None, typer.Option(min=1, help="Rows of an mm, as setmm would say.")] = None,
+    columns: Annotated[int | None, Option(min=1, help="Columns of an mm, as setmm would say.")] = None,
+    rows: Annotated[int | None, Option(min=1, help="Rows of an mm, as setmm would say.")] = None,
     tensor: machine.Tensor = None,
     iota: machine.Iota = None,
     zeros: machine.Zeros = None,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from tilewright.cli.isa import machine
 from tilewright.cli.isa.products import how_of, shape_of
@@ -19,21 +19,21 @@ from tilewright.render.tables import Heading, Table
 if TYPE_CHECKING:
     from tilewright.isa import Exploration, MatrixUnitConfig, Roofline
 
-_Size = Annotated[int | None, typer.Option(min=1, help="Rows of A (m), columns of B (n), depth (k) of a product.")]
+_Size = Annotated[int | None, Option(min=1, help="Rows of A (m), columns of B (n), depth (k) of a product.")]
 
 
 def roofline(
     m: _Size = None,
     n: _Size = None,
     k: _Size = None,
-    x: Annotated[str | None, typer.Option(metavar="NxHxWxC", help="Or images of a convolution, as 1x7x7x512.")] = None,
-    w: Annotated[str | None, typer.Option(metavar="KHxKWxCxO", help="And its weights, as 3x3x512x512.")] = None,
-    stride: Annotated[int, typer.Option(min=1, help="Of a convolution.")] = 1,
-    padding: Annotated[str, typer.Option(help="Of a convolution: valid, same, or a number.")] = "0",
+    x: Annotated[str | None, Option(metavar="NxHxWxC", help="Or images of a convolution, as 1x7x7x512.")] = None,
+    w: Annotated[str | None, Option(metavar="KHxKWxCxO", help="And its weights, as 3x3x512x512.")] = None,
+    stride: Annotated[int, Option(min=1, help="Of a convolution.")] = 1,
+    padding: Annotated[str, Option(help="Of a convolution: valid, same, or a number.")] = "0",
     dtype: machine.Elements = "s8",
-    tuned: Annotated[bool, typer.Option("--tuned", help="By its fastest choice, not by default options.")] = False,
+    tuned: Annotated[bool, Option("--tuned", help="By its fastest choice, not by default options.")] = False,
     what_if: Annotated[
-        bool, typer.Option("--what-if/--no-what-if", help="Run it on machines that differ in one field, too.")
+        bool, Option("--what-if/--no-what-if", help="Run it on machines that differ in one field, too.")
     ] = True,
     settings: machine.Settings = None,
     out: machine.PageOut = None,
@@ -111,21 +111,19 @@ def _roofline_lines(found: Roofline, choice: str) -> Iterator[Line]:
 
 
 def explore(
-    network: Annotated[str, typer.Argument(metavar="NETWORK", help="resnet50, or a name for --shapes.")] = "resnet50",
+    network: Annotated[str, Argument(metavar="NETWORK", help="resnet50, or a name for --shapes.")] = "resnet50",
     shapes: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE", help="Layers, one a line: fc 1 gemm 1x1000x2048; c 2 conv 1x7x7x8 3x3x8x8 padding=1."
-        ),
+        Option(metavar="FILE", help="Layers, one a line: fc 1 gemm 1x1000x2048; c 2 conv 1x7x7x8 3x3x8x8 padding=1."),
     ] = None,
     over: Annotated[
         list[str] | None,
-        typer.Option("--over", metavar="FIELD=A,B,..", help="Values of a field of the machine; all combinations."),
+        Option("--over", metavar="FIELD=A,B,..", help="Values of a field of the machine; all combinations."),
     ] = None,
     dtype: machine.Elements = "s8",
-    most: Annotated[int, typer.Option(min=1, help="Ways timed for each layer and machine.")] = 4,
+    most: Annotated[int, Option(min=1, help="Ways timed for each layer and machine.")] = 4,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="A field all these machines share.")
+        list[str] | None, Option("--set", metavar="FIELD=VALUE", help="A field all these machines share.")
     ] = None,
     out: machine.PageOut = None,
     as_json: Json = False,

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from tilewright.errors import UsageError
 from tilewright.reading import open_bytes
@@ -35,34 +35,34 @@ _PES: tuple[tuple[str, Kind, str], ...] = (
 )
 
 EveryPe = Annotated[
-    bool, typer.Option("--every-pe", help="Every processing element (--set pes=N) runs it, not the first alone.")
+    bool, Option("--every-pe", help="Every processing element (--set pes=N) runs it, not the first alone.")
 ]
-Depth = typer.Option(min=1, help="Rows of A (m), columns of B (n), depth (k).")
-Elements = Annotated[str, typer.Option(help="Elements: s4 to s32, u4 to u32, f8e4m3fn, f8e5m2, f16, bf16, f32.")]
-MostChoices = Annotated[int, typer.Option(min=1, help="Choices timed at most (for each machine).")]
-Within = Annotated[float, typer.Option(help="A gain not worth looking for: 0.02 is 2 percent.")]
+Depth = Option(min=1, help="Rows of A (m), columns of B (n), depth (k).")
+Elements = Annotated[str, Option(help="Elements: s4 to s32, u4 to u32, f8e4m3fn, f8e5m2, f16, bf16, f32.")]
+MostChoices = Annotated[int, Option(min=1, help="Choices timed at most (for each machine).")]
+Within = Annotated[float, Option(help="A gain not worth looking for: 0.02 is 2 percent.")]
 
 MOST = 1 << 27
 """Elements of a tensor at most."""
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="A program (.tasm); - is stdin.")]
+File = Annotated[str, Argument(metavar="FILE", help="A program (.tasm); - is stdin.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="FIELD=VALUE", help="A field of the machine, as threads=64 or kb_acc=last."),
+    Option("--set", metavar="FIELD=VALUE", help="A field of the machine, as threads=64 or kb_acc=last."),
 ]
 Tensor = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--tensor", "--data", metavar="NAME=FILE.npy", help="A tensor the program calls $NAME; without NAME=, $FILE."
     ),
 ]
 PageOut = Annotated[
-    str | None, typer.Option("-o", "--out", metavar="FILE", help="FILE.html: a page; FILE.json: all numbers.")
+    str | None, Option("-o", "--out", metavar="FILE", help="FILE.html: a page; FILE.json: all numbers.")
 ]
-Iota = Annotated[list[str] | None, typer.Option("--iota", metavar="NAME=s8[4,4]", help="A tensor of 0, 1, 2, ...")]
+Iota = Annotated[list[str] | None, Option("--iota", metavar="NAME=s8[4,4]", help="A tensor of 0, 1, 2, ...")]
 Zeros = Annotated[
     list[str] | None,
-    typer.Option("--zeros", metavar="NAME=s32[4,4]", help="A tensor of zeros; printed afterwards."),
+    Option("--zeros", metavar="NAME=s32[4,4]", help="A tensor of zeros; printed afterwards."),
 ]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from tilewright.cli.isa import machine
 from tilewright.cli.streams import Json, npy_bytes, progress
@@ -143,52 +143,44 @@ def _known(name: str, sizes: _Sizes) -> tuple[int, int]:
     return rows, columns
 
 
-_Size = typer.Option(min=0, help="Rows of A (m), columns of B (n), depth (k); files of --data have theirs.")
+_Size = Option(min=0, help="Rows of A (m), columns of B (n), depth (k); files of --data have theirs.")
 
 
 def matmul(
     m: Annotated[int | None, _Size] = None,
     n: Annotated[int | None, _Size] = None,
     k: Annotated[int | None, _Size] = None,
-    dtype: Annotated[
-        str, typer.Option(help="Elements of A: s4 to s32, u4 to u32, f8e4m3fn, f8e5m2, f16, bf16, f32.")
-    ] = "s8",
-    dtype_b: Annotated[str | None, typer.Option(help="Elements of B, if not those of A.")] = None,
+    dtype: Annotated[str, Option(help="Elements of A: s4 to s32, u4 to u32, f8e4m3fn, f8e5m2, f16, bf16, f32.")] = "s8",
+    dtype_b: Annotated[str | None, Option(help="Elements of B, if not those of A.")] = None,
     data: Annotated[
         list[str] | None,
-        typer.Option("--data", "--tensor", metavar="A=FILE.npy", help="A or B of a file, not random."),
+        Option("--data", "--tensor", metavar="A=FILE.npy", help="A or B of a file, not random."),
     ] = None,
-    ka: Annotated[int, typer.Option(help="Threads that share a row's columns.")] = 1,
-    kb: Annotated[int, typer.Option(help="Threads that share every dot product.")] = 1,
-    transpose_b: Annotated[bool, typer.Option("--transpose-b", help="Store B row-major and walk it with t1.")] = False,
-    order: Annotated[str, typer.Option(help="k_outer or column_outer.")] = "k_outer",
-    columns: Annotated[int | None, typer.Option(help="Columns per instruction.")] = None,
-    block_a: Annotated[int, typer.Option(help="Rounds of A that one ld brings.")] = 1,
-    tail_kb: Annotated[
-        int | None, typer.Option(help="--kb of the last rows, where they are fewer than a block.")
-    ] = None,
+    ka: Annotated[int, Option(help="Threads that share a row's columns.")] = 1,
+    kb: Annotated[int, Option(help="Threads that share every dot product.")] = 1,
+    transpose_b: Annotated[bool, Option("--transpose-b", help="Store B row-major and walk it with t1.")] = False,
+    order: Annotated[str, Option(help="k_outer or column_outer.")] = "k_outer",
+    columns: Annotated[int | None, Option(help="Columns per instruction.")] = None,
+    block_a: Annotated[int, Option(help="Rounds of A that one ld brings.")] = 1,
+    tail_kb: Annotated[int | None, Option(help="--kb of the last rows, where they are fewer than a block.")] = None,
     line: Annotated[
-        str | None, typer.Option(metavar="4x16", help="A line, in elements per dim of B as it is stored.")
+        str | None, Option(metavar="4x16", help="A line, in elements per dim of B as it is stored.")
     ] = None,
-    page: Annotated[
-        str | None, typer.Option(metavar="64x128", help="A page, likewise; a multiple of the line.")
-    ] = None,
+    page: Annotated[str | None, Option(metavar="64x128", help="A page, likewise; a multiple of the line.")] = None,
     split: Annotated[
         str | None,
-        typer.Option(help="What of C is divided among PEs (--set pes=4): rows or columns; rows if there are enough."),
+        Option(help="What of C is divided among PEs (--set pes=4): rows or columns; rows if there are enough."),
     ] = None,
-    segments: Annotated[
-        int | None, typer.Option(help="B comes to L2 by DMA, for every PE in so many segments.")
-    ] = None,
+    segments: Annotated[int | None, Option(help="B comes to L2 by DMA, for every PE in so many segments.")] = None,
     double_buffer: Annotated[
-        bool, typer.Option("--double-buffer/--no-double-buffer", help="The next segment comes while one is worked on.")
+        bool, Option("--double-buffer/--no-double-buffer", help="The next segment comes while one is worked on.")
     ] = True,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random matrices.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of the random matrices.")] = 0,
     settings: machine.Settings = None,
-    listing: Annotated[bool, typer.Option("--listing", help="Print the program too, of several PEs each.")] = False,
+    listing: Annotated[bool, Option("--listing", help="Print the program too, of several PEs each.")] = False,
     out: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "-o",
             "--out",
             metavar="FILE",
@@ -338,14 +330,14 @@ def _last(result: MatmulResult) -> str:
 
 # Convolutions.
 
-Images = Annotated[str, typer.Argument(metavar="NxHxWxC", help="Shape of the images, as 1x56x56x64.")]
-Weights = Annotated[str, typer.Argument(metavar="KHxKWxCxO", help="Shape of the weights, as 3x3x64x64.")]
-Stride = Annotated[int, typer.Option(min=1, help="Pixels from one window to the next.")]
-Padding = Annotated[str, typer.Option(help="valid, same, or a number of zeros on every side.")]
-Dilation = Annotated[int, typer.Option(min=1, help="Pixels from one tap to the next.")]
-Groups = Annotated[int, typer.Option(min=1, help="Groups of channels.")]
+Images = Annotated[str, Argument(metavar="NxHxWxC", help="Shape of the images, as 1x56x56x64.")]
+Weights = Annotated[str, Argument(metavar="KHxKWxCxO", help="Shape of the weights, as 3x3x64x64.")]
+Stride = Annotated[int, Option(min=1, help="Pixels from one window to the next.")]
+Padding = Annotated[str, Option(help="valid, same, or a number of zeros on every side.")]
+Dilation = Annotated[int, Option(min=1, help="Pixels from one tap to the next.")]
+Groups = Annotated[int, Option(min=1, help="Groups of channels.")]
 _Out = Annotated[
-    str | None, typer.Option("-o", "--out", metavar="FILE", help="FILE.tasm: the program; FILE.npy: the result.")
+    str | None, Option("-o", "--out", metavar="FILE", help="FILE.tasm: the program; FILE.npy: the result.")
 ]
 
 
@@ -357,14 +349,14 @@ def conv2d(
     padding: Padding = "0",
     dilation: Dilation = 1,
     groups: Groups = 1,
-    ka: Annotated[int, typer.Option(help="Threads that share a pixel's output channels.")] = 1,
-    kb: Annotated[int, typer.Option(help="Threads that share every dot product.")] = 1,
-    columns: Annotated[int | None, typer.Option(help="Output channels per instruction.")] = None,
-    split: Annotated[str | None, typer.Option(help="What PEs share: images, rows or channels.")] = None,
-    block_a: Annotated[int, typer.Option(help="Rounds of channels that one ld brings.")] = 1,
-    buffers: Annotated[int, typer.Option(help="2: the next block of A is loaded while one is worked on.")] = 1,
-    stream: Annotated[bool, typer.Option("--stream", help="The weights come to L2 by DMA.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random images and weights.")] = 0,
+    ka: Annotated[int, Option(help="Threads that share a pixel's output channels.")] = 1,
+    kb: Annotated[int, Option(help="Threads that share every dot product.")] = 1,
+    columns: Annotated[int | None, Option(help="Output channels per instruction.")] = None,
+    split: Annotated[str | None, Option(help="What PEs share: images, rows or channels.")] = None,
+    block_a: Annotated[int, Option(help="Rounds of channels that one ld brings.")] = 1,
+    buffers: Annotated[int, Option(help="2: the next block of A is loaded while one is worked on.")] = 1,
+    stream: Annotated[bool, Option("--stream", help="The weights come to L2 by DMA.")] = False,
+    seed: Annotated[int, Option(min=0, help="Seed of the random images and weights.")] = 0,
     settings: machine.Settings = None,
     out: _Out = None,
     as_json: Json = False,

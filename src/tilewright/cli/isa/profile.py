@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from tilewright.cli.isa import machine
 from tilewright.cli.streams import Json, progress, read_text
@@ -53,19 +53,19 @@ def profile(
     iota: machine.Iota = None,
     zeros: machine.Zeros = None,
     heat: Annotated[
-        str | None, typer.Option("--heat", metavar="NAME", help="Draw how often each line of this tensor was accessed.")
+        str | None, Option("--heat", metavar="NAME", help="Draw how often each line of this tensor was accessed.")
     ] = None,
-    misses: Annotated[bool, typer.Option("--misses", help="Draw the L1 misses of mm instead of all accesses.")] = False,
-    top: Annotated[int, typer.Option(min=0, help="Only so many instructions, the most cycles first; 0: all.")] = 0,
+    misses: Annotated[bool, Option("--misses", help="Draw the L1 misses of mm instead of all accesses.")] = False,
+    top: Annotated[int, Option(min=0, help="Only so many instructions, the most cycles first; 0: all.")] = 0,
     every_pe: machine.EveryPe = False,
     pe: Annotated[
         int | None,
-        typer.Option("--pe", min=0, help="With --every-pe: this element's lines and heat, not all together."),
+        Option("--pe", min=0, help="With --every-pe: this element's lines and heat, not all together."),
     ] = None,
     settings: machine.Settings = None,
     out: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "-o",
             "--out",
             metavar="FILE",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from tilewright.cli.isa import machine
 from tilewright.cli.programs.program import ArgOption, load_program
@@ -24,7 +24,7 @@ def asm(
     file: machine.File,
     settings: machine.Settings = None,
     out: Annotated[
-        str | None, typer.Option("-o", "--out", metavar="FILE.tasm", help="Write the canonical text; - is stdout.")
+        str | None, Option("-o", "--out", metavar="FILE.tasm", help="Write the canonical text; - is stdout.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -47,12 +47,12 @@ def run(
     iota: machine.Iota = None,
     zeros: machine.Zeros = None,
     save: Annotated[
-        list[str] | None, typer.Option("--save", metavar="NAME=FILE.npy", help="Write a tensor after the run.")
+        list[str] | None, Option("--save", metavar="NAME=FILE.npy", help="Write a tensor after the run.")
     ] = None,
     every_pe: machine.EveryPe = False,
     settings: machine.Settings = None,
     out: Annotated[
-        str | None, typer.Option("-o", "--out", metavar="FILE.pftrace", help="Write a timeline for Perfetto.")
+        str | None, Option("-o", "--out", metavar="FILE.pftrace", help="Write a timeline for Perfetto.")
     ] = None,
     as_json: Json = False,
 ) -> int:
@@ -189,17 +189,17 @@ def claims(as_json: Json = False) -> None:
 
 def compile(
     program: Annotated[
-        str, typer.Argument(metavar="PROGRAM", help="model.py:function, or StableHLO in any form; - is stdin.")
+        str, Argument(metavar="PROGRAM", help="model.py:function, or StableHLO in any form; - is stdin.")
     ],
     arg: ArgOption = None,
     run: Annotated[
-        bool, typer.Option("--run", help="Run it with its example arguments and hold every layer against XLA.")
+        bool, Option("--run", help="Run it with its example arguments and hold every layer against XLA.")
     ] = False,
-    listing: Annotated[bool, typer.Option("--listing", help="Print every layer's tables and programs.")] = False,
+    listing: Annotated[bool, Option("--listing", help="Print every layer's tables and programs.")] = False,
     settings: machine.Settings = None,
     out: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "-o",
             "--out",
             metavar="FILE",

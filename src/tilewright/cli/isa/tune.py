@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from tilewright.cli.isa import machine
 from tilewright.cli.isa.products import (
@@ -55,21 +55,21 @@ def tune(
     n: Annotated[int, machine.Depth],
     k: Annotated[int, machine.Depth],
     dtype: machine.Elements = "s8",
-    ka: Annotated[int | None, typer.Option(help="Keep to this ka.")] = None,
-    kb: Annotated[int | None, typer.Option(help="Keep to this kb.")] = None,
+    ka: Annotated[int | None, Option(help="Keep to this ka.")] = None,
+    kb: Annotated[int | None, Option(help="Keep to this kb.")] = None,
     transpose_b: Annotated[
-        bool | None, typer.Option("--transpose-b/--no-transpose-b", help="Keep to B by rows (t1), or by columns (t0).")
+        bool | None, Option("--transpose-b/--no-transpose-b", help="Keep to B by rows (t1), or by columns (t0).")
     ] = None,
-    order: Annotated[str | None, typer.Option(help="Keep to k_outer or column_outer.")] = None,
-    columns: Annotated[int | None, typer.Option(help="Keep to so many columns per instruction.")] = None,
-    split: Annotated[str | None, typer.Option(help="Keep to C divided by rows or columns (several PEs).")] = None,
-    segments: Annotated[int | None, typer.Option(help="Keep to B in so many segments, brought in by DMA.")] = None,
-    plain: Annotated[bool, typer.Option("--plain", help="Keep B's lines and pages as matmul lays them.")] = False,
+    order: Annotated[str | None, Option(help="Keep to k_outer or column_outer.")] = None,
+    columns: Annotated[int | None, Option(help="Keep to so many columns per instruction.")] = None,
+    split: Annotated[str | None, Option(help="Keep to C divided by rows or columns (several PEs).")] = None,
+    segments: Annotated[int | None, Option(help="Keep to B in so many segments, brought in by DMA.")] = None,
+    plain: Annotated[bool, Option("--plain", help="Keep B's lines and pages as matmul lays them.")] = False,
     most: machine.MostChoices = 96,
     within: machine.Within = 0.0,
-    top: Annotated[int, typer.Option(min=1, help="Rows of the ranking printed.")] = 8,
+    top: Annotated[int, Option(min=1, help="Rows of the ranking printed.")] = 8,
     check: Annotated[
-        bool, typer.Option("--check", help="Run the choice with random values too; exit 1 where anything differs.")
+        bool, Option("--check", help="Run the choice with random values too; exit 1 where anything differs.")
     ] = False,
     settings: machine.Settings = None,
     out: machine.PageOut = None,
@@ -209,7 +209,7 @@ def tune_conv2d(
     groups: Groups = 1,
     most: machine.MostChoices = 48,
     within: machine.Within = 0.0,
-    top: Annotated[int, typer.Option(min=1, help="Rows of the ranking printed.")] = 8,
+    top: Annotated[int, Option(min=1, help="Rows of the ranking printed.")] = 8,
     settings: machine.Settings = None,
     out: machine.PageOut = None,
     as_json: Json = False,
@@ -244,13 +244,13 @@ def sweep(
     k: Annotated[int, machine.Depth],
     over: Annotated[
         list[str],
-        typer.Option("--over", metavar="FIELD=A,B,..", help="Values of a field of the machine; all combinations."),
+        Option("--over", metavar="FIELD=A,B,..", help="Values of a field of the machine; all combinations."),
     ],
     dtype: machine.Elements = "s8",
     most: machine.MostChoices = 96,
     within: machine.Within = 0.0,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="A field all these machines share.")
+        list[str] | None, Option("--set", metavar="FIELD=VALUE", help="A field all these machines share.")
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -10,7 +10,7 @@ import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from tilewright.cli.layout.draw import Viewed, viewed
 from tilewright.cli.layout.show import (
@@ -79,18 +79,16 @@ def _pack_text(pack: LinalgPack) -> str:
     return " ".join(f"{name} = [{', '.join(map(str, values))}]" for name, values in parts.items())
 
 
-_Cute = Annotated[str, typer.Argument(metavar="LAYOUT", help="As '((2,2),8):((1,16),2)'.")]
-_Dtype = Annotated[
-    str | None, typer.Option("--dtype", metavar="TYPE", help="Element type, as bf16; the pointer's, or f32.")
-]
+_Cute = Annotated[str, Argument(metavar="LAYOUT", help="As '((2,2),8):((1,16),2)'.")]
+_Dtype = Annotated[str | None, Option("--dtype", metavar="TYPE", help="Element type, as bf16; the pointer's, or f32.")]
 _Threads = Annotated[
     str | None,
-    typer.Option("--threads", metavar="LAYOUT", help="A layout of (threads, values): its bank conflicts, on stderr."),
+    Option("--threads", metavar="LAYOUT", help="A layout of (threads, values): its bank conflicts, on stderr."),
 ]
-_Linalg = Annotated[str, typer.Argument(metavar="TEXT", help="MLIR with linalg.pack or tensor.pack in it; - is stdin.")]
-_Tag = Annotated[str, typer.Argument(metavar="TAG", help="As nChw16c or aBcd16b.")]
+_Linalg = Annotated[str, Argument(metavar="TEXT", help="MLIR with linalg.pack or tensor.pack in it; - is stdin.")]
+_Tag = Annotated[str, Argument(metavar="TAG", help="As nChw16c or aBcd16b.")]
 _Shape = Annotated[
-    str, typer.Argument(metavar="SHAPE", help="Element type and dims in oneDNN's order, as f32[2,40,3,5]; - is stdin.")
+    str, Argument(metavar="SHAPE", help="Element type and dims in oneDNN's order, as f32[2,40,3,5]; - is stdin.")
 ]
 
 
@@ -129,17 +127,17 @@ def onednn(tag: _Tag, shape: _Shape, offset: Offset = None) -> Viewed:
 
 _Name = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="NAME",
         help="tpu, tpu_vmem, ascend_nz, ascend_zz, nc1hwc0, nchw16c, tenstorrent or hexagon_crouton.",
     ),
 ]
-_Dims = Annotated[str, typer.Argument(metavar="SHAPE", help="Element type and dims, as f16[100,64]; - is stdin.")]
+_Dims = Annotated[str, Argument(metavar="SHAPE", help="Element type and dims, as f16[100,64]; - is stdin.")]
 _WithinFace = Annotated[
-    bool, typer.Option("--transpose-within-face", help="Of tenstorrent: the elements of every face transposed.")
+    bool, Option("--transpose-within-face", help="Of tenstorrent: the elements of every face transposed.")
 ]
 _OfFaces = Annotated[
-    bool, typer.Option("--transpose-of-faces", help="Of tenstorrent: the four faces of every tile transposed.")
+    bool, Option("--transpose-of-faces", help="Of tenstorrent: the four faces of every tile transposed.")
 ]
 
 
@@ -162,11 +160,11 @@ def preset(
 
 _Shapes = Annotated[
     list[str],
-    typer.Argument(metavar="SHAPE...", help="Element types and dims, as bf16[32,224,224,3]; - is stdin, one a line."),
+    Argument(metavar="SHAPE...", help="Element types and dims, as bf16[32,224,224,3]; - is stdin, one a line."),
 ]
-_Target = Annotated[str, typer.Option("--target", metavar="NAME", help="The chip; see `tilewright targets`.")]
+_Target = Annotated[str, Option("--target", metavar="NAME", help="The chip; see `tilewright targets`.")]
 _Boundary = Annotated[
-    bool, typer.Option("--boundary", help="An argument or a result of the program: 8 and 4 bits get larger tiles.")
+    bool, Option("--boundary", help="An argument or a result of the program: 8 and 4 bits get larger tiles.")
 ]
 _NAMES = {"default": "default order", "predicted": "predicted", "given": "as given"}
 
@@ -254,11 +252,11 @@ def _many_shapes(target: str, arrays: Sequence[Sides]) -> Table:
 _MOST_DATA = 1 << 40
 """Data is no text: it is as large as the array that it is unpacked to, and only memory bounds it."""
 
-_Npy = Annotated[str, typer.Argument(metavar="IN.npy", help="The array, as numpy.save writes it; - is stdin.")]
-_Bin = Annotated[str, typer.Argument(metavar="IN.bin", help="The raw bytes of the packed buffer; - is stdin.")]
-_TiledText = Annotated[str, typer.Argument(metavar="TEXT", help="The layout, as bf16[20,300]{1,0:T(8,128)(2,1)}.")]
-_Raw = Annotated[str, typer.Option("-o", "--out", metavar="OUT.bin", help="Where the bytes go; - is stdout.")]
-_Array = Annotated[str, typer.Option("-o", "--out", metavar="OUT.npy", help="Where the array goes; - is stdout.")]
+_Npy = Annotated[str, Argument(metavar="IN.npy", help="The array, as numpy.save writes it; - is stdin.")]
+_Bin = Annotated[str, Argument(metavar="IN.bin", help="The raw bytes of the packed buffer; - is stdin.")]
+_TiledText = Annotated[str, Argument(metavar="TEXT", help="The layout, as bf16[20,300]{1,0:T(8,128)(2,1)}.")]
+_Raw = Annotated[str, Option("-o", "--out", metavar="OUT.bin", help="Where the bytes go; - is stdout.")]
+_Array = Annotated[str, Option("-o", "--out", metavar="OUT.npy", help="Where the array goes; - is stdout.")]
 
 
 def pack(source: _Npy, text: _TiledText, out: _Raw, as_json: Json = False) -> None:

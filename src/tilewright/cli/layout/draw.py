@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-import typer
+from typer import Argument, Option
 
 from tilewright.cli.layout.show import (
     Index,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Colour = Annotated[
     str,
-    typer.Option(
+    Option(
         "--colour",
         metavar="WAY",
         help="What a colour means: tile, channel, batch, npu, page, shard, line, offset or none.",
@@ -40,16 +40,14 @@ Colour = Annotated[
 ]
 Window = Annotated[
     str,
-    typer.Option("--window", metavar="A:B,..", help="Draw these ranges of the dims (of npu and offset), as 0:8,0:16."),
+    Option("--window", metavar="A:B,..", help="Draw these ranges of the dims (of npu and offset), as 0:8,0:16."),
 ]
-At = Annotated[
-    str | None, typer.Option("--at", metavar="I,J,..", help="Draw the surroundings of this element, marked.")
-]
-Ruler = Annotated[bool, typer.Option("--ruler", help="Draw the memory under a ruler of bytes.")]
+At = Annotated[str | None, Option("--at", metavar="I,J,..", help="Draw the surroundings of this element, marked.")]
+Ruler = Annotated[bool, Option("--ruler", help="Draw the memory under a ruler of bytes.")]
 Unit = Annotated[
-    str, typer.Option("--unit", metavar="UNIT", help="A cell of the ruler: element, line, tile, or auto by size.")
+    str, Option("--unit", metavar="UNIT", help="A cell of the ruler: element, line, tile, or auto by size.")
 ]
-Draw = Annotated[bool, typer.Option("--draw", help="Draw it in the terminal.")]
+Draw = Annotated[bool, Option("--draw", help="Draw it in the terminal.")]
 
 
 @dataclass(frozen=True)
@@ -187,13 +185,13 @@ def _view(
 
 _FIGURES = ("longest_run", "lines_read", "lines_written", "tiles_read", "tiles_written")
 
-_A = Annotated[str, typer.Argument(metavar="A", help="The layout before, as f32[3,5]{1,0:T(2,2)}; - is stdin.")]
-_B = Annotated[str, typer.Argument(metavar="B", help="The layout after: the same elements, perhaps in another shape.")]
+_A = Annotated[str, Argument(metavar="A", help="The layout before, as f32[3,5]{1,0:T(2,2)}; - is stdin.")]
+_B = Annotated[str, Argument(metavar="B", help="The layout after: the same elements, perhaps in another shape.")]
 _Permutation = Annotated[
     str | None,
-    typer.Option("--permutation", metavar="P,..", help="B is reshape(transpose(A, P)), P as numpy.transpose reads it."),
+    Option("--permutation", metavar="P,..", help="B is reshape(transpose(A, P)), P as numpy.transpose reads it."),
 ]
-_Fail = Annotated[bool, typer.Option("--fail-if-moved", help="Exit with 1 unless it is a bitcast.")]
+_Fail = Annotated[bool, Option("--fail-if-moved", help="Exit with 1 unless it is a bitcast.")]
 
 
 def compare(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from tilewright.errors import UsageError
 from tilewright.extras import need
@@ -14,9 +14,9 @@ from tilewright.extras import need
 def mcp(
     root: Annotated[
         Path,
-        typer.Option("--root", metavar="FOLDER", help="Programs and logs are read from this folder and below only."),
+        Option("--root", metavar="FOLDER", help="Programs and logs are read from this folder and below only."),
     ] = Path(),
-    seconds: Annotated[int, typer.Option("--seconds", min=1, help="The longest a call may take.")] = 120,
+    seconds: Annotated[int, Option("--seconds", min=1, help="The longest a call may take.")] = 120,
 ) -> None:
     """Serve explain, compare, report, time and plan to agents: Model Context Protocol over stdio, read-only."""
     need("mcp", what="serving agents")

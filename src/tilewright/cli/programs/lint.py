@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from tilewright.cli.programs.program import ArgOption, load_program
 from tilewright.cli.streams import Json
@@ -31,21 +31,21 @@ class _Format(StrEnum):
 def lint(
     programs: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="PROGRAM...", show_default=False, help="model.py:function, several if you like, or StableHLO files."
         ),
     ],
-    target: Annotated[str, typer.Option("--target", "-t", help="The chip that the factors are for.")] = TARGET,
+    target: Annotated[str, Option("--target", "-t", help="The chip that the factors are for.")] = TARGET,
     threshold: Annotated[
-        float, typer.Option("--threshold", help="Exit 1 if a finding's factor is at least this.")
+        float, Option("--threshold", help="Exit 1 if a finding's factor is at least this.")
     ] = THRESHOLD,
-    exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Exit 0 whatever is found.")] = False,
+    exit_zero: Annotated[bool, Option("--exit-zero", help="Exit 0 whatever is found.")] = False,
     assume_finite: Annotated[
-        bool, typer.Option("--assume-finite", help="No value is NaN or infinite, so suggestions need not mention it.")
+        bool, Option("--assume-finite", help="No value is NaN or infinite, so suggestions need not mention it.")
     ] = False,
     style: Annotated[
         _Format,
-        typer.Option("--format", help="How findings are written: github makes annotations in a workflow, sarif a log."),
+        Option("--format", help="How findings are written: github makes annotations in a workflow, sarif a log."),
     ] = _Format.LINES,
     as_json: Json = False,
     arg: ArgOption = None,

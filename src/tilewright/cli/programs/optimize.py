@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from tilewright.cli.programs.program import PROGRAM_HELP, ArgOption, ModuleOption, load_program
 from tilewright.cli.streams import Json, progress
@@ -20,33 +20,33 @@ if TYPE_CHECKING:
 
 
 def optimize(
-    program: Annotated[str | None, typer.Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)] = None,
-    target: Annotated[str | None, typer.Option("--target", "-t", help="The chip whose layouts decide.")] = None,
+    program: Annotated[str | None, Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)] = None,
+    target: Annotated[str | None, Option("--target", "-t", help="The chip whose layouts decide.")] = None,
     output: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--output",
             "-o",
             help="Write the result, or as .html a page with every change before and after; - is stdout; a folder takes "
             "--print-after-all too.",
         ),
     ] = None,
-    diff: Annotated[bool, typer.Option("--diff", help="Print what changed, and which passes changed nothing.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Print every verdict, with its reason.")] = False,
+    diff: Annotated[bool, Option("--diff", help="Print what changed, and which passes changed nothing.")] = False,
+    explain: Annotated[bool, Option("--explain", help="Print every verdict, with its reason.")] = False,
     as_json: Json = False,
     bit_exact: Annotated[
-        bool, typer.Option("--bit-exact", help="Keep to rewrites that give the same bits (no float sums taken apart).")
+        bool, Option("--bit-exact", help="Keep to rewrites that give the same bits (no float sums taken apart).")
     ] = False,
     products: Annotated[
         bool,
-        typer.Option("--products", help="Take products of reals apart too, which may overflow where they did not."),
+        Option("--products", help="Take products of reals apart too, which may overflow where they did not."),
     ] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Run both programs on random inputs; exit 1 if they differ.")
+        bool, Option("--verify", help="Run both programs on random inputs; exit 1 if they differ.")
     ] = False,
     passes: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--passes",
             help="The rewrites to use, such as 'inline,reduce-of-reshape{allow_reassociation=false}'. Without --target "
             "they run on the whole program, without any gate.",
@@ -54,24 +54,24 @@ def optimize(
     ] = None,
     print_after_all: Annotated[
         bool,
-        typer.Option("--print-after-all", help="Print the program after every pass: to stderr, or into -o FOLDER/."),
+        Option("--print-after-all", help="Print the program after every pass: to stderr, or into -o FOLDER/."),
     ] = False,
     rules: Annotated[
         str | None,
-        typer.Option("--rules", help="The rules that may act, separated by commas; 'none' for none. Default: all."),
+        Option("--rules", help="The rules that may act, separated by commas; 'none' for none. Default: all."),
     ] = None,
     assume_finite: Annotated[
-        bool, typer.Option("--assume-finite", help="No value is NaN or infinite: rules that would spread one may act.")
+        bool, Option("--assume-finite", help="No value is NaN or infinite: rules that would spread one may act.")
     ] = False,
     judge: Annotated[
         str | None,
-        typer.Option("--judge", help="Compile both programs with an installed TPU compiler, keep what wins: tpu:v5e."),
+        Option("--judge", help="Compile both programs with an installed TPU compiler, keep what wins: tpu:v5e."),
     ] = None,
     list_rules: Annotated[
-        bool, typer.Option("--list-rules", help="Print the rules there are, with guard and confirmed factors.")
+        bool, Option("--list-rules", help="Print the rules there are, with guard and confirmed factors.")
     ] = False,
     list_all: Annotated[
-        bool, typer.Option("--list-passes", help="Print the rewrites there are, with their options.")
+        bool, Option("--list-passes", help="Print the rewrites there are, with their options.")
     ] = False,
     arg: ArgOption = None,
     module: ModuleOption = None,

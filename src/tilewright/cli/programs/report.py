@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from tilewright.cli.figures import both_reports, compare_reports
 from tilewright.cli.programs.program import PROGRAM_HELP, ArgOption, ModuleOption, ProgramArgument, load_program
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from tilewright.targets import Target
 
 _TargetOption = Annotated[
-    str | None, typer.Option("--target", "-t", help="The chip; needed for StableHLO, whose layouts it predicts.")
+    str | None, Option("--target", "-t", help="The chip; needed for StableHLO, whose layouts it predicts.")
 ]
-_Output = Annotated[str | None, typer.Option("--output", "-o", help="Write a .html or .json file; - is stdout.")]
+_Output = Annotated[str | None, Option("--output", "-o", help="Write a .html or .json file; - is stdout.")]
 _Written = Annotated[
     str | None,
-    typer.Option("--output", "-o", help="Write a .html, .json, .sarif (code review) or .modelexplorer.json file."),
+    Option("--output", "-o", help="Write a .html, .json, .sarif (code review) or .modelexplorer.json file."),
 ]
 _GRAPH = ".modelexplorer.json"
 _SUFFIXES = (".json", ".html", ".htm")
@@ -141,28 +141,26 @@ def report(
     target: _TargetOption = None,
     output: _Written = None,
     as_json: Json = False,
-    top: Annotated[int, typer.Option("--top", min=1, help="How many entries of each ranking to print.")] = 10,
-    by: Annotated[_By | None, typer.Option("--by", help="Print this ranking only.")] = None,
+    top: Annotated[int, Option("--top", min=1, help="How many entries of each ranking to print.")] = 10,
+    by: Annotated[_By | None, Option("--by", help="Print this ranking only.")] = None,
     only: Annotated[
         list[_Only] | None,
-        typer.Option("--only", help="Rank operations of this category only, such as relayout; repeat it for more."),
+        Option("--only", help="Rank operations of this category only, such as relayout; repeat it for more."),
     ] = None,
-    transfers: Annotated[
-        bool, typer.Option("--transfers", help="List prefetches and write-backs one by one, too.")
-    ] = False,
+    transfers: Annotated[bool, Option("--transfers", help="List prefetches and write-backs one by one, too.")] = False,
     profile: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--profile",
             help="Join measured times: an .xplane.pb or .trace.json.gz of jax.profiler or XProf, or its folder.",
         ),
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option("--baseline", help="Compare with this report, written earlier with -o OLD.json.")
+        str | None, Option("--baseline", help="Compare with this report, written earlier with -o OLD.json.")
     ] = None,
     fail_on: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--fail-on",
             help="With --baseline: exit 1 if bytes moved, padding or peak memory grew by more than, say, 5%.",
         ),
@@ -252,12 +250,12 @@ def _compare(old: MovementReport, new: MovementReport, allowed: float, quiet: bo
 
 
 def diff(
-    before: Annotated[str, typer.Argument(metavar="BEFORE", help=_SIDE, show_default=False)],
-    after: Annotated[str, typer.Argument(metavar="AFTER", help="The same, of the other side.", show_default=False)],
+    before: Annotated[str, Argument(metavar="BEFORE", help=_SIDE, show_default=False)],
+    after: Annotated[str, Argument(metavar="AFTER", help="The same, of the other side.", show_default=False)],
     target: _TargetOption = None,
     output: _Output = None,
     as_json: Json = False,
-    top: Annotated[int, typer.Option("--top", min=1, help="How many rows to print.")] = 20,
+    top: Annotated[int, Option("--top", min=1, help="How many rows to print.")] = 20,
     arg: ArgOption = None,
     module: ModuleOption = None,
 ) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from tilewright.cli.programs.program import ArgOption, ModuleOption, ProgramArgument, load_program
 from tilewright.cli.streams import Json
@@ -25,22 +25,22 @@ _SWEEP = re.compile(r"([A-Za-z_]\w*)=([\w,.\s-]+)")
 def time(
     program: ProgramArgument,
     target: Annotated[
-        list[str] | None, typer.Option("--target", "-t", help="The chip; repeat it to see several beside each other.")
+        list[str] | None, Option("--target", "-t", help="The chip; repeat it to see several beside each other.")
     ] = None,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", help="Write a .html, .json or .pftrace (Perfetto) file.")
+        str | None, Option("--output", "-o", help="Write a .html, .json or .pftrace (Perfetto) file.")
     ] = None,
     as_json: Json = False,
-    top: Annotated[int, typer.Option("--top", min=1, help="How many operations to print.")] = 15,
+    top: Annotated[int, Option("--top", min=1, help="How many operations to print.")] = 15,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", help="What if: CHIP.KEY=VALUE, such as tpu-v6e.hbm_bandwidth=2e12; repeat it."),
+        Option("--set", help="What if: CHIP.KEY=VALUE, such as tpu-v6e.hbm_bandwidth=2e12; repeat it."),
     ] = None,
     sweep: Annotated[
-        str | None, typer.Option("--sweep", help="NAME=1,8,32: the word NAME in --arg takes each value in turn.")
+        str | None, Option("--sweep", help="NAME=1,8,32: the word NAME in --arg takes each value in turn.")
     ] = None,
     compiled: Annotated[
-        bool, typer.Option("--compile", help="Price what an installed TPU compiler (libtpu) makes of StableHLO.")
+        bool, Option("--compile", help="Price what an installed TPU compiler (libtpu) makes of StableHLO.")
     ] = False,
     arg: ArgOption = None,
     module: ModuleOption = None,

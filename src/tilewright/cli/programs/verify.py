@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from tilewright.cli.programs.program import ArgOption, load_program
 from tilewright.cli.streams import Json, progress
@@ -22,28 +22,26 @@ _WHAT = "StableHLO text, bytecode or a portable artifact, packed (.gz, .xz) or n
 
 
 def verify(
-    original: Annotated[str, typer.Argument(metavar="A", help=f"The original: {_WHAT}", show_default=False)],
-    rewritten: Annotated[str, typer.Argument(metavar="B", help="What shall stand for it.", show_default=False)],
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Try each kind of inputs this many times.")] = 1,
+    original: Annotated[str, Argument(metavar="A", help=f"The original: {_WHAT}", show_default=False)],
+    rewritten: Annotated[str, Argument(metavar="B", help="What shall stand for it.", show_default=False)],
+    seeds: Annotated[int, Option("--seeds", min=1, help="Try each kind of inputs this many times.")] = 1,
     inputs: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--inputs", help="A kind of inputs (default: all): normal, wide, zeros, denormal, large, lowest, special."
         ),
     ] = None,
-    bit_exact: Annotated[
-        bool, typer.Option("--bit-exact", help="The bits must be equal, not only the values.")
-    ] = False,
-    eager: Annotated[bool, typer.Option("--eager/--no-eager", help="Also run both one operation at a time.")] = True,
+    bit_exact: Annotated[bool, Option("--bit-exact", help="The bits must be equal, not only the values.")] = False,
+    eager: Annotated[bool, Option("--eager/--no-eager", help="Also run both one operation at a time.")] = True,
     save: Annotated[
-        str | None, typer.Option("--save", help="Write the inputs that show the worst case: a .npz file.")
+        str | None, Option("--save", help="Write the inputs that show the worst case: a .npz file.")
     ] = None,
     tpu: Annotated[
         str | None,
-        typer.Option("--tpu", help="Also compile both for a TPU such as v5e, and compare cycles (needs jax[tpu])."),
+        Option("--tpu", help="Also compile both for a TPU such as v5e, and compare cycles (needs jax[tpu])."),
     ] = None,
     timeout: Annotated[
-        int, typer.Option("--timeout", min=1, help="Seconds that a trial, and the TPU compiler, may take.")
+        int, Option("--timeout", min=1, help="Seconds that a trial, and the TPU compiler, may take.")
     ] = 300,
     as_json: Json = False,
     arg: ArgOption = None,
