@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 def train(
     model: Annotated[str, Argument(help="A model file, such as examples/dlrm.py.")],
     data: Annotated[
-        str | None,
-        Option(help="Parquet, CSV or TSV with a header, .npz, Criteo's TSV. None: a generated click log."),
+        str | None, Option(help="Parquet, CSV or TSV with a header, .npz, Criteo's TSV. None: a generated click log.")
     ] = None,
     steps: Annotated[int, Option(help="Training steps, counted from the training's start.")] = 100,
     batch: Annotated[int, Option(help="Samples per step, over all chips.")] = 512,

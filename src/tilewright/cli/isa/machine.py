@@ -61,8 +61,7 @@ PageOut = Annotated[
 ]
 Iota = Annotated[list[str] | None, Option("--iota", metavar="NAME=s8[4,4]", help="A tensor of 0, 1, 2, ...")]
 Zeros = Annotated[
-    list[str] | None,
-    Option("--zeros", metavar="NAME=s32[4,4]", help="A tensor of zeros; printed afterwards."),
+    list[str] | None, Option("--zeros", metavar="NAME=s32[4,4]", help="A tensor of zeros; printed afterwards.")
 ]
 
 

@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
     from tilewright.isa import MatmulResult
 
-_DTYPES = (
-    *("s4", "u4", "s8", "u8", "s16", "u16", "s32", "u32"),
-    *("f8e4m3fn", "f8e5m2", "f16", "bf16", "f32"),
-)
+_DTYPES = (*("s4", "u4", "s8", "u8", "s16", "u16", "s32", "u32"), *("f8e4m3fn", "f8e5m2", "f16", "bf16", "f32"))
 _SMALLER = "this machine is simulated; give smaller sizes"
 _Sizes = tuple[int | None, int | None]
 
@@ -153,8 +150,7 @@ def matmul(
     dtype: Annotated[str, Option(help="Elements of A: s4 to s32, u4 to u32, f8e4m3fn, f8e5m2, f16, bf16, f32.")] = "s8",
     dtype_b: Annotated[str | None, Option(help="Elements of B, if not those of A.")] = None,
     data: Annotated[
-        list[str] | None,
-        Option("--data", "--tensor", metavar="A=FILE.npy", help="A or B of a file, not random."),
+        list[str] | None, Option("--data", "--tensor", metavar="A=FILE.npy", help="A or B of a file, not random.")
     ] = None,
     ka: Annotated[int, Option(help="Threads that share a row's columns.")] = 1,
     kb: Annotated[int, Option(help="Threads that share every dot product.")] = 1,

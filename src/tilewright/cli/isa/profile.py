@@ -59,8 +59,7 @@ def profile(
     top: Annotated[int, Option(min=0, help="Only so many instructions, the most cycles first; 0: all.")] = 0,
     every_pe: machine.EveryPe = False,
     pe: Annotated[
-        int | None,
-        Option("--pe", min=0, help="With --every-pe: this element's lines and heat, not all together."),
+        int | None, Option("--pe", min=0, help="With --every-pe: this element's lines and heat, not all together.")
     ] = None,
     settings: machine.Settings = None,
     out: Annotated[

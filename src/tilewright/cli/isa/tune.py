@@ -243,8 +243,7 @@ def sweep(
     n: Annotated[int, machine.Depth],
     k: Annotated[int, machine.Depth],
     over: Annotated[
-        list[str],
-        Option("--over", metavar="FIELD=A,B,..", help="Values of a field of the machine; all combinations."),
+        list[str], Option("--over", metavar="FIELD=A,B,..", help="Values of a field of the machine; all combinations.")
     ],
     dtype: machine.Elements = "s8",
     most: machine.MostChoices = 96,

@@ -128,8 +128,7 @@ def onednn(tag: _Tag, shape: _Shape, offset: Offset = None) -> Viewed:
 _Name = Annotated[
     str,
     Argument(
-        metavar="NAME",
-        help="tpu, tpu_vmem, ascend_nz, ascend_zz, nc1hwc0, nchw16c, tenstorrent or hexagon_crouton.",
+        metavar="NAME", help="tpu, tpu_vmem, ascend_nz, ascend_zz, nc1hwc0, nchw16c, tenstorrent or hexagon_crouton."
     ),
 ]
 _Dims = Annotated[str, Argument(metavar="SHAPE", help="Element type and dims, as f16[100,64]; - is stdin.")]

@@ -39,8 +39,7 @@ Colour = Annotated[
     ),
 ]
 Window = Annotated[
-    str,
-    Option("--window", metavar="A:B,..", help="Draw these ranges of the dims (of npu and offset), as 0:8,0:16."),
+    str, Option("--window", metavar="A:B,..", help="Draw these ranges of the dims (of npu and offset), as 0:8,0:16.")
 ]
 At = Annotated[str | None, Option("--at", metavar="I,J,..", help="Draw the surroundings of this element, marked.")]
 Ruler = Annotated[bool, Option("--ruler", help="Draw the memory under a ruler of bytes.")]

@@ -13,8 +13,7 @@ from tilewright.extras import need
 
 def mcp(
     root: Annotated[
-        Path,
-        Option("--root", metavar="FOLDER", help="Programs and logs are read from this folder and below only."),
+        Path, Option("--root", metavar="FOLDER", help="Programs and logs are read from this folder and below only.")
     ] = Path(),
     seconds: Annotated[int, Option("--seconds", min=1, help="The longest a call may take.")] = 120,
 ) -> None:

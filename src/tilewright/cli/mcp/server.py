@@ -161,8 +161,7 @@ Chip = Annotated[
     Field(description="The chip, such as tpu-v5e or tpu-v6e. Needed for StableHLO, whose layouts it predicts."),
 ]
 ProgramText = Annotated[
-    str | None,
-    Field(max_length=_LONGEST_TEXT, description="HLO or StableHLO text (HloModule ..., module ...)."),
+    str | None, Field(max_length=_LONGEST_TEXT, description="HLO or StableHLO text (HloModule ..., module ...).")
 ]
 ProgramFile = Annotated[
     str | None,

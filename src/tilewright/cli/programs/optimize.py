@@ -38,8 +38,7 @@ def optimize(
         bool, Option("--bit-exact", help="Keep to rewrites that give the same bits (no float sums taken apart).")
     ] = False,
     products: Annotated[
-        bool,
-        Option("--products", help="Take products of reals apart too, which may overflow where they did not."),
+        bool, Option("--products", help="Take products of reals apart too, which may overflow where they did not.")
     ] = False,
     verify: Annotated[
         bool, Option("--verify", help="Run both programs on random inputs; exit 1 if they differ.")
@@ -53,8 +52,7 @@ def optimize(
         ),
     ] = None,
     print_after_all: Annotated[
-        bool,
-        Option("--print-after-all", help="Print the program after every pass: to stderr, or into -o FOLDER/."),
+        bool, Option("--print-after-all", help="Print the program after every pass: to stderr, or into -o FOLDER/.")
     ] = False,
     rules: Annotated[
         str | None,

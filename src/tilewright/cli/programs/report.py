@@ -28,8 +28,7 @@ _TargetOption = Annotated[
 ]
 _Output = Annotated[str | None, Option("--output", "-o", help="Write a .html or .json file; - is stdout.")]
 _Written = Annotated[
-    str | None,
-    Option("--output", "-o", help="Write a .html, .json, .sarif (code review) or .modelexplorer.json file."),
+    str | None, Option("--output", "-o", help="Write a .html, .json, .sarif (code review) or .modelexplorer.json file.")
 ]
 _GRAPH = ".modelexplorer.json"
 _SUFFIXES = (".json", ".html", ".htm")

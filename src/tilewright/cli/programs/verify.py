@@ -67,13 +67,7 @@ def verify(
 
 
 def _compare(
-    before: Program,
-    after: Program,
-    seeds: int,
-    inputs: list[str] | None,
-    bit_exact: bool,
-    eager: bool,
-    timeout: int,
+    before: Program, after: Program, seeds: int, inputs: list[str] | None, bit_exact: bool, eager: bool, timeout: int
 ) -> Verification:
     from tilewright.hlo import Verification
     from tilewright.hlo import verify as verify_programs
