@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from tilewright.cli.figures import layers
 
 PLAN = {

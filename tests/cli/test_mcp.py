@@ -7,9 +7,9 @@ import sys
 
 import anyio
 import pytest
-from tilewright.cli.mcp.server import Bounds, run_bounded
 
 from tests.cli.conftest import completed
+from tilewright.cli.mcp.server import Bounds, run_bounded
 from tilewright.errors import TilewrightError
 
 DUMP = (

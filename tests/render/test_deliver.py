@@ -1,4 +1,4 @@
-"""The way out of every command: a result to the terminal, as JSON, to a file by its suffix; and two of them compared."""
+"""How a result is delivered: to the terminal, as JSON, to a file by its suffix; and how two of them are compared."""
 
 import inspect
 import json

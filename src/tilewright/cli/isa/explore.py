@@ -47,8 +47,7 @@ def roofline(
     sizes = _sizes((m, n, k), (x, w))
     with progress("running") as bar:
         found, choice = _roofline(sizes, how if x else {}, dtype, config, tuned, bar if what_if else None)
-    words = " ".join(f"--{name} {value}" for name, value in zip("mnk", (m, n, k), strict=True) if value)
-    words = f"--x {x} --w {w} --stride {stride} --padding {padding}" if x else words
+    words = f"--x {x} --w {w} --stride {stride} --padding {padding}" if x else f"--m {m} --n {n} --k {k}"
     more = " ".join(["--tuned"] * tuned + [f"--set {assignment}" for assignment in settings or ()])
     command = f"tilewright isa roofline {words} --dtype {dtype} {more}".rstrip()
     answer = Answer(lambda: found.to_dict() | {"choice": choice}, lambda: _roofline_lines(found, choice))

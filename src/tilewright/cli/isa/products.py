@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _DTYPES = (*("s4", "u4", "s8", "u8", "s16", "u16", "s32", "u32"), *("f8e4m3fn", "f8e5m2", "f16", "bf16", "f32"))
 _SMALLER = "this machine is simulated; give smaller sizes"
-_Sizes = tuple[int | None, int | None]
 
 
 def random_array(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray[Any, Any]:
@@ -87,25 +86,23 @@ def operands(
     files: Sequence[str] | None, m: int | None, n: int | None, k: int | None, dtypes: tuple[str, str], seed: int
 ) -> Any:
     """A and B: those of ``files`` (A=FILE.npy), random ones of the sizes and types for the others."""
-    for dtype in dtypes:
-        if dtype not in _DTYPES:
-            raise UsageError(f"no element type called {dtype!r} for matrices", how=f"one of {', '.join(_DTYPES)}")
+    if wrong := next((dtype for dtype in dtypes if dtype not in _DTYPES), None):
+        raise UsageError(f"no element type called {wrong!r} for matrices", how=f"one of {', '.join(_DTYPES)}")
     arrays = machine.tensors(files)
     if unknown := next((name for name in arrays if name not in ("A", "B")), None):
         raise UsageError(f"unknown matrix in --data {unknown}", how="A=FILE.npy, m x k, or B=FILE.npy, k x n")
-    read = [_read(name, arrays[name], dtype) if name in arrays else None for name, dtype in zip("AB", dtypes)]
-    depths = [k, *(matrix.shape[dim] for matrix, dim in zip(read, (1, 0)) if matrix is not None)]
+    read = {name: _read(name, arrays[name], dtype) for name, dtype in zip("AB", dtypes) if name in arrays}
+    depths = [k, *(read[name].shape[dim] for name, dim in (("A", 1), ("B", 0)) if name in read)]
     depth = next((size for size in depths if size is not None), None)
-    options: tuple[_Sizes, _Sizes] = ((m, depth), (depth, n))
-    for name, matrix, sizes in zip("AB", read, options):
-        _agree(name, matrix, sizes)
-    matrices = [
-        random_array(_known(name, sizes), dtype, seed + i) if matrix is None else matrix
-        for i, (name, matrix, sizes, dtype) in enumerate(zip("AB", read, options, dtypes))
-    ]
-    if matrices[0].shape[0] * matrices[1].shape[1] > machine.MOST:
+    for (name, sizes), dtype in zip({"A": (m, depth), "B": (depth, n)}.items(), dtypes):
+        if name not in read:
+            read[name] = random_array(_random_shape(name, *sizes), dtype, seed + (name == "B"))
+        elif not all(size in (None, side) for size, side in zip(sizes, read[name].shape, strict=True)):
+            expected = " x ".join("any" if size is None else str(size) for size in sizes)
+            raise UsageError(f"{name} has shape {list(read[name].shape)}, not {expected}", where="--data")
+    if read["A"].shape[0] * read["B"].shape[1] > machine.MOST:
         raise UsageError(f"C has more than {machine.MOST} elements", how=_SMALLER)
-    return matrices
+    return read["A"], read["B"]
 
 
 def _read(name: str, array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
@@ -122,20 +119,11 @@ def _read(name: str, array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any,
     return array
 
 
-def _agree(name: str, array: Any, sizes: _Sizes) -> None:
-    if array is None or all(size in (None, side) for size, side in zip(sizes, array.shape, strict=True)):
-        return
-    expected = " x ".join("any" if size is None else str(size) for size in sizes)
-    raise UsageError(f"{name} has shape {list(array.shape)}, not {expected}", where="--data")
-
-
-def _known(name: str, sizes: _Sizes) -> tuple[int, int]:
-    """The shape of a random matrix."""
-    rows, columns = sizes
+def _random_shape(name: str, rows: int | None, columns: int | None) -> tuple[int, int]:
     if rows is None or columns is None:
         missing = {"A": "--m and --k", "B": "--k and --n"}[name]
         raise UsageError(f"the size of {name} is not given", how=f"{missing}, or --data {name}=FILE.npy")
-    if prod(sizes) > machine.MOST:  # type: ignore[arg-type]
+    if rows * columns > machine.MOST:
         raise UsageError(f"{name} has more than {machine.MOST} elements", how=_SMALLER)
     return rows, columns
 
@@ -268,12 +256,16 @@ class _Ran:
         yield from (Table(("counter", ("machine", "count"), ("closed form", "count"), ""), rows), "")
         if len(result.pes) > 1:
             yield from (machine.pes_table(result.pes), "")
-        yield f"{result.cycles:,} cycles by the model, {result.math_cycles:,} of them math{_last(result)}"
+        last = max(result.pes, key=lambda run: run.cycles).state.number if len(result.pes) > 1 else None
+        of = "" if last is None else f" (PE {last}, the last one done)"
+        yield f"{result.cycles:,} cycles by the model, {result.math_cycles:,} of them math{of}"
         yield machine.account_text("the math unit was idle", result.stalls)
         yield machine.account_text("the issue queue", result.queue)
         yield from machine.moved_lines(result.bytes, result.energy_pj, result.math_utilisation)
         if result.buffering:
-            yield f"segments of B: {result.dma_bytes:,} bytes by DMA, {_BUFFERING[result.buffering]}"
+            double = result.buffering == "double"
+            way = "the next one while one is worked on" if double else "one after the other"
+            yield f"segments of B: {result.dma_bytes:,} bytes by DMA, {way}"
         if result.value.dtype.kind == "f":
             verdict = "is" if self.equal else "is NOT"
             yield f"value {verdict} numpy's within float32 rounding (largest difference {self.away:.3g})"
@@ -311,17 +303,6 @@ def _listing(result: MatmulResult) -> str:
     if len(result.programs) < 2:
         return programs[0][2] + "\n"
     return "".join(f"what {_of(pes)}:\n{listing}\n\n" for pes, _, listing in programs)[:-1]
-
-
-_BUFFERING = {"double": "the next one while one is worked on", "serial": "one after the other"}
-
-
-def _last(result: MatmulResult) -> str:
-    """Whose cycles the accounts are."""
-    if len(result.pes) < 2:
-        return ""
-    last = max(result.pes, key=lambda run: run.cycles)
-    return f" (PE {last.state.number}, the last one done)"
 
 
 # Convolutions.

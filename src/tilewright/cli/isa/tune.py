@@ -85,7 +85,11 @@ def tune(
     fixed |= {"line": None, "page": None} if plain else {}
     with progress("timing") as bar:
         tuning = autotune(m, n, k, dtype, machine.configured(settings), most=most, within=within, watch=bar, **fixed)
-    return _deliver(tuning, _call(tuning, settings or ()), top, where, _checked(tuning) if check else None)
+    names = ("ka", "kb", "transpose_b", "order", "line", "page", "block_a", "columns", "split", "segments", "tail_kb")
+    options = {name: getattr(tuning.best.choice, name) or None for name in names}
+    command = f"isa matmul --m {m} --n {n} --k {k} --dtype {tuning.dtype}"
+    call = _call(command, options, {"order": "k_outer", "block_a": 1}, settings)
+    return _deliver(tuning, call, top, where, _checked(tuning) if check else None)
 
 
 def _deliver(tuning: Tuning, call: str, top: int, where: Output, checked: dict[str, Any] | None = None) -> int:
@@ -130,17 +134,17 @@ def _row(tuning: Tuning, tuned: Tuned) -> tuple[object, ...]:
         words = "cannot run" if tuned.refused else "left out"
         return (name, None, None, None, None, None, words, None, tuned.limit, tuned.bound, None, None, None)
     waiting = tuned.stalls[tuned.stall] if tuned.stall else 0
-    numbers = (
-        name,
-        cycles,
-        round(tuned.energy_pj),
-        beside,
-        tuned.utilisation,
-        tuned.math_cycles,
+    numbers = (name, cycles, round(tuned.energy_pj), beside, tuned.utilisation, tuned.math_cycles)
+    return (
+        *numbers,
         tuned.stall or "nothing",
         waiting,
+        tuned.limit,
+        tuned.bound,
+        counts.l1_touches,
+        counts.dram_bytes,
+        counts.a_bytes_loaded,
     )
-    return (*numbers, tuned.limit, tuned.bound, counts.l1_touches, counts.dram_bytes, counts.a_bytes_loaded)
 
 
 def _shown(tuning: Tuning, top: int) -> list[Tuned]:
@@ -149,18 +153,14 @@ def _shown(tuning: Tuning, top: int) -> list[Tuned]:
     return first if tuning.default in first else [*first, tuning.default]
 
 
-def _call(tuning: Tuning, settings: Sequence[str]) -> str:
-    """The choice as a command."""
-    choice, p = tuning.best.choice, tuning.problem
-    words = [f"isa matmul --m {p.m} --n {p.n} --k {p.k} --dtype {tuning.dtype} --ka {choice.ka} --kb {choice.kb}"]
-    words += ["--transpose-b"] * choice.transpose_b
-    words += [f"--order {choice.order}"] * (choice.order != "k_outer")
-    shapes = (("line", choice.line), ("page", choice.page))
-    words += [f"--{name} {'x'.join(map(str, shape))}" for name, shape in shapes if shape]
-    others = {name: getattr(choice, name) for name in ("columns", "split", "segments", "tail_kb")}
-    words += [f"--block-a {choice.block_a}"] * (choice.block_a > 1)
-    words += [f"--{name.replace('_', '-')} {value}" for name, value in others.items() if value]
-    return " ".join([*words, *(f"--set {assignment}" for assignment in settings)])
+def _call(command: str, options: dict[str, Any], usual: dict[str, Any], settings: Sequence[str] | None) -> str:
+    """A choice as a command: those of its options that are not as usual."""
+    words = [command]
+    for name, value in options.items():
+        if value not in (None, False) and usual.get(name) != value:
+            shown = "x".join(map(str, value)) if isinstance(value, tuple) else value
+            words.append(f"--{name.replace('_', '-')}" + ("" if value is True else f" {shown}"))
+    return " ".join([*words, *(f"--set {assignment}" for assignment in settings or ())])
 
 
 def _account(tuned: Tuned) -> tuple[int, ...]:
@@ -174,11 +174,11 @@ def _page(tuning: Tuning, call: str) -> str:
     p, best = tuning.problem, tuning.best
     facts = [("machine", f"{p.config.pes} x {p.config.threads} threads"), ("elements", tuning.dtype)]
     page = Page(p.title[0].upper() + p.title[1:], "by the matrix unit", facts=facts, wide=True)
-    figures = [Card("cycles", f"{best.cycles:,}", str(best.choice), "good")]
-    figures += [
-        Card("beside the default", f"{tuning.speedup:.3g} times fewer", f"{tuning.default.cycles or 0:,} cycles")
+    figures = [
+        Card("cycles", f"{best.cycles:,}", str(best.choice), "good"),
+        Card("beside the default", f"{tuning.speedup:.3g} times fewer", f"{tuning.default.cycles or 0:,} cycles"),
+        Card("utilisation", f"{100 * best.utilisation:.1f}%", "of all threads' multiplications"),
     ]
-    figures += [Card("utilisation", f"{100 * best.utilisation:.1f}%", "of all threads' multiplications")]
     call = f"tilewright {call}"
     todo = [
         Step("Run it this way.", call, worth=f"{tuning.speedup:.3g}× as fast as the default", tone="good"),
@@ -190,11 +190,10 @@ def _page(tuning: Tuning, call: str) -> str:
     bars = [Bar(_name(tuning, tuned), _account(tuned)) for tuned in _shown(tuning, 12) if tuned.cycles]
     page.section("account", "What the math unit did", bar_chart(bars, title="Cycles", parts=parts, width=900))
     caption = (
-        "Timed choices first. No run takes fewer cycles than its busiest unit is busy, and so the others are left out."
+        "Timed choices first. No run takes fewer cycles than its busiest unit is busy; so the others are left out."
     )
-    page.section(
-        "ranking", "Every choice", table(_HEADINGS, [_row(tuning, tuned) for tuned in tuning.ranking], caption=caption)
-    )
+    rows = [_row(tuning, tuned) for tuned in tuning.ranking]
+    page.section("ranking", "Every choice", table(_HEADINGS, rows, caption=caption))
     page.data("tuning", {"schema_version": 1, **tuning.to_dict()})
     return page.html()
 
@@ -222,20 +221,9 @@ def tune_conv2d(
     with progress("timing") as bar:
         config = machine.configured(settings)
         tuning = autotune_conv2d(shape_of(x), shape_of(w), dtype, config, most=most, within=within, watch=bar, **how)
-    return _deliver(tuning, _conv_call(tuning, x, w, how, settings or ()), top, where)
-
-
-def _conv_call(tuning: Tuning, x: str, w: str, how: dict[str, Any], settings: Sequence[str]) -> str:
-    """The best choice as a command."""
-    words = [f"isa conv2d {x} {w} --dtype {tuning.dtype}"]
     usual = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "ka": 1, "kb": 1, "block_a": 1, "buffers": 1}
-    for name, value in {**how, **tuning.options}.items():
-        option = f"--{name.replace('_', '-')}"
-        if value is True:
-            words.append(option)
-        elif value not in (None, False) and usual.get(name) != value:
-            words.append(f"{option} {value}")
-    return " ".join([*words, *(f"--set {assignment}" for assignment in settings)])
+    call = _call(f"isa conv2d {x} {w} --dtype {tuning.dtype}", {**how, **tuning.options}, usual, settings)
+    return _deliver(tuning, call, top, where)
 
 
 def sweep(
@@ -285,12 +273,8 @@ def _design_value(design: Design) -> dict[str, Any]:
 
 
 def _design_lines(designs: Sequence[Design]) -> Iterator[Line]:
-    columns: list[Heading] = [
-        *((name, "code") for name in designs[0].settings),
-        ("best choice", "code"),
-        ("cycles", "count"),
-    ]
-    columns += [("default's", "count"), ("utilisation", "percent"), ("busiest", "text"), ("busy", "count")]
+    columns: list[Heading] = [(name, "code") for name in (*designs[0].settings, "best choice")]
+    columns += [("cycles", "count"), ("default's", "count"), ("utilisation", "percent"), "busiest", ("busy", "count")]
     rows: list[tuple[object, ...]] = []
     for design in designs:
         values = [str(value) for value in design.settings.values()]
