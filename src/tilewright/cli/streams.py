@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from tilewright import reading
-from tilewright.render.deliver import Output, json_text, remark, show, write_file
-from tilewright.render.tables import Heading, Table
+from tilewright.render.deliver import Output, json_text, show
+from tilewright.render.deliver import remark as remark
+from tilewright.render.deliver import write_file as write_file
+from tilewright.render.tables import Heading as Heading
+from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
     import numpy as np
