@@ -88,7 +88,7 @@ def progress(description: str, total: int | None = None) -> Iterator[Any]:
 
 def tell_of_compiling() -> None:
     """On a terminal, one remark when the first kernel is compiled that a later start will find."""
-    from tilewright.kernels.kept import before_compiling
+    from tilewright.kernels.cache import before_compiling
 
     def say() -> None:
         if sys.stderr.isatty():

@@ -154,18 +154,18 @@ def print_table(
     from rich.text import Text
 
     console = console or Console()
-    face = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    shown = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
     made = _columns(columns)
     for column in made:
         justify = "left" if column.kind in _LEFT else "right"
-        face.add_column(Text(column.heading), justify=justify, overflow="fold")  # type: ignore[arg-type]
+        shown.add_column(Text(column.heading), justify=justify, overflow="fold")  # type: ignore[arg-type]
     for row in rows:
-        face.add_row(*(Text(visible(format_value(v, c.kind))) for c, v in zip(made, row, strict=True)))
+        shown.add_row(*(Text(visible(format_value(v, c.kind))) for c, v in zip(made, row, strict=True)))
     width = console.width
     if not console.is_terminal:
         wide = console.options.update(max_width=100_000)
-        console.width = max(width, Measurement.get(console, wide, face).maximum)
-    for line in console.render_lines(face, pad=False):
+        console.width = max(width, Measurement.get(console, wide, shown).maximum)
+    for line in console.render_lines(shown, pad=False):
         console.print(Segments([*_without_blanks(line), Segment.line()]), end="")
     console.width = width
 
