@@ -28,7 +28,7 @@ from tilewright.render.formats import count_text
 from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
-    from tilewright.layout import Comparison, IndexMap, MovedElement, Panel, Relayout, Scene
+    from tilewright.layout import Comparison, IndexMap, MovedElement, Relayout, Scene
 
 Colour = Annotated[
     str,
@@ -77,7 +77,13 @@ class Picture:
         """The cells with their labels and colours."""
         scene = self._scene
         levels = [{"name": v.name, "rows": v.row_period, "columns": v.column_period} for v in scene.levels]
-        panels = [_panel_value(panel) for row in scene.panels for panel in row]
+        panels = [
+            {"heading": panel.heading, "rows": list(panel.rows), "columns": list(panel.columns)}
+            | {"cells": [list(row) for row in panel.labels], "padding": panel.padding.tolist()}
+            | {"colours": panel.colours.tolist()}
+            for row in scene.panels
+            for panel in row
+        ]
         head = {"layout": scene.title, "cut": scene.cut, "colour": scene.colour_by}
         return head | {"levels": levels, "panels": panels}
 
@@ -89,12 +95,6 @@ class Picture:
         if unit is None:
             return [lambda width: terminal_drawing(layout, width, colour=colour, window=self.window, at=self.at)]
         return [lambda width: terminal_ruler(layout, width, unit=unit, colour=colour)]
-
-
-def _panel_value(panel: Panel) -> dict[str, Any]:
-    value: dict[str, Any] = {"heading": panel.heading, "rows": list(panel.rows), "columns": list(panel.columns)}
-    value |= {"cells": [list(row) for row in panel.labels], "padding": panel.padding.tolist()}
-    return value | {"colours": panel.colours.tolist()}
 
 
 def _picture(layout: IndexMap, colour: str, ruler: bool, unit: str, window: str, at: str | None) -> Picture:
@@ -218,22 +218,17 @@ def compare(
 
 
 def _comparison_value(comparison: Comparison) -> dict[str, Any]:
-    move = comparison.move
-    value = {"from": str(comparison.a), "to": str(comparison.b), "permutation": list(move.permutation)}
-    value |= {"bitcast": move.bitcast, "reason": move.reason}
-    value |= {"elements": comparison.b.num_elements, "moved_elements": comparison.moved_elements}
+    move, a, b = comparison.move, comparison.a, comparison.b
+    value = {"from": str(a), "to": str(b), "permutation": list(move.permutation), "bitcast": move.bitcast}
+    value |= {"reason": move.reason, "elements": b.num_elements, "moved_elements": comparison.moved_elements}
     value |= {"bytes_read": move.bytes_read, "bytes_written": move.bytes_written}
     value |= {name: _figure(move, name) for name in _FIGURES}
-    return value | {"first_moves": [_move_value(comparison, moved) for moved in comparison.first_moves]}
-
-
-def _move_value(comparison: Comparison, moved: MovedElement) -> dict[str, Any]:
-    return {
-        "from_index": list(moved.from_index),
-        "from": dict(zip(comparison.a.axes, moved.from_place, strict=True)),
-        "to_index": list(moved.to_index),
-        "to": dict(zip(comparison.b.axes, moved.to_place, strict=True)),
-    }
+    first_moves = [
+        {"from_index": list(moved.from_index), "from": dict(zip(a.axes, moved.from_place, strict=True))}
+        | {"to_index": list(moved.to_index), "to": dict(zip(b.axes, moved.to_place, strict=True))}
+        for moved in comparison.first_moves
+    ]
+    return value | {"first_moves": first_moves}
 
 
 def _comparison_table(comparison: Comparison) -> Table:
@@ -248,7 +243,11 @@ def _comparison_table(comparison: Comparison) -> Table:
         rows.append(("elements that move", share))
     rows += [("bytes read", exact_bytes(move.bytes_read)), ("bytes written", exact_bytes(move.bytes_written))]
     if not move.bitcast:
-        rows += _figure_rows(move)
+        run, *counts = (_figure(move, name) for name in _FIGURES)
+        shown = ["many" if count is None else count_text(count) for count in counts]
+        rows += [] if run is None else [("longest run", f"{exact_bytes(run)} that stay together")]
+        rows += [("lines of 64 bytes", f"{shown[0]} read, {shown[1]} written")]
+        rows += [("tiles, else lines", f"{shown[2]} read, {shown[3]} written")]
     moves = [_sentence(comparison, moved) for moved in comparison.first_moves]
     rows += [("for instance" if not k else "", move_text) for k, move_text in enumerate(moves)]
     return Table(("from", str(comparison.a)), rows)
@@ -260,14 +259,6 @@ def _figure(move: Relayout, name: str) -> int | None:
         return int(getattr(move, name))
     except UnsupportedError:
         return None
-
-
-def _figure_rows(move: Relayout) -> list[tuple[str, str]]:
-    run, *counts = (_figure(move, name) for name in _FIGURES)
-    shown = ["many" if count is None else count_text(count) for count in counts]
-    rows = [] if run is None else [("longest run", f"{exact_bytes(run)} that stay together")]
-    rows.append(("lines of 64 bytes", f"{shown[0]} read, {shown[1]} written"))
-    return [*rows, ("tiles, else lines", f"{shown[2]} read, {shown[3]} written")]
 
 
 def _place_text(layout: IndexMap, place: tuple[int, ...], in_bytes: bool) -> str:

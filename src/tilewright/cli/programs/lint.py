@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 TARGET, THRESHOLD = "tpu-v5e", 1.05
 
 
-class _Format(StrEnum):
-    LINES = "lines"
-    GITHUB = "github"
-    SARIF = "sarif"
+_Format = StrEnum("_Format", "LINES GITHUB SARIF")
 
 
 def lint(

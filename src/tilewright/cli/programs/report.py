@@ -20,7 +20,7 @@ from tilewright.extras import installed
 from tilewright.render.deliver import Answer, Form, Line, Output, deliver, json_text, remark, show, write_file
 
 if TYPE_CHECKING:
-    from tilewright.hlo import MovementReport, Program, StepDiff, Suggestion
+    from tilewright.hlo import MovementReport, Program, StepDiff
     from tilewright.targets import Target
 
 _TargetOption = Annotated[
@@ -35,43 +35,35 @@ _SUFFIXES = (".json", ".html", ".htm")
 _SIDE = f"{PROGRAM_HELP[:-1]}; or a report written with -o REPORT.json."
 
 
-def _known_target(name: str | None) -> None:
-    """UsageError for a target that does not exist, before a program is loaded for it."""
+def _chip(name: str | None) -> Target | None:
+    """The target; UsageError where there is none of this name, before a program is loaded for it."""
     from tilewright.targets import target as find_target
 
-    if name:
-        find_target(name)
+    return find_target(name) if name else None
 
 
-def _make_report(program: Program, target: str | None, where: str) -> MovementReport:
+def _make_report(program: Program, chip: Target | None, where: str) -> MovementReport:
     """The report of a loaded program; UsageError where its layouts must be predicted and no target is named."""
     from tilewright.hlo import report as report_movement
-    from tilewright.targets import target as find_target
+    from tilewright.hlo import suggest, suggest_rewrites
 
-    chip = find_target(target) if target else None
     if program.kind == "stablehlo" and chip is None:
         raise UsageError(
             "a StableHLO program carries no layouts, so a target must predict them",
             where=where,
             how="add --target, such as --target tpu-v5e",
         )
-    movement = replace(report_movement(program, chip, _rules_say(program, chip)), source=where)
+    try:  # what optimize would change
+        suggested = (*suggest(program, chip), *suggest_rewrites(program, chip)) if chip is not None else ()
+    except TilewrightError:  # no JAX, a target that optimize does not take, an old text: a report does
+        suggested = ()
+    movement = replace(report_movement(program, chip, suggested), source=where)
     if program.kind == "stablehlo" and not (installed("jax") and installed("jaxlib")):
         why = "no rule looks at the program, and it is taken as it was written, not as a compiler normalises it"
         remark(f"note: without jax {why}; pip install 'tilewright[jax]'")
     if program.kind == "hlo" and chip is not None and movement.time is None:
         remark(f"note: a dump has layouts of its own; {chip.name} does not change them")
     return movement
-
-
-def _rules_say(program: Program, chip: Target | None) -> Sequence[Suggestion]:
-    """What optimize would change: its rules, and its rewrites; nothing where it cannot look."""
-    from tilewright.hlo import suggest, suggest_rewrites
-
-    try:
-        return (*suggest(program, chip), *suggest_rewrites(program, chip)) if chip is not None else ()
-    except TilewrightError:  # no JAX, a target that optimize does not take, an old text: a report does
-        return ()
 
 
 def _read_report(path: str) -> MovementReport:
@@ -92,11 +84,11 @@ def _report_or_program(
     source: str, target: str | None, arguments: Sequence[str] | None, module: str | None
 ) -> tuple[MovementReport, Program | None]:
     """A report's JSON is read, anything else is loaded and reported on; with the program, where there is one."""
-    _known_target(target)
+    chip = _chip(target)
     if Path(source).suffix.lower() == ".json":
         return _read_report(source), None
     program = load_program(source, arguments, module)
-    return _make_report(program, target, source), program
+    return _make_report(program, chip, source), program
 
 
 def _share(text: str) -> float:
@@ -119,20 +111,8 @@ def _terminal_width() -> int:
     return console.width if console.is_terminal else max(console.width, 100)
 
 
-class _Only(StrEnum):
-    RELAYOUT = "relayout"
-    TRANSFER = "transfer"
-    DUPLICATE = "duplicate"
-    REPEAT = "repeat"
-    PART = "part"
-    FUSED = "fused"
-    COMPUTE = "compute"
-
-
-class _By(StrEnum):
-    MOVED = "moved"
-    PADDING = "padding"
-    TIME = "time"
+_Only = StrEnum("_Only", "RELAYOUT TRANSFER DUPLICATE REPEAT PART FUSED COMPUTE")
+_By = StrEnum("_By", "MOVED PADDING TIME")
 
 
 def report(
@@ -171,13 +151,12 @@ def report(
     where = Output(None if output == "-" else output, as_json, *_SUFFIXES, ".sarif", _GRAPH)
     if fail_on is not None and baseline is None:
         raise UsageError("--fail-on needs something to compare with", how="add --baseline OLD.json")
-    _known_target(target)
-    allowed = _share(fail_on or "0%")
+    chip, allowed = _chip(target), _share(fail_on or "0%")
     old = _read_report(baseline) if baseline else None
     from tilewright.hlo import join_profile, read_profile
 
     loaded = load_program(program, arg, module)
-    movement = _make_report(loaded, target, program)
+    movement = _make_report(loaded, chip, program)
     if profile:
         movement = join_profile(movement, loaded, read_profile(profile))
     if by is _By.TIME and movement.time is None and profile is None:
@@ -228,17 +207,12 @@ def _lines(movement: MovementReport, rankings: list[str], top: int, only: list[s
         yield from report_lines(movement, ranking, top, width, only, transfers)
 
 
-def _layouts_of(report: MovementReport) -> str:
-    return f"predicted for {report.target}" if report.predicted else "the dump's own"
-
-
 def _compare(old: MovementReport, new: MovementReport, allowed: float, quiet: bool) -> None:
     """The difference from the baseline; CheckFailed where it grew by more than is allowed."""
     from tilewright.hlo import diff_lines, diff_reports, regressions
 
-    for name, before, after in (
-        ("layouts", _layouts_of(old), _layouts_of(new)), ("kind of program", old.kind, new.kind)
-    ):  # fmt: skip
+    layouts = [f"predicted for {side.target}" if side.predicted else "the dump's own" for side in (old, new)]
+    for name, before, after in (("layouts", *layouts), ("kind of program", old.kind, new.kind)):
         if before != after:
             problem = f"the baseline's {name}: {before}; this report's: {after}"
             raise UsageError(problem, where="--baseline", how="make the baseline anew, from the same kind of program")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
@@ -50,37 +50,25 @@ def verify(
     if save and not save.endswith(".npz"):
         raise UsageError("inputs are written as .npz", where=save)
     need("jax", "jaxlib", what="`verify`")
-    from tilewright.hlo import compare_on_tpu
+    from tilewright.hlo import Verification, compare_on_tpu
+    from tilewright.hlo import verify as verify_programs
 
     before, after = (
         load_program(source, arg if ".py" in source or ":" in source else None) for source in (original, rewritten)
     )
     # First: the TPU compiler may not be installed.
     compiled = compare_on_tpu(before, after, tpu, timeout=timeout) if tpu else None
-    verification = _compare(before, after, seeds, inputs, bit_exact, eager, timeout)
+    options: dict[str, Any] = {"bit_exact": bit_exact, "inputs": inputs, "eager": eager, "seconds": timeout}
+    with progress("verify") as advance:
+        parts = [verify_programs(before, after, None, seed, advance=advance, **options) for seed in range(seeds)]
+    trials, remarks = (tuple(each for part in parts for each in getattr(part, name)) for name in ("trials", "remarks"))
+    verification = Verification(trials, parts[0].reference, tuple(dict.fromkeys(remarks)))
     if save:
         _save(before, verification.worst, save)
     value = {**verification.to_json(), "tpu": compiled.to_json() if compiled else None}
     deliver(Answer(lambda: value, lambda: _lines(verification, compiled)), Output(as_json=as_json))
     if not verification.ok:
         raise CheckFailed(f"the programs differ: {verification.reason}" if as_json else "the programs differ")
-
-
-def _compare(
-    before: Program, after: Program, seeds: int, inputs: list[str] | None, bit_exact: bool, eager: bool, timeout: int
-) -> Verification:
-    from tilewright.hlo import Verification
-    from tilewright.hlo import verify as verify_programs
-
-    with progress("verify") as advance:
-        parts = [
-            verify_programs(
-                before, after, None, seed, bit_exact, inputs=inputs, eager=eager, advance=advance, seconds=timeout
-            )
-            for seed in range(seeds)
-        ]
-    remarks = dict.fromkeys(remark for part in parts for remark in part.remarks)
-    return Verification(tuple(trial for part in parts for trial in part.trials), parts[0].reference, tuple(remarks))
 
 
 def _save(program: Program, trial: Trial, path: str) -> None:
@@ -97,13 +85,11 @@ def _save(program: Program, trial: Trial, path: str) -> None:
 
 def _lines(verification: Verification, compiled: TpuComparison | None) -> Iterator[Line]:
     columns: list[Heading] = ["inputs", ("seed", "number"), "run", "verdict", "differ by", "error of A", "error of B"]
-    yield Table(columns, [_row(trial) for trial in verification.trials])
-    yield str(verification)
+    rows = []
+    for trial in verification.trials:
+        verdict = "DIFFER" if not trial.ok else "same bits" if trial.bit_equal else "agree"
+        errors = ["-" if error is None else f"{error:.2g}" for error in (trial.error_before, trial.error_after)]
+        rows.append([trial.inputs, trial.seed, trial.run, verdict, f"{trial.max_difference:.2g}", *errors])
+    yield from (Table(columns, rows), str(verification))
     if compiled:
         yield f"\n{compiled}"
-
-
-def _row(trial: Trial) -> list[object]:
-    verdict = "DIFFER" if not trial.ok else "same bits" if trial.bit_equal else "agree"
-    errors = ["-" if error is None else f"{error:.2g}" for error in (trial.error_before, trial.error_after)]
-    return [trial.inputs, trial.seed, trial.run, verdict, f"{trial.max_difference:.2g}", *errors]
