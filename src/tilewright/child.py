@@ -1,4 +1,4 @@
-"""Work on what nobody vouches for, in a process of its own: bounded in memory and time, and nothing is lost if it dies.
+"""Untrusted input is worked on in a process of its own: bounded in memory and time, and nothing is lost if it dies.
 
 A question and an answer are bytes. The process starts with the first question and keeps what it has loaded for the
 next; when it dies or is ended, the next question starts another.
@@ -43,7 +43,7 @@ def most_memory(gibibytes: int = 8) -> int:
 
 
 class Child:
-    """The process, seen from who asks: ``home`` is the module whose ``main`` it runs.
+    """A process that answers questions: ``home`` is the module whose ``main`` it runs.
 
     It is asked one question at a time, by whatever thread. It is a session of its own, so Ctrl-C in the terminal is the
     asker's; when the asker is gone, so is the process.
@@ -53,16 +53,16 @@ class Child:
         self.home, self.environment = home, environment or {}
         self._owner, self._turn = os.getpid(), threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._words: IO[bytes] | None = None
+        self._stderr: IO[bytes] | None = None
         self._closed = False
 
     def ask(self, question: bytes, seconds: float, told: Tell | None = None) -> bytes:
         """The answer. ``seconds`` may pass until it comes, and until each note before it, which ``told`` gets.
 
-        Raises :class:`ChildLate`, or :class:`ChildDied` with the last that the process said.
+        Raises :class:`ChildLate`, or :class:`ChildDied` with the last line that the process wrote to stderr.
         """
         if self._owner != os.getpid():  # after a fork, process and lock are the other's
-            self._owner, self._turn, self._process, self._words = os.getpid(), threading.Lock(), None, None
+            self._owner, self._turn, self._process, self._stderr = os.getpid(), threading.Lock(), None, None
         if not self._turn.acquire(timeout=seconds):
             raise ChildLate("still busy with what was asked before")
         try:
@@ -121,43 +121,43 @@ class Child:
         raise self._ended(process, seconds if late.is_set() else 0)
 
     def _ended(self, process: subprocess.Popen[bytes], seconds: float) -> ChildLate | ChildDied:
-        """Why there is no answer."""
+        """The error for a process that gave no answer."""
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=10)  # that it has closed its end is seen before that it has ended
-        code, words = process.returncode, self._last_words()
+        code, said = process.returncode, self._last_error_line()
         self._stop()
         if seconds:
             return ChildLate(f"stopped: this takes longer than {seconds:.0f} s")
         how = signal.Signals(-code).name if code and code < 0 else f"exit code {code}"
-        return ChildDied(f"the process that worked on this has died ({how}{': ' if words else ''}{words})")
+        return ChildDied(f"the process that worked on this has died ({how}{': ' if said else ''}{said})")
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             self._stop()
-            self._words = tempfile.TemporaryFile()  # noqa: SIM115 - what it prints, as long as it lives
+            self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - what it prints, as long as it lives
             code = f"import sys; sys.path.insert(0, {_PACKAGES!r}); from {self.home} import main; main()"
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", code],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._words,
+                stderr=self._stderr,
                 env=os.environ | self.environment,
                 start_new_session=True,
             )
         return self._process
 
-    def _last_words(self) -> str:
-        if self._words is None:
+    def _last_error_line(self) -> str:
+        if self._stderr is None:
             return ""
-        self._words.seek(max(0, self._words.seek(0, os.SEEK_END) - 4096))
-        lines = self._words.read().decode(errors="replace").strip().splitlines()
+        self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - 4096))
+        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
         return lines[-1][:300] if lines else ""
 
     def _stop(self) -> None:
         process, self._process = self._process, None
-        if self._words is not None:
-            self._words.close()
-            self._words = None
+        if self._stderr is not None:
+            self._stderr.close()
+            self._stderr = None
         if process is None:
             return
         _kill(process)
@@ -169,7 +169,7 @@ class Child:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """The process and those that it forked."""
+    """Kill a process and those that it forked."""
     with suppress(OSError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)

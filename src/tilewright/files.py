@@ -79,7 +79,7 @@ def _replacing(target: Path, durable: bool) -> Iterator[BinaryIO]:
     partial = target.with_name(f".tilewright-{secrets.token_hex(8)}.partial")
     try:
         with _changing:
-            file = os.fdopen(_made(partial, target), "w+b")
+            file = os.fdopen(_new_file(partial, target), "w+b")
             _unfinished.append(partial)
         with file:
             yield file
@@ -97,8 +97,8 @@ def _replacing(target: Path, durable: bool) -> Iterator[BinaryIO]:
         raise
 
 
-def _made(partial: Path, target: Path) -> int:
-    """A new file, open; readable for nobody who may not read what it replaces."""
+def _new_file(partial: Path, target: Path) -> int:
+    """A new file, open, with the mode of the file that it will replace."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     try:
         kept = os.lstat(target).st_mode

@@ -94,7 +94,7 @@ class StageView:
             self._bar.stop()
 
     def watch(self, stage: str, done: int, total: int) -> None:
-        """Take a word from the run."""
+        """Show that a stage of the run begins, or how far it has come."""
         if stage != self._stage:
             self._end()
             self._stage, self._since = stage, time.perf_counter()

@@ -22,7 +22,7 @@ from tilewright.files import undo_unfinished
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-#: What a write fails with where there is no room, or no device any more.
+#: Error numbers of a write to a device that is full or gone.
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 _IN_ASCII = {"×": "x", "→": "->", "µ": "u", "–": "-", "…": "...", "·": ".", "─": "-", "│": "|", "≥": ">=", "≤": "<="}
 
@@ -69,8 +69,8 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
     return "".join(_IN_ASCII.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
 
 
-def _noted(number: int, frame: object) -> None:
-    """The main thread's part of a signal: none. That it is the handler tells the waiting thread to act."""
+def _handled_by_thread(number: int, frame: object) -> None:
+    """Do nothing: that this is the handler tells the waiting thread to act."""
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def leaving_at_once() -> Iterator[None]:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     waker = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    before = {number: signal.signal(number, _noted) for number in _SIGNALS}
+    before = {number: signal.signal(number, _handled_by_thread) for number in _SIGNALS}
     waiting = threading.Thread(target=_wait, args=(reader,), name="tilewright-signals", daemon=True)
     waiting.start()
     try:
@@ -100,7 +100,7 @@ def _wait(reader: int) -> None:
     """Act on each signal that comes, until the pipe is closed."""
     while numbers := os.read(reader, 16):
         for number in numbers:
-            if number in _SIGNALS and signal.getsignal(number) is _noted:
+            if number in _SIGNALS and signal.getsignal(number) is _handled_by_thread:
                 _leave(number)
 
 
@@ -115,12 +115,12 @@ def _leave(number: int) -> None:
     os._exit(128 + number)
 
 
-def _alone_in_a_child() -> None:
-    """A forked process has the handlers and the pipe, but not the thread: it ends as other processes do."""
+def _reset_in_child() -> None:
+    """Give a forked process the usual handlers: it has ours and the pipe, but not the thread."""
     for number in _SIGNALS:
-        if signal.getsignal(number) is _noted:
+        if signal.getsignal(number) is _handled_by_thread:
             signal.set_wakeup_fd(-1)
             signal.signal(number, signal.SIG_DFL)
 
 
-os.register_at_fork(after_in_child=_alone_in_a_child)
+os.register_at_fork(after_in_child=_reset_in_child)

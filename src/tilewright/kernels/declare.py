@@ -84,7 +84,7 @@ class Callback:
 
     @property
     def compiled(self) -> Any:
-        """numba's own object for it."""
+        """numba's compiled function."""
         with self._lock:
             if self._compiled is None:
                 from numba.core import ccallback, sigutils
@@ -100,7 +100,7 @@ class Callback:
 
     @property
     def address(self) -> int:
-        """Where its code begins."""
+        """The address of its compiled code."""
         return int(self.compiled.address)
 
 

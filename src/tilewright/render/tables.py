@@ -42,7 +42,7 @@ class Column:
 
     @property
     def numeric(self) -> bool:
-        """Its values are numbers."""
+        """Whether its values are numbers."""
         return self.kind not in _LEFT
 
 
@@ -299,7 +299,7 @@ def explorer(
 
 
 def _static(fields: Sequence[Field], columns: Sequence[Sequence[object]], first: int) -> Html:
-    """What is there without scripts."""
+    """The plain table that shows where scripts do not run."""
     order = list(range(len(columns[0])))
     if fields[first].numeric:
         weights = [float(value) if isinstance(value, (int, float)) else -1.0 for value in columns[first]]

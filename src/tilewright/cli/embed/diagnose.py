@@ -236,7 +236,7 @@ def _limits(file: str | None, setup: EmbedConfig, batches: str) -> dict[str, Lim
 
 
 def _check_names(limits: dict[str, Limits], stacking: Stacking, where: str) -> None:
-    """Limits of other stacks would pass unseen."""
+    """UsageError for limits of stacks that the model has not, and for stacks without limits."""
     if other := [name for name in limits if name not in stacking.stacks]:
         how = f"the stacks are {', '.join(stacking.stacks)}: plan again for this model, batch and topology"
         raise UsageError(f"limits of {other[0]!r}, which is not a stack", where=where, how=how)

@@ -52,10 +52,10 @@ def step(
         raise UsageError("--json answers -x or commands on standard input, not a terminal")
     debugger = _debugger(read_text(file), machine.tensors(tensor, iota, zeros), machine.configured(settings), every_pe)
     if typed:
-        _converse(debugger)
+        _read_commands(debugger)
         return 0
     lines = execute.split(";") if execute is not None else sys.stdin
-    return _obey(debugger, (line.strip() for line in lines if line.strip()), as_json)
+    return _run_commands(debugger, (line.strip() for line in lines if line.strip()), as_json)
 
 
 def _debugger(text: str, memory: dict[str, Any], config: MatrixUnitConfig, every_pe: bool) -> Debugger:
@@ -68,19 +68,19 @@ def _debugger(text: str, memory: dict[str, Any], config: MatrixUnitConfig, every
     return Debugger(text, memory, config)
 
 
-def _obey(debugger: Debugger, lines: Iterator[str], as_json: bool) -> int:
-    """Do the commands, show each with its answer, and say how it ended."""
+def _run_commands(debugger: Debugger, lines: Iterator[str], as_json: bool) -> int:
+    """Run the commands, show each with its answer; the exit code."""
     understood = True
     if not as_json:
         show([debugger.where()])
     for line in lines:
         if line in _LEAVE:
-            show([json.dumps(_object(debugger, line, "", None, True)) if as_json else f"> {line}"])
+            show([json.dumps(_answer_value(debugger, line, "", None, True)) if as_json else f"> {line}"])
             break
         answer = debugger.answer(line)
         understood &= answer.ok
         if as_json:
-            show([json.dumps(_object(debugger, line, answer.text, answer.value, answer.ok), allow_nan=False)])
+            show([json.dumps(_answer_value(debugger, line, answer.text, answer.value, answer.ok), allow_nan=False)])
         else:
             show([f"> {line}\n{answer.text}"])
         sys.stdout.flush()  # a program may read the answer before it gives the next command
@@ -89,7 +89,7 @@ def _obey(debugger: Debugger, lines: Iterator[str], as_json: bool) -> int:
     return 1 if debugger.stopped or records else 0 if understood else 2
 
 
-def _object(debugger: Debugger, line: str, text: str, value: Any, ok: bool) -> dict[str, Any]:
+def _answer_value(debugger: Debugger, line: str, text: str, value: Any, ok: bool) -> dict[str, Any]:
     """One command as JSON: its answer, and where the processing element stands."""
     pe = debugger.pe
     at = None if debugger.done or pe.halted or pe.barrier is not None else pe.pc
@@ -98,9 +98,9 @@ def _object(debugger: Debugger, line: str, text: str, value: Any, ok: bool) -> d
     return {**answer, **place, "stopped": debugger.stopped}
 
 
-def _converse(debugger: Debugger) -> None:
-    """Commands from a terminal; an empty line is one too."""
-    _edit_lines(debugger)
+def _read_commands(debugger: Debugger) -> None:
+    """Read commands from a terminal until it ends; an empty line is a command too."""
+    _enable_editing(debugger)
     show([debugger.where()])
     with _interrupting(debugger) as asking:
         while True:
@@ -120,7 +120,7 @@ def _converse(debugger: Debugger) -> None:
             show([debugger.command(line)])
 
 
-def _edit_lines(debugger: Debugger) -> None:
+def _enable_editing(debugger: Debugger) -> None:
     """History, line editing and completion of words where there is a readline; nothing is written to a file."""
     with suppress(ImportError):
         import readline

@@ -193,7 +193,7 @@ def matmul(
     with progress("mm", expected.instructions) as bar:
         watcher = machine.watch(bar, expected.instructions)
         result = multiply(a, b, config=config, trace=where.suffix == ".pftrace", watch=watcher, **options, **more)
-    ran = _Ran(result, expected.to_dict(), *difference_of(result.value, a, b), listing)
+    ran = _ProductRun(result, expected.to_dict(), *difference_of(result.value, a, b), listing)
     counts = {k: {"machine": v, "closed_form": ran.forms[k], "holds": ran.holds[k]} for k, v in ran.counted.items()}
     ran.value |= {**sizes, "dtype": types[0], "dtype_b": types[1], **options, **more, "counts": counts}
     ran.value |= {"value_equals_numpy": ran.equal, "difference": ran.away, "errors": len(result.errors)}
@@ -207,11 +207,11 @@ def matmul(
         where = Output(as_json=as_json)
     deliver(ran, where, forms, wrote=machine.timeline_text(result.trace) if where.suffix == ".pftrace" else "")
     machine.remark_errors(result.errors)
-    return 0 if ran.fine else 1
+    return 0 if ran.correct else 1
 
 
 @dataclass
-class _Ran:
+class _ProductRun:
     """A product that was run: its counts and their closed ``forms``, and whether its value is numpy's.
 
     ``away``: the largest difference, or for whole numbers how many elements differ; ``value``: its options as JSON.
@@ -230,8 +230,8 @@ class _Ran:
         self.holds = {k: n >= self.forms[k] if k in misses else n == self.forms[k] for k, n in self.counted.items()}
 
     @property
-    def fine(self) -> bool:
-        """Whether everything is as it should be."""
+    def correct(self) -> bool:
+        """Whether the value is numpy's, every counter holds and no error was recorded."""
         return self.equal and all(self.holds.values()) and not self.result.errors
 
     def to_json(self) -> dict[str, Any]:
@@ -354,14 +354,14 @@ def conv2d(
         result = convolve(images, weights, config=config, watch=watcher, **how, **options, **more)
     compared = difference(result.value, *_by_numpy(images, weights, result.value.shape, how), prod(weights.shape[:3]))
     closed = forms.to_dict() | ({"l2_misses": 0, "dram_bytes": 0} if stream else {})
-    ran = _Ran(result, closed, *compared)
+    ran = _ProductRun(result, closed, *compared)
     ran.value |= {"x": list(images.shape), "w": list(weights.shape), "dtype": dtype, **how, **options, **more}
     ran.value |= {"counts": ran.counted, "closed_forms": closed}
     ran.value |= {"value_equals_numpy": ran.equal, "difference": ran.away}
     written: dict[str, Form] = {".npy": lambda: npy_bytes(result.value), ".tasm": lambda: f"{result.program}\n"}
     deliver(ran, where, written)
     machine.remark_errors(result.errors)
-    return 0 if ran.fine else 1
+    return 0 if ran.correct else 1
 
 
 def how_of(stride: int, padding: str, dilation: int, groups: int) -> dict[str, Any]:

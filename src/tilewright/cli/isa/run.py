@@ -84,7 +84,7 @@ def run(
     shown = [machine.pair(shape, "--zeros", "")[0] for shape in zeros or ()]
     events = timeline(runs) if traced else ()
     forms = {".pftrace": lambda: perfetto_bytes(events)}
-    deliver(_ran(runs, shown), where, forms, wrote=machine.timeline_text(events))
+    deliver(_run_answer(runs, shown), where, forms, wrote=machine.timeline_text(events))
     errors = [error for run in runs for error in run.errors]
     machine.remark_errors(errors)
     return 1 if errors else 0
@@ -111,7 +111,7 @@ def _layers_lines(report: MachineReport) -> Iterator[Line]:
     yield from (Table(*report.table()), f"\n{report}")
 
 
-def _ran(runs: Sequence[RunResult], shown: Sequence[str]) -> Answer:
+def _run_answer(runs: Sequence[RunResult], shown: Sequence[str]) -> Answer:
     """Counts of all processing elements together, cycles and accounts of the one done last."""
     from tilewright.isa import Counts, Moved, Traffic
 
@@ -127,7 +127,7 @@ def _ran(runs: Sequence[RunResult], shown: Sequence[str]) -> Answer:
         value |= {"traffic": Traffic.together(run.traffic for run in runs).to_dict()}
         keys = ("pc", "kind", "column", "register", "pe")
         value |= {"errors": [{key: getattr(e, key) for key in keys} for run in runs for e in run.errors]}
-        tensors = {name: _plain(last.tensor(name)) for name in shown}
+        tensors = {name: _json_values(last.tensor(name)) for name in shown}
         return value | {"tensors": tensors, "pes": machine.pes_value(runs) if len(runs) > 1 else []}
 
     def lines() -> Iterator[Line]:
@@ -143,7 +143,7 @@ def _ran(runs: Sequence[RunResult], shown: Sequence[str]) -> Answer:
     return Answer(to_json, lines)
 
 
-def _plain(array: np.ndarray[Any, Any]) -> Any:
+def _json_values(array: np.ndarray[Any, Any]) -> Any:
     """Nested lists of numbers; None for what JSON has no number for."""
     import numpy as np
 

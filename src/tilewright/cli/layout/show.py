@@ -210,7 +210,7 @@ def _sizes(facts: dict[str, Any]) -> tuple[str, str]:
 
 
 def _facts_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """The lines of the table."""
+    """The facts of one array, a row each."""
     rows = [
         ("element type", f"{facts['dtype']}, {facts['element_bits']} bits each in memory"),
         ("shape", _tuple(facts["shape"])),

@@ -109,7 +109,7 @@ async def _exchange(process: Process, stdin: bytes, limit: int) -> tuple[bytes, 
 
 
 def _kill(process: Process) -> None:
-    """The process and those that it started."""
+    """Kill a process and those that it started."""
     with suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)
