@@ -237,8 +237,8 @@ class _ProductRun:
     def to_json(self) -> dict[str, Any]:
         """The options, the counts, and what the run took."""
         result = self.result
-        plain = ("cycles", "math_cycles", "stalls", "queue", "traffic", "executed", "bytes", "energy_pj")
-        plain += ("math_utilisation", "dma_bytes", "buffering")
+        plain = ["cycles", "math_cycles", "stalls", "queue", "traffic", "executed", "bytes", "energy_pj"]
+        plain += ["math_utilisation", "dma_bytes", "buffering"]
         value = self.value | {name: getattr(result, name) for name in plain}
         value |= {"traffic": result.traffic.to_dict(), "pes": machine.pes_value(result.pes)}
         if self.listing:

@@ -166,8 +166,8 @@ def claims(as_json: Json = False) -> None:
     from tilewright.isa import claims as count_claims
 
     rows = count_claims()
-    keys = ("claim", "case", "counted", "without", "with", "factor", "holds", "remark")
-    keys += ("cycles", "times_faster", "confirmed", "why")
+    keys = ["claim", "case", "counted", "without", "with", "factor", "holds", "remark"]
+    keys += ["cycles", "times_faster", "confirmed", "why"]
     values = [{key: getattr(row, "with_it" if key == "with" else key) for key in keys} for row in rows]
 
     def lines() -> Iterator[Line]:

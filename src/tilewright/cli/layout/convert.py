@@ -287,7 +287,7 @@ def unpack(source: _Bin, text: _TiledText, out: _Array, as_json: Json = False) -
 
 
 def _deliver_data(data: bytes, layout: TensorLayout, source: str, where: Output) -> None:
-    value = {"layout": str(layout), "from": source, "to": where.path, "dtype": layout.dtype}
+    value: dict[str, Any] = {"layout": str(layout), "from": source, "to": where.path, "dtype": layout.dtype}
     value |= {"shape": list(layout.shape), "data_bytes": layout.data_bytes, "size_bytes": layout.size_bytes}
     size = f"{layout}, {exact_bytes(layout.size_bytes)} with padding"
     deliver(Answer(lambda: value, list), where, {where.suffix: lambda: data}, said=(), wrote=size)

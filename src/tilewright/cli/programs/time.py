@@ -133,6 +133,8 @@ def _swept(sweep: str | None, arguments: list[str] | None) -> list[tuple[str, li
 def _lines(steps: Sequence[StepTime], names: Sequence[str], top: int) -> Iterator[Line]:
     from tilewright.hlo import comparison_table, slowest_table, summary_lines
 
-    yield from (*summary_lines(steps[0]), "", Table(*slowest_table(steps[0], top)))
+    yield from (*summary_lines(steps[0]), "")
+    yield Table(*slowest_table(steps[0], top))
     if len(steps) > 1:
-        yield from ("", Table(*comparison_table(steps, names)))
+        yield ""
+        yield Table(*comparison_table(steps, names))
