@@ -11,11 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import LimitError, ParseError, TilewrightError, UnsupportedError
+from tilewright.version import __version__
 
 if TYPE_CHECKING:
     from tilewright.hlo import optimize_function as optimize
-
-__version__ = "0.1.0"
 
 __all__ = ["LimitError", "ParseError", "TilewrightError", "UnsupportedError", "__version__", "optimize"]
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from tilewright import __version__
 from tilewright.cli import embed, isa, layout, programs
 from tilewright.cli.mcp import mcp
 from tilewright.cli.run import run
@@ -21,6 +20,7 @@ from tilewright.cli.terminal import NO_ROOM, abandon_stdout, leaving_at_once, qu
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.extras import missing_extra
 from tilewright.render.deliver import remark
+from tilewright.version import __version__
 
 app = typer.Typer(
     name="tilewright",

@@ -12,9 +12,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
-from tilewright import __version__
 from tilewright.files import write_whole
 from tilewright.render.markup import Html, Scripted, element, escape, join, json_for_script
+from tilewright.version import __version__
 
 _IDENTIFIER = re.compile(r"[a-z][a-z0-9-]*")
 _STYLES = ("page.css", "explorer.css", "figure.css")

@@ -20,9 +20,9 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
-from tilewright import __version__
 from tilewright.errors import CheckFailed, TilewrightError, UsageError
 from tilewright.targets import target_names
+from tilewright.version import __version__
 
 # A command in a process of its own, with limits on its time, its memory and what it prints.
 

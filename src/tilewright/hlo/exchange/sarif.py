@@ -16,9 +16,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from tilewright import __version__
 from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, ReportData, Suggestion
 from tilewright.render import bytes_text, percent_text, ratio_text, seconds_text
+from tilewright.version import __version__
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _SMALL = 0.01

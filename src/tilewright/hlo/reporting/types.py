@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from tilewright import __version__
+from tilewright.version import __version__
 
 #: Counts changes of the JSON that break readers. 2: totals count loops by their trips; ``tensors`` has every tensor.
 SCHEMA_VERSION = 2

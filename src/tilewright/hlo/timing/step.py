@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilewright import __version__
 from tilewright.trace import Event, Slice, Track
+from tilewright.version import __version__
 
 SCHEMA = "tilewright.time/2"
 
