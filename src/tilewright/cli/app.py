@@ -13,10 +13,15 @@ from typer.main import get_command
 
 from tilewright.cli import embed, isa, layout, programs
 from tilewright.cli.mcp import mcp
-from tilewright.cli.run import run
-from tilewright.cli.standalone import explain_error, explore, targets, warm
-from tilewright.cli.streams import tell_of_compiling
-from tilewright.cli.terminal import NO_ROOM, abandon_stdout, leaving_at_once, quiet_threads, usable_streams
+from tilewright.cli.standalone import explain_error, explore, run, targets, warm
+from tilewright.cli.streams import (
+    NO_ROOM,
+    abandon_stdout,
+    leaving_at_once,
+    quiet_threads,
+    tell_of_compiling,
+    usable_streams,
+)
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.extras import missing_extra
 from tilewright.render.deliver import remark

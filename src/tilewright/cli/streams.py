@@ -1,16 +1,29 @@
-"""Conventions every command keeps: ``-`` is stdin, progress is shown on stderr, and only on a terminal."""
+"""The standard streams and the signals of a command: stdin, progress on stderr, Ctrl-C and SIGTERM.
+
+``-`` is stdin. Streams are made usable whatever they were started with: closed, not UTF-8, or of no width.
+
+The interpreter tells the main thread of a signal only between two of its own instructions, and a kernel or a compiler
+may keep it for seconds; an exception in the middle of either can crash it. So another thread waits for the signals. It
+removes what is half written, gives the terminal its cursor back, and ends the process.
+"""
 
 from __future__ import annotations
 
+import codecs
+import errno
 import io
+import os
+import signal
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
 from tilewright import reading
+from tilewright.files import undo_unfinished
 from tilewright.render.deliver import Output, json_text, show
 from tilewright.render.deliver import remark as remark
 from tilewright.render.deliver import write_file as write_file
@@ -18,7 +31,16 @@ from tilewright.render.tables import Heading as Heading
 from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
     import numpy as np
+
+#: Error numbers of a write to a device that is full or gone.
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+_IN_ASCII = {"×": "x", "→": "->", "µ": "u", "–": "-", "…": "...", "·": ".", "─": "-", "│": "|", "≥": ">=", "≤": "<="}
+
+_SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+_SHOW_CURSOR = "\x1b[?25h"
 
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
 
@@ -95,3 +117,99 @@ def tell_of_compiling() -> None:
             remark("compiling kernels, once; later runs find them (`tilewright warm` compiles all beforehand)")
 
     before_compiling[:] = [say]
+
+
+def usable_streams() -> None:
+    """Closed ones lead nowhere; a letter that an encoding lacks is written as others; no columns means the usual 80."""
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    codecs.register_error("tilewright", _in_ascii)
+    for stream in (sys.stdout, sys.stderr):
+        encoding = (getattr(stream, "encoding", None) or "utf-8").lower().replace("_", "-")
+        if not encoding.startswith("utf") and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="tilewright")
+    if os.environ.get("COLUMNS", "1").strip().lstrip("0") == "":
+        del os.environ["COLUMNS"]
+
+
+def quiet_threads() -> None:
+    """Leave out what a storage library's threads print of a save that failed: the command has one line for it.
+
+    They tell its event loop, which is closed by then, and each prints a traceback of that.
+    """
+    tell = sys.unraisablehook
+
+    def told(unraisable: UnraisableHookArgs) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            tell(unraisable)
+
+    sys.unraisablehook = told
+
+
+def abandon_stdout() -> None:
+    """Let nothing that is still buffered complain at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_IN_ASCII.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
+
+
+def _handled_by_thread(number: int, frame: object) -> None:
+    """Do nothing: that this is the handler tells the waiting thread to act."""
+
+
+@contextmanager
+def leaving_at_once() -> Iterator[None]:
+    """Inside the block a signal ends the process with 130 or 143, unless a command has put a handler of its own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    waker = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    before = {number: signal.signal(number, _handled_by_thread) for number in _SIGNALS}
+    waiting = threading.Thread(target=_wait, args=(reader,), name="tilewright-signals", daemon=True)
+    waiting.start()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(waker)
+        os.close(writer)
+        waiting.join()
+        os.close(reader)
+
+
+def _wait(reader: int) -> None:
+    """Act on each signal that comes, until the pipe is closed."""
+    while numbers := os.read(reader, 16):
+        for number in numbers:
+            if number in _SIGNALS and signal.getsignal(number) is _handled_by_thread:
+                _leave(number)
+
+
+def _leave(number: int) -> None:
+    undo_unfinished()
+    with suppress(OSError):
+        words, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        for stream in (1, 2):  # no other thread may hide the cursor again
+            os.dup2(nowhere, stream)
+        cursor = _SHOW_CURSOR if os.isatty(words) else ""
+        os.write(words, f"{cursor}\ntilewright: {_SIGNALS[signal.Signals(number)]}\n".encode())
+    os._exit(128 + number)
+
+
+def _reset_in_child() -> None:
+    """Give a forked process the usual handlers: it has ours and the pipe, but not the thread."""
+    for number in _SIGNALS:
+        if signal.getsignal(number) is _handled_by_thread:
+            signal.set_wakeup_fd(-1)
+            signal.signal(number, signal.SIG_DFL)
+
+
+os.register_at_fork(after_in_child=_reset_in_child)
