@@ -24,7 +24,7 @@ from tilewright.cli.streams import (
 )
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.extras import missing_extra
-from tilewright.render.deliver import remark
+from tilewright.render.delivery import remark
 from tilewright.version import __version__
 
 app = typer.Typer(

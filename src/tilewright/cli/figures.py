@@ -14,7 +14,7 @@ from typing import Any
 from tilewright.cli.streams import read_text
 from tilewright.errors import UsageError
 from tilewright.render.compare import Change, Comparison, Quantity, Statement, changes, value_at
-from tilewright.render.deliver import Output, deliver, remark
+from tilewright.render.delivery import Output, deliver, remark
 from tilewright.render.formats import Kind
 
 Plain = Mapping[str, Any]

@@ -27,7 +27,7 @@ from tilewright.cli.streams import Json, done_text, progress, read_bytes
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.extras import installed, need
 from tilewright.files import making_folder
-from tilewright.render.deliver import Answer, Line, Output, deliver, json_text, remark, show, write_file
+from tilewright.render.delivery import Answer, Line, Output, deliver, json_text, remark, show, write_file
 from tilewright.render.formats import bytes_text, count_text, seconds_text
 from tilewright.render.tables import Table
 

@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from tilewright import reading
-from tilewright.files import undo_unfinished
-from tilewright.render.deliver import Output, json_text, show
-from tilewright.render.deliver import remark as remark
-from tilewright.render.deliver import write_file as write_file
+from tilewright.files import undo_unfinished, write_whole
+from tilewright.render.delivery import Output, json_text, show
+from tilewright.render.delivery import remark as remark
 from tilewright.render.tables import Heading as Heading
 from tilewright.render.tables import Table
 
@@ -42,6 +41,7 @@ _IN_ASCII = {"×": "x", "→": "->", "µ": "u", "–": "-", "…": "...", "·": 
 _SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 _SHOW_CURSOR = "\x1b[?25h"
 
+write_file = write_whole  # of plans, which say themselves what was written
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
 
 
@@ -74,8 +74,8 @@ def emit_text(text: str) -> None:
     show([text])
 
 
-def emit_json(value: Mapping[str, Any], path: str = "-") -> None:
-    write_file(path, json_text(value))
+def emit_json(value: Mapping[str, Any]) -> None:
+    sys.stdout.write(json_text(value))
 
 
 def show_table(columns: Iterable[Heading], rows: Iterable[Sequence[object]], title: str = "") -> None:

@@ -5,7 +5,7 @@ Of what is not listed here (pieces of a page, markup, changes, rarer charts) eac
 """
 
 from tilewright.render.compare import Comparison
-from tilewright.render.deliver import Output, Result, deliver
+from tilewright.render.delivery import Output, Result, deliver
 from tilewright.render.drawing import Bar, Drawing, bar_chart
 from tilewright.render.formats import bytes_text, count_text, percent_text, ratio_text, seconds_text
 from tilewright.render.markup import Html

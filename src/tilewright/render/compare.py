@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tilewright.render.deliver import Line
+from tilewright.render.delivery import Line
 from tilewright.render.formats import Kind, format_value, place_text
 from tilewright.render.markup import Sortable, escape
 from tilewright.render.page import Page, Step, Tone, note, steps

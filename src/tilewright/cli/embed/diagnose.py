@@ -12,7 +12,7 @@ import typer
 from tilewright.cli.embed import model
 from tilewright.cli.streams import Json, progress, read_text
 from tilewright.errors import CheckFailed, UsageError
-from tilewright.render.deliver import Answer, Line, Output, deliver, remark, show
+from tilewright.render.delivery import Answer, Line, Output, deliver, remark, show
 from tilewright.render.tables import Heading, Table
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.errors import UsageError
-from tilewright.render.deliver import remark
+from tilewright.render.delivery import remark
 
 if TYPE_CHECKING:
     from tilewright.embed import EmbedConfig, Log, LogBatch

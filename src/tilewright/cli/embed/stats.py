@@ -11,7 +11,8 @@ import typer
 from tilewright.cli.embed import model
 from tilewright.cli.streams import Json, progress
 from tilewright.errors import UsageError
-from tilewright.render.deliver import Answer, Line, Output, deliver, remark, write_file
+from tilewright.files import write_whole as write_file
+from tilewright.render.delivery import Answer, Line, Output, deliver, remark
 from tilewright.render.formats import bytes_text
 from tilewright.render.tables import Heading, Table
 

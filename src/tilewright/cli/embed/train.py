@@ -24,7 +24,7 @@ from typer import Argument, Exit, Option
 from tilewright.cli.streams import Json, progress
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.extras import need
-from tilewright.render.deliver import Answer, Form, Line, Output, deliver, remark
+from tilewright.render.delivery import Answer, Form, Line, Output, deliver, remark
 from tilewright.render.drawing import Curve, line_chart
 from tilewright.render.formats import bytes_text, count_text, seconds_text
 from tilewright.render.page import Card, Page, cards, paragraph

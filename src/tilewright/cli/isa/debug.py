@@ -16,7 +16,7 @@ from typer import Argument, Option
 from tilewright.cli.isa import machine
 from tilewright.cli.streams import Json, progress, read_text
 from tilewright.errors import UsageError
-from tilewright.render.deliver import Answer, Output, deliver, remark, show
+from tilewright.render.delivery import Answer, Output, deliver, remark, show
 
 if TYPE_CHECKING:
     from tilewright.isa import Debugger, Explanation, MatrixUnitConfig, Program

@@ -12,7 +12,7 @@ from typer import Argument, Option
 
 from tilewright.errors import UsageError
 from tilewright.reading import open_bytes
-from tilewright.render.deliver import remark
+from tilewright.render.delivery import remark
 from tilewright.render.formats import Kind
 from tilewright.render.tables import Table
 

@@ -13,7 +13,8 @@ from typer import Argument, Option
 from tilewright.cli.isa import machine
 from tilewright.cli.streams import Json, npy_bytes, progress
 from tilewright.errors import UsageError
-from tilewright.render.deliver import Form, Line, Output, deliver, remark, write_file
+from tilewright.files import write_whole
+from tilewright.render.delivery import Form, Line, Output, deliver, remark
 from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
@@ -290,7 +291,7 @@ def _write_programs(where: Output, result: MatmulResult) -> None:
         raise UsageError(problem, where="-o -", how="write them to FILE.tasm, or --listing")
     for pes, text, _ in programs:
         name = f"{where.path.removesuffix('.tasm')}-pe{pes[0]}.tasm"
-        write_file(name, f"{text}\n")
+        write_whole(name, f"{text}\n")
         remark(f"wrote {name}, what {_of(pes)}")
 
 

@@ -11,7 +11,7 @@ from typer import Option
 from tilewright.cli.isa import machine
 from tilewright.cli.streams import Json, progress, read_text
 from tilewright.errors import UsageError
-from tilewright.render.deliver import Line, Output, deliver, remark
+from tilewright.render.delivery import Line, Output, deliver, remark
 from tilewright.render.drawing import Bar, bar_chart
 from tilewright.render.formats import Kind, count_text, percent_text
 from tilewright.render.markup import Html

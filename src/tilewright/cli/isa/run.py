@@ -11,7 +11,7 @@ from tilewright.cli.isa import machine
 from tilewright.cli.programs.program import ArgOption, load_program
 from tilewright.cli.streams import Json, npy_bytes, progress, read_text
 from tilewright.errors import UsageError
-from tilewright.render.deliver import Answer, Line, Output, deliver, remark, show, write_file
+from tilewright.render.delivery import Answer, Line, Output, deliver, remark, show, write_file
 from tilewright.render.tables import Table
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from tilewright.cli.isa.products import (
 )
 from tilewright.cli.streams import Json, progress, read_text
 from tilewright.errors import UsageError
-from tilewright.render.deliver import Answer, Line, Output, deliver
+from tilewright.render.delivery import Answer, Line, Output, deliver
 from tilewright.render.drawing import Bar, bar_chart
 from tilewright.render.formats import Kind
 from tilewright.render.page import Card, Page, Step, cards, paragraph, steps

@@ -27,7 +27,7 @@ from tilewright.cli.layout.show import (
 from tilewright.cli.streams import Json, npy_bytes, read_bytes, read_text
 from tilewright.errors import ParseError, TilewrightError, UnsupportedError, UsageError
 from tilewright.reading import open_bytes
-from tilewright.render.deliver import Answer, Output, deliver, remark
+from tilewright.render.delivery import Answer, Output, deliver, remark
 from tilewright.render.formats import ratio_text
 from tilewright.render.tables import Table
 

@@ -23,7 +23,7 @@ from tilewright.cli.layout.show import (
 )
 from tilewright.cli.streams import Json
 from tilewright.errors import CheckFailed, UnsupportedError, UsageError
-from tilewright.render.deliver import Answer, Line, Output, deliver, show
+from tilewright.render.delivery import Answer, Line, Output, deliver, show
 from tilewright.render.formats import count_text
 from tilewright.render.tables import Table
 

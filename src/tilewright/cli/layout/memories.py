@@ -13,7 +13,7 @@ from tilewright.cli.layout.show import Out, exact_bytes, sized_array, whole_numb
 from tilewright.cli.streams import Json, read_text
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.reading import parse, typed
-from tilewright.render.deliver import Answer, Line, Output, deliver
+from tilewright.render.delivery import Answer, Line, Output, deliver
 from tilewright.render.tables import Heading, Table
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from tilewright.cli.streams import Json, read_text
 from tilewright.errors import ParseError, UsageError
-from tilewright.render.deliver import Answer, Output, deliver, remark
+from tilewright.render.delivery import Answer, Output, deliver, remark
 from tilewright.render.formats import bytes_text, count_text, ratio_text
 from tilewright.render.tables import Table
 

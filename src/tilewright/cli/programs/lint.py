@@ -13,7 +13,7 @@ from tilewright.cli.programs.program import ArgOption, load_program
 from tilewright.cli.streams import Json
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.extras import need
-from tilewright.render.deliver import Answer, Line, Output, deliver, json_text, remark
+from tilewright.render.delivery import Answer, Line, Output, deliver, json_text, remark
 
 if TYPE_CHECKING:
     from tilewright.hlo import Suggestion

@@ -13,8 +13,8 @@ from tilewright.cli.programs.program import PROGRAM_HELP, ArgOption, ModuleOptio
 from tilewright.cli.streams import Json, progress
 from tilewright.errors import CheckFailed, UnsupportedError, UsageError
 from tilewright.extras import need
-from tilewright.files import making_folder
-from tilewright.render.deliver import Answer, Line, Output, deliver, remark, write_file
+from tilewright.files import making_folder, write_whole
+from tilewright.render.delivery import Answer, Line, Output, deliver, remark, write_file
 from tilewright.render.tables import Heading, Table
 
 if TYPE_CHECKING:
@@ -130,7 +130,6 @@ def _write(optimized: Optimized, output: str | None, print_after_all: bool) -> N
         from tilewright.hlo import optimized_html
 
         write_file(output, optimized_html(optimized))
-        remark(f"wrote {output}")
         return
     if print_after_all:
         _print_after(_stages(optimized), output)
@@ -139,8 +138,6 @@ def _write(optimized: Optimized, output: str | None, print_after_all: bool) -> N
             raise UsageError("it is a folder", where=output, how="name a file, or add --print-after-all")
     elif output:
         write_file(output, optimized.text if optimized.text.endswith("\n") else optimized.text + "\n")
-        if output != "-":
-            remark(f"wrote {output}")
 
 
 def _lines(optimized: Optimized, diff: bool, explain: bool) -> Iterator[Line]:
@@ -218,7 +215,6 @@ def _run_passes(text: str, passes: str, output: str | None, diff: bool, print_af
     runs = record_passes(text, steps)
     if output and _is_page(output):
         write_file(output, passes_html(format_pipeline(steps), runs))
-        remark(f"wrote {output}")
         return
     if print_after_all:
         _print_after(runs, output)
@@ -255,8 +251,8 @@ def _print_after(runs: Sequence[PassRun], output: str | None) -> None:
         for number, run in enumerate(runs, 1):
             if run.changes:
                 name = "regions" if " " in run.step else run.step.partition("{")[0]
-                write_file(str(folder / f"{number:02d}-{name}.mlir"), run.after)
-        write_file(str(folder / "result.mlir"), runs[-1].after)
+                write_whole(folder / f"{number:02d}-{name}.mlir", run.after)
+        write_whole(folder / "result.mlir", runs[-1].after)
     remark(f"wrote {sum(run.changes > 0 for run in runs) + 1} files to {folder}")
 
 
@@ -348,8 +344,7 @@ def _save(program: Program, trial: Trial, path: str) -> None:
     buffer = io.BytesIO()
     arrays = {f"argument_{k}": array for k, array in enumerate(trial_arguments(program, trial))}
     np.savez(buffer, allow_pickle=False, **arrays)
-    write_file(path, buffer.getvalue())
-    remark(f"wrote {path}: {trial.inputs} inputs, seed {trial.seed}")
+    write_file(path, buffer.getvalue(), f"{trial.inputs} inputs, seed {trial.seed}")
 
 
 def _trials_lines(verification: Verification, compiled: TpuComparison | None) -> Iterator[Line]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from tilewright.cli.streams import read_bytes
-from tilewright.render.deliver import remark
+from tilewright.render.delivery import remark
 
 if TYPE_CHECKING:
     from tilewright.hlo import Program

@@ -17,7 +17,7 @@ from tilewright.cli.programs.program import PROGRAM_HELP, ArgOption, ModuleOptio
 from tilewright.cli.streams import Json, read_text
 from tilewright.errors import CheckFailed, ParseError, TilewrightError, UnsupportedError, UsageError
 from tilewright.extras import installed
-from tilewright.render.deliver import Answer, Form, Line, Output, deliver, json_text, remark, show, write_file
+from tilewright.render.delivery import Answer, Form, Line, Output, deliver, json_text, remark, show, write_file
 
 if TYPE_CHECKING:
     from tilewright.hlo import MovementReport, Program, StepDiff
@@ -188,9 +188,7 @@ def _write_node_data(path: str, movement: MovementReport, program: Program) -> N
     from tilewright.hlo import model_explorer_data
 
     for figure, data in model_explorer_data(program, movement).items():
-        name = f"{path[: -len(_GRAPH)]}.{figure}.nodedata.json"
-        write_file(name, json_text(data, own=False))
-        remark(f"wrote {name}")
+        write_file(f"{path[: -len(_GRAPH)]}.{figure}.nodedata.json", json_text(data, own=False))
 
 
 def _lines(movement: MovementReport, rankings: list[str], top: int, only: list[str], transfers: bool) -> Iterator[Line]:

@@ -11,7 +11,7 @@ from typer import Option
 from tilewright.cli.programs.program import ArgOption, ModuleOption, ProgramArgument, load_program
 from tilewright.cli.streams import Json
 from tilewright.errors import UsageError
-from tilewright.render.deliver import Answer, Form, Line, Output, deliver
+from tilewright.render.delivery import Answer, Form, Line, Output, deliver
 from tilewright.render.tables import Table
 
 if TYPE_CHECKING:

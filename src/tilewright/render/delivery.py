@@ -103,11 +103,9 @@ def deliver(
     if output.path is not None:
         form: Form = (forms or {}).get(output.suffix) or getattr(result, _METHODS[output.suffix])
         content = form()
-        write_file(output.path, json_text(content) if isinstance(content, Mapping) else content)
-        if output.is_file:
-            for text in said or ():
-                remark(text)
-            remark(f"wrote {output.path}{wrote and f': {wrote}'}")
+        for text in (said or ()) if output.is_file else ():
+            remark(text)
+        write_file(output.path, json_text(content) if isinstance(content, Mapping) else content, wrote)
     if output.as_json:
         write_file("-", json_text(result.to_json()))
     elif output.path is None or (output.is_file and said is None):
@@ -144,10 +142,11 @@ def remark(text: str) -> None:
     print(visible(text), file=sys.stderr)
 
 
-def write_file(path: str, data: str | bytes) -> None:
-    """Write to a file (whole or not at all), or to stdout for ``-``."""
+def write_file(path: str, data: str | bytes, note: str = "") -> None:
+    """Write to a file (whole or not at all) and remark it, with a note; or write to stdout for ``-``."""
     if path != "-":
         write_whole(path, data)
+        remark(f"wrote {path}{note and f': {note}'}")
         return
     sys.stdout.flush()
     sys.stdout.buffer.write(data.encode("utf-8") if isinstance(data, str) else data)

@@ -11,7 +11,7 @@ import pytest
 from tilewright.errors import UsageError
 from tilewright.render import Column, Output, Page, Table, deliver, table
 from tilewright.render.compare import Comparison, Quantity, changes
-from tilewright.render.deliver import Line
+from tilewright.render.delivery import Line
 
 
 @dataclass(frozen=True)
