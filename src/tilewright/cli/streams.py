@@ -16,18 +16,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
 from tilewright import reading
-from tilewright.files import undo_unfinished, write_whole
-from tilewright.render.delivery import Output, json_text, show
-from tilewright.render.delivery import remark as remark
-from tilewright.render.tables import Heading as Heading
-from tilewright.render.tables import Table
+from tilewright.files import undo_unfinished
+from tilewright.render.delivery import remark
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
@@ -41,7 +38,6 @@ _IN_ASCII = {"×": "x", "→": "->", "µ": "u", "–": "-", "…": "...", "·": 
 _SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 _SHOW_CURSOR = "\x1b[?25h"
 
-write_file = write_whole  # of plans, which say themselves what was written
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
 
 
@@ -64,22 +60,6 @@ def npy_bytes(array: np.ndarray[Any, Any]) -> bytes:
     file = io.BytesIO()
     np.save(file, array, allow_pickle=False)
     return file.getvalue()
-
-
-def writer_of(out: str | None, *suffixes: str, as_json: bool = False, stdout: bool = True) -> str:
-    return Output(out, as_json, *suffixes, stdout=stdout).suffix
-
-
-def emit_text(text: str) -> None:
-    show([text])
-
-
-def emit_json(value: Mapping[str, Any]) -> None:
-    sys.stdout.write(json_text(value))
-
-
-def show_table(columns: Iterable[Heading], rows: Iterable[Sequence[object]], title: str = "") -> None:
-    show([Table([*columns], rows, title)])
 
 
 def done_text(done: float, total: float | None) -> str:

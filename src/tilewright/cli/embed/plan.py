@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli.embed import model, pods
-from tilewright.cli.streams import Json, emit_json, emit_text, progress, remark, write_file, writer_of
+from tilewright.cli.streams import Json, progress
 from tilewright.errors import UsageError
+from tilewright.files import write_whole
+from tilewright.render.delivery import Output, json_text, remark, show, write_file
 
 if TYPE_CHECKING:
     from tilewright.embed import Diagnosis, LogBatch, Plan
@@ -81,7 +83,7 @@ def plan(
     Texts are hashed into the vocabularies. A last batch that is not full is left out; without --batch and --config a
     log of less than a batch is planned as one batch.
     """
-    suffix = writer_of(out, ".json", ".html", stdout=False)
+    suffix = Output(out, False, ".json", ".html", stdout=False).suffix
     if tables is not None and (files or config or vocab or scale):
         raise UsageError("--tables beside a log or a model", how="it plans tables alike, without a log")
     options = {"target": target, "chips": chips, "batch": batch, "narrow_packing": narrow_packing, "time": time}
@@ -117,7 +119,7 @@ def plan(
             table_stacking=together,
             bad_ids=bad_ids,
         )
-        pods.show(planned_pod, as_json, out)
+        pods.show_pod(planned_pod, as_json, out)
         return
     by_hand = setup.stacking(together) if setup.stacks or setup.rotation else None
     log, total = model.batches(setup, files, rows)
@@ -143,15 +145,15 @@ def plan(
     if flags:
         from tilewright.embed import paste_text
 
-        emit_text(paste_text(knobs, others, planned.limits_json()))
+        show([paste_text(knobs, others, planned.limits_json())])
         return
     diagnosis = diagnose(plan_counters(planned, knobs))
     if out is not None and suffix == ".json":
         planned.write_limits(out)
     elif out is not None:
-        write_file(out, _page(planned, diagnosis, ", ".join(files or ()) or "a generated click log"))
+        write_whole(out, _page(planned, diagnosis, ", ".join(files or ()) or "a generated click log"))
     if as_json:
-        emit_json(_json(planned, diagnosis))
+        write_file("-", json_text(_json(planned, diagnosis)))
     elif out is None:
         _print(planned, diagnosis)
     else:
@@ -170,7 +172,7 @@ def _print(plan: Plan, diagnosis: Diagnosis) -> None:
     from tilewright.embed import diagnosis_lines, print_plan
 
     print_plan(plan)
-    emit_text("\n".join(["", "findings", *diagnosis_lines(diagnosis)]))
+    show(["\n".join(["", "findings", *diagnosis_lines(diagnosis)])])
 
 
 def _json(plan: Plan, diagnosis: Diagnosis) -> dict[str, Any]:

@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tilewright.cli.embed import model
-from tilewright.cli.streams import Heading, emit_json, emit_text, progress, remark, show_table
+from tilewright.cli.streams import progress
 from tilewright.errors import UsageError
+from tilewright.render.delivery import json_text, remark, show, write_file
+from tilewright.render.tables import Heading, Table
 
 if TYPE_CHECKING:
     from tilewright.embed import EmbedConfig, PodPlan, SparseCoreConfig
@@ -96,12 +98,12 @@ def _hot(setup: EmbedConfig, files: Sequence[str] | None, share: float) -> Mappi
     return hot_rows(batches, setup.features, share)
 
 
-def show(planned: PodPlan, as_json: bool, out: str | None) -> None:
+def show_pod(planned: PodPlan, as_json: bool, out: str | None) -> None:
     """The plan on stdout, or its limits in a file."""
     if out is not None:
         planned.write_limits(out)
     if as_json:
-        emit_json(planned.to_json())
+        write_file("-", json_text(planned.to_json()))
     elif out is None:
         _print(planned)
     else:
@@ -116,15 +118,17 @@ def _print(planned: PodPlan) -> None:
 
     value, topology, heap = planned.to_json(), planned.stacking.topology, planned.heap
     tables, batch = value["tables"], count_text(planned.samples)
-    emit_text(
-        f"{count_text(tables['count'])} tables, {count_text(tables['parameters'])} parameters, in "
-        f"{count_text(len(planned.stacks))} stacks on {count_text(topology.sparsecores)} SparseCores "
-        f"({count_text(topology.chips)} chips), batch {batch}\n{planned.verdict}"
+    show(
+        [
+            f"{count_text(tables['count'])} tables, {count_text(tables['parameters'])} parameters, in "
+            f"{count_text(len(planned.stacks))} stacks on {count_text(topology.sparsecores)} SparseCores "
+            f"({count_text(topology.chips)} chips), batch {batch}\n{planned.verdict}"
+        ]
     )
     if planned.confidence is not None:
-        emit_text(f"limits hold all {count_text(planned.confidence.batches)} batches; {planned.confidence.sentence}")
+        show([f"limits hold all {count_text(planned.confidence.batches)} batches; {planned.confidence.sentence}"])
     else:
-        emit_text("limits are those of uniform ids: a log says more")
+        show(["limits are those of uniform ids: a log says more"])
     headings: list[Heading] = ["stack", ("stacks", "count"), ("tables", "count"), ("width", "count")]
     headings += [("max ids", "count"), ("distinct", "count"), ("mean ids", "number"), ("buffers", "bytes")]
     shown = sorted(value["stacks"], key=lambda s: -s["limits"]["max_ids_per_partition"])
@@ -136,23 +140,25 @@ def _print(planned: PodPlan) -> None:
         )
         for s in shown
     ]
-    show_table(headings, lines[:_SHOWN])
+    show([Table(headings, lines[:_SHOWN])])
     if len(lines) > _SHOWN:
-        emit_text(f"... and {len(lines) - _SHOWN} more kinds of stacks: --json has all")
+        show([f"... and {len(lines) - _SHOWN} more kinds of stacks: --json has all"])
     for name, ids in planned.hot.items():
         few = ", ".join(map(str, ids[:8])) + (", ..." if len(ids) > 8 else "")
-        emit_text(f"held on every device: {count_text(len(ids))} rows of {name}: {few}")
+        show([f"held on every device: {count_text(len(ids))} rows of {name}: {few}"])
     parts = {name: getattr(heap, name) for name in ("tables", "slots", "inputs", "exchange", "pipelined")}
     parts["stack"] = max(heap.forward_stack, heap.backward_stack)
-    emit_text("HBM of one chip: " + ", ".join(f"{name} {bytes_text(size)}" for name, size in parts.items()))
+    show(["HBM of one chip: " + ", ".join(f"{name} {bytes_text(size)}" for name, size in parts.items())])
     step = planned.traffic
-    emit_text(
-        f"a step of one chip, modelled: {bytes_text(round(step.hbm_bytes))} of HBM traffic, "
-        f"{bytes_text(round(step.link_bytes))} over its links, {bytes_text(step.host_bytes)} from the host; "
-        f"{seconds_text(step.seconds)} at least"
+    show(
+        [
+            f"a step of one chip, modelled: {bytes_text(round(step.hbm_bytes))} of HBM traffic, "
+            f"{bytes_text(round(step.link_bytes))} over its links, {bytes_text(step.host_bytes)} from the host; "
+            f"{seconds_text(step.seconds)} at least"
+        ]
     )
     if heap.stack_basis == "modelled":
-        emit_text(f"the stack is modelled: {heap.stack_note}")
+        show([f"the stack is modelled: {heap.stack_note}"])
 
 
 _SHOWN = 20
