@@ -74,14 +74,6 @@ _RUN = (
 )
 
 
-def _cut(layers: list[Plain]) -> int:
-    return sum(each["cut"] is not None for each in layers)
-
-
-def _failed(checks: list[Plain]) -> int:
-    return sum(not check["ok"] for check in checks)
-
-
 _MODELLED = (
     Quantity("a step, modelled", "seconds", "less", "step.seconds"),
     Quantity("of it the call itself", "seconds", "less", "step.call_seconds"),
@@ -98,11 +90,13 @@ _PROGRAM_RUN = (
     Quantity("left to XLA", "percent", "less", "machine.fallback_share"),
     Quantity("moved, as written", "bytes", "less", "moved.before"),
     Quantity("moved, as run", "bytes", "less", "moved.after"),
-    Quantity("layers cut into slices", "count", "less", "layers", _cut),
+    Quantity(
+        "layers cut into slices", "count", "less", "layers", lambda of: sum(layer["cut"] is not None for layer in of)
+    ),
     Quantity("memory asked for at once", "bytes", "less", "memory.need"),
     Quantity("memory there is", "bytes", "neither", "memory.capacity"),
     Quantity("tensors or layers without room", "count", "less", "memory.misfits", len),
-    Quantity("checks that failed", "count", "less", "verification", _failed),
+    Quantity("checks that failed", "count", "less", "verification", lambda of: sum(not check["ok"] for check in of)),
     Quantity("loss after a step", "number", "less", "embeddings.loss_after"),
     *_plan_within("embeddings.plan"),
 )

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from tilewright.isa import Debugger, Explanation, MatrixUnitConfig, Program
 
 _LEAVE = ("quit", "q", "exit")
-_NEVER = "this run never comes to it; in general:"
 
 
 def step(
@@ -200,17 +199,15 @@ def explain(
         {"pc": pc, "line": program.instructions[pc].line, "in_a_run": pc in reached, **explanation.to_dict()}
         for pc, explanation in explained.items()
     ]
-    shown = "\n\n".join(_shown(program, pc, it, runs and pc not in reached) for pc, it in explained.items())
-    deliver(Answer(lambda: {"instructions": values}, lambda: [shown]), Output(as_json=as_json))
+    shown = []
+    for pc, explanation in explained.items():
+        address = f"{pc:04d}  " if len(program) > 1 else ""
+        never = ["this run never comes to it; in general:"] if runs and pc not in reached else []
+        shown.append("\n".join([f"{address}{explanation.text}", *never, *explanation.says]))
+    deliver(Answer(lambda: {"instructions": values}, lambda: ["\n\n".join(shown)]), Output(as_json=as_json))
     if stopped:
         remark(stopped)
     return 1 if stopped else 0
-
-
-def _shown(program: Program, pc: int, explanation: Explanation, never: bool) -> str:
-    """An explanation, with its address where there are several, and a word where the run did not come to it."""
-    address = f"{pc:04d}  " if len(program) > 1 else ""
-    return "\n".join([f"{address}{explanation.text}", *([_NEVER] if never else []), *explanation.says])
 
 
 def _addresses(program: Program, line: int | None, source: str) -> list[int]:

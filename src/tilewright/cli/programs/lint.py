@@ -52,7 +52,8 @@ def lint(
         how = "lint one at a time, or let the files say it: step_example_args, or EXAMPLES"
         raise UsageError("--arg goes with one function", how=how)
     found = {program: findings(program, target, assume_finite, arg or ()) for program in programs}
-    ranked = sorted((each for some in found.values() for each in some), key=_gain)
+    ranked = [each for some in found.values() for each in some]
+    ranked.sort(key=lambda each: (-(each.saved_us or 0.0), -(each.factor or 0.0)))
     failing = [each for each in ranked if fails(each, threshold)]
 
     def lines() -> Iterator[Line]:
@@ -110,10 +111,6 @@ def _path_and_line(finding: Suggestion) -> tuple[str, str]:
 
 def _factor(finding: Suggestion) -> str:
     return "unpriced" if finding.factor is None else f"{finding.factor:.3g}x {finding.kind}"
-
-
-def _gain(finding: Suggestion) -> tuple[float, float]:
-    return -(finding.saved_us or 0.0), -(finding.factor or 0.0)
 
 
 def _plain(finding: Suggestion, program: str) -> dict[str, Any]:
