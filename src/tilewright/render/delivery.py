@@ -142,11 +142,12 @@ def remark(text: str) -> None:
     print(visible(text), file=sys.stderr)
 
 
-def write_file(path: str, data: str | bytes, note: str = "") -> None:
-    """Write to a file (whole or not at all) and remark it, with a note; or write to stdout for ``-``."""
+def write_file(path: str, data: str | bytes, note: str | None = "") -> None:
+    """Write to a file (whole or not at all) and remark it, with a note (None: no remark); or to stdout for ``-``."""
     if path != "-":
         write_whole(path, data)
-        remark(f"wrote {path}{note and f': {note}'}")
+        if note is not None:
+            remark(f"wrote {path}{note and f': {note}'}")
         return
     sys.stdout.flush()
     sys.stdout.buffer.write(data.encode("utf-8") if isinstance(data, str) else data)

@@ -80,7 +80,7 @@ def run(
             runs = [MatrixUnit(config).run(program, memory, trace=traced, watch=machine.watch(bar, 0))]
     for assignment in save or ():
         name, path = machine.pair(assignment, "--save", "FILE.npy")
-        write_file(path, npy_bytes(runs[0].tensor(name)))
+        write_file(path, npy_bytes(runs[0].tensor(name)), note=None)
     shown = [machine.pair(shape, "--zeros", "")[0] for shape in zeros or ()]
     events = timeline(runs) if traced else ()
     forms = {".pftrace": lambda: perfetto_bytes(events)}
@@ -102,7 +102,7 @@ def _run_bundle(file: str, tensor: Sequence[str] | None, save: Sequence[str] | N
         name, path = machine.pair(assignment, "--save", "FILE.npy")
         if not name.isdecimal() or int(name) >= len(results):
             raise UsageError(f"no result {name}", how=f"0 to {len(results) - 1}")
-        write_file(path, npy_bytes(results[int(name)]))
+        write_file(path, npy_bytes(results[int(name)]), note=None)
     deliver(Answer(report.to_json, lambda: _layers_lines(report)), Output(as_json=as_json))
     return 0
 
