@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, BinaryIO, TypeAlias
+from typing import IO, Any, BinaryIO, TypeAlias
 
 from tilewright.errors import CheckFailed, UnsupportedError
 
@@ -83,7 +83,7 @@ class Child:
         if self._owner != os.getpid():
             return
         if (process := self._process) is not None:
-            _kill(process)
+            kill_group(process)
         with self._turn:
             self._stop()
 
@@ -94,7 +94,7 @@ class Child:
 
         def end() -> None:
             late.set()
-            _kill(process)
+            kill_group(process)
 
         def watched() -> threading.Timer:
             timer = threading.Timer(seconds, end)
@@ -160,7 +160,7 @@ class Child:
             self._stderr = None
         if process is None:
             return
-        _kill(process)
+        kill_group(process)
         process.wait()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
@@ -168,8 +168,8 @@ class Child:
                     pipe.close()
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and those that it forked."""
+def kill_group(process: Any) -> None:
+    """Kill a process that leads a session of its own, and those that it forked."""
     with suppress(OSError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)

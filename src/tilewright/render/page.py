@@ -67,7 +67,9 @@ class Page:
 
     def html(self) -> str:
         """The whole document."""
-        body = [self._navigation(), element("main", self._header(), *self._bodies(), self._footer())]
+        sections = [element("section", element("h2", h), b, id=n) for n, (h, b) in self._sections.items()]
+        footer = element("footer", f"Written by tilewright {__version__}. This file needs no network.")
+        body = [self._navigation(), element("main", self._header(), *sections, footer)]
         body += [element("script", text, type="application/json", id=name) for name, text in self._data.items()]
         body += [element("script", Html(text), type="module") for text in self._modules.values()]
         document = element(
@@ -108,12 +110,6 @@ class Page:
         subtitle = element("p", self.subtitle, class_="subtitle") if self.subtitle else ""
         listed = element("dl", facts, class_="facts") if facts else ""
         return element("header", element("h1", self.title), subtitle, listed, id="top")
-
-    def _bodies(self) -> list[Html]:
-        return [element("section", element("h2", h), b, id=n) for n, (h, b) in self._sections.items()]
-
-    def _footer(self) -> Html:
-        return element("footer", escape(f"Written by tilewright {__version__}. This file needs no network."))
 
 
 def _policy(modules: Iterable[str]) -> str:

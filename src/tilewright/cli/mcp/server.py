@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
+from tilewright.child import kill_group
 from tilewright.errors import CheckFailed, TilewrightError, UsageError
 from tilewright.targets import target_names
 from tilewright.version import __version__
@@ -88,7 +88,7 @@ async def _exchange(process: Process, stdin: bytes, limit: int) -> tuple[bytes, 
         async for part in stream:
             data += part
             if len(data) > limit:
-                _kill(process)
+                kill_group(process)
                 break
         read[name] = bytes(data[: limit + 1])
 
@@ -108,18 +108,9 @@ async def _exchange(process: Process, stdin: bytes, limit: int) -> tuple[bytes, 
     return read["out"], read["err"]
 
 
-def _kill(process: Process) -> None:
-    """Kill a process and those that it started."""
-    with suppress(ProcessLookupError, PermissionError):
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-
-
 async def _end(process: Process) -> None:
     if process.returncode is None:
-        _kill(process)
+        kill_group(process)
     with anyio.CancelScope(shield=True):
         await process.aclose()
 
