@@ -29,7 +29,7 @@ Tell: TypeAlias = Callable[[bytes], None]
 
 
 class ChildDied(CheckFailed):
-    """The process that worked on a question died of it."""
+    """The process died while it worked on a question."""
 
 
 class ChildLate(UnsupportedError):
@@ -57,7 +57,7 @@ class Child:
         self._closed = False
 
     def ask(self, question: bytes, seconds: float, told: Tell | None = None) -> bytes:
-        """The answer. ``seconds`` may pass until it comes, and until each note before it, which ``told`` gets.
+        """The answer. ``seconds``: how long it, and each note before it, may take; ``told`` is called with each note.
 
         Raises :class:`ChildLate`, or :class:`ChildDied` with the last line that the process wrote to stderr.
         """
@@ -210,7 +210,7 @@ def bound(memory: int, seconds: int = 0) -> None:
 
 
 def serve(answer: Callable[[bytes, Tell], bytes], *, forks: bool = False) -> None:
-    """Answer questions until who asks is gone; ``answer`` gets each question, and what sends a note before its answer.
+    """Answer questions until the asker is gone: ``answer(question, note)``, where ``note`` sends bytes before the answer.
 
     ``forks``: the process forks, so no other thread may run in it; then it is only between questions that it notices.
     """
@@ -226,7 +226,7 @@ def _questions() -> Iterator[bytes]:
 
 
 def _watched() -> Iterator[bytes]:
-    """The questions, read by a thread that ends the process with its asker, whatever it is doing."""
+    """The questions, read by a thread that ends the process when the asker is gone, whatever the process is doing."""
     from queue import SimpleQueue
 
     waiting: SimpleQueue[bytes] = SimpleQueue()

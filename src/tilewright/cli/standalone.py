@@ -289,7 +289,7 @@ def explore(
 
 
 def _explorer(file: str | None) -> Explorer:
-    """The explorer of a file: nothing else is read later."""
+    """The explorer of a file; no other file is read later."""
     from tilewright.explore import Explorer
     from tilewright.hlo import from_python, names_python
 

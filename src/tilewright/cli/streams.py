@@ -89,7 +89,7 @@ def progress(description: str, total: int | None = None) -> Iterator[Any]:
 
 
 def tell_of_compiling() -> None:
-    """On a terminal, one remark when the first kernel is compiled that a later start will find."""
+    """On a terminal, remark once that kernels are compiled, which later starts find in the cache."""
     from tilewright.kernels.cache import before_compiling
 
     def say() -> None:
@@ -100,7 +100,7 @@ def tell_of_compiling() -> None:
 
 
 def usable_streams() -> None:
-    """Closed ones lead nowhere; a letter that an encoding lacks is written as others; no columns means the usual 80."""
+    """Open closed streams on the null device, replace letters that an encoding lacks, take 0 columns as the usual 80."""
     sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
@@ -114,7 +114,7 @@ def usable_streams() -> None:
 
 
 def quiet_threads() -> None:
-    """Leave out what a storage library's threads print of a save that failed: the command has one line for it.
+    """Suppress what a storage library's threads print of a save that failed: the command has one line for it.
 
     They tell its event loop, which is closed by then, and each prints a traceback of that.
     """
@@ -128,7 +128,7 @@ def quiet_threads() -> None:
 
 
 def abandon_stdout() -> None:
-    """Let nothing that is still buffered complain at the end."""
+    """Send what is still buffered to the null device, so that writing it raises nothing at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -267,7 +267,7 @@ def _start_all(processes: int, chips: int, target: str) -> None:
 
 
 def _awaited(started: list[subprocess.Popen[bytes]], words: IO[str]) -> list[int | None]:
-    """Exit codes when all have ended well, or when one has not and the others had a moment to."""
+    """Wait until all have ended well, or one has not and the others had two seconds to end; the exit codes."""
     told = 0
     while True:
         codes = [process.poll() for process in started]
@@ -282,7 +282,7 @@ def _awaited(started: list[subprocess.Popen[bytes]], words: IO[str]) -> list[int
 
 
 def _forward(words: IO[str], told: int) -> int:
-    """Pass on the first process's remarks, errors not among them."""
+    """Print the first process's remarks on steps, from byte ``told`` of its stderr on; where the next begin."""
     words.seek(told)
     text = words.read()
     whole = text[: text.rfind("\n") + 1]

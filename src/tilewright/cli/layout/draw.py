@@ -135,7 +135,7 @@ Viewed = tuple["IndexMap", int | tuple[int, ...] | None]
 
 
 def viewed(make: Callable[..., Viewed]) -> Callable[..., None]:
-    """A command out of a function that makes a layout (and the place that is asked about): the options of a view added.
+    """Make a command of a function that makes a layout (and names a place): it gets the options of a view as well.
 
     The option parser reads a signature, so the command is given the one that ``make`` and :func:`_view` have together.
     """
