@@ -210,7 +210,7 @@ def bound(memory: int, seconds: int = 0) -> None:
 
 
 def serve(answer: Callable[[bytes, Tell], bytes], *, forks: bool = False) -> None:
-    """Answer questions until the asker is gone: ``answer(question, note)``, where ``note`` sends bytes before the answer.
+    """Answer questions until the asker is gone by ``answer(question, note)``, whose ``note`` sends bytes early.
 
     ``forks``: the process forks, so no other thread may run in it; then it is only between questions that it notices.
     """

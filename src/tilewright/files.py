@@ -26,7 +26,7 @@ _changing = threading.Lock()
 
 @contextmanager
 def writing_whole(path: Path | str, *, durable: bool = False) -> Iterator[BinaryIO]:
-    """A file that is written beside ``path`` and moved there when the block ends well: a reader sees the old or the new.
+    """A file written beside ``path`` and moved there when the block ends well: a reader sees the old or the new one.
 
     Two writers of one name end with the whole file of one of them. The new file has the mode of the one it replaces. A
     symbolic link is replaced, never written through: the file it names stays as it is. A pipe or a device

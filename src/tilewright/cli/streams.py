@@ -100,7 +100,7 @@ def tell_of_compiling() -> None:
 
 
 def usable_streams() -> None:
-    """Open closed streams on the null device, replace letters that an encoding lacks, take 0 columns as the usual 80."""
+    """Open closed streams on the null device, replace letters that an encoding lacks, take 0 columns as 80."""
     sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
