@@ -70,12 +70,10 @@ SEE = {
     "embed.optimizer_of": "read_config tutorial_training.md",
     "embed.rank_bytes": "read_torchrec embedding_statistics.md",
     "embed.read_torchrec": "embedding_statistics.md",
-    "render.shared_asset": "Page pages-and-traces.md",
     "explore.Explorer": "serve explore.md",
     "explore.serve": "Explorer explore.md",
     "machine.load_data": "load_model run.md",
     "machine.join": "fit tutorial_training.md",
-    "render.Sortable": "change_cell",
     "targets.target_names": "target time.md",
 }
 GENERATED = ("README.md", "commands.md", "rules.md", "instructions.md")

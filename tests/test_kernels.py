@@ -25,7 +25,7 @@ from tests.conftest import ROOT
 from tests.forks import Forks
 from tilewright import kernels
 from tilewright.errors import UsageError
-from tilewright.kernels.folder import sources
+from tilewright.kernels.cache import sources
 
 SOURCE = ROOT / "src" / "tilewright"
 
@@ -250,12 +250,12 @@ def test_variants_compiled_by_processes_of_their_own_work_together(tiny):
 
 PLANT = """
 from numba.core import ccallback, sigutils
-from tilewright.kernels.kept import KeptKernel
+from tilewright.kernels.cache import CachedKernel
 from tilewright.one.callbacks import callbacks
 function, name = callbacks[3]._function, "tilewright.one.callbacks.callback.called_3"
 function.__qualname__ = "callback.called_1"
 kernel = ccallback.CFunc(function, sigutils.normalize_signature("int64(int64)"), {}, {"error_model": "numpy"})
-kernel._cache = KeptKernel(name)
+kernel._cache = CachedKernel(name)
 kernel.compile()
 """
 

@@ -1,8 +1,8 @@
 """Tilewright: an open virtual tensor accelerator.
 
 It shows where every element of a tensor lives on a tiled accelerator, removes the data movement a program does not
-need, and runs the result with real values, real addresses and counted traffic. Each room of the house is a package of
-its own (``tilewright.layout``, ``.hlo``, ``.isa``, ``.embed``, ``.machine`` ...); importing this one is cheap.
+need, and runs the result with real values, real addresses and counted traffic. Each part is a package of its own
+(``tilewright.layout``, ``.hlo``, ``.isa``, ``.embed``, ``.machine`` ...); importing this one is cheap.
 """
 
 from __future__ import annotations

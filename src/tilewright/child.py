@@ -1,4 +1,4 @@
-"""Work on what nobody vouches for, in a process of its own: bounded in memory and time, and nothing is lost if it dies.
+"""Untrusted input is worked on in a process of its own: bounded in memory and time, and nothing is lost if it dies.
 
 A question and an answer are bytes. The process starts with the first question and keeps what it has loaded for the
 next; when it dies or is ended, the next question starts another.
@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, BinaryIO, TypeAlias
+from typing import IO, Any, BinaryIO, TypeAlias
 
 from tilewright.errors import CheckFailed, UnsupportedError
 
@@ -29,7 +29,7 @@ Tell: TypeAlias = Callable[[bytes], None]
 
 
 class ChildDied(CheckFailed):
-    """The process that worked on a question died of it."""
+    """The process died while it worked on a question."""
 
 
 class ChildLate(UnsupportedError):
@@ -43,7 +43,7 @@ def most_memory(gibibytes: int = 8) -> int:
 
 
 class Child:
-    """The process, seen from who asks: ``home`` is the module whose ``main`` it runs.
+    """A process that answers questions: ``home`` is the module whose ``main`` it runs.
 
     It is asked one question at a time, by whatever thread. It is a session of its own, so Ctrl-C in the terminal is the
     asker's; when the asker is gone, so is the process.
@@ -53,16 +53,16 @@ class Child:
         self.home, self.environment = home, environment or {}
         self._owner, self._turn = os.getpid(), threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._words: IO[bytes] | None = None
+        self._stderr: IO[bytes] | None = None
         self._closed = False
 
     def ask(self, question: bytes, seconds: float, told: Tell | None = None) -> bytes:
-        """The answer. ``seconds`` may pass until it comes, and until each note before it, which ``told`` gets.
+        """The answer. ``seconds``: how long it, and each note before it, may take; ``told`` is called with each note.
 
-        Raises :class:`ChildLate`, or :class:`ChildDied` with the last that the process said.
+        Raises :class:`ChildLate`, or :class:`ChildDied` with the last line that the process wrote to stderr.
         """
         if self._owner != os.getpid():  # after a fork, process and lock are the other's
-            self._owner, self._turn, self._process, self._words = os.getpid(), threading.Lock(), None, None
+            self._owner, self._turn, self._process, self._stderr = os.getpid(), threading.Lock(), None, None
         if not self._turn.acquire(timeout=seconds):
             raise ChildLate("still busy with what was asked before")
         try:
@@ -83,7 +83,7 @@ class Child:
         if self._owner != os.getpid():
             return
         if (process := self._process) is not None:
-            _kill(process)
+            kill_group(process)
         with self._turn:
             self._stop()
 
@@ -94,7 +94,7 @@ class Child:
 
         def end() -> None:
             late.set()
-            _kill(process)
+            kill_group(process)
 
         def watched() -> threading.Timer:
             timer = threading.Timer(seconds, end)
@@ -121,46 +121,46 @@ class Child:
         raise self._ended(process, seconds if late.is_set() else 0)
 
     def _ended(self, process: subprocess.Popen[bytes], seconds: float) -> ChildLate | ChildDied:
-        """Why there is no answer."""
+        """The error for a process that gave no answer."""
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=10)  # that it has closed its end is seen before that it has ended
-        code, words = process.returncode, self._last_words()
+        code, said = process.returncode, self._last_error_line()
         self._stop()
         if seconds:
             return ChildLate(f"stopped: this takes longer than {seconds:.0f} s")
         how = signal.Signals(-code).name if code and code < 0 else f"exit code {code}"
-        return ChildDied(f"the process that worked on this has died ({how}{': ' if words else ''}{words})")
+        return ChildDied(f"the process that worked on this has died ({how}{': ' if said else ''}{said})")
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             self._stop()
-            self._words = tempfile.TemporaryFile()  # noqa: SIM115 - what it prints, as long as it lives
+            self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - what it prints, as long as it lives
             code = f"import sys; sys.path.insert(0, {_PACKAGES!r}); from {self.home} import main; main()"
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", code],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._words,
+                stderr=self._stderr,
                 env=os.environ | self.environment,
                 start_new_session=True,
             )
         return self._process
 
-    def _last_words(self) -> str:
-        if self._words is None:
+    def _last_error_line(self) -> str:
+        if self._stderr is None:
             return ""
-        self._words.seek(max(0, self._words.seek(0, os.SEEK_END) - 4096))
-        lines = self._words.read().decode(errors="replace").strip().splitlines()
+        self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - 4096))
+        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
         return lines[-1][:300] if lines else ""
 
     def _stop(self) -> None:
         process, self._process = self._process, None
-        if self._words is not None:
-            self._words.close()
-            self._words = None
+        if self._stderr is not None:
+            self._stderr.close()
+            self._stderr = None
         if process is None:
             return
-        _kill(process)
+        kill_group(process)
         process.wait()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
@@ -168,8 +168,8 @@ class Child:
                     pipe.close()
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """The process and those that it forked."""
+def kill_group(process: Any) -> None:
+    """Kill a process that leads a session of its own, and those that it forked."""
     with suppress(OSError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)
@@ -210,7 +210,7 @@ def bound(memory: int, seconds: int = 0) -> None:
 
 
 def serve(answer: Callable[[bytes, Tell], bytes], *, forks: bool = False) -> None:
-    """Answer questions until who asks is gone; ``answer`` gets each question, and what sends a note before its answer.
+    """Answer questions until the asker is gone by ``answer(question, note)``, whose ``note`` sends bytes early.
 
     ``forks``: the process forks, so no other thread may run in it; then it is only between questions that it notices.
     """
@@ -226,7 +226,7 @@ def _questions() -> Iterator[bytes]:
 
 
 def _watched() -> Iterator[bytes]:
-    """The questions, read by a thread that ends the process with its asker, whatever it is doing."""
+    """The questions, read by a thread that ends the process when the asker is gone, whatever the process is doing."""
     from queue import SimpleQueue
 
     waiting: SimpleQueue[bytes] = SimpleQueue()

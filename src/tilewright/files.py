@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, and what was begun is undone where the process is told to end."""
+"""Files are written whole or not at all; what is unfinished when the process is told to end is removed."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tilewright.errors import UsageError
 
 _DESCRIPTOR = re.compile(r"/dev/(?:std(?:in|out|err)|fd/\d+)|/proc/self/fd/\d+")
 _unfinished: list[Path] = []
-"""Files that are half written and folders that are still empty or needed for a while only."""
+"""Half-written files, new folders that are still empty, and temporary folders."""
 _scratch: set[Path] = set()
-"""Of the folders, those that go with all in them."""
+"""Of these, the temporary folders, which are removed with all that is in them."""
 _changing = threading.Lock()
-"""Held while one of them comes or goes, so that :func:`undo_unfinished` misses none."""
+"""Held while an entry is added or removed, so that :func:`undo_unfinished` misses none."""
 
 
 @contextmanager
 def writing_whole(path: Path | str, *, durable: bool = False) -> Iterator[BinaryIO]:
-    """A file beside its place, moved there when the block ends well: a reader sees the old one or the new one.
+    """A file written beside ``path`` and moved there when the block ends well: a reader sees the old or the new one.
 
     Two writers of one name end with the whole file of one of them. The new file has the mode of the one it replaces. A
     symbolic link is replaced, never written through: the file it names stays as it is. A pipe or a device
@@ -63,7 +63,7 @@ def _is_stream(path: Path) -> bool:
 
 @contextmanager
 def _streaming(path: Path) -> Iterator[BinaryIO]:
-    """What cannot be replaced gets everything at the end."""
+    """A temporary file whose content is copied to a pipe or a device when the block ends."""
     import tempfile
 
     with tempfile.TemporaryFile() as file:
@@ -79,7 +79,7 @@ def _replacing(target: Path, durable: bool) -> Iterator[BinaryIO]:
     partial = target.with_name(f".tilewright-{secrets.token_hex(8)}.partial")
     try:
         with _changing:
-            file = os.fdopen(_made(partial, target), "w+b")
+            file = os.fdopen(_new_file(partial, target), "w+b")
             _unfinished.append(partial)
         with file:
             yield file
@@ -97,8 +97,8 @@ def _replacing(target: Path, durable: bool) -> Iterator[BinaryIO]:
         raise
 
 
-def _made(partial: Path, target: Path) -> int:
-    """A new file, open; readable for nobody who may not read what it replaces."""
+def _new_file(partial: Path, target: Path) -> int:
+    """A new file, open, with the mode of the file that it will replace."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     try:
         kept = os.lstat(target).st_mode
@@ -120,7 +120,7 @@ def write_whole(path: Path | str, data: str | bytes) -> None:
 
 @contextmanager
 def making_folder(path: Path | str) -> Iterator[Path]:
-    """The folder, made if need be and shown to be writable; one that was made goes again if the block leaves it empty.
+    """The folder, made if need be and tried to be writable; one that was made is removed if the block leaves it empty.
 
     Raises UsageError where it cannot be made or written to.
     """
@@ -148,7 +148,7 @@ def making_folder(path: Path | str) -> Iterator[Path]:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A folder of the system's temporary place, gone with all in it when the block ends."""
+    """A folder in the system's temporary folder, removed with all that is in it when the block ends."""
     import tempfile
 
     with _changing:
@@ -164,7 +164,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def undo_unfinished() -> None:
-    """Take away all that is unfinished. Only for who ends the process next: nothing can be begun after it."""
+    """Remove all that is unfinished. Call it only right before the process ends: no file can be begun after it."""
     _changing.acquire(timeout=2)
     for path in reversed(_unfinished):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Files are read here: bounded, unpacked, as text, and TOML and JSON as typed values.
+"""Reading files: up to a bound, unpacked, as text, and TOML and JSON as typed values.
 
 What is wrong with one is a single error that names file, entry and key.
 """

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tilewright.cli.program_runs import layers
+from tilewright.cli.figures import layers
 
 PLAN = {
     "kind": "embedding_plan",

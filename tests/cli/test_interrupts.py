@@ -9,8 +9,8 @@ from tests.cli.interrupted import OLD, complaints, interrupted
 #: A command in the middle of all there is to undo; before that, a process it forked is ended like any other.
 BUSY = """
 import hashlib, os, pathlib, signal, sys, time
-from tilewright.cli.interrupts import leaving_at_once
 from tilewright.cli.streams import progress
+from tilewright.cli.streams import leaving_at_once
 from tilewright.files import making_folder, scratch_folder, write_whole, writing_whole
 
 with leaving_at_once(), progress("working") as advance, making_folder("a/b/c"), scratch_folder() as scratch:

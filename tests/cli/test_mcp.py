@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from tests.cli.conftest import completed
-from tilewright.cli.mcp.bounded import Bounds, run_bounded
+from tilewright.cli.mcp.server import Bounds, run_bounded
 from tilewright.errors import TilewrightError
 
 DUMP = (

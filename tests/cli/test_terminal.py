@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.cli.conftest import completed
-from tilewright.cli.terminal import usable_streams
+from tilewright.cli.streams import usable_streams
 
 PLACE = 'metadata={source_file="\x1b]0;\x07\u202em.py" source_line=3}'
 STEERING = f"""HloModule m

@@ -34,8 +34,18 @@ def test_the_page_of_many_rows(root, tmp_path, monkeypatch):
     assert all(name in html for name, *_ in names["rows"])
 
 
+def test_a_result_of_ones_own(root, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    exec("\n".join(blocks(root)[:4]), {})
+    out, err = capsys.readouterr()
+    assert out.startswith("75% of the memory is used")
+    assert "1 better, 0 worse, 0 the same" in out
+    assert err == "wrote fit.html\n"
+    assert "What fits" in (tmp_path / "fit.html").read_text(encoding="utf-8")
+
+
 def test_the_trace(root, tmp_path, monkeypatch):
     pytest.importorskip("perfetto")
     monkeypatch.chdir(tmp_path)
-    exec(blocks(root)[2], {})
+    exec(blocks(root)[-1], {})
     assert (tmp_path / "trace.pftrace").stat().st_size > 100

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import pytest
 
 from tests.render.browser import document_of
-from tilewright.render import Field, Html, Page, Scripted, explorer, format_value
-from tilewright.render.page import _asset
+from tilewright.render import Field, Html, Page, explorer
+from tilewright.render.formats import format_value
+from tilewright.render.markup import Scripted
+from tilewright.render.page import shared_asset
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def written(tmp_path_factory):
     ours = "const said = Object.fromEntries(%s.map((kind) => [kind, asked.map((value) => written(value, kind))]));"
     tell = "document.body.textContent = JSON.stringify(said);"
     asked = f"const asked = {json.dumps(_values() + _fractions())};"
-    script = f'<script type="module">{_asset("explorer.js")}\n{asked}{ours % json.dumps(KINDS)}{tell}</script>'
+    script = f'<script type="module">{shared_asset("explorer.js")}\n{asked}{ours % json.dumps(KINDS)}{tell}</script>'
     (folder / "page.html").write_text(f"<!DOCTYPE html><meta charset=utf-8><body>{script}</body>", encoding="utf-8")
     return json.loads(re.search(r"<body>(\{.*\})</body>", document_of(folder / "page.html", folder), re.DOTALL)[1])
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.render import Html, element, escape, join
-from tilewright.render.markup import json_for_script
+from tilewright.render import Html
+from tilewright.render.markup import element, escape, join, json_for_script
 
 
 @given(st.text())

@@ -7,7 +7,7 @@ import pytest
 
 from tests.render.browser import document_of
 from tilewright.render import Column, table
-from tilewright.render.page import _asset
+from tilewright.render.page import shared_asset
 
 ROWS = [("b", 3_000), ("a10", None), ("a9", 20), ("c", -1), *((f"z{n}", 100 + n) for n in range(9))]
 
@@ -34,7 +34,7 @@ document.getElementById("seen").textContent = JSON.stringify(seen);
 def seen(tmp_path_factory):
     """What the driver saw in a page of the real table, the real modules and a navigation."""
     folder = tmp_path_factory.mktemp("modules")
-    scripts = "".join(f'<script type="module">{_asset(name)}</script>' for name in ("tables.js", "navigation.js"))
+    scripts = "".join(f'<script type="module">{shared_asset(name)}</script>' for name in ("tables.js", "navigation.js"))
     links = (
         '<nav><ol><li><a href="#one">1</a></li><li><a href="#two">2</a></li></ol><button id="theme">Auto</button></nav>'
     )

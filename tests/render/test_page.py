@@ -8,7 +8,8 @@ import pytest
 
 from tests.render.browser import document_of
 from tilewright.errors import UsageError
-from tilewright.render import Bar, Card, Column, Page, badge, bar_chart, cards, code_block, table
+from tilewright.render import Bar, Card, Column, Page, badge, bar_chart, cards, table
+from tilewright.render.page import code_block
 
 EVIL = "</script><script>document.title='evil'</script><img src=http://example.org/x>"
 

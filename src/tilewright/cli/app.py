@@ -12,17 +12,19 @@ import typer
 from typer.main import get_command
 
 from tilewright.cli import embed, isa, layout, programs
-from tilewright.cli.explain_error import explain_error
-from tilewright.cli.explore import explore
-from tilewright.cli.interrupts import leaving_at_once
 from tilewright.cli.mcp import mcp
-from tilewright.cli.run import run
-from tilewright.cli.streams import remark, tell_of_compiling
-from tilewright.cli.targets import targets
-from tilewright.cli.terminal import NO_ROOM, abandon_stdout, quiet_threads, usable_streams
-from tilewright.cli.warm import warm
+from tilewright.cli.standalone import explain_error, explore, run, targets, warm
+from tilewright.cli.streams import (
+    NO_ROOM,
+    abandon_stdout,
+    leaving_at_once,
+    quiet_threads,
+    tell_of_compiling,
+    usable_streams,
+)
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.extras import missing_extra
+from tilewright.render.delivery import remark
 from tilewright.version import __version__
 
 app = typer.Typer(
@@ -52,7 +54,7 @@ for name, summary, commands in (
     app.add_typer(group, name=name)
 
 
-_ROADS = f"""\
+_OVERVIEW = f"""\
 Tilewright {__version__}: where every tensor element lives on a tiled accelerator,
 which movement is needless, and the result, run and counted on any machine.
 
@@ -98,27 +100,12 @@ def _options(
 ) -> None:
     """Options before the command's name (`--debug` may stand anywhere)."""
     if context.invoked_subcommand is None:
-        print(_ROADS)
-
-
-def _leave_quietly() -> None:
-    """Nobody reads on: exit 0, and let nothing that is still buffered complain."""
-    abandon_stdout()
-    sys.exit(0)
-
-
-def _nowhere() -> bool:
-    """Whether the working folder was deleted."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        return True
-    return False
+        print(_OVERVIEW)
 
 
 @cache
 def _parser() -> Any:
-    """What reads the words of a call; made once, for a process that makes many calls (a door, a page's transcript)."""
+    """The parser of command lines; made once, for a process that runs many commands."""
     return get_command(app)
 
 
@@ -136,50 +123,44 @@ def main() -> None:
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
     except typer.Abort:  # Ctrl-C where a command deals with it itself, as training does
-        print("tilewright: interrupted", file=sys.stderr)
-        sys.exit(130)
-    except _OptionError as error:
+        text, code = "tilewright: interrupted", 130
+    except (BrokenPipeError, SystemExit) as end:  # the reader went away, of which typer and rich make exit code 1
+        if not isinstance(end, BrokenPipeError) and not isinstance(end.__context__, BrokenPipeError):
+            raise
+        abandon_stdout()
+        text, code = "", 0
+    except Exception as error:
         if debug:
             raise
+        text, code = _explained(error)
+    if text:
+        remark(text)
+    sys.exit(code)
+
+
+def _explained(error: Exception) -> tuple[str, int]:
+    """What is said of an error in one line (and a caret where a text has a bad column), and the exit code."""
+    if isinstance(error, _OptionError):
         message, context = str(error.format_message()), getattr(error, "ctx", None)  # type: ignore[attr-defined]
         if context and message == context.get_help():  # a bare group
-            print(message, file=sys.stderr)
-            sys.exit(2)
+            return message, 2
         message = message.strip(" .").replace("\n", " ")
         hint = f"; see {context.command_path} --help" if context else ""
-        remark(f"tilewright: {message[0].lower()}{message[1:]}{hint}")
-        sys.exit(2)
-    except TilewrightError as error:
-        if debug:
-            raise
-        remark(f"tilewright: {error}".replace("\n", " "))
-        if isinstance(error, ParseError):
-            remark(error.caret())
-        sys.exit(error.exit_code)
-    except MemoryError:
-        if debug:
-            raise
-        print("tilewright: out of memory; give smaller sizes", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:  # the reader went away, as in `tilewright ... | head`
-        _leave_quietly()
-    except SystemExit as end:  # typer and rich make 1 of a broken pipe
-        if isinstance(end.__context__, BrokenPipeError):
-            _leave_quietly()
-        raise
-    except Exception as error:  # a fault of ours: still one line, and how to see more
-        if debug:
-            raise
-        if isinstance(error, ImportError) and (lacking := missing_extra(error)):
-            print(f"tilewright: {lacking}", file=sys.stderr)
-            sys.exit(lacking.exit_code)
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
-            remark(f"tilewright: cannot write stdout: {error.strerror}")
-            abandon_stdout()
-            sys.exit(2)
-        if isinstance(error, FileNotFoundError) and _nowhere():
-            remark("tilewright: the working folder is gone; go to one that is there")
-            sys.exit(2)
-        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        remark(f"tilewright: a fault in tilewright itself, {text}; --debug shows where")
-        sys.exit(1)
+        return f"tilewright: {message[0].lower()}{message[1:]}{hint}", 2
+    if isinstance(error, ImportError):
+        error = missing_extra(error) or error
+    if isinstance(error, TilewrightError):
+        caret = f"\n{error.caret()}" if isinstance(error, ParseError) else ""
+        return f"tilewright: {error}".replace("\n", " ") + caret, error.exit_code
+    if isinstance(error, MemoryError):
+        return "tilewright: out of memory; give smaller sizes", 2
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        abandon_stdout()
+        return f"tilewright: cannot write stdout: {error.strerror}", 2
+    if isinstance(error, FileNotFoundError):
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            return "tilewright: the working folder is gone; go to one that is there", 2
+    fault = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"tilewright: a fault in tilewright itself, {fault}; --debug shows where", 1

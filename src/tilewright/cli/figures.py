@@ -1,233 +1,324 @@
-"""Two runs, or two embedding plans, written as JSON: what `tilewright diff` says of them.
+"""`tilewright diff` of two reports written as JSON: embedding plans, runs of a recommender, runs of a program.
 
-A run of a recommender (kind ``run``) and of a program on a target (``program_run``) are two kinds of report.
+Of runs of a program on a target (``tilewright run PROGRAM``) also layers, memory and checks are compared.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from tilewright.cli import program_runs
-from tilewright.cli.quantities import PLAN, Change, Plain, Quantity, Sentence, at, within
-from tilewright.cli.streams import emit_json, emit_text, read_text, remark, show_table, write_file, writer_of
+from tilewright.cli.streams import read_text
 from tilewright.errors import UsageError
+from tilewright.render.compare import Change, Comparison, Quantity, Statement, changes, value_at
+from tilewright.render.delivery import Output, deliver, remark
+from tilewright.render.formats import Kind
 
-if TYPE_CHECKING:
-    from tilewright.render import Html
+Plain = Mapping[str, Any]
+
+_NAMES = {
+    "run": ("a run", "Two runs"),
+    "embedding_plan": ("an embedding plan", "Two embedding plans"),
+    "program_run": ("a program's run on a target", "Two runs of programs"),
+}
 
 
-def both_figures(before: str, after: str) -> tuple[Plain, Plain] | None:
+def _sum_of(key: str) -> Any:
+    """The sum of a column of rows."""
+    return lambda rows: sum(value_at(row, key) or 0 for row in rows)
+
+
+def _largest(key: str) -> Any:
+    """The largest value in a column of rows."""
+    return lambda rows: max((row[key] for row in rows if row.get(key) is not None), default=None)
+
+
+_PLAN = (
+    Quantity("HBM a chip", "bytes", "less", "hbm_per_chip.total_bytes"),
+    Quantity("tables a chip", "bytes", "less", "hbm_per_chip.tables_bytes"),
+    Quantity("optimizer slots a chip", "bytes", "less", "hbm_per_chip.slots_bytes"),
+    Quantity("buffers of a batch, one device", "bytes", "less", "stacks", _sum_of("buffer_bytes_per_device")),
+    Quantity("max ids per partition, all stacks", "count", "less", "stacks", _sum_of("limits.max_ids_per_partition")),
+    Quantity("imbalance, largest", "ratio", "less", "stacks", _largest("imbalance")),
+    Quantity("entries dropped, largest share", "percent", "less", "stacks", _largest("drop_rate")),
+    Quantity("batches over the limits", "percent", "less", "batches_over"),
+    Quantity("bytes a step moves, a chip", "bytes", "less", "feeding.step_bytes_per_chip"),
+    Quantity("a step's lookups, at least", "seconds", "less", "feeding.step_seconds_at_least"),
+    Quantity("chips", "count", "neither", "topology.chips"),
+    Quantity("samples a batch", "count", "neither", "batch"),
+)
+
+
+def _plan_within(path: str) -> tuple[Quantity, ...]:
+    """The quantities of a plan that stands at a path of another report."""
+    return tuple(replace(quantity, path=f"{path}.{quantity.path}") for quantity in _PLAN)
+
+
+def _step_seconds(parts: Plain) -> float | None:
+    return max(parts.get("dense_seconds") or 0.0, parts.get("sparse_seconds") or 0.0) or None
+
+
+_RUN = (
+    Quantity("a step, modelled", "seconds", "less", "modelled_step", _step_seconds),
+    Quantity("TensorCore, modelled", "seconds", "less", "modelled_step.dense_seconds"),
+    Quantity("SparseCores, modelled", "seconds", "less", "modelled_step.sparse_seconds"),
+    Quantity("AUC after training", "number", "more", "auc_after"),
+    Quantity("loss after training", "number", "less", "loss_after"),
+    Quantity("largest difference of the proof", "number", "less", "max_difference"),
+    Quantity("steps", "count", "neither", "steps"),
+    Quantity("peak memory of this machine", "bytes", "less", "peak_rss_bytes"),
+    *_plan_within("plan"),
+)
+
+
+_MODELLED = (
+    Quantity("a step, modelled", "seconds", "less", "step.seconds"),
+    Quantity("of it the call itself", "seconds", "less", "step.call_seconds"),
+    Quantity("bytes through HBM", "bytes", "less", "step.bytes"),
+)
+_PROGRAM_RUN = (
+    Quantity("a step, cycles", "count", "less", "machine.cycles"),
+    *_MODELLED,
+    Quantity("math units busy", "percent", "more", "machine.math_utilisation"),
+    Quantity("bytes through L1", "bytes", "less", "machine.bytes.l1", lambda of: sum(of.values())),
+    Quantity("bytes through L2", "bytes", "less", "machine.bytes.l2", lambda of: sum(of.values())),
+    Quantity("bytes through DRAM", "bytes", "less", "machine.bytes.dram", lambda of: sum(of.values())),
+    Quantity("energy, pJ", "number", "less", "machine.energy_pj"),
+    Quantity("left to XLA", "percent", "less", "machine.fallback_share"),
+    Quantity("moved, as written", "bytes", "less", "moved.before"),
+    Quantity("moved, as run", "bytes", "less", "moved.after"),
+    Quantity(
+        "layers cut into slices", "count", "less", "layers", lambda of: sum(layer["cut"] is not None for layer in of)
+    ),
+    Quantity("memory asked for at once", "bytes", "less", "memory.need"),
+    Quantity("memory there is", "bytes", "neither", "memory.capacity"),
+    Quantity("tensors or layers without room", "count", "less", "memory.misfits", len),
+    Quantity("checks that failed", "count", "less", "verification", lambda of: sum(not check["ok"] for check in of)),
+    Quantity("loss after a step", "number", "less", "embeddings.loss_after"),
+    *_plan_within("embeddings.plan"),
+)
+_QUANTITIES = {"embedding_plan": _PLAN, "run": _RUN, "program_run": _PROGRAM_RUN}
+
+
+def both_reports(before: str, after: str) -> tuple[Plain, Plain] | None:
     """The contents of two files that hold runs or plans; None where the first is something else."""
-    first = _figures(before)
+    first = _report(before)
     if first is None:
         return None
-    second = _figures(after)
+    second = _report(after)
     if second is None or first["kind"] != second["kind"]:
-        kind = _WORDS[first["kind"]]
-        raise UsageError(f"the one is {kind}, the other is not", where=after, how="compare two files of one kind")
+        problem = f"the one is {_NAMES[first['kind']][0]}, the other is not"
+        raise UsageError(problem, where=after, how="compare two files of one kind")
     return first, second
 
 
-def _figures(path: str) -> Plain | None:
+def _report(path: str) -> Plain | None:
     if not path.endswith(".json"):
         return None
     try:
         value = json.loads(read_text(path))
     except ValueError:
         return None
-    return value if isinstance(value, dict) and value.get("kind") in _WORDS else None
+    return value if isinstance(value, dict) and value.get("kind") in _NAMES else None
 
 
-def compare_figures(
-    sides: tuple[Plain, Plain], names: tuple[str, str], output: str | None, as_json: bool, top: int
+def compare_reports(
+    sides: tuple[Plain, Plain], names: tuple[str, str], path: str | None, as_json: bool, top: int
 ) -> None:
     """Print the comparison, of its rows the first ``top``, or write it as a page or as JSON."""
-    compared = _compared(sides, names)
-    for text in compared.notes:
+    compared = _compared(sides, names, top)
+    for text in compared.notes or ():
         remark(f"note: {text}")
-    suffix = writer_of(output, ".json", ".html", as_json=as_json)
-    if output and output != "-":
-        if suffix == ".json":
-            emit_json(compared.to_json(), output)
-        else:
-            write_file(output, _page(compared))
-        remark(compared.sentence)
-        remark(f"wrote {output}")
-    if as_json or output == "-":
-        emit_json(compared.to_json())
-    elif not output:
-        _print(compared, top)
+    deliver(compared, Output(path, as_json, ".json", ".html"), said=[compared.sentence])
 
 
-def _compared(sides: tuple[Plain, Plain], names: tuple[str, str]) -> Compared:
+def _compared(sides: tuple[Plain, Plain], names: tuple[str, str], top: int) -> Comparison:
     kind = sides[0]["kind"]
     if kind != "program_run":
-        return Compared(kind, *names, tuple(_changes(kind, *sides)), _rows(kind, *sides))
-    notes = tuple(program_runs.comparable(*sides))
+        return Comparison(kind, _NAMES[kind][1], *names, _changes(kind, *sides), _rows(kind, *sides))
+    notes = tuple(_caveats(*sides))
     try:
-        changes, rows = tuple(program_runs.totals(*sides)), program_runs.layers(*sides)
-        return Compared(kind, *names, changes, rows, program_runs.sentences(*sides), notes)
+        found, rows, said = _changes(kind, *sides), layers(*sides), _statements(*sides)
+        return Comparison(kind, _NAMES[kind][1], *names, found, rows, ("figure", "layer"), said, notes, top)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         problem = "one of the two is no whole report of a run"
         raise UsageError(problem, where=" ".join(names), how="write it with tilewright run PROGRAM --json") from error
 
 
-@dataclass(frozen=True)
-class Compared:
-    """Two files of one kind: the quantities, and rows (tables, stages, layers) that differ, of each the name in front.
-
-    Of programs on a target also what is ``said`` differently, and ``notes`` on what the comparison is worth.
-    """
-
-    kind: str
-    before: str
-    after: str
-    changes: tuple[Change, ...]
-    rows: tuple[tuple[str, Change], ...]
-    said: tuple[Sentence, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def sentence(self) -> str:
-        """How many quantities got better and worse."""
-        tones = [change.tone for change in self.changes]
-        same = sum(change.before == change.after for change in self.changes)
-        return f"{tones.count('good')} better, {tones.count('bad')} worse, {same} the same"
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        values = [{**_value(change)} for change in self.changes]
-        rows = [{"of": name, **_value(change)} for name, change in self.rows]
-        head = {"schema_version": 1, "kind": f"{self.kind}_diff", "before": self.before, "after": self.after}
-        more = {"said": [asdict(each) for each in self.said], "notes": list(self.notes)}
-        return {**head, "changes": values, "rows": rows, **(more if self.kind == "program_run" else {})}
-
-
-def _value(change: Change) -> dict[str, Any]:
-    verdict = {"good": "better", "bad": "worse"}.get(change.tone, "neither")
-    return {"name": change.name, "before": change.before, "after": change.after, "verdict": verdict}
-
-
-def _step(side: Plain) -> Any:
-    parts = side.get("modelled_step") or {}
-    return max(parts.get("dense_seconds") or 0.0, parts.get("sparse_seconds") or 0.0) or None
-
-
-_RUN = (
-    Quantity("a step, modelled", "seconds", "less", _step),
-    Quantity("TensorCore, modelled", "seconds", "less", at("modelled_step", "dense_seconds")),
-    Quantity("SparseCores, modelled", "seconds", "less", at("modelled_step", "sparse_seconds")),
-    Quantity("AUC after training", "number", "more", at("auc_after")),
-    Quantity("loss after training", "number", "less", at("loss_after")),
-    Quantity("largest difference of the proof", "number", "less", at("max_difference")),
-    Quantity("steps", "count", "neither", at("steps")),
-    Quantity("peak memory of this machine", "bytes", "less", at("peak_rss_bytes")),
-)
-_WORDS = {
-    "run": "a run",
-    "embedding_plan": "an embedding plan",
-    "program_run": "a program's run on a target",
-}
-_KINDS: dict[str, tuple[Quantity, ...]] = {
-    "embedding_plan": PLAN,
-    "run": (*_RUN, *(Quantity(q.name, q.kind, q.better, within("plan", q.of)) for q in PLAN)),
-}
-
-
-def _changes(kind: str, before: Plain, after: Plain) -> Iterator[Change]:
-    for quantity in _KINDS[kind]:
-        sides = quantity.of(before), quantity.of(after)
-        if any(side is not None for side in sides):
-            yield Change(quantity.name, quantity.kind, quantity.better, *sides)
-    for target in dict.fromkeys([*before.get("moved", {}), *after.get("moved", {})]):
-        find = at("moved", target, "moved_after")
-        yield Change(f"moved for layout on {target}", "bytes", "less", find(before), find(after))
+def _changes(kind: str, *sides: Plain) -> tuple[Change, ...]:
+    """Every quantity that a side has, and what was moved for layout, or rewritten, for each target."""
+    if kind == "program_run":
+        # A matrix unit's step is drawn from its cycles and has no seconds of its own.
+        sides = tuple({k: v for k, v in side.items() if k != "step" or "machine" not in side} for side in sides)
+    key = "rewrites" if kind == "program_run" else "moved"
+    found = list(changes(_QUANTITIES[kind], *sides))
+    for target in dict.fromkeys(name for side in sides for name in side.get(key, {})):
+        of = [side.get(key, {}).get(target) for side in sides]
+        if kind == "program_run":
+            found.append(Change(f"rewrites for {target}", "count", "neither", *of))
+        else:
+            moved = [value_at(each, "moved_after") for each in of]
+            found.append(Change(f"moved for layout on {target}", "bytes", "less", *moved))
+    return tuple(found)
 
 
 def _rows(kind: str, before: Plain, after: Plain) -> tuple[tuple[str, Change], ...]:
     """Tables whose memory differs, and the stages of a run."""
     plans = [side.get("plan") or side for side in (before, after)]
-    parts = [("table", "bytes", [{t["name"]: t["padded_bytes"] for t in plan.get("tables", ())} for plan in plans])]
+    tables = [{t["name"]: t["padded_bytes"] for t in plan.get("tables", ())} for plan in plans]
+    parts: list[tuple[str, Kind, list[Any]]] = [("table", "bytes", tables)]
     if kind == "run":
         parts.append(("stage", "seconds", [side.get("stages", {}) for side in (before, after)]))
-    rows = []
-    for what, unit, (old, new) in parts:
-        for name in dict.fromkeys([*old, *new]):
-            if old.get(name) != new.get(name):
-                rows.append((what, Change(name, unit, "less", old.get(name), new.get(name))))  # type: ignore[arg-type]
-    return tuple(sorted(rows, key=lambda row: (row[0], -abs((row[1].after or 0) - (row[1].before or 0)))))
-
-
-def _print(compared: Compared, top: int) -> None:
-    from tilewright.render import change_text, format_value
-
-    def line(change: Change) -> tuple[object, ...]:
-        known = change.before is not None and change.after is not None
-        text = change_text(change.before, change.after, change.kind) if known else ""  # type: ignore[arg-type]
-        word = {"good": "better", "bad": "worse"}.get(change.tone, "")
-        return (change.name, *(format_value(v, change.kind) for v in (change.before, change.after)), text, word)
-
-    emit_text(compared.sentence + "\n")
-    show_table(("", "before", "after", "change", ""), [line(change) for change in compared.changes])
-    if compared.kind != "program_run":
-        return
-    if compared.rows:
-        emit_text("")
-        rows = [(of, *line(change)) for of, change in compared.rows[:top]]
-        show_table(("figure", "layer", "before", "after", "change", ""), rows)
-    for said in compared.said[:top]:
-        emit_text(f"\n{said.of}\n  before: {said.before or '-'}\n  after:  {said.after or '-'}")
-    if (most := max(len(compared.rows), len(compared.said))) > top:
-        emit_text(f"\nmore is different (--top {most} shows all)")
-
-
-def _page(compared: Compared) -> str:
-    from tilewright.render import Column, Page, Step, change_text, format_value, note, place_text, steps, table
-
-    names = {"run": "Two runs", "embedding_plan": "Two embedding plans", "program_run": "Two runs of programs"}
-    facts = [("before", place_text(compared.before)), ("after", place_text(compared.after))]
-    page = Page(f"{names[compared.kind]} beside each other", compared.sentence, facts=facts)
-    judged = [change for change in compared.changes if change.tone != "plain"]
-    judged.sort(key=lambda change: (change.tone != "bad", -_share(change)))
-    look = [
-        Step(
-            f"{change.name}: {format_value(change.before, change.kind)} before, "
-            f"{format_value(change.after, change.kind)} after",
-            worth=change_text(change.before or 0, change.after or 0, change.kind),
-            tone=change.tone,
-        )
-        for change in judged[:5]
+    rows = [
+        (what, Change(name, unit, "less", old.get(name), new.get(name)))
+        for what, unit, (old, new) in parts
+        for name in dict.fromkeys([*old, *new])
+        if old.get(name) != new.get(name)
     ]
-    found = steps(look) if look else note("Nothing got better or worse.")
-    page.section("look", "What to look at", *map(note, compared.notes), found)
-    columns = (Column("quantity"), Column("before", "number"), Column("after", "number"), Column("change", "number"))
-    page.section("quantities", "Every quantity", table(columns, [_cells(change) for change in compared.changes]))
-    if compared.rows:
-        first = (Column("figure"), Column("layer")) if compared.kind == "program_run" else (Column("of"), columns[0])
-        wide = (*first, *columns[1:])
-        rows = [(name, *_cells(change)) for name, change in compared.rows]
-        page.section("rows", "What differs inside", table(wide, rows))
-    if compared.said:
-        said = [(each.of, each.before, each.after) for each in compared.said]
-        page.section("said", "Memory, checks, places", table((Column("of"), Column("before"), Column("after")), said))
-    page.data("diff", compared.to_json())
-    return page.html()
+    return tuple(sorted(rows, key=lambda row: (row[0], -row[1].difference)))
 
 
-def _share(change: Change) -> float:
-    """How large a change is beside what was before."""
-    old, new = change.before or 0.0, change.after or 0.0
-    return abs(new - old) / abs(old) if old else float("inf")
+# Runs of programs on targets.
 
 
-def _cells(change: Change) -> tuple[object, ...]:
-    from tilewright.render import Sortable, change_cell, escape, format_value
+def _caveats(before: Plain, after: Plain) -> Iterator[str]:
+    """What to know of two sides that differ in program or chip; UsageError where nothing of them can be compared."""
+    one, other = (_measured(side) for side in (before, after))
+    targets = before.get("target"), after.get("target")
+    if one != other:
+        raise UsageError(
+            f"{targets[0]} {one}, {targets[1]} {other}: times, layers, bytes and memory have no counterpart",
+            how="run both programs on one target",
+        )
+    if targets[0] != targets[1]:
+        yield f"two chips, {targets[0]} and {targets[1]}: what differs may be theirs, not the program's"
+    if before.get("model") != after.get("model"):
+        names = f"{before.get('model')} and {after.get('model')}"
+        yield f"two programs, {names}: totals are of different work; layers are paired by what they compute"
 
-    def value(number: float | None) -> Html:
-        return Sortable(escape(format_value(number, change.kind)), number)
 
-    cell = change_cell(change.before, change.after, change.kind, better=change.better)
-    return change.name, value(change.before), value(change.after), cell
+def _measured(side: Plain) -> str:
+    """What a report of this kind of target measures, in words."""
+    if "machine" in side:
+        return "counts cycles of layers and pages of L2"
+    if "layers" in side:
+        return "counts bytes in local memories and no time"
+    return "models seconds of operations and HBM"
+
+
+_FIGURES: dict[str, Kind] = {
+    "cycles": "count", "time": "seconds", "bytes": "bytes", "memory": "bytes", "slices": "count"
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A layer or operation: ``kind`` and ``work`` say what it computes, whatever number its name has."""
+
+    name: str
+    label: str
+    kind: Hashable
+    work: Hashable
+    figures: dict[str, float] = field(compare=False)
+
+
+def layers(before: Plain, after: Plain) -> tuple[tuple[str, Change], ...]:
+    """The figures of layers that differ, those of time first, the largest change on top."""
+    rows: list[tuple[str, Change]] = []
+    for one, other in _paired(list(_layers(before)), list(_layers(after))):
+        label = " now ".join(dict.fromkeys(each.label for each in (one, other) if each is not None))
+        for name, kind in _FIGURES.items():
+            sides = [None if each is None else each.figures.get(name) for each in (one, other)]
+            if sides[0] != sides[1]:
+                rows.append((name, Change(label, kind, "less", *sides)))
+    order = list(_FIGURES)
+    return tuple(sorted(rows, key=lambda row: (order.index(row[0]), -row[1].difference)))
+
+
+def _layers(side: Plain) -> Iterator[_Layer]:
+    memory = side.get("memory") or {}
+    at_once = dict(zip(memory.get("steps", ()), memory.get("live", ())))
+    if "machine" in side:
+        for each in side["machine"].get("layers", ()):
+            figures = {"cycles": each["cycles"], "bytes": sum(each["bytes"]["dram"].values())}
+            if each["name"] in at_once:
+                figures["memory"] = at_once[each["name"]]
+            yield _Layer(each["name"], each["name"], _unnumbered(each["name"]), each["operations"], figures)
+    elif "layers" in side:
+        for each in side["layers"]:
+            slices = 1 if each["cut"] is None else each["cut"]["slices"]
+            figures = {"bytes": each["loads"] + each["stores"], "memory": each["need"], "slices": slices}
+            yield _Layer(each["name"], each["name"], _unnumbered(each["name"]), each["alone"], figures)
+    else:
+        for each in value_at(side, "step.rows") or ():
+            line = each["source"].replace("\\", "/").rpartition("/")[2]  # two checkouts of a program lie in two places
+            label = f"{each['op']} {each['name']}" + (f", {line}" if line else "")
+            figures = {"time": each["seconds"], "bytes": each["bytes"]}
+            yield _Layer(each["name"], label, (each["op"], line), each["flops"], figures)
+
+
+def _unnumbered(name: str) -> str:
+    return re.sub(r"_\d+", "", name)
+
+
+def _paired(before: list[_Layer], after: list[_Layer]) -> Iterator[tuple[_Layer | None, _Layer | None]]:
+    """Layers that compute the same, in the order of the side after; last those that only the side before has.
+
+    By name, kind and amount of work; what is left without the name, as numbers shift where a layer was added; then by
+    name and kind, as another batch changes all amounts; then by kind.
+    """
+    partner: dict[int, int] = {}
+    taken: set[int] = set()
+    for key in (
+        lambda each: (each.name, each.kind, each.work),
+        lambda each: (each.kind, each.work),
+        lambda each: (each.name, each.kind),
+        lambda each: each.kind,
+    ):
+        waiting: dict[Hashable, list[int]] = {}
+        for i in reversed(range(len(before))):
+            if i not in taken:
+                waiting.setdefault(key(before[i]), []).append(i)
+        for j, each in enumerate(after):
+            if j not in partner and waiting.get(key(each)):
+                partner[j] = waiting[key(each)].pop()
+                taken.add(partner[j])
+    yield from ((before[partner[j]] if j in partner else None, each) for j, each in enumerate(after))
+    yield from ((each, None) for i, each in enumerate(before) if i not in taken)
+
+
+def _statements(before: Plain, after: Plain) -> tuple[Statement, ...]:
+    """Bottleneck, whether everything fits, how each check went, where tensors stand: what is said otherwise."""
+    sides = (before, after)
+    found = [Statement("bottleneck", *(side.get("bottleneck") for side in sides))]
+    found.append(Statement("memory", *(value_at(side, "memory.sentence") for side in sides)))
+    own = before.get("target") != after.get("target")  # each side's own target stands in the names of its checks
+    parts = [("check", [_checks(side, str(side.get("target")) if own else "") for side in sides])]
+    parts.append(("no room", [{m["name"]: m["why"] for m in value_at(side, "memory.misfits") or ()} for side in sides]))
+    if before.get("model") == after.get("model"):
+        parts.append(("place", _places(*sides)))
+    for what, (one, other) in parts:
+        found += [
+            Statement(f"{what}: {name}", one.get(name), other.get(name)) for name in dict.fromkeys([*one, *other])
+        ]
+    return tuple(each for each in found if each.before != each.after)
+
+
+def _checks(side: Plain, target: str) -> dict[str, str]:
+    """The outcome of each check, its ``target`` left out of the name."""
+    outcomes = {}
+    for check in side.get("verification", ()):
+        name = check["what"].replace(target, "the side's own target") if target else check["what"]
+        outcomes[name] = check["said"] if check["ok"] else f"FAILED: {check['said']}"
+    return outcomes
+
+
+def _places(*sides: Plain) -> list[dict[str, str]]:
+    """Where the tensors stand that both sides name, and that have one shape."""
+    one, other = ({t["name"]: t["place"] for t in value_at(side, "memory.largest") or ()} for side in sides)
+    shapes = [{name: place.partition("{")[0] for name, place in side.items() if "{" in place} for side in (one, other)]
+    shared = [name for name in one if name in other and shapes[0].get(name) == shapes[1].get(name)]
+    return [{name: side[name] for name in shared} for side in (one, other)]

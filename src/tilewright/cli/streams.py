@@ -1,54 +1,48 @@
-"""Conventions every command keeps: ``-`` is stdin or stdout, data on stdout, remarks on stderr, stable JSON."""
+"""The standard streams and the signals of a command: stdin, progress on stderr, Ctrl-C and SIGTERM.
+
+``-`` is stdin. Streams are made usable whatever they were started with: closed, not UTF-8, or of no width.
+
+The interpreter tells the main thread of a signal only between two of its own instructions, and a kernel or a compiler
+may keep it for seconds; an exception in the middle of either can crash it. So another thread waits for the signals. It
+removes what is half written, gives the terminal its cursor back, and ends the process.
+"""
 
 from __future__ import annotations
 
+import codecs
+import errno
 import io
-import json
+import os
+import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
-from tilewright.errors import UsageError
-from tilewright.extras import need
-from tilewright.files import write_whole
+from tilewright import reading
+from tilewright.files import undo_unfinished
+from tilewright.render.delivery import remark
 
 if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
     import numpy as np
-    from rich.text import Text
 
-    from tilewright.render import Kind
+#: Error numbers of a write to a device that is full or gone.
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+_IN_ASCII = {"×": "x", "→": "->", "µ": "u", "–": "-", "…": "...", "·": ".", "─": "-", "│": "|", "≥": ">=", "≤": "<="}
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Heading: TypeAlias = "str | tuple[str, Kind] | tuple[str, Kind, str]"
-"""A column of :func:`show_table`: its heading, the kind of its values (text by default), a note."""
+_SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+_SHOW_CURSOR = "\x1b[?25h"
 
-
-def writer_of(out: str | None, *suffixes: str, as_json: bool = False, stdout: bool = True) -> str:
-    """The one of ``suffixes`` in which the file name of ``-o`` ends; the first for ``-``, "" where there is no ``-o``.
-
-    Refuses other names, ``-`` beside ``--json``, and ``-`` where ``stdout`` is False; and a writer not installed.
-    """
-    if out is None:
-        return ""
-    if out == "-" and as_json:
-        raise UsageError("-o - and --json both want stdout", how="write to a file")
-    if out == "-" and stdout:
-        return suffixes[0]
-    for suffix in suffixes:
-        if out.lower().endswith(suffix):
-            if suffix == ".pftrace":
-                need("perfetto", what=f"writing {out}")
-            return suffix
-    raise UsageError(f"no writer for {out!r}", where="-o", how=f"end the name in {' or '.join(suffixes)}")
+Json = Annotated[bool, Option("--json", help="Print JSON.")]
 
 
 def read_bytes(path: str, most: int | None = None) -> bytes:
     """The bytes of a file (a gzip or xz file's unpacked), or of stdin for ``-``: at most a text's, or ``most``."""
-    from tilewright import reading
-
     if path == "-":
         return reading.unpacked(reading.read_stream(sys.stdin.buffer, "stdin", most), "stdin", most)
     return reading.read_bytes(path, most)
@@ -56,19 +50,7 @@ def read_bytes(path: str, most: int | None = None) -> bytes:
 
 def read_text(path: str) -> str:
     """The UTF-8 text of a file, or of stdin for ``-``."""
-    from tilewright import reading
-
     return reading.text_of(read_bytes(path), path)
-
-
-def write_file(path: str, data: str | bytes) -> None:
-    """Write to a file (made whole or not at all), or to stdout for ``-``."""
-    if path != "-":
-        write_whole(path, data)
-        return
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data.encode("utf-8") if isinstance(data, str) else data)
-    sys.stdout.buffer.flush()
 
 
 def npy_bytes(array: np.ndarray[Any, Any]) -> bytes:
@@ -78,48 +60,6 @@ def npy_bytes(array: np.ndarray[Any, Any]) -> bytes:
     file = io.BytesIO()
     np.save(file, array, allow_pickle=False)
     return file.getvalue()
-
-
-def emit_text(text: str) -> None:
-    """Text for stdout, ending in one newline, with nothing in it that steers a terminal."""
-    from tilewright.render import visible
-
-    text = visible(text)
-    sys.stdout.write(text if text.endswith("\n") else text + "\n")
-
-
-def emit_json(value: Mapping[str, Any], path: str = "-") -> None:
-    """One JSON object with its ``schema_version``, to stdout or a file."""
-    if "schema_version" not in value:
-        value = {"schema_version": 1, **value}
-    write_file(path, plain_json(value))
-
-
-def plain_json(value: Mapping[str, Any]) -> str:
-    """Another tool's JSON, which has no place for our ``schema_version``."""
-    return json.dumps(value, indent=2, allow_nan=False) + "\n"
-
-
-def show_table(columns: Iterable[Heading], rows: Iterable[Sequence[object]], title: str = "") -> None:
-    """A table on stdout."""
-    from tilewright.render import Column, print_table
-
-    print_table([Column(c) if isinstance(c, str) else Column(*c) for c in columns], rows, title=title)
-
-
-def show_drawing(draw: Callable[[int], Text]) -> None:
-    """What ``draw`` makes for so many columns, on stdout: the terminal's, 120 where there is none."""
-    from rich.console import Console
-
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    console.print(draw(console.width), soft_wrap=True)
-
-
-def remark(text: str) -> None:
-    """Something worth knowing that is not the data: stderr."""
-    from tilewright.render import visible
-
-    print(visible(text), file=sys.stderr)
 
 
 def done_text(done: float, total: float | None) -> str:
@@ -149,11 +89,107 @@ def progress(description: str, total: int | None = None) -> Iterator[Any]:
 
 
 def tell_of_compiling() -> None:
-    """On a terminal, one remark when the first kernel is compiled that a later start will find."""
-    from tilewright.kernels.kept import before_compiling
+    """On a terminal, remark once that kernels are compiled, which later starts find in the cache."""
+    from tilewright.kernels.cache import before_compiling
 
     def say() -> None:
         if sys.stderr.isatty():
             remark("compiling kernels, once; later runs find them (`tilewright warm` compiles all beforehand)")
 
     before_compiling[:] = [say]
+
+
+def usable_streams() -> None:
+    """Open closed streams on the null device, replace letters that an encoding lacks, take 0 columns as 80."""
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    codecs.register_error("tilewright", _in_ascii)
+    for stream in (sys.stdout, sys.stderr):
+        encoding = (getattr(stream, "encoding", None) or "utf-8").lower().replace("_", "-")
+        if not encoding.startswith("utf") and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="tilewright")
+    if os.environ.get("COLUMNS", "1").strip().lstrip("0") == "":
+        del os.environ["COLUMNS"]
+
+
+def quiet_threads() -> None:
+    """Suppress what a storage library's threads print of a save that failed: the command has one line for it.
+
+    They tell its event loop, which is closed by then, and each prints a traceback of that.
+    """
+    tell = sys.unraisablehook
+
+    def told(unraisable: UnraisableHookArgs) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            tell(unraisable)
+
+    sys.unraisablehook = told
+
+
+def abandon_stdout() -> None:
+    """Send what is still buffered to the null device, so that writing it raises nothing at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_IN_ASCII.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
+
+
+def _handled_by_thread(number: int, frame: object) -> None:
+    """Do nothing: that this is the handler tells the waiting thread to act."""
+
+
+@contextmanager
+def leaving_at_once() -> Iterator[None]:
+    """Inside the block a signal ends the process with 130 or 143, unless a command has put a handler of its own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    waker = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    before = {number: signal.signal(number, _handled_by_thread) for number in _SIGNALS}
+    waiting = threading.Thread(target=_wait, args=(reader,), name="tilewright-signals", daemon=True)
+    waiting.start()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(waker)
+        os.close(writer)
+        waiting.join()
+        os.close(reader)
+
+
+def _wait(reader: int) -> None:
+    """Act on each signal that comes, until the pipe is closed."""
+    while numbers := os.read(reader, 16):
+        for number in numbers:
+            if number in _SIGNALS and signal.getsignal(number) is _handled_by_thread:
+                _leave(number)
+
+
+def _leave(number: int) -> None:
+    undo_unfinished()
+    with suppress(OSError):
+        words, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        for stream in (1, 2):  # no other thread may hide the cursor again
+            os.dup2(nowhere, stream)
+        cursor = _SHOW_CURSOR if os.isatty(words) else ""
+        os.write(words, f"{cursor}\ntilewright: {_SIGNALS[signal.Signals(number)]}\n".encode())
+    os._exit(128 + number)
+
+
+def _reset_in_child() -> None:
+    """Give a forked process the usual handlers: it has ours and the pipe, but not the thread."""
+    for number in _SIGNALS:
+        if signal.getsignal(number) is _handled_by_thread:
+            signal.set_wakeup_fd(-1)
+            signal.signal(number, signal.SIG_DFL)
+
+
+os.register_at_fork(after_in_child=_reset_in_child)

@@ -20,18 +20,14 @@ from tilewright.render import (
     badge,
     bytes_text,
     cards,
-    code_block,
     count_text,
-    details,
-    element,
-    join,
-    note,
-    place_text,
     ratio_text,
-    side_by_side,
     steps,
     table,
 )
+from tilewright.render.formats import place_text
+from tilewright.render.markup import element, join
+from tilewright.render.page import code_block, details, note, side_by_side
 
 _BODY = re.compile(r"func\.func[^\n]*\{\n(.*)\n  \}\n\}", re.DOTALL)
 

@@ -28,7 +28,8 @@ from tilewright.hlo.rewrites.pipeline import Step, parse_pipeline, pipeline
 from tilewright.hlo.rewriting.base import Rewrite
 from tilewright.hlo.rewriting.maker import MOVES
 from tilewright.hlo.rules.catalogue import chosen
-from tilewright.render import bytes_text, place_text
+from tilewright.render import bytes_text
+from tilewright.render.formats import place_text
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 

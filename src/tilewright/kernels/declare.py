@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from tilewright.errors import UsageError
-from tilewright.kernels.folder import PACKAGE
-from tilewright.kernels.kept import KeptKernel, compilations
+from tilewright.kernels.cache import PACKAGE, CachedKernel, compilations
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 Job = tuple[str, Callable[[], object]]
@@ -51,7 +50,7 @@ def _name(function: Callable[..., Any]) -> str:
 def _keep(kernel: Any, function: Callable[..., Any]) -> None:
     """Let a kernel be kept, if it is the package's."""
     if function.__module__.startswith(f"{PACKAGE}."):
-        kernel._cache = KeptKernel(_name(function))
+        kernel._cache = CachedKernel(_name(function))
 
 
 def njit(*, cache: bool = False, variant: str = "", **options: Any) -> Callable[[Kernel], Kernel]:
@@ -85,7 +84,7 @@ class Callback:
 
     @property
     def compiled(self) -> Any:
-        """numba's own object for it."""
+        """numba's compiled function."""
         with self._lock:
             if self._compiled is None:
                 from numba.core import ccallback, sigutils
@@ -101,7 +100,7 @@ class Callback:
 
     @property
     def address(self) -> int:
-        """Where its code begins."""
+        """The address of its compiled code."""
         return int(self.compiled.address)
 
 

@@ -21,19 +21,9 @@ from tilewright.layout import BankConflict, LocalMemoryError, LocalPlan, LocalTe
 from tilewright.machine.operands import NpuLayer, Operand, Sizes, layers_of
 from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
 from tilewright.machine.subject import Subject
-from tilewright.render import (
-    Card,
-    Column,
-    Html,
-    badge,
-    bytes_text,
-    count_text,
-    details,
-    element,
-    note,
-    percent_text,
-    table,
-)
+from tilewright.render import Card, Column, Html, badge, bytes_text, count_text, percent_text, table
+from tilewright.render.markup import element
+from tilewright.render.page import details, note
 from tilewright.targets import LaneMemory, Target
 
 

@@ -17,26 +17,22 @@ from tilewright.machine.stages import Judgement, Proof
 from tilewright.render import (
     Bar,
     Column,
-    Curve,
     Html,
     Step,
     badge,
     bar_chart,
     bytes_text,
-    code_block,
     count_text,
-    details,
-    element,
-    line_chart,
-    note,
-    paragraph,
     percent_text,
-    place_text,
     ratio_text,
     seconds_text,
     steps,
     table,
 )
+from tilewright.render.drawing import Curve, line_chart
+from tilewright.render.formats import place_text
+from tilewright.render.markup import element
+from tilewright.render.page import code_block, details, note, paragraph
 
 _LONGEST_WORTH = 40
 _MOST_ROWS = 60

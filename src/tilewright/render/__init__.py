@@ -1,86 +1,42 @@
-"""The page and drawing kit: self-contained HTML, SVG, charts, terminal tables, formatted numbers."""
+"""The page and drawing kit: self-contained HTML, SVG, charts, terminal tables, formatted numbers, and the way out.
 
-from tilewright.render.drawing import Bar, Curve, Drawing, bar_chart, column_chart, line_chart, text_width
-from tilewright.render.explorers import Field, cells, explorer
-from tilewright.render.formats import (
-    Kind,
-    bytes_text,
-    count_text,
-    format_value,
-    percent_text,
-    place_text,
-    ratio_text,
-    seconds_text,
-    visible,
-)
-from tilewright.render.markup import Html, Scripted, Sortable, element, escape, join
-from tilewright.render.notebook import glance, glance_table
-from tilewright.render.page import (
-    Card,
-    Page,
-    Step,
-    Tone,
-    badge,
-    cards,
-    carried,
-    code_block,
-    details,
-    listing,
-    note,
-    paragraph,
-    shared_asset,
-    side_by_side,
-    steps,
-)
-from tilewright.render.tables import Better, Column, change_cell, change_text, print_table, table
+Of what is not listed here (pieces of a page, markup, changes, rarer charts) each file is entered by its own name, as
+``tilewright.render.page``.
+"""
+
+from tilewright.render.compare import Comparison
+from tilewright.render.delivery import Output, Result, deliver
+from tilewright.render.drawing import Bar, Drawing, bar_chart
+from tilewright.render.formats import bytes_text, count_text, percent_text, ratio_text, seconds_text
+from tilewright.render.markup import Html
+from tilewright.render.page import Card, Page, Step, badge, cards, steps
+from tilewright.render.tables import Column, Field, Table, explorer, glance, print_table, table
 
 __all__ = [
     "Bar",
-    "Better",
     "Card",
     "Column",
-    "Curve",
+    "Comparison",
     "Drawing",
     "Field",
     "Html",
-    "Kind",
+    "Output",
     "Page",
-    "Scripted",
-    "Sortable",
+    "Result",
     "Step",
-    "Tone",
+    "Table",
     "badge",
     "bar_chart",
     "bytes_text",
     "cards",
-    "carried",
-    "cells",
-    "change_cell",
-    "change_text",
-    "code_block",
-    "column_chart",
     "count_text",
-    "details",
-    "element",
-    "escape",
+    "deliver",
     "explorer",
-    "format_value",
     "glance",
-    "glance_table",
-    "join",
-    "line_chart",
-    "listing",
-    "note",
-    "paragraph",
     "percent_text",
-    "place_text",
     "print_table",
     "ratio_text",
     "seconds_text",
-    "shared_asset",
-    "side_by_side",
     "steps",
     "table",
-    "text_width",
-    "visible",
 ]

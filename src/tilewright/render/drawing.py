@@ -210,7 +210,7 @@ def column_chart(
     ticks = _ticks(min(0.0, *(y for line in lines for _, y in line)), max(y for line in lines for _, y in line))
     marks = [format_value(tick, kind) for tick in ticks]
     left, top, bottom = max(map(text_width, marks)) + 14, 30, 40
-    together = -(-count * len(lines) // _MOST_COLUMNS)
+    per_bar = -(-count * len(lines) // _MOST_COLUMNS)
     drawing = Drawing(width, height, title=title)
     _legend(drawing, left, [curve.label for curve in series], box=True)
     up = (height - top - bottom) / ((ticks[-1] - ticks[0]) or 1)
@@ -219,22 +219,21 @@ def column_chart(
         drawing.line(left, y, width - 16, y, "grid")
         drawing.text(left - 8, y + 4, mark, "soft", anchor="end")
     ground = height - bottom + ticks[0] * up
-    slot = (width - left - 16) / -(-count // together)
+    slot = (width - left - 16) / -(-count // per_bar)
     each = slot * 0.78 / len(lines)
     for number_, line in enumerate(lines):
-        stretches = [line[start : start + together] for start in range(0, len(line), together)]
-        for place, stretch in enumerate(stretches):
-            x, value = max(stretch, key=lambda point: abs(point[1]))
+        for place, start in enumerate(range(0, len(line), per_bar)):
+            x, value = max(line[start : start + per_bar], key=lambda point: abs(point[1]))
             tip = f"{series[number_].label}, {x_label} {_place(x)}: {format_value(value, kind)}"
             at = left + place * slot + slot * 0.11 + number_ * each
             tall = abs(value) * up
             drawing.rect(at, ground - max(value, 0) * up, each, tall, f"bar s{number_ % _COLOURS}", tip=tip)
     longest = max(lines, key=len)
-    for place in range(0, -(-count // together), max(1, round(44 / slot))):
-        text = _place(longest[place * together][0])
+    for place in range(0, -(-count // per_bar), max(1, round(44 / slot))):
+        text = _place(longest[place * per_bar][0])
         drawing.text(left + (place + 0.5) * slot, height - bottom + 18, text, "soft", anchor="middle")
     drawing.line(left, ground, width - 16, ground, "axis")
-    said = x_label if together == 1 else f"{x_label} (each bar the highest of {together})"
+    said = x_label if per_bar == 1 else f"{x_label} (each bar the highest of {per_bar})"
     drawing.text((left + width - 16) / 2, height - 5, said, "soft", anchor="middle")
     drawing.text(width - 16, 16, y_label, "soft", anchor="end")
     return element("figure", element("figcaption", title), drawing.svg())
@@ -254,7 +253,7 @@ def line_chart(
     width: float = 720,
     height: float = 260,
 ) -> Html:
-    """Curves over one x axis. Long curves keep their lowest and highest point in each stretch."""
+    """Curves over one x axis. Of long curves the lowest and the highest of neighbouring points are kept."""
     points = [_finite(curve) for curve in curves]
     every = [point for line in points for point in line]
     if not every:
@@ -304,8 +303,8 @@ def _thin(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     if len(points) <= _MOST_POINTS:
         return points
     step = -(-2 * len(points) // _MOST_POINTS)
-    stretches = (points[start : start + step] for start in range(0, len(points), step))
-    pairs = ({min(s, key=lambda p: p[1]), max(s, key=lambda p: p[1])} for s in stretches)
+    parts = (points[start : start + step] for start in range(0, len(points), step))
+    pairs = ({min(s, key=lambda p: p[1]), max(s, key=lambda p: p[1])} for s in parts)
     return [point for pair in pairs for point in sorted(pair)]
 
 

@@ -14,6 +14,7 @@ from typing import Literal
 
 from tilewright.files import write_whole
 from tilewright.render.markup import Html, Scripted, element, escape, join, json_for_script
+from tilewright.version import __version__
 
 _IDENTIFIER = re.compile(r"[a-z][a-z0-9-]*")
 _STYLES = ("page.css", "explorer.css", "figure.css")
@@ -21,13 +22,9 @@ _MODULES = ("tables.js", "explorer.js", "navigation.js")
 
 
 @cache
-def _asset(name: str) -> str:
-    return files("tilewright.render").joinpath("assets", name).read_text(encoding="utf-8")
-
-
 def shared_asset(name: str) -> str:
     """The text of a style, module or drawing that pages share, for pages that are not written as one file."""
-    return _asset(name)
+    return files("tilewright.render").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 class Page:
@@ -51,7 +48,7 @@ class Page:
         self.title, self.subtitle, self.facts, self._wide = title, subtitle, tuple(facts), wide
         self._sections: dict[str, tuple[str, Html]] = {}
         self._data: dict[str, Html] = {}
-        self._modules = {name: _asset(name) for name in _MODULES}
+        self._modules = {name: shared_asset(name) for name in _MODULES}
 
     def section(self, name: str, heading: str, *content: str) -> None:
         """Add a section; ``name`` is its id (lower case, digits, hyphens) and so its address ``#name``.
@@ -70,7 +67,9 @@ class Page:
 
     def html(self) -> str:
         """The whole document."""
-        body = [self._navigation(), element("main", self._header(), *self._bodies(), self._footer())]
+        sections = [element("section", element("h2", h), b, id=n) for n, (h, b) in self._sections.items()]
+        footer = element("footer", f"Written by tilewright {__version__}. This file needs no network.")
+        body = [self._navigation(), element("main", self._header(), *sections, footer)]
         body += [element("script", text, type="application/json", id=name) for name, text in self._data.items()]
         body += [element("script", Html(text), type="module") for text in self._modules.values()]
         document = element(
@@ -89,7 +88,7 @@ class Page:
             raise ValueError(f"the page already has {name!r}")
 
     def _head(self) -> Html:
-        style = Html("\n".join(_asset(name) for name in _STYLES))
+        style = Html("\n".join(shared_asset(name) for name in _STYLES))
         return element(
             "head",
             element("meta", charset="utf-8"),
@@ -102,7 +101,7 @@ class Page:
 
     def _navigation(self) -> Html:
         links = (element("li", element("a", h, href=f"#{n}")) for n, (h, _) in self._sections.items())
-        mark = element("a", Html(_asset("mark.svg")), element("span", "tilewright"), href="#top", class_="mark")
+        mark = element("a", Html(shared_asset("mark.svg")), element("span", "tilewright"), href="#top", class_="mark")
         switch = element("button", "Auto", type="button", id="theme", title="Colours: auto, light, dark")
         return element("nav", mark, element("ol", *links), switch, aria_label="Sections")
 
@@ -111,14 +110,6 @@ class Page:
         subtitle = element("p", self.subtitle, class_="subtitle") if self.subtitle else ""
         listed = element("dl", facts, class_="facts") if facts else ""
         return element("header", element("h1", self.title), subtitle, listed, id="top")
-
-    def _bodies(self) -> list[Html]:
-        return [element("section", element("h2", h), b, id=n) for n, (h, b) in self._sections.items()]
-
-    def _footer(self) -> Html:
-        from tilewright.version import __version__
-
-        return element("footer", escape(f"Written by tilewright {__version__}. This file needs no network."))
 
 
 def _policy(modules: Iterable[str]) -> str:

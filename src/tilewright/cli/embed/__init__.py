@@ -2,8 +2,7 @@
 
 from tilewright.cli.embed.diagnose import check, diagnose, explain_error
 from tilewright.cli.embed.plan import plan
-from tilewright.cli.embed.serve import export, quantise
 from tilewright.cli.embed.stats import stats
-from tilewright.cli.embed.train import train
+from tilewright.cli.embed.train import export, quantise, train
 
 COMMANDS = (check, diagnose, explain_error, export, plan, quantise, stats, train)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli.embed import model
-from tilewright.cli.streams import Heading, Json, emit_json, emit_text, progress, read_text, remark, show_table
+from tilewright.cli.streams import Json, progress, read_text
 from tilewright.errors import CheckFailed, UsageError
+from tilewright.render.delivery import Answer, Line, Output, deliver, remark, show
+from tilewright.render.tables import Heading, Table
 
 if TYPE_CHECKING:
     from tilewright.embed import Check, Counters, Diagnosis, EmbedConfig, ErrorExplanation, Limits, Stacking
@@ -60,7 +63,7 @@ def diagnose(
     from tilewright.embed import diagnose as find_bottlenecks
 
     if template:
-        emit_text(COUNTERS_TEMPLATE)
+        show([COUNTERS_TEMPLATE])
         return
     if file is None and counters is None:
         raise UsageError("nothing to judge", how="name a log or a counters file; --template prints one to fill in")
@@ -81,10 +84,7 @@ def diagnose(
         counted = measured if counted is None else counted.merged(measured)
     assert counted is not None
     diagnosis = find_bottlenecks(counted)
-    if as_json:
-        emit_json(diagnosis.to_json())
-    else:
-        emit_text(diagnosis_text(diagnosis))
+    deliver(Answer(diagnosis.to_json, lambda: [diagnosis_text(diagnosis)]), Output(as_json=as_json))
     if diagnosis.severe:
         worst = diagnosis.findings[0]
         raise CheckFailed(worst.bottleneck, where=file or counters or "", how=worst.advice[0])
@@ -130,10 +130,9 @@ def explain_error(
         explained = explain(text, width=width, max_ids=max_ids, sparsecores=sparsecores)
     except UsageError as problem:
         raise no_such_file(error, problem) from None
-    if as_json:
-        emit_json({"kind": "explained_errors", "errors": [explanation.to_json() for explanation in explained]})
-    else:
-        emit_text("\n\n".join(map(explanation_text, explained)))
+    value = {"kind": "explained_errors", "errors": [explanation.to_json() for explanation in explained]}
+    shown = "\n\n".join(map(explanation_text, explained))
+    deliver(Answer(lambda: value, lambda: [shown]), Output(as_json=as_json))
 
 
 def error_text(argument: str) -> str:
@@ -204,10 +203,8 @@ def check(
         knobs = setup.sparsecore if config is not None else None
         checked = check_batches(inputs, stacked, bounds, knobs, bad_ids, lambda n: advance(n, total), setup.narrow)
     diagnosis = diagnose(check_counters(checked, stacked, setup.target))
-    if as_json:
-        emit_json({**checked.to_json(), "findings": [finding.to_json() for finding in diagnosis.findings]})
-    else:
-        _print(checked, diagnosis)
+    value = {**checked.to_json(), "findings": [finding.to_json() for finding in diagnosis.findings]}
+    deliver(Answer(lambda: value, lambda: _lines(checked, diagnosis)), Output(as_json=as_json))
     if not checked.passed:
         worst = max(checked.limits, key=lambda limit: limit.observed / limit.limit)
         how = f"set {worst.knob} of {worst.what!r} to at least {worst.observed}"
@@ -238,7 +235,7 @@ def _limits(file: str | None, setup: EmbedConfig, batches: str) -> dict[str, Lim
 
 
 def _check_names(limits: dict[str, Limits], stacking: Stacking, where: str) -> None:
-    """Limits of other stacks would pass unseen."""
+    """UsageError for limits of stacks that the model has not, and for stacks without limits."""
     if other := [name for name in limits if name not in stacking.stacks]:
         how = f"the stacks are {', '.join(stacking.stacks)}: plan again for this model, batch and topology"
         raise UsageError(f"limits of {other[0]!r}, which is not a stack", where=where, how=how)
@@ -246,12 +243,12 @@ def _check_names(limits: dict[str, Limits], stacking: Stacking, where: str) -> N
         raise UsageError(f"no limits of stack {unbound[0]!r}", where=where, how="plan again for this model")
 
 
-def _print(checked: Check, diagnosis: Diagnosis) -> None:
+def _lines(checked: Check, diagnosis: Diagnosis) -> Iterator[Line]:
     from tilewright.embed import diagnosis_lines
 
     columns: list[Heading] = [("of", "code"), ("limit", "code"), ("allowed", "count"), ("observed", "count")]
     rows = [(e.what, e.knob, e.limit, e.observed, e.place, "no" if e.over else "yes") for e in checked.limits]
     many = "1 batch" if checked.batches == 1 else f"{checked.batches:,} batches"
-    show_table((*columns, "where the most was seen", "holds"), rows, f"{many} against the limits")
+    yield Table((*columns, "where the most was seen", "holds"), rows, f"{many} against the limits")
     if diagnosis.findings:
-        emit_text("\n".join(["", "findings", *diagnosis_lines(diagnosis, notes=True)]))
+        yield from ("", "findings", *diagnosis_lines(diagnosis, notes=True))

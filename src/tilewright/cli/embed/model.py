@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.streams import remark
 from tilewright.errors import UsageError
+from tilewright.render.delivery import remark
 
 if TYPE_CHECKING:
     from tilewright.embed import EmbedConfig, LimitsFile, Log, LogBatch

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli.embed import model
-from tilewright.cli.streams import Json, emit_json, emit_text, progress, remark, write_file, writer_of
+from tilewright.cli.streams import Json, progress
 from tilewright.errors import UsageError
+from tilewright.files import write_whole
+from tilewright.render.delivery import Output, json_text, remark, show, write_file
 
 if TYPE_CHECKING:
     from tilewright.embed import Diagnosis, EmbedConfig, LogBatch, Plan
@@ -88,7 +90,7 @@ def plan(
     Texts are hashed into the vocabularies. A last batch that is not full is left out; without --batch and --config a
     log of less than a batch is planned as one batch.
     """
-    suffix = writer_of(out, ".json", ".html", stdout=False)
+    suffix = Output(out, as_json, ".json", ".html", stdout=False).suffix
     if tables is not None and (files or config or vocab or scale):
         raise UsageError("--tables beside a log or a model", how="it plans tables alike, without a log")
     options = {"target": target, "chips": chips, "batch": batch, "narrow_packing": narrow_packing, "time": time}
@@ -123,7 +125,7 @@ def plan(
     else:
         planned = _plan_log(setup, files, rows, {**shared, "quantile": quantile})
     if flags:
-        emit_text(knobs.paste_text(others, planned.limits_json()))
+        show([knobs.paste_text(others, planned.limits_json())])
         return
     from tilewright.embed import diagnose, diagnosis_lines, plan_counters, print_plan
 
@@ -136,13 +138,13 @@ def plan(
     if out is not None and suffix == ".json":
         planned.write_limits(out)
     elif out is not None and diagnosis is not None:
-        write_file(out, _page(planned, diagnosis, value, ", ".join(files or ()) or "a generated click log"))
+        write_whole(out, _page(planned, diagnosis, value, ", ".join(files or ()) or "a generated click log"))
     if as_json:
-        emit_json(value)
+        write_file("-", json_text(value))
     elif out is None:
         print_plan(planned)
         if diagnosis is not None:
-            emit_text("\n".join(["", "findings", *diagnosis_lines(diagnosis)]))
+            show(["\n".join(["", "findings", *diagnosis_lines(diagnosis)])])
     else:
         remark(planned.verdict)
         if planned.feeding is None and planned.confidence is not None:

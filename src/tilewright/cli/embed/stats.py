@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli.embed import model
-from tilewright.cli.streams import Heading, Json, emit_json, emit_text, progress, remark, show_table, write_file
+from tilewright.cli.streams import Json, progress
 from tilewright.errors import UsageError
+from tilewright.files import write_whole as write_file
+from tilewright.render.delivery import Answer, Line, Output, deliver, remark
+from tilewright.render.formats import bytes_text
+from tilewright.render.tables import Heading, Table
 
 if TYPE_CHECKING:
     from tilewright.embed import EmbedConfig, FdoStats
@@ -52,10 +56,9 @@ def stats(
     counted = _counted(source, setup, rows, bad_ids)
     if out is not None:
         _write(out, counted, setup, source)
-    if as_json:
-        emit_json({"kind": "embedding_statistics", "stacks": counted.summary()})
-    else:
-        _print(counted)
+    stacks = counted.summary()
+    value = {"kind": "embedding_statistics", "stacks": stacks}
+    deliver(Answer(lambda: value, lambda: [_table(stacks)]), Output(as_json=as_json))
     if out is not None:
         remark(f"wrote {out}")
 
@@ -111,20 +114,19 @@ def _write(out: str, counted: FdoStats, setup: EmbedConfig | None, source: str) 
     write_file(out, json.dumps(value, indent=2) + "\n")
 
 
-def _print(counted: FdoStats) -> None:
+def _table(stacks: dict[str, dict[str, Any]]) -> Table:
     headings: list[Heading] = [("stack", "code"), ("records", "count"), ("max ids", "count"), ("max unique", "count")]
     headings += [("buffer of a SparseCore", "count"), ("dropped, most", "count"), "fullest shard"]
     lines = []
-    for name, known in counted.summary().items():
+    for name, known in stacks.items():
         *counts, imbalance = ("" if value is None else value for value in known.values())
         lines.append((name, *counts, imbalance and f"{imbalance:.2f} x"))
-    show_table(headings, lines)
+    return Table(headings, lines)
 
 
 def _compare(source: str, config: str | None, out: str | None, as_json: bool) -> None:
     """A TorchRec plan's tables, and its ranks' bytes beside those of our chips."""
     from tilewright.embed import chip_bytes, rank_bytes, read_torchrec
-    from tilewright.render import bytes_text
 
     if out is not None:
         raise UsageError("a TorchRec plan is read, not written again", where=out, how="leave -o away")
@@ -134,11 +136,9 @@ def _compare(source: str, config: str | None, out: str | None, as_json: bool) ->
     if config is not None:
         setup = model.configured(config, {})
         ours = chip_bytes(setup.stacking(not setup.sparsecore.disable_table_stacking))
-    if as_json:
-        shapes = {t.name: {"sharding_type": t.sharding_type, "shards": len(t.shards)} for t in tables.values()}
-        bytes_of = {"rank_bytes": {str(rank): size for rank, size in ranks.items()}, "chip_bytes": ours}
-        emit_json({"kind": "torchrec_plan", "tables": shapes, **bytes_of})
-        return
+    shapes = {t.name: {"sharding_type": t.sharding_type, "shards": len(t.shards)} for t in tables.values()}
+    bytes_of = {"rank_bytes": {str(rank): size for rank, size in ranks.items()}, "chip_bytes": ours}
+    value = {"kind": "torchrec_plan", "tables": shapes, **bytes_of}
     headings: list[Heading] = [("table", "code"), "sharding", "kernel", ("shards", "count"), ("largest shard", "bytes")]
     lines = [
         (
@@ -150,9 +150,10 @@ def _compare(source: str, config: str | None, out: str | None, as_json: bool) ->
         )
         for name, t in tables.items()
     ]
-    show_table(headings, lines)
+    shown: list[Line] = [Table(headings, lines)]
     if ranks:
         low, high = bytes_text(min(ranks.values())), bytes_text(max(ranks.values()))
-        emit_text(f"rows of a rank, {len(ranks)} ranks: {low} to {high}")
+        shown.append(f"rows of a rank, {len(ranks)} ranks: {low} to {high}")
     if ours is not None:
-        emit_text(f"rows of a chip, planned here: {bytes_text(ours)} on each, padding included")
+        shown.append(f"rows of a chip, planned here: {bytes_text(ours)} on each, padding included")
+    deliver(Answer(lambda: value, lambda: shown), Output(as_json=as_json))

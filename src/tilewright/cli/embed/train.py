@@ -1,55 +1,70 @@
-"""`tilewright embed train`: train a model file on a log, with checkpoints."""
+"""`tilewright embed train`, `export` and `quantise`: train a model file on a log, and write its tables for serving.
+
+Several processes on this machine train together under jax.distributed.
+"""
 
 from __future__ import annotations
 
 import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Exit, Option
 
-from tilewright.cli.embed.processes import first_of_all, joined, start_all
-from tilewright.cli.streams import Json, emit_json, emit_text, progress, remark, write_file, writer_of
+from tilewright.cli.streams import Json, progress
+from tilewright.errors import CheckFailed, UsageError
 from tilewright.extras import need
+from tilewright.render.delivery import Answer, Form, Line, Output, deliver, remark
+from tilewright.render.drawing import Curve, line_chart
+from tilewright.render.formats import bytes_text, count_text, seconds_text
+from tilewright.render.page import Card, Page, cards, paragraph
+from tilewright.render.tables import Heading, Table
 
 if TYPE_CHECKING:
-    from tilewright.machine import FitJob, Fitted
-    from tilewright.render import Card
+    from tilewright.embed import Exported
+    from tilewright.machine import FitJob, Fitted, Quantised
 
 
 def train(
-    model: Annotated[str, typer.Argument(help="A model file, such as examples/dlrm.py.")],
+    model: Annotated[str, Argument(help="A model file, such as examples/dlrm.py.")],
     data: Annotated[
-        str | None,
-        typer.Option(help="Parquet, CSV or TSV with a header, .npz, Criteo's TSV. None: a generated click log."),
+        str | None, Option(help="Parquet, CSV or TSV with a header, .npz, Criteo's TSV. None: a generated click log.")
     ] = None,
-    steps: Annotated[int, typer.Option(help="Training steps, counted from the training's start.")] = 100,
-    batch: Annotated[int, typer.Option(help="Samples per step, over all chips.")] = 512,
-    target: Annotated[str, typer.Option(help="The chip whose SparseCores hold the tables.")] = "tpu-v5p",
-    chips: Annotated[int, typer.Option(help="Number of chips.")] = 1,
-    limits: Annotated[str | None, typer.Option(help="A limits file. None: learnt from the first 64 batches.")] = None,
-    checkpoint: Annotated[str | None, typer.Option(help="Folder of the checkpoints. None: none is taken.")] = None,
-    save_every: Annotated[int, typer.Option(help="Steps between checkpoints (0: one, after the last step).")] = 0,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
+    steps: Annotated[int, Option(help="Training steps, counted from the training's start.")] = 100,
+    batch: Annotated[int, Option(help="Samples per step, over all chips.")] = 512,
+    target: Annotated[str, Option(help="The chip whose SparseCores hold the tables.")] = "tpu-v5p",
+    chips: Annotated[int, Option(help="Number of chips.")] = 1,
+    limits: Annotated[str | None, Option(help="A limits file. None: learnt from the first 64 batches.")] = None,
+    checkpoint: Annotated[str | None, Option(help="Folder of the checkpoints. None: none is taken.")] = None,
+    save_every: Annotated[int, Option(help="Steps between checkpoints (0: one, after the last step).")] = 0,
+    resume: Annotated[bool, Option("--resume", help="Go on from the last checkpoint.")] = False,
     skip_damaged: Annotated[
-        bool, typer.Option("--skip-damaged", help="With --resume: from the last checkpoint that is whole.")
+        bool, Option("--skip-damaged", help="With --resume: from the last checkpoint that is whole.")
     ] = False,
     pipelined: Annotated[
-        bool, typer.Option("--pipelined", help="Lookups, dense part and updates of three batches at once.")
+        bool, Option("--pipelined", help="Lookups, dense part and updates of three batches at once.")
     ] = False,
     detect_nan: Annotated[
-        bool, typer.Option("--detect-nan/--no-detect-nan", help="Stop at a loss or gradient that is not finite (stop).")
+        bool, Option("--detect-nan/--no-detect-nan", help="Stop at a loss or gradient that is not finite (stop).")
     ] = True,
     processes: Annotated[
-        int, typer.Option(help="Processes on this machine (jax.distributed), each with its share of the chips.")
+        int, Option(help="Processes on this machine (jax.distributed), each with its share of the chips.")
     ] = 1,
-    scale: Annotated[float, typer.Option(help="Given to the model's features(scale).")] = 0.01,
-    seed: Annotated[int, typer.Option(help="Seed of parameters, tables and a generated log.")] = 0,
+    scale: Annotated[float, Option(help="Given to the model's features(scale).")] = 0.01,
+    seed: Annotated[int, Option(help="Seed of parameters, tables and a generated log.")] = 0,
     as_json: Json = False,
     out: Annotated[
-        str | None, typer.Option("-o", "--out", help="Write page.html (loss curves) or trace.pftrace (the phases).")
+        str | None, Option("-o", "--out", help="Write page.html (loss curves) or trace.pftrace (the phases).")
     ] = None,
 ) -> None:
     """Train a model with embedding tables, batch by batch of a log.
@@ -59,10 +74,10 @@ def train(
     --resume. A damaged checkpoint is refused; with --skip-damaged it is renamed, and the last whole one taken. A folder
     of checkpoints takes one training at a time.
     """
-    suffix = writer_of(out, ".html", ".pftrace", stdout=False)
+    where = Output(out, as_json, ".html", ".pftrace", stdout=False)
     need("jax", "optax", *["orbax"] * bool(checkpoint), what="`embed train`")
-    if processes != 1 and not joined():
-        start_all(processes, chips, target)
+    if processes != 1 and not _joined():
+        _start_all(processes, chips, target)
         return
     from tilewright.machine import FitJob
 
@@ -71,23 +86,18 @@ def train(
         *(scale, seed, skip_damaged),
     )
     in_turn = None
-    if suffix == ".html" and pipelined and not resume:
+    if where.suffix == ".html" and pipelined and not resume:
         in_turn = _watched(replace(job, pipelined=False, checkpoint=None, save_every=0), "in turn")
     fitted = _watched(job, "train")
-    if not first_of_all():
+    if not _is_first():
         return
-    if out is not None and suffix == ".html":
-        write_file(out, _page(fitted, in_turn))
-    elif out is not None:
-        from tilewright.trace import write_perfetto
+    from tilewright.trace import perfetto_bytes
 
-        write_perfetto(fitted.recorder, out)
-    if as_json:
-        emit_json(fitted.to_json())
-    else:
-        _print(fitted)
-    if out is not None:
-        remark(f"wrote {out}")
+    forms: dict[str, Form] = {
+        ".html": lambda: _page(fitted, in_turn),
+        ".pftrace": lambda: perfetto_bytes(fitted.recorder),
+    }
+    deliver(Answer(fitted.to_json, lambda: _lines(fitted)), where, forms)
 
 
 def _watched(job: FitJob, name: str) -> Fitted:
@@ -97,7 +107,7 @@ def _watched(job: FitJob, name: str) -> Fitted:
     told: set[str] = set()
 
     def tell(text: str) -> None:
-        if text not in told and first_of_all():
+        if text not in told and _is_first():
             told.add(text)
             remark(text)
 
@@ -123,34 +133,28 @@ def _watched(job: FitJob, name: str) -> Fitted:
             return fit(job, watch)
 
 
-def _print(fitted: Fitted) -> None:
-    from tilewright.render import count_text, seconds_text
-
+def _lines(fitted: Fitted) -> Iterator[Line]:
     done, job = fitted.trained, fitted.job
     if not done.losses:
-        emit_text(f"nothing to do: step {fitted.first} is the last one asked for")
+        yield f"nothing to do: step {fitted.first} is the last one asked for"
         return
     last, few = fitted.first + len(done.losses), min(10, len(done.losses))
     means = [sum(part) / few for part in (done.losses[:few], done.losses[-few:])]
     way = "pipelined" if job.pipelined else "in turn"
     where = "1 device" if fitted.devices == 1 else f"{fitted.devices} devices"
-    lines = [
-        f"{fitted.name}: steps {fitted.first + 1} to {last} of {count_text(job.batch)} samples, {way}, on {where}",
-        f"loss: {means[0]:.3f} over the first {few} of them, {means[1]:.3f} over the last {few}",
-        f"speed: {fitted.examples_per_second:,.0f} examples/s; {done.hidden:.0%} of the host's "
-        f"{seconds_text(done.preparing)} were hidden",
-    ]
+    yield f"{fitted.name}: steps {fitted.first + 1} to {last} of {count_text(job.batch)} samples, {way}, on {where}"
+    yield f"loss: {means[0]:.3f} over the first {few} of them, {means[1]:.3f} over the last {few}"
+    host = f"{done.hidden:.0%} of the host's {seconds_text(done.preparing)} were hidden"
+    yield f"speed: {fitted.examples_per_second:,.0f} examples/s; {host}"
     if done.num_minibatches > 1:
-        lines.append(f"batches over the limits were cut, into up to {done.num_minibatches} mini-batches")
+        yield f"batches over the limits were cut, into up to {done.num_minibatches} mini-batches"
     if fitted.saved:
-        lines.append(f"checkpoints: {', '.join(map(str, fitted.saved))} in {job.checkpoint}")
-    emit_text("\n".join(lines))
+        yield f"checkpoints: {', '.join(map(str, fitted.saved))} in {job.checkpoint}"
 
 
 def _page(fitted: Fitted, in_turn: Fitted | None) -> str:
     """Loss curves, and what they are of."""
-    from tilewright.render import Curve, Page, cards, line_chart, paragraph
-
+    losses = fitted.trained.losses
     facts = [
         ("data", fitted.source),
         ("samples a step", f"{fitted.job.batch:,}"),
@@ -158,46 +162,229 @@ def _page(fitted: Fitted, in_turn: Fitted | None) -> str:
         ("examples/s here", f"{fitted.examples_per_second:,.0f}"),
         ("host hidden", f"{fitted.trained.hidden:.0%}"),
     ]
-    page = Page(f"Training of {fitted.name}", f"{len(fitted.trained.losses)} steps", facts=facts)
+    page = Page(f"Training of {fitted.name}", f"{len(losses)} steps", facts=facts)
+    window = max(1, math.ceil(len(losses) / _MOST_POINTS))
     ways = [("in turn", in_turn), ("pipelined" if fitted.job.pipelined else "in turn", fitted)]
-    curves = [_smooth(Curve, label, run) for label, run in ways if run is not None]
-    window = _window(fitted)
+    curves = [_curve(label, run, window) for label, run in ways if run is not None]
     title = "Loss of every step" if window == 1 else f"Loss, means of {window} steps"
     chart = line_chart(curves, title=title, x_label="step", y_label="loss", width=720, height=300)
+    few = max(1, min(10, len(losses)))
+    first, last = (sum(part) / few for part in (losses[:few], losses[-few:]))
+    figures = [
+        Card("loss", f"{last:.3f}", f"{first:.3f} at the start; means of {few}", "good" if last < first else "bad"),
+        Card("examples/s", count_text(round(fitted.examples_per_second)), "on this machine"),
+        Card("host hidden", f"{fitted.trained.hidden:.0%}", "of preparing the batches, behind the steps"),
+    ]
     texts = [
         "Pipelined, gradients reach the tables two steps late, as on a TPU; in turn, each step sees all before it."
         if in_turn is not None
         else "The loss of each batch before it was learnt from.",
         "The losses are computed, not modelled. The speed is this machine's and says nothing of a TPU's.",
     ]
-    page.section("loss", "What came out", cards(_figures(fitted)), chart, *map(paragraph, texts))
+    page.section("loss", "What came out", cards(figures), chart, *map(paragraph, texts))
     page.data("training", fitted.to_json())
     if in_turn is not None:
         page.data("training-in-turn", in_turn.to_json())
     return page.html()
 
 
-def _figures(fitted: Fitted) -> list[Card]:
-    """The loss at the ends of the training, the speed here, and what the host cost."""
-    from tilewright.render import Card, count_text
-
-    losses = fitted.trained.losses
-    few = max(1, min(10, len(losses)))
-    first, last = (sum(part) / few for part in (losses[:few], losses[-few:]))
-    return [
-        Card("loss", f"{last:.3f}", f"{first:.3f} at the start; means of {few}", "good" if last < first else "bad"),
-        Card("examples/s", count_text(round(fitted.examples_per_second)), "on this machine"),
-        Card("host hidden", f"{fitted.trained.hidden:.0%}", "of preparing the batches, behind the steps"),
-    ]
+_MOST_POINTS = 120
+"""Points of a curve that are drawn: each is then the mean of a window of steps."""
 
 
-def _window(fitted: Fitted) -> int:
-    """Steps of which a point is the mean: at most some 120 points are drawn."""
-    return max(1, math.ceil(len(fitted.trained.losses) / 120))
-
-
-def _smooth(curve: Any, label: str, run: Fitted) -> Any:
-    losses, window = run.trained.losses, _window(run)
+def _curve(label: str, run: Fitted, window: int) -> Curve:
+    losses = run.trained.losses
     starts = range(0, len(losses) - window + 1, window)
     xs = [run.first + start + (window + 1) / 2 for start in starts]
-    return curve(label, xs, [sum(losses[start : start + window]) / window for start in starts])
+    return Curve(label, xs, [sum(losses[start : start + window]) / window for start in starts])
+
+
+# Several processes on this machine.
+
+_PLACE = "TILEWRIGHT_PROCESS"
+"""Where a started process finds its number, how many there are, and the port they meet at."""
+
+
+def _joined() -> bool:
+    """Join the other processes, where this is one of several; False where it is not."""
+    place = os.environ.get(_PLACE)
+    if place is None:
+        return False
+    from tilewright.machine import join
+
+    sys.stdout.flush()
+    sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")  # data; what libraries print themselves goes to stderr
+    os.dup2(2, 1)
+    number, count, port = map(int, place.split())
+    join(number, count, port)
+    return True
+
+
+def _is_first() -> bool:
+    """Whether this process is the only one, or the one that prints and writes."""
+    return os.environ.get(_PLACE, "0").startswith("0")
+
+
+def _start_all(processes: int, chips: int, target: str) -> None:
+    """Run this command as ``processes`` processes with an equal share of the chips' devices each, on the CPU.
+
+    Where one of them ends early the others are ended too, with one error: its own, or that it was killed.
+    """
+    from tilewright.embed import Topology
+
+    devices = Topology.for_target(target, chips).devices
+    if processes < 1 or devices % processes:
+        problem = f"{devices} devices do not divide over {processes} processes"
+        raise UsageError(problem, where="--processes", how="take a divisor of them, or more --chips")
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices // processes}"
+    shared = os.environ | {"XLA_FLAGS": flags.strip(), "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-P", "-m", "tilewright", *sys.argv[1:]]
+    with ExitStack() as files:
+        data = files.enter_context(tempfile.TemporaryFile("w+"))
+        words: list[IO[str]] = [files.enter_context(tempfile.TemporaryFile("w+")) for _ in range(processes)]
+        started = [
+            subprocess.Popen(
+                command,
+                env=shared | {_PLACE: f"{number} {processes} {port}"},
+                stdout=data if number == 0 else subprocess.DEVNULL,
+                stderr=words[number],
+                start_new_session=True,  # Ctrl-C is for this process to deal with
+            )
+            for number in range(processes)
+        ]
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+            codes = _awaited(started, words[0])
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
+        _tell(codes, words, data)
+
+
+def _awaited(started: list[subprocess.Popen[bytes]], words: IO[str]) -> list[int | None]:
+    """Wait until all have ended well, or one has not and the others had two seconds to end; the exit codes."""
+    told = 0
+    while True:
+        codes = [process.poll() for process in started]
+        told = _forward(words, told)
+        if all(code == 0 for code in codes) or any(code is not None and code < 0 for code in codes):
+            return codes
+        if any(codes):
+            time.sleep(2)
+            _forward(words, told)
+            return [process.poll() for process in started]
+        time.sleep(0.05)
+
+
+def _forward(words: IO[str], told: int) -> int:
+    """Print the first process's remarks on steps, from byte ``told`` of its stderr on; where the next begin."""
+    words.seek(told)
+    text = words.read()
+    whole = text[: text.rfind("\n") + 1]
+    for line in whole.splitlines():
+        if line.startswith("step "):
+            print(line, file=sys.stderr)
+    return told + len(whole.encode())
+
+
+def _tell(codes: list[int | None], words: list[IO[str]], data: IO[str]) -> None:
+    killed = [(number, -code) for number, code in enumerate(codes) if code is not None and code < 0]
+    if killed:
+        number, by = min(killed, key=lambda each: each[1] == signal.SIGABRT)  # which is how those left behind end
+        problem = f"process {number} of {len(codes)} was ended by {signal.Signals(by).name}"
+        how = "finished checkpoints are as they were: go on with --resume"
+        raise CheckFailed(problem, where="embed train", how=how)
+    if any(codes):
+        for part in words:
+            part.seek(0)
+        lines = [line for part in words for line in part.read().splitlines()]
+        ours = [line for line in lines if line.startswith("tilewright: ")]
+        print(
+            ours[0] if ours else f"tilewright: process {[bool(c) for c in codes].index(True)} failed", file=sys.stderr
+        )
+        raise Exit(next(code for code in codes if code))
+    data.seek(0)
+    sys.stdout.write(data.read())
+
+
+# Tables for serving.
+
+_Dtype = Annotated[str, Option(help="int8, int4 or bf16.")]
+_ScalePer = Annotated[str, Option(help="One scale for every row, or for the table.")]
+_Step = Annotated[int | None, Option(help="The step of the checkpoint (the last finished one).")]
+
+
+def export(
+    checkpoint: Annotated[str, Argument(help="A folder of checkpoints.")],
+    out: Annotated[str, Option("-o", "--out", help="The file to write.")],
+    step: _Step = None,
+    dtype: _Dtype = "int8",
+    scale_per: _ScalePer = "row",
+    as_json: Json = False,
+) -> None:
+    """Write a checkpoint's tables for serving: quantised rows in one file that is mapped into memory."""
+    need("jax", "orbax", what="`embed export`")
+    from tilewright.embed import Topology, restore, saved_features, stack
+    from tilewright.embed import export as write
+
+    features = saved_features(checkpoint, step)
+    with progress("restore") as advance:
+        state = restore(checkpoint, stack(features, Topology(1, 1)), step, slots=False)
+        made = write(out, state, dtype, scale=scale_per, progress=lambda n, total: advance(n, total, "rows"))
+    value = {"kind": "embedding_export", **made.to_json()}
+    deliver(Answer(lambda: value, lambda: _tables_lines(made)), Output(as_json=as_json))
+    if not as_json:
+        remark(f"wrote {out}")
+
+
+def quantise(
+    model: Annotated[str, Argument(help="The model file the checkpoint was trained with.")],
+    checkpoint: Annotated[str, Option(help="A folder of checkpoints.")],
+    data: Annotated[
+        str | None, Option(help="A log to judge by, not the one it was trained on. None: a generated click log.")
+    ] = None,
+    step: _Step = None,
+    dtype: _Dtype = "int8",
+    scale_per: _ScalePer = "row",
+    rows: Annotated[int, Option(help="Rows to judge by, at most.")] = 65536,
+    batch: Annotated[int, Option(help="Rows that are judged at a time.")] = 512,
+    scale: Annotated[float, Option(help="Given to the model's features(scale).")] = 0.01,
+    seed: Annotated[int, Option(help="Seed of the generated log.")] = 1,
+    as_json: Json = False,
+    out: Annotated[str | None, Option("-o", "--out", help="Keep the export here.")] = None,
+) -> None:
+    """Quantise a checkpoint's tables: the error of every table, and the model's AUC and loss before and after."""
+    need("jax", "orbax", what="`embed quantise`")
+    from tilewright.machine import QuantiseJob
+    from tilewright.machine import quantise as judge
+
+    job = QuantiseJob(model, checkpoint, data, step, dtype, scale_per, out, rows, batch, scale, seed)
+    with progress("quantise") as advance:
+        made = judge(job, lambda stage: advance(0, None, stage))
+    deliver(Answer(made.to_json, lambda: _judged_lines(made)), Output(as_json=as_json))
+    if out is not None and not as_json:
+        remark(f"wrote {out}")
+
+
+def _tables_lines(made: Exported) -> Iterator[Line]:
+    yield f"{made.dtype}: {bytes_text(made.file_bytes)}, {made.file_bytes / made.float_bytes:.2f} of float32"
+    headings: list[Heading] = ["table", ("rows", "count"), ("width", "count"), "scale", ("bytes", "bytes")]
+    headings += ["largest error", "relative"]
+    rows = [
+        (t.name, t.vocab, t.width, t.encoding, t.file_bytes, f"{t.largest_error:.2g}", f"{t.relative_error:.2%}")
+        for t in made.tables
+    ]
+    yield Table(headings, rows)
+
+
+def _judged_lines(made: Quantised) -> Iterator[Line]:
+    yield from _tables_lines(made.exported)
+    before, after = made.before, made.after
+    change = after.auc / before.auc - 1
+    yield f"AUC of {made.rows:,} rows: {before.auc:.3f} before, {after.auc:.3f} after ({change:+.3%})"
+    yield f"loss: {before.loss:.3f} before, {after.loss:.3f} after"

@@ -7,21 +7,21 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from tilewright.cli.isa import machine
-from tilewright.cli.streams import Json, emit_json, emit_text, progress, read_text, remark
+from tilewright.cli.streams import Json, progress, read_text
 from tilewright.errors import UsageError
+from tilewright.render.delivery import Answer, Output, deliver, remark, show
 
 if TYPE_CHECKING:
     from tilewright.isa import Debugger, Explanation, MatrixUnitConfig, Program
 
 _LEAVE = ("quit", "q", "exit")
-_NEVER = "this run never comes to it; in general:"
 
 
 def step(
@@ -30,12 +30,12 @@ def step(
     iota: machine.Iota = None,
     zeros: machine.Zeros = None,
     execute: Annotated[
-        str | None, typer.Option("-x", "--execute", metavar="COMMANDS", help="Do these, separated by ;, and end.")
+        str | None, Option("-x", "--execute", metavar="COMMANDS", help="Do these, separated by ;, and end.")
     ] = None,
     every_pe: machine.EveryPe = False,
     settings: machine.Settings = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON object a line for every command (-x, or standard input).")
+        bool, Option("--json", help="Print a JSON object a line for every command (-x, or standard input).")
     ] = False,
 ) -> int:
     """Step through a program: run to a place or a change, set breakpoints, print registers, tokens, pages, tensors.
@@ -51,10 +51,10 @@ def step(
         raise UsageError("--json answers -x or commands on standard input, not a terminal")
     debugger = _debugger(read_text(file), machine.tensors(tensor, iota, zeros), machine.configured(settings), every_pe)
     if typed:
-        _converse(debugger)
+        _read_commands(debugger)
         return 0
     lines = execute.split(";") if execute is not None else sys.stdin
-    return _obey(debugger, (line.strip() for line in lines if line.strip()), as_json)
+    return _run_commands(debugger, (line.strip() for line in lines if line.strip()), as_json)
 
 
 def _debugger(text: str, memory: dict[str, Any], config: MatrixUnitConfig, every_pe: bool) -> Debugger:
@@ -67,28 +67,28 @@ def _debugger(text: str, memory: dict[str, Any], config: MatrixUnitConfig, every
     return Debugger(text, memory, config)
 
 
-def _obey(debugger: Debugger, lines: Iterator[str], as_json: bool) -> int:
-    """Do the commands, show each with its answer, and say how it ended."""
+def _run_commands(debugger: Debugger, lines: Iterator[str], as_json: bool) -> int:
+    """Run the commands, show each with its answer; the exit code."""
     understood = True
     if not as_json:
-        emit_text(debugger.where())
+        show([debugger.where()])
     for line in lines:
         if line in _LEAVE:
-            emit_text(json.dumps(_object(debugger, line, "", None, True)) if as_json else f"> {line}")
+            show([json.dumps(_answer_value(debugger, line, "", None, True)) if as_json else f"> {line}"])
             break
         answer = debugger.answer(line)
         understood &= answer.ok
         if as_json:
-            emit_text(json.dumps(_object(debugger, line, answer.text, answer.value, answer.ok), allow_nan=False))
+            show([json.dumps(_answer_value(debugger, line, answer.text, answer.value, answer.ok), allow_nan=False)])
         else:
-            emit_text(f"> {line}\n{answer.text}")
+            show([f"> {line}\n{answer.text}"])
         sys.stdout.flush()  # a program may read the answer before it gives the next command
     records = [record for pe in debugger.runner.pes for record in pe.errors]
     machine.remark_errors(records)
     return 1 if debugger.stopped or records else 0 if understood else 2
 
 
-def _object(debugger: Debugger, line: str, text: str, value: Any, ok: bool) -> dict[str, Any]:
+def _answer_value(debugger: Debugger, line: str, text: str, value: Any, ok: bool) -> dict[str, Any]:
     """One command as JSON: its answer, and where the processing element stands."""
     pe = debugger.pe
     at = None if debugger.done or pe.halted or pe.barrier is not None else pe.pc
@@ -97,29 +97,29 @@ def _object(debugger: Debugger, line: str, text: str, value: Any, ok: bool) -> d
     return {**answer, **place, "stopped": debugger.stopped}
 
 
-def _converse(debugger: Debugger) -> None:
-    """Commands from a terminal; an empty line is one too."""
-    _edit_lines(debugger)
-    emit_text(debugger.where())
+def _read_commands(debugger: Debugger) -> None:
+    """Read commands from a terminal until it ends; an empty line is a command too."""
+    _enable_editing(debugger)
+    show([debugger.where()])
     with _interrupting(debugger) as asking:
         while True:
             try:
                 asking.append("")
                 line = input("(isa) ").strip()
             except KeyboardInterrupt:
-                emit_text("")
+                show([""])
                 continue
             except EOFError:
-                emit_text("")
+                show([""])
                 return
             finally:
                 asking.clear()
             if line in _LEAVE:
                 return
-            emit_text(debugger.command(line))
+            show([debugger.command(line)])
 
 
-def _edit_lines(debugger: Debugger) -> None:
+def _enable_editing(debugger: Debugger) -> None:
     """History, line editing and completion of words where there is a readline; nothing is written to a file."""
     with suppress(ImportError):
         import readline
@@ -154,13 +154,13 @@ def _interrupting(debugger: Debugger) -> Iterator[list[str]]:
 
 def explain(
     source: Annotated[
-        str, typer.Argument(metavar="TEXT|FILE[:LINE]", help="An instruction, a program, or one line of a program.")
+        str, Argument(metavar="TEXT|FILE[:LINE]", help="An instruction, a program, or one line of a program.")
     ],
     segment: Annotated[
-        str | None, typer.Option("--segment", metavar="s8[24,200]", help="What B of an mm is like, as it is stored.")
+        str | None, Option("--segment", metavar="s8[24,200]", help="What B of an mm is like, as it is stored.")
     ] = None,
-    columns: Annotated[int | None, typer.Option(min=1, help="Columns of an mm, as setmm would say.")] = None,
-    rows: Annotated[int | None, typer.Option(min=1, help="Rows of an mm, as setmm would say.")] = None,
+    columns: Annotated[int | None, Option(min=1, help="Columns of an mm, as setmm would say.")] = None,
+    rows: Annotated[int | None, Option(min=1, help="Rows of an mm, as setmm would say.")] = None,
     tensor: machine.Tensor = None,
     iota: machine.Iota = None,
     zeros: machine.Zeros = None,
@@ -172,7 +172,7 @@ def explain(
     With tensors the program is run, and each instruction is explained as it stands when it is first come to: the
     columns that are on, the lines it touches and misses, what it waits for.
     """
-    from tilewright.isa import assemble
+    from tilewright.isa import Debugger, assemble
     from tilewright.isa import explain as explain_instruction
 
     config = machine.configured(settings)
@@ -187,40 +187,27 @@ def explain(
     reached: dict[int, Explanation] = {}
     stopped = ""
     if runs:
-        reached, stopped = _run(program, addresses, machine.tensors(tensor, iota, zeros), config)
+        debugger = Debugger(program, machine.tensors(tensor, iota, zeros), config)
+        with progress("running") as bar:
+            reached = debugger.explain_first(addresses, lambda done: bar(done, len(addresses)))
+        stopped = debugger.stopped
     explained = {
         pc: reached.get(pc) or explain_instruction(program.instructions[pc], config, like, columns, rows)
         for pc in addresses
     }
-    if as_json:
-        instructions = [
-            {"pc": pc, "line": program.instructions[pc].line, "in_a_run": pc in reached, **explanation.to_dict()}
-            for pc, explanation in explained.items()
-        ]
-        emit_json({"instructions": instructions})
-    else:
-        shown = [_shown(program, pc, it, runs and pc not in reached) for pc, it in explained.items()]
-        emit_text("\n\n".join(shown))
+    values = [
+        {"pc": pc, "line": program.instructions[pc].line, "in_a_run": pc in reached, **explanation.to_dict()}
+        for pc, explanation in explained.items()
+    ]
+    shown = []
+    for pc, explanation in explained.items():
+        address = f"{pc:04d}  " if len(program) > 1 else ""
+        never = ["this run never comes to it; in general:"] if runs and pc not in reached else []
+        shown.append("\n".join([f"{address}{explanation.text}", *never, *explanation.says]))
+    deliver(Answer(lambda: {"instructions": values}, lambda: ["\n\n".join(shown)]), Output(as_json=as_json))
     if stopped:
         remark(stopped)
     return 1 if stopped else 0
-
-
-def _run(
-    program: Program, addresses: Sequence[int], memory: dict[str, Any], config: MatrixUnitConfig
-) -> tuple[dict[int, Explanation], str]:
-    """Explanations of those instructions that the run reaches, and the error that stopped the run."""
-    from tilewright.isa import Debugger
-
-    debugger = Debugger(program, memory, config)
-    with progress("running") as bar:
-        return debugger.explain_first(addresses, lambda reached: bar(reached, len(addresses))), debugger.stopped
-
-
-def _shown(program: Program, pc: int, explanation: Explanation, never: bool) -> str:
-    """An explanation, with its address where there are several, and a word where the run did not come to it."""
-    address = f"{pc:04d}  " if len(program) > 1 else ""
-    return "\n".join([f"{address}{explanation.text}", *([_NEVER] if never else []), *explanation.says])
 
 
 def _addresses(program: Program, line: int | None, source: str) -> list[int]:

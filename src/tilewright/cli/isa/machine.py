@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from tilewright.cli.streams import emit_text, remark, show_table, write_file
 from tilewright.errors import UsageError
+from tilewright.reading import open_bytes
+from tilewright.render.delivery import remark
+from tilewright.render.formats import Kind
+from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
     import numpy as np
 
     from tilewright.isa import Machine, MatrixUnitConfig, Program, RunResult
-    from tilewright.render import Kind
     from tilewright.trace import Event
 
 _PES: tuple[tuple[str, Kind, str], ...] = (
@@ -32,31 +35,33 @@ _PES: tuple[tuple[str, Kind, str], ...] = (
 )
 
 EveryPe = Annotated[
-    bool, typer.Option("--every-pe", help="Every processing element (--set pes=N) runs it, not the first alone.")
+    bool, Option("--every-pe", help="Every processing element (--set pes=N) runs it, not the first alone.")
 ]
-Depth = typer.Option(min=1, help="Rows of A (m), columns of B (n), depth (k).")
-Elements = Annotated[str, typer.Option(help="Elements: s4 to s32, u4 to u32, f8e4m3fn, f8e5m2, f16, bf16, f32.")]
-MostChoices = Annotated[int, typer.Option(min=1, help="Choices timed at most (for each machine).")]
-Within = Annotated[float, typer.Option(help="A gain not worth looking for: 0.02 is 2 percent.")]
+Depth = Option(min=1, help="Rows of A (m), columns of B (n), depth (k).")
+Elements = Annotated[str, Option(help="Elements: s4 to s32, u4 to u32, f8e4m3fn, f8e5m2, f16, bf16, f32.")]
+MostChoices = Annotated[int, Option(min=1, help="Choices timed at most (for each machine).")]
+Within = Annotated[float, Option(help="A gain not worth looking for: 0.02 is 2 percent.")]
 
 MOST = 1 << 27
 """Elements of a tensor at most."""
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="A program (.tasm); - is stdin.")]
+File = Annotated[str, Argument(metavar="FILE", help="A program (.tasm); - is stdin.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="FIELD=VALUE", help="A field of the machine, as threads=64 or kb_acc=last."),
+    Option("--set", metavar="FIELD=VALUE", help="A field of the machine, as threads=64 or kb_acc=last."),
 ]
 Tensor = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--tensor", "--data", metavar="NAME=FILE.npy", help="A tensor the program calls $NAME; without NAME=, $FILE."
     ),
 ]
-Iota = Annotated[list[str] | None, typer.Option("--iota", metavar="NAME=s8[4,4]", help="A tensor of 0, 1, 2, ...")]
+PageOut = Annotated[
+    str | None, Option("-o", "--out", metavar="FILE", help="FILE.html: a page; FILE.json: all numbers.")
+]
+Iota = Annotated[list[str] | None, Option("--iota", metavar="NAME=s8[4,4]", help="A tensor of 0, 1, 2, ...")]
 Zeros = Annotated[
-    list[str] | None,
-    typer.Option("--zeros", metavar="NAME=s32[4,4]", help="A tensor of zeros; printed afterwards."),
+    list[str] | None, Option("--zeros", metavar="NAME=s32[4,4]", help="A tensor of zeros; printed afterwards.")
 ]
 
 
@@ -117,11 +122,7 @@ def tensors(
     files: Sequence[str] | None, iota: Sequence[str] | None = None, zeros: Sequence[str] | None = None
 ) -> dict[str, np.ndarray[Any, Any]]:
     """The tensors of ``--tensor``, ``--iota`` and ``--zeros`` by name."""
-    from pathlib import Path
-
     import numpy as np
-
-    from tilewright.reading import open_bytes
 
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     for file in files or ():
@@ -175,41 +176,41 @@ def watch(bar: Any, total: int) -> Any:
     return lambda counts: bar(counts.instructions, total or None)
 
 
-def print_account(title: str, account: Mapping[str, int]) -> None:
+def account_text(title: str, account: Mapping[str, int]) -> str:
     """Reasons and cycles, the largest first."""
     parts = [f"{reason} {cycles:,}" for reason, cycles in sorted(account.items(), key=lambda row: -row[1]) if cycles]
-    emit_text(f"{title}: {', '.join(parts) or 'never'}")
+    return f"{title}: {', '.join(parts) or 'never'}"
 
 
-def print_moved(moved: Mapping[str, Mapping[str, int]], energy_pj: float, utilisation: float) -> None:
+def moved_lines(moved: Mapping[str, Mapping[str, int]], energy_pj: float, utilisation: float) -> Iterator[str]:
     """Bytes through every level by operand, the modelled energy, how much of the math there is was used."""
     names = {"l1": "the load-store unit", "l2": "L2's bus", "dram": "device memory"}
     for level, of in moved.items():
         parts = [f"{'DMA' if operand == 'dma' else operand.upper()} {size:,}" for operand, size in of.items() if size]
         if parts:
-            emit_text(f"bytes through {names[level]}: {', '.join(parts)}")
-    emit_text(f"energy {energy_pj:,.0f} pJ, modelled (ISSCC 2014, 45 nm); {utilisation:.1%} of all math there is")
+            yield f"bytes through {names[level]}: {', '.join(parts)}"
+    yield f"energy {energy_pj:,.0f} pJ, modelled (ISSCC 2014, 45 nm); {utilisation:.1%} of all math there is"
 
 
 def pes_value(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
     """Every processing element's own numbers, as JSON has them."""
+    plain = ("cycles", "math_cycles", "executed", "bytes", "energy_pj", "math_utilisation", "stalls", "queue")
     return [
-        {"pe": run.state.number, "cycles": run.cycles, "math_cycles": run.math_cycles, "executed": run.executed}
-        | {"bytes": run.bytes, "energy_pj": run.energy_pj, "math_utilisation": run.math_utilisation}
-        | {"stalls": run.stalls, "queue": run.queue, "counts": run.counts.to_dict(), "traffic": run.traffic.to_dict()}
+        {"pe": run.state.number}
+        | {name: getattr(run, name) for name in plain}
+        | {"counts": run.counts.to_dict(), "traffic": run.traffic.to_dict()}
         for run in runs
     ]
 
 
-def print_pes(runs: Sequence[RunResult]) -> None:
+def pes_table(runs: Sequence[RunResult]) -> Table:
     """A row for every processing element."""
     rows = []
     for run in runs:
         c = run.counts
         head = (run.state.number, run.cycles, run.math_cycles, run.executed)
         rows.append((*head, c.macs, c.a_bytes_loaded, c.l1_touches, c.l1_misses, c.l2_misses))
-    show_table(_PES, rows)
-    emit_text("")
+    return Table(_PES, rows)
 
 
 def remark_errors(errors: Sequence[Any], most: int = 5) -> None:
@@ -220,9 +221,6 @@ def remark_errors(errors: Sequence[Any], most: int = 5) -> None:
         remark(f"... and {len(errors) - most} more error records")
 
 
-def write_timeline(out: str, events: Sequence[Event]) -> None:
-    """The events as a Perfetto trace in ``out``."""
-    from tilewright.trace import perfetto_bytes
-
-    write_file(out, perfetto_bytes(events))
-    remark(f"wrote {out}: {len(events)} events; open it at https://ui.perfetto.dev")
+def timeline_text(events: Sequence[Event]) -> str:
+    """What is said of a Perfetto trace that was written."""
+    return f"{len(events)} events; open it at https://ui.perfetto.dev"

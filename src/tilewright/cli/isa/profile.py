@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from tilewright.cli.isa import machine
-from tilewright.cli.streams import (
-    Json,
-    emit_json,
-    emit_text,
-    progress,
-    read_text,
-    remark,
-    show_drawing,
-    show_table,
-    write_file,
-    writer_of,
-)
+from tilewright.cli.streams import Json, progress, read_text
 from tilewright.errors import UsageError
+from tilewright.render.delivery import Line, Output, deliver, remark
+from tilewright.render.drawing import Bar, bar_chart
+from tilewright.render.formats import Kind, count_text, percent_text
+from tilewright.render.markup import Html
+from tilewright.render.page import Card, Page, Step, cards, paragraph, steps
+from tilewright.render.tables import Table, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tilewright.isa import Counts, Heat, MatrixUnitConfig, Profile, ProfileLine, Program
-    from tilewright.render import Html, Kind, Step
+    from tilewright.isa import Counts, MatrixUnitConfig, Profile, ProfileLine, Program
 
 _HEADINGS: tuple[tuple[str, Kind, str], ...] = (
     ("pc", "number", "Address."),
@@ -59,19 +53,18 @@ def profile(
     iota: machine.Iota = None,
     zeros: machine.Zeros = None,
     heat: Annotated[
-        str | None, typer.Option("--heat", metavar="NAME", help="Draw how often each line of this tensor was accessed.")
+        str | None, Option("--heat", metavar="NAME", help="Draw how often each line of this tensor was accessed.")
     ] = None,
-    misses: Annotated[bool, typer.Option("--misses", help="Draw the L1 misses of mm instead of all accesses.")] = False,
-    top: Annotated[int, typer.Option(min=0, help="Only so many instructions, the most cycles first; 0: all.")] = 0,
+    misses: Annotated[bool, Option("--misses", help="Draw the L1 misses of mm instead of all accesses.")] = False,
+    top: Annotated[int, Option(min=0, help="Only so many instructions, the most cycles first; 0: all.")] = 0,
     every_pe: machine.EveryPe = False,
     pe: Annotated[
-        int | None,
-        typer.Option("--pe", min=0, help="With --every-pe: this element's lines and heat, not all together."),
+        int | None, Option("--pe", min=0, help="With --every-pe: this element's lines and heat, not all together.")
     ] = None,
     settings: machine.Settings = None,
     out: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "-o",
             "--out",
             metavar="FILE",
@@ -83,8 +76,8 @@ def profile(
     """Count a run instruction by instruction: times, cycles and why, lines, misses; draw a tensor's lines."""
     from tilewright.isa import assemble
 
-    suffix = writer_of(out, ".csv", ".svg", ".html", ".json", as_json=as_json)
-    if suffix == ".svg" and heat is None:
+    where = Output(out, as_json, ".csv", ".svg", ".html", ".json")
+    if where.suffix == ".svg" and heat is None:
         raise UsageError("a picture of which tensor?", where="-o", how="--heat NAME")
     config = machine.configured(settings)
     if pe is not None and (not every_pe or pe >= config.pes):
@@ -98,19 +91,64 @@ def profile(
         every = _profiled(program, memory, config, every_pe, machine.watch(bar, 0))
     chosen = every if pe is None or not every.pes else every.pes[pe]
     kind = "misses" if misses else "accesses"
-    if out is not None:
-        _write(chosen, out, suffix, file, heat, kind)
-    if as_json:
-        emit_json(_value(chosen, heat))
-    elif out != "-":
-        _print(chosen, top)
-        if heat is not None and out is None:
-            picture = chosen.heat(heat)
-            emit_text("")
-            show_drawing(lambda width: picture.to_text(kind, width))
+    deliver(_Profiled(chosen, file, top, heat, kind, drawn=out is None), where)
     errors = [error for part in every.pes or (every,) for error in part.result.errors]
     machine.remark_errors(errors)
     return 1 if errors else 0
+
+
+@dataclass(frozen=True)
+class _Profiled:
+    """A profile as it is asked for: of the instructions the ``top`` ones, of the tensors the one named ``heat``.
+
+    ``kind``: what of its lines is drawn, accesses or misses; ``drawn``: whether the terminal shows the
+    tensor's lines.
+    """
+
+    profile: Profile
+    file: str
+    top: int
+    heat: str | None
+    kind: str
+    drawn: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """All numbers; of the tensor those lines that were accessed, by number."""
+        value = self.profile.to_dict()
+        if self.heat is None:
+            return value
+        heat = self.profile.heat(self.heat)
+        rows = [[n, *row] for n, row in enumerate(heat.lines.tolist()) if any(row)]
+        columns = ["line", "touches", "misses", "l2_misses", "loads", "stores"]
+        lines = {"tensor": heat.name, "line": list(heat.layout.line), "columns": columns, "lines": rows}
+        return value | {"heat": lines}
+
+    def to_csv(self) -> str:
+        """A row for every instruction."""
+        return self.profile.to_csv()
+
+    def to_svg(self) -> str:
+        """The tensor's lines."""
+        return self.profile.heat(self.heat or "").to_svg(self.kind) + "\n"
+
+    def page(self) -> str:
+        """All on a page."""
+        return _page(self.profile, self.file, (self.heat,) if self.heat else self.profile.tensors)
+
+    def lines(self) -> Iterator[Line]:
+        """The instructions, the processing elements, and what they waited for."""
+        profile = self.profile
+        shown = profile.hottest[: self.top] if self.top else profile.lines
+        yield from (Table(_HEADINGS, [*(_row(profile, line) for line in shown), _totals(profile)]), "")
+        if profile.pes:
+            yield Table(_PES, [_pe_row(part) for part in profile.pes])
+            yield f"\n{profile.result.cycles:,} cycles until the last of them was done (PE {profile.number})"
+        of = f" of {len(profile.pes)} elements" if profile.pes else ""
+        yield machine.account_text(f"the issue queue{of}", profile.totals.queue)
+        yield machine.account_text(f"the math unit{of} was idle", profile.totals.stalls)
+        if self.heat is not None and self.drawn:
+            picture = profile.heat(self.heat)
+            yield from ("", lambda width: picture.to_text(self.kind, width))
 
 
 def _profiled(
@@ -130,53 +168,13 @@ def _profiled(
     return profile_run(program, memory, config, watcher)
 
 
-def _write(profile: Profile, out: str, suffix: str, file: str, heat: str | None, kind: str) -> None:
-    if suffix == ".json":
-        emit_json(_value(profile, heat), out)
-    elif suffix == ".svg":
-        assert heat is not None
-        write_file(out, profile.heat(heat).to_svg(kind) + "\n")
-    elif suffix == ".html":
-        write_file(out, _page(profile, file, (heat,) if heat else profile.tensors))
-    else:
-        write_file(out, profile.to_csv())
-    if out != "-":
-        remark(f"wrote {out}")
-
-
-def _value(profile: Profile, heat: str | None) -> dict[str, Any]:
-    """What JSON has of a run, with the lines of the tensor ``heat``."""
-    return profile.to_dict() | ({"heat": _heat_value(profile.heat(heat))} if heat else {})
-
-
-def _heat_value(heat: Heat) -> dict[str, Any]:
-    """A tensor's lines as JSON has them: those that were accessed, by number."""
-    rows = [[n, *row] for n, row in enumerate(heat.lines.tolist()) if any(row)]
-    columns = ["line", "touches", "misses", "l2_misses", "loads", "stores"]
-    return {"tensor": heat.name, "line": list(heat.layout.line), "columns": columns, "lines": rows}
-
-
 def _row(profile: Profile, line: ProfileLine) -> tuple[object, ...]:
     label = "".join(f"{name}: " for name in line.labels)
-    lines = line.counts.l1_touches + line.traffic.load_lines + line.traffic.store_lines
     waits = ", ".join(f"{reason} {n:,}" for reason, n in line.waits.items())
     cycles = profile.totals.cycles
     share = line.cycles / cycles if cycles else None
-    shown = (line.counts.steps, line.counts.macs, lines, line.counts.l1_misses, line.counts.l2_misses)
+    shown = (line.counts.steps, line.counts.macs, _lines_of(line), line.counts.l1_misses, line.counts.l2_misses)
     return (line.pc, f"{label}{line.text}", line.executed, line.cycles, share, *(n or None for n in shown), waits)
-
-
-def _print(profile: Profile, top: int) -> None:
-    lines = profile.hottest[:top] if top else profile.lines
-    rows = [_row(profile, line) for line in lines]
-    show_table(_HEADINGS, [*rows, _totals(profile)])
-    emit_text("")
-    if profile.pes:
-        show_table(_PES, [_pe_row(part) for part in profile.pes])
-        emit_text(f"\n{profile.result.cycles:,} cycles until the last of them was done (PE {profile.number})")
-    of = f" of {len(profile.pes)} elements" if profile.pes else ""
-    machine.print_account(f"the issue queue{of}", profile.totals.queue)
-    machine.print_account(f"the math unit{of} was idle", profile.totals.stalls)
 
 
 def _pe_row(part: Profile) -> tuple[object, ...]:
@@ -184,33 +182,28 @@ def _pe_row(part: Profile) -> tuple[object, ...]:
     sums = part.totals
     waits = {reason: n for reason, n in sums.queue.items() if n and reason != "issued"}
     reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(waits.items(), key=lambda row: -row[1]))
-    lines = sums.counts.l1_touches + sums.traffic.load_lines + sums.traffic.store_lines
     head = (part.number, sums.executed, part.result.cycles, sums.math_cycles)
-    return (*head, sums.counts.macs, lines, sums.counts.l1_misses, sums.counts.l2_misses, reasons)
+    return (*head, sums.counts.macs, _lines_of(sums), sums.counts.l1_misses, sums.counts.l2_misses, reasons)
 
 
 def _totals(profile: Profile) -> tuple[object, ...]:
     sums = profile.totals
-    lines = sums.counts.l1_touches + sums.traffic.load_lines + sums.traffic.store_lines
-    share = 1.0 if sums.cycles else None
-    head = (None, "the whole run", sums.executed, sums.cycles, share)
-    return (*head, sums.counts.steps, sums.counts.macs, lines, sums.counts.l1_misses, sums.counts.l2_misses, "")
+    head = (None, "the whole run", sums.executed, sums.cycles, 1.0 if sums.cycles else None, sums.counts.steps)
+    return (*head, sums.counts.macs, _lines_of(sums), sums.counts.l1_misses, sums.counts.l2_misses, "")
 
 
-def _unbroken(waits: object) -> str:
-    """For the page: a reason and its cycles in one piece."""
-    return ", ".join(part.replace(" ", "\u00a0") for part in str(waits).split(", "))
+def _lines_of(part: Any) -> int:
+    """Cache lines that mm touched, and ld and st asked for, of a line of the program or a whole run."""
+    return int(part.counts.l1_touches + part.traffic.load_lines + part.traffic.store_lines)
 
 
-def _narrow(row: tuple[object, ...]) -> tuple[object, ...]:
-    """A row for the page: without its share."""
-    return (*row[:4], *row[5:-1], _unbroken(row[-1]))
+def _on_page(row: tuple[object, ...]) -> tuple[object, ...]:
+    """A row for the page: every reason to wait stays in one piece with its cycles."""
+    return (*row[:-1], ", ".join(part.replace(" ", "\u00a0") for part in str(row[-1]).split(", ")))
 
 
 def _chart(profile: Profile) -> Html:
     """The longest lines, by what the queue did: the run's two longest waits and the others together."""
-    from tilewright.render import Bar, bar_chart
-
     sums = profile.totals
     queue = sums.queue
     first = sorted((reason for reason in queue if reason != "issued"), key=lambda reason: -queue[reason])[:2]
@@ -225,8 +218,6 @@ def _chart(profile: Profile) -> Html:
 
 def _hottest(profile: Profile) -> list[Step]:
     """The lines that take most cycles, each with what it waits for."""
-    from tilewright.render import Step, count_text, percent_text
-
     whole = profile.totals.cycles or 1
     found = []
     for line in profile.hottest[:3]:
@@ -238,8 +229,6 @@ def _hottest(profile: Profile) -> list[Step]:
 
 
 def _page(profile: Profile, file: str, names: tuple[str, ...]) -> str:
-    from tilewright.render import Card, Column, Page, cards, paragraph, steps, table
-
     r, config = profile.totals, profile.result.state.config
     facts = [("program", file), ("threads", str(config.threads)), ("instructions", f"{len(profile.lines):,}")]
     facts += [("processing elements", str(len(profile.pes)))] if profile.pes else []
@@ -253,10 +242,10 @@ def _page(profile: Profile, file: str, names: tuple[str, ...]) -> str:
     page.section("look", "What to look at", steps(_hottest(profile)))
     page.section("run", "The run", cards(figures), _chart(profile))
     if profile.pes:
-        rows = [(*row, _unbroken(waits)) for *row, waits in map(_pe_row, profile.pes)]
-        page.section("pes", "Every processing element", table([Column(*heading) for heading in _PES], rows))
-    columns = [Column(*heading) for heading in _HEADINGS if heading[0] != "share"]
-    rows = [_narrow(_row(profile, line)) for line in profile.hottest]
+        rows = [_on_page(_pe_row(part)) for part in profile.pes]
+        page.section("pes", "Every processing element", table(_PES, rows))
+    columns = [heading for heading in _HEADINGS if heading[0] != "share"]
+    rows = [_on_page((*row[:4], *row[5:])) for row in (_row(profile, line) for line in profile.hottest)]
     caption = "The most cycles first; by pc it is the program. Every column adds up to the whole run."
     page.section("lines", "Every instruction", table(columns, rows, caption=caption))
     for number, name in enumerate(names):

@@ -1,56 +1,44 @@
-"""`tilewright isa asm`, `run`, `reference` and `claims`: assemble programs, run them, look things up."""
+"""`tilewright isa asm`, `run`, `compile`, `reference` and `claims`: programs assembled, compiled, run, looked up."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from tilewright.cli.isa import machine
-from tilewright.cli.streams import (
-    Json,
-    emit_json,
-    emit_text,
-    npy_bytes,
-    progress,
-    read_text,
-    remark,
-    write_file,
-    writer_of,
-)
+from tilewright.cli.programs.program import ArgOption, load_program
+from tilewright.cli.streams import Json, npy_bytes, progress, read_text
 from tilewright.errors import UsageError
+from tilewright.render.delivery import Answer, Line, Output, deliver, remark, show, write_file
+from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from tilewright.isa import RunResult
+    from tilewright.isa import MachineReport, RunResult
 
 
 def asm(
     file: machine.File,
     settings: machine.Settings = None,
     out: Annotated[
-        str | None, typer.Option("-o", "--out", metavar="FILE.tasm", help="Write the canonical text; - is stdout.")
+        str | None, Option("-o", "--out", metavar="FILE.tasm", help="Write the canonical text; - is stdout.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Assemble a program and print it in canonical form, each instruction with its address."""
     from tilewright.isa import assemble
 
-    writer_of(out, ".tasm")
+    where = Output(out, as_json, ".tasm")
     program = assemble(read_text(file), machine.configured(settings))
-    if out is not None:
-        write_file(out, str(program) + "\n")
-        return
-    if as_json:
-        rows = [
-            {"pc": pc, "text": str(it), "name": it.name, "unit": it.spec.unit, "line": it.line}
-            for pc, it in enumerate(program.instructions)
-        ]
-        emit_json({"instructions": rows, "labels": dict(program.labels)})
-        return
-    emit_text(program.listing())
+    rows = [
+        {"pc": pc, "text": str(it), "name": it.name, "unit": it.spec.unit, "line": it.line}
+        for pc, it in enumerate(program.instructions)
+    ]
+    value = {"instructions": rows, "labels": dict(program.labels)}
+    deliver(Answer(lambda: value, lambda: [program.listing()]), where, {".tasm": lambda: f"{program}\n"}, said=())
 
 
 def run(
@@ -59,12 +47,12 @@ def run(
     iota: machine.Iota = None,
     zeros: machine.Zeros = None,
     save: Annotated[
-        list[str] | None, typer.Option("--save", metavar="NAME=FILE.npy", help="Write a tensor after the run.")
+        list[str] | None, Option("--save", metavar="NAME=FILE.npy", help="Write a tensor after the run.")
     ] = None,
     every_pe: machine.EveryPe = False,
     settings: machine.Settings = None,
     out: Annotated[
-        str | None, typer.Option("-o", "--out", metavar="FILE.pftrace", help="Write a timeline for Perfetto.")
+        str | None, Option("-o", "--out", metavar="FILE.pftrace", help="Write a timeline for Perfetto.")
     ] = None,
     as_json: Json = False,
 ) -> int:
@@ -73,28 +61,30 @@ def run(
     FILE may be a model that `isa compile -o FILE.bundle` wrote: --tensor 0=FILE.npy gives its first argument.
     """
     from tilewright.isa import MatrixUnit, assemble, is_bundle, timeline
+    from tilewright.trace import perfetto_bytes
 
     if is_bundle(file):
         return _run_bundle(file, tensor, save, as_json)
-    writer_of(out, ".pftrace", stdout=False)
+    where = Output(out, as_json, ".pftrace", stdout=False)
     config = machine.configured(settings)
     program = assemble(read_text(file), config)
     memory = machine.tensors(tensor, iota, zeros)
     machine.check_named(program, memory)
     if config.pes > 1 and not every_pe:
         remark(f"PE 0 of {config.pes} runs the program; --every-pe starts it on all")
+    traced = out is not None
     with progress(file) as bar:
         if every_pe:
-            runs = machine.started(program, memory, config, trace=out is not None).run(machine.watch(bar, 0))
+            runs = machine.started(program, memory, config, trace=traced).run(machine.watch(bar, 0))
         else:
-            runs = [MatrixUnit(config).run(program, memory, trace=out is not None, watch=machine.watch(bar, 0))]
+            runs = [MatrixUnit(config).run(program, memory, trace=traced, watch=machine.watch(bar, 0))]
     for assignment in save or ():
         name, path = machine.pair(assignment, "--save", "FILE.npy")
-        write_file(path, npy_bytes(runs[0].tensor(name)))
+        write_file(path, npy_bytes(runs[0].tensor(name)), note=None)
     shown = [machine.pair(shape, "--zeros", "")[0] for shape in zeros or ()]
-    _print_run(runs, shown, as_json)
-    if out is not None:
-        machine.write_timeline(out, timeline(runs))
+    events = timeline(runs) if traced else ()
+    forms = {".pftrace": lambda: perfetto_bytes(events)}
+    deliver(_run_answer(runs, shown), where, forms, wrote=machine.timeline_text(events))
     errors = [error for run in runs for error in run.errors]
     machine.remark_errors(errors)
     return 1 if errors else 0
@@ -103,7 +93,6 @@ def run(
 def _run_bundle(file: str, tensor: Sequence[str] | None, save: Sequence[str] | None, as_json: bool) -> int:
     """A compiled model, with the arguments it was written with or others."""
     from tilewright.isa import load_bundle
-    from tilewright.render import print_table
 
     given = machine.tensors(tensor)
     if unknown := next((name for name in given if not name.isdecimal()), None):
@@ -113,58 +102,48 @@ def _run_bundle(file: str, tensor: Sequence[str] | None, save: Sequence[str] | N
         name, path = machine.pair(assignment, "--save", "FILE.npy")
         if not name.isdecimal() or int(name) >= len(results):
             raise UsageError(f"no result {name}", how=f"0 to {len(results) - 1}")
-        write_file(path, npy_bytes(results[int(name)]))
-    if as_json:
-        emit_json(report.to_json())
-    else:
-        print_table(*report.table())
-        emit_text(f"\n{report}")
+        write_file(path, npy_bytes(results[int(name)]), note=None)
+    deliver(Answer(report.to_json, lambda: _layers_lines(report)), Output(as_json=as_json))
     return 0
 
 
-def _print_run(runs: Sequence[RunResult], shown: Sequence[str], as_json: bool) -> None:
+def _layers_lines(report: MachineReport) -> Iterator[Line]:
+    yield from (Table(*report.table()), f"\n{report}")
+
+
+def _run_answer(runs: Sequence[RunResult], shown: Sequence[str]) -> Answer:
     """Counts of all processing elements together, cycles and accounts of the one done last."""
     from tilewright.isa import Counts, Moved, Traffic
 
     last = max(runs, key=lambda run: run.cycles)
     moved, energy_pj = Moved.together(run.moved for run in runs).bytes, sum(run.energy_pj for run in runs)
     utilisation = sum(run.math_utilisation * run.cycles for run in runs) / max(1, last.cycles * len(runs))
-    counts, executed = Counts.together(run.counts for run in runs), sum(run.executed for run in runs)
-    if as_json:
-        records = [
-            {"pc": e.pc, "kind": e.kind, "column": e.column, "register": e.register, "pe": e.pe}
-            for run in runs
-            for e in run.errors
-        ]
-        value = {"counts": counts.to_dict(), "cycles": last.cycles, "math_cycles": last.math_cycles}
-        value |= {"bytes": moved, "energy_pj": energy_pj, "math_utilisation": utilisation}
-        emit_json(
-            {
-                **value,
-                "executed": executed,
-                "stalls": last.stalls,
-                "queue": last.queue,
-                "traffic": Traffic.together(run.traffic for run in runs).to_dict(),
-                "errors": records,
-                "tensors": {name: _plain(last.tensor(name)) for name in shown},
-                "pes": machine.pes_value(runs) if len(runs) > 1 else [],
-            }
-        )
-        return
-    for name in shown:
-        emit_text(f"{name} =\n{last.tensor(name)}\n")
-    if len(runs) > 1:
-        machine.print_pes(runs)
-    emit_text(f"{executed:,} instructions executed, {last.cycles:,} cycles by the model")
-    for key, count in counts.to_dict().items():
-        if count:
-            emit_text(f"{key:20} {count:,}")
-    machine.print_account("the math unit was idle", last.stalls)
-    machine.print_account("the issue queue", last.queue)
-    machine.print_moved(moved, energy_pj, utilisation)
+    counts, executed = Counts.together(run.counts for run in runs).to_dict(), sum(run.executed for run in runs)
+
+    def to_json() -> dict[str, Any]:
+        value: dict[str, Any] = {"counts": counts, "cycles": last.cycles, "math_cycles": last.math_cycles}
+        value |= {"bytes": moved, "energy_pj": energy_pj, "math_utilisation": utilisation, "executed": executed}
+        value |= {"stalls": last.stalls, "queue": last.queue}
+        value |= {"traffic": Traffic.together(run.traffic for run in runs).to_dict()}
+        keys = ("pc", "kind", "column", "register", "pe")
+        value |= {"errors": [{key: getattr(e, key) for key in keys} for run in runs for e in run.errors]}
+        tensors = {name: _json_values(last.tensor(name)) for name in shown}
+        return value | {"tensors": tensors, "pes": machine.pes_value(runs) if len(runs) > 1 else []}
+
+    def lines() -> Iterator[Line]:
+        yield from (f"{name} =\n{last.tensor(name)}\n" for name in shown)
+        if len(runs) > 1:
+            yield from (machine.pes_table(runs), "")
+        yield f"{executed:,} instructions executed, {last.cycles:,} cycles by the model"
+        yield from (f"{key:20} {count:,}" for key, count in counts.items() if count)
+        yield machine.account_text("the math unit was idle", last.stalls)
+        yield machine.account_text("the issue queue", last.queue)
+        yield from machine.moved_lines(moved, energy_pj, utilisation)
+
+    return Answer(to_json, lines)
 
 
-def _plain(array: np.ndarray[Any, Any]) -> Any:
+def _json_values(array: np.ndarray[Any, Any]) -> Any:
     """Nested lists of numbers; None for what JSON has no number for."""
     import numpy as np
 
@@ -179,7 +158,7 @@ def reference() -> None:
     """Print the instruction reference (Markdown)."""
     from tilewright.isa import reference as reference_text
 
-    emit_text(reference_text())
+    show([reference_text()])
 
 
 def claims(as_json: Json = False) -> None:
@@ -187,24 +166,68 @@ def claims(as_json: Json = False) -> None:
     from tilewright.isa import claims as count_claims
 
     rows = count_claims()
-    if as_json:
-        table = [
-            {"claim": r.claim, "case": r.case, "counted": r.counted, "without": r.without, "with": r.with_it}
-            | {"factor": r.factor, "holds": r.holds, "remark": r.remark}
-            | {"cycles": r.cycles, "times_faster": r.times_faster, "confirmed": r.confirmed, "why": r.why}
-            for r in rows
-        ]
-        emit_json({"claims": table})
-        return
-    title = ""
-    for row in rows:
-        if row.claim != title:
-            emit_text(f"{chr(10) * bool(title)}{row.claim}")
-            title = row.claim
-        emit_text(f"  {row.case}")
-        numbers = f"{row.without:,} -> {row.with_it:,} {row.counted}, {row.factor:.4g} times"
-        emit_text(f"    {numbers}: {row.remark}")
-        if row.cycles:
-            why = f": {row.why}" * bool(row.why)
-            word = " (not confirmed)" * (row.holds and not row.confirmed)
-            emit_text(f"    {row.cycles[0]:,} -> {row.cycles[1]:,} cycles, {row.times_faster:.4g} times{word}{why}")
+    keys = ["claim", "case", "counted", "without", "with", "factor", "holds", "remark"]
+    keys += ["cycles", "times_faster", "confirmed", "why"]
+    values = [{key: getattr(row, "with_it" if key == "with" else key) for key in keys} for row in rows]
+
+    def lines() -> Iterator[Line]:
+        title = ""
+        for row in rows:
+            if row.claim != title:
+                yield "\n" * bool(title) + row.claim
+                title = row.claim
+            yield f"  {row.case}"
+            numbers = f"{row.without:,} -> {row.with_it:,} {row.counted}, {row.factor:.4g} times"
+            yield f"    {numbers}: {row.remark}"
+            if row.cycles:
+                why = f": {row.why}" * bool(row.why)
+                word = " (not confirmed)" * (row.holds and not row.confirmed)
+                yield f"    {row.cycles[0]:,} -> {row.cycles[1]:,} cycles, {row.times_faster:.4g} times{word}{why}"
+
+    deliver(Answer(lambda: {"claims": values}, lines), Output(as_json=as_json))
+
+
+def compile(
+    program: Annotated[
+        str, Argument(metavar="PROGRAM", help="model.py:function, or StableHLO in any form; - is stdin.")
+    ],
+    arg: ArgOption = None,
+    run: Annotated[
+        bool, Option("--run", help="Run it with its example arguments and hold every layer against XLA.")
+    ] = False,
+    listing: Annotated[bool, Option("--listing", help="Print every layer's tables and programs.")] = False,
+    settings: machine.Settings = None,
+    out: Annotated[
+        str | None,
+        Option(
+            "-o",
+            "--out",
+            metavar="FILE",
+            help="FILE.html: a page; FILE.json; FILE.tasm: the listing; FILE.bundle: for `isa run`.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Compile a model for the matrix unit: every layer with its cycles, bytes, and why it is not on the machine."""
+    from tilewright import isa
+
+    where = Output(out, as_json, ".html", ".json", ".tasm", ".bundle")
+    compiled = isa.compile(load_program(program, arg), config=machine.configured(settings, kb_mode="chunk"))
+    if where.path is not None and where.suffix == ".bundle":
+        compiled.save(where.path)
+        remark(f"wrote {out}")
+        where = Output(as_json=as_json)
+    with progress(program) as bar:
+        report = compiled.check(watch=bar) if run else compiled.estimate(bar)
+
+    def lines() -> Iterator[Line]:
+        if listing:
+            yield compiled.listing
+            return
+        yield from _layers_lines(report)
+        if run:
+            yield "every layer's values are XLA's"
+
+    forms = {".html": lambda: f"{report.to_html()}\n", ".tasm": lambda: f"{compiled.listing}\n"}
+    deliver(Answer(report.to_json, lines), where, forms)
+    return 0

@@ -1,11 +1,16 @@
-"""`tilewright layout convert`, `cute`, `linalg`, `onednn`, `preset`, `predict`: layouts by other names."""
+"""Layouts by other names (`tilewright layout convert`, `cute`, `linalg`, `onednn`, `preset`, `predict`), and data.
+
+`pack` and `unpack` take a numpy file into a layout's raw bytes, and back.
+"""
 
 from __future__ import annotations
 
+import io
+import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from tilewright.cli.layout.draw import Viewed, viewed
 from tilewright.cli.layout.show import (
@@ -19,10 +24,16 @@ from tilewright.cli.layout.show import (
     read_layout,
     sized_array,
 )
-from tilewright.cli.streams import Json, emit_json, read_text, remark, show_table
-from tilewright.errors import ParseError, TilewrightError, UsageError
+from tilewright.cli.streams import Json, npy_bytes, read_bytes, read_text
+from tilewright.errors import ParseError, TilewrightError, UnsupportedError, UsageError
+from tilewright.reading import open_bytes
+from tilewright.render.delivery import Answer, Output, deliver, remark
+from tilewright.render.formats import ratio_text
+from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from tilewright.layout import LinalgPack, TensorLayout
 
 
@@ -33,12 +44,10 @@ def convert(text: Text, leaf: Leaf = None, as_json: Json = False) -> None:
     """
     layout = one_array(text, leaf)
     forms = {name: _attempt(layout, write) for name, write in _writers().items()}
-    if as_json:
-        values = {name: {"text": text, "refusal": refusal} for name, (text, refusal) in forms.items()}
-        emit_json({"layout": str(layout), "forms": values})
-        return
+    values = {name: {"text": text, "refusal": refusal} for name, (text, refusal) in forms.items()}
     rows = [(name, text if text is not None else f"none: {refusal}") for name, (text, refusal) in forms.items()]
-    show_table(("layout", str(layout)), rows)
+    table = Table(("layout", str(layout)), rows)
+    deliver(Answer(lambda: {"layout": str(layout), "forms": values}, lambda: [table]), Output(as_json=as_json))
 
 
 def _attempt(layout: TensorLayout, write: Callable[[TensorLayout], str]) -> tuple[str | None, str]:
@@ -70,18 +79,16 @@ def _pack_text(pack: LinalgPack) -> str:
     return " ".join(f"{name} = [{', '.join(map(str, values))}]" for name, values in parts.items())
 
 
-_Cute = Annotated[str, typer.Argument(metavar="LAYOUT", help="As '((2,2),8):((1,16),2)'.")]
-_Dtype = Annotated[
-    str | None, typer.Option("--dtype", metavar="TYPE", help="Element type, as bf16; the pointer's, or f32.")
-]
+_Cute = Annotated[str, Argument(metavar="LAYOUT", help="As '((2,2),8):((1,16),2)'.")]
+_Dtype = Annotated[str | None, Option("--dtype", metavar="TYPE", help="Element type, as bf16; the pointer's, or f32.")]
 _Threads = Annotated[
     str | None,
-    typer.Option("--threads", metavar="LAYOUT", help="A layout of (threads, values): its bank conflicts, on stderr."),
+    Option("--threads", metavar="LAYOUT", help="A layout of (threads, values): its bank conflicts, on stderr."),
 ]
-_Linalg = Annotated[str, typer.Argument(metavar="TEXT", help="MLIR with linalg.pack or tensor.pack in it; - is stdin.")]
-_Tag = Annotated[str, typer.Argument(metavar="TAG", help="As nChw16c or aBcd16b.")]
+_Linalg = Annotated[str, Argument(metavar="TEXT", help="MLIR with linalg.pack or tensor.pack in it; - is stdin.")]
+_Tag = Annotated[str, Argument(metavar="TAG", help="As nChw16c or aBcd16b.")]
 _Shape = Annotated[
-    str, typer.Argument(metavar="SHAPE", help="Element type and dims in oneDNN's order, as f32[2,40,3,5]; - is stdin.")
+    str, Argument(metavar="SHAPE", help="Element type and dims in oneDNN's order, as f32[2,40,3,5]; - is stdin.")
 ]
 
 
@@ -95,7 +102,7 @@ def cute(text: _Cute, offset: Offset = None, dtype: _Dtype = None, threads: _Thr
         found = bank_conflicts(layout, from_cute(threads, layout.dtype))
         passes = f"{found.wavefronts} passes over the banks where {found.least} would do"
         remark(f"bank conflicts: {found.conflicts}: {passes}, {found.width} bytes at once, {found.ways}-way at most")
-    return layout, None if offset is None else (offset,)
+    return layout, offset
 
 
 @viewed
@@ -106,7 +113,7 @@ def linalg(text: _Linalg, offset: Offset = None) -> Viewed:
     first, *more = parse_linalg_pack(read_text("-") if text == "-" else text)
     attributes = first.inner_dims_pos, first.inner_tiles, first.outer_dims_perm
     layout = from_linalg_pack(first.source_shape, first.dtype, *attributes, *more)
-    return layout, None if offset is None else (offset,)
+    return layout, offset
 
 
 @viewed
@@ -115,22 +122,21 @@ def onednn(tag: _Tag, shape: _Shape, offset: Offset = None) -> Viewed:
     from tilewright.layout import from_onednn_tag
 
     array = sized_array(shape)
-    return from_onednn_tag(tag, array.shape, array.dtype), None if offset is None else (offset,)
+    return from_onednn_tag(tag, array.shape, array.dtype), offset
 
 
 _Name = Annotated[
     str,
-    typer.Argument(
-        metavar="NAME",
-        help="tpu, tpu_vmem, ascend_nz, ascend_zz, nc1hwc0, nchw16c, tenstorrent or hexagon_crouton.",
+    Argument(
+        metavar="NAME", help="tpu, tpu_vmem, ascend_nz, ascend_zz, nc1hwc0, nchw16c, tenstorrent or hexagon_crouton."
     ),
 ]
-_Dims = Annotated[str, typer.Argument(metavar="SHAPE", help="Element type and dims, as f16[100,64]; - is stdin.")]
+_Dims = Annotated[str, Argument(metavar="SHAPE", help="Element type and dims, as f16[100,64]; - is stdin.")]
 _WithinFace = Annotated[
-    bool, typer.Option("--transpose-within-face", help="Of tenstorrent: the elements of every face transposed.")
+    bool, Option("--transpose-within-face", help="Of tenstorrent: the elements of every face transposed.")
 ]
 _OfFaces = Annotated[
-    bool, typer.Option("--transpose-of-faces", help="Of tenstorrent: the four faces of every tile transposed.")
+    bool, Option("--transpose-of-faces", help="Of tenstorrent: the four faces of every tile transposed.")
 ]
 
 
@@ -148,16 +154,16 @@ def preset(
     array = sized_array(shape)
     flags = {"transpose_within_face": transpose_within_face, "transpose_of_faces": transpose_of_faces}
     chosen = {option: True for option, value in flags.items() if value}
-    return make(name, array.shape, array.dtype, **chosen), None if offset is None else (offset,)
+    return make(name, array.shape, array.dtype, **chosen), offset
 
 
 _Shapes = Annotated[
     list[str],
-    typer.Argument(metavar="SHAPE...", help="Element types and dims, as bf16[32,224,224,3]; - is stdin, one a line."),
+    Argument(metavar="SHAPE...", help="Element types and dims, as bf16[32,224,224,3]; - is stdin, one a line."),
 ]
-_Target = Annotated[str, typer.Option("--target", metavar="NAME", help="The chip; see `tilewright targets`.")]
+_Target = Annotated[str, Option("--target", metavar="NAME", help="The chip; see `tilewright targets`.")]
 _Boundary = Annotated[
-    bool, typer.Option("--boundary", help="An argument or a result of the program: 8 and 4 bits get larger tiles.")
+    bool, Option("--boundary", help="An argument or a result of the program: 8 and 4 bits get larger tiles.")
 ]
 _NAMES = {"default": "default order", "predicted": "predicted", "given": "as given"}
 
@@ -174,17 +180,14 @@ def predict(shape: _Shapes, target: _Target = "tpu-v5e", boundary: _Boundary = F
 
     chip = find_target(target).name
     arrays = [sides for where, text in _texts(shape) for sides in _all_sides(text, where, chip, boundary)]
-    if as_json:
-        values = [
-            {"dtype": sides["predicted"].dtype, "shape": list(sides["predicted"].shape)}
-            | {name: summary(side) for name, side in sides.items()}
-            for sides in arrays
-        ]
-        emit_json({"target": target, **(values[0] if len(values) == 1 else {"shapes": values})})
-    elif len(arrays) == 1:
-        _print_one(target, arrays[0])
-    else:
-        _print_many(target, arrays)
+    values = [
+        {"dtype": sides["predicted"].dtype, "shape": list(sides["predicted"].shape)}
+        | {name: summary(side) for name, side in sides.items()}
+        for sides in arrays
+    ]
+    value = {"target": target, **(values[0] if len(values) == 1 else {"shapes": values})}
+    table = _one_shape(target, arrays[0]) if len(arrays) == 1 else _many_shapes(target, arrays)
+    deliver(Answer(lambda: value, lambda: [table]), Output(as_json=as_json))
 
 
 def _texts(shapes: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -223,20 +226,16 @@ def _sides(layout: TensorLayout, with_given: bool, chip: str, boundary: bool) ->
     return sides | {"given": layout} if with_given else sides
 
 
-def _print_one(target: str, sides: Sides) -> None:
-    from tilewright.render import ratio_text
-
+def _one_shape(target: str, sides: Sides) -> Table:
     rows = [
         (_NAMES[name], str(layout), exact_bytes(layout.size_bytes), ratio_text(layout.padding_ratio))
         for name, layout in sides.items()
     ]
-    show_table((target, "layout", "size in memory", "padding ratio"), rows)
+    return Table((target, "layout", "size in memory", "padding ratio"), rows)
 
 
-def _print_many(target: str, arrays: Sequence[Sides]) -> None:
+def _many_shapes(target: str, arrays: Sequence[Sides]) -> Table:
     """A line for every shape: the predicted layout, and the padding ratios of all there are."""
-    from tilewright.render import ratio_text
-
     shown = [name for name in ("predicted", "default", "given") if any(name in sides for sides in arrays)]
     columns = [target, "size in memory", "padding ratio"]
     columns += [f"in {_NAMES[name]}" if name == "default" else _NAMES[name] for name in shown[1:]]
@@ -244,4 +243,111 @@ def _print_many(target: str, arrays: Sequence[Sides]) -> None:
     for sides in arrays:
         ratios = (ratio_text(sides[name].padding_ratio) if name in sides else "" for name in shown)
         rows.append((str(sides["predicted"]), exact_bytes(sides["predicted"].size_bytes), *ratios))
-    show_table(columns, rows)
+    return Table(columns, rows)
+
+
+# Data: a numpy file into a layout's raw bytes, and back.
+
+_MOST_DATA = 1 << 40
+"""Data is no text: it is as large as the array that it is unpacked to, and only memory bounds it."""
+
+_Npy = Annotated[str, Argument(metavar="IN.npy", help="The array, as numpy.save writes it; - is stdin.")]
+_Bin = Annotated[str, Argument(metavar="IN.bin", help="The raw bytes of the packed buffer; - is stdin.")]
+_TiledText = Annotated[str, Argument(metavar="TEXT", help="The layout, as bf16[20,300]{1,0:T(8,128)(2,1)}.")]
+_Raw = Annotated[str, Option("-o", "--out", metavar="OUT.bin", help="Where the bytes go; - is stdout.")]
+_Array = Annotated[str, Option("-o", "--out", metavar="OUT.npy", help="Where the array goes; - is stdout.")]
+
+
+def pack(source: _Npy, text: _TiledText, out: _Raw, as_json: Json = False) -> None:
+    """Pack a numpy array into a layout: the raw bytes as they lie in memory, padding zero."""
+    if out.endswith(".npy"):
+        raise UsageError("packed bytes are no .npy file", where="-o", how="name it .bin, say")
+    where, layout = Output(out, as_json, ""), sized_array(text)
+    array = _as_layout_type(_read_array(source), layout, source)
+    try:
+        image = _memory_image(layout, layout.pack(array))
+    except UsageError as error:
+        raise UsageError(error.what, where=source, how=error.how) from None
+    _deliver_data(image, layout, source, where)
+
+
+def unpack(source: _Bin, text: _TiledText, out: _Array, as_json: Json = False) -> None:
+    """Unpack raw bytes that lie in a layout into a numpy array; padding is left out."""
+    where, layout = Output(out, as_json, ".npy"), sized_array(text)
+    raw = read_bytes(source, _MOST_DATA)
+    if len(raw) != layout.size_bytes:
+        how = "is it cut off?" if len(raw) < layout.size_bytes else "is it in another layout?"
+        if raw.startswith(b"\x93NUMPY"):
+            how = "it is an .npy file, which `pack` reads; unpack reads the bare bytes"
+        raise UsageError(f"{len(raw)} bytes, but {layout} takes {layout.size_bytes}", where=source, how=how)
+    array = layout.unpack(_packed_buffer(layout, raw))
+    _deliver_data(npy_bytes(array), layout, source, where)
+    if array.dtype.isbuiltin != 1 and where.is_file:
+        remark(f"numpy itself has no {layout.dtype}: read the file with np.load(...).view(ml_dtypes.{array.dtype})")
+
+
+def _deliver_data(data: bytes, layout: TensorLayout, source: str, where: Output) -> None:
+    value: dict[str, Any] = {"layout": str(layout), "from": source, "to": where.path, "dtype": layout.dtype}
+    value |= {"shape": list(layout.shape), "data_bytes": layout.data_bytes, "size_bytes": layout.size_bytes}
+    size = f"{layout}, {exact_bytes(layout.size_bytes)} with padding"
+    deliver(Answer(lambda: value, list), where, {where.suffix: lambda: data}, said=(), wrote=size)
+
+
+def _place_bytes(layout: TensorLayout) -> int:
+    """Bytes from one element to the next where E(n) asks for more than its type has; 0 where there is nothing to do."""
+    bits = layout.element_bits
+    if bits < 8 or bits == 8 * layout.numpy_dtype.itemsize:
+        return 0
+    if bits % 8:
+        raise UnsupportedError(f"{layout}: elements of {bits} bits, no whole bytes", how=f"E({bits // 8 * 8 + 8})")
+    return bits // 8
+
+
+def _memory_image(layout: TensorLayout, buffer: np.ndarray[Any, Any]) -> bytes:
+    """A packed buffer as the bytes in memory: zeros follow an element that E(n) gives more room than it needs."""
+    import numpy as np
+
+    raw, wide = buffer.view(np.uint8), _place_bytes(layout)
+    if not wide:
+        return raw.tobytes()
+    image = np.zeros((len(buffer), wide), np.uint8)
+    image[:, : buffer.itemsize] = raw.reshape(len(buffer), buffer.itemsize)
+    return image.tobytes()
+
+
+def _packed_buffer(layout: TensorLayout, raw: bytes) -> np.ndarray[Any, Any]:
+    """The inverse of :func:`_memory_image`."""
+    import numpy as np
+
+    wide = _place_bytes(layout)
+    if not wide:
+        return np.frombuffer(raw, np.uint8 if layout.element_bits < 8 else layout.numpy_dtype)
+    places = np.frombuffer(raw, np.uint8).reshape(layout.num_slots, wide)
+    values = np.ascontiguousarray(places[:, : layout.numpy_dtype.itemsize])
+    return values.reshape(-1).view(layout.numpy_dtype)
+
+
+def _read_array(source: str) -> np.ndarray[Any, Any]:
+    """The array of an .npy file; never a pickle, never an archive."""
+    import numpy as np
+
+    try:
+        if source == "-":
+            return np.lib.format.read_array(io.BytesIO(read_bytes(source, _MOST_DATA)), allow_pickle=False)
+        with open_bytes(source) as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+    except OSError as error:
+        raise UsageError(f"cannot read it: {error.strerror or error}", where=source) from None
+    except (ValueError, EOFError, MemoryError, OverflowError, TypeError, SyntaxError, tokenize.TokenError) as error:
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        raise UsageError(f"not a whole .npy file: {reason}", where=source, how="write it with numpy.save") from None
+
+
+def _as_layout_type(array: np.ndarray[Any, Any], layout: TensorLayout, source: str) -> np.ndarray[Any, Any]:
+    """The array in the layout's type; raw bytes of its width are what numpy.save makes of bf16 and its like."""
+    expected = layout.numpy_dtype
+    if array.dtype != expected and array.dtype.kind == "V" and expected.isbuiltin != 1:
+        if array.dtype.itemsize != expected.itemsize or array.dtype.names:
+            raise UsageError(f"an array of {array.dtype} for the layout {layout}", where=source)
+        return array.view(expected)
+    return array if array.dtype != expected.newbyteorder() else array.astype(expected)

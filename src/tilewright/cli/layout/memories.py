@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from tilewright.cli.layout.draw import Viewed, viewed, write_picture
+from tilewright.cli.layout.draw import Viewed, viewed
 from tilewright.cli.layout.show import Out, exact_bytes, sized_array, whole_numbers
-from tilewright.cli.streams import Heading, Json, emit_json, read_text, remark, show_table, writer_of
+from tilewright.cli.streams import Json, read_text
 from tilewright.errors import CheckFailed, UsageError
+from tilewright.reading import parse, typed
+from tilewright.render.delivery import Answer, Line, Output, deliver
+from tilewright.render.tables import Heading, Table
 
 if TYPE_CHECKING:
     from tilewright.layout import IndexMap, LayerGroup, LocalPlan, LocalTensor, TensorLayout
 
-_Shape = Annotated[str, typer.Argument(metavar="SHAPE", help="Element type and sizes, as f16[2,3,4,5]; - is stdin.")]
-_At = Annotated[str | None, typer.Option("--at", metavar="X,Y,..", help="Say what lies at this place on the axes.")]
+_Shape = Annotated[str, Argument(metavar="SHAPE", help="Element type and sizes, as f16[2,3,4,5]; - is stdin.")]
+_At = Annotated[str | None, Option("--at", metavar="X,Y,..", help="Say what lies at this place on the axes.")]
 
 
 def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
@@ -27,13 +30,13 @@ def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
 @viewed
 def lanes(
     shape: _Shape,
-    chip: Annotated[str | None, typer.Option("--chip", metavar="NAME", help="A target with lanes, as bm1684x.")] = None,
-    count: Annotated[int | None, typer.Option("--lanes", metavar="X", help="NPUs, without a chip.")] = None,
-    eu_bytes: Annotated[int | None, typer.Option("--eu-bytes", metavar="B", help="Bytes of an execution unit.")] = None,
-    start: Annotated[int, typer.Option("--start", metavar="N", help="The NPU of channel 0.")] = 0,
+    chip: Annotated[str | None, Option("--chip", metavar="NAME", help="A target with lanes, as bm1684x.")] = None,
+    count: Annotated[int | None, Option("--lanes", metavar="X", help="NPUs, without a chip.")] = None,
+    eu_bytes: Annotated[int | None, Option("--eu-bytes", metavar="B", help="Bytes of an execution unit.")] = None,
+    start: Annotated[int, Option("--start", metavar="N", help="The NPU of channel 0.")] = 0,
     mode: Annotated[
         str,
-        typer.Option(
+        Option(
             "--mode",
             metavar="MODE",
             help="aligned, compact, row_aligned, strides N,C,H,W; matrix, matrix2 (two dims); weights (oc,ic,kh,kw); "
@@ -41,13 +44,13 @@ def lanes(
         ),
     ] = "aligned",
     columns: Annotated[
-        int | None, typer.Option("--columns-per-npu", metavar="W", help="Of a matrix: neighbouring columns on one NPU.")
+        int | None, Option("--columns-per-npu", metavar="W", help="Of a matrix: neighbouring columns on one NPU.")
     ] = None,
     ic_parallel: Annotated[
-        int | None, typer.Option("--ic-parallel", metavar="IC", help="Of weights: input channels of a byte together.")
+        int | None, Option("--ic-parallel", metavar="IC", help="Of weights: input channels of a byte together.")
     ] = None,
-    npu: Annotated[int | None, typer.Option("--npu", metavar="N", help="With --offset: what lies there.")] = None,
-    offset: Annotated[int | None, typer.Option("--offset", metavar="O", help="In elements, in that NPU.")] = None,
+    npu: Annotated[int | None, Option("--npu", metavar="N", help="With --offset: what lies there.")] = None,
+    offset: Annotated[int | None, Option("--offset", metavar="O", help="In elements, in that NPU.")] = None,
 ) -> Viewed:
     """Place a tensor (N, C, H, W) in an NPU's memories, local or global: facts, an element, a place, a picture."""
     memory = {"chip": chip, "lanes": count, "eu_bytes": eu_bytes}
@@ -55,7 +58,7 @@ def lanes(
     if mode == "global":
         if npu is not None:
             raise UsageError("the global memory belongs to no NPU", where="--npu")
-        return layout, None if offset is None else (offset,)
+        return layout, offset
     if (npu is None) != (offset is None):
         raise UsageError("a place is an NPU and an offset", how="give both --npu and --offset")
     return layout, None if npu is None or offset is None else (npu, offset)
@@ -98,10 +101,10 @@ def _lane_layout(
 @viewed
 def paged(
     shape: _Shape,
-    page: Annotated[str | None, typer.Option("--page", metavar="P,..", help="Page sizes, one per dim.")] = None,
-    line: Annotated[str | None, typer.Option("--line", metavar="L,..", help="Cache line sizes, one per dim.")] = None,
-    order: Annotated[str | None, typer.Option("--order", metavar="D,..", help="Dims, the fastest first.")] = None,
-    start: Annotated[str | None, typer.Option("--start", metavar="I,..", help="The segment's first index.")] = None,
+    page: Annotated[str | None, Option("--page", metavar="P,..", help="Page sizes, one per dim.")] = None,
+    line: Annotated[str | None, Option("--line", metavar="L,..", help="Cache line sizes, one per dim.")] = None,
+    order: Annotated[str | None, Option("--order", metavar="D,..", help="Dims, the fastest first.")] = None,
+    start: Annotated[str | None, Option("--start", metavar="I,..", help="The segment's first index.")] = None,
     at: _At = None,
 ) -> Viewed:
     """Cut a segment of a tensor into pages and cache lines: facts, an element, a place (PAGE,OFFSET), a picture."""
@@ -115,10 +118,10 @@ def paged(
 
 @viewed
 def sharded(
-    shape: Annotated[str, typer.Argument(metavar="SHAPE", help="The table, as f32[vocab,width]; - is stdin.")],
-    shards: Annotated[int, typer.Option("--shards", metavar="S", help="Shards (SparseCores).")],
-    rotation: Annotated[int, typer.Option("--rotation", metavar="R", help="Shards the table is turned by.")] = 0,
-    row_offset: Annotated[int, typer.Option("--row-offset", metavar="O", help="Rows before it on every shard.")] = 0,
+    shape: Annotated[str, Argument(metavar="SHAPE", help="The table, as f32[vocab,width]; - is stdin.")],
+    shards: Annotated[int, Option("--shards", metavar="S", help="Shards (SparseCores).")],
+    rotation: Annotated[int, Option("--rotation", metavar="R", help="Shards the table is turned by.")] = 0,
+    row_offset: Annotated[int, Option("--row-offset", metavar="O", help="Rows before it on every shard.")] = 0,
     at: _At = None,
 ) -> Viewed:
     """Shard an embedding table row by row: facts, an element, a place (SHARD,ROW,COLUMN), a picture."""
@@ -133,13 +136,11 @@ def sharded(
 
 
 _File = Annotated[
-    str, typer.Argument(metavar="FILE", help="Tensors and instructions as TOML, or tpu-mlir's final.mlir; - is stdin.")
+    str, Argument(metavar="FILE", help="Tensors and instructions as TOML, or tpu-mlir's final.mlir; - is stdin.")
 ]
-_Chip = Annotated[str | None, typer.Option("--chip", metavar="NAME", help="Instead of the file's chip.")]
-_Group = Annotated[
-    str | None, typer.Option("--group", metavar="NAME", help="Of a final.mlir this layer group only, as %9.")
-]
-_Fail = Annotated[bool, typer.Option("--fail-on-conflict", help="Exit with 1 where operands share a bank.")]
+_Chip = Annotated[str | None, Option("--chip", metavar="NAME", help="Instead of the file's chip.")]
+_Group = Annotated[str | None, Option("--group", metavar="NAME", help="Of a final.mlir this layer group only, as %9.")]
+_Fail = Annotated[bool, Option("--fail-on-conflict", help="Exit with 1 where operands share a bank.")]
 _HINTS = {
     "tensor": "write [[tensor]] with a name and a shape",
     "instructions": 'write lists of names, as [["x", "w", "y"]]',
@@ -160,30 +161,23 @@ def plan(
     `shape = "f16[1,64,28,28]"` and, as wanted, `start`, `mode`, `columns_per_npu` and `base`. Of the `final.mlir` of
     tpu-mlir every layer group is shown as it was placed. What overflows is an error.
     """
-    from tilewright.layout import is_tpu_mlir, read_tpu_mlir
+    from tilewright.layout import is_tpu_mlir, plan_svg, read_tpu_mlir
 
-    writer_of(out, ".svg", as_json=as_json)
-    text = read_text(file)
+    where, text = Output(out, as_json, ".svg"), read_text(file)
     if is_tpu_mlir(text):
         groups = _chosen(read_tpu_mlir(text, chip, file), group, file)
-        _write_plan(out, max(groups, key=lambda each: each.plan.bytes_used).plan)
-        if as_json:
-            emit_json({"groups": [_plain_group(each) for each in groups]})
-        elif out != "-":
-            for number, each in enumerate(groups):
-                print("\n" if number else "", end="")
-                _print_group(each)
+        shown = max(groups, key=lambda each: each.plan.bytes_used).plan
         conflicts = [conflict for each in groups for conflict in each.plan.conflicts]
+        values = [_group_value(each) for each in groups]
+        notes = [note for each in groups for note in _group_notes(each)]
+        result = Answer(lambda: {"groups": values}, lambda: _groups_lines(groups))
     else:
         if group is not None:
             raise UsageError("--group goes with a final.mlir of tpu-mlir", where=file)
-        planned, name = _planned(text, chip, file)
-        _write_plan(out, planned)
-        if as_json:
-            emit_json({"chip": name, **planned.to_dict()})
-        elif out != "-":
-            _print_plan(planned, name)
-        conflicts = list(planned.conflicts)
+        shown, name = _planned(text, chip, file)
+        conflicts, notes = list(shown.conflicts), []
+        result = Answer(lambda: {"chip": name, **shown.to_dict()}, lambda: _plan_lines(shown, name))
+    deliver(result, where, {".svg": lambda: f"{plan_svg(shown)}\n"}, notes=notes)
     if fail_on_conflict and conflicts:
         raise CheckFailed(f"{len(conflicts)} pairs of operands share a bank", where=file)
 
@@ -191,7 +185,6 @@ def plan(
 def _planned(text: str, chip: str | None, file: str) -> tuple[LocalPlan, str]:
     """The plan of a TOML file, and the chip's name."""
     from tilewright.layout import plan_local_memory
-    from tilewright.reading import parse, typed
 
     value = typed(parse(text, "TOML", file), _PlanFile, file, _HINTS)
     name = chip or value.chip
@@ -202,13 +195,6 @@ def _planned(text: str, chip: str | None, file: str) -> tuple[LocalPlan, str]:
     return plan_local_memory([_tensor(entry, name, file) for entry in value.tensor], name, value.instructions), name
 
 
-def _write_plan(out: str | None, plan: LocalPlan) -> None:
-    if out is not None:
-        from tilewright.layout import plan_svg
-
-        write_picture(out, plan_svg(plan))
-
-
 def _chosen(groups: Sequence[LayerGroup], name: str | None, file: str) -> list[LayerGroup]:
     chosen = [group for group in groups if name in (None, group.name)]
     if not chosen:
@@ -217,25 +203,23 @@ def _chosen(groups: Sequence[LayerGroup], name: str | None, file: str) -> list[L
     return chosen
 
 
-def _plain_group(group: LayerGroup) -> dict[str, Any]:
-    return {
-        "group": group.name,
-        "line": group.line,
-        **group.plan.to_dict(),
-        "operations": dict(group.operations),
-        "steps": list(group.steps),
-        "open": list(group.open),
-        "shared": [list(pair) for pair in group.shared],
-    }
+def _group_value(group: LayerGroup) -> dict[str, Any]:
+    own = {"operations": dict(group.operations), "steps": list(group.steps), "open": list(group.open)}
+    shared = {"shared": [list(pair) for pair in group.shared]}
+    return {"group": group.name, "line": group.line, **group.plan.to_dict(), **own, **shared}
 
 
-def _print_group(group: LayerGroup) -> None:
-    print(f"layer group {group.name or '(none)'}, line {group.line}")
-    _print_plan(group.plan, "tensor", group)
+def _group_notes(group: LayerGroup) -> Iterator[str]:
     for name in group.open:
-        remark(f"note: {name} takes other bytes than the sizes of its slices do; its region is shown as bytes")
+        yield f"{name} takes other bytes than the sizes of its slices do; its region is shown as bytes"
     for first, second in group.shared:
-        remark(f"note: {second} is written over {first}, which is still read behind it")
+        yield f"{second} is written over {first}, which is still read behind it"
+
+
+def _groups_lines(groups: Sequence[LayerGroup]) -> Iterator[Line]:
+    for number, group in enumerate(groups):
+        yield "\n" * bool(number) + f"layer group {group.name or '(none)'}, line {group.line}"
+        yield from _plan_lines(group.plan, "tensor", group)
 
 
 @dataclass(frozen=True)
@@ -261,7 +245,6 @@ class _Entry:
 
 def _tensor(value: dict[str, Any], chip: str, file: str) -> LocalTensor:
     from tilewright.layout import LaneLayout, LocalTensor
-    from tilewright.reading import typed
 
     entry = typed(value, _Entry, f"{file}: tensor {value.get('name', '?')}")
     mode = entry.mode if isinstance(entry.mode, str) else ",".join(map(str, entry.mode))
@@ -272,37 +255,25 @@ def _tensor(value: dict[str, Any], chip: str, file: str) -> LocalTensor:
     return LocalTensor(entry.name, layout, entry.base)
 
 
-def _print_plan(plan: LocalPlan, chip: str, group: LayerGroup | None = None) -> None:
-    """``group``: the layer group that it is of, whose operations have names."""
-    columns: list[Heading] = [
-        chip,
-        *(["made by"] if group else []),
-        "layout",
-        ("bytes per NPU", "count"),
-        ("base", "count"),
-        ("end", "count"),
-        "banks",
-    ]
+def _plan_lines(plan: LocalPlan, heading: str, group: LayerGroup | None = None) -> Iterator[Line]:
+    """Where every tensor is placed, and what is left; ``group``: the layer group that the plan is of."""
+    columns: list[Heading] = [heading, *(["made by"] if group else []), "layout", ("bytes per NPU", "count")]
+    columns += [("base", "count"), ("end", "count"), "banks"]
     columns += [("start hole", "count"), ("tail hole", "count"), ("inside hole", "count")]
     rows = []
     for t in plan.tensors:
         holes = (t.start_hole, t.tail_hole, t.inside_hole)
         made_by = (group.operations.get(t.name, ""),) if group else ()
         rows.append((t.name, *made_by, str(t.layout), t.layout.bytes_per_npu, t.base, t.end, _span(t.banks), *holes))
-    show_table(columns, rows)
-    print()
+    yield from (Table(columns, rows), "")
     facts = [("used", exact_bytes(plan.bytes_used)), ("free", exact_bytes(plan.bytes_free))]
     facts += [("gap", f"bytes {low} to {high - 1}") for low, high in plan.gaps]
-    facts += [
-        (
-            group.steps[c.instruction] if group else f"instruction {c.instruction}",
-            f"{c.first} and {c.second} share bank {_span(c.banks)}",
-        )
-        for c in plan.conflicts
-    ]
+    for c in plan.conflicts:
+        step = group.steps[c.instruction] if group else f"instruction {c.instruction}"
+        facts.append((step, f"{c.first} and {c.second} share bank {_span(c.banks)}"))
     if not plan.conflicts:
         facts.append(("conflicts", "no operands of one instruction share a bank"))
-    show_table(("on every NPU", f"of {exact_bytes(plan.memory.local_bytes)}"), facts)
+    yield Table(("on every NPU", f"of {exact_bytes(plan.memory.local_bytes)}"), facts)
 
 
 def _span(banks: tuple[int, ...]) -> str:

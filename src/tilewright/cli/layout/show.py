@@ -7,10 +7,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from tilewright.cli.streams import Json, emit_json, emit_text, read_text, remark, show_table
+from tilewright.cli.streams import Json, read_text
 from tilewright.errors import ParseError, UsageError
+from tilewright.render.delivery import Answer, Output, deliver, remark
+from tilewright.render.formats import bytes_text, count_text, ratio_text
+from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
     from tilewright.layout import FoundShape, IndexMap, TensorLayout, TupleLayout
@@ -24,59 +27,48 @@ def names_layout(text: str) -> bool:
 
 
 Text = Annotated[
-    str,
-    typer.Argument(metavar="TEXT", help="A shape, as f32[3,5]{1,0:T(2,2)}, or any text with shapes in it; - is stdin."),
+    str, Argument(metavar="TEXT", help="A shape, as f32[3,5]{1,0:T(2,2)}, or any text with shapes in it; - is stdin.")
 ]
-Index = Annotated[str | None, typer.Option("--index", metavar="I,J,..", help="Derive this element's address.")]
-Offset = Annotated[int | None, typer.Option("--offset", metavar="O", help="Say what lies at this offset.")]
-Leaf = Annotated[
-    str | None, typer.Option("--leaf", metavar="I,J,..", help="Of a tuple this element (of that element, ...).")
-]
-Out = Annotated[
-    str | None, typer.Option("-o", "--out", metavar="FILE", help="Write an SVG: FILE.svg, or - for stdout.")
-]
+Index = Annotated[str | None, Option("--index", metavar="I,J,..", help="Derive this element's address.")]
+Offset = Annotated[int | None, Option("--offset", metavar="O", help="Say what lies at this offset.")]
+Leaf = Annotated[str | None, Option("--leaf", metavar="I,J,..", help="Of a tuple this element (of that element, ...).")]
+Out = Annotated[str | None, Option("-o", "--out", metavar="FILE", help="Write an SVG: FILE.svg, or - for stdout.")]
 
 
 def explain(text: Text, index: Index = None, offset: Offset = None, leaf: Leaf = None, as_json: Json = False) -> None:
     """Say what a layout's text means: its sizes, how one element gets its offset, or what lies at an offset."""
-    from tilewright.layout import TupleLayout, summary
+    from tilewright.layout import TupleLayout
 
     whole = leaf is None and index is None and offset is None
-    if whole:
-        found = read_shapes(text)
-        if any(shape.bare for shape in found):
-            remark(
-                "the text gives no sizes and no element type: ? stands for the sizes, the type follows from the tiles"
-            )
-        if len(found) > 1:
-            _print_found(found, as_json)
-            return
+    found = read_shapes(text) if whole else ()
+    if any(shape.bare for shape in found):
+        remark("the text gives no sizes and no element type: ? stands for the sizes, the type follows from the tiles")
+    if len(found) > 1:
+        deliver(_shapes(found), Output(as_json=as_json))
+        if not as_json and any(shape.name.startswith("allocation") for shape in found):
+            remark("`tilewright explain-error` ranks the allocations of such a message and says what to change")
+        return
     layout = found[0].layout if whole else one_array(text, leaf)
-    if isinstance(layout, TupleLayout):
-        print_facts(summary(layout), as_json)
-    else:
-        answer(layout, index, None if offset is None else (offset,), as_json)
+    result = facts(layout) if isinstance(layout, TupleLayout) else answer(layout, index, offset)
+    deliver(result, Output(as_json=as_json))
 
 
-def _print_found(found: Sequence[FoundShape], as_json: bool) -> None:
+def _shapes(found: Sequence[FoundShape]) -> Answer:
     """The shapes of a text that has several, a line each."""
     from tilewright.layout import TupleLayout, summary
 
-    facts = [summary(shape.layout) for shape in found]
-    if as_json:
-        emit_json({"shapes": [{"name": shape.name, **each} for shape, each in zip(found, facts, strict=True)]})
-        return
+    summaries = [summary(shape.layout) for shape in found]
     rows = []
-    for number, (shape, each) in enumerate(zip(found, facts, strict=True), start=1):
+    for number, (shape, sizes) in enumerate(zip(found, summaries, strict=True), start=1):
         if isinstance(shape.layout, TupleLayout):
             arrays = [summary(array) for _, array in leaves(shape.layout)]
             known = all("slots" in array for array in arrays)
             size, data = (sum(array.get(key, 0) for array in arrays) for key in ("size_bytes", "data_bytes"))
-            each = {"slots": 0, "size_bytes": size, "padding_ratio": size / data if data else 1.0} if known else {}
-        rows.append((shape.name or f"shape {number}", str(shape.layout), *_sizes(each)))
-    show_table(("of the text", "layout", "size in memory", "padding ratio"), rows)
-    if any(shape.name.startswith("allocation") for shape in found):
-        remark("`tilewright explain-error` ranks the allocations of such a message and says what to change")
+            sizes = {"slots": 0, "size_bytes": size, "padding_ratio": size / data if data else 1.0} if known else {}
+        rows.append((shape.name or f"shape {number}", str(shape.layout), *_sizes(sizes)))
+    values = [{"name": shape.name, **each} for shape, each in zip(found, summaries, strict=True)]
+    table = Table(("of the text", "layout", "size in memory", "padding ratio"), rows)
+    return Answer(lambda: {"shapes": values}, lambda: [table])
 
 
 def read_shapes(text: str) -> tuple[FoundShape, ...]:
@@ -145,62 +137,54 @@ def whole_numbers(text: str, option: str) -> tuple[int, ...]:
         raise UsageError(f"{text!r} is not a list of whole numbers such as 2,3", where=option) from None
 
 
-def answer(layout: IndexMap, index: str | None, place: Sequence[int] | None, as_json: bool) -> None:
-    """Derive an element's address, say what lies at a place, or print the layout's facts."""
+def answer(layout: IndexMap, index: str | None, place: int | Sequence[int] | None) -> Answer:
+    """How an element gets its address, what lies at a place (an offset, or one number per axis), or the facts."""
+    from tilewright.layout import derive, explain_place
+
     if index is not None and place is not None:
         raise UsageError("an index and a place are two questions", how="ask one at a time")
     if index is not None:
-        _explain_index(layout, whole_numbers(index, "--index"), as_json)
-    elif place is not None:
-        _explain_place(layout, place, as_json)
-    else:
-        from tilewright.layout import summary
+        numbers = whole_numbers(index, "--index")
+        derivation = derive(layout, numbers)
+        return Answer(lambda: _derivation_value(layout, derivation, numbers), lambda: [str(derivation)])
+    if place is None:
+        return facts(layout)
+    at = (place,) if isinstance(place, int) else tuple(place)
 
-        print_facts(summary(layout), as_json)
+    def element() -> dict[str, Any]:
+        found = layout.index(*at)
+        address = dict(zip(layout.axes, at, strict=True))
+        return {"layout": str(layout), **address, "index": None if found is None else list(found)}
+
+    return Answer(element, lambda: [explain_place(layout, *at)])
 
 
-def _explain_index(layout: IndexMap, index: Sequence[int], as_json: bool) -> None:
-    from tilewright.layout import derive
-
-    derivation = derive(layout, index)
-    if not as_json:
-        emit_text(str(derivation))
-        return
+def _derivation_value(layout: IndexMap, derivation: Any, index: Sequence[int]) -> dict[str, Any]:
     address = derivation.address
     value: dict[str, Any] = {"layout": derivation.layout, "index": list(index), **address, "address": address}
     value["expressions"] = derivation.expressions
     if "offset" in address:
         value["expression"] = derivation.expressions["offset"]
         value["bit"] = address["offset"] * layout.element_bits
-    value["coordinates"] = [{"name": c.label, "value": c.value, "size": c.size} for c in derivation.coordinates]
-    emit_json(value)
+    return value | {
+        "coordinates": [{"name": c.label, "value": c.value, "size": c.size} for c in derivation.coordinates]
+    }
 
 
-def _explain_place(layout: IndexMap, place: Sequence[int], as_json: bool) -> None:
-    from tilewright.layout import explain_place
-
-    if as_json:
-        index = layout.index(*place)
-        address = dict(zip(layout.axes, place, strict=True))
-        emit_json({"layout": str(layout), **address, "index": None if index is None else list(index)})
-    else:
-        emit_text(explain_place(layout, *place))
-
-
-def print_facts(facts: dict[str, Any], as_json: bool = False) -> None:
+def facts(layout: IndexMap | TupleLayout) -> Answer:
     """A layout's facts (``tilewright.layout.summary``) as a table or JSON; a tuple's elements a line each."""
-    if as_json:
-        emit_json(facts)
-    elif "elements" in facts:
-        show_table(("element", "layout", "size in memory", "padding ratio"), _tuple_rows(facts))
+    from tilewright.layout import summary
+
+    known = summary(layout)
+    if "elements" in known:
+        table = Table(("element", "layout", "size in memory", "padding ratio"), _tuple_rows(known))
     else:
-        show_table(("layout", facts["layout"]), _facts_rows(facts))
+        table = Table(("layout", known["layout"]), _facts_rows(known))
+    return Answer(lambda: known, lambda: [table])
 
 
 def _tuple_rows(facts: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     """A line for every array of a tuple, called as ``--leaf`` calls it; its pointers; what all take together."""
-    from tilewright.render import ratio_text
-
     tables, arrays = 0, list[tuple[str, dict[str, Any]]]()
     waiting = [("", facts)]
     while waiting:
@@ -220,17 +204,13 @@ def _tuple_rows(facts: dict[str, Any]) -> list[tuple[str, str, str, str]]:
 
 
 def _sizes(facts: dict[str, Any]) -> tuple[str, str]:
-    from tilewright.render import ratio_text
-
     if "slots" not in facts:
         return "not known", ""
     return exact_bytes(facts["size_bytes"]), ratio_text(facts["padding_ratio"])
 
 
 def _facts_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """The lines of the table."""
-    from tilewright.render import count_text, ratio_text
-
+    """The facts of one array, a row each."""
     rows = [
         ("element type", f"{facts['dtype']}, {facts['element_bits']} bits each in memory"),
         ("shape", _tuple(facts["shape"])),
@@ -294,23 +274,23 @@ def _rare_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
+_MEMORY_ROWS = {
+    "start": "start",
+    "mode": "mode",
+    "tensor": "stored as (N,C,H,W)",
+    "page": "page",
+    "line": "line",
+    "order": "order, fastest first",
+    "strides": "strides",
+    "rotation": "rotation",
+    "row_offset": "row offset",
+    "rows_per_shard": "rows a shard",
+}
+
+
 def _memory_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    names = {
-        "start": "start",
-        "mode": "mode",
-        "tensor": "stored as (N,C,H,W)",
-        "page": "page",
-        "line": "line",
-        "order": "order, fastest first",
-    }
-    names |= {
-        "strides": "strides",
-        "rotation": "rotation",
-        "row_offset": "row offset",
-        "rows_per_shard": "rows a shard",
-    }
     rows = [("axes", ", ".join(f"{name} 0..{extent - 1}" for name, extent in facts["axes"].items()))]
-    for key, name in names.items():
+    for key, name in _MEMORY_ROWS.items():
         if key in facts and facts[key] != []:
             value = facts[key]
             rows.append((name, _tuple(value) if isinstance(value, list) else str(value)))
@@ -322,6 +302,4 @@ def _memory_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 def exact_bytes(count: int) -> str:
     """A byte count to the byte, and in a larger unit where that helps."""
-    from tilewright.render import bytes_text, count_text
-
     return f"{count_text(count)} bytes" + (f" ({bytes_text(count)})" if count >= 1024 else "")

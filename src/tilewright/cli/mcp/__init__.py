@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from tilewright.errors import UsageError
 from tilewright.extras import need
@@ -13,18 +13,16 @@ from tilewright.extras import need
 
 def mcp(
     root: Annotated[
-        Path,
-        typer.Option("--root", metavar="FOLDER", help="Programs and logs are read from this folder and below only."),
+        Path, Option("--root", metavar="FOLDER", help="Programs and logs are read from this folder and below only.")
     ] = Path(),
-    seconds: Annotated[int, typer.Option("--seconds", min=1, help="The longest a call may take.")] = 120,
+    seconds: Annotated[int, Option("--seconds", min=1, help="The longest a call may take.")] = 120,
 ) -> None:
     """Serve explain, compare, report, time and plan to agents: Model Context Protocol over stdio, read-only."""
     need("mcp", what="serving agents")
     if not root.is_dir():
         raise UsageError("no such folder", where=str(root))
     try:
-        from tilewright.cli.mcp.bounded import Bounds
-        from tilewright.cli.mcp.server import make_server
+        from tilewright.cli.mcp.server import Bounds, make_server
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("mcp"):
             raise

@@ -1,9 +1,8 @@
 """`tilewright report`, `diff`, `lint`, `optimize`, `time` and `verify`: commands about a program."""
 
 from tilewright.cli.programs.lint import lint
-from tilewright.cli.programs.optimize import optimize
+from tilewright.cli.programs.optimize import optimize, verify
 from tilewright.cli.programs.report import diff, report
 from tilewright.cli.programs.time import time
-from tilewright.cli.programs.verify import verify
 
 COMMANDS = (diff, lint, optimize, report, time, verify)

@@ -7,12 +7,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from tilewright.cli.programs.program import ArgOption, load_program
-from tilewright.cli.streams import Json, emit_json, emit_text, plain_json, remark
+from tilewright.cli.streams import Json
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.extras import need
+from tilewright.render.delivery import Answer, Line, Output, deliver, json_text, remark
 
 if TYPE_CHECKING:
     from tilewright.hlo import Suggestion
@@ -21,30 +22,27 @@ if TYPE_CHECKING:
 TARGET, THRESHOLD = "tpu-v5e", 1.05
 
 
-class _Format(StrEnum):
-    LINES = "lines"
-    GITHUB = "github"
-    SARIF = "sarif"
+_Format = StrEnum("_Format", "LINES GITHUB SARIF")
 
 
 def lint(
     programs: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="PROGRAM...", show_default=False, help="model.py:function, several if you like, or StableHLO files."
         ),
     ],
-    target: Annotated[str, typer.Option("--target", "-t", help="The chip that the factors are for.")] = TARGET,
+    target: Annotated[str, Option("--target", "-t", help="The chip that the factors are for.")] = TARGET,
     threshold: Annotated[
-        float, typer.Option("--threshold", help="Exit 1 if a finding's factor is at least this.")
+        float, Option("--threshold", help="Exit 1 if a finding's factor is at least this.")
     ] = THRESHOLD,
-    exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Exit 0 whatever is found.")] = False,
+    exit_zero: Annotated[bool, Option("--exit-zero", help="Exit 0 whatever is found.")] = False,
     assume_finite: Annotated[
-        bool, typer.Option("--assume-finite", help="No value is NaN or infinite, so suggestions need not mention it.")
+        bool, Option("--assume-finite", help="No value is NaN or infinite, so suggestions need not mention it.")
     ] = False,
     style: Annotated[
         _Format,
-        typer.Option("--format", help="How findings are written: github makes annotations in a workflow, sarif a log."),
+        Option("--format", help="How findings are written: github makes annotations in a workflow, sarif a log."),
     ] = _Format.LINES,
     as_json: Json = False,
     arg: ArgOption = None,
@@ -54,17 +52,21 @@ def lint(
         how = "lint one at a time, or let the files say it: step_example_args, or EXAMPLES"
         raise UsageError("--arg goes with one function", how=how)
     found = {program: findings(program, target, assume_finite, arg or ()) for program in programs}
-    ranked = sorted((each for some in found.values() for each in some), key=_gain)
+    ranked = [each for some in found.values() for each in some]
+    ranked.sort(key=lambda each: (-(each.saved_us or 0.0), -(each.factor or 0.0)))
     failing = [each for each in ranked if fails(each, threshold)]
-    if as_json:
-        rows = [_plain(each, program) for program, some in found.items() for each in some]
-        emit_json({"target": target, "threshold": threshold, "failing": len(failing), "findings": rows})
-    elif style is _Format.SARIF:
-        from tilewright.hlo import suggestions_sarif
 
-        emit_text(plain_json(suggestions_sarif(ranked, target)))
-    elif ranked:
-        emit_text("\n".join(_annotation(each, threshold) if style is _Format.GITHUB else line(each) for each in ranked))
+    def lines() -> Iterator[Line]:
+        if style is _Format.SARIF:
+            from tilewright.hlo import suggestions_sarif
+
+            yield json_text(suggestions_sarif(ranked, target), own=False)
+        else:
+            yield from (_annotation(each, threshold) if style is _Format.GITHUB else line(each) for each in ranked)
+
+    rows = [_plain(each, program) for program, some in found.items() for each in some]
+    value = {"target": target, "threshold": threshold, "failing": len(failing), "findings": rows}
+    deliver(Answer(lambda: value, lines), Output(as_json=as_json))
     remark(f"{_count(len(ranked), 'finding')}, {len(failing)} of a factor of {threshold:g} or more, on {target}")
     if failing and not exit_zero:
         raise CheckFailed(f"{_count(len(failing), 'line')} could be at least {threshold:g} times as fast on {target}")
@@ -111,25 +113,10 @@ def _factor(finding: Suggestion) -> str:
     return "unpriced" if finding.factor is None else f"{finding.factor:.3g}x {finding.kind}"
 
 
-def _gain(finding: Suggestion) -> tuple[float, float]:
-    return -(finding.saved_us or 0.0), -(finding.factor or 0.0)
-
-
 def _plain(finding: Suggestion, program: str) -> dict[str, Any]:
     path, number = _path_and_line(finding) if finding.source else ("", "0")
-    return {
-        "program": program,
-        "file": path,
-        "line": int(number),
-        "column": finding.column + 1,
-        "rule": finding.rule,
-        "factor": finding.factor,
-        "kind": finding.kind,
-        "saved_us": finding.saved_us,
-        "what": finding.what,
-        "how": finding.how,
-        "op": finding.op,
-    }
+    where = {"program": program, "file": path, "line": int(number), "column": finding.column + 1}
+    return where | {key: getattr(finding, key) for key in ("rule", "factor", "kind", "saved_us", "what", "how", "op")}
 
 
 def _annotation(finding: Suggestion, threshold: float) -> str:
@@ -138,12 +125,8 @@ def _annotation(finding: Suggestion, threshold: float) -> str:
     path, number = _path_and_line(finding) if finding.source else ("", "1")
     where = f"file={path},line={number},col={finding.column + 1}," if path else ""
     text = f"{_factor(finding)}: {finding.what}; {finding.how}"
-    return f"::{level} {where}title={finding.rule}::{''.join(_escaped(text))}"
-
-
-def _escaped(text: str) -> Iterator[str]:
-    for letter in text:
-        yield {"%": "%25", "\r": "%0D", "\n": "%0A"}.get(letter, letter)
+    escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return f"::{level} {where}title={finding.rule}::{escaped}"
 
 
 def _count(number: int, name: str) -> str:

@@ -1,86 +1,84 @@
-"""`tilewright optimize`: rewrite a StableHLO program where it pays on a target, and say where it does not and why."""
+"""`tilewright optimize` rewrites a StableHLO program where it pays on a target; `verify` compares two on values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from tilewright.cli.programs.program import PROGRAM_HELP, ArgOption, ModuleOption, load_program
-from tilewright.cli.streams import Json, emit_json, emit_text, progress, remark, write_file
+from tilewright.cli.streams import Json, progress
 from tilewright.errors import CheckFailed, UnsupportedError, UsageError
 from tilewright.extras import need
-from tilewright.files import making_folder
+from tilewright.files import making_folder, write_whole
+from tilewright.render.delivery import Answer, Line, Output, deliver, remark, write_file
+from tilewright.render.tables import Heading, Table
 
 if TYPE_CHECKING:
-    from tilewright.hlo import Optimized, PassRun, Program
+    from tilewright.hlo import Optimized, PassRun, Program, TpuComparison, Trial, Verification
 
 
 def optimize(
-    program: Annotated[str | None, typer.Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)] = None,
-    target: Annotated[str | None, typer.Option("--target", "-t", help="The chip whose layouts decide.")] = None,
+    program: Annotated[str | None, Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)] = None,
+    target: Annotated[str | None, Option("--target", "-t", help="The chip whose layouts decide.")] = None,
     output: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--output",
             "-o",
             help="Write the result, or as .html a page with every change before and after; - is stdout; a folder takes "
             "--print-after-all too.",
         ),
     ] = None,
-    diff: Annotated[bool, typer.Option("--diff", help="Print what changed, and which passes changed nothing.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Print every verdict, with its reason.")] = False,
+    diff: Annotated[bool, Option("--diff", help="Print what changed, and which passes changed nothing.")] = False,
+    explain: Annotated[bool, Option("--explain", help="Print every verdict, with its reason.")] = False,
     as_json: Json = False,
     bit_exact: Annotated[
-        bool, typer.Option("--bit-exact", help="Keep to rewrites that give the same bits (no float sums taken apart).")
+        bool, Option("--bit-exact", help="Keep to rewrites that give the same bits (no float sums taken apart).")
     ] = False,
     products: Annotated[
-        bool,
-        typer.Option("--products", help="Take products of reals apart too, which may overflow where they did not."),
+        bool, Option("--products", help="Take products of reals apart too, which may overflow where they did not.")
     ] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Run both programs on random inputs; exit 1 if they differ.")
+        bool, Option("--verify", help="Run both programs on random inputs; exit 1 if they differ.")
     ] = False,
     passes: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--passes",
             help="The rewrites to use, such as 'inline,reduce-of-reshape{allow_reassociation=false}'. Without --target "
             "they run on the whole program, without any gate.",
         ),
     ] = None,
     print_after_all: Annotated[
-        bool,
-        typer.Option("--print-after-all", help="Print the program after every pass: to stderr, or into -o FOLDER/."),
+        bool, Option("--print-after-all", help="Print the program after every pass: to stderr, or into -o FOLDER/.")
     ] = False,
     rules: Annotated[
         str | None,
-        typer.Option("--rules", help="The rules that may act, separated by commas; 'none' for none. Default: all."),
+        Option("--rules", help="The rules that may act, separated by commas; 'none' for none. Default: all."),
     ] = None,
     assume_finite: Annotated[
-        bool, typer.Option("--assume-finite", help="No value is NaN or infinite: rules that would spread one may act.")
+        bool, Option("--assume-finite", help="No value is NaN or infinite: rules that would spread one may act.")
     ] = False,
     judge: Annotated[
         str | None,
-        typer.Option("--judge", help="Compile both programs with an installed TPU compiler, keep what wins: tpu:v5e."),
+        Option("--judge", help="Compile both programs with an installed TPU compiler, keep what wins: tpu:v5e."),
     ] = None,
     list_rules: Annotated[
-        bool, typer.Option("--list-rules", help="Print the rules there are, with guard and confirmed factors.")
+        bool, Option("--list-rules", help="Print the rules there are, with guard and confirmed factors.")
     ] = False,
     list_all: Annotated[
-        bool, typer.Option("--list-passes", help="Print the rewrites there are, with their options.")
+        bool, Option("--list-passes", help="Print the rewrites there are, with their options.")
     ] = False,
     arg: ArgOption = None,
     module: ModuleOption = None,
 ) -> None:
     """Cut the data a program moves for layout's sake, where the modelled cost on the target falls."""
-    if list_all:
-        _list_passes(as_json)
-        return
-    if list_rules:
-        _list_rules(as_json)
+    if list_all or list_rules:
+        deliver(_passes_listed() if list_all else _rules_listed(), Output(as_json=as_json))
         return
     if program is None:
         raise UsageError("no program given", how="name a StableHLO file, model.py:function, or - for stdin")
@@ -91,9 +89,10 @@ def optimize(
     if bit_exact and products:
         raise UsageError("--bit-exact and --products do not go together", how="leave one of them out")
     if passes is not None and target is None:
-        _run_passes(
-            _stablehlo(load_program(program, arg, module), program), passes, output, diff, print_after_all, as_json
-        )
+        loaded = load_program(program, arg, module)
+        if loaded.kind != "stablehlo":
+            raise UnsupportedError("rewrites work on StableHLO, and this is HLO text", where=program)
+        _run_passes(loaded.text, passes, output, diff, print_after_all, as_json)
         return
     if target is None:
         raise UsageError("no target given", where=program, how="add --target, such as --target vector8x128")
@@ -101,14 +100,21 @@ def optimize(
     from tilewright.targets import target as find_target
 
     chip = find_target(target)  # before the program is loaded for it
-    loaded = load_program(program, arg, module)
+    named = None if rules is None else [name for name in map(str.strip, rules.split(",")) if name not in ("", "none")]
     optimized = optimize_program(
-        loaded, chip, allow_reassociation=not bit_exact, passes=passes, rules=_named(rules), judge=judge,
-        assume_finite=assume_finite, regions=_is_page(output), allow_products=products,
-    )  # fmt: skip
+        load_program(program, arg, module),
+        chip,
+        allow_reassociation=not bit_exact,
+        passes=passes,
+        rules=named,
+        judge=judge,
+        assume_finite=assume_finite,
+        regions=_is_page(output),
+        allow_products=products,
+    )
     _write(optimized, output, print_after_all)
     if output != "-":
-        _print(optimized, diff, explain, as_json)
+        deliver(Answer(optimized.to_json, lambda: _lines(optimized, diff, explain)), Output(as_json=as_json))
     if optimized.target.compiler_normalizes:
         remark(
             f"note: XLA:TPU performs these rewrites itself, so on {optimized.target.name} a gain is claimed only where "
@@ -118,45 +124,31 @@ def optimize(
         _verify(optimized, bit_exact, assume_finite)
 
 
-def _named(rules: str | None) -> list[str] | None:
-    if rules is None:
-        return None
-    return [] if rules == "none" else [name.strip() for name in rules.split(",") if name.strip()]
-
-
-def _stablehlo(program: Program, where: str) -> str:
-    if program.kind != "stablehlo":
-        raise UnsupportedError("rewrites work on StableHLO, and this is HLO text", where=where)
-    return program.text
-
-
 def _write(optimized: Optimized, output: str | None, print_after_all: bool) -> None:
     """The result, or its page, and with --print-after-all the stages it went through."""
     if output and _is_page(output):
         from tilewright.hlo import optimized_html
 
         write_file(output, optimized_html(optimized))
-        remark(f"wrote {output}")
         return
-    text = optimized.text if optimized.text.endswith("\n") else optimized.text + "\n"
     if print_after_all:
         _print_after(_stages(optimized), output)
-    if output and not _is_folder(output):
-        write_file(output, text)
-    elif output and not print_after_all:
-        raise UsageError("it is a folder", where=output, how="name a file, or add --print-after-all")
-    if output and output != "-" and not _is_folder(output):
-        remark(f"wrote {output}")
+    if output and _is_folder(output):
+        if not print_after_all:
+            raise UsageError("it is a folder", where=output, how="name a file, or add --print-after-all")
+    elif output:
+        write_file(output, optimized.text if optimized.text.endswith("\n") else optimized.text + "\n")
 
 
-def _print(optimized: Optimized, diff: bool, explain: bool, as_json: bool) -> None:
-    if as_json:
-        emit_json(optimized.to_json())
-        return
+def _lines(optimized: Optimized, diff: bool, explain: bool) -> Iterator[Line]:
     if explain or not diff:
-        emit_text(optimized.explain())
-    if diff:
-        emit_text(f"{_changes_table(optimized.changes)}\n{optimized.diff()}" if optimized.rewrites else "no change")
+        yield optimized.explain()
+    if diff and not optimized.rewrites:
+        yield "no change"
+    elif diff:
+        width = max(map(len, optimized.changes), default=0)
+        yield from (f"# {name:{width}}  {_count(count)}" for name, count in optimized.changes.items())
+        yield optimized.diff()
 
 
 def _verify(optimized: Optimized, bit_exact: bool, assume_finite: bool) -> None:
@@ -171,76 +163,69 @@ def _verify(optimized: Optimized, bit_exact: bool, assume_finite: bool) -> None:
     remark(f"verified on random inputs: {proof}")
 
 
-def _list_passes(as_json: bool) -> None:
+def _passes_listed() -> Answer:
     """Every rewrite with one line, its options below it, and the default pipeline."""
     from tilewright.hlo import DEFAULT_PIPELINE, REWRITES, rewrite_options
 
-    if as_json:
-        emit_json({"passes": [_described(name) for name in REWRITES], "default": DEFAULT_PIPELINE})
-        return
     width = max(map(len, REWRITES))
-    lines = []
-    for name, rewrite in REWRITES.items():
-        lines.append(f"{name:{width}}  {rewrite.summary}")
-        lines += [
-            f"{'':{width}}    {option.name}={option.default}  {option.summary} ({option.kind})"
-            for option in rewrite_options(rewrite)
-        ]
-    emit_text("\n".join([*lines, "", "by default all of them, in this order, until none changes anything:"]))
-    emit_text(DEFAULT_PIPELINE)
+    options = {name: rewrite_options(rewrite) for name, rewrite in REWRITES.items()}
+    passes = [
+        {"name": name, "summary": rewrite.summary, "options": [vars(option) for option in options[name]]}
+        for name, rewrite in REWRITES.items()
+    ]
+
+    def lines() -> Iterator[Line]:
+        for name, rewrite in REWRITES.items():
+            yield f"{name:{width}}  {rewrite.summary}"
+            for option in options[name]:
+                yield f"{'':{width}}    {option.name}={option.default}  {option.summary} ({option.kind})"
+        yield "\nby default all of them, in this order, until none changes anything:"
+        yield DEFAULT_PIPELINE
+
+    return Answer(lambda: {"passes": passes, "default": DEFAULT_PIPELINE}, lines)
 
 
-def _list_rules(as_json: bool) -> None:
+def _rules_listed() -> Answer:
     """Every rule with one line, its guard, and what confirmed its gain."""
     from tilewright.hlo import list_rules
 
     rows = list_rules()
-    if as_json:
-        emit_json({"rules": rows})
-        return
     width = max(len(row["name"]) for row in rows)
-    lines = []
-    for row in rows:
-        factors = ", ".join(f"{chip} {figure['factor']:.3g}x" for chip, figure in row["confirmed"].items())
-        lines.append(f"{row['name']:{width}}  {row['summary']}")
-        lines.append(f"{'':{width}}    {row['phase']}; guard: {row['guard']}; {factors or 'not confirmed yet'}")
-    emit_text("\n".join(lines))
 
+    def lines() -> Iterator[Line]:
+        for row in rows:
+            factors = ", ".join(f"{chip} {figure['factor']:.3g}x" for chip, figure in row["confirmed"].items())
+            yield f"{row['name']:{width}}  {row['summary']}"
+            yield f"{'':{width}}    {row['phase']}; guard: {row['guard']}; {factors or 'not confirmed yet'}"
 
-def _described(name: str) -> dict[str, Any]:
-    from tilewright.hlo import REWRITES, rewrite_options
-
-    chosen = [vars(option) for option in rewrite_options(REWRITES[name])]
-    return {"name": name, "summary": REWRITES[name].summary, "options": chosen}
+    return Answer(lambda: {"rules": rows}, lines)
 
 
 def _run_passes(text: str, passes: str, output: str | None, diff: bool, print_after_all: bool, as_json: bool) -> None:
     """Run a pipeline without any gate; the result goes to ``output``, what each pass did to stdout or stderr."""
-    from tilewright.hlo import format_pipeline, parse_pipeline, record_passes, run_pipeline
+    from tilewright.hlo import format_pipeline, parse_pipeline, passes_html, record_passes, run_pipeline
 
     steps = parse_pipeline(passes)
-    if output and _is_page(output):
-        from tilewright.hlo import passes_html
-
-        write_file(output, passes_html(format_pipeline(steps), record_passes(text, steps)))
-        remark(f"wrote {output}")
-        return
-    if not (diff or print_after_all or as_json):
+    if not (diff or print_after_all or as_json or _is_page(output)):
         result, counts = run_pipeline(text, steps)
         write_file(output or "-", result)
         for step in steps:
             remark(f"{step}: {counts[step.name]} changes")
         return
     runs = record_passes(text, steps)
+    if output and _is_page(output):
+        write_file(output, passes_html(format_pipeline(steps), runs))
+        return
     if print_after_all:
         _print_after(runs, output)
     if output and not _is_folder(output):
         write_file(output, runs[-1].after)
-    if as_json:
+
+    def to_json() -> dict[str, Any]:
         rows = [{"pass": run.step, "round": run.round, "changes": run.changes, "diff": run.diff()} for run in runs]
-        emit_json({"pipeline": format_pipeline(steps), "passes": rows})
-    elif diff:
-        emit_text(_diffs(runs))
+        return {"pipeline": format_pipeline(steps), "passes": rows}
+
+    deliver(Answer(to_json, lambda: _diffs(runs) if diff else ()), Output(as_json=as_json))
 
 
 def _is_page(output: str | None) -> bool:
@@ -265,13 +250,10 @@ def _print_after(runs: Sequence[PassRun], output: str | None) -> None:
     with making_folder(folder):
         for number, run in enumerate(runs, 1):
             if run.changes:
-                write_file(str(folder / f"{number:02d}-{_file_name(run.step)}.mlir"), run.after)
-        write_file(str(folder / "result.mlir"), runs[-1].after)
+                name = "regions" if " " in run.step else run.step.partition("{")[0]
+                write_whole(folder / f"{number:02d}-{name}.mlir", run.after)
+        write_whole(folder / "result.mlir", runs[-1].after)
     remark(f"wrote {sum(run.changes > 0 for run in runs) + 1} files to {folder}")
-
-
-def _file_name(step: str) -> str:
-    return "regions" if " " in step else step.partition("{")[0]
 
 
 def _stages(optimized: Optimized) -> list[PassRun]:
@@ -285,14 +267,12 @@ def _stages(optimized: Optimized) -> list[PassRun]:
     return [inlined, PassRun(step, 1, sum(fired.values()), inlined.after, result)]
 
 
-def _diffs(runs: Sequence[PassRun]) -> str:
+def _diffs(runs: Sequence[PassRun]) -> Iterator[Line]:
     """What each pass changed, one diff after the other; those that changed nothing are marked."""
-    parts = []
     for run in runs:
-        parts.append(f"# {_heading(run)}")
+        yield f"# {_heading(run)}"
         if run.changes:
-            parts.append(run.diff())
-    return "\n".join(parts)
+            yield run.diff()
 
 
 def _heading(run: PassRun) -> str:
@@ -303,7 +283,77 @@ def _count(changes: int) -> str:
     return "unchanged" if not changes else f"{changes} change{'s' * (changes != 1)}"
 
 
-def _changes_table(changes: Mapping[str, int]) -> str:
-    """How often each pass of a pipeline fired, in its order; those that never did are marked."""
-    width = max(map(len, changes), default=0)
-    return "\n".join(f"# {name:{width}}  {_count(count)}" for name, count in changes.items())
+_WHAT = "StableHLO text, bytecode or a portable artifact, packed (.gz, .xz) or not, or model.py:function."
+
+
+def verify(
+    original: Annotated[str, Argument(metavar="A", help=f"The original: {_WHAT}", show_default=False)],
+    rewritten: Annotated[str, Argument(metavar="B", help="What shall stand for it.", show_default=False)],
+    seeds: Annotated[int, Option("--seeds", min=1, help="Try each kind of inputs this many times.")] = 1,
+    inputs: Annotated[
+        list[str] | None,
+        Option(
+            "--inputs", help="A kind of inputs (default: all): normal, wide, zeros, denormal, large, lowest, special."
+        ),
+    ] = None,
+    bit_exact: Annotated[bool, Option("--bit-exact", help="The bits must be equal, not only the values.")] = False,
+    eager: Annotated[bool, Option("--eager/--no-eager", help="Also run both one operation at a time.")] = True,
+    save: Annotated[
+        str | None, Option("--save", help="Write the inputs that show the worst case: a .npz file.")
+    ] = None,
+    tpu: Annotated[
+        str | None,
+        Option("--tpu", help="Also compile both for a TPU such as v5e, and compare cycles (needs jax[tpu])."),
+    ] = None,
+    timeout: Annotated[
+        int, Option("--timeout", min=1, help="Seconds that a trial, and the TPU compiler, may take.")
+    ] = 300,
+    as_json: Json = False,
+    arg: ArgOption = None,
+) -> None:
+    """Compare two programs on values: exit 0 where they agree, 1 where they differ."""
+    if save and not save.endswith(".npz"):
+        raise UsageError("inputs are written as .npz", where=save)
+    need("jax", "jaxlib", what="`verify`")
+    from tilewright.hlo import Verification, compare_on_tpu
+    from tilewright.hlo import verify as verify_programs
+
+    before, after = (
+        load_program(source, arg if ".py" in source or ":" in source else None) for source in (original, rewritten)
+    )
+    # First: the TPU compiler may not be installed.
+    compiled = compare_on_tpu(before, after, tpu, timeout=timeout) if tpu else None
+    options: dict[str, Any] = {"bit_exact": bit_exact, "inputs": inputs, "eager": eager, "seconds": timeout}
+    with progress("verify") as advance:
+        parts = [verify_programs(before, after, None, seed, advance=advance, **options) for seed in range(seeds)]
+    trials, remarks = (tuple(each for part in parts for each in getattr(part, name)) for name in ("trials", "remarks"))
+    verification = Verification(trials, parts[0].reference, tuple(dict.fromkeys(remarks)))
+    if save:
+        _save(before, verification.worst, save)
+    value = {**verification.to_json(), "tpu": compiled.to_json() if compiled else None}
+    deliver(Answer(lambda: value, lambda: _trials_lines(verification, compiled)), Output(as_json=as_json))
+    if not verification.ok:
+        raise CheckFailed(f"the programs differ: {verification.reason}" if as_json else "the programs differ")
+
+
+def _save(program: Program, trial: Trial, path: str) -> None:
+    import numpy as np
+
+    from tilewright.hlo import trial_arguments
+
+    buffer = io.BytesIO()
+    arrays = {f"argument_{k}": array for k, array in enumerate(trial_arguments(program, trial))}
+    np.savez(buffer, allow_pickle=False, **arrays)
+    write_file(path, buffer.getvalue(), f"{trial.inputs} inputs, seed {trial.seed}")
+
+
+def _trials_lines(verification: Verification, compiled: TpuComparison | None) -> Iterator[Line]:
+    columns: list[Heading] = ["inputs", ("seed", "number"), "run", "verdict", "differ by", "error of A", "error of B"]
+    rows = []
+    for trial in verification.trials:
+        verdict = "DIFFER" if not trial.ok else "same bits" if trial.bit_equal else "agree"
+        errors = ["-" if error is None else f"{error:.2g}" for error in (trial.error_before, trial.error_after)]
+        rows.append([trial.inputs, trial.seed, trial.run, verdict, f"{trial.max_difference:.2g}", *errors])
+    yield from (Table(columns, rows), str(verification))
+    if compiled:
+        yield f"\n{compiled}"

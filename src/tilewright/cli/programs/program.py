@@ -8,9 +8,10 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
-from tilewright.cli.streams import read_bytes, remark
+from tilewright.cli.streams import read_bytes
+from tilewright.render.delivery import remark
 
 if TYPE_CHECKING:
     from tilewright.hlo import Program
@@ -19,13 +20,13 @@ PROGRAM_HELP = (
     "HLO or StableHLO text, bytecode, a portable artifact (jax.export), an HLO proto, any of them packed (.gz, .xz), a "
     "dump folder (--xla_dump_to), or model.py:function; - is stdin."
 )
-ProgramArgument = Annotated[str, typer.Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)]
+ProgramArgument = Annotated[str, Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)]
 ArgOption = Annotated[
     list[str] | None,
-    typer.Option("--arg", "-a", help="For model.py:function: an example argument, such as f32[8,128]; repeat it."),
+    Option("--arg", "-a", help="For model.py:function: an example argument, such as f32[8,128]; repeat it."),
 ]
 ModuleOption = Annotated[
-    str | None, typer.Option("--module", help="For a dump folder: the module to take, by (part of) its name.")
+    str | None, Option("--module", help="For a dump folder: the module to take, by (part of) its name.")
 ]
 
 

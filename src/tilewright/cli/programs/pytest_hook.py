@@ -10,7 +10,7 @@ from tilewright.cli.programs.lint import TARGET, THRESHOLD, fails, findings, lin
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The three options."""
+    """Add --tilewright-lint, --tilewright-target and --tilewright-threshold."""
     group = parser.getgroup("tilewright")
     group.addoption("--tilewright-lint", action="append", default=[], metavar="PROGRAM", help="lint model.py:step")
     group.addoption("--tilewright-target", default=TARGET, metavar="CHIP", help=f"the chip ({TARGET})")
@@ -37,7 +37,7 @@ class LintItem(pytest.Item):
         self.program = program
 
     def runtest(self) -> None:
-        """Lint, and raise what pays."""
+        """Raise the findings whose factor reaches the threshold."""
         target, threshold = (self.config.getoption(f"--tilewright-{name}") for name in ("target", "threshold"))
         failing = [line(each) for each in findings(self.program, target) if fails(each, threshold)]
         if failing:
@@ -48,5 +48,5 @@ class LintItem(pytest.Item):
         return str(excinfo.value) if isinstance(excinfo.value, Findings) else super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
-        """Where it is from: the command line."""
+        """The name that pytest shows for it."""
         return self.path, None, self.name

@@ -10,68 +10,60 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
-from tilewright.cli.figures import both_figures, compare_figures
+from tilewright.cli.figures import both_reports, compare_reports
 from tilewright.cli.programs.program import PROGRAM_HELP, ArgOption, ModuleOption, ProgramArgument, load_program
-from tilewright.cli.streams import Json, emit_json, plain_json, read_text, remark, write_file, writer_of
+from tilewright.cli.streams import Json, read_text
 from tilewright.errors import CheckFailed, ParseError, TilewrightError, UnsupportedError, UsageError
 from tilewright.extras import installed
+from tilewright.render.delivery import Answer, Form, Line, Output, deliver, json_text, remark, show, write_file
 
 if TYPE_CHECKING:
-    from tilewright.hlo import MovementReport, Program, StepDiff, Suggestion
+    from tilewright.hlo import MovementReport, Program, StepDiff
     from tilewright.targets import Target
 
 _TargetOption = Annotated[
-    str | None, typer.Option("--target", "-t", help="The chip; needed for StableHLO, whose layouts it predicts.")
+    str | None, Option("--target", "-t", help="The chip; needed for StableHLO, whose layouts it predicts.")
 ]
-_Output = Annotated[str | None, typer.Option("--output", "-o", help="Write a .html or .json file; - is stdout.")]
+_Output = Annotated[str | None, Option("--output", "-o", help="Write a .html or .json file; - is stdout.")]
 _Written = Annotated[
-    str | None,
-    typer.Option("--output", "-o", help="Write a .html, .json, .sarif (code review) or .modelexplorer.json file."),
+    str | None, Option("--output", "-o", help="Write a .html, .json, .sarif (code review) or .modelexplorer.json file.")
 ]
 _GRAPH = ".modelexplorer.json"
 _SUFFIXES = (".json", ".html", ".htm")
 _SIDE = f"{PROGRAM_HELP[:-1]}; or a report written with -o REPORT.json."
 
 
-def _known_target(name: str | None) -> None:
-    """UsageError for a target that does not exist, before a program is loaded for it."""
+def _chip(name: str | None) -> Target | None:
+    """The target; UsageError where there is none of this name, before a program is loaded for it."""
     from tilewright.targets import target as find_target
 
-    if name:
-        find_target(name)
+    return find_target(name) if name else None
 
 
-def _make_report(program: Program, target: str | None, where: str) -> MovementReport:
+def _make_report(program: Program, chip: Target | None, where: str) -> MovementReport:
     """The report of a loaded program; UsageError where its layouts must be predicted and no target is named."""
     from tilewright.hlo import report as report_movement
-    from tilewright.targets import target as find_target
+    from tilewright.hlo import suggest, suggest_rewrites
 
-    chip = find_target(target) if target else None
     if program.kind == "stablehlo" and chip is None:
         raise UsageError(
             "a StableHLO program carries no layouts, so a target must predict them",
             where=where,
             how="add --target, such as --target tpu-v5e",
         )
-    movement = replace(report_movement(program, chip, _rules_say(program, chip)), source=where)
+    try:  # what optimize would change
+        suggested = (*suggest(program, chip), *suggest_rewrites(program, chip)) if chip is not None else ()
+    except TilewrightError:  # no JAX, a target that optimize does not take, an old text: a report does
+        suggested = ()
+    movement = replace(report_movement(program, chip, suggested), source=where)
     if program.kind == "stablehlo" and not (installed("jax") and installed("jaxlib")):
         why = "no rule looks at the program, and it is taken as it was written, not as a compiler normalises it"
         remark(f"note: without jax {why}; pip install 'tilewright[jax]'")
     if program.kind == "hlo" and chip is not None and movement.time is None:
         remark(f"note: a dump has layouts of its own; {chip.name} does not change them")
     return movement
-
-
-def _rules_say(program: Program, chip: Target | None) -> Sequence[Suggestion]:
-    """What optimize would change: its rules, and its rewrites; nothing where it cannot look."""
-    from tilewright.hlo import suggest, suggest_rewrites
-
-    try:
-        return (*suggest(program, chip), *suggest_rewrites(program, chip)) if chip is not None else ()
-    except TilewrightError:  # no JAX, a target that optimize does not take, an old text: a report does
-        return ()
 
 
 def _read_report(path: str) -> MovementReport:
@@ -92,11 +84,11 @@ def _report_or_program(
     source: str, target: str | None, arguments: Sequence[str] | None, module: str | None
 ) -> tuple[MovementReport, Program | None]:
     """A report's JSON is read, anything else is loaded and reported on; with the program, where there is one."""
-    _known_target(target)
+    chip = _chip(target)
     if Path(source).suffix.lower() == ".json":
         return _read_report(source), None
     program = load_program(source, arguments, module)
-    return _make_report(program, target, source), program
+    return _make_report(program, chip, source), program
 
 
 def _share(text: str) -> float:
@@ -119,32 +111,8 @@ def _terminal_width() -> int:
     return console.width if console.is_terminal else max(console.width, 100)
 
 
-def _print_lines(lines: Iterator[tuple[str, str]]) -> None:
-    """Styled lines to stdout, unfolded."""
-    from rich.console import Console
-    from rich.text import Text
-
-    from tilewright.render import visible
-
-    console = Console()
-    for style, line in lines:
-        console.print(Text(visible(line), style=style), soft_wrap=True)
-
-
-class _Only(StrEnum):
-    RELAYOUT = "relayout"
-    TRANSFER = "transfer"
-    DUPLICATE = "duplicate"
-    REPEAT = "repeat"
-    PART = "part"
-    FUSED = "fused"
-    COMPUTE = "compute"
-
-
-class _By(StrEnum):
-    MOVED = "moved"
-    PADDING = "padding"
-    TIME = "time"
+_Only = StrEnum("_Only", "RELAYOUT TRANSFER DUPLICATE REPEAT PART FUSED COMPUTE")
+_By = StrEnum("_By", "MOVED PADDING TIME")
 
 
 def report(
@@ -152,28 +120,26 @@ def report(
     target: _TargetOption = None,
     output: _Written = None,
     as_json: Json = False,
-    top: Annotated[int, typer.Option("--top", min=1, help="How many entries of each ranking to print.")] = 10,
-    by: Annotated[_By | None, typer.Option("--by", help="Print this ranking only.")] = None,
+    top: Annotated[int, Option("--top", min=1, help="How many entries of each ranking to print.")] = 10,
+    by: Annotated[_By | None, Option("--by", help="Print this ranking only.")] = None,
     only: Annotated[
         list[_Only] | None,
-        typer.Option("--only", help="Rank operations of this category only, such as relayout; repeat it for more."),
+        Option("--only", help="Rank operations of this category only, such as relayout; repeat it for more."),
     ] = None,
-    transfers: Annotated[
-        bool, typer.Option("--transfers", help="List prefetches and write-backs one by one, too.")
-    ] = False,
+    transfers: Annotated[bool, Option("--transfers", help="List prefetches and write-backs one by one, too.")] = False,
     profile: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--profile",
             help="Join measured times: an .xplane.pb or .trace.json.gz of jax.profiler or XProf, or its folder.",
         ),
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option("--baseline", help="Compare with this report, written earlier with -o OLD.json.")
+        str | None, Option("--baseline", help="Compare with this report, written earlier with -o OLD.json.")
     ] = None,
     fail_on: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--fail-on",
             help="With --baseline: exit 1 if bytes moved, padding or peak memory grew by more than, say, 5%.",
         ),
@@ -182,96 +148,85 @@ def report(
     module: ModuleOption = None,
 ) -> None:
     """Rank a program's operations by modelled time (by bytes moved without a chip), and its tensors by padding."""
-    suffix = _GRAPH if (output or "").lower().endswith(_GRAPH) else writer_of(output, *_SUFFIXES, ".sarif")
+    where = Output(None if output == "-" else output, as_json, *_SUFFIXES, ".sarif", _GRAPH)
     if fail_on is not None and baseline is None:
         raise UsageError("--fail-on needs something to compare with", how="add --baseline OLD.json")
-    _known_target(target)
-    allowed = _share(fail_on or "0%")
+    chip, allowed = _chip(target), _share(fail_on or "0%")
     old = _read_report(baseline) if baseline else None
     from tilewright.hlo import join_profile, read_profile
 
     loaded = load_program(program, arg, module)
-    movement = _make_report(loaded, target, program)
+    movement = _make_report(loaded, chip, program)
     if profile:
         movement = join_profile(movement, loaded, read_profile(profile))
     if by is _By.TIME and movement.time is None and profile is None:
         how = "add --profile PROFILE.xplane.pb (measured), or a --target whose time is modelled, such as tpu-v6e"
         raise UsageError("--by time needs times", where=program, how=how)
-    if output and output != "-":
-        _write(output, suffix, movement, loaded)
-    if as_json:
-        emit_json(movement.to_json())
-    elif not output or output == "-":
-        ranked = ["time", "moved"] if profile else ["time"] if movement.time is not None else ["moved"]
-        rankings = [by.value] if by is not None else [*ranked, "padding"]
-        _print(movement, rankings, top, [category.value for category in only or ()], transfers)
+    ranked = ["time", "moved"] if profile else ["time"] if movement.time is not None else ["moved"]
+    rankings = [by.value] if by is not None else [*ranked, "padding"]
+    lines = _lines(movement, rankings, top, [category.value for category in only or ()], transfers)
+    answer = Answer(movement.to_json, lambda: lines)
+    deliver(answer, where, _forms(movement, loaded), said=(), notes=movement.notes)
+    if where.path is not None and where.suffix == _GRAPH:
+        _write_node_data(where.path, movement, loaded)
     if old is not None:
         _compare(old, movement, allowed, quiet=as_json)
 
 
-def _write(output: str, suffix: str, movement: MovementReport, program: Program) -> None:
-    """The report in the format of a file's name; a graph's node data goes to files beside it."""
-    from tilewright.hlo import model_explorer, model_explorer_data, report_sarif
+def _forms(movement: MovementReport, program: Program) -> dict[str, Form]:
+    from tilewright.hlo import model_explorer, report_sarif
 
-    files = {output: ""}
-    if suffix == ".json":
-        files[output] = plain_json(movement.to_json())
-    elif suffix == ".sarif":
-        files[output] = plain_json(report_sarif(movement))
-    elif suffix == _GRAPH:
-        files[output] = plain_json(model_explorer(program, movement))
-        for figure, data in model_explorer_data(program, movement).items():
-            files[f"{output[: -len(_GRAPH)]}.{figure}.nodedata.json"] = plain_json(data)
-    else:
-        files[output] = movement.to_html()
-    for path, text in files.items():
-        write_file(path, text)
-        remark(f"wrote {path}")
+    return {
+        ".html": movement.to_html,
+        ".sarif": lambda: json_text(report_sarif(movement), own=False),
+        _GRAPH: lambda: json_text(model_explorer(program, movement), own=False),
+    }
 
 
-def _print(movement: MovementReport, rankings: list[str], top: int, only: list[str], transfers: bool) -> None:
+def _write_node_data(path: str, movement: MovementReport, program: Program) -> None:
+    """The figures of a graph's nodes, a file each beside the graph."""
+    from tilewright.hlo import model_explorer_data
+
+    for figure, data in model_explorer_data(program, movement).items():
+        write_file(f"{path[: -len(_GRAPH)]}.{figure}.nodedata.json", json_text(data, own=False))
+
+
+def _lines(movement: MovementReport, rankings: list[str], top: int, only: list[str], transfers: bool) -> Iterator[Line]:
     from tilewright.hlo import change_lines, report_head, report_lines
 
     width = _terminal_width()
-    head = (textwrap.wrap(text, width, subsequent_indent="  ") for text in report_head(movement))
-    _print_lines(("", line) for lines in head for line in lines)
+    for text in report_head(movement):
+        yield from (("", line) for line in textwrap.wrap(text, width, subsequent_indent="  "))
     if movement.suggestions:
-        _print_lines(iter([("", ""), *change_lines(movement, width=width)]))
-    for note in movement.notes:
-        remark(f"note: {note}")
+        yield ""
+        yield from change_lines(movement, width=width)
     for ranking in rankings:
-        _print_lines(iter([("", "")]))
-        _print_lines(report_lines(movement, ranking, top, width, only, transfers))
-
-
-def _layouts_of(report: MovementReport) -> str:
-    return f"predicted for {report.target}" if report.predicted else "the dump's own"
+        yield ""
+        yield from report_lines(movement, ranking, top, width, only, transfers)
 
 
 def _compare(old: MovementReport, new: MovementReport, allowed: float, quiet: bool) -> None:
     """The difference from the baseline; CheckFailed where it grew by more than is allowed."""
     from tilewright.hlo import diff_lines, diff_reports, regressions
 
-    for name, before, after in (
-        ("layouts", _layouts_of(old), _layouts_of(new)), ("kind of program", old.kind, new.kind)
-    ):  # fmt: skip
+    layouts = [f"predicted for {side.target}" if side.predicted else "the dump's own" for side in (old, new)]
+    for name, before, after in (("layouts", *layouts), ("kind of program", old.kind, new.kind)):
         if before != after:
             problem = f"the baseline's {name}: {before}; this report's: {after}"
             raise UsageError(problem, where="--baseline", how="make the baseline anew, from the same kind of program")
     if not quiet:
-        _print_lines(iter([("", ""), ("bold", "against the baseline")]))
-        _print_lines(diff_lines(diff_reports(old, new), 10, _terminal_width()))
+        show(["", ("bold", "against the baseline"), *diff_lines(diff_reports(old, new), 10, _terminal_width())])
     if failed := regressions(old, new, allowed):
         raise CheckFailed("; ".join(failed), how=f"--fail-on allows {allowed:.1%}")
 
 
 def diff(
-    before: Annotated[str, typer.Argument(metavar="BEFORE", help=_SIDE, show_default=False)],
-    after: Annotated[str, typer.Argument(metavar="AFTER", help="The same, of the other side.", show_default=False)],
+    before: Annotated[str, Argument(metavar="BEFORE", help=_SIDE, show_default=False)],
+    after: Annotated[str, Argument(metavar="AFTER", help="The same, of the other side.", show_default=False)],
     target: _TargetOption = None,
     output: _Output = None,
     as_json: Json = False,
-    top: Annotated[int, typer.Option("--top", min=1, help="How many rows to print.")] = 20,
+    top: Annotated[int, Option("--top", min=1, help="How many rows to print.")] = 20,
     arg: ArgOption = None,
     module: ModuleOption = None,
 ) -> None:
@@ -280,27 +235,22 @@ def diff(
     Two runs (report.json, of a recommender, or of any program on a target) and two embedding plans (embed plan --json)
     are compared by their figures.
     """
-    if figures := both_figures(before, after):
-        compare_figures(figures, (before, after), output, as_json, top)
+    if reports := both_reports(before, after):
+        compare_reports(reports, (before, after), output, as_json, top)
         return
-    suffix = writer_of(output, *_SUFFIXES)
+    where = Output(None if output == "-" else output, as_json, *_SUFFIXES)
     from tilewright.hlo import diff_html, diff_lines, diff_reports
 
     (old, first), (new, second) = (_report_or_program(side, target, arg, module) for side in (before, after))
     difference, upgrade = diff_reports(old, new), _diagnose(first, second, target)
-    plain = difference.to_json() | ({"time": upgrade.to_json()} if upgrade else {})
-    if output and output != "-":
-        if suffix == ".json":
-            emit_json(plain, output)
-        else:
-            write_file(output, diff_html(difference, upgrade))
-        remark(f"wrote {output}")
-    if as_json:
-        emit_json(plain)
-    elif not output or output == "-":
+
+    def lines() -> Iterator[Line]:
         if upgrade is not None:
-            _print_lines(("", line) for line in (*upgrade.lines(top, _terminal_width()), ""))
-        _print_lines(diff_lines(difference, top, _terminal_width()))
+            yield from (("", line) for line in (*upgrade.lines(top, _terminal_width()), ""))
+        yield from diff_lines(difference, top, _terminal_width())
+
+    plain = difference.to_json() | ({"time": upgrade.to_json()} if upgrade else {})
+    deliver(Answer(lambda: plain, lines), where, {".html": lambda: diff_html(difference, upgrade)}, said=())
 
 
 def _diagnose(before: Program | None, after: Program | None, target: str | None) -> StepDiff | None:

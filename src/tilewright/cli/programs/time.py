@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from tilewright.cli.programs.program import ArgOption, ModuleOption, ProgramArgument, load_program
-from tilewright.cli.streams import Json, emit_json, emit_text, remark, write_file, writer_of
+from tilewright.cli.streams import Json
 from tilewright.errors import UsageError
+from tilewright.render.delivery import Answer, Form, Line, Output, deliver
+from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
-    from tilewright.hlo import Program, StepTime
+    from tilewright.hlo import StepTime
     from tilewright.targets import Target
 
 _SETTING = re.compile(r"([\w-]+)\.([\w.]+)=(.+)")
@@ -23,37 +25,43 @@ _SWEEP = re.compile(r"([A-Za-z_]\w*)=([\w,.\s-]+)")
 def time(
     program: ProgramArgument,
     target: Annotated[
-        list[str] | None, typer.Option("--target", "-t", help="The chip; repeat it to see several beside each other.")
+        list[str] | None, Option("--target", "-t", help="The chip; repeat it to see several beside each other.")
     ] = None,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", help="Write a .html, .json or .pftrace (Perfetto) file.")
+        str | None, Option("--output", "-o", help="Write a .html, .json or .pftrace (Perfetto) file.")
     ] = None,
     as_json: Json = False,
-    top: Annotated[int, typer.Option("--top", min=1, help="How many operations to print.")] = 15,
+    top: Annotated[int, Option("--top", min=1, help="How many operations to print.")] = 15,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", help="What if: CHIP.KEY=VALUE, such as tpu-v6e.hbm_bandwidth=2e12; repeat it."),
+        Option("--set", help="What if: CHIP.KEY=VALUE, such as tpu-v6e.hbm_bandwidth=2e12; repeat it."),
     ] = None,
     sweep: Annotated[
-        str | None, typer.Option("--sweep", help="NAME=1,8,32: the word NAME in --arg takes each value in turn.")
+        str | None, Option("--sweep", help="NAME=1,8,32: the word NAME in --arg takes each value in turn.")
     ] = None,
     compiled: Annotated[
-        bool, typer.Option("--compile", help="Price what an installed TPU compiler (libtpu) makes of StableHLO.")
+        bool, Option("--compile", help="Price what an installed TPU compiler (libtpu) makes of StableHLO.")
     ] = False,
     arg: ArgOption = None,
     module: ModuleOption = None,
 ) -> None:
     """Model how long one step takes: the operations by time, what bounds each, and what a change would bring."""
-    suffix = writer_of(output, ".json", ".html", ".htm", ".pftrace")
+    where = Output(output, as_json, ".json", ".html", ".htm", ".pftrace")
     names, steps = _steps(program, target or [], changes or [], sweep, compiled, arg, module)
-    if output:
-        _write(steps, names, output, suffix)
-    if as_json:
-        first = steps[0].to_json()
-        others = [{"name": name, "seconds": step.seconds} for name, step in zip(names, steps, strict=True)]
-        emit_json(first if len(steps) == 1 else {**first, "beside": others})
-    elif output != "-":
-        _print(steps, names, top)
+    from tilewright.hlo import time_html
+    from tilewright.trace import perfetto_bytes
+
+    first = steps[0]
+    beside = [{"name": name, "seconds": step.seconds} for name, step in zip(names, steps, strict=True)]
+    answer = Answer(
+        lambda: first.to_json() | ({"beside": beside} if len(steps) > 1 else {}), lambda: _lines(steps, names, top)
+    )
+    forms: dict[str, Form] = {
+        ".json": first.to_json,
+        ".html": lambda: time_html(steps, names),
+        ".pftrace": lambda: perfetto_bytes(first.events()),
+    }
+    deliver(answer, where, forms, notes=first.notes)
 
 
 def _steps(
@@ -66,7 +74,7 @@ def _steps(
     module: str | None,
 ) -> tuple[list[str], list[StepTime]]:
     """What to model: every value of the sweep on every chip, and every changed chip beside the plain one."""
-    from tilewright.hlo import estimate
+    from tilewright.hlo import compile_for_tpu, estimate
     from tilewright.targets import target as find_target
 
     if not targets:
@@ -79,7 +87,7 @@ def _steps(
         program = load_program(source, texts, module)
         for chip in chips:
             for what_if, machine in [("", chip), *changed.get(chip.name, [])]:
-                ready = _compile(program, chip.name) if compiled else program
+                ready = compile_for_tpu(program, chip.name) if compiled and program.kind != "hlo" else program
                 names.append(", ".join(part for part in (label, chip.name, what_if) if part))
                 steps.append(estimate(ready, machine))
     return names, steps
@@ -122,37 +130,11 @@ def _swept(sweep: str | None, arguments: list[str] | None) -> list[tuple[str, li
     return [(f"{match[1]} {value}", [word.sub(value, text) for text in arguments or ()]) for value in values]
 
 
-def _compile(program: Program, chip: str) -> Program:
-    from tilewright.hlo import compile_for_tpu
-
-    return program if program.kind == "hlo" else compile_for_tpu(program, chip)
-
-
-def _write(steps: Sequence[StepTime], names: Sequence[str], output: str, suffix: str) -> None:
-    from tilewright.hlo import time_html
-
-    if suffix == ".json":
-        emit_json(steps[0].to_json(), output)
-    elif suffix == ".pftrace":
-        from tilewright.trace import write_perfetto
-
-        write_perfetto(steps[0].events(), output)
-    else:
-        write_file(output, time_html(steps, names))
-    if output != "-":
-        remark(f"wrote {output}")
-
-
-def _print(steps: Sequence[StepTime], names: Sequence[str], top: int) -> None:
+def _lines(steps: Sequence[StepTime], names: Sequence[str], top: int) -> Iterator[Line]:
     from tilewright.hlo import comparison_table, slowest_table, summary_lines
-    from tilewright.render import print_table
 
-    for line in summary_lines(steps[0]):
-        emit_text(line)
-    for text in steps[0].notes:
-        remark(f"note: {text}")
-    print()
-    print_table(*slowest_table(steps[0], top))
+    yield from (*summary_lines(steps[0]), "")
+    yield Table(*slowest_table(steps[0], top))
     if len(steps) > 1:
-        print()
-        print_table(*comparison_table(steps, names))
+        yield ""
+        yield Table(*comparison_table(steps, names))

@@ -6,20 +6,9 @@ from tilewright.embed.diagnosis import fit, speed
 from tilewright.embed.diagnosis.finding import SEVERITIES, Diagnosis, Finding, Rule
 from tilewright.embed.model.counters import Counters
 from tilewright.embed.planning.types import Plan, plan_counters
-from tilewright.render import (
-    Html,
-    Tone,
-    badge,
-    bytes_text,
-    count_text,
-    details,
-    element,
-    join,
-    listing,
-    paragraph,
-    percent_text,
-    seconds_text,
-)
+from tilewright.render import Html, badge, bytes_text, count_text, percent_text, seconds_text
+from tilewright.render.markup import element, join
+from tilewright.render.page import Tone, details, listing, paragraph
 
 RULES: tuple[Rule, ...] = (
     *(speed.host_bound, speed.missing_overlap, speed.hbm_bandwidth),

@@ -10,28 +10,22 @@ from tilewright.embed.planning.types import QUANTILES, Feeding, Plan, StackPlan
 from tilewright.render import (
     Bar,
     Card,
-    Curve,
     Field,
     Html,
-    Kind,
-    Tone,
     bar_chart,
     bytes_text,
     cards,
-    cells,
-    column_chart,
     count_text,
-    details,
-    join,
-    line_chart,
-    note,
-    paragraph,
     percent_text,
     print_table,
     seconds_text,
     table,
-    visible,
 )
+from tilewright.render.drawing import Curve, column_chart, line_chart
+from tilewright.render.formats import Kind, visible
+from tilewright.render.markup import join
+from tilewright.render.page import Tone, details, note, paragraph
+from tilewright.render.tables import cells
 
 if TYPE_CHECKING:
     from rich.console import Console

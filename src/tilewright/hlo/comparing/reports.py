@@ -19,26 +19,11 @@ from tilewright.hlo.comparing.steps import StepDiff
 from tilewright.hlo.reporting.lines import INDENT, folded, operation_text, runs_text
 from tilewright.hlo.reporting.types import MovementRow, ReportData
 from tilewright.hlo.timing.views import step_lanes
-from tilewright.render import (
-    Column,
-    Field,
-    Html,
-    Page,
-    Step,
-    Tone,
-    badge,
-    bytes_text,
-    cells,
-    change_cell,
-    change_text,
-    element,
-    escape,
-    join,
-    note,
-    place_text,
-    steps,
-    table,
-)
+from tilewright.render import Column, Field, Html, Page, Step, badge, bytes_text, steps, table
+from tilewright.render.formats import place_text
+from tilewright.render.markup import element, escape, join
+from tilewright.render.page import Tone, note
+from tilewright.render.tables import cells, change_cell, change_text
 
 Status = Literal["new", "gone", "changed", "same"]
 #: The quantities a reader is shown, and what they are called.

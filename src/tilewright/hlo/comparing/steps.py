@@ -20,7 +20,8 @@ from tilewright.hlo.comparing.kernels import Kernel, Side, is_transpose, origin,
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.timing.step import StepTime
-from tilewright.render import bytes_text, place_text, seconds_text
+from tilewright.render import bytes_text, seconds_text
+from tilewright.render.formats import place_text
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 

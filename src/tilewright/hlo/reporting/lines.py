@@ -8,7 +8,8 @@ from typing import Any
 
 from tilewright.hlo.reporting.columns import change_number, seconds, space_text
 from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ReportData
-from tilewright.render import Kind, bytes_text, count_text, format_value, percent_text, place_text, seconds_text
+from tilewright.render import bytes_text, count_text, percent_text, seconds_text
+from tilewright.render.formats import Kind, format_value, place_text
 
 INDENT = 9
 _SMALL = 4096

@@ -29,29 +29,23 @@ from tilewright.render import (
     Field,
     Html,
     Page,
-    Scripted,
     Step,
     badge,
     bytes_text,
     cards,
-    carried,
-    cells,
     count_text,
-    details,
-    element,
-    escape,
     explorer,
     glance,
-    glance_table,
-    join,
-    note,
     percent_text,
-    place_text,
     ratio_text,
     seconds_text,
     steps,
     table,
 )
+from tilewright.render.formats import place_text
+from tilewright.render.markup import Scripted, element, escape, join
+from tilewright.render.page import carried, details, note
+from tilewright.render.tables import cells, glance_table
 
 # What the page needs to draw layouts itself: each one as the digits of its offset, each pair's matching.
 

@@ -15,7 +15,6 @@ from tilewright.render import (
     Bar,
     Card,
     Column,
-    Curve,
     Drawing,
     Field,
     Html,
@@ -24,19 +23,18 @@ from tilewright.render import (
     bar_chart,
     bytes_text,
     cards,
-    cells,
     count_text,
-    element,
     explorer,
-    line_chart,
-    note,
     percent_text,
-    place_text,
     seconds_text,
     steps,
     table,
-    text_width,
 )
+from tilewright.render.drawing import Curve, line_chart, text_width
+from tilewright.render.formats import place_text
+from tilewright.render.markup import element
+from tilewright.render.page import note
+from tilewright.render.tables import cells
 
 # What to do first: the lines of the program that take most of a step, and what would help each.
 

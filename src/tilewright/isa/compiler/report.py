@@ -18,10 +18,10 @@ from tilewright.render import (
     bytes_text,
     cards,
     count_text,
-    note,
     percent_text,
     table,
 )
+from tilewright.render.page import note
 
 
 @dataclass(frozen=True)

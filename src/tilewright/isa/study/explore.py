@@ -19,7 +19,8 @@ from tilewright.isa.language.errors import whole
 from tilewright.isa.study.choices import ConvProblem, Problem
 from tilewright.isa.study.plane import LogPlane
 from tilewright.isa.study.tune import Tuned, Tuning, autotune, element_bytes, search
-from tilewright.render import Card, Column, Html, Page, Step, badge, cards, paragraph, steps, table
+from tilewright.render import Card, Column, Html, Page, Step, badge, cards, steps, table
+from tilewright.render.page import paragraph
 
 _MOST_MACHINES = 200
 

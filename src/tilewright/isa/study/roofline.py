@@ -18,7 +18,8 @@ from tilewright.isa.multiply.matmul import matmul
 from tilewright.isa.study.choices import Choice, ConvChoice
 from tilewright.isa.study.plane import LogPlane
 from tilewright.isa.study.tune import autotune, autotune_conv2d
-from tilewright.render import Card, Column, Html, Page, Step, cards, paragraph, steps, table
+from tilewright.render import Card, Column, Html, Page, Step, cards, steps, table
+from tilewright.render.page import paragraph
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,9 @@
-"""Compiled kernels on disk, a file each: an optimisation, never a condition.
+"""Compiled kernels on disk, a file each, in a folder for each package: an optimisation, never a condition.
+
+The folder is ``$XDG_CACHE_HOME/tilewright/<package>-<digest>`` (``~/.cache`` by default; ``NUMBA_CACHE_DIR`` wins); a
+package is the first folder below ``tilewright``. The digest is of the bytes of the files that declare the package's
+kernels and of every file of ours that those import, directly or not. Where the files lie is not in it: checkouts with
+the same kernels share a folder. A file is
 
 ::
 
@@ -15,22 +20,29 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import re
+import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tilewright.errors import TilewrightError
-from tilewright.kernels.folder import cache_folder, cache_text, cannot_keep, say_once
 
 try:
     import fcntl
 except ImportError:  # a system without such locks: two processes may compile the same kernel, each its own
     fcntl = None  # type: ignore[assignment]
 
+PACKAGE = __name__.partition(".")[0]
+_SOURCES = Path(sys.modules[PACKAGE].__path__[0])
+_DECLARES = re.compile(rb"\b(?:njit|cfunc)\(")
+_IMPORT = re.compile(rf"^[ \t]*(?:from|import) ({PACKAGE}[\w.]*)(?: import (?:\(([^)]*)\)|(.*)))?", re.MULTILINE)
+_KEPT, _DAYS = 12, 3  # the folders that stay: the last so many, and all used within so many days
 _MAGIC = b"tilewright kernel 1\n"
 _DIGEST = hashlib.sha256().digest_size
 _PATIENCE = 60  # seconds to wait for another process that compiles the same kernel
@@ -41,23 +53,108 @@ compilations: Counter[str] = Counter()
 """How often each kernel was compiled in this process; 0: it was found."""
 before_compiling: list[Callable[[], None]] = []
 """Called once, when the first kernel is compiled."""
+_said: set[str] = set()
+
+
+def _say_once(text: str) -> None:
+    """One line on stderr, the first time: something about kept kernels that ends no call."""
+    if text not in _said:
+        _said.add(text)
+        print(f"{PACKAGE}: {text}", file=sys.stderr)
+
+
+def _imported(text: str) -> Iterator[Path]:
+    """The files that may be meant by the imports of a source text."""
+    for module, several, one in _IMPORT.findall(text):
+        place = _SOURCES.joinpath(*module.split(".")[1:])
+        yield from (place.with_suffix(".py"), place / "__init__.py")
+        yield from (place / f"{name.split()[0]}.py" for name in (several or one).split(",") if name.strip())
+
+
+@cache
+def sources(package: str) -> dict[str, bytes]:
+    """The files that a package's kernels are made of: path inside the package -> its bytes."""
+    found: dict[str, bytes] = {}
+    todo = [path for path in (_SOURCES / package).rglob("*.py") if _DECLARES.search(path.read_bytes())]
+    while todo:
+        path = todo.pop()
+        inside = path.relative_to(_SOURCES).as_posix()
+        if inside not in found and path.is_file():
+            found[inside] = path.read_bytes()
+            todo += _imported(found[inside].decode())
+    return found
+
+
+def _root() -> Path:
+    given, caches = os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME", "")
+    if given:
+        return Path(given).absolute() / PACKAGE
+    return Path(caches if os.path.isabs(caches) else os.path.expanduser("~/.cache")) / PACKAGE
+
+
+@cache
+def cache_folder(package: str) -> Path:
+    """The folder of a package's compiled kernels for the sources as they are now; it need not be there."""
+    digest = hashlib.sha256()
+    for inside, content in sorted(sources(package).items()):
+        digest.update(f"{inside}\0{len(content)}\0".encode() + content)
+    return _root() / f"{package}-{digest.hexdigest()[:16]}"
+
+
+@cache
+def cache_text(package: str = "") -> str:
+    """A package's folder ("": the folder of all) as text: made, and found usable; empty where it is not.
+
+    Kept kernels are code that runs, so a folder of another user's is not used. What is wrong is said on stderr, once.
+    """
+    folder = cache_folder(package) if package else _root()
+    fresh = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        own = not hasattr(os, "getuid") or folder.stat().st_uid in (os.getuid(), 0)
+        if not own or not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(None, "it cannot be written" if own else "it is another user's")
+    except OSError as error:
+        _cannot_keep(folder, error)
+        return ""
+    if package:
+        with suppress(OSError):
+            os.utime(folder)  # its last use
+        if fresh:
+            _prune(folder.parent)
+    return str(folder)
+
+
+def _cannot_keep(folder: Path, error: OSError) -> None:
+    """Say why kernels are compiled anew in every process."""
+    reason = error.strerror or str(error)
+    _say_once(f"compiled kernels are not kept in {folder.parent}: {reason}; XDG_CACHE_HOME names another place")
+
+
+def _prune(root: Path) -> None:
+    """Remove the folders nobody used for some days, but for the last few; who still runs on one makes it anew."""
+    with suppress(OSError):
+        folders = [entry for entry in os.scandir(root) if re.fullmatch(r"\w+-[0-9a-f]{16}", entry.name)]
+        for entry in sorted(folders, key=lambda entry: entry.stat().st_mtime)[:-_KEPT]:
+            if entry.stat().st_mtime < time.time() - _DAYS * 86400 and entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry, ignore_errors=True)
 
 
 class KernelClash(TilewrightError):
     """Two kernels define one symbol with different code."""
 
 
-class KeptKernel:
+class CachedKernel:
     """numba's interface of caches (``numba.core.caching._Cache``) for one kernel; numba holds a lock around calls."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._room = name, name.split(".")[1]
+        self._name, self._package = name, name.split(".")[1]
         self._turn: tuple[int, Path] | None = None  # the lock file of the types that are being compiled
 
     @property
     def cache_path(self) -> str | None:
         """The folder; None where nothing can be kept."""
-        return cache_text(self._room) or None
+        return cache_text(self._package) or None
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The kernel for these types, or None: then it is to be compiled, by this process alone."""
@@ -92,7 +189,7 @@ class KeptKernel:
 
     def _file(self, key: str) -> Path:
         name = ".".join(self._name.split(".")[-2:])
-        return cache_folder(self._room) / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.kernel"
+        return cache_folder(self._package) / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.kernel"
 
     def _load(self, key: str, target_context: Any) -> Any:
         from numba.core import compiler
@@ -114,7 +211,7 @@ class KeptKernel:
             results: Any = compiler.CompileResult
             return results._rebuild(target_context, *reduced)
         except KernelClash as clash:
-            say_once(f"{clash}; it is compiled anew")
+            _say_once(f"{clash}; it is compiled anew")
         except Exception:  # whole, and yet not to be rebuilt here: whatever the reason, compiling does not need it
             return None
         return None
@@ -179,6 +276,6 @@ def _write(path: Path, content: bytes) -> None:
         partial.write_bytes(content)
         partial.replace(path)
     except OSError as error:
-        cannot_keep(path.parent, error)
+        _cannot_keep(path.parent, error)
         with suppress(OSError):
             partial.unlink()

@@ -1,0 +1,406 @@
+"""`tilewright isa matmul` and `conv2d`: products on the machine, their counts beside closed forms."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+from tilewright.cli.isa import machine
+from tilewright.cli.streams import Json, npy_bytes, progress
+from tilewright.errors import UsageError
+from tilewright.files import write_whole
+from tilewright.render.delivery import Form, Line, Output, deliver, remark
+from tilewright.render.tables import Table
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from tilewright.isa import MatmulResult
+
+_DTYPES = (*("s4", "u4", "s8", "u8", "s16", "u16", "s32", "u32"), *("f8e4m3fn", "f8e5m2", "f16", "bf16", "f32"))
+_SMALLER = "this machine is simulated; give smaller sizes"
+
+
+def random_array(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray[Any, Any]:
+    """Seeded values: the whole range of an integer type, normal floats."""
+    import numpy as np
+
+    from tilewright.layout import paged
+
+    rng, kind = np.random.default_rng(seed), paged((1,), dtype).numpy_dtype
+    if dtype[0] in "su":
+        bits = int(dtype[1:])
+        low = -(1 << (bits - 1)) if dtype[0] == "s" else 0
+        return rng.integers(low, low + (1 << bits), shape, dtype=np.int64).astype(kind)
+    return rng.normal(size=shape).astype(kind)
+
+
+def difference_of(value: np.ndarray[Any, Any], a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> tuple[bool, float]:
+    """:func:`difference` of a product of two matrices."""
+    import numpy as np
+
+    if value.dtype == np.int32:
+        exact = a.astype(np.int64) @ b.astype(np.int64)
+        return difference(value, exact, exact, a.shape[1])
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(all="ignore"):
+        return difference(value, x @ y, np.abs(x) @ np.abs(y), a.shape[1])
+
+
+def difference(
+    value: np.ndarray[Any, Any], product: np.ndarray[Any, Any], sizes: np.ndarray[Any, Any], depth: int
+) -> tuple[bool, float]:
+    """Whether the value is numpy's: exactly modulo 2^32, or for floats within the bound of ``depth`` float32 roundings.
+
+    ``sizes``: the product of the absolute values. Elements that are not finite in float32 must be the same; the largest
+    difference is that of the others.
+    """
+    import numpy as np
+
+    if value.dtype == np.int32:
+        wrong = int(np.count_nonzero(product.astype(np.uint64).astype(np.uint32).view(np.int32) != value))
+        return wrong == 0, float(wrong)
+    with np.errstate(all="ignore"):
+        bound = (depth + 2) * float(np.finfo(np.float32).eps) * sizes
+        same = (value == product.astype(np.float32)) | (np.isnan(value) & np.isnan(product))
+        away = np.abs(value - product)
+        near = bool((same | (away <= bound)).all())
+    return near, float(away[np.isfinite(away)].max(initial=0))
+
+
+def _line_shape(text: str | None, option: str) -> tuple[int, ...] | None:
+    """Elements per dim, as 4x16 or 4,16."""
+    if text is None:
+        return None
+    parts = text.replace(",", "x").split("x")
+    if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
+        raise UsageError(f"{option} {text!r}", how="elements per dim of B as it is stored, as 4x16")
+    return tuple(int(part) for part in parts)
+
+
+def operands(
+    files: Sequence[str] | None, m: int | None, n: int | None, k: int | None, dtypes: tuple[str, str], seed: int
+) -> Any:
+    """A and B: those of ``files`` (A=FILE.npy), random ones of the sizes and types for the others."""
+    if wrong := next((dtype for dtype in dtypes if dtype not in _DTYPES), None):
+        raise UsageError(f"no element type called {wrong!r} for matrices", how=f"one of {', '.join(_DTYPES)}")
+    arrays = machine.tensors(files)
+    if unknown := next((name for name in arrays if name not in ("A", "B")), None):
+        raise UsageError(f"unknown matrix in --data {unknown}", how="A=FILE.npy, m x k, or B=FILE.npy, k x n")
+    read = {name: _read(name, arrays[name], dtype) for name, dtype in zip("AB", dtypes) if name in arrays}
+    depths = [k, *(read[name].shape[dim] for name, dim in (("A", 1), ("B", 0)) if name in read)]
+    depth = next((size for size in depths if size is not None), None)
+    for (name, sizes), dtype in zip({"A": (m, depth), "B": (depth, n)}.items(), dtypes):
+        if name not in read:
+            read[name] = random_array(_random_shape(name, *sizes), dtype, seed + (name == "B"))
+        elif not all(size in (None, side) for size, side in zip(sizes, read[name].shape, strict=True)):
+            expected = " x ".join("any" if size is None else str(size) for size in sizes)
+            raise UsageError(f"{name} has shape {list(read[name].shape)}, not {expected}", where="--data")
+    if read["A"].shape[0] * read["B"].shape[1] > machine.MOST:
+        raise UsageError(f"C has more than {machine.MOST} elements", how=_SMALLER)
+    return read["A"], read["B"]
+
+
+def _read(name: str, array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+    """A matrix as it was saved; numpy saves bf16 as two bytes of no type."""
+    from tilewright.isa import element_type
+    from tilewright.layout import paged
+
+    kind = paged((1,), dtype).numpy_dtype
+    if array.dtype.kind == "V" and array.dtype.itemsize == kind.itemsize:
+        array = array.view(kind)
+    if array.ndim != 2:
+        raise UsageError(f"{name} has shape {list(array.shape)}", where="--data", how="a matrix has two dims")
+    element_type(array, name)
+    return array
+
+
+def _random_shape(name: str, rows: int | None, columns: int | None) -> tuple[int, int]:
+    if rows is None or columns is None:
+        missing = {"A": "--m and --k", "B": "--k and --n"}[name]
+        raise UsageError(f"the size of {name} is not given", how=f"{missing}, or --data {name}=FILE.npy")
+    if rows * columns > machine.MOST:
+        raise UsageError(f"{name} has more than {machine.MOST} elements", how=_SMALLER)
+    return rows, columns
+
+
+_Size = Option(min=0, help="Rows of A (m), columns of B (n), depth (k); files of --data have theirs.")
+
+
+def matmul(
+    m: Annotated[int | None, _Size] = None,
+    n: Annotated[int | None, _Size] = None,
+    k: Annotated[int | None, _Size] = None,
+    dtype: Annotated[str, Option(help="Elements of A: s4 to s32, u4 to u32, f8e4m3fn, f8e5m2, f16, bf16, f32.")] = "s8",
+    dtype_b: Annotated[str | None, Option(help="Elements of B, if not those of A.")] = None,
+    data: Annotated[
+        list[str] | None, Option("--data", "--tensor", metavar="A=FILE.npy", help="A or B of a file, not random.")
+    ] = None,
+    ka: Annotated[int, Option(help="Threads that share a row's columns.")] = 1,
+    kb: Annotated[int, Option(help="Threads that share every dot product.")] = 1,
+    transpose_b: Annotated[bool, Option("--transpose-b", help="Store B row-major and walk it with t1.")] = False,
+    order: Annotated[str, Option(help="k_outer or column_outer.")] = "k_outer",
+    columns: Annotated[int | None, Option(help="Columns per instruction.")] = None,
+    block_a: Annotated[int, Option(help="Rounds of A that one ld brings.")] = 1,
+    tail_kb: Annotated[int | None, Option(help="--kb of the last rows, where they are fewer than a block.")] = None,
+    line: Annotated[
+        str | None, Option(metavar="4x16", help="A line, in elements per dim of B as it is stored.")
+    ] = None,
+    page: Annotated[str | None, Option(metavar="64x128", help="A page, likewise; a multiple of the line.")] = None,
+    split: Annotated[
+        str | None,
+        Option(help="What of C is divided among PEs (--set pes=4): rows or columns; rows if there are enough."),
+    ] = None,
+    segments: Annotated[int | None, Option(help="B comes to L2 by DMA, for every PE in so many segments.")] = None,
+    double_buffer: Annotated[
+        bool, Option("--double-buffer/--no-double-buffer", help="The next segment comes while one is worked on.")
+    ] = True,
+    seed: Annotated[int, Option(min=0, help="Seed of the random matrices.")] = 0,
+    settings: machine.Settings = None,
+    listing: Annotated[bool, Option("--listing", help="Print the program too, of several PEs each.")] = False,
+    out: Annotated[
+        str | None,
+        Option(
+            "-o",
+            "--out",
+            metavar="FILE",
+            help="FILE.tasm: the program (where those of PEs differ FILE-pe0.tasm, ...); FILE.pftrace: a timeline; "
+            "FILE.npy: C.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Multiply two matrices on the machine; its counts beside the closed forms, its value beside numpy's."""
+    from tilewright.isa import element_type, expected_counts, type_and_signs
+    from tilewright.isa import matmul as multiply
+    from tilewright.trace import perfetto_bytes
+
+    where = Output(out, as_json, ".tasm", ".pftrace", ".npy")
+    config = machine.configured(settings)
+    a, b = operands(data, m, n, k, (dtype, dtype_b or dtype), seed)
+    types = element_type(a, "A"), element_type(b, "B")
+    type_and_signs(*types)
+    sizes = {"m": a.shape[0], "n": b.shape[1], "k": b.shape[0]}
+    options: dict[str, Any] = {"ka": ka, "kb": kb, "transpose_b": transpose_b, "order": order, "columns": columns}
+    options |= {"line": _line_shape(line, "--line"), "split": split, "segments": segments, "tail_kb": tail_kb}
+    options["block_a"] = block_a
+    more: dict[str, Any] = {"page": _line_shape(page, "--page"), "double_buffer": double_buffer}
+    expected = expected_counts(**sizes, config=config, element_bytes=a.dtype.itemsize, **options)
+    with progress("mm", expected.instructions) as bar:
+        watcher = machine.watch(bar, expected.instructions)
+        result = multiply(a, b, config=config, trace=where.suffix == ".pftrace", watch=watcher, **options, **more)
+    ran = _ProductRun(result, expected.to_dict(), *difference_of(result.value, a, b), listing)
+    counts = {k: {"machine": v, "closed_form": ran.forms[k], "holds": ran.holds[k]} for k, v in ran.counted.items()}
+    ran.value |= {**sizes, "dtype": types[0], "dtype_b": types[1], **options, **more, "counts": counts}
+    ran.value |= {"value_equals_numpy": ran.equal, "difference": ran.away, "errors": len(result.errors)}
+    forms: dict[str, Form] = {
+        ".pftrace": lambda: perfetto_bytes(result.trace),
+        ".npy": lambda: npy_bytes(result.value),
+        ".tasm": lambda: f"{result.program}\n",
+    }
+    if where.suffix == ".tasm" and len(_programs(result)) > 1:
+        _write_programs(where, result)
+        where = Output(as_json=as_json)
+    deliver(ran, where, forms, wrote=machine.timeline_text(result.trace) if where.suffix == ".pftrace" else "")
+    machine.remark_errors(result.errors)
+    return 0 if ran.correct else 1
+
+
+@dataclass
+class _ProductRun:
+    """A product that was run: its counts and their closed ``forms``, and whether its value is numpy's.
+
+    ``away``: the largest difference, or for whole numbers how many elements differ; ``value``: its options as JSON.
+    """
+
+    result: MatmulResult
+    forms: Mapping[str, int]
+    equal: bool
+    away: float
+    listing: bool = False
+
+    def __post_init__(self) -> None:
+        self.value: dict[str, Any] = {}
+        self.counted = self.result.counts.to_dict()
+        misses = ("l1_misses", "l2_misses", "dram_bytes")  # for these the closed form is the least
+        self.holds = {k: n >= self.forms[k] if k in misses else n == self.forms[k] for k, n in self.counted.items()}
+
+    @property
+    def correct(self) -> bool:
+        """Whether the value is numpy's, every counter holds and no error was recorded."""
+        return self.equal and all(self.holds.values()) and not self.result.errors
+
+    def to_json(self) -> dict[str, Any]:
+        """The options, the counts, and what the run took."""
+        result = self.result
+        plain = ["cycles", "math_cycles", "stalls", "queue", "traffic", "executed", "bytes", "energy_pj"]
+        plain += ["math_utilisation", "dma_bytes", "buffering"]
+        value = self.value | {name: getattr(result, name) for name in plain}
+        value |= {"traffic": result.traffic.to_dict(), "pes": machine.pes_value(result.pes)}
+        if self.listing:
+            value |= {"program": str(result.program), "programs": [str(program) for program in result.programs]}
+        return value
+
+    def lines(self) -> Iterator[Line]:
+        """The counts beside the closed forms, where the cycles went, and how the value compares."""
+        result, rows = self.result, []
+        for key, value in self.counted.items():
+            verdict = "equal" if value == self.forms[key] else "at least" if self.holds[key] else "DIFFERS"
+            rows.append((key, value, self.forms[key], verdict))
+        if self.listing:
+            yield _listing(result)
+        yield from (Table(("counter", ("machine", "count"), ("closed form", "count"), ""), rows), "")
+        if len(result.pes) > 1:
+            yield from (machine.pes_table(result.pes), "")
+        last = max(result.pes, key=lambda run: run.cycles).state.number if len(result.pes) > 1 else None
+        of = "" if last is None else f" (PE {last}, the last one done)"
+        yield f"{result.cycles:,} cycles by the model, {result.math_cycles:,} of them math{of}"
+        yield machine.account_text("the math unit was idle", result.stalls)
+        yield machine.account_text("the issue queue", result.queue)
+        yield from machine.moved_lines(result.bytes, result.energy_pj, result.math_utilisation)
+        if result.buffering:
+            double = result.buffering == "double"
+            way = "the next one while one is worked on" if double else "one after the other"
+            yield f"segments of B: {result.dma_bytes:,} bytes by DMA, {way}"
+        if result.value.dtype.kind == "f":
+            verdict = "is" if self.equal else "is NOT"
+            yield f"value {verdict} numpy's within float32 rounding (largest difference {self.away:.3g})"
+        else:
+            yield "value equals numpy's" if self.equal else f"value DIFFERS from numpy's in {int(self.away)} elements"
+
+
+def _programs(result: MatmulResult) -> list[tuple[list[int], str, str]]:
+    """Every program, as text and as a listing, with the processing elements that run it."""
+    listed: dict[str, tuple[list[int], str]] = {}
+    pes = [run.state.number for run in result.pes] or [0]
+    for pe, program in zip(pes, result.programs or (result.program,), strict=True):
+        listed.setdefault(str(program), ([], program.listing()))[0].append(pe)
+    return [(pes, text, listing) for text, (pes, listing) in listed.items()]
+
+
+def _write_programs(where: Output, result: MatmulResult) -> None:
+    """The programs of several processing elements, a file for each that differs."""
+    programs = _programs(result)
+    if not where.is_file or where.path is None:
+        problem = f"{len(programs)} different programs"
+        raise UsageError(problem, where="-o -", how="write them to FILE.tasm, or --listing")
+    for pes, text, _ in programs:
+        name = f"{where.path.removesuffix('.tasm')}-pe{pes[0]}.tasm"
+        write_whole(name, f"{text}\n")
+        remark(f"wrote {name}, what {_of(pes)}")
+
+
+def _of(pes: list[int]) -> str:
+    return f"PE {pes[0]} runs" if len(pes) == 1 else f"PEs {', '.join(map(str, pes))} run"
+
+
+def _listing(result: MatmulResult) -> str:
+    programs = _programs(result)
+    if len(result.programs) < 2:
+        return programs[0][2] + "\n"
+    return "".join(f"what {_of(pes)}:\n{listing}\n\n" for pes, _, listing in programs)[:-1]
+
+
+# Convolutions.
+
+Images = Annotated[str, Argument(metavar="NxHxWxC", help="Shape of the images, as 1x56x56x64.")]
+Weights = Annotated[str, Argument(metavar="KHxKWxCxO", help="Shape of the weights, as 3x3x64x64.")]
+Stride = Annotated[int, Option(min=1, help="Pixels from one window to the next.")]
+Padding = Annotated[str, Option(help="valid, same, or a number of zeros on every side.")]
+Dilation = Annotated[int, Option(min=1, help="Pixels from one tap to the next.")]
+Groups = Annotated[int, Option(min=1, help="Groups of channels.")]
+_Out = Annotated[
+    str | None, Option("-o", "--out", metavar="FILE", help="FILE.tasm: the program; FILE.npy: the result.")
+]
+
+
+def conv2d(
+    x: Images,
+    w: Weights,
+    dtype: machine.Elements = "s8",
+    stride: Stride = 1,
+    padding: Padding = "0",
+    dilation: Dilation = 1,
+    groups: Groups = 1,
+    ka: Annotated[int, Option(help="Threads that share a pixel's output channels.")] = 1,
+    kb: Annotated[int, Option(help="Threads that share every dot product.")] = 1,
+    columns: Annotated[int | None, Option(help="Output channels per instruction.")] = None,
+    split: Annotated[str | None, Option(help="What PEs share: images, rows or channels.")] = None,
+    block_a: Annotated[int, Option(help="Rounds of channels that one ld brings.")] = 1,
+    buffers: Annotated[int, Option(help="2: the next block of A is loaded while one is worked on.")] = 1,
+    stream: Annotated[bool, Option("--stream", help="The weights come to L2 by DMA.")] = False,
+    seed: Annotated[int, Option(min=0, help="Seed of the random images and weights.")] = 0,
+    settings: machine.Settings = None,
+    out: _Out = None,
+    as_json: Json = False,
+) -> int:
+    """Convolve random images on the machine; its counts beside the closed forms, its value beside numpy's."""
+    from tilewright.isa import conv2d as convolve
+    from tilewright.isa import expected_conv2d_counts
+
+    where = Output(out, as_json, ".tasm", ".npy")
+    config, how = machine.configured(settings), how_of(stride, padding, dilation, groups)
+    images, weights = random_array(shape_of(x), dtype, seed), random_array(shape_of(w), dtype, seed + 1)
+    options: dict[str, Any] = {"ka": ka, "kb": kb, "columns": columns, "split": split}
+    more: dict[str, Any] = {"block_a": block_a, "buffers": buffers, "stream": stream}
+    e = images.dtype.itemsize
+    forms = expected_conv2d_counts(images.shape, weights.shape, config=config, element_bytes=e, **how, **options)
+    with progress("mm", forms.instructions) as bar:
+        watcher = machine.watch(bar, forms.instructions)
+        result = convolve(images, weights, config=config, watch=watcher, **how, **options, **more)
+    compared = difference(result.value, *_by_numpy(images, weights, result.value.shape, how), prod(weights.shape[:3]))
+    closed = forms.to_dict() | ({"l2_misses": 0, "dram_bytes": 0} if stream else {})
+    ran = _ProductRun(result, closed, *compared)
+    ran.value |= {"x": list(images.shape), "w": list(weights.shape), "dtype": dtype, **how, **options, **more}
+    ran.value |= {"counts": ran.counted, "closed_forms": closed}
+    ran.value |= {"value_equals_numpy": ran.equal, "difference": ran.away}
+    written: dict[str, Form] = {".npy": lambda: npy_bytes(result.value), ".tasm": lambda: f"{result.program}\n"}
+    deliver(ran, where, written)
+    machine.remark_errors(result.errors)
+    return 0 if ran.correct else 1
+
+
+def how_of(stride: int, padding: str, dilation: int, groups: int) -> dict[str, Any]:
+    """The options of a convolution as the library takes them: zeros on every side as a number."""
+    zeros: Any = int(padding) if re.fullmatch("[0-9]{1,9}", padding) else padding
+    return {"stride": stride, "padding": zeros, "dilation": dilation, "groups": groups}
+
+
+def shape_of(text: str) -> tuple[int, ...]:
+    """The four sizes of 1x56x56x64."""
+    if not re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9}){3}", text):
+        raise UsageError(f"{text!r} is no shape", how="four numbers, as 1x56x56x64")
+    shape = tuple(map(int, text.split("x")))
+    if prod(shape) > machine.MOST:
+        raise UsageError(f"{text} has more than {machine.MOST} elements")
+    return shape
+
+
+def _by_numpy(
+    x: np.ndarray[Any, Any], w: np.ndarray[Any, Any], out: tuple[int, ...], how: dict[str, Any]
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """(the convolution, that of the absolute values) in int64 or float64."""
+    import numpy as np
+
+    wide: Any = np.int64 if x.dtype.kind in "iu" else np.float64
+    stride, dilation, groups = how["stride"], how["dilation"], how["groups"]
+    spans = [(size - 1) * stride + 1 for size in out[1:3]]
+    more = [max(0, span + (k - 1) * dilation - n) for span, k, n in zip(spans, w.shape, x.shape[1:3], strict=False)]
+    given = how["padding"]
+    before = [need // 2 if given == "same" else 0 if given == "valid" else given for need in more]
+    padded = np.pad(x.astype(wide), ((0, 0), *((b, max(0, n - b)) for b, n in zip(before, more, strict=True)), (0, 0)))
+    both: Any = np.zeros((2, *out), wide)
+    depth, width = w.shape[2], w.shape[3] // groups
+    for i, j, g in np.ndindex(*w.shape[:2], groups):
+        top, left = i * dilation, j * dilation
+        part = padded[:, top : top + spans[0] : stride, left : left + spans[1] : stride, g * depth : (g + 1) * depth]
+        mine = slice(g * width, (g + 1) * width)
+        taps = w[i, j, :, mine].astype(wide)
+        both[0][..., mine] += part @ taps
+        both[1][..., mine] += np.abs(part) @ np.abs(taps)
+    return both[0], both[1]

@@ -1,0 +1,389 @@
+"""`tilewright isa tune`, `tune-conv2d`, `sweep`, `roofline` and `explore`: the fastest way, and the machine for it.
+
+A product on one machine or on many, what limits it, and which machine suits a whole network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+from tilewright.cli.isa import machine
+from tilewright.cli.isa.products import (
+    Dilation,
+    Groups,
+    Images,
+    Padding,
+    Stride,
+    Weights,
+    difference_of,
+    how_of,
+    random_array,
+    shape_of,
+)
+from tilewright.cli.streams import Json, progress, read_text
+from tilewright.errors import UsageError
+from tilewright.render.delivery import Answer, Line, Output, deliver
+from tilewright.render.drawing import Bar, bar_chart
+from tilewright.render.formats import Kind
+from tilewright.render.page import Card, Page, Step, cards, paragraph, steps
+from tilewright.render.tables import Heading, Table, table
+
+if TYPE_CHECKING:
+    from tilewright.isa import Exploration, Roofline, Tuned, Tuning
+
+_HEADINGS: tuple[tuple[str, Kind, str], ...] = (
+    ("choice", "code", "Options of isa matmul."),
+    ("cycles", "count", "By the model; none where the bound was enough."),
+    ("energy, pJ", "count", "Modelled: published figures (ISSCC 2014, 45 nm) times what was counted."),
+    ("of the default", "ratio", "Cycles beside those of the default."),
+    ("utilisation", "percent", "Multiplications made, of those all threads could make in these cycles."),
+    ("math", "count", "Cycles the math unit multiplied."),
+    ("waits for", "text", "What the math unit waited for most."),
+    ("waiting", "count", "Cycles it did."),
+    ("busiest", "text", "The unit that is busy for longest, by closed forms."),
+    ("busy", "count", "Its cycles: no run can take fewer."),
+    ("lines of B", "count", "Line touches in L1."),
+    ("from memory", "bytes", "Bytes of B's lines from device memory."),
+    ("A loaded", "bytes", "Bytes of A loaded into registers."),
+)
+_Top = Annotated[int, Option(min=1, help="Rows of the ranking printed.")]
+_Shared = Annotated[list[str] | None, Option("--set", metavar="FIELD=VALUE", help="A field all these machines share.")]
+_OVER = Option("--over", metavar="FIELD=A,B,..", help="Values of a field of the machine; all combinations.")
+_SHORT = (0, 1, 2, 3, 4, 6, 8, 9, 12)
+"""Columns a terminal has room for."""
+
+
+def tune(
+    m: Annotated[int, machine.Depth],
+    n: Annotated[int, machine.Depth],
+    k: Annotated[int, machine.Depth],
+    dtype: machine.Elements = "s8",
+    ka: Annotated[int | None, Option(help="Keep to this ka.")] = None,
+    kb: Annotated[int | None, Option(help="Keep to this kb.")] = None,
+    transpose_b: Annotated[
+        bool | None, Option("--transpose-b/--no-transpose-b", help="Keep to B by rows (t1), or by columns (t0).")
+    ] = None,
+    order: Annotated[str | None, Option(help="Keep to k_outer or column_outer.")] = None,
+    columns: Annotated[int | None, Option(help="Keep to so many columns per instruction.")] = None,
+    split: Annotated[str | None, Option(help="Keep to C divided by rows or columns (several PEs).")] = None,
+    segments: Annotated[int | None, Option(help="Keep to B in so many segments, brought in by DMA.")] = None,
+    plain: Annotated[bool, Option("--plain", help="Keep B's lines and pages as matmul lays them.")] = False,
+    most: machine.MostChoices = 96,
+    within: machine.Within = 0.0,
+    top: _Top = 8,
+    check: Annotated[
+        bool, Option("--check", help="Run the choice with random values too; exit 1 where anything differs.")
+    ] = False,
+    settings: machine.Settings = None,
+    out: machine.PageOut = None,
+    as_json: Json = False,
+) -> int:
+    """Rank the ways to make a matrix product by modelled cycles, and say why the first is the fastest."""
+    from tilewright.isa import autotune
+
+    where = Output(out, as_json, ".json", ".html")
+    fixed: dict[str, Any] = {"ka": ka, "kb": kb, "transpose_b": transpose_b, "order": order, "columns": columns}
+    fixed |= {"split": split, "segments": segments}
+    fixed = {name: value for name, value in fixed.items() if value is not None}
+    fixed |= {"line": None, "page": None} if plain else {}
+    with progress("timing") as bar:
+        tuning = autotune(m, n, k, dtype, machine.configured(settings), most=most, within=within, watch=bar, **fixed)
+    names = ("ka", "kb", "transpose_b", "order", "line", "page", "block_a", "columns", "split", "segments", "tail_kb")
+    options = {name: getattr(tuning.best.choice, name) or None for name in names}
+    command = f"isa matmul --m {m} --n {n} --k {k} --dtype {tuning.dtype}"
+    call = _call(command, options, {"order": "k_outer", "block_a": 1}, settings)
+    return _deliver(tuning, call, top, where, _checked(tuning) if check else None)
+
+
+def _deliver(tuning: Tuning, call: str, top: int, where: Output, checked: dict[str, Any] | None = None) -> int:
+    """The ranking, and the exit code; ``call``: the best choice as a command; ``checked``: of a run with values."""
+
+    def lines() -> Iterator[Line]:
+        rows = [_row(tuning, tuned) for tuned in _shown(tuning, top)]
+        yield Table([_HEADINGS[i] for i in _SHORT], [[row[i] for i in _SHORT] for row in rows])
+        yield from (f"\n{tuning.why}\n{tuning.certainty}", f"\n{call}")
+        if checked:
+            same = "within 2 percent" if checked["scaled"] else "as modelled"
+            same = same if checked["same_cycles"] else "NOT as modelled"
+            value = "equals numpy's" if checked["value_equals_numpy"] else "DIFFERS from numpy's"
+            yield f"checked with values: {checked['cycles']:,} cycles {same}, the value {value}"
+
+    answer = Answer(lambda: tuning.to_dict() | ({"check": checked} if checked else {}), lines)
+    deliver(answer, where, {".html": lambda: _page(tuning, call), ".json": tuning.to_dict})
+    return 0 if checked is None or (checked["same_cycles"] and checked["value_equals_numpy"]) else 1
+
+
+def _checked(tuning: Tuning) -> dict[str, Any]:
+    """The choice on the machine, values and all."""
+    from tilewright.isa import matmul
+
+    p = tuning.problem
+    a, b = random_array((p.m, p.k), tuning.dtype, 0), random_array((p.k, p.n), tuning.dtype, 1)
+    result = matmul(a, b, p.config, **tuning.options)
+    near = abs(result.cycles - (tuning.best.cycles or 0)) <= (0.02 * result.cycles if tuning.best.scaled else 0)
+    cycles = {"cycles": result.cycles, "same_cycles": near, "scaled": tuning.best.scaled}
+    return {**cycles, "value_equals_numpy": difference_of(result.value, a, b)[0]}
+
+
+def _name(tuning: Tuning, tuned: Tuned) -> str:
+    return f"{tuned.choice}  (default)" if tuned is tuning.default else str(tuned.choice)
+
+
+def _row(tuning: Tuning, tuned: Tuned) -> tuple[object, ...]:
+    cycles, default, counts = tuned.cycles, tuning.default.cycles, tuned.counts
+    beside = cycles / default if cycles and default else None
+    name = _name(tuning, tuned)
+    if counts is None or tuned.stalls is None:
+        words = "cannot run" if tuned.refused else "left out"
+        return (name, None, None, None, None, None, words, None, tuned.limit, tuned.bound, None, None, None)
+    waiting = tuned.stalls[tuned.stall] if tuned.stall else 0
+    numbers = (name, cycles, round(tuned.energy_pj), beside, tuned.utilisation, tuned.math_cycles)
+    return (
+        *numbers,
+        tuned.stall or "nothing",
+        waiting,
+        tuned.limit,
+        tuned.bound,
+        counts.l1_touches,
+        counts.dram_bytes,
+        counts.a_bytes_loaded,
+    )
+
+
+def _shown(tuning: Tuning, top: int) -> list[Tuned]:
+    """The first of those that were timed, and the default wherever it stands."""
+    first = list(tuning.timed[:top])
+    return first if tuning.default in first else [*first, tuning.default]
+
+
+def _call(command: str, options: dict[str, Any], usual: dict[str, Any], settings: Sequence[str] | None) -> str:
+    """A choice as a command: those of its options that are not as usual."""
+    words = [command]
+    for name, value in options.items():
+        if value not in (None, False) and usual.get(name) != value:
+            shown = "x".join(map(str, value)) if isinstance(value, tuple) else value
+            words.append(f"--{name.replace('_', '-')}" + ("" if value is True else f" {shown}"))
+    return " ".join([*words, *(f"--set {assignment}" for assignment in settings or ())])
+
+
+def _account(tuned: Tuned) -> tuple[int, ...]:
+    """Every cycle, by what the math unit did."""
+    stalls = tuned.stalls or {}
+    waits = stalls["columns of B"], stalls["A"]
+    return tuned.math_cycles, *waits, sum(stalls.values()) - sum(waits)
+
+
+def _page(tuning: Tuning, call: str) -> str:
+    p, best = tuning.problem, tuning.best
+    facts = [("machine", f"{p.config.pes} x {p.config.threads} threads"), ("elements", tuning.dtype)]
+    page = Page(p.title[0].upper() + p.title[1:], "by the matrix unit", facts=facts, wide=True)
+    figures = [
+        Card("cycles", f"{best.cycles:,}", str(best.choice), "good"),
+        Card("beside the default", f"{tuning.speedup:.3g} times fewer", f"{tuning.default.cycles or 0:,} cycles"),
+        Card("utilisation", f"{100 * best.utilisation:.1f}%", "of all threads' multiplications"),
+    ]
+    call = f"tilewright {call}"
+    todo = [
+        Step("Run it this way.", call, worth=f"{tuning.speedup:.3g}× as fast as the default", tone="good"),
+        Step("Write it as a program, to profile it and to step through it.", f"{call} -o product.tasm"),
+    ]
+    page.section("choice", "What to do", steps(todo), cards(figures))
+    page.section("why", "Why it is the fastest", paragraph(tuning.why), paragraph(tuning.certainty + "."))
+    parts = ("multiplying", "waiting for columns of B", "waiting for A", "nothing to do")
+    bars = [Bar(_name(tuning, tuned), _account(tuned)) for tuned in _shown(tuning, 12) if tuned.cycles]
+    page.section("account", "What the math unit did", bar_chart(bars, title="Cycles", parts=parts, width=900))
+    caption = (
+        "Timed choices first. No run takes fewer cycles than its busiest unit is busy; so the others are left out."
+    )
+    rows = [_row(tuning, tuned) for tuned in tuning.ranking]
+    page.section("ranking", "Every choice", table(_HEADINGS, rows, caption=caption))
+    page.data("tuning", {"schema_version": 1, **tuning.to_dict()})
+    return page.html()
+
+
+def tune_conv2d(
+    x: Images,
+    w: Weights,
+    dtype: machine.Elements = "s8",
+    stride: Stride = 1,
+    padding: Padding = "0",
+    dilation: Dilation = 1,
+    groups: Groups = 1,
+    most: machine.MostChoices = 48,
+    within: machine.Within = 0.0,
+    top: _Top = 8,
+    settings: machine.Settings = None,
+    out: machine.PageOut = None,
+    as_json: Json = False,
+) -> int:
+    """Rank the ways to make a convolution by modelled cycles, and say why the first is the fastest."""
+    from tilewright.isa import autotune_conv2d
+
+    where = Output(out, as_json, ".json", ".html")
+    how = how_of(stride, padding, dilation, groups)
+    with progress("timing") as bar:
+        config = machine.configured(settings)
+        tuning = autotune_conv2d(shape_of(x), shape_of(w), dtype, config, most=most, within=within, watch=bar, **how)
+    usual = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "ka": 1, "kb": 1, "block_a": 1, "buffers": 1}
+    call = _call(f"isa conv2d {x} {w} --dtype {tuning.dtype}", {**how, **tuning.options}, usual, settings)
+    return _deliver(tuning, call, top, where)
+
+
+def sweep(
+    m: Annotated[int, machine.Depth],
+    n: Annotated[int, machine.Depth],
+    k: Annotated[int, machine.Depth],
+    over: Annotated[list[str], _OVER],
+    dtype: machine.Elements = "s8",
+    most: machine.MostChoices = 96,
+    within: machine.Within = 0.0,
+    settings: _Shared = None,
+    as_json: Json = False,
+) -> None:
+    """Tune one product for many machines: cycles of each at its best, and the unit that limits it."""
+    from tilewright.isa import sweep as tune_each
+
+    with progress("machines") as bar:
+        designs = tune_each(
+            m, n, k, values_of(over), dtype, machine.configured(settings), watch=bar, most=most, within=within
+        )
+    value = {"m": m, "n": n, "k": k, "dtype": dtype, "machines": [design.to_dict() for design in designs]}
+    deliver(Answer(lambda: value, lambda: _design_lines(designs)), Output(as_json=as_json))
+
+
+def values_of(over: Sequence[str]) -> dict[str, list[Any]]:
+    """The values of each field that ``--over`` names."""
+    fields: dict[str, list[Any]] = {}
+    for assignment in over:
+        name, equals, text = assignment.partition("=")
+        if not equals or not text or name in fields:
+            raise UsageError(f"--over {assignment}", how="each field once, as --over l1_ports=1,2,4")
+        fields[name] = [machine.setting(value) for value in text.split(",")]
+    return fields
+
+
+def _design_lines(designs: Sequence[Any]) -> Iterator[Line]:
+    columns: list[Heading] = [(name, "code") for name in (*designs[0].settings, "best choice")]
+    columns += [("cycles", "count"), ("default's", "count"), ("utilisation", "percent"), "busiest", ("busy", "count")]
+    rows: list[tuple[object, ...]] = []
+    for design in designs:
+        values = [str(value) for value in design.settings.values()]
+        if design.tuning is None:
+            rows.append((*values, design.refused, None, None, None, "", None))
+            continue
+        best, default = design.tuning.best, design.tuning.default
+        numbers = (best.cycles, default.cycles, best.utilisation, best.limit, best.bound)
+        rows.append((*values, str(best.choice), *numbers))
+    yield Table(columns, rows)
+    tunings = [design.tuning for design in designs if design.tuning]
+    if tunings and not all(tuning.proved for tuning in tunings):
+        yield "\nnot every choice is proved the best: raise --most"
+
+
+_Size = Annotated[int | None, Option(min=1, help="Rows of A (m), columns of B (n), depth (k) of a product.")]
+
+
+def roofline(
+    m: _Size = None,
+    n: _Size = None,
+    k: _Size = None,
+    x: Annotated[str | None, Option(metavar="NxHxWxC", help="Or images of a convolution, as 1x7x7x512.")] = None,
+    w: Annotated[str | None, Option(metavar="KHxKWxCxO", help="And its weights, as 3x3x512x512.")] = None,
+    stride: Annotated[int, Option(min=1, help="Of a convolution.")] = 1,
+    padding: Annotated[str, Option(help="Of a convolution: valid, same, or a number.")] = "0",
+    dtype: machine.Elements = "s8",
+    tuned: Annotated[bool, Option("--tuned", help="By its fastest choice, not by default options.")] = False,
+    what_if: Annotated[
+        bool, Option("--what-if/--no-what-if", help="Run it on machines that differ in one field, too.")
+    ] = True,
+    settings: machine.Settings = None,
+    out: machine.PageOut = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a product could not be faster than at each level of memory, what it takes, and what to change."""
+    from tilewright.isa import measured_roofline
+
+    where = Output(out, as_json, ".json", ".html")
+    config, how = machine.configured(settings), how_of(stride, padding, 1, 1)
+    sizes = _sizes((m, n, k), (x, w))
+    with progress("running") as bar:
+        found, choice = measured_roofline(sizes, dtype, config, tuned, what_if, bar, **(how if x else {}))
+    words = f"--x {x} --w {w} --stride {stride} --padding {padding}" if x else f"--m {m} --n {n} --k {k}"
+    more = " ".join(["--tuned"] * tuned + [f"--set {assignment}" for assignment in settings or ()])
+    command = f"tilewright isa roofline {words} --dtype {dtype} {more}".rstrip()
+    answer = Answer(lambda: found.to_dict() | {"choice": choice}, lambda: _roofline_lines(found, choice))
+    deliver(answer, where, {".html": lambda: found.to_html(command), ".json": found.to_dict})
+
+
+def _sizes(product: tuple[int | None, ...], sides: tuple[str | None, str | None]) -> tuple[Any, ...]:
+    """(m, n, k), or shapes (x, w)."""
+    if all(sides) and not any(product):
+        return tuple(shape_of(side) for side in sides if side)
+    if all(product) and not any(sides):
+        return product
+    raise UsageError("no product", how="give --m, --n and --k, or --x and --w")
+
+
+def _roofline_lines(found: Roofline, choice: str) -> Iterator[Line]:
+    yield f"{found.title}, by {choice}"
+    yield f"{found.macs:,} products in {found.cycles:,} cycles: {found.rate:,.0f} of {found.peak:,.0f} a cycle\n"
+    columns: list[Heading] = [("unit", "text"), ("busy at least", "count"), ("of all", "percent"), ("amount", "count")]
+    columns += [("of", "text"), ("a cycle", "number"), ("products each", "number")]
+    rows = []
+    for bound in found.bounds:
+        share = bound.cycles / max(1, found.cycles)
+        head = (bound.name, round(bound.cycles), share, round(bound.amount))
+        rows.append((*head, bound.what, round(bound.rate, 3), round(bound.intensity, 2)))
+    yield Table(columns, rows)
+    yield from ("", *(f"* {text}" for text in found.advice))
+
+
+def explore(
+    network: Annotated[str, Argument(metavar="NETWORK", help="resnet50, or a name for --shapes.")] = "resnet50",
+    shapes: Annotated[
+        str | None,
+        Option(metavar="FILE", help="Layers, one a line: fc 1 gemm 1x1000x2048; c 2 conv 1x7x7x8 3x3x8x8 padding=1."),
+    ] = None,
+    over: Annotated[list[str] | None, _OVER] = None,
+    dtype: machine.Elements = "s8",
+    most: Annotated[int, Option(min=1, help="Ways timed for each layer and machine.")] = 4,
+    settings: _Shared = None,
+    out: machine.PageOut = None,
+    as_json: Json = False,
+) -> None:
+    """Run a whole network on many machines: which cost least in cycles, energy (modelled) and area (a proxy)."""
+    from tilewright.isa import explore as explore_machines
+    from tilewright.isa import read_network
+
+    where = Output(out, as_json, ".json", ".html")
+    layers: Any = read_network(read_text(shapes), shapes) if shapes else network
+    family = values_of(over) if over else None
+    with progress("layers") as bar:
+        found = explore_machines(layers, family, dtype, machine.configured(settings), most, bar)
+    found = replace(found, network=network) if shapes and network != "resnet50" else found
+    answer = Answer(found.to_dict, lambda: _exploration_lines(found))
+    deliver(answer, where, {".html": found.to_html})
+
+
+def _exploration_lines(found: Exploration) -> Iterator[Line]:
+    columns: list[Heading] = [(name, "code") for name in found.points[0].settings]
+    columns += [("cycles", "count"), ("energy, uJ", "count"), ("area, mm2", "number"), ("utilisation", "percent"), ""]
+    front, rows = {id(point) for point in found.front}, list[tuple[object, ...]]()
+    for point in found.points:
+        head = [str(value) for value in point.settings.values()]
+        if point.refused:
+            rows.append((*head, None, None, None, None, point.refused))
+            continue
+        figures = (point.cycles, round(point.energy_pj / 1e6), round(point.area_mm2, 2), point.utilisation)
+        rows.append((*head, *figures, "front" if id(point) in front else ""))
+    yield Table(columns, rows)
+    fast, even = found.fastest, found.balanced
+    yield f"\nfastest: {fast.name}; least product of cycles, energy and area: {even.name}"
+    worst = max(fast.layers, key=lambda cost: cost.cycles)
+    share = worst.cycles / max(1, fast.cycles)
+    yield f"{worst.layer.name} takes {share:.0%} of the fastest one's cycles, for its {worst.best.limit}"
+    yield "energy is modelled (ISSCC 2014, 45 nm); area is a proxy: memory cells and multipliers only"

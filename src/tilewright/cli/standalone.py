@@ -1,0 +1,375 @@
+"""`tilewright run`, `targets`, `explore`, `explain-error` and `warm`: commands that belong to no group."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+from tilewright.cli.embed.diagnose import (
+    Error,
+    MaxIds,
+    SparseCores,
+    StackWidth,
+    error_text,
+    explanation_text,
+    no_such_file,
+)
+from tilewright.cli.isa import machine
+from tilewright.cli.programs.program import ArgOption
+from tilewright.cli.streams import Json, done_text, progress, read_bytes
+from tilewright.errors import CheckFailed, UsageError
+from tilewright.extras import installed, need
+from tilewright.files import making_folder
+from tilewright.render.delivery import Answer, Line, Output, deliver, json_text, remark, show, write_file
+from tilewright.render.formats import bytes_text, count_text, seconds_text
+from tilewright.render.tables import Table
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from tilewright.embed import ErrorExplanation
+    from tilewright.explore import Explorer
+    from tilewright.hlo import AllocationReport, KernelError
+    from tilewright.machine import ProgramReport, RunReport
+    from tilewright.targets import Target
+
+
+def run(
+    model: Annotated[str, Argument(help="A model file such as examples/dlrm.py, model.py:function, or StableHLO.")],
+    target: Annotated[
+        str, Option(help="tpu-*: modelled; simt: run on the matrix unit; bm1684x: local memory plan.")
+    ] = "tpu-v5p",
+    chips: Annotated[int, Option(help="Number of chips.")] = 1,
+    data: Annotated[str | None, Option(help="Criteo TSV or CSV; without it a log is generated.")] = None,
+    steps: Annotated[int, Option(help="Training steps.")] = 100,
+    batch: Annotated[int, Option(help="Samples per step, over all chips.")] = 512,
+    out: Annotated[str, Option(help="Folder of report.html, report.json and trace.pftrace.")] = "out",
+    scale: Annotated[float, Option(help="Share of Criteo's published vocabularies to keep.")] = 0.01,
+    seed: Annotated[int, Option(help="Seed of data, parameters and tables.")] = 0,
+    arg: ArgOption = None,
+    settings: machine.Settings = None,
+    as_json: Json = False,
+) -> None:
+    """Plan, rewrite, prove, train and count a model, or run any program on a target; write one report."""
+    need("jax", "optax", "orbax", what="`run`")
+    if not installed("perfetto"):
+        remark("note: no trace.pftrace will be written; pip install 'tilewright[trace]' brings what writes it")
+    from tilewright.machine import ProgramReport
+    from tilewright.machine import run as run_model
+
+    # A folder that cannot be written to is better known now than after the run.
+    with making_folder(out), StageView() as view:
+        report = run_model(
+            *(model, target, chips, steps, batch),
+            data=data,
+            scale=scale,
+            seed=seed,
+            watch=view.watch,
+            arguments=arg or (),
+            config=machine.configured(settings, kb_mode="chunk") if settings else None,
+        )
+        view.watch("report", 0, 0)
+        written = report.write(out)
+    lines = _program_summary(report) if isinstance(report, ProgramReport) else _summary(report)
+    deliver(Answer(report.to_json, lambda: lines), Output(as_json=as_json))
+    remark(f"wrote {', '.join(str(path) for path in written)}")
+    if report.failures:
+        raise CheckFailed("; ".join(report.failures), where=model)
+
+
+class StageView:
+    """One progress line per stage; away from a terminal one plain line when a stage ends."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        self._console = Console(stderr=True)
+        columns = (SpinnerColumn(finished_text="*"), TextColumn("{task.description:<15}"), BarColumn(24))
+        counted = TextColumn("{task.fields[count]}")
+        self._bar = Progress(*columns, counted, TimeElapsedColumn(), console=self._console)
+        self._stage, self._since = "", 0.0
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> StageView:
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if kind is None:
+            self._end()
+        if self._console.is_terminal:
+            self._bar.stop()
+
+    def watch(self, stage: str, done: int, total: int) -> None:
+        """Show that a stage of the run begins, or how far it has come."""
+        if stage != self._stage:
+            self._end()
+            self._stage, self._since = stage, time.perf_counter()
+            if self._console.is_terminal:
+                self._task = self._bar.add_task(stage, total=None, count="")
+        if self._console.is_terminal and self._task is not None and total:
+            self._bar.update(self._task, completed=done, total=total, count=done_text(done, total))
+
+    def _end(self) -> None:
+        if not self._stage:
+            return
+        if self._console.is_terminal and self._task is not None:
+            total = self._bar.tasks[self._task].total or 1
+            self._bar.update(self._task, total=total, completed=total)
+        else:
+            self._console.print(f"{self._stage}: {seconds_text(time.perf_counter() - self._since)}", highlight=False)
+
+
+def _summary(run: RunReport) -> Iterator[Line]:
+    """A row per stage: what came out and how long it took."""
+    rows = [(stage, result, run.stages[stage]) for stage, result in _results(run) if stage in run.stages]
+    title = f"{run.model} on {run.chips} x {run.target}: {run.steps} steps of {count_text(run.batch)} samples"
+    yield Table(("stage", "result", ("took", "seconds")), rows, title)
+    yield f"total {seconds_text(sum(run.stages.values()))}, peak memory {bytes_text(run.peak_rss_bytes)}"
+
+
+def _program_summary(run: ProgramReport) -> Iterator[Line]:
+    """Time and bottleneck, what fits, what moved, what was checked; then what to do."""
+    studied, moved = run.studied, run.studied.moved
+    rows = [
+        ("step", studied.headline),
+        ("memory", studied.memory.sentence),
+        ("movement", f"{bytes_text(moved.before)} {moved.what} -> {bytes_text(moved.after)}: {moved.how}"),
+        *((card.label, f"{card.value} {card.note}") for card in studied.cards),
+        *((check.what, check.said) for check in studied.checks),
+        *([("embeddings", run.sparse.sentence)] if run.sparse is not None else []),
+        *((stage, f"left out: {why}") for stage, why in run.left_out.items()),
+    ]
+    yield Table(("what", "result"), rows, f"{run.model} on {run.target}")
+    yield from (f"- {text}" for text in studied.advice[:5])
+    yield f"total {seconds_text(sum(run.stages.values()))}, peak memory {bytes_text(run.peak_rss_bytes)}"
+
+
+def _results(run: RunReport) -> list[tuple[str, str]]:
+    movement, plan = run.movement, run.plan
+    moved = movement.report
+    verdicts = [
+        f"{name}: {len(done.rewrites)} rewritten, {len(done.refusals)} left alone, "
+        f"{bytes_text(done.moved_before)} -> {bytes_text(done.moved_after)}"
+        for name, done in movement.optimized.items()
+    ]
+    where = "held out" if run.data.held_out else "the training rows"
+    above = sum(bool(product.above_minimum) for product in run.matrix)
+    misses = f" (cache misses of {above} products above their minimum)" if above else ""
+    equal = "DIFFERENT from the closed forms" if run.counts_equal is False else f"equal to the closed forms{misses}"
+    values = "DIFFERENT from XLA's" if run.values_equal is False else "equal to XLA's within rounding"
+    instructions = sum(product.counts.instructions for product in run.matrix)
+    counted = f"{count_text(instructions)} mm instructions; counts {equal}, values {values}"
+    return [
+        ("model", f"{len(plan.tables)} tables in {len(plan.stacks)} {'stack' if len(plan.stacks) == 1 else 'stacks'}"),
+        ("data", f"{count_text(len(run.data.train))} rows ({run.data.source})"),
+        ("plan", f"{plan.verdict}; imbalance {max(s.imbalance for s in plan.stacks):.2f}"),
+        ("start", f"fresh parameters; tables of {bytes_text(plan.heap.tables)} a chip"),
+        ("movement", f"{bytes_text(moved.moved_bytes)} moved by {len(moved.ranked())} operations on {run.target}"),
+        ("proof", f"{'; '.join(verdicts)}; largest difference {run.proof.max_difference:.1e}"),
+        (
+            "evaluate",
+            f"loss {run.loss_before:.4f}, AUC {run.auc_before:.4f} on {len(run.data.evaluate)} rows ({where})",
+        ),
+        ("train", f"loss of the last step {run.losses[-1]:.4f}"),
+        ("evaluate again", f"loss {run.loss_after:.4f}, AUC {run.auc_after:.4f}"),
+        ("matrix unit", counted if run.matrix else "no plain float32 product in the step"),
+    ]
+
+
+def targets(
+    name: Annotated[str | None, Argument(help="A target's name, or a TOML file of your own.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the targets, or print one with the source of every constant."""
+    from tilewright.targets import target, target_names
+
+    if name is not None:
+        chip = target(name)
+        constants = Table(("constant", "value", "source"), _constants(chip), chip.title)
+        deliver(Answer(lambda: _chip_value(chip), lambda: [constants]), Output(as_json=as_json))
+        return
+    chips = [target(known) for known in target_names()]
+    rows = []
+    for t in chips:
+        size = f"{t.memories[0].bytes / 2**30:g} GiB" if t.memories else ""
+        rows.append((t.name, t.title, t.family, size, str(t.sparse.per_chip) if t.sparse else ""))
+    listed = Table(("target", "what it is", "family", "main memory", "sparse cores"), rows)
+    values = [{"name": t.name, "title": t.title, "family": t.family} for t in chips]
+    deliver(Answer(lambda: {"targets": values}, lambda: [listed]), Output(as_json=as_json))
+
+
+def _chip_value(chip: Target) -> dict[str, Any]:
+    parts = {f.name: getattr(chip, f.name) for f in fields(chip)}
+    values = {k: asdict(v) if is_dataclass(v) and not isinstance(v, type) else v for k, v in parts.items()}
+    values["memories"] = [asdict(m) for m in chip.memories]
+    values["types"], values["sources"] = dict(chip.types), dict(chip.sources)
+    values["time"] = {
+        name: {"values": dict(known.values), "fitted_on": known.fitted_on, "error": known.error}
+        for name, known in chip.time.items()
+    }
+    return values
+
+
+def _constants(chip: Target) -> Iterator[tuple[str, str, str]]:
+    """Every constant of a chip: its key, its value, and the source of it or of its section."""
+    for key in ("family", "layout_rule", "compiler_normalizes", "short_run_bytes", "short_kept_run_bytes"):
+        yield key, str(getattr(chip, key)), chip.sources["target"]
+    sections: list[tuple[str, Any]] = [(f"memory.{m.name}", m) for m in chip.memories]
+    sections += [(f.name, getattr(chip, f.name)) for f in fields(chip) if is_dataclass(getattr(chip, f.name))]
+    values = {section: {f.name: str(getattr(part, f.name)) for f in fields(part)} for section, part in sections}
+    values["types"] = dict(chip.types)
+    values |= {f"time.{name}": {k: f"{v:g}" for k, v in known.values.items()} for name, known in chip.time.items()}
+    for section, constants in values.items():
+        for key, value in constants.items():
+            yield f"{section}.{key}", value, chip.sources.get(f"{section}.{key}") or chip.sources[section]
+
+
+def warm(as_json: Json = False) -> None:
+    """Compile all kernels, or load them from the cache, so that a first use does not wait."""
+    from tilewright import embed, isa, layout
+    from tilewright.kernels import cache_text, compiled
+
+    kernels: list[tuple[str, str, float]] = []
+    with progress("compiling kernels") as advance:
+        for room, warm_room in (("layout", layout.warm), ("isa", isa.warm), ("embed", embed.warm)):
+
+            def report(name: str, seconds: float, room: str = room) -> None:
+                kernels.append((room, name, seconds))
+                advance(len(kernels), note=f"{room}: {name}")
+
+            warm_room(report)
+    compiled_now = sum(compiled().values())
+    rows = [{"room": room, "name": name, "seconds": round(seconds, 4)} for room, name, seconds in kernels]
+    value = {"folder": cache_text(), "compiled": compiled_now, "kernels": rows}
+    table = Table(("for", "kernels", ("time", "seconds")), kernels)
+    deliver(Answer(lambda: value, lambda: [table]), Output(as_json=as_json))
+    if not as_json:
+        kept = f"kept in {cache_text()}" if cache_text() else "kept nowhere: the cache folder cannot be written"
+        remark(f"{compiled_now} compiled, the others were there; {kept}")
+
+
+def explore(
+    file: Annotated[
+        str | None,
+        Argument(
+            metavar="[FILE]",
+            help="A program (HLO, StableHLO, a dump folder, FILE.py:FUNCTION), a .tasm or a model's .toml; - is stdin.",
+        ),
+    ] = None,
+    port: Annotated[int, Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 0,
+    browser: Annotated[bool, Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+) -> None:
+    """Open a page that explores layouts, programs, matrix-unit programs and plans; nothing leaves this machine.
+
+    The page's address is the first line of stdout. Only who has its token is answered, and only on this machine.
+    Ctrl-C ends it.
+    """
+    need("starlette", "uvicorn", what="the explorer")
+    from tilewright.explore import serve
+
+    def opened(address: str) -> None:
+        show([address])
+        remark("Ctrl-C ends it")
+        if browser:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    serve(_explorer(file), port, opened)
+
+
+def _explorer(file: str | None) -> Explorer:
+    """The explorer of a file; no other file is read later."""
+    from tilewright.explore import Explorer
+    from tilewright.hlo import from_python, names_python
+
+    if file is None:
+        return Explorer()
+    if file == "-":
+        return Explorer(given=("stdin", read_bytes("-")))
+    if names_python(file):
+        remark(f"tracing {file}")
+        program = from_python(file)
+        texts = {str(op.source.file) for _, op in program.operations() if op.source}
+        sources = {name: Path(name).read_text("utf-8", "replace") for name in texts if Path(name).is_file()}
+        return Explorer(given=(f"{Path(file).name}.mlir", program.text.encode()), sources=sources)
+    if not Path(file).exists():
+        raise UsageError("no such file", where=file)
+    return Explorer(Path(file))
+
+
+def explain_error(
+    error: Error,
+    top: Annotated[int, Option("--top", min=1, help="How many allocations and fixes to print.")] = 10,
+    width: StackWidth = None,
+    max_ids: MaxIds = None,
+    sparsecores: SparseCores = 16,
+    as_json: Json = False,
+) -> None:
+    """Read a TPU's out-of-memory message: every padded array in it, and the changes that make it fit by bytes saved.
+
+    Messages of the compiler and of the runtime, about HBM, vector memory and scalar memory, in any log, and what Pallas
+    and Mosaic say of a kernel they refuse. --width, --max-ids and --sparsecores are for errors about SparseCore memory,
+    as in `embed explain-error`.
+    """
+    text = error_text(error)
+    try:
+        reports, sparse, kernels = _explained(text, width, max_ids, sparsecores)
+    except UsageError as problem:
+        raise no_such_file(error, problem) from None
+    if as_json:
+        allocator = [report.to_json() for report in reports]
+        sparsecore = [explanation.to_json() for explanation in sparse]
+        refused = [error.to_json() for error in kernels]
+        value = {"kind": "explained_errors", "allocator": allocator, "sparsecore": sparsecore, "kernels": refused}
+        write_file("-", json_text(value))
+        return
+    from tilewright.hlo import print_allocation_report
+
+    for number, report in enumerate(reports):
+        if number:
+            show([""])
+        print_allocation_report(report, top)
+    if sparse:
+        show(["\n" * bool(reports) + "\n\n".join(map(explanation_text, sparse))])
+    if kernels:
+        show(["\n" * bool(reports or sparse) + "\n\n".join(map(str, kernels))])
+
+
+def _explained(
+    text: str, width: int | None, max_ids: int | None, sparsecores: int
+) -> tuple[tuple[AllocationReport, ...], tuple[ErrorExplanation, ...], tuple[KernelError, ...]]:
+    """What the text says of the TensorCore's memories, the SparseCores' and of kernels. UsageError where nothing."""
+    from tilewright.embed import explain_error as explain
+    from tilewright.embed import names_sparsecores
+    from tilewright.hlo import explain_allocation, explain_kernel
+
+    of_sparsecores, kernels = names_sparsecores(text), explain_kernel(text)
+    try:
+        reports = explain_allocation(text)
+    except UsageError:
+        if not of_sparsecores and not kernels:
+            if re.search("Pallas|Mosaic", text):
+                how = "docs/out_of_memory.md lists the known ones"
+                raise UsageError("this message about a kernel is not known", where="explain-error", how=how) from None
+            raise
+        reports = ()
+    if not of_sparsecores:
+        return reports, (), kernels
+    try:
+        return reports, explain(text, width=width, max_ids=max_ids, sparsecores=sparsecores, hbm=False), kernels
+    except UsageError as problem:  # only the head of an error, or a width that is not its own
+        if not reports and not kernels:
+            raise
+        remark(f"SparseCores: {problem}")
+        return reports, (), kernels
