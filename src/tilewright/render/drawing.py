@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Literal
 
 from tilewright.render.formats import Kind, format_value
@@ -18,6 +17,8 @@ Anchor = Literal["start", "middle", "end"]
 
 @cache
 def _style() -> Html:
+    from importlib.resources import files
+
     return Html(files("tilewright.render").joinpath("assets", "figure.css").read_text(encoding="utf-8"))
 
 

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +23,8 @@ _MODULES = ("tables.js", "explorer.js", "navigation.js")
 @cache
 def shared_asset(name: str) -> str:
     """The text of a style, module or drawing that pages share, for pages that are not written as one file."""
+    from importlib.resources import files  # here: whoever writes no page does not wait for it
+
     return files("tilewright.render").joinpath("assets", name).read_text(encoding="utf-8")
 
 
