@@ -21,7 +21,10 @@ DOCS = Path(__file__).parent
 ROOMS = {
     "tilewright": ("README.md tutorial_group_norm.md", ""),
     "layout": ("layout.md layout_memories.md", "kinds index draw move convert"),
-    "hlo": ("report.md optimize.md time.md verify.md", "reading reporting timing comparing gating rewriting running proving"),
+    "hlo": (
+        "report.md optimize.md time.md verify.md",
+        "reading reporting timing comparing gating rewriting running proving",
+    ),
     "isa": ("matrix_unit.md matrix_unit_tools.md", "multiply language execute chip study"),
     "embed": ("embeddings.md embedding_plan.md tutorial_training.md", "model host device training planning diagnosis"),
     "machine": ("run.md tutorial_training.md", ""),

@@ -104,7 +104,8 @@ class StepDiff:
         before, after = self.before.seconds, self.after.seconds
         growth = f" ({(after - before) / before:+.1%})" if before and before != after else ""
         lines = [f"modelled step on {self.after.target}: {seconds_text(before)} -> {seconds_text(after)}{growth}"]
-        units = [f"{lane} {_from_to(*pair)}" for lane, pair in self.by_lane().items() if _differs(*pair)]
+        lanes = [(lane, a, b) for lane, (a, b) in self.by_lane().items() if _differs(a, b)]
+        units = [f"{lane} {seconds_text(a)} -> {seconds_text(b)}" for lane, a, b in lanes]
         if units:
             lines.append(f"by unit: {', '.join(units)}")
         for space, (old, new) in sorted(self.peak_spaces.items()):
@@ -129,10 +130,6 @@ class StepDiff:
 
 def _sides(before: float, after: float) -> dict[str, float]:
     return {"before": before, "after": after}
-
-
-def _from_to(before: float, after: float) -> str:
-    return f"{seconds_text(before)} -> {seconds_text(after)}"
 
 
 def _signed(seconds: float) -> str:
@@ -395,10 +392,8 @@ class _Comparison:
         """The line of a transpose that the author added, where this kernel turns data for it; "" where it does not."""
         if not self.turned or not (_turns(kernel) or any(is_transpose(op) for op in kernel.inside)):
             return ""
-        return next((self.turned[origin(op)] for op in self.new.around(kernel) if self._is_added(op)), "")
-
-    def _is_added(self, op: Operation) -> bool:
-        return is_transpose(op) and origin(op) in self.turned
+        origins = (origin(op) for op in self.new.around(kernel) if is_transpose(op))
+        return next((self.turned[name] for name in origins if name in self.turned), "")
 
     def _new_movement(self, kernel: Kernel) -> Kernel | None:
         """A kernel that only moves data, directly before or behind this one, that the other side does not have."""

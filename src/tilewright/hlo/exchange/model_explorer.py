@@ -46,10 +46,10 @@ def model_explorer_data(program: Program, report: ReportData) -> dict[str, dict[
     figures["measured_us"] = [(row, row.measured_us) for row in report.rows if row.measured_us]
     written = {}
     for name, values in figures.items():
-        value_of = {id(row): value for row, value in values}
+        value_of = dict(values)
         graphs: dict[str, dict[str, Any]] = defaultdict(dict)
         for (computation, node), about in rows.items():
-            if total := sum(value_of.get(id(row), 0.0) for row in about):
+            if total := sum(value_of.get(row, 0.0) for row in about):
                 graphs[computation][node] = {"value": round(total, 3)}
         if graphs:
             label = name.replace("_us", " µs").replace("_", " ")

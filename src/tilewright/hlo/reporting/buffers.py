@@ -38,7 +38,8 @@ _NO_BUFFER = RENAMES | CONTROL | {"after-all", "send", "send-done"}
 _LARGEST = 10
 
 _Value = list[set[int]]
-_Written = dict[int, list[list[TensorLayout]]]
+_Written = dict[tuple[str, str], list[list[TensorLayout]]]
+"""(computation, operation) -> the arrays of its result, by the elements of its tuple."""
 
 
 @dataclass
@@ -74,7 +75,7 @@ def _tensors(context: Context, computation: Computation, written: _Written) -> I
         if kind in _NO_BUFFER or kind.endswith("-start") or (kind == "parameter" and not computation.entry):
             continue
         try:
-            written[id(op)] = elements = _elements(context, op)
+            written[computation.name, op.name] = elements = _elements(context, op)
         except TilewrightError as error:
             raise context.at(op, error) from None
         several = op.shape.startswith("(")
@@ -94,7 +95,7 @@ def _tensor(context: Context, computation: str, op: Operation, name: str, layout
 def peaks(context: Context, written: _Written | None = None) -> tuple[Peak, ...]:
     """One peak for each memory space that holds anything, main memory first.
 
-    ``written``: the layouts that are known already, by the identity of the operation.
+    ``written``: the layouts that are known already.
     """
     inside = _callees(context, written or {})
     entry = context.program.entry.name
@@ -323,7 +324,7 @@ class _Sweep:
         return [set().union(*operands[number]), *self._held(operands)] if started else operands[number]
 
     def _new(self, at: int, op: Operation, kind: str, operands: list[_Value]) -> _Value:
-        elements = self.written.get(id(op)) or _elements(self.context, op)
+        elements = self.written.get((self.computation.name, op.name)) or _elements(self.context, op)
         started = kind.endswith("-start")
         if started and op.shape.startswith("("):  # ((operands), result, ...), but copy-start has (result, operand, ...)
             place = 0 if kind == "copy-start" else 1

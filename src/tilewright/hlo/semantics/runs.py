@@ -243,8 +243,8 @@ def count_runs(program: Program) -> tuple[dict[str, Runs], tuple[str, ...]]:
     A branch of a conditional counts as taken; a reducer counts once for each operation that uses it.
     """
     trips = Trips(program)
-    loops = {id(op): trips.of(c.name, op) for c, op in program.operations() if op.opcode == "while"}
-    unknown = tuple(op.name for _, op in program.operations() if loops.get(id(op), 0) is None)
+    loops = {(c.name, op.name): trips.of(c.name, op) for c, op in program.operations() if op.opcode == "while"}
+    unknown = tuple(name for (_, name), count in loops.items() if count is None)
     runs: dict[str, Runs] = {}
     for computation in callers_first(program):
         calls = program.callers[computation.name]
@@ -255,7 +255,7 @@ def count_runs(program: Program) -> tuple[dict[str, Runs], tuple[str, ...]]:
 def _over(
     calls: tuple[tuple[str, Operation], ...],
     known_runs: dict[str, Runs],
-    loops: dict[int, int | None],
+    loops: dict[tuple[str, str], int | None],
     computation: Computation,
 ) -> Runs:
     """The sum over the calling operations; callers not counted yet (a circle) count as one run."""
@@ -263,7 +263,7 @@ def _over(
     first: tuple[int | None, ...] | None = None
     for caller, op in calls:
         outer = known_runs.get(caller, Runs())
-        trips = loops.get(id(op), 1)
+        trips = loops.get((caller, op.name), 1)
         is_condition = op.opcode == "while" and op.calls[0] == computation.name
         count += outer.count * ((1 if trips is None else trips) + (is_condition and trips is not None))
         known = known and outer.known and trips is not None

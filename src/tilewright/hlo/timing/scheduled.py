@@ -51,13 +51,6 @@ _MOST_OPERATIONS = 2_000_000
 """Operations from which calls are not followed: a few lines of calls of calls can ask for any number of them."""
 
 
-def _own_results(op: Operation) -> list[str]:
-    """The shapes of its results that are not written over operands."""
-    over = {element or 0 for element, _, _ in aliases(op.attributes.get("output_to_operand_aliasing", ""))}
-    elements = split_top(op.shape[1:-1]) if op.shape.startswith("(") else [op.shape]
-    return [element for number, element in enumerate(elements) if number not in over]
-
-
 class _Body:
     """Of a fusion's body its parameters by their numbers, the users of every value, and the operand written into."""
 
@@ -142,10 +135,13 @@ class Schedule:
         self.place = outer
 
     def _skip(self, op: Operation, reason: str) -> None:
-        """The row of an operation without a time."""
+        """The row of an operation without a time; its results that are written over operands count once."""
         computation, runs = self.place
+        over = {element or 0 for element, _, _ in aliases(op.attributes.get("output_to_operand_aliasing", ""))}
         try:
-            arrays = self._tiles(op.operand_shapes), self._tiles(_own_results(op))
+            elements = split_top(op.shape[1:-1]) if op.shape.startswith("(") else [op.shape]
+            own = [element for number, element in enumerate(elements) if number not in over]
+            arrays = self._tiles(op.operand_shapes), self._tiles(own)
         except (TilewrightError, OverflowError, ValueError):
             arrays = [], []
         self.rows.append(untimed(op, reason, self.context.source(computation, op), self.now, runs, *arrays))
