@@ -150,6 +150,7 @@ OPERATIONS = {
     "dynamic_slice": lambda x: jax.lax.dynamic_slice(x, (1, x.sum().astype(int) % 7, 0), (1, 2, 3)),
     "reduce": lambda x: (x.max((0, 2)), x.prod(1), jnp.abs(x).min(), (x > 0).all(2), (x > 1).any(0)),
     "elementwise": lambda x: (jnp.cbrt(x), jnp.arctan2(x, 2 - x), jnp.round(x), jax.nn.sigmoid(x), x % 0.5, x**2.5),
+    "chlo": lambda x: (jnp.square(x), jax.lax.erf(x)),
     "convert": lambda x: ((100 * x).astype(jnp.int8), (x > 0).astype(jnp.uint16), x.astype(jnp.bfloat16) * 3),
     "moves": lambda x: (x[::-1, :, 1::2], jnp.concatenate([x, x.transpose(0, 1, 2)], 2), jnp.tile(x, (2, 1, 1))),
 }

@@ -250,9 +250,10 @@ def proto_text(raw: bytes) -> str:
 def interpreted(raw: bytes) -> bytes:
     """The results of a StableHLO text's main for arrays, both pickled, by StableHLO's interpreter: their bytes.
 
-    Operations that it lacks end the process.
+    What of CHLO stands in it becomes StableHLO first. Operations that the interpreter lacks end the process.
     """
     import pickle
+    from importlib import import_module
 
     import numpy as np
 
@@ -266,5 +267,9 @@ def interpreted(raw: bytes) -> bytes:
             mlir.DenseElementsAttr.get(np.ascontiguousarray(array), type=kind.element_type, shape=list(kind.shape))
             for array, kind in zip(arrays, map(mlir.RankedTensorType, types), strict=True)
         ]
-        results = parts["jaxlib.mlir.dialects.stablehlo"].eval_module(module, given)
+        stablehlo = parts["jaxlib.mlir.dialects.stablehlo"]
+        stablehlo.register_stablehlo_passes()
+        passes = import_module("jaxlib.mlir.passmanager").PassManager
+        passes.parse("builtin.module(func.func(chlo-legalize-to-stablehlo))").run(module.operation)
+        results = stablehlo.eval_module(module, given)
         return b"".join(np.array(result).tobytes() for result in results)

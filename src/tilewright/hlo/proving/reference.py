@@ -37,14 +37,17 @@ _INTERPRETED = frozenset(
     | {"reverse", "round_nearest_afz", "round_nearest_even", "rsqrt", "scatter", "select", "shift_left", "sign"}
     | {"shift_right_arithmetic", "shift_right_logical", "sine", "slice", "sort", "sqrt", "subtract", "tan", "tanh"}
     | {"transpose", "xor"}
+    | {f"chlo.{name}" for name in ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "erf", "erf_inv", "erfc")}
+    | {f"chlo.{name}" for name in ("digamma", "lgamma", "sinh", "square", "tan")}
 )
-"""Operations that StableHLO's interpreter has, but loops, and those on the bits of a type, which widening changes."""
+"""Operations that the interpreter has, or that become such; but no loops, and none on bits, which widening changes."""
 _EXCHANGED = re.compile(r"u?i(?:1|8|16|32|64)|b?f\w+")
 """Element types of arrays that it takes and gives, floating ones widened."""
 _MOST_STEPS = 1 << 19
 """Elements and products that are left to it: a quarter of a second."""
 _SECONDS = 30
-_STEPS_OF_SORTING = 20
+_STEPS_OF_MANY = 20
+"""For every element that is sorted, or put into a function of CHLO."""
 
 
 class Reference:
@@ -128,8 +131,8 @@ def _steps(op: Node) -> int:
         each = prod(op.operands[1].sizes) // max(1, op.operands[1].sizes[own["numbers"][1].index("o")])
     elif op.name == "reduce_window":
         each = prod(own["window"])
-    elif op.name == "sort":
-        each = _STEPS_OF_SORTING
+    elif op.name == "sort" or op.name.startswith("chlo."):
+        each = _STEPS_OF_MANY
     return each * max((prod(v.shape or ()) for v in (*op.operands, *op.results)), default=0)
 
 
