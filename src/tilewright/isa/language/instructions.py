@@ -220,7 +220,7 @@ _TENSOR = (
     *_ours(
         _control(
             "setmm",
-            (OperandSpec("N", ("imm", "ur")), OperandSpec("M", ("imm", "ur"), optional=True)),
+            (_RUN, OperandSpec("M", ("imm", "ur"), optional=True)),
             "The following mm have N columns and, if M is given, M active rows (else as many as fit)",
             " 64, 16",
         )
@@ -229,7 +229,7 @@ _TENSOR = (
 _MEMORY = (
     _memory(
         "ld",
-        (OperandSpec("D", ("r",), "write"), _ADDRESS, _COUNT),
+        (_RD, _ADDRESS, _COUNT),
         "Each thread loads consecutive elements, packed, low bytes first, into N registers (1) from rD. Elements "
         "outside the segment are not loaded: their bytes keep their value",
         "@p2, ld r256, ur3:rf294:0x00, 2",
@@ -244,7 +244,7 @@ _MEMORY = (
     ),
     _memory(
         "ldb",
-        (OperandSpec("D", ("r",), "write"), _ADDRESS, OperandSpec("N", ("imm", "ur"), optional=True)),
+        (_RD, _ADDRESS, OperandSpec("N", ("imm", "ur"), optional=True)),
         "Broadcast load: the elements at the coordinates of the first thread (whose predicate is true) go to N "
         "registers (1) of every thread (whose predicate is true), as a column of B does. Elements outside the segment "
         "are not loaded",
@@ -255,19 +255,10 @@ _MEMORY = (
 )
 _MOVES = (
     _alu("mov", (_DEST, OperandSpec("X", ("r", "ur", "imm", "float"))), "D = X", " r10, 0x10"),
-    _alu(
-        "clr", (OperandSpec("D", ("r",), "write"), _COUNT), "N registers (1) from rD become 0", " r0, 256", occupies="N"
-    ),
-    _alu("tid", (OperandSpec("D", ("r",), "write"),), "D = the thread's number", " r280", guard=False),
+    _alu("clr", (_RD, _COUNT), "N registers (1) from rD become 0", " r0, 256", occupies="N"),
+    _alu("tid", (_RD,), "D = the thread's number", " r280", guard=False),
     _alu("sel", (_DEST, _PX, _X, _Y), "D = X where the predicate is true, else Y", " r10, p1, r11, 4"),
-    _alu(
-        "read",
-        (_URD, OperandSpec("X", ("r",)), _WHOLE),
-        "D = rX of thread X",
-        " ur7, r11, 3",
-        guard=False,
-        reduces=True,
-    ),
+    _alu("read", (_URD, _RX, _WHOLE), "D = rX of thread X", " ur7, r11, 3", guard=False, reduces=True),
 )
 _INTEGERS = (
     _binary("add", "X + Y modulo 2^32"),
@@ -332,7 +323,7 @@ _VECTORS = (
     ),
     _vector(
         "vfun",
-        (_RD, OperandSpec("X", ("r",))),
+        (_RD, _RX),
         "N registers from rD become a function of those from rX in float32: the true value, and at most 0.51 units in "
         "the last place from it",
         ".exp r10, r20, 8",
@@ -346,13 +337,7 @@ _VECTORS = (
         ".lt r10, r20, 5, 8",
         (_CONDITION, _ONE_Y),
     ),
-    _vector(
-        "vfcmp",
-        (_RD, _FX, _FY),
-        "The same of float32",
-        ".lt r10, r20, 0.5, 8",
-        (_FLOAT_CONDITION, _ONE_Y),
-    ),
+    _vector("vfcmp", (_RD, _FX, _FY), "The same of float32", ".lt r10, r20, 0.5, 8", (_FLOAT_CONDITION, _ONE_Y)),
     _vector(
         "vsel",
         (_RD, OperandSpec("M", ("r",)), _FXY[0], _FXY[1]),

@@ -73,7 +73,7 @@ class _Matrices:
 class _ProductForm:
     """A dot_general as products of matrices: A [m, k], B by columns [n, k] or by rows [k, n], C [m, n].
 
-    ``order``: of the result's dims, in which somebody wants it.
+    ``order``: the order of the result's dims that its users want.
     """
 
     a: _Matrices
@@ -246,27 +246,27 @@ def product_plan(
     walks: bool,
     held: bool,
 ) -> MatmulPlan:
-    """How threads share the work, and how many rounds of A one load brings: what takes least.
+    """How threads share the work, and how many k steps of A one load brings: what takes least.
 
-    ``held``: the host places B, and so may put it in the order that blocks of several rounds of kb want.
+    ``held``: the host places B, and so may put it in the order that blocks of several k steps of kb want.
     """
     c, (m, n, k) = lowering.config, sizes
     chunk, columns = c.a_bytes // element_bytes, min(c.default_columns, ACCUMULATORS)
-    found: list[tuple[int, int, int]] = []  # cycles, kb, rounds of A at once
+    found: list[tuple[int, int, int]] = []  # cycles, kb, k steps of A at once
     for kb in (1, 2, 4, 8):
         if kb > 1 and (m * kb > c.compute_threads or kb * chunk >= 2 * k or c.kb_mode != "chunk"):
             break
-        rounds, most = -(-k // (chunk * kb)), min(8, (_FIRST_OFFSET - A_REGISTER) // c.a_registers)
+        k_steps, most = -(-k // (chunk * kb)), min(8, (_FIRST_OFFSET - A_REGISTER) // c.a_registers)
         whole_blocks = [b for b in range(1, most + 1) if held and k % (chunk * kb * b) == 0]
-        block = min(most, rounds) if kb == 1 else max(whole_blocks, default=1)
+        block = min(most, k_steps) if kb == 1 else max(whole_blocks, default=1)
         threads, depth = min(m, c.compute_threads // kb) * kb, chunk * kb
         lines = -(-threads * -(-block * c.a_bytes // c.line_bytes) // c.l1_ports)  # of A
         # Of an mm: lines of its columns, by rows one for each of their elements; or the wait for those that are new.
         touched = min(n, columns) * (depth if walks else 1)
         new = 1.0 if walks else min(1.0, depth * element_bytes / c.line_bytes)
         each = max(touched, int(new * (c.l2_latency + c.dram_latency)) // c.bcast_depth)
-        found.append((-(-rounds // block) * (lines + max(block * each, c.l2_latency)), kb, block))
-    _, kb, block = min(found, key=lambda way: (way[0], -way[1]))  # the fewest rounds, of ways as fast
+        found.append((-(-k_steps // block) * (lines + max(block * each, c.l2_latency)), kb, block))
+    _, kb, block = min(found, key=lambda way: (way[0], -way[1]))  # the fewest k steps, of ways as fast
     return MatmulPlan(m, n, k, *types, element_bytes, 1, kb, walks, "k_outer", columns, c, max(1, block))
 
 
@@ -365,9 +365,9 @@ def _spread_images(
 
 
 def _in_blocks(plan: MatmulPlan, taps: int) -> MatmulPlan:
-    """As many rounds of A at once as divide the channels, and the next while they are multiplied."""
-    rounds = -(-plan.k // plan.depth)
-    block = max(b for b in range(1, plan.block_a + 1) if rounds % b == 0)
+    """As many k steps of A at once as divide the channels, and the next while they are multiplied."""
+    k_steps = -(-plan.k // plan.depth)
+    block = max(b for b in range(1, plan.block_a + 1) if k_steps % b == 0)
     plan = replace(plan, block_a=block)
     ahead = conv_ahead(replace(plan, buffers=2), taps) or plan.k % (plan.depth * block * 2) == 0
     return replace(plan, buffers=2) if ahead else plan

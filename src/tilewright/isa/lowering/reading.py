@@ -16,7 +16,7 @@ from tilewright.layout import dtype_name
 
 Array = np.ndarray[Any, Any]
 LAYOUT = frozenset({"broadcast_in_dim", "reshape", "transpose", "slice", "reverse"})
-"""Operations that only say which elements; nothing is done for them until somebody wants the elements."""
+"""Operations that only say which elements; nothing is done for them until the elements are used."""
 MOVING = frozenset({
     "broadcast_in_dim", "reshape", "transpose", "slice", "reverse", "concatenate", "pad", "gather", "dynamic_slice",
     "dynamic_update_slice", "iota", "constant", "optimization_barrier", "bitcast_convert", "real_dynamic_slice",

@@ -1,10 +1,10 @@
-"""Where the elements of a value stand, through transposes, reshapes, broadcasts and slices that nobody has paid for.
+"""Where the elements of a value stand, through transposes, reshapes, broadcasts and slices that cost nothing yet.
 
     value[i, j, ...]  --dims-->  atoms  --coordinates-->  table[x, y, ...]
 
 A dim of a value is a product of atoms, slowest first; every coordinate of the table is a sum of atoms. So an operation
-that only names elements otherwise makes another :class:`Source` of the same table; when somebody wants the elements in
-an order that memory does not have, a copy is made, and only then.
+that only names elements otherwise makes another :class:`Source` of the same table; only when the elements are needed in
+an order that memory does not have is a copy made.
 
 Below: what a compiled model is made of, tables in memory and steps in order.
 """
@@ -217,7 +217,7 @@ class Step:
 class Stay:
     """A table in L2 from byte ``begin`` on, from before step ``first`` until after step ``last``.
 
-    ``comes``: by DMA, as the host had placed it; else a step makes it there. ``leaves``: by DMA, as somebody wants it
+    ``comes``: by DMA, as the host had placed it; else a step makes it there. ``leaves``: by DMA, as it is needed
     in device memory; else it is given up.
     """
 

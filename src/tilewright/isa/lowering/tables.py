@@ -1,8 +1,8 @@
 """The state of a compilation: which tables hold which values, and the steps so far; copies as programs.
 
-Whoever wants a value asks for it in a shape of its own (:meth:`Lowering.table`): which dims are folded into which. A
-view of a table serves where the bytes lie so already; else the host places an argument or a constant that way, or a
-copy is made, and it is kept for the next who asks.
+A program asks for a value in the shape it needs (:meth:`Lowering.table`): which dims are folded into which. A view of a
+table serves where the bytes lie so already; else the host places an argument or a constant that way, or a copy is made,
+which is kept for later programs.
 """
 
 from __future__ import annotations

@@ -269,7 +269,7 @@ class _Writer:
             return "const", number.item() if base.dtype != "bf16" else float(number), element_type(base)
         place = tuple(None if d is None else of[d] for d in _spread(value, of, dims))
         form, groups, period = self._form(place)
-        if not form:  # repeated in the middle: somebody has to write it out
+        if not form:  # repeated in the middle: it has to be written out
             base, place = value, tuple(of)
             form, groups, period = self._form(place)
         table = self.lowering.table(base, groups)

@@ -151,8 +151,8 @@ class Problem:
         config = self.config
         fit = config.compute_threads // (choice.ka * choice.kb)
         share = 1 if choice.split == "columns" else config.pes
-        blocks, rounds = self.m // (fit * share), -(-self.k // config.depth(self.element_bytes, choice.kb))
-        loads = -(-self.m // fit) * self.n * rounds * (1 if choice.order == "k_outer" else 64)
+        blocks, k_steps = self.m // (fit * share), -(-self.k // config.depth(self.element_bytes, choice.kb))
+        loads = -(-self.m // fit) * self.n * k_steps * (1 if choice.order == "k_outer" else 64)
 
         def run(rows: int) -> KernelResult:
             a, b = (np.zeros(shape, numpy_type(dtype)) for shape in ((rows, self.k), (self.k, self.n)))
@@ -176,25 +176,25 @@ def _tails(problem: Problem, fixed: Mapping[str, Any], plain: Choice) -> Iterato
     rest = share % (c.compute_threads // (plain.ka * plain.kb))
     if not rest or rest == share or "tail_kb" in fixed or (plain.block_a > 1 and plain.kb > 1):
         return
-    rounds = -(-problem.k // c.chunk(e)) if c.kb_mode == "chunk" else c.chunk(e)
-    most = min(c.compute_threads // (plain.ka * rest), 2 * rounds - 1)
+    k_steps = -(-problem.k // c.chunk(e)) if c.kb_mode == "chunk" else c.chunk(e)
+    most = min(c.compute_threads // (plain.ka * rest), 2 * k_steps - 1)
     for kb in sorted({most, 1 << (most.bit_length() - 1)} if most else ()):
         if kb > plain.kb and (c.kb_mode == "chunk" or c.chunk(e) % kb == 0):
             yield replace(plain, tail_kb=kb)
 
 
 def _blocks_of_a(problem: Problem, fixed: Mapping[str, Any], plain: Choice) -> Iterator[Choice]:
-    """A of several rounds at once: as many as a line holds, half of them, or as many as registers do; B by DMA too.
+    """A of several k steps at once: as many as a line holds, half of them, or as many as registers do; B by DMA too.
 
     Segments of B have the columns of one block, half of all or all of them, and pages as deep as a line, so that the
     first one is soon there.
     """
     c, e, kb = problem.config, problem.element_bytes, plain.kb
-    rounds, room = -(-problem.k // c.depth(e, kb)), (280 - 256) // c.a_registers_read(e, kb)
+    k_steps, room = -(-problem.k // c.depth(e, kb)), (280 - 256) // c.a_registers_read(e, kb)
     few = kb > 1 and problem.m < _FEW_ROWS
     per_line = min(max(1, c.line_bytes // c.a_bytes), room)
     for block in dict.fromkeys((per_line, *([] if few else [per_line // 2]), *([room] if kb == 1 else []))):
-        if not 1 < block <= rounds:
+        if not 1 < block <= k_steps:
             continue
         if kb > 1 and (problem.k % (c.depth(e, kb) * block) or c.chunk(e, kb) * e % 4):
             continue
@@ -222,9 +222,9 @@ def _groups(problem: Problem, fixed: Mapping[str, Any]) -> Iterator[tuple[int, i
     def sizes(most: int) -> list[int]:
         return sorted({size for size in (*(1 << n for n in range(most.bit_length())), spare) if size <= most})
 
-    rounds = -(-problem.k // c.chunk(e)) if c.kb_mode == "chunk" else c.chunk(e)
+    k_steps = -(-problem.k // c.chunk(e)) if c.kb_mode == "chunk" else c.chunk(e)
     for ka in _free(fixed, "ka", sizes(min(threads, 2 * problem.n - 1))):
-        for kb in _free(fixed, "kb", sizes(min(threads // ka, 2 * rounds - 1))):
+        for kb in _free(fixed, "kb", sizes(min(threads // ka, 2 * k_steps - 1))):
             if ka * kb <= threads and (c.kb_mode == "chunk" or c.chunk(e) % kb == 0):
                 yield ka, kb
 
@@ -321,9 +321,9 @@ def _rows(problem: Problem, choice: Choice, part: Part, count: int) -> Counter[s
     column_lines, a_lines = _walks(problem, choice)
     steps = loads = stores = 0
     for (first, width), times in widths.items():
-        rounds = len(column_lines) * (width if outer else 1)
+        k_steps = len(column_lines) * (width if outer else 1)
         local = 1 if outer else _ceil(_ceil(width, ka), c.columns_per_step)
-        steps += times * blocks * rounds * local
+        steps += times * blocks * k_steps * local
         loads += times * blocks * width * int(np.maximum(1, _ceil(column_lines, c.l1_ports)).sum())
         for height, many in rows.items():
             requests = np.maximum(1, _ceil(height * ka * a_lines, c.l1_ports))
@@ -353,7 +353,7 @@ def _walks(problem: Problem, choice: Choice) -> tuple[Array, Array]:
     usual = 1 if choice.transpose_b else c.line_bytes // e
     along = usual if choice.line is None else choice.line[0 if choice.transpose_b else 1]
     column_lines = (np.minimum(begin + depth, k) - 1) // along - begin // along + 1
-    if choice.block_a > 1:  # every load has A of several rounds
+    if choice.block_a > 1:  # every load has A of several k steps
         own *= choice.block_a
         begin = np.arange(0, k, own * choice.kb)
     starts = begin[:, None] + np.arange(choice.kb) * own
@@ -496,16 +496,16 @@ def _conv_groups(problem: ConvProblem, fixed: Mapping[str, Any]) -> Iterator[tup
     spare = threads // min(-(-shape.pixels // c.pes), threads)
     powers = [1 << n for n in range(threads.bit_length())]
     e, outs = problem.element_bytes, shape.outs // shape.groups
-    rounds = -(-shape.depth // c.chunk(e)) if c.kb_mode == "chunk" else c.chunk(e)
+    k_steps = -(-shape.depth // c.chunk(e)) if c.kb_mode == "chunk" else c.chunk(e)
     for ka in _free(fixed, "ka", (*powers, spare)):
         for kb in _free(fixed, "kb", (*powers, spare, max(1, spare // ka))):
-            fits = ka * kb <= threads and ka < 2 * outs and kb < 2 * rounds
+            fits = ka * kb <= threads and ka < 2 * outs and kb < 2 * k_steps
             if fits and (c.kb_mode == "chunk" or c.chunk(e) % kb == 0):
                 yield ka, kb
 
 
 def _conv_blocks(problem: ConvProblem, kb: int, fixed: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """(rounds of A at once, buffers) that divide the channels, up to a line of each thread; or two taps' channels."""
+    """(k steps of A at once, buffers) that divide the channels, up to a line of each thread; or two taps' channels."""
     c, shape, e = problem.config, problem.shape, problem.element_bytes
     depth, own = c.depth(e, kb), c.chunk(e, kb) * e
     several = 1 < shape.kernel[0] * shape.kernel[1] <= MOST_TAPS

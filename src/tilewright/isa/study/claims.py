@@ -125,7 +125,7 @@ _KERNELS = (
     (32, "column outer, A in registers, L1 of 255 lines", "one line in 256 finds no place", "math waits for B alone"),
     (1, "column outer, A loaded before every mm, the same L1", "as many", "256 rows of A take longer than a column"),
 )
-"""Of the machine: rounds of A that stay, the case, what is counted, what the clock says."""
+"""Of the machine: k steps of A that stay, the case, what is counted, what the clock says."""
 
 
 def _retained(case: str, lines: int, how: dict[str, Any], remark: str, why: str) -> Claim:
@@ -155,7 +155,7 @@ def forgetful_walk_misses(lines: int) -> int:
     """What :func:`column_walk_misses` would be with ``bypass`` if a line's bits lived in its cached copy alone.
 
     This machine keeps them by the segment. In a copy they begin anew whenever the line comes in, and a selection that
-    passes by leaves no mark: a line that came in half-way waits for elements nobody selects again.
+    passes by leaves no mark: a line that came in half-way waits for elements that are not selected again.
     """
     cached: OrderedDict[tuple[int, int], int] = OrderedDict()
     free: OrderedDict[tuple[int, int], None] = OrderedDict()
@@ -184,7 +184,7 @@ def column_walk_misses(
 ) -> int:
     """L1 misses of B's lines when an int8 B of 256 rows of 256 bytes is walked column by column.
 
-    ``retention``: None (plain LRU), bypass or evict; ``foreign``: a line nobody else uses comes after every column;
+    ``retention``: None (plain LRU), bypass or evict; ``foreign``: a line of another tensor comes in after every column;
     ``pitch``: bytes from row to row; ``outer``: k in steps of 8 is the outer loop, as for the k_outer order.
     """
     from tilewright.isa.kernels.cache_kernels import lru_touch

@@ -430,7 +430,7 @@ class Debugger:
 
     @property
     def _most(self) -> int:
-        """More turns than any run has: everyone's instructions, and a barrier after each."""
+        """More turns than any run has: every processing element's instructions, and a barrier after each."""
         return 2 * len(self.runner.pes) * (self.config.max_instructions + 2)
 
     def _break(self, text: str) -> str:
