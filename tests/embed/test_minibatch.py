@@ -19,15 +19,12 @@ from tilewright.embed import (
     Table,
     Topology,
     check_batches,
-    pack_narrow,
     preprocess,
     stack,
 )
-from tilewright.embed.diagnosis.sources import _Under
 from tilewright.embed.host.batch import minibatch_starts
 from tilewright.embed.host.write_kernels import hash_ids, split_bits
-from tilewright.embed.planning.plan import replay
-from tilewright.embed.planning.skew import Observed
+from tilewright.embed.planning.plan import Replay
 from tilewright.errors import LimitError, UsageError
 
 QUICK = settings(max_examples=tries(15))
@@ -244,16 +241,14 @@ def test_plan_check_and_diagnose_say_what_preprocess_does(stacking, seed, ids, u
     check = check_batches(logs, stacking, limits, knobs)
     assert (check.minibatches, check.uncut) == (max(cut, default=1), len(refused))
     assert check.uncut_because == next(iter(refused), "")
-    under = _Under(stacking, limits, "error", pack_narrow(stacking.features, pack=False), drop=dropping)
-    list(under.watch(logs))
-    assert (under.minibatches, under.uncut, under.because) == (sum(cut), len(refused), check.uncut_because)
-    assert not dropping or under.dropped == dropped
-    if not dropping:
-        observed = Observed(stacking)
-        for batch in logs:
-            observed.add(batch)
-        planned = replay(observed, [limits])[0]
-        assert (planned.minibatches, planned.uncut, planned.uncut_because) == (cut, len(refused), check.uncut_because)
+    under = Replay(stacking, [limits], "error", drop=dropping, allow_id_dropping=dropping)
+    planned = Replay(stacking, [limits], "error")
+    for batch in logs:
+        under.add(batch)
+        planned.add(batch)
+    assert (under.minibatches, under.refused) == ([cut], [refused])
+    assert not dropping or dict(zip(stacking.stacks, under.dropped[0].tolist())) == dropped
+    assert dropping or (planned.minibatches, planned.refused) == ([cut], [refused])
 
 
 def reversed_batch(batch):
