@@ -53,25 +53,6 @@ def _missed(run: Any, mm: Any, outcome: Any, line: Any, beyond: Any) -> Any:
 
 
 @inner()
-def _coordinates(mm: Any, own: Any, immediate: Any) -> Any:
-    """(page, offset, x, inside) of a column whose loader has its coordinates in the registers at ``own``.
-
-    Page and offset but for dim ``mm.dim``, along which it begins at ``x``; ``inside``: whether the others are.
-    """
-    dim, page, offset, x, inside = mm.dim, np.int64(0), np.int64(0), np.int64(0), True
-    for d in range(mm.dims):
-        y = word(own, d) + (immediate if d == 0 else 0)
-        if d == dim:
-            x = y
-        elif y < 0 or y >= cell(mm.sizes, d):
-            inside = False
-        else:
-            page += cell(mm.pages_of, cell(mm.starts, d) + y)
-            offset += cell(mm.offsets_of, cell(mm.starts, d) + y)
-    return page, offset, x, inside
-
-
-@inner()
 def _lines_of_one(run: Any, mm: Any, column: Any, tables: Any) -> Any:
     """(lines, L1 misses, L2 misses) of a column that is no run, or whose lines are retained."""
     e, dim, page_elements, shift = mm.element_bytes, mm.dim, mm.page_elements, mm.line_shift
@@ -166,9 +147,16 @@ def _skip_columns(run: Any, mm: Any, row: Any) -> None:
 @inner()
 def _skip_column(run: Any, mm: Any, own: Any, immediate: Any) -> None:
     dim, selected, awaited, tables = mm.dim, mm.selected, mm.awaited, tables_of(run.l1)
-    page, offset, x, inside = _coordinates(mm, own, immediate)
-    if not inside:
-        return
+    page, offset, x = np.int64(0), np.int64(0), np.int64(0)
+    for d in range(mm.dims):
+        y = word(own, d) + (immediate if d == 0 else 0)
+        if d == dim:
+            x = y
+        elif y < 0 or y >= cell(mm.sizes, d):
+            return
+        else:
+            page += cell(mm.pages_of, cell(mm.starts, d) + y)
+            offset += cell(mm.offsets_of, cell(mm.starts, d) + y)
     for u in range(max(x, 0), min(x + mm.depth, cell(mm.sizes, dim))):
         head = cell(mm.starts, dim) + u
         p, o = page + cell(mm.pages_of, head), offset + cell(mm.offsets_of, head)
@@ -292,15 +280,25 @@ def _reach(run: Any, mm: Any, row: Any) -> bool:
 
     To ``mm.reach``, a record REACH for each. False where columns of floats are not all of one depth from the first on.
     """
-    depth, e, width = mm.depth, mm.element_bytes, mm.width
+    depth, e, dim, dims, width = mm.depth, mm.element_bytes, mm.dim, mm.dims, mm.width
     round_, presents, pitch, per_part = fill_at(mm.fill).rounds, mm.presents, mm.b_pitch, mm.b_rows // mm.ka
-    on, size, base = mm.on, cell(mm.sizes, mm.dim), mm.b_bytes + round_ * mm.b_step
+    sizes, starts, pages_of, offsets_of = mm.sizes, mm.starts, mm.pages_of, mm.offsets_of
+    on, size, base = mm.on, cell(mm.sizes, dim), mm.b_bytes + round_ * mm.b_step
     present = np.int64(-1)
     for j in range(mm.columns):
         if not byte(on, j):
             continue
         own = run.file + j * run.pitch + 4 * row.x
-        page, offset, x, inside = _coordinates(mm, own, row.immediate)
+        page, offset, x, inside = np.int64(0), np.int64(0), np.int64(0), True
+        for d in range(dims):
+            y = word(own, d) + (row.immediate if d == 0 else 0)
+            if d == dim:
+                x = y
+            elif y < 0 or y >= cell(sizes, d):
+                inside = False
+            else:
+                page += cell(pages_of, cell(starts, d) + y)
+                offset += cell(offsets_of, cell(starts, d) + y)
         low = min(max(-x, 0), depth)
         count = max(min(depth, size - x) - low, 0) if inside else np.int64(0)
         if mm.floats and (low > 0 or count == 0 or (present >= 0 and count != present)):
