@@ -147,7 +147,8 @@ def _skip_columns(run: Any, mm: Any, row: Any) -> None:
 @inner()
 def _skip_column(run: Any, mm: Any, own: Any, immediate: Any) -> None:
     dim, selected, awaited, tables = mm.dim, mm.selected, mm.awaited, tables_of(run.l1)
-    page, offset, x = np.int64(0), np.int64(0), np.int64(0)
+    page, offset = np.int64(0), np.int64(0)
+    x: Any = np.int64(0)
     for d in range(mm.dims):
         y = word(own, d) + (immediate if d == 0 else 0)
         if d == dim:
