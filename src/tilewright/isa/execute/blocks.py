@@ -150,7 +150,7 @@ class Sums:
         values |= {"part": part, "index": index, "order": order, "active": active, "on": np.ones(n, bool)}
         values |= {"presents": presents, "rounds": rounds}
         values |= {"reach": np.zeros(n, REACH.dtype), "times": np.zeros(1, TIMES.dtype)}
-        values |= longs(sequence=np.zeros(n, np.int64), step_of=np.zeros(n, np.int64))
+        values |= longs(sequence=np.zeros(n, np.int64), step_of=np.zeros(n, np.int64), begins=np.zeros(2 * n, np.int64))
         values |= longs(out=np.zeros((n, 3), np.int64), deep=np.zeros(n * roles.depth, np.int64)) | {"deep_count": 0}
         values |= {"macs": ACCOUNTS.places[macs_counter(roles.type_a)]}
         for name, side in (("a", a), ("b", b)):

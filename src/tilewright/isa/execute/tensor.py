@@ -356,7 +356,6 @@ def _count(pe: Pe, roles: Roles, bus: Reach, writes: Array) -> None:
 
 
 def _issue(pe: Pe, instruction: Instruction, roles: Roles, traffic: Array, deep: Array, page_ready: int) -> None:
-    """Its place on the clock."""
     c, clock = pe.config, pe.clock
     a = clock.span("r", roles.a, c.a_registers)
     products = clock.span("r", roles.first, min(roles.local, c.registers - roles.first))

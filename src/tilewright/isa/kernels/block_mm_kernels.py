@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, PINNED, move_to_list, release_retained, tables_of, touch
-from tilewright.isa.kernels.memory_kernels import copy_run, issue
+from tilewright.isa.kernels.memory_kernels import copy_run, issue, run_at
 from tilewright.isa.kernels.pointers import (
     accounts_at,
     byte,
     cell,
     clock_at,
+    copy,
     counts_at,
     fill_at,
     free_at,
@@ -50,25 +51,6 @@ def _missed(run: Any, mm: Any, outcome: Any, line: Any, beyond: Any) -> Any:
     put(mm.deep, mm.deep_count, line)
     mm.deep_count += 1
     return np.int64(1)
-
-
-@inner()
-def _coordinates(mm: Any, own: Any, immediate: Any) -> Any:
-    """(page, offset, x, inside) of a column whose loader has its coordinates in the registers at ``own``.
-
-    Page and offset but for dim ``mm.dim``, along which it begins at ``x``; ``inside``: whether the others are.
-    """
-    dim, page, offset, x, inside = mm.dim, np.int64(0), np.int64(0), np.int64(0), True
-    for d in range(mm.dims):
-        y = word(own, d) + (immediate if d == 0 else 0)
-        if d == dim:
-            x = y
-        elif y < 0 or y >= cell(mm.sizes, d):
-            inside = False
-        else:
-            page += cell(mm.pages_of, cell(mm.starts, d) + y)
-            offset += cell(mm.offsets_of, cell(mm.starts, d) + y)
-    return page, offset, x, inside
 
 
 @inner()
@@ -166,9 +148,17 @@ def _skip_columns(run: Any, mm: Any, row: Any) -> None:
 @inner()
 def _skip_column(run: Any, mm: Any, own: Any, immediate: Any) -> None:
     dim, selected, awaited, tables = mm.dim, mm.selected, mm.awaited, tables_of(run.l1)
-    page, offset, x, inside = _coordinates(mm, own, immediate)
-    if not inside:
-        return
+    page, offset = np.int64(0), np.int64(0)
+    x: Any = np.int64(0)
+    for d in range(mm.dims):
+        y = word(own, d) + (immediate if d == 0 else 0)
+        if d == dim:
+            x = y
+        elif y < 0 or y >= cell(mm.sizes, d):
+            return
+        else:
+            page += cell(mm.pages_of, cell(mm.starts, d) + y)
+            offset += cell(mm.offsets_of, cell(mm.starts, d) + y)
     for u in range(max(x, 0), min(x + mm.depth, cell(mm.sizes, dim))):
         head = cell(mm.starts, dim) + u
         p, o = page + cell(mm.pages_of, head), offset + cell(mm.offsets_of, head)
@@ -185,18 +175,24 @@ def _skip_column(run: Any, mm: Any, own: Any, immediate: Any) -> None:
 
 
 @inner()
-def _lines_of_columns(run: Any, mm: Any) -> None:
-    """Lines of the columns that take part through the caches; to ``mm.out``: lines, L1 and L2 misses of each."""
+def _lines_of_columns(run: Any, mm: Any, kind: Any) -> None:
+    """Lines of the columns that take part through the caches; to ``mm.out``: lines, L1 and L2 misses of each.
+
+    ``kind`` 2: all of them are whole, and ``mm.begins`` says where.
+    """
     e, shift, retains, bypass = mm.element_bytes, mm.line_shift, mm.retains, mm.bypasses
-    reach, out, sequence, in_l2 = mm.reach, mm.out, mm.sequence, mm.in_l2
-    first, head, pages_of = run.l1, cell(mm.starts, mm.dim), mm.pages_of
+    reach, out, sequence, in_l2, begins = mm.reach, mm.out, mm.sequence, mm.in_l2, mm.begins
+    first, head, pages_of, length = run.l1, cell(mm.starts, mm.dim), mm.pages_of, mm.depth * e
     tables, touches, all_misses, all_deep = tables_of(first), np.int64(0), np.int64(0), np.int64(0)
     mm.deep_count = np.int64(0)
     for s in range(fill_at(mm.fill).columns):
         j = cell(sequence, s)
         lines, misses, deep, column = np.int64(0), np.int64(0), np.int64(0), reach_at(reach + _COLUMN * j)
-        begin, length = column.begin, column.count * e
-        page = column.page + cell(pages_of, head + column.x + column.low) if begin >= 0 else begin
+        if kind == 2:
+            begin, page = cell(begins, 2 * j), cell(begins, 2 * j + 1)
+        else:
+            begin, length = column.begin, column.count * e
+            page = column.page + cell(pages_of, head + column.x + column.low) if begin >= 0 else begin
         if begin >= 0 and not retains:
             for line in range(begin >> shift, ((begin + length - 1) >> shift) + 1):
                 lines += 1
@@ -267,6 +263,33 @@ def issued(run: Any) -> Any:
 
 
 @inner()
+def _reach_runs(run: Any, mm: Any, row: Any) -> bool:
+    """:func:`_reach` of columns of two words, each a run in two dims, all of them on; False where one is not so.
+
+    Rows of ``mm.reach`` are for a walk that retains lines; others do with ``mm.begins``: (byte, page) of every column.
+    """
+    depth, dim, retains, store, pitch = mm.depth, mm.dim, mm.retains, mm.store, mm.b_pitch
+    part, index, reach, on, begins = mm.part, mm.index, mm.reach, mm.on, mm.begins
+    per_part, base = mm.b_rows // mm.ka * pitch, mm.b_bytes + fill_at(mm.fill).rounds * mm.b_step
+    own = run.file + 4 * row.x
+    more_x, more_y = (row.immediate, np.int64(0)) if dim == 0 else (np.int64(0), row.immediate)
+    for j in range(mm.columns):
+        x, y = word(own, dim) + more_x, word(own, 1 - dim) + more_y
+        own += run.pitch
+        begin, page = run_at(mm, x, y, depth)
+        if not byte(on, j) or begin < 0:
+            return False
+        copy(base + cell(part, j) * per_part + cell(index, j) * pitch, store + begin)
+        put(begins, 2 * j, begin)
+        put(begins, 2 * j + 1, page)
+        if retains:
+            column, other = reach_at(reach + _COLUMN * j), cell(mm.starts, 1 - dim) + y
+            column.begin, column.x, column.low, column.count = begin, x, np.int64(0), depth
+            column.page, column.offset = cell(mm.pages_of, other), cell(mm.offsets_of, other)
+    return True
+
+
+@inner()
 def _reach_one(mm: Any, column: Any, page: Any, offset: Any, x: Any, low: Any, count: Any, to: Any) -> None:
     """``count`` elements from coordinate ``x + low`` of a column to address ``to``."""
     e, store, phys, pages_of, offsets_of = mm.element_bytes, mm.store, mm.phys, mm.pages_of, mm.offsets_of
@@ -287,24 +310,38 @@ def _reach_one(mm: Any, column: Any, page: Any, offset: Any, x: Any, low: Any, c
 
 
 @inner()
-def _reach(run: Any, mm: Any, row: Any) -> bool:
+def _reach(run: Any, mm: Any, row: Any) -> Any:
     """Where every column that is on begins and how much of it is there, and its elements to the buffer.
 
-    To ``mm.reach``, a record REACH for each. False where columns of floats are not all of one depth from the first on.
+    To ``mm.reach``, a record REACH for each. 0 where columns of floats are not all of one depth from the first on; 2
+    where all are on, and runs, and ``mm.begins`` says it all.
     """
-    depth, e, width = mm.depth, mm.element_bytes, mm.width
+    depth, e, dim, dims, width = mm.depth, mm.element_bytes, mm.dim, mm.dims, mm.width
     round_, presents, pitch, per_part = fill_at(mm.fill).rounds, mm.presents, mm.b_pitch, mm.b_rows // mm.ka
-    on, size, base = mm.on, cell(mm.sizes, mm.dim), mm.b_bytes + round_ * mm.b_step
+    if dims == 2 and depth * e == 8 and width * e == 8 and _reach_runs(run, mm, row):
+        put(presents, round_, depth)
+        return 1 if mm.retains else 2
+    sizes, starts, pages_of, offsets_of = mm.sizes, mm.starts, mm.pages_of, mm.offsets_of
+    on, size, base = mm.on, cell(mm.sizes, dim), mm.b_bytes + round_ * mm.b_step
     present = np.int64(-1)
     for j in range(mm.columns):
         if not byte(on, j):
             continue
         own = run.file + j * run.pitch + 4 * row.x
-        page, offset, x, inside = _coordinates(mm, own, row.immediate)
+        page, offset, x, inside = np.int64(0), np.int64(0), np.int64(0), True
+        for d in range(dims):
+            y = word(own, d) + (row.immediate if d == 0 else 0)
+            if d == dim:
+                x = y
+            elif y < 0 or y >= cell(sizes, d):
+                inside = False
+            else:
+                page += cell(pages_of, cell(starts, d) + y)
+                offset += cell(offsets_of, cell(starts, d) + y)
         low = min(max(-x, 0), depth)
         count = max(min(depth, size - x) - low, 0) if inside else np.int64(0)
         if mm.floats and (low > 0 or count == 0 or (present >= 0 and count != present)):
-            return False
+            return 0
         present = count
         to = base + (cell(mm.part, j) * per_part + cell(mm.index, j)) * pitch
         if count < width:
@@ -315,7 +352,7 @@ def _reach(run: Any, mm: Any, row: Any) -> bool:
         if count > 0:
             _reach_one(mm, column, page, offset, x, low, count, to)
     put(presents, round_, present)
-    return True
+    return 1
 
 
 @inner()
@@ -376,15 +413,17 @@ def _select(run: Any, mm: Any, row: Any) -> bool:
 
 
 @inner()
-def _count(run: Any, mm: Any) -> None:
-    """Work of one ``mm``."""
+def _count(run: Any, mm: Any, kind: Any) -> None:
+    """Work of one ``mm``. ``kind`` 2: every column is there whole."""
     rows, ka, kb, fill = mm.rows, mm.ka, mm.kb, fill_at(mm.fill)
     counts, traffic = counts_at(run.counts), traffic_at(run.traffic)
-    loaded, present = np.int64(0), np.int64(0)
-    for s in range(fill.columns):
-        count = reach_at(mm.reach + _COLUMN * cell(mm.sequence, s)).count
-        loaded += count > 0
-        present += count
+    loaded, present = fill.columns, fill.columns * mm.depth
+    if kind != 2:
+        loaded = present = np.int64(0)
+        for s in range(fill.columns):
+            count = reach_at(mm.reach + _COLUMN * cell(mm.sequence, s)).count
+            loaded += count > 0
+            present += count
     a_reads = mm.a_reads * ka * kb * rows if fill.steps > 0 else np.int64(0)
     counts.instructions += 1
     counts.macs += present * rows
@@ -409,17 +448,18 @@ def multiply(run: Any, mm: Any, row: Any) -> Any:
     others = run.pending != 0 and run.pending != mm.fill
     if others or fill.rounds == mm.rounds or not _select(run, mm, row):
         return FULL
-    if not _reach(run, mm, row):
+    kind = _reach(run, mm, row)
+    if kind == 0:
         return IRREGULAR
     _gather(run, mm, row)
     fill.k += mm.width
     fill.rounds += 1
     run.pending, run.low, run.high = mm.fill, mm.first, mm.first + mm.local
-    _count(run, mm)
+    _count(run, mm, kind)
     _begin_walk(run, mm, row)
     if mm.retains and 0 < fill.columns < mm.columns:
         _skip_columns(run, mm, row)
-    _lines_of_columns(run, mm)
+    _lines_of_columns(run, mm, kind)
     _on_clock(run, mm, row)
     return 0
 

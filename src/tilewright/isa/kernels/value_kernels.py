@@ -27,6 +27,17 @@ def add_rounds(sums: Any, a: Any, b: Any, presents: Any, chunk: int, kb: int) ->
             begin, present = s * kb * chunk, presents[s]
             x = a[r, begin : begin + present]
             y = b[begin : begin + present]
+            # The usual depths of floats, a tenth faster so than by the loop below.
+            if present <= chunk and present == 2:
+                x0, x1, y0, y1 = x[0], x[1], y[0], y[1]
+                for i in range(n):
+                    total[i] += x0 * y0[i] + x1 * y1[i]
+                continue
+            if present <= chunk and present == 4:
+                x0, x1, x2, x3, y0, y1, y2, y3 = x[0], x[1], x[2], x[3], y[0], y[1], y[2], y[3]
+                for i in range(n):
+                    total[i] += x0 * y0[i] + x1 * y1[i] + x2 * y2[i] + x3 * y3[i]
+                continue
             for qb in range((present + chunk - 1) // chunk):
                 first, last = qb * chunk, min(present, (qb + 1) * chunk)
                 d = dot if qb == 0 else part

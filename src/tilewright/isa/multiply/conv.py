@@ -303,7 +303,6 @@ def _load(conv: ConvPlan, buffer: int) -> list[str]:
 
 
 def _multiply(conv: ConvPlan, buffer: int) -> list[str]:
-    """The ``mm`` of a buffer."""
     plan = conv.plan
     first, held = a_bases(plan)[buffer], plan.held
     name = f"mm{plan.type}.ka{plan.ka}.kb{plan.kb}.t0{plan.signs}"

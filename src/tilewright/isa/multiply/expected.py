@@ -46,7 +46,7 @@ class _Grouping:
     @property
     def fit(self) -> int:
         """Rows of one block."""
-        return _threads(self.config)[1] // (self.ka * self.kb)
+        return self.config.compute_threads // (self.ka * self.kb)
 
     @property
     def depth(self) -> int:
@@ -140,8 +140,7 @@ def expected_counts(
     segments = None if segments is None else min(whole("segments", segments, 1), max(1, n))
     if element_bytes not in (1, 2, 4):
         raise UsageError(f"element_bytes = {element_bytes}", how="1, 2 or 4")
-    loaders, computing = _threads(config)
-    widest = loaders if config.disjoint_sets else config.threads
+    loaders, widest, computing = config.default_columns, config.loader_threads, config.compute_threads
     tail_kb = None if tail_kb is None else whole("tail_kb", tail_kb, 1)
     if ka * max(kb, tail_kb or 1) > computing:
         raise UsageError(
@@ -217,14 +216,6 @@ def _with_tail(p: _Product, first: int, tail_kb: int | None) -> Counts:
     if rest == p.m:
         return last
     return Counts.together((_counts(replace(p, m=p.m - rest), first), replace(last, l1_misses=0)))
-
-
-def _threads(config: MatrixUnitConfig) -> tuple[int, int]:
-    """Loaders, and threads that compute."""
-    if not config.disjoint_sets:
-        return config.loaders or config.threads, config.threads
-    loaders = config.loaders or max(1, config.threads // 2)
-    return loaders, config.threads - loaders
 
 
 def _lines_of_walk(k: int, depth: int, unit: int) -> int:
