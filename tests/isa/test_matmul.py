@@ -494,6 +494,16 @@ def test_a_dot_product_of_the_texts_own_length_is_halved_106_118_119_121(config,
     assert (made.value == modulo(a, b)).all()
 
 
+@pytest.mark.parametrize(("order", "equal"), [("chunk", True), ("exact", True), ("fma", False)])
+def test_two_threads_give_the_floats_of_one_but_for_fma_119(order, equal):
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(4, 16)).astype(np.float32), rng.normal(size=(16, 8)).astype(np.float32)
+    config = MatrixUnitConfig(threads=16, float_order=order)
+    alone, shared = (np.asarray(matmul(a, b, config, kb=kb).value) for kb in (1, 2))
+    assert np.array_equal(alone, shared) == equal
+    assert np.allclose(alone, shared, atol=1e-5)
+
+
 def test_without_l2_every_miss_is_device_memorys_56():
     rng = np.random.default_rng(1)
     a, b = integers(rng, (48, 64), "int8"), integers(rng, (64, 64), "int8")
