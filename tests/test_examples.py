@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import linecache
 import pkgutil
 
 import pytest
@@ -17,4 +18,5 @@ def modules():
 
 @pytest.mark.parametrize("name", list(modules()))
 def test_docstring_examples(name):
+    linecache.clearcache()  # or doctest looks at every file that any test has had a traceback of, before each example
     assert doctest.testmod(importlib.import_module(name)).failed == 0
