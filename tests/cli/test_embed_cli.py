@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -58,6 +61,27 @@ def test_the_page(run, tmp_path):
     assert "<title>Embedding plan</title>" in page
     assert 'id="embedding-plan"' in page
     assert "http" not in page.split("<body>")[1].replace("http://www.w3.org", "")
+
+
+def test_the_pages_commands_work_as_pasted(run, sample, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("clicks.csv").write_text("user,item\n" + "".join(f"{k % 9},{k % 7}\n" for k in range(64)))
+    tables = "".join(f'[[table]]\nname = "{name}"\nvocab = 9\nwidth = 8\n' for name in ("user", "item"))
+    features = '[[feature]]\nname = "user"\n[[feature]]\nname = "item"\n'
+    Path("model.toml").write_text(f'target = "tpu-v5p"\nchips = 2\nbatch = 16\n{tables}{features}')
+    of_criteo = ["--batch", "16", "--chips", "2", "--vocab", "50"]
+    for log, model in (("clicks.csv", ["--config", "model.toml"]), (sample, of_criteo)):
+        assert run("embed", "plan", log, *model, "-o", "plan.html")[0] == 0
+        commands = re.findall(r">(tilewright [^<]*)<", Path("plan.html").read_text())
+        assert len(commands) >= 3
+        for line in html.unescape("\n".join(commands)).splitlines():
+            words, _, file = line.replace("LOG", log).partition(" > ")
+            code, out, err = run(*shlex.split(words)[1:])
+            assert (code, err.count("error")) == (0, 0), (line, err)
+            assert line.count("--chips") <= 1
+            if file:
+                Path(file).write_text(out)
+    assert "<title>" in Path("diff.html").read_text()
 
 
 def test_rows_bounds_what_is_read(run, sample):

@@ -266,26 +266,36 @@ def _page(plan: Plan, diagnosis: Diagnosis, value: dict[str, Any], source: str) 
 def _next_steps(plan: Plan) -> list[Step]:
     from tilewright.render import Step
 
+    chips = plan.stacking.topology.chips
     target = f" --target {plan.target}" if plan.target else ""
-    of = f"{target} --chips {plan.stacking.topology.chips}"
-    check = f"tilewright embed check LOG limits.json{of} --batch {plan.batch}"
+    of = _given("--config") or f"{target} --chips {chips} --batch {plan.batch}"
+    check = f"tilewright embed check LOG limits.json{of}"
     return [
         Step("Write the limits file that the program reads.", this_command("-o limits.json")),
         Step("Hold another day's log against the limits, and see what it costs.", check),
         Step(
-            "Compare with another plan: fewer chips, another width, another log.",
-            f"{this_command('--json')} > before.json\ntilewright diff before.json after.json -o diff.html",
+            "Compare with another plan: here twice the chips; another width, another log.",
+            f"{this_command('--json')} > before.json\n{this_command(f'--chips {2 * chips} --json', '--chips')} > after.json\n"
+            "tilewright diff before.json after.json -o diff.html",
         ),
     ]
 
 
-def this_command(more: str) -> str:
-    """The command that is running, without what it writes, and with ``more``."""
+def _given(option: str) -> str:
+    """The option and its value as they were given to the command that is running, with a blank before; or nothing."""
+    words = sys.argv[1:]
+    found = [words[k : k + 2] for k, word in enumerate(words) if word == option]
+    found += [[word] for word in words if word.startswith(f"{option}=")]
+    return f" {shlex.join(found[-1])}" if found else ""
+
+
+def this_command(more: str, without: str = "--out") -> str:
+    """The command that is running, without what it writes and without one more option, and with ``more``."""
     words, kept = iter(sys.argv[1:]), []
     for word in words:
-        if word in ("-o", "--out"):
+        if word in ("-o", "--out", without):
             next(words, None)
-        elif word != "--json" and not word.startswith("--out="):
+        elif word != "--json" and not word.startswith(("--out=", f"{without}=")):
             kept.append(word)
     if kept[:2] != ["embed", "plan"]:  # called from Python
         kept = ["embed", "plan"]

@@ -89,7 +89,7 @@ class Confidence:
     def sentence(self) -> str:
         if self.days:
             return self._sentence_of_days()
-        fresh = f"a fresh batch like these exceeds them with a chance of about {self.expected:.2g}"
+        fresh = f"a fresh batch like these exceeds the limits with a chance of about {self.expected:.2g}"
         if self.batches == 1:
             return "limits from one batch: whether another one keeps them is not known"
         if not self.held_out:

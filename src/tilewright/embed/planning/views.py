@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from tilewright.embed.planning.confidence import Confidence
 from tilewright.embed.planning.types import QUANTILES, Feeding, Plan, StackPlan
 from tilewright.render import (
     Bar,
@@ -287,7 +288,7 @@ def _pod_head(plan: Plan) -> Iterator[str]:
     parameters = count_text(sum(table.vocab * table.width for table in tables))
     yield (
         f"{count_text(len(tables))} tables, {parameters} parameters, in "
-        f"{count_text(len(plan.stacks))} stacks on {count_text(topology.sparsecores)} SparseCores "
+        f"{counted(len(plan.stacks), 'stack')} on {counted(topology.sparsecores, 'SparseCore')} "
         f"({count_text(topology.chips)} chips), batch {count_text(plan.batch)}"
     )
     yield plan.verdict
@@ -369,6 +370,8 @@ def feeding_text(fed: Feeding) -> str:
 
 _LONG = 24
 """Rows above which a table opens on a click."""
+MOSTLY_HELD = 0.5
+"""Limits that a fresh batch may exceed with a greater chance are warned of."""
 _SHARDS_OF = 4
 
 
@@ -378,7 +381,7 @@ def plan_html(plan: Plan, part: Literal["all", "head", "body"] = "all") -> Html:
     The head is the verdict and how sure it is, the body all else: a page may show them apart.
     """
     tone: Tone = "plain" if plan.fits is None else "good" if plan.fits else "bad"
-    sure = [paragraph(f"Confidence: {plan.confidence.sentence}.")] if plan.confidence else []
+    sure = [_how_sure(plan.confidence)] if plan.confidence else []
     head = join([note(plan.verdict, tone=tone), *sure], "\n")
     if part == "head":
         return head
@@ -397,6 +400,14 @@ def plan_html(plan: Plan, part: Literal["all", "head", "body"] = "all") -> Html:
     if plan.feeding is not None:
         blocks.append(note(feeding_text(plan.feeding)))
     return join(blocks, "\n")
+
+
+def _how_sure(confidence: Confidence) -> Html:
+    """Limits that every other batch may exceed are no ground for a green box alone."""
+    text = f"Confidence: {confidence.sentence}."
+    if confidence.batches > 1 and confidence.at_most <= MOSTLY_HELD:
+        return paragraph(text)
+    return note(f"{text} Plan with more batches, or raise the limits with --headroom.", tone="warn")
 
 
 def _figures(plan: Plan) -> Html:
