@@ -275,7 +275,8 @@ def _next_steps(plan: Plan) -> list[Step]:
         Step("Hold another day's log against the limits, and see what it costs.", check),
         Step(
             "Compare with another plan: here twice the chips; another width, another log.",
-            f"{this_command('--json')} > before.json\n{this_command(f'--chips {2 * chips} --json', '--chips')} > after.json\n"
+            f"{this_command('--json')} > before.json\n"
+            f"{this_command(f'--chips {2 * chips} --json', '--chips')} > after.json\n"
             "tilewright diff before.json after.json -o diff.html",
         ),
     ]
