@@ -249,7 +249,7 @@ _NAMES = {
 
 
 def _plain(problem: str) -> str:
-    """A complaint of the decoder in the words of the file."""
+    """msgspec's error message in words that the file's author knows: ``int`` is "a whole number"."""
 
     def named(types: re.Match[str]) -> str:
         return " or ".join(_NAMES.get(name, name) for name in types[1].split(" | ") if name != "null")

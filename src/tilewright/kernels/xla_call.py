@@ -92,7 +92,11 @@ def share(call: Any) -> Any:
 
 @inner()
 def shared(what: Any, handler: Any, parts: Any) -> Any:
-    """Do a call in ``parts``, each in a thread of its own: ``handler`` (its address) is called with each share."""
+    """Split a call over up to ``parts`` threads, the caller's among them; returns 0 when all are done.
+
+    ``what`` is the word that all of them get, such as the address of the call's frame; ``handler``, the address of a
+    function, is called once for each part with a share, which :func:`share` reads.
+    """
     parts = min(max(parts, 1), _MOST_THREADS)
     shares = np.empty(4 * _MOST_THREADS, np.int64)
     first, started = np.int64(shares.ctypes.data) + 1, 0

@@ -494,7 +494,7 @@ def _most_padded(counters: Counters, lost: dict[str, int]) -> list[str]:
 
 
 def _padding_if_joined(counters: Counters, names: list[str], shards: int) -> int:
-    """Bytes of padding left if all these tables of one width were one table."""
+    """Bytes of row padding, over all shards, that would be left if these tables were joined into one per width."""
     rows: dict[int, int] = {}
     for name in names:
         table = counters.tables[name]

@@ -309,7 +309,11 @@ def _parts(units: int, sources: int, threads: int) -> list[tuple[range, tuple[in
 def _features(
     units: tuple[SortUnit, ...], inputs: Mapping[str, Ragged], first_samples: Mapping[str, int], slices: Slices
 ) -> list[Longs]:
-    """Kernel 1's ``features`` of every unit."""
+    """Kernel 1's argument ``features`` for each unit: int64[features of the unit, 8], a row per feature.
+
+    Columns: first value, first offset (-1: dense), ids per sample (dense), samples per slice, first sample id; and of
+    the feature's table vocab, rotation, first row in the unit.
+    """
     rows = []
     for unit in units:
         value_base = offset_base = 0

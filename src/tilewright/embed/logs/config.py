@@ -62,7 +62,7 @@ class EmbedConfig:
         return features if self.hashed is None else self.hashed.batch(features)
 
     def stacking(self, together: bool = True) -> Stacking:
-        """The tables in their stacks, as ``stack`` makes them of this model; without ``together`` every one alone."""
+        """The tables in their stacks, as :func:`stack` makes them; without ``together`` only the stacks set by hand."""
         narrow, rotation = self.narrow, dict(self.rotation)
         if not together:  # only stacks by hand are left
             rotation = {name: rotation[name] for name in map(stack_name, self.stacks) if name in rotation}

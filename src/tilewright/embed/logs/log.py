@@ -188,7 +188,10 @@ milliseconds, and so on."""
 
 
 def day_of(value: Any, where: str) -> str:
-    """The day of a time, in UTC: 2026-11-24, or a number.
+    """The day of a log's time as text: a date such as 2026-11-24, or the number that a day number was.
+
+    Numbers count seconds since 1970 or, where larger, milliseconds, microseconds or nanoseconds, all in UTC; below
+    10^8 they are day numbers. A time without a zone keeps its own day. ``where`` names the place in an error.
 
     >>> day_of(1_795_478_400, ""), day_of("2026-11-24 23:59", ""), day_of(17, "")
     ('2026-11-24', '2026-11-24', '17')

@@ -371,7 +371,10 @@ class LaProp(_Rule):
         return _at(self.learning_rate, step), _at(self.b1, step), decay, _at(self.epsilon, step)
 
     def apply(self, rows: Any, slots: Mapping[str, Any], gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:
-        """New rows and slots [N, width]."""
+        """New rows and slots ``mu`` and ``nu`` [N, width] from the summed gradients [N, width].
+
+        ``rate`` is what :meth:`hyperparameters` gives for this step.
+        """
         import jax.numpy as jnp
 
         learning_rate, b1, decay, epsilon = rate

@@ -409,7 +409,12 @@ class _Comparison:
         ]
 
     def _remark_on_xla(self, kind: str, how: str, old: list[Array], allowed: list[float]) -> None:
-        """XLA can be wrong under jit: say where the original alone differs from itself run op by op."""
+        """Add a remark where the original program gives other values under jit than op by op: XLA can be wrong.
+
+        Called for every run of an input kind, the one under jit first: that one's outputs ``old`` are kept, those of a
+        later run are compared with them. ``allowed``: the rounding error of each output, in units of its largest
+        element.
+        """
         if how == "jit":
             self._jitted = (kind, old)
         elif self._jitted[0] == kind and any(

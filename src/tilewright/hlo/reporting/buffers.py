@@ -348,7 +348,11 @@ class _Sweep:
         return len(self.buffers) - 1
 
     def _keep_results(self, last: int) -> None:
-        """The entry's results live to the end; those of another computation are its caller's."""
+        """Keep the entry's result buffers alive to operation number ``last``.
+
+        Those that belong to someone else are dropped (dead before born): another computation's results are its
+        caller's, and a result that is written over an argument lives in the argument's buffer.
+        """
         root = self.computation.root
         if root is None:
             return

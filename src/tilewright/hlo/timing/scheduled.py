@@ -271,9 +271,11 @@ class Schedule:
         return us
 
     def _offloaded(self, op: Operation, core: str) -> Run | None:
-        """Work of a SparseCore or the host beside the TensorCore: its bytes through HBM, nothing more is known.
+        """Time of a call that runs beside the TensorCore, on "sparsecore", "host" or "" (none named).
 
-        An exchange between chips that was started so goes over the links; what only moves on no core is a transfer.
+        Collectives take the links, plain copies on no core are a DMA transfer, and all else takes as long as its bytes
+        through HBM, as nothing more is known. Returns the run of a synchronous call; None where it was only started.
+        Raises for the host, whose speed is unknown.
         """
         if core == "host":
             raise _NoTime("the host's speed is unknown")

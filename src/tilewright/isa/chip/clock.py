@@ -146,7 +146,11 @@ class Clock:
     def step(
         self, unit: str, name: str, reads: Iterable[slice] = (), writes: Iterable[slice] = (), latency: int = 1
     ) -> None:
-        """An instruction of one cycle, whose results are there ``latency`` cycles later."""
+        """Issue an instruction of one cycle, once the registers it reads and writes are ready.
+
+        ``reads`` and ``writes`` are spans of register tokens (:meth:`span`); what it writes is ready ``latency`` cycles
+        after the issue. ``unit`` and ``name`` are its lane and its label in the trace.
+        """
         writes = tuple(writes)
         self.until(*self._latest((*reads, *writes)))
         start = self._take()

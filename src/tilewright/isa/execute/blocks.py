@@ -222,7 +222,7 @@ class Sums:
             registers[target] = self._added(registers[target], *factors, rounds)
 
     def _on(self) -> tuple[list[Array], bool]:
-        """The columns of each part that are on, and whether each part's follow one another."""
+        """(active columns of each part, whether those of every part are contiguous); cached until the mask changes."""
         part, index, active = self.columns
         now = active.tobytes()
         if self.known is None or self.known[0] != now:

@@ -164,7 +164,11 @@ def _stored(pe: Pe, first: int, words: int, segment: Segment, reach: Reach) -> N
 
 
 def _asked(pe: Pe, segment: Segment, reach: Reach, storing: bool) -> tuple[int, int | None]:
-    """Take the lines through the caches: how many threads ask for, and how many L1 fetched, where it was asked."""
+    """Send a load's or store's cache lines through the cache model.
+
+    Returns (lines requested by the threads, lines that L1 had to fetch); the latter is None where the access does
+    not go through L1, which stores never do.
+    """
     from tilewright.isa.kernels.memory_kernels import ask_lines
 
     memory, per_line, table = pe.clock.port.links.numbers, segment.map.line_elements, segment.table

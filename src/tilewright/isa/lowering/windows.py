@@ -157,7 +157,10 @@ def _places(plan: WindowPlan) -> list[str]:
 
 
 def _addressed(plan: WindowPlan, offsets: tuple[int, ...], looped: list[int]) -> list[str]:
-    """Coordinates of the element at these offsets, and at those of the loops, in the window."""
+    """Assembly lines that compute a window element's coordinates into r294 and up, the last dim first.
+
+    ``offsets`` are its window positions, one per dim; ``looped``: the dims with a loop, whose counter adds to them.
+    """
     lines = []
     for d, (side, offset) in enumerate(zip(plan.sides, offsets, strict=True)):
         if side.window > 1:

@@ -320,7 +320,11 @@ def _runs(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
 
 @inner(**_inner)
 def _lines(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
-    """Copy runs of whole lines."""
+    """Copy runs of ``count`` bytes, whole cache lines, from address ``s`` to ``t``; ``stream``: past the caches.
+
+    ``repeat``: the address of a table of byte offsets (source, target), its entries, then how many runs follow each
+    and the bytes from one to the next in the source and in the target.
+    """
     table, entries, n, ns, nt = repeat
     for e in range(entries):
         a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)

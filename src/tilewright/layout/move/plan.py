@@ -522,7 +522,10 @@ def unpack_plan(layout: AddressMap, strides: tuple[int, ...], slot: int, aligned
 
 
 def _ragged_rows(layout: AddressMap, strides: tuple[int, ...], slot: int, aligned: bool) -> MovePlan | None:
-    """How to unpack ragged rows as if they ended with their last tile; None where that does not help.
+    """The plan that unpacks rows whose length is no multiple of the tile as if it were; None where that does not help.
+
+    ``strides`` are the array's in bytes, ``slot`` is the bytes of an element; ``aligned``: the array starts on a cache
+    line.
 
     The padding behind a row's end is read and goes no further than the scratch memory. All tiles are alike then, and
     a row that is written piece by piece has no seam where its last, narrow tile begins.
