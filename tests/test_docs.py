@@ -112,7 +112,10 @@ def claimed(comment):
     return None
 
 
-@pytest.mark.parametrize("name", SESSIONS)
+#: By day tests/isa does what this long session does: test_matmul, test_autotune, test_silent_costs, test_blocks.
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name == "matrix_unit.md")) for name in SESSIONS]
+)
 def test_a_pages_session(name):
     text = re.sub(r"^```.*$", "", (ROOT / "docs" / name).read_text(), flags=re.MULTILINE)
     session = doctest.DocTestParser().get_doctest(text, {}, name, name, 0)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import nbformat
+import pytest
 from nbclient import NotebookClient
 
 from tilewright import embed, hlo, isa, layout
@@ -22,8 +23,12 @@ def texts(cell):
     return "".join(shown)
 
 
+@pytest.mark.nightly
 def test_the_notebooks_run_and_show_what_they_record():
-    """All in one kernel, which starts once and forgets between them."""
+    """All in one kernel, which starts once and forgets between them.
+
+    By day: the pages of docs that do the same, test_docs, and the docstrings of what they call, test_examples.
+    """
     recorded = [(name, cell) for name in NAMES for cell in nbformat.read(EXAMPLES / f"{name}.ipynb", 4).cells]
     book = nbformat.v4.new_notebook(metadata={"kernelspec": {"name": "python3", "display_name": ""}})
     for k, (name, cell) in enumerate(recorded):

@@ -79,8 +79,10 @@ def test_single_operations_are_as_far_off_as_the_page_says(chip, operation, mode
     assert errors[1] < float(time_page.PUBLISHED.get(operation, "inf").split(" to ")[0])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("chip", "operation"), KINDS)
 def test_the_baselines_of_the_page_are_right(chip, operation):
+    """What simpler models miss by: of the page's own rows. By day: the test above, of the model's."""
     rows = calibrate_time.rows_of(target(chip), measured_times.measured(chip, operation))
     train = calibrate_time.training(len(rows))
     *_, constant, size, trees = STATED[chip, operation]

@@ -151,7 +151,9 @@ def test_a_tensor_larger_than_l2_comes_in_segments_where_that_is_faster():
     assert tuning.best.cycles < tuning.default.cycles
 
 
-@pytest.mark.parametrize(("pes", "split"), [(1, None), pytest.param(2, "rows", marks=night), (2, "columns")])
+@pytest.mark.parametrize(
+    ("pes", "split"), [(1, None), pytest.param(2, "rows", marks=night), pytest.param(2, "columns", marks=night)]
+)
 def test_row_blocks_beyond_the_third_cost_what_it_does(monkeypatch, pes, split):
     config = MatrixUnitConfig(threads=16, l1_bytes=1024, pes=pes)
     whole = autotune(150, 24, 64, config=config, ka=1, kb=2, order="k_outer", columns=None, split=split)
