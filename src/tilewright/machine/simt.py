@@ -10,7 +10,9 @@ import jax
 import numpy as np
 
 from tilewright.hlo import Program, StepTime, TimeRow, XlaValues, optimize, report
-from tilewright.isa import Compiled, L2Plan, Layer, MachineReport, MatrixUnitConfig, compile, roofline
+from tilewright.isa import Compiled, MachineReport, MatrixUnitConfig, compile, roofline
+from tilewright.isa.compiler.planning import L2Plan
+from tilewright.isa.compiler.report import Layer
 from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
 from tilewright.machine.subject import Subject
 from tilewright.render import Card, Column, Html, bytes_text, count_text, percent_text, table

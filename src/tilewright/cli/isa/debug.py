@@ -19,7 +19,8 @@ from tilewright.errors import UsageError
 from tilewright.render.delivery import Answer, Output, deliver, remark, show
 
 if TYPE_CHECKING:
-    from tilewright.isa import Debugger, Explanation, MatrixUnitConfig, Program
+    from tilewright.isa import Debugger, MatrixUnitConfig, Program
+    from tilewright.isa.study.explain import InstructionExplanation as Explanation
 
 _LEAVE = ("quit", "q", "exit")
 

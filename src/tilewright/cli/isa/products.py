@@ -20,7 +20,7 @@ from tilewright.render.tables import Table
 if TYPE_CHECKING:
     import numpy as np
 
-    from tilewright.isa import MatmulResult
+    from tilewright.isa.multiply.matmul import KernelResult as MatmulResult
 
 _DTYPES = (*("s4", "u4", "s8", "u8", "s16", "u16", "s32", "u32"), *("f8e4m3fn", "f8e5m2", "f16", "bf16", "f32"))
 _SMALLER = "this machine is simulated; give smaller sizes"
@@ -108,7 +108,7 @@ def operands(
 
 def _read(name: str, array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
     """A matrix as it was saved; numpy saves bf16 as two bytes of no type."""
-    from tilewright.isa import element_type
+    from tilewright.isa.multiply.matmul import element_type
     from tilewright.layout import paged
 
     kind = paged((1,), dtype).numpy_dtype
@@ -176,8 +176,9 @@ def matmul(
     as_json: Json = False,
 ) -> int:
     """Multiply two matrices on the machine; its counts beside the closed forms, its value beside numpy's."""
-    from tilewright.isa import element_type, expected_counts, type_and_signs
+    from tilewright.isa import expected_counts
     from tilewright.isa import matmul as multiply
+    from tilewright.isa.multiply.matmul import element_type, type_and_signs
     from tilewright.trace import perfetto_bytes
 
     where = Output(out, as_json, ".tasm", ".pftrace", ".npy")

@@ -19,7 +19,9 @@ from tilewright.render.page import Card, Page, Step, cards, paragraph, steps
 from tilewright.render.tables import Table, table
 
 if TYPE_CHECKING:
-    from tilewright.isa import Counts, MatrixUnitConfig, Profile, ProfileLine, Program
+    from tilewright.isa import Counts, MatrixUnitConfig, Program
+    from tilewright.isa.study.profile import ProfileLine
+    from tilewright.isa.study.profile import RunProfile as Profile
 
 _HEADINGS: tuple[tuple[str, Kind, str], ...] = (
     ("pc", "number", "Address."),

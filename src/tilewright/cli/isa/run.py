@@ -60,7 +60,8 @@ def run(
 
     FILE may be a model that `isa compile -o FILE.bundle` wrote: --tensor 0=FILE.npy gives its first argument.
     """
-    from tilewright.isa import MatrixUnit, assemble, is_bundle, timeline
+    from tilewright.isa import MatrixUnit, assemble, is_bundle
+    from tilewright.isa.execute.run import timeline
     from tilewright.trace import perfetto_bytes
 
     if is_bundle(file):
@@ -113,7 +114,8 @@ def _layers_lines(report: MachineReport) -> Iterator[Line]:
 
 def _run_answer(runs: Sequence[RunResult], shown: Sequence[str]) -> Answer:
     """Counts of all processing elements together, cycles and accounts of the one done last."""
-    from tilewright.isa import Counts, Moved, Traffic
+    from tilewright.isa import Counts
+    from tilewright.isa.language.counts import Moved, Traffic
 
     last = max(runs, key=lambda run: run.cycles)
     moved, energy_pj = Moved.together(run.moved for run in runs).bytes, sum(run.energy_pj for run in runs)
@@ -156,14 +158,14 @@ def _json_values(array: np.ndarray[Any, Any]) -> Any:
 
 def reference() -> None:
     """Print the instruction reference (Markdown)."""
-    from tilewright.isa import reference as reference_text
+    from tilewright.isa.study.reference import reference as reference_text
 
     show([reference_text()])
 
 
 def claims(as_json: Json = False) -> None:
     """Count what the instruction's source claims, where it holds and where it does not."""
-    from tilewright.isa import claims as count_claims
+    from tilewright.isa.study.claims import claims as count_claims
 
     rows = count_claims()
     keys = ["claim", "case", "counted", "without", "with", "factor", "holds", "remark"]

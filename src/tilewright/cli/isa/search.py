@@ -33,7 +33,9 @@ from tilewright.render.page import Card, Page, Step, cards, paragraph, steps
 from tilewright.render.tables import Heading, Table, table
 
 if TYPE_CHECKING:
-    from tilewright.isa import Exploration, Roofline, Tuned, Tuning
+    from tilewright.isa.study.explore import Exploration
+    from tilewright.isa.study.roofline import Roofline
+    from tilewright.isa.study.tune import Tuned, Tuning
 
 _HEADINGS: tuple[tuple[str, Kind, str], ...] = (
     ("choice", "code", "Options of isa matmul."),
@@ -305,7 +307,7 @@ def roofline(
     as_json: Json = False,
 ) -> None:
     """Say what a product could not be faster than at each level of memory, what it takes, and what to change."""
-    from tilewright.isa import measured_roofline
+    from tilewright.isa.study.roofline import measured_roofline
 
     where = Output(out, as_json, ".json", ".html")
     config, how = machine.configured(settings), how_of(stride, padding, 1, 1)
@@ -357,7 +359,7 @@ def explore(
 ) -> None:
     """Run a whole network on many machines: which cost least in cycles, energy (modelled) and area (a proxy)."""
     from tilewright.isa import explore as explore_machines
-    from tilewright.isa import read_network
+    from tilewright.isa.study.explore import read_network
 
     where = Output(out, as_json, ".json", ".html")
     layers: Any = read_network(read_text(shapes), shapes) if shapes else network
