@@ -6,7 +6,7 @@ from tilewright.isa.compiler.bundle import is_bundle, load_bundle
 from tilewright.isa.compiler.compiled import Compiled, compile
 from tilewright.isa.compiler.report import MachineReport
 from tilewright.isa.execute.machine import Machine
-from tilewright.isa.execute.run import MatrixUnit, RunResult
+from tilewright.isa.execute.run import MatrixUnit, RunResult, timeline
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts
@@ -15,14 +15,17 @@ from tilewright.isa.language.program import MachineProgram as Program
 from tilewright.isa.multiply.contract import contract
 from tilewright.isa.multiply.conv import conv2d
 from tilewright.isa.multiply.expected import expected_conv2d_counts, expected_counts
-from tilewright.isa.multiply.matmul import matmul
+from tilewright.isa.multiply.matmul import element_type, matmul
+from tilewright.isa.study.claims import claims
 from tilewright.isa.study.debug import Debugger
 from tilewright.isa.study.explain import explain
-from tilewright.isa.study.explore import explore, sweep
+from tilewright.isa.study.explore import Exploration, explore, sweep
+from tilewright.isa.study.profile import RunProfile as Profile
 from tilewright.isa.study.profile import profile
-from tilewright.isa.study.roofline import roofline
-from tilewright.isa.study.tune import autotune, autotune_conv2d
-from tilewright.isa.vector.programs import layer_norm, rms_norm, run_vector, softmax, vector_program
+from tilewright.isa.study.reference import reference
+from tilewright.isa.study.roofline import Roofline, roofline
+from tilewright.isa.study.tune import Tuning, autotune, autotune_conv2d
+from tilewright.isa.vector.programs import layer_norm, rms_norm, softmax
 from tilewright.isa.vector.spec import Input, Op, Output, VectorSpec
 from tilewright.isa.warming import warm
 
@@ -31,6 +34,7 @@ __all__ = [
     "Counts",
     "Debugger",
     "ErrorRecord",
+    "Exploration",
     "Input",
     "Machine",
     "MachineReport",
@@ -41,8 +45,11 @@ __all__ = [
     "Op",
     "Output",
     "Part",
+    "Profile",
     "Program",
+    "Roofline",
     "RunResult",
+    "Tuning",
     "VectorSpec",
     "assemble",
     "autotune",
@@ -50,9 +57,11 @@ __all__ = [
     "by_blocks",
     "by_diagonals",
     "by_dim",
+    "claims",
     "compile",
     "contract",
     "conv2d",
+    "element_type",
     "expected_conv2d_counts",
     "expected_counts",
     "explain",
@@ -62,11 +71,11 @@ __all__ = [
     "load_bundle",
     "matmul",
     "profile",
+    "reference",
     "rms_norm",
     "roofline",
-    "run_vector",
     "softmax",
     "sweep",
-    "vector_program",
+    "timeline",
     "warm",
 ]

@@ -60,8 +60,7 @@ def run(
 
     FILE may be a model that `isa compile -o FILE.bundle` wrote: --tensor 0=FILE.npy gives its first argument.
     """
-    from tilewright.isa import MatrixUnit, assemble, is_bundle
-    from tilewright.isa.execute.run import timeline
+    from tilewright.isa import MatrixUnit, assemble, is_bundle, timeline
     from tilewright.trace import perfetto_bytes
 
     if is_bundle(file):
@@ -114,19 +113,16 @@ def _layers_lines(report: MachineReport) -> Iterator[Line]:
 
 def _run_answer(runs: Sequence[RunResult], shown: Sequence[str]) -> Answer:
     """Counts of all processing elements together, cycles and accounts of the one done last."""
-    from tilewright.isa import Counts
-    from tilewright.isa.language.counts import Moved, Traffic
-
     last = max(runs, key=lambda run: run.cycles)
-    moved, energy_pj = Moved.together(run.moved for run in runs).bytes, sum(run.energy_pj for run in runs)
+    moved, energy_pj = last.moved.together(run.moved for run in runs).bytes, sum(run.energy_pj for run in runs)
     utilisation = sum(run.math_utilisation * run.cycles for run in runs) / max(1, last.cycles * len(runs))
-    counts, executed = Counts.together(run.counts for run in runs).to_dict(), sum(run.executed for run in runs)
+    counts, executed = last.counts.together(run.counts for run in runs).to_dict(), sum(run.executed for run in runs)
 
     def to_json() -> dict[str, Any]:
         value: dict[str, Any] = {"counts": counts, "cycles": last.cycles, "math_cycles": last.math_cycles}
         value |= {"bytes": moved, "energy_pj": energy_pj, "math_utilisation": utilisation, "executed": executed}
         value |= {"stalls": last.stalls, "queue": last.queue}
-        value |= {"traffic": Traffic.together(run.traffic for run in runs).to_dict()}
+        value |= {"traffic": last.traffic.together(run.traffic for run in runs).to_dict()}
         keys = ("pc", "kind", "column", "register", "pe")
         value |= {"errors": [{key: getattr(e, key) for key in keys} for run in runs for e in run.errors]}
         tensors = {name: _json_values(last.tensor(name)) for name in shown}
@@ -158,14 +154,14 @@ def _json_values(array: np.ndarray[Any, Any]) -> Any:
 
 def reference() -> None:
     """Print the instruction reference (Markdown)."""
-    from tilewright.isa.study.reference import reference as reference_text
+    from tilewright.isa import reference as reference_text
 
     show([reference_text()])
 
 
 def claims(as_json: Json = False) -> None:
     """Count what the instruction's source claims, where it holds and where it does not."""
-    from tilewright.isa.study.claims import claims as count_claims
+    from tilewright.isa import claims as count_claims
 
     rows = count_claims()
     keys = ["claim", "case", "counted", "without", "with", "factor", "holds", "remark"]

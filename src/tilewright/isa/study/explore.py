@@ -360,22 +360,24 @@ def explore(
     config: MatrixUnitConfig | None = None,
     most: int = 4,
     watch: Callable[[int, int], None] | None = None,
+    where: str | None = None,
 ) -> Exploration:
     """A network on every combination of values of the machine's fields, each layer by the fastest way found.
 
     ``network``: a name (resnet50), a text of one layer a line (``fc 1 gemm 1x1000x2048``), or layers. ``most``: ways
     timed for each layer and machine, best bound first, so that every figure is a run's. Layers run one after the other
-    and keep nothing from one to the next. ``watch(done, all)`` is told. Raises :class:`UsageError` for what it does
-    not know.
+    and keep nothing from one to the next. ``watch(done, all)`` is told. ``where``: the name of the text in an error.
+    Raises :class:`UsageError` for what it does not know.
 
     >>> found = explore("fc 1 gemm 8x32x64", {"threads": (32, 64)})
     >>> [(point.settings["threads"], point.cycles) for point in found.front]
     [(32, 843)]
     """
     base, name, layers = checked_config(config), "layers", network
-    if isinstance(network, str):
-        name = network if network in NETWORKS else "shapes"
-        layers = NETWORKS[network]() if network in NETWORKS else read_network(network)
+    if isinstance(network, str) and where is None and network in NETWORKS:
+        name, layers = network, NETWORKS[network]()
+    elif isinstance(network, str):
+        name, layers = "shapes", read_network(network, where or "shapes")
     e, most = element_bytes(dtype), whole("most", most, 1)
     family, points, done = _machines(base, FAMILY if over is None else over), list[Point](), 0
     for settings, machine in family:

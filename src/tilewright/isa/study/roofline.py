@@ -68,6 +68,46 @@ class Roofline:
     stalls: dict[str, int]
     changes: tuple[Change, ...] = ()
 
+    @staticmethod
+    def measured(
+        sizes: Sequence[Any],
+        dtype: str = "s8",
+        config: MatrixUnitConfig | None = None,
+        tuned: bool = False,
+        changes: bool = False,
+        watch: Callable[[int, int], None] | None = None,
+        **how: Any,
+    ) -> tuple[Roofline, str]:
+        """Run a product (m, n, k) or a convolution (shapes of x and w) without values: (its roofline, how it ran).
+
+        ``tuned``: by its fastest choice, not by default options; ``changes``: run it on other machines too, as
+        :func:`what_if` has them; ``how``: stride, padding, ... of a convolution.
+
+        >>> found, choice = Roofline.measured((16, 64, 64), changes=True)
+        >>> found.limit.name, choice, found.changes[0].field
+        ('load-store unit', 'ka1 kb1 k_outer t0', 'a_bytes')
+        """
+        conv, config = len(sizes) == 2, checked_config(config)
+        choice: Any = ConvChoice() if conv else Choice()
+        if tuned:
+            tune: Any = autotune_conv2d if conv else autotune
+            choice = tune(*sizes, dtype, config, **how).best.choice
+        shapes = tuple(sizes) if conv else ((sizes[0], sizes[2]), (sizes[2], sizes[1]))
+        a, b = (np.zeros(shape, numpy_type(dtype)) for shape in shapes)
+        title = f"a convolution of {'x'.join(map(str, shapes[0]))} by {'x'.join(map(str, shapes[1]))}"
+        title = title if conv else f"a product of {' x '.join(map(str, sizes))}"
+
+        def run(machine: MatrixUnitConfig) -> Any:
+            machine = replace(machine, values=False)
+            if conv:
+                return conv2d(a, b, config=machine, **how, **choice.options)
+            return matmul(a, b, machine, **choice.options)
+
+        found = roofline(run(config), config, title)
+        if changes:
+            found = replace(found, changes=what_if(config, lambda machine: int(run(machine).cycles), watch))
+        return found, str(choice)
+
     @property
     def rate(self) -> float:
         """Multiplications a cycle."""
@@ -235,46 +275,6 @@ def what_if(
         if watch is not None:
             watch(done, len(fields))
     return tuple(sorted(changes, key=lambda change: change.cycles))
-
-
-def measured_roofline(
-    sizes: Sequence[Any],
-    dtype: str = "s8",
-    config: MatrixUnitConfig | None = None,
-    tuned: bool = False,
-    changes: bool = False,
-    watch: Callable[[int, int], None] | None = None,
-    **how: Any,
-) -> tuple[Roofline, str]:
-    """Run a product (m, n, k), or a convolution (shape of x, shape of w), without values: its roofline, and how it ran.
-
-    ``tuned``: by its fastest choice, not by default options; ``changes``: run it on other machines too, as
-    :func:`what_if` has them; ``how``: stride, padding, ... of a convolution.
-
-    >>> found, choice = measured_roofline((16, 64, 64), changes=True)
-    >>> found.limit.name, choice, found.changes[0].field
-    ('load-store unit', 'ka1 kb1 k_outer t0', 'a_bytes')
-    """
-    conv, config = len(sizes) == 2, checked_config(config)
-    choice: Any = ConvChoice() if conv else Choice()
-    if tuned:
-        tune: Any = autotune_conv2d if conv else autotune
-        choice = tune(*sizes, dtype, config, **how).best.choice
-    shapes = tuple(sizes) if conv else ((sizes[0], sizes[2]), (sizes[2], sizes[1]))
-    a, b = (np.zeros(shape, numpy_type(dtype)) for shape in shapes)
-    title = f"a convolution of {'x'.join(map(str, shapes[0]))} by {'x'.join(map(str, shapes[1]))}"
-    title = title if conv else f"a product of {' x '.join(map(str, sizes))}"
-
-    def run(machine: MatrixUnitConfig) -> Any:
-        machine = replace(machine, values=False)
-        if conv:
-            return conv2d(a, b, config=machine, **how, **choice.options)
-        return matmul(a, b, machine, **choice.options)
-
-    found = roofline(run(config), config, title)
-    if changes:
-        found = replace(found, changes=what_if(config, lambda machine: int(run(machine).cycles), watch))
-    return found, str(choice)
 
 
 def _roofs(found: Roofline) -> Html:
