@@ -32,8 +32,7 @@ from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.lowering.reading import LAYOUT
 from tilewright.isa.lowering.sources import Groups, Job, Stay, Step, Table
 from tilewright.isa.lowering.tables import BYTES, Lowering, apply_layout, folded_array, unfolded_array
-from tilewright.isa.multiply.conv import stored_weights
-from tilewright.isa.multiply.matmul import MatmulPlan
+from tilewright.isa.multiply.matmul import MatmulPlan, stored_weights
 from tilewright.reading import check_archive, open_bytes, parse, text_of, typed
 
 Array = np.ndarray[Any, Any]

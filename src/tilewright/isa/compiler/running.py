@@ -25,7 +25,7 @@ from tilewright.isa.language.counts import Counts, Moved, Traffic, energy, math_
 from tilewright.isa.lowering.reading import LAYOUT
 from tilewright.isa.lowering.sources import Groups, Stay, Step, Table
 from tilewright.isa.lowering.tables import Lowering, apply_layout, folded_array, unfolded_array
-from tilewright.isa.multiply.conv import stored_weights
+from tilewright.isa.multiply.matmul import stored_weights
 
 Array = np.ndarray[Any, Any]
 

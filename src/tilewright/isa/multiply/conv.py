@@ -39,6 +39,7 @@ from tilewright.isa.multiply.matmul import (
     result_from,
     result_of_elements,
     store,
+    stored_weights,
     type_and_signs,
 )
 from tilewright.isa.vector.spec import VectorSpec
@@ -240,12 +241,9 @@ def _depth(conv: ConvPlan, tag: str) -> list[str]:
     plan = conv.plan
     if conv.ahead:
         return _taps(conv)
-    if plan.block_a == plan.buffers == 1:
-        block = [*_channels_of(conv, 0, 0), f"add ur22, ur22, {plan.depth}"]
-    else:
-        block = []
-        for number in range(plan.buffers):
-            block += [*_channels_of(conv, number, number), f"add ur22, ur22, {plan.depth * plan.block_a}"]
+    block: list[str] = []
+    for buffer in range(plan.buffers):
+        block += [*_channels_of(conv, buffer), f"add ur22, ur22, {plan.depth * plan.block_a}"]
     return [
         "mov ur20, 0",
         f"down{tag}:",
@@ -283,7 +281,7 @@ def _taps(conv: ConvPlan) -> list[str]:
     return lines
 
 
-def _channels_of(conv: ConvPlan, number: int, buffer: int) -> list[str]:
+def _channels_of(conv: ConvPlan, buffer: int) -> list[str]:
     """``block_a`` rounds of channels from ur22 on: A of all of them to the registers of a buffer, then their ``mm``."""
     lines = _first_channel(conv, f"mul ur16, ur14, {conv.plan.k}", "add ur16, ur16, ur22")
     return [*lines, *_load(conv, buffer), "mov r290, ur22", *_multiply(conv, buffer)]
@@ -307,18 +305,6 @@ def _multiply(conv: ConvPlan, buffer: int) -> list[str]:
     first, held = a_bases(plan)[buffer], plan.held
     name = f"mm{plan.type}.ka{plan.ka}.kb{plan.kb}.t0{plan.signs}"
     return [f"{name} r0, ur4:rf290:0x{n * plan.depth:02x}, r{first + n * held}" for n in range(plan.block_a)]
-
-
-def stored_weights(plan: MatmulPlan, weights: Array) -> Array:
-    """Weights [out, kh, kw, c], or B [n, k], as they lie in memory: c in the order in which a group's threads hold it.
-
-    With blocks of A a thread holds channels of several rounds one behind the other, so the channels of one round lie a
-    thread's share apart.
-    """
-    if plan.block_a == 1 or plan.kb == 1:
-        return weights
-    split = (*weights.shape[:-1], -1, plan.kb, plan.block_a, plan.chunk)
-    return np.ascontiguousarray(weights.reshape(split).swapaxes(-3, -2)).reshape(weights.shape)
 
 
 Array = np.ndarray[Any, Any]
