@@ -90,7 +90,6 @@ class Clock:
     _totals: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """All registers are ready at first."""
         c = self.config
         places = c.registers + c.uniform_registers + c.predicates
         self.tokens, self.foreign = np.zeros((2, places), np.int64)

@@ -67,7 +67,6 @@ class MemoryPort:
     transferred: int = 0
 
     def __post_init__(self) -> None:
-        """Nothing was asked for yet."""
         self.last = np.full(self.config.threads, -1, np.int64)
         self._links: Record | None = None
 
@@ -179,7 +178,6 @@ class MemoryPort:
 
     @property
     def moved(self) -> Moved:
-        """The counters."""
         return Moved(**{name: self._get(name) for name in _COUNTERS})
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.isa.kernels.records import WALK
 from tilewright.isa.language.errors import array_of, wholes
+from tilewright.isa.language.instructions import ELEMENT_TYPES
 from tilewright.layout import PagedLayout, dtype_name, paged
 
 ABSENT, LOADING, LOADED = 0, 1, 2
@@ -50,7 +51,6 @@ class PageEntry:
     distance: int = 0
 
     def __str__(self) -> str:
-        """One line."""
         place = f", {self.location} at byte {self.phys}" if self.phys is not None else ""
         place += f" (page {self.base} + {self.distance})" if self.base is not None else ""
         return f"page {self.page}: {self.state}{place}{', stored to' * self.dirty}"
@@ -170,7 +170,6 @@ class Storage:
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of one element."""
         return self.map.element_bits // 8
 
     @property
@@ -180,7 +179,6 @@ class Storage:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all pages."""
         return self.map.num_pages * self.page_bytes
 
     def home_of(self, page: int) -> int:
@@ -294,13 +292,6 @@ def _walk(layout: PagedLayout, dim: int) -> Array:
     return layout.addresses(indices)
 
 
-ELEMENT_TYPES = (
-    *("s4", "u4", "s8", "u8", "s16", "u16", "s32", "u32"),
-    *("f8e4m3fn", "f8e5m2", "f16", "bf16", "f32"),
-)
-"""Of 4 bits, too, each element has a byte, whose other half is of no account."""
-
-
 @dataclass(frozen=True, eq=False)
 class TensorPlacement:
     """What the host says of one segment: its values and how they lie in memory.
@@ -340,7 +331,6 @@ class TensorMemory:
         return iter(self._placements.values())
 
     def __len__(self) -> int:
-        """Number of segments."""
         return len(self._placements)
 
     def add(
@@ -412,22 +402,18 @@ class Segment:
 
     @property
     def map(self) -> PagedLayout:
-        """The storage's map."""
         return self.storage.map
 
     @property
     def table(self) -> PageTable:
-        """The storage's page table."""
         return self.storage.table
 
     @property
     def dtype(self) -> str:
-        """The element type."""
         return self.storage.dtype
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of one element."""
         return self.storage.element_bytes
 
     @property
@@ -458,19 +444,12 @@ class Segment:
         """A walk begins, over all of it or over a page that was brought in; where none ever began there is nothing."""
         if not self.selected.size:
             return
-        size = self.map.page_elements
-        elements, lines = (
-            (slice(None), slice(None))
-            if page is None
-            else (
-                slice(page * size, (page + 1) * size),
-                slice(page * size // self.map.line_elements, (page + 1) * size // self.map.line_elements),
-            )
-        )
-        self.selected[elements], self.awaited[lines] = 0, self.at_first[lines]
+        size, line = self.map.page_elements, self.map.line_elements
+        first, end = (0, len(self.selected)) if page is None else (page * size, (page + 1) * size)
+        lines = slice(first // line, end // line)
+        self.selected[first:end], self.awaited[lines] = 0, self.at_first[lines]
         self.walk[_LEFT] = int(self.sizes.prod()) - int(np.count_nonzero(self.selected))
 
 
 def whole_segment(storage: Storage, handle: int, name: str) -> Segment:
-    """The descriptor of a whole storage."""
     return Segment(name, handle, storage, np.zeros_like(storage.sizes), storage.sizes)

@@ -124,10 +124,8 @@ class Transfer:
     end: int
 
     def __str__(self) -> str:
-        """One line."""
-        return (
-            f"{self.storage} page {self.page} {self.direction}: {self.bytes} bytes, cycles {self.start} to {self.end}"
-        )
+        size = f"{self.storage} page {self.page} {self.direction}: {self.bytes} bytes"
+        return f"{size}, cycles {self.start} to {self.end}"
 
 
 @dataclass
@@ -267,10 +265,8 @@ def show_chip(chip: Chip) -> str:
     now = max(pe.clock.issue for pe in chip.pes)
     lines = [f"device memory: {device} bytes; L2 pages: {used} of {chip.l2_end} bytes"]
     for storage in chip.storages.values():
-        states = storage.table.entries(now)
-        lines.append(
-            f"{storage.name}: {storage.dtype}{list(storage.map.shape)}, {len(states)} pages of {storage.page_bytes}"
-        )
+        states, kind = storage.table.entries(now), f"{storage.dtype}{list(storage.map.shape)}"
+        lines.append(f"{storage.name}: {kind}, {len(states)} pages of {storage.page_bytes}")
         lines += [f"  {entry}" for entry in states[:8]]
         if len(states) > 8:
             lines.append(f"  ... and {len(states) - 8} more")
@@ -409,7 +405,6 @@ class Chip:
         return self.config.l2_bytes // self.config.line_bytes * self.config.line_bytes
 
     def view(self, dtype: Any) -> Array:
-        """The store as elements of another type."""
         return self.store.view(dtype)
 
     @property
@@ -434,9 +429,8 @@ class Chip:
                 if not _zeros(array):
                     storage.fill(store, array)
         except (MemoryError, ValueError):  # ValueError: more than an address can count
-            lack = (
-                f"no room for {max(end - self.l2_end, sum(each[1].nbytes for each in tensors))} bytes of device memory"
-            )
+            size = max(end - self.l2_end, sum(array.nbytes for _, array, _ in tensors))
+            lack = f"no room for {size} bytes of device memory"
             raise UsageError(lack, how="give smaller tensors or pages") from None
         for begin, size in self.l2_pages.items():  # what no page stands in is not touched: zeros cost nothing
             store[begin : begin + size] = self.store[begin : begin + size]

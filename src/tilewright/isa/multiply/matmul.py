@@ -17,7 +17,7 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa.chip.parts import Part, by_dim
-from tilewright.isa.chip.segments import ELEMENT_TYPES, TensorMemory
+from tilewright.isa.chip.segments import TensorMemory
 from tilewright.isa.chip.state import Shown
 from tilewright.isa.execute.machine import Machine
 from tilewright.isa.execute.run import RunResult, run_on, start_state, timeline
@@ -25,6 +25,7 @@ from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts, Moved, Traffic
 from tilewright.isa.language.errors import ErrorRecord, array_of, whole
+from tilewright.isa.language.instructions import ELEMENT_TYPES
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.vector.epilogue import check_epilogue, epilogue_lines
 from tilewright.isa.vector.spec import VectorSpec, tensor_of, zeros_of

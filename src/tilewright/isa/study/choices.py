@@ -113,7 +113,7 @@ class Problem:
         space, c = dict.fromkeys([Choice(**fixed)]), self.config
         both = c.pred_scope == "loader" and c.column_numbering == "gap"
         orders = _free(fixed, "order", ("k_outer", "column_outer") if both else ("k_outer",))
-        for ka, kb in _groups(self, fixed):
+        for ka, kb in _groups(c, self.element_bytes, (self.m, self.n, self.k), fixed):
             for order, transpose_b in product(orders, _free(fixed, "transpose_b", (False, True))):
                 how = {"ka": ka, "kb": kb, "order": order, "transpose_b": transpose_b}
                 columns = _free(fixed, "columns", _columns(self, ka))
@@ -213,18 +213,23 @@ def _free(fixed: Mapping[str, Any], name: str, values: Any) -> tuple[Any, ...]:
     return (fixed[name],) if name in fixed else tuple(values)
 
 
-def _groups(problem: Problem, fixed: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """(ka, kb): powers of two and as many threads as there are for a row; none without anything to do."""
-    c, e = problem.config, problem.element_bytes
-    threads = c.compute_threads
-    spare = threads // min(-(-problem.m // c.pes), threads)
+def _groups(
+    c: MatrixUnitConfig, e: int, sizes: tuple[int, int, int], fixed: Mapping[str, Any], all_threads: bool = False
+) -> Iterator[tuple[int, int]]:
+    """(ka, kb) for ``sizes`` rows, columns and depth: powers of two, and as many threads as there are for a row.
 
-    def sizes(most: int) -> list[int]:
-        return sorted({size for size in (*(1 << n for n in range(most.bit_length())), spare) if size <= most})
+    None has threads without anything to do. ``all_threads``: also the kb that gives a row all its threads with this ka.
+    """
+    threads, (rows, columns, depth) = c.compute_threads, sizes
+    spare = threads // min(-(-rows // c.pes), threads)
 
-    k_steps = -(-problem.k // c.chunk(e)) if c.kb_mode == "chunk" else c.chunk(e)
-    for ka in _free(fixed, "ka", sizes(min(threads, 2 * problem.n - 1))):
-        for kb in _free(fixed, "kb", sizes(min(threads // ka, 2 * k_steps - 1))):
+    def up_to(most: int, *more: int) -> list[int]:
+        return sorted({size for size in (*(1 << n for n in range(most.bit_length())), spare, *more) if size <= most})
+
+    k_steps = -(-depth // c.chunk(e)) if c.kb_mode == "chunk" else c.chunk(e)
+    for ka in _free(fixed, "ka", up_to(min(threads, 2 * columns - 1))):
+        more = (max(1, spare // ka),) if all_threads else ()
+        for kb in _free(fixed, "kb", up_to(min(threads // ka, 2 * k_steps - 1), *more)):
             if ka * kb <= threads and (c.kb_mode == "chunk" or c.chunk(e) % kb == 0):
                 yield ka, kb
 
@@ -458,9 +463,10 @@ class ConvProblem:
         space = dict.fromkeys([ConvChoice(**fixed)])
         c, shape = self.config, self.shape
         fits = shape.outs * shape.depth * shape.kernel[0] * shape.kernel[1] * self.element_bytes <= c.l2_bytes
-        for ka, kb in _conv_groups(self, fixed):
+        width = shape.outs // shape.groups
+        for ka, kb in _groups(c, self.element_bytes, (shape.pixels, width, shape.depth), fixed, all_threads=True):
             widths: list[int | None] = [None]
-            usual, width = default_columns(c, ka), shape.outs // shape.groups
+            usual = default_columns(c, ka)
             if width > usual and width % usual:
                 widths.append(-(-width // -(-width // usual)))
             columns, splits = _free(fixed, "columns", widths), _free(fixed, "split", SPLITS if c.pes > 1 else (None,))
@@ -487,21 +493,6 @@ class ConvProblem:
         """The whole run, counted once."""
         x, w = (np.zeros(shape, numpy_type(dtype)) for shape in (self.x, self.w))
         return [conv2d(x, w, config=_without_values(self.config), **dict(self.how), **choice.options)], (1,)
-
-
-def _conv_groups(problem: ConvProblem, fixed: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """(ka, kb): powers of two and as many threads as there are for a pixel; none without anything to do."""
-    c, shape = problem.config, problem.shape
-    threads = c.compute_threads
-    spare = threads // min(-(-shape.pixels // c.pes), threads)
-    powers = [1 << n for n in range(threads.bit_length())]
-    e, outs = problem.element_bytes, shape.outs // shape.groups
-    k_steps = -(-shape.depth // c.chunk(e)) if c.kb_mode == "chunk" else c.chunk(e)
-    for ka in _free(fixed, "ka", (*powers, spare)):
-        for kb in _free(fixed, "kb", (*powers, spare, max(1, spare // ka))):
-            fits = ka * kb <= threads and ka < 2 * outs and kb < 2 * k_steps
-            if fits and (c.kb_mode == "chunk" or c.chunk(e) % kb == 0):
-                yield ka, kb
 
 
 def _conv_blocks(problem: ConvProblem, kb: int, fixed: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
