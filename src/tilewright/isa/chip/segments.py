@@ -239,7 +239,7 @@ def make_storage(
     fastest = order[0] if order else len(shape) - 1
     line = line or tuple(max(1, line_bytes // e) if d == fastest else 1 for d in range(len(shape)))
     page, line, order = (None if sides is None else tuple(sides) for sides in (page, line, order))
-    layout, arrays = _placed(shape, dtype, page, line, order)
+    layout, arrays = _layout_and_tables(shape, dtype, page, line, order)
     if layout.line_elements * e != line_bytes:
         size = f"a line of {layout.line_elements} elements is {layout.line_elements * e} bytes, not {line_bytes}"
         raise UsageError(size, where=f"segment {name}", how="give line= of the machine's line_bytes")
@@ -274,18 +274,18 @@ def view_of(old: Storage, new: Storage) -> Storage | None:
 
 
 @lru_cache(maxsize=64)
-def _placed(shape: tuple[int, ...], dtype: str, *how: tuple[int, ...] | None) -> tuple[PagedLayout, _Tables]:
+def _layout_and_tables(shape: tuple[int, ...], dtype: str, *how: tuple[int, ...] | None) -> tuple[PagedLayout, _Tables]:
     """A layout of these page, line and order, and (sizes, starts, pages_of, offsets_of) of it, which nobody changes."""
     page, line, order = how
     layout = paged(shape, dtype, page=page, line=line, order=order)
     sizes = np.array(shape[::-1], np.int64)
     starts = np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(np.int64)
-    walks = [_walk(layout, d) for d in reversed(range(len(shape)))]
+    walks = [_along_dim(layout, d) for d in reversed(range(len(shape)))]
     pages_of, offsets_of = np.concatenate(walks, axis=0).T
     return layout, (sizes, starts, np.ascontiguousarray(pages_of), np.ascontiguousarray(offsets_of))
 
 
-def _walk(layout: PagedLayout, dim: int) -> Array:
+def _along_dim(layout: PagedLayout, dim: int) -> Array:
     """int64[size, 2]: (page, offset) along one dim. Pages and lines cut each dim alone, so addresses are their sums."""
     indices = np.zeros((layout.shape[dim], layout.rank), np.int64)
     indices[:, dim] = np.arange(layout.shape[dim])

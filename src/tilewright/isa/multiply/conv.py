@@ -101,7 +101,7 @@ def conv_shape(
     if channels != depth * groups or outs % groups:
         sizes = f"{channels} channels in {groups} groups, weights for {depth} channels and {outs} outputs"
         raise UsageError(sizes, how="channels must be groups times those of the weights, outputs a multiple of groups")
-    strides, dilations = _two("stride", stride), _two("dilation", dilation)
+    strides, dilations = _pair("stride", stride), _pair("dilation", dilation)
     spans = [(k - 1) * d + 1 for k, d in zip((kh, kw), dilations, strict=True)]
     pads = _padding(padding, (height, width), spans, strides)
     out = [
@@ -125,7 +125,7 @@ def conv_shape(
     )
 
 
-def _two(name: str, value: int | Sequence[int], least: int = 1) -> Pair:
+def _pair(name: str, value: int | Sequence[int], least: int = 1) -> Pair:
     both = tuple(value) if isinstance(value, Sequence | np.ndarray) else (value, value)
     if len(both) != 2:
         raise UsageError(f"{name} = {value!r}", how="one number, or two")
@@ -141,12 +141,12 @@ def _padding(padding: Any, sizes: Sequence[int], spans: Sequence[int], strides: 
         needed = [max(0, (-(-n // s) - 1) * s + k - n) for n, k, s in zip(sizes, spans, strides, strict=True)]
         return (needed[0] // 2, needed[0] - needed[0] // 2), (needed[1] // 2, needed[1] - needed[1] // 2)
     if not isinstance(padding, Sequence | np.ndarray):
-        both = _two("padding", padding, 0)
+        both = _pair("padding", padding, 0)
         return (both[0], both[0]), (both[1], both[1])
     rows = list(padding)
     if len(rows) != 2:
         raise UsageError(f"padding = {padding!r}", how="one number, one per dim, or (before, after) per dim")
-    return _two("padding", rows[0], 0), _two("padding", rows[1], 0)
+    return _pair("padding", rows[0], 0), _pair("padding", rows[1], 0)
 
 
 @dataclass(frozen=True)

@@ -262,12 +262,12 @@ def search(
 def _order(tuned: Tuned) -> tuple[Any, ...]:
     """The least bound first; of equals one that brings data early, then the plainest."""
     late = not (getattr(tuned.choice, "stream", False) or getattr(tuned.choice, "segments", None))
-    return tuned.bound, late, tuned.choice.settings, str(tuned.choice)
+    return tuned.bound, late, tuned.choice.non_defaults, str(tuned.choice)
 
 
 def _rank(tuned: Tuned) -> tuple[Any, ...]:
     dram = tuned.counts.dram_bytes if tuned.counts else 0
-    return tuned.cycles is None, tuned.cycles or 0, dram, tuned.choice.settings, str(tuned.choice)
+    return tuned.cycles is None, tuned.cycles or 0, dram, tuned.choice.non_defaults, str(tuned.choice)
 
 
 def bounded(problem: Problem | ConvProblem, choice: Any) -> Tuned:
