@@ -56,8 +56,6 @@ SEE = {
     "hlo.report_head": "report_lines report.md",
     "hlo.report_html": "report report.md",
     "hlo.report_lines": "report report.md",
-    "isa.element_type": "matmul matrix_unit.md",
-    "isa.type_and_signs": "matmul matrix_unit.md",
     "embed.CATEGORICAL": "read_criteo embedding_plan.md",
     "embed.COUNTERS_TEMPLATE": "read_counters embedding_diagnosis.md",
     "embed.CRITEO_CARDINALITIES": "scale_vocabs synthetic_criteo",

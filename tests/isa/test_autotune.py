@@ -13,7 +13,7 @@ from tests.conftest import ROOT, by_night, tries
 from tilewright.cli import main
 from tilewright.errors import UsageError
 from tilewright.isa import MatrixUnitConfig, autotune, matmul
-from tilewright.isa.chip.segments import ELEMENT_TYPES
+from tilewright.isa.language.instructions import ELEMENT_TYPES
 from tilewright.isa.study import choices as _choices
 from tilewright.isa.study.choices import Problem
 from tilewright.isa.study.tune import bounded, timed

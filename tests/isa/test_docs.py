@@ -4,9 +4,10 @@ import importlib.util
 import re
 
 from tests.conftest import ROOT
-from tilewright.isa import MatrixUnitConfig, reference
+from tilewright.isa import MatrixUnitConfig
 from tilewright.isa.language.config import READINGS
 from tilewright.isa.language.instructions import INSTRUCTIONS
+from tilewright.isa.study.reference import reference
 
 
 def script(name, folder="docs"):

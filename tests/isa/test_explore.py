@@ -8,17 +8,8 @@ import pytest
 
 from tilewright.cli import main
 from tilewright.errors import UsageError
-from tilewright.isa import (
-    MatrixUnit,
-    MatrixUnitConfig,
-    area_mm2,
-    autotune,
-    explore,
-    matmul,
-    read_network,
-    roofline,
-)
-from tilewright.isa.study.explore import LayerShape, resnet50
+from tilewright.isa import MatrixUnit, MatrixUnitConfig, autotune, explore, matmul, roofline
+from tilewright.isa.study.explore import LayerShape, area_mm2, read_network, resnet50
 from tilewright.isa.study.roofline import what_if
 
 NETWORK = "# a small one\nfc 2 gemm 8x32x64\nc 1 conv 1x4x4x16 3x3x16x24 padding=1 stride=2\n"

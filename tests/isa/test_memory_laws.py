@@ -28,18 +28,17 @@ from tilewright.isa import (
     MatrixUnit,
     MatrixUnitConfig,
     MatrixUnitError,
-    Moved,
     Op,
     Output,
     VectorSpec,
     contract,
     conv2d,
     matmul,
-    run_vector,
     softmax,
 )
 from tilewright.isa.language.config import DRAMS
-from tilewright.isa.language.counts import energy, math_cycles_at_least, sram_pj
+from tilewright.isa.language.counts import Moved, energy, math_cycles_at_least, sram_pj
+from tilewright.isa.vector.programs import run_vector
 
 RATES = ("l1_ports", "l2_bytes_per_cycle", "dram_bytes_per_cycle")
 few = settings(max_examples=tries(4))

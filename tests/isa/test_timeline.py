@@ -8,7 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tilewright.isa import MatrixUnit, MatrixUnitConfig, matmul, timeline
+from tilewright.isa import MatrixUnit, MatrixUnitConfig, matmul
+from tilewright.isa.execute.run import timeline
 from tilewright.trace import Counter, Instant, Slice, perfetto_bytes
 
 CASES = [

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import tries
-from tilewright.isa import Machine, MatrixUnit, MatrixUnitConfig, Memory, assemble, claims, matmul
+from tilewright.isa import Machine, MatrixUnit, MatrixUnitConfig, Memory, assemble, matmul
 from tilewright.isa.chip.state import Cache
 from tilewright.isa.kernels.cache_kernels import (
     BYPASSED,
@@ -24,7 +24,7 @@ from tilewright.isa.kernels.cache_kernels import (
     lru_touch,
 )
 from tilewright.isa.kernels.records import CACHE
-from tilewright.isa.study.claims import column_walk_misses
+from tilewright.isa.study.claims import claims, column_walk_misses
 
 
 class SlowCache:

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from tests.conftest import tries
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.isa import MatrixUnitConfig, layer_norm, rms_norm, run_vector, softmax, vector_program
+from tilewright.isa import MatrixUnitConfig, layer_norm, rms_norm, softmax
 from tilewright.isa.execute.vector import FUNCTIONS
+from tilewright.isa.vector.programs import run_vector, vector_program
 from tilewright.isa.vector.spec import Input, Op, Output, VectorSpec
 
 SMALL = MatrixUnitConfig(threads=12, registers=128, l2_bytes=1 << 14)

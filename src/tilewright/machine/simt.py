@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from tilewright.hlo import Program, StepTime, TimeRow, XlaValues, optimize, report
-from tilewright.isa import Compiled, L2Plan, Layer, MachineReport, MatrixUnitConfig, compile, roofline
+from tilewright.isa import Compiled, MachineReport, MatrixUnitConfig, compile, roofline
 from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
 from tilewright.machine.subject import Subject
 from tilewright.render import Card, Column, Html, bytes_text, count_text, percent_text, table
@@ -36,7 +36,6 @@ class _Run:
 
     compiled: Compiled
     run: MachineReport
-    plan: L2Plan
     bounds: tuple[str, ...]
 
 
@@ -51,7 +50,7 @@ def study_on_matrix_unit(subject: Subject, config: MatrixUnitConfig, watch: Watc
     compiled = compile(program, config=config)
     args, kwargs = subject.given()
     outputs, run = compiled.run(*args, verify=True, watch=watch, **kwargs)
-    done = _Run(compiled, run, compiled.l2_plan()[0], tuple(_bound(each, config) for each in run.layers))
+    done = _Run(compiled, run, tuple(_bounds(run, config)))
     step = _step(program.name, done)
     slow = roofline(run, config, program.name)
     idle = max(0.0, 1 - slow.limit.cycles / max(1, run.cycles))
@@ -73,12 +72,11 @@ def study_on_matrix_unit(subject: Subject, config: MatrixUnitConfig, watch: Watc
     return studied, outputs
 
 
-def _bound(layer: Layer, config: MatrixUnitConfig) -> str:
-    """The unit that is busy for most of a layer's cycles; "latency" where none is for half of them."""
-    if not layer.cycles:
-        return ""
-    limit = roofline(layer, config).limit
-    return limit.name if 2 * limit.cycles >= layer.cycles else "latency"
+def _bounds(run: MachineReport, config: MatrixUnitConfig) -> Iterator[str]:
+    """For each layer the unit that is busy for most of its cycles; "latency" where none is for half of them."""
+    for layer in run.layers:
+        limit = roofline(layer, config).limit if layer.cycles else None
+        yield "" if limit is None else limit.name if 2 * limit.cycles >= layer.cycles else "latency"
 
 
 def _step(name: str, done: _Run) -> StepTime:
@@ -134,7 +132,7 @@ def _levels(run: MachineReport) -> Html:
 
 
 def _memory(subject: Subject, done: _Run) -> Memory:
-    plan = done.plan
+    (plan,) = done.compiled.l2_plan()
     asked = plan.asked
     need = max(asked, default=0)
     at = asked.index(need) if asked else 0
@@ -151,7 +149,9 @@ def _memory(subject: Subject, done: _Run) -> Memory:
         )
         for name in alive[:_LARGEST]
     ]
-    misfits = [Misfit(names[name], size, plan.room, _why_without_place(plan, size)) for name, size in plan.left.items()]
+    misfits = [
+        Misfit(names[name], size, plan.room, _why_without_place(plan.room, size)) for name, size in plan.left.items()
+    ]
     at_name = plan.steps[at] if plan.steps else ""
     return Memory(
         *("L2's pages", plan.room, need, at_name, plan.steps, asked, plan.live, tuple(largest)),
@@ -175,16 +175,17 @@ def _names(compiled: Compiled) -> dict[str, str]:
     return names
 
 
-def _why_without_place(plan: L2Plan, size: int) -> str:
-    if size > plan.room:
+def _why_without_place(room: int, size: int) -> str:
+    if size > room:
         return "larger than the pages' share of L2: it passes the caches, line by line"
     return "no gap in L2 for as long as it is used: it passes the caches"
 
 
 def _changes(subject: Subject, done: _Run) -> Iterator[Change]:
     """The function on other arguments, compiled anew, and the smallest doubled L2 in which everything has a place."""
-    left = sum(done.plan.left.values())
-    before = left or max(done.plan.asked, default=0)
+    (now,) = done.compiled.l2_plan()
+    left = sum(now.left.values())
+    before = left or max(now.asked, default=0)
     config, quick = done.compiled.config, sum(layer.seconds for layer in done.run.layers) < _QUICK
 
     def cycles(compiled: Compiled) -> float | None:

@@ -19,7 +19,7 @@ from tilewright.errors import UsageError
 from tilewright.render.delivery import Answer, Output, deliver, remark, show
 
 if TYPE_CHECKING:
-    from tilewright.isa import Debugger, Explanation, MatrixUnitConfig, Program
+    from tilewright.isa import Debugger, MatrixUnitConfig, Program
 
 _LEAVE = ("quit", "q", "exit")
 
@@ -184,7 +184,7 @@ def explain(
     if runs and any(option is not None for option in (segment, columns, rows)):
         how = "they say where each instruction stands; leave --segment, --columns and --rows out"
         raise UsageError("tensors, and a place to explain at", how=how)
-    reached: dict[int, Explanation] = {}
+    reached: dict[int, Any] = {}
     stopped = ""
     if runs:
         debugger = Debugger(program, machine.tensors(tensor, iota, zeros), config)

@@ -20,7 +20,6 @@ from tilewright.render.tables import Table
 if TYPE_CHECKING:
     import numpy as np
 
-    from tilewright.isa import MatmulResult
 
 _DTYPES = (*("s4", "u4", "s8", "u8", "s16", "u16", "s32", "u32"), *("f8e4m3fn", "f8e5m2", "f16", "bf16", "f32"))
 _SMALLER = "this machine is simulated; give smaller sizes"
@@ -176,7 +175,7 @@ def matmul(
     as_json: Json = False,
 ) -> int:
     """Multiply two matrices on the machine; its counts beside the closed forms, its value beside numpy's."""
-    from tilewright.isa import element_type, expected_counts, type_and_signs
+    from tilewright.isa import element_type, expected_counts
     from tilewright.isa import matmul as multiply
     from tilewright.trace import perfetto_bytes
 
@@ -184,7 +183,6 @@ def matmul(
     config = machine.configured(settings)
     a, b = operands(data, m, n, k, (dtype, dtype_b or dtype), seed)
     types = element_type(a, "A"), element_type(b, "B")
-    type_and_signs(*types)
     sizes = {"m": a.shape[0], "n": b.shape[1], "k": b.shape[0]}
     options: dict[str, Any] = {"ka": ka, "kb": kb, "transpose_b": transpose_b, "order": order, "columns": columns}
     options |= {"line": _line_shape(line, "--line"), "split": split, "segments": segments, "tail_kb": tail_kb}
@@ -218,7 +216,7 @@ class _ProductRun:
     ``away``: the largest difference, or for whole numbers how many elements differ; ``value``: its options as JSON.
     """
 
-    result: MatmulResult
+    result: Any
     forms: Mapping[str, int]
     equal: bool
     away: float
@@ -274,7 +272,7 @@ class _ProductRun:
             yield "value equals numpy's" if self.equal else f"value DIFFERS from numpy's in {int(self.away)} elements"
 
 
-def _programs(result: MatmulResult) -> list[tuple[list[int], str, str]]:
+def _programs(result: Any) -> list[tuple[list[int], str, str]]:
     """Every program, as text and as a listing, with the processing elements that run it."""
     listed: dict[str, tuple[list[int], str]] = {}
     pes = [run.state.number for run in result.pes] or [0]
@@ -283,7 +281,7 @@ def _programs(result: MatmulResult) -> list[tuple[list[int], str, str]]:
     return [(pes, text, listing) for text, (pes, listing) in listed.items()]
 
 
-def _write_programs(where: Output, result: MatmulResult) -> None:
+def _write_programs(where: Output, result: Any) -> None:
     """The programs of several processing elements, a file for each that differs."""
     programs = _programs(result)
     if not where.is_file or where.path is None:
@@ -299,7 +297,7 @@ def _of(pes: list[int]) -> str:
     return f"PE {pes[0]} runs" if len(pes) == 1 else f"PEs {', '.join(map(str, pes))} run"
 
 
-def _listing(result: MatmulResult) -> str:
+def _listing(result: Any) -> str:
     programs = _programs(result)
     if len(result.programs) < 2:
         return programs[0][2] + "\n"

@@ -19,7 +19,7 @@ from tilewright.render.page import Card, Page, Step, cards, paragraph, steps
 from tilewright.render.tables import Table, table
 
 if TYPE_CHECKING:
-    from tilewright.isa import Counts, MatrixUnitConfig, Profile, ProfileLine, Program
+    from tilewright.isa import Counts, MatrixUnitConfig, Profile, Program
 
 _HEADINGS: tuple[tuple[str, Kind, str], ...] = (
     ("pc", "number", "Address."),
@@ -168,7 +168,7 @@ def _profiled(
     return profile_run(program, memory, config, watcher)
 
 
-def _row(profile: Profile, line: ProfileLine) -> tuple[object, ...]:
+def _row(profile: Profile, line: Any) -> tuple[object, ...]:
     label = "".join(f"{name}: " for name in line.labels)
     waits = ", ".join(f"{reason} {n:,}" for reason, n in line.waits.items())
     cycles = profile.totals.cycles

@@ -113,18 +113,16 @@ def _layers_lines(report: MachineReport) -> Iterator[Line]:
 
 def _run_answer(runs: Sequence[RunResult], shown: Sequence[str]) -> Answer:
     """Counts of all processing elements together, cycles and accounts of the one done last."""
-    from tilewright.isa import Counts, Moved, Traffic
-
     last = max(runs, key=lambda run: run.cycles)
-    moved, energy_pj = Moved.together(run.moved for run in runs).bytes, sum(run.energy_pj for run in runs)
+    moved, energy_pj = last.moved.together(run.moved for run in runs).bytes, sum(run.energy_pj for run in runs)
     utilisation = sum(run.math_utilisation * run.cycles for run in runs) / max(1, last.cycles * len(runs))
-    counts, executed = Counts.together(run.counts for run in runs).to_dict(), sum(run.executed for run in runs)
+    counts, executed = last.counts.together(run.counts for run in runs).to_dict(), sum(run.executed for run in runs)
 
     def to_json() -> dict[str, Any]:
         value: dict[str, Any] = {"counts": counts, "cycles": last.cycles, "math_cycles": last.math_cycles}
         value |= {"bytes": moved, "energy_pj": energy_pj, "math_utilisation": utilisation, "executed": executed}
         value |= {"stalls": last.stalls, "queue": last.queue}
-        value |= {"traffic": Traffic.together(run.traffic for run in runs).to_dict()}
+        value |= {"traffic": last.traffic.together(run.traffic for run in runs).to_dict()}
         keys = ("pc", "kind", "column", "register", "pe")
         value |= {"errors": [{key: getattr(e, key) for key in keys} for run in runs for e in run.errors]}
         tensors = {name: _json_values(last.tensor(name)) for name in shown}

@@ -33,7 +33,7 @@ from tilewright.render.page import Card, Page, Step, cards, paragraph, steps
 from tilewright.render.tables import Heading, Table, table
 
 if TYPE_CHECKING:
-    from tilewright.isa import Exploration, Roofline, Tuned, Tuning
+    from tilewright.isa import Exploration, Roofline, Tuning
 
 _HEADINGS: tuple[tuple[str, Kind, str], ...] = (
     ("choice", "code", "Options of isa matmul."),
@@ -129,11 +129,11 @@ def _checked(tuning: Tuning) -> dict[str, Any]:
     return {**cycles, "value_equals_numpy": difference_of(result.value, a, b)[0]}
 
 
-def _name(tuning: Tuning, tuned: Tuned) -> str:
+def _name(tuning: Tuning, tuned: Any) -> str:
     return f"{tuned.choice}  (default)" if tuned is tuning.default else str(tuned.choice)
 
 
-def _row(tuning: Tuning, tuned: Tuned) -> tuple[object, ...]:
+def _row(tuning: Tuning, tuned: Any) -> tuple[object, ...]:
     cycles, default, counts = tuned.cycles, tuning.default.cycles, tuned.counts
     beside = cycles / default if cycles and default else None
     name = _name(tuning, tuned)
@@ -154,7 +154,7 @@ def _row(tuning: Tuning, tuned: Tuned) -> tuple[object, ...]:
     )
 
 
-def _shown(tuning: Tuning, top: int) -> list[Tuned]:
+def _shown(tuning: Tuning, top: int) -> list[Any]:
     """The first of those that were timed, and the default wherever it stands."""
     first = list(tuning.timed[:top])
     return first if tuning.default in first else [*first, tuning.default]
@@ -170,7 +170,7 @@ def _call(command: str, options: dict[str, Any], usual: dict[str, Any], settings
     return " ".join([*words, *(f"--set {assignment}" for assignment in settings or ())])
 
 
-def _account(tuned: Tuned) -> tuple[int, ...]:
+def _account(tuned: Any) -> tuple[int, ...]:
     """Every cycle, by what the math unit did."""
     stalls = tuned.stalls or {}
     waits = stalls["columns of B"], stalls["A"]
@@ -305,13 +305,13 @@ def roofline(
     as_json: Json = False,
 ) -> None:
     """Say what a product could not be faster than at each level of memory, what it takes, and what to change."""
-    from tilewright.isa import measured_roofline
+    from tilewright.isa import Roofline
 
     where = Output(out, as_json, ".json", ".html")
     config, how = machine.configured(settings), how_of(stride, padding, 1, 1)
     sizes = _sizes((m, n, k), (x, w))
     with progress("running") as bar:
-        found, choice = measured_roofline(sizes, dtype, config, tuned, what_if, bar, **(how if x else {}))
+        found, choice = Roofline.measured(sizes, dtype, config, tuned, what_if, bar, **(how if x else {}))
     words = f"--x {x} --w {w} --stride {stride} --padding {padding}" if x else f"--m {m} --n {n} --k {k}"
     more = " ".join(["--tuned"] * tuned + [f"--set {assignment}" for assignment in settings or ()])
     command = f"tilewright isa roofline {words} --dtype {dtype} {more}".rstrip()
@@ -357,14 +357,14 @@ def explore(
 ) -> None:
     """Run a whole network on many machines: which cost least in cycles, energy (modelled) and area (a proxy)."""
     from tilewright.isa import explore as explore_machines
-    from tilewright.isa import read_network
 
     where = Output(out, as_json, ".json", ".html")
-    layers: Any = read_network(read_text(shapes), shapes) if shapes else network
     family = values_of(over) if over else None
     with progress("layers") as bar:
-        found = explore_machines(layers, family, dtype, machine.configured(settings), most, bar)
-    found = replace(found, network=network) if shapes and network != "resnet50" else found
+        layers = read_text(shapes) if shapes else network
+        found = explore_machines(layers, family, dtype, machine.configured(settings), most, bar, where=shapes)
+    if shapes:
+        found = replace(found, network=network if network != "resnet50" else "layers")
     answer = Answer(found.to_dict, lambda: _exploration_lines(found))
     deliver(answer, where, {".html": found.to_html})
 

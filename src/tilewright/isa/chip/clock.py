@@ -90,7 +90,6 @@ class Clock:
     _totals: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """All registers are ready at first."""
         c = self.config
         places = c.registers + c.uniform_registers + c.predicates
         self.tokens, self.foreign = np.zeros((2, places), np.int64)
@@ -114,20 +113,20 @@ class Clock:
         return queue, {**self.math, "after": total - self.free[1]}
 
     def until(self, cycle: int, reason: str) -> None:
-        """The queue stands still until a cycle."""
+        """Let the issue queue wait until ``cycle``, and count the cycles for ``reason``, a key of :data:`QUEUE`."""
         if cycle > self.issue:
             self.queue[reason] += cycle - self.issue
-            self._slice(QUEUE_LANE, reason, self.issue, cycle)
+            self._draw(QUEUE_LANE, reason, self.issue, cycle)
             self.issue = cycle
 
-    def _take(self) -> int:
+    def _issue_next(self) -> int:
         start = self.issue
         self.queue["issued"] += 1
         self.queue["fetch"] += self.config.fetch_cycles
         self.issue = start + 1 + self.config.fetch_cycles
         return start
 
-    def _latest(self, spans: Iterable[slice]) -> tuple[int, str]:
+    def _last_ready(self, spans: Iterable[slice]) -> tuple[int, str]:
         cycle, cause = 0, 0
         for s in spans:
             if s.stop == s.start:
@@ -137,7 +136,7 @@ class Clock:
                 cycle, cause = int(self.tokens[place]), int(self.causes[place])
         return cycle, CAUSES[cause]
 
-    def _set(self, spans: Iterable[slice], cycle: int, cause: int) -> None:
+    def _mark_ready(self, spans: Iterable[slice], cycle: int, cause: int) -> None:
         for s in spans:
             self.tokens[s], self.causes[s] = cycle, cause
             if cause != _PRODUCT:
@@ -152,24 +151,24 @@ class Clock:
         after the issue. ``unit`` and ``name`` are its lane and its label in the trace.
         """
         writes = tuple(writes)
-        self.until(*self._latest((*reads, *writes)))
-        start = self._take()
-        self._set(writes, start + latency, _ARITHMETIC)
-        self._done(unit, name, start, start + max(1, latency))
+        self.until(*self._last_ready((*reads, *writes)))
+        start = self._issue_next()
+        self._mark_ready(writes, start + latency, _ARITHMETIC)
+        self._finish(unit, name, start, start + max(1, latency))
 
     def vector(self, name: str, reads: Iterable[slice], writes: Iterable[slice], cycles: int) -> None:
         """An instruction that keeps the vector unit for ``cycles``; no one sees a part of its result sooner."""
         writes = tuple(writes)
-        self.until(*self._latest((*reads, *writes)))
+        self.until(*self._last_ready((*reads, *writes)))
         self.until(self.vector_free, "vector")
-        start = self._take()
+        start = self._issue_next()
         self.vector_free = start + max(1, cycles)
         end = self.vector_free + self.config.alu_latency - 1
-        self._set(writes, end, _ARITHMETIC)
-        self._done("vector", name, start, max(end, start + 1))
+        self._mark_ready(writes, end, _ARITHMETIC)
+        self._finish("vector", name, start, max(end, start + 1))
 
     def settle(self) -> None:
-        """The program is over when everything it moved is where it belongs."""
+        """Let the run end no sooner than the last transfer and write-back it asked for."""
         self.end = max(self.end, self.port.settled())
 
     def transfer(
@@ -180,17 +179,17 @@ class Clock:
         What L2 had not came as soon as device memory had time (a reading: rows stream ahead): a load waits for it.
         """
         c, writes = self.config, tuple(writes)
-        self.until(*self._latest((*reads, *writes)))
+        self.until(*self._last_ready((*reads, *writes)))
         self.until(self.free[0], "port")
-        start = self._take()
+        start = self._issue_next()
         self.free[0] = start + max(1, -(-lines // c.l1_ports))
         end = max(self.free[0], self.port.over_l2(start, size)) + c.l2_latency
         if storing:
             self.port.write_back(start)
         else:
             end = max(end, self.port.arrived)
-        self._set(writes, end, _LOAD)
-        self._done("lsu", name, start, end)
+        self._mark_ready(writes, end, _LOAD)
+        self._finish("lsu", name, start, end)
 
     def line_times(self, step_cycles: int, column_cycles: int) -> np.ndarray[Any, Any]:
         """What the issue kernel takes, a record TIMING; ``column_cycles``: of a column on the broadcast bus."""
@@ -220,13 +219,13 @@ class Clock:
         """
         from tilewright.isa.kernels.memory_kernels import issue_columns
 
-        self.until(*self._latest(reads))
+        self.until(*self._last_ready(reads))
         if len(self.in_flight) >= self.config.bcast_depth:
             self.until(self.in_flight.popleft(), "depth")
         self.until(page_ready, "page")
         # Products another unit made must be there too.
         operands_ready = max(int(self.tokens[a].max()), int(self.foreign[products].max(initial=0)))
-        start, math_free = self._take(), self.free[1]
+        start, math_free = self._issue_next(), self.free[1]
         if self.config.math_issue != "step":  # every column belongs to the same wait
             times[_STEP] *= steps
             step_of, steps = np.zeros_like(step_of), 1
@@ -236,7 +235,7 @@ class Clock:
         self.free = free.tolist()
         first, for_columns, for_a = out.tolist()
         if first < 0:  # no step: the math unit never heard of it
-            self._done("math", name, start, start + 1)
+            self._finish("math", name, start, start + 1)
             return
         idle = max(0, start - math_free)
         self.math["no mm"] += idle
@@ -246,30 +245,30 @@ class Clock:
         early = self.tokens[a] < first
         self.causes[a][early] = _PRODUCT
         self.tokens[a][early] = self.foreign[a][early] = first
-        self._set((products,), self.free[1], _PRODUCT)
+        self._mark_ready((products,), self.free[1], _PRODUCT)
         self.in_flight.append(self.free[1])
         self.math_busy += steps * int(times[_STEP])
-        self._done("math", name, first, self.free[1])
+        self._finish("math", name, first, self.free[1])
         if self.tracing:
             lines, l1, l2 = traffic.sum(axis=0).tolist()
             facts = (("columns", len(traffic)), ("lines", lines), ("L1 misses", l1), ("L2 misses", l2))
-            self._show_mm(name, start, (math_free, first), (idle, for_columns, for_a), facts)
+            self._draw_mm(name, start, (math_free, first), (idle, for_columns, for_a), facts)
 
     def wait(self, name: str, until: int) -> None:
         """Stand still until a DMA transfer is done."""
         self.step("control", name)
         self.until(until, "dma")
 
-    def _done(self, unit: str, name: str, start: int, end: int) -> None:
+    def _finish(self, unit: str, name: str, start: int, end: int) -> None:
         self.end = max(self.end, end)
         if self.tracing:
-            self._keep(self.events, Slice(Track(self.name, UNITS[unit]), name, start, end - start))
+            self._add_event(self.events, Slice(Track(self.name, UNITS[unit]), name, start, end - start))
 
-    def _slice(self, lane: str, name: str, start: int, end: int, args: Args = ()) -> None:
+    def _draw(self, lane: str, name: str, start: int, end: int, args: Args = ()) -> None:
         if self.tracing and end > start:
-            self._keep(self.lanes, Slice(Track(self.name, lane), name, start, end - start, args))
+            self._add_event(self.lanes, Slice(Track(self.name, lane), name, start, end - start, args))
 
-    def _keep(self, into: list[Event], event: Event) -> None:
+    def _add_event(self, into: list[Event], event: Event) -> None:
         kept = len(self.events) + len(self.lanes)
         if kept < MOST_EVENTS:
             into.append(event)
@@ -277,7 +276,7 @@ class Clock:
             end = f"the timeline ends here, after {MOST_EVENTS} events"
             self.lanes.append(Instant(Track(self.name, QUEUE_LANE), end, self.issue))
 
-    def _show_mm(self, name: str, start: int, free: tuple[int, int], waits: tuple[int, int, int], facts: Args) -> None:
+    def _draw_mm(self, name: str, start: int, free: tuple[int, int], waits: tuple[int, int, int], facts: Args) -> None:
         """Lanes of one ``mm`` that has steps: its loads, why the math unit was idle before and in it, the caches.
 
         ``free``: when the math unit was free before, and its first issue; ``waits``: cycles without mm, for columns and
@@ -285,14 +284,14 @@ class Clock:
         """
         idle, columns, operand = waits
         before, first = free
-        self._slice(LOADER, name, start, max(self.free[0], start + 1), facts)
-        self._slice(IDLE, "no mm", before, before + idle)
-        self._slice(IDLE, "A", before + idle, before + idle + operand)
+        self._draw(LOADER, name, start, max(self.free[0], start + 1), facts)
+        self._draw(IDLE, "no mm", before, before + idle)
+        self._draw(IDLE, "A", before + idle, before + idle + operand)
         rest = (first - before) - idle - operand
-        self._slice(IDLE, "columns of B", first - rest, first)
+        self._draw(IDLE, "columns of B", first - rest, first)
         # What is left of the waits for columns lies between steps: drawn at the end, where the lane is free.
-        self._slice(IDLE, "columns of B", self.free[1] - (columns - rest), self.free[1])
+        self._draw(IDLE, "columns of B", self.free[1] - (columns - rest), self.free[1])
         numbers = dict(facts)
         for lane, fact, scale in zip(CACHES, ("L1 misses", "L2 misses", "L2 misses"), (1, 1, self.config.line_bytes)):
             at = self._totals[lane] = self._totals.get(lane, 0) + int(numbers[fact]) * scale
-            self._keep(self.lanes, Counter(Track(self.name, lane), start, at, "bytes" if scale > 1 else "lines"))
+            self._add_event(self.lanes, Counter(Track(self.name, lane), start, at, "bytes" if scale > 1 else "lines"))

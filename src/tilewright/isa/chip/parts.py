@@ -26,19 +26,16 @@ class Part:
     size: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Whole numbers, as many of the one as of the other."""
         object.__setattr__(self, "base", wholes("base", self.base))
         object.__setattr__(self, "size", wholes("size", self.size))
         if len(self.base) != len(self.size):
             raise UsageError(f"a part with base {self.base} and size {self.size}", how="one number per dim each")
 
     def __str__(self) -> str:
-        """As the slices that cut it out."""
         return f"[{', '.join(f'{b}:{b + s}' for b, s in zip(self.base, self.size, strict=True))}]"
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """What indexes an array."""
         return tuple(slice(b, b + s) for b, s in zip(self.base, self.size, strict=True))
 
 
@@ -48,7 +45,7 @@ def by_dim(shape: Sequence[int], dim: int, pes: int) -> dict[int, tuple[Part, ..
     >>> {pe: str(part[0]) for pe, part in by_dim((8, 8), 1, 2).items()}
     {0: '[0:8, 0:4]', 1: '[0:8, 4:8]'}
     """
-    shape, pes = _checked(shape, pes)
+    shape, pes = wholes("shape", shape, 1), whole("pes", pes, 1, most=1 << 20)
     if whole("dim", dim) >= len(shape):
         raise UsageError(f"dim = {dim} of a tensor of {len(shape)} dims")
     ends = [shape[dim] * pe // pes for pe in range(pes + 1)]
@@ -67,8 +64,7 @@ def by_blocks(shape: Sequence[int], block: Sequence[int], pes: int) -> dict[int,
     >>> {pe: [str(p) for p in parts] for pe, parts in by_blocks((8, 8), (4, 4), 2).items()}
     {0: ['[0:4, 0:4]', '[4:8, 0:4]'], 1: ['[0:4, 4:8]', '[4:8, 4:8]']}
     """
-    blocks = _blocks(shape, block, pes)
-    return _dealt([(n % pes, part) for n, (_, part) in enumerate(blocks)])
+    return _dealt(shape, block, pes, diagonals=False)
 
 
 def by_diagonals(shape: Sequence[int], block: Sequence[int], pes: int) -> dict[int, tuple[Part, ...]]:
@@ -77,28 +73,19 @@ def by_diagonals(shape: Sequence[int], block: Sequence[int], pes: int) -> dict[i
     >>> {pe: [str(p) for p in parts] for pe, parts in by_diagonals((8, 8), (4, 4), 2).items()}
     {0: ['[0:4, 0:4]', '[4:8, 4:8]'], 1: ['[0:4, 4:8]', '[4:8, 0:4]']}
     """
-    return _dealt([(sum(index) % pes, part) for index, part in _blocks(shape, block, pes)])
+    return _dealt(shape, block, pes, diagonals=True)
 
 
-def _checked(shape: Sequence[int], pes: int) -> tuple[tuple[int, ...], int]:
-    return wholes("shape", shape, 1), whole("pes", pes, 1, most=1 << 20)
-
-
-def _blocks(shape: Sequence[int], block: Sequence[int], pes: int) -> list[tuple[tuple[int, ...], Part]]:
-    shape, pes = _checked(shape, pes)
+def _dealt(shape: Sequence[int], block: Sequence[int], pes: int, diagonals: bool) -> dict[int, tuple[Part, ...]]:
+    shape, pes = wholes("shape", shape, 1), whole("pes", pes, 1, most=1 << 20)
     sides = wholes("block", block, 1)
     if len(sides) != len(shape):
         raise UsageError(f"a block of {len(sides)} dims in a tensor of {len(shape)}")
-    blocks = []
-    for index in product(*(range(-(-n // side)) for n, side in zip(shape, sides, strict=True))):
+    parts: dict[int, tuple[Part, ...]] = {}
+    indices = product(*(range(-(-n // side)) for n, side in zip(shape, sides, strict=True)))
+    for number, index in enumerate(indices):
         base = tuple(i * side for i, side in zip(index, sides, strict=True))
         size = tuple(min(side, n - b) for side, n, b in zip(sides, shape, base, strict=True))
-        blocks.append((index, Part(base, size)))
-    return blocks
-
-
-def _dealt(pairs: list[tuple[int, Part]]) -> dict[int, tuple[Part, ...]]:
-    parts: dict[int, tuple[Part, ...]] = {}
-    for pe, part in pairs:
-        parts[pe] = (*parts.get(pe, ()), part)
+        pe = (sum(index) if diagonals else number) % pes
+        parts[pe] = (*parts.get(pe, ()), Part(base, size))
     return dict(sorted(parts.items()))

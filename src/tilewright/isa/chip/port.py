@@ -67,7 +67,6 @@ class MemoryPort:
     transferred: int = 0
 
     def __post_init__(self) -> None:
-        """Nothing was asked for yet."""
         self.last = np.full(self.config.threads, -1, np.int64)
         self._links: Record | None = None
 
@@ -95,18 +94,18 @@ class MemoryPort:
         return self._links
 
     def relink(self) -> None:
-        """The chip's caches are others now."""
+        """Forget the kernels' record of the chip's arrays, which were replaced by larger ones."""
         self._links = None
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy has tables of its own."""
         return self.__dict__ | {"_links": None}
 
-    def _get(self, name: str) -> int:
+    def _account(self, name: str) -> int:
         return int(self.numbers[_AT[name]])
 
     def count(self, **more: int) -> None:
-        """Add to counters."""
+        """Add to the counters of :class:`Moved` and ACCOUNTS, by name."""
         for name, number in more.items():
             self.numbers[_AT[name]] += number
 
@@ -115,9 +114,9 @@ class MemoryPort:
         self.numbers[_AT["arrived"]] = self.numbers[_AT["written"]] = 0
 
     def idle_until(self, cycle: int) -> None:
-        """A program starts: whatever it reads, device memory brings no sooner."""
+        """Let every bus be busy until ``cycle``, when a program starts: nothing it reads comes sooner."""
         for name in ("read", "urgent", "work", "l2_free", "l2_work"):
-            self.numbers[_AT[name]] = max(self._get(name), cycle)
+            self.numbers[_AT[name]] = max(self._account(name), cycle)
         if self.several:
             window, gone = cycle >> WINDOW_SHIFT, cycle & ((1 << WINDOW_SHIFT) - 1)
             for ring in self.chip.windows:
@@ -128,28 +127,28 @@ class MemoryPort:
     @property
     def arrived(self) -> int:
         """When what the last load asked of device memory is there (0: it asked for nothing)."""
-        arrived = self._get("arrived")
+        arrived = self._account("arrived")
         return arrived + self.config.dram_latency if arrived else 0
 
     def over_l2(self, start: int, size: int) -> int:
         """Move bytes between L2 and the registers; the cycle at which they are over the bus."""
-        return self._take(L2_BUS, start, self.cycles(size, self.config.l2_bytes_per_cycle))
+        return self._take_bus(L2_BUS, start, self.cycles(size, self.config.l2_bytes_per_cycle))
 
-    def _take(self, which: int, start: int, cycles: int) -> int:
+    def _take_bus(self, which: int, start: int, cycles: int) -> int:
         from tilewright.isa.kernels.memory_kernels import take_bus
 
         return int(take_bus(self.links.numbers, which, start, cycles))
 
     def write_back(self, start: int) -> None:
         """The lines of a store go back to device memory when that has nothing else to do."""
-        written = self._get("written")
+        written = self._account("written")
         size = written * self.config.line_bytes
         cycles = written * self.cycles(self.config.line_bytes, self.config.dram_bytes_per_cycle)
         self.count(dram_c=size)
         if self.several and self.config.slots == 1:
             self.waiting += [(start, cycles)] if cycles else []
         else:
-            self.numbers[_AT["work"]] = max(self._get("work"), start) + cycles
+            self.numbers[_AT["work"]] = max(self._account("work"), start) + cycles
 
     def transfer(self, now: int, start: int, size: int) -> int:
         """A page that DMA moves, asked for at ``now``, its turn at ``start``; when it is done."""
@@ -159,28 +158,27 @@ class MemoryPort:
         self.count(l2_dma=size, dram_dma=size)
         if self.several and self.config.slots == 1:
             for which, cycles in ((L2_WINDOWS, l2), (DRAM_WINDOWS, dram)):
-                done = max(done, self._take(which, start + c.dma_latency, cycles))
+                done = max(done, self._take_bus(which, start + c.dma_latency, cycles))
         else:
             for name, cycles in (("urgent", dram), ("work", dram), ("l2_work", l2)):
-                self.numbers[_AT[name]] = max(self._get(name), now) + cycles
-            done = max(done, self._get("urgent") + c.dma_latency, self._get("l2_work"))
+                self.numbers[_AT[name]] = max(self._account(name), now) + cycles
+            done = max(done, self._account("urgent") + c.dma_latency, self._account("l2_work"))
         self.transferred = max(self.transferred, done)
         return done
 
     def settled(self) -> int:
         """The cycle at which everything asked for so far is done, and stored lines are in device memory."""
-        done = max(self._get("read"), self._get("l2_free"), self.transferred)
+        done = max(self._account("read"), self._account("l2_free"), self.transferred)
         if not self.several or self.config.slots > 1:
-            return max(done, self._get("work"), self._get("l2_work"))
+            return max(done, self._account("work"), self._account("l2_work"))
         for start, cycles in self.waiting:
-            done = max(done, self._take(DRAM_WINDOWS, start, cycles))
+            done = max(done, self._take_bus(DRAM_WINDOWS, start, cycles))
         self.waiting.clear()
         return done
 
     @property
     def moved(self) -> Moved:
-        """The counters."""
-        return Moved(**{name: self._get(name) for name in _COUNTERS})
+        return Moved(**{name: self._account(name) for name in _COUNTERS})
 
 
 def new_windows() -> Array:

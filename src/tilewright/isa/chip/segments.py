@@ -20,6 +20,7 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.isa.kernels.records import WALK
 from tilewright.isa.language.errors import array_of, wholes
+from tilewright.isa.language.instructions import ELEMENT_TYPES
 from tilewright.layout import PagedLayout, dtype_name, paged
 
 ABSENT, LOADING, LOADED = 0, 1, 2
@@ -50,7 +51,6 @@ class PageEntry:
     distance: int = 0
 
     def __str__(self) -> str:
-        """One line."""
         place = f", {self.location} at byte {self.phys}" if self.phys is not None else ""
         place += f" (page {self.base} + {self.distance})" if self.base is not None else ""
         return f"page {self.page}: {self.state}{place}{', stored to' * self.dirty}"
@@ -170,7 +170,6 @@ class Storage:
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of one element."""
         return self.map.element_bits // 8
 
     @property
@@ -180,7 +179,6 @@ class Storage:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all pages."""
         return self.map.num_pages * self.page_bytes
 
     def home_of(self, page: int) -> int:
@@ -241,7 +239,7 @@ def make_storage(
     fastest = order[0] if order else len(shape) - 1
     line = line or tuple(max(1, line_bytes // e) if d == fastest else 1 for d in range(len(shape)))
     page, line, order = (None if sides is None else tuple(sides) for sides in (page, line, order))
-    layout, arrays = _placed(shape, dtype, page, line, order)
+    layout, arrays = _layout_and_tables(shape, dtype, page, line, order)
     if layout.line_elements * e != line_bytes:
         size = f"a line of {layout.line_elements} elements is {layout.line_elements * e} bytes, not {line_bytes}"
         raise UsageError(size, where=f"segment {name}", how="give line= of the machine's line_bytes")
@@ -276,29 +274,22 @@ def view_of(old: Storage, new: Storage) -> Storage | None:
 
 
 @lru_cache(maxsize=64)
-def _placed(shape: tuple[int, ...], dtype: str, *how: tuple[int, ...] | None) -> tuple[PagedLayout, _Tables]:
+def _layout_and_tables(shape: tuple[int, ...], dtype: str, *how: tuple[int, ...] | None) -> tuple[PagedLayout, _Tables]:
     """A layout of these page, line and order, and (sizes, starts, pages_of, offsets_of) of it, which nobody changes."""
     page, line, order = how
     layout = paged(shape, dtype, page=page, line=line, order=order)
     sizes = np.array(shape[::-1], np.int64)
     starts = np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(np.int64)
-    walks = [_walk(layout, d) for d in reversed(range(len(shape)))]
+    walks = [_along_dim(layout, d) for d in reversed(range(len(shape)))]
     pages_of, offsets_of = np.concatenate(walks, axis=0).T
     return layout, (sizes, starts, np.ascontiguousarray(pages_of), np.ascontiguousarray(offsets_of))
 
 
-def _walk(layout: PagedLayout, dim: int) -> Array:
+def _along_dim(layout: PagedLayout, dim: int) -> Array:
     """int64[size, 2]: (page, offset) along one dim. Pages and lines cut each dim alone, so addresses are their sums."""
     indices = np.zeros((layout.shape[dim], layout.rank), np.int64)
     indices[:, dim] = np.arange(layout.shape[dim])
     return layout.addresses(indices)
-
-
-ELEMENT_TYPES = (
-    *("s4", "u4", "s8", "u8", "s16", "u16", "s32", "u32"),
-    *("f8e4m3fn", "f8e5m2", "f16", "bf16", "f32"),
-)
-"""Of 4 bits, too, each element has a byte, whose other half is of no account."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -340,7 +331,6 @@ class TensorMemory:
         return iter(self._placements.values())
 
     def __len__(self) -> int:
-        """Number of segments."""
         return len(self._placements)
 
     def add(
@@ -412,22 +402,18 @@ class Segment:
 
     @property
     def map(self) -> PagedLayout:
-        """The storage's map."""
         return self.storage.map
 
     @property
     def table(self) -> PageTable:
-        """The storage's page table."""
         return self.storage.table
 
     @property
     def dtype(self) -> str:
-        """The element type."""
         return self.storage.dtype
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of one element."""
         return self.storage.element_bytes
 
     @property
@@ -458,19 +444,12 @@ class Segment:
         """A walk begins, over all of it or over a page that was brought in; where none ever began there is nothing."""
         if not self.selected.size:
             return
-        size = self.map.page_elements
-        elements, lines = (
-            (slice(None), slice(None))
-            if page is None
-            else (
-                slice(page * size, (page + 1) * size),
-                slice(page * size // self.map.line_elements, (page + 1) * size // self.map.line_elements),
-            )
-        )
-        self.selected[elements], self.awaited[lines] = 0, self.at_first[lines]
+        size, line = self.map.page_elements, self.map.line_elements
+        first, end = (0, len(self.selected)) if page is None else (page * size, (page + 1) * size)
+        lines = slice(first // line, end // line)
+        self.selected[first:end], self.awaited[lines] = 0, self.at_first[lines]
         self.walk[_LEFT] = int(self.sizes.prod()) - int(np.count_nonzero(self.selected))
 
 
 def whole_segment(storage: Storage, handle: int, name: str) -> Segment:
-    """The descriptor of a whole storage."""
     return Segment(name, handle, storage, np.zeros_like(storage.sizes), storage.sizes)

@@ -124,10 +124,8 @@ class Transfer:
     end: int
 
     def __str__(self) -> str:
-        """One line."""
-        return (
-            f"{self.storage} page {self.page} {self.direction}: {self.bytes} bytes, cycles {self.start} to {self.end}"
-        )
+        size = f"{self.storage} page {self.page} {self.direction}: {self.bytes} bytes"
+        return f"{size}, cycles {self.start} to {self.end}"
 
 
 @dataclass
@@ -267,10 +265,8 @@ def show_chip(chip: Chip) -> str:
     now = max(pe.clock.issue for pe in chip.pes)
     lines = [f"device memory: {device} bytes; L2 pages: {used} of {chip.l2_end} bytes"]
     for storage in chip.storages.values():
-        states = storage.table.entries(now)
-        lines.append(
-            f"{storage.name}: {storage.dtype}{list(storage.map.shape)}, {len(states)} pages of {storage.page_bytes}"
-        )
+        states, kind = storage.table.entries(now), f"{storage.dtype}{list(storage.map.shape)}"
+        lines.append(f"{storage.name}: {kind}, {len(states)} pages of {storage.page_bytes}")
         lines += [f"  {entry}" for entry in states[:8]]
         if len(states) > 8:
             lines.append(f"  ... and {len(states) - 8} more")
@@ -359,10 +355,10 @@ def runs_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
 POISON = 0x7FC0DEAD
 """What registers hold at first with ``uninitialized='poison'``: a NaN, and a number no one computes."""
 
-_APART = 16
+_SPARE_WORDS = 16
 
 
-def _zeros(array: Array) -> bool:
+def _is_broadcast_zero(array: Array) -> bool:
     """Whether it is one zero, broadcast: what new memory holds anyway."""
     return not any(array.strides) and not any(array.flat[:1].tobytes())
 
@@ -409,7 +405,6 @@ class Chip:
         return self.config.l2_bytes // self.config.line_bytes * self.config.line_bytes
 
     def view(self, dtype: Any) -> Array:
-        """The store as elements of another type."""
         return self.store.view(dtype)
 
     @property
@@ -431,12 +426,11 @@ class Chip:
                 end += added[-1].total_bytes
             store = np.zeros(end, np.uint8)
             for storage, (_, array, _) in zip(added, tensors, strict=True):
-                if not _zeros(array):
+                if not _is_broadcast_zero(array):
                     storage.fill(store, array)
         except (MemoryError, ValueError):  # ValueError: more than an address can count
-            lack = (
-                f"no room for {max(end - self.l2_end, sum(each[1].nbytes for each in tensors))} bytes of device memory"
-            )
+            size = max(end - self.l2_end, sum(array.nbytes for _, array, _ in tensors))
+            lack = f"no room for {size} bytes of device memory"
             raise UsageError(lack, how="give smaller tensors or pages") from None
         for begin, size in self.l2_pages.items():  # what no page stands in is not touched: zeros cost nothing
             store[begin : begin + size] = self.store[begin : begin + size]
@@ -476,7 +470,7 @@ class Chip:
         hold_lines(begin // line, (begin + size) // line, self.l2.cells)
 
     def release(self, begin: int) -> None:
-        """The page that stands at this byte of L2 does so no more."""
+        """Free the bytes of the L2 page that begins at this byte, for lines of device memory."""
         from tilewright.isa.kernels.cache_kernels import drop_lines
 
         size, line = self.l2_pages.pop(begin), self.config.line_bytes
@@ -484,23 +478,23 @@ class Chip:
         drop_lines(begin // line, (begin + size) // line, self.l2.cells)
 
     def settle(self, now: int) -> None:
-        """Pages that are there by this cycle are loaded, touched or not."""
+        """Mark pages whose transfer ends by cycle ``now`` as loaded."""
         for storage in self.storages.values():
             storage.table.settle_until(now)
 
     def forget_translation(self, begin: int) -> None:
-        """What is known of the page at this byte is known no more."""
+        """Drop the page that begins at this byte from every element's list of translated pages."""
         for pe in self.pes:
             pe.translated.pop(begin, None)
 
     def restart_walks(self, begin: int) -> None:
-        """A page came to this byte: walks over it begin anew."""
+        """Begin t1 walks anew over the page that was brought to this byte."""
         for segment in (s for pe in self.pes for s in pe.segments.values() if s.selected.size):
             for page in np.flatnonzero(segment.table.phys == begin).tolist():
                 segment.restart_walk(page)
 
     def forget(self, begin: int, size: int) -> None:
-        """Lines of the first level that held what was at these bytes are no longer that."""
+        """Drop the lines of these bytes of the store from every L1."""
         from tilewright.isa.kernels.cache_kernels import drop_lines
 
         line = self.config.line_bytes
@@ -569,7 +563,7 @@ class Pe:
         """A new processing element: all registers 0 (or poisoned), L1 empty, the chip's storages as segments."""
         c = chip.config
         poison = c.uninitialized == "poison"
-        file = np.zeros(c.threads * (c.registers + _APART), np.int32).reshape(c.threads, -1)
+        file = np.zeros(c.threads * (c.registers + _SPARE_WORDS), np.int32).reshape(c.threads, -1)
         if poison:
             file[:] = POISON
         lines = len(chip.store) // c.line_bytes

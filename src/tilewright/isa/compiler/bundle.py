@@ -23,17 +23,16 @@ import numpy as np
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.hlo import Value, XlaValues, array_dtype
 from tilewright.isa.chip.parts import Part
-from tilewright.isa.chip.segments import ELEMENT_TYPES
 from tilewright.isa.compiler.report import MachineReport
 from tilewright.isa.compiler.running import ChipRun, Execution
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig
+from tilewright.isa.language.instructions import ELEMENT_TYPES
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.lowering.reading import LAYOUT
 from tilewright.isa.lowering.sources import Groups, Job, Stay, Step, Table
-from tilewright.isa.lowering.tables import BYTES, Lowering, apply_layout, folded_array, unfolded_array
-from tilewright.isa.multiply.conv import stored_weights
-from tilewright.isa.multiply.matmul import MatmulPlan
+from tilewright.isa.lowering.tables import BYTES, Lowering, apply_layout, folded_array
+from tilewright.isa.multiply.matmul import MatmulPlan, stored_weights
 from tilewright.reading import check_archive, open_bytes, parse, text_of, typed
 
 Array = np.ndarray[Any, Any]
@@ -322,9 +321,7 @@ class _Run(ChipRun):
             result = SimpleNamespace(sizes=recipe.shape)
             node: Any = SimpleNamespace(name=recipe.name, attributes=recipe.attributes, result=result)
             return apply_layout(node, self.value(recipe.of))
-        raw = self.machine.tensor(recipe.table)
-        self.machine.link(raw.nbytes)
-        return unfolded_array(raw, recipe.shape, recipe.groups, _dtype(recipe.dtype))
+        return self.fetch(recipe.table, recipe.shape, recipe.groups, _dtype(recipe.dtype))
 
     def placed(self, own: Held) -> Array:
         """The array that the host puts into a table."""

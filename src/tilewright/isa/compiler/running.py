@@ -25,7 +25,7 @@ from tilewright.isa.language.counts import Counts, Moved, Traffic, energy, math_
 from tilewright.isa.lowering.reading import LAYOUT
 from tilewright.isa.lowering.sources import Groups, Stay, Step, Table
 from tilewright.isa.lowering.tables import Lowering, apply_layout, folded_array, unfolded_array
-from tilewright.isa.multiply.conv import stored_weights
+from tilewright.isa.multiply.matmul import stored_weights
 
 Array = np.ndarray[Any, Any]
 
@@ -71,6 +71,12 @@ class ChipRun:
         storage.map.pack(array, out=into.view(storage.map.numpy_dtype))
         chip.forget(storage.home, storage.total_bytes)
         self.machine.link(storage.total_bytes)
+
+    def fetch(self, table: str, shape: Sequence[int], groups: Groups, dtype: np.dtype[Any]) -> Array:
+        """Let the host read a value of this shape and type from the table that holds it; ``groups``: of its dims."""
+        array = self.machine.tensor(table)
+        self.machine.link(array.nbytes)
+        return unfolded_array(array, shape, groups, dtype)
 
     def arrivals(self, number: int) -> None:
         """Bring tables to L2, or give them room there, before a step."""
@@ -196,9 +202,7 @@ class Execution(ChipRun):
 
     def fetched(self, value: Value, table: str, groups: Groups) -> Array:
         """Fetch a value over the host's link from the table that holds it."""
-        array = self.machine.tensor(table)
-        self.machine.link(array.nbytes)
-        return unfolded_array(array, value.sizes, groups, array_dtype(value))
+        return self.fetch(table, value.sizes, groups, array_dtype(value))
 
     def on_host(self, step: Step) -> None:
         """Let XLA compute a step, from what the machine made."""

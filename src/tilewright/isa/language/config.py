@@ -6,7 +6,6 @@ The questions that the source leaves open, with their paragraphs and answers, st
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from functools import cache
 from typing import Any
 
 from tilewright.errors import UsageError, true_or_false
@@ -204,7 +203,6 @@ class MatrixUnitConfig:
     special_cycles: int = _counted("cycles of the vector unit for one exp, log, ... or division", 4, 1)
 
     def __post_init__(self) -> None:
-        """Refuse what the machine cannot be, and readings it does not know."""
         for name, (least, most) in RANGES.items():
             optional = name in ("loaders", "macs_per_thread_cycle") and getattr(self, name) is None
             if name not in READINGS and not optional:
@@ -217,7 +215,7 @@ class MatrixUnitConfig:
             raise UsageError(f"loaders = {self.loaders} is not within 1..{self.threads} (threads)", where="config")
         if self.a_bytes % 8 and self.a_bytes != 4:
             raise UsageError(f"a_bytes = {self.a_bytes} is not 4, 8, 16, 24, ... 64", where="config")
-        if not 4 <= self.line_bytes <= 4096 or self.line_bytes & (self.line_bytes - 1):
+        if self.line_bytes & (self.line_bytes - 1):
             raise UsageError(f"line_bytes = {self.line_bytes} is not a power of two from 4 to 4096", where="config")
         if self.pes * self.threads * (self.registers + self.predicates) > 1 << 28:
             pes = f"{self.pes} processing elements of " if self.pes > 1 else ""
@@ -346,20 +344,6 @@ READINGS: dict[str, Reading] = _metadata("reading")
 _NAMES: dict[str, tuple[str, ...]] = _metadata("names")
 
 
-@cache
-def _default() -> MatrixUnitConfig:
-    return MatrixUnitConfig()
-
-
-def checked_config(config: Any) -> MatrixUnitConfig:
-    """The configuration a function was given, or the default for None."""
-    if config is None:
-        return _default()
-    if not isinstance(config, MatrixUnitConfig):
-        raise UsageError(f"config is {type(config).__name__}", how="give a MatrixUnitConfig, or nothing")
-    return config
-
-
 def _check_reading(name: str, value: Any, reading: Reading) -> None:
     # Compared with the type: 1 == True must not pass for a choice.
     if any(type(value) is type(choice) and value == choice for choice in reading.choices):
@@ -370,3 +354,15 @@ def _check_reading(name: str, value: Any, reading: Reading) -> None:
     how = f"this machine performs {', '.join(map(repr, reading.choices))}"
     how += f" and whole numbers up to {most}" if most else ""
     raise UsageError(f"{name} = {shown(value)} is not a known reading ({reading.question})", where="config", how=how)
+
+
+_DEFAULT = MatrixUnitConfig()
+
+
+def checked_config(config: Any) -> MatrixUnitConfig:
+    """The configuration a function was given, or the default for None."""
+    if config is None:
+        return _DEFAULT
+    if not isinstance(config, MatrixUnitConfig):
+        raise UsageError(f"config is {type(config).__name__}", how="give a MatrixUnitConfig, or nothing")
+    return config

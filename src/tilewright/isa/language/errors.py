@@ -52,7 +52,6 @@ class ErrorRecord:
     pe: int = 0
 
     def __str__(self) -> str:
-        """One line for a terminal."""
         parts = [f"column {self.column}"] * (self.column >= 0) + [f"r{self.register}"] * (self.register >= 0)
         place = f" ({', '.join(parts)})" if parts else ""
         where = f"PE {self.pe}, " if self.pe else ""

@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 TYPES = ("4", "8", "16", "32", "f8e4m3fn", "f8e5m2", "f16", "bf16", "f32")
+ELEMENT_TYPES = (
+    *("s4", "u4", "s8", "u8", "s16", "u16", "s32", "u32"),
+    *("f8e4m3fn", "f8e5m2", "f16", "bf16", "f32"),
+)
+"""Of a tensor in memory. Of 4 bits, too, each element has a byte, whose other half is of no account."""
 CONDITIONS = ("eq", "ne", "ltu", "leu", "gtu", "geu", "lt", "le", "gt", "ge")
 UNITS = {
     "alu": "arithmetic",
@@ -109,11 +114,7 @@ _CONVERSION = (
     Suffix("to", f"to_{_VALUE_TYPES}", "to_{}", None, "the type of D"),
     Suffix("from", f"from_{_VALUE_TYPES}", "from_{}", None, "the type of X"),
 )
-_PACKED_TYPES = (
-    *("s4", "u4", "s8", "u8", "s16", "u16", "s32", "u32"),
-    *("f8e4m3fn", "f8e5m2", "f16", "bf16", "f32"),
-)
-_PACKED = f"({'|'.join(_PACKED_TYPES)})"
+_PACKED = f"({'|'.join(ELEMENT_TYPES)})"
 _ONE_Y = Suffix("y", "y([1n])", "y{}", "n", "Y is one register of each thread, the same for all N (y1), or N of them")
 _RUN = OperandSpec("N", ("imm", "ur"))
 _RD, _RX = OperandSpec("D", ("r",), "write"), OperandSpec("X", ("r",))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.hlo import Block, Node, Value, XlaValues, array_dtype, inputs_of
-from tilewright.isa.chip.segments import ELEMENT_TYPES
+from tilewright.isa.language.instructions import ELEMENT_TYPES
 from tilewright.layout import dtype_name
 
 Array = np.ndarray[Any, Any]

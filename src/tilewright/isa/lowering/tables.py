@@ -19,9 +19,9 @@ import numpy as np
 from tilewright.errors import UnsupportedError
 from tilewright.hlo import Node, Value
 from tilewright.isa.chip.parts import Part, by_dim
-from tilewright.isa.chip.segments import ELEMENT_TYPES
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig
+from tilewright.isa.language.instructions import ELEMENT_TYPES
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.lowering.reading import LAYOUT, Reading, machine_type
 from tilewright.isa.lowering.sources import Coordinate, Groups, Job, Source, Step, Table

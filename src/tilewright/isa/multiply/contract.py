@@ -41,19 +41,6 @@ class ContractResult(Shown):
         return sum(run.math_utilisation * run.cycles for run in self.runs) / max(1, self.cycles)
 
 
-@dataclass(frozen=True)
-class _Labels:
-    """Labels by what they are: in both and in the result, in both alone, of A alone, of B alone."""
-
-    a: str
-    b: str
-    out: str
-    batch: str
-    depth: str
-    rows: str
-    columns: str
-
-
 def contract(subscripts: str, a: Any, b: Any, config: MatrixUnitConfig | None = None, **how: Any) -> ContractResult:
     """``einsum(subscripts, a, b)`` by the ``mm`` instruction; ``how``: options of :func:`matmul`.
 
@@ -69,21 +56,23 @@ def contract(subscripts: str, a: Any, b: Any, config: MatrixUnitConfig | None = 
     """
     config = checked_config(config)
     a, b = array_of("A", a), array_of("B", b)
-    dims = _parse(subscripts)
+    of_a, of_b, out = _parse(subscripts)
     _, signs = type_and_signs(element_type(a, "A"), element_type(b, "B"))
-    sizes = _sizes(dims, a, b)
-    rows, columns = (_folded(labels, config.slice_order) for labels in (dims.rows, dims.columns))
-    left = a.transpose([dims.a.index(label) for label in dims.batch + rows + dims.depth])
-    right = b.transpose([dims.b.index(label) for label in dims.batch + dims.depth + columns])
-    m, k, n = (prod(sizes[label] for label in labels) for labels in (rows, dims.depth, columns))
+    sizes = _sizes({"A": (of_a, a), "B": (of_b, b)})
+    batch, depth = ("".join(x for x in of_a if x in of_b and (x in out) == kept) for kept in (True, False))
+    alone = ("".join(x for x in own if x not in other) for own, other in ((of_a, of_b), (of_b, of_a)))
+    rows, columns = (_folded(labels, config.slice_order) for labels in alone)
+    left = a.transpose([of_a.index(label) for label in batch + rows + depth])
+    right = b.transpose([of_b.index(label) for label in batch + depth + columns])
+    m, k, n = (prod(sizes[label] for label in labels) for labels in (rows, depth, columns))
     runs = []
-    for index in product(*(range(sizes[label]) for label in dims.batch)):
+    for index in product(*(range(sizes[label]) for label in batch)):
         runs.append(matmul(left[index].reshape(m, k), right[index].reshape(k, n), config=config, **how))
-    stacked = dims.batch + rows + columns
+    stacked = batch + rows + columns
     shape = [sizes[label] for label in stacked]
     value = np.stack([run.value for run in runs]) if runs else np.zeros(shape, np.int32 if signs else np.float32)
     return ContractResult(
-        value=value.reshape(shape).transpose([stacked.index(label) for label in dims.out]).copy(),
+        value=value.reshape(shape).transpose([stacked.index(label) for label in out]).copy(),
         counts=Counts.together(run.counts for run in runs),
         cycles=sum(run.cycles for run in runs),
         errors=tuple(error for run in runs for error in run.errors),
@@ -98,7 +87,8 @@ def _folded(labels: str, order: str) -> str:
     return slices + labels[:1]
 
 
-def _parse(subscripts: str) -> _Labels:
+def _parse(subscripts: str) -> tuple[str, str, str]:
+    """Labels of A, of B and of the result."""
     if not isinstance(subscripts, str):
         raise UsageError(f"subscripts {subscripts!r}", how="two tensors, as in 'mk,kn->mn'")
     plain = "".join(subscripts.split())
@@ -118,17 +108,13 @@ def _parse(subscripts: str) -> _Labels:
     alone = [label for label in a + b if (a + b).count(label) == 1 and label not in out]
     if alone:
         raise UnsupportedError(f"subscripts {subscripts!r}: {alone[0]!r} is summed in one tensor", how="sum it first")
-    both = [label for label in a if label in b]
-    return _Labels(
-        *(a, b, out, "".join(x for x in both if x in out), "".join(x for x in both if x not in out)),
-        rows="".join(x for x in a if x not in b),
-        columns="".join(x for x in b if x not in a),
-    )
+    return a, b, out
 
 
-def _sizes(dims: _Labels, a: Array, b: Array) -> dict[str, int]:
+def _sizes(tensors: dict[str, tuple[str, Array]]) -> dict[str, int]:
+    """The size of every dim; ``tensors``: labels and values by name."""
     sizes: dict[str, int] = {}
-    for name, labels, array in (("A", dims.a, a), ("B", dims.b, b)):
+    for name, (labels, array) in tensors.items():
         if len(labels) != array.ndim:
             raise UsageError(f"{name} has shape {list(array.shape)}", how=f"{labels!r} says {len(labels)} dims")
         for label, size in zip(labels, array.shape, strict=True):

@@ -39,6 +39,7 @@ from tilewright.isa.multiply.matmul import (
     result_from,
     result_of_elements,
     store,
+    stored_weights,
     type_and_signs,
 )
 from tilewright.isa.vector.spec import VectorSpec
@@ -100,7 +101,7 @@ def conv_shape(
     if channels != depth * groups or outs % groups:
         sizes = f"{channels} channels in {groups} groups, weights for {depth} channels and {outs} outputs"
         raise UsageError(sizes, how="channels must be groups times those of the weights, outputs a multiple of groups")
-    strides, dilations = _two("stride", stride), _two("dilation", dilation)
+    strides, dilations = _pair("stride", stride), _pair("dilation", dilation)
     spans = [(k - 1) * d + 1 for k, d in zip((kh, kw), dilations, strict=True)]
     pads = _padding(padding, (height, width), spans, strides)
     out = [
@@ -124,7 +125,7 @@ def conv_shape(
     )
 
 
-def _two(name: str, value: int | Sequence[int], least: int = 1) -> Pair:
+def _pair(name: str, value: int | Sequence[int], least: int = 1) -> Pair:
     both = tuple(value) if isinstance(value, Sequence | np.ndarray) else (value, value)
     if len(both) != 2:
         raise UsageError(f"{name} = {value!r}", how="one number, or two")
@@ -140,12 +141,12 @@ def _padding(padding: Any, sizes: Sequence[int], spans: Sequence[int], strides: 
         needed = [max(0, (-(-n // s) - 1) * s + k - n) for n, k, s in zip(sizes, spans, strides, strict=True)]
         return (needed[0] // 2, needed[0] - needed[0] // 2), (needed[1] // 2, needed[1] - needed[1] // 2)
     if not isinstance(padding, Sequence | np.ndarray):
-        both = _two("padding", padding, 0)
+        both = _pair("padding", padding, 0)
         return (both[0], both[0]), (both[1], both[1])
     rows = list(padding)
     if len(rows) != 2:
         raise UsageError(f"padding = {padding!r}", how="one number, one per dim, or (before, after) per dim")
-    return _two("padding", rows[0], 0), _two("padding", rows[1], 0)
+    return _pair("padding", rows[0], 0), _pair("padding", rows[1], 0)
 
 
 @dataclass(frozen=True)
@@ -240,12 +241,9 @@ def _depth(conv: ConvPlan, tag: str) -> list[str]:
     plan = conv.plan
     if conv.ahead:
         return _taps(conv)
-    if plan.block_a == plan.buffers == 1:
-        block = [*_channels_of(conv, 0, 0), f"add ur22, ur22, {plan.depth}"]
-    else:
-        block = []
-        for number in range(plan.buffers):
-            block += [*_channels_of(conv, number, number), f"add ur22, ur22, {plan.depth * plan.block_a}"]
+    block: list[str] = []
+    for buffer in range(plan.buffers):
+        block += [*_channels_of(conv, buffer), f"add ur22, ur22, {plan.depth * plan.block_a}"]
     return [
         "mov ur20, 0",
         f"down{tag}:",
@@ -283,7 +281,7 @@ def _taps(conv: ConvPlan) -> list[str]:
     return lines
 
 
-def _channels_of(conv: ConvPlan, number: int, buffer: int) -> list[str]:
+def _channels_of(conv: ConvPlan, buffer: int) -> list[str]:
     """``block_a`` rounds of channels from ur22 on: A of all of them to the registers of a buffer, then their ``mm``."""
     lines = _first_channel(conv, f"mul ur16, ur14, {conv.plan.k}", "add ur16, ur16, ur22")
     return [*lines, *_load(conv, buffer), "mov r290, ur22", *_multiply(conv, buffer)]
@@ -307,18 +305,6 @@ def _multiply(conv: ConvPlan, buffer: int) -> list[str]:
     first, held = a_bases(plan)[buffer], plan.held
     name = f"mm{plan.type}.ka{plan.ka}.kb{plan.kb}.t0{plan.signs}"
     return [f"{name} r0, ur4:rf290:0x{n * plan.depth:02x}, r{first + n * held}" for n in range(plan.block_a)]
-
-
-def stored_weights(plan: MatmulPlan, weights: Array) -> Array:
-    """Weights [out, kh, kw, c], or B [n, k], as they lie in memory: c in the order in which a group's threads hold it.
-
-    With blocks of A a thread holds channels of several rounds one behind the other, so the channels of one round lie a
-    thread's share apart.
-    """
-    if plan.block_a == 1 or plan.kb == 1:
-        return weights
-    split = (*weights.shape[:-1], -1, plan.kb, plan.block_a, plan.chunk)
-    return np.ascontiguousarray(weights.reshape(split).swapaxes(-3, -2)).reshape(weights.shape)
 
 
 Array = np.ndarray[Any, Any]

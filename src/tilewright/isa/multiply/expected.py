@@ -86,6 +86,21 @@ class _Grouping:
         }
 
 
+def _grouping(
+    config: MatrixUnitConfig, element_bytes: int, ka: int, kb: int, columns: int | None, tail_kb: int = 1
+) -> _Grouping:
+    """How the threads of this machine share the work, or one clear error."""
+    if element_bytes not in (1, 2, 4):
+        raise UsageError(f"element_bytes = {element_bytes}", how="1, 2 or 4")
+    group, computing, widest = ka * max(kb, tail_kb), config.compute_threads, config.loader_threads
+    if group > computing:
+        raise UsageError(f"ka * kb = {group} is more than {computing} threads", how="lower ka or kb")
+    per_mm = min(config.default_columns, ka * PRODUCT_REGISTERS) if columns is None else whole("columns", columns, 1)
+    if per_mm > widest:
+        raise UsageError(f"columns = {per_mm} is not within 1..{widest} (threads)")
+    return _Grouping(config, element_bytes, ka, kb, per_mm)
+
+
 @dataclass(frozen=True)
 class _Product:
     """Sizes in elements; ``deep`` and ``wide``: a line of B along k and along its columns."""
@@ -138,17 +153,8 @@ def expected_counts(
     m, n, k = whole("m", m), whole("n", n), whole("k", k)
     ka, kb = whole("ka", ka, 1), whole("kb", kb, 1)
     segments = None if segments is None else min(whole("segments", segments, 1), max(1, n))
-    if element_bytes not in (1, 2, 4):
-        raise UsageError(f"element_bytes = {element_bytes}", how="1, 2 or 4")
-    loaders, widest, computing = config.default_columns, config.loader_threads, config.compute_threads
     tail_kb = None if tail_kb is None else whole("tail_kb", tail_kb, 1)
-    if ka * max(kb, tail_kb or 1) > computing:
-        raise UsageError(
-            f"ka * kb = {ka * max(kb, tail_kb or 1)} is more than {computing} threads", how="lower ka or kb"
-        )
-    per_mm = min(loaders, ka * PRODUCT_REGISTERS) if columns is None else whole("columns", columns, 1)
-    if per_mm > widest:
-        raise UsageError(f"columns = {per_mm} is not within 1..{widest} (threads)")
+    how = _grouping(config, element_bytes, ka, kb, columns, tail_kb or 1)
     if order not in ("k_outer", "column_outer"):
         raise UsageError(f"order {order!r}", how="k_outer or column_outer")
     if split not in (None, "rows", "columns"):
@@ -157,7 +163,7 @@ def expected_counts(
     if 0 in (m, n, k):
         return Counts()
     block_a = whole("block_a", block_a, 1)
-    whole_one = _Product(m, n, k, _Grouping(config, element_bytes, ka, kb, per_mm), order, deep, wide, block_a)
+    whole_one = _Product(m, n, k, how, order, deep, wide, block_a)
     counts = Counts.together(_with_tail(part, first, tail_kb) for part, first in _parts(whole_one, split, segments))
     lines = 0 if segments else _ceil(k, deep) * _ceil(n, wide)  # DMA brings segments in, and L2 is shared
     return replace(counts, l2_misses=lines, dram_bytes=lines * config.line_bytes)
@@ -234,14 +240,6 @@ def _lines_of_walk(k: int, depth: int, unit: int) -> int:
 # Closed forms for the counts of a convolution, written from the formulas alone as those of a product are.
 
 
-@dataclass(frozen=True)
-class _Part:
-    """What one element does: pixels of the result, and (group, how many of its output channels)."""
-
-    pixels: tuple[int, int]
-    channels: tuple[tuple[int, int], ...]
-
-
 def expected_conv2d_counts(
     x: Sequence[int],
     w: Sequence[int],
@@ -270,26 +268,18 @@ def expected_conv2d_counts(
     config = checked_config(config)
     shape = conv_shape(x, w, stride, padding, dilation, groups, layout)
     ka, kb = whole("ka", ka, 1), whole("kb", kb, 1)
-    if element_bytes not in (1, 2, 4):
-        raise UsageError(f"element_bytes = {element_bytes}", how="1, 2 or 4")
     if split not in (None, *SPLITS):
         raise UsageError(f"split {split!r}", how="images, rows or channels")
-    computing = config.compute_threads
-    if ka * kb > computing:
-        raise UsageError(f"ka * kb = {ka * kb} is more than {computing} threads", how="lower ka or kb")
-    per_mm = min(config.default_columns, ka * PRODUCT_REGISTERS) if columns is None else whole("columns", columns, 1)
-    if per_mm > config.loader_threads:
-        raise UsageError(f"columns = {per_mm} is not within 1..{config.loader_threads} (threads)")
+    how = _grouping(config, element_bytes, ka, kb, columns)
     if shape.empty:
         return Counts()
-    how = _Grouping(config, element_bytes, ka, kb, per_mm)
-    parts = _conv_parts(shape, how, split)
-    counts = Counts.together(_of_group(shape, how, part, *channels) for part in parts for channels in part.channels)
+    counts = Counts.together(_of_group(shape, how, *part) for part in _conv_parts(shape, how, split))
     lines = shape.outs * _lines(shape, how)
     return replace(counts, l2_misses=lines, dram_bytes=lines * config.line_bytes)
 
 
-def _conv_parts(shape: ConvShape, how: _Grouping, split: str | None) -> Iterator[_Part]:
+def _conv_parts(shape: ConvShape, how: _Grouping, split: str | None) -> Iterator[tuple[tuple[int, int], int, int]]:
+    """What each element does: (pixels of the result from the first to the end, group, how many of its channels)."""
     pes, rows = how.config.pes, shape.images * shape.out[0]
     if split is None:
         split = "rows" if min(rows, _ceil(shape.pixels, how.fit)) >= pes else "channels"
@@ -303,20 +293,22 @@ def _conv_parts(shape: ConvShape, how: _Grouping, split: str | None) -> Iterator
         if split != "channels":
             share = shape.pixels // count
             pixels, channels = (first * share, end * share), (0, shape.outs)
-        of_groups = [(g, min(channels[1], (g + 1) * width) - max(channels[0], g * width)) for g in range(shape.groups)]
-        yield _Part(pixels, tuple((group, share) for group, share in of_groups if share > 0))
+        for group in range(shape.groups):
+            outs = min(channels[1], (group + 1) * width) - max(channels[0], group * width)
+            if outs > 0:
+                yield pixels, group, outs
 
 
-def _of_group(shape: ConvShape, how: _Grouping, part: _Part, group: int, n: int) -> Counts:
+def _of_group(shape: ConvShape, how: _Grouping, pixels: tuple[int, int], group: int, n: int) -> Counts:
     """One group: a product of pixels by channels for every tap of the kernel."""
-    m, k, e = part.pixels[1] - part.pixels[0], shape.depth, how.element_bytes
+    m, k, e = pixels[1] - pixels[0], shape.depth, how.element_bytes
     taps, column_blocks = shape.kernel[0] * shape.kernel[1], _ceil(n, how.columns)
     # Every load is whole but the last: that of the last group ends with the channels, or with what it may take.
     loaded = how.loaded(k, shape.depth * shape.groups - group * k)
     touched = _lines_of_walk(k, how.depth, how.config.line_bytes // e)
     return Counts(
         **how.work(m, n, k * taps, taps * _ceil(k, how.depth), column_blocks, how.steps(n)),
-        a_bytes_loaded=column_blocks * how.ka * _inside(shape, part.pixels) * loaded * e,
+        a_bytes_loaded=column_blocks * how.ka * _inside(shape, pixels) * loaded * e,
         l1_touches=_ceil(m, how.fit) * n * taps * touched,
         l1_misses=n * _lines(shape, how),
     )

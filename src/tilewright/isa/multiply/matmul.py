@@ -17,7 +17,7 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa.chip.parts import Part, by_dim
-from tilewright.isa.chip.segments import ELEMENT_TYPES, TensorMemory
+from tilewright.isa.chip.segments import TensorMemory
 from tilewright.isa.chip.state import Shown
 from tilewright.isa.execute.machine import Machine
 from tilewright.isa.execute.run import RunResult, run_on, start_state, timeline
@@ -25,6 +25,7 @@ from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts, Moved, Traffic
 from tilewright.isa.language.errors import ErrorRecord, array_of, whole
+from tilewright.isa.language.instructions import ELEMENT_TYPES
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.vector.epilogue import check_epilogue, epilogue_lines
 from tilewright.isa.vector.spec import VectorSpec, tensor_of, zeros_of
@@ -136,6 +137,7 @@ def _most_rounds(plan: MatmulPlan) -> int:
     return room // plan.held
 
 
+@lru_cache(maxsize=64)
 def matmul_program(plan: MatmulPlan) -> MachineProgram:
     """The program; it expects segments ``$A`` (m x k), ``$B`` (n x k, or k x n for t1) and ``$C`` (m x n).
 
@@ -143,15 +145,9 @@ def matmul_program(plan: MatmulPlan) -> MachineProgram:
     ur12 columns per thread of the block.
     """
     check(plan)
-    return _matmul_program(plan)
-
-
-@lru_cache(maxsize=64)
-def _matmul_program(plan: MatmulPlan) -> MachineProgram:
     if 0 in (plan.m, plan.n, plan.k):
         return assemble("halt", plan.config)
-    lines = [*places(plan), *_rows(plan), "halt"]
-    return assemble("\n".join(lines), plan.config)
+    return assemble("\n".join([*places(plan), *_rows(plan), "halt"]), plan.config)
 
 
 def a_bases(plan: MatmulPlan) -> tuple[int, ...]:
@@ -196,10 +192,15 @@ def blocks(plan: MatmulPlan, tag: str = "", first: int = 0, begin: int = 0) -> l
 
     ``tag`` tells labels apart, ``first``: the column of C that B's first one makes.
     """
-    walk = _walk_columns if plan.order == "column_outer" else _walk_depth
+    if plan.block_a > 1:
+        walk = _walk_blocks(plan, tag)
+    elif plan.order == "column_outer":
+        walk = _each_column(_walk_depth(plan, tag, "@p1, "), tag)
+    else:
+        walk = _walk_depth(plan, tag)
     shifted = [f"add ur15, ur1, {first}"] if first else []
     own = f"add {'r290' if plan.transpose_b else 'r291'}, r280, ur1    # every loader's own column"
-    product = [own, *walk(plan, tag), *shifted, *store(plan, "ur15" if first else "ur1", tag)]
+    product = [own, *walk, *shifted, *store(plan, "ur15" if first else "ur1", tag)]
     return over_blocks(
         plan, tag, (begin, plan.m), (0, plan.n), [f"add r{row}, r281, ur0" for row in (295, 299)], product
     )
@@ -256,12 +257,6 @@ def streamed_program(plan: MatmulPlan, widths: tuple[int, ...], double: bool) ->
     return assemble("\n".join([*lines, "halt"]), plan.config)
 
 
-def _walk_columns(plan: MatmulPlan, tag: str) -> list[str]:
-    if plan.block_a > 1:
-        return _walk_blocks(plan, tag)
-    return _each_column(_walk_depth(plan, tag, "@p1, "), tag)
-
-
 def _each_column(walk: list[str], tag: str) -> list[str]:
     """What is done for one column after the other: p1 is true in its loader alone."""
     first, again = ["mov ur6, 0", f"column{tag}:"], ["add ur6, ur6, 1", f"br.lt ur6, ur11, column{tag}"]
@@ -269,8 +264,6 @@ def _each_column(walk: list[str], tag: str) -> list[str]:
 
 
 def _walk_depth(plan: MatmulPlan, tag: str, guard: str = "") -> list[str]:
-    if plan.block_a > 1:
-        return _walk_blocks(plan, tag)
     suffixes = f".ka{plan.ka}.kb{plan.kb}.t{int(plan.transpose_b)}{plan.signs}"
     return [
         "mov ur2, 0",
@@ -472,7 +465,8 @@ def matmul(
         epilogue=epilogue,
         tail_kb=None if tail_kb is None else whole("tail_kb", tail_kb, 1),
     )
-    program, stored = matmul_program(plan), _stored(plan, b if transpose_b else b.T)
+    program, stored = matmul_program(plan), stored_weights(plan, b.T)
+    stored = stored.T if transpose_b else stored
     out, more = result_and_operands(plan, operands)
     segments = None if segments is None else min(whole("segments", segments, 1), max(1, n))
     if out.size and k and (config.pes > 1 or segments):
@@ -492,17 +486,16 @@ def matmul(
     return result
 
 
-def _stored(plan: MatmulPlan, b: Array) -> Array:
-    """B as it lies in memory: k in the order in which a group's threads hold it, several rounds to each.
+def stored_weights(plan: MatmulPlan, weights: Array) -> Array:
+    """B [n, k] of a product, or weights [out, kh, kw, c], with the last dim in the order in which threads hold it.
 
-    A thread holds elements of k of its rounds one behind the other, so those of one round lie a thread's share apart.
+    With blocks of A a thread holds elements of several rounds one behind the other, so those of one round lie a
+    thread's share apart.
     """
-    if plan.block_a == 1 or plan.kb == 1 or 0 in b.shape:
-        return b
-    along = 0 if plan.transpose_b else 1
-    split = (-1, plan.kb, plan.block_a, plan.chunk)
-    parts = b.reshape(*b.shape[:along], *split, *b.shape[along + 1 :]).swapaxes(along + 1, along + 2)
-    return np.ascontiguousarray(parts).reshape(b.shape)
+    if plan.block_a == 1 or plan.kb == 1 or 0 in weights.shape:
+        return weights
+    split = (*weights.shape[:-1], -1, plan.kb, plan.block_a, plan.chunk)
+    return np.ascontiguousarray(weights.reshape(split).swapaxes(-3, -2)).reshape(weights.shape)
 
 
 def result_and_operands(plan: MatmulPlan, operands: Mapping[str, Any] | None) -> tuple[Array, dict[str, Array]]:

@@ -40,7 +40,7 @@ class _Options:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @property
-    def settings(self) -> int:
+    def non_defaults(self) -> int:
         """How many options are not the default: of choices as fast, the one with the fewest is taken."""
         return sum(getattr(self, f.name) != f.default for f in fields(self))
 
@@ -112,24 +112,24 @@ class Problem:
         """Everything considered, the default first; ``fixed`` options have one value only."""
         space, c = dict.fromkeys([Choice(**fixed)]), self.config
         both = c.pred_scope == "loader" and c.column_numbering == "gap"
-        orders = _free(fixed, "order", ("k_outer", "column_outer") if both else ("k_outer",))
-        for ka, kb in _groups(self, fixed):
-            for order, transpose_b in product(orders, _free(fixed, "transpose_b", (False, True))):
+        orders = _allowed(fixed, "order", ("k_outer", "column_outer") if both else ("k_outer",))
+        for ka, kb in _groups(c, self.element_bytes, (self.m, self.n, self.k), fixed):
+            for order, transpose_b in product(orders, _allowed(fixed, "transpose_b", (False, True))):
                 how = {"ka": ka, "kb": kb, "order": order, "transpose_b": transpose_b}
-                columns = _free(fixed, "columns", _columns(self, ka))
-                lines = _free(fixed, "line", _lines(self, kb, transpose_b))
+                columns = _allowed(fixed, "columns", _columns(self, ka))
+                lines = _allowed(fixed, "line", _lines(self, kb, transpose_b))
                 for line, width in product(lines, columns):
-                    for split, segments in product(_pes(self, fixed), _segments(self, fixed)):
+                    for split, segments in product(_splits(self, fixed), _segments(self, fixed)):
                         if segments and (split == "rows" or not {line, width} <= {lines[0], columns[0]}):
                             continue  # segments that all share, and too many of what matters little
                         rest = {"columns": width, "line": line, "split": split, "segments": segments}
-                        for page in _free(fixed, "page", _pages(self, transpose_b, line, segments)):
+                        for page in _allowed(fixed, "page", _pages(self, transpose_b, line, segments)):
                             same = {"block_a": fixed.get("block_a", 1), "tail_kb": fixed.get("tail_kb")}
                             space[Choice(**how, **rest, page=page, **same)] = None
                     if width != columns[0] or order != "k_outer":
                         continue
                     plain = Choice(**how, columns=width, line=line, tail_kb=fixed.get("tail_kb"))
-                    few = [replace(plain, split=split) for split in _pes(self, fixed)]
+                    few = [replace(plain, split=split) for split in _splits(self, fixed)]
                     few += _blocks_of_a(self, fixed, plain) if "block_a" not in fixed else ()
                     space |= dict.fromkeys((*few, *(more for choice in few for more in _tails(self, fixed, choice))))
         return list(space)
@@ -142,7 +142,7 @@ class Problem:
         parts = by_dim((self.m, self.n), 1 if choice.split == "columns" else 0, self.config.pes)
         most: Counter[str] = Counter()
         for (part,) in parts.values():
-            for unit, cycles in _part(self, choice, part, len(parts)).items():
+            for unit, cycles in _busy_in_part(self, choice, part, len(parts)).items():
                 most[unit] = max(most[unit], cycles)
         return dict(most)
 
@@ -198,33 +198,38 @@ def _blocks_of_a(problem: Problem, fixed: Mapping[str, Any], plain: Choice) -> I
             continue
         if kb > 1 and (problem.k % (c.depth(e, kb) * block) or c.chunk(e, kb) * e % 4):
             continue
-        for split in _pes(problem, fixed):
+        for split in _splits(problem, fixed):
             yield replace(plain, block_a=block, split=split)
         if c.pes == 1 and plain.line is None and not few and not {"segments", "page"} & fixed.keys():
             blocks, wide = -(-problem.n // (plain.columns or default_columns(c, plain.ka))), max(1, c.line_bytes // e)
             for segments in dict.fromkeys((blocks, 1, min(2, problem.n)) if kb == 1 else (1,)):
                 share = -(-problem.n // segments)
                 for high in dict.fromkeys((share, -(-share // 2))):
-                    page = (wide, _up(high, wide)) if plain.transpose_b else (high, wide)
+                    page = (wide, _round_up(high, wide)) if plain.transpose_b else (high, wide)
                     yield replace(plain, block_a=block, segments=segments, page=page)
 
 
-def _free(fixed: Mapping[str, Any], name: str, values: Any) -> tuple[Any, ...]:
+def _allowed(fixed: Mapping[str, Any], name: str, values: Any) -> tuple[Any, ...]:
     return (fixed[name],) if name in fixed else tuple(values)
 
 
-def _groups(problem: Problem, fixed: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """(ka, kb): powers of two and as many threads as there are for a row; none without anything to do."""
-    c, e = problem.config, problem.element_bytes
-    threads = c.compute_threads
-    spare = threads // min(-(-problem.m // c.pes), threads)
+def _groups(
+    c: MatrixUnitConfig, e: int, sizes: tuple[int, int, int], fixed: Mapping[str, Any], all_threads: bool = False
+) -> Iterator[tuple[int, int]]:
+    """(ka, kb) for ``sizes`` rows, columns and depth: powers of two, and as many threads as there are for a row.
 
-    def sizes(most: int) -> list[int]:
-        return sorted({size for size in (*(1 << n for n in range(most.bit_length())), spare) if size <= most})
+    None has threads without anything to do. ``all_threads``: also the kb that gives a row all its threads with this ka.
+    """
+    threads, (rows, columns, depth) = c.compute_threads, sizes
+    spare = threads // min(-(-rows // c.pes), threads)
 
-    k_steps = -(-problem.k // c.chunk(e)) if c.kb_mode == "chunk" else c.chunk(e)
-    for ka in _free(fixed, "ka", sizes(min(threads, 2 * problem.n - 1))):
-        for kb in _free(fixed, "kb", sizes(min(threads // ka, 2 * k_steps - 1))):
+    def up_to(most: int, *more: int) -> list[int]:
+        return sorted({size for size in (*(1 << n for n in range(most.bit_length())), spare, *more) if size <= most})
+
+    k_steps = -(-depth // c.chunk(e)) if c.kb_mode == "chunk" else c.chunk(e)
+    for ka in _allowed(fixed, "ka", up_to(min(threads, 2 * columns - 1))):
+        more = (max(1, spare // ka),) if all_threads else ()
+        for kb in _allowed(fixed, "kb", up_to(min(threads // ka, 2 * k_steps - 1), *more)):
             if ka * kb <= threads and (c.kb_mode == "chunk" or c.chunk(e) % kb == 0):
                 yield ka, kb
 
@@ -254,8 +259,8 @@ def _lines(problem: Problem, kb: int, transpose_b: bool) -> list[tuple[int, ...]
     return [None, *((along, across) if transpose_b else (across, along) for along, across in shapes)]
 
 
-def _pes(problem: Problem, fixed: Mapping[str, Any]) -> tuple[str | None, ...]:
-    return _free(fixed, "split", ("rows", "columns") if problem.config.pes > 1 else (None,))
+def _splits(problem: Problem, fixed: Mapping[str, Any]) -> tuple[str | None, ...]:
+    return _allowed(fixed, "split", ("rows", "columns") if problem.config.pes > 1 else (None,))
 
 
 def _segments(problem: Problem, fixed: Mapping[str, Any]) -> tuple[int | None, ...]:
@@ -263,10 +268,10 @@ def _segments(problem: Problem, fixed: Mapping[str, Any]) -> tuple[int | None, .
     c = problem.config
     size = problem.n * problem.k * problem.element_bytes
     if size <= c.l2_bytes or not c.l2_bytes:
-        return _free(fixed, "segments", (None,))
+        return _allowed(fixed, "segments", (None,))
     few = -(-2 * size // c.l2_bytes)  # two of each element's: its share of B is a pes-th
     most = max(1, problem.n // c.pes)
-    return _free(fixed, "segments", (None, *(s for s in (few, 2 * few) if s <= most)))
+    return _allowed(fixed, "segments", (None, *(s for s in (few, 2 * few) if s <= most)))
 
 
 def _pages(
@@ -282,15 +287,15 @@ def _pages(
         width = -(-problem.n // (c.pes * segments))
         part = -(-width // 4)
         shape = (rows, part) if transpose_b else (part, run)
-        return [None, (_up(shape[0], high), _up(shape[1], wide))] if width >= 8 else pages
+        return [None, (_round_up(shape[0], high), _round_up(shape[1], wide))] if width >= 8 else pages
     if c.l1_ways or c.l2_ways:
-        lines_of_a_row = _up(run, wide) // wide
+        lines_of_a_row = _round_up(run, wide) // wide
         if lines_of_a_row % 2 == 0:
-            pages.append((_up(rows, high), (lines_of_a_row + 1) * wide))
+            pages.append((_round_up(rows, high), (lines_of_a_row + 1) * wide))
     return pages
 
 
-def _up(size: int, step: int) -> int:
+def _round_up(size: int, step: int) -> int:
     return -(-size // step) * step
 
 
@@ -301,24 +306,24 @@ def _ceil(a: Any, b: int) -> Any:
     return -(-a // b)
 
 
-def _part(problem: Problem, choice: Choice, part: Part, share: int) -> dict[str, int]:
+def _busy_in_part(problem: Problem, choice: Choice, part: Part, share: int) -> dict[str, int]:
     """Cycles each unit of one processing element is busy at least; ``share``: how many elements have a part."""
     rows = part.size[0]
     rest = rows % (problem.config.compute_threads // (choice.ka * choice.kb)) if choice.tail_kb else 0
-    units = _rows(problem, replace(choice, tail_kb=None), part, rows - rest) if rows > rest else Counter()
+    units = _busy_with_rows(problem, replace(choice, tail_kb=None), part, rows - rest) if rows > rest else Counter()
     if rest:
-        units += _rows(problem, replace(choice, kb=choice.tail_kb or 1, block_a=1, tail_kb=None), part, rest)
+        units += _busy_with_rows(problem, replace(choice, kb=choice.tail_kb or 1, block_a=1, tail_kb=None), part, rest)
     return dict(units) | _buses(problem, choice, part, share)
 
 
-def _rows(problem: Problem, choice: Choice, part: Part, count: int) -> Counter[str]:
+def _busy_with_rows(problem: Problem, choice: Choice, part: Part, count: int) -> Counter[str]:
     """Cycles of the math and load-store units for ``count`` rows of a part."""
     c, e, ka = problem.config, problem.element_bytes, choice.ka
     fit, widths = c.compute_threads // (ka * choice.kb), _widths(problem, choice, part)
     rows = Counter({fit: count // fit}) + Counter({count % fit: int(count % fit > 0)})  # height of a block: how many
     blocks = sum(rows.values())
     outer = choice.order == "column_outer"
-    column_lines, a_lines = _walks(problem, choice)
+    column_lines, a_lines = _lines_of_rounds(problem, choice)
     steps = loads = stores = 0
     for (first, width), times in widths.items():
         k_steps = len(column_lines) * (width if outer else 1)
@@ -345,7 +350,7 @@ def _widths(problem: Problem, choice: Choice, part: Part) -> Counter[tuple[int, 
     return blocks
 
 
-def _walks(problem: Problem, choice: Choice) -> tuple[Array, Array]:
+def _lines_of_rounds(problem: Problem, choice: Choice) -> tuple[Array, Array]:
     """In every K round: lines of B a column touches, and lines of A a row's threads of one qa ask for."""
     c, e, k = problem.config, problem.element_bytes, problem.k
     depth, own = c.depth(e, choice.kb), c.chunk(e, choice.kb)
@@ -458,13 +463,17 @@ class ConvProblem:
         space = dict.fromkeys([ConvChoice(**fixed)])
         c, shape = self.config, self.shape
         fits = shape.outs * shape.depth * shape.kernel[0] * shape.kernel[1] * self.element_bytes <= c.l2_bytes
-        for ka, kb in _conv_groups(self, fixed):
+        width = shape.outs // shape.groups
+        for ka, kb in _groups(c, self.element_bytes, (shape.pixels, width, shape.depth), fixed, all_threads=True):
             widths: list[int | None] = [None]
-            usual, width = default_columns(c, ka), shape.outs // shape.groups
+            usual = default_columns(c, ka)
             if width > usual and width % usual:
                 widths.append(-(-width // -(-width // usual)))
-            columns, splits = _free(fixed, "columns", widths), _free(fixed, "split", SPLITS if c.pes > 1 else (None,))
-            streams = _free(fixed, "stream", (False, True) if fits and c.pes == 1 else (False,))
+            columns, splits = (
+                _allowed(fixed, "columns", widths),
+                _allowed(fixed, "split", SPLITS if c.pes > 1 else (None,)),
+            )
+            streams = _allowed(fixed, "stream", (False, True) if fits and c.pes == 1 else (False,))
             for width_, split, stream in product(columns, splits, streams):
                 for block, buffers in _conv_blocks(self, kb, fixed):
                     space[ConvChoice(ka, kb, width_, split, block, buffers, stream)] = None
@@ -489,29 +498,14 @@ class ConvProblem:
         return [conv2d(x, w, config=_without_values(self.config), **dict(self.how), **choice.options)], (1,)
 
 
-def _conv_groups(problem: ConvProblem, fixed: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """(ka, kb): powers of two and as many threads as there are for a pixel; none without anything to do."""
-    c, shape = problem.config, problem.shape
-    threads = c.compute_threads
-    spare = threads // min(-(-shape.pixels // c.pes), threads)
-    powers = [1 << n for n in range(threads.bit_length())]
-    e, outs = problem.element_bytes, shape.outs // shape.groups
-    k_steps = -(-shape.depth // c.chunk(e)) if c.kb_mode == "chunk" else c.chunk(e)
-    for ka in _free(fixed, "ka", (*powers, spare)):
-        for kb in _free(fixed, "kb", (*powers, spare, max(1, spare // ka))):
-            fits = ka * kb <= threads and ka < 2 * outs and kb < 2 * k_steps
-            if fits and (c.kb_mode == "chunk" or c.chunk(e) % kb == 0):
-                yield ka, kb
-
-
 def _conv_blocks(problem: ConvProblem, kb: int, fixed: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
     """(k steps of A at once, buffers) that divide the channels, up to a line of each thread; or two taps' channels."""
     c, shape, e = problem.config, problem.shape, problem.element_bytes
     depth, own = c.depth(e, kb), c.chunk(e, kb) * e
     several = 1 < shape.kernel[0] * shape.kernel[1] <= MOST_TAPS
     most = min((_FIRST_OFFSET - A_REGISTER) // c.a_registers, max(1, c.line_bytes // c.a_bytes))
-    blocks = _free(fixed, "block_a", (1 << n for n in range(most.bit_length())))
-    for block, buffers in product(blocks, _free(fixed, "buffers", (1, 2))):
+    blocks = _allowed(fixed, "block_a", (1 << n for n in range(most.bit_length())))
+    for block, buffers in product(blocks, _allowed(fixed, "buffers", (1, 2))):
         fits = shape.depth % (depth * block * buffers) == 0 or (several and shape.depth == depth * block)
         if block * buffers == 1 or (block <= most and fits and (block == 1 or own % 4 == 0)):
             yield block, buffers

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import TilewrightError, UsageError
-from tilewright.isa.chip.segments import ELEMENT_TYPES
 from tilewright.isa.chip.state import Pe
 from tilewright.isa.execute.machine import Machine, work_of
 from tilewright.isa.execute.run import Runner, RunResult, Tensors, result_of
 from tilewright.isa.language.config import MatrixUnitConfig
+from tilewright.isa.language.instructions import ELEMENT_TYPES
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.study.explain import InstructionExplanation, explain
 from tilewright.layout import paged
@@ -30,7 +30,7 @@ _REGISTER = re.compile(r"(r|ur|p)([0-9]+)(?:\[([0-9]+)(?:(:)([0-9]*))?\])?(?:\s+
 _TENSOR = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\s*(?:\[(.*)\])?")
 _INDEX = re.compile(r"-?[0-9]{1,18}")
 Place = tuple[MachineProgram, int]
-"""An instruction: its program, and its number there."""
+"""An instruction: its program, whichever processing elements run it, and its number there."""
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ class Debugger:
         self._commands: dict[str, Callable[[str], str | Answer]] = {
             **dict.fromkeys(("step", "s"), lambda text: self._advance(_number(text or "1", "step"))),
             **dict.fromkeys(("run", "continue", "c"), self._run),
-            **dict.fromkeys(("until", "u"), lambda text: self._advance(self._most, self._key(self._place(text)))),
+            **dict.fromkeys(("until", "u"), lambda text: self._advance(self._most, (self.program, self._place(text)))),
             **dict.fromkeys(("break", "b"), self._break),
             "delete": self._delete,
             "breaks": self._breaks,
@@ -377,10 +377,6 @@ class Debugger:
             return f"ended after {pe.executed:,} instructions, {pe.clock.cycles:,} cycles by the model"
         return _line(self.runner.programs[pe.number], pe.pc)
 
-    def _key(self, pc: int) -> Place:
-        """A place in the program that is looked at, whichever processing elements run it."""
-        return self.program, pc
-
     def _advance(self, most: int, place: Place | None = None) -> str:
         places = {*self.breaks, *([place] if place else [])}
         self._interrupted = False
@@ -434,7 +430,7 @@ class Debugger:
         return 2 * len(self.runner.pes) * (self.config.max_instructions + 2)
 
     def _break(self, text: str) -> str:
-        key = self._key(self._place(text))
+        key = self.program, self._place(text)
         self.breaks += [key] if key not in self.breaks else []
         return self._breaks("")
 
@@ -442,7 +438,7 @@ class Debugger:
         if text == "all":
             self.breaks.clear()
         else:
-            key = self._key(self._place(text))
+            key = self.program, self._place(text)
             if key not in self.breaks:
                 raise UsageError(f"no breakpoint at {shortened(text)}", how="breaks lists them")
             self.breaks.remove(key)

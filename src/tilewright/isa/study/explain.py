@@ -124,8 +124,8 @@ def stage(
     segment: Any = None,
     columns: int | None = None,
     rows: int | None = None,
-) -> tuple[Pe, bool]:
-    """A machine ready for one ``mm``, and whether ``segment`` (an array like B as it is stored) is only assumed.
+) -> Pe:
+    """A machine ready for one ``mm``; ``segment``: an array like B as it is stored (None: as large as it needs).
 
     All columns are on and every loader stands at its column, at k = 0: loader j at the j-th of all columns (of one dim:
     j times the depth further on). Nothing is cached; every page is there, every register was written to.
@@ -155,7 +155,7 @@ def stage(
     if pe.written is not None:
         pe.written[:] = True
     _place_loaders(pe, address, int(instruction.suffix("t") or 0), depth)
-    return pe, segment is None
+    return pe
 
 
 def _place_loaders(pe: Pe, address: Address, dim: int, depth: int) -> None:
@@ -212,18 +212,17 @@ def waits_words(done: DryRun) -> list[str]:
     return [f"time: issues at cycle {issued:,}, done at {end:,}; the issue queue waits: {waits or 'for nothing'}"]
 
 
-def mm_words(done: DryRun, instruction: Instruction, here: bool, assumed: bool = False) -> list[str]:
-    """Every line; ``here``: the machine stands before it, else at a staged place (``assumed``: B too)."""
-    pe, roles = done.pe, done.roles
+def mm_words(done: DryRun, instruction: Instruction, assumed: bool = False) -> list[str]:
+    """What one ``mm`` does, line by line; ``assumed``: B is not given, but as large as the instruction needs."""
+    pe, roles, here = done.pe, done.roles, not done.staged
     lines = guard_words(instruction, pe.config, pe if here else None)
     if roles is None:
         (record,) = done.errors
-        lines.append(
-            f"refused, nothing is done: {record.kind} ({KINDS[record.kind].removesuffix('; nothing is done')})"
-        )
+        why = KINDS[record.kind].removesuffix("; nothing is done")
+        lines.append(f"refused, nothing is done: {record.kind} ({why})")
         return [*lines, f"   {_reason(done.pe, record, instruction)}", *(waits_words(done) if here else [])]
     lines += [_types(roles, instruction, assumed), *_factors(pe, roles, instruction, assumed)]
-    lines += [*_columns(done, roles), *_math(done, roles), _lines(done, roles, here)]
+    lines += [*_columns(done, roles), *_math(done, roles), _lines(done, roles)]
     integer = roles.type_a[0] in "su"
     how = f"32 bits, overflow {pe.config.overflow!r}" if integer else f"float32, order {pe.config.float_order!r}"
     lines.append(f"sums: {how}")
@@ -333,16 +332,16 @@ def _math(done: DryRun, roles: Roles) -> list[str]:
     return lines
 
 
-def _lines(done: DryRun, roles: Roles, here: bool) -> str:
+def _lines(done: DryRun, roles: Roles) -> str:
     name, counts = roles.segment.storage.name, done.counts
     distinct, first, last = done.span(name)
     if not counts.l1_touches:
         return "lines of B: none is touched"
-    of = "the store" if here else "the segment's pages"
+    of = "the segment's pages" if done.staged else "the store"
     text = f"lines of B: {plural(distinct, 'line')} of {done.pe.config.line_bytes} bytes within bytes {first:,} "
     text += f"to {last:,} of {of}, touched {plural(counts.l1_touches, 'time')}"
     missed = f"; {counts.l1_misses:,} miss L1, {counts.l2_misses:,} L2, {counts.dram_bytes:,} bytes from DRAM"
-    return text + (missed if here else "")
+    return text if done.staged else text + missed
 
 
 def _assumption(done: DryRun, roles: Roles, instruction: Instruction, assumed: bool) -> str:
@@ -418,7 +417,6 @@ class InstructionExplanation:
         return "\n".join((self.text, *self.says))
 
     def to_dict(self) -> dict[str, Any]:
-        """The text and the numbers, for JSON."""
         records = [{"pc": e.pc, "kind": e.kind, "column": e.column, "register": e.register} for e in self.errors]
         counted = {name: getattr(self, name) for name in ("counts", "traffic")}
         numbers = {name: own.to_dict() if own else None for name, own in counted.items()}
@@ -458,17 +456,16 @@ def explain(
     program_of(MachineProgram((instruction,), tuple(labels.items())), config)  # refuses what could not be run
     if at is not None:
         done = dry_run(at, instruction)
-        says = mm_words(done, instruction, here=True) if instruction.name == "mm" else _other(instruction, config, done)
-        return _explained(instruction, says, done, here=True)
+        says = mm_words(done, instruction) if instruction.name == "mm" else _other(instruction, config, done)
+        return _explained(instruction, says, done)
     if instruction.name != "mm":
         return InstructionExplanation(str(instruction), _narrow(_other(instruction, config)))
     limits = (("columns", columns, config.loader_threads), ("rows", rows, config.compute_threads))
     for name, given, most in limits:
         if given is not None and whole(name, given, 1) > most:
             raise UsageError(f"{name} = {given} of {most} threads")
-    pe, assumed = stage(instruction, config, segment, columns, rows)
-    done = dry_run(pe, instruction, staged=True)
-    return _explained(instruction, mm_words(done, instruction, here=False, assumed=assumed), done, here=False)
+    done = dry_run(stage(instruction, config, segment, columns, rows), instruction, staged=True)
+    return _explained(instruction, mm_words(done, instruction, assumed=segment is None), done)
 
 
 def _narrow(lines: list[str]) -> tuple[str, ...]:
@@ -476,8 +473,8 @@ def _narrow(lines: list[str]) -> tuple[str, ...]:
     return tuple(piece for line in lines for piece in wrap(line, 116, subsequent_indent="   ", drop_whitespace=True))
 
 
-def _explained(instruction: Instruction, says: list[str], done: DryRun, here: bool) -> InstructionExplanation:
-    time = {"issue": done.times[0], "done": done.times[1], **done.waits} if here else None
+def _explained(instruction: Instruction, says: list[str], done: DryRun) -> InstructionExplanation:
+    time = {"issue": done.times[0], "done": done.times[1], **done.waits} if not done.staged else None
     numbers = (done.errors, done.counts, done.traffic, done.accesses(), time)
     return InstructionExplanation(str(instruction), _narrow(says), *numbers)
 

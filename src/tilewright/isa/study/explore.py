@@ -17,7 +17,7 @@ from tilewright.errors import UsageError
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.errors import whole
 from tilewright.isa.study.choices import ConvProblem, Problem
-from tilewright.isa.study.plane import LogPlane
+from tilewright.isa.study.roofline import LogPlane
 from tilewright.isa.study.tune import Tuned, Tuning, autotune, element_bytes, search
 from tilewright.render import Card, Column, Html, Page, Step, badge, cards, steps, table
 from tilewright.render.page import paragraph
@@ -162,7 +162,6 @@ class Design:
     refused: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The machine and its best choice, for JSON."""
         if self.tuning is None:
             return {"settings": self.settings, "refused": self.refused}
         best, tuning = self.tuning.best, self.tuning
@@ -322,8 +321,8 @@ class Exploration:
         return min(self.front, key=lambda point: point.cycles * point.energy_pj * point.area_mm2)
 
     def to_dict(self) -> dict[str, Any]:
-        front = {id(point) for point in self.front}
-        points = [point.to_dict() | {"on_front": id(point) in front} for point in self.points]
+        front = self.front
+        points = [point.to_dict() | {"on_front": point in front} for point in self.points]
         return {"network": self.network, "dtype": self.dtype, "area": AREA_SOURCE, "points": points}
 
     def to_html(self) -> str:
@@ -360,22 +359,24 @@ def explore(
     config: MatrixUnitConfig | None = None,
     most: int = 4,
     watch: Callable[[int, int], None] | None = None,
+    where: str | None = None,
 ) -> Exploration:
     """A network on every combination of values of the machine's fields, each layer by the fastest way found.
 
     ``network``: a name (resnet50), a text of one layer a line (``fc 1 gemm 1x1000x2048``), or layers. ``most``: ways
     timed for each layer and machine, best bound first, so that every figure is a run's. Layers run one after the other
-    and keep nothing from one to the next. ``watch(done, all)`` is told. Raises :class:`UsageError` for what it does
-    not know.
+    and keep nothing from one to the next. ``watch(done, all)`` is told. ``where``: the name of the text in an error.
+    Raises :class:`UsageError` for what it does not know.
 
     >>> found = explore("fc 1 gemm 8x32x64", {"threads": (32, 64)})
     >>> [(point.settings["threads"], point.cycles) for point in found.front]
     [(32, 843)]
     """
     base, name, layers = checked_config(config), "layers", network
-    if isinstance(network, str):
-        name = network if network in NETWORKS else "shapes"
-        layers = NETWORKS[network]() if network in NETWORKS else read_network(network)
+    if isinstance(network, str) and where is None and network in NETWORKS:
+        name, layers = network, NETWORKS[network]()
+    elif isinstance(network, str):
+        name, layers = "shapes", read_network(network, where or "shapes")
     e, most = element_bytes(dtype), whole("most", most, 1)
     family, points, done = _machines(base, FAMILY if over is None else over), list[Point](), 0
     for settings, machine in family:
@@ -441,18 +442,18 @@ def _costs(point: Point) -> str:
 
 
 def _front(found: Exploration) -> Html:
-    front = {id(point) for point in found.front}
+    front = found.front
     xs, ys = [point.cycles for point in found.built], [point.energy_pj / 1e6 for point in found.built]
     plane = LogPlane("Cycles and energy of the whole network", xs, ys, ("cycles", "energy, uJ (modelled)"))
-    for point in sorted(found.built, key=lambda point: id(point) in front):
-        size, style = (5, "dot s0") if id(point) in front else (3, "dot s3")
+    for point in sorted(found.built, key=lambda point: point in front):
+        size, style = (5, "dot s0") if point in front else (3, "dot s3")
         tip = f"{point.name}: {_costs(point)}"
         plane.drawing.circle(plane.x(point.cycles), plane.y(point.energy_pj / 1e6), size, style, tip=tip)
     return plane.figure()
 
 
 def _machine_table(found: Exploration) -> Html:
-    front = {id(point) for point in found.front}
+    front = found.front
     columns = [Column(name, "code") for name in found.points[0].settings]
     columns += [
         Column("cycles", "count"),
@@ -467,7 +468,7 @@ def _machine_table(found: Exploration) -> Html:
         if point.refused:
             rows.append((*settings, None, None, None, None, point.refused))
             continue
-        mark = badge("front", "good") if id(point) in front else ""
+        mark = badge("front", "good") if point in front else ""
         figures = (point.cycles, round(point.energy_pj / 1e6), round(point.area_mm2, 2), point.utilisation)
         rows.append((*settings, *figures, mark))
     return table(columns, rows)

@@ -38,9 +38,7 @@ class ProfileTotals:
     traffic: Traffic
 
     def to_dict(self) -> dict[str, Any]:
-        """Every sum by its name, for JSON."""
-        names = ("executed", "cycles", "queue", "math_cycles", "stalls", "counts", "traffic")
-        sums = {name: getattr(self, name) for name in names}
+        sums = {f.name: getattr(self, f.name) for f in fields(ProfileTotals)}
         return sums | {"counts": self.counts.to_dict(), "traffic": self.traffic.to_dict()}
 
 
@@ -74,7 +72,6 @@ class ProfileLine(ProfileTotals):
         return dict(sorted(waits.items(), key=lambda row: -row[1]))
 
     def to_dict(self) -> dict[str, Any]:
-        """The line and its sums, for JSON."""
         sums = super().to_dict()
         plain = {"pc": self.pc, "text": self.text} | {name: sums[name] for name in list(sums)[:4]}
         return plain | {"labels": list(self.labels), "stalls": self.stalls, "pes": list(self.pes)} | sums

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import floor, log10
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ from tilewright.isa.language.counts import math_cycles_at_least
 from tilewright.isa.multiply.conv import conv2d
 from tilewright.isa.multiply.matmul import matmul
 from tilewright.isa.study.choices import Choice, ConvChoice
-from tilewright.isa.study.plane import LogPlane
 from tilewright.isa.study.tune import autotune, autotune_conv2d
-from tilewright.render import Card, Column, Html, Page, Step, cards, steps, table
+from tilewright.render import Card, Column, Drawing, Html, Page, Step, cards, count_text, steps, table
+from tilewright.render.markup import element
 from tilewright.render.page import paragraph
 
 
@@ -68,6 +69,46 @@ class Roofline:
     stalls: dict[str, int]
     changes: tuple[Change, ...] = ()
 
+    @staticmethod
+    def measured(
+        sizes: Sequence[Any],
+        dtype: str = "s8",
+        config: MatrixUnitConfig | None = None,
+        tuned: bool = False,
+        changes: bool = False,
+        watch: Callable[[int, int], None] | None = None,
+        **how: Any,
+    ) -> tuple[Roofline, str]:
+        """Run a product (m, n, k) or a convolution (shapes of x and w) without values: (its roofline, how it ran).
+
+        ``tuned``: by its fastest choice, not by default options; ``changes``: run it on other machines too, as
+        :func:`what_if` has them; ``how``: stride, padding, ... of a convolution.
+
+        >>> found, choice = Roofline.measured((16, 64, 64), changes=True)
+        >>> found.limit.name, choice, found.changes[0].field
+        ('load-store unit', 'ka1 kb1 k_outer t0', 'a_bytes')
+        """
+        conv, config = len(sizes) == 2, checked_config(config)
+        choice: Any = ConvChoice() if conv else Choice()
+        if tuned:
+            tune: Any = autotune_conv2d if conv else autotune
+            choice = tune(*sizes, dtype, config, **how).best.choice
+        shapes = tuple(sizes) if conv else ((sizes[0], sizes[2]), (sizes[2], sizes[1]))
+        a, b = (np.zeros(shape, numpy_type(dtype)) for shape in shapes)
+        title = f"a convolution of {'x'.join(map(str, shapes[0]))} by {'x'.join(map(str, shapes[1]))}"
+        title = title if conv else f"a product of {' x '.join(map(str, sizes))}"
+
+        def run(machine: MatrixUnitConfig) -> Any:
+            machine = replace(machine, values=False)
+            if conv:
+                return conv2d(a, b, config=machine, **how, **choice.options)
+            return matmul(a, b, machine, **choice.options)
+
+        found = roofline(run(config), config, title)
+        if changes:
+            found = replace(found, changes=what_if(config, lambda machine: int(run(machine).cycles), watch))
+        return found, str(choice)
+
     @property
     def rate(self) -> float:
         """Multiplications a cycle."""
@@ -101,7 +142,6 @@ class Roofline:
         return tuple(said)
 
     def __str__(self) -> str:
-        """The point, the bounds and the advice."""
         head = f"{self.title}: {self.macs:,} products in {self.cycles:,} cycles, "
         head += f"{self.rate:,.0f} of {self.peak:,.0f} a cycle"
         rows = []
@@ -237,46 +277,6 @@ def what_if(
     return tuple(sorted(changes, key=lambda change: change.cycles))
 
 
-def measured_roofline(
-    sizes: Sequence[Any],
-    dtype: str = "s8",
-    config: MatrixUnitConfig | None = None,
-    tuned: bool = False,
-    changes: bool = False,
-    watch: Callable[[int, int], None] | None = None,
-    **how: Any,
-) -> tuple[Roofline, str]:
-    """Run a product (m, n, k), or a convolution (shape of x, shape of w), without values: its roofline, and how it ran.
-
-    ``tuned``: by its fastest choice, not by default options; ``changes``: run it on other machines too, as
-    :func:`what_if` has them; ``how``: stride, padding, ... of a convolution.
-
-    >>> found, choice = measured_roofline((16, 64, 64), changes=True)
-    >>> found.limit.name, choice, found.changes[0].field
-    ('load-store unit', 'ka1 kb1 k_outer t0', 'a_bytes')
-    """
-    conv, config = len(sizes) == 2, checked_config(config)
-    choice: Any = ConvChoice() if conv else Choice()
-    if tuned:
-        tune: Any = autotune_conv2d if conv else autotune
-        choice = tune(*sizes, dtype, config, **how).best.choice
-    shapes = tuple(sizes) if conv else ((sizes[0], sizes[2]), (sizes[2], sizes[1]))
-    a, b = (np.zeros(shape, numpy_type(dtype)) for shape in shapes)
-    title = f"a convolution of {'x'.join(map(str, shapes[0]))} by {'x'.join(map(str, shapes[1]))}"
-    title = title if conv else f"a product of {' x '.join(map(str, sizes))}"
-
-    def run(machine: MatrixUnitConfig) -> Any:
-        machine = replace(machine, values=False)
-        if conv:
-            return conv2d(a, b, config=machine, **how, **choice.options)
-        return matmul(a, b, machine, **choice.options)
-
-    found = roofline(run(config), config, title)
-    if changes:
-        found = replace(found, changes=what_if(config, lambda machine: int(run(machine).cycles), watch))
-    return found, str(choice)
-
-
 def _roofs(found: Roofline) -> Html:
     """Products a cycle over products a byte: a roof for each level of memory, flat where math ends it."""
     slopes = [bound for bound in found.bounds if bound.what == "bytes"]
@@ -305,3 +305,53 @@ def _roofs(found: Roofline) -> Html:
             plane.drawing.line(plane.x(min(xs)), y, plane.x(max(xs)), y, "mark")
             plane.drawing.text(plane.x(min(xs)) + 6, y - 5, f"{bound.name}: {bound.ceiling:,.0f}", "small")
     return plane.figure()
+
+
+class LogPlane:
+    """Two logarithmic axes with a mark at 1, 2 and 5 of every power of ten."""
+
+    def __init__(self, title: str, xs: Sequence[float], ys: Sequence[float], labels: tuple[str, str]) -> None:
+        self.left, self.top, self.right, self.low = 74, 30, 24, 300
+        self.drawing, self.width = Drawing(860, 346, title=title), 860
+        self.x_ends, self.y_ends = _ends(xs), _ends(ys)
+        for tick in _ticks(*self.x_ends):
+            x = self.x(tick)
+            self.drawing.line(x, self.top, x, self.low, "grid")
+            self.drawing.text(x, self.low + 18, count_text(tick, compact=True), "soft", anchor="middle")
+        for tick in _ticks(*self.y_ends):
+            self.drawing.line(self.left, self.y(tick), self.width - self.right, self.y(tick), "grid")
+            self.drawing.text(self.left - 8, self.y(tick) + 4, count_text(tick, compact=True), "soft", anchor="end")
+        self.drawing.line(self.left, self.low, self.width - self.right, self.low, "axis")
+        self.drawing.line(self.left, self.top, self.left, self.low, "axis")
+        self.drawing.text(self.left, 16, labels[1], "soft")
+        self.drawing.text((self.left + self.width - self.right) / 2, 341, labels[0], "soft", anchor="middle")
+        self.title = title
+
+    def x(self, value: float) -> float:
+        """The horizontal place of a value, in pixels."""
+        low, high = self.x_ends
+        return self.left + (log10(value) - low) / (high - low) * (self.width - self.left - self.right)
+
+    def y(self, value: float) -> float:
+        """The vertical place of a value, in pixels."""
+        low, high = self.y_ends
+        return self.low - (log10(value) - low) / (high - low) * (self.low - self.top)
+
+    def figure(self) -> Html:
+        return element("figure", element("figcaption", self.title), self.drawing.svg())
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    low, high = log10(min(values)), log10(max(values))
+    room = max(0.06, 0.08 * (high - low))
+    return low - room, high + room
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    powers = range(floor(low), floor(high) + 1)
+    every = [part * 10.0**power for power in powers for part in (1, 2, 5) if low <= log10(part * 10.0**power) <= high]
+    if len(every) < 3:  # a narrow range: twenty steps of its power
+        step = 10.0 ** floor(log10(10**high - 10**low))
+        first = floor(10**low / step) + 1
+        every = [n * step for n in range(first, first + 20) if n * step <= 10**high]
+    return every if len(every) < 13 else [tick for tick in every if f"{tick:e}".startswith("1")]

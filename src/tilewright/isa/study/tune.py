@@ -12,11 +12,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tilewright.errors import UsageError
-from tilewright.isa.chip.segments import ELEMENT_TYPES
 from tilewright.isa.execute.operands import numpy_type
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts
 from tilewright.isa.language.errors import MatrixUnitError, whole
+from tilewright.isa.language.instructions import ELEMENT_TYPES
 from tilewright.isa.multiply.expected import expected_counts
 from tilewright.isa.study.choices import Choice, ConvChoice, ConvProblem, Problem
 
@@ -55,7 +55,6 @@ class Tuned:
         return max(stalls, key=lambda name: stalls[name]) if any(stalls.values()) else ""
 
     def to_dict(self) -> dict[str, Any]:
-        """What is known of the choice, for JSON."""
         plain: dict[str, Any] = {"choice": str(self.choice), "options": self.choice.options, "bound": self.bound}
         plain |= {"limit": self.limit, "cycles": self.cycles}
         if self.counts is None:
@@ -263,12 +262,12 @@ def search(
 def _order(tuned: Tuned) -> tuple[Any, ...]:
     """The least bound first; of equals one that brings data early, then the plainest."""
     late = not (getattr(tuned.choice, "stream", False) or getattr(tuned.choice, "segments", None))
-    return tuned.bound, late, tuned.choice.settings, str(tuned.choice)
+    return tuned.bound, late, tuned.choice.non_defaults, str(tuned.choice)
 
 
 def _rank(tuned: Tuned) -> tuple[Any, ...]:
     dram = tuned.counts.dram_bytes if tuned.counts else 0
-    return tuned.cycles is None, tuned.cycles or 0, dram, tuned.choice.settings, str(tuned.choice)
+    return tuned.cycles is None, tuned.cycles or 0, dram, tuned.choice.non_defaults, str(tuned.choice)
 
 
 def bounded(problem: Problem | ConvProblem, choice: Any) -> Tuned:
