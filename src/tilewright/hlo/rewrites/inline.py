@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tilewright.hlo.ir import ir
-from tilewright.hlo.rewriting.base import option, pass_text
+from tilewright.hlo.rewriting.base import Step, option
 
 _SYMBOL = re.compile(r'@(?:"((?:[^"\\]|\\.)*)"|([\w.$-]+))')
 _ESCAPE = re.compile(rb'\\(?:([0-9A-Fa-f]{2})|(["\\]))')
 
 
 @dataclass(frozen=True)
-class Inline:
+class Inline(Step):
     """Replace ``func.call`` of private one-block functions by their bodies, innermost first.
 
     ``limit`` bounds the operations this may add, so that calls of calls cannot explode. A call with an attribute of
@@ -25,10 +25,6 @@ class Inline:
     name: ClassVar[str] = "inline"
     summary: ClassVar[str] = "put the bodies of private functions in place of their calls"
     limit: int = option(1_000_000, "most operations that inlining may add")
-
-    def __str__(self) -> str:
-        """``inline`` or ``inline{limit=10}``."""
-        return pass_text(self)
 
     def apply_module(self, module: Any) -> int:
         """Inline every call that can be, and remove functions that nothing refers to any more; how many calls went."""

@@ -24,13 +24,11 @@ from tilewright.hlo.rewrites.elementwise import (
 )
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rewrites.reductions import ReduceOfReshape, ReduceOfSplits, ReduceOfTranspose, ReducesOfReshapes
-from tilewright.hlo.rewriting.base import Rewrite
+from tilewright.hlo.rewriting.base import Rewrite, Step
 from tilewright.hlo.rules.catalogue import catalogue
 
-Step = Rewrite | Inline
-
 #: Every rewrite, in the order of the default pipeline.
-REWRITES: dict[str, type[Rewrite] | type[Inline]] = {
+REWRITES: dict[str, type[Step]] = {
     rewrite.name: rewrite
     for rewrite in (
         Inline, Canonicalize, TransposeOfElementwise, ReduceOfTranspose, ReduceOfReshape, ReduceOfSplits,
@@ -266,9 +264,8 @@ def _round(text: str, steps: Sequence[Step], number: int) -> Iterator[PassRun]:
 def _run(text: str, step: Step) -> tuple[int, str]:
     """A step on every block of a module; the text is read again, so that each step runs as it would alone."""
     module = parse_module(text)
-    if isinstance(step, Inline):
-        changes = step.apply_module(module)
-    else:
+    changes = step.apply_module(module) if isinstance(step, Inline) else 0
+    if isinstance(step, Rewrite):
         bodies = read_functions(module)
         changes = sum(step.apply(block) for body in bodies for block in walk(body))
         write_functions(module, bodies)

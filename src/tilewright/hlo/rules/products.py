@@ -161,17 +161,12 @@ def _joined_channels(root: Node) -> _JoinedChannels | None:
 def _add_convolutions(found: _JoinedChannels, make: Maker) -> Value | None:
     """Each part with its own channels of the kernel; the results are added."""
     root, kernel = found.root, found.root.operands[1]
-    own = root.attributes
-    channel, start, total = own["numbers"][1].index("i"), 0, None
+    channel, start, total = root.attributes["numbers"][1].index("i"), 0, None
     for part, width in zip(found.parts.operands, found.widths):
         weights = make.part(kernel, channel, start, start + width)
         start += width
-        own_part = make.convolution(
-            part, weights, own["numbers"], strides=own["strides"], padding=own["padding"],
-            lhs_dilation=own["lhs_dilation"], rhs_dilation=own["rhs_dilation"],
-            dtype=root.result.dtype, precision=own["precision"],
-        )  # fmt: skip
-        total = own_part if total is None else make.binary("add", total, own_part)
+        convolved = make.convolution(part, weights, root.result.dtype, root.attributes)
+        total = convolved if total is None else make.binary("add", total, convolved)
     return total
 
 
