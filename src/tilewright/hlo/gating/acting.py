@@ -243,7 +243,6 @@ class Acting:
         return Candidate(match, concerned, gain, match.rule.change, None)
 
     def _refusal(self, match: Match, gain: Gain, unsure: bool) -> str:
-        """Why a match must not act, "" if it may."""
         if not self._gains(match, gain):
             return _NO_GAIN
         if unsure and not self.assume_finite:

@@ -170,7 +170,6 @@ class Verdict:
 
     @property
     def gain(self) -> int:
-        """Modelled bytes saved."""
         return self.moved_before + self.charged_before - self.moved_after - self.charged_after - self.added
 
     def to_dict(self) -> dict[str, object]:
@@ -269,7 +268,7 @@ class _RegionJudge:
 
 
 def _is_new(region: Region) -> bool:
-    """Not what a candidate left behind: that is in normal form already."""
+    """Whether any operation was read: what a candidate left behind holds none, and is in normal form already."""
     return any(op.handle is not None for op in region.operations)
 
 

@@ -195,7 +195,7 @@ def _makers(value: Value) -> list[Node]:
 
 
 def _users(value: Value) -> list[Node]:
-    """Users that belong to value's region."""
+    """Users of a value that join its region: all that regions are made of, but broadcasts."""
     return [
         op for op in value.users
         if _is_kind(op) and op.name != "broadcast_in_dim" and op.operands[0].shape is not None

@@ -147,7 +147,10 @@ def _drop_unused(module: Any, functions: dict[str, Any]) -> None:
 
 def _named(root: Any) -> set[str]:
     """Every symbol that ``root`` or an operation in it refers to, whatever the attribute and however it is quoted."""
-    texts = (str(op.attributes[key]) for op in (root, *_walk(root)) for key in op.attributes if _may_name(op, key))
+    texts = (
+        str(op.attributes[key]) for op in (root, *_walk(root)) for key in op.attributes
+        if op.name != "stablehlo.constant" or "." in key  # constants are long and name nothing
+    )  # fmt: skip
     return {_unescaped(quoted) or bare for text in texts for quoted, bare in _SYMBOL.findall(text)}
 
 
@@ -155,8 +158,3 @@ def _unescaped(quoted: str) -> str:
     """MLIR's escapes undone: a backslash, then itself, a quote or two hexadecimal digits of UTF-8."""
     raw = _ESCAPE.sub(lambda match: bytes.fromhex(match[1].decode()) if match[1] else match[2], quoted.encode())
     return raw.decode(errors="replace")
-
-
-def _may_name(op: Any, key: str) -> bool:
-    """Constants are long and name nothing."""
-    return op.name != "stablehlo.constant" or "." in key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from difflib import unified_diff
 from itertools import cycle, islice
@@ -246,19 +246,15 @@ def record_passes(text: str, steps: Sequence[Step]) -> tuple[PassRun, ...]:
     runs: list[PassRun] = []
     current = print_module(parse_module(text))
     for number in range(1, _RECORDED_ROUNDS + 1):
-        round_runs = list(_round(current, steps, number))
+        round_runs: list[PassRun] = []
+        for step in steps:
+            changes, after = _run(current, step)
+            round_runs.append(PassRun(str(step), number, changes, current, after if changes else current))
+            current = round_runs[-1].after
         if number > 1 and not any(run.changes for run in round_runs):
             break
         runs += round_runs
-        current = round_runs[-1].after if round_runs else current
     return tuple(runs)
-
-
-def _round(text: str, steps: Sequence[Step], number: int) -> Iterator[PassRun]:
-    for step in steps:
-        changes, after = _run(text, step)
-        yield PassRun(str(step), number, changes, text, after if changes else text)
-        text = after if changes else text
 
 
 def _run(text: str, step: Step) -> tuple[int, str]:

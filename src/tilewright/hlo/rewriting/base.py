@@ -10,16 +10,6 @@ from tilewright.hlo.graphs.graph import Block, Node, Value, replace_value
 from tilewright.hlo.rewriting.maker import Maker, is_static
 
 
-def reassociation() -> Any:
-    """The option of rewrites that take floating sums apart."""
-    return option(True, "take floating sums apart too, which may round otherwise, and overflow otherwise")
-
-
-def products() -> Any:
-    """The option of rewrites that take products of reals apart."""
-    return option(False, "take products of reals apart too, which may become infinite or no number on the way")
-
-
 def option(default: bool | int, summary: str) -> Any:
     """A dataclass field that is an option, with one line that ``--list-passes`` shows."""
     return field(default=default, metadata={"summary": summary})

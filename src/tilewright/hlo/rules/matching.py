@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.hlo.graphs.graph import Node, Value
-from tilewright.hlo.rewriting.maker import MOVES_AND_REPEATS, made_by
+from tilewright.hlo.rewriting.maker import MOVES_AND_REPEATS, is_elementwise, is_static, made_by
 
 Dims = tuple[int, ...]
 #: Operations whose result holds one number everywhere if their operand does.
@@ -41,8 +41,19 @@ def megabytes(value: Value) -> float:
 
 
 def only_used_by(value: Value, user: Node) -> bool:
-    """Whether nobody else uses ``value``."""
     return len(value.users) == 1 and user in value.users
+
+
+def behind(value: Value, *names: str) -> Value:
+    """The first value behind ``value`` that no operation of these names makes: their first operands, followed."""
+    while (node := made_by(value, *names)) is not None:
+        value = node.operands[0]
+    return value
+
+
+def is_step(node: Node) -> bool:
+    """Whether it is an elementwise operation that a rule may make anew on other operands."""
+    return is_elementwise(node) and node.plain and len(node.results) == 1 and is_static(node.result, *node.operands)
 
 
 def number_of(value: Value) -> float | None:
@@ -197,17 +208,13 @@ def is_finite(value: Value, depth: int = _DEPTH) -> bool:
     if node.name == "convert":
         return is_finite(node.operands[0], depth - 1) and not _narrows(node.operands[0].dtype, value.dtype)
     if node.name == "multiply":  # a factor of 0 or 1 keeps it; products of others may overflow
-        masks = [operand for operand in node.operands if _is_mask(operand)]
-        return bool(masks) and all(is_finite(operand, depth - 1) for operand in node.operands)
+        makers = (operand.operation for operand in node.operands)
+        masks = any(made and made.name == "convert" and made.operands[0].dtype == "i1" for made in makers)
+        return masks and all(is_finite(operand, depth - 1) for operand in node.operands)
     if node.name in _KEEPING:
         parts = node.operands[1:] if node.name == "select" else node.operands
         return all(is_finite(operand, depth - 1) for operand in parts)
     return False
-
-
-def _is_mask(value: Value) -> bool:
-    node = value.operation
-    return node is not None and node.name == "convert" and node.operands[0].dtype == "i1"
 
 
 _WIDEST = {"f64": 1023, "f32": 127, "bf16": 127, "f16": 15}

@@ -32,11 +32,9 @@ class _Windows:
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """The dims that have a window."""
         return tuple(d for d, size in enumerate(self.window) if size > 1)
 
     def scaled(self, make: Maker, total: Value) -> Value:
-        """``total * scale``."""
         if self.scale == 1:
             return total
         return make.binary("multiply", total, make.full(f"{self.scale:.17e}", total.dtype, total.sizes))

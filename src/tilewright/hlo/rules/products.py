@@ -146,7 +146,6 @@ class _JoinedChannels(NamedTuple):
 
     @property
     def widths(self) -> list[int]:
-        """The channels of each part."""
         return [part.sizes[self.parts.attributes["dim"]] for part in self.parts.operands]
 
 
@@ -255,7 +254,7 @@ INTERLEAVED_PAIRS = Rule(
 
 
 def _rotary(root: Node) -> Pairs | None:
-    """Pairs of one array that change places."""
+    """Interleaved pairs where the columns of exactly one array, at most 256 wide, are needed in the other place."""
     pairs = Pairs(root, product=True)
     if pairs.plan is None or len(pairs.moved) != 1:
         return None

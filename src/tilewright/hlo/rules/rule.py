@@ -138,7 +138,6 @@ class Rule(LocalRewrite, Generic[Found]):
         return values[:count]
 
     def __str__(self) -> str:
-        """The rule's name."""
         return self.name
 
 
