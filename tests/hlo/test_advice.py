@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tilewright.hlo import catalogue, optimize, suggest
-from tilewright.hlo.gating.pricing import LEAST
+from tilewright.hlo.gating.acting import LEAST
 from tilewright.hlo.rules.catalogue import factor_on
 from tilewright.hlo.rules.rule import bindings, program_of
 

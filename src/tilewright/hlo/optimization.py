@@ -24,8 +24,8 @@ from tilewright.hlo.proving.verify import verify as prove
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.reporting.types import Suggestion
 from tilewright.hlo.rewrites.inline import Inline
-from tilewright.hlo.rewrites.pipeline import Step, parse_pipeline, pipeline
-from tilewright.hlo.rewriting.base import Rewrite
+from tilewright.hlo.rewrites.pipeline import parse_pipeline, pipeline
+from tilewright.hlo.rewriting.base import Rewrite, Step
 from tilewright.hlo.rewriting.maker import MOVES
 from tilewright.hlo.rules.catalogue import chosen
 from tilewright.render import bytes_text

@@ -116,7 +116,7 @@ def _node(op: Operation, layer: str, names: set[str], program: Program) -> dict[
 
 
 def _id(op: Operation) -> str:
-    """Its name; what has no result (``return``) has none, but a line."""
+    """The node's id: the operation's name; its opcode and line where it has no result (``return``)."""
     return op.name or f"{op.opcode} in line {op.line}"
 
 
@@ -153,7 +153,6 @@ def _scopes(op: Operation) -> list[str]:
 
 
 def _place(op: Operation) -> list[str]:
-    """Its file, function and line, as layers."""
     if op.source is None:
         return []
     name = op.source.file.replace("\\", "/").rpartition("/")[2]

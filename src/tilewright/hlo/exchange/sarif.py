@@ -193,16 +193,9 @@ def _shown_path(path: str, folder: Path) -> dict[str, str]:
         return _relative(PurePosixPath(*parts))
     for first in range(len(parts)):
         end = PurePosixPath(*parts[first:])
-        if _is_file(folder / end):
+        if os.path.isfile(folder / end):  # False for a name that no file can have
             return _relative(end)
     return {"uri": f"file://{_quoted(given)}"}
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a name that no file can have
-        return False
 
 
 def _relative(path: PurePosixPath) -> dict[str, str]:

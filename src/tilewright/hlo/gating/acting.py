@@ -12,18 +12,85 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tilewright.hlo.gating.gate import Verdict, copied_block, outline, source_of, take_out
-from tilewright.hlo.gating.moves import type_text
-from tilewright.hlo.gating.pricing import LEAST, Gain, measured_kind, price
+from tilewright.errors import TilewrightError
+from tilewright.hlo.gating.gate import Verdict, copied_block, source_of, take_out
+from tilewright.hlo.gating.moves import layout_of, type_text
 from tilewright.hlo.gating.regions import Region, leaves_of
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value, walk
-from tilewright.hlo.graphs.mlir import module_text
+from tilewright.hlo.graphs.mlir import block_program, module_text
 from tilewright.hlo.rewrites.cleanup import DeadCode
 from tilewright.hlo.rewriting.maker import PURE, Maker, made_by
 from tilewright.hlo.rules.catalogue import factor_on
 from tilewright.hlo.rules.matching import number_of
 from tilewright.hlo.rules.rule import PHASES, Match, Rule
+from tilewright.hlo.timing.estimate import estimate
+from tilewright.render import bytes_text
 from tilewright.targets import Target
+
+# What a region costs before and after a rule: modelled time of both (../timing) on a TPU, unpriced where an operation
+# has none; the factor measured at the rule's example on ``cpu`` and ``gpu``; elsewhere padded bytes of all arrays.
+
+#: A gain below this is taken for noise of the model.
+LEAST = 1.02
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How many times as fast (or as small) a region becomes.
+
+    ``kind``: ``predicted`` (the time model), ``confirmed`` (the compiler or a measurement, at the example's shapes),
+    ``counted`` (padded bytes) or ``unpriced``. ``seconds`` is the modelled time saved, 0 where there is no model.
+    """
+
+    factor: float
+    kind: str
+    note: str
+    seconds: float = 0.0
+
+
+def measured_kind(target: Target) -> bool:
+    """A target whose rules are judged by measurement alone."""
+    return target.name in ("cpu", "gpu")
+
+
+def price(rule: str, before: Block, after: Block, target: Target) -> Gain:
+    """What a rule gains on a region: blocks that hold what it replaces, and what it puts in its place."""
+    known = factor_on(rule, target.name)
+    if measured_kind(target):
+        if known is None:
+            return Gain(1.0, "unpriced", f"nobody has measured it on {target.name}")
+        return Gain(known.factor, "confirmed", f"{known} at the example's shapes")
+    if target.family == "tpu":
+        gain = _modelled(before, after, target)
+        if known is not None and (gain.kind == "unpriced" or gain.factor < LEAST):
+            return Gain(known.factor, "confirmed", f"{known} at the example's shapes; the time model does not see it")
+        note = f"; at the example's shapes {known}" if known is not None else ""
+        return Gain(gain.factor, gain.kind, gain.note + note, gain.seconds)
+    sizes = [padded_bytes(block, target) for block in (before, after)]
+    factor = sizes[0] / max(sizes[1], 1)
+    return Gain(factor, "counted", f"its arrays take {bytes_text(sizes[1])} instead of {bytes_text(sizes[0])}")
+
+
+def _modelled(before: Block, after: Block, target: Target) -> Gain:
+    try:
+        steps = [estimate(block_program(block), target) for block in (before, after)]
+    except TilewrightError as error:
+        return Gain(1.0, "unpriced", f"the time model has no price for it ({error})")
+    seconds = [step.seconds - step.call_seconds for step in steps]
+    if min(step.priced for step in steps) < 1 or min(seconds) <= 0:
+        return Gain(1.0, "unpriced", "the time model has no price for some of its operations")
+    factor = seconds[0] / seconds[1]
+    note = f"predicted {seconds[1] * 1e6:.3g} us instead of {seconds[0] * 1e6:.3g} us"
+    return Gain(factor, "predicted", note, seconds[0] - seconds[1])
+
+
+def padded_bytes(block: Block, target: Target) -> int:
+    """Padded bytes of all that a block's operations make, constants and counting left out."""
+    made = (value for op in block.operations[:-1] if op.name not in ("constant", "iota") for value in op.results)
+    return sum(layout.size_bytes for value in made if (layout := layout_of(value, target)) is not None)
+
+
+# Matches are found, priced, chosen and put in place.
 
 _ROUNDS = 8
 #: A match that is no finding: nothing is gained, so nothing is said.
@@ -145,25 +212,24 @@ class Acting:
             return None
         operations = tuple(sorted(dead, key=places.__getitem__))
         region = Region(block, match.root.result.sizes, operations, tuple(leaves_of(set(dead), places)))
-        seen = outline(region)
-        key = (match.rule.name, seen.key) if seen.key is not None else None
+        key = (match.rule.name, region.key) if region.key is not None else None
         unsure = bool(match.unknown)
         if key is not None and key in self.prices:
             gain, refusal = self.prices[key]
         else:
-            before, after = take_out(region, seen).body, _copy_of(trial, values)
+            before, after = take_out(region).body, _copy_of(trial, values)
             gain = price(match.rule.name, before, after, self.target)
             refusal = self._refusal(match, gain, unsure)
             if key is not None:
                 self.prices[key] = gain, refusal
                 if self.keep_regions and not refusal:  # of fresh copies, for handles of what was written are used up
-                    self.texts[key] = module_text(take_out(region, seen).body), module_text(_copy_of(trial, values))
+                    self.texts[key] = module_text(take_out(region).body), module_text(_copy_of(trial, values))
         _take_back(trial)
         if refusal == _NO_GAIN:
             return None
         if key in self.passed_over:
             refusal = "the judge found it no faster here"
-        return Candidate(match, dead, gain, refusal, seen.key, unsure)
+        return Candidate(match, dead, gain, refusal, region.key, unsure)
 
     def _advice(self, match: Match) -> Candidate | None:
         """What only the user can change: there is nothing to build and nothing to price."""
@@ -177,7 +243,6 @@ class Acting:
         return Candidate(match, concerned, gain, match.rule.change, None)
 
     def _refusal(self, match: Match, gain: Gain, unsure: bool) -> str:
-        """Why a match must not act, "" if it may."""
         if not self._gains(match, gain):
             return _NO_GAIN
         if unsure and not self.assume_finite:

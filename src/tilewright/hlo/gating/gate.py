@@ -21,7 +21,7 @@ from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_va
 from tilewright.hlo.graphs.mlir import module_text
 from tilewright.hlo.program import Source
 from tilewright.hlo.reading.sources import is_library
-from tilewright.hlo.rewrites.cleanup import Canonicalize, CommonSubexpressions, DeadCode, operation_key
+from tilewright.hlo.rewrites.cleanup import Canonicalize, CommonSubexpressions, DeadCode
 from tilewright.hlo.rewrites.control_flow import ReshapeOfBranch, ReshapeOfLoop
 from tilewright.hlo.rewrites.elementwise import (
     MoveAboveElementwise,
@@ -40,18 +40,6 @@ from tilewright.targets import Target
 
 
 @dataclass(frozen=True, eq=False)
-class Outline:
-    """What a region takes in and gives out, in a fixed order, and a key that only regions of equal meaning share.
-
-    ``key`` is None where a region holds operations that a rewrite made: such a one is judged for itself.
-    """
-
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
-    key: Hashable | None
-
-
-@dataclass(frozen=True, eq=False)
 class RegionCopy:
     """A region's copy in ``body``: its inputs became the arguments, its outputs the operands of the terminator."""
 
@@ -59,29 +47,9 @@ class RegionCopy:
     body: Block
 
 
-def outline(region: Region) -> Outline:
-    """Inputs by first use, outputs in order, and the key: every operation with the numbers of its operands."""
-    numbers: dict[Value, int] = {}
-    inputs: list[Value] = []
-    described: list[Hashable] = []
-    for op in region.members:
-        for value in op.operands:
-            if value not in numbers:
-                numbers[value] = len(numbers)
-                inputs.append(value)
-                described.append((value.shape, value.dtype))
-        described.append((operation_key(op), tuple(numbers[v] for v in op.operands)))
-        for value in op.results:
-            numbers[value] = len(numbers)
-    outputs = tuple(region.outputs)
-    described.append(tuple(numbers[v] for v in outputs))
-    as_read = all(op.handle is not None for op in region.members)
-    return Outline(tuple(inputs), outputs, tuple(described) if as_read else None)
-
-
-def take_out(region: Region, seen: Outline) -> RegionCopy:
+def take_out(region: Region) -> RegionCopy:
     """Copy a region into a block of its own."""
-    return RegionCopy(region, copied_block(seen.inputs, region.members, seen.outputs))
+    return RegionCopy(region, copied_block(region.inputs, region.members, region.outputs))
 
 
 def another(candidate: RegionCopy) -> RegionCopy:
@@ -108,13 +76,13 @@ def _copied(op: Node, values: dict[Value, Value]) -> Node:
     return copy
 
 
-def splice(region: Region, seen: Outline, candidate: RegionCopy, replaced: dict[Value, Value]) -> None:
+def splice(region: Region, candidate: RegionCopy, replaced: dict[Value, Value]) -> None:
     """Put a copy of the candidate in the region's place; :func:`settle` the block after the last splice.
 
-    ``replaced`` says what splices since the outline was taken put in the place of values: a neighbour's outputs.
+    ``replaced`` says what splices since the region was judged put in the place of values: a neighbour's outputs.
     """
     block = region.block
-    values = {argument: _latest(value, replaced) for argument, value in zip(candidate.body.arguments, seen.inputs)}
+    values = {argument: _latest(value, replaced) for argument, value in zip(candidate.body.arguments, region.inputs)}
     lenders = dict(zip(candidate.region.members, region.members))
     *operations, end = candidate.body.operations
     for op in operations:
@@ -122,7 +90,7 @@ def splice(region: Region, seen: Outline, candidate: RegionCopy, replaced: dict[
         lender = lenders.get(op.like) if op.like is not None else None
         if lender is not None and lender is not op.like:
             copy.like, copy.position = lender, lender.position
-    for old, new in zip(seen.outputs, end.operands):
+    for old, new in zip(region.outputs, end.operands):
         replace_value(old, values[new])
         replaced[old] = values[new]
     for op in region.operations:
@@ -202,7 +170,6 @@ class Verdict:
 
     @property
     def gain(self) -> int:
-        """Modelled bytes saved."""
         return self.moved_before + self.charged_before - self.moved_after - self.charged_after - self.added
 
     def to_dict(self) -> dict[str, object]:
@@ -233,14 +200,14 @@ def gate(
             cases += judge.wider(block, cases)
             replaced: dict[Value, Value] = {}
             for case in sorted(cases, key=lambda case: -case.verdict.gain):
-                region, seen, candidate, verdict = case
+                region, candidate, verdict = case
                 if not verdict.accepted:
                     refused[region.operations] = verdict
                 elif all(op.block is block for op in region.operations):
                     if keep_regions:  # of copies, for the handles of what is written are used up
-                        texts = [module_text(copy.body) for copy in (take_out(region, seen), another(candidate))]
+                        texts = [module_text(copy.body) for copy in (take_out(region), another(candidate))]
                         verdict = replace(verdict, before=texts[0], after=texts[1])
-                    splice(region, seen, candidate, replaced)
+                    splice(region, candidate, replaced)
                     accepted.append(verdict)
                     changed.append(block)
         open_ = list(dict.fromkeys(changed))
@@ -252,7 +219,6 @@ def gate(
 
 class _Case(NamedTuple):
     region: Region
-    seen: Outline
     candidate: RegionCopy
     verdict: Verdict
 
@@ -290,20 +256,19 @@ class _RegionJudge:
                 region = grown(region, places)
         return list(found.values())
 
-    def judged(self, region: Region) -> tuple[Outline, RegionCopy, Verdict]:
-        """What the region looks like, the candidate that may take its place, and whether it does."""
-        seen = outline(region)
-        if seen.key is not None and seen.key in self.known:
-            candidate, verdict = self.known[seen.key]
-            return seen, candidate, replace(verdict, source=source_of(region.operations))
-        candidate, verdict = _try(region, seen, self.target, self.steps)
-        if seen.key is not None:
-            self.known[seen.key] = candidate, verdict
-        return seen, candidate, verdict
+    def judged(self, region: Region) -> tuple[RegionCopy, Verdict]:
+        """The candidate that may take the region's place, and whether it does."""
+        if region.key is not None and region.key in self.known:
+            candidate, verdict = self.known[region.key]
+            return candidate, replace(verdict, source=source_of(region.operations))
+        candidate, verdict = _try(region, self.target, self.steps)
+        if region.key is not None:
+            self.known[region.key] = candidate, verdict
+        return candidate, verdict
 
 
 def _is_new(region: Region) -> bool:
-    """Not what a candidate left behind: that is in normal form already."""
+    """Whether any operation was read: what a candidate left behind holds none, and is in normal form already."""
     return any(op.handle is not None for op in region.operations)
 
 
@@ -313,28 +278,28 @@ def _is_worth_reporting(region: tuple[Node, ...], verdict: Verdict) -> bool:
     return all(op.block is not None for op in region) and (fired or verdict.moved_before > 0)
 
 
-def _try(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite]) -> tuple[RegionCopy, Verdict]:
+def _try(region: Region, target: Target, steps: Sequence[Rewrite]) -> tuple[RegionCopy, Verdict]:
     """The best candidate of several: with all steps, and without each of those that a region may be better without.
 
     A transpose with several users that sinks is there several times, and a reshape that sinks below a tree meets the
     tree's other reshapes only if all of them can follow: so either may have to stay.
     """
-    best = everything = _judged(region, seen, target, steps)
+    best = everything = _judged(region, target, steps)
     for kind in (TransposeOfElementwise, ReshapeOfElementwise, MoveAboveElementwise, ReduceOfSplits):
         if best[1].unsettled and everything[1].changes.get(kind.name):
-            way = _judged(region, seen, target, [step for step in steps if not isinstance(step, kind)])
+            way = _judged(region, target, [step for step in steps if not isinstance(step, kind)])
             if way[1].accepted and (not best[1].accepted or way[1].gain > best[1].gain):
                 best = way
     return best
 
 
-def _judged(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite]) -> tuple[RegionCopy, Verdict]:
+def _judged(region: Region, target: Target, steps: Sequence[Rewrite]) -> tuple[RegionCopy, Verdict]:
     """Rewrite a copy of the region and judge it.
 
     As written, a region may compute the same thing twice. Computing it once is no merit of the rewrites, so both sides
     are compared without repetitions.
     """
-    candidate = take_out(region, seen)
+    candidate = take_out(region)
     body = candidate.body
     written = cost(body, target)
     CommonSubexpressions().apply(body)
@@ -343,9 +308,9 @@ def _judged(region: Region, seen: Outline, target: Target, steps: Sequence[Rewri
     after = cost(body, target)
     fired = [name for name in _MAIN if counts[name]] or [Canonicalize.name] * bool(counts[Canonicalize.name])
     reason = _refusal(body, target, fired, before, after)
-    reason = reason or _normalised(region, seen, candidate, target, before, after)
+    reason = reason or _normalised(region, candidate, target, before, after)
     if reason and before.counts:
-        reason = _bits_forbid(region, seen, target, steps, before) or reason
+        reason = _bits_forbid(region, target, steps, before) or reason
     verdict = Verdict(
         accepted=not reason,
         name=" + ".join(fired),
@@ -391,7 +356,7 @@ def _rounding(op: Node) -> list[str]:
     return [monoid for monoid, value in zip(monoids, op.operands) if monoid and not is_exact(monoid, value.dtype)]
 
 
-def _bits_forbid(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite], before: Cost) -> str:
+def _bits_forbid(region: Region, target: Target, steps: Sequence[Rewrite], before: Cost) -> str:
     """Why a candidate that must keep its bits or its products is dropped, where it would pay if it need not."""
     if target.compiler_normalizes:
         return ""
@@ -401,7 +366,7 @@ def _bits_forbid(region: Region, seen: Outline, target: Target, steps: Sequence[
         strict = [step for step in steps if not getattr(step, option, True)]
         if not strict or not concerned:
             continue
-        body = take_out(region, seen).body
+        body = take_out(region).body
         CommonSubexpressions().apply(body)
         fixpoint(body, [replace(s, **{option: True}) if s in strict else s for s in steps])
         after = cost(body, target)
@@ -410,11 +375,11 @@ def _bits_forbid(region: Region, seen: Outline, target: Target, steps: Sequence[
     return ""
 
 
-def _normalised(region: Region, seen: Outline, candidate: RegionCopy, target: Target, before: Cost, after: Cost) -> str:
+def _normalised(region: Region, candidate: RegionCopy, target: Target, before: Cost, after: Cost) -> str:
     """Why a candidate is dropped where the compiler does the same: in its normal form both sides cost alike."""
     if not target.compiler_normalizes:
         return ""
-    sides = [take_out(region, seen), another(candidate)]
+    sides = [take_out(region), another(candidate)]
     for side in sides:
         fixpoint(side.body, [step for step in pipeline(allow_products=True) if isinstance(step, Rewrite)])
     ours, theirs = (cost(side.body, target) for side in sides)

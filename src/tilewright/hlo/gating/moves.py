@@ -76,6 +76,8 @@ def cost(block: Block, target: Target) -> Cost:
     values = (*block.arguments, *(value for op in block.operations for value in op.results))
     layouts = (layout_of(value, target) for value in values)
     largest = max((layout.data_bytes for layout in layouts if layout is not None), default=0)
+    # XLA, on a TPU or on linear memory, computes a conversion where its result is used.
+    fuses = target.compiler_normalizes or target.layout_rule == "linear"
     return Cost(
         moved=sum(count for _, count in moves),
         regrouped=sum(count for op, count in moves if not is_unit_step(op)),
@@ -85,13 +87,8 @@ def cost(block: Block, target: Target) -> Cost:
         strided=sum(_strided(op, target) for op in block.operations if op.name == "reduce")
         if target.short_run_bytes
         else 0,
-        converted=0 if _fuses(target) else sum(map(_converted, block.operations, repeat(target))),
+        converted=0 if fuses else sum(map(_converted, block.operations, repeat(target))),
     )
-
-
-def _fuses(target: Target) -> bool:
-    """XLA, on a TPU or on linear memory, computes a conversion where its result is used."""
-    return target.compiler_normalizes or target.layout_rule == "linear"
 
 
 def _converted(op: Node, target: Target) -> int:

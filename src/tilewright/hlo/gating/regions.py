@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import TypeGuard
 
 from tilewright.hlo.gating.moves import SMALL, bytes_moved, is_unit_step
 from tilewright.hlo.graphs.graph import Block, Node, Value
+from tilewright.hlo.rewrites.cleanup import operation_key
 from tilewright.hlo.rewriting.maker import MOVES, MOVES_AND_REPEATS, is_elementwise, is_static
 from tilewright.targets import Target
 
@@ -27,7 +29,10 @@ from tilewright.targets import Target
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """``operations`` in program order, all of ``block``; ``leaves`` are copied in; ``shape`` is what joins them."""
+    """``operations`` in program order, all of ``block``; ``leaves`` are copied in; ``shape`` is what joins them.
+
+    What it takes in and gives out is kept as it was when first asked for, before anything is put in its place.
+    """
 
     block: Block
     shape: tuple[int, ...]
@@ -39,11 +44,37 @@ class Region:
         """What a candidate is a copy of: the leaves, then the operations."""
         return (*self.leaves, *self.operations)
 
-    @property
-    def outputs(self) -> list[Value]:
+    @cached_property
+    def inputs(self) -> tuple[Value, ...]:
+        """What the members take from outside, by first use."""
+        inputs: dict[Value, None] = {}
+        made: set[Value] = set()
+        for op in self.members:
+            inputs.update(dict.fromkeys(v for v in op.operands if v not in made))
+            made.update(op.results)
+        return tuple(inputs)
+
+    @cached_property
+    def outputs(self) -> tuple[Value, ...]:
         """Results that somebody outside uses."""
         inside = set(self.operations)
-        return [v for op in self.operations for v in op.results if any(user not in inside for user in v.users)]
+        return tuple(v for op in self.operations for v in op.results if any(user not in inside for user in v.users))
+
+    @cached_property
+    def key(self) -> Hashable | None:
+        """Equal for regions of equal meaning alone: every operation with the numbers of its operands.
+
+        None where a region holds operations that a rewrite made: such a one is judged for itself.
+        """
+        if any(op.handle is None for op in self.members):
+            return None
+        numbers = {value: number for number, value in enumerate(self.inputs)}
+        described: list[Hashable] = [(value.shape, value.dtype) for value in self.inputs]
+        for op in self.members:
+            described.append((operation_key(op), tuple(numbers[v] for v in op.operands)))
+            for value in op.results:
+                numbers[value] = len(numbers)
+        return *described, tuple(numbers[v] for v in self.outputs)
 
 
 def collect(block: Block, target: Target) -> list[Region]:
@@ -164,7 +195,7 @@ def _makers(value: Value) -> list[Node]:
 
 
 def _users(value: Value) -> list[Node]:
-    """Users that belong to value's region."""
+    """Users of a value that join its region: all that regions are made of, but broadcasts."""
     return [
         op for op in value.users
         if _is_kind(op) and op.name != "broadcast_in_dim" and op.operands[0].shape is not None

@@ -13,9 +13,8 @@ from math import prod
 from pathlib import Path
 
 from tilewright.errors import TilewrightError, UnsupportedError
-from tilewright.hlo.gating.acting import Acting, Candidate
+from tilewright.hlo.gating.acting import LEAST, Acting, Candidate
 from tilewright.hlo.gating.gate import source_of
-from tilewright.hlo.gating.pricing import LEAST
 from tilewright.hlo.graphs.graph import Block, Node, collector_paused, walk
 from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module

@@ -22,6 +22,13 @@ def is_integral(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "biu" or dtype.name.startswith(("int", "uint"))
 
 
+def in_float64(array: Array) -> Array:
+    """Floating elements as float64, complex ones as complex128; integers as they are."""
+    if is_integral(array.dtype):
+        return array
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
 def finfo(dtype: np.dtype[Any]) -> Any:
     limits: Any = ml_dtypes.finfo
     return limits(dtype)
@@ -181,7 +188,7 @@ def nudged(arguments: Sequence[Array], seed: int, wide: bool = False) -> list[Ar
             if is_integral(array.dtype):
                 moved.append(array)
                 continue
-            widened = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+            widened = in_float64(array)
             step = float(finfo(widened.real.dtype if wide else array.real.dtype).eps) * rng.choice(
                 [-1.0, 1.0], array.shape
             )

@@ -24,7 +24,7 @@ from tilewright.hlo.execute import array_struct, flat_callable
 from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype, captured, numpy_dtype, walk
 from tilewright.hlo.ir import operations_module, parse_module, print_module
 from tilewright.hlo.jaxlib_child import ask, read_arrays
-from tilewright.hlo.proving.agreement import is_integral
+from tilewright.hlo.proving.agreement import in_float64
 
 Array = np.ndarray[Any, Any]
 
@@ -63,7 +63,7 @@ class Reference:
 
     def results(self, arguments: Sequence[Any]) -> list[Array] | None:
         """The results of ``main`` for these arguments, both widened to float64; None where nobody has them."""
-        given = [_wide(np.asarray(array)) for array in arguments]
+        given = [in_float64(np.asarray(array)) for array in arguments]
         for kind, compute in list(self._ways.items()):
             try:
                 results = compute(given)
@@ -79,7 +79,7 @@ class Reference:
     def by_xla(self, arguments: Sequence[Any]) -> list[Array] | None:
         """The same by XLA, where that can: it sums in parts, where the interpreter adds one by one and rounds more."""
         try:
-            return self._compiled([_wide(np.asarray(array)) for array in arguments])
+            return self._compiled([in_float64(np.asarray(array)) for array in arguments])
         except UnsupportedError:
             return self.results(arguments)
 
@@ -91,7 +91,7 @@ class Reference:
     def _types(self) -> list[list[Type]]:
         """Shapes and element types of the widened program's arguments and results."""
         ends = (self.body.arguments, self.body.operations[-1].operands)
-        return [[(shape, _wide(np.empty(0, dtype)).dtype) for shape, dtype in types_of(values)] for values in ends]
+        return [[(shape, in_float64(np.empty(0, dtype)).dtype) for shape, dtype in types_of(values)] for values in ends]
 
     def _interpreted(self, arguments: Sequence[Array]) -> list[Array]:
         _check_interpreted(self.body)
@@ -100,12 +100,6 @@ class Reference:
     def _compiled(self, arguments: Sequence[Array]) -> list[Array]:
         inputs, outputs = self._types
         return self.xla.run_text(self._widened, inputs, outputs, arguments)
-
-
-def _wide(array: Array) -> Array:
-    if is_integral(array.dtype):
-        return array
-    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
 def _check_interpreted(body: Block) -> None:
@@ -182,7 +176,6 @@ def inputs_of(nodes: Sequence[Node]) -> list[Value]:
 
 
 def types_of(values: Sequence[Value]) -> list[Type]:
-    """Shapes and element types of arrays of known shape."""
     return [(v.sizes, array_dtype(v)) for v in values]
 
 

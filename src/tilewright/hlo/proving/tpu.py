@@ -69,7 +69,7 @@ class TpuEstimate:
 
 
 def cycles_per_byte(streaming: Program) -> float:
-    """The rate of a compiled program that only streams."""
+    """Estimated cycles per padded byte of a compiled program that only reads and writes arrays."""
     context = Context(streaming, None)
     costs = [(_cycles(op), _bytes(context, op)[0]) for op in streaming.entry.operations]
     cycles, moved = (sum(column) for column in zip(*((c, b) for c, b in costs if c is not None)))

@@ -94,11 +94,8 @@ def _is_counted(condition: Block) -> bool:
     if [op.name for op in working[:-1]] != ["compare"]:
         return False
     counter, bound = working[0].operands
-    return counter in condition.arguments and counter.dtype.lstrip("us").startswith("i") and _is_constant(bound)
-
-
-def _is_constant(value: Value) -> bool:
-    return value.operation is not None and value.operation.name == "constant"
+    constant = bound.operation is not None and bound.operation.name == "constant"
+    return counter in condition.arguments and counter.dtype.lstrip("us").startswith("i") and constant
 
 
 def trial_inputs(values: Sequence[Value], kind: str, seed: int) -> list[Array]:

@@ -29,6 +29,7 @@ from tilewright.hlo.proving.agreement import (
     differing,
     distance,
     identical,
+    in_float64,
     is_integral,
     is_tiny,
     loses_nan,
@@ -186,7 +187,8 @@ def _finite(error: float | None) -> float:
 
 _HLO = "only StableHLO programs are run and compared; this is HLO text"
 Array = np.ndarray[Any, Any]
-Run = Callable[[Sequence[Any]], list[Array]]
+Run = Callable[[int, Sequence[Any]], list[Array]]
+"""Runs the original (0) or the rewritten program (1) on arguments, and returns its results."""
 
 
 def verify(
@@ -331,11 +333,11 @@ def _main(program: Program) -> Block:
     return main
 
 
-def _runs(judge: _Comparison, eager: bool) -> tuple[dict[str, tuple[Run, Run]], list[str]]:
-    """Ways to run the two programs, and why one is missing."""
+def _runs(judge: _Comparison, eager: bool) -> tuple[dict[str, Run], list[str]]:
+    """Ways to run the two programs, by name, and why one is missing."""
     types = types_of(judge.before.arguments), types_of(judge.results)
     texts, bodies = (judge.original.text, judge.rewritten.text), (judge.before, judge.after)
-    runs = {"jit": _both(lambda text, given: judge.xla.run_text(text, *types, given), texts)}
+    runs: dict[str, Run] = {"jit": lambda side, given: judge.xla.run_text(texts[side], *types, given)}
     if not eager:
         return runs, []
     try:
@@ -343,11 +345,7 @@ def _runs(judge: _Comparison, eager: bool) -> tuple[dict[str, tuple[Run, Run]], 
             judge.xla.prepare(body)
     except UnsupportedError as error:
         return runs, [f"not run op by op: {error}"]
-    return runs | {"op by op": _both(judge.xla.run, bodies)}, []
-
-
-def _both(run: Callable[[Any, Sequence[Any]], list[Array]], sides: tuple[Any, Any]) -> tuple[Run, Run]:
-    return partial(run, sides[0]), partial(run, sides[1])
+    return runs | {"op by op": lambda side, given: judge.xla.run(bodies[side], given)}, []
 
 
 @dataclass
@@ -366,8 +364,8 @@ class _Comparison:
     _jitted: tuple[str, list[Array]] = ("", [])
     _nudged: dict[bool, list[list[Array]]] = field(default_factory=dict)
 
-    def trial(self, kind: str, how: str, seed: int, arguments: Sequence[Any], runs: tuple[Run, Run]) -> Trial:
-        old, new = (run(arguments) for run in runs)
+    def trial(self, kind: str, how: str, seed: int, arguments: Sequence[Any], run: Run) -> Trial:
+        old, new = (run(side, arguments) for side in range(2))
         reference = self._reference(kind, arguments)
         self._nudged.clear()
         allowed = self._allowances(old, reference)
@@ -458,7 +456,7 @@ class _Comparison:
     ) -> bool:
         exact = self.reference.by_xla(arguments) or reference
         around = [each for each in map(np.asarray, (*arguments, *exact)) if not is_integral(each.dtype)]
-        sizes = (np.abs(each.astype(np.complex128 if each.dtype.kind == "c" else np.float64)) for each in around)
+        sizes = (np.abs(in_float64(each)) for each in around)
         largest = max((float(size[np.isfinite(size)].max(initial=0.0)) for size in sizes), default=0.0)
         if not is_tiny(exact[index], largest):
             return False

@@ -29,7 +29,6 @@ class Canonicalize(LocalRewrite):
     summary: ClassVar[str] = "cancel and compose reshapes, transposes and broadcasts"
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
-        """One simplification of ``op``, if there is one."""
         step = _STEPS.get(op.name)
         if step is None or not is_static(op.result, op.operands[0]):
             return None

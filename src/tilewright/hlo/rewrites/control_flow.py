@@ -33,7 +33,6 @@ class ReshapeOfDynamicSlice(LocalRewrite):
     summary: ClassVar[str] = "slice and update the rows of a stack before a reshape that leaves the rows' number alone"
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
-        """The slice or update of the reshape's operand, reshaped."""
         if op.name not in ("dynamic_slice", "dynamic_update_slice") or not is_static(op.result):
             return None
         reshape = made_by(op.operands[0], "reshape")
@@ -256,7 +255,6 @@ def _splitting_reshape(value: Value) -> Node | None:
 
 
 def _reshaped_leaf(value: Value) -> Node | None:
-    """A reshape at the end of a tree of elementwise operations."""
     open_, seen = [value], {value}
     while open_ and len(seen) < _REACH:
         op = open_.pop(0).operation

@@ -34,7 +34,6 @@ class TransposeOfElementwise(LocalRewrite):
     )
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
-        """The elementwise operation on what its operands were before they were transposed."""
         if not is_elementwise(op) or not is_static(op.result):
             return None
         before = next((t for t in map(_transpose, op.operands) if t is not None), None)
@@ -67,7 +66,6 @@ class ReshapeOfElementwise(LocalRewrite):
     summary: ClassVar[str] = "sink a reshape below elementwise operations, re-expressing broadcasts as small ones"
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
-        """The elementwise operation in the shape its operands had before they were reshaped."""
         if not is_elementwise(op) or not is_static(op.result):
             return None
         target = op.result.sizes
@@ -94,7 +92,6 @@ class MoveAboveElementwise(LocalRewrite):
     summary: ClassVar[str] = "raise a reshape or a transpose above elementwise operations where fewer of them are left"
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
-        """The tree in the shape that the reshape or the transpose gives it."""
         if not is_static(op.result, op.operands[0]):
             return None
         rising = _Rising(op)
@@ -145,7 +142,6 @@ class _Rising:
         return [first[d] for d in self.order] == list(range(len(first)))
 
     def leaf(self, value: Value, make: Maker) -> Value:
-        """A leaf in the new shape."""
         op = value.operation
         if op is not None and not self.needs(value):
             return self.move.leaf(op, make)
@@ -182,7 +178,6 @@ class ReshapeOfBroadcast(LocalRewrite):
     summary: ClassVar[str] = "reshape the operand of a broadcast instead of its result"
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
-        """The broadcast of a small reshape."""
         inner = op.operands[0].operation
         if inner is None or not inner.plain or not is_static(op.result, op.operands[0]):
             return None

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tilewright.hlo.ir import ir
-from tilewright.hlo.rewriting.base import option, pass_text
+from tilewright.hlo.rewriting.base import Step, option
 
 _SYMBOL = re.compile(r'@(?:"((?:[^"\\]|\\.)*)"|([\w.$-]+))')
 _ESCAPE = re.compile(rb'\\(?:([0-9A-Fa-f]{2})|(["\\]))')
 
 
 @dataclass(frozen=True)
-class Inline:
+class Inline(Step):
     """Replace ``func.call`` of private one-block functions by their bodies, innermost first.
 
     ``limit`` bounds the operations this may add, so that calls of calls cannot explode. A call with an attribute of
@@ -25,10 +25,6 @@ class Inline:
     name: ClassVar[str] = "inline"
     summary: ClassVar[str] = "put the bodies of private functions in place of their calls"
     limit: int = option(1_000_000, "most operations that inlining may add")
-
-    def __str__(self) -> str:
-        """``inline`` or ``inline{limit=10}``."""
-        return pass_text(self)
 
     def apply_module(self, module: Any) -> int:
         """Inline every call that can be, and remove functions that nothing refers to any more; how many calls went."""
@@ -151,7 +147,10 @@ def _drop_unused(module: Any, functions: dict[str, Any]) -> None:
 
 def _named(root: Any) -> set[str]:
     """Every symbol that ``root`` or an operation in it refers to, whatever the attribute and however it is quoted."""
-    texts = (str(op.attributes[key]) for op in (root, *_walk(root)) for key in op.attributes if _may_name(op, key))
+    texts = (
+        str(op.attributes[key]) for op in (root, *_walk(root)) for key in op.attributes
+        if op.name != "stablehlo.constant" or "." in key  # constants are long and name nothing
+    )  # fmt: skip
     return {_unescaped(quoted) or bare for text in texts for quoted, bare in _SYMBOL.findall(text)}
 
 
@@ -159,8 +158,3 @@ def _unescaped(quoted: str) -> str:
     """MLIR's escapes undone: a backslash, then itself, a quote or two hexadecimal digits of UTF-8."""
     raw = _ESCAPE.sub(lambda match: bytes.fromhex(match[1].decode()) if match[1] else match[2], quoted.encode())
     return raw.decode(errors="replace")
-
-
-def _may_name(op: Any, key: str) -> bool:
-    """Constants are long and name nothing."""
-    return op.name != "stablehlo.constant" or "." in key

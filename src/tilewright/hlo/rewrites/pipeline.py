@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from difflib import unified_diff
 from itertools import cycle, islice
@@ -24,13 +24,11 @@ from tilewright.hlo.rewrites.elementwise import (
 )
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rewrites.reductions import ReduceOfReshape, ReduceOfSplits, ReduceOfTranspose, ReducesOfReshapes
-from tilewright.hlo.rewriting.base import Rewrite
+from tilewright.hlo.rewriting.base import Rewrite, Step
 from tilewright.hlo.rules.catalogue import catalogue
 
-Step = Rewrite | Inline
-
 #: Every rewrite, in the order of the default pipeline.
-REWRITES: dict[str, type[Rewrite] | type[Inline]] = {
+REWRITES: dict[str, type[Step]] = {
     rewrite.name: rewrite
     for rewrite in (
         Inline, Canonicalize, TransposeOfElementwise, ReduceOfTranspose, ReduceOfReshape, ReduceOfSplits,
@@ -248,27 +246,22 @@ def record_passes(text: str, steps: Sequence[Step]) -> tuple[PassRun, ...]:
     runs: list[PassRun] = []
     current = print_module(parse_module(text))
     for number in range(1, _RECORDED_ROUNDS + 1):
-        round_runs = list(_round(current, steps, number))
+        round_runs: list[PassRun] = []
+        for step in steps:
+            changes, after = _run(current, step)
+            round_runs.append(PassRun(str(step), number, changes, current, after if changes else current))
+            current = round_runs[-1].after
         if number > 1 and not any(run.changes for run in round_runs):
             break
         runs += round_runs
-        current = round_runs[-1].after if round_runs else current
     return tuple(runs)
-
-
-def _round(text: str, steps: Sequence[Step], number: int) -> Iterator[PassRun]:
-    for step in steps:
-        changes, after = _run(text, step)
-        yield PassRun(str(step), number, changes, text, after if changes else text)
-        text = after if changes else text
 
 
 def _run(text: str, step: Step) -> tuple[int, str]:
     """A step on every block of a module; the text is read again, so that each step runs as it would alone."""
     module = parse_module(text)
-    if isinstance(step, Inline):
-        changes = step.apply_module(module)
-    else:
+    changes = step.apply_module(module) if isinstance(step, Inline) else 0
+    if isinstance(step, Rewrite):
         bodies = read_functions(module)
         changes = sum(step.apply(block) for body in bodies for block in walk(body))
         write_functions(module, bodies)

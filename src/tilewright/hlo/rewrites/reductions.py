@@ -12,8 +12,7 @@ from tilewright.hlo.rewriting.base import (
     is_exact,
     is_identity,
     may_regroup,
-    products,
-    reassociation,
+    option,
     regroups,
     starts,
 )
@@ -26,8 +25,12 @@ class _Reduction(LocalRewrite):
     """What the rewrites of reductions share: their root and their options."""
 
     roots: ClassVar[frozenset[str]] = frozenset({"reduce"})
-    allow_reassociation: bool = reassociation()
-    allow_products: bool = products()
+    allow_reassociation: bool = option(
+        True, "take floating sums apart too, which may round otherwise, and overflow otherwise"
+    )
+    allow_products: bool = option(
+        False, "take products of reals apart too, which may become infinite or no number on the way"
+    )
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,6 @@ class ReduceOfReshape(_Reduction):
     summary: ClassVar[str] = "reduce the dims a reshape leaves alone before the reshape"
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
-        """The reduction in two stages, or only a reshape where it reduces nothing but unit dims."""
         if regroups(op, True, True) and (bare := _over_unit_dims(op, make, self.allow_reassociation)) is not None:
             return bare
         values = _below_reshape(op, make) if regroups(op, self.allow_reassociation, self.allow_products) else None
@@ -70,7 +72,6 @@ class ReduceOfSplits(_Reduction):
     summary: ClassVar[str] = "where a reshape splits several dims to reduce parts of them, split and reduce one by one"
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
-        """The reduction of the outermost split dim, and then of the others."""
         reshape = made_by(op.operands[0], "reshape")
         if reshape is None or not regroups(op, self.allow_reassociation, self.allow_products):
             return None
@@ -101,7 +102,6 @@ class ReduceOfTranspose(_Reduction):
     summary: ClassVar[str] = "reduce before a transpose, so that reduce-of-reshape sees the reshape behind it"
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
-        """The reduction of the transpose's operand, transposed."""
         values = _below_transpose(op, make) if regroups(op, self.allow_reassociation, self.allow_products) else None
         return values[0] if values else None
 
@@ -120,7 +120,6 @@ class ReducesOfReshapes(_Reduction):
     summary: ClassVar[str] = "the same for reductions of several arrays (argmax): all of them move together or none"
 
     def rewrite_all(self, op: Node, make: Maker) -> list[Value] | None:
-        """The results of the reduction of what its operands were before they were reshaped or transposed."""
         if len(op.results) == 1 or not op.plain or not is_static(*op.operands, *op.results):
             return None
         return (_below_reshape(op, make) or _below_transpose(op, make)) if self._is_understood(op) else None
@@ -184,7 +183,6 @@ def _below_transpose(op: Node, make: Maker) -> list[Value] | None:
 
 
 def _first_made_by(values: list[Value], name: str) -> Node | None:
-    """The first operation called ``name`` that makes one of the values."""
     return next((op for value in values if (op := made_by(value, name)) is not None), None)
 
 

@@ -10,42 +10,32 @@ from tilewright.hlo.graphs.graph import Block, Node, Value, replace_value
 from tilewright.hlo.rewriting.maker import Maker, is_static
 
 
-def pass_text(step: Any) -> str:
-    """A rewrite as pipelines name it: its name, and in braces the options that differ from their defaults."""
-    changed = [(f.name, getattr(step, f.name)) for f in fields(step) if getattr(step, f.name) != f.default]
-    options = " ".join(f"{key}={str(value).lower()}" for key, value in changed)
-    return f"{step.name}{{{options}}}" if options else str(step.name)
-
-
-def reassociation() -> Any:
-    """The option of rewrites that take floating sums apart."""
-    return option(True, "take floating sums apart too, which may round otherwise, and overflow otherwise")
-
-
-def products() -> Any:
-    """The option of rewrites that take products of reals apart."""
-    return option(False, "take products of reals apart too, which may become infinite or no number on the way")
-
-
 def option(default: bool | int, summary: str) -> Any:
     """A dataclass field that is an option, with one line that ``--list-passes`` shows."""
     return field(default=default, metadata={"summary": summary})
 
 
 @dataclass(frozen=True)
-class Rewrite:
-    """One named step of a pipeline. ``str()`` prints it with the options that differ from their defaults."""
+class Step:
+    """One named step of a pipeline: :class:`Inline`, or a :class:`Rewrite`. Its options are its fields."""
 
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
 
+    def __str__(self) -> str:
+        """With the options that differ from their defaults: ``reduce-of-reshape{allow_reassociation=false}``."""
+        changed = [(f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default]
+        options = " ".join(f"{key}={str(value).lower()}" for key, value in changed)
+        return f"{self.name}{{{options}}}" if options else self.name
+
+
+@dataclass(frozen=True)
+class Rewrite(Step):
+    """A step that works on the blocks of a program's graph, one at a time."""
+
     def apply(self, block: Block) -> int:
         """Rewrite the operations of ``block`` (not of nested ones); returns how many places changed."""
         raise NotImplementedError
-
-    def __str__(self) -> str:
-        """``reduce-of-reshape`` or ``reduce-of-reshape{allow_reassociation=false}``."""
-        return pass_text(self)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -212,55 +212,22 @@ class Maker:
             rows = self.binary("divide", rows, width)
         return self.convert(self.compare(rows, columns, "EQ"), dtype)
 
-    def convolution(
-        self,
-        value: Value,
-        kernel: Value,
-        numbers: tuple[str, str, str],
-        strides: Sequence[int] | None = None,
-        padding: Sequence[tuple[int, int]] | None = None,
-        lhs_dilation: Sequence[int] | None = None,
-        rhs_dilation: Sequence[int] | None = None,
-        groups: int = 1,
-        dtype: str | None = None,
-        precision: tuple[str, str] = ("DEFAULT", "DEFAULT"),
-    ) -> Value:
-        """A convolution; ``numbers`` such as ``("b01f", "01io", "b01f")`` names the dims."""
-        rank = len(numbers[0]) - 2
-        strides, lhs_dilation, rhs_dilation = (tuple(x or (1,) * rank) for x in (strides, lhs_dilation, rhs_dilation))
-        pads = tuple(padding or ((0, 0),) * rank)
-        spatial = []
-        for k in range(rank):
-            size = (value.sizes[numbers[0].index(str(k))] - 1) * lhs_dilation[k] + 1 + sum(pads[k])
-            window = (kernel.sizes[numbers[1].index(str(k))] - 1) * rhs_dilation[k] + 1
-            spatial.append((size - window) // strides[k] + 1)
+    def convolution(self, value: Value, kernel: Value, dtype: str, own: Mapping[str, Any]) -> Value:
+        """A convolution with all the attributes that ``graphs/attributes.py`` gives one; in groups of channels too."""
+        numbers, spatial = own["numbers"], []
+        for k, (stride, pads) in enumerate(zip(own["strides"], own["padding"])):
+            size = (value.sizes[numbers[0].index(str(k))] - 1) * own["lhs_dilation"][k] + 1 + sum(pads)
+            window = (kernel.sizes[numbers[1].index(str(k))] - 1) * own["rhs_dilation"][k] + 1
+            spatial.append((size - window) // stride + 1)
         named = {"b": value.sizes[numbers[0].index("b")], "f": kernel.sizes[numbers[1].index("o")]}
         shape = [named[letter] if letter in named else spatial[int(letter)] for letter in numbers[2]]
-        attributes = {
-            "numbers": numbers, "strides": strides, "padding": pads, "lhs_dilation": lhs_dilation,
-            "rhs_dilation": rhs_dilation, "reversal": (False,) * rank, "groups": groups, "batch_groups": 1,
-            "precision": precision,
-        }  # fmt: skip
-        return self.operation("convolution", [value, kernel], shape, dtype or value.dtype, attributes)
+        return self.operation("convolution", [value, kernel], shape, dtype, dict(own))
 
-    def reduce_window(
-        self,
-        value: Value,
-        init: Value,
-        window: Sequence[int],
-        strides: Sequence[int],
-        monoid: str,
-        padding: Sequence[tuple[int, int]] | None = None,
-    ) -> Value:
-        """Reduce windows of an array of any rank; ``window`` and ``strides`` have one entry a dim."""
-        rank = len(window)
-        pads = tuple(padding or ((0, 0),) * rank)
-        shape = [(value.sizes[d] + sum(pads[d]) - window[d]) // strides[d] + 1 for d in range(rank)]
-        attributes = {
-            "window": tuple(window), "strides": tuple(strides), "base_dilation": (1,) * rank,
-            "window_dilation": (1,) * rank, "padding": pads, "monoid": monoid,
-        }  # fmt: skip
-        return self.operation("reduce_window", [value, init], shape, value.dtype, attributes)
+    def reduce_window(self, value: Value, init: Value, own: Mapping[str, Any]) -> Value:
+        """Reduce undilated windows; ``own`` are all the attributes of a ``reduce_window``, its ``monoid`` included."""
+        dims = zip(value.sizes, own["padding"], own["window"], own["strides"])
+        shape = [(size + sum(pads) - window) // stride + 1 for size, pads, window, stride in dims]
+        return self.operation("reduce_window", [value, init], shape, value.dtype, dict(own))
 
     # Parts of arrays.
 
@@ -290,14 +257,10 @@ class Maker:
         shape[dim] = sum(value.sizes[dim] for value in values)
         return self.operation("concatenate", values, shape, values[0].dtype, {"dim": dim})
 
-    def pad(
-        self, value: Value, fill: Value, low: Sequence[int], high: Sequence[int], interior: Sequence[int] | None = None
-    ) -> Value:
-        """Elements of the scalar ``fill`` before, after and between those of ``value``."""
-        between = tuple(interior or (0,) * len(value.sizes))
-        sizes = zip(value.sizes, low, high, between)
-        shape = [a + b + size + max(size - 1, 0) * gap for size, a, b, gap in sizes]
-        attributes = {"low": tuple(low), "high": tuple(high), "interior": between}
+    def pad(self, value: Value, fill: Value, low: Sequence[int], high: Sequence[int]) -> Value:
+        """Elements of the scalar ``fill`` before and after those of ``value``, so many in each dim."""
+        shape = [before + size + after for size, before, after in zip(value.sizes, low, high)]
+        attributes = {"low": tuple(low), "high": tuple(high), "interior": (0,) * len(shape)}
         return self.operation("pad", [value, fill], shape, value.dtype, attributes)
 
 

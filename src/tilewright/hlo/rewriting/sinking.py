@@ -92,7 +92,6 @@ class ReshapeMove(Move):
         return super().takes(op) and (self._matched or op.name in ("reshape", "constant"))
 
     def leaf(self, op: Node, make: Maker) -> Value:
-        """The leaf at the reshape's operand."""
         if op.name == "reshape":
             return make.reshape(op.operands[0], self.source)
         if op.name == "constant":
@@ -113,7 +112,6 @@ class TransposeMove(Move):
         self._inverse = tuple(sorted(range(len(permutation)), key=permutation.__getitem__))
 
     def leaf(self, op: Node, make: Maker) -> Value:
-        """The leaf at the transpose's operand."""
         if op.name == "transpose":
             return make.transpose(op.result, self._inverse)
         transposed = transposed_leaf(op, self._inverse, make)

@@ -11,8 +11,17 @@ import numpy as np
 
 from tilewright.hlo.graphs.dims import only_unit_dims_differ
 from tilewright.hlo.graphs.graph import Node, Value
-from tilewright.hlo.rewriting.maker import Maker, is_elementwise, is_static, made_by, precision_for_zero_one
-from tilewright.hlo.rules.matching import Repeat, free_dims, number_of, only_used_by, product_dims, repeat_of
+from tilewright.hlo.rewriting.maker import Maker, made_by, precision_for_zero_one
+from tilewright.hlo.rules.matching import (
+    Repeat,
+    behind,
+    free_dims,
+    is_step,
+    number_of,
+    only_used_by,
+    product_dims,
+    repeat_of,
+)
 from tilewright.hlo.rules.rule import Example, Rule
 
 # Grouped-query attention: keys and values are repeated in memory so that every query head has its own.
@@ -211,9 +220,7 @@ def _divide_afterwards(found: _Softmax, make: Maker) -> Value:
 
 def _is_product(scores: Value) -> bool:
     """Whether scores are a product as it is: no mask, no scale. The compiler makes one fusion of its softmax."""
-    while (node := made_by(scores, "convert", "transpose", "reshape")) is not None:
-        scores = node.operands[0]
-    return made_by(scores, "dot_general") is not None
+    return made_by(behind(scores, "convert", "transpose", "reshape"), "dot_general") is not None
 
 
 def _softmax_pays(found: _Softmax) -> bool:
@@ -310,10 +317,12 @@ def _pair_work(root: Node) -> _PairWork | None:
             if not _is_table(wide):
                 return None
             work.tables[each] = wide
-        elif step is not None and _is_step(step, top.sizes):
+        elif step is not None and _is_pair_step(step, top.sizes):
             if step in steps:
                 continue
-            if len(steps) == _LONGEST or any(user is not root and not _is_step(user, top.sizes) for user in each.users):
+            if len(steps) == _LONGEST or any(
+                user is not root and not _is_pair_step(user, top.sizes) for user in each.users
+            ):
                 return None
             steps[step] = None
             open_ += step.operands
@@ -325,11 +334,8 @@ def _pair_work(root: Node) -> _PairWork | None:
     return work if work.x.dtype in _FLOATS else None
 
 
-def _is_step(node: Node, shape: Sequence[int]) -> bool:
-    return (
-        is_elementwise(node) and node.plain and len(node.results) == 1 and is_static(*node.operands)
-        and all(value.sizes == tuple(shape) for value in (node.result, *node.operands))
-    )  # fmt: skip
+def _is_pair_step(node: Node, shape: Sequence[int]) -> bool:
+    return is_step(node) and all(value.sizes == tuple(shape) for value in (node.result, *node.operands))
 
 
 def _is_table(wide: Node) -> bool:

@@ -41,7 +41,6 @@ class Confirmed:
     date: str
 
     def __str__(self) -> str:
-        """``57.8 times (estimated by libtpu 0.0.42.1, 2026-11-22)``."""
         return f"{self.factor:.3g} times ({self.kind} by {self.by}, {self.date})"
 
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.maker import Maker, made_by, precision_for_zero_one
-from tilewright.hlo.rules.known import elements_of
-from tilewright.hlo.rules.matching import megabytes, number_of
+from tilewright.hlo.rules.matching import elements_of, megabytes, number_of
 from tilewright.hlo.rules.rule import Example, Rule
 
 _FLOATS = ("f32", "bf16", "f16")
@@ -78,21 +77,31 @@ def _one_of_each_row(node: Node) -> Value | None:
 # One element a row, picked by index: a masked sum reads the row where it is computed, a gather wants it in memory.
 
 
-def _taken_along_minor(node: Node) -> _Picked | None:
-    """``take_along_axis`` over the last dim with one index a row."""
-    index = _one_of_each_row(node) if node.operands[0].dtype in _FLOATS else None
+def _adds_to_zeros(node: Node) -> bool:
+    return node.attributes.get("monoid") == "add" and number_of(node.operands[0]) == 0 and len(node.operands) == 3
+
+
+def _along_minor(node: Node) -> _Picked | None:
+    """``take_along_axis`` over the last dim with one index a row, or its gradient, a scatter into zeros."""
+    if node.result.dtype not in _FLOATS or (node.name == "scatter" and not _adds_to_zeros(node)):
+        return None
+    index = _one_of_each_row(node)
     return _Picked(node, index) if index is not None else None
+
+
+def _clamped(index: Value, size: int, make: Maker) -> Value:
+    """Indices as a gather takes them: from 0 to ``size - 1``."""
+    low, high = (make.constant(text, index.dtype) for text in ("0", str(size - 1)))
+    return make.operation("clamp", [low, index, high], index.sizes, index.dtype)
 
 
 def _masked_sum(found: _Picked, make: Maker) -> Value:
     """The gather clamps its indices; what is not picked counts as -0.0, the identity of a sum, so the bits stay."""
     values = found.node.operands[0]
     shape = values.sizes
-    rows = make.reshape(found.column, shape[:-1])
-    low, high = (make.constant(text, rows.dtype) for text in ("0", str(shape[-1] - 1)))
-    clamped = make.operation("clamp", [low, rows, high], rows.sizes, rows.dtype)
+    clamped = _clamped(make.reshape(found.column, shape[:-1]), shape[-1], make)
     there = make.broadcast(clamped, shape, range(len(shape) - 1))
-    hit = make.compare(make.iota(shape, len(shape) - 1, rows.dtype), there, "EQ")
+    hit = make.compare(make.iota(shape, len(shape) - 1, clamped.dtype), there, "EQ")
     return make.reshape(_picked_from(values, hit, make), found.node.result.sizes)
 
 
@@ -138,7 +147,7 @@ TAKE_ALONG_MINOR = Rule(
     change="jnp.where(jnp.arange(classes) == labels[:, None], values, 0).sum(-1), or logsumexp minus that",
     source="the TPU compiler's estimate; the loss of transformers' bert and gpt2, and of gemma",
     roots=("gather",),
-    find=_taken_along_minor,
+    find=_along_minor,
     pays=_take_pays,
     build=_masked_sum,
     example=Example(
@@ -161,17 +170,6 @@ TAKE_ALONG_MINOR = Rule(
 )
 
 # The gradient of a cross entropy: one number a row goes into a matrix of zeros, which a scatter does row by row.
-
-
-def _adds_to_zeros(node: Node) -> bool:
-    return node.attributes.get("monoid") == "add" and number_of(node.operands[0]) == 0 and len(node.operands) == 3
-
-
-def _scattered_along_minor(node: Node) -> _Picked | None:
-    if not _adds_to_zeros(node) or node.result.dtype not in _FLOATS:
-        return None
-    index = _one_of_each_row(node)
-    return _Picked(node, index) if index is not None else None
 
 
 def _select_by_index(found: _Picked, make: Maker) -> Value:
@@ -200,7 +198,7 @@ SCATTER_ALONG_MINOR = Rule(
     source="the TPU compiler's estimate: 2.24 for 510 x 4,096 (where rows are batch dims it selects by itself); "
     "gradients of transformers' bert, gpt2 and mistral",
     roots=("scatter",),
-    find=_scattered_along_minor,
+    find=_along_minor,
     pays=_scatter_pays,
     build=_select_by_index,
     example=Example(
@@ -455,9 +453,7 @@ def _table_lookup(node: Node) -> Node | None:
 def _look_up_by_product(root: Node, make: Maker) -> Value:
     """A gather clamps its indices, so the one-hot rows are those of clamped indices."""
     table, indices = root.operands
-    flat = make.reshape(indices, (prod(root.result.sizes[:-1]),))
-    low, high = (make.constant(text, flat.dtype) for text in ("0", str(table.sizes[0] - 1)))
-    clamped = make.operation("clamp", [low, flat, high], flat.sizes, flat.dtype)
+    clamped = _clamped(make.reshape(indices, (prod(root.result.sizes[:-1]),)), table.sizes[0], make)
     hot = _one_hot(clamped, table.sizes[0], table.dtype, make)
     picked = make.dot(hot, table, ((1,), (0,)), precision=precision_for_zero_one(table.dtype))
     return make.reshape(picked, root.result.sizes)

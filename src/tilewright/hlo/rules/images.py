@@ -69,9 +69,12 @@ def _convolve_patches(found: _Patches, make: Maker) -> Value:
     by_dim = {found.owner[letters[c]]: c for c in "b01f"}
     numbers = "".join(by_dim[d] for d in range(4)), "".join(names[k] for k in order[3:]) + "o", "b01f"
     strides = (parts[letters["p"]], parts[letters["q"]])
-    precision = root.attributes["precision"]
-    value = make.convolution(found.image, kernel, numbers, strides, dtype=root.result.dtype, precision=precision)
-    return make.reshape(value, root.result.sizes)
+    own = {
+        "numbers": numbers, "strides": strides, "padding": ((0, 0),) * 2, "lhs_dilation": (1, 1),
+        "rhs_dilation": (1, 1), "reversal": (False,) * 2, "groups": 1, "batch_groups": 1,
+        "precision": root.attributes["precision"],
+    }  # fmt: skip
+    return make.reshape(make.convolution(found.image, kernel, root.result.dtype, own), root.result.sizes)
 
 
 def _patches_pay(found: _Patches) -> bool:
@@ -148,9 +151,7 @@ def _fold_stem(root: Node, make: Maker) -> Value:
     for k in range(2):
         low = (own["padding"][k][0] + before[k]) // 2
         padding.append((low, root.result.sizes[k + 1] - 1 + taps[k] - low - blocks.sizes[k + 1]))
-    return make.convolution(
-        blocks, folded, own["numbers"], (1, 1), padding, dtype=root.result.dtype, precision=own["precision"]
-    )
+    return make.convolution(blocks, folded, root.result.dtype, {**own, "strides": (1, 1), "padding": tuple(padding)})
 
 
 def _stem_pays(root: Node) -> bool:
@@ -233,8 +234,7 @@ def _on_diagonal(found: _Grouped, make: Maker) -> Value:
         make.compare(of_channel, of_output, "EQ"), stacked, make.full("0.0", kernel.dtype, stacked.sizes)
     )
     numbers = (own["numbers"][0], "".join((*spatial, "i", "o")), own["numbers"][2])
-    attributes = {**own, "numbers": numbers, "groups": 1}
-    return make.operation("convolution", [image, blocks], root.result.sizes, root.result.dtype, attributes)
+    return make.convolution(image, blocks, root.result.dtype, {**own, "numbers": numbers, "groups": 1})
 
 
 def _grouped_pays(found: _Grouped) -> bool:

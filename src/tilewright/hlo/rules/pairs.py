@@ -69,7 +69,7 @@ class Pairs:
         return self.made[key]
 
     def _plan(self, value: Value, place: int) -> Plan | None:
-        """The same, looked for anew."""
+        """How to compute ``value``, an array of halves, in the columns of ``place``: looked for, not looked up."""
         node = value.operation
         if node is None or not node.plain or value.shape not in (self.half, (*self.half, 1)):
             return None

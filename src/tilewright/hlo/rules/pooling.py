@@ -32,11 +32,9 @@ class _Windows:
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """The dims that have a window."""
         return tuple(d for d, size in enumerate(self.window) if size > 1)
 
     def scaled(self, make: Maker, total: Value) -> Value:
-        """``total * scale``."""
         if self.scale == 1:
             return total
         return make.binary("multiply", total, make.full(f"{self.scale:.17e}", total.dtype, total.sizes))
@@ -122,7 +120,12 @@ def _behind_float_conversions(value: Value) -> Value:
 
 def _pool_average(found: _Windows, make: Maker) -> Value:
     image = make.convert(make.reshape(found.source, found.shape), found.dtype)
-    total = make.reduce_window(image, found.root.operands[1], found.window, found.window, "add")
+    ones = (1,) * len(found.window)
+    own = {
+        "window": found.window, "strides": found.window, "base_dilation": ones, "window_dilation": ones,
+        "padding": ((0, 0),) * len(ones), "monoid": "add",
+    }  # fmt: skip
+    total = make.reduce_window(image, found.root.operands[1], own)
     return found.scaled(make, total)
 
 
@@ -196,8 +199,8 @@ def _pads_with_the_least(pad: Node) -> bool:
 
 def _pool_with_padding(found: _PaddedPool, make: Maker) -> Value:
     pool, pad = found
-    own, around = pool.attributes, list(zip(pad.attributes["low"], pad.attributes["high"]))
-    return make.reduce_window(pad.operands[0], pool.operands[1], own["window"], own["strides"], "maximum", around)
+    around = tuple(zip(pad.attributes["low"], pad.attributes["high"]))
+    return make.reduce_window(pad.operands[0], pool.operands[1], {**pool.attributes, "padding": around})
 
 
 PADDED_MAX_POOL = Rule(

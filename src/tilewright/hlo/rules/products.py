@@ -146,7 +146,6 @@ class _JoinedChannels(NamedTuple):
 
     @property
     def widths(self) -> list[int]:
-        """The channels of each part."""
         return [part.sizes[self.parts.attributes["dim"]] for part in self.parts.operands]
 
 
@@ -161,17 +160,12 @@ def _joined_channels(root: Node) -> _JoinedChannels | None:
 def _add_convolutions(found: _JoinedChannels, make: Maker) -> Value | None:
     """Each part with its own channels of the kernel; the results are added."""
     root, kernel = found.root, found.root.operands[1]
-    own = root.attributes
-    channel, start, total = own["numbers"][1].index("i"), 0, None
+    channel, start, total = root.attributes["numbers"][1].index("i"), 0, None
     for part, width in zip(found.parts.operands, found.widths):
         weights = make.part(kernel, channel, start, start + width)
         start += width
-        own_part = make.convolution(
-            part, weights, own["numbers"], strides=own["strides"], padding=own["padding"],
-            lhs_dilation=own["lhs_dilation"], rhs_dilation=own["rhs_dilation"],
-            dtype=root.result.dtype, precision=own["precision"],
-        )  # fmt: skip
-        total = own_part if total is None else make.binary("add", total, own_part)
+        convolved = make.convolution(part, weights, root.result.dtype, root.attributes)
+        total = convolved if total is None else make.binary("add", total, convolved)
     return total
 
 
@@ -260,7 +254,7 @@ INTERLEAVED_PAIRS = Rule(
 
 
 def _rotary(root: Node) -> Pairs | None:
-    """Pairs of one array that change places."""
+    """Interleaved pairs where the columns of exactly one array, at most 256 wide, are needed in the other place."""
     pairs = Pairs(root, product=True)
     if pairs.plan is None or len(pairs.moved) != 1:
         return None

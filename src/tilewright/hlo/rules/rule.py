@@ -13,7 +13,7 @@ from tilewright.hlo.program import Program
 from tilewright.hlo.reading.python_source import from_jax
 from tilewright.hlo.rewriting.base import LocalRewrite
 from tilewright.hlo.rewriting.maker import Maker, is_static
-from tilewright.hlo.rules.known import is_finite
+from tilewright.hlo.rules.matching import is_finite
 
 #: The phases in their order. A rule never touches what a rule of this run has made, so none undoes another; an earlier
 #: phase has the first choice. ``work``: fewer operations or bytes whatever the layout. ``shape``: the same work on
@@ -138,7 +138,6 @@ class Rule(LocalRewrite, Generic[Found]):
         return values[:count]
 
     def __str__(self) -> str:
-        """The rule's name."""
         return self.name
 
 

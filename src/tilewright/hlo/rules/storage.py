@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.base import regroups, starts
-from tilewright.hlo.rewriting.maker import Maker, is_elementwise, is_static, made_by
+from tilewright.hlo.rewriting.maker import Maker, made_by
+from tilewright.hlo.rules.matching import behind, is_step
 from tilewright.hlo.rules.pairs import alternating, every_second_column
 from tilewright.hlo.rules.rule import Example, Rule
 
@@ -72,14 +73,14 @@ def _flattened(vector: Value, is_end: Callable[[Node], bool]) -> _Flattened | No
             if step is None and value.shape != ():
                 return None
             continue
-        if not _is_step(step) or len(steps) == _MOST_STEPS:
+        if not is_step(step) or len(steps) == _MOST_STEPS:
             return None
         steps[step] = None
         open_ += step.operands
         for user in value.users:
             if is_end(user):
                 ends[user] = None
-            elif _is_step(user):
+            elif is_step(user):
                 open_.append(user.result)
             else:
                 return None
@@ -108,12 +109,8 @@ def _joined(value: Value) -> list[Value]:
     return pieces
 
 
-def _is_step(node: Node) -> bool:
-    return is_elementwise(node) and node.plain and len(node.results) == 1 and is_static(node.result, *node.operands)
-
-
 def _is_number(value: Value) -> bool:
-    """One number all along: it serves every piece."""
+    """Whether every element of the vector is the same number, so that the number serves each piece."""
     spread = made_by(value, "broadcast_in_dim")
     if spread is not None:
         return spread.operands[0].shape == ()
@@ -124,7 +121,7 @@ def _is_number(value: Value) -> bool:
 
 
 def _number_along(value: Value, shape: Sequence[int], make: Maker) -> Value:
-    """The same number along ``shape``."""
+    """A number (see :func:`_is_number`) as an array of ``shape``; scalars stay scalars."""
     source = value.operation
     if value.shape == () or source is None:
         return value
@@ -288,8 +285,6 @@ FLATTENED_SUM = Rule(
 
 # Advice: variances in two passes, the mean first, then the distances from it. One pass changes the numerics.
 
-_SCALES_OR_SPREADS = ("reshape", "broadcast_in_dim", "convert", "divide", "multiply")
-
 
 def _two_passes(root: Node) -> Value | None:
     """The array whose squared distances from its own mean the root sums up, over the dims of the mean."""
@@ -298,9 +293,7 @@ def _two_passes(root: Node) -> Value | None:
     if distances[0] is None or any(d is None or d.operands != distances[0].operands for d in distances):
         return None
     x, mean = distances[0].operands
-    while (node := made_by(mean, *_SCALES_OR_SPREADS)) is not None:
-        mean = node.operands[0]
-    total = made_by(mean, "reduce")
+    total = made_by(behind(mean, "reshape", "broadcast_in_dim", "convert", "divide", "multiply"), "reduce")
     if total is None or total.attributes.get("monoid") != "add" or total.operands[0] is not x:
         return None
     return x if total.attributes["dims"] == root.attributes["dims"] else None
@@ -340,20 +333,13 @@ ONE_PASS_VARIANCE = Rule(
 # Advice: rotary embeddings of interleaved pairs. Only whoever stores the weights can put the pairs' halves apart.
 
 
-def _behind(value: Value, *names: str) -> Value:
-    """What operations of these names are made of in the end."""
-    while (node := made_by(value, *names)) is not None:
-        value = node.operands[0]
-    return value
-
-
 def _columns(half: Value) -> set[tuple[Value, int]]:
     """The interleaved columns that a sum or difference of two products takes: (array, 0 or 1)."""
     ways = ("reshape", "broadcast_in_dim", "convert")
-    total = made_by(_behind(half, *ways), "add", "subtract")
-    products = [made_by(_behind(value, *ways), "multiply") for value in total.operands] if total is not None else []
+    total = made_by(behind(half, *ways), "add", "subtract")
+    products = [made_by(behind(value, *ways), "multiply") for value in total.operands] if total is not None else []
     factors = [value for product in products if product is not None for value in product.operands]
-    return {column for v in factors if (column := every_second_column(_behind(v, "convert"))) is not None}
+    return {column for v in factors if (column := every_second_column(behind(v, "convert"))) is not None}
 
 
 def _rotated_pairs(root: Node) -> Node | None:
