@@ -18,8 +18,8 @@ from typing import Any
 from tilewright.layout.index.address_map import AddressMap, Axis, solutions
 from tilewright.layout.index.steps import Merge, NewDim, Pad, Permute, Rotate, Split, Step, replaced
 from tilewright.layout.index.types import UNBOUNDED, memory_name
-from tilewright.render import Column, bytes_text, glance
-from tilewright.render.tables import glance_table
+from tilewright.render import Column, bytes_text
+from tilewright.render.tables import glance, glance_table
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import floor, log10
 
-from tilewright.render import Drawing, Html, count_text
+from tilewright.render import Html, count_text
+from tilewright.render.drawing import Drawing
 from tilewright.render.markup import element
 
 

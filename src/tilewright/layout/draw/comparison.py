@@ -36,8 +36,8 @@ from tilewright.layout.draw.picture import (
 from tilewright.layout.draw.scene import make_scene, strip_panel
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.move.relayout import Relayout, relayout
-from tilewright.render import Drawing, bytes_text, count_text
-from tilewright.render.drawing import text_width
+from tilewright.render import bytes_text, count_text
+from tilewright.render.drawing import Drawing, text_width
 
 _COUNTED = 1 << 22  # elements up to which every one is looked at
 _CHUNK = 1 << 18

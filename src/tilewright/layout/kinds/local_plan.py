@@ -20,8 +20,8 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.layout.kinds.lanes import LaneLayout, lane_memory, round_up
-from tilewright.render import Drawing, bytes_text, count_text
-from tilewright.render.drawing import text_width
+from tilewright.render import bytes_text, count_text
+from tilewright.render.drawing import Drawing, text_width
 from tilewright.targets import LaneMemory
 
 Runs = np.ndarray[Any, Any]

@@ -301,7 +301,7 @@ def copy_bytes(target: int, source: int, count: int) -> None:
 
 
 @inner(**_inner)
-def _runs(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
+def _copy_runs(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
     """Copy runs of any length; streamed ones in whole lines, whatever the addresses, and a piece at either end."""
     table, entries, n, ns, nt = repeat
     for e in range(entries):
@@ -319,7 +319,7 @@ def _runs(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
 
 
 @inner(**_inner)
-def _lines(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
+def _copy_lines(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
     """Copy runs of ``count`` bytes, whole cache lines, from address ``s`` to ``t``; ``stream``: past the caches.
 
     ``repeat``: the address of a table of byte offsets (source, target), its entries, then how many runs follow each
@@ -433,9 +433,9 @@ def move(call: int, scratch: int) -> bool:
                 final = ends or (fresh and width < 2 * LINE)  # so short a row may hold no whole line to leave behind
                 into = scratch if staged else t
                 if kind == LINES:
-                    _lines(into, s, repeat, count, stream)
+                    _copy_lines(into, s, repeat, count, stream)
                 elif kind == RUN:
-                    _runs(into, s, repeat, count, stream)
+                    _copy_runs(into, s, repeat, count, stream)
                 else:
                     call_address(load_word(work, CALL), into, s, work, table, next_[0], lines)
                 if staged:

@@ -259,8 +259,8 @@ class Relayout:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the verdict and the bytes; ``compare(a, b)`` shows a picture of both layouts."""
-        from tilewright.render import Column, glance
-        from tilewright.render.tables import glance_table
+        from tilewright.render import Column
+        from tilewright.render.tables import glance, glance_table
 
         figures = [("read", self.bytes_read), ("written", self.bytes_written)]
         table = glance_table((Column(""), Column("moved", "bytes")), figures)
