@@ -6,20 +6,12 @@ import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal
 
 from tilewright.render.formats import Kind, format_value
-from tilewright.render.markup import Html, element, join, number
+from tilewright.render.markup import Html, element, join, number, shared_asset
 
 Anchor = Literal["start", "middle", "end"]
-
-
-@cache
-def _style() -> Html:
-    from importlib.resources import files
-
-    return Html(files("tilewright.render").joinpath("assets", "figure.css").read_text(encoding="utf-8"))
 
 
 def text_width(text: str, size: float = 12.0) -> float:
@@ -102,7 +94,7 @@ class Drawing:
         head = [element("title", self._title)]
         if self._description:
             head.append(element("desc", self._description))
-        head.append(element("style", _style()))
+        head.append(element("style", Html(shared_asset("figure.css"))))
         if self._hatched:
             head.append(element("defs", _hatch(self._hatch)))
         if self._ground:

@@ -140,7 +140,6 @@ class LocalPlan:
     conflicts: tuple[BankConflict, ...]
 
     def __getitem__(self, name: str) -> PlacedTensor:
-        """The tensor called ``name``."""
         for tensor in self.tensors:
             if tensor.name == name:
                 return tensor

@@ -65,7 +65,6 @@ def _too_many(layout: AddressMap) -> UnsupportedError:
 
 
 def _all_slots(layout: AddressMap, order: Sequence[int]) -> Array:
-    """The slots of all elements, the dims read in ``order``."""
     if layout.num_elements > _MOST_RUNS:
         raise _too_many(layout)
     return layout.slots_of(np.arange(layout.num_elements), order)
