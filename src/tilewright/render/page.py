@@ -152,14 +152,14 @@ class Step:
     tone: Tone = "plain"
 
 
-def steps(items: Iterable[Step], *, start: int = 1) -> Html:
+def steps(items: Iterable[Step]) -> Html:
     """What to do, numbered, most urgent first: the beginning of a page. Commands have a button that copies them.
 
     >>> steps([Step("Write the limits", "tilewright embed plan -o limits.json")]).count("<li>")
     1
     """
     listed = [element("li", *_step(item)) for item in items]
-    return element("ol", *listed, class_="steps", start=start if start > 1 else None) if listed else Html("")
+    return element("ol", *listed, class_="steps") if listed else Html("")
 
 
 def _step(item: Step) -> list[Html]:
