@@ -170,6 +170,7 @@ class Derivation:
 
     ===============  =====================================================================
     ``lines``        (heading, sentence) pairs, to be read from top to bottom
+    ``coordinates``  what the linearisation reads
     ``expressions``  per axis, the arithmetic that ends in the address
     ``address``      per axis, the value
     ===============  =====================================================================
@@ -178,6 +179,7 @@ class Derivation:
     layout: str
     index: tuple[int, ...]
     lines: tuple[tuple[str, str], ...]
+    coordinates: tuple[Coordinate, ...]
     expressions: dict[str, str]
     address: dict[str, int]
 
@@ -242,7 +244,7 @@ def derive(layout: AddressMap, index: Sequence[int]) -> Derivation:
     for name, text in expressions.items():
         lines.append((name, text if text == str(address[name]) else f"{text} = {address[name]}"))
     lines.append(("memory", _in_memory(layout, address)))
-    return Derivation(str(layout), tuple(index), tuple(lines), expressions, address)
+    return Derivation(str(layout), tuple(index), tuple(lines), tuple(now), expressions, address)
 
 
 def explain_place(layout: AddressMap, *place: int) -> str:
