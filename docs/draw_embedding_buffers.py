@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tilewright.embed import Feature, HostBatch, Table, Topology, preprocess, stack
-from tilewright.render import Drawing
+from tilewright.render.drawing import Drawing
 
 PICTURE = Path(__file__).with_name("pictures") / "embedding-buffers.svg"
 BATCH = {"clicks": [[0, 0, 0, 2, 4, 1], [1, 1, 3]]}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tilewright.isa import MatrixUnitConfig
-from tilewright.render import Drawing
+from tilewright.render.drawing import Drawing
 
 PICTURE = Path(__file__).with_name("pictures") / "matrix-unit.svg"
 WIDTH, HEIGHT = 940, 684

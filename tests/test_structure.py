@@ -120,14 +120,14 @@ def test_imports_point_one_way(room):
 
 @pytest.mark.parametrize("room", sorted(BENEATH))
 def test_rooms_see_what_others_export(room):
-    """Another room is entered through `tilewright.<room>`; of kernels and render each file is open to all.
+    """Another room is entered through `tilewright.<room>`; of kernels, layout and render each file is open to all.
 
-    Some of the kernels' files load numba, and others need not; render lists what most pages need, and no more.
+    Some of the kernels' files load numba, and others need not; layout and render list what most callers need, no more.
     """
     for path in (SOURCE / room).rglob("*.py"):
         for module, _ in imports(path):
             parts = module.split(".")
-            inside = parts[0] != "tilewright" or parts[1:2] in ([room], ["kernels"], ["render"])
+            inside = parts[0] != "tilewright" or parts[1:2] in ([room], ["kernels"], ["layout"], ["render"])
             assert inside or len(parts) <= 2, f"{short(path)} imports {module}: take it from {'.'.join(parts[:2])}"
 
 

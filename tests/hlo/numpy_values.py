@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError
 from tilewright.hlo.graphs.graph import Block, Node, Value, numpy_dtype
-from tilewright.layout import xla_dtype
+from tilewright.layout.index.types import xla_dtype
 
 Array = np.ndarray[Any, Any]
 _UNARY: dict[str, Callable[..., Any]] = {

@@ -12,7 +12,8 @@ from tests.conftest import tries
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo.cost import check_shapes, movement, permutation_of, place, plain_opcode
 from tilewright.hlo.reporting.rows import relayout_reason
-from tilewright.layout import parse, xla_dtype
+from tilewright.layout import parse
+from tilewright.layout.index.types import xla_dtype
 from tilewright.targets import target
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tests.layout.strategies import tiled_layouts
 from tilewright.errors import ParseError
-from tilewright.layout import parse, parse_prefix
+from tilewright.layout import parse
+from tilewright.layout.kinds.tiled import parse_prefix
 
 
 @pytest.mark.parametrize(

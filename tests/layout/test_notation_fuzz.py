@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.conftest import tries
 from tests.layout.xla_text import TYPES, Texts
 from tilewright.errors import ParseError
-from tilewright.layout import TensorLayout, TupleLayout, parse, parse_prefix
+from tilewright.layout import TensorLayout, TupleLayout, parse
+from tilewright.layout.kinds.tiled import parse_prefix
 
 COUNT = tries(5_000)
 _ARRAY = re.compile(rf"\b(?:{'|'.join(TYPES)}|token|opaque)\[")

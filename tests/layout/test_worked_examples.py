@@ -15,11 +15,11 @@ from tilewright.layout import (
     lanes,
     paged,
     parse,
-    parse_prefix,
     predict,
     preset,
     tiled,
 )
+from tilewright.layout.kinds.tiled import parse_prefix
 
 
 def table(layout):

@@ -50,12 +50,13 @@ def notations() -> Attack:
     from tests.hlo.test_loading_fuzz import mutated
     from tests.layout.test_pastes import READ, REFUSED
     from tilewright import layout
+    from tilewright.layout.kinds.tiled import parse_prefix
 
     texts = [paste["text"] for paste in READ + REFUSED if paste["text"]]
     texts += ["((2,4),8):((1,16),2)", "Sw<3,4,3> o ((8,8),8):((1,64),8)", "aBcd16b", "ABcd16b16a2b", "NCHW"]
     texts += ["%p = linalg.pack %a inner_dims_pos = [0, 1] inner_tiles = [8, 32] into %b : tensor<128x256xf32> -> "
               "tensor<16x8x8x32xf32>"]  # fmt: skip
-    readers = [layout.parse, layout.find_shapes, layout.parse_prefix, layout.from_cute, layout.parse_linalg_pack]
+    readers = [layout.parse, layout.find_shapes, parse_prefix, layout.from_cute, layout.parse_linalg_pack]
     readers += [lambda text: layout.from_onednn_tag(text, (2, 40, 3, 5), "f32")]
 
     def attack(rng: Random) -> Callable[[], Any]:

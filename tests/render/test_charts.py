@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.render import Bar, Drawing, bar_chart
-from tilewright.render.drawing import Curve, _thin, _ticks, column_chart, line_chart, text_width
+from tilewright.render import Bar, bar_chart
+from tilewright.render.drawing import Curve, Drawing, _thin, _ticks, column_chart, line_chart, text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
 

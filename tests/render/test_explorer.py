@@ -10,8 +10,7 @@ import pytest
 from tests.render.browser import document_of
 from tilewright.render import Field, Html, Page, explorer
 from tilewright.render.formats import format_value
-from tilewright.render.markup import Scripted
-from tilewright.render.page import shared_asset
+from tilewright.render.markup import Scripted, shared_asset
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.render import bytes_text, count_text, percent_text, ratio_text, seconds_text
-from tilewright.render.formats import format_value
+from tilewright.render import bytes_text, count_text, percent_text, seconds_text
+from tilewright.render.formats import format_value, ratio_text
 
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.render.browser import document_of
 from tilewright.render import Column, table
-from tilewright.render.page import shared_asset
+from tilewright.render.markup import shared_asset
 
 ROWS = [("b", 3_000), ("a10", None), ("a9", 20), ("c", -1), *((f"z{n}", 100 + n) for n in range(9))]
 

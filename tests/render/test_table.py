@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from tilewright.render import Column, Step, badge, print_table, steps, table
-from tilewright.render.tables import change_cell, change_text
+from tilewright.render import Column, Step, badge, steps, table
+from tilewright.render.tables import change_cell, change_text, print_table
 
 COLUMNS = [Column("layout", "code"), Column("moved", "bytes", "bytes moved"), Column("share", "percent")]
 ROWS = [("bf16[4,8]{1,0:T(2,4)[x]}", 4096, 0.25), ("<f32>", None, 0.75)]

@@ -9,28 +9,27 @@ from typing import TYPE_CHECKING, Any
 from tilewright.errors import ParseError, UsageError
 from tilewright.explore.worker import Question, known_target
 from tilewright.layout import (
-    Bounds,
     IndexMap,
-    Panel,
-    Scene,
     TensorLayout,
     TupleLayout,
-    compare_scenes,
-    derive,
     explain_place,
     from_cute,
     from_onednn_tag,
     lanes,
-    make_scene,
     parse,
     preset,
     summary,
 )
 from tilewright.layout import compare as compare_layouts
-from tilewright.render import bytes_text, count_text, percent_text, ratio_text
+from tilewright.layout.draw.comparison import compare_scenes
+from tilewright.layout.draw.panels import Bounds, Panel, Scene
+from tilewright.layout.draw.scene import make_scene
+from tilewright.layout.explain import derive
+from tilewright.render import bytes_text, count_text, percent_text
+from tilewright.render.formats import ratio_text
 
 if TYPE_CHECKING:
-    from tilewright.layout import Comparison
+    from tilewright.layout.draw.comparison import Comparison
 
 _CELLS = 16384
 _MOST = Bounds(rows=64, columns=256, wide=256, cells=_CELLS)

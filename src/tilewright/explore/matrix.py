@@ -12,7 +12,8 @@ import numpy as np
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.explore.worker import Question
 from tilewright.isa import Debugger, MatrixUnitConfig
-from tilewright.layout import TensorLayout, dtype_name, parse
+from tilewright.layout import TensorLayout, parse
+from tilewright.layout.index.types import dtype_name
 
 _MOST_STEPS = 200_000
 _MOST_LINES = 2000

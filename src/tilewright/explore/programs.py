@@ -14,8 +14,8 @@ from tilewright.errors import TilewrightError, UsageError
 from tilewright.explore.worker import Question
 from tilewright.hlo import MovementReport, MovementRow, Operation, Program, Suggestion, in_normal_form, load, report
 from tilewright.reading import open_bytes, read_stream
-from tilewright.render import bytes_text, count_text, percent_text, ratio_text, seconds_text
-from tilewright.render.formats import place_text
+from tilewright.render import bytes_text, count_text, percent_text, seconds_text
+from tilewright.render.formats import place_text, ratio_text
 from tilewright.targets import target as find_target
 from tilewright.targets import target_names
 

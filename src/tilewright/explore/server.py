@@ -321,7 +321,7 @@ def _error(what: str, **more: Any) -> Response:
 @cache
 def _asset_text(name: str) -> str | None:
     """A module or a style: ours, or one that pages share."""
-    from tilewright.render.page import shared_asset
+    from tilewright.render.markup import shared_asset
 
     own = files("tilewright.explore").joinpath("assets", name)
     if own.is_file():
@@ -330,8 +330,7 @@ def _asset_text(name: str) -> str | None:
 
 
 def _page_text(token: str, start: str) -> str:
-    from tilewright.render.markup import escape
-    from tilewright.render.page import shared_asset
+    from tilewright.render.markup import escape, shared_asset
 
     text = files("tilewright.explore").joinpath("assets", "page.html").read_text(encoding="utf-8")
     values = {"ASSETS": f"/assets/{token}", "MARK": shared_asset("mark.svg"), "START": str(escape(start))}

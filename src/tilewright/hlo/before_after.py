@@ -11,21 +11,8 @@ from tilewright.hlo.gating.gate import Verdict
 from tilewright.hlo.ir import parse_module, print_module
 from tilewright.hlo.optimization import Optimized
 from tilewright.hlo.rewrites.pipeline import PassRun
-from tilewright.render import (
-    Card,
-    Column,
-    Html,
-    Page,
-    Step,
-    badge,
-    bytes_text,
-    cards,
-    count_text,
-    ratio_text,
-    steps,
-    table,
-)
-from tilewright.render.formats import place_text
+from tilewright.render import Card, Column, Html, Page, Step, badge, bytes_text, cards, count_text, steps, table
+from tilewright.render.formats import place_text, ratio_text
 from tilewright.render.markup import element, join
 from tilewright.render.page import code_block, details, note, side_by_side
 

@@ -1,5 +1,9 @@
 # ruff: noqa: F403
-"""Where does element (i, j, ...) live? Index maps for tiled, lane, paged and sharded memories."""
+"""Where does element (i, j, ...) live? Index maps for tiled, lane, paged and sharded memories.
+
+Of what is not listed here (the parts of a picture, element types) each file is entered by its own name, as
+``tilewright.layout.draw.scene``.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +17,12 @@ if TYPE_CHECKING:  # what a type checker sees; at run time a name's module is im
     from tilewright.layout.convert.strided import *
     from tilewright.layout.convert.tpu_mlir import *
     from tilewright.layout.draw.comparison import *
-    from tilewright.layout.draw.panels import *
     from tilewright.layout.draw.picture import *
-    from tilewright.layout.draw.scene import *
-    from tilewright.layout.draw.terminal import *
     from tilewright.layout.exchange.from_jax import *
     from tilewright.layout.explain import *
     from tilewright.layout.index.address_map import *
     from tilewright.layout.index.bitcast import *
     from tilewright.layout.index.index_map import *
-    from tilewright.layout.index.types import *
     from tilewright.layout.kinds.lanes import *
     from tilewright.layout.kinds.local_plan import *
     from tilewright.layout.kinds.paged import *
@@ -31,40 +31,63 @@ if TYPE_CHECKING:  # what a type checker sees; at run time a name's module is im
     from tilewright.layout.move.relayout import *
     from tilewright.layout.warming import *
 
-_HOMES = {
-    "convert.cute": "bank_conflicts from_cute to_cute",
-    "convert.linalg": "LinalgPack from_linalg_pack from_onednn_tag parse_linalg_pack to_linalg_pack to_onednn_tag",
-    "convert.recipe": "to_recipe",
-    "convert.strided": "from_array from_strides to_numpy_view",
-    "convert.tpu_mlir": "LayerGroup is_tpu_mlir read_tpu_mlir",
-    "draw.comparison": "Comparison MovedElement compare compare_scenes compare_svg draw_comparison",
-    "draw.panels": "Bounds Level Panel Scene",
-    "draw.picture": "draw_picture ruler_svg",
-    "draw.scene": "make_scene ruler_scene",
-    "draw.terminal": "terminal_drawing terminal_ruler",
-    "exchange.from_jax": "from_jax",
-    "explain": "derive explain_place summary",
-    "index.address_map": "IndexRangeError",
-    "index.bitcast": "is_bitcast",
-    "index.index_map": "IndexMap",
-    "index.types": "dtype_name memory_name xla_dtype",
-    "kinds.lanes": "LaneLayout global_memory lane_matrix lane_matrix2 lane_weights lanes",
-    "kinds.local_plan": "BankConflict LocalMemoryError LocalPlan LocalTensor plan_local_memory plan_svg",
-    "kinds.paged": "PagedLayout ShardedLayout mod_sharded paged",
-    "kinds.presets": "predict preset",
-    "kinds.tiled": "FoundShape TensorLayout TupleLayout find_shapes parse parse_prefix tiled",
-    "move.relayout": "Relayout relayout",
-    "warming": "warm",
+_SUBMODULE_OF = {
+    "IndexMap": "index.index_map",
+    "IndexRangeError": "index.address_map",
+    "LaneLayout": "kinds.lanes",
+    "LinalgPack": "convert.linalg",
+    "LocalMemoryError": "kinds.local_plan",
+    "LocalPlan": "kinds.local_plan",
+    "LocalTensor": "kinds.local_plan",
+    "PagedLayout": "kinds.paged",
+    "Relayout": "move.relayout",
+    "ShardedLayout": "kinds.paged",
+    "TensorLayout": "kinds.tiled",
+    "TupleLayout": "kinds.tiled",
+    "bank_conflicts": "convert.cute",
+    "compare": "draw.comparison",
+    "compare_svg": "draw.comparison",
+    "explain_place": "explain",
+    "find_shapes": "kinds.tiled",
+    "from_array": "convert.strided",
+    "from_cute": "convert.cute",
+    "from_jax": "exchange.from_jax",
+    "from_linalg_pack": "convert.linalg",
+    "from_onednn_tag": "convert.linalg",
+    "from_strides": "convert.strided",
+    "global_memory": "kinds.lanes",
+    "is_bitcast": "index.bitcast",
+    "lane_matrix": "kinds.lanes",
+    "lane_matrix2": "kinds.lanes",
+    "lane_weights": "kinds.lanes",
+    "lanes": "kinds.lanes",
+    "mod_sharded": "kinds.paged",
+    "paged": "kinds.paged",
+    "parse": "kinds.tiled",
+    "parse_linalg_pack": "convert.linalg",
+    "plan_local_memory": "kinds.local_plan",
+    "plan_svg": "kinds.local_plan",
+    "predict": "kinds.presets",
+    "preset": "kinds.presets",
+    "read_tpu_mlir": "convert.tpu_mlir",
+    "relayout": "move.relayout",
+    "ruler_svg": "draw.picture",
+    "summary": "explain",
+    "tiled": "kinds.tiled",
+    "to_cute": "convert.cute",
+    "to_linalg_pack": "convert.linalg",
+    "to_numpy_view": "convert.strided",
+    "to_onednn_tag": "convert.linalg",
+    "to_recipe": "convert.recipe",
+    "warm": "warming",
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-__all__ = sorted(_HOME_OF)
+__all__ = list(_SUBMODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in _SUBMODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-    return value
+    return getattr(import_module(f"{__name__}.{_SUBMODULE_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

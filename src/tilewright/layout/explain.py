@@ -18,8 +18,8 @@ from typing import Any
 from tilewright.layout.index.address_map import AddressMap, Axis, solutions
 from tilewright.layout.index.steps import Merge, NewDim, Pad, Permute, Rotate, Split, Step, replaced
 from tilewright.layout.index.types import UNBOUNDED, memory_name
-from tilewright.render import Column, bytes_text, glance
-from tilewright.render.tables import glance_table
+from tilewright.render import Column, bytes_text
+from tilewright.render.tables import glance, glance_table
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class _Walk:
         self.now = list(range(len(names)))  # the ids in the order of the coordinates
         self.level = dict.fromkeys(self.now, 0)
 
-    def take(self, step: Step, level: int | None) -> None:
+    def follow(self, step: Step, level: int | None) -> None:
         if isinstance(step, Permute):
             self.now = [self.now[k] for k in step.order]
         elif isinstance(step, NewDim):
@@ -130,7 +130,7 @@ def lineage(layout: AddressMap) -> tuple[DrawnDim, ...]:
     levels = layout.step_levels
     walk = _Walk(names, parts, list(layout.step_sizes[start]))
     for k, step in enumerate(layout.steps[start:], start=start):
-        walk.take(step, None if levels is None else levels[k])
+        walk.follow(step, None if levels is None else levels[k])
     place = {coordinate: k for k, coordinate in enumerate(walk.now)}
     sizes = layout.step_sizes[-1]
     return tuple(

@@ -17,7 +17,8 @@ import numpy as np
 from tilewright.errors import UnsupportedError
 from tilewright.hlo import Program
 from tilewright.isa import compile
-from tilewright.layout import BankConflict, LocalMemoryError, LocalPlan, LocalTensor, plan_local_memory, plan_svg
+from tilewright.layout import LocalMemoryError, LocalPlan, LocalTensor, plan_local_memory, plan_svg
+from tilewright.layout.kinds.local_plan import BankConflict
 from tilewright.machine.operands import NpuLayer, Operand, Sizes, layers_of
 from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
 from tilewright.machine.subject import Subject

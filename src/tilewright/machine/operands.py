@@ -17,7 +17,8 @@ from typing import Any
 
 from tilewright.hlo import Node, Value, array_dtype
 from tilewright.isa import Compiled
-from tilewright.layout import LaneLayout, dtype_name, lane_matrix2, lane_weights, lanes
+from tilewright.layout import LaneLayout, lane_matrix2, lane_weights, lanes
+from tilewright.layout.index.types import dtype_name
 from tilewright.targets import LaneMemory
 
 Sizes = Mapping[str, int]

@@ -24,13 +24,12 @@ from tilewright.render import (
     bytes_text,
     count_text,
     percent_text,
-    ratio_text,
     seconds_text,
     steps,
     table,
 )
 from tilewright.render.drawing import Curve, line_chart
-from tilewright.render.formats import place_text
+from tilewright.render.formats import place_text, ratio_text
 from tilewright.render.markup import element
 from tilewright.render.page import code_block, details, note, paragraph
 

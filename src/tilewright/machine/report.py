@@ -19,10 +19,10 @@ from tilewright.machine.model import RunData
 from tilewright.machine.products import LeftOut, MatrixRun
 from tilewright.machine.results import Memory, Sparse, Studied, waits
 from tilewright.machine.stages import Judgement, Movement, Proof
-from tilewright.render import Card, Column, Html, Page, Step, bytes_text, cards, count_text, glance, seconds_text
+from tilewright.render import Card, Column, Html, Page, Step, bytes_text, cards, count_text, seconds_text
 from tilewright.render.formats import place_text
 from tilewright.render.page import Tone, paragraph, side_by_side
-from tilewright.render.tables import glance_table
+from tilewright.render.tables import glance, glance_table
 from tilewright.trace import Recorder, perfetto_bytes
 
 _Section = tuple[str, str, Iterable[Html]]

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo import Program, from_python, load, names_python, sample_arrays
-from tilewright.layout import dtype_name
+from tilewright.layout.index.types import dtype_name
 from tilewright.machine.model import EXPECTED
 from tilewright.machine.results import Change
 

@@ -4,25 +4,21 @@ Of what is not listed here (pieces of a page, markup, changes, rarer charts) eac
 ``tilewright.render.page``.
 """
 
-from tilewright.render.compare import Comparison
-from tilewright.render.delivery import Output, Result, deliver
-from tilewright.render.drawing import Bar, Drawing, bar_chart
-from tilewright.render.formats import bytes_text, count_text, percent_text, ratio_text, seconds_text
+from tilewright.render.delivery import Output, deliver
+from tilewright.render.drawing import Bar, bar_chart
+from tilewright.render.formats import bytes_text, count_text, percent_text, seconds_text
 from tilewright.render.markup import Html
 from tilewright.render.page import Card, Page, Step, badge, cards, steps
-from tilewright.render.tables import Column, Field, Table, explorer, glance, print_table, table
+from tilewright.render.tables import Column, Field, Table, explorer, table
 
 __all__ = [
     "Bar",
     "Card",
     "Column",
-    "Comparison",
-    "Drawing",
     "Field",
     "Html",
     "Output",
     "Page",
-    "Result",
     "Step",
     "Table",
     "badge",
@@ -32,10 +28,7 @@ __all__ = [
     "count_text",
     "deliver",
     "explorer",
-    "glance",
     "percent_text",
-    "print_table",
-    "ratio_text",
     "seconds_text",
     "steps",
     "table",

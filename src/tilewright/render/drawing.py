@@ -6,20 +6,12 @@ import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal
 
 from tilewright.render.formats import Kind, format_value
-from tilewright.render.markup import Html, element, join, number
+from tilewright.render.markup import Html, element, join, number, shared_asset
 
 Anchor = Literal["start", "middle", "end"]
-
-
-@cache
-def _style() -> Html:
-    from importlib.resources import files
-
-    return Html(files("tilewright.render").joinpath("assets", "figure.css").read_text(encoding="utf-8"))
 
 
 def text_width(text: str, size: float = 12.0) -> float:
@@ -102,7 +94,7 @@ class Drawing:
         head = [element("title", self._title)]
         if self._description:
             head.append(element("desc", self._description))
-        head.append(element("style", _style()))
+        head.append(element("style", Html(shared_asset("figure.css"))))
         if self._hatched:
             head.append(element("defs", _hatch(self._hatch)))
         if self._ground:
@@ -189,16 +181,7 @@ def _bar(drawing: Drawing, bar: Bar, x: float, y: float, scale: float, kind: Kin
     return x
 
 
-def column_chart(
-    series: Sequence[Curve],
-    *,
-    title: str,
-    x_label: str = "",
-    y_label: str = "",
-    kind: Kind = "number",
-    width: float = 720,
-    height: float = 240,
-) -> Html:
+def column_chart(series: Sequence[Curve], *, title: str, x_label: str = "", y_label: str = "") -> Html:
     """Upright bars from zero for things that are counted, not measured along a scale: shards, chips, steps.
 
     The x of a curve numbers the things. Where more stand side by side than can be told apart, each bar is the highest
@@ -208,8 +191,9 @@ def column_chart(
     count = max((len(line) for line in lines), default=0)
     if not count:
         return element("p", "nothing to draw", class_="empty")
+    width, height = 720.0, 240.0
     ticks = _ticks(min(0.0, *(y for line in lines for _, y in line)), max(y for line in lines for _, y in line))
-    marks = [format_value(tick, kind) for tick in ticks]
+    marks = [format_value(tick, "number") for tick in ticks]
     left, top, bottom = max(map(text_width, marks)) + 14, 30, 40
     per_bar = -(-count * len(lines) // _MOST_COLUMNS)
     drawing = Drawing(width, height, title=title)
@@ -225,7 +209,7 @@ def column_chart(
     for number_, line in enumerate(lines):
         for place, start in enumerate(range(0, len(line), per_bar)):
             x, value = max(line[start : start + per_bar], key=lambda point: abs(point[1]))
-            tip = f"{series[number_].label}, {x_label} {_place(x)}: {format_value(value, kind)}"
+            tip = f"{series[number_].label}, {x_label} {_place(x)}: {format_value(value, 'number')}"
             at = left + place * slot + slot * 0.11 + number_ * each
             tall = abs(value) * up
             drawing.rect(at, ground - max(value, 0) * up, each, tall, f"bar s{number_ % _COLOURS}", tip=tip)

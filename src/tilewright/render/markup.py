@@ -6,12 +6,21 @@ import html
 import json
 import re
 from collections.abc import Iterable
+from functools import cache
 
 _EMPTY_HTML = {"br", "col", "hr", "img", "input", "link", "meta"}
 _EMPTY_SVG = {"circle", "line", "path", "polygon", "polyline", "rect", "use"}
 _EMPTY = _EMPTY_HTML | _EMPTY_SVG  # written <name/>, which HTML and SVG both read
 _NO_CHARACTER = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # XML 1.0 allows none of these
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9:-]*")
+
+
+@cache
+def shared_asset(name: str) -> str:
+    """The text of a style, module or drawing in ``assets``."""
+    from importlib.resources import files  # here: whoever writes no page does not wait for it
+
+    return files("tilewright.render").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 class Html(str):

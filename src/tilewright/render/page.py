@@ -7,25 +7,16 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Literal
 
 from tilewright.files import write_whole
-from tilewright.render.markup import Html, Scripted, element, escape, join, json_for_script
+from tilewright.render.markup import Html, Scripted, element, escape, join, json_for_script, shared_asset
 from tilewright.version import __version__
 
 _IDENTIFIER = re.compile(r"[a-z][a-z0-9-]*")
 _STYLES = ("page.css", "explorer.css", "figure.css")
 _MODULES = ("tables.js", "explorer.js", "navigation.js")
-
-
-@cache
-def shared_asset(name: str) -> str:
-    """The text of a style, module or drawing that pages share, for pages that are not written as one file."""
-    from importlib.resources import files  # here: whoever writes no page does not wait for it
-
-    return files("tilewright.render").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 class Page:
@@ -161,14 +152,14 @@ class Step:
     tone: Tone = "plain"
 
 
-def steps(items: Iterable[Step], *, start: int = 1) -> Html:
+def steps(items: Iterable[Step]) -> Html:
     """What to do, numbered, most urgent first: the beginning of a page. Commands have a button that copies them.
 
     >>> steps([Step("Write the limits", "tilewright embed plan -o limits.json")]).count("<li>")
     1
     """
     listed = [element("li", *_step(item)) for item in items]
-    return element("ol", *listed, class_="steps", start=start if start > 1 else None) if listed else Html("")
+    return element("ol", *listed, class_="steps") if listed else Html("")
 
 
 def _step(item: Step) -> list[Html]:

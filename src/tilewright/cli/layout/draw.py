@@ -28,7 +28,9 @@ from tilewright.render.formats import count_text
 from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
-    from tilewright.layout import Comparison, IndexMap, MovedElement, Relayout, Scene
+    from tilewright.layout import IndexMap, Relayout
+    from tilewright.layout.draw.comparison import Comparison, MovedElement
+    from tilewright.layout.draw.panels import Scene
 
 Colour = Annotated[
     str,
@@ -61,7 +63,7 @@ class Picture:
 
     @property
     def _scene(self) -> Scene:
-        from tilewright.layout import make_scene, ruler_scene
+        from tilewright.layout.draw.scene import make_scene, ruler_scene
 
         if self.unit is None:
             return make_scene(self.layout, colour=self.colour, window=self.window, at=self.at)
@@ -69,7 +71,7 @@ class Picture:
 
     def to_svg(self) -> str:
         """An SVG file."""
-        from tilewright.layout import draw_picture
+        from tilewright.layout.draw.picture import draw_picture
 
         return f"{draw_picture(self._scene).svg()}\n"
 
@@ -89,7 +91,7 @@ class Picture:
 
     def lines(self) -> list[Line]:
         """The drawing in the terminal."""
-        from tilewright.layout import terminal_drawing, terminal_ruler
+        from tilewright.layout.draw.terminal import terminal_drawing, terminal_ruler
 
         layout, colour, unit = self.layout, self.colour, self.unit
         if unit is None:
@@ -204,7 +206,7 @@ def compare(
 ) -> None:
     """Compare two layouts of the same elements: a bitcast or not, why, what moves; side by side as an SVG with -o."""
     from tilewright.layout import compare as compare_layouts
-    from tilewright.layout import draw_comparison
+    from tilewright.layout.draw.comparison import draw_comparison
 
     where = Output(out, as_json, ".svg")
     if a == b == "-":

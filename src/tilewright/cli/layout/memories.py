@@ -17,7 +17,8 @@ from tilewright.render.delivery import Answer, Line, Output, deliver
 from tilewright.render.tables import Heading, Table
 
 if TYPE_CHECKING:
-    from tilewright.layout import IndexMap, LayerGroup, LocalPlan, LocalTensor, TensorLayout
+    from tilewright.layout import IndexMap, LocalPlan, LocalTensor, TensorLayout
+    from tilewright.layout.convert.tpu_mlir import LayerGroup
 
 _Shape = Annotated[str, Argument(metavar="SHAPE", help="Element type and sizes, as f16[2,3,4,5]; - is stdin.")]
 _At = Annotated[str | None, Option("--at", metavar="X,Y,..", help="Say what lies at this place on the axes.")]
@@ -161,7 +162,8 @@ def plan(
     `shape = "f16[1,64,28,28]"` and, as wanted, `start`, `mode`, `columns_per_npu` and `base`. Of the `final.mlir` of
     tpu-mlir every layer group is shown as it was placed. What overflows is an error.
     """
-    from tilewright.layout import is_tpu_mlir, plan_svg, read_tpu_mlir
+    from tilewright.layout import plan_svg, read_tpu_mlir
+    from tilewright.layout.convert.tpu_mlir import is_tpu_mlir
 
     where, text = Output(out, as_json, ".svg"), read_text(file)
     if is_tpu_mlir(text):

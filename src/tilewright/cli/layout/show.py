@@ -16,7 +16,8 @@ from tilewright.render.formats import bytes_text, count_text, ratio_text
 from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
-    from tilewright.layout import FoundShape, IndexMap, TensorLayout, TupleLayout
+    from tilewright.layout import IndexMap, TensorLayout, TupleLayout
+    from tilewright.layout.kinds.tiled import FoundShape
 
 _LAYOUT = re.compile(r"\]\s*\{\s*[0-9:]|Layout\(|#tpu\.tiled|minor_to_major|layout_mode")
 
@@ -139,7 +140,8 @@ def whole_numbers(text: str, option: str) -> tuple[int, ...]:
 
 def answer(layout: IndexMap, index: str | None, place: int | Sequence[int] | None) -> Answer:
     """How an element gets its address, what lies at a place (an offset, or one number per axis), or the facts."""
-    from tilewright.layout import derive, explain_place
+    from tilewright.layout import explain_place
+    from tilewright.layout.explain import derive
 
     if index is not None and place is not None:
         raise UsageError("an index and a place are two questions", how="ask one at a time")
@@ -234,7 +236,7 @@ def _tuple(values: Sequence[object]) -> str:
 
 
 def _tiled_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    from tilewright.layout import memory_name
+    from tilewright.layout.index.types import memory_name
 
     order = ", ".join(f"d{d}" for d in reversed(facts["minor_to_major"]))
     return [

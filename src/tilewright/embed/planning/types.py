@@ -464,8 +464,8 @@ class Plan:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the verdict, limits and what lies in HBM; ``plan_html(plan)`` is the whole page."""
-        from tilewright.render import Column, count_text, glance
-        from tilewright.render.tables import glance_table
+        from tilewright.render import Column, count_text
+        from tilewright.render.tables import glance, glance_table
 
         log = f"{count_text(self.batches)} batches of {count_text(self.batch)} samples" if self.batches else self.basis
         tables, chips = len(self.stacking.placements), self.stacking.topology

@@ -18,7 +18,6 @@ from tilewright.render import (
     cards,
     count_text,
     percent_text,
-    print_table,
     seconds_text,
     table,
 )
@@ -26,7 +25,7 @@ from tilewright.render.drawing import Curve, column_chart, line_chart
 from tilewright.render.formats import Kind, visible
 from tilewright.render.markup import join
 from tilewright.render.page import Tone, details, note, paragraph
-from tilewright.render.tables import cells
+from tilewright.render.tables import cells, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,7 +12,8 @@ from itertools import pairwise
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.allocation.message import SIZE, Allocation, AllocatorMessage, Kind, Label, StatedSize, read_size
-from tilewright.layout import TensorLayout, parse_prefix
+from tilewright.layout import TensorLayout
+from tilewright.layout.kinds.tiled import parse_prefix
 
 
 def _words(pattern: str) -> str:

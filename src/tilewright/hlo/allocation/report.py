@@ -12,7 +12,8 @@ from tilewright.hlo.allocation.fixes import Explained, Fix, find_fixes, together
 from tilewright.hlo.allocation.message import Allocation, AllocatorMessage, StatedSize
 from tilewright.hlo.allocation.reading import read_messages
 from tilewright.hlo.allocation.shape import PaddedShape, padded_shape
-from tilewright.render import Column, bytes_text, percent_text, print_table
+from tilewright.render import Column, bytes_text, percent_text
+from tilewright.render.tables import print_table
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from msgspec import to_builtins
 from tilewright.errors import UsageError
 from tilewright.hlo.allocation.message import StatedSize
 from tilewright.layout import TensorLayout, parse, tiled
-from tilewright.render import bytes_text, count_text, ratio_text
+from tilewright.render import bytes_text, count_text
+from tilewright.render.formats import ratio_text
 
 LANES, SUBLANES = 128, 8
 

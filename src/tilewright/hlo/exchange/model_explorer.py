@@ -14,7 +14,8 @@ from typing import Any
 
 from tilewright.hlo.program import Computation, Operation, Program
 from tilewright.hlo.reporting.types import MovementRow, ReportData
-from tilewright.render import bytes_text, count_text, ratio_text, seconds_text
+from tilewright.render import bytes_text, count_text, seconds_text
+from tilewright.render.formats import ratio_text
 
 Rows = Mapping[tuple[str, str], list[MovementRow]]
 _CALL = re.compile(r"(?:jit|pjit)\((?:main|<\w+>|\w+)\)")

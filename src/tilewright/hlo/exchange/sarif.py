@@ -17,7 +17,8 @@ from typing import Any
 from urllib.parse import quote
 
 from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, ReportData, Suggestion
-from tilewright.render import bytes_text, percent_text, ratio_text, seconds_text
+from tilewright.render import bytes_text, percent_text, seconds_text
+from tilewright.render.formats import ratio_text
 from tilewright.version import __version__
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

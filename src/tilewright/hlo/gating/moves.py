@@ -12,7 +12,8 @@ from tilewright.hlo.cost import movement, place
 from tilewright.hlo.graphs.dims import only_unit_dims_differ
 from tilewright.hlo.graphs.graph import Block, Node, Value, walk
 from tilewright.hlo.rewriting.maker import MOVES
-from tilewright.layout import TensorLayout, xla_dtype
+from tilewright.layout import TensorLayout
+from tilewright.layout.index.types import xla_dtype
 from tilewright.targets import Target
 
 

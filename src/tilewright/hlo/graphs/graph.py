@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import TilewrightError, UnsupportedError
-from tilewright.layout import TensorLayout, parse, xla_dtype
+from tilewright.layout import TensorLayout, parse
+from tilewright.layout.index.types import xla_dtype
 
 Shape = tuple[int, ...]
 

@@ -19,7 +19,7 @@ from tilewright.hlo.graphs.attributes import HLO_ATTRIBUTES, WRITTEN, read_attri
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, numpy_dtype, walk
 from tilewright.hlo.ir import context, ir
 from tilewright.hlo.program import Computation, Operation, Program
-from tilewright.layout import xla_dtype
+from tilewright.layout.index.types import xla_dtype
 
 # Constants: read when needed, compared with a monoid's identity, laid out in another shape.
 

@@ -15,7 +15,7 @@ from tilewright.errors import ParseError
 from tilewright.hlo.program import Computation, Operation, Program, Source
 from tilewright.hlo.reading.hlo_scan import Scanner
 from tilewright.hlo.reading.sources import Locations
-from tilewright.layout import xla_dtype
+from tilewright.layout.index.types import xla_dtype
 
 # The words of MLIR text; every pattern is linear in the text it meets.
 

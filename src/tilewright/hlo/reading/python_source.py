@@ -26,7 +26,7 @@ from tilewright.hlo.execute import array_struct, signature_of
 from tilewright.hlo.program import Program
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.reading.sources import is_library
-from tilewright.layout import dtype_name
+from tilewright.layout.index.types import dtype_name
 
 
 def from_jax(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Program:

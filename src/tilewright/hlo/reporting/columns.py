@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.hlo.reporting.types import MovementRow, ReportData, Suggestion
-from tilewright.render import Field, ratio_text
-from tilewright.render.formats import place_text
+from tilewright.render import Field
+from tilewright.render.formats import place_text, ratio_text
 
 _SPACES = {
     0: "main memory",

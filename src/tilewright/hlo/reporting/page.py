@@ -35,17 +35,15 @@ from tilewright.render import (
     cards,
     count_text,
     explorer,
-    glance,
     percent_text,
-    ratio_text,
     seconds_text,
     steps,
     table,
 )
-from tilewright.render.formats import place_text
+from tilewright.render.formats import place_text, ratio_text
 from tilewright.render.markup import Scripted, element, escape, join
 from tilewright.render.page import carried, details, note
-from tilewright.render.tables import cells, glance_table
+from tilewright.render.tables import cells, glance, glance_table
 
 # What the page needs to draw layouts itself: each one as the digits of its offset, each pair's matching.
 

@@ -15,7 +15,6 @@ from tilewright.render import (
     Bar,
     Card,
     Column,
-    Drawing,
     Field,
     Html,
     Page,
@@ -30,7 +29,7 @@ from tilewright.render import (
     steps,
     table,
 )
-from tilewright.render.drawing import Curve, line_chart, text_width
+from tilewright.render.drawing import Curve, Drawing, line_chart, text_width
 from tilewright.render.formats import place_text
 from tilewright.render.markup import element
 from tilewright.render.page import note

@@ -296,8 +296,8 @@ def show_run(result: Any) -> str:
 
 def show_run_html(result: Any) -> str:
     """What a notebook shows of a run or a kernel: the same, its counts as a table."""
-    from tilewright.render import Column, glance
-    from tilewright.render.tables import glance_table
+    from tilewright.render import Column
+    from tilewright.render.tables import glance, glance_table
 
     head, *rest = show_run(result).split("\n")
     lines = [line for line in rest if not line.startswith("counts: ")]

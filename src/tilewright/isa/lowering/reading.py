@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright.hlo import Block, Node, Value, XlaValues, array_dtype, inputs_of
 from tilewright.isa.language.instructions import ELEMENT_TYPES
-from tilewright.layout import dtype_name
+from tilewright.layout.index.types import dtype_name
 
 Array = np.ndarray[Any, Any]
 LAYOUT = frozenset({"broadcast_in_dim", "reshape", "transpose", "slice", "reverse"})

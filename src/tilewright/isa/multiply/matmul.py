@@ -29,7 +29,7 @@ from tilewright.isa.language.instructions import ELEMENT_TYPES
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.vector.epilogue import check_epilogue, epilogue_lines
 from tilewright.isa.vector.spec import VectorSpec, tensor_of, zeros_of
-from tilewright.layout import dtype_name
+from tilewright.layout.index.types import dtype_name
 from tilewright.trace import Event
 
 ACCUMULATORS, A_REGISTER, _PLACES = 256, 256, 280

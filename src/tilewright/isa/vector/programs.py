@@ -37,7 +37,7 @@ from tilewright.isa.vector.spec import (
     tensor_of,
     zeros_of,
 )
-from tilewright.layout import dtype_name
+from tilewright.layout.index.types import dtype_name
 
 Array = np.ndarray[Any, Any]
 LONGEST, SHORTEST = 128, 8

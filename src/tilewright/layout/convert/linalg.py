@@ -24,7 +24,7 @@ from tilewright.layout.index.address_map import row_major_axis
 from tilewright.layout.index.bitcast import is_bitcast
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.steps import Permute, Split, Step, sizes_behind
-from tilewright.layout.index.types import TYPE_BITS, dtype_name, mlir_type, require_layout, text_of, wholes, xla_dtype
+from tilewright.layout.index.types import TYPE_BITS, dtype_name, mlir_type, require_layout, text_of, to_ints, xla_dtype
 from tilewright.layout.kinds.tiled import TensorLayout
 from tilewright.layout.text.notation import COMBINE
 
@@ -124,8 +124,8 @@ def from_linalg_pack(
     ((16, 16, 16, 8), 2185)
     """
     dims, name = natural_sizes(shape), dtype_name(dtype)
-    perm = tuple(range(len(dims))) if outer_dims_perm is None else wholes(outer_dims_perm, "a dim")
-    first = LinalgPack(name, dims, wholes(inner_dims_pos, "a dim"), wholes(inner_tiles, "a tile size"), perm)
+    perm = tuple(range(len(dims))) if outer_dims_perm is None else to_ints(outer_dims_perm, "a dim")
+    first = LinalgPack(name, dims, to_ints(inner_dims_pos, "a dim"), to_ints(inner_tiles, "a tile size"), perm)
     steps, sizes = list[Step](), dims
     for pack in (first, *more):
         if pack.source_shape != sizes:

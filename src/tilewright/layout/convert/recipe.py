@@ -41,7 +41,7 @@ def to_recipe(layout: AddressMap, library: str = "numpy") -> str:
         raise UnsupportedError(f"{reason}: its strides leave gaps or another order")
     recipe = _Recipe(layout.shape, library)
     for step in layout.steps:
-        if not recipe.take(step):
+        if not recipe.add_step(step):
             raise UnsupportedError(f"{reason}: it has a {type(step).__name__}")
     return recipe.flat(axis.extent - math.prod(sizes))
 
@@ -67,7 +67,7 @@ class _Recipe:
         self.shape = list(shape)
         self.pads = [(0, 0)] * len(shape)
 
-    def take(self, step: Step) -> bool:
+    def add_step(self, step: Step) -> bool:
         """Add what a step does; False where the expression cannot."""
         match step:
             case Permute(order):

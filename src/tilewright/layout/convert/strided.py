@@ -14,7 +14,7 @@ from tilewright.errors import TilewrightError, UnsupportedError, UsageError
 from tilewright.layout.index.address_map import Axis, row_major_axis
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.steps import Digit, Split, Step, is_chain, scale_line
-from tilewright.layout.index.types import dtype_name, require_layout, row_major_strides, type_bits, wholes
+from tilewright.layout.index.types import dtype_name, require_layout, row_major_strides, to_ints, type_bits
 from tilewright.layout.kinds.tiled import tiled
 from tilewright.layout.move.pack import check_buffer
 from tilewright.layout.text.notation import LARGEST
@@ -45,7 +45,7 @@ class ConvertedLayout(IndexMap):
 
 def natural_sizes(shape: Sequence[int]) -> tuple[int, ...]:
     """The sizes as Python integers; a :class:`UsageError` where one is negative or beyond 64 bits."""
-    dims = wholes(shape, "a size")
+    dims = to_ints(shape, "a size")
     if any(n < 0 for n in dims):
         raise UsageError(f"the shape {dims} has a negative size")
     if any(n > LARGEST for n in dims):
@@ -87,7 +87,7 @@ def from_strides(shape: Sequence[int], strides: Sequence[int], dtype: Any) -> In
     """
     dims, name = natural_sizes(shape), dtype_name(dtype)
     size = type_bits(name) // 8
-    numbers = wholes(strides, "a stride")
+    numbers = to_ints(strides, "a stride")
     if len(numbers) != len(dims):
         raise UsageError(f"{len(numbers)} strides for {len(dims)} dims")
     if any(s < 0 for s, n in zip(numbers, dims, strict=True) if n > 1):

@@ -36,8 +36,8 @@ from tilewright.layout.draw.picture import (
 from tilewright.layout.draw.scene import make_scene, strip_panel
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.move.relayout import Relayout, relayout
-from tilewright.render import Drawing, bytes_text, count_text
-from tilewright.render.drawing import text_width
+from tilewright.render import bytes_text, count_text
+from tilewright.render.drawing import Drawing, text_width
 
 _COUNTED = 1 << 22  # elements up to which every one is looked at
 _CHUNK = 1 << 18
@@ -80,7 +80,7 @@ class Comparison:
         return apart if len(self.a.axes) == 1 else apart | (places_a[..., 0] != places_b[..., 0])
 
     @cached_property
-    def _looked_at(self) -> tuple[int, tuple[MovedElement, ...]]:
+    def _counted_moves(self) -> tuple[int, tuple[MovedElement, ...]]:
         count, first = 0, list[MovedElement]()
         total = min(self.b.num_elements, _COUNTED)
         chunk = _CHUNK if total == self.b.num_elements else _CHUNK >> 6
@@ -102,12 +102,12 @@ class Comparison:
         """How many elements move; None where there are more than four million elements and some move."""
         if self.move.bitcast:
             return 0
-        return self._looked_at[0] if self.b.num_elements <= _COUNTED else None
+        return self._counted_moves[0] if self.b.num_elements <= _COUNTED else None
 
     @property
     def first_moves(self) -> tuple[MovedElement, ...]:
         """The first few elements (of the first four million) that move, in the order of b."""
-        return () if self.move.bitcast else self._looked_at[1]
+        return () if self.move.bitcast else self._counted_moves[1]
 
     @property
     def verdict(self) -> str:

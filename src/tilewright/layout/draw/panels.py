@@ -14,7 +14,8 @@ from tilewright.errors import UsageError
 from tilewright.layout.explain import lineage
 from tilewright.layout.index.address_map import AddressMap, decode_many
 from tilewright.layout.index.types import memory_name
-from tilewright.render import bytes_text, count_text, ratio_text
+from tilewright.render import bytes_text, count_text
+from tilewright.render.formats import ratio_text
 
 MAX_CELLS = 4096
 MOST_SLOTS = 1 << 62  # offsets are drawn from int64 arrays

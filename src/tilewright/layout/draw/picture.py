@@ -13,8 +13,8 @@ from tilewright.errors import TilewrightError
 from tilewright.layout.draw.panels import COLOURS, MAX_CELLS, Bounds, Level, Panel, Scene, colour_name
 from tilewright.layout.draw.scene import make_scene, ruler_scene
 from tilewright.layout.index.address_map import AddressMap
-from tilewright.render import Drawing, count_text
-from tilewright.render.drawing import text_width
+from tilewright.render import count_text
+from tilewright.render.drawing import Drawing, text_width
 
 MARGIN = 16.0
 _GAP, _HEAD, _SIDE = 26.0, 18.0, 36.0

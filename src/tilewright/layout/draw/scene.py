@@ -120,14 +120,14 @@ def _folded_scene(layout: AddressMap, facts: str, way: str, most: Bounds) -> Sce
         count = min(shown[2], extent - fold * width)
         grid = _grid(Span(0, shown[1]), Span(fold * width, count))
         panel = memory_panel(layout, grid, "", way)
-        panels.append(replace(panel, heading=_held(layout, panel), first=(0, fold * width)))
+        panels.append(replace(panel, heading=_index_ranges(layout, panel), first=(0, fold * width)))
     cut = cut_text(("folds", *layout.axes), (folds, npus, width), shown)
     levels = _stride_levels([fold for fold in layout.folds if fold[1] < width])
     facts += f"; folded at the {name}, {count_text(width)} slots"
     return Scene(str(layout), facts, in_rows(panels, shown[2], len(panels), most), levels, way, "index", cut)
 
 
-def _held(layout: AddressMap, panel: Panel) -> str:
+def _index_ranges(layout: AddressMap, panel: Panel) -> str:
     """Which indices along the first two dims the elements of a panel have."""
     inside = panel.indices[panel.elements]
     if not len(inside):
@@ -416,7 +416,7 @@ def _frame(layout: AddressMap, most_columns: int) -> _Frame:
     return _Frame(tuple(live), across, row, column, wrap if row.extent == 1 and column.extent > 2 * wrap else 0, spans)
 
 
-def _looked_at(frame: _Frame, spans: Mapping[DrawnDim, Span]) -> _Frame:
+def _reframed(frame: _Frame, spans: Mapping[DrawnDim, Span]) -> _Frame:
     """The frame with other spans; a row that is short enough is not folded."""
     spans = {**frame.spans, **spans}
     folded = frame.wrap and spans[frame.column].count > 2 * frame.wrap
@@ -453,12 +453,12 @@ def _array_scene(
 ) -> Scene:
     whole = frame = _frame(layout, most.columns)
     if window:
-        frame = _looked_at(frame, _window_spans(layout, window))
+        frame = _reframed(frame, _window_spans(layout, window))
     elif at is not None and (
         math.prod(frame.extents) > _FEW_CELLS // 4
         or tuple(shown_extents(frame.extents, _panels_shown(frame.extents), most)) != frame.extents  # many panels
     ):
-        frame = _looked_at(frame, _spans_around(layout, frame, at, most))
+        frame = _reframed(frame, _spans_around(layout, frame, at, most))
     shown = shown_extents(frame.extents, _panels_shown(frame.extents), most)
     way = choose_colour(layout, colour)
     panels = [_array_panel(layout, frame, block, shown[2:], way) for block in product(range(shown[0]), range(shown[1]))]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.layout.index.types import UNBOUNDED, dtype_name, wholes
+from tilewright.layout.index.types import UNBOUNDED, dtype_name, to_ints
 from tilewright.layout.kinds.tiled import TensorLayout, from_text, parse
 from tilewright.layout.text.neighbours import SPACES
 from tilewright.layout.text.notation import ArrayText, combine_mark, format_shape, read_shape
@@ -33,14 +33,14 @@ def from_jax(
             raise UsageError(f"{read} is a tuple", how="from_jax reads one array")
         return read
     layout, sharding = _parts(x)
-    sizes = _shape(x) if shape is None else wholes(shape, "a size")
+    sizes = _shape(x) if shape is None else to_ints(shape, "a size")
     if layout is None and sizes is None:
         how = "from_array reads arrays of other libraries"
         raise UsageError(f"a {type(x).__name__} says neither a shape nor a layout of JAX", how=how)
     if per_device and sizes is not None and callable(getattr(sharding, "shard_shape", None)):
         sizes = tuple(sharding.shard_shape(tuple(sizes)))
     name = _dtype(x) if dtype is None else dtype_name(dtype)
-    return _made(layout, sizes, name, _space(x, sharding))
+    return _layout_of(layout, sizes, name, _space(x, sharding))
 
 
 def _parts(x: Any) -> tuple[Any, Any]:
@@ -96,13 +96,13 @@ def _space(x: Any, sharding: Any) -> int:
     return SPACES.get(kind.rpartition(".")[2].lower(), 0) if "host" in kind.lower() else 0
 
 
-def _made(layout: Any, sizes: tuple[int, ...] | None, name: str, space: int) -> TensorLayout:
+def _layout_of(layout: Any, sizes: tuple[int, ...] | None, name: str, space: int) -> TensorLayout:
     tiles: tuple[tuple[int, ...], ...] = ()
     if layout is None:
         order, bits = tuple(range(len(sizes or ()))), 0
     else:
-        order = wholes(layout.major_to_minor, "a dim")
-        tiles = tuple(wholes(map(combine_mark, tile), "a tile dim") for tile in getattr(layout, "tiling", None) or ())
+        order = to_ints(layout.major_to_minor, "a dim")
+        tiles = tuple(to_ints(map(combine_mark, tile), "a tile dim") for tile in getattr(layout, "tiling", None) or ())
         bits = int(getattr(layout, "sub_byte_element_size_in_bits", 0) or 0)
     dims = (UNBOUNDED,) * len(order) if sizes is None else sizes
     if sorted(order) != list(range(len(dims))):

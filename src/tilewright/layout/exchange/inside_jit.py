@@ -80,7 +80,7 @@ def _packing(layout: AddressMap) -> Callable[[Value], Value]:
         return _narrowed(layout, _linear(layout, x))
 
     strides = row_major_strides(layout.shape, layout.numpy_dtype.itemsize)
-    return _either(
+    return _by_kernels_or_xla(
         by_xla, layout, lambda size, aligned: pack_plan(layout, strides, size, aligned), *_buffer_struct(layout)
     )
 
@@ -94,7 +94,7 @@ def _unpacking(layout: AddressMap) -> Callable[[Value], Value]:
         found = unpack_plan(layout, row_major_strides(layout.shape, size), size, aligned)
         return None if found is None else (found, False)
 
-    return _either(by_xla, layout, plan, layout.shape, layout.numpy_dtype)
+    return _by_kernels_or_xla(by_xla, layout, plan, layout.shape, layout.numpy_dtype)
 
 
 @lru_cache(maxsize=1024)
@@ -107,7 +107,9 @@ def _moving(a: AddressMap, b: AddressMap, order: tuple[int, ...]) -> Callable[[V
 
     if a.element_bits < 8 or b.element_bits < 8:
         return lambda buffer: pack(unpack(buffer).transpose(order).reshape(b.shape))
-    return _either(by_xla, b, lambda size, aligned: relayout_plan(a, b, order, size, aligned), *_buffer_struct(b))
+    return _by_kernels_or_xla(
+        by_xla, b, lambda size, aligned: relayout_plan(a, b, order, size, aligned), *_buffer_struct(b)
+    )
 
 
 def _buffer_struct(layout: AddressMap) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -119,7 +121,7 @@ _Plan = Callable[[int, bool], "tuple[MovePlan, bool] | None"]
 _alive: list[MovePlan] = []  # compiled programs hold the plans' addresses
 
 
-def _either(
+def _by_kernels_or_xla(
     by_xla: Callable[[Value], Value], layout: AddressMap, plan: _Plan, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Callable[[Value], Value]:
     """Our kernels on CPU, XLA's operations elsewhere and for derivatives."""

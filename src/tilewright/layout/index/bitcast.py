@@ -20,7 +20,7 @@ import numpy as np
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.steps import Digit, Line
-from tilewright.layout.index.types import require_layout, wholes
+from tilewright.layout.index.types import require_layout, to_ints
 
 # An axis as a chain over the linear logical index: what the bitcast decision compares.
 
@@ -119,7 +119,7 @@ def order_of(a: AddressMap, b: AddressMap, permutation: Sequence[int] | None) ->
     """The order in which b reads the dims of a; a :class:`UsageError` where b is not a reshape of that."""
     for layout in (a, b):
         require_layout(layout)
-    order = tuple(range(a.rank)) if permutation is None else wholes(permutation, "a dim")
+    order = tuple(range(a.rank)) if permutation is None else to_ints(permutation, "a dim")
     if sorted(order) != list(range(a.rank)):
         raise UsageError(f"permutation {order} is not an order of the {a.rank} dims of {a}")
     if math.prod(a.shape) != math.prod(b.shape):

@@ -177,10 +177,10 @@ def xla_dtype(element_type: str) -> str:
 # What callers pass, checked before numpy sees it: whole numbers, texts, arrays, and whether memory is enough.
 
 
-def whole(value: Any, name: str) -> int:
+def to_int(value: Any, name: str) -> int:
     """The value as a Python integer; a :class:`UsageError` for a fraction or a text.
 
-    >>> whole(np.uint8(3), "a size")
+    >>> to_int(np.uint8(3), "a size")
     3
     """
     try:
@@ -189,13 +189,13 @@ def whole(value: Any, name: str) -> int:
         raise UsageError(f"{name} is a whole number, not {value!r}") from None
 
 
-def wholes(values: Iterable[Any], name: str) -> tuple[int, ...]:
+def to_ints(values: Iterable[Any], name: str) -> tuple[int, ...]:
     """The values as Python integers; ``name`` is what an error calls one of them."""
     try:
         items = tuple(values)
     except TypeError:
         raise UsageError(f"expected a list of whole numbers, {name} each, not {values!r}") from None
-    return tuple(whole(value, name) for value in items)
+    return tuple(to_int(value, name) for value in items)
 
 
 def row_major_strides(shape: Sequence[int], size: int) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from tilewright.errors import UsageError
 from tilewright.layout.index.address_map import Axis, is_injective
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.steps import Pad, Split, Step, sizes_behind
-from tilewright.layout.index.types import TYPE_BITS, dtype_name, type_bits, whole, wholes
+from tilewright.layout.index.types import TYPE_BITS, dtype_name, to_int, to_ints, type_bits
 from tilewright.layout.kinds.tiled import TensorLayout, tiled
 from tilewright.targets import LaneMemory, target
 
@@ -75,7 +75,7 @@ class LaneLayout(IndexMap):
         >>> lanes((2, 3, 4, 5), "f16", lanes=4, eu_bytes=64, start=2).byte_address(0, 2, 0, 0, base=128)
         {'npu': 0, 'byte': 192}
         """
-        base = whole(base, "the base address")
+        base = to_int(base, "the base address")
         if base < 0 or base % self.base_unit:
             how = f"take a multiple of {self.base_unit}"
             raise UsageError(f"{self} cannot begin at byte {base}", where="base", how=how)
@@ -209,7 +209,7 @@ def build(
     dtype: str, shape: tuple[int, ...], stored: Stored, memory: LaneMemory, start: int = 0, mode: str = ""
 ) -> LaneLayout:
     """The layout of an array that is ``stored`` as a tensor from NPU ``start`` on; ``mode`` names it (the rule)."""
-    start = whole(start, "the start NPU")
+    start = to_int(start, "the start NPU")
     if not 0 <= start < memory.npu_num:
         raise UsageError(f"start NPU {start} is outside 0..{memory.npu_num - 1}")
     free = not isinstance(stored.rule, str)
@@ -266,14 +266,14 @@ def lanes(
 
 def _four(values: Sequence[int], name: str, rule: str) -> Four:
     """Four whole numbers from 0 up; ``name`` is one of them, ``rule`` what they must be."""
-    numbers = wholes(values, name)
+    numbers = to_ints(values, name)
     if len(numbers) != 4 or any(n < 0 for n in numbers):
         raise UsageError(f"{rule}, got {numbers}")
     return numbers[0], numbers[1], numbers[2], numbers[3]
 
 
 def _matrix_sizes(rows: int, columns: int) -> tuple[int, int]:
-    sizes = whole(rows, "a size"), whole(columns, "a size")
+    sizes = to_int(rows, "a size"), to_int(columns, "a size")
     if min(sizes) < 0:
         raise UsageError(f"a matrix has sizes from 0 up, got {rows} x {columns}")
     return sizes

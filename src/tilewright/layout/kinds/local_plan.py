@@ -20,8 +20,8 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.layout.kinds.lanes import LaneLayout, lane_memory, round_up
-from tilewright.render import Drawing, bytes_text, count_text
-from tilewright.render.drawing import text_width
+from tilewright.render import bytes_text, count_text
+from tilewright.render.drawing import Drawing, text_width
 from tilewright.targets import LaneMemory
 
 Runs = np.ndarray[Any, Any]
@@ -140,7 +140,6 @@ class LocalPlan:
     conflicts: tuple[BankConflict, ...]
 
     def __getitem__(self, name: str) -> PlacedTensor:
-        """The tensor called ``name``."""
         for tensor in self.tensors:
             if tensor.name == name:
                 return tensor

@@ -20,7 +20,7 @@ from tilewright.errors import UsageError
 from tilewright.layout.index.address_map import Axis, row_major_axis
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.steps import Pad, Permute, Rotate, Split, Step, sizes_behind
-from tilewright.layout.index.types import dtype_name, type_bits, whole, wholes
+from tilewright.layout.index.types import dtype_name, to_int, to_ints, type_bits
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,7 +66,7 @@ def _text(sizes: tuple[int, ...]) -> str:
 
 
 def _sizes(name: str, values: Sequence[int], rank: int) -> tuple[int, ...]:
-    sizes = wholes(values, f"a size of {name}=")
+    sizes = to_ints(values, f"a size of {name}=")
     if len(sizes) != rank or any(n < 1 for n in sizes):
         raise UsageError(f"{name}={sizes} needs {rank} sizes from 1 up, one per dim")
     return sizes
@@ -90,11 +90,11 @@ def paged(
     >>> segment.num_pages, segment.address(5, 6)
     (4, {'page': 3, 'offset': 6})
     """
-    dims = wholes(shape, "a size")
+    dims = to_ints(shape, "a size")
     rank = len(dims)
     if not rank or any(n < 0 for n in dims):
         raise UsageError(f"a segment has at least one dim and no negative size, got {dims}")
-    fastest_first = wholes(order, "a dim") if order is not None else tuple(range(rank - 1, -1, -1))
+    fastest_first = to_ints(order, "a dim") if order is not None else tuple(range(rank - 1, -1, -1))
     if sorted(fastest_first) != list(range(rank)):
         raise UsageError(f"order={fastest_first} is not an order of {rank} dims")
     name = dtype_name(dtype)
@@ -110,7 +110,7 @@ def paged(
     for d, (p, unit) in enumerate(zip(pages, lines, strict=True)):
         if p % unit:
             raise UsageError(f"the line size {unit} does not divide the page size {p} of dim {d}")
-    origin = () if start is None else wholes(start, "an index")
+    origin = () if start is None else to_ints(start, "an index")
     if start is not None and (len(origin) != rank or any(n < 0 for n in origin)):
         raise UsageError(f"start={origin} needs {rank} values from 0 up, one per dim")
     major_first = tuple(reversed(fastest_first))
@@ -174,7 +174,7 @@ def mod_sharded(
     ({'shard': 3, 'row': 17, 'column': 3}, (4, 48, 16))
     """
     arguments = {"vocab": vocab, "width": width, "shards": shards, "rotation": rotation, "row_offset": row_offset}
-    vocab, width, shards, rotation, row_offset = (whole(value, name) for name, value in arguments.items())
+    vocab, width, shards, rotation, row_offset = (to_int(value, name) for name, value in arguments.items())
     if vocab < 0 or width < 0 or shards < 1 or row_offset < 0:
         raise UsageError(f"a table needs vocab, width, row_offset from 0 and shards from 1 up, got {vocab=} {width=}")
     name = dtype_name(dtype)

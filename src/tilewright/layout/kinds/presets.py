@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.layout.index.types import dtype_name, type_bits, wholes
+from tilewright.layout.index.types import dtype_name, to_ints, type_bits
 from tilewright.layout.kinds.tiled import TensorLayout, tiled
 
 _LANES, _SUBLANES = 128, 8
@@ -149,7 +149,7 @@ def preset(name: str, shape: Sequence[int], dtype: Any, **options: bool) -> Tens
     if name not in _PRESETS:
         raise UsageError(f"no preset called {name!r}", how=f"known presets: {', '.join(sorted(_PRESETS))}")
     chosen = _PRESETS[name]
-    dims = wholes(shape, "a size")
+    dims = to_ints(shape, "a size")
     if len(dims) not in chosen.ranks:
         dims_needed = "four dims" if chosen.ranks is _FOUR else f"{chosen.ranks[0]} dims or more"
         raise UsageError(f"the preset {name} needs {dims_needed}, got the shape {dims}")
@@ -178,7 +178,7 @@ def predict(name: str, shape: Sequence[int], dtype: Any, *, boundary: bool = Fal
     """
     if name != "tpu" and not name.startswith("tpu-"):
         raise UnsupportedError(f"no predictor for {name!r}", how="only 'tpu' is predicted; use preset(...) elsewhere")
-    return _predict_tpu(wholes(shape, "a size"), dtype_name(dtype), boundary)
+    return _predict_tpu(to_ints(shape, "a size"), dtype_name(dtype), boundary)
 
 
 @lru_cache(maxsize=65536)

@@ -17,7 +17,7 @@ from tilewright.layout.index.address_map import Axis, row_major_axis
 from tilewright.layout.index.bitcast import is_bitcast
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.steps import Merge, NewDim, Permute, Split, Step, sizes_behind
-from tilewright.layout.index.types import TYPE_BITS, UNBOUNDED, dtype_name, text_of, type_bits, wholes
+from tilewright.layout.index.types import TYPE_BITS, UNBOUNDED, dtype_name, text_of, to_ints, type_bits
 from tilewright.layout.text.notation import (
     COMBINE,
     LARGEST,
@@ -192,7 +192,6 @@ class TupleLayout:
         return format_shape(self._text())
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: a line for every array."""
         from tilewright.layout.explain import tuple_html
 
         return tuple_html(self)
@@ -319,16 +318,16 @@ def tiled(
     >>> str(tiled((3, 5), "f32", tiles=[(2, 2)]))
     'f32[3,5]{1,0:T(2,2)}'
     """
-    name, dims = dtype_name(dtype), wholes(shape, "a size")
+    name, dims = dtype_name(dtype), to_ints(shape, "a size")
     if any(n < 0 for n in dims):
         raise UsageError(f"the sizes {dims} are not all from 0 up")
     if not addressable(name, dims):
         raise UsageError(f"an array {name}{list(dims)} of more than 2**63 - 1 bytes")
-    order = tuple(range(len(dims) - 1, -1, -1)) if minor_to_major is None else wholes(minor_to_major, "a dim")
+    order = tuple(range(len(dims) - 1, -1, -1)) if minor_to_major is None else to_ints(minor_to_major, "a dim")
     if sorted(order) != list(range(len(dims))):
         raise UsageError(f"minor_to_major {order} is not an order of the dims of {dims}")
     marked = ([combine_mark(t) for t in tile] if isinstance(tile, Sequence) else tile for tile in tiles)
-    levels = tuple(wholes(tile, "a tile dim") for tile in marked)
+    levels = tuple(to_ints(tile, "a tile dim") for tile in marked)
     if any(
         not tile or tile[-1] == COMBINE or any(not 1 <= t <= LARGEST and t != COMBINE for t in tile) for tile in levels
     ):

@@ -114,7 +114,7 @@ def _finish(call: Call, plan: MovePlan) -> None:
 T = TypeVar("T")
 
 
-class once(Generic[T]):
+class lock_free_cached_property(Generic[T]):
     """``functools.cached_property`` without the lock it has on Python 3.11, one for all instances.
 
     Under that lock one plan waits for another's kernel to be compiled, and a child forked meanwhile waits for ever.
@@ -128,7 +128,7 @@ class once(Generic[T]):
         self._name = name
 
     @overload
-    def __get__(self, instance: None, owner: type) -> once[T]: ...
+    def __get__(self, instance: None, owner: type) -> lock_free_cached_property[T]: ...
     @overload
     def __get__(self, instance: object, owner: type) -> T: ...
     def __get__(self, instance: object | None, owner: type) -> Any:
@@ -186,7 +186,7 @@ class MovePlan:
         """Into how many parts threads divide the move."""
         return max(1, self.total // _PART)
 
-    @once
+    @lock_free_cached_property
     def tables(self) -> tuple[Array, ...]:
         """What the kernel reads. Threads that ask at the same time get the same tables, for their addresses are stored.
 
@@ -211,14 +211,14 @@ class MovePlan:
         where = [works.ctypes.data, len(works), *(table.ctypes.data for table in rest), self.parts]
         return np.array([*where, pads.ctypes.data, len(pads)], np.int64), works, *rest, pads
 
-    @once
+    @lock_free_cached_property
     def kernel(self) -> Any:
         """What makes the move (numba comes with it)."""
         from tilewright.layout.move.move_kernels import move
 
         return move
 
-    @once
+    @lock_free_cached_property
     def header(self) -> int:
         """The address of the header, which says where the other tables are and how long."""
         return int(self.tables[0].ctypes.data)

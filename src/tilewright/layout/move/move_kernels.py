@@ -217,7 +217,7 @@ def fence(typing: Any) -> Any:
 
 
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def take_number(typing: Any, address: Any, more: Any) -> Any:
+def fetch_and_add(typing: Any, address: Any, more: Any) -> Any:
     """The int64 at ``address``, which other threads use too, before ``more`` (a literal) is added to it."""
     step = int(more.literal_value)
 
@@ -301,7 +301,7 @@ def copy_bytes(target: int, source: int, count: int) -> None:
 
 
 @inner(**_inner)
-def _runs(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
+def _copy_runs(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
     """Copy runs of any length; streamed ones in whole lines, whatever the addresses, and a piece at either end."""
     table, entries, n, ns, nt = repeat
     for e in range(entries):
@@ -319,7 +319,7 @@ def _runs(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
 
 
 @inner(**_inner)
-def _lines(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
+def _copy_lines(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
     """Copy runs of ``count`` bytes, whole cache lines, from address ``s`` to ``t``; ``stream``: past the caches.
 
     ``repeat``: the address of a table of byte offsets (source, target), its entries, then how many runs follow each
@@ -403,9 +403,9 @@ def move(call: int, scratch: int) -> bool:
     inner, outs, runs = load_word(header, 2), load_word(header, 3), load_word(header, 4)
     places, starts, parts = load_word(header, 5), load_word(header, 6), load_word(header, 7)
     early = parts - 2 * load_word(call, THREADS)  # the last parts are taken only as they begin, so that nobody waits
-    part = take_number(taken, 1)
+    part = fetch_and_add(taken, 1)
     while part < parts:
-        coming = take_number(taken, 1) if part < early else parts  # so that what it begins with is fetched meanwhile
+        coming = fetch_and_add(taken, 1) if part < early else parts  # so that what it begins with is fetched meanwhile
         for w in range(load_word(header, 1)):
             work = load_word(header, 0) + w * 8 * NUMBERS
             kind, stream = load_word(work, KIND), load_word(work, STREAM)
@@ -433,9 +433,9 @@ def move(call: int, scratch: int) -> bool:
                 final = ends or (fresh and width < 2 * LINE)  # so short a row may hold no whole line to leave behind
                 into = scratch if staged else t
                 if kind == LINES:
-                    _lines(into, s, repeat, count, stream)
+                    _copy_lines(into, s, repeat, count, stream)
                 elif kind == RUN:
-                    _runs(into, s, repeat, count, stream)
+                    _copy_runs(into, s, repeat, count, stream)
                 else:
                     call_address(load_word(work, CALL), into, s, work, table, next_[0], lines)
                 if staged:
@@ -445,13 +445,13 @@ def move(call: int, scratch: int) -> bool:
         for k in range(part * gaps // parts, (part + 1) * gaps // parts):
             _fill(target + load_word(pads, 2 * k), load_word(pads, 2 * k + 1), value)
         fence()
-        take_number(done, 1)
-        part = coming if coming < parts else take_number(taken, 1)
+        fetch_and_add(done, 1)
+        part = coming if coming < parts else fetch_and_add(taken, 1)
     for _ in range(_PATIENCE):
-        if take_number(done, 0) >= parts:
+        if fetch_and_add(done, 0) >= parts:
             break
         wait_a_moment()
-    return bool(take_number(done, 0) >= parts)
+    return bool(fetch_and_add(done, 0) >= parts)
 
 
 # Primitives that few plans need: short runs, rows of elements interleaved and taken apart again, transposition.

@@ -518,10 +518,10 @@ def unpack_plan(layout: AddressMap, strides: tuple[int, ...], slot: int, aligned
     boxes = _layout_to_array(layout, layout.shape, strides, slot, packing=False)
     if not boxes:
         return None
-    return _ragged_rows(layout, strides, slot, aligned) or plan_moves(boxes, slot, total, False, aligned)
+    return _unpack_rounded_rows(layout, strides, slot, aligned) or plan_moves(boxes, slot, total, False, aligned)
 
 
-def _ragged_rows(layout: AddressMap, strides: tuple[int, ...], slot: int, aligned: bool) -> MovePlan | None:
+def _unpack_rounded_rows(layout: AddressMap, strides: tuple[int, ...], slot: int, aligned: bool) -> MovePlan | None:
     """The plan that unpacks rows whose length is no multiple of the tile as if it were; None where that does not help.
 
     ``strides`` are the array's in bytes, ``slot`` is the bytes of an element; ``aligned``: the array starts on a cache

@@ -65,7 +65,6 @@ def _too_many(layout: AddressMap) -> UnsupportedError:
 
 
 def _all_slots(layout: AddressMap, order: Sequence[int]) -> Array:
-    """The slots of all elements, the dims read in ``order``."""
     if layout.num_elements > _MOST_RUNS:
         raise _too_many(layout)
     return layout.slots_of(np.arange(layout.num_elements), order)
@@ -259,8 +258,8 @@ class Relayout:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the verdict and the bytes; ``compare(a, b)`` shows a picture of both layouts."""
-        from tilewright.render import Column, glance
-        from tilewright.render.tables import glance_table
+        from tilewright.render import Column
+        from tilewright.render.tables import glance, glance_table
 
         figures = [("read", self.bytes_read), ("written", self.bytes_written)]
         table = glance_table((Column(""), Column("moved", "bytes")), figures)

@@ -169,7 +169,6 @@ def _mlir_dims(text: str) -> tuple[list[int] | None, str | None]:
 
 
 def _with_attribute(shape: ArrayText, part: str, text: str, at: int) -> ArrayText:
-    """The shape with one attribute of its type."""
     rank = len(shape.dims)
     if space := _SPACE.fullmatch(part):
         return replace(shape, memory_space=SPACES.get(space[1] or "", 0))

@@ -325,9 +325,6 @@ _PARENTHESES = re.compile(r"(?:\(\s*)*(?:b\(\s*)?")
 _READERS: dict[str, _Reader] = {"array": _array, "mlir": read_mlir, "proto": read_proto, "apart": read_apart}
 
 
-_KINDS = ("array", "mlir", "jax", "bare", "tiled", "proto", "apart")
-
-
 def _opens_call(text: str, at: int) -> bool:
     """Whether the parenthesis at ``at`` holds the operands of an opcode."""
     return text[at] == "(" and at > 0 and (text[at - 1].isalnum() or text[at - 1] in "_-.")
@@ -337,21 +334,21 @@ def _searched(text: str, failure: ParseError | None) -> tuple[FoundText, ...]:
     lines: dict[int, _Line] = {}
     behind = 0
     for found in _PLACE.finditer(text):
-        kind = next(name for name in _KINDS if found[name] is not None)
+        kind = str(found.lastgroup)  # the outermost group that matched
         at = found.end() if kind == "bare" else found.start()
         if at < behind or (kind == "array" and found["type"].lower() not in NAMES):
             continue
         number = text.count("\n", 0, at)
         line = lines.setdefault(number, _Line([], [], None))
         try:
-            behind = max(behind, _take(text, kind, at, line))
+            behind = max(behind, _read_found(text, kind, at, line))
         except ParseError as error:
             if line.error is None and not line.shapes:
                 lines[number] = line._replace(error=error)
     return _chosen(text, lines, failure)
 
 
-def _take(text: str, kind: str, at: int, line: _Line) -> int:
+def _read_found(text: str, kind: str, at: int, line: _Line) -> int:
     """Read what stands at ``at`` into its line; the offset behind it."""
     if kind in ("jax", "bare", "tiled"):
         bare = read_bare(text, at)
@@ -422,7 +419,7 @@ def _chosen(text: str, lines: dict[int, _Line], failure: ParseError | None) -> t
 
 def _joined(text: str, line: _Line) -> list[FoundText]:
     """What the line is about: its result, or all its shapes; layouts without a shape are put to one of their rank."""
-    shapes = _about(text, line.shapes)
+    shapes = _result_or_all(text, line.shapes)
     for bare, start, end in line.bare:
         fitting = [k for k, found in enumerate(shapes) if _plain(found, bare.rank)]
         sized = None
@@ -450,7 +447,7 @@ def _plain(found: FoundText, rank: int | None = None) -> bool:
     return descending and not shape.tiles and not shape.memory_space
 
 
-def _about(text: str, shapes: list[FoundText]) -> list[FoundText]:
+def _result_or_all(text: str, shapes: list[FoundText]) -> list[FoundText]:
     """The result of an instruction or an operation; all shapes of any other line."""
     if len(shapes) < 2:
         return shapes
