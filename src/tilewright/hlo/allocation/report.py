@@ -12,7 +12,9 @@ from tilewright.hlo.allocation.fixes import Explained, Fix, find_fixes, together
 from tilewright.hlo.allocation.message import Allocation, AllocatorMessage, StatedSize
 from tilewright.hlo.allocation.reading import read_messages
 from tilewright.hlo.allocation.shape import PaddedShape, padded_shape
-from tilewright.render import Column, bytes_text, percent_text, print_table
+from tilewright.render import bytes_text, percent_text
+from tilewright.render.delivery import Line
+from tilewright.render.tables import Heading, Table
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,51 @@ class AllocationReport:
             "layout": shape.to_json() if shape else None,
         }
 
+    def lines(self, top: int = 10) -> Iterator[Line]:
+        """What happened, ``top`` allocations with their padding and as many fixes by bytes saved, what else helps."""
+        message = self.message
+        yield f"{message.code}: {self.meaning}" if message.code else self.meaning
+        for name, sizes in ((f"{message.space} in all", message.totals), ("of the program", message.parts)):
+            if sizes:
+                yield f"  {name}: {', '.join(_part(message, part, size) for part, size in sizes)}"
+        if message.allocations:
+            yield from self._allocation_lines(top)
+        if self.fixes:
+            yield from self._fix_lines(top)
+        for title, texts in {"what else helps": self.advice, "not read, or not as stated": self.unread}.items():
+            if texts:
+                yield ""
+                yield "bold", title
+                yield from (f"- {text}" for text in texts)
+
+    def _allocation_lines(self, top: int) -> Iterator[Line]:
+        sizes: list[Heading] = [("size", "bytes"), ("data", "bytes"), ("padding", "bytes"), ("factor", "ratio")]
+        rows = []
+        for each in self.message.allocations[:top]:
+            shape = self.shapes.get(each.number)
+            size = shape.bytes if shape else each.size.bytes if each.size else None
+            figures = (shape.data_bytes, shape.padding, shape.factor) if shape else (None, None, None)
+            words = shape.words.rpartition(": ")[0] if shape else ""
+            text = shape.shape if shape else each.shape or "–"
+            rows.append([str(each.number), size, *figures, text, words or "–", _shortened(each)])
+        title = f"largest allocations, {bytes_text(self.padding_bytes)} of padding"
+        yield from ("", Table(["#", *sizes, "shape", "why", "from"], rows, title))
+        if len(self.message.allocations) > top:
+            yield f"{len(self.message.allocations) - top} more"
+
+    def _fix_lines(self, top: int) -> Iterator[Line]:
+        columns: list[Heading] = [("saves", "bytes"), ("left", "bytes"), "of", "by", "to", "how"]
+        rows = [
+            [fix.saved, fix.bytes_after, _numbers(fix.allocations), fix.kind, fix.after or "nothing", fix.text]
+            for fix in self.fixes[:top]
+        ]
+        yield from ("", Table(columns, rows, "fixes by bytes saved (alternatives where they are of one allocation)"))
+        if len(self.fixes) > top:
+            yield f"{len(self.fixes) - top} more"
+        must = self.message.excess
+        goal = f"; {bytes_text(must)} must go" if must else ""
+        yield f"the best of each saves {bytes_text(self.saved_together)} where all of these live at once{goal}"
+
 
 def _plain(value: object) -> object:
     """A stated size as its text and its bytes, anything else as it is."""
@@ -165,86 +212,14 @@ def _disagreeing_head(message: AllocatorMessage) -> Iterator[str]:
         yield f"the head: {used.text} of {limit.text} is not {over.text} too much"
 
 
-# On the terminal.
-
 _WIDE = 60
-
-
-def print_allocation_report(report: AllocationReport, top: int = 10) -> None:
-    """What happened, the allocations with their padding, the fixes by bytes saved, and what else helps."""
-    from rich.console import Console
-
-    console = Console()
-    for line in _head(report):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    _print_allocations(report, top)
-    _print_fixes(report, top)
-    notes = {"what else helps": report.advice, "not read, or not as stated": report.unread}
-    for title, lines in notes.items():
-        if lines:
-            console.print(f"\n{title}", style="bold", markup=False, highlight=False)
-            for line in lines:
-                console.print(f"- {line}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _head(report: AllocationReport) -> Iterator[str]:
-    message = report.message
-    yield f"{message.code}: {report.meaning}" if message.code else report.meaning
-    for name, sizes in ((f"{message.space} in all", message.totals), ("of the program", message.parts)):
-        if sizes:
-            yield f"  {name}: {', '.join(_part(message, part, size) for part, size in sizes)}"
+"""Characters of a name in a table."""
 
 
 def _part(message: AllocatorMessage, name: str, size: StatedSize | None) -> str:
     data = message.utilization if name == "HLO temp" else None
     text = f"{name} {'of unknown size' if size is None else size}"
     return text if data is None else f"{text} ({percent_text(data)} of it data)"
-
-
-def _print_allocations(report: AllocationReport, top: int) -> None:
-    allocations = report.message.allocations
-    if not allocations:
-        return
-    columns = (
-        Column("#"),
-        Column("size", "bytes"),
-        Column("data", "bytes"),
-        Column("padding", "bytes"),
-        Column("factor", "ratio"),
-        Column("shape"),
-        Column("why"),
-        Column("from"),
-    )
-    rows = []
-    for each in allocations[:top]:
-        shape = report.shapes.get(each.number)
-        size = shape.bytes if shape else each.size.bytes if each.size else None
-        figures = (shape.data_bytes, shape.padding, shape.factor) if shape else (None, None, None)
-        words = shape.words.rpartition(": ")[0] if shape else ""
-        text = shape.shape if shape else each.shape or "–"
-        rows.append([str(each.number), size, *figures, text, words or "–", _shortened(each)])
-    print()
-    print_table(columns, rows, title=f"largest allocations, {bytes_text(report.padding_bytes)} of padding")
-    if len(allocations) > top:
-        print(f"{len(allocations) - top} more")
-
-
-def _print_fixes(report: AllocationReport, top: int) -> None:
-    if not report.fixes:
-        return
-    words = [Column(heading) for heading in ("of", "by", "to", "how")]
-    columns = (Column("saves", "bytes"), Column("left", "bytes"), *words)
-    rows = [
-        [fix.saved, fix.bytes_after, _numbers(fix.allocations), fix.kind, fix.after or "nothing", fix.text]
-        for fix in report.fixes[:top]
-    ]
-    print()
-    print_table(columns, rows, title="fixes by bytes saved (alternatives where they are of one allocation)")
-    if len(report.fixes) > top:
-        print(f"{len(report.fixes) - top} more")
-    must = report.message.excess
-    goal = f"; {bytes_text(must)} must go" if must else ""
-    print(f"the best of each saves {bytes_text(report.saved_together)} where all of these live at once{goal}")
 
 
 def _numbers(numbers: tuple[int, ...]) -> str:

@@ -15,7 +15,7 @@ INDENT = 9
 _SMALL = 4096
 
 
-def report_head(report: ReportData) -> Iterator[str]:
+def head_lines(report: ReportData) -> Iterator[str]:
     """The program and what it moves; the kinds of operation and of movement, if there are several; the peaks."""
     layouts = f"predicted for {report.target}" if report.predicted else "its own layouts"
     layouts += ", before optimisation" if report.unoptimized else ""
@@ -64,7 +64,7 @@ def _number(count: int, noun: str, plural: str = "s") -> str:
     return f"{count_text(count)} {noun}{'' if count == 1 else plural}"
 
 
-def report_lines(
+def ranking_lines(
     report: ReportData,
     by: str = "moved",
     top: int = 20,

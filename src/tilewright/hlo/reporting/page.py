@@ -21,7 +21,7 @@ from tilewright.hlo.reporting.columns import (
     movement_fields,
     space_text,
 )
-from tilewright.hlo.reporting.lines import report_head, totals, transfers_text
+from tilewright.hlo.reporting.lines import head_lines, totals, transfers_text
 from tilewright.hlo.reporting.types import MovementRow, Peak, ReportData, Suggestion
 from tilewright.layout import TensorLayout, parse
 from tilewright.render import (
@@ -176,7 +176,7 @@ def to_html(report: ReportData) -> str:
     return page.html()
 
 
-def report_html(report: ReportData) -> Html:
+def to_block(report: ReportData) -> Html:
     """The report as one block for a page of another room: figures, notes and the operations."""
     movement = _movement(report)
     whole = join([cards(_figures(report)), *map(note, report.notes), movement], "\n")
@@ -301,7 +301,7 @@ def _peak(peak: Peak) -> Html:
 
 def glance_html(report: ReportData) -> str:
     """What a notebook shows: the totals in sentences, what pays most, and the operations that move most."""
-    head, *facts = report_head(report)
+    head, *facts = head_lines(report)
     rows = report.ranked()
     changes = glance_table(CHANGE_FIELDS, cells(CHANGE_FIELDS, report.suggestions[:3]))
     most = glance_table(GLANCE_FIELDS, cells(GLANCE_FIELDS, rows[:_MOST_AT_A_GLANCE]), of=len(rows))
