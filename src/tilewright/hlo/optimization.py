@@ -187,7 +187,6 @@ def _is_unsized_move(op: Operation) -> bool:
 
 
 def _alike(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
-    """Equal verdicts grouped together."""
     alike: dict[tuple[bool, str, str, str], list[Verdict]] = {}
     for verdict in verdicts:
         alike.setdefault((verdict.accepted, verdict.region, verdict.name, verdict.reason), []).append(verdict)

@@ -170,13 +170,11 @@ class _Finding:
     after: list[Kernel] = field(default_factory=list)
 
     def include(self, other: _Finding) -> None:
-        """Take over the kernels of another."""
         self.before.extend(other.before)
         self.after.extend(other.after)
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """Seconds of its kernels, before and after."""
         return sum(k.row.seconds for k in self.before), sum(k.row.seconds for k in self.after)
 
     @property

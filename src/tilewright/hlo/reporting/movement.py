@@ -46,7 +46,7 @@ from tilewright.hlo.reporting.types import (
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.estimate import estimate_placed
-from tilewright.hlo.timing.tiles import MEGA
+from tilewright.hlo.timing.mechanisms import MEGA
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 

@@ -17,8 +17,8 @@ from tilewright.hlo.opcodes import PRODUCTS
 from tilewright.hlo.program import Operation
 from tilewright.hlo.semantics.dims import product_sizes
 from tilewright.hlo.timing.chip import Chip
+from tilewright.hlo.timing.mechanisms import MEGA, Tiles
 from tilewright.hlo.timing.step import TimeRow
-from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.render import bytes_text
 from tilewright.targets import TimeConstants
 
