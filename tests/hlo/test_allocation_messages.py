@@ -17,7 +17,7 @@ from tilewright.hlo.allocation.shape import padded_shape
 ALLOCATOR = sorted(name for name, expected in EXPECTED.items() if expected["messages"])
 
 
-@pytest.mark.parametrize("name", ["message", "reading", "shape", "report"])
+@pytest.mark.parametrize("name", ["reading", "shape", "report"])
 def test_docstring_examples(name):
     found = doctest.testmod(importlib.import_module(f"tilewright.hlo.allocation.{name}"))
     assert found.attempted > 0

@@ -184,7 +184,7 @@ def _lifetimes(context: Context) -> Lifetimes:
 
 
 class _Sweep:
-    """One computation, its callees being known."""
+    """One pass over a computation's operations that finds its buffers; ``inside``: the needs of what it calls."""
 
     def __init__(self, context: Context, computation: Computation, inside: dict[str, _Inside]) -> None:
         self.context, self.computation, self.known = context, computation, inside
@@ -196,7 +196,7 @@ class _Sweep:
         self.free: set[str] = set()
 
     def fill(self) -> _Sweep:
-        """Every operation in turn: the buffers with the places where they are born and die."""
+        """Find the buffers: each with the numbers of the operations at which it is born and dies."""
         operations = self.computation.operations
         for at, op in enumerate(operations):
             for name in op.operands:

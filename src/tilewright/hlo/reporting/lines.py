@@ -175,7 +175,7 @@ def change_lines(report: ReportData, top: int = 3, width: int = 100) -> Iterator
 
 
 def totals(report: ReportData) -> str:
-    """What moves and what is padding, in one line."""
+    """Bytes moved and bytes of padding, with how many operations and tensors, in one line."""
     moved = f"{bytes_text(report.moved_bytes)} moved by {_number(len(report.ranked()), 'operation')}"
     return f"{moved}, {bytes_text(report.wasted_bytes)} of padding in {_number(len(report.wasteful()), 'tensor')}"
 

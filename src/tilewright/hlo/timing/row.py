@@ -152,8 +152,8 @@ def flops_of(op: Operation, operands: Sequence[Tiles], results: Sequence[Tiles])
     return 0
 
 
-def later(row: TimeRow, us: float) -> TimeRow:
-    """The row with so many microseconds more of starting."""
+def with_longer_start(row: TimeRow, us: float) -> TimeRow:
+    """The row with ``us`` microseconds more, which its start takes."""
     return replace(row, seconds=row.seconds + us / 1e6)
 
 
