@@ -13,7 +13,7 @@ from tests.conftest import tries
 from tests.hlo.allocator_messages import EXPECTED, TEXTS
 from tilewright.errors import UsageError
 from tilewright.hlo import explain_allocation
-from tilewright.hlo.allocation.report import print_allocation_report
+from tilewright.render.delivery import show
 
 ALLOCATOR = sorted(name for name, expected in EXPECTED.items() if expected["messages"])
 
@@ -108,7 +108,7 @@ def test_very_many_dims(capsys):
         )
         report = explain_allocation(text)[0]
         assert report.shapes[1].bytes == 4096
-    print_allocation_report(report)
+    show(report.lines())
     assert "4.00 KiB" in capsys.readouterr().out
 
 

@@ -11,14 +11,13 @@ import pytest
 from tests.hlo.allocator_messages import EXPECTED, TEXTS, padded_bytes
 from tilewright.errors import UsageError
 from tilewright.hlo import explain_allocation
-from tilewright.hlo.allocation.message import Kind, read_size
-from tilewright.hlo.allocation.reading import read_messages
+from tilewright.hlo.allocation.reading import Kind, read_messages, read_size
 from tilewright.hlo.allocation.shape import padded_shape
 
 ALLOCATOR = sorted(name for name, expected in EXPECTED.items() if expected["messages"])
 
 
-@pytest.mark.parametrize("name", ["message", "reading", "shape", "report"])
+@pytest.mark.parametrize("name", ["reading", "shape", "report"])
 def test_docstring_examples(name):
     found = doctest.testmod(importlib.import_module(f"tilewright.hlo.allocation.{name}"))
     assert found.attempted > 0

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from tests.cli.conftest import completed
 from tests.conftest import ROOT
-from tilewright.hlo import from_jax, optimize, optimized_html
+from tilewright.hlo import from_jax, optimize
 
 
 def scores(q, k):
@@ -22,7 +22,7 @@ def test_the_page_has_each_rule_before_and_after():
     (verdict,) = done.rewrites
     assert "8x2048x64x64" in verdict.before
     assert "8x2048x64x64" not in verdict.after
-    page = optimized_html(done)
+    page = done.to_html()
     assert "grouped-query-attention" in page
     assert page.index("stablehlo.broadcast_in_dim") < page.index("The whole program</h2>")
     assert f"test_before_after.py:{scores.__code__.co_firstlineno + 1}" in page

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.conftest import ROOT
-from tilewright.hlo import load, model_explorer, model_explorer_data, report
+from tilewright.hlo import load, report
 
 NESTED = """
 HloModule nested
@@ -27,7 +27,7 @@ ENTRY main {
 
 def checked(program, found):
     """The graphs, in a shape that Model Explorer takes: unique ids, none empty, edges between nodes that are there."""
-    collection = model_explorer(program, found)
+    collection = found.model_explorer(program)
     assert json.loads(json.dumps(collection, allow_nan=False)) == collection
     graphs = {graph["id"]: graph for graph in collection["graphs"]}
     assert len(graphs) == len(collection["graphs"]) == len(program.computations)
@@ -41,7 +41,7 @@ def checked(program, found):
             assert {edge["sourceNodeId"] for edge in node["incomingEdges"]} <= nodes.keys()
             assert all(isinstance(fact["value"], str) and fact["value"] for fact in node["attrs"])
         assert all(isinstance(value, str) for value in graph["groupNodeAttributes"][""].values())
-    data = model_explorer_data(program, found)
+    data = found.model_explorer_data(program)
     for figures in data.values():
         for graph, about in figures.items():
             assert about["results"].keys() <= {node["id"] for node in graphs[graph]["nodes"]}

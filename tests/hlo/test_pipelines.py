@@ -14,12 +14,12 @@ from tilewright.errors import ParseError
 from tilewright.hlo import (
     DEFAULT_PIPELINE,
     REWRITES,
-    format_pipeline,
     parse_pipeline,
     record_passes,
     rewrite_options,
     run_pipeline,
 )
+from tilewright.hlo.rewrites.pipeline import format_pipeline
 
 
 @st.composite

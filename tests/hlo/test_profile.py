@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tilewright.errors import UsageError
-from tilewright.hlo import join_profile, load, read_profile, report
+from tilewright.hlo import load, report
+from tilewright.hlo.reporting.profile import read_profile
 from tilewright.trace import read_xspace
 
 
@@ -37,7 +38,7 @@ def traced(tmp_path_factory):
 def test_a_profile_of_jax(traced):
     text, folder = traced
     program = load(text)
-    found = join_profile(report(program), program, read_profile(folder))
+    found = report(program).with_profile(program, folder)
     profile = found.profile
     assert 0 < profile.rows_us <= profile.matched_us <= profile.total_us
     assert profile.unmatched_share < 0.5
@@ -128,7 +129,7 @@ def test_the_wire_format_of_a_tpu(tmp_path):
     profile = read_profile(file)
     assert profile.times["jit_step", "copy.2"] == (6.0, 1)
     assert profile.holds == "1 on /host:CPU python"
-    found = join_profile(report(program), program, profile)
+    found = report(program).with_profile(program, file)
     assert [(row.name, row.measured_us, row.measured_runs) for row in found.rows] == [
         ("copy.1", 9.0, 2),
         ("copy.2", 6.0, 1),
@@ -153,7 +154,7 @@ def test_what_computes_is_joined_too(tmp_path):
     file = tmp_path / "t.json"
     file.write_text(json.dumps(tpu_trace()))
     program = load(HLO.replace("  ROOT copy.2", "  fusion.9 = f32[8,128]{1,0} add(p, p)\n  ROOT copy.2"))
-    found = join_profile(report(program), program, read_profile(file))
+    found = report(program).with_profile(program, file)
     assert [(row.name, row.category, row.measured_us) for row in found.slowest()][2] == ("fusion.9", "compute", 5.0)
     assert (found.profile.matched_us, found.profile.rows_us) == (20.0, 15.0)
     assert [row.name for row in found.rows] == ["copy.1", "fusion.9", "copy.2"]
@@ -166,7 +167,7 @@ def test_nothing_to_join_says_what_there_is(tmp_path):
     with pytest.raises(
         UsageError, match=r"none of the operations .*\(copy\.77, .* is in jit_other; its other events: 1"
     ):
-        join_profile(report(program), program, read_profile(file))
+        report(program).with_profile(program, file)
 
 
 HLO = """HloModule jit_step
@@ -215,7 +216,7 @@ def test_the_form_of_a_tpu(tmp_path, form):
     file = tmp_path / "t.trace.json"
     file.write_bytes(gzip.compress(raw) if form == "gzip" else raw)
     program = load(HLO)
-    found = join_profile(report(program), program, read_profile(file))
+    found = report(program).with_profile(program, file)
     assert [(row.name, row.measured_us, row.measured_runs) for row in found.rows] == [
         ("copy.1", 9.0, 2),
         ("copy.2", 6.0, 1),
@@ -233,7 +234,7 @@ def test_other_modules_are_left_out(tmp_path):
     file = tmp_path / "t.json"
     file.write_text(json.dumps({"traceEvents": events}))
     program = load(HLO)
-    assert join_profile(report(program), program, read_profile(file)).profile.total_us == 3.0
+    assert report(program).with_profile(program, file).profile.total_us == 3.0
 
 
 def test_a_profile_of_another_program_is_refused(tmp_path):
@@ -241,7 +242,7 @@ def test_a_profile_of_another_program_is_refused(tmp_path):
     file.write_text(json.dumps({"traceEvents": [event("copy.1", 3.0, hlo_op="copy.1", hlo_module="jit_other")]}))
     program = load(HLO)
     with pytest.raises(UsageError, match="the profile times jit_other, not jit_step"):
-        join_profile(report(program), program, read_profile(file))
+        report(program).with_profile(program, file)
 
 
 @pytest.mark.parametrize(
@@ -277,4 +278,4 @@ def test_stablehlo_has_no_measured_names(tmp_path):
     file.write_text(json.dumps(tpu_trace()))
     program = load("func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {\n  return %x : tensor<4xf32>\n}\n")
     with pytest.raises(UsageError, match="StableHLO has none"):
-        join_profile(report(program, "cpu"), program, read_profile(file))
+        report(program, "cpu").with_profile(program, file)

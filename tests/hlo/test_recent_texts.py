@@ -8,7 +8,6 @@ from tests.conftest import within
 from tilewright.errors import ParseError
 from tilewright.hlo import load, report
 from tilewright.hlo.program import aliases
-from tilewright.hlo.reporting.movement import from_json
 from tilewright.hlo.semantics.dims import devices_of, group_size
 from tilewright.hlo.timing.estimate import estimate
 
@@ -111,7 +110,7 @@ def test_what_is_not_understood_is_a_note_and_a_row_and_never_the_end(form):
     assert {r.name for r in step.rows if r.unpriced} - {"loop"} == ({row} if row else set())
     assert set(program.notes) <= set(step.notes)
     assert set(program.notes) <= set(found.notes)
-    assert from_json(found.to_json()) == found
+    assert type(found).from_json(found.to_json()) == found
 
 
 def test_a_computation_that_is_not_understood_is_not_called():

@@ -10,13 +10,10 @@ from tests.cli.conftest import completed
 from tests.hlo.norms import group_norm
 from tilewright.hlo import (
     Suggestion,
-    change_lines,
     from_jax,
     load,
     optimize,
     report,
-    report_from_json,
-    report_lines,
     suggest,
     suggest_rewrites,
 )
@@ -54,9 +51,9 @@ def test_a_rule_takes_the_place_of_the_finding(program):
     (only,) = found.suggestions
     time = next(row for row in found.rows if row.name == "turned").modelled_us
     assert (only.rule, only.source, only.saved_us) == ("store-turned", "model.py:8", pytest.approx(time * 0.75))
-    text = "\n".join(line for _, line in report_lines(found, "time"))
+    text = "\n".join(line for _, line in found.ranking_lines("time"))
     assert "store-turned, 4.00× confirmed: write w.T (line 8)" in text
-    assert report_from_json(found.to_json()) == found
+    assert type(found).from_json(found.to_json()) == found
 
 
 def test_the_largest_saving_comes_first(program):
@@ -72,7 +69,7 @@ def test_the_largest_saving_comes_first(program):
 def test_three_stand_at_the_head(program, tmp_path):
     rules = [Suggestion("turned", f"rule-{k}", 2.0, "modelled", "how", saved_us=1000.0 * k) for k in range(1, 6)]
     found = report(program, "tpu-v6e", rules)
-    lines = [line for _, line in change_lines(found)]
+    lines = [line for _, line in found.change_lines()]
     assert list(dict.fromkeys(re.findall(r"rule-\d", "\n".join(lines)))) == [f"rule-{n}" for n in (5, 4, 3)]
     page = found.to_html()
     assert page.index("What to do") < page.index("Summary")
@@ -86,7 +83,7 @@ def test_nothing_to_do_says_nothing():
     still = load("HloModule m\nENTRY e { ROOT p = f32[8,128]{1,0:T(8,128)} parameter(0) }")
     found = report(still, "tpu-v6e")
     assert not found.suggestions
-    assert not list(change_lines(found))
+    assert not list(found.change_lines())
     assert "What pays most" not in found.to_html()
 
 

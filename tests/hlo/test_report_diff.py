@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.errors import UsageError
-from tilewright.hlo import diff_reports, load, regressions, report, report_from_json
+from tilewright.hlo import MovementReport, diff_reports, load, report
 
 
 def module(*lines):
@@ -95,19 +95,19 @@ def test_every_row_is_paired_or_told(left, right):
 
 def test_regressions_are_judged_one_by_one():
     one, two = module(copy("c1", "a.py")), module(copy("c1", "a.py"), copy("c2", "b.py"))
-    assert regressions(one, one, 0) == []
-    assert regressions(two, one, 0) == []
-    failed = regressions(one, two, 0.05)
+    assert diff_reports(one, one).regressions(0) == []
+    assert diff_reports(two, one).regressions(0) == []
+    failed = diff_reports(one, two).regressions(0.05)
     assert [line.partition(" +")[0] for line in failed] == ["bytes moved", "bytes of padding"]
     assert failed[0] == "bytes moved +100.0%: 69632 -> 139264"
-    assert regressions(one, two, 1.0) == []
-    assert regressions(module(), one, 0.5)[0] == "bytes moved from nothing: 0 -> 69632"
+    assert diff_reports(one, two).regressions(1.0) == []
+    assert diff_reports(module(), one).regressions(0.5)[0] == "bytes moved from nothing: 0 -> 69632"
 
 
 def test_reports_come_back_from_json(data_folder):
     for name in ("v5e_reshape_zoo.after.hlo", "v5e_transformer2_grad.stablehlo.mlir"):
         found = report(load(data_folder / "hlo_tpu" / name), "tpu-v5e")
-        again = report_from_json(json.loads(json.dumps(found.to_json())))
+        again = MovementReport.from_json(json.loads(json.dumps(found.to_json())))
         assert again == found
         assert again.to_json() == found.to_json()
 
@@ -127,9 +127,9 @@ def test_reports_come_back_from_json(data_folder):
 def test_other_json_is_refused(change, words):
     plain = {**module(copy("c1", "a.py")).to_json(), **change}
     with pytest.raises(UsageError, match=words):
-        report_from_json(plain, where="old.json")
+        MovementReport.from_json(plain, where="old.json")
 
 
 def test_json_that_is_no_object():
     with pytest.raises(UsageError, match="not a movement report"):
-        report_from_json([1])
+        MovementReport.from_json([1])

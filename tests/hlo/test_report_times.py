@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import completed
 from tests.conftest import ROOT, VECTORS
 from tilewright.errors import UsageError
-from tilewright.hlo import estimate, from_jax, join_profile, load, read_profile, report, report_from_json, report_lines
+from tilewright.hlo import estimate, from_jax, load, report
 
 GPT2 = ROOT / "benchmarks/data/tpu_measured/gpt2/tpu-v6e_gpt2_s512_b1.hlo.gz"
 
@@ -46,11 +46,11 @@ def test_the_ranking_is_by_time_and_keeps_the_bytes(gpt2):
     found, _ = gpt2
     times = [row.modelled_us or 0.0 for row in found.slowest()]
     assert times == sorted(times, reverse=True)
-    lines = [line for _, line in report_lines(found, "time", top=3, transfers=True, only=["transfer"])]
+    lines = [line for _, line in found.ranking_lines("time", top=3, transfers=True, only=["transfer"])]
     assert lines[0].split() == ["#", "time", "share", "moved", "padding", "registers", "operation"]
     assert "1.48 µs" in lines[1]
     assert "6.75 MiB" in lines[1]
-    assert "time" in next(line for _, line in report_lines(found, "moved")).split()
+    assert "time" in next(line for _, line in found.ranking_lines("moved")).split()
 
 
 CALLS = """func.func @main(%x: tensor<512x4096xbf16>) -> tensor<512x4096xbf16> {
@@ -108,7 +108,7 @@ def test_prefetches_fold_away(gpt2):
     found, _ = gpt2
     for by in ("time", "moved"):
         folded, listed = (
-            "\n".join(line for _, line in report_lines(found, by, top=999, transfers=each)) for each in (False, True)
+            "\n".join(line for _, line in found.ranking_lines(by, top=999, transfers=each)) for each in (False, True)
         )
         assert "copy-start" not in folded
         assert f"{len(found.transfers)} prefetches and write-backs of 475 MiB" in folded
@@ -122,11 +122,11 @@ def test_reports_are_read_back_and_so_are_older_ones(gpt2):
     found, _ = gpt2
     plain = json.loads(json.dumps(found.to_json()))
     assert plain["schema_version"] == 2
-    assert report_from_json(plain) == found
+    assert type(found).from_json(plain) == found
     del plain["time"]
     for row in plain["rows"]:
         del row["modelled_us"], row["bound"]
-    old = report_from_json(plain)
+    old = type(found).from_json(plain)
     assert (old.time, old.moved_bytes) == (None, found.moved_bytes)
 
 
@@ -183,8 +183,8 @@ def test_a_profile_puts_measured_beside_modelled(tmp_path):
 def test_a_profile_of_other_names_joins_nothing_and_says_so(tmp_path):
     program = load(HLO)
     with pytest.raises(UsageError, match=r"nothing to join: none of the operations .*\(fusion.7\) is in jit_step"):
-        join_profile(report(program), program, read_profile(profiled(tmp_path, "fusion.7")))
-    found = join_profile(report(program), program, read_profile(profiled(tmp_path, "add.2")))
+        report(program).with_profile(program, profiled(tmp_path, "fusion.7"))
+    found = report(program).with_profile(program, profiled(tmp_path, "add.2"))
     assert any(note.startswith("no operation that moves has a measured time") for note in found.notes)
 
 

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import pytest
 
 from tests.conftest import ROOT
-from tilewright.hlo import Suggestion, load, report, report_sarif, suggestions_sarif
+from tilewright.hlo import Suggestion, load, report, suggestions_sarif
 
 COPY = "HloModule m\nENTRY e {\n p = f32[4,2]{1,0} parameter(0)\n ROOT c = f32[4,2]{0,1} copy(p)%s\n}"
 
@@ -46,7 +46,7 @@ def place_of(result):
 )
 def test_a_dump(path):
     found = report(load(path), "tpu-v5e")
-    results = checked(report_sarif(found))
+    results = checked(found.to_sarif())
     assert len(results) >= len(found.suggestions)
     for result, suggestion in zip(results, found.suggestions):
         assert result["ruleId"] == suggestion.rule
@@ -56,7 +56,7 @@ def test_a_dump(path):
 
 def test_padding_is_told_by_line():
     text = "HloModule m\nENTRY e {\n p = f32[16,60,8]%s parameter(0)\n ROOT n = f32[16,60,8]%s negate(p)\n}"
-    results = checked(report_sarif(report(load(text.replace("%s", "{2,1,0:T(8,128)}")))))
+    results = checked(report(load(text.replace("%s", "{2,1,0:T(8,128)}"))).to_sarif())
     (result,) = [each for each in results if "negate" in each["message"]["text"]]
     assert (result["ruleId"], result["level"], result["properties"]["wastedBytes"]) == ("padding", "warning", 493568)
 
@@ -74,12 +74,12 @@ def test_a_place_is_relative_where_the_file_is_here(tmp_path):
         ("", ("dump.hlo", 1)),
     ):
         placed = replace(found.suggestions[0], source=written)
-        log = report_sarif(replace(found, suggestions=(placed,), source="dump.hlo"), tmp_path)
+        log = replace(found, suggestions=(placed,), source="dump.hlo").to_sarif(tmp_path)
         assert place_of(checked(log)[0]) == shown
 
 
 def test_without_any_file_a_finding_names_its_operation():
-    (result,) = checked(report_sarif(replace(report(load(COPY % "")), source="-")))
+    (result,) = checked(replace(report(load(COPY % "")), source="-").to_sarif())
     assert result["locations"] == [{"logicalLocations": [{"name": "c", "kind": "element"}]}]
 
 

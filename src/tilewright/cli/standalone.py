@@ -334,12 +334,10 @@ def explain_error(
         value = {"kind": "explained_errors", "allocator": allocator, "sparsecore": sparsecore, "kernels": refused}
         write_file("-", json_text(value))
         return
-    from tilewright.hlo import print_allocation_report
-
     for number, report in enumerate(reports):
         if number:
             show([""])
-        print_allocation_report(report, top)
+        show(report.lines(top))
     if sparse:
         show(["\n" * bool(reports) + "\n\n".join(map(explanation_text, sparse))])
     if kernels:

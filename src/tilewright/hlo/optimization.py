@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from difflib import unified_diff
+from textwrap import dedent
 from typing import Any
 
 from tilewright.errors import CheckFailed, TilewrightError, UnsupportedError, UsageError
@@ -24,12 +27,17 @@ from tilewright.hlo.proving.verify import verify as prove
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.reporting.types import Suggestion
 from tilewright.hlo.rewrites.inline import Inline
-from tilewright.hlo.rewrites.pipeline import parse_pipeline, pipeline
+from tilewright.hlo.rewrites.pipeline import PassRun, parse_pipeline, pipeline
 from tilewright.hlo.rewriting.base import Rewrite, Step
 from tilewright.hlo.rewriting.maker import MOVES
 from tilewright.hlo.rules.catalogue import chosen
-from tilewright.render import bytes_text
+from tilewright.render import Card, Column, Html, Page, badge, bytes_text, cards, count_text, table
+from tilewright.render.formats import ratio_text
+from tilewright.render import Step as ToDo
+from tilewright.render import steps as numbered
 from tilewright.render.formats import place_text
+from tilewright.render.markup import element, join
+from tilewright.render.page import code_block, details, note, side_by_side
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
@@ -135,6 +143,37 @@ class Optimized:
             "refusals": [verdict.to_dict() for verdict in self.refusals],
         }
 
+    def to_html(self) -> str:
+        """One self-contained page; :func:`optimize` with ``regions=True`` gives it the regions' texts."""
+        target, judged = self.target, self.judgement
+        facts = [("target", target.name), ("written", date.today().isoformat())]
+        head = f"{count_text(len(self.rewrites))} rewritten, {count_text(len(self.refusals))} left alone"
+        page = Page(f"Before and after: {self.original.name}", head, facts=facts, wide=True)
+        figures = [
+            Card("rewritten", count_text(len(self.rewrites)), "regions of the program", "good"),
+            Card("left alone", count_text(len(self.refusals)), "with a reason each"),
+            Card("moved", bytes_text(self.moved_after), f"{bytes_text(self.moved_before)} as written"),
+        ]
+        if judged is not None:
+            figures.append(Card("judged", ratio_text(judged.ratio), f"by {judged.compiler}, cycles before over after"))
+        done = "Write the rewritten program, and prove it on random inputs and edge values."
+        command = f"tilewright optimize FILE --target {target.name} -o faster.mlir --verify"
+        todo = [ToDo(done, command)] if self.rewrites else []
+        command = f"tilewright report faster.mlir --target {target.name} -o report.html"
+        todo += [ToDo("See every operation's bytes and time after it.", command)] if todo else []
+        nothing = note("Nothing to do: no region of the program pays on this target. The reasons are below.")
+        page.section("summary", "What to do", numbered(todo) if todo else nothing, cards(figures))
+        changes = [_verdict(number, verdict) for number, verdict in enumerate(self.rewrites, 1)]
+        page.section("changes", "What changed", *(changes or [note("nothing: no region of it pays on this target")]))
+        if self.refusals:
+            page.section("left", "Left alone", _refusals(self.refusals))
+        page.section("program", "The whole program", details("before and after", self._whole_texts()))
+        return page.html()
+
+    def _whole_texts(self) -> Html:
+        texts = (print_module(parse_module(program.text)) for program in (self.original, self.program))
+        return _beside(*texts)
+
     def callable(self) -> Any:
         """The result as a function of the arguments of the JAX function it was made from, for ``jax.jit``.
 
@@ -149,7 +188,6 @@ def _is_unsized_move(op: Operation) -> bool:
 
 
 def _alike(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
-    """Equal verdicts grouped together."""
     alike: dict[tuple[bool, str, str, str], list[Verdict]] = {}
     for verdict in verdicts:
         alike.setdefault((verdict.accepted, verdict.region, verdict.name, verdict.reason), []).append(verdict)
@@ -177,7 +215,7 @@ def optimize(
     ``rules`` names the rules of the catalogue that may act (``--list-rules``): None for all that keep the numerics, []
     for none. ``assume_finite=True`` allows those that would spread a NaN or an infinity to its neighbours.
     ``judge="tpu:v5e"`` compiles both programs with an installed TPU compiler and keeps what wins there.
-    ``regions=True`` keeps the text of every accepted region before and after, for the page of :func:`optimized_html`.
+    ``regions=True`` keeps the text of every accepted region before and after, for :meth:`Optimized.to_html`.
     ``verify=True`` runs both programs on random inputs (:func:`tilewright.hlo.verify`) and raises CheckFailed if they
     differ. The program is never changed; a result without accepted regions has the very same text. Raises
     UnsupportedError for HLO text, whose layouts have been assigned already, for a target without a layout rule for
@@ -297,6 +335,56 @@ def _judged(optimized: Optimized, steps: Sequence[Step], acting: Acting, judge: 
     refused = tuple(replace(verdict, accepted=False, reason=reason) for verdict in best.rewrites)
     nothing = replace(best, program=program, rewrites=(), refusals=(*refused, *best.refusals), changes={})
     return replace(nothing, moved_after=best.moved_before, judgement=best_said)
+
+
+# Pages: every accepted region, or every pass, before and after side by side.
+
+_BODY = re.compile(r"func\.func[^\n]*\{\n(.*)\n  \}\n\}", re.DOTALL)
+
+
+def passes_html(name: str, runs: Sequence[PassRun]) -> str:
+    """What each pass of a pipeline did, as one self-contained page."""
+    fired = [run for run in runs if run.changes]
+    head = f"{count_text(len(fired))} of {count_text(len(runs))} passes changed something"
+    page = Page(f"Pass by pass: {name}", head, facts=[("written", date.today().isoformat())], wide=True)
+    rows = [(str(run.step), run.round, run.changes) for run in runs]
+    page.section(
+        "passes", "Passes", table([Column("pass"), Column("round", "count"), Column("changes", "count")], rows)
+    )
+    for number, run in enumerate(fired, 1):
+        heading = f"{number}. {str(run.step).partition('{')[0]}, round {run.round}"
+        page.section(f"pass-{number}", heading, _beside(run.before, run.after))
+    return page.html()
+
+
+def _verdict(number: int, verdict: Verdict) -> Html:
+    """One accepted region: what acted, where, what it is worth and why, and both texts."""
+    worth = f"{ratio_text(verdict.factor)} {verdict.kind}" if verdict.kind != "unpriced" else verdict.kind
+    head = [f"{number}. {verdict.name} ", badge(worth, "plain" if verdict.kind == "unpriced" else "good")]
+    if verdict.source:
+        head += [" ", element("code", place_text(str(verdict.source)))]
+    parts = [element("h3", *head), element("p", verdict.reason), element("p", element("code", verdict.region))]
+    if verdict.before:
+        parts.append(_beside(_body(verdict.before), _body(verdict.after)))
+    return join(parts, "\n")
+
+
+def _beside(before: str, after: str) -> Html:
+    return side_by_side(code_block(before, "before"), code_block(after, "after"))
+
+
+def _body(module: str) -> str:
+    """The lines of a module's only function."""
+    found = _BODY.search(module)
+    return dedent(found[1]) if found else module
+
+
+def _refusals(refusals: Sequence[Verdict]) -> Html:
+    rows = [
+        (each.name or "-", each.region, place_text(str(each.source)) if each.source else "", each.reason)
+        for each in refusals
+    ]
+    return table([Column("rule or rewrites"), Column("region", "code"), Column("source", "code"), Column("why")], rows)
 
 
 # What the rewrites would change, as suggestions for a report; those of the rules: gating/suggesting.py.

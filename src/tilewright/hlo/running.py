@@ -39,11 +39,6 @@ def call(program: TracedProgram, *flat: Any) -> list[Any]:
     return results
 
 
-def called_programs(jaxpr: Any) -> list[TracedProgram]:
-    """The programs that a jaxpr calls at its top level."""
-    return [eqn.params["program"] for eqn in jaxpr.eqns if eqn.primitive.name == CALL]
-
-
 _making = threading.Lock()
 
 
@@ -522,9 +517,10 @@ class OptimizedFunction:
         """What became of the program: read from the trace JAX keeps, or, for an original, found once more."""
         import jax
 
-        for program in called_programs(self._jitted.trace(*args, **kwargs).jaxpr):
-            if program.owner is self:
-                return program.on(jax.default_backend())
+        for equation in self._jitted.trace(*args, **kwargs).jaxpr.eqns:
+            if equation.primitive.name == CALL and equation.params["program"].owner is self:
+                found: Rewritten = equation.params["program"].on(jax.default_backend())
+                return found
         record: list[Rewritten] = []
         jax.jit(self._run_function(record), **self._options).trace(*args, **kwargs)
         return record[0]

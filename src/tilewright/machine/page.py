@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
-from tilewright.hlo import MovementReport, Optimized, StepTime, TimeRow, Verdict, report_html, slowest_table, step_lanes
+from tilewright.hlo import MovementReport, Optimized, StepTime, TimeRow, Verdict
 from tilewright.isa import Counts
 from tilewright.machine.model import RunData
 from tilewright.machine.products import LeftOut, MatrixRun
@@ -136,7 +136,7 @@ def step_blocks(studied: Studied) -> Iterator[Html]:
     assert studied.step is not None
     for text in studied.step.notes:
         yield note(text)
-    yield step_lanes(studied.step)
+    yield studied.step.lanes()
     title = "Time by what bounds it" if studied.clocked else "Cycles by what bounds the layers"
     yield waits_chart(studied.step, title, studied.clocked)
 
@@ -149,7 +149,7 @@ def moved_blocks(studied: Studied) -> Iterator[Html]:
     yield bar_chart(bars, title=f"Bytes moved {moved.what}", kind="bytes")
     yield from studied.movement
     if studied.report is not None:
-        yield report_html(studied.report)
+        yield studied.report.to_block()
 
 
 def layer_blocks(studied: Studied) -> Iterator[Html]:
@@ -157,7 +157,8 @@ def layer_blocks(studied: Studied) -> Iterator[Html]:
     if studied.layers:
         yield from studied.layers
     elif studied.step is not None:
-        yield table(*slowest_table(studied.step, _MOST_ROWS))
+        slowest = studied.step.slowest_table(_MOST_ROWS)
+        yield table(slowest.columns, slowest.rows)
 
 
 # A recommender: its dense step beside the SparseCores', what was rewritten, how it learnt, its products.
@@ -196,9 +197,9 @@ def pipelined_step_blocks(step: StepTime, sparse: float) -> Iterator[Html]:
     lookups = TimeRow("lookups and updates", "sparsecore", sparse, "sparsecore", 0, 0, "", lane="sparsecore")
     later = [replace(row, start=row.start + sparse, begun=row.begun + sparse) for row in step.rows]
     yield element("h3", "One after the other")
-    yield step_lanes(replace(step, rows=(lookups, *later)), end)
+    yield replace(step, rows=(lookups, *later)).lanes(end)
     yield element("h3", "Pipelined: the SparseCores work on the next step")
-    yield step_lanes(replace(step, rows=(replace(lookups, name="lookups of the next step"), *step.rows)), end)
+    yield replace(step, rows=(replace(lookups, name="lookups of the next step"), *step.rows)).lanes(end)
     yield from (note(remark) for remark in step.notes)
 
 
@@ -209,7 +210,7 @@ def dense_movement_blocks(movement: MovementReport, optimized: Optimized) -> Ite
         f"itself, its reshapes and transposes move {bytes_text(optimized.moved_before)}; below, what the compiler does "
         "by itself is done."
     )
-    yield report_html(movement)
+    yield movement.to_block()
 
 
 def rewrite_blocks(optimized: Mapping[str, Optimized], proof: Proof, target: str) -> Iterator[Html]:

@@ -13,7 +13,7 @@ from typing import Any
 from tilewright.embed import Plan, diagnose, plan_html
 from tilewright.extras import installed
 from tilewright.files import making_folder, write_whole
-from tilewright.hlo import Verdict, step_advice
+from tilewright.hlo import Verdict
 from tilewright.machine import page
 from tilewright.machine.model import RunData
 from tilewright.machine.products import LeftOut, MatrixRun
@@ -390,7 +390,7 @@ class RunReport(Report):
             )
             for change in self.movement.report.suggestions[:_MOST_FINDINGS]
         ]
-        slowest = [page.advised(line, len(line)) for line in step_advice(self.movement.time, _MOST_FINDINGS)]
+        slowest = [page.advised(line, len(line)) for line in self.movement.time.advice(_MOST_FINDINGS)]
         return [*found[:_MOST_FINDINGS], *changes, *slowest]
 
     def _commands(self) -> list[Step]:

@@ -14,7 +14,6 @@ from tilewright.hlo import (
     lifetimes,
     optimize,
     report,
-    step_advice,
     verify,
 )
 from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked, waits
@@ -39,7 +38,7 @@ def study_on_tpu(subject: Subject, chip: Target) -> Studied:
     moved = _moved(moves, optimized, chip.name)
     bottleneck = _bottleneck(step)
     checks = _checks(subject, optimized, memory.need)
-    advice = tuple(step_advice(step))
+    advice = tuple(step.advice())
     details = {"rewrites": {name: len(done.rewrites) for name, done in optimized.items()}}
     return Studied(
         step, bottleneck, advice, memory, moved, checks, details=details, report=moves, commands=_commands(chip.name)

@@ -127,9 +127,7 @@ def optimize(
 def _write(optimized: Optimized, output: str | None, print_after_all: bool) -> None:
     """The result, or its page, and with --print-after-all the stages it went through."""
     if output and _is_page(output):
-        from tilewright.hlo import optimized_html
-
-        write_file(output, optimized_html(optimized))
+        write_file(output, optimized.to_html())
         return
     if print_after_all:
         _print_after(_stages(optimized), output)
@@ -203,9 +201,10 @@ def _rules_listed() -> Answer:
 
 def _run_passes(text: str, passes: str, output: str | None, diff: bool, print_after_all: bool, as_json: bool) -> None:
     """Run a pipeline without any gate; the result goes to ``output``, what each pass did to stdout or stderr."""
-    from tilewright.hlo import format_pipeline, parse_pipeline, passes_html, record_passes, run_pipeline
+    from tilewright.hlo import parse_pipeline, passes_html, record_passes, run_pipeline
 
     steps = parse_pipeline(passes)
+    pipeline = ",".join(map(str, steps))
     if not (diff or print_after_all or as_json or _is_page(output)):
         result, counts = run_pipeline(text, steps)
         write_file(output or "-", result)
@@ -214,7 +213,7 @@ def _run_passes(text: str, passes: str, output: str | None, diff: bool, print_af
         return
     runs = record_passes(text, steps)
     if output and _is_page(output):
-        write_file(output, passes_html(format_pipeline(steps), runs))
+        write_file(output, passes_html(pipeline, runs))
         return
     if print_after_all:
         _print_after(runs, output)
@@ -223,7 +222,7 @@ def _run_passes(text: str, passes: str, output: str | None, diff: bool, print_af
 
     def to_json() -> dict[str, Any]:
         rows = [{"pass": run.step, "round": run.round, "changes": run.changes, "diff": run.diff()} for run in runs]
-        return {"pipeline": format_pipeline(steps), "passes": rows}
+        return {"pipeline": pipeline, "passes": rows}
 
     deliver(Answer(to_json, lambda: _diffs(runs) if diff else ()), Output(as_json=as_json))
 

@@ -68,7 +68,7 @@ def _make_report(program: Program, chip: Target | None, where: str) -> MovementR
 
 def _read_report(path: str) -> MovementReport:
     """A report that `tilewright report X -o OLD.json` (or --json) wrote."""
-    from tilewright.hlo import report_from_json
+    from tilewright.hlo import MovementReport
 
     text = read_text(path)
     try:
@@ -77,7 +77,7 @@ def _read_report(path: str) -> MovementReport:
         raise ParseError(f"not JSON: {error.msg}", text=text, column=error.pos, where=path) from None
     except RecursionError:
         raise UsageError("not a movement report: nested too deeply", where=path) from None
-    return report_from_json(plain, where=path)
+    return MovementReport.from_json(plain, where=path)
 
 
 def _report_or_program(
@@ -153,12 +153,10 @@ def report(
         raise UsageError("--fail-on needs something to compare with", how="add --baseline OLD.json")
     chip, allowed = _chip(target), _share(fail_on or "0%")
     old = _read_report(baseline) if baseline else None
-    from tilewright.hlo import join_profile, read_profile
-
     loaded = load_program(program, arg, module)
     movement = _make_report(loaded, chip, program)
     if profile:
-        movement = join_profile(movement, loaded, read_profile(profile))
+        movement = movement.with_profile(loaded, profile)
     if by is _By.TIME and movement.time is None and profile is None:
         how = "add --profile PROFILE.xplane.pb (measured), or a --target whose time is modelled, such as tpu-v6e"
         raise UsageError("--by time needs times", where=program, how=how)
@@ -174,49 +172,44 @@ def report(
 
 
 def _forms(movement: MovementReport, program: Program) -> dict[str, Form]:
-    from tilewright.hlo import model_explorer, report_sarif
-
     return {
         ".html": movement.to_html,
-        ".sarif": lambda: json_text(report_sarif(movement), own=False),
-        _GRAPH: lambda: json_text(model_explorer(program, movement), own=False),
+        ".sarif": lambda: json_text(movement.to_sarif(), own=False),
+        _GRAPH: lambda: json_text(movement.model_explorer(program), own=False),
     }
 
 
 def _write_node_data(path: str, movement: MovementReport, program: Program) -> None:
     """The figures of a graph's nodes, a file each beside the graph."""
-    from tilewright.hlo import model_explorer_data
-
-    for figure, data in model_explorer_data(program, movement).items():
+    for figure, data in movement.model_explorer_data(program).items():
         write_file(f"{path[: -len(_GRAPH)]}.{figure}.nodedata.json", json_text(data, own=False))
 
 
 def _lines(movement: MovementReport, rankings: list[str], top: int, only: list[str], transfers: bool) -> Iterator[Line]:
-    from tilewright.hlo import change_lines, report_head, report_lines
-
     width = _terminal_width()
-    for text in report_head(movement):
+    for text in movement.head_lines():
         yield from (("", line) for line in textwrap.wrap(text, width, subsequent_indent="  "))
     if movement.suggestions:
         yield ""
-        yield from change_lines(movement, width=width)
+        yield from movement.change_lines(width=width)
     for ranking in rankings:
         yield ""
-        yield from report_lines(movement, ranking, top, width, only, transfers)
+        yield from movement.ranking_lines(ranking, top, width, only, transfers)
 
 
 def _compare(old: MovementReport, new: MovementReport, allowed: float, quiet: bool) -> None:
     """The difference from the baseline; CheckFailed where it grew by more than is allowed."""
-    from tilewright.hlo import diff_lines, diff_reports, regressions
+    from tilewright.hlo import diff_reports
 
     layouts = [f"predicted for {side.target}" if side.predicted else "the dump's own" for side in (old, new)]
     for name, before, after in (("layouts", *layouts), ("kind of program", old.kind, new.kind)):
         if before != after:
             problem = f"the baseline's {name}: {before}; this report's: {after}"
             raise UsageError(problem, where="--baseline", how="make the baseline anew, from the same kind of program")
+    difference = diff_reports(old, new)
     if not quiet:
-        show(["", ("bold", "against the baseline"), *diff_lines(diff_reports(old, new), 10, _terminal_width())])
-    if failed := regressions(old, new, allowed):
+        show(["", ("bold", "against the baseline"), *difference.lines(10, _terminal_width())])
+    if failed := difference.regressions(allowed):
         raise CheckFailed("; ".join(failed), how=f"--fail-on allows {allowed:.1%}")
 
 
@@ -239,7 +232,7 @@ def diff(
         compare_reports(reports, (before, after), output, as_json, top)
         return
     where = Output(None if output == "-" else output, as_json, *_SUFFIXES)
-    from tilewright.hlo import diff_html, diff_lines, diff_reports
+    from tilewright.hlo import diff_reports
 
     (old, first), (new, second) = (_report_or_program(side, target, arg, module) for side in (before, after))
     difference, upgrade = diff_reports(old, new), _diagnose(first, second, target)
@@ -247,10 +240,10 @@ def diff(
     def lines() -> Iterator[Line]:
         if upgrade is not None:
             yield from (("", line) for line in (*upgrade.lines(top, _terminal_width()), ""))
-        yield from diff_lines(difference, top, _terminal_width())
+        yield from difference.lines(top, _terminal_width())
 
     plain = difference.to_json() | ({"time": upgrade.to_json()} if upgrade else {})
-    deliver(Answer(lambda: plain, lines), where, {".html": lambda: diff_html(difference, upgrade)}, said=())
+    deliver(Answer(lambda: plain, lines), where, {".html": lambda: difference.to_html(upgrade)}, said=())
 
 
 def _diagnose(before: Program | None, after: Program | None, target: str | None) -> StepDiff | None:

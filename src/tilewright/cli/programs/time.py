@@ -12,7 +12,6 @@ from tilewright.cli.programs.program import ArgOption, ModuleOption, ProgramArgu
 from tilewright.cli.streams import Json
 from tilewright.errors import UsageError
 from tilewright.render.delivery import Answer, Form, Line, Output, deliver
-from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
     from tilewright.hlo import StepTime
@@ -48,17 +47,17 @@ def time(
     """Model how long one step takes: the operations by time, what bounds each, and what a change would bring."""
     where = Output(output, as_json, ".json", ".html", ".htm", ".pftrace")
     names, steps = _steps(program, target or [], changes or [], sweep, compiled, arg, module)
-    from tilewright.hlo import time_html
     from tilewright.trace import perfetto_bytes
 
     first = steps[0]
-    beside = [{"name": name, "seconds": step.seconds} for name, step in zip(names, steps, strict=True)]
+    named = list(zip(names, steps, strict=True))
+    beside = [{"name": name, "seconds": step.seconds} for name, step in named]
     answer = Answer(
-        lambda: first.to_json() | ({"beside": beside} if len(steps) > 1 else {}), lambda: _lines(steps, names, top)
+        lambda: first.to_json() | ({"beside": beside} if len(steps) > 1 else {}), lambda: _lines(named, top)
     )
     forms: dict[str, Form] = {
         ".json": first.to_json,
-        ".html": lambda: time_html(steps, names),
+        ".html": lambda: first.to_html(named),
         ".pftrace": lambda: perfetto_bytes(first.events()),
     }
     deliver(answer, where, forms, notes=first.notes)
@@ -130,11 +129,10 @@ def _swept(sweep: str | None, arguments: list[str] | None) -> list[tuple[str, li
     return [(f"{match[1]} {value}", [word.sub(value, text) for text in arguments or ()]) for value in values]
 
 
-def _lines(steps: Sequence[StepTime], names: Sequence[str], top: int) -> Iterator[Line]:
-    from tilewright.hlo import comparison_table, slowest_table, summary_lines
-
-    yield from (*summary_lines(steps[0]), "")
-    yield Table(*slowest_table(steps[0], top))
-    if len(steps) > 1:
+def _lines(named: Sequence[tuple[str, StepTime]], top: int) -> Iterator[Line]:
+    first = named[0][1]
+    yield from (*first.lines(), "")
+    yield first.slowest_table(top)
+    if len(named) > 1:
         yield ""
-        yield Table(*comparison_table(steps, names))
+        yield first.comparison(named)

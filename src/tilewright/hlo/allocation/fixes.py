@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tilewright.errors import UsageError
-from tilewright.hlo.allocation.message import Allocation
+from tilewright.hlo.allocation.reading import Allocation
 from tilewright.hlo.allocation.shape import LANES, SUBLANES, PaddedShape, array_of, packing_of
 from tilewright.layout import TensorLayout, preset, tiled
 from tilewright.render import count_text
@@ -76,7 +76,7 @@ def find_fixes(explained: Sequence[Explained], space: str = "hbm") -> tuple[Fix,
     return tuple(sorted(found, key=lambda fix: (-fix.saved, KINDS.index(fix.kind), fix.allocations)))
 
 
-def together(fixes: Iterable[Fix]) -> int:
+def saved_by_best(fixes: Iterable[Fix]) -> int:
     """Bytes that the best fix of every allocation saves; alternatives are counted once."""
     best: dict[tuple[int, ...], int] = {}
     for fix in fixes:
@@ -100,7 +100,6 @@ def _cause(allocation: Allocation) -> str:
 
 
 def _of_group(group: list[Explained], space: str) -> Iterator[Fix]:
-    """The fixes of allocations that are alike."""
     shape = group[0][1]
     numbers = tuple(allocation.number for allocation, _ in group)
     arrays = len(group) * shape.copies
@@ -223,7 +222,6 @@ def _lanes_filled(layout: TensorLayout, space: str) -> tuple[TensorLayout, str] 
 
 
 def _narrower(layout: TensorLayout) -> Iterator[tuple[TensorLayout, str]]:
-    """The same shape and order in fewer bits."""
     if layout.text.element_bits * layout.num_elements > 8 * layout.data_bytes:  # wider in memory than its type
         plain = "s8" if layout.dtype == "pred" else layout.dtype
         yield _retyped(layout, plain), f"keep it as {plain}, not with {layout.element_bits} bits an element"

@@ -7,8 +7,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-
-from msgspec import Struct, convert
+from typing import Any
 
 from tilewright.hlo.allocation.shape import LANES, SUBLANES
 
@@ -32,7 +31,7 @@ class KernelError:
 
     def to_json(self) -> dict[str, str]:
         """Plain values."""
-        return {"text": self.text, "meaning": self.meaning, "where": self.where, "how": self.how}
+        return dict(vars(self))
 
     def __str__(self) -> str:
         """What is wrong, where, and how to mend it."""
@@ -40,25 +39,11 @@ class KernelError:
         return f"a kernel is refused: {self.meaning}{place}\n  mend it: {self.how}"
 
 
-class _Message(Struct, frozen=True):
-    """A known message: the pattern of its text, what it means, how to mend it."""
-
-    pattern: str
-    meaning: str
-    how: str
-
-
-class _Known(Struct, frozen=True):
-    """The table of known messages, and what to write instead of operations that have no lowering."""
-
-    messages: tuple[_Message, ...]
-    instead: dict[str, str]
-
-
 @cache
-def _known() -> _Known:
+def _known() -> dict[str, Any]:
+    """``messages``: pattern, meaning and how of each; ``instead``: what to write for operations without a lowering."""
     text = files("tilewright.hlo.allocation").joinpath("kernel_errors.toml").read_text(encoding="utf-8")
-    return convert(tomllib.loads(text), _Known)
+    return tomllib.loads(text)
 
 
 #: What a message says of its place: (pattern, words); the block's and the array's sizes where it has them.
@@ -88,14 +73,14 @@ def explain_kernel(text: str) -> tuple[KernelError, ...]:
     """
     line = " ".join(text.split())
     found = []
-    for known in _known().messages:
-        for match in re.finditer(known.pattern, line):
-            words, how = match.groupdict(), known.how
-            words["instead"] = _known().instead.get(words.get("name", ""), "write it with operations that have one")
+    for known in _known()["messages"]:
+        for match in re.finditer(known["pattern"], line):
+            words, how = match.groupdict(), known["how"]
+            words["instead"] = _known()["instead"].get(words.get("name", ""), "write it with operations that have one")
             where, block = _place(line, match)
             if block and "8 and 128" in match[0]:
                 how = f"({block}) for instance, or other multiples of 8 and 128, or the array's own sizes"
-            error = KernelError(match[0], known.meaning.format(**words), where, how.format(**words))
+            error = KernelError(match[0], known["meaning"].format(**words), where, how.format(**words))
             found.append((match.start(), error))
     return tuple(dict.fromkeys(error for _, error in sorted(found, key=lambda pair: pair[0])))
 

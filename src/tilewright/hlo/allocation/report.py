@@ -2,18 +2,171 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.errors import TilewrightError, UsageError
-from tilewright.hlo.allocation.advice import advice, meaning
-from tilewright.hlo.allocation.fixes import Explained, Fix, find_fixes, together
-from tilewright.hlo.allocation.message import Allocation, AllocatorMessage, StatedSize
-from tilewright.hlo.allocation.reading import read_messages
+from tilewright.hlo.allocation.fixes import Explained, Fix, find_fixes, saved_by_best
+from tilewright.hlo.allocation.reading import Allocation, AllocatorMessage, Kind, StatedSize, read_messages
 from tilewright.hlo.allocation.shape import PaddedShape, padded_shape
-from tilewright.render import Column, bytes_text, percent_text
-from tilewright.render.tables import print_table
+from tilewright.render import bytes_text, percent_text
+from tilewright.render.delivery import Line
+from tilewright.render.tables import Heading, Table
+from tilewright.targets import target, target_names
+
+_LARGE = 0.5
+_SPACES = {"hbm": "HBM", "vmem": "vector memory", "smem": "scalar memory", "sflag": "memory of sync flags"}
+
+
+def space_name(space: str) -> str:
+    """A memory space by its full name: ``vmem`` is vector memory."""
+    return _SPACES.get(space, space)
+
+
+_MEANINGS = {
+    Kind.SINGLE: "compile time: one allocation of{figures} of {where} is larger than the memory{excess}",
+    Kind.TEMPORARIES: "compile time: the intermediate values alone need{figures} of {where}{excess}",
+    Kind.CORES: "compile time: TensorCores and SparseCores together need{figures} of {where}{excess}",
+    Kind.ESTIMATE: "compile time: the compiler gave up early; an estimate of{figures} of {where}{excess}",
+}
+
+
+def meaning(message: AllocatorMessage) -> str:
+    """What happened, in a sentence."""
+    need, have = str(message.used or ""), str(message.limit or "")
+    where = space_name(message.space)
+    figures = f" {need} of {have}" if need and have else f" {need}" if need else ""
+    over = str(message.over or "") or (bytes_text(message.excess) if message.excess else "")
+    excess = f", {over} too much" if over else ""
+    if message.kind in _MEANINGS:
+        return _MEANINGS[message.kind].format(figures=figures, where=where, excess=excess)
+    match message.kind:
+        case Kind.STACK:
+            name = f"the instruction {message.instruction.name}" if message.instruction.name else "one instruction"
+            scoped = f"{need} of scoped {where} and may have {have}" if need and have else f"too much scoped {where}"
+            return f"compile time: {name} needs {scoped}{excess}"
+        case Kind.LOAD | Kind.BUFFER:
+            return _runtime(message, need)
+        case Kind.LISTING:
+            return f"the largest allocations of a program in {where}{figures and f', which needs{figures}'}"
+    return f"compile time: the program needs{figures} of {where}{excess}" if need else f"compile time: {where} is full"
+
+
+def _runtime(message: AllocatorMessage, need: str) -> str:
+    name = f" {message.program}" if message.program else ""
+    what = f"loading the program{name} takes" if message.kind is Kind.LOAD else "an array takes"
+    sizes = (message.free, "are free"), (message.reservable, "of them can be reserved")
+    parts = [
+        f"{size} {word}" for size, word in (*sizes, (message.largest_free, "are the largest piece")) if size is not None
+    ]
+    return f"run time: {what} {need}" + (f"; {', '.join(parts)}" if parts else "")
+
+
+def advice(message: AllocatorMessage, explained: Sequence[Explained]) -> tuple[str, ...]:
+    """What else to change, the most telling first."""
+    if message.kind in (Kind.LOAD, Kind.BUFFER):
+        return tuple(_free_memory(message))
+    if message.kind is Kind.CORES:
+        return tuple(_both_cores(message))
+    match message.space:
+        case "hbm":
+            return tuple(_main_memory(message, explained))
+        case "vmem":
+            return tuple(_vector_memory(message, explained))
+        case "smem":
+            pages = "prefetched arguments such as page tables lie there whole; larger pages or fewer sequences"
+            return f"fewer scalars: {pages}", "leave large index arrays in HBM and read the part in use"
+    return ("split the program, or its batch: the number of operations in flight fills this memory",)
+
+
+def _main_memory(message: AllocatorMessage, explained: Sequence[Explained]) -> Iterator[str]:
+    limit = message.limit.bytes if message.limit else 0
+    listed = sum(shape.bytes for _, shape in explained)
+    padding = sum(shape.padding for _, shape in explained)
+    if listed:
+        share = percent_text(padding / listed)
+        yield f"padding is {bytes_text(padding)} of the {bytes_text(listed)} that are listed ({share})"
+    for allocation, shape in explained:
+        if limit and shape.data_bytes > _LARGE * limit:
+            yield (
+                f"allocation {allocation.number} alone takes {percent_text(shape.data_bytes / limit)} of the memory "
+                "without its padding: look for a missing sharding annotation or a left-over debug print"
+            )
+            break
+    arguments, output = message.total("arguments"), message.output
+    if arguments and message.used and arguments.bytes > _LARGE * message.used.bytes:
+        yield f"arguments (weights, optimizer state, batch) take {arguments}: shard them further"
+    if arguments and output:
+        donated = min(output.bytes, arguments.bytes) - (message.shared.bytes if message.shared else 0)
+        if donated > 0:
+            yield f"donate arguments (jax.jit's donate_argnums): outputs could share up to {bytes_text(donated)} more"
+    if message.fragmented and message.fragmented > 0.05:
+        yield f"{percent_text(message.fragmented)} of the temporaries are holes between them"
+    temporary = dict(message.parts).get("HLO temp")
+    if message.kind is Kind.ESTIMATE:
+        yield "look at the sizes first: the compiler does not try programs so far from fitting"
+    elif temporary or message.kind is Kind.TEMPORARIES or not listed:
+        size = f" ({temporary})" if temporary else ""
+        yield f"temporaries{size} follow the batch: micro-batches, jax.checkpoint around layers, or more chips"
+
+
+def _vector_memory(message: AllocatorMessage, explained: Sequence[Explained]) -> Iterator[str]:
+    spills = [a.size.bytes for a in message.allocations if a.spills and a.size]
+    if spills:
+        yield (
+            f"{bytes_text(sum(spills))} hold values that found no register: smaller blocks, a loop over parts of a "
+            "block, fewer values alive at once"
+        )
+    elif any(a.spills for a in message.allocations):
+        yield "values that found no register are kept there: smaller blocks, fewer values alive at once"
+    if message.kind is Kind.SINGLE and message.used and message.limit:
+        times = -(-message.used.bytes // max(1, message.limit.bytes))
+        yield f"cut the kernel's block (BlockSpec) into at least {times} parts; the grid then reads them in turn"
+    kernel = "tpu_custom_call" in message.instruction.text or any(
+        "custom-call" in a.label.opcode or "pallas_call" in a.op_name for a in message.allocations
+    )
+    yield "smaller blocks (BlockSpec, block_q and the like): two copies of each window are kept, one being filled"
+    if message.kind is not Kind.SINGLE and message.used and message.limit and message.used.bytes > message.limit.bytes:
+        yield _higher_limit(message.used.bytes, kernel)
+    if not kernel and message.kind is Kind.STACK:
+        yield "no kernel of yours is named: the compiler chose these buffers; split the operation, and report it to XLA"
+
+
+def _higher_limit(need: int, kernel: bool) -> str:
+    kib = -(-need // 2**20) * 1024
+    flag = f"LIBTPU_INIT_ARGS=--xla_tpu_scoped_vmem_limit_kib={kib}"
+    limit = f"raise the limit: {f'vmem_limit_bytes={kib * 1024} of the kernel, or ' if kernel else ''}{flag}"
+    tpus = [target(name) for name in target_names() if name.startswith("tpu-")]
+    chips = [tpu.name for tpu in tpus if (memory := tpu.memory("vmem")) and memory.bytes > need]
+    return f"{limit}; chips with more vector memory than that: {', '.join(chips) or 'none'}"
+
+
+def _both_cores(message: AllocatorMessage) -> Iterator[str]:
+    sparse = message.sparsecores
+    if sparse and message.used:
+        dense = message.used.bytes - sparse.bytes
+        yield f"SparseCores take {sparse}, TensorCores {bytes_text(dense)}"
+    yield "SparseCores: --xla_sc_num_serialized_tables_to_optimize_hbm=2 or more, lower max_unique_ids_per_partition"
+    yield "inputs fetched ahead: a lower maximum_parallel_iterations"
+    yield "see what tables, slots, inputs and stack take: `tilewright embed plan LOG --config MODEL`"
+
+
+def _free_memory(message: AllocatorMessage) -> Iterator[str]:
+    if message.excess:
+        yield f"free {bytes_text(message.excess)} first: drop references to arrays that are done with, donate arguments"
+    free = message.free.bytes if message.free else 0
+    piece = message.largest_free or message.reservable
+    if message.used and piece and free >= message.used.bytes > piece.bytes:
+        yield (
+            f"{message.free} are free but in pieces (the largest usable {piece}): make the large arrays first, or load "
+            "the program before them"
+        )
+    if message.kind is Kind.LOAD:
+        yield "compiled programs stay loaded: jax.clear_caches() and fewer shapes (pad the batch) leave room"
+        yield "the program's own temporaries are in this size: what the compiler lists for it is where to save"
+    else:
+        yield "smaller caches or batches, shards over more chips, a narrower dtype"
 
 
 @dataclass(frozen=True)
@@ -45,14 +198,12 @@ class AllocationReport:
     @property
     def saved_together(self) -> int:
         """Bytes that the best fix of every allocation saves."""
-        return together(self.fixes)
+        return saved_by_best(self.fixes)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         message = self.message
-        runtime = {
-            name: _plain(getattr(message, name)) for name in ("free", "reservable", "largest_free", "sparsecores")
-        }
+        runtime = ("free", "reservable", "largest_free", "sparsecores")
         return {
             "kind": message.kind.value,
             "space": message.space,
@@ -91,6 +242,51 @@ class AllocationReport:
             "tag": each.tag,
             "layout": shape.to_json() if shape else None,
         }
+
+    def lines(self, top: int = 10) -> Iterator[Line]:
+        """What happened, ``top`` allocations with their padding and as many fixes by bytes saved, what else helps."""
+        message = self.message
+        yield f"{message.code}: {self.meaning}" if message.code else self.meaning
+        for name, sizes in ((f"{message.space} in all", message.totals), ("of the program", message.parts)):
+            if sizes:
+                yield f"  {name}: {', '.join(_part(message, part, size) for part, size in sizes)}"
+        if message.allocations:
+            yield from self._allocation_lines(top)
+        if self.fixes:
+            yield from self._fix_lines(top)
+        for title, texts in {"what else helps": self.advice, "not read, or not as stated": self.unread}.items():
+            if texts:
+                yield ""
+                yield "bold", title
+                yield from (f"- {text}" for text in texts)
+
+    def _allocation_lines(self, top: int) -> Iterator[Line]:
+        sizes: list[Heading] = [("size", "bytes"), ("data", "bytes"), ("padding", "bytes"), ("factor", "ratio")]
+        rows = []
+        for each in self.message.allocations[:top]:
+            shape = self.shapes.get(each.number)
+            size = shape.bytes if shape else each.size.bytes if each.size else None
+            figures = (shape.data_bytes, shape.padding, shape.factor) if shape else (None, None, None)
+            words = shape.words.rpartition(": ")[0] if shape else ""
+            text = shape.shape if shape else each.shape or "–"
+            rows.append([str(each.number), size, *figures, text, words or "–", _shortened(each)])
+        title = f"largest allocations, {bytes_text(self.padding_bytes)} of padding"
+        yield from ("", Table(["#", *sizes, "shape", "why", "from"], rows, title))
+        if len(self.message.allocations) > top:
+            yield f"{len(self.message.allocations) - top} more"
+
+    def _fix_lines(self, top: int) -> Iterator[Line]:
+        columns: list[Heading] = [("saves", "bytes"), ("left", "bytes"), "of", "by", "to", "how"]
+        rows = [
+            [fix.saved, fix.bytes_after, _numbers(fix.allocations), fix.kind, fix.after or "nothing", fix.text]
+            for fix in self.fixes[:top]
+        ]
+        yield from ("", Table(columns, rows, "fixes by bytes saved (alternatives where they are of one allocation)"))
+        if len(self.fixes) > top:
+            yield f"{len(self.fixes) - top} more"
+        must = self.message.excess
+        goal = f"; {bytes_text(must)} must go" if must else ""
+        yield f"the best of each saves {bytes_text(self.saved_together)} where all of these live at once{goal}"
 
 
 def _plain(value: object) -> object:
@@ -166,86 +362,14 @@ def _disagreeing_head(message: AllocatorMessage) -> Iterator[str]:
         yield f"the head: {used.text} of {limit.text} is not {over.text} too much"
 
 
-# On the terminal.
-
 _WIDE = 60
-
-
-def print_allocation_report(report: AllocationReport, top: int = 10) -> None:
-    """What happened, the allocations with their padding, the fixes by bytes saved, and what else helps."""
-    from rich.console import Console
-
-    console = Console()
-    for line in _head(report):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    _print_allocations(report, top)
-    _print_fixes(report, top)
-    notes = {"what else helps": report.advice, "not read, or not as stated": report.unread}
-    for title, lines in notes.items():
-        if lines:
-            console.print(f"\n{title}", style="bold", markup=False, highlight=False)
-            for line in lines:
-                console.print(f"- {line}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _head(report: AllocationReport) -> Iterator[str]:
-    message = report.message
-    yield f"{message.code}: {report.meaning}" if message.code else report.meaning
-    for name, sizes in ((f"{message.space} in all", message.totals), ("of the program", message.parts)):
-        if sizes:
-            yield f"  {name}: {', '.join(_part(message, part, size) for part, size in sizes)}"
+"""Characters of a name in a table."""
 
 
 def _part(message: AllocatorMessage, name: str, size: StatedSize | None) -> str:
     data = message.utilization if name == "HLO temp" else None
     text = f"{name} {'of unknown size' if size is None else size}"
     return text if data is None else f"{text} ({percent_text(data)} of it data)"
-
-
-def _print_allocations(report: AllocationReport, top: int) -> None:
-    allocations = report.message.allocations
-    if not allocations:
-        return
-    columns = (
-        Column("#"),
-        Column("size", "bytes"),
-        Column("data", "bytes"),
-        Column("padding", "bytes"),
-        Column("factor", "ratio"),
-        Column("shape"),
-        Column("why"),
-        Column("from"),
-    )
-    rows = []
-    for each in allocations[:top]:
-        shape = report.shapes.get(each.number)
-        size = shape.bytes if shape else each.size.bytes if each.size else None
-        figures = (shape.data_bytes, shape.padding, shape.factor) if shape else (None, None, None)
-        words = shape.words.rpartition(": ")[0] if shape else ""
-        text = shape.shape if shape else each.shape or "–"
-        rows.append([str(each.number), size, *figures, text, words or "–", _shortened(each)])
-    print()
-    print_table(columns, rows, title=f"largest allocations, {bytes_text(report.padding_bytes)} of padding")
-    if len(allocations) > top:
-        print(f"{len(allocations) - top} more")
-
-
-def _print_fixes(report: AllocationReport, top: int) -> None:
-    if not report.fixes:
-        return
-    words = [Column(heading) for heading in ("of", "by", "to", "how")]
-    columns = (Column("saves", "bytes"), Column("left", "bytes"), *words)
-    rows = [
-        [fix.saved, fix.bytes_after, _numbers(fix.allocations), fix.kind, fix.after or "nothing", fix.text]
-        for fix in report.fixes[:top]
-    ]
-    print()
-    print_table(columns, rows, title="fixes by bytes saved (alternatives where they are of one allocation)")
-    if len(report.fixes) > top:
-        print(f"{len(report.fixes) - top} more")
-    must = report.message.excess
-    goal = f"; {bytes_text(must)} must go" if must else ""
-    print(f"the best of each saves {bytes_text(report.saved_together)} where all of these live at once{goal}")
 
 
 def _numbers(numbers: tuple[int, ...]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from tilewright.errors import UsageError
-from tilewright.hlo.allocation.message import StatedSize
+from tilewright.hlo.allocation.reading import StatedSize
 from tilewright.layout import TensorLayout, parse, tiled
 from tilewright.render import bytes_text, count_text
 from tilewright.render.formats import ratio_text

@@ -115,7 +115,7 @@ class Side:
     operations: Mapping[str, tuple[str, Operation]]
     users: Mapping[str, Sequence[Operation]]
     kernels: Mapping[tuple[str, str], list[Kernel]]
-    homes: Mapping[str, set[tuple[str, str]]]
+    homes: Mapping[str, dict[tuple[str, str], None]]
 
     @classmethod
     def of(cls, program: Program, chip: Target) -> Side:
@@ -125,13 +125,14 @@ class Side:
             for name in op.operands:
                 users[name].append(op)
         operations = {op.name: (computation.name, op) for computation, op in program.operations()}
-        kernels, homes = defaultdict[tuple[str, str], list[Kernel]](list), defaultdict[str, set[tuple[str, str]]](set)
+        kernels = defaultdict[tuple[str, str], list[Kernel]](list)
+        homes = defaultdict[str, dict[tuple[str, str], None]](dict)  # not sets: in the order of the step
         side = cls(program, estimate(program, chip), Context(program, chip), operations, users, kernels, homes)
         for kernel in (side._kernel(row) for row in side.step.rows if row.name in operations):
             kernels[kernel.key].append(kernel)
             for inner in kernel.inside:
                 if not is_silent(inner) and plain_opcode(inner.opcode) not in MOVES:
-                    homes[f"{plain_opcode(inner.opcode)} {origin(inner)}"].add(kernel.key)
+                    homes[f"{plain_opcode(inner.opcode)} {origin(inner)}"][kernel.key] = None
         return side
 
     def _kernel(self, row: TimeRow) -> Kernel:

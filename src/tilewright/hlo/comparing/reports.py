@@ -18,7 +18,6 @@ from tilewright.hlo.comparing.kernels import partners
 from tilewright.hlo.comparing.steps import StepDiff
 from tilewright.hlo.reporting.lines import INDENT, folded, operation_text, runs_text
 from tilewright.hlo.reporting.types import MovementRow, ReportData
-from tilewright.hlo.timing.views import step_lanes
 from tilewright.render import Column, Field, Html, Page, Step, badge, bytes_text, steps, table
 from tilewright.render.formats import place_text
 from tilewright.render.markup import element, escape, join
@@ -103,6 +102,62 @@ class ReportDiff:
             "rows": [row.to_json() for row in self.rows if row.status != "same"],
         }
 
+    def regressions(self, allowed: float) -> list[str]:
+        """What has grown by more than the share ``allowed`` (0.05 is 5 %): bytes moved, bytes of padding, peak memory.
+
+        Each is judged by itself; from 0 bytes every growth counts. A line for each that failed.
+        """
+        names = {"moved_bytes": "bytes moved", "wasted_bytes": "bytes of padding", "peak_bytes": "peak memory"}
+        failed = []
+        for key, words in names.items():
+            old, new = self.totals[key]
+            if new > old * (1 + allowed):
+                growth = f"+{(new - old) / old:.1%}" if old else "from nothing"
+                failed.append(f"{words} {growth}: {old} -> {new}")
+        return failed
+
+    def to_html(self, upgrade: StepDiff | None = None) -> str:
+        """One self-contained page: what got slower and faster, where that is known; totals; every row that differs."""
+        sides = (("before", self.before), ("after", self.after))
+        facts = [(name, " of ".join(filter(None, (side.program, place_text(side.source))))) for name, side in sides]
+        facts += [("rows", self.counts_text), ("written", date.today().isoformat())]
+        if upgrade is not None:
+            facts.append(("target", upgrade.after.target))
+        title = "What changed: time and data movement" if upgrade is not None else "Data movement: what changed"
+        page = Page(title, upgrade.lines(0)[0] if upgrade is not None else self.counts_text, facts=facts)
+        page.section("look", "What to look at", *_look_at(self))
+        if upgrade is not None:
+            changes = table(_CHANGES, cells(_CHANGES, upgrade.changes), limit=_MOST_ROWS,
+                            empty="no operation takes longer or less")  # fmt: skip
+            notes = map(note, upgrade.summary()[1:])  # peaks and units that changed
+            page.section("time", "What got slower, what faster", *notes, changes)
+            end = max(upgrade.before.seconds, upgrade.after.seconds)
+            lanes = (("before", upgrade.before), ("after", upgrade.after))
+            parts = (part for name, step in lanes for part in (element("h3", f"Lanes {name}"), step.lanes(end)))
+            page.section("lanes", "Lanes before and after", *parts)
+        pairs = [(words, *self.totals[key]) for key, words in QUANTITIES.items()]
+        totals = [(words, before, after, change_cell(before, after, "bytes")) for words, before, after in pairs]
+        page.section("totals", "Totals", table(_TOTALS, totals))
+        rows = table(_ROWS, cells(_ROWS, self.ranked()), limit=_MOST_ROWS, empty="nothing differs")
+        page.section("rows", "Operations that differ", rows)
+        page.data("diff", self.to_json() | ({"time": upgrade.to_json()} if upgrade is not None else {}))
+        return page.html()
+
+    def lines(self, top: int = 20, width: int = 100) -> Iterator[tuple[str, str]]:
+        """(style, line) for a terminal: the totals of both sides, then the rows that differ, largest change first."""
+        yield "bold", " " * 14 + "before".rjust(10) + "after".rjust(12) + "change".rjust(12)
+        for key, words in QUANTITIES.items():
+            before, after = self.totals[key]
+            yield "", f"{words:<14}{bytes_text(before):>10}{bytes_text(after):>12}{_growth(before, after):>12}"
+        yield "dim", f"rows: {self.counts_text}"
+        rows = self.ranked()
+        if rows:
+            yield "", ""
+        for row in rows[:top]:
+            yield from _change_lines(row, width)
+        if len(rows) > top:
+            yield "dim", f"     {len(rows) - top} more (--top {len(rows)} shows all)"
+
 
 def _head(report: ReportData) -> dict[str, Any]:
     return {"name": report.program, "kind": report.kind, "target": report.target, "predicted": report.predicted}
@@ -162,22 +217,6 @@ def _change(before: MovementRow | None, after: MovementRow) -> RowChange:
     return RowChange("same" if same else "changed", before, after)
 
 
-def regressions(before: ReportData, after: ReportData, allowed: float) -> list[str]:
-    """What has grown by more than the share ``allowed`` (0.05 is 5 %): bytes moved, bytes of padding, peak memory.
-
-    Each is judged by itself; from 0 bytes every growth counts. A line for each that failed.
-    """
-    totals = diff_reports(before, after).totals
-    names = {"moved_bytes": "bytes moved", "wasted_bytes": "bytes of padding", "peak_bytes": "peak memory"}
-    failed = []
-    for key, words in names.items():
-        old, new = totals[key]
-        if new > old * (1 + allowed):
-            growth = f"+{(new - old) / old:.1%}" if old else "from nothing"
-            failed.append(f"{words} {growth}: {old} -> {new}")
-    return failed
-
-
 _MOST_ROWS = 2000
 _MOST_STEPS = 3
 _TONES: dict[str, Tone] = {"new": "bad", "gone": "good", "changed": "warn"}
@@ -213,34 +252,6 @@ _CHANGES = (
 )
 
 
-def diff_html(diff: ReportDiff, upgrade: StepDiff | None = None) -> str:
-    """One self-contained page: what got slower and faster, where that is known; totals, and every row that differs."""
-    sides = (("before", diff.before), ("after", diff.after))
-    facts = [(name, " of ".join(filter(None, (side.program, place_text(side.source))))) for name, side in sides]
-    facts += [("rows", diff.counts_text), ("written", date.today().isoformat())]
-    if upgrade is not None:
-        facts.append(("target", upgrade.after.target))
-    title = "What changed: time and data movement" if upgrade is not None else "Data movement: what changed"
-    page = Page(title, upgrade.lines(0)[0] if upgrade is not None else diff.counts_text, facts=facts)
-    page.section("look", "What to look at", *_look_at(diff))
-    if upgrade is not None:
-        changes = table(_CHANGES, cells(_CHANGES, upgrade.changes), limit=_MOST_ROWS,
-                        empty="no operation takes longer or less")  # fmt: skip
-        notes = map(note, upgrade.summary()[1:])  # peaks and units that changed
-        page.section("time", "What got slower, what faster", *notes, changes)
-        end = max(upgrade.before.seconds, upgrade.after.seconds)
-        lanes = (("before", upgrade.before), ("after", upgrade.after))
-        parts = (part for name, step in lanes for part in (element("h3", f"Lanes {name}"), step_lanes(step, end)))
-        page.section("lanes", "Lanes before and after", *parts)
-    pairs = [(words, *diff.totals[key]) for key, words in QUANTITIES.items()]
-    totals = [(words, before, after, change_cell(before, after, "bytes")) for words, before, after in pairs]
-    page.section("totals", "Totals", table(_TOTALS, totals))
-    rows = table(_ROWS, cells(_ROWS, diff.ranked()), limit=_MOST_ROWS, empty="nothing differs")
-    page.section("rows", "Operations that differ", rows)
-    page.data("diff", diff.to_json() | ({"time": upgrade.to_json()} if upgrade is not None else {}))
-    return page.html()
-
-
 def _look_at(diff: ReportDiff) -> list[Html]:
     """The verdict in a sentence, then the rows that grew most, or those that shrank."""
     before, after = diff.totals["moved_bytes"]
@@ -264,22 +275,6 @@ def _step(row: RowChange) -> Step:
 # On the terminal.
 
 _SIGNS = {"new": "+", "gone": "-", "changed": "~", "same": " "}
-
-
-def diff_lines(diff: ReportDiff, top: int = 20, width: int = 100) -> Iterator[tuple[str, str]]:
-    """(style, line) for a terminal: the totals of both sides, then the rows that differ, largest change first."""
-    yield "bold", " " * 14 + "before".rjust(10) + "after".rjust(12) + "change".rjust(12)
-    for key, words in QUANTITIES.items():
-        before, after = diff.totals[key]
-        yield "", f"{words:<14}{bytes_text(before):>10}{bytes_text(after):>12}{_growth(before, after):>12}"
-    yield "dim", f"rows: {diff.counts_text}"
-    rows = diff.ranked()
-    if rows:
-        yield "", ""
-    for row in rows[:top]:
-        yield from _change_lines(row, width)
-    if len(rows) > top:
-        yield "dim", f"     {len(rows) - top} more (--top {len(rows)} shows all)"
 
 
 def _growth(before: int, after: int) -> str:

@@ -170,13 +170,11 @@ class _Finding:
     after: list[Kernel] = field(default_factory=list)
 
     def include(self, other: _Finding) -> None:
-        """Take over the kernels of another."""
         self.before.extend(other.before)
         self.after.extend(other.after)
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """Seconds of its kernels, before and after."""
         return sum(k.row.seconds for k in self.before), sum(k.row.seconds for k in self.after)
 
     @property
@@ -216,10 +214,10 @@ class _Comparison:
                     loop.include(finding)
             found = [*(finding for finding in found if finding.source not in lines), loop]
         found.sort(key=lambda finding: min((k.row.start for k in finding.after), default=0.0))
-        return [finding for finding in self._traced(found) if finding.counts]
+        return [finding for finding in self._with_roots(found) if finding.counts]
 
-    def _traced(self, found: list[_Finding]) -> list[_Finding]:
-        """Kernels that read a wider type, or another layout, with the change of the kernel that makes it."""
+    def _with_roots(self, found: list[_Finding]) -> list[_Finding]:
+        """Changes passed on by a wider type or another layout are added to the change of the kernel that makes it."""
         makes = {kernel.row.name: n for n, finding in enumerate(found) for kernel in finding.after}
         roots: list[int] = []
         kept: list[_Finding] = []

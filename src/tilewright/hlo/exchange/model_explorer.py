@@ -24,12 +24,12 @@ _LONGEST = 1000
 _COLOURS = [{"stop": 0, "bgColor": "#fdeee7"}, {"stop": 1, "bgColor": "#f28e6b"}]
 
 
-def model_explorer(program: Program, report: ReportData) -> dict[str, Any]:
+def model_explorer(report: ReportData, program: Program) -> dict[str, Any]:
     """The collection of graphs that Model Explorer opens; the entry comes first.
 
     >>> from tilewright.hlo import load, report
     >>> program = load("HloModule m\\nENTRY e {\\n p = f32[4,2] parameter(0)\\n ROOT n = f32[4,2] negate(p)\\n}")
-    >>> graph = model_explorer(program, report(program))["graphs"][0]
+    >>> graph = report(program).model_explorer(program)["graphs"][0]
     >>> [(node["id"], node["label"]) for node in graph["nodes"]], graph["nodes"][1]["incomingEdges"][0]["sourceNodeId"]
     ([('p', 'parameter'), ('n', 'negate')], 'p')
     """
@@ -39,7 +39,7 @@ def model_explorer(program: Program, report: ReportData) -> dict[str, Any]:
     return {"label": program.name or "program", "graphs": graphs, "graphSorting": "node_count_desc"}
 
 
-def model_explorer_data(program: Program, report: ReportData) -> dict[str, dict[str, Any]]:
+def model_explorer_data(report: ReportData, program: Program) -> dict[str, dict[str, Any]]:
     """Name of a figure -> its node data: bytes moved, and microseconds where they are modelled or measured."""
     rows = _rows(program, report)
     figures = {"moved_bytes": [(row, float(row.total_bytes)) for row in report.rows if row.moved_bytes]}

@@ -55,7 +55,7 @@ def report_sarif(report: ReportData, root: Path | None = None) -> dict[str, Any]
 
     >>> from tilewright.hlo import load, report
     >>> text = "HloModule m\\nENTRY e {\\n p = f32[4,2]{1,0} parameter(0)\\n ROOT c = f32[4,2]{0,1} copy(p)\\n}"
-    >>> [result["ruleId"] for result in report_sarif(report(load(text)))["runs"][0]["results"]]
+    >>> [result["ruleId"] for result in report(load(text)).to_sarif()["runs"][0]["results"]]
     ['copied-argument']
     """
     rows = {(row.path, row.name): row for row in reversed(report.rows)} | {("", row.name): row for row in report.rows}

@@ -38,8 +38,6 @@ _NO_BUFFER = RENAMES | CONTROL | {"after-all", "send", "send-done"}
 _LARGEST = 10
 
 _Value = list[set[int]]
-_Written = dict[tuple[str, str], list[list[TensorLayout]]]
-"""(computation, operation) -> the arrays of its result, by the elements of its tuple."""
 
 
 @dataclass
@@ -63,23 +61,21 @@ def buffers(context: Context) -> tuple[tuple[PaddedTensor, ...], tuple[Peak, ...
     """The arrays with a buffer, in the program's order, and the peak of each memory space, main memory first."""
     program = context.program
     unfused = [computation for computation in program.computations if computation.name not in program.fused]
-    written: _Written = {}
-    tensors = tuple(tensor for computation in unfused for tensor in _tensors(context, computation, written))
-    return tensors, peaks(context, written)
+    return tuple(tensor for computation in unfused for tensor in _tensors(context, computation)), peaks(context)
 
 
-def _tensors(context: Context, computation: Computation, written: _Written) -> Iterator[PaddedTensor]:
-    """The arrays that a computation's operations write, but for other names of buffers; they join ``written``."""
+def _tensors(context: Context, computation: Computation) -> Iterator[PaddedTensor]:
+    """The arrays that a computation's operations write, but for other names of buffers."""
     for op in computation.operations:
         kind = plain_opcode(op.opcode)
         if kind in _NO_BUFFER or kind.endswith("-start") or (kind == "parameter" and not computation.entry):
             continue
         try:
-            written[computation.name, op.name] = elements = _elements(context, op)
+            layouts = context.layouts(op.shape)
         except TilewrightError as error:
             raise context.at(op, error) from None
         several = op.shape.startswith("(")
-        for number, layout in enumerate(layout for element in elements for layout in element):
+        for number, layout in enumerate(layouts):
             if layout.rank:
                 name = f"{op.name}{{{number}}}" if several else op.name
                 yield _tensor(context, computation.name, op, name, layout)
@@ -92,23 +88,20 @@ def _tensor(context: Context, computation: str, op: Operation, name: str, layout
     )
 
 
-def peaks(context: Context, written: _Written | None = None) -> tuple[Peak, ...]:
-    """One peak for each memory space that holds anything, main memory first.
-
-    ``written``: the layouts that are known already.
-    """
-    inside = _callees(context, written or {})
+def peaks(context: Context) -> tuple[Peak, ...]:
+    """One peak for each memory space that holds anything, main memory first."""
+    inside = _callees(context)
     entry = context.program.entry.name
     spaces = inside[entry].peaks if entry in inside else {}
     return tuple(spaces[space] for space in sorted(spaces))
 
 
-def _callees(context: Context, written: _Written) -> dict[str, _Inside]:
+def _callees(context: Context) -> dict[str, _Inside]:
     """What every computation needs, those that are called first."""
     inside: dict[str, _Inside] = {}
     for computation in reversed(callers_first(context.program)):
         if computation.name not in context.program.fused:
-            inside[computation.name] = _Sweep(context, computation, inside, written).fill().inside()
+            inside[computation.name] = _Sweep(context, computation, inside).fill().inside()
     return inside
 
 
@@ -187,17 +180,14 @@ def lifetimes(program: Program, target: Target | str) -> Lifetimes:
 
 
 def _lifetimes(context: Context) -> Lifetimes:
-    inside = _callees(context, {})
-    return _Sweep(context, context.program.entry, inside, {}).fill().lifetimes()
+    return _Sweep(context, context.program.entry, _callees(context)).fill().lifetimes()
 
 
 class _Sweep:
-    """One computation, its callees being known."""
+    """One pass over a computation's operations that finds its buffers; ``inside``: the needs of what it calls."""
 
-    def __init__(
-        self, context: Context, computation: Computation, inside: dict[str, _Inside], written: _Written
-    ) -> None:
-        self.context, self.computation, self.known, self.written = context, computation, inside, written
+    def __init__(self, context: Context, computation: Computation, inside: dict[str, _Inside]) -> None:
+        self.context, self.computation, self.known = context, computation, inside
         self.scope = context.scope(computation.name)
         self.buffers: list[_Buffer] = []
         self.values: dict[str, _Value] = {}
@@ -206,7 +196,7 @@ class _Sweep:
         self.free: set[str] = set()
 
     def fill(self) -> _Sweep:
-        """Every operation in turn: the buffers with the places where they are born and die."""
+        """Find the buffers: each with the numbers of the operations at which it is born and dies."""
         operations = self.computation.operations
         for at, op in enumerate(operations):
             for name in op.operands:
@@ -324,7 +314,8 @@ class _Sweep:
         return [set().union(*operands[number]), *self._held(operands)] if started else operands[number]
 
     def _new(self, at: int, op: Operation, kind: str, operands: list[_Value]) -> _Value:
-        elements = self.written.get((self.computation.name, op.name)) or _elements(self.context, op)
+        shapes = split_top(op.shape[1:-1]) if op.shape.startswith("(") else [op.shape]
+        elements = [self.context.layouts(shape) for shape in shapes]
         started = kind.endswith("-start")
         if started and op.shape.startswith("("):  # ((operands), result, ...), but copy-start has (result, operand, ...)
             place = 0 if kind == "copy-start" else 1
@@ -399,9 +390,3 @@ def _written_over(op: Operation, operands: list[_Value]) -> dict[int, set[int]]:
             whole = inside is None or inside >= len(value)
             over[element or 0] = set().union(*value) if whole else value[inside or 0]
     return over
-
-
-def _elements(context: Context, op: Operation) -> list[list[TensorLayout]]:
-    """The arrays of a result, by the elements of its tuple."""
-    elements = split_top(op.shape[1:-1]) if op.shape.startswith("(") else [op.shape]
-    return [context.layouts(element) for element in elements]

@@ -23,12 +23,15 @@ from msgspec import ValidationError, convert
 
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
 from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.exchange.model_explorer import model_explorer, model_explorer_data
+from tilewright.hlo.exchange.sarif import report_sarif
 from tilewright.hlo.graphs.graph import collector_paused
 from tilewright.hlo.program import Computation, Program
-from tilewright.hlo.reporting import page
+from tilewright.hlo.reporting import lines, page
 from tilewright.hlo.reporting.buffers import buffers
 from tilewright.hlo.reporting.changes import with_changes
 from tilewright.hlo.reporting.predicting import fused_along, in_normal_form
+from tilewright.hlo.reporting.profile import join_profile
 from tilewright.hlo.reporting.rows import computing_row, fusion_row, operation_row
 from tilewright.hlo.reporting.types import (
     SCHEMA_VERSION,
@@ -43,7 +46,7 @@ from tilewright.hlo.reporting.types import (
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.estimate import estimate_placed
-from tilewright.hlo.timing.tiles import MEGA
+from tilewright.hlo.timing.mechanisms import MEGA
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
@@ -63,13 +66,45 @@ class MovementReport(ReportData):
     [('copy', 64, 'the order of the elements changes: dim 1 (2) was the fastest, dim 0 (4) is now')]
     """
 
-    def to_html(self) -> str:
-        """One self-contained page."""
-        return page.to_html(self)
+    head_lines, change_lines, ranking_lines = lines.head_lines, lines.change_lines, lines.ranking_lines
+    to_html, to_block, _repr_html_ = page.to_html, page.to_block, page.glance_html
+    to_sarif, model_explorer, model_explorer_data = report_sarif, model_explorer, model_explorer_data
+    with_profile = join_profile
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the totals, and what moves most; ``to_html()`` is the whole page."""
-        return page.glance_html(self)
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any], where: str = "") -> MovementReport:
+        """The report that :meth:`to_json` wrote. Raises UsageError for anything else, naming what is wrong.
+
+        >>> from tilewright.hlo import MovementReport, load, report
+        >>> written = report(load("HloModule m\\nENTRY e { ROOT p = f32[4,2]{1,0:T(8,128)} parameter(0) }"))
+        >>> MovementReport.from_json(written.to_json()) == written
+        True
+        """
+        if not isinstance(plain, Mapping) or plain.get("kind") != "movement_report":
+            raise UsageError("this JSON is not a movement report", where=where, how=_HOW)
+        version = plain.get("schema_version")
+        if version != SCHEMA_VERSION:
+            reason = f"schema_version {version!r}, but this version reads {SCHEMA_VERSION}"
+            raise UsageError(reason, where=where, how=f"{_HOW} of this version")
+        try:
+            program = {"program": plain["program"]["name"], "kind": plain["program"]["kind"]}
+            later = {"unoptimized": False, "time": None, "suggestions": (), "normal_form": 0, "not_understood": ()}
+            whole = {**later, **plain, **program, "source": plain.get("input", "")}
+            peaks = plain["peaks"]
+            for record, values in (
+                (MovementRow, plain["rows"]),
+                (PaddedTensor, [*plain["tensors"], *(tensor for peak in peaks for tensor in peak["tensors"])]),
+                (Peak, peaks),
+                (ProfileSummary, [plain["profile"]] if plain["profile"] else ()),
+                (TimeSummary, [whole["time"]] if whole["time"] else ()),
+                (Suggestion, whole["suggestions"]),
+                (cls, [whole]),
+            ):
+                _require(record, values)
+            return convert(whole, cls)
+        except (KeyError, TypeError, AttributeError, ValidationError) as error:
+            reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
+            raise UsageError(f"not a whole movement report: {reason}", where=where, how=_HOW) from None
 
 
 @collector_paused()
@@ -143,37 +178,6 @@ def _rows(context: Context, computation: Computation) -> Iterator[MovementRow]:
             raise context.at(op, error) from None
         if row is not None:
             yield row
-
-
-def from_json(plain: Mapping[str, Any], where: str = "") -> MovementReport:
-    """The report that :meth:`MovementReport.to_json` wrote. Raises UsageError for anything else, naming what is wrong.
-
-    >>> from tilewright.hlo import load, report
-    >>> written = report(load("HloModule m\\nENTRY e { ROOT p = f32[4,2]{1,0:T(8,128)} parameter(0) }"))
-    >>> from_json(written.to_json()) == written
-    True
-    """
-    if not isinstance(plain, Mapping) or plain.get("kind") != "movement_report":
-        raise UsageError("this JSON is not a movement report", where=where, how=_HOW)
-    version = plain.get("schema_version")
-    if version != SCHEMA_VERSION:
-        reason = f"schema_version {version!r}, but this version reads {SCHEMA_VERSION}"
-        raise UsageError(reason, where=where, how=f"{_HOW} of this version")
-    try:
-        own = {"program": plain["program"]["name"], "kind": plain["program"]["kind"], "source": plain.get("input", "")}
-        whole = {"unoptimized": False, "time": None, "suggestions": (), "normal_form": 0, "not_understood": (), **plain}
-        whole |= own
-        _require(MovementRow, plain["rows"])
-        _require(PaddedTensor, [*plain["tensors"], *(tensor for peak in plain["peaks"] for tensor in peak["tensors"])])
-        _require(Peak, plain["peaks"])
-        _require(ProfileSummary, [plain["profile"]] if plain["profile"] else ())
-        _require(TimeSummary, [whole["time"]] if whole["time"] else ())
-        _require(Suggestion, whole["suggestions"])
-        _require(MovementReport, [whole])
-        return convert(whole, MovementReport)
-    except (KeyError, TypeError, AttributeError, ValidationError) as error:
-        reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
-        raise UsageError(f"not a whole movement report: {reason}", where=where, how=_HOW) from None
 
 
 def _require(record: type[Any], values: Sequence[Mapping[str, Any]]) -> None:

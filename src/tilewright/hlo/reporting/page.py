@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import date
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import permutations
 from typing import Any
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.reporting.columns import (
+from tilewright.hlo.reporting.lines import (
     CHANGE_FIELDS,
     GLANCE_FIELDS,
     PEAK_FIELDS,
     TENSOR_FIELDS,
     change_number,
+    head_lines,
     movement_fields,
     space_text,
+    totals,
+    transfers_text,
 )
-from tilewright.hlo.reporting.lines import report_head, totals, transfers_text
 from tilewright.hlo.reporting.types import MovementRow, Peak, ReportData, Suggestion
 from tilewright.layout import TensorLayout, parse
 from tilewright.render import (
@@ -112,13 +114,14 @@ def matching(row: MovementRow) -> str:
     name = plain_opcode(row.op)
     if name in _SAME_ELEMENTS:
         return "index"
-    return _turn(row) if name == "transpose" else ""
+    return _permutation(first_layout(row), row.to_layout) if name == "transpose" else ""
 
 
-def _turn(row: MovementRow) -> str:
+@lru_cache(maxsize=4096)
+def _permutation(before: str, after: str) -> str:
     """The dims of a transpose, where sizes leave one way only (it is not the one that changes nothing)."""
     try:
-        a, b = parse(first_layout(row)), parse(row.to_layout)
+        a, b = parse(before), parse(after)
     except TilewrightError:
         return ""
     if not isinstance(a, TensorLayout) or not isinstance(b, TensorLayout) or a.rank > 6:
@@ -131,19 +134,6 @@ def _turn(row: MovementRow) -> str:
 
 def _first_of_several(row: MovementRow) -> str | None:
     return first_layout(row) if row.from_layout.startswith("(") else None
-
-
-def _remembered(find: Callable[[MovementRow], str]) -> Callable[[MovementRow], str]:
-    """The answer for a row, found once for all rows between the same two layouts."""
-    known: dict[tuple[str, str, str, bool], str] = {}
-
-    def remembered(row: MovementRow) -> str:
-        key = (row.op, row.from_layout, row.to_layout, row.bitcast)
-        if key not in known:
-            known[key] = find(row)
-        return known[key]
-
-    return remembered
 
 
 # The page, its parts for other pages, and what a notebook shows.
@@ -174,7 +164,7 @@ def to_html(report: ReportData) -> str:
     return page.html()
 
 
-def report_html(report: ReportData) -> Html:
+def to_block(report: ReportData) -> Html:
     """The report as one block for a page of another room: figures, notes and the operations."""
     movement = _movement(report)
     whole = join([cards(_figures(report)), *map(note, report.notes), movement], "\n")
@@ -202,7 +192,6 @@ def _todo(report: ReportData) -> list[Html]:
 
 
 def _next_steps(report: ReportData) -> list[Step]:
-    """What to ask next about this program, as commands."""
     file = shlex.quote(report.source or "FILE")
     target = f" --target {report.target}" if report.target else ""
     asked = f"tilewright report {file}{target}"
@@ -270,8 +259,8 @@ def _movement(report: ReportData) -> Html:
     sort = "time" if report.profile is not None else "modelled" if report.time is not None else "moved"
     fields = (
         *movement_fields(report),
-        Field("operand", "code", "", _first_of_several, shown=False, listed=False),
-        Field("matching", "text", "", _remembered(matching), shown=False, listed=False),
+        Field("operand", "code", of=_first_of_several, shown=False, listed=False),
+        Field("matching", "text", "", matching, shown=False, listed=False),
     )
 
     def listed(transfers: bool, **options: Any) -> Html:
@@ -286,7 +275,6 @@ def _movement(report: ReportData) -> Html:
 
 
 def _name(row: Any) -> str:
-    """What the page's address calls a row."""
     return str(row.name)
 
 
@@ -299,7 +287,7 @@ def _peak(peak: Peak) -> Html:
 
 def glance_html(report: ReportData) -> str:
     """What a notebook shows: the totals in sentences, what pays most, and the operations that move most."""
-    head, *facts = report_head(report)
+    head, *facts = head_lines(report)
     rows = report.ranked()
     changes = glance_table(CHANGE_FIELDS, cells(CHANGE_FIELDS, report.suggestions[:3]))
     most = glance_table(GLANCE_FIELDS, cells(GLANCE_FIELDS, rows[:_MOST_AT_A_GLANCE]), of=len(rows))

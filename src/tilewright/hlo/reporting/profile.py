@@ -17,14 +17,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tilewright.errors import UsageError
 from tilewright.hlo.opcodes import CONTROL
 from tilewright.hlo.program import Program
-from tilewright.hlo.reporting.movement import MovementReport
 from tilewright.hlo.reporting.rows import computing_row
-from tilewright.hlo.reporting.types import MovementRow, ProfileSummary
+from tilewright.hlo.reporting.types import MovementRow, ProfileSummary, ReportData
 from tilewright.hlo.semantics.context import Context
 from tilewright.reading import read_bytes
 from tilewright.trace import read_xspace
@@ -33,6 +32,7 @@ _LONG_NAME = re.compile(r"%?([\w.\-]+)\s*=\s")
 _CONTAINERS = re.compile(r"(?:while|conditional|call|case)(?:[.\d]*)$")
 _HOW = "jax.profiler.trace(folder) writes plugins/profile/*/*.xplane.pb; XProf's trace viewer exports .trace.json.gz"
 _Times = dict[tuple[str, str], tuple[float, int]]
+_Report = TypeVar("_Report", bound=ReportData)
 
 
 @dataclass(frozen=True)
@@ -138,28 +138,30 @@ def _from_long_name(text: object) -> str:
     return match[1] if match else ""
 
 
-def join_profile(report: MovementReport, program: Program, profile: MeasuredTimes) -> MovementReport:
-    """The report with measured times; :attr:`MovementReport.profile` names the measurements that no operation matches.
+def join_profile(report: _Report, program: Program, profile: str | Path) -> _Report:
+    """The report with the times that a profile has measured: a file or folder as :func:`read_profile` takes it.
 
+    ``program`` is the compiled one that ran; ``.profile`` names the measurements that no operation of it matches.
     Measured operations that move nothing for layout's sake get rows, too (``compute``). Raises UsageError for a
     StableHLO program, whose names no profile knows, and where no operation is the program's: then it says what the
     profile holds.
     """
+    measured = read_profile(profile)
     if program.kind != "hlo":
         raise UsageError(
             "a profile names the operations of a compiled program, and StableHLO has none of them",
-            where=profile.source,
+            where=measured.source,
             how="report on the compiler's dump (--xla_dump_to, the file *after_optimizations.txt)",
         )
-    times = _of_program(profile, program)
+    times = _of_program(measured, program)
     opcodes = {op.name: op.opcode for _, op in program.operations()}
     known = {name: time for name, time in times.items() if name in opcodes}
     if not known:
         some = ", ".join(sorted(times, key=lambda name: -times[name][0])[:3])
-        others = f"; its other events: {profile.holds}" if profile.holds else ""
+        others = f"; its other events: {measured.holds}" if measured.holds else ""
         raise UsageError(
             f"nothing to join: none of the operations that the profile times ({some}) is in {program.name}{others}",
-            where=profile.source,
+            where=measured.source,
             how="names are those of one build: profile a run of the very program whose dump this is",
         )
     rows = tuple(
@@ -169,7 +171,7 @@ def join_profile(report: MovementReport, program: Program, profile: MeasuredTime
         for row in _with_measured(report.rows, program, known)
     )
     summary = ProfileSummary(
-        profile.source,
+        measured.source,
         total_us=sum(total for total, _ in times.values()),
         matched_us=sum(total for total, _ in known.values()),
         rows_us=sum(row.measured_us or 0.0 for row in rows if row.category != "compute"),

@@ -113,7 +113,6 @@ def _custom_call(
 
 
 def _reason(op: Operation, name: str, operands: _Layouts, result: TensorLayout, dims: _Dims, cost: Traffic) -> str:
-    """Why the row costs what it costs."""
     a = operands[0]
     if plain := _plain_reason(name, op, operands, result):
         return plain
@@ -402,7 +401,7 @@ def _groups(before: Sequence[int], after: Sequence[int], permutation: _Dims) -> 
 
 
 def _order_reason(a: TensorLayout, b: TensorLayout, groups: list[_Group]) -> str:
-    """Do the elements lie in another order, tiles apart?"""
+    """The words for another order of the elements, tiles apart; "" where the order is the same."""
     before, after = _physical(a, [group.before for group in groups]), _physical(b, [group.after for group in groups])
     if before == after:
         return ""

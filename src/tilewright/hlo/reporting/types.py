@@ -403,10 +403,10 @@ class ReportData:
                 found.setdefault(name, []).append(each)
         return found
 
-    def wasteful(self, top: int | None = None) -> list[PaddedTensor]:
+    def wasteful(self) -> list[PaddedTensor]:
         """The tensors with padding, most wasted bytes first."""
         padded = [tensor for tensor in self.tensors if tensor.wasted_bytes]
-        return sorted(padded, key=lambda tensor: -tensor.wasted_bytes)[:top]
+        return sorted(padded, key=lambda tensor: -tensor.wasted_bytes)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values: the version, the input, totals, peaks, rows and tensors in the program's order.

@@ -9,8 +9,7 @@ from types import MappingProxyType
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo.program import Operation
 from tilewright.hlo.semantics.dims import group_size
-from tilewright.hlo.timing.mechanisms import matrix_us
-from tilewright.hlo.timing.tiles import MEGA, Tiles
+from tilewright.hlo.timing.mechanisms import MEGA, Tiles, matrix_us
 from tilewright.targets import Target, TimeConstants, target
 
 _NEAR = ("near_", "common_", "vector_")

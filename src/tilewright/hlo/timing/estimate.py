@@ -16,10 +16,10 @@ from tilewright.hlo.semantics.dims import matrix_type, product_sizes
 from tilewright.hlo.timing import mechanisms
 from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.fusing import Fusing
-from tilewright.hlo.timing.row import Run, later, rest_of_transfers, timed
+from tilewright.hlo.timing.mechanisms import Price, Tiles
+from tilewright.hlo.timing.row import Run, rest_of_transfers, timed, with_longer_start
 from tilewright.hlo.timing.scheduled import Schedule
 from tilewright.hlo.timing.step import StepTime, TimeRow, share_with_a_time
-from tilewright.hlo.timing.tiles import Price, Tiles
 from tilewright.render import percent_text
 from tilewright.targets import Target, TimeConstants
 from tilewright.targets import target as find_target
@@ -65,7 +65,7 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
             if priced:  # a lone kernel has nothing to start beside
                 more = max(0.0, chip["stream"]["launch_us"] - chip.kernel["near_launch_us"])
                 first = next(k for k, row in enumerate(rows) if not row.unpriced)
-                rows[first], us = later(rows[first], more), us + more
+                rows[first], us = with_longer_start(rows[first], more), us + more
         seconds = us / 1e6
     else:
         schedule = Schedule(context, chip)

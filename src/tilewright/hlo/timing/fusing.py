@@ -25,10 +25,9 @@ from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import gathered_rows, product_sizes
 from tilewright.hlo.timing.chip import Chip
-from tilewright.hlo.timing.mechanisms import REGISTER_MB, Work, add_operation
+from tilewright.hlo.timing.mechanisms import REGISTER_MB, Tiles, Work, add_operation
 from tilewright.hlo.timing.row import Run, busy, flops_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
-from tilewright.hlo.timing.tiles import Tiles
 
 _KERNELS = PRODUCTS | {"reduce", "gather", "scatter", "transpose", "reduce-window"}
 _BODIES = frozenset({"map", "reduce-scatter", "all-reduce", "select-and-scatter"})

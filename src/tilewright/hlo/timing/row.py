@@ -17,8 +17,8 @@ from tilewright.hlo.opcodes import PRODUCTS
 from tilewright.hlo.program import Operation
 from tilewright.hlo.semantics.dims import product_sizes
 from tilewright.hlo.timing.chip import Chip
+from tilewright.hlo.timing.mechanisms import MEGA, Tiles
 from tilewright.hlo.timing.step import TimeRow
-from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.render import bytes_text
 from tilewright.targets import TimeConstants
 
@@ -152,8 +152,8 @@ def flops_of(op: Operation, operands: Sequence[Tiles], results: Sequence[Tiles])
     return 0
 
 
-def later(row: TimeRow, us: float) -> TimeRow:
-    """The row with so many microseconds more of starting."""
+def with_longer_start(row: TimeRow, us: float) -> TimeRow:
+    """The row with ``us`` microseconds more, which its start takes."""
     return replace(row, seconds=row.seconds + us / 1e6)
 
 

@@ -29,10 +29,9 @@ from tilewright.hlo.reading.hlo_scan import split_top
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import devices_of, parts_in_fusions, written_into
 from tilewright.hlo.timing.chip import Chip
-from tilewright.hlo.timing.mechanisms import REGISTER, Work, add_operation
+from tilewright.hlo.timing.mechanisms import REGISTER, Tiles, Work, add_operation
 from tilewright.hlo.timing.row import Run, busy, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
-from tilewright.hlo.timing.tiles import Tiles
 
 _UNPRICED = {
     **dict.fromkeys(

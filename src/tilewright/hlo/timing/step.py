@@ -1,17 +1,71 @@
-"""The modelled time of one run of a program: rows, what bounds each, and how far off such rows were seen."""
+"""The modelled time of one run of a program: rows, what bounds each, how far off such rows were seen; and its views.
+
+A step is shown as sentences about what to do first, as lines and tables for a terminal, and as a page with a roofline
+and lanes over time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import date
+from itertools import groupby
+from typing import Any, Literal, TypeAlias
 
 from msgspec import to_builtins
 
+from tilewright.render import Bar, Card, Field, Html, Page, Step, bar_chart, bytes_text, cards, count_text, explorer, percent_text, seconds_text, steps, table
+from tilewright.render.drawing import Drawing
+from tilewright.render.drawing import Curve, line_chart, text_width
+from tilewright.render.formats import place_text
+from tilewright.render.markup import element
+from tilewright.render.page import note
+from tilewright.render.tables import Table, cells
 from tilewright.trace import Args, Event, Slice, Track
 from tilewright.version import __version__
 
 SCHEMA = "tilewright.time/2"
+
+_WAITS = {
+    "matrix": "computes on the matrix unit",
+    "vector": "computes on the vector unit",
+    "hbm": "waits for HBM",
+    "vmem": "waits for vector memory",
+    "relayout": "turns its data",
+    "latency": "waits for its start",
+    "link": "waits for links",
+    "sparsecore": "waits for the SparseCores",
+}
+_HELPS = {
+    "vector": "fewer transcendental functions, a narrower type, or work on smaller arrays",
+    "vmem": "fuse it with its neighbours",
+    "relayout": "keep the order of dims that its users want, or leave a transpose out",
+    "link": "exchange less, or start the exchange earlier",
+    "sparsecore": "start the lookup earlier, or gather fewer rows",
+}
+_SMALL = 0.03
+"""Share of the step from which a line is worth a word."""
+_FULL = 0.6
+"""Share of the matrix peak from which products are well used."""
+_SWEPT = re.compile(r"(\w+) ([\d.]+), (.+)")
+_MOST_LANES = 4
+"""Steps whose lanes are drawn below each other."""
+_LANES = ("matrix", "vector", "copy", "dma", "link", "sparsecore", "host")
+_TITLES = {
+    "matrix": "matrix unit",
+    "vector": "vector unit",
+    "copy": "copies",
+    "dma": "DMA",
+    "link": "links",
+    "sparsecore": "SparseCores",
+}
+_LIGHT = ("c0", "c1", "c5", "c2")
+"""The lighter colours that go with those of bars."""
+_MOST_MARKS = 2000
+_ANCHORS: tuple[Literal["start", "middle", "end"], ...] = ("start", "middle", "middle", "middle", "end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,3 +236,304 @@ class StepTime:
             name = f"{lane} {number + 1}" if number else lane
             events.append(Slice(Track(self.target, name), row.name or row.op, start, duration, details))
         return tuple(events)
+
+    def advice(self, count: int = 5) -> list[str]:
+        """Sentences, the one that concerns most time first."""
+        groups: dict[tuple[str, str], list[TimeRow]] = defaultdict(list)
+        for row in self.rows:
+            if row.seconds:
+                groups[row.source or row.name, row.bound].append(row)
+        whole, said = self.seconds or 1.0, list[tuple[float, str]]()
+
+        def say(seconds: float, words: str) -> None:
+            if seconds >= _SMALL * whole:
+                said.append(
+                    (seconds, f"{seconds_text(seconds)} ({percent_text(seconds / whole)} of the step): {words}")
+                )
+
+        for (place, bound), rows in groups.items():
+            words = f"{place_text(place)} {_WAITS.get(bound, bound)}{self._what_helps(bound, rows)}"
+            say(sum(row.seconds for row in rows), words)
+        words = "the call itself, whatever it computes: run several steps in one call (a loop under jit)"
+        say(self.call_seconds, words)
+        sentences = [words for _, words in sorted(said, key=lambda item: -item[0])[:count]]
+        if self.priced < 1:
+            reasons = list(dict.fromkeys(row.unpriced for row in self.rows if row.unpriced))
+            lacking = f"{percent_text(1 - self.priced_flops)} of the flops and {percent_text(1 - self.priced_bytes)}"
+            sentences.append(f"{lacking} of the bytes have no time, so the step takes longer: {'; '.join(reasons[:2])}")
+        return sentences or ["no line of the program takes more than a few per cent of the step"]
+
+    def _what_helps(self, bound: str, rows: list[TimeRow]) -> str:
+        if bound == "hbm":
+            moved = bytes_text(sum(row.bytes for row in rows))
+            if all(row.lane == "dma" for row in rows):
+                return f", a transfer of {moved}: fewer bytes, or more work that can stand before it"
+            return f" for {moved}: a narrower type, less padding, or results used where they are made"
+        if bound == "latency":
+            kernels = sum(row.runs for row in rows)
+            many = f" in {count_text(kernels)} small kernels" if kernels > 1 else ""
+            return f"{many}: fuse them, or give each more to do"
+        if bound == "matrix" and self.matrix_peak:
+            share = sum(row.flops for row in rows) / sum(row.seconds for row in rows) / self.matrix_peak
+            words = f" at {percent_text(share)} of its peak"
+            more = "" if share >= _FULL else ": dims that fill its tiles, larger products, or a narrower type"
+            return words + more
+        return f": {_HELPS[bound]}" if bound in _HELPS else ""
+
+    def _fields(self) -> tuple[Field, ...]:
+        """The columns of a step's rows, for terminal and page."""
+        whole = self.seconds or 1.0
+        return (
+            Field("operation", "code", of=lambda row: row.name, width=13),
+            Field("opcode", of=lambda row: row.op, facet=True, below=True),
+            Field("time", "seconds", "modelled, all runs together", of=lambda row: row.seconds, width=6, total=True),
+            Field("share", "percent", "of the whole step", of=lambda row: row.seconds / whole, below=True),
+            Field("bound", of=lambda row: row.bound or "unpriced", width=6, facet=True),
+            Field("runs", "count", of=lambda row: row.runs, below=True),
+            Field(
+                "HBM", "bytes", "bytes through HBM, padding included", of=lambda row: row.bytes, width=9.5, total=True
+            ),
+            Field("flops", "count", "on the matrix unit", of=lambda row: row.flops, below=True, total=True),
+            Field("line", of=lambda row: place_text(row.source), width=13, tail=True, facet=True),
+            Field(
+                "error seen",
+                "percent",
+                "mean absolute error of this kind on rows not fitted",
+                below=True,
+                of=lambda row: row.error if row.calibrated and row.error else None,
+            ),
+            Field(
+                "beside",
+                "seconds",
+                "how long it runs beside other work",
+                of=lambda row: row.beside or None,
+                shown=False,
+            ),
+            Field("note", of=lambda row: row.note, below=True),
+            Field("why not", of=lambda row: row.unpriced, shown=False),
+        )
+
+    def lines(self) -> list[str]:
+        """The head of a step's account: its time, what it reaches, what bounds it, and how sure that is."""
+        kind = "modelled from predicted fusions and layouts" if self.predicted else "modelled from the dump"
+        lines = [f"{self.program} on {self.target}: {seconds_text(self.seconds)} a step ({kind})"]
+        if self.call_seconds:
+            lines.append(f"of it {seconds_text(self.call_seconds)} for the call itself")
+        matrix, hbm = percent_text(self.matrix_utilisation), percent_text(self.hbm_utilisation)
+        work = f"{count_text(self.flops)} flops, {bytes_text(self.bytes)}"
+        lines.append(f"matrix unit {matrix} of its peak, HBM {hbm}: {work}")
+        bounds = [f"{name} {seconds_text(seconds)}" for name, seconds in self.by_bound().items() if seconds]
+        lines.append(f"bound by {', '.join(bounds)}" if bounds else "nothing in it takes time")
+        return lines
+
+    def slowest_table(self, count: int) -> Table:
+        """The slowest ``count`` operations; what is hidden behind other work takes no line."""
+        wanted = ("operation", "opcode", "time", "share", "bound", "HBM", "line")
+        chosen = [field for field in self._fields() if field.heading in wanted]
+        return Table(chosen, cells(chosen, (row for row in self.slowest(count) if row.seconds or not row.beside)))
+
+    @staticmethod
+    def comparison(steps: Sequence[NamedStep]) -> Table:
+        """Several steps beside each other, each against the first."""
+        first = steps[0][1].seconds or 1.0
+        columns = (
+            Field("step", "code", of=lambda pair: pair[0]),
+            Field("time", "seconds", of=lambda pair: pair[1].seconds),
+            Field("of the first", "ratio", of=lambda pair: pair[1].seconds / first),
+            Field("matrix", "percent", of=lambda pair: pair[1].matrix_utilisation),
+            Field("HBM", "percent", of=lambda pair: pair[1].hbm_utilisation),
+            Field("most of it", of=lambda pair: next(iter(pair[1].by_bound()), "")),
+            Field("priced", "percent", of=lambda pair: pair[1].priced),
+        )
+        return Table(columns, cells(columns, steps))
+
+    def to_html(self, beside: Sequence[NamedStep] = ()) -> str:
+        """One page: this step in full, and several steps ``beside`` each other, this one the first of them."""
+        kind = "predicted fusions and layouts" if self.predicted else "the dump's own schedule"
+        facts = [("target", self.target), ("kind", f"modelled, {kind}"), ("made", date.today().isoformat())]
+        page = Page(
+            f"Time of {self.program}", f"{seconds_text(self.seconds)} a step on {self.target}", facts=facts, wide=True
+        )
+        page.section("advice", "What to do first", steps(map(_advised, self.advice())))
+        page.section("summary", "What a step takes", cards(self._figures()), *(note(text) for text in self.notes))
+        if len(beside) > 1:
+            page.section("compare", "Beside each other", *_compared(beside))
+        waits = {"the call itself": self.call_seconds, **self.by_bound()}
+        bars = [Bar(name, (seconds,)) for name, seconds in waits.items() if seconds]
+        page.section("bounds", "What it waits for", bar_chart(bars, title="time by what bounds it", kind="seconds"))
+        rows = explorer(
+            self._fields(), self.rows, key=lambda row: row.name or row.op, sort="time", empty="no operations"
+        )
+        page.section("operations", "Operations by time", rows)
+        page.section("roofline", "Roofline", self._roofline())
+        page.section("lanes", "Lanes over the step", *_lanes(beside or [("", self)]))
+        page.data("time", self.to_json())
+        return page.html()
+
+    def _figures(self) -> list[Card]:
+        shares = f"{percent_text(self.priced_flops)} of the flops, {percent_text(self.priced_bytes)} of the bytes"
+        priced = "every operation has a time" if self.priced == 1 else f"{shares}: a lower bound"
+        return [
+            Card("step", seconds_text(self.seconds), f"{seconds_text(self.call_seconds)} of it for the call"),
+            Card("matrix unit", percent_text(self.matrix_utilisation), f"{count_text(self.flops, compact=True)} flops"),
+            Card("HBM", percent_text(self.hbm_utilisation), bytes_text(self.bytes)),
+            Card("priced", percent_text(self.priced), priced, "plain" if self.priced == 1 else "warn"),
+        ]
+
+    def _roofline(self) -> Html:
+        """Operations by flops per byte and flops per second, under the chip's two roofs. A disc's size is its time.
+
+        Products that touch vector memory alone stand at the right end.
+        """
+        marks = [row for row in self.slowest(_MOST_MARKS) if row.flops and row.seconds]
+        if not marks or not self.matrix_peak or not self.hbm_peak:
+            return element("p", "no operation of this step uses the matrix unit", class_="empty")
+        ridge = self.matrix_peak / self.hbm_peak
+        known = [row.flops / row.bytes for row in marks if row.bytes]
+        low, high = min([*known, ridge / 10]), max([*known, ridge * 10]) * 2
+        intensity = [row.flops / row.bytes if row.bytes else high for row in marks]
+        bottom = min([row.flops / row.seconds for row in marks] + [low * self.hbm_peak])
+        width, height, left, base, top = 720.0, 320.0, 70.0, 40.0, 16.0
+        across = (width - left - 20) / math.log(high / low)
+        up = (height - base - top) / math.log(self.matrix_peak * 1.5 / bottom)
+
+        def x(value: float) -> float:
+            return left + math.log(value / low) * across
+
+        def y(value: float) -> float:
+            return height - base - math.log(max(value, bottom) / bottom) * up
+
+        drawing = Drawing(width, height, title="Roofline")
+        drawing.line(left, height - base, width - 20, height - base, "axis")
+        drawing.line(left, top, left, height - base, "axis")
+        for value in _round_numbers(low, high / 1.3):
+            drawing.line(x(value), top, x(value), height - base, "grid")
+            drawing.text(x(value), height - base + 17, count_text(value, compact=True), "soft", anchor="middle")
+        if len(known) < len(marks):
+            drawing.text(x(high), height - base + 17, "no HBM", "soft", anchor="end")
+        for value in _round_numbers(bottom, self.matrix_peak):
+            drawing.line(left, y(value), width - 20, y(value), "grid")
+            drawing.text(left - 6, y(value) + 4, count_text(value, compact=True), "soft", anchor="end")
+        roof = [(x(low), y(low * self.hbm_peak)), (x(ridge), y(self.matrix_peak)), (x(high), y(self.matrix_peak))]
+        drawing.polyline(roof, "curve s1")
+        drawing.text(width - 24, y(self.matrix_peak) - 6, "matrix peak", "soft", anchor="end")
+        drawing.text(x(ridge) - 8, y(self.matrix_peak) + 20, "HBM bandwidth", "soft", anchor="end")
+        longest = max(row.seconds for row in marks)
+        for row, value in zip(marks, intensity, strict=True):
+            each = f"{count_text(round(value))} flops a byte" if row.bytes else "no byte of HBM"
+            tip = f"{row.name}: {seconds_text(row.seconds)}, {each}, bound by {row.bound}"
+            drawing.circle(
+                x(value), y(row.flops / row.seconds), 2 + 8 * math.sqrt(row.seconds / longest), "dot s0", tip=tip
+            )
+        drawing.text((left + width) / 2, height - 6, "flops per byte of HBM", "soft", anchor="middle")
+        drawing.text(left + 6, top + 4, "flops per second", "soft")
+        return element("figure", drawing.svg())
+
+    def lanes(self, end: float | None = None) -> Html:
+        """A drawing of which unit is busy when, over the first ``end`` seconds (the whole step).
+
+        What runs beside other work is drawn light, what the step waits for full. A loop is drawn as its first run, and
+        light over all its runs. What the call takes beyond its kernels stands first, with the host.
+        """
+        rows = [row for row in self.rows if row.seconds or row.beside]
+        call = self.call_seconds
+        names = [lane for lane in _LANES if any(row.lane == lane for row in rows) or (lane == "host" and call)]
+        if not rows or not names:
+            return element("p", "nothing to draw", class_="empty")
+        loops = list(self._loops())
+        reach = [row.start + row.seconds / row.runs for row in rows] + [stop for _, _, stop, _ in loops]
+        end = max(call + max(reach), end or 0.0)
+        left = max(text_width(_TITLES.get(name, name)) for name in names) + 16
+        width, tall = 900.0, 28.0
+        drawing = Drawing(width, tall * len(names) + 30, title="Lanes")
+        scale = (width - left - 10) / (end or 1.0)
+
+        def bar(lane: str, start: float, seconds: float, tip: str, *, light: bool = False) -> None:
+            k = names.index(lane)
+            style = _LIGHT[k % 4] if light else f"bar s{k % 4}"
+            drawing.rect(
+                left + (call + start) * scale, tall * k + 5, max(0.4, seconds * scale), tall - 9, style, tip=tip
+            )
+
+        for part in range(5):
+            across = left + end * part / 4 * scale
+            drawing.line(across, 0, across, tall * len(names), "grid")
+        for k, lane in enumerate(names):
+            drawing.text(left - 8, tall * k + 19, _TITLES.get(lane, lane), anchor="end")
+            drawing.line(left, tall * (k + 1), width - 10, tall * (k + 1), "grid")
+        if call:
+            bar("host", -call, call, f"the call itself: {seconds_text(call)}")
+        for lane, start, stop, tip in loops:
+            bar(lane, start, stop - start, tip, light=True)
+        for row in sorted(rows, key=lambda row: -max(row.seconds, row.beside))[:_MOST_MARKS]:
+            once = row.seconds / row.runs
+            if row.beside:
+                tip = f"{row.name}: {seconds_text(row.beside)} beside other work, {seconds_text(once)} of it waited for"
+                bar(row.lane, row.begun, row.beside, tip, light=True)
+            if once:
+                bar(row.lane, row.start, once, f"{row.name}: {seconds_text(once)}, {row.bound}")
+        for part in range(5):
+            at = end * part / 4
+            drawing.text(left + at * scale, tall * len(names) + 20, seconds_text(at), "soft", anchor=_ANCHORS[part])
+        return element("figure", drawing.svg())
+
+    def _loops(self) -> Iterator[tuple[str, float, float, str]]:
+        """(lane, begin, end, tip) of every loop: neighbouring rows that run alike often, for each lane they use."""
+        for runs, group in groupby((row for row in self.rows if row.seconds), key=lambda row: row.runs):
+            rows: list[TimeRow] = list(group)
+            if runs > 1:
+                start, whole = min(row.start for row in rows), sum(row.seconds for row in rows)
+                for lane in dict.fromkeys(row.lane for row in rows):
+                    busy = sum(row.seconds for row in rows if row.lane == lane)
+                    yield (
+                        lane,
+                        start,
+                        start + whole,
+                        f"a loop of {runs} runs: {seconds_text(busy)} of {seconds_text(whole)}",
+                    )
+
+
+NamedStep: TypeAlias = tuple[str, StepTime]
+"""A step and what it is called where several are compared."""
+
+
+def _compared(steps: Sequence[NamedStep]) -> list[Html]:
+    """A table of all steps; of a sweep also the curves over its values."""
+    compared = StepTime.comparison(steps)
+    parts = [table(compared.columns, compared.rows)]
+    curves: dict[str, list[tuple[float, float]]] = {}
+    word = ""
+    for name, step in steps:
+        if match := _SWEPT.fullmatch(name):
+            word = match[1]
+            curves.setdefault(match[3], []).append((float(match[2]), step.seconds))
+    if any(len({x for x, _ in points}) > 1 for points in curves.values()):
+        for title, each in ((f"time of a step over {word}", False), (f"time of a step for each {word}", True)):
+            lines = [
+                Curve(label, [x for x, _ in points], [y / x if each and x else y for x, y in points])
+                for label, points in ((label, sorted(points)) for label, points in curves.items())
+            ]
+            parts.append(line_chart(lines, title=title, x_label=word, kind="seconds"))
+    return parts
+
+
+def _lanes(steps: Sequence[NamedStep]) -> list[Html]:
+    """The lanes of the first steps at one scale, each under its name where there are several."""
+    shown = steps[:_MOST_LANES]
+    end = max(step.seconds for _, step in shown)
+    if len(shown) == 1:
+        return [shown[0][1].lanes()]
+    return [part for name, step in shown for part in (element("h3", name), step.lanes(end))]
+
+
+def _advised(sentence: str) -> Step:
+    """A sentence of advice; the time that it begins with stands out."""
+    worth, colon, words = sentence.partition(": ")
+    return Step(words, worth=worth) if colon and worth.endswith("of the step)") else Step(sentence)
+
+
+def _round_numbers(low: float, high: float) -> list[float]:
+    """Powers of ten between two numbers, and twice and five times them where there are few."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    factors = (1, 2, 5) if high < 100 * low else (1,)
+    return [factor * 10.0**power for power in powers for factor in factors if low <= factor * 10.0**power <= high]

@@ -18,7 +18,8 @@ from tilewright.isa.multiply.conv import conv2d
 from tilewright.isa.multiply.matmul import matmul
 from tilewright.isa.study.choices import Choice, ConvChoice
 from tilewright.isa.study.tune import autotune, autotune_conv2d
-from tilewright.render import Card, Column, Drawing, Html, Page, Step, cards, count_text, steps, table
+from tilewright.render import Card, Column, Html, Page, Step, cards, count_text, steps, table
+from tilewright.render.drawing import Drawing
 from tilewright.render.markup import element
 from tilewright.render.page import paragraph
 
