@@ -92,6 +92,11 @@ def _limits_text(limits: Limits | None) -> str:
     return f"{limits.max_ids_per_partition:,} ids and {limits.max_unique_ids_per_partition:,} distinct ids"
 
 
+def counts_text(limits: Limits) -> str:
+    """Limits in words, without the commas of thousands."""
+    return _limits_text(limits).replace(",", "")
+
+
 # Errors of memory other than a tile's scratchpad rules: HBM that is full, a gather operand of an older compiler.
 
 _SIZE = r"(\d[\d,]{0,30}(?:\.\d{1,12})?)\s*([KMGT]i?B?|B|bytes)?"
@@ -224,6 +229,12 @@ class ErrorExplanation:
     limits: Limits | None = None
     largest_limits: Limits | None = None
 
+    @staticmethod
+    def is_in(text: str) -> bool:
+        """Whether a text holds an error of the SparseCores, or the head of one; a full HBM may be any program's."""
+        heads = (head for head in _HEADS if "hbm" not in head)
+        return any(head in text for head in heads) or bool(_GATHER.search(text) or _OVERFLOW.search(text))
+
     def to_json(self) -> dict[str, Any]:
         limits = {name: getattr(self, name) for name in ("limits", "largest_limits")}
         plain = {name: limit and dict(vars(limit)) for name, limit in limits.items()}
@@ -276,12 +287,6 @@ def explain_error(
         "Ran out of memory in memory space hbm, Observed max ids per partition"
     )
     raise UsageError("no SparseCore memory error in the text", where="explain-error", how=f"known are: {known}")
-
-
-def names_sparsecores(text: str) -> bool:
-    """Whether a text holds such an error, or the head of one, that is not about a full HBM."""
-    heads = (head for head in _HEADS if "hbm" not in head)
-    return any(head in text for head in heads) or bool(_GATHER.search(text) or _OVERFLOW.search(text))
 
 
 @dataclass(frozen=True)

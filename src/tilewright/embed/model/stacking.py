@@ -9,6 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from tilewright.embed.model.formulas import padded_table_bytes
 from tilewright.embed.model.optimizers import by_row, slot_width
 from tilewright.embed.model.specs import as_feature, flat_specs, peer_row_offset
 from tilewright.embed.model.tables import Feature, Quantization, Table, Topology, count
@@ -265,6 +266,13 @@ class Stacking:
     def rotations(self) -> dict[str, int]:
         """Stack of several tables -> the shards by which each next one is turned, as :func:`stack` takes it."""
         return {s.name: self.tables[s.tables[1].name].rotation for s in self.groups if len(s.tables) > 1}
+
+    @property
+    def chip_bytes(self) -> int:
+        """Bytes of float32 rows that every chip holds, padding included: all chips hold the same."""
+        shards = self.topology.sparsecores
+        whole = sum(padded_table_bytes(p.table.vocab, p.table.width, shards) for p in self.placements)
+        return whole // self.topology.chips
 
     @cached_property
     def _hash(self) -> int:
