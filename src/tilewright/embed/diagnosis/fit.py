@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tilewright.embed.diagnosis.explain import advice_for, counts_text
+from tilewright.embed.diagnosis.explain import advice_for
 from tilewright.embed.diagnosis.finding import Finding, rule
 from tilewright.embed.model.counters import Counters, HbmCounters, StackCounters
 from tilewright.embed.model.formulas import BUCKETS, gather_operand_floats, padded_table_bytes, round8, slots_per_device
@@ -64,7 +64,8 @@ def limits_too_low(counters: Counters) -> Iterator[Finding]:
             cost = f"{bytes_text(taken)} HBM stack per SparseCore"
             effect += f", for {cost} instead of {bytes_text(over)}" if taken > over else ", at no cost in HBM stack"
         advice = [f"set {_limits_of(name, needed)} (the most seen, rounded up to 8)"]
-        if not _compiles(counters, stack, needed):
+        known = counters.target and counters.shards and stack.width > 1
+        if known and not memory(counters.target, counters.shards, stack.width, needed).compiles:
             advice.insert(0, "take more chips or a smaller batch: limits that hold these batches do not compile")
         yield Finding(
             "severe" if stack.drop_rate and stack.drop_rate >= _LOST else "warning",
@@ -79,12 +80,6 @@ def limits_too_low(counters: Counters) -> Iterator[Finding]:
             },
             effect=effect,
         )
-
-
-def _compiles(counters: Counters, stack: StackCounters, limits: Limits) -> bool:
-    if not (counters.target and counters.shards and stack.width > 1):
-        return True
-    return memory(counters.target, counters.shards, stack.width, limits).compiles
 
 
 @rule(
@@ -287,7 +282,7 @@ def spmem_overflow(counters: Counters) -> Iterator[Finding]:
                     "bytes needed per tile": program.tile_bytes,
                     "bytes of a tile": program.tile_limit,
                 },
-                effect=f"compiles with {counts_text(best)}" if best else "",
+                effect="compiles with {} ids and {} distinct ids".format(*vars(best).values()) if best else "",
             )
             break
 

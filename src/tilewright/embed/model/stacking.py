@@ -103,12 +103,6 @@ def manual_stacks(features: tuple[Feature, ...], shards: int, stacks: Iterable[I
     return groups
 
 
-def others(features: tuple[Feature, ...], taken: list[list[Table]]) -> tuple[Feature, ...]:
-    """Features whose tables stand in no named stack."""
-    names = {t.name for group in taken for t in group}
-    return tuple(f for f in features if f.table.name not in names)
-
-
 def _take(name: str, tables: Mapping[str, Table], seen: set[str]) -> Table:
     if name not in tables:
         raise UsageError(f"stacks names {name!r}, which is no table", where="stack", how=f"one of {', '.join(tables)}")
@@ -374,7 +368,9 @@ def _groups(
     by_hand: list[list[Table]],
 ) -> list[list[Table]]:
     """The tables of every stack, those named by hand among the others in order of first use."""
-    groups = by_hand + group_tables(others(features, by_hand), shards, together, sizes, activation_bytes)
+    named = {table.name for group in by_hand for table in group}
+    others = tuple(feature for feature in features if feature.table.name not in named)
+    groups = by_hand + group_tables(others, shards, together, sizes, activation_bytes)
     use = {name: k for k, name in enumerate(dict.fromkeys(f.table.name for f in features))}
     return sorted(groups, key=lambda group: min(use[t.name] for t in group))
 

@@ -229,10 +229,7 @@ def _table_plan(placement: TablePlacement, narrow: NarrowTables) -> TablePlan:
 
 def _lowered(limits: Mapping[str, Limits], fraction: float) -> dict[str, Limits]:
     return {
-        name: Limits.holding(
-            int(limit.max_ids_per_partition * fraction), int(limit.max_unique_ids_per_partition * fraction)
-        )
-        for name, limit in limits.items()
+        name: Limits.holding(*(int(most * fraction) for most in vars(limit).values())) for name, limit in limits.items()
     }
 
 
