@@ -26,7 +26,7 @@ MAX_STACK_VOCAB = 2**31 - 1
 
 
 @dataclass
-class _Open:
+class _OpenStack:
     tables: list[Table] = field(default_factory=list)
     vocab: int = 0
     samples: int = 0
@@ -58,7 +58,7 @@ def group_tables(
     samples = {f.table.name: 0 for f in features}
     for feature in features:
         samples[feature.table.name] += batch_sizes[feature.name] // shards if batch_sizes else 0
-    stacks: list[_Open] = []
+    stacks: list[_OpenStack] = []
     for table in {f.table.name: f.table for f in features}.values():
         vocab = padded_vocab(table, shards)
         if vocab > MAX_STACK_VOCAB:
@@ -68,14 +68,14 @@ def group_tables(
         fitting = (o for o in stacks if table_stacking and _fits(o, table, vocab, need, activation_bytes))
         home = next(fitting, None)
         if home is None:
-            stacks.append(home := _Open())
+            stacks.append(home := _OpenStack())
         home.tables.append(table)
         home.vocab += vocab
         home.samples += need
     return [o.tables for o in stacks]
 
 
-def _fits(stack: _Open, table: Table, vocab: int, samples: int, activation_bytes: int) -> bool:
+def _fits(stack: _OpenStack, table: Table, vocab: int, samples: int, activation_bytes: int) -> bool:
     return (
         kind_of(stack.tables[0]) == kind_of(table)
         and stack.vocab + vocab <= MAX_STACK_VOCAB
@@ -98,12 +98,12 @@ def manual_stacks(features: tuple[Feature, ...], shards: int, stacks: Iterable[I
     for names in stacks:
         if isinstance(names, str):
             raise UsageError(f"stacks holds the text {names!r}", where="stack", how='such as [["user", "item"]]')
-        groups.append([_take(name, tables, seen) for name in names])
+        groups.append([_named_once(name, tables, seen) for name in names])
         _check_one_kind(groups[-1], shards)
     return groups
 
 
-def _take(name: str, tables: Mapping[str, Table], seen: set[str]) -> Table:
+def _named_once(name: str, tables: Mapping[str, Table], seen: set[str]) -> Table:
     if name not in tables:
         raise UsageError(f"stacks names {name!r}, which is no table", where="stack", how=f"one of {', '.join(tables)}")
     if name in seen:
