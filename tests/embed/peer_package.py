@@ -24,6 +24,8 @@ from jax.sharding import PartitionSpec as P
 
 from tilewright import embed
 from tilewright.embed import tpu_embedding
+from tilewright.embed.logs.exchange import FDO_SUFFIXES
+from tilewright.embed.model.specs import as_feature
 from tilewright.errors import UnsupportedError, UsageError
 
 PER_DEVICE = 4
@@ -545,7 +547,7 @@ def statistics(peer):
         client.publish()
         read = embed.read_fdo(folder)
         loaded = make(folder).load()
-        for kind in embed.FDO_SUFFIXES:
+        for kind in FDO_SUFFIXES:
             theirs = getattr(loaded, kind)
             assert getattr(read, kind).keys() == theirs.keys()
             for name, values in theirs.items():
@@ -553,7 +555,7 @@ def statistics(peer):
         other = Path(tempfile.mkdtemp())
         embed.write_fdo(other / f"fdo_stats_0_1{suffix}", read)
         again = make(other).load()
-        for kind in embed.FDO_SUFFIXES:
+        for kind in FDO_SUFFIXES:
             for name, values in getattr(again, kind).items():
                 np.testing.assert_array_equal(values, getattr(read, kind)[name])
         peer.api.update_preprocessing_parameters(model.features, again, PER_DEVICE)
@@ -602,7 +604,7 @@ def specs(peer):
             spec = peer.api.get_stacked_table_specs(made)[name]
             assert (spec.max_ids_per_partition, spec.max_unique_ids_per_partition) == (40, 30)
         for feature in plan.features:
-            back = embed.as_feature(made[feature.name]).table
+            back = as_feature(made[feature.name]).table
             assert (back.vocab, back.width, back.combiner) == (feature.table.vocab, feature.table.width, "mean")
             assert back.quantization == levels
             assert kind == back.optimizer or isinstance(kind, Halving)

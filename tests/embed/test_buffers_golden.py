@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tilewright.embed import Topology, as_feature, preprocess, stack
+from tilewright.embed import Topology, preprocess, stack
+from tilewright.embed.model.specs import as_feature
 
 FILE = Path(os.environ.get("EMBED_BUFFERS") or Path(__file__).parents[1] / "data" / "embed_buffers.json.gz")
 RECORDED = json.loads(gzip.decompress(FILE.read_bytes()))

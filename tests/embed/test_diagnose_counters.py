@@ -26,10 +26,7 @@ from tilewright.embed import (
     Topology,
     batch_counters,
     diagnose,
-    diagnosis_html,
-    diagnosis_text,
     plan,
-    plan_counters,
     preprocess,
     read_counters,
     stack,
@@ -110,7 +107,7 @@ def test_batches_of_nothing_or_of_two_models():
 
 def test_a_plan_as_counters_and_measured_times_on_top():
     made = plan((batch(s) for s in range(3)), FEATURES, TOPOLOGY, target="tpu-v5p", quantile=0.5)
-    counters = plan_counters(made)
+    counters = made.counters()
     each = counters.stacks["user_item"]
     assert counters.shards == 4
     assert each.limits == made.stacks[0].limits
@@ -130,7 +127,7 @@ def test_a_plans_json_and_a_runs_report_hold_its_counters(tmp_path):
     made = plan((batch(s) for s in range(3)), FEATURES, TOPOLOGY, target="tpu-v5p")
     for name, value in (("plan", made.to_json()), ("report", {"kind": "run", "plan": made.to_json()})):
         (tmp_path / f"{name}.json").write_text(json.dumps(value))
-        assert read_counters(tmp_path / f"{name}.json") == plan_counters(made)
+        assert read_counters(tmp_path / f"{name}.json") == made.counters()
     assert (
         diagnose(made).to_json()["findings"] == diagnose(read_counters(tmp_path / "report.json")).to_json()["findings"]
     )
@@ -265,7 +262,7 @@ def test_any_counters_can_be_judged(target, counters, seconds, hbm, stacks, tabl
 
 def told(made):
     judged = diagnose(made)
-    assert diagnosis_text(judged)
-    assert str(diagnosis_html(judged))
+    assert judged.text()
+    assert str(judged.html())
     assert json.loads(json.dumps(judged.to_json(), allow_nan=False))
     assert all(found.advice and found.source for found in judged.findings)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from tilewright.embed import (
-    FDO_SUFFIXES,
     SGD,
     FdoStats,
     Feature,
@@ -20,7 +19,6 @@ from tilewright.embed import (
     Table,
     Topology,
     as_specs,
-    chip_bytes,
     fdo_stats,
     preprocess,
     rank_bytes,
@@ -30,6 +28,7 @@ from tilewright.embed import (
     torchrec_plan,
     write_fdo,
 )
+from tilewright.embed.logs.exchange import FDO_SUFFIXES
 from tilewright.errors import UsageError
 
 
@@ -155,7 +154,7 @@ def test_a_plan_in_torchrecs_form(tmp_path):
         (0, 0, 3, 12), (1, 3, 3, 12), (2, 6, 3, 12), (3, 9, 1, 12)
     ]  # fmt: skip
     assert rank_bytes(tables) == {k: 4 * (12 * (3 if k < 3 else 1) + 16 * 250) for k in range(4)}
-    assert chip_bytes(plan) == 4 * 16 * (128 + 1024) // 4
+    assert plan.chip_bytes == 4 * 16 * (128 + 1024) // 4
 
 
 TORCHREC = {

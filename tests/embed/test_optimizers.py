@@ -29,13 +29,12 @@ from tilewright.embed import (
     Table,
     Topology,
     from_tables,
-    hyperparameters_at,
     preprocess,
     stack,
     tables,
     update,
 )
-from tilewright.embed.model.optimizers import OPTIMIZERS, learning_rate_at
+from tilewright.embed.model.optimizers import OPTIMIZERS, hyperparameters_at, learning_rate_at
 from tilewright.errors import UsageError
 
 numbers = st.floats(-100, 100, width=32)

@@ -13,7 +13,8 @@ import pytest
 
 from tests.conftest import tries
 from tilewright import embed
-from tilewright.embed import Clipped, hyperparameters_at
+from tilewright.embed import Clipped
+from tilewright.embed.model.optimizers import hyperparameters_at
 
 FILE = np.load(Path(__file__).parents[1] / "data" / "embed_optimizers.npz")
 ABOUT = json.loads(str(FILE["about"]))

@@ -23,9 +23,7 @@ from tilewright.embed import (
     Topology,
     memory,
     plan,
-    plan_html,
     preprocess,
-    print_plan,
     read_limits,
     stack,
 )
@@ -276,11 +274,11 @@ def test_files_that_cannot_be(tmp_path):
 
 def test_faces(capsys):
     made = plan(logs(2), features(), TOPOLOGY, target="tpu-v5p")
-    print_plan(made)
+    made.print()
     out = capsys.readouterr().out
     assert "2 batches, 32 samples, 3 tables in 2 stacks on 4 SparseCores (2 chips)" in out
     assert made.verdict in out
-    html = plan_html(made)
+    html = made.html()
     assert html.count("<table") == 8
     assert html.count("<svg") == 5
     for text in (

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tests.embed.slow_batch import partitions
 from tilewright.embed import SGD, Adam, Feature, Limits, Table, Topology, plan, stack
 from tilewright.embed.planning.skew import Observed, permuted, shuffled, skew_of, unweighted
-from tilewright.embed.planning.views import savings
 
 TOPOLOGY = Topology(2, 2)
 TABLES = [Table(n, v, 8, optimizer=SGD(0.1)) for n, v in (("a", 100), ("b", 41), ("c", 7))]
@@ -198,6 +197,6 @@ def test_savings_rows_speak_of_the_tables_that_gain():
     batches = [{**b, "n": np.arange(16, dtype=np.int64).reshape(-1, 1)} for b in logs(2)]
     planned = [*FEATURES, Feature("n", narrow)]
     together, apart = (plan(batches, planned, TOPOLOGY, table_stacking=on) for on in (True, False))
-    rows = savings(together)
+    rows = together.arrangements()
     assert rows[1] == ("narrow rows sharing lines: 1 table", 1024 * 32, 128 * 32)
-    assert savings(apart) == rows, "what stacking would save, where it is off"
+    assert apart.arrangements() == rows, "what stacking would save, where it is off"

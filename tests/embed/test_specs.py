@@ -17,7 +17,6 @@ from tilewright.embed import (
     Quantization,
     Table,
     Topology,
-    as_feature,
     from_tables,
     init,
     lookup,
@@ -30,6 +29,7 @@ from tilewright.embed import (
     tables,
     update,
 )
+from tilewright.embed.model.specs import as_feature
 from tilewright.errors import UnsupportedError, UsageError
 
 

@@ -24,13 +24,13 @@ from tilewright.embed import (
     Table,
     Topology,
     from_tables,
-    hyperparameters_at,
     lookup,
     preprocess,
     stack,
     tpu_embedding,
     update,
 )
+from tilewright.embed.model.optimizers import hyperparameters_at
 from tilewright.embed.tpu_embedding import primitives
 from tilewright.embed.tpu_embedding.compute import Asked, Buffers, Unfused, layout_of
 from tilewright.errors import UnsupportedError, UsageError

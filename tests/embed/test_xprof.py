@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from tilewright.embed import is_trace, read_counters, read_trace
+from tilewright.embed import is_trace, read_counters
+from tilewright.embed.diagnosis.sources import read_trace
 from tilewright.errors import UsageError
 
 US = 10**6  # picoseconds

@@ -327,7 +327,7 @@ def settings() -> Attack:
     limits = json.dumps({"user": {"max_ids_per_partition": 64, "max_unique_ids_per_partition": 32}})
     readers: list[tuple[str, str, Callable[[str], Any]]] = [
         ("counters.toml", counters, lambda path: embed.diagnose(embed.read_counters(path))),
-        ("counters.toml", counters, lambda path: embed.diagnosis_text(embed.diagnose(embed.read_counters(path)))),
+        ("counters.toml", counters, lambda path: embed.diagnose(embed.read_counters(path)).text()),
         ("model.toml", model, embed.read_config),
         ("chip.toml", chip, targets.target),
         ("limits.json", limits, embed.read_limits),

@@ -348,11 +348,11 @@ def _explained(
     text: str, width: int | None, max_ids: int | None, sparsecores: int
 ) -> tuple[tuple[AllocationReport, ...], tuple[ErrorExplanation, ...], tuple[KernelError, ...]]:
     """What the text says of the TensorCore's memories, the SparseCores' and of kernels. UsageError where nothing."""
+    from tilewright.embed import ErrorExplanation
     from tilewright.embed import explain_error as explain
-    from tilewright.embed import names_sparsecores
     from tilewright.hlo import explain_allocation, explain_kernel
 
-    of_sparsecores, kernels = names_sparsecores(text), explain_kernel(text)
+    of_sparsecores, kernels = ErrorExplanation.is_in(text), explain_kernel(text)
     try:
         reports = explain_allocation(text)
     except UsageError:

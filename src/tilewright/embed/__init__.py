@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tilewright.embed.device.hot import lookup_hot, put_hot, take_hot, update_hot
     from tilewright.embed.device.state import EmbeddingState, from_tables, init, tables
     from tilewright.embed.device.step import layer, lookup, update, update_rows, zero_rows
-    from tilewright.embed.diagnosis.diagnose import diagnose, diagnosis_html, diagnosis_lines, diagnosis_text
-    from tilewright.embed.diagnosis.explain import ErrorExplanation, explain_error, names_sparsecores
+    from tilewright.embed.diagnosis.diagnose import diagnose
+    from tilewright.embed.diagnosis.explain import ErrorExplanation, explain_error
     from tilewright.embed.diagnosis.finding import Diagnosis
     from tilewright.embed.diagnosis.sources import (
         COUNTERS_TEMPLATE,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         is_trace,
         log_counters,
         read_counters,
-        read_trace,
     )
     from tilewright.embed.host.batch import Agreement, HostBatch, check_host_batch
     from tilewright.embed.host.inputs import COO
@@ -53,9 +52,7 @@ if TYPE_CHECKING:
         synthetic_criteo,
     )
     from tilewright.embed.logs.exchange import (
-        FDO_SUFFIXES,
         FdoStats,
-        chip_bytes,
         fdo_stats,
         rank_bytes,
         read_fdo,
@@ -78,9 +75,8 @@ if TYPE_CHECKING:
         LaProp,
         RowOptimizer,
         RowwiseAdagrad,
-        hyperparameters_at,
     )
-    from tilewright.embed.model.specs import as_feature, spec_batch_sizes, spec_limits
+    from tilewright.embed.model.specs import spec_batch_sizes, spec_limits
     from tilewright.embed.model.stacking import Stacking, stack
     from tilewright.embed.model.tables import (
         Feature,
@@ -95,9 +91,8 @@ if TYPE_CHECKING:
     )
     from tilewright.embed.planning.confidence import Confidence
     from tilewright.embed.planning.memory import SparseMemory, memory
-    from tilewright.embed.planning.plan import plan, under_limits
-    from tilewright.embed.planning.types import Plan, plan_counters
-    from tilewright.embed.planning.views import plan_html, print_plan
+    from tilewright.embed.planning.plan import plan
+    from tilewright.embed.planning.result import Plan
     from tilewright.embed.pods.plan import LogBatches, MadeBatches, plan_pod
     from tilewright.embed.serving.export import Exported, device_lookup, export
     from tilewright.embed.serving.read import open_export

@@ -63,15 +63,6 @@ def _rows() -> None:
         target()
 
 
-def _pods() -> None:
-    for dtype in (np.int32, np.int64):
-        batch_peaks(_batch(dtype), _stacking())
-
-
-def _served() -> None:
-    serve(np.empty((0, DESCRIBED), np.int64), np.empty((0, 2), np.float32), 0, 1)
-
-
 def warm(report: Callable[[str, float], None] | None = None) -> None:
     """Compile all kernels of this package, or load them from the cache; ``report`` is told each one's name and seconds.
 
@@ -80,6 +71,7 @@ def warm(report: Callable[[str, float], None] | None = None) -> None:
     >>> names[0]
     'batches of 32-bit ids'
     """
+    no_requests = np.empty((0, DESCRIBED), np.int64), np.empty((0, 2), np.float32)
     jobs: tuple[Job, ...] = (
         ("batches of 32-bit ids", lambda: _plain(np.int32)),
         ("batches of 64-bit ids", lambda: _plain(np.int64)),
@@ -88,7 +80,7 @@ def warm(report: Callable[[str, float], None] | None = None) -> None:
         ("hashes of ids", lambda: hash_ids(np.arange(4))),
         ("Criteo's logs", _clicks),
         ("rows inside jit", _rows),
-        ("peaks of pods", _pods),
-        ("lookups of exported tables", _served),
+        ("peaks of pods", lambda: [batch_peaks(_batch(kind), _stacking()) for kind in (np.int32, np.int64)]),
+        ("lookups of exported tables", lambda: serve(*no_requests, 0, 1)),
     )
     do_jobs(jobs, report)

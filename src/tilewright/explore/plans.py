@@ -22,7 +22,6 @@ from tilewright.embed import (
     read_config,
     scale_vocabs,
     synthetic_criteo,
-    under_limits,
 )
 from tilewright.embed import plan as make_plan
 from tilewright.errors import LimitError, UsageError
@@ -53,7 +52,7 @@ def plan(asked: Question) -> dict[str, Any]:
     learnt = _planned(asked)
     observed = {stack.name: stack.observed for stack in learnt.plan.stacks}
     limits = _limits(asked, observed)
-    under = under_limits(learnt.plan, limits)
+    under = learnt.plan.under(limits)
     cuts, lost, entries = list[int | None](), dict.fromkeys(limits, 0), 0
     for batch in learnt.batches:
         cuts.append(_minibatches(batch, under, limits))

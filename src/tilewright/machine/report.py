@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright.embed import Plan, diagnose, plan_html
+from tilewright.embed import Plan, diagnose
 from tilewright.extras import installed
 from tilewright.files import making_folder, write_whole
 from tilewright.hlo import Verdict
@@ -170,7 +170,7 @@ class ProgramReport(Report):
             ("layers", "Layer by layer", page.layer_blocks(studied)),
         ]
         if self.sparse is not None:
-            blocks = [paragraph(self.sparse.sentence), plan_html(self.sparse.plan)]
+            blocks = [paragraph(self.sparse.sentence), self.sparse.plan.html()]
             found.append(("embeddings", "Embeddings on the SparseCores", blocks))
         if studied.checks:
             found.append(("verification", "Verification", [page.checks_table(studied.checks)]))
@@ -337,7 +337,7 @@ class RunReport(Report):
             ("findings", "What to do", page.lead(self.failures, self._headline(), memory, todo, commands)),
             ("summary", "Summary", [cards(self._figures()), drawings]),
             ("step", f"A modelled step on {target}", page.pipelined_step_blocks(moves.time, lookups)),
-            ("plan", "Embedding plan", [plan_html(self.plan)]),
+            ("plan", "Embedding plan", [self.plan.html()]),
             ("memory", f"{memory.where} over time", page.memory_blocks(memory)),
             (
                 "movement",

@@ -59,7 +59,7 @@ def diagnose(
 
     Exit code 1 when a finding is severe.
     """
-    from tilewright.embed import COUNTERS_TEMPLATE, diagnosis_text, is_trace, read_counters
+    from tilewright.embed import COUNTERS_TEMPLATE, is_trace, read_counters
     from tilewright.embed import diagnose as find_bottlenecks
 
     if template:
@@ -84,7 +84,7 @@ def diagnose(
         counted = measured if counted is None else counted.merged(measured)
     assert counted is not None
     diagnosis = find_bottlenecks(counted)
-    deliver(Answer(diagnosis.to_json, lambda: [diagnosis_text(diagnosis)]), Output(as_json=as_json))
+    deliver(Answer(diagnosis.to_json, lambda: [diagnosis.text()]), Output(as_json=as_json))
     if diagnosis.severe:
         worst = diagnosis.findings[0]
         raise CheckFailed(worst.bottleneck, where=file or counters or "", how=worst.advice[0])
@@ -244,11 +244,9 @@ def _check_names(limits: dict[str, Limits], stacking: Stacking, where: str) -> N
 
 
 def _lines(checked: Check, diagnosis: Diagnosis) -> Iterator[Line]:
-    from tilewright.embed import diagnosis_lines
-
     columns: list[Heading] = [("of", "code"), ("limit", "code"), ("allowed", "count"), ("observed", "count")]
     rows = [(e.what, e.knob, e.limit, e.observed, e.place, "no" if e.over else "yes") for e in checked.limits]
     many = "1 batch" if checked.batches == 1 else f"{checked.batches:,} batches"
     yield Table((*columns, "where the most was seen", "holds"), rows, f"{many} against the limits")
     if diagnosis.findings:
-        yield from ("", "findings", *diagnosis_lines(diagnosis, notes=True))
+        yield from ("", "findings", *diagnosis.lines(notes=True))

@@ -127,10 +127,10 @@ def plan(
     if flags:
         show([knobs.paste_text(others, planned.limits_json())])
         return
-    from tilewright.embed import diagnose, diagnosis_lines, plan_counters, print_plan
+    from tilewright.embed import diagnose
 
     # of a pod's plan, whose partitions are not kept, there is nothing to find
-    diagnosis = None if planned.feeding is None else diagnose(plan_counters(planned, knobs))
+    diagnosis = None if planned.feeding is None else diagnose(planned.counters(knobs))
     value = planned.to_json()
     if diagnosis is not None:
         findings = [finding.to_json() for finding in diagnosis.findings]
@@ -142,9 +142,9 @@ def plan(
     if as_json:
         write_file("-", json_text(value))
     elif out is None:
-        print_plan(planned)
+        planned.print()
         if diagnosis is not None:
-            show(["\n".join(["", "findings", *diagnosis_lines(diagnosis)])])
+            show(["\n".join(["", "findings", *diagnosis.lines()])])
     else:
         remark(planned.verdict)
         if planned.feeding is None and planned.confidence is not None:
@@ -245,10 +245,9 @@ def _hot(setup: EmbedConfig, files: Sequence[str] | None, share: float) -> Mappi
 
 
 def _page(plan: Plan, diagnosis: Diagnosis, value: dict[str, Any], source: str) -> str:
-    from tilewright.embed import diagnosis_html, plan_html
     from tilewright.render import Page, steps
 
-    topology, found = plan.stacking.topology, diagnosis_html(diagnosis)
+    topology, found = plan.stacking.topology, diagnosis.html()
     facts = [
         ("target", plan.target),
         ("chips", str(topology.chips)),
@@ -257,8 +256,8 @@ def _page(plan: Plan, diagnosis: Diagnosis, value: dict[str, Any], source: str) 
         ("samples a batch", f"{plan.batch:,}"),
     ]
     page = Page("Embedding plan", f"learnt from {source}", facts=facts)
-    page.section("findings", "What to do", plan_html(plan, "head"), found, steps(_next_steps(plan)))
-    page.section("plan", "The plan behind it", plan_html(plan, "body"))
+    page.section("findings", "What to do", plan.html("head"), found, steps(_next_steps(plan)))
+    page.section("plan", "The plan behind it", plan.html("body"))
     page.data("embedding-plan", value)
     return page.html()
 

@@ -126,7 +126,7 @@ def _table(stacks: dict[str, dict[str, Any]]) -> Table:
 
 def _compare(source: str, config: str | None, out: str | None, as_json: bool) -> None:
     """A TorchRec plan's tables, and its ranks' bytes beside those of our chips."""
-    from tilewright.embed import chip_bytes, rank_bytes, read_torchrec
+    from tilewright.embed import rank_bytes, read_torchrec
 
     if out is not None:
         raise UsageError("a TorchRec plan is read, not written again", where=out, how="leave -o away")
@@ -135,7 +135,7 @@ def _compare(source: str, config: str | None, out: str | None, as_json: bool) ->
     ours = None
     if config is not None:
         setup = model.configured(config, {})
-        ours = chip_bytes(setup.stacking(not setup.sparsecore.disable_table_stacking))
+        ours = setup.stacking(not setup.sparsecore.disable_table_stacking).chip_bytes
     shapes = {t.name: {"sharding_type": t.sharding_type, "shards": len(t.shards)} for t in tables.values()}
     bytes_of = {"rank_bytes": {str(rank): size for rank, size in ranks.items()}, "chip_bytes": ours}
     value = {"kind": "torchrec_plan", "tables": shapes, **bytes_of}

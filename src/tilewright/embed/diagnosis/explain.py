@@ -55,30 +55,20 @@ def _padding_advice(rule: TileRule, limits: Limits) -> str:
     return f"make the width {padded}, a multiple of 8: {then}"
 
 
-def _largest_unique(rule: TileRule, ids: int) -> int:
-    """The most distinct ids, a multiple of 8, that compile beside ``ids``; 0 if none do."""
-    most = min(round8(ids), 8 * (rule.tile_limit // 36) + 16)  # no program holds more: see TileRule.largest
-    unique = np.arange(8, most + 8, 8, dtype=np.int64)
-    fitting = unique[rule.replication(unique, np.full_like(unique, round8(ids))) != 0]
-    return int(fitting.max(initial=0)) if rule.width > 1 else 0
-
-
-def _largest_ids(rule: TileRule, unique: int) -> int:
-    """The most ids, a multiple of 8, that compile beside ``unique`` distinct ones; 0 if none do."""
-    ids = np.arange(round8(unique), 64 * rule.tile_limit // 12 + 512, 8, dtype=np.int64)
-    fitting = ids[rule.replication(np.full_like(ids, round8(unique)), ids) != 0]
-    return int(fitting.max(initial=0)) if rule.width > 1 else 0
-
-
 def _limits_advice(rule: TileRule, limits: Limits, best: Limits | None, ids_known: bool) -> list[str]:
+    """One limit lowered alone, in steps of 8, where that is enough; then both in the proportion asked for."""
+    ids, unique = limits.max_ids_per_partition, limits.max_unique_ids_per_partition
+    most = 8 * (rule.tile_limit // 36) + 16  # no program holds more: see TileRule.largest
+    distinct = np.arange(8, min(round8(ids), most) + 8, 8, dtype=np.int64)
+    entries = np.arange(round8(unique), 64 * rule.tile_limit // 12 + 512, 8, dtype=np.int64)
     lines = []
-    unique = _largest_unique(rule, limits.max_ids_per_partition)
-    if unique and ids_known and unique < limits.max_unique_ids_per_partition:
-        now = limits.max_unique_ids_per_partition
-        lines.append(f"lower max_unique_ids_per_partition alone from {now:,} to {unique:,}")
-    ids = _largest_ids(rule, limits.max_unique_ids_per_partition)
-    if ids and ids_known and ids < limits.max_ids_per_partition:
-        lines.append(f"lower max_ids_per_partition alone from {limits.max_ids_per_partition:,} to {ids:,}")
+    for knob, now, candidates, pair in (
+        ("max_unique_ids_per_partition", unique, distinct, (distinct, np.full_like(distinct, round8(ids)))),
+        ("max_ids_per_partition", ids, entries, (np.full_like(entries, round8(unique)), entries)),
+    ):
+        lower = int(candidates[rule.replication(*pair) != 0].max(initial=0))
+        if ids_known and rule.width > 1 and 0 < lower < now:
+            lines.append(f"lower {knob} alone from {now:,} to {lower:,}")
     if best is not None:
         lines.append(f"lower both limits to {_limits_text(best)}")
     else:
@@ -224,6 +214,12 @@ class ErrorExplanation:
     limits: Limits | None = None
     largest_limits: Limits | None = None
 
+    @staticmethod
+    def is_in(text: str) -> bool:
+        """Whether a text holds an error of the SparseCores, or the head of one; a full HBM may be any program's."""
+        heads = (head for head in _HEADS if "hbm" not in head)
+        return any(head in text for head in heads) or bool(_GATHER.search(text) or _OVERFLOW.search(text))
+
     def to_json(self) -> dict[str, Any]:
         limits = {name: getattr(self, name) for name in ("limits", "largest_limits")}
         plain = {name: limit and dict(vars(limit)) for name, limit in limits.items()}
@@ -255,7 +251,7 @@ def explain_error(
     readers = (
         (_ROW, _read_lookup),
         (_REPLICAS, _read_update),
-        (_FIXED, _read_older_update),
+        (_FIXED, _read_update),
         (_GATHER, _read_gather),
         (_HBM, _read_hbm_full),
         (_OVERFLOW, _read_overflow),
@@ -276,12 +272,6 @@ def explain_error(
         "Ran out of memory in memory space hbm, Observed max ids per partition"
     )
     raise UsageError("no SparseCore memory error in the text", where="explain-error", how=f"known are: {known}")
-
-
-def names_sparsecores(text: str) -> bool:
-    """Whether a text holds such an error, or the head of one, that is not about a full HBM."""
-    heads = (head for head in _HEADS if "hbm" not in head)
-    return any(head in text for head in heads) or bool(_GATHER.search(text) or _OVERFLOW.search(text))
 
 
 @dataclass(frozen=True)
@@ -354,20 +344,13 @@ def _read_lookup(match: re.Match[str], known: _Known) -> ErrorExplanation:
 
 
 def _read_update(match: re.Match[str], known: _Known) -> ErrorExplanation:
-    """The update's error: fixed = 36 * U8 + constant (or per row, where 8 does not divide the width); 12 * m8."""
-    fixed, per_row, total = _numbers(match)
-    figures = {"fixed": fixed, "row dependent": per_row, "TileSpmem per tile": total}
-    return _explain_update(match, known, figures, per_row // 12)
+    """The update's error: fixed = 36 * U8 + constant (or per row, where 8 does not divide the width); 12 * m8.
 
-
-def _read_older_update(match: re.Match[str], known: _Known) -> ErrorExplanation:
-    """The older wording of the same: the part that no replication makes smaller does not fit."""
-    fixed, total = _numbers(match)
-    return _explain_update(match, known, {"fixed": fixed, "TileSpmem per tile": total}, known.max_ids or 0)
-
-
-def _explain_update(match: re.Match[str], known: _Known, figures: dict[str, int], ids: int) -> ErrorExplanation:
-    total, fixed = figures["TileSpmem per tile"], figures["fixed"]
+    The older wording names only the part that no replication makes smaller.
+    """
+    fixed, *per_row, total = _numbers(match)
+    names = ("fixed", "row dependent", "TileSpmem per tile") if per_row else ("fixed", "TileSpmem per tile")
+    figures, ids = dict(zip(names, (fixed, *per_row, total))), per_row[0] // 12 if per_row else known.max_ids or 0
     chip, constant = _chip(total)
     width, unique = _width_and_unique(fixed, constant, known.width, ids)
     meaning = (
@@ -380,7 +363,7 @@ def _explain_update(match: re.Match[str], known: _Known, figures: dict[str, int]
         advice = ("give the stack's width: no width alone explains the figures", "lower max_unique_ids_per_partition")
         return ErrorExplanation(_one_line(match), "backward", chip, meaning, figures, advice, _basis(chip))
     rule = TileRule(total, constant, "sgd", known.sparsecores, width)
-    ids_known = "row dependent" in figures or known.max_ids is not None
+    ids_known = bool(per_row) or known.max_ids is not None
     limits = Limits(max(ids, unique), unique)
     return _explanation(match, rule, chip, meaning, figures, limits, known.width or 0, ids_known=ids_known)
 

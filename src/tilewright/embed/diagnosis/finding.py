@@ -1,4 +1,4 @@
-"""What a diagnosis says: findings, and the rules that make them."""
+"""What a diagnosis says: findings, the rules that make them, and how both are printed and drawn."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from tilewright.embed.model.counters import Counters
+from tilewright.render import Html, badge, bytes_text, count_text, percent_text, seconds_text
+from tilewright.render.markup import element, join
+from tilewright.render.page import Tone, details, listing, paragraph
 
 Severity: TypeAlias = Literal["severe", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("severe", "warning", "note")
+_TONES: dict[str, Tone] = {"severe": "bad", "warning": "warn", "note": "plain"}
 
 
 @dataclass(frozen=True)
@@ -62,11 +66,9 @@ class Rule:
         return [replace(finding, bottleneck=self.name, source=self.source) for finding in self.find(counters)]
 
 
-def rule(
-    source: str, *, needs: tuple[str, ...], when: str
-) -> Callable[[Callable[[Counters], Iterator[Finding]]], Rule]:
-    """Make the function below a :class:`Rule`, called as it is, with hyphens."""
-    return lambda find: Rule(find.__name__.replace("_", "-"), source, needs, when, find)
+def rule(source: str, *, needs: str, when: str) -> Callable[[Callable[[Counters], Iterator[Finding]]], Rule]:
+    """Make the function below a :class:`Rule`, called as it is, with hyphens; ``needs`` has blanks between counters."""
+    return lambda find: Rule(find.__name__.replace("_", "-"), source, tuple(needs.split()), when, find)
 
 
 @dataclass(frozen=True)
@@ -94,3 +96,68 @@ class Diagnosis:
             "not_judged": {name: list(needs) for name, needs in self.not_judged.items()},
             "counters": self.counters.to_json(),
         }
+
+    def text(self) -> str:
+        """Every finding with its evidence, advice, effect and source; then what could not be judged."""
+        blocks = [self._summary()]
+        for finding in self.findings:
+            lines = [f"{finding.severity}: {self._title(finding)}", f"  {finding.cause}"]
+            lines += [f"    {name}: {value_text(name, value)}" for name, value in finding.evidence.items()]
+            lines += [f"  -> {line}" for line in finding.advice]
+            lines += [f"  gives {finding.effect}"] if finding.effect else []
+            blocks.append("\n".join([*lines, f"  ({finding.source})"]))
+        if self.clear:
+            blocks.append(f"clear: {', '.join(self.clear)}")
+        if self.not_judged:
+            needed = {name: "; ".join(needs).replace("|", " or ") for name, needs in self.not_judged.items()}
+            lines = [f"  {name}: needs {counters}" for name, counters in needed.items()]
+            blocks.append("\n".join(["not judged, for want of counters:", *lines]))
+        return "\n\n".join(blocks)
+
+    def lines(self, *, notes: bool = False) -> list[str]:
+        """Two lines for each finding: what it is, and the first advice. Without ``notes`` those are only counted."""
+        told = [finding for finding in self.findings if notes or finding.severity != "note"]
+        heads = [f"{finding.severity}: {self._title(finding)}: {finding.cause}" for finding in told]
+        lines = [line for head, of in zip(heads, told) for line in (head, f"  -> {of.advice[0]}")]
+        if left := len(self.findings) - len(told):
+            lines.append(f"{left} note{'s' if left > 1 else ''} more: `tilewright embed diagnose`")
+        return lines or ["nothing stands out"]
+
+    def html(self) -> Html:
+        """Blocks of a page, for ``Page.section``: every finding with what to do about it, the worst first."""
+        items = [self._item(finding) for finding in self.findings]
+        return join([*([element("ol", *items, class_="steps")] if items else []), paragraph(self._summary())], "\n")
+
+    def _item(self, finding: Finding) -> Html:
+        rows = [(name, value_text(name, value)) for name, value in finding.evidence.items()]
+        severity = badge(finding.severity, _TONES[finding.severity])
+        return element(
+            "li",
+            element("p", severity, " ", element("strong", self._title(finding))),
+            element("p", element("b", finding.advice[0])),
+            *(element("p", f"or {advice}") for advice in finding.advice[1:]),
+            *([element("p", f"gives {finding.effect}")] if finding.effect else []),
+            element("p", finding.cause, class_="why"),
+            details("evidence", listing([*rows, ("source", finding.source)])),
+        )
+
+    def _title(self, finding: Finding) -> str:
+        stack = self.counters.stacks.get(finding.subject)
+        subject = (stack.label if stack else "") or finding.subject
+        subject = subject if len(subject) <= 40 else subject[:37] + "..."
+        return f"{finding.bottleneck}, {subject}" if subject else finding.bottleneck
+
+    def _summary(self) -> str:
+        counts = [(sum(finding.severity == s for finding in self.findings), s) for s in SEVERITIES]
+        by_severity = ", ".join(f"{n} {s}{'s' if n > 1 and s != 'severe' else ''}" for n, s in counts if n)
+        return f"{by_severity or 'nothing found'}; {len(self.clear)} clear, {len(self.not_judged)} not judged"
+
+
+def value_text(name: str, value: float) -> str:
+    """A number of the evidence in the unit its name tells.
+
+    >>> value_text("bytes of HBM", 2**30), value_text("step seconds", 0.02), value_text("share of the time", 0.5)
+    ('1.00 GiB', '20.0 ms', '50.0 %')
+    """
+    texts = {"share": percent_text, "bytes": bytes_text, "seconds": seconds_text}
+    return next((text for unit, text in texts.items() if unit in name), count_text)(value)

@@ -37,9 +37,15 @@ def stack_bytes(counters: Counters, stack: StackCounters, limits: Limits) -> int
         return None
 
 
+def _limits_of(name: str, limits: Limits) -> str:
+    """Both limits of the stack ``name``, as advice says them."""
+    ids, unique = limits.max_ids_per_partition, limits.max_unique_ids_per_partition
+    return f"max_ids_per_partition of {name} to {ids} and max_unique_ids_per_partition to {unique}"
+
+
 @rule(
     "guide section 10, limits",
-    needs=("stack.max_ids_per_partition", "stack.observed_ids"),
+    needs="stack.max_ids_per_partition stack.observed_ids",
     when="a partition holds more than its limit",
 )
 def limits_too_low(counters: Counters) -> Iterator[Finding]:
@@ -57,11 +63,9 @@ def limits_too_low(counters: Counters) -> Iterator[Finding]:
         if over is not None and taken is not None:
             cost = f"{bytes_text(taken)} HBM stack per SparseCore"
             effect += f", for {cost} instead of {bytes_text(over)}" if taken > over else ", at no cost in HBM stack"
-        advice = [
-            f"set max_ids_per_partition of {name} to {needed.max_ids_per_partition} and max_unique_ids_per_partition "
-            f"to {needed.max_unique_ids_per_partition} (the most seen, rounded up to 8)"
-        ]
-        if not _compiles(counters, stack, needed):
+        advice = [f"set {_limits_of(name, needed)} (the most seen, rounded up to 8)"]
+        known = counters.target and counters.shards and stack.width > 1
+        if known and not memory(counters.target, counters.shards, stack.width, needed).compiles:
             advice.insert(0, "take more chips or a smaller batch: limits that hold these batches do not compile")
         yield Finding(
             "severe" if stack.drop_rate and stack.drop_rate >= _LOST else "warning",
@@ -78,15 +82,9 @@ def limits_too_low(counters: Counters) -> Iterator[Finding]:
         )
 
 
-def _compiles(counters: Counters, stack: StackCounters, limits: Limits) -> bool:
-    if not (counters.target and counters.shards and stack.width > 1):
-        return True
-    return memory(counters.target, counters.shards, stack.width, limits).compiles
-
-
 @rule(
     "guide section 10, limits",
-    needs=("stack.max_ids_per_partition", "stack.observed_ids|stack.typical_ids"),
+    needs="stack.max_ids_per_partition stack.observed_ids|stack.typical_ids",
     when="a limit is twice what was seen, or twice what 99 of 100 partitions hold",
 )
 def limits_too_high(counters: Counters) -> Iterator[Finding]:
@@ -122,10 +120,7 @@ def _lower_limits(counters: Counters, name: str, stack: StackCounters, better: L
     return Finding(
         "note",
         f"the limits are sized for {peaks}: scratchpad, HBM stack and input buffers are laid out for them",
-        (
-            f"lower max_ids_per_partition of {name} to {better.max_ids_per_partition} and "
-            f"max_unique_ids_per_partition to {better.max_unique_ids_per_partition}{price}",
-        ),
+        (f"lower {_limits_of(name, better)}{price}",),
         subject=name,
         evidence=evidence,
         effect=saved,
@@ -134,7 +129,7 @@ def _lower_limits(counters: Counters, name: str, stack: StackCounters, better: L
 
 @rule(
     "guide section 11, mini-batching; section 10, limits",
-    needs=("minibatches|steps_over", "steps"),
+    needs="minibatches|steps_over steps",
     when="steps are cut (two mini-batches a step: severe), or cannot be (severe)",
 )
 def mini_batching(counters: Counters) -> Iterator[Finding]:
@@ -174,7 +169,7 @@ def mini_batching(counters: Counters) -> Iterator[Finding]:
 
 @rule(
     "measured on jax-tpu-embedding 0.2.0: mini-batch buffers are 64 times as long",
-    needs=("minibatches", "steps"),
+    needs="minibatches steps",
     when="the mini-batch layout is on and never needed",
 )
 def idle_mini_batching(counters: Counters) -> Iterator[Finding]:
@@ -193,7 +188,7 @@ def idle_mini_batching(counters: Counters) -> Iterator[Finding]:
 
 @rule(
     "guide section 11, id dropping; section 4, allow_id_dropping",
-    needs=("stack.dropped_ids|stack.dropped_share",),
+    needs="stack.dropped_ids|stack.dropped_share",
     when="an id is dropped (one in a hundred: severe)",
 )
 def id_dropping(counters: Counters) -> Iterator[Finding]:
@@ -206,14 +201,9 @@ def id_dropping(counters: Counters) -> Iterator[Finding]:
             evidence["entries dropped"] = stack.dropped_ids
         advice = ["raise the limits of this stack: see limits-too-low"]
         if stack.observed_ids:
-            advice = [
-                f"set max_ids_per_partition of {name} to {round8(stack.observed_ids)}"
-                + (
-                    f" and max_unique_ids_per_partition to {round8(stack.observed_unique_ids)}"
-                    if stack.observed_unique_ids
-                    else ""
-                )
-            ]
+            advice = [f"set max_ids_per_partition of {name} to {round8(stack.observed_ids)}"]
+            if unique := stack.observed_unique_ids:
+                advice[0] += f" and max_unique_ids_per_partition to {round8(unique)}"
         yield Finding(
             "severe" if rate >= _LOST else "warning",
             "ids above the limits are dropped: the model does not learn from them and predicts without them",
@@ -226,7 +216,7 @@ def id_dropping(counters: Counters) -> Iterator[Finding]:
 
 @rule(
     "guide section 11, compilation time",
-    needs=("compilations", "steps"),
+    needs="compilations steps",
     when="more than one program is compiled (a fifth of the time: severe)",
 )
 def recompilation(counters: Counters) -> Iterator[Finding]:
@@ -264,7 +254,7 @@ _NEARLY = 0.9
 
 @rule(
     "guide section 10, SPMEM overflow; rules measured against libtpu 0.0.50.1",
-    needs=("target", "stack.max_ids_per_partition", "stack.width"),
+    needs="target stack.max_ids_per_partition stack.width",
     when="a stack's lookup or update does not compile at its limits",
 )
 def spmem_overflow(counters: Counters) -> Iterator[Finding]:
@@ -292,17 +282,14 @@ def spmem_overflow(counters: Counters) -> Iterator[Finding]:
                     "bytes needed per tile": program.tile_bytes,
                     "bytes of a tile": program.tile_limit,
                 },
-                effect=f"compiles with {best.max_ids_per_partition} ids and {best.max_unique_ids_per_partition} "
-                "distinct ids"
-                if best
-                else "",
+                effect="compiles with {} ids and {} distinct ids".format(*vars(best).values()) if best else "",
             )
             break
 
 
 @rule(
     "guide section 10, SPMEM overflow; section 14, gather operands in HBM",
-    needs=("target", "stack.samples_per_sparsecore", "stack.width"),
+    needs="target stack.samples_per_sparsecore stack.width",
     when="samples * width / 16 floats exceed a tile's scratchpad",
 )
 def gather_operand(counters: Counters) -> Iterator[Finding]:
@@ -333,7 +320,7 @@ def gather_operand(counters: Counters) -> Iterator[Finding]:
 
 @rule(
     "guide section 10, HBM stack overflow; section 9",
-    needs=("hbm.forward_stack|hbm.backward_stack", "hbm.capacity"),
+    needs="hbm.forward_stack|hbm.backward_stack hbm.capacity",
     when="the heap fits and the programs' stack beside it does not",
 )
 def hbm_stack_overflow(counters: Counters) -> Iterator[Finding]:
@@ -395,7 +382,7 @@ def _chips_that_fit(counters: Counters, hbm: HbmCounters) -> int:
 
 @rule(
     "guide section 10, HBM heap exhaustion; section 11, memory analysis",
-    needs=("hbm.tables", "hbm.capacity"),
+    needs="hbm.tables hbm.capacity",
     when="the heap exceeds HBM (severe), or nine tenths of HBM are taken",
 )
 def hbm_heap_exhaustion(counters: Counters) -> Iterator[Finding]:
@@ -441,7 +428,7 @@ _WARNING = 0.01
 
 @rule(
     "guide section 10, padding overhead",
-    needs=("tables",),
+    needs="tables",
     when="a tenth of the tables' bytes pads rows to 8 floats (a hundredth of HBM: a warning)",
 )
 def padding_of_width(counters: Counters) -> Iterator[Finding]:
@@ -467,7 +454,7 @@ def padding_of_width(counters: Counters) -> Iterator[Finding]:
 
 @rule(
     "guide section 10, padding overhead",
-    needs=("tables", "sparsecores|target"),
+    needs="tables sparsecores|target",
     when="a tenth of the tables' bytes pads vocabularies (a hundredth of HBM: a warning)",
 )
 def padding_of_vocabulary(counters: Counters) -> Iterator[Finding]:

@@ -1,6 +1,6 @@
 """Counters from all they can be learnt from: a check, preprocessed batches, a log and a model, a file, a profile.
 
-A plan's own counters are ``plan_counters``, beside the plan.
+A plan's own counters are ``Plan.counters``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tilewright.embed.model.tables import Limits
 from tilewright.embed.planning.memory import memory
 from tilewright.embed.planning.plan import Replay, plan
 from tilewright.embed.planning.skew import Loads, quantile_of
-from tilewright.embed.planning.types import TYPICAL, plan_counters
+from tilewright.embed.planning.types import TYPICAL
 from tilewright.errors import UsageError
 from tilewright.reading import check_keys, read_bytes, read_file, table_of, typed
 from tilewright.targets import target
@@ -45,6 +45,10 @@ def _facts_of(group: Stack) -> dict[str, Any]:
     return {**shape, "optimizer": optimizer, "combiner": group.combiner}
 
 
+def _chips_of(stacking: Stacking, target: str) -> dict[str, Any]:
+    return {"target": target, "chips": stacking.topology.chips, "sparsecores": stacking.topology.sparsecores}
+
+
 # A check of batches against limits as counters: are the limits too low, too high, too large for a tile?
 
 _SEEN = {"max_ids_per_partition": "observed_ids", "max_unique_ids_per_partition": "observed_unique_ids"}
@@ -57,11 +61,8 @@ def check_counters(check: Check, stacking: Stacking, target: str = "") -> Counte
         if excess.knob in _SEEN:
             seen = {excess.knob: excess.limit, _SEEN[excess.knob]: excess.observed}
             known[excess.what] = known.get(excess.what, {}) | seen
-    topology = stacking.topology
     return Counters(
-        target=target,
-        chips=topology.chips,
-        sparsecores=topology.sparsecores,
+        **_chips_of(stacking, target),
         steps=check.batches,
         steps_over=check.partitions_over / check.batches,
         uncut=check.uncut,
@@ -133,11 +134,8 @@ class _RunTotals:
         self.bytes = max(self.bytes, size * self.stacking.topology.sparsecores_per_chip // self.sources)
 
     def counters(self, limits: Mapping[str, Limits], target: str) -> Counters:
-        topology = self.stacking.topology
         return Counters(
-            target=target,
-            chips=topology.chips,
-            sparsecores=topology.sparsecores,
+            **_chips_of(self.stacking, target),
             steps=self.steps,
             minibatches=self.minibatches,
             steps_over=self.over / self.steps,
@@ -236,7 +234,7 @@ def log_counters(
         bad_ids=bad_ids,
         progress=progress,
     )
-    counters = plan_counters(learnt, knobs)
+    counters = learnt.counters(knobs)
     return _under_limits(counters, under) if limits else counters
 
 

@@ -44,7 +44,7 @@ def _bandwidth(counters: Counters) -> float:
 
 @rule(
     "guide section 10, host bottleneck; section 11, host activity",
-    needs=("seconds.wait|seconds.host",),
+    needs="seconds.wait|seconds.host",
     when="the chip waits 5 % of a step or more for its input (20 %: severe)",
 )
 def host_bound(counters: Counters) -> Iterator[Finding]:
@@ -117,7 +117,7 @@ def _feeding_note(counters: Counters) -> Iterator[Finding]:
 
 @rule(
     "guide section 10, TC/SC synchronisation; section 5",
-    needs=("sparsecore|seconds.step",),
+    needs="sparsecore|seconds.step",
     when="pipelining is off, or a step takes as long as both units together (20 % lost: severe)",
 )
 def missing_overlap(counters: Counters) -> Iterator[Finding]:
@@ -157,7 +157,7 @@ _ON = "set tf_xla_disable_full_embedding_pipelining to false"
 
 @rule(
     "guide section 10, HBM bandwidth saturation",
-    needs=("target", "hbm.moved", "seconds.sparsecore|seconds.step"),
+    needs="target hbm.moved seconds.sparsecore|seconds.step",
     when="60 % of the bandwidth in use while the SparseCores work (80 %: severe)",
 )
 def hbm_bandwidth(counters: Counters) -> Iterator[Finding]:
@@ -195,7 +195,7 @@ def hbm_bandwidth(counters: Counters) -> Iterator[Finding]:
 
 @rule(
     "guide section 9, serialisation; section 11, flags against behaviour",
-    needs=("sparsecore", "hbm.tables", "hbm.forward_stack|hbm.backward_stack", "hbm.capacity"),
+    needs="sparsecore hbm.tables hbm.forward_stack|hbm.backward_stack hbm.capacity",
     when="serialised tables although HBM holds every stack at once",
 )
 def needless_serialization(counters: Counters) -> Iterator[Finding]:
@@ -218,11 +218,7 @@ def needless_serialization(counters: Counters) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "guide section 12, flags for debugging",
-    needs=("sparsecore",),
-    when="NaN, bounds or buffer checks are on",
-)
+@rule("guide section 12, flags for debugging", needs="sparsecore", when="NaN, bounds or buffer checks are on")
 def checks_left_on(counters: Counters) -> Iterator[Finding]:
     knobs = counters.knobs
     on = [
@@ -254,7 +250,7 @@ _FULL = 0.5
 
 @rule(
     "guide section 10, table stacking: 5 to 100 tables",
-    needs=("stack.tables", "stack.width"),
+    needs="stack.tables stack.width",
     when="five tables or more of one kind stand in stacks of fewer than five, and could share one",
 )
 def too_few_tables_stacked(counters: Counters) -> Iterator[Finding]:
@@ -302,9 +298,7 @@ def _first_fit(small: list[tuple[str, StackCounters]], width: int) -> int:
 
 
 @rule(
-    "guide section 10, table stacking: 5 to 100 tables",
-    needs=("stack.tables",),
-    when="a stack has more than 100 tables",
+    "guide section 10, table stacking: 5 to 100 tables", needs="stack.tables", when="a stack has more than 100 tables"
 )
 def too_many_tables_stacked(counters: Counters) -> Iterator[Finding]:
     for name, stack in counters.stacks.items():
@@ -323,7 +317,7 @@ def too_many_tables_stacked(counters: Counters) -> Iterator[Finding]:
 
 @rule(
     "guide section 10, numerics and quantisation; section 13",
-    needs=("tables", "hbm.capacity|seconds.sparsecore"),
+    needs="tables hbm.capacity|seconds.sparsecore",
     when="the SparseCores are the slower unit, or tables fill half of HBM, and rows are float32",
 )
 def float32(counters: Counters) -> Iterator[Finding]:
@@ -371,7 +365,7 @@ _PEAK = 4.0
 
 @rule(
     "guide section 10, data distribution skew",
-    needs=("stack.wait|stack.imbalance|stack.shard_ids",),
+    needs="stack.wait|stack.imbalance|stack.shard_ids",
     when="a step waits for a shard with 1.5 times the average work (rows and ids), more than by chance (3: severe, "
     "where partitions fill)",
 )
@@ -463,7 +457,7 @@ def _remedies(name: str, stack: StackCounters, uneven: float) -> tuple[tuple[str
 
 @rule(
     "guide section 10, data distribution skew; section 7, observed limits",
-    needs=("stack.mean_ids", "stack.observed_ids", "stack.imbalance|stack.shard_ids"),
+    needs="stack.mean_ids stack.observed_ids stack.imbalance|stack.shard_ids",
     when="shards are even and yet a partition holds 4 times its share",
 )
 def clustered_log(counters: Counters) -> Iterator[Finding]:

@@ -77,11 +77,7 @@ class Clicks:
     @staticmethod
     def join(parts: Sequence[Clicks]) -> Clicks:
         """All rows of ``parts`` in one (at least one part)."""
-        return Clicks(
-            np.concatenate([part.labels for part in parts]),
-            np.concatenate([part.numeric for part in parts]),
-            np.concatenate([part.categorical for part in parts]),
-        )
+        return Clicks(*map(np.concatenate, zip(*(vars(part).values() for part in parts))))
 
 
 def scale_vocabs(vocabs: Sequence[int], factor: float, smallest: int = 4) -> tuple[int, ...]:

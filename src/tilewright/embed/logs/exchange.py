@@ -26,7 +26,6 @@ import numpy as np
 
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.batch import HostBatch
-from tilewright.embed.model.formulas import padded_table_bytes
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits, limits_json
 from tilewright.errors import UsageError
@@ -332,10 +331,3 @@ def rank_bytes(plan: Mapping[str, TorchrecTable]) -> dict[int, int]:
         for shard in table.shards:
             found[shard.rank] = found.get(shard.rank, 0) + _BYTES * shard.rows * shard.columns
     return dict(sorted(found.items()))
-
-
-def chip_bytes(stacking: Stacking) -> int:
-    """Bytes of float32 rows that every chip holds of ours, padding included: all chips hold the same."""
-    shards = stacking.topology.sparsecores
-    whole = sum(padded_table_bytes(p.table.vocab, p.table.width, shards) for p in stacking.placements)
-    return whole // stacking.topology.chips

@@ -154,9 +154,7 @@ def _value(text: str | None, default: Any, word: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    text = str(value)
+    text = str(value).lower() if isinstance(value, bool) else str(value)
     return f"'{text}'" if any(c.isspace() for c in text) else text
 
 

@@ -428,7 +428,7 @@ class Clipped:
     2.5
     """
 
-    optimizer: Any
+    optimizer: RowOptimizer
     low: float | None = None
     high: float | None = None
 
@@ -440,14 +440,12 @@ class Clipped:
             raise UsageError(f"low {self.low} is above high {self.high}", where="Clipped")
 
     @property
-    def learning_rate(self) -> Rate:
-        rate: Rate = self.optimizer.learning_rate
-        return rate
+    def learning_rate(self) -> Any:
+        return self.optimizer.learning_rate
 
     @property
     def slots(self) -> Mapping[str, float]:
-        slots: Mapping[str, float] = self.optimizer.slots
-        return slots
+        return self.optimizer.slots
 
     @property
     def slot_widths(self) -> Mapping[str, int]:

@@ -9,6 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from tilewright.embed.model.formulas import padded_table_bytes
 from tilewright.embed.model.optimizers import by_row, slot_width
 from tilewright.embed.model.specs import as_feature, flat_specs, peer_row_offset
 from tilewright.embed.model.tables import Feature, Quantization, Table, Topology, count
@@ -25,7 +26,7 @@ MAX_STACK_VOCAB = 2**31 - 1
 
 
 @dataclass
-class _Open:
+class _OpenStack:
     tables: list[Table] = field(default_factory=list)
     vocab: int = 0
     samples: int = 0
@@ -57,7 +58,7 @@ def group_tables(
     samples = {f.table.name: 0 for f in features}
     for feature in features:
         samples[feature.table.name] += batch_sizes[feature.name] // shards if batch_sizes else 0
-    stacks: list[_Open] = []
+    stacks: list[_OpenStack] = []
     for table in {f.table.name: f.table for f in features}.values():
         vocab = padded_vocab(table, shards)
         if vocab > MAX_STACK_VOCAB:
@@ -67,14 +68,14 @@ def group_tables(
         fitting = (o for o in stacks if table_stacking and _fits(o, table, vocab, need, activation_bytes))
         home = next(fitting, None)
         if home is None:
-            stacks.append(home := _Open())
+            stacks.append(home := _OpenStack())
         home.tables.append(table)
         home.vocab += vocab
         home.samples += need
     return [o.tables for o in stacks]
 
 
-def _fits(stack: _Open, table: Table, vocab: int, samples: int, activation_bytes: int) -> bool:
+def _fits(stack: _OpenStack, table: Table, vocab: int, samples: int, activation_bytes: int) -> bool:
     return (
         kind_of(stack.tables[0]) == kind_of(table)
         and stack.vocab + vocab <= MAX_STACK_VOCAB
@@ -97,18 +98,12 @@ def manual_stacks(features: tuple[Feature, ...], shards: int, stacks: Iterable[I
     for names in stacks:
         if isinstance(names, str):
             raise UsageError(f"stacks holds the text {names!r}", where="stack", how='such as [["user", "item"]]')
-        groups.append([_take(name, tables, seen) for name in names])
+        groups.append([_named_once(name, tables, seen) for name in names])
         _check_one_kind(groups[-1], shards)
     return groups
 
 
-def others(features: tuple[Feature, ...], taken: list[list[Table]]) -> tuple[Feature, ...]:
-    """Features whose tables stand in no named stack."""
-    names = {t.name for group in taken for t in group}
-    return tuple(f for f in features if f.table.name not in names)
-
-
-def _take(name: str, tables: Mapping[str, Table], seen: set[str]) -> Table:
+def _named_once(name: str, tables: Mapping[str, Table], seen: set[str]) -> Table:
     if name not in tables:
         raise UsageError(f"stacks names {name!r}, which is no table", where="stack", how=f"one of {', '.join(tables)}")
     if name in seen:
@@ -266,6 +261,13 @@ class Stacking:
         """Stack of several tables -> the shards by which each next one is turned, as :func:`stack` takes it."""
         return {s.name: self.tables[s.tables[1].name].rotation for s in self.groups if len(s.tables) > 1}
 
+    @property
+    def chip_bytes(self) -> int:
+        """Bytes of float32 rows that every chip holds, padding included: all chips hold the same."""
+        shards = self.topology.sparsecores
+        whole = sum(padded_table_bytes(p.table.vocab, p.table.width, shards) for p in self.placements)
+        return whole // self.topology.chips
+
     @cached_property
     def _hash(self) -> int:
         return hash((self.features, self.topology, self.placements))
@@ -366,7 +368,9 @@ def _groups(
     by_hand: list[list[Table]],
 ) -> list[list[Table]]:
     """The tables of every stack, those named by hand among the others in order of first use."""
-    groups = by_hand + group_tables(others(features, by_hand), shards, together, sizes, activation_bytes)
+    named = {table.name for group in by_hand for table in group}
+    others = tuple(feature for feature in features if feature.table.name not in named)
+    groups = by_hand + group_tables(others, shards, together, sizes, activation_bytes)
     use = {name: k for k, name in enumerate(dict.fromkeys(f.table.name for f in features))}
     return sorted(groups, key=lambda group: min(use[t.name] for t in group))
 

@@ -185,11 +185,9 @@ class Topology:
 
     def __post_init__(self) -> None:
         """Every device has the same number of SparseCores, at least one."""
-        chips = count(self.chips, "chips", "topology")
-        object.__setattr__(self, "chips", chips)
-        per_chip = count(self.sparsecores_per_chip, "sparsecores_per_chip", "topology")
-        object.__setattr__(self, "sparsecores_per_chip", per_chip)
-        devices = count(self.devices, "devices", "topology", least=0) or chips
+        for name in ("chips", "sparsecores_per_chip"):
+            object.__setattr__(self, name, count(getattr(self, name), name, "topology"))
+        devices = count(self.devices, "devices", "topology", least=0) or self.chips
         object.__setattr__(self, "devices", devices)
         if self.sparsecores % devices:
             problem = f"{self.sparsecores} SparseCores do not divide over {devices} devices"

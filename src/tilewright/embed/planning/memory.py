@@ -67,7 +67,7 @@ class SparseMemory:
 
     @cached_property
     def largest_limits(self) -> Limits | None:
-        """See the class; searched on first use."""
+        """The largest limits of the proportion asked for that compile, None if none do; searched on first use."""
         return self.rule.largest(self.limits)
 
     def to_json(self) -> dict[str, Any]:
@@ -132,7 +132,9 @@ class TileRule:
         return self.width > 1 and bool(self.replication(np.minimum(round8(unique), rounded), rounded)[0])
 
     def largest(self, limits: Limits) -> Limits | None:
-        """All candidates at once: no program holds more than 8 * tile_limit / 36 unique rows."""
+        """The largest limits in the proportion of ``limits``, in steps of 8 unique ids, that compile; None if none do.
+
+        No program holds more than 8 * tile_limit / 36 unique rows."""
         if self.width == 1:
             return None
         unique = np.arange(8, 8 * (self.tile_limit // 36) + 16, 8, dtype=np.int64)

@@ -2,196 +2,43 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.inputs import ragged_inputs, source_slices
 from tilewright.embed.host.overflow import Overflow, limit_table
 from tilewright.embed.host.preprocess import preprocess
 from tilewright.embed.host.tables import NarrowTables, pack_narrow
 from tilewright.embed.host.tally import tally
 from tilewright.embed.model.formulas import (
-    BUCKETS,
     packed_table_bytes,
     padded_table_bytes,
-    pointers_per_device,
-    round8,
-    slots_per_device,
 )
-from tilewright.embed.model.optimizers import name_of
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement, stack
 from tilewright.embed.model.tables import Feature, Limits, Topology, count
 from tilewright.embed.planning.confidence import confidence_of_all
-from tilewright.embed.planning.memory import RULE_VERSION, SparseMemory, live_stacks, memory
-from tilewright.embed.planning.skew import (
-    Observed,
-    buffer_bytes,
-    feeding_of,
-    savings_of,
-    skew_of,
+from tilewright.embed.planning.result import Plan
+from tilewright.embed.planning.skew import Observed, buffer_bytes, feeding_of, savings_of, skew_of
+from tilewright.embed.planning.types import (
+    AS_IT_IS,
+    QUANTILES,
+    CurvePoint,
+    StackPlan,
+    TablePlan,
+    allowed_by,
+    check_headroom,
+    heap_of,
+    raised,
+    stack_plan,
+    traffic_of,
 )
-from tilewright.embed.planning.types import AS_IT_IS, QUANTILES, CurvePoint, Heap, Plan, StackPlan, TablePlan, Traffic
 from tilewright.errors import LimitError, UsageError
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
-
-# What planned stacks take: buffers and programs by their limits, HBM of a chip, and what a step moves there.
-
-_PROGRAM = {"forward": "lookups", "backward": "updates"}
-_LESS = {
-    "forward": "16 equal ones on tpu-v5p take 10.4 times one of them",
-    "backward": "8 equal ones on tpu-v5p with SGD take 7.5 times one of them",
-}
-"""Measured of several stacks in one program: less than their sum, by how much depends on what they are."""
-
-
-def check_headroom(headroom: float) -> None:
-    """UsageError unless limits can be raised by this share of themselves."""
-    if not 0 <= headroom <= 100:
-        raise UsageError(f"headroom {headroom}", where="plan", how="give a share of at least 0, such as 0.1")
-
-
-def raised(limits: Limits, headroom: float) -> Limits:
-    """Both limits raised by a share of themselves, rounded up to 8."""
-    if not headroom:
-        return limits
-    ids, unique = limits.max_ids_per_partition, limits.max_unique_ids_per_partition
-    return Limits(round8(math.ceil(ids * (1 + headroom))), round8(math.ceil(unique * (1 + headroom))))
-
-
-def allowed_by(headroom: float) -> Callable[[Longs], Longs]:
-    """Function of fullest partitions int64[stacks, 2] that gives the limits learnt from them, raised, in that form."""
-
-    def allowed(most: Longs) -> Longs:
-        limits = (raised(Limits.holding(*counts), headroom) for counts in most.tolist())
-        return np.array([list(vars(limit).values()) for limit in limits])
-
-    return allowed
-
-
-def fields_of_limits(group: Stack, topology: Topology, limits: Limits, chip: str | Target | None) -> dict[str, Any]:
-    """The fields of :class:`StackPlan` that follow from a stack's limits: buffers, the compiler's verdicts."""
-    sparsecores, per_device = topology.sparsecores, topology.sparsecores_per_device
-
-    def program(op: Any) -> SparseMemory | None:
-        return memory(chip, sparsecores, group.padded_width, limits, op) if chip is not None else None
-
-    return {
-        "limits": limits,
-        "slots": slots_per_device(limits.max_ids_per_partition, sparsecores, per_device),
-        "pointers": pointers_per_device(sparsecores, per_device),
-        "forward": program("forward"),
-        "backward": program(group.optimizer),
-    }
-
-
-def stack_plan(
-    group: Stack,
-    topology: Topology,
-    sizes: Mapping[str, int],
-    limits: Limits,
-    chip: str | Target | None,
-    **observed: Any,
-) -> StackPlan:
-    """The plan of one stack; ``sizes``: every feature's batch, ``observed``: fields that a log says."""
-    return StackPlan(
-        name=group.name,
-        tables=tuple(table.name for table in group.tables),
-        features=len(group.features),
-        padded_width=group.padded_width,
-        rows_per_shard=group.rows_per_shard,
-        optimizer=name_of(group.optimizer),
-        samples_per_sparsecore=group.samples_per_sparsecore(sizes),
-        **fields_of_limits(group, topology, limits, chip),
-        **observed,
-    )
-
-
-def heap_of(
-    stacking: Stacking,
-    stacks: Sequence[StackPlan],
-    prefetched: int,
-    chip: str | Target | None,
-    pipelining: bool = True,
-    serialized: int = 0,
-) -> Heap:
-    """Bytes of HBM on one chip; all chips hold the same. ``serialized``: stacks processed one after the other.
-
-    With pipelining the SparseCores run lookup i and update i - 2 while the TensorCore runs step i - 1: two sets of
-    activations and of gradients are on their way instead of one, and the inputs of two more batches wait for their
-    gradients.
-    """
-    topology = stacking.topology
-    chips, per_chip = topology.chips, topology.sparsecores_per_chip
-    batch = sum(stack.buffer_bytes for stack in stacks) * topology.devices // chips
-    exchange = 2 * per_chip * sum(4 * s.padded_width * s.samples_per_sparsecore for s in stacks)
-    hbm = find_target(chip).memory("hbm") if chip is not None else None
-    forward, how_forward = _live_bytes("forward", [s.forward for s in stacks if s.forward], serialized)
-    backward, how_backward = _live_bytes("backward", [s.backward for s in stacks if s.backward], serialized)
-    how = [how for how in (how_forward, how_backward) if how]
-    return Heap(
-        tables=sum(group.vocab * group.padded_width * 4 for group in stacking.stacks.values()) // chips,
-        slots=sum(group.vocab * group.slot_floats * 4 for group in stacking.groups) // chips,
-        inputs=prefetched * batch,
-        exchange=exchange,
-        pipelined=exchange + 2 * batch if pipelining else 0,
-        forward_stack=forward * per_chip,
-        backward_stack=backward * per_chip,
-        capacity=hbm.bytes if hbm else 0,
-        if_cut=(prefetched + (2 if pipelining else 0)) * batch * (BUCKETS - 1),
-        stack_basis="modelled" if how else "measured",
-        stack_note="; ".join(how) or f"rules measured ahead of time against {RULE_VERSION}",
-    )
-
-
-def _live_bytes(kind: str, programs: list[SparseMemory], serialized: int) -> tuple[int, str]:
-    """Stack bytes per SparseCore of all stacks in one program at most; where that is modelled, how ("": measured).
-
-    Those that are live at a time are added. Of ``serialized`` stacks one is; which ones they are is not known, so the
-    largest are taken to be live: more in turn never take more.
-    """
-    live = sorted(programs, key=lambda m: -m.stack_bytes)[: live_stacks(len(programs), serialized)]
-    notes = [m.note for m in programs if m.basis != "measured"][:1]
-    if len(live) > 1:
-        notes.append(f"{_PROGRAM[kind]} of {len(live)} stacks are added, the most they can take ({_LESS[kind]})")
-    if len(live) < len(programs):
-        of = f"{len(live)} of {len(programs)}"
-        notes.append(f"the largest {of} stacks are live at a time, as {serialized} are processed in turn")
-    return sum(m.stack_bytes for m in live), "; ".join(notes)
-
-
-def traffic_of(
-    stacking: Stacking,
-    samples: Mapping[str, int],
-    distinct: Mapping[str, float],
-    buffer_bytes: int,
-    chip: str | Target | None,
-) -> Traffic:
-    """What a step moves. Of every stack, ``samples``: rows of activations on one SparseCore, ``distinct``: distinct ids
-    of a batch, summed over the sources."""
-    topology = stacking.topology
-    chips, per_chip = topology.chips, topology.sparsecores_per_chip
-    rows = hbm = links = 0.0
-    for group in stacking.groups:
-        here, width = distinct[group.name] / chips, group.padded_width
-        rows += here
-        hbm += 4 * (here * group.step_floats + 4 * width * samples[group.name] * per_chip)
-        links += here * (4 + 8 * width) * (chips - 1) / chips
-    host, seconds = buffer_bytes * topology.devices // chips, 0.0
-    if chip is not None:
-        memory, between = find_target(chip).memory("hbm"), find_target(chip).links
-        rates = [(hbm, memory.bytes_per_second if memory else 0), (links, between.bytes_per_second if between else 0)]
-        if all(rate for _, rate in rates):
-            seconds = max(amount / rate for amount, rate in rates)
-    return Traffic(rows, hbm, links, host, seconds)
-
 
 # A plan from a log.
 
@@ -380,34 +227,9 @@ def _table_plan(placement: TablePlacement, narrow: NarrowTables) -> TablePlan:
     )
 
 
-def under_limits(plan: Plan, limits: Mapping[str, Limits]) -> Plan:
-    """The plan with other limits (stack -> limits; the others stay): buffers, compilers' verdicts and HBM follow.
-
-    What was observed stays, and so do the drops and mini-batches that were counted for the plan's own limits: those of
-    others are counted by :func:`preprocess`. All stacks are taken to be live at once.
-
-    >>> from tilewright.embed import Feature, Limits, Table, Topology
-    >>> features, topology = [Feature("f", Table("t", vocab=64, width=8))], Topology(chips=1, sparsecores_per_chip=2)
-    >>> made = plan([{"f": [[0], [2], [4], [1]]}], features, topology, target="tpu-v5p")
-    >>> made.stacks[0].slots, under_limits(made, {"t": Limits(1024, 1024)}).stacks[0].slots
-    (32, 4096)
-    """
-    topology, chip = plan.stacking.topology, plan.target or None
-    groups = plan.stacking.stacks
-    stacks = tuple(
-        replace(part, **fields_of_limits(groups[part.name], topology, limits.get(part.name, part.limits), chip))
-        for part in plan.stacks
-    )
-    pipelining = plan.heap.pipelined > 0
-    return replace(plan, stacks=stacks, heap=heap_of(plan.stacking, stacks, plan.prefetched_batches, chip, pipelining))
-
-
 def _lowered(limits: Mapping[str, Limits], fraction: float) -> dict[str, Limits]:
     return {
-        name: Limits.holding(
-            int(limit.max_ids_per_partition * fraction), int(limit.max_unique_ids_per_partition * fraction)
-        )
-        for name, limit in limits.items()
+        name: Limits.holding(*(int(most * fraction) for most in vars(limit).values())) for name, limit in limits.items()
     }
 
 

@@ -252,7 +252,7 @@ _ENTRIES = 1 << 22
 """Counts among which the best rotation is looked for; the chosen one is counted on everything."""
 
 
-def _add_turned(total: Longs, counts: Longs, by: int) -> None:
+def _add_rotated(total: Longs, counts: Longs, by: int) -> None:
     """Add counts [.., S] to ``total``: what shard s has, at shard (s + by) % S."""
     shards = counts.shape[-1]
     at = by % shards
@@ -276,7 +276,7 @@ def best_rotation(tables: Sequence[Longs], now: int) -> int:
     def peaks(step: int) -> tuple[int, int]:
         whole = np.zeros((sources, shards), np.int64)
         for k, counts in enumerate(tables):
-            _add_turned(whole, counts, k * step)
+            _add_rotated(whole, counts, k * step)
         return int(whole.max()), int(whole.sum(axis=0).max())
 
     return min(steps, key=peaks)
@@ -346,7 +346,7 @@ def _rotations(
             for k, table in enumerate(group.tables):
                 counts = counted(batch, table.name)
                 for step, whole in turned.items():
-                    _add_turned(whole, counts, k * step)
+                    _add_rotated(whole, counts, k * step)
             for step, whole in turned.items():
                 loads[step].add(whole)
         remedies[group.name] = [
@@ -434,7 +434,7 @@ def buffer_bytes(stacking: Stacking, limits: Mapping[str, Limits]) -> int:
 def feeding_of(
     observed: Observed, limits: Mapping[str, Limits], chip: str | Target | None, traffic: Traffic
 ) -> Feeding:
-    """The fastest of the replayed batches on this host, and a step's least time by HBM traffic."""
+    """The least seconds in which this host preprocessed a replayed batch, and a step's least seconds by HBM traffic."""
     times = []
     for batch in observed.sample[:4] * 2:
         start = perf_counter()

@@ -1,34 +1,24 @@
-"""A plan and its parts as plain frozen values, of a log or of a pod: verdict, limits file, JSON, counters."""
+"""The parts of a plan, of a log or of a pod, as frozen values; and what planned stacks take of HBM, buffers, links."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from tilewright.embed.host.arrays import Longs
-from tilewright.embed.model.counters import (
-    Counters,
-    HbmCounters,
-    Seconds,
-    StackCounters,
-    TableCounters,
-    key,
-    plain,
-)
-from tilewright.embed.model.formulas import BUCKETS, padded_table_bytes
-from tilewright.embed.model.knobs import SparseCoreConfig
-from tilewright.embed.model.stacking import Stacking
-from tilewright.embed.model.tables import Limits, limits_json
-from tilewright.embed.planning.confidence import Confidence
-from tilewright.embed.planning.memory import SparseMemory
-from tilewright.files import write_whole
-from tilewright.render import bytes_text
+from tilewright.embed.model.counters import StackCounters, key, plain
+from tilewright.embed.model.formulas import BUCKETS, pointers_per_device, round8, slots_per_device
+from tilewright.embed.model.optimizers import name_of
+from tilewright.embed.model.stacking import Stack, Stacking
+from tilewright.embed.model.tables import Limits, Topology
+from tilewright.embed.planning.memory import RULE_VERSION, SparseMemory, live_stacks, memory
+from tilewright.errors import UsageError
+from tilewright.targets import Target
+from tilewright.targets import target as find_target
 
 QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
 """Shares of the partitions whose limits a plan names."""
@@ -230,6 +220,32 @@ class StackPlan:
         """Bytes of one batch on one device: three words per slot, one per pointer."""
         return 12 * self.slots + 4 * self.pointers
 
+    @property
+    def counters(self) -> StackCounters:
+        """What a diagnosis looks at, but for what the whole plan says of the stack."""
+        same = (
+            "label",
+            "optimizer",
+            "samples_per_sparsecore",
+            "mean_ids",
+            "imbalance",
+            "wait",
+            "wait_rows",
+            "wait_ids",
+        )
+        typical = dict(self.quantiles).get(TYPICAL)
+        return StackCounters(
+            **{name: getattr(self, name) for name in same},
+            **vars(self.limits),
+            tables=len(self.tables),
+            width=self.padded_width,
+            observed_ids=self.observed.max_ids_per_partition,
+            observed_unique_ids=self.observed.max_unique_ids_per_partition,
+            typical_ids=typical.max_ids_per_partition if typical else None,
+            typical_unique_ids=typical.max_unique_ids_per_partition if typical else None,
+            dropped_share=self.drop_rate,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Plain values; quantiles and programs one by one."""
         quantiles = [{"quantile": quantile, **vars(limits)} for quantile, limits in self.quantiles]
@@ -295,243 +311,152 @@ class Heap:
         return {**plain(self), "layout": "plain", "total_bytes": self.total, "capacity_bytes": self.capacity or None}
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What embedding tables need on a topology: see :func:`plan` and :func:`plan_pod`.
+# What planned stacks take: buffers and programs by their limits, HBM of a chip, and what a step moves there.
 
-    ``batch``: samples, of all chips together. ``confidence``: how often a fresh batch exceeds the limits; None where
-    they are a quantile (``batches_over`` then says how many of the log's exceed them) or where there was no log
-    (``batches`` 0): they are then those of uniform ids.
-
-    A pod's plan says of a step what it moves (``traffic``); of ``hot``, the rows of tables that every device holds and
-    the limits leave out; and in ``serialized_fits`` the least num_serialized_tables_to_optimize_hbm with which HBM
-    holds it all (0 where it does so anyway, or with none). All that follows is of a log whose partitions were all
-    counted. ``uncut``: the share of the replayed batches that exceed the limits and that mini-batches cannot cut, and
-    why.
-    """
-
-    stacking: Stacking
-    target: str
-    batch: int
-    batches: int
-    stacks: tuple[StackPlan, ...]
-    heap: Heap
-    prefetched_batches: int
-    confidence: Confidence | None = None
-    traffic: Traffic | None = None
-    hot: Mapping[str, Longs] = field(default_factory=dict, hash=False)
-    serialized_fits: int = 0
-    quantile: float = 1.0
-    replayed: int = 0
-    batches_over: float = 0.0
-    uncut: float = 0.0
-    uncut_because: str = ""
-    tables: tuple[TablePlan, ...] = ()
-    curve: tuple[CurvePoint, ...] = ()
-    skew: Skew = field(default_factory=Skew)
-    savings: Savings = Savings()
-    feeding: Feeding | None = None
-
-    @property
-    def limits(self) -> dict[str, Limits]:
-        """Stack -> the chosen limits, as ``preprocess`` takes them."""
-        return {stack.name: stack.limits for stack in self.stacks}
-
-    @property
-    def samples(self) -> int:
-        return self.batch * self.batches
-
-    @property
-    def basis(self) -> str:
-        """Where the limits come from."""
-        return "log" if self.batches else "uniform ids"
-
-    @property
-    def fits(self) -> bool | None:
-        """Whether every stack compiles and a chip's HBM holds it all; None without a target."""
-        if not self.target:
-            return None
-        compiles = all(program.compiles for stack in self.stacks for program in stack.programs)
-        return compiles and self.heap.total <= self.heap.capacity
-
-    @cached_property
-    def verdict(self) -> str:
-        """One sentence: whether everything compiles and fits, or what does not."""
-        if not self.target:
-            return "no target given: limits and buffers only"
-        figures = f"{bytes_text(self.heap.total)} of {bytes_text(self.heap.capacity)} HBM a chip"
-        verdict = f"compiles and fits on {self.target}: {figures}"
-        failing = ((stack, program) for stack in self.stacks for program in stack.programs if not program.compiles)
-        if failed := next(failing, None):
-            stack, program = failed
-            best, advice = program.largest_limits, ""
-            if best is not None:
-                ids, unique = best.max_ids_per_partition, best.max_unique_ids_per_partition
-                advice = f"; limits of {ids} ids and {unique} distinct ids would compile"
-            refused = f"stack {stack.label}, {program.op}: {program.reason}"
-            verdict = f"does not compile on {self.target}: {refused}{advice}"
-        elif self.heap.total > self.heap.capacity:
-            verdict = f"does not fit on {self.target}: {figures}; take more chips, or smaller tables"
-        if not self.serialized_fits:
-            return verdict
-        return f"{verdict}; or set num_serialized_tables_to_optimize_hbm to {self.serialized_fits}, with which it fits"
-
-    def alike(self) -> list[list[StackPlan]]:
-        """Stacks that differ in nothing but names, and in what a log says of them, together."""
-        groups: dict[Any, list[StackPlan]] = {}
-        for one in self.stacks:
-            shape = len(one.tables), one.features, one.padded_width, one.rows_per_shard
-            groups.setdefault((*shape, one.optimizer, one.limits, one.samples_per_sparsecore), []).append(one)
-        return list(groups.values())
-
-    def to_json(self) -> dict[str, Any]:
-        """The plan as plain values with a ``schema_version``; ``counters`` is what :func:`diagnose` reads.
-
-        Of a pod stacks that are alike stand together, with their number.
-        """
-        topology = self.stacking.topology
-        return {
-            "schema_version": 1,
-            **(self._pod_json() if self.feeding is None else self._log_json(self.feeding)),
-            "target": self.target or None,
-            "topology": {**vars(topology), "sparsecores": topology.sparsecores},
-            "batch": self.batch,
-            "fits": self.fits,
-            "verdict": self.verdict,
-            "confidence": self.confidence.to_json() if self.confidence else None,
-            "hbm_per_chip": {**self.heap.to_json(), "prefetched_batches": self.prefetched_batches},
-        }
-
-    def _log_json(self, feeding: Feeding) -> dict[str, Any]:
-        numbers = ("quantile", "batches", "samples", "batches_over", "uncut", "uncut_because")
-        return {
-            "kind": "embedding_plan",
-            "counters": plan_counters(self).to_json(),
-            **{name: getattr(self, name) for name in numbers},
-            "replayed_batches": self.replayed,
-            "stacks": [stack.to_json() for stack in self.stacks],
-            "tables": plain(self.tables),
-            "curve": plain(self.curve),
-            "skew": self.skew.to_json(),
-            "savings": plain(self.savings),
-            "feeding": feeding.to_json(),
-        }
-
-    def _pod_json(self) -> dict[str, Any]:
-        tables, shards = [p.table for p in self.stacking.placements], self.stacking.topology.sparsecores
-        stacks = []
-        for alike in self.alike():
-            whole, means = alike[0].to_json(), [stack.mean_ids for stack in alike if stack.mean_ids is not None]
-            kept = ("name", "padded_width", "rows_per_shard", "optimizer", "samples_per_sparsecore", "limits")
-            one = {name: whole[name] for name in (*kept, "buffer_bytes_per_device", "programs")}
-            mean = float(np.mean(means)) if means else None
-            stacks.append({"count": len(alike), **one, "tables": len(alike[0].tables), "mean_ids": mean})
-        return {
-            "kind": "embedding_pod_plan",
-            "basis": self.basis,
-            "num_serialized_tables_that_fit": self.serialized_fits or None,
-            "hot_rows": self._hot_json(),
-            "tables": {
-                "count": len(tables),
-                "rows": sum(table.vocab for table in tables),
-                "parameters": sum(table.vocab * table.width for table in tables),
-                "data_bytes": sum(4 * table.vocab * table.width for table in tables),
-                "padded_bytes": sum(padded_table_bytes(table.vocab, table.width, shards) for table in tables),
-            },
-            "stacks": stacks,
-            "buffer_bytes_per_device": sum(stack.buffer_bytes for stack in self.stacks),
-            "step_per_chip": {**plain(self.traffic), "basis": "modelled"},
-        }
-
-    def _hot_json(self) -> dict[str, list[int]]:
-        return {name: ids.tolist() for name, ids in self.hot.items()}
-
-    def limits_json(self) -> dict[str, Any]:
-        """The content of the limits file: the chosen limits, and what they were learnt from."""
-        facts: dict[str, Any] = {"target": self.target or None, "topology": dict(vars(self.stacking.topology))}
-        facts |= {"rotation": self.stacking.rotations, "batch": self.batch}
-        facts |= {"narrow_packing": any(table.rows_per_line > 1 for table in self.tables)}
-        if self.feeding is not None:
-            facts |= {"quantile": self.quantile, "batches": self.batches}
-        else:
-            sure = self.confidence.to_json() if self.confidence else None
-            facts |= {"basis": self.basis, "confidence": sure, "hot_rows": self._hot_json()}
-        return limits_json(self.limits, **facts)
-
-    def write_limits(self, path: str | Path) -> None:
-        """Write the chosen limits as JSON, for :func:`read_limits`."""
-        write_whole(path, json.dumps(self.limits_json(), indent=2) + "\n")
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the verdict, limits and what lies in HBM; ``plan_html(plan)`` is the whole page."""
-        from tilewright.render import Column, count_text
-        from tilewright.render.tables import glance, glance_table
-
-        log = f"{count_text(self.batches)} batches of {count_text(self.batch)} samples" if self.batches else self.basis
-        tables, chips = len(self.stacking.placements), self.stacking.topology
-        head = f"{tables} tables in {len(self.stacks)} stacks on {chips.sparsecores} SparseCores, from {log}"
-        sure = f"confidence: {self.confidence.sentence}" if self.confidence is not None else ""
-        columns = [Column("stack", "code"), Column("ids a partition", "count"), Column("distinct ids", "count")]
-        columns += [Column("imbalance", "ratio")]
-        rows = [(s.label, *vars(s.limits).values(), s.imbalance) for s in self.stacks]
-        heap = [(part, getattr(self.heap, part)) for part in ("tables", "slots", "inputs", "exchange", "total")]
-        limits = glance_table(columns, rows, caption="limits")
-        memory = glance_table((Column("what"), Column("bytes", "bytes")), heap, caption="HBM of one chip")
-        return glance(head, self.verdict, sure, limits, memory)
+_PROGRAM = {"forward": "lookups", "backward": "updates"}
+_LESS = {
+    "forward": "16 equal ones on tpu-v5p take 10.4 times one of them",
+    "backward": "8 equal ones on tpu-v5p with SGD take 7.5 times one of them",
+}
+"""Measured of several stacks in one program: less than their sum, by how much depends on what they are."""
 
 
-def plan_counters(plan: Plan, sparsecore: SparseCoreConfig | None = None) -> Counters:
-    """A plan's counts, with the guide's knobs in use where they are given.
+def check_headroom(headroom: float) -> None:
+    """UsageError unless limits can be raised by this share of themselves."""
+    if not 0 <= headroom <= 100:
+        raise UsageError(f"headroom {headroom}", where="plan", how="give a share of at least 0, such as 0.1")
 
-    Steps are the log's batches; ``seconds.host`` is this host's preprocessing time, ``hbm.moved`` the least traffic of
-    a step. Times of a chip are not in a plan: put them on top with :meth:`Counters.merged`.
-    """
-    topology, heap, feeding = plan.stacking.topology, plan.heap, plan.feeding
-    return Counters(
-        target=plan.target,
-        chips=topology.chips,
-        sparsecores=topology.sparsecores,
-        steps=plan.batches,
-        steps_over=plan.batches_over,
-        uncut=round(plan.uncut * plan.batches),
-        uncut_because=plan.uncut_because,
-        buffer_bytes=sum(stack.buffer_bytes for stack in plan.stacks) * topology.devices // topology.chips,
-        seconds=Seconds(host=feeding.host_seconds if feeding else None),
-        hbm=HbmCounters(
-            tables=heap.tables,
-            slots=heap.slots,
-            inputs=heap.inputs,
-            exchange=heap.exchange + heap.pipelined,
-            forward_stack=heap.forward_stack if plan.target else None,
-            backward_stack=heap.backward_stack if plan.target else None,
-            capacity=heap.capacity or None,
-            moved=feeding.step_bytes if feeding else None,
-            moved_modelled=True,
-        ),
-        stacks={stack.name: _stack_counters(plan, stack) for stack in plan.stacks},
-        # a packed table as the lines it lives in
-        tables={t.name: TableCounters(-(-t.vocab // t.rows_per_line), t.width * t.rows_per_line) for t in plan.tables},
-        sparsecore=sparsecore,
+
+def raised(limits: Limits, headroom: float) -> Limits:
+    """Both limits raised by a share of themselves, rounded up to 8."""
+    if not headroom:
+        return limits
+    ids, unique = limits.max_ids_per_partition, limits.max_unique_ids_per_partition
+    return Limits(round8(math.ceil(ids * (1 + headroom))), round8(math.ceil(unique * (1 + headroom))))
+
+
+def allowed_by(headroom: float) -> Callable[[Longs], Longs]:
+    """Function of fullest partitions int64[stacks, 2] that gives the limits learnt from them, raised, in that form."""
+
+    def allowed(most: Longs) -> Longs:
+        limits = (raised(Limits.holding(*counts), headroom) for counts in most.tolist())
+        return np.array([list(vars(limit).values()) for limit in limits])
+
+    return allowed
+
+
+def fields_of_limits(group: Stack, topology: Topology, limits: Limits, chip: str | Target | None) -> dict[str, Any]:
+    """The fields of :class:`StackPlan` that follow from a stack's limits: buffers, the compiler's verdicts."""
+    sparsecores, per_device = topology.sparsecores, topology.sparsecores_per_device
+
+    def program(op: Any) -> SparseMemory | None:
+        return memory(chip, sparsecores, group.padded_width, limits, op) if chip is not None else None
+
+    return {
+        "limits": limits,
+        "slots": slots_per_device(limits.max_ids_per_partition, sparsecores, per_device),
+        "pointers": pointers_per_device(sparsecores, per_device),
+        "forward": program("forward"),
+        "backward": program(group.optimizer),
+    }
+
+
+def stack_plan(
+    group: Stack,
+    topology: Topology,
+    sizes: Mapping[str, int],
+    limits: Limits,
+    chip: str | Target | None,
+    **observed: Any,
+) -> StackPlan:
+    """The plan of one stack; ``sizes``: every feature's batch, ``observed``: fields that a log says."""
+    return StackPlan(
+        name=group.name,
+        tables=tuple(table.name for table in group.tables),
+        features=len(group.features),
+        padded_width=group.padded_width,
+        rows_per_shard=group.rows_per_shard,
+        optimizer=name_of(group.optimizer),
+        samples_per_sparsecore=group.samples_per_sparsecore(sizes),
+        **fields_of_limits(group, topology, limits, chip),
+        **observed,
     )
 
 
-def _stack_counters(plan: Plan, stack: StackPlan) -> StackCounters:
-    typical = dict(stack.quantiles).get(TYPICAL)
-    hot = next((hot for hot in plan.skew.hot if hot.stack == stack.name), None)
-    remedies = [remedy for remedy in plan.skew.remedies if remedy.stack == stack.name]
-    alike = ("label", "optimizer", "samples_per_sparsecore", "mean_ids", "imbalance", "wait", "wait_rows", "wait_ids")
-    return StackCounters(
-        **{name: getattr(stack, name) for name in alike},
-        **vars(stack.limits),
-        tables=len(stack.tables),
-        width=stack.padded_width,
-        combiner=plan.stacking.stacks[stack.name].combiner,
-        observed_ids=stack.observed.max_ids_per_partition,
-        observed_unique_ids=stack.observed.max_unique_ids_per_partition,
-        typical_ids=typical.max_ids_per_partition if typical else None,
-        typical_unique_ids=typical.max_unique_ids_per_partition if typical else None,
-        dropped_share=stack.drop_rate,
-        hot=(hot.table, hot.id, hot.share) if hot else None,
-        remedies={remedy.change: (*vars(remedy.limits).values(), remedy.imbalance) for remedy in remedies},
-        remedy_waits={remedy.change: remedy.wait for remedy in remedies},
+def heap_of(
+    stacking: Stacking,
+    stacks: Sequence[StackPlan],
+    prefetched: int,
+    chip: str | Target | None,
+    pipelining: bool = True,
+    serialized: int = 0,
+) -> Heap:
+    """Bytes of HBM on one chip; all chips hold the same. ``serialized``: stacks processed one after the other.
+
+    With pipelining the SparseCores run lookup i and update i - 2 while the TensorCore runs step i - 1: two sets of
+    activations and of gradients are on their way instead of one, and the inputs of two more batches wait for their
+    gradients.
+    """
+    topology = stacking.topology
+    chips, per_chip = topology.chips, topology.sparsecores_per_chip
+    batch = sum(stack.buffer_bytes for stack in stacks) * topology.devices // chips
+    exchange = 2 * per_chip * sum(4 * s.padded_width * s.samples_per_sparsecore for s in stacks)
+    hbm = find_target(chip).memory("hbm") if chip is not None else None
+    forward, how_forward = _live_bytes("forward", [s.forward for s in stacks if s.forward], serialized)
+    backward, how_backward = _live_bytes("backward", [s.backward for s in stacks if s.backward], serialized)
+    how = [how for how in (how_forward, how_backward) if how]
+    return Heap(
+        tables=sum(group.vocab * group.padded_width * 4 for group in stacking.stacks.values()) // chips,
+        slots=sum(group.vocab * group.slot_floats * 4 for group in stacking.groups) // chips,
+        inputs=prefetched * batch,
+        exchange=exchange,
+        pipelined=exchange + 2 * batch if pipelining else 0,
+        forward_stack=forward * per_chip,
+        backward_stack=backward * per_chip,
+        capacity=hbm.bytes if hbm else 0,
+        if_cut=(prefetched + (2 if pipelining else 0)) * batch * (BUCKETS - 1),
+        stack_basis="modelled" if how else "measured",
+        stack_note="; ".join(how) or f"rules measured ahead of time against {RULE_VERSION}",
     )
+
+
+def _live_bytes(kind: str, programs: list[SparseMemory], serialized: int) -> tuple[int, str]:
+    """Stack bytes per SparseCore of all stacks in one program at most; where that is modelled, how ("": measured).
+
+    Those that are live at a time are added. Of ``serialized`` stacks one is; which ones they are is not known, so the
+    largest are taken to be live: more in turn never take more.
+    """
+    live = sorted(programs, key=lambda m: -m.stack_bytes)[: live_stacks(len(programs), serialized)]
+    notes = [m.note for m in programs if m.basis != "measured"][:1]
+    if len(live) > 1:
+        notes.append(f"{_PROGRAM[kind]} of {len(live)} stacks are added, the most they can take ({_LESS[kind]})")
+    if len(live) < len(programs):
+        of = f"{len(live)} of {len(programs)}"
+        notes.append(f"the largest {of} stacks are live at a time, as {serialized} are processed in turn")
+    return sum(m.stack_bytes for m in live), "; ".join(notes)
+
+
+def traffic_of(
+    stacking: Stacking,
+    samples: Mapping[str, int],
+    distinct: Mapping[str, float],
+    buffer_bytes: int,
+    chip: str | Target | None,
+) -> Traffic:
+    """What a step moves. Of every stack, ``samples``: rows of activations on one SparseCore, ``distinct``: distinct ids
+    of a batch, summed over the sources."""
+    topology = stacking.topology
+    chips, per_chip = topology.chips, topology.sparsecores_per_chip
+    rows = hbm = links = 0.0
+    for group in stacking.groups:
+        here, width = distinct[group.name] / chips, group.padded_width
+        rows += here
+        hbm += 4 * (here * group.step_floats + 4 * width * samples[group.name] * per_chip)
+        links += here * (4 + 8 * width) * (chips - 1) / chips
+    host, seconds = buffer_bytes * topology.devices // chips, 0.0
+    if chip is not None:
+        memory, between = find_target(chip).memory("hbm"), find_target(chip).links
+        rates = [(hbm, memory.bytes_per_second if memory else 0), (links, between.bytes_per_second if between else 0)]
+        if all(rate for _, rate in rates):
+            seconds = max(amount / rate for amount, rate in rates)
+    return Traffic(rows, hbm, links, host, seconds)

@@ -21,16 +21,9 @@ from tilewright.embed.logs.log import Log, log_part, part_rows
 from tilewright.embed.model.stacking import Stacking, stack
 from tilewright.embed.model.tables import Feature, Limits, Topology, count
 from tilewright.embed.planning.confidence import Confidence, log_chance
-from tilewright.embed.planning.plan import (
-    allowed_by,
-    check_headroom,
-    heap_of,
-    naming_batch,
-    raised,
-    stack_plan,
-    traffic_of,
-)
-from tilewright.embed.planning.types import Plan
+from tilewright.embed.planning.plan import naming_batch
+from tilewright.embed.planning.result import Plan
+from tilewright.embed.planning.types import allowed_by, check_headroom, heap_of, raised, stack_plan, traffic_of
 from tilewright.embed.pods.peaks import PartitionPeaks
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.extras import need

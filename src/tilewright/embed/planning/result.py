@@ -1,0 +1,567 @@
+"""A plan of a log or of a pod: verdict, limits file, JSON, counters, and how it is printed and drawn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from tilewright.embed.host.arrays import Longs
+from tilewright.embed.model.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters, plain
+from tilewright.embed.model.formulas import padded_table_bytes
+from tilewright.embed.model.knobs import SparseCoreConfig
+from tilewright.embed.model.stacking import Stacking
+from tilewright.embed.model.tables import Limits, limits_json
+from tilewright.embed.planning.columns import (
+    ALIKE,
+    CURVE,
+    DAYS,
+    HEAP,
+    HOLDING,
+    HOT,
+    LINES,
+    MEMORY,
+    REMEDIES,
+    SAVINGS,
+    STACKS,
+    TABLES,
+)
+from tilewright.embed.planning.confidence import Confidence
+from tilewright.embed.planning.types import (
+    CurvePoint,
+    Feeding,
+    Heap,
+    Savings,
+    Skew,
+    StackPlan,
+    TablePlan,
+    Traffic,
+    fields_of_limits,
+    heap_of,
+)
+from tilewright.files import write_whole
+from tilewright.render import Bar, Card, Column, Field, Html, bar_chart, bytes_text, cards, count_text, percent_text, seconds_text, table
+from tilewright.render.tables import glance, print_table
+from tilewright.render.drawing import Curve, column_chart, line_chart
+from tilewright.render.formats import Kind, visible
+from tilewright.render.markup import join
+from tilewright.render.page import Tone, details, note, paragraph
+from tilewright.render.tables import cells, glance_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+_SHOWN = 20
+"""Kinds of a pod's stacks that are printed."""
+_LONG = 24
+"""Rows above which a table of the page opens on a click."""
+_SHARDS_OF = 4
+"""Stacks of which the page draws what every shard receives: those that wait most."""
+_MOSTLY_HELD = 0.5
+"""Limits that a fresh batch may exceed with a greater chance are warned of."""
+
+
+class Rows(NamedTuple):
+    """A table of a plan: the terminal's title and the page's caption, its columns, and what its rows are made of."""
+
+    title: str
+    fields: Sequence[Field]
+    items: Sequence[Any]
+
+    @property
+    def html(self) -> Html:
+        return table(self.fields, cells(self.fields, self.items), caption=self.title[:1].upper() + self.title[1:])
+
+    def folded(self, name: str) -> Html:
+        """The table, behind a click where it is long."""
+        if len(self.items) <= _LONG:
+            return self.html
+        return details(f"{name} of every stack ({len(self.items)} rows)", self.html)
+
+
+def counted(n: int, one: str, several: str = "") -> str:
+    """A number and its noun."""
+    return f"{count_text(n)} {one if n == 1 else several or one + 's'}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What embedding tables need on a topology: see :func:`plan` and :func:`plan_pod`.
+
+    ``batch``: samples, of all chips together. ``confidence``: how often a fresh batch exceeds the limits; None where
+    they are a quantile (``batches_over`` then says how many of the log's exceed them) or where there was no log
+    (``batches`` 0): they are then those of uniform ids.
+
+    A pod's plan says of a step what it moves (``traffic``); of ``hot``, the rows of tables that every device holds and
+    the limits leave out; and in ``serialized_fits`` the least num_serialized_tables_to_optimize_hbm with which HBM
+    holds it all (0 where it does so anyway, or with none). All that follows is of a log whose partitions were all
+    counted. ``uncut``: the share of the replayed batches that exceed the limits and that mini-batches cannot cut, and
+    why.
+    """
+
+    stacking: Stacking
+    target: str
+    batch: int
+    batches: int
+    stacks: tuple[StackPlan, ...]
+    heap: Heap
+    prefetched_batches: int
+    confidence: Confidence | None = None
+    traffic: Traffic | None = None
+    hot: Mapping[str, Longs] = field(default_factory=dict, hash=False)
+    serialized_fits: int = 0
+    quantile: float = 1.0
+    replayed: int = 0
+    batches_over: float = 0.0
+    uncut: float = 0.0
+    uncut_because: str = ""
+    tables: tuple[TablePlan, ...] = ()
+    curve: tuple[CurvePoint, ...] = ()
+    skew: Skew = field(default_factory=Skew)
+    savings: Savings = field(default_factory=Savings)
+    feeding: Feeding | None = None
+
+    @property
+    def limits(self) -> dict[str, Limits]:
+        """Stack -> the chosen limits, as ``preprocess`` takes them."""
+        return {stack.name: stack.limits for stack in self.stacks}
+
+    @property
+    def samples(self) -> int:
+        """Of all batches."""
+        return self.batch * self.batches
+
+    @property
+    def basis(self) -> str:
+        """Where the limits come from."""
+        return "log" if self.batches else "uniform ids"
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether every stack compiles and a chip's HBM holds it all; None without a target."""
+        if not self.target:
+            return None
+        compiles = all(program.compiles for stack in self.stacks for program in stack.programs)
+        return compiles and self.heap.total <= self.heap.capacity
+
+    @cached_property
+    def verdict(self) -> str:
+        """One sentence: whether everything compiles and fits, or what does not."""
+        if not self.target:
+            return "no target given: limits and buffers only"
+        figures = f"{bytes_text(self.heap.total)} of {bytes_text(self.heap.capacity)} HBM a chip"
+        verdict = f"compiles and fits on {self.target}: {figures}"
+        failing = ((stack, program) for stack in self.stacks for program in stack.programs if not program.compiles)
+        if failed := next(failing, None):
+            stack, program = failed
+            best, advice = program.largest_limits, ""
+            if best is not None:
+                ids, unique = best.max_ids_per_partition, best.max_unique_ids_per_partition
+                advice = f"; limits of {ids} ids and {unique} distinct ids would compile"
+            refused = f"stack {stack.label}, {program.op}: {program.reason}"
+            verdict = f"does not compile on {self.target}: {refused}{advice}"
+        elif self.heap.total > self.heap.capacity:
+            verdict = f"does not fit on {self.target}: {figures}; take more chips, or smaller tables"
+        serial = f"; or set num_serialized_tables_to_optimize_hbm to {self.serialized_fits}, with which it fits"
+        return verdict + (serial if self.serialized_fits else "")
+
+    def counters(self, sparsecore: SparseCoreConfig | None = None) -> Counters:
+        """The plan's counts, as :func:`diagnose` reads them, with the guide's knobs in use where they are given.
+
+        Steps are the log's batches; ``seconds.host`` is this host's preprocessing time, ``hbm.moved`` the least traffic
+        of a step. Times of a chip are not in a plan: put them on top with :meth:`Counters.merged`.
+        """
+        topology, heap, feeding = self.stacking.topology, self.heap, self.feeding
+        return Counters(
+            target=self.target,
+            chips=topology.chips,
+            sparsecores=topology.sparsecores,
+            steps=self.batches,
+            steps_over=self.batches_over,
+            uncut=round(self.uncut * self.batches),
+            uncut_because=self.uncut_because,
+            buffer_bytes=sum(stack.buffer_bytes for stack in self.stacks) * topology.devices // topology.chips,
+            seconds=Seconds(host=feeding.host_seconds if feeding else None),
+            hbm=HbmCounters(
+                tables=heap.tables,
+                slots=heap.slots,
+                inputs=heap.inputs,
+                exchange=heap.exchange + heap.pipelined,
+                forward_stack=heap.forward_stack if self.target else None,
+                backward_stack=heap.backward_stack if self.target else None,
+                capacity=heap.capacity or None,
+                moved=feeding.step_bytes if feeding else None,
+                moved_modelled=True,
+            ),
+            stacks={stack.name: self._stack_counters(stack) for stack in self.stacks},
+            # a packed table as the lines it lives in
+            tables={
+                t.name: TableCounters(-(-t.vocab // t.rows_per_line), t.width * t.rows_per_line) for t in self.tables
+            },
+            sparsecore=sparsecore,
+        )
+
+    def _stack_counters(self, stack: StackPlan) -> StackCounters:
+        hot = next((hot for hot in self.skew.hot if hot.stack == stack.name), None)
+        remedies = [remedy for remedy in self.skew.remedies if remedy.stack == stack.name]
+        return replace(
+            stack.counters,
+            combiner=self.stacking.stacks[stack.name].combiner,
+            hot=(hot.table, hot.id, hot.share) if hot else None,
+            remedies={remedy.change: (*vars(remedy.limits).values(), remedy.imbalance) for remedy in remedies},
+            remedy_waits={remedy.change: remedy.wait for remedy in remedies},
+        )
+
+    def alike(self) -> list[list[StackPlan]]:
+        """Stacks that differ in nothing but names, and in what a log says of them, together."""
+        groups: dict[Any, list[StackPlan]] = {}
+        for one in self.stacks:
+            shape = len(one.tables), one.features, one.padded_width, one.rows_per_shard
+            groups.setdefault((*shape, one.optimizer, one.limits, one.samples_per_sparsecore), []).append(one)
+        return list(groups.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain values with a ``schema_version``; ``counters`` is what :func:`diagnose` reads.
+
+        Of a pod stacks that are alike stand together, with their number.
+        """
+        topology = self.stacking.topology
+        return {
+            "schema_version": 1,
+            **(self._pod_json() if self.feeding is None else self._log_json(self.feeding)),
+            "target": self.target or None,
+            "topology": {**vars(topology), "sparsecores": topology.sparsecores},
+            "batch": self.batch,
+            "fits": self.fits,
+            "verdict": self.verdict,
+            "confidence": self.confidence.to_json() if self.confidence else None,
+            "hbm_per_chip": {**self.heap.to_json(), "prefetched_batches": self.prefetched_batches},
+        }
+
+    def _log_json(self, feeding: Feeding) -> dict[str, Any]:
+        numbers = ("quantile", "batches", "samples", "batches_over", "uncut", "uncut_because")
+        return {
+            "kind": "embedding_plan",
+            "counters": self.counters().to_json(),
+            **{name: getattr(self, name) for name in numbers},
+            "replayed_batches": self.replayed,
+            "stacks": [stack.to_json() for stack in self.stacks],
+            "tables": plain(self.tables),
+            "curve": plain(self.curve),
+            "skew": self.skew.to_json(),
+            "savings": plain(self.savings),
+            "feeding": feeding.to_json(),
+        }
+
+    def _pod_json(self) -> dict[str, Any]:
+        tables, shards = [p.table for p in self.stacking.placements], self.stacking.topology.sparsecores
+        stacks = []
+        for alike in self.alike():
+            whole, means = alike[0].to_json(), [stack.mean_ids for stack in alike if stack.mean_ids is not None]
+            kept = ("name", "padded_width", "rows_per_shard", "optimizer", "samples_per_sparsecore", "limits")
+            one = {name: whole[name] for name in (*kept, "buffer_bytes_per_device", "programs")}
+            mean = float(np.mean(means)) if means else None
+            stacks.append({"count": len(alike), **one, "tables": len(alike[0].tables), "mean_ids": mean})
+        return {
+            "kind": "embedding_pod_plan",
+            "basis": self.basis,
+            "num_serialized_tables_that_fit": self.serialized_fits or None,
+            "hot_rows": self._hot_json(),
+            "tables": {
+                "count": len(tables),
+                "rows": sum(table.vocab for table in tables),
+                "parameters": sum(table.vocab * table.width for table in tables),
+                "data_bytes": sum(4 * table.vocab * table.width for table in tables),
+                "padded_bytes": sum(padded_table_bytes(table.vocab, table.width, shards) for table in tables),
+            },
+            "stacks": stacks,
+            "buffer_bytes_per_device": sum(stack.buffer_bytes for stack in self.stacks),
+            "step_per_chip": {**plain(self.traffic), "basis": "modelled"},
+        }
+
+    def _hot_json(self) -> dict[str, list[int]]:
+        return {name: ids.tolist() for name, ids in self.hot.items()}
+
+    def limits_json(self) -> dict[str, Any]:
+        """The content of the limits file: the chosen limits, and what they were learnt from."""
+        facts: dict[str, Any] = {"target": self.target or None, "topology": dict(vars(self.stacking.topology))}
+        facts |= {"rotation": self.stacking.rotations, "batch": self.batch}
+        facts |= {"narrow_packing": any(table.rows_per_line > 1 for table in self.tables)}
+        if self.feeding is not None:
+            facts |= {"quantile": self.quantile, "batches": self.batches}
+        else:
+            sure = self.confidence.to_json() if self.confidence else None
+            facts |= {"basis": self.basis, "confidence": sure, "hot_rows": self._hot_json()}
+        return limits_json(self.limits, **facts)
+
+    def write_limits(self, path: str | Path) -> None:
+        """Write the chosen limits as JSON, for :func:`read_limits`."""
+        write_whole(path, json.dumps(self.limits_json(), indent=2) + "\n")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the verdict, limits and what lies in HBM; ``html()`` is the whole page."""
+        log = f"{count_text(self.batches)} batches of {count_text(self.batch)} samples" if self.batches else self.basis
+        tables, chips = len(self.stacking.placements), self.stacking.topology
+        head = f"{tables} tables in {len(self.stacks)} stacks on {chips.sparsecores} SparseCores, from {log}"
+        sure = f"confidence: {self.confidence.sentence}" if self.confidence is not None else ""
+        columns = [Column("stack", "code"), Column("ids a partition", "count"), Column("distinct ids", "count")]
+        columns += [Column("imbalance", "ratio")]
+        rows = [(s.label, *vars(s.limits).values(), s.imbalance) for s in self.stacks]
+        heap = [(part, getattr(self.heap, part)) for part in ("tables", "slots", "inputs", "exchange", "total")]
+        limits = glance_table(columns, rows, caption="limits")
+        memory = glance_table((Column("what"), Column("bytes", "bytes")), heap, caption="HBM of one chip")
+        return glance(head, self.verdict, sure, limits, memory)
+
+    def under(self, limits: Mapping[str, Limits]) -> Plan:
+        """The plan with other limits (stack -> limits; the others stay): buffers, compilers' verdicts and HBM follow.
+
+        What was observed stays, and so do the drops and mini-batches that were counted for the plan's own limits: those
+        of others are counted by :func:`preprocess`. All stacks are taken to be live at once.
+
+        >>> from tilewright.embed import Feature, Limits, Table, Topology, plan
+        >>> features, topology = [Feature("f", Table("t", vocab=64, width=8))], Topology(1, sparsecores_per_chip=2)
+        >>> made = plan([{"f": [[0], [2], [4], [1]]}], features, topology, target="tpu-v5p")
+        >>> made.stacks[0].slots, made.under({"t": Limits(1024, 1024)}).stacks[0].slots
+        (32, 4096)
+        """
+        topology, chip, groups = self.stacking.topology, self.target or None, self.stacking.stacks
+        stacks = tuple(
+            replace(part, **fields_of_limits(groups[part.name], topology, limits.get(part.name, part.limits), chip))
+            for part in self.stacks
+        )
+        heap = heap_of(self.stacking, stacks, self.prefetched_batches, chip, self.heap.pipelined > 0)
+        return replace(self, stacks=stacks, heap=heap)
+
+    def print(self, console: Console | None = None) -> None:
+        """The plan on the terminal: of several stacks only the most uneven is explained, :meth:`html` has all.
+
+        Of a pod stacks that are alike stand in one row.
+        """
+        from rich.console import Console
+
+        console = console or Console()
+
+        def say(*lines: str) -> None:
+            for line in lines:
+                console.print(visible(line), highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+        topology = self.stacking.topology
+        sparsecores = counted(topology.sparsecores, "SparseCore")
+        if self.feeding is None:
+            tables = [place.table for place in self.stacking.placements]
+            parameters = count_text(sum(table.vocab * table.width for table in tables))
+            sure = "limits are those of uniform ids: a log says more"
+            if self.confidence is not None:
+                sure = f"limits hold all {count_text(self.confidence.batches)} batches; {self.confidence.sentence}"
+            say(
+                f"{count_text(len(tables))} tables, {parameters} parameters, in {counted(len(self.stacks), 'stack')} "
+                f"on {sparsecores} ({count_text(topology.chips)} chips), batch {count_text(self.batch)}",
+                *(self.verdict, sure),
+            )
+            kinds = sorted(self.alike(), key=lambda alike: -alike[0].limits.max_ids_per_partition)
+            print_table(ALIKE, cells(ALIKE, kinds[:_SHOWN]), console=console)
+            say(*self._pod_notes(len(kinds)))
+            return
+        log = f"{counted(self.batches, 'batch', 'batches')}, {counted(self.samples, 'sample')}"
+        stacks = f"{counted(len(self.tables), 'table')} in {counted(len(self.stacks), 'stack')}"
+        say(f"{log}, {stacks} on {sparsecores} ({counted(topology.chips, 'chip')})", self.verdict)
+        if self.confidence is not None:
+            say(f"confidence: {self.confidence.sentence}")
+        for title, fields, items in self._rows([max(self.stacks, key=lambda s: s.wait)]).values():
+            if items:
+                console.print()
+                print_table(fields, cells(fields, items), title=title, console=console)
+        console.print()
+        say(*self._uncut_notes(), *self._packed_notes(), *self._modelled_notes(), self._layout_note())
+        say(self._feeding_note(self.feeding))
+
+    def _pod_notes(self, kinds: int) -> Iterator[str]:
+        """What follows a pod's table of stacks, of which there are so many kinds."""
+        heap, step = self.heap, self.traffic
+        if kinds > _SHOWN:
+            yield f"... and {kinds - _SHOWN} more kinds of stacks: --json has all"
+        for name, ids in self.hot.items():
+            few = ", ".join(map(str, ids[:8])) + (", ..." if len(ids) > 8 else "")
+            yield f"held on every device: {count_text(len(ids))} rows of {name}: {few}"
+        parts = {name: getattr(heap, name) for name in ("tables", "slots", "inputs", "exchange", "pipelined")}
+        parts["stack"] = max(heap.forward_stack, heap.backward_stack)
+        yield "HBM of one chip: " + ", ".join(f"{name} {bytes_text(size)}" for name, size in parts.items())
+        if step is not None:
+            yield (
+                f"a step of one chip, modelled: {bytes_text(round(step.hbm_bytes))} of HBM traffic, "
+                f"{bytes_text(round(step.link_bytes))} over its links, {bytes_text(step.host_bytes)} from the host; "
+                f"{seconds_text(step.seconds)} at least"
+            )
+        if heap.stack_basis == "modelled":
+            yield f"the stack is modelled: {heap.stack_note}"
+
+    def _rows(self, explained: Sequence[StackPlan]) -> dict[str, Rows]:
+        """All tables of a log's plan; hot ids and remedies are those of the stacks ``explained``."""
+        again = f"{counted(self.replayed, 'batch', 'batches')} run again"
+        labels = {stack.name: stack.label for stack in explained}
+        hot = [(labels[hot.stack], hot) for hot in self.skew.hot if hot.stack in labels]
+        remedies = [(labels[remedy.stack], remedy) for remedy in self.skew.remedies if remedy.stack in labels]
+        programs = [(stack, program) for stack in self.stacks for program in stack.programs]
+        fields = (
+            TABLES if self.savings.packed_tables else TABLES[:-1]
+        )  # packed rows: where a table gains by it, or is so
+        if any(table.rows_per_line > 1 for table in self.tables):
+            fields = (*TABLES[:-1], LINES)
+        return {
+            "limits": Rows(f"limits holding {percent_text(self.quantile)} of the partitions", STACKS, self.stacks),
+            "holding": Rows("ids / distinct ids that hold a share of the partitions", HOLDING, self.stacks),
+            "days": Rows(
+                "later days against the limits of the days before",
+                DAYS,
+                self.confidence.days if self.confidence else (),
+            ),
+            "programs": Rows("compiler, per SparseCore", MEMORY, programs),
+            "heap": Rows("HBM of one chip", HEAP, self._heap_parts()),
+            "tables": Rows("tables", fields, self.tables),
+            "savings": Rows("arrangements", SAVINGS, self.arrangements()),
+            "curve": Rows(f"lower limits ({again})", CURVE, self.curve),
+            "remedies": Rows(f"what would even shards out ({again})", REMEDIES, remedies),
+            "hot": Rows("hottest ids of its fullest shard", HOT, hot),
+        }
+
+    def arrangements(self) -> list[tuple[str, int, int]]:
+        """(what, bytes without, bytes with): what stacking saves in buffers, and what narrow rows that share lines
+        (would) save in tables."""
+        saved = self.savings
+        rows = [("stacking: buffers of one batch on a device", saved.separate_buffer_bytes, saved.stacked_buffer_bytes)]
+        if narrow := [t for t in self.tables if t.name in saved.packed_tables or t.rows_per_line > 1]:
+            name = f"narrow rows sharing lines: {len(narrow)} table{'s' if len(narrow) > 1 else ''}"
+            rows.append((name, sum(t.unpacked_bytes for t in narrow), sum(t.packed_bytes for t in narrow)))
+        return rows
+
+    def _heap_parts(self) -> list[tuple[str, int]]:
+        heap = self.heap
+        parts = [("tables", heap.tables), ("optimizer slots", heap.slots), ("inputs fetched ahead", heap.inputs)]
+        parts += [("activations and gradients", heap.exchange)]
+        parts += [("held for pipelining", heap.pipelined)] if heap.pipelined else []
+        if self.target:
+            parts += [("stack of the lookup", heap.forward_stack), ("stack of the update", heap.backward_stack)]
+        return parts
+
+    def _modelled_notes(self) -> list[str]:
+        """What of the memory is modelled, and how; nothing where all of it follows measured rules."""
+        notes = [program.note for stack in self.stacks for program in stack.programs if program.basis == "modelled"]
+        if self.target and self.heap.stack_basis == "modelled":
+            notes.append(self.heap.stack_note)
+        return [f"modelled: {line}" for line in dict.fromkeys(line for text in notes for line in text.split("; "))]
+
+    def _layout_note(self) -> str:
+        """Which layout the plan is of, and what the other takes."""
+        heap = self.heap
+        fits = " and does not fit" if heap.total <= heap.capacity < heap.total + heap.if_cut else ""
+        return (
+            'layout: buffers, HBM and feeding are of plain batches, which overflow="drop" or "error" and '
+            f'minibatch_layout="needed" make; laid out for mini-batches the inputs take {bytes_text(heap.if_cut)} more '
+            f"a chip{fits}"
+        )
+
+    def _uncut_notes(self) -> list[str]:
+        """Why batches cannot be cut: under the plan's limits, else under the highest of the lower ones where one
+        cannot."""
+        points = [("under these limits", self.uncut, self.uncut_because)]
+        points += [(f"limits at {percent_text(p.fraction)}", p.uncut, p.uncut_because) for p in self.curve]
+        refused = "of the batches cannot be cut, preprocess refuses them"
+        return [f"{under}: {percent_text(share)} {refused}: {why}" for under, share, why in points if share][:1]
+
+    def _packed_notes(self) -> list[str]:
+        """What a line stands for, where tables are packed."""
+        lines = [f"{t.rows_per_line} rows of {t.name}" for t in self.tables if t.rows_per_line > 1]
+        ids = "ids shown of these tables are lines: id // rows of the model's"
+        return [f"packed: {', '.join(lines)} share a line; {ids}"] if lines else []
+
+    def _feeding_note(self, fed: Feeding) -> str:
+        """Host against chip, in a sentence that says what is measured and what modelled."""
+        made_in, threads = seconds_text(fed.host_seconds), counted(fed.threads, "thread")
+        host = f"feeding: this host makes a batch of all chips in {made_in} (measured, {threads})"
+        moved = f"{host}; a step moves {bytes_text(fed.step_bytes)} through each chip's HBM"
+        if not fed.step_seconds:
+            return moved
+        fast = fed.host_seconds <= fed.step_seconds
+        keeps = "it keeps up with any step" if fast else f"a step shorter than {made_in} waits"
+        return f"{moved}, at least {seconds_text(fed.step_seconds)} (modelled): {keeps}"
+
+    def html(self, part: Literal["all", "head", "body"] = "all") -> Html:
+        """The plan of a log as blocks of a page: figures, tables and drawings. Put it into ``Page.section``.
+
+        The head is the verdict and how sure it is, the body all else: a page may show them apart.
+        """
+        tone: Tone = "plain" if self.fits is None else "good" if self.fits else "bad"
+        head = [note(self.verdict, tone=tone)]
+        if sure := self.confidence:  # limits that every other batch may exceed are no ground for a green box alone
+            text = f"Confidence: {sure.sentence}."
+            more = " Plan with more batches, or raise the limits with --headroom."
+            held = sure.batches > 1 and sure.at_most <= _MOSTLY_HELD
+            head.append(paragraph(text) if held else note(text + more, tone="warn"))
+        if part == "head":
+            return join(head, "\n")
+        rows = self._rows(self.stacks)
+        blocks = [*(head if part == "all" else []), self._figures(), rows["limits"].html, rows["holding"].html]
+        blocks += [rows["days"].html] if rows["days"].items else []
+        bars = [Bar(name, (float(size),)) for name, size in rows["heap"].items]
+        drawn = bar_chart(bars, title=rows["heap"].title, kind="bytes")
+        blocks += [rows["programs"].html, drawn] if self.target else [drawn]
+        blocks += map(paragraph, (*self._modelled_notes(), self._layout_note()) if self.target else ())
+        blocks += [*self._lower_limits(), rows["curve"].html, *map(paragraph, self._uncut_notes()), self._shares()]
+        blocks += [rows["hot"].folded("hottest ids"), rows["remedies"].folded("changes")]
+        blocks += [rows["savings"].html, rows["tables"].html, *map(paragraph, self._packed_notes())]
+        if self.feeding is not None:
+            blocks.append(note(self._feeding_note(self.feeding)))
+        return join(blocks, "\n")
+
+    def _figures(self) -> Html:
+        wasted = 1 - sum(t.data_bytes for t in self.tables) / max(1, sum(t.padded_bytes for t in self.tables))
+        of = f"of {bytes_text(self.heap.capacity)}" if self.heap.capacity else "heap only: no target"
+        wait = max(stack.wait for stack in self.stacks)
+        return cards(
+            [
+                Card("stacks", str(len(self.stacks)), counted(len(self.tables), "table")),
+                Card("HBM a chip", bytes_text(self.heap.total), of),
+                Card("padding", percent_text(wasted), "of the tables' bytes"),
+                Card("wait", f"{wait:.2f}", "fullest shard over the average, of a step's work"),
+                Card("batches over", percent_text(self.batches_over), "exceed a limit"),
+            ]
+        )
+
+    def _lower_limits(self) -> list[Html]:
+        """What the curve of lower limits costs: mini-batches, ids lost, and the buffers it saves."""
+        points = self.curve[::-1]
+        shares, cut = [p.fraction * 100 for p in points], [p for p in points if p.minibatches_mean]
+        at = [p.fraction * 100 for p in cut]
+        mean = Curve("mean", at, [p.minibatches_mean or 0.0 for p in cut])
+        most = Curve("most", at, [float(p.minibatches_max or 0) for p in cut])
+        scale, unit = (2**20, "MiB") if self.curve[0].buffer_bytes >= 2**20 else (2**10, "KiB")
+        again = counted(self.replayed, "batch", "batches")
+        dropped = Curve("dropped", shares, [p.drop_rate for p in points])
+        buffers = Curve("buffers", shares, [p.buffer_bytes / scale for p in points])
+        charts: list[tuple[str, str, Kind, list[Curve]]] = [
+            (f"Mini-batches per step under lower limits ({again} run again)", "mini-batches", "number", [mean, most]),
+            (
+                "Ids lost, where they are dropped instead",
+                "share of all entries",
+                "percent",
+                [dropped],
+            ),
+            ("Input buffers of one batch on one device", unit, "number", [buffers]),
+        ]
+        x_label = "limits, percent of the observed maxima"
+        return [line_chart(c, title=t, x_label=x_label, y_label=y, kind=kind) for t, y, kind, c in charts]
+
+    def _shares(self) -> Html:
+        """What every shard receives, of the stacks that wait most."""
+        loads = []
+        for s in sorted(self.stacks, key=lambda s: -s.wait)[:_SHARDS_OF]:
+            shards, whole = len(s.per_shard), max(1, sum(s.per_shard))
+            loads.append(Curve(s.label, range(shards), [n * shards / whole for n in s.per_shard]))
+        title = "What every shard receives, over the average"
+        return column_chart(loads, title=title, x_label="shard", y_label="times the average")
