@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.hlo import (
-    Lifetimes,
-    MovementReport,
-    Optimized,
-    Program,
-    StepTime,
-    estimate,
-    lifetimes,
-    optimize,
-    report,
-    step_advice,
-    verify,
-)
+from tilewright import hlo
 from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked, waits
 from tilewright.machine.stages import REWRITING_TARGET
 from tilewright.machine.subject import Subject
@@ -32,21 +20,21 @@ _MOST_VERIFIED = 1 << 30
 def study_on_tpu(subject: Subject, chip: Target) -> Studied:
     """The modelled step of ``subject`` on ``chip``, with memory, movement and the proof of what was rewritten."""
     program = subject.program
-    step, moves = estimate(program, chip), report(program, chip)
+    step, moves = hlo.estimate(program, chip), hlo.report(program, chip)
     names = () if program.kind == "hlo" else dict.fromkeys((chip.name, REWRITING_TARGET))
-    optimized = {name: optimize(program, name) for name in names}
+    optimized = {name: hlo.optimize(program, name) for name in names}
     memory = hbm(subject, chip, step)
     moved = _moved(moves, optimized, chip.name)
     bottleneck = _bottleneck(step)
     checks = _checks(subject, optimized, memory.need)
-    advice = tuple(step_advice(step))
+    advice = tuple(hlo.step_advice(step))
     details = {"rewrites": {name: len(done.rewrites) for name, done in optimized.items()}}
     return Studied(
         step, bottleneck, advice, memory, moved, checks, details=details, report=moves, commands=_commands(chip.name)
     )
 
 
-def _moved(moves: MovementReport, optimized: dict[str, Optimized], chip: str) -> Moved:
+def _moved(moves: hlo.MovementReport, optimized: dict[str, hlo.Optimized], chip: str) -> Moved:
     """Before and after the gate's rewrites; of a dump, which is the compiler's own result, what it moves."""
     if not optimized:
         how = "the program is the compiler's own result, nothing is rewritten"
@@ -56,7 +44,7 @@ def _moved(moves: MovementReport, optimized: dict[str, Optimized], chip: str) ->
     return Moved(own.moved_before, own.moved_after, f"by reshapes and transposes on {chip}", how)
 
 
-def _bottleneck(step: StepTime) -> str:
+def _bottleneck(step: hlo.StepTime) -> str:
     """What most of the step is, and most of its kernels where that is the call."""
     parts, kernels = waits(step), {name: seconds for name, seconds in step.by_bound().items() if seconds}
     most = max(parts, key=lambda name: parts[name])
@@ -69,9 +57,9 @@ def _bottleneck(step: StepTime) -> str:
     return f"{said}; of the {whole} of its kernels most, {own}, is bound by {first}"
 
 
-def hbm(subject: Subject, chip: Target, step: StepTime, taken: int = 0) -> Memory:
+def hbm(subject: Subject, chip: Target, step: hlo.StepTime, taken: int = 0) -> Memory:
     """Main memory over time, and what other ways to run the program would need; ``taken``: bytes tables have of it."""
-    lives, size = lifetimes(subject.program, chip), chip.memory("hbm")
+    lives, size = hlo.lifetimes(subject.program, chip), chip.memory("hbm")
     capacity = size.bytes - taken if size is not None else 0
     peak, at = lives.peak, lives.at
     # StableHLO numbers its values: without the operation, %155 tells a reader nothing.
@@ -82,9 +70,9 @@ def hbm(subject: Subject, chip: Target, step: StepTime, taken: int = 0) -> Memor
     if peak > capacity:
         misfits = (Misfit("the program", peak, capacity, f"{bytes_text(peak - capacity)} too much during {steps[at]}"),)
 
-    def change(what: str, runs: int, program: Program) -> Change:
-        need = lifetimes(program, chip).peak
-        return Change(what, peak, need, need <= capacity, runs * estimate(program, chip).seconds)
+    def change(what: str, runs: int, program: hlo.Program) -> Change:
+        need = hlo.lifetimes(program, chip).peak
+        return Change(what, peak, need, need <= capacity, runs * hlo.estimate(program, chip).seconds)
 
     changes = [*subject.try_changes(change), *_recomputed(lives, capacity, step)]
     return Memory(
@@ -101,7 +89,7 @@ def hbm(subject: Subject, chip: Target, step: StepTime, taken: int = 0) -> Memor
     )
 
 
-def _recomputed(lives: Lifetimes, capacity: int, step: StepTime) -> list[Change]:
+def _recomputed(lives: hlo.Lifetimes, capacity: int, step: hlo.StepTime) -> list[Change]:
     """The buffer that brings the peak down most when it is given up before it and computed again behind it."""
     at, best, name = lives.at, lives.peak, ""
     alive = sorted((b for b in lives.buffers if b.born < at < b.dead), key=lambda b: -b.bytes)
@@ -117,7 +105,7 @@ def _recomputed(lives: Lifetimes, capacity: int, step: StepTime) -> list[Change]
     return [Change(what, lives.peak, best, best <= capacity, None if own is None else step.seconds + own)]
 
 
-def _checks(subject: Subject, optimized: dict[str, Optimized], need: int) -> tuple[Check, ...]:
+def _checks(subject: Subject, optimized: dict[str, hlo.Optimized], need: int) -> tuple[Check, ...]:
     known: dict[str, Check] = {}
     checks = []
     for name, done in optimized.items():
@@ -128,13 +116,13 @@ def _checks(subject: Subject, optimized: dict[str, Optimized], need: int) -> tup
     return tuple(checks)
 
 
-def _check(subject: Subject, name: str, done: Optimized, need: int) -> Check:
+def _check(subject: Subject, name: str, done: hlo.Optimized, need: int) -> Check:
     what = f"rewritten for {name}, against the original"
     if not done.rewrites:
         return Check(what, True, "nothing was rewritten")
     if need > _MOST_VERIFIED:
         return Check(what, True, f"not run: it needs {bytes_text(need)}")
-    found = verify(done.original, done.program, subject.arrays, eager=False)
+    found = hlo.verify(done.original, done.program, subject.arrays, eager=False)
     said = f"run on its arguments, largest difference {found.max_difference:.1e}"
     if found.error_after is not None and found.error_before is not None:
         said += f"; error against {found.reference} {found.error_after:.1e}, {found.error_before:.1e} before"

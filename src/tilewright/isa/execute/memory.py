@@ -26,16 +26,8 @@ from tilewright.isa.execute.operands import (
     translate,
     uniform_source,
 )
-from tilewright.isa.kernels.records import (
-    LINE_ACCESSES,
-    LOADED,
-    STORED,
-    THROUGH_L1,
-    TRANSFER,
-    Record,
-    address,
-    longs,
-)
+from tilewright.isa.kernels import records
+from tilewright.isa.kernels.records import Record, address, longs
 from tilewright.isa.language.errors import Faults
 from tilewright.isa.language.program import Address, Immediate, Instruction, SegmentName
 
@@ -102,7 +94,7 @@ def transfer_record(
     values |= {"line_shift": (segment.map.line_elements * e).bit_length() - 1, "registers": first}
     values |= {"pitch": pe.file.strides[0], "store": pe.chip.store}
     values |= {"in_l2": table.in_l2, "memory": pe.clock.port.links}
-    return Record(TRANSFER, {**values, "elements": 0, "lines": 0})
+    return Record(records.TRANSFER, {**values, "elements": 0, "lines": 0})
 
 
 def _moved(pe: Pe, instruction: Instruction, access: _Access) -> tuple[int, int] | None:
@@ -163,7 +155,7 @@ def _stored(pe: Pe, first: int, words: int, segment: Segment, reach: Reach) -> N
     segment.table.dirty[np.unique(reach.ids[there] // segment.map.page_elements)] = True
 
 
-def _asked(pe: Pe, segment: Segment, reach: Reach, storing: bool) -> tuple[int, int | None]:
+def _request_lines(pe: Pe, segment: Segment, reach: Reach, storing: bool) -> tuple[int, int | None]:
     """Send a load's or store's cache lines through the cache model.
 
     Returns (lines requested by the threads, lines that L1 had to fetch); the latter is None where the access does
@@ -174,15 +166,11 @@ def _asked(pe: Pe, segment: Segment, reach: Reach, storing: bool) -> tuple[int, 
     memory, per_line, table = pe.clock.port.links.numbers, segment.map.line_elements, segment.table
     through, (threads, lines, ids) = pe.config.loads_through_l1 and not storing, reach.lines(per_line)
     requests, bypass = len(lines), pe.config.retention == "bypass"
+    kind = records.STORED if storing else records.LOADED
     if through:
-        lines, ids = (
-            np.where(reach.there, reach.places // per_line, -1).reshape(-1),
-            np.maximum(reach.ids, 0).reshape(-1),
-        )
-    kind, in_l2 = (
-        THROUGH_L1 if through else STORED if storing else LOADED,
-        table.in_l2[ids // segment.map.page_elements],
-    )
+        kind, ids = records.THROUGH_L1, np.maximum(reach.ids, 0).reshape(-1)
+        lines = np.where(reach.there, reach.places // per_line, -1).reshape(-1)
+    in_l2 = table.in_l2[ids // segment.map.page_elements]
     fetched = ask_lines(memory, threads, lines, in_l2, kind, bypass, pe.l1.cells)
     return requests, int(fetched) if through else None
 
@@ -190,7 +178,7 @@ def _asked(pe: Pe, segment: Segment, reach: Reach, storing: bool) -> tuple[int, 
 def _note_lines(pe: Pe, access: _Access, load: bool) -> None:
     """A profile wants to know which lines are asked for."""
     assert pe.heat is not None
-    segment, kind = access.segment, LINE_ACCESSES.index("loads" if load else "stores")
+    segment, kind = access.segment, records.LINE_ACCESSES.index("loads" if load else "stores")
     per_line = segment.map.line_elements
     np.add.at(pe.heat[segment.storage.name][:, kind], access.reach().lines(per_line)[2] // per_line, 1)
 
@@ -224,7 +212,7 @@ def _move(pe: Pe, instruction: Instruction) -> Faults:
     else:
         _loaded(pe, register, access.words, segment, reach, on)
     # cost
-    lines, fetched = _asked(pe, segment, reach, name == "st")
+    lines, fetched = _request_lines(pe, segment, reach, name == "st")
     present = int(reach.present.sum())
     _cost(pe, instruction, access, present, lines, fetched)
     if on is not None:

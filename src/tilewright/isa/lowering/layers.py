@@ -8,13 +8,7 @@ from typing import Any
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo import Block
 from tilewright.isa.language.config import MatrixUnitConfig
-from tilewright.isa.lowering.moves import (
-    lower_concatenate,
-    lower_dynamic_slice,
-    lower_gather,
-    lower_pad,
-    lower_scatter,
-)
+from tilewright.isa.lowering import moves
 from tilewright.isa.lowering.products import lower_convolution, lower_product
 from tilewright.isa.lowering.reading import MOVING, Group, Reading, group_operations
 from tilewright.isa.lowering.sources import Step
@@ -35,11 +29,11 @@ def lower(block: Block, config: MatrixUnitConfig, apart: bool = False) -> Loweri
 
 _PRODUCTS = {"dot_general": lower_product, "convolution": lower_convolution}
 _ALONE = {
-    "concatenate": lower_concatenate,
-    "pad": lower_pad,
-    "gather": lower_gather,
-    "dynamic_slice": lower_dynamic_slice,
-    "scatter": lower_scatter,
+    "concatenate": moves.lower_concatenate,
+    "pad": moves.lower_pad,
+    "gather": moves.lower_gather,
+    "dynamic_slice": moves.lower_dynamic_slice,
+    "scatter": moves.lower_scatter,
     "reduce_window": lower_windows,
 }
 """What lowers the operations that are a layer of their own."""

@@ -122,7 +122,7 @@ def window_program(plan: WindowPlan) -> MachineProgram:
     for begin in range(0, len(inside), _IN_FLIGHT):
         several = inside[begin : begin + _IN_FLIGHT]
         for k, offsets in enumerate(several, 1):
-            lines += _addressed(plan, offsets, [d for d, _ in loops])
+            lines += _address_code(plan, offsets, [d for d, _ in loops])
             lines += [f"vi.or r{run * k}, {fill}, 0, {words}", f"@p1, ld{limit} r{run * k}, ur3:rf294:0x00, {words}"]
         for at in range(run, run * (len(several) + 1), run):
             lines += [f"vcvt.to_{wide}.from_{dtype} r{at}, r{at}, {run}"] if BYTES[dtype] < 4 else []
@@ -156,7 +156,7 @@ def _places(plan: WindowPlan) -> list[str]:
     return lines
 
 
-def _addressed(plan: WindowPlan, offsets: tuple[int, ...], looped: list[int]) -> list[str]:
+def _address_code(plan: WindowPlan, offsets: tuple[int, ...], looped: list[int]) -> list[str]:
     """Assembly lines that compute a window element's coordinates into r294 and up, the last dim first.
 
     ``offsets`` are its window positions, one per dim; ``looped``: the dims with a loop, whose counter adds to them.
