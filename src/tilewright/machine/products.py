@@ -62,15 +62,6 @@ class Products:
     taken: tuple[Product, ...]
     left: tuple[LeftOut, ...]
 
-    @property
-    def left_out(self) -> int:
-        return len(self.left)
-
-    @property
-    def share_left_out(self) -> float:
-        left = sum(each.macs for each in self.left)
-        return left / max(1, left + sum(each.macs for each in self.taken))
-
 
 def find_products(fn: Callable[..., Any], *arguments: Any) -> Products:
     """Every product that ``fn(*arguments)`` computes, with its operands and XLA's value (one compilation)."""
@@ -238,7 +229,6 @@ class MatrixRun:
 
     @property
     def values_equal(self) -> bool:
-        """Within the rounding of float32."""
         return self.error <= 1.0
 
 

@@ -79,11 +79,7 @@ class Sums:
     fill: Record
     keep: Array
     columns: tuple[Array, Array, Array]
-    first: int
     types: tuple[str, str]
-    bytes: bool
-    chunk: int
-    kb: int
     wanted: bool = True
     retaining: bool = True
     known: tuple[Any, list[Array], bool] | None = None
@@ -122,7 +118,6 @@ class Sums:
             values |= {f"{name}_bytes": side.bytes, f"{name}_pitch": side.pitch, f"{name}_step": side.step}
             values[f"{name}_rows"] = side.rows
         keep = np.arange(rows)[:, None] * row_stride + np.arange(ka) * a_stride + keeper * b_stride + c.first_compute
-        types = (roles.type_a, roles.type_b)
         return cls(
             Record(records.MM, dict.fromkeys(records.MM.names, 0) | values),
             (a, b),
@@ -130,11 +125,7 @@ class Sums:
             fill,
             keep,
             (part, index, active),
-            roles.first,
-            types,
-            {*types} <= {"s8", "u8"},
-            roles.chunk,
-            kb,
+            (roles.type_a, roles.type_b),
             wanted=c.values,
             retaining=c.retention != "off",
         )
@@ -166,14 +157,13 @@ class Sums:
         self.reset()
 
     def reset(self) -> None:
-        """Empty the buffers."""
         self.fill["k"] = self.fill["rounds"] = 0
 
     def _add(self, file: tuple[Any, ...]) -> None:
         index, k, rounds = self.columns[1], self.fill["k"], self.fill["rounds"]
         rows, ka = self.keep.shape
         on, runs = self._active_columns()
-        if self.bytes and runs:
+        if runs and {*self.types} <= {"s8", "u8"}:
             self._add_bytes(file, on)
             return
         a, b = (self._values(side, k) for side in (0, 1))
@@ -181,7 +171,7 @@ class Sums:
         for qa, mine in enumerate(on):
             if not len(mine):
                 continue
-            target = grid_index(self.keep[:, qa], index[mine] + self.first)
+            target = grid_index(self.keep[:, qa], index[mine] + self.shared["first"])
             factors = a[qa * rows : (qa + 1) * rows], b[qa * c + index[mine]]
             registers = file[0]
             registers[target] = self._added(registers[target], *factors, rounds)
@@ -207,7 +197,7 @@ class Sums:
             low, keep = int(self.columns[1][mine[0]]), self.keep[:, qa]
             begin = qa * (len(b) // ka) + low
             left, right = a[qa * rows : (qa + 1) * rows], b[begin : begin + len(mine)]
-            place = int(keep[0]), int(keep[1] - keep[0]) if rows > 1 else 1, self.first + low
+            place = int(keep[0]), int(keep[1] - keep[0]) if rows > 1 else 1, self.shared["first"] + low
 
             shared = rows * len(mine) * depth > _ALONE
             size = _PIECE if shared else rows
@@ -253,7 +243,7 @@ class Sums:
             add_words(sums, a, b)
             return sums
         values = sums.view(np.float32)
-        add_rounds(values, a, b, self.presents[:rounds], self.chunk, self.kb)
+        add_rounds(values, a, b, self.presents[:rounds], self.shared["chunk"], self.shared["kb"])
         sums[np.isnan(values)] = NAN
         return sums
 

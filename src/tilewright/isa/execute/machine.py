@@ -40,7 +40,6 @@ class Command:
     cycle: int
 
     def __str__(self) -> str:
-        """One line."""
         return f"cycle {self.cycle:>6}  {self.unit:13} {self.text}"
 
 

@@ -15,6 +15,7 @@ from tilewright.isa.execute.operands import (
     Reach,
     all_loaded,
     control_cost,
+    controlling,
     coordinates,
     count_of,
     number,
@@ -48,7 +49,6 @@ class _Access:
     words: int
 
     def reach(self) -> Reach:
-        """Every element of it."""
         return reach_elements(self.segment, self.at, self.counts, self.most, self.dim, self.stride)
 
 
@@ -301,8 +301,6 @@ def _segment(pe: Pe, instruction: Instruction) -> Faults:
     # operation, result
     handle = pe.names.get(name.name, 0)
     pe.uniform[number(instruction.operands[0])] = handle
-    # cost
-    control_cost(pe, instruction)
     return [] if handle else [("unknown_segment", -1, -1)]
 
 
@@ -314,8 +312,6 @@ def _segdef(pe: Pe, instruction: Instruction) -> Faults:
     if of is not None and not fault:
         new = Segment("", 0, of.storage, of.base, of.sizes)
         pe.uniform[number(instruction.operands[0])] = pe.add_segment(new)
-    # cost
-    control_cost(pe, instruction)
     return [(fault, -1, -1)] if fault else []
 
 
@@ -344,8 +340,6 @@ def _set_window(pe: Pe, instruction: Instruction) -> Faults:
                 if pe.walked[0] == segment.handle:  # its walk is over
                     pe.release_retained()
                 pe.segments[segment.handle], fault = new, ""
-    # cost
-    control_cost(pe, instruction)
     return [(fault, -1, -1)] if fault else []
 
 
@@ -361,17 +355,15 @@ def _segget(pe: Pe, instruction: Instruction) -> Faults:
         value, fault = (int(np.asarray(table)[dim.value - 1]), "") if inside else (0, "segment_out_of_range")
     # result
     pe.uniform[number(instruction.operands[0])] = value
-    # cost
-    control_cost(pe, instruction)
     return [(fault, -1, -1)] if fault else []
 
 
 SEGMENT_HANDLERS: dict[str, Handler] = {
-    "segment": _segment,
-    "segdef": _segdef,
-    "segbase": _set_window,
-    "segsize": _set_window,
-    "segget": _segget,
+    "segment": controlling(_segment),
+    "segdef": controlling(_segdef),
+    "segbase": controlling(_set_window),
+    "segsize": controlling(_set_window),
+    "segget": controlling(_segget),
     "ptmap": _for_pages(lambda pe, storage, page: map_page(pe.chip, storage, page)),
     "ptdel": _for_pages(_delete),
     "dmain": _for_pages(lambda pe, s, page: None if move_in(pe, s, page, pe.clock.issue) else "l2_full"),

@@ -99,6 +99,17 @@ def control_cost(pe: Pe, instruction: Instruction, latency: int = 1) -> None:
     pe.clock.step("control", instruction.name, spans(pe, instruction, operands), writes, latency)
 
 
+def controlling(operation: Handler) -> Handler:
+    """The instruction that does ``operation`` (operands, operation, result); cost: one issue of the control unit."""
+
+    def execute(pe: Pe, instruction: Instruction) -> Faults | None:
+        faults = operation(pe, instruction)
+        control_cost(pe, instruction)
+        return faults
+
+    return execute
+
+
 def scalar_cost(pe: Pe, instruction: Instruction) -> None:
     """One issue; the first operand is ready after the table's latency, the others are read."""
     spec, operands = instruction.spec, instruction.operands

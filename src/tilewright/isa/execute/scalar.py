@@ -16,6 +16,7 @@ from tilewright.isa.execute.conversions import NAN, convert, pack, unpack
 from tilewright.isa.execute.operands import (
     Handler,
     control_cost,
+    controlling,
     count_of,
     number,
     scalar_cost,
@@ -26,7 +27,7 @@ from tilewright.isa.execute.operands import (
     write,
 )
 from tilewright.isa.language.errors import Faults
-from tilewright.isa.language.program import Immediate, Instruction, Label, Operand, Register
+from tilewright.isa.language.program import Immediate, Instruction, Label, Operand
 
 Value = Callable[[Pe, Instruction], Any]
 
@@ -45,23 +46,9 @@ def _writing(value: Value) -> Handler:
     return execute
 
 
-def _arithmetic(operation: Callable[..., Any], uniform: Callable[..., Any] | None = None) -> Handler:
-    """On words of 32 bits, so that no sum or product leaves 64.
-
-    ``uniform``: the same on Python integers, where ``operation`` takes arrays only.
-    """
-    on_uniform = uniform or operation
-
-    def value(pe: Pe, instruction: Instruction) -> Any:
-        values = (source(pe, o) for o in instruction.operands[1:])
-        return (on_uniform if _is_uniform(instruction) else operation)(*values)
-
-    return _writing(value)
-
-
-def _is_uniform(instruction: Instruction) -> bool:
-    destination = instruction.operands[0]
-    return isinstance(destination, Register) and destination.kind == "ur"
+def _arithmetic(operation: Callable[..., Any]) -> Handler:
+    """On words of 32 bits, so that no sum or product leaves 64."""
+    return _writing(lambda pe, instruction: operation(*(source(pe, o) for o in instruction.operands[1:])))
 
 
 def _division(remainder: bool) -> Handler:
@@ -231,8 +218,8 @@ SCALAR_HANDLERS: dict[str, Handler] = {
     "mad": _arithmetic(lambda x, y, z: x * y + z),
     "div": _division(remainder=False),
     "rem": _division(remainder=True),
-    "min": _arithmetic(np.minimum, min),
-    "max": _arithmetic(np.maximum, max),
+    "min": _arithmetic(np.minimum),
+    "max": _arithmetic(np.maximum),
     "and": _arithmetic(operator.and_),
     "or": _arithmetic(operator.or_),
     "xor": _arithmetic(operator.xor),
@@ -270,21 +257,12 @@ def _go(pe: Pe, instruction: Instruction) -> None:
     pe.next_pc = pe.labels[label.name]
 
 
-def _jump(pe: Pe, instruction: Instruction) -> None:
-    # operation
-    _go(pe, instruction)
-    # cost
-    control_cost(pe, instruction)
-
-
 def _br(pe: Pe, instruction: Instruction) -> None:
     # operands
     x, y = (uniform_source(pe, o) for o in instruction.operands[:2])
     # operation
     if compare(instruction.suffix("cond"), x, y):
         _go(pe, instruction)
-    # cost
-    control_cost(pe, instruction)
 
 
 def _loop(pe: Pe, instruction: Instruction) -> None:
@@ -305,8 +283,6 @@ def _bar(pe: Pe, instruction: Instruction) -> Faults:
     assert isinstance(name, Immediate)
     # operation: the runner lets all of them go on
     pe.barrier = name.value, pe.pc
-    # cost
-    control_cost(pe, instruction)
     return [] if on.all() else [("divergent_barrier", int(on.argmin()), -1)]
 
 
@@ -318,36 +294,21 @@ def _setmm(pe: Pe, instruction: Instruction) -> Faults:
     if not wrong:
         pe.columns, pe.rows = columns, rows[0] if rows else None
         pe.product += 1
-    # cost
-    control_cost(pe, instruction)
     return [("count_out_of_range", -1, -1)] if wrong else []
 
 
-def _number_of(value: Callable[[Pe], int]) -> Handler:
-    def execute(pe: Pe, instruction: Instruction) -> None:
-        # operation, result
-        write(pe, instruction, value(pe))
-        # cost
-        control_cost(pe, instruction)
-
-    return execute
-
-
 def _halt(pe: Pe, instruction: Instruction) -> None:
-    # operation
     pe.halted = True
-    # cost
-    control_cost(pe, instruction)
 
 
 CONTROL_HANDLERS: dict[str, Handler] = {
-    "jump": _jump,
-    "br": _br,
+    "jump": controlling(_go),
+    "br": controlling(_br),
     "loop": _loop,
-    "bar": _bar,
-    "setmm": _setmm,
-    "peid": _number_of(lambda pe: pe.number),
-    "npe": _number_of(lambda pe: pe.config.pes),
+    "bar": controlling(_bar),
+    "setmm": controlling(_setmm),
+    "peid": controlling(lambda pe, instruction: write(pe, instruction, pe.number)),
+    "npe": controlling(lambda pe, instruction: write(pe, instruction, pe.config.pes)),
     "nop": control_cost,
-    "halt": _halt,
+    "halt": controlling(_halt),
 }

@@ -9,8 +9,9 @@ import numpy as np
 from tilewright.isa.kernels import pointers, records
 from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, PINNED, move_to_list, release_retained, tables_of, touch
 from tilewright.isa.kernels.memory_kernels import copy_run, issue, run_at
-from tilewright.isa.kernels.pointers import byte, cell, copy, put, put_byte, put_word, word
+from tilewright.isa.kernels.pointers import byte, cell, put, put_byte, put_word, word
 from tilewright.kernels import inner
+from tilewright.kernels.vectors import copy_vector
 
 _COLUMN, _IN_FLIGHT = records.REACH.bytes, records.CLOCK.bytes
 _LSU = 16  # where the free cycles stand in the clock
@@ -259,7 +260,7 @@ def _reach_runs(run: Any, mm: Any, row: Any) -> bool:
         begin, page = run_at(mm, x, y, depth)
         if not byte(on, j) or begin < 0:
             return False
-        copy(base + cell(part, j) * per_part + cell(index, j) * pitch, store + begin)
+        copy_vector(base + cell(part, j) * per_part + cell(index, j) * pitch, store + begin, 8)
         put(begins, 2 * j, begin)
         put(begins, 2 * j + 1, page)
         if retains:

@@ -13,8 +13,9 @@ import numpy as np
 
 from tilewright.isa.kernels import pointers, records
 from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, PINNED, address_of, move_to_list, tables_of, touch
-from tilewright.isa.kernels.pointers import byte, cell, copy, copy_bytes, put, put_byte, put_word, word
+from tilewright.isa.kernels.pointers import byte, cell, copy_bytes, put, put_byte, put_word, word
 from tilewright.kernels import inner, njit
+from tilewright.kernels.vectors import copy_vector
 
 _LEFT, _WINDOW = records.WALK.places["left"], 1 << records.WINDOW_SHIFT
 
@@ -325,7 +326,7 @@ def ask_lines(memory: Any, threads: Any, lines: Any, in_l2: Any, kind: int, bypa
 def copy_run(target: Any, source: Any, length: Any) -> None:
     """``length`` bytes from one address to another, eight at a time where that is all there is."""
     if length == 8:
-        copy(target, source)
+        copy_vector(target, source, 8)
     elif length >= 64:
         copy_bytes(target, source, length)
     elif (target | source | length) & 3 == 0:

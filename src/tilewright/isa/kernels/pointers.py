@@ -21,9 +21,9 @@ from numba.core.datamodel import models
 
 from tilewright.isa.kernels import records
 from tilewright.isa.kernels.records import Layout
+from tilewright.kernels.vectors import intrinsic
 
 tools: Any = cgutils
-intrinsic: Any = extending.intrinsic  # it changes signatures (the first parameter goes), which types cannot say
 _CELL, _WORD, _BYTE = (ir.IntType(bits) for bits in (64, 32, 8))
 
 
@@ -103,18 +103,6 @@ def _writer(kind: Any) -> Any:
 
 cell, word, byte = _reader(_CELL, True), _reader(_WORD, True), _reader(_BYTE, False)
 put, put_word, put_byte = _writer(_CELL), _writer(_WORD), _writer(_BYTE)
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def copy(typing: Any, target: Any, source: Any) -> Any:
-    """Eight bytes from address ``source`` to address ``target``, aligned or not."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        to, of = (builder.inttoptr(address, ir.PointerType(_CELL)) for address in args)
-        builder.store(builder.load(of, align=1), to, align=1)
-        return context.get_dummy_value()
-
-    return types.none(types.int64, types.int64), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import groupby
 from math import prod
 from typing import Any
 
@@ -32,17 +33,13 @@ def lower_pad(lowering: Lowering, node: Node) -> None:
     if machine_type(out) is None:
         raise UnsupportedError(f"the machine has no {out.dtype}")
     sides = list(zip(own["low"], own["high"], own["interior"], strict=True))
-    groups: list[tuple[int, ...]] = []
-    for d, ends in enumerate(sides):
-        if d and not any(ends) and not any(sides[d - 1]) and d < len(sides) - 1:
-            groups[-1] += (d,)
-        else:
-            groups.append((d,))
+    alone = [d for d, ends in enumerate(sides) if any(ends) or d == len(sides) - 1]
+    groups = tuple(tuple(run) for _, run in groupby(range(len(sides)), lambda d: d if d in alone else -1))
     if len(groups) > 4:
         raise UnsupportedError("a pad of many dims")
     number = lowering.reading.number(fill)
     gaps = [gap + 1 for gap in own["interior"]]
-    copy_padded(lowering, x, out, tuple(groups), own["low"], gaps, "pad", None if number == 0 else fill)
+    copy_padded(lowering, x, out, groups, own["low"], gaps, "pad", None if number == 0 else fill)
     lowering.steps[-1].nodes, lowering.steps[-1].outputs = (node,), (out,)
 
 
@@ -389,7 +386,6 @@ def _takes_rows(node: Node) -> bool:
 
 
 def _lower_row_gather(lowering: Lowering, node: Node) -> None:
-    """Lower a gather of whole rows."""
     (x, numbers), out = node.operands, node.result
     rest = tuple(range(1, len(x.sizes)))
     first = len(out.sizes) - len(rest)

@@ -161,7 +161,6 @@ class Emitter:
         return next((r for r in regs if r.one == one and r.uses == 1), None)
 
     def function(self, op: str, x: Reg, into: Reg | None = None) -> Reg:
-        """exp, log, tanh, rsqrt, sqrt or recip of float32."""
         out = into or self.allocate(x.one)
         self.append(f"vfun.{op} r{{}}, r{{}}, #", out, x)
         return out

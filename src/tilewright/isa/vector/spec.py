@@ -35,7 +35,6 @@ COMPARISONS = {"EQ": "eq", "NE": "ne", "LT": "lt", "LE": "le", "GT": "gt", "GE":
 
 
 def size_of(dtype: str) -> int:
-    """Bytes of an element in memory."""
     return _SIZES.get(dtype, 1)
 
 
@@ -142,7 +141,6 @@ class VectorSpec:
         return tuple(forms)
 
     def dtype(self, value: Value) -> str:
-        """The element type of a value."""
         if isinstance(value, tuple):
             return value[2]
         count = len(self.inputs)
@@ -150,7 +148,6 @@ class VectorSpec:
 
     @property
     def reduces(self) -> bool:
-        """Whether an operation reduces rows."""
         return any(op.name.startswith("reduce_") for op in self.body)
 
 
