@@ -80,7 +80,7 @@ def planned_layers(
     layers: Sequence[NpuLayer], memory: LaneMemory, results: set[Value], watch: Callable[[int, int], None] | None = None
 ) -> list[Planned]:
     """All layers in order; ``results``: values that the program returns."""
-    walk = _Walk(layers, memory, results)
+    walk = _Planner(layers, memory, results)
     for number in range(len(layers)):
         if watch is not None:
             watch(number, len(layers))
@@ -103,7 +103,9 @@ class _Resident:
 
 
 @dataclass
-class _Walk:
+class _Planner:
+    """Plans layer after layer; ``standing``: tensors in the local memories by what they are, ``done``: plans so far."""
+
     layers: Sequence[NpuLayer]
     memory: LaneMemory
     results: set[Value]

@@ -108,7 +108,7 @@ def run(
         after = judge(job.model, trained, job.stacking, rows.evaluate, batch)
     with stages.stage("matrix unit"):
         products = find_products(step, *_dense_arguments(job, trained))
-        matrix = _matrix(job, products)
+        matrix = _run_products(job, products)
     return RunReport(
         model=job.model.name, target=chip.name, chips=chips, batch=batch, steps=steps, data=rows, plan=planned,
         movement=movement, proof=proof, before=before, after=after, losses=losses, matrix=matrix,
@@ -301,7 +301,7 @@ def _proof_inputs(job: _Job, state: TrainingState) -> list[tuple[Any, ...]]:
     return inputs
 
 
-def _matrix(job: _Job, products: Products) -> tuple[MatrixRun, ...]:
+def _run_products(job: _Job, products: Products) -> tuple[MatrixRun, ...]:
     """Every product on the machine; its math and memory on the timeline, one product behind the other."""
     config, clock, runs = MatrixUnitConfig(), 0, []
     for number, product in enumerate(products.taken):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tilewright import hlo
 from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked, waits
 from tilewright.machine.stages import REWRITING_TARGET
@@ -106,27 +104,26 @@ def _recomputed(lives: hlo.Lifetimes, capacity: int, step: hlo.StepTime) -> list
 
 
 def _checks(subject: Subject, optimized: dict[str, hlo.Optimized], need: int) -> tuple[Check, ...]:
-    known: dict[str, Check] = {}
-    checks = []
-    for name, done in optimized.items():
-        text = done.program.text
-        if text not in known:
-            known[text] = _check(subject, name, done, need)
-        checks.append(replace(known[text], what=f"rewritten for {name}, against the original"))
-    return tuple(checks)
+    """What was rewritten for each target, against the original; targets with one program share one run."""
+    known: dict[str, tuple[bool, str]] = {}
+    for done in optimized.values():
+        if done.program.text not in known:
+            known[done.program.text] = _outcome(subject, done, need)
+    what = "rewritten for {}, against the original"
+    return tuple(Check(what.format(name), *known[done.program.text]) for name, done in optimized.items())
 
 
-def _check(subject: Subject, name: str, done: hlo.Optimized, need: int) -> Check:
-    what = f"rewritten for {name}, against the original"
+def _outcome(subject: Subject, done: hlo.Optimized, need: int) -> tuple[bool, str]:
+    """Whether the rewritten program is the original within rounding, and that in a sentence."""
     if not done.rewrites:
-        return Check(what, True, "nothing was rewritten")
+        return True, "nothing was rewritten"
     if need > _MOST_VERIFIED:
-        return Check(what, True, f"not run: it needs {bytes_text(need)}")
+        return True, f"not run: it needs {bytes_text(need)}"
     found = hlo.verify(done.original, done.program, subject.arrays, eager=False)
     said = f"run on its arguments, largest difference {found.max_difference:.1e}"
     if found.error_after is not None and found.error_before is not None:
         said += f"; error against {found.reference} {found.error_after:.1e}, {found.error_before:.1e} before"
-    return Check(what, found.ok, said if found.ok else found.reason)
+    return found.ok, said if found.ok else found.reason
 
 
 def _commands(chip: str) -> tuple[tuple[str, str], ...]:

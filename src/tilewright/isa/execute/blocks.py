@@ -23,7 +23,7 @@ from tilewright.isa.execute.memory import transfer_record
 from tilewright.isa.execute.operands import all_loaded, grid_index, number, numpy_type, uniform_source
 from tilewright.isa.execute.tensor import Roles, assign_roles, columns_of, factor_of, macs_counter
 from tilewright.isa.kernels import records
-from tilewright.isa.kernels.records import Record, address, longs
+from tilewright.isa.kernels.records import Record, address, int64_tables
 from tilewright.isa.language.program import Address, Instruction, Label, MachineProgram, Operand, Register, SegmentName
 from tilewright.kernels.threads import in_pieces
 
@@ -111,8 +111,8 @@ class Sums:
         values |= {"part": part, "index": index, "order": order, "active": active, "on": np.ones(n, bool)}
         values |= {"presents": presents, "rounds": rounds}
         values |= {"reach": np.zeros(n, records.REACH.dtype), "times": np.zeros(1, records.TIMES.dtype)}
-        values |= longs(sequence=np.zeros(n, np.int64), step_of=np.zeros(n, np.int64), begins=np.zeros(2 * n, np.int64))
-        values |= longs(out=np.zeros((n, 3), np.int64), deep=np.zeros(n * roles.depth, np.int64)) | {"deep_count": 0}
+        tables = {"sequence": n, "step_of": n, "begins": 2 * n, "out": (n, 3), "deep": n * roles.depth}
+        values |= {name: np.zeros(shape, np.int64) for name, shape in tables.items()} | {"deep_count": 0}
         values |= {"macs": records.ACCOUNTS.places[macs_counter(roles.type_a)]}
         for name, side in (("a", a), ("b", b)):
             values |= {f"{name}_bytes": side.bytes, f"{name}_pitch": side.pitch, f"{name}_step": side.step}
@@ -142,8 +142,8 @@ class Sums:
         if retains:
             segment.begin_retention()
         values: dict[str, Any] = {"dim": dim, "retains": retains, "dims": len(segment.sizes), "store": store}
-        values |= longs(sizes=segment.sizes, starts=segment.starts, phys=table.phys)
-        values |= longs(pages_of=storage.pages_of, offsets_of=storage.offsets_of)
+        values |= int64_tables(sizes=segment.sizes, starts=segment.starts, phys=table.phys)
+        values |= int64_tables(pages_of=storage.pages_of, offsets_of=storage.offsets_of)
         values |= {"in_l2": table.in_l2, "page_elements": segment.map.page_elements}
         values |= {"line_shift": (segment.map.line_elements * segment.element_bytes).bit_length() - 1}
         values |= {"selected": segment.selected, "awaited": segment.awaited, "at_first": segment.at_first}
@@ -166,7 +166,7 @@ class Sums:
         if runs and {*self.types} <= {"s8", "u8"}:
             self._add_bytes(file, on)
             return
-        a, b = (self._values(side, k) for side in (0, 1))
+        a, b = (self._factor(side, k) for side in (0, 1))
         c = len(b) // ka
         for qa, mine in enumerate(on):
             if not len(mine):
@@ -174,7 +174,7 @@ class Sums:
             target = grid_index(self.keep[:, qa], index[mine] + self.shared["first"])
             factors = a[qa * rows : (qa + 1) * rows], b[qa * c + index[mine]]
             registers = file[0]
-            registers[target] = self._added(registers[target], *factors, rounds)
+            registers[target] = self._with_products(registers[target], *factors, rounds)
 
     def _active_columns(self) -> tuple[list[Array], bool]:
         """(active columns of each part, whether those of every part are contiguous); cached until the mask changes."""
@@ -190,7 +190,7 @@ class Sums:
         from tilewright.isa.kernels.value_kernels import add_products
 
         depth = -(-self.fill["rounds"] * self.sides[0].step // _WIDE) * _WIDE
-        (rows, ka), (a, b) = self.keep.shape, (self._numbers(side, depth) for side in (0, 1))
+        (rows, ka), (a, b) = self.keep.shape, (self._signed_bytes(side, depth) for side in (0, 1))
         for qa, mine in enumerate(on):
             if not len(mine):
                 continue
@@ -209,10 +209,10 @@ class Sums:
             in_pieces(add, -(-rows // size), None if shared else 1)
             if self.types != ("s8", "s8"):
                 registers = grid_index(keep, place[2] + np.arange(len(mine)))
-                file[0][registers] += self._lessened(left[:, :depth], right[:, :depth])
+                file[0][registers] += self._unsigned_correction(left[:, :depth], right[:, :depth])
 
-    def _numbers(self, side: int, depth: int) -> Array:
-        """[rows, ``depth`` and more] of A (0) or B (1), bytes with a sign: those without are 128 less."""
+    def _signed_bytes(self, side: int, depth: int) -> Array:
+        """int8[rows, ``depth`` and more] of A (``side`` 0) or B (1); bytes without a sign are made 128 less."""
         factor = self.sides[side]
         raw = factor.bytes.reshape(factor.rows, factor.pitch)
         raw[:, self.fill["rounds"] * factor.step : depth] = 0
@@ -220,8 +220,8 @@ class Sums:
             raw[:, :depth] ^= 128
         return raw.view(np.int8)
 
-    def _lessened(self, a: Array, b: Array) -> Array:
-        """What products of bytes that are 128 less lack: (a + 128) b = a b + 128 b."""
+    def _unsigned_correction(self, a: Array, b: Array) -> Array:
+        """int32[rows, columns] to add where unsigned bytes were made 128 less: (a + 128) b = a b + 128 b."""
         lacks, depth = np.zeros((len(a), len(b)), np.int32), a.shape[1]
         if self.types[0] == "u8":
             lacks += 128 * b.sum(axis=1, dtype=np.int32)
@@ -229,13 +229,13 @@ class Sums:
             lacks += 128 * a.sum(axis=1, dtype=np.int32)[:, None]
         return lacks + (16384 * depth if self.types == ("u8", "u8") else 0)
 
-    def _values(self, side: int, k: int) -> Array:
-        """[rows, k] of A (0) or B (1) as what is multiplied."""
+    def _factor(self, side: int, k: int) -> Array:
+        """[rows, k] of A (``side`` 0) or B (1), int32 or float32."""
         factor, dtype = self.sides[side], self.types[side]
         raw = factor.bytes.reshape(factor.rows, factor.pitch)
         return factor_of(raw.view(f"u{numpy_type(dtype).itemsize}")[:, :k], dtype)
 
-    def _added(self, sums: Array, a: Array, b: Array, rounds: int) -> Array:
+    def _with_products(self, sums: Array, a: Array, b: Array, rounds: int) -> Array:
         from tilewright.isa.kernels.value_kernels import add_rounds, add_words
 
         sums, a, b = (np.ascontiguousarray(each) for each in (sums, a, b.T))
@@ -311,7 +311,7 @@ class BlockState:
         values |= {"predicates": pe.predicates, "predicate_pitch": pe.predicates.strides[0], "uniform": uniform}
         values |= {"dram_latency": c.dram_latency, "causes": pe.clock.causes}
         values |= {"counts": counts, "traffic": traffic, "clock": clock, "queue": queue, "math": math}
-        values |= longs(tokens=pe.clock.tokens, foreign=pe.clock.foreign, l1=pe.l1.cells, l2=pe.chip.l2.cells)
+        values |= int64_tables(tokens=pe.clock.tokens, foreign=pe.clock.foreign, l1=pe.l1.cells, l2=pe.chip.l2.cells)
         values |= {"memory": pe.clock.port.links, "slots": c.slots, "l2_rate": c.l2_bytes_per_cycle}
         values["fetch"] = c.fetch_cycles
         accounts, compiled = (counts, traffic, queue, math), (code["op"] != records.OTHER).tolist()
@@ -422,7 +422,7 @@ class BlockState:
         most, limit = words * 4 // segment.element_bytes, int(instruction.suffix("n") or 0)
         row["limit"] = min(most, limit or most)
         counted = [range(row["y"], row["y"] + 1)] if row["y_kind"] == 2 else []
-        _touching(row, range(first, first + max(0, words)), *counted, range(row["x"], row["x"] + dims))
+        _note_registers(row, range(first, first + max(0, words)), *counted, range(row["x"], row["x"] + dims))
         threads = 1 if instruction.name == "ldb" else c.threads
         at, counts = np.zeros((threads, dims), np.int64), np.zeros(threads, np.int64)
         record = transfer_record(pe, segment, instruction, at, counts, storing)
@@ -443,7 +443,7 @@ class BlockState:
         if (floats and c.float_order != "chunk") or (not floats and c.overflow != "wrap"):
             return None
         a, offsets = int(row["y"]), range(row["x"], row["x"] + len(segment.sizes))
-        _touching(row, range(a, a + c.a_registers), offsets)
+        _note_registers(row, range(a, a + c.a_registers), offsets)
         key = (pe.columns, pe.rows, roles.first, roles.type_a, roles.type_b, roles.groups, roles.chunk, roles.depth)
         if key not in self.sums:
             self.sums[key] = Sums.of(pe, roles, self.room)
@@ -532,7 +532,7 @@ def _encode(pe: Pe, instruction: Instruction, labels: dict[str, int], row: Any) 
         if row["y_kind"] == 2:  # each thread has a count of its own
             row["op"] = records.OTHER
         end = row["number"] + max(0, row["y"]) if row["y_kind"] == 0 else pe.config.registers
-        _touching(row, range(row["number"], end))
+        _note_registers(row, range(row["number"], end))
         return
     if operands and isinstance(label := operands[-1], Label):
         row["target"] = labels[label.name]
@@ -551,7 +551,7 @@ def _encode(pe: Pe, instruction: Instruction, labels: dict[str, int], row: Any) 
     for name, source in zip("xy", operands, strict=False):
         _source(pe, row, name, source)
     row["per_thread"] = sum(_is(source, "r") for source in operands)
-    _touching(row, *(range(number(o), number(o) + 1) for o in instruction.operands if _is(o, "r")))
+    _note_registers(row, *(range(number(o), number(o) + 1) for o in instruction.operands if _is(o, "r")))
     if op in (records.BR, records.CMP):
         row["operation"] = records.CONDITIONS.index(instruction.suffix("cond") or "")
     elif op in (records.ALU, records.LOGIC):
@@ -564,8 +564,8 @@ def _source(pe: Pe, row: Any, name: str, source: Any) -> None:
     row[name] = source.number if isinstance(source, Register) else uniform_source(pe, source)
 
 
-def _touching(row: Any, *registers: range) -> None:
-    """The registers per thread that an instruction looks at or writes; of an ``ld`` or ``mm`` its offsets come last."""
+def _note_registers(row: Any, *registers: range) -> None:
+    """Note the per-thread registers that an instruction reads or writes; an address's offsets come last."""
     if registers:
         row["low"], row["high"] = min(each.start for each in registers), max(each.stop for each in registers)
         row["offsets_end"] = registers[-1].stop

@@ -28,7 +28,7 @@ from tilewright.isa.execute.operands import (
     uniform_source,
 )
 from tilewright.isa.kernels import records
-from tilewright.isa.kernels.records import Record, address, longs
+from tilewright.isa.kernels.records import Record, address, int64_tables
 from tilewright.isa.language.errors import Faults
 from tilewright.isa.language.program import Address, Immediate, Instruction, SegmentName
 
@@ -88,8 +88,8 @@ def transfer_record(
     dim, stride = int(instruction.suffix("t") or 0), int(instruction.suffix("s") or 1)
     first = address(pe.file, np.int32) + 4 * number(instruction.operands[0])
     values: dict[str, Any] = {"threads": len(coordinates), "dims": coordinates.shape[1], "storing": storing}
-    values |= longs(coordinates=coordinates, counts=counts, sizes=segment.sizes, starts=segment.starts)
-    values |= longs(pages_of=storage.pages_of, offsets_of=storage.offsets_of, phys=table.phys)
+    values |= int64_tables(coordinates=coordinates, counts=counts, sizes=segment.sizes, starts=segment.starts)
+    values |= int64_tables(pages_of=storage.pages_of, offsets_of=storage.offsets_of, phys=table.phys)
     values |= {"dim": dim, "stride": stride, "element_bytes": e, "dirty": table.dirty}
     values |= {"line_shift": (segment.map.line_elements * e).bit_length() - 1, "registers": first}
     values |= {"pitch": pe.file.strides[0], "store": pe.chip.store}
@@ -97,8 +97,8 @@ def transfer_record(
     return Record(records.TRANSFER, {**values, "elements": 0, "lines": 0})
 
 
-def _moved(pe: Pe, instruction: Instruction, access: _Access) -> tuple[int, int] | None:
-    """Move the elements by one kernel call: (elements there, lines), or None where that is not the same."""
+def _transfer_elements(pe: Pe, instruction: Instruction, access: _Access) -> tuple[int, int] | None:
+    """Move all elements by one kernel call: (elements present, lines); None where the configuration asks for more."""
     from tilewright.isa.kernels.memory_kernels import transfer
 
     segment, storing = access.segment, instruction.name == "st"
@@ -137,7 +137,7 @@ def _cost(
     clock.transfer(instruction.name, reads if load else [*reads, data], written, requests, size, not load)
 
 
-def _loaded(pe: Pe, first: int, words: int, segment: Segment, reach: Reach, on: Array | None) -> None:
+def _load_elements(pe: Pe, first: int, words: int, segment: Segment, reach: Reach, on: Array | None) -> None:
     """Elements to the registers of each thread, or one thread's to those of all that are ``on``."""
     word, there = _WORDS[segment.element_bytes], reach.there
     values, into = pe.chip.view(word)[reach.places], there if on is None else on[:, None] & there
@@ -148,7 +148,7 @@ def _loaded(pe: Pe, first: int, words: int, segment: Segment, reach: Reach, on: 
         pe.written[:, first : first + words] |= into.reshape(len(window), words, -1).any(axis=2)
 
 
-def _stored(pe: Pe, first: int, words: int, segment: Segment, reach: Reach) -> None:
+def _store_elements(pe: Pe, first: int, words: int, segment: Segment, reach: Reach) -> None:
     word, there = _WORDS[segment.element_bytes], reach.there
     values = np.ascontiguousarray(pe.registers[:, first : first + words]).view(word)
     pe.chip.view(word)[reach.places[there]] = values[there]
@@ -176,7 +176,7 @@ def _request_lines(pe: Pe, segment: Segment, reach: Reach, storing: bool) -> tup
 
 
 def _note_lines(pe: Pe, access: _Access, load: bool) -> None:
-    """A profile wants to know which lines are asked for."""
+    """Count the lines that are asked for in the profile (``Pe.heat``)."""
     assert pe.heat is not None
     segment, kind = access.segment, records.LINE_ACCESSES.index("loads" if load else "stores")
     per_line = segment.map.line_elements
@@ -198,7 +198,7 @@ def _move(pe: Pe, instruction: Instruction) -> Faults:
         _note_lines(pe, access, name != "st")
     pe.clock.port.begin()
     # operation, result and cost, where every page is at hand
-    moved = _moved(pe, instruction, access) if on is None else None
+    moved = _transfer_elements(pe, instruction, access) if on is None else None
     if moved is not None:
         _cost(pe, instruction, access, *moved)
         return []
@@ -208,9 +208,9 @@ def _move(pe: Pe, instruction: Instruction) -> Faults:
     translate(pe, segment, reach)
     # result
     if name == "st":
-        _stored(pe, register, access.words, segment, reach)
+        _store_elements(pe, register, access.words, segment, reach)
     else:
-        _loaded(pe, register, access.words, segment, reach, on)
+        _load_elements(pe, register, access.words, segment, reach, on)
     # cost
     lines, fetched = _request_lines(pe, segment, reach, name == "st")
     present = int(reach.present.sum())
@@ -261,7 +261,7 @@ def _for_pages(operation: Callable[[Pe, Storage, int], str | None]) -> Handler:
 
 
 def _write_back(pe: Pe, storage: Storage, page: int) -> None:
-    """The run is over no sooner than the last page is out."""
+    """Move a page to device memory; the run ends no sooner than it is there."""
     pe.clock.end = max(pe.clock.end, move_out(pe, storage, page, pe.clock.issue))
 
 

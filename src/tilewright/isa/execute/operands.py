@@ -212,7 +212,7 @@ def all_loaded(segment: Segment) -> bool:
 
 
 def pages_ready(segment: Segment, reach: Reach) -> int:
-    """The cycle at which the pages that are reached are there; from now on they are loaded (0: they were)."""
+    """The cycle at which all pages that are reached have arrived, 0 where none was on its way; marks them as loaded."""
     if not segment.table.loading:
         return 0
     return segment.table.settle(np.unique(reach.ids[reach.there] // segment.map.page_elements))
@@ -241,7 +241,7 @@ def fetch_columns(
 
 
 def translate(pe: Pe, segment: Segment, reach: Reach) -> None:
-    """Whatever pages were reached have been translated."""
+    """Count the address translations of the pages that were reached, where the configuration prices them."""
     if pe.config.page_hit_cycles or pe.config.page_miss_cycles:
         pe.translate(segment.table, np.unique(reach.ids[reach.there] // segment.map.page_elements))
 

@@ -46,9 +46,9 @@ def _writing(value: Value) -> Handler:
     return execute
 
 
-def _arithmetic(operation: Callable[..., Any]) -> Handler:
-    """On words of 32 bits, so that no sum or product leaves 64."""
-    return _writing(lambda pe, instruction: operation(*(source(pe, o) for o in instruction.operands[1:])))
+def _arithmetic(operation: Callable[..., Any], operand: Callable[[Pe, Operand], Any] = source) -> Handler:
+    """``operation`` on operands as ``operand`` reads them, by default words of 32 bits: no sum or product leaves 64."""
+    return _writing(lambda pe, instruction: operation(*(operand(pe, o) for o in instruction.operands[1:])))
 
 
 def _division(remainder: bool) -> Handler:
@@ -154,12 +154,11 @@ def fused_multiply_add(x: Array, y: Array, z: Array) -> Array:
 
 
 def _float_arithmetic(operation: Callable[..., Any]) -> Handler:
-    def value(pe: Pe, instruction: Instruction) -> Array:
-        values = (as_float(pe, o) for o in instruction.operands[1:])
+    def rounded(*values: Array) -> Array:
         with np.errstate(all="ignore"):
             return _bits(operation(*values))
 
-    return _writing(value)
+    return _arithmetic(rounded, as_float)
 
 
 def _convert(pe: Pe, instruction: Instruction) -> Array:
@@ -199,11 +198,8 @@ def _comparison(operand: Callable[[Pe, Operand], Any]) -> Handler:
     return _writing(value)
 
 
-def _of_predicates(operation: Callable[..., Any]) -> Handler:
-    def value(pe: Pe, instruction: Instruction) -> Any:
-        return operation(*(pe.predicates[:, number(o)] for o in instruction.operands[1:]))
-
-    return _writing(value)
+def _predicate(pe: Pe, operand: Operand) -> Array:
+    return pe.predicates[:, number(operand)]
 
 
 SCALAR_HANDLERS: dict[str, Handler] = {
@@ -238,13 +234,13 @@ SCALAR_HANDLERS: dict[str, Handler] = {
     "cvt": _writing(_convert),
     "cmp": _comparison(source),
     "fcmp": _comparison(as_float),
-    "pand": _of_predicates(np.logical_and),
-    "por": _of_predicates(np.logical_or),
-    "pxor": _of_predicates(np.logical_xor),
-    "pnot": _of_predicates(np.logical_not),
-    "pany": _of_predicates(np.any),
-    "pall": _of_predicates(np.all),
-    "pcount": _of_predicates(np.count_nonzero),
+    "pand": _arithmetic(np.logical_and, _predicate),
+    "por": _arithmetic(np.logical_or, _predicate),
+    "pxor": _arithmetic(np.logical_xor, _predicate),
+    "pnot": _arithmetic(np.logical_not, _predicate),
+    "pany": _arithmetic(np.any, _predicate),
+    "pall": _arithmetic(np.all, _predicate),
+    "pcount": _arithmetic(np.count_nonzero, _predicate),
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.chip.state import Pe
-from tilewright.isa.execute.conversions import convert, one_nan, pack, registers_of, to_integers, unpack
+from tilewright.isa.execute.conversions import convert, pack, registers_of, to_integers, unify_nans, unpack
 from tilewright.isa.execute.operands import Handler, number, spans, threads_on, uniform_source
 from tilewright.isa.execute.scalar import compare
 from tilewright.isa.language.errors import Faults
@@ -184,8 +184,8 @@ _Body = Callable[[Pe, Instruction, int, Array], None]
 """Does the work on [threads, words] of D (int32): all threads, and D may be one of the sources."""
 
 
-def _run(pe: Pe, instruction: Instruction, place: int, count: int, kind: Any = np.int32) -> Any:
-    """A source: [threads, count] of its registers, [threads, 1] of one register, or one number."""
+def _source_registers(pe: Pe, instruction: Instruction, place: int, count: int, kind: Any = np.int32) -> Any:
+    """Operand ``place``: [threads, count] of its registers, [threads, 1] of one, or a number, as type ``kind``."""
     operand = instruction.operands[place]
     if isinstance(operand, Register) and operand.kind == "r":
         wide = 1 if _is_one(instruction, place) else count
@@ -292,27 +292,27 @@ def _count(pe: Pe, cost: _Cost, active: int) -> None:
 
 
 def _float_binary(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
-    x, y = (_run(pe, instruction, place, count, np.float32) for place in (1, 2))
+    x, y = (_source_registers(pe, instruction, place, count, np.float32) for place in (1, 2))
     out = into.view(np.float32)
     FLOATS[instruction.suffix("op") or ""](x, y, out)
-    one_nan(out)
+    unify_nans(out)
 
 
 def _integer_binary(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
-    x, y = (_run(pe, instruction, place, count) for place in (1, 2))
+    x, y = (_source_registers(pe, instruction, place, count) for place in (1, 2))
     INTEGERS[instruction.suffix("op") or ""](x, y, into)
 
 
 def _function(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
-    x = _run(pe, instruction, 1, count, np.float32)
+    x = _source_registers(pe, instruction, 1, count, np.float32)
     out = into.view(np.float32)
     np.copyto(out, FUNCTIONS[instruction.suffix("op") or ""](x.astype(np.float64)), casting="same_kind")
-    one_nan(out)
+    unify_nans(out)
 
 
 def _comparison(kind: Any) -> _Body:
     def body(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
-        x, y = (_run(pe, instruction, place, count, kind) for place in (1, 2))
+        x, y = (_source_registers(pe, instruction, place, count, kind) for place in (1, 2))
         condition = instruction.suffix("cond") or ""
         if condition.endswith("u"):
             x, y, condition = x.view(np.uint32), y.view(np.uint32), condition[:-1]
@@ -322,7 +322,7 @@ def _comparison(kind: Any) -> _Body:
 
 
 def _select(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
-    mask, x, y = (_run(pe, instruction, place, count) for place in (1, 2, 3))
+    mask, x, y = (_source_registers(pe, instruction, place, count) for place in (1, 2, 3))
     np.copyto(into, np.where(mask != 0, x, y))
 
 
@@ -335,7 +335,7 @@ def _iota(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
 
 def _cvt(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
     target, source = instruction.suffix("to") or "", instruction.suffix("from") or ""
-    words = _run(pe, instruction, 1, registers_of(source, count))
+    words = _source_registers(pe, instruction, 1, registers_of(source, count))
     nearest, wrap = instruction.suffix("round") != "z", instruction.suffix("end") == "wrap"
     values = convert(unpack(words, source, count), source, target, nearest, wrap)
     into[:] = pack(values, into)
@@ -343,18 +343,18 @@ def _cvt(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
 
 def _quant(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
     target, source = instruction.suffix("to") or "", instruction.suffix("from") or ""
-    x = _run(pe, instruction, 1, count, np.float32 if source == "f32" else np.int32).astype(np.float32)
-    scaled = np.rint(x * _run(pe, instruction, 2, count, np.float32)).astype(np.float64)
+    x = _source_registers(pe, instruction, 1, count, np.float32 if source == "f32" else np.int32).astype(np.float32)
+    scaled = np.rint(x * _source_registers(pe, instruction, 2, count, np.float32)).astype(np.float64)
     scaled += uniform_source(pe, instruction.operands[3])
     into[:] = pack(to_integers(scaled, target), into)
 
 
 def _red(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
     operation, kind, _ = _reduction(instruction)
-    values = np.ascontiguousarray(_run(pe, instruction, 1, count, kind))
+    values = np.ascontiguousarray(_source_registers(pe, instruction, 1, count, kind))
     into.view(kind)[:] = halves(values.copy() if np.shares_memory(values, pe.file) else values, operation, 1)
     if kind is np.float32:
-        one_nan(into.view(kind))
+        unify_nans(into.view(kind))
 
 
 def _group(pe: Pe, instruction: Instruction) -> int:
@@ -367,13 +367,13 @@ def _thr(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
     whole = -(-threads // size) * size
     values = np.full((whole, count), nothing, kind)
     on = threads_on(pe, instruction)
-    np.copyto(values[:threads], _run(pe, instruction, 1, count, kind), where=on[:, None])
+    np.copyto(values[:threads], _source_registers(pe, instruction, 1, count, kind), where=on[:, None])
     grouped = values.reshape(-1, size, count).transpose(1, 0, 2)
     kept = halves(grouped, operation, 0).transpose(1, 0, 2)
     everywhere = np.broadcast_to(kept, (whole // size, size, count)).reshape(-1, count)
     into.view(kind)[:] = everywhere[:threads]
     if kind is np.float32:
-        one_nan(into.view(kind))
+        unify_nans(into.view(kind))
 
 
 def _exchanges(pe: Pe, instruction: Instruction) -> int:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.kernels import pointers, records
-from tilewright.isa.kernels.block_mm_kernels import issued, later, multiply, ready, until
-from tilewright.isa.kernels.memory_kernels import copy_run, move, over_l2
+from tilewright.isa.kernels.block_mm_kernels import issued, latest_place, multiply, ready, until
+from tilewright.isa.kernels.memory_kernels import copy_run, move_elements, over_l2
 from tilewright.isa.kernels.pointers import byte, cell, put, put_byte, put_word, word
 from tilewright.kernels import inner, njit
 
@@ -40,15 +40,15 @@ def value(uniform: Any, kind: Any, operand: Any) -> Any:
 def _await(run: Any, row: Any, offsets: Any, offsets_end: Any, first: Any, end: Any) -> None:
     """Wait for what an instruction reads, registers of offsets among it, and for places ``first`` to ``end``."""
     tokens = run.tokens
-    latest = later(tokens, row.x_place, row.x_place + 1, np.int64(-1))
-    latest = later(tokens, offsets, offsets_end, latest)
-    latest = later(tokens, row.y_place, row.y_place + 1, latest)
-    latest = later(tokens, row.guard_place, row.guard_place + 1, latest)
-    ready(run, later(tokens, first, end, latest))
+    latest = latest_place(tokens, row.x_place, row.x_place + 1, np.int64(-1))
+    latest = latest_place(tokens, offsets, offsets_end, latest)
+    latest = latest_place(tokens, row.y_place, row.y_place + 1, latest)
+    latest = latest_place(tokens, row.guard_place, row.guard_place + 1, latest)
+    ready(run, latest_place(tokens, first, end, latest))
 
 
 @inner()
-def _made(run: Any, first: Any, end: Any, cycle: Any, cause: Any) -> None:
+def _set_ready(run: Any, first: Any, end: Any, cycle: Any, cause: Any) -> None:
     """Registers at places ``first`` to ``end`` (-1 to 0: none) are there from a cycle on, made by unit ``cause``."""
     for place in range(max(first, 0), end):
         put(run.tokens, place, cycle)
@@ -62,7 +62,7 @@ def step(run: Any, row: Any, latency: Any) -> None:
     written, clock = row.written, pointers.clock_at(run.clock)
     _await(run, row, np.int64(-1), np.int64(0), written, written + 1)
     start = issued(run)
-    _made(run, written, written + 1, start + latency, 0)
+    _set_ready(run, written, written + 1, start + latency, 0)
     clock.end = max(clock.end, start + max(1, latency))
 
 
@@ -125,7 +125,7 @@ def _logic(operation: Any, p: Any, q: Any) -> Any:
 
 
 @inner()
-def _zero(run: Any, row: Any, y: Any) -> bool:
+def _divides_by_zero(run: Any, row: Any, y: Any) -> bool:
     """Whether a division has a divisor that is 0."""
     if row.op != records.ALU or row.operation < _DIV:
         return False
@@ -144,7 +144,7 @@ def scalar(run: Any, row: Any) -> bool:
     """mov to rem, comparisons and logic, on threads or uniform registers; False where a division is by 0."""
     op, number, operation = row.op, row.number, row.operation
     x, y = value(run.uniform, row.x_kind, row.x), value(run.uniform, row.y_kind, row.y)
-    if _zero(run, row, y):
+    if _divides_by_zero(run, row, y):
         return False
     if row.kind == 1:
         put(run.uniform, number, wrap(alu(operation, x, y)))
@@ -186,7 +186,7 @@ def number_threads(run: Any, row: Any) -> None:
 
 
 @inner()
-def shape(run: Any, row: Any) -> bool:
+def set_shape(run: Any, row: Any) -> bool:
     """setmm; False where there can be no such ``mm``."""
     columns, rows = value(run.uniform, row.x_kind, row.x), np.int64(-1)
     if row.operation == 1:
@@ -201,7 +201,7 @@ def shape(run: Any, row: Any) -> bool:
 
 
 @inner()
-def branches(uniform: Any, row: Any) -> bool:
+def takes_branch(uniform: Any, row: Any) -> bool:
     """Whether a loop's last instruction leads back."""
     if row.op == records.LOOP_BACK:
         put(uniform, row.number, wrap(cell(uniform, row.number) - 1))
@@ -221,7 +221,7 @@ def begin_transfer(run: Any) -> None:
 
 
 @inner()
-def _at_port(run: Any, row: Any, words: Any, lines: Any) -> Any:
+def _issue_transfer(run: Any, row: Any, words: Any, lines: Any) -> Any:
     """Issue a load or store once its registers are there and the load-store unit is free; the cycle."""
     clock = pointers.clock_at(run.clock)
     _await(run, row, row.x, row.offsets_end, row.number, row.number + words)
@@ -232,7 +232,7 @@ def _at_port(run: Any, row: Any, words: Any, lines: Any) -> Any:
 
 
 @inner()
-def _ask(run: Any, row: Any, access: Any) -> Any:
+def _read_requests(run: Any, row: Any, access: Any) -> Any:
     """What every thread of an ``ld`` or ``st`` asks for: to ``coordinates`` and ``counts``; the most words of one."""
     threads, dims, at, wanted = run.threads, access.dims, access.coordinates, access.counts
     guard, first, count = row.guard, row.x, row.y
@@ -256,29 +256,29 @@ def _ask(run: Any, row: Any, access: Any) -> Any:
 
 
 @inner()
-def _moved(run: Any, row: Any) -> Any:
+def _transfer(run: Any, row: Any) -> Any:
     """Move the elements of an ``ld`` or ``st``; the most words of a thread, -1 (nothing done) without the registers."""
     access = pointers.transfer_at(row.record)
-    words = _ask(run, row, access)
+    words = _read_requests(run, row, access)
     if row.number + words > run.registers:
         return np.int64(-1)
     begin_transfer(run)
-    move(access)
+    move_elements(access)
     return words
 
 
 @inner()
 def load(run: Any, row: Any) -> bool:
     """``ld``; False where it asks for registers that there are not."""
-    words, access = _moved(run, row), pointers.transfer_at(row.record)
+    words, access = _transfer(run, row), pointers.transfer_at(row.record)
     if words < 0:
         return False
-    loaded(run, row, words, access.lines, access.elements * access.element_bytes)
+    count_load(run, row, words, access.lines, access.elements * access.element_bytes)
     return True
 
 
 @inner()
-def loaded(run: Any, row: Any, words: Any, lines: Any, moved: Any) -> None:
+def count_load(run: Any, row: Any, words: Any, lines: Any, moved: Any) -> None:
     """What an ``ld`` of so many lines and bytes counts, and its place on the clock."""
     clock, m = pointers.clock_at(run.clock), pointers.memory_at(run.memory)
     acc, counts, traffic = (
@@ -292,11 +292,11 @@ def loaded(run: Any, row: Any, words: Any, lines: Any, moved: Any) -> None:
     traffic.register_writes -= -moved // 4
     acc.l1_a += moved
     acc.l2_a += moved
-    start = _at_port(run, row, words, lines)
+    start = _issue_transfer(run, row, words, lines)
     done = max(clock.lsu, over_l2(m, start, -(-moved * run.slots // run.l2_rate))) + run.load_latency
     if acc.arrived > 0:
         done = max(done, acc.arrived + run.dram_latency)
-    _made(run, row.number, row.number + words, done, 1)
+    _set_ready(run, row.number, row.number + words, done, 1)
     clock.end = max(clock.end, done)
 
 
@@ -323,12 +323,12 @@ def broadcast(run: Any, row: Any) -> bool:
         put(access.coordinates, d, x)
     put(access.counts, 0, count)
     begin_transfer(run)
-    move(access)
+    move_elements(access)
     moved, into = access.elements * access.element_bytes, run.file + 4 * row.number
     for thread in range(run.threads):
         if guard < 0 or byte(flags + thread * run.predicate_pitch, guard) != row.negated:
             copy_run(into + thread * run.pitch, access.registers, moved)
-    loaded(run, row, words, access.lines, moved)
+    count_load(run, row, words, access.lines, moved)
     pointers.traffic_at(run.traffic).register_writes += max(0, on - 1) * -(-moved // 4)
     return True
 
@@ -336,7 +336,7 @@ def broadcast(run: Any, row: Any) -> bool:
 @inner()
 def store(run: Any, row: Any) -> bool:
     """``st``; False where it asks for registers that there are not."""
-    words, access = _moved(run, row), pointers.transfer_at(row.record)
+    words, access = _transfer(run, row), pointers.transfer_at(row.record)
     if words < 0:
         return False
     lines, moved = access.lines, access.elements * access.element_bytes
@@ -347,7 +347,7 @@ def store(run: Any, row: Any) -> bool:
     counted.register_reads -= -moved // 4
     acc.l1_c += moved
     acc.l2_c += moved
-    start = _at_port(run, row, words, lines)
+    start = _issue_transfer(run, row, words, lines)
     end = max(clock.lsu, over_l2(m, start, -(-moved * run.slots // run.l2_rate))) + run.load_latency
     acc.dram_c += acc.written * m.line_bytes
     acc.work = max(acc.work, start) + acc.written * m.dram_line
@@ -375,7 +375,7 @@ def clear(run: Any, row: Any) -> bool:
     clock = pointers.clock_at(run.clock)
     _await(run, row, np.int64(-1), np.int64(0), begin, end)
     done = issued(run) + max(1, words)
-    _made(run, begin, end, done, 0)
+    _set_ready(run, begin, end, done, 0)
     clock.end = max(clock.end, done)
     return True
 
@@ -384,7 +384,7 @@ def clear(run: Any, row: Any) -> bool:
 
 
 @inner(inline="always")
-def _wanted(run: Any, row: Any) -> Any:
+def _needs_record(run: Any, row: Any) -> Any:
     """Whether an ``ld`` or ``mm`` has no record for the segment that its uniform register names now, or the shape."""
     other = row.op == records.MULTIPLY and (row.mm_columns != run.columns or row.mm_rows != run.rows)
     return other or row.record == 0 or cell(run.uniform, row.segment) != row.handle
@@ -406,7 +406,7 @@ def run_block(numbers: Any) -> int:
         op = row.op
         if op == records.OTHER:
             return records.LEFT
-        if op >= records.LD and _wanted(run, row):
+        if op >= records.LD and _needs_record(run, row):
             return records.WANTED
         if row.low < run.high and row.high > run.low:
             return records.FULL
@@ -416,7 +416,7 @@ def run_block(numbers: Any) -> int:
                 return records.LEFT
             step(run, row, latency)
         elif op in (records.LOOP_BACK, records.BR):
-            if branches(run.uniform, row):
+            if takes_branch(run.uniform, row):
                 target = row.target
             step(run, row, latency if op == records.LOOP_BACK else bare)
         elif op == records.JUMP:
@@ -431,7 +431,7 @@ def run_block(numbers: Any) -> int:
             put(run.uniform, row.number, row.x)
             step(run, row, bare)
         elif op == records.SETMM:
-            if not shape(run, row):
+            if not set_shape(run, row):
                 return records.LEFT
             step(run, row, bare)
         elif op == records.CLR:

@@ -20,7 +20,7 @@ _LSU = 16  # where the free cycles stand in the clock
 
 
 @inner()
-def _missed(run: Any, mm: Any, outcome: Any, line: Any, beyond: Any) -> Any:
+def _count_miss(run: Any, mm: Any, outcome: Any, line: Any, beyond: Any) -> Any:
     """A line that L1 had not: what else that means, and 1 if L2 had not either."""
     traffic, second = pointers.traffic_at(run.traffic), run.l2
     if outcome == PINNED:
@@ -35,7 +35,7 @@ def _missed(run: Any, mm: Any, outcome: Any, line: Any, beyond: Any) -> Any:
 
 
 @inner()
-def _lines_of_one(run: Any, mm: Any, column: Any, tables: Any) -> Any:
+def _touch_column(run: Any, mm: Any, column: Any, tables: Any) -> Any:
     """(lines, L1 misses, L2 misses) of a column that is no run, or whose lines are retained."""
     e, dim, page_elements, shift = mm.element_bytes, mm.dim, mm.page_elements, mm.line_shift
     pages_of, offsets_of, phys, in_l2 = mm.pages_of, mm.offsets_of, mm.phys, mm.in_l2
@@ -52,7 +52,7 @@ def _lines_of_one(run: Any, mm: Any, column: Any, tables: Any) -> Any:
             outcome = touch(first, tables, line, bypass)
             if outcome != HIT:
                 misses += 1
-                deep += _missed(run, mm, outcome, line, not byte(in_l2, p))
+                deep += _count_miss(run, mm, outcome, line, not byte(in_l2, p))
         if retains:
             own = element * e >> shift
             if byte(selected, element) == 0:
@@ -156,7 +156,7 @@ def _skip_column(run: Any, mm: Any, own: Any, immediate: Any) -> None:
 
 
 @inner()
-def _lines_of_columns(run: Any, mm: Any, kind: Any) -> None:
+def _touch_columns(run: Any, mm: Any, kind: Any) -> None:
     """Lines of the columns that take part through the caches; to ``mm.out``: lines, L1 and L2 misses of each.
 
     ``kind`` 2: all of them are whole, and ``mm.begins`` says where.
@@ -180,9 +180,9 @@ def _lines_of_columns(run: Any, mm: Any, kind: Any) -> None:
                 outcome = touch(first, tables, line, bypass)
                 if outcome != HIT:
                     misses += 1
-                    deep += _missed(run, mm, outcome, line, not byte(in_l2, page))
+                    deep += _count_miss(run, mm, outcome, line, not byte(in_l2, page))
         elif length > 0:
-            lines, misses, deep = _lines_of_one(run, mm, column, tables)
+            lines, misses, deep = _touch_column(run, mm, column, tables)
         put(out, 3 * s, lines)
         put(out, 3 * s + 1, misses)
         put(out, 3 * s + 2, deep)
@@ -212,7 +212,7 @@ def until(run: Any, cycle: Any, reason: Any) -> None:
 
 
 @inner()
-def later(tokens: Any, begin: Any, end: Any, latest: Any) -> Any:
+def latest_place(tokens: Any, begin: Any, end: Any, latest: Any) -> Any:
     """The place among ``begin`` to ``end`` (-1 to 0: no place) whose token comes later than that of ``latest``.
 
     ``latest``, and the result: -1 where there is none yet.
@@ -244,8 +244,8 @@ def issued(run: Any) -> Any:
 
 
 @inner()
-def _reach_runs(run: Any, mm: Any, row: Any) -> bool:
-    """:func:`_reach` of columns of two words, each a run in two dims, all of them on; False where one is not so.
+def _locate_runs(run: Any, mm: Any, row: Any) -> bool:
+    """:func:`_locate_columns` where all columns are on, of two words, and runs in two dims; False where one is not so.
 
     Rows of ``mm.reach`` are for a walk that retains lines; others do with ``mm.begins``: (byte, page) of every column.
     """
@@ -271,7 +271,7 @@ def _reach_runs(run: Any, mm: Any, row: Any) -> bool:
 
 
 @inner()
-def _reach_one(mm: Any, column: Any, page: Any, offset: Any, x: Any, low: Any, count: Any, to: Any) -> None:
+def _locate_column(mm: Any, column: Any, page: Any, offset: Any, x: Any, low: Any, count: Any, to: Any) -> None:
     """``count`` elements from coordinate ``x + low`` of a column to address ``to``."""
     e, store, phys, pages_of, offsets_of = mm.element_bytes, mm.store, mm.phys, mm.pages_of, mm.offsets_of
     head = cell(mm.starts, mm.dim) + x + low
@@ -291,7 +291,7 @@ def _reach_one(mm: Any, column: Any, page: Any, offset: Any, x: Any, low: Any, c
 
 
 @inner()
-def _reach(run: Any, mm: Any, row: Any) -> Any:
+def _locate_columns(run: Any, mm: Any, row: Any) -> Any:
     """Where every column that is on begins and how much of it is there, and its elements to the buffer.
 
     To ``mm.reach``, a record REACH for each. 0 where columns of floats are not all of one depth from the first on; 2
@@ -299,7 +299,7 @@ def _reach(run: Any, mm: Any, row: Any) -> Any:
     """
     depth, e, dim, dims, width = mm.depth, mm.element_bytes, mm.dim, mm.dims, mm.width
     round_, presents, pitch, per_part = pointers.fill_at(mm.fill).rounds, mm.presents, mm.b_pitch, mm.b_rows // mm.ka
-    if dims == 2 and depth * e == 8 and width * e == 8 and _reach_runs(run, mm, row):
+    if dims == 2 and depth * e == 8 and width * e == 8 and _locate_runs(run, mm, row):
         put(presents, round_, depth)
         return 1 if mm.retains else 2
     sizes, starts, pages_of, offsets_of = mm.sizes, mm.starts, mm.pages_of, mm.offsets_of
@@ -331,13 +331,13 @@ def _reach(run: Any, mm: Any, row: Any) -> Any:
         column = pointers.reach_at(mm.reach + _COLUMN * j)
         column.begin, column.count = np.int64(-1), count
         if count > 0:
-            _reach_one(mm, column, page, offset, x, low, count, to)
+            _locate_column(mm, column, page, offset, x, low, count, to)
     put(presents, round_, present)
     return 1
 
 
 @inner()
-def _gather(run: Any, mm: Any, row: Any) -> None:
+def _copy_a(run: Any, mm: Any, row: Any) -> None:
     """A of every active row to the buffer."""
     rows, ka, kb = mm.rows, mm.ka, mm.kb
     length, pitch, per_part = mm.chunk * mm.element_bytes, mm.a_pitch, mm.a_rows // ka
@@ -355,7 +355,7 @@ def _gather(run: Any, mm: Any, row: Any) -> None:
 
 
 @inner()
-def _select(run: Any, mm: Any, row: Any) -> bool:
+def _select_columns(run: Any, mm: Any, row: Any) -> bool:
     """Which columns are on; False where others are than in the rounds that wait to be added.
 
     Where others are than before, those that take part, in the order of their steps, go to ``mm.sequence``, and how many
@@ -427,12 +427,12 @@ def multiply(run: Any, mm: Any, row: Any) -> Any:
     """``mm`` but for its sums: 0, or why it is not for this kernel now (nothing has been changed then)."""
     fill = pointers.fill_at(mm.fill)
     others = run.pending != 0 and run.pending != mm.fill
-    if others or fill.rounds == mm.rounds or not _select(run, mm, row):
+    if others or fill.rounds == mm.rounds or not _select_columns(run, mm, row):
         return records.FULL
-    kind = _reach(run, mm, row)
+    kind = _locate_columns(run, mm, row)
     if kind == 0:
         return records.IRREGULAR
-    _gather(run, mm, row)
+    _copy_a(run, mm, row)
     fill.k += mm.width
     fill.rounds += 1
     run.pending, run.low, run.high = mm.fill, mm.first, mm.first + mm.local
@@ -440,7 +440,7 @@ def multiply(run: Any, mm: Any, row: Any) -> Any:
     _begin_walk(run, mm, row)
     if mm.retains and 0 < fill.columns < mm.columns:
         _skip_columns(run, mm, row)
-    _lines_of_columns(run, mm, kind)
+    _touch_columns(run, mm, kind)
     _on_clock(run, mm, row)
     return 0
 
@@ -449,9 +449,9 @@ def multiply(run: Any, mm: Any, row: Any) -> Any:
 def _on_clock(run: Any, mm: Any, row: Any) -> None:
     """Its place on the clock; ``mm.out`` and ``mm.deep`` have the lines of its columns."""
     tokens, clock = run.tokens, pointers.clock_at(run.clock)
-    latest = later(tokens, row.x_place, row.x_place + 1, np.int64(-1))
-    latest = later(tokens, row.x, row.x + mm.dims, latest)
-    ready(run, later(tokens, row.guard_place, row.guard_place + 1, latest))
+    latest = latest_place(tokens, row.x_place, row.x_place + 1, np.int64(-1))
+    latest = latest_place(tokens, row.x, row.x + mm.dims, latest)
+    ready(run, latest_place(tokens, row.guard_place, row.guard_place + 1, latest))
     flight, ends = clock.in_flight, run.clock + _IN_FLIGHT
     if flight >= mm.bcast_depth:
         until(run, cell(ends, 0), np.int64(records.DEPTH))

@@ -115,7 +115,7 @@ def skip_columns(reach: Any, shift: int, retention: Any, cache: Any) -> int:
 
 
 @inner()
-def place(ring: Any, t: Any, cycles: Any) -> Any:
+def take_windows(ring: Any, t: Any, cycles: Any) -> Any:
     """Take ``cycles`` of a bus from cycle ``t`` on; the cycle at which the last is over.
 
     ``ring``: (window, cycles given out) of the windows last used. One that has been overwritten since counts as full.
@@ -142,7 +142,7 @@ def over_l2(m: Any, t: Any, cycles: Any) -> Any:
     acc = pointers.accounts_at(m.accounts)
     acc.l2_work = max(acc.l2_work, t) + cycles
     end = max(acc.l2_free, t)
-    end = end + cycles if m.l2_windows == 0 else place(m.l2_windows, end, cycles)
+    end = end + cycles if m.l2_windows == 0 else take_windows(m.l2_windows, end, cycles)
     acc.l2_free = end
     return end
 
@@ -177,7 +177,7 @@ def from_dram(m: Any, t: Any, line: Any) -> Any:
     acc.work = max(acc.work, t) + cycles
     acc.urgent = max(acc.urgent, t) + cycles
     end = max(acc.read, begin)
-    end = end + cycles if m.dram_windows == 0 else place(m.dram_windows, end, cycles)
+    end = end + cycles if m.dram_windows == 0 else take_windows(m.dram_windows, end, cycles)
     acc.read = end
     if bank >= 0:
         put(m.bank_free, bank, end)
@@ -190,7 +190,7 @@ def take_bus(numbers: Any, which: int, t: int, cycles: int) -> int:
     m = pointers.memory_at(np.int64(numbers.ctypes.data))
     if which == records.L2_BUS:
         return int(over_l2(m, t, cycles))
-    return int(place(m.l2_windows if which == records.L2_WINDOWS else m.dram_windows, t, cycles))
+    return int(take_windows(m.l2_windows if which == records.L2_WINDOWS else m.dram_windows, t, cycles))
 
 
 @inner()
@@ -356,7 +356,7 @@ def run_at(table: Any, x: Any, y: Any, count: Any) -> Any:
 
 
 @inner()
-def _elements(access: Any, thread: Any, page: Any, offset: Any, x: Any) -> None:
+def _move_one_by_one(access: Any, thread: Any, page: Any, offset: Any, x: Any) -> None:
     """One thread's elements one by one."""
     starts, pages_of, offsets_of = access.starts, access.pages_of, access.offsets_of
     dim, e, shift, stride = access.dim, access.element_bytes, access.line_shift, access.stride
@@ -389,7 +389,7 @@ def _elements(access: Any, thread: Any, page: Any, offset: Any, x: Any) -> None:
 
 
 @inner()
-def move(access: Any) -> None:
+def move_elements(access: Any) -> None:
     """:func:`transfer`, of a record."""
     dims, at, counts, dim = access.dims, access.coordinates, access.counts, access.dim
     sizes, starts = access.sizes, access.starts
@@ -436,7 +436,7 @@ def move(access: Any) -> None:
                 else:
                     copy_run(own, stored, length)
                 continue
-        _elements(access, np.int64(thread), page, offset, x)
+        _move_one_by_one(access, np.int64(thread), page, offset, x)
 
 
 @njit(cache=True, nogil=True)
@@ -445,4 +445,4 @@ def transfer(numbers: Any) -> None:
 
     ``numbers``: a record TRANSFER. Elements outside are left alone. A run of neighbours in one page goes at once.
     """
-    move(pointers.transfer_at(np.int64(numbers.ctypes.data)))
+    move_elements(pointers.transfer_at(np.int64(numbers.ctypes.data)))

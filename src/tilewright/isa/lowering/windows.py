@@ -111,7 +111,7 @@ def window_program(plan: WindowPlan) -> MachineProgram:
     lines = ["segment ur3, $A", "segment ur5, $C", "tid r279", f"rem r278, r279, {group}", f"div r279, r279, {group}"]
     lines += [f"mov ur0, {first}", "again:", "add r281, r279, ur0", f"cmp.lt p1, r281, {end}"]
     lines += [f"cmp.lt p2, r279, {block}", "pand p1, p1, p2"]
-    lines += _places(plan)
+    lines += _place_code(plan)
     lines += [f"vi.or r0, {wide_fill}, 0, {run}"]
     inside = list(product(*map(range, _unrolled(plan))))
     counts = [mine // made for mine, made in zip(_thread_window(plan), _unrolled(plan), strict=True)]
@@ -137,7 +137,7 @@ def window_program(plan: WindowPlan) -> MachineProgram:
     return assemble("\n".join(lines), plan.config)
 
 
-def _places(plan: WindowPlan) -> list[str]:
+def _place_code(plan: WindowPlan) -> list[str]:
     """Of a thread's run: coordinates in ``$A`` of its window's first element in r286 on, in ``$C`` in r298 on."""
     lines, counts, last = [], plan.counts, len(plan.sides) - 1
     for d in reversed(range(len(plan.sides))):
