@@ -176,9 +176,8 @@ def pick_program(plan: PickPlan) -> MachineProgram:
     segments = {name: 6 + n for n, name in enumerate(dict.fromkeys(number.segment for number in plan.numbers))}
     lines = ["segment ur3, $A", "segment ur5, $C", *(f"segment ur{ur}, ${name}" for name, ur in segments.items())]
     lines += ["tid r280", f"mov ur0, {plan.runs[0]}", "again:"]
-    lines += (_runs_code if plan.contiguous else _elements_code)(
-        plan, [segments[number.segment] for number in plan.numbers]
-    )
+    body = _runs_code if plan.contiguous else _elements_code
+    lines += body(plan, [segments[number.segment] for number in plan.numbers])
     return assemble("\n".join([*lines, f"br.lt ur0, {plan.runs[1]}, again", "halt"]), plan.config)
 
 
