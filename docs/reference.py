@@ -61,7 +61,6 @@ SEE = {
     "embed.read_torchrec": "embedding_statistics.md",
     "explore.Explorer": "serve explore.md",
     "explore.serve": "Explorer explore.md",
-    "machine.load_data": "load_model run.md",
     "machine.join": "fit tutorial_training.md",
     "targets.target_names": "target time.md",
 }

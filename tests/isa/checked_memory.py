@@ -56,6 +56,11 @@ def dots(a: np.ndarray, b: np.ndarray, depth: int, rows: Any, columns: Any, sums
     sums[:16] = (a[list(rows), :depth].astype(np.int32) @ b[list(columns), :depth].astype(np.int32).T).ravel()
 
 
+def copied(to: Any, of: Any, length: Any) -> None:
+    """Bytes from one address to another."""
+    ctypes.memmove(check(int(to), int(length)), check(int(of), int(length)), int(length))
+
+
 def pointers() -> types.ModuleType:
     """:mod:`tilewright.isa.kernels.pointers`, checked."""
     from tilewright.isa.kernels import records
@@ -72,8 +77,7 @@ def pointers() -> types.ModuleType:
 
         setattr(module, name, read)
         setattr(module, {"cell": "put"}.get(name, f"put_{name}"), write)
-    module.copy = lambda to, of: ctypes.memmove(check(int(to), 8), check(int(of), 8), 8)
-    module.copy_bytes = lambda to, of, n: ctypes.memmove(check(int(to), int(n)), check(int(of), int(n)), int(n))
+    module.copy_bytes = copied
     module.sixteen_dots = dots
     for name, layout in vars(records).items():
         if isinstance(layout, records.Layout):
@@ -120,8 +124,10 @@ def kernel(function: Any) -> Any:
 def install() -> None:
     """Before anything of :mod:`tilewright.isa` is there."""
     from tilewright import kernels
+    from tilewright.kernels import vectors
 
     sys.modules["tilewright.isa.kernels.pointers"] = pointers()
+    vectors.copy_vector = copied
     real = kernels.njit, kernels.inner
 
     def ours(function: Any) -> bool:

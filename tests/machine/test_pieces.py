@@ -15,7 +15,8 @@ from tests.conftest import ROOT
 from tilewright.embed import Feature, Table, Topology, preprocess, stack
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.isa import MatrixUnitConfig
-from tilewright.machine import auc, load_data, load_model, run
+from tilewright.machine import load_model, run
+from tilewright.machine.model import auc, load_data
 from tilewright.machine.products import Product, find_products, run_product
 from tilewright.machine.report import _finite
 from tilewright.machine.stages import compare
@@ -47,7 +48,7 @@ def test_products_are_found_through_nested_functions():
     w = {"a": draw.standard_normal((5, 4), np.float32), "b": draw.standard_normal((4, 2), np.float32)}
     x = draw.standard_normal((3, 5), np.float32)
     found = find_products(jax.value_and_grad(loss), w, x)
-    assert found.left_out == 0
+    assert found.left == ()
     assert any(product.a.ndim == 3 for product in found.taken)
     assert [p.name for p in found.taken if p.a.ndim == 2][:2] == ["[3,5] @ [5,4]", "[3,4] @ [4,2]"]
     for product in found.taken:
@@ -73,7 +74,8 @@ def test_loops_and_branches_are_left_out_and_counted():
         ("inside a loop", 240),
         ("inside a branch", 80),
     ]
-    assert found.share_left_out == 560 / 640
+    assert sum(each.macs for each in found.left) == 560
+    assert sum(each.macs for each in found.taken) == 80
     chain = x
     for layer in w["stack"]:
         chain = np.tanh(chain @ layer)

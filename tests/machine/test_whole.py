@@ -145,7 +145,7 @@ def on_npu(function, *arrays, memory=NPU):
     """Every layer of a function in the local memories, and its layers as they are."""
     compiled = isa.compile(function, *arrays)
     layers = list(layers_of(compiled, memory))
-    results = {id(compiled.lowering.reading.root(value)) for value in compiled.lowering.reading.results}
+    results = {compiled.lowering.reading.root(value) for value in compiled.lowering.reading.results}
     return planned_layers(layers, memory, results), layers
 
 

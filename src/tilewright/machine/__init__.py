@@ -1,7 +1,7 @@
 """A whole model on a target: plan, study, prove, train, count, report."""
 
 from tilewright.machine.fit import FitJob, Fitted, FitWatch, Quantised, QuantiseJob, fit, join, quantise
-from tilewright.machine.model import Model, auc, load_data, load_model
+from tilewright.machine.model import Model, load_model
 from tilewright.machine.report import ProgramReport, RunReport
 from tilewright.machine.running import run
 
@@ -14,10 +14,8 @@ __all__ = [
     "QuantiseJob",
     "Quantised",
     "RunReport",
-    "auc",
     "fit",
     "join",
-    "load_data",
     "load_model",
     "quantise",
     "run",

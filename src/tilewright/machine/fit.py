@@ -15,39 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from tilewright.embed import (
-    CATEGORICAL,
-    Checkpoints,
-    Exported,
-    Feature,
-    Feed,
-    Limits,
-    Log,
-    LogColumn,
-    Loop,
-    Stacking,
-    Topology,
-    Trained,
-    TrainStep,
-    agree_over_processes,
-    export,
-    init,
-    lookup,
-    open_export,
-    plan,
-    preprocess,
-    read_hot_rows,
-    read_limits,
-    read_log,
-    read_rotation,
-    restore,
-    restore_extra,
-    resume,
-    saved_steps,
-    stack,
-    synthetic_criteo,
-    train_step,
-)
+from tilewright import embed
 from tilewright.errors import UsageError
 from tilewright.files import scratch_folder
 from tilewright.machine.model import Model, check_model, load_model
@@ -110,7 +78,7 @@ class Fitted:
     first: int
     devices: int
     processes: int
-    trained: Trained
+    trained: embed.Trained
     saved: tuple[int, ...]
     recorder: Recorder = field(repr=False)
 
@@ -169,7 +137,7 @@ def fit(job: FitJob, watch: FitWatch | None = None) -> Fitted:
     one = _step(job, model, stacking.topology)
     source = LogSource(job, model, features)
     _check_steps(job)
-    saver = None if job.checkpoint is None else Checkpoints(job.checkpoint, job.save_every or job.steps)
+    saver = None if job.checkpoint is None else embed.Checkpoints(job.checkpoint, job.save_every or job.steps)
     try:
         return _trained(job, watch, model, stacking, one, source, saver)
     finally:
@@ -181,10 +149,10 @@ def _trained(
     job: FitJob,
     watch: FitWatch,
     model: Model,
-    stacking: Stacking,
-    one: TrainStep,
+    stacking: embed.Stacking,
+    one: embed.TrainStep,
     source: LogSource,
-    saver: Checkpoints | None,
+    saver: embed.Checkpoints | None,
 ) -> Fitted:
     """All that comes when the folder of the checkpoints is ours."""
     first = _resumed_step(job, saver, watch)
@@ -195,17 +163,17 @@ def _trained(
     with jax.default_device(jax.local_devices()[0]) if one.mesh is not None else nullcontext():
         params = model.init(dense)
     if first:
-        carry, first = resume(one, params, stacking, str(job.checkpoint), first)
+        carry, first = embed.resume(one, params, stacking, str(job.checkpoint), first)
     else:
-        state = init(stacking, sparse, mesh=one.mesh, axis=one.axis)
+        state = embed.init(stacking, sparse, mesh=one.mesh, axis=one.axis)
         carry = one.start(params, state, donate=True)
     watch.on_stage("train")
     mine = _own_sparsecores(stacking.topology)
-    feed = Feed(stacking, limits, sources=mine, agree=None if mine is None else agree_over_processes())
+    feed = embed.Feed(stacking, limits, sources=mine, agree=None if mine is None else embed.agree_over_processes())
     if saver is not None:
         saver.limits, saver.on_saved = limits, watch.on_saved
     recorder = Recorder()
-    loop = Loop(one, feed, recorder, on_step=watch.on_step, saver=saver)
+    loop = embed.Loop(one, feed, recorder, on_step=watch.on_step, saver=saver)
     samples = itertools.islice(source.samples(first, mine, stacking.topology), max(0, job.steps - first))
     trained = loop.train(carry, samples, first)
     devices = 1 if one.mesh is None else one.mesh.size
@@ -213,7 +181,7 @@ def _trained(
     return Fitted(job, model.name, source.name, first, devices, jax.process_count(), trained, saved, recorder)
 
 
-def _prepared(job: FitJob) -> tuple[Model, tuple[Feature, ...], Stacking]:
+def _prepared(job: FitJob) -> tuple[Model, tuple[embed.Feature, ...], embed.Stacking]:
     if job.steps < 1:
         raise UsageError(f"{job.steps} steps", how="train at least one step")
     if job.save_every < 0 or (job.save_every and job.checkpoint is None):
@@ -222,7 +190,7 @@ def _prepared(job: FitJob) -> tuple[Model, tuple[Feature, ...], Stacking]:
         raise UsageError("a new training has no checkpoints to skip", how="give --resume with --skip-damaged")
     if job.resume and job.checkpoint is None:
         raise UsageError("nothing to resume", how="name the folder of the checkpoints")
-    topology = Topology.for_target(job.target, job.chips)
+    topology = embed.Topology.for_target(job.target, job.chips)
     if job.batch < 1 or job.batch % topology.sparsecores:
         near = max(1, round(job.batch / topology.sparsecores)) * topology.sparsecores
         problem = f"a batch of {job.batch} does not divide over {topology.sparsecores} SparseCores"
@@ -230,13 +198,13 @@ def _prepared(job: FitJob) -> tuple[Model, tuple[Feature, ...], Stacking]:
     model = load_model(job.model)
     features = model.hashed(job.scale).features
     check_model(model, {feature.name: feature.table.width for feature in features}, job.batch)
-    stacking = stack(features, topology, batch_size=job.batch)
-    if job.limits is not None and (turned := read_rotation(job.limits, stacking.stacks)):
-        stacking = stack(features, topology, batch_size=job.batch, rotation=turned)
+    stacking = embed.stack(features, topology, batch_size=job.batch)
+    if job.limits is not None and (turned := embed.read_rotation(job.limits, stacking.stacks)):
+        stacking = embed.stack(features, topology, batch_size=job.batch, rotation=turned)
     return model, features, stacking
 
 
-def _step(job: FitJob, model: Model, topology: Topology) -> TrainStep:
+def _step(job: FitJob, model: Model, topology: embed.Topology) -> embed.TrainStep:
     def loss(params: Any, vectors: Any, numeric: Any, labels: Any) -> Any:
         return model.loss(params, numeric, vectors, labels)[0]
 
@@ -248,10 +216,10 @@ def _step(job: FitJob, model: Model, topology: Topology) -> TrainStep:
             f"{len(jax.devices())} devices over {jax.process_count()} processes for {topology.devices} of the chips"
         )
         raise UsageError(problem, how="give as many devices as the chips have")
-    return train_step(loss, model.optimizer(), job.pipelined, detect_nan=job.detect_nan, **axis)  # type: ignore[arg-type]
+    return embed.train_step(loss, model.optimizer(), job.pipelined, detect_nan=job.detect_nan, **axis)  # type: ignore[arg-type]
 
 
-def _own_sparsecores(topology: Topology) -> range | None:
+def _own_sparsecores(topology: embed.Topology) -> range | None:
     """The SparseCores that this process feeds; None: all."""
     if jax.process_count() == 1:
         return None
@@ -263,7 +231,7 @@ def _check_steps(job: FitJob) -> list[int]:
     """The steps that are there, which must go with what is asked for."""
     if job.checkpoint is None:
         return []
-    steps = saved_steps(job.checkpoint)
+    steps = embed.saved_steps(job.checkpoint)
     if job.resume and not steps:
         raise UsageError("no finished checkpoint to resume", where=job.checkpoint, how="train without --resume first")
     if steps and not job.resume:
@@ -275,7 +243,7 @@ def _check_steps(job: FitJob) -> list[int]:
     return steps
 
 
-def _resumed_step(job: FitJob, saver: Checkpoints | None, watch: FitWatch) -> int:
+def _resumed_step(job: FitJob, saver: embed.Checkpoints | None, watch: FitWatch) -> int:
     """Batches that were trained on before."""
     steps = _check_steps(job)  # again: another training may have saved some before the folder was ours
     if not steps or saver is None:
@@ -291,15 +259,15 @@ def _resumed_step(job: FitJob, saver: Checkpoints | None, watch: FitWatch) -> in
     return whole
 
 
-def _limits(job: FitJob, source: LogSource, stacking: Stacking) -> dict[str, Limits]:
+def _limits(job: FitJob, source: LogSource, stacking: embed.Stacking) -> dict[str, embed.Limits]:
     if job.limits is not None:
-        if hot := read_hot_rows(job.limits):
+        if hot := embed.read_hot_rows(job.limits):
             problem = f"limits that leave out hot rows of {', '.join(hot)}, which this command does not hold apart"
             how = "plan without --hot, or train in Python: embed.take_hot"
             raise UsageError(problem, where=job.limits, how=how)
-        return read_limits(job.limits, stacking.topology)
+        return embed.read_limits(job.limits, stacking.topology)
     batches = source.features(min(job.steps, _PLANNED))
-    learnt = plan(
+    learnt = embed.plan(
         *(batches, source.all_features, stacking.topology),
         target=job.target,
         stacking=stacking,
@@ -311,28 +279,28 @@ def _limits(job: FitJob, source: LogSource, stacking: Stacking) -> dict[str, Lim
 class LogSource:
     """Batches of the log, gone through again and again."""
 
-    def __init__(self, job: FitJob, model: Model, features: tuple[Feature, ...]) -> None:
+    def __init__(self, job: FitJob, model: Model, features: tuple[embed.Feature, ...]) -> None:
         self.all_features, self._model, self._batch = features, model, job.batch
         self._hashed = model.hashed(job.scale)
         features = self._hashed.original
-        self._log: Log | None = None
+        self._log: embed.Log | None = None
         if job.data is None:
-            if {feature.name for feature in features} != set(CATEGORICAL):
+            if {feature.name for feature in features} != set(embed.CATEGORICAL):
                 how = "name one with --data: only the 26 columns of Criteo's logs have a generated one"
                 raise UsageError("no log", where=model.name, how=how)
             vocabs = [feature.table.vocab for feature in features]
-            self._clicks = synthetic_criteo(job.seed, _GENERATED * job.batch, vocabs)
+            self._clicks = embed.synthetic_criteo(job.seed, _GENERATED * job.batch, vocabs)
             self.name = f"generated, seed {job.seed}"
         else:
-            columns = {feature.name: LogColumn(ids=model.ids) for feature in features}
-            self._log = read_log(job.data, features, job.batch, columns, values=(*model.numeric, model.label))
+            columns = {feature.name: embed.LogColumn(ids=model.ids) for feature in features}
+            self._log = embed.read_log(job.data, features, job.batch, columns, values=(*model.numeric, model.label))
             self.name = self._log.path
 
     def features(self, most: int) -> Iterator[Mapping[str, Any]]:
         """Features of the first batches, at most one pass."""
         return (features for features, _, _ in itertools.islice(self.one_pass(), most))
 
-    def samples(self, first: int, mine: range | None, topology: Topology) -> Iterator[Any]:
+    def samples(self, first: int, mine: range | None, topology: embed.Topology) -> Iterator[Any]:
         """What the loop takes, from batch ``first`` on; numbers of this process's samples only."""
         each = self._batch // topology.sparsecores
         rows = slice(None) if mine is None else slice(mine.start * each, mine.stop * each)
@@ -390,7 +358,7 @@ class Quantised:
     """The export, its tables' errors among it, and the model judged on ``rows`` rows before and after."""
 
     job: QuantiseJob
-    exported: Exported
+    exported: embed.Exported
     rows: int
     before: Judgement
     after: Judgement
@@ -412,20 +380,20 @@ def quantise(job: QuantiseJob, on_stage: Callable[[str], None] = lambda name: No
     on_stage("model")
     model = load_model(job.model)
     features = model.hashed(job.scale).features
-    topology = Topology(1, 1)
-    stacking = stack(features, topology)
+    topology = embed.Topology(1, 1)
+    stacking = embed.stack(features, topology)
     on_stage("restore")
-    if not saved_steps(job.checkpoint):
+    if not embed.saved_steps(job.checkpoint):
         raise UsageError("no finished checkpoint", where=job.checkpoint, how="train one with `tilewright embed train`")
-    state = restore(job.checkpoint, stacking, job.step, slots=False)
+    state = embed.restore(job.checkpoint, stacking, job.step, slots=False)
     params = model.init(jax.random.key(0))
     like = {"params": params, "optimizer_state": model.optimizer().init(params)}
-    leaves = jax.tree.leaves(restore_extra(job.checkpoint, like, job.step))
+    leaves = jax.tree.leaves(embed.restore_extra(job.checkpoint, like, job.step))
     params = jax.tree.unflatten(jax.tree.structure(like), leaves)["params"]
     with _place(job.out) as path:
         on_stage("export")
-        exported = export(path, state, job.dtype, scale=job.scale_per)
-        served = open_export(path, check=False)
+        exported = embed.export(path, state, job.dtype, scale=job.scale_per)
+        served = embed.open_export(path, check=False)
         on_stage("judge")
         fit_job = FitJob(job.model, job.data, batch=job.batch, scale=job.scale, seed=job.seed)
         batches = list(itertools.islice(LogSource(fit_job, model, features).one_pass(), max(1, job.rows // job.batch)))
@@ -433,7 +401,7 @@ def quantise(job: QuantiseJob, on_stage: Callable[[str], None] = lambda name: No
         def judge(vectors: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Judgement:
             return judged(model.loss, params, ((vectors(f), numeric, labels) for f, numeric, labels in batches))
 
-        before = judge(lambda given: lookup(state, preprocess(given, stacking)))
+        before = judge(lambda given: embed.lookup(state, embed.preprocess(given, stacking)))
         after = judge(served.lookup)
     return Quantised(job, exported, len(batches) * job.batch, before, after)
 

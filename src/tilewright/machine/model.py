@@ -132,11 +132,8 @@ class RunData:
 
     def training_batches(self, batch: int, steps: int) -> Iterator[Clicks]:
         """``steps`` whole batches, going through the rows again as often as needed."""
-        return itertools.islice(itertools.chain.from_iterable(self._epochs(batch)), steps)
-
-    def _epochs(self, batch: int) -> Iterator[Iterator[Clicks]]:
-        while True:
-            yield self.train.batches(batch)
+        endless = (rows for _ in itertools.count() for rows in self.train.batches(batch))
+        return itertools.islice(endless, steps)
 
 
 def _whole(rows: Clicks, batch: int) -> Clicks:

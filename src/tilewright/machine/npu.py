@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError
-from tilewright.hlo import Program
+from tilewright.hlo import Program, Value
 from tilewright.isa import compile
 from tilewright.layout import LocalMemoryError, LocalPlan, LocalTensor, plan_local_memory, plan_svg
 from tilewright.layout.kinds.local_plan import BankConflict
@@ -64,7 +64,6 @@ class Planned:
 
     @property
     def moved(self) -> int:
-        """Bytes from and to global memory."""
         return self.loads + self.stores
 
     @property
@@ -79,10 +78,10 @@ class Planned:
 
 
 def planned_layers(
-    layers: Sequence[NpuLayer], memory: LaneMemory, results: set[int], watch: Callable[[int, int], None] | None = None
+    layers: Sequence[NpuLayer], memory: LaneMemory, results: set[Value], watch: Callable[[int, int], None] | None = None
 ) -> list[Planned]:
     """All layers in order; ``results``: values that the program returns."""
-    walk = _Walk(layers, memory, results)
+    walk = _Planner(layers, memory, results)
     for number in range(len(layers)):
         if watch is not None:
             watch(number, len(layers))
@@ -105,10 +104,12 @@ class _Resident:
 
 
 @dataclass
-class _Walk:
+class _Planner:
+    """Plans layer after layer; ``standing``: tensors in the local memories by what they are, ``done``: plans so far."""
+
     layers: Sequence[NpuLayer]
     memory: LaneMemory
-    results: set[int]
+    results: set[Value]
     done: list[Planned] = field(default_factory=list)
     standing: dict[tuple[Any, ...], _Resident] = field(default_factory=dict)
 
@@ -328,7 +329,7 @@ def study_on_npu(subject: Subject, chip: Target, watch: Callable[[int, int], Non
     read, reading = list(layers_of(compiled, memory)), compiled.lowering.reading
     if not read:
         raise UnsupportedError("a program that computes nothing")
-    layers = planned_layers(read, memory, {id(reading.root(value)) for value in reading.results}, watch)
+    layers = planned_layers(read, memory, {reading.root(value) for value in reading.results}, watch)
     whole, moved = sum(each.alone for each in layers), sum(each.moved for each in layers)
     most = max(layers, key=lambda each: each.moved)
     share = percent_text(most.moved / max(1, moved))
@@ -564,9 +565,7 @@ def _layer_json(each: Planned) -> dict[str, Any]:
         "cut": cut,
         "found": list(each.found),
         "beside": list(each.beside),
-        "loads": each.loads,
-        "stores": each.stores,
-        "alone": each.alone,
+        **{name: getattr(each, name) for name in ("loads", "stores", "alone")},
         "instructions": [list(names) for names in each.layer.instructions],
         "plan": None if each.plan is None else each.plan.to_dict(),
     }

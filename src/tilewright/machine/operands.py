@@ -47,7 +47,7 @@ class Operand:
     place: Callable[[Sizes], LaneLayout]
     axes: frozenset[str]
     bits: int
-    root: int
+    root: Value
     key: tuple[Any, ...] | None = None
 
     def bytes(self, sizes: Sizes) -> int:
@@ -79,7 +79,7 @@ def layers_of(compiled: Compiled, memory: LaneMemory) -> Iterator[NpuLayer]:
 class _Reader:
     def __init__(self, reading: Any, memory: LaneMemory) -> None:
         self.reading, self.memory = reading, memory
-        self.images: dict[int, str] = {}
+        self.images: dict[Value, str] = {}
 
     def layer(self, name: str, nodes: Sequence[Node], outputs: Sequence[Value]) -> NpuLayer:
         """One layer: its tensors, and every node as an instruction on them."""
@@ -97,17 +97,17 @@ class _Reader:
             shaped.axes = tuple(axis for axis in shaped.axes if axis.name in kept)
         for value in (*outputs, *(v for node in computing for v in node.results)):
             if shaped.order and len(value.sizes) == 4:
-                self.images[id(value)] = shaped.order
+                self.images[value] = shaped.order
         return _Layer(self, name, shaped).build(computing, outputs)
 
     def _fixed(self, node: Node) -> bool:
-        return all(id(v) in self.reading.fixed for v in node.results)
+        return bool(self.reading.fixed.issuperset(node.results))
 
     def order(self, value: Value) -> str:
         """The letters of an image's dims, such as ``b01f``; "" for what is no image."""
         while value.operation is not None and value.operation.name == "reshape":
             value = value.operation.operands[0]
-        return self.images.get(id(value), "") if len(value.sizes) == 4 else ""
+        return self.images.get(value, "") if len(value.sizes) == 4 else ""
 
 
 _Stored = tuple[Callable[[Sizes], LaneLayout], frozenset[str]]
@@ -175,7 +175,7 @@ class _Convolution(_Dims):
         if self.groups in (1, self.x["f"]):
             cut.append(Axis("c", self.out["f"]))
         self.axes = tuple(axis for axis in cut if axis.size > 1)
-        reader.images.setdefault(id(node.operands[0]), self.numbers[0])
+        reader.images.setdefault(node.operands[0], self.numbers[0])
 
     def is_operand(self, value: Value) -> bool:
         return value in self.node.operands
@@ -261,21 +261,21 @@ class _Elements(_Dims):
         largest = max(values, key=lambda v: prod(v.sizes))
         self.rows, self.columns = _rows_and_columns(largest.sizes)
         self.first = largest.sizes[0] if largest.sizes else 1
-        self.added: dict[int, set[str]] = {}
+        self.added: dict[Value, set[str]] = {}
         sums = [node for node in nodes if node.name == "reduce"]
         self.sizes = {"n": self.first, "c": 1}
         if self.order and len(largest.sizes) == 4:
             self.sizes = {name: largest.sizes[self.order.index(of)] for name, of in (("n", "b"), ("c", "f"))}
         elif not self.order and all(map(_sums_last_dim, sums)):
             self.sizes = {"rows": self.rows}
-        used = {id(reader.reading.root(v)) for node in nodes for v in node.operands}
+        used = {reader.reading.root(v) for node in nodes for v in node.operands}
         axes = [] if any(node.name in _WHOLE for node in nodes) else list(self.sizes)
         for node in sums if "rows" not in self.sizes else ():
             over = [axis for axis in self.sizes if self._over(node, axis)]
-            if any(id(v) in used for v in node.results):
+            if any(v in used for v in node.results):
                 axes = [axis for axis in axes if axis not in over]
             for value in node.results:
-                self.added[id(value)] = set(over)
+                self.added[value] = set(over)
             if self.order and len(node.operands[0].sizes) != 4:  # channels may be in groups there
                 axes = [axis for axis in axes if axis != "c"]
         self.axes = tuple(Axis(name, self.sizes[name]) for name in axes if self.sizes[name] > 1)
@@ -289,7 +289,7 @@ class _Elements(_Dims):
 
     def place(self, value: Value, memory: LaneMemory) -> _Stored:
         place, axes = self._place(value, memory)
-        whole = self.added.get(id(value), set()) & axes
+        whole = self.added.get(value, set()) & axes
         if not whole:
             return place, axes
         return lambda s: place({axis: size for axis, size in s.items() if axis not in whole}), axes - whole
@@ -327,31 +327,31 @@ class _Layer:
     def __init__(self, reader: _Reader, name: str, dims: _Dims) -> None:
         self.reader, self.name, self.dims = reader, name, dims
         self.operands: dict[str, Operand] = {}
-        self.names: dict[int, str] = {}
+        self.names: dict[Value, str] = {}
         self.free: list[str] = []
 
     def build(self, nodes: Sequence[Node], outputs: Sequence[Value]) -> NpuLayer:
         reading = self.reader.reading
-        results = {id(reading.root(v)): v for v in outputs}
-        last = {id(reading.root(v)): k for k, node in enumerate(nodes) for v in node.operands}
+        results = {reading.root(v) for v in outputs}
+        last = {reading.root(v): k for k, node in enumerate(nodes) for v in node.operands}
         instructions = []
         for k, node in enumerate(nodes):
             used = [name for v in node.operands if (name := self._operand_of(v))]
-            ending = [v for v in node.operands if last[id(reading.root(v))] == k and id(reading.root(v)) not in results]
+            ending = [v for v in node.operands if last[reading.root(v)] == k and reading.root(v) not in results]
             for value in ending:  # an operation on elements writes over what it reads last
-                slot = self.names.get(id(reading.root(value)), "")
+                slot = self.names.get(reading.root(value), "")
                 if slot.startswith("work") and slot not in self.free:
                     self.free.append(slot)
             for value in node.results:
-                used.append(self._result(value, id(value) in results))
+                used.append(self._result(value, value in results))
             instructions.append(tuple(dict.fromkeys(used)))
         return NpuLayer(self.name, tuple(self.operands.values()), tuple(instructions), self.dims.axes)
 
     def _operand_of(self, value: Value) -> str:
         reading = self.reader.reading
         root = reading.root(value)
-        if id(root) in self.names:
-            return self.names[id(root)]
+        if root in self.names:
+            return self.names[root]
         if prod(value.sizes) <= 1 or reading.number(value) is not None:
             return ""
         return self._add("in", value if self.dims.is_operand(value) else root, root)
@@ -365,7 +365,7 @@ class _Layer:
             slot = self.operands[name]
             if slot.axes == axes and slot.bits == bits and slot.place({}).shape == place({}).shape:
                 self.free.remove(name)
-                self.names[id(value)] = name
+                self.names[value] = name
                 return name
         return self._add("work", value, value)
 
@@ -378,9 +378,9 @@ class _Layer:
         place, axes = self._placed(value)
         bits = array_dtype(value).itemsize * 8
         plain = role != "work" and _only_reshaped(value, root) and not self.dims.is_transposed(value)
-        key = (id(root), place({}).tensor, place({}).mode) if plain else None
-        self.operands[name] = Operand(name, role, place, axes, bits, id(root), key)
-        self.names[id(root)] = name
+        key = (root, place({}).tensor, place({}).mode) if plain else None
+        self.operands[name] = Operand(name, role, place, axes, bits, root, key)
+        self.names[root] = name
         return name
 
 

@@ -8,14 +8,14 @@ branches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from tilewright.hlo import Block, Node, Value, XlaValues, array_dtype, from_jax, operations_of
+from tilewright.hlo import Node, Value, XlaValues, array_dtype, from_jax, operations_of
 from tilewright.isa import Counts, MatrixUnitConfig, conv2d, expected_conv2d_counts, expected_counts, matmul
 
 _TYPES = {f"{kind}{bits}": bits for kind in ("int", "uint") for bits in (8, 16, 32)}
@@ -62,49 +62,36 @@ class Products:
     taken: tuple[Product, ...]
     left: tuple[LeftOut, ...]
 
-    @property
-    def left_out(self) -> int:
-        return len(self.left)
-
-    @property
-    def share_left_out(self) -> float:
-        left = sum(each.macs for each in self.left)
-        return left / max(1, left + sum(each.macs for each in self.taken))
-
 
 def find_products(fn: Callable[..., Any], *arguments: Any) -> Products:
     """Every product that ``fn(*arguments)`` computes, with its operands and XLA's value (one compilation)."""
     program = from_jax(fn, *arguments)
     block = operations_of(program)
     nodes = block.operations[:-1]
-    left = [out for node in nodes for out in _left_out(node)]
+    left = tuple(_left_out(nodes))
     taken = [node for node in nodes if node.name in _PRODUCTS and not _refusal(node)]
     wanted = list(dict.fromkeys(value for node in taken for value in (*node.operands, node.result)))
     flat = zip(program.signature.flat(arguments, {}), block.arguments, strict=True)
     given = [np.asarray(array, array_dtype(value)) for array, value in flat]
     values = dict(zip(wanted, XlaValues().of(nodes, block.arguments, wanted, given) if wanted else ()))
-    return Products(tuple(_product(node, values) for node in taken), tuple(left))
+    return Products(tuple(_product(node, values) for node in taken), left)
 
 
 _PRODUCTS = ("dot_general", "convolution")
 _INSIDE = {"while": "a loop", "case": "a branch", "if": "a branch"}
 
 
-def _left_out(node: Node) -> Iterator[LeftOut]:
-    """The product that a node is, if the unit cannot take it, and those in its bodies."""
-    if node.name in _PRODUCTS and (why := _refusal(node)):
-        yield LeftOut(_name(node), why, _macs(node))
-    for body in node.blocks:
-        yield from _inside(body, f"inside {_INSIDE.get(node.name, node.name)}", _trips(node))
+def _left_out(nodes: Iterable[Node], why: str = "", times: int = 1) -> Iterator[LeftOut]:
+    """The products among operations that run ``times`` times, and in their bodies, that the unit cannot take.
 
-
-def _inside(body: Block, why: str, times: int) -> Iterator[LeftOut]:
-    """The products of a body that runs so many times."""
-    for node in body.operations:
-        if node.name in _PRODUCTS:
-            yield LeftOut(_name(node), why, times * _macs(node))
-        for inner in node.blocks:
-            yield from _inside(inner, why, times * _trips(node))
+    ``why``: the reason that holds for all of them; "" where each has its own.
+    """
+    for node in nodes:
+        if node.name in _PRODUCTS and (reason := why or _refusal(node)):
+            yield LeftOut(_name(node), reason, times * _macs(node))
+        for body in node.blocks:
+            inside = why or f"inside {_INSIDE.get(node.name, node.name)}"
+            yield from _left_out(body.operations, inside, times * _trips(node))
 
 
 def _trips(node: Node) -> int:
@@ -238,7 +225,6 @@ class MatrixRun:
 
     @property
     def values_equal(self) -> bool:
-        """Within the rounding of float32."""
         return self.error <= 1.0
 
 

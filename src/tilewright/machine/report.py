@@ -62,7 +62,7 @@ class Report(ABC):
 
     @abstractmethod
     def _head(self) -> tuple[str, list[tuple[str, str]]]:
-        """What was done, and facts about it."""
+        """What was done, in words, and (name, value) of facts about it."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values with a ``schema_version``; what is not finite (a loss that diverged) becomes None."""

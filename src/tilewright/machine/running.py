@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +62,11 @@ def run(
     published vocabularies that the tables keep. ``batch`` divides by the SparseCores. ``watch(stage, done, total)`` is
     called as it goes on.
 
-    Of a recommender on a target without SparseCores the dense step alone is on the target, and one step is trained. A
-    program (``model.py:function`` or StableHLO; see :func:`run_program`) has no tables; ``arguments`` are texts of its
-    arguments, ``config`` is the matrix unit of ``simt``.
+    Of a recommender on a target without SparseCores the dense step alone is on the target, and one step is trained.
+
+    A program (``model.py:function``, a file of functions, or StableHLO) has no tables: it is planned, run or modelled,
+    and checked on ``simt``, a chip with a time model, or an NPU with lanes. ``arguments`` are texts such as
+    ``f32[8,128]`` instead of the file's own examples, ``config`` is the matrix unit of ``simt``.
 
     Raises :class:`UsageError` for wrong arguments, model files or data, :class:`CheckFailed` where the rewritten
     program differs from the original.
@@ -71,15 +74,16 @@ def run(
     >>> report = run("examples/dlrm.py", target="tpu-v5p", steps=20)  # doctest: +SKIP
     >>> report.loss_after < report.loss_before  # doctest: +SKIP
     True
+    >>> run("examples/int8_mlp.py", "simt").failures  # doctest: +SKIP
+    ()
     """
-    chip = find_target(target)
+    chip, stages = find_target(target), Stages(watch)
     if not is_recommender(model):
-        return run_program(model, target, arguments=tuple(arguments), config=config, watch=watch)
-    stages = Stages(watch)
-    request = _Request(model, steps, batch, data, scale, seed, stages)
+        return _run_program(model, chip, arguments, config, stages)
+    planned_job = partial(_planned_job, model, steps, batch, data, scale, seed, stages)
     if chip.sparse is None and (chip.simt or chip.lanes or chip.family == "tpu"):
-        return _run_beside(request, chip, config)
-    job = _planned_job(request, chip, chips)
+        return _run_beside(planned_job(find_target(SPARSE_CHIP), 1), chip, config, str(model), seed)
+    job = planned_job(chip, chips)
     rows, planned = job.rows, job.plan
     with stages.stage("start"):
         state = start(job.model, job.stacking, seed)
@@ -94,49 +98,36 @@ def run(
     with stages.stage("evaluate"):
         before = judge(job.model, state, job.stacking, rows.evaluate, batch)
     with stages.stage("train"):
-        trained = train(
+        trained, losses = train(
             *(job.model, state, movement.rewritten, rows, job.stacking, planned.limits),
             batch=batch,
             steps=steps,
             stages=stages,
         )
     with stages.stage("evaluate again"):
-        after = judge(job.model, trained.state, job.stacking, rows.evaluate, batch)
+        after = judge(job.model, trained, job.stacking, rows.evaluate, batch)
     with stages.stage("matrix unit"):
-        products = find_products(step, *_dense_arguments(job, trained.state))
-        matrix = _matrix(job, products)
+        products = find_products(step, *_dense_arguments(job, trained))
+        matrix = _run_products(job, products)
     return RunReport(
         model=job.model.name, target=chip.name, chips=chips, batch=batch, steps=steps, data=rows, plan=planned,
-        movement=movement, proof=proof, before=before, after=after, losses=trained.losses, matrix=matrix,
+        movement=movement, proof=proof, before=before, after=after, losses=losses, matrix=matrix,
         products_left_out=products.left, memory=memory, stages=stages.seconds, recorder=stages.recorder,
         peak_rss_bytes=peak_bytes(),
     )  # fmt: skip
 
 
-def run_program(
+def _run_program(
     source: str | Path | Program,
-    target: str = "tpu-v5p",
-    *,
-    arguments: tuple[str, ...] = (),
-    config: MatrixUnitConfig | None = None,
-    watch: Watch | None = None,
+    chip: Target,
+    arguments: Sequence[str],
+    config: MatrixUnitConfig | None,
+    stages: Stages,
 ) -> ProgramReport:
-    """Plan, run or model, and check a program on ``target``: ``simt``, a chip with a time model, or an NPU with lanes.
-
-    ``source``: ``model.py:function``, a file of functions, or StableHLO. ``arguments``: texts such as ``f32[8,128]``
-    instead of the file's own examples. ``config``: the matrix unit of ``simt``. ``watch(stage, done, total)`` is called
-    as it goes on.
-
-    >>> report = run_program("examples/int8_mlp.py", "simt")  # doctest: +SKIP
-    >>> report.failures  # doctest: +SKIP
-    ()
-    """
-    chip, stages = find_target(target), Stages(watch)
     with stages.stage("model"):
-        subject = load_subject(source, arguments)
-    left_out = {"embeddings": "the program has no embedding tables"}
+        subject = load_subject(source, tuple(arguments))
     studied, _ = _study_on(chip, subject, config, stages)
-    return _finished(subject, chip, studied, None, left_out, stages)
+    return _finished(subject, chip, studied, None, {"embeddings": "the program has no embedding tables"}, stages)
 
 
 def _study_on(chip: Target, subject: Subject, config: MatrixUnitConfig | None, stages: Stages) -> tuple[Studied, Any]:
@@ -181,12 +172,14 @@ SPARSE_CHIP = "tpu-v5p"
 """Whose SparseCores hold the tables of a recommender where the target has none."""
 
 
-def _run_beside(request: _Request, chip: Target, config: MatrixUnitConfig | None) -> ProgramReport:
-    """The tables on another chip's SparseCores, the dense step on ``chip``; where it is run, one step is trained."""
-    stages, beside = request.stages, find_target(SPARSE_CHIP)
-    job = _planned_job(request, beside, 1)
+def _run_beside(job: _Job, chip: Target, config: MatrixUnitConfig | None, source: str, seed: int) -> ProgramReport:
+    """The tables on :data:`SPARSE_CHIP`, as planned, the dense step on ``chip``; where it is run, one step is trained.
+
+    ``source``: the model's file.
+    """
+    stages = job.stages
     with stages.stage("start"):
-        state = start(job.model, job.stacking, request.seed)
+        state = start(job.model, job.stacking, seed)
         step, first = dense_step(job.model), _dense_arguments(job, state)
         program = from_jax(step, *first)
         program = replace(program, signature=replace(program.signature, example=(first, {})))
@@ -194,15 +187,15 @@ def _run_beside(request: _Request, chip: Target, config: MatrixUnitConfig | None
     def retrace(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
         return from_jax(step, *args, **kwargs)
 
-    subject = Subject(job.model.name, program, (first, {}), retrace, str(request.model))
+    subject = Subject(job.model.name, program, (first, {}), retrace, source)
     studied, outputs = _study_on(chip, subject, config, stages)
-    studied, sparse = _with_lookups(studied, job.plan, beside.name), Sparse(beside.name, job.plan)
+    studied, sparse = _with_lookups(studied, job.plan, SPARSE_CHIP), Sparse(SPARSE_CHIP, job.plan)
     if outputs is not None:
         with stages.stage("train"):
             given = job.model, state, lambda *_: outputs, job.rows, job.stacking, job.plan.limits
-            done = train(*given, batch=job.batch, steps=1, stages=stages)
-            after = judge(job.model, done.state, job.stacking, job.rows.train[: job.batch], job.batch)
-        sparse = replace(sparse, loss_before=done.losses[0], loss_after=after.loss)
+            trained, losses = train(*given, batch=job.batch, steps=1, stages=stages)
+            after = judge(job.model, trained, job.stacking, job.rows.train[: job.batch], job.batch)
+        sparse = replace(sparse, loss_before=losses[0], loss_after=after.loss)
     return _finished(subject, chip, studied, sparse, {}, stages)
 
 
@@ -221,19 +214,6 @@ def _with_lookups(studied: Studied, planned: Plan, chip: str) -> Studied:
 
 
 @dataclass(frozen=True)
-class _Request:
-    """What :func:`run` is asked for a recommender."""
-
-    model: Any
-    steps: int
-    batch: int
-    data: str | None
-    scale: float
-    seed: int
-    stages: Stages
-
-
-@dataclass(frozen=True)
 class _Job:
     """What every run of a recommender begins with: its parts, checked, its rows, and the plan of its tables."""
 
@@ -245,15 +225,29 @@ class _Job:
     stages: Stages
 
 
-def _planned_job(request: _Request, chip: Target, chips: int) -> _Job:
-    stages, batch = request.stages, request.batch
+def _planned_job(
+    source: Any,
+    steps: int,
+    batch: int,
+    data: str | None,
+    scale: float,
+    seed: int,
+    stages: Stages,
+    chip: Target,
+    chips: int,
+) -> _Job:
+    """The model in ``source`` checked, its rows read or generated, its tables planned for ``chips`` of ``chip``."""
     with stages.stage("model"):
-        model, features, stacking = _checked_model(request, chip, chips)
+        if steps < 1:
+            raise UsageError(f"{steps} steps", how="train at least one step")
+        if seed < 0:
+            raise UsageError(f"a seed of {seed}", how="give a seed from 0 up")
+        model, features, stacking = _checked_model(source, batch, scale, chip, chips)
     with stages.stage("data"):
-        rows = load_data(request.data, features, batch, request.steps, request.seed)
+        rows = load_data(data, features, batch, steps, seed)
     with stages.stage("plan"):
         # The batches that training will see, so that the limits hold for every one of them.
-        count = min(request.steps, len(rows.train) // batch)
+        count = min(steps, len(rows.train) // batch)
         stages.watch("plan", 0, count)
         planned = plan(
             (part.features() for part in rows.training_batches(batch, count)),
@@ -266,20 +260,18 @@ def _planned_job(request: _Request, chip: Target, chips: int) -> _Job:
     return _Job(model, batch, stacking, rows, planned, stages)
 
 
-def _checked_model(request: _Request, chip: Target, chips: int) -> tuple[Model, tuple[Feature, ...], Stacking]:
-    if request.steps < 1:
-        raise UsageError(f"{request.steps} steps", how="train at least one step")
-    if request.seed < 0:
-        raise UsageError(f"a seed of {request.seed}", how="give a seed from 0 up")
-    topology, batch = Topology.for_target(chip, chips), request.batch
+def _checked_model(
+    source: Any, batch: int, scale: float, chip: Target, chips: int
+) -> tuple[Model, tuple[Feature, ...], Stacking]:
+    topology = Topology.for_target(chip, chips)
     if batch < 1 or batch % topology.sparsecores:
         near = max(1, round(batch / topology.sparsecores)) * topology.sparsecores
         problem = (
             f"a batch of {batch} does not divide over the {topology.sparsecores} SparseCores of {chips} {chip.name}"
         )
         raise UsageError(problem, how=f"use a multiple of {topology.sparsecores}, such as --batch {near}")
-    model = load_model(request.model)
-    features = tuple(model.features(request.scale))
+    model = load_model(source)
+    features = tuple(model.features(scale))
     if {feature.name for feature in features} != set(CATEGORICAL):
         how = "a model's features are the 26 categorical columns C1 to C26 of the log"
         raise UsageError(f"features called {', '.join(f.name for f in features[:5])} ...", where=model.name, how=how)
@@ -309,7 +301,7 @@ def _proof_inputs(job: _Job, state: TrainingState) -> list[tuple[Any, ...]]:
     return inputs
 
 
-def _matrix(job: _Job, products: Products) -> tuple[MatrixRun, ...]:
+def _run_products(job: _Job, products: Products) -> tuple[MatrixRun, ...]:
     """Every product on the machine; its math and memory on the timeline, one product behind the other."""
     config, clock, runs = MatrixUnitConfig(), 0, []
     for number, product in enumerate(products.taken):

@@ -167,10 +167,10 @@ def _names(compiled: Compiled) -> dict[str, str]:
     for step in lowering.steps:
         for name in step.writes:
             made.setdefault(lowering.tables[name].base or name, step.name)
-    arguments = {id(value): f"argument {k}" for k, value in enumerate(lowering.reading.block.arguments)}
+    arguments = {value: f"argument {k}" for k, value in enumerate(lowering.reading.block.arguments)}
     names = {}
     for name, each in lowering.tables.items():
-        held = None if each.held is None else arguments.get(id(lowering.reading.root(each.held[0])), "constant")
+        held = None if each.held is None else arguments.get(lowering.reading.root(each.held[0]), "constant")
         names[name] = f"{held or made.get(name, name)}: {each.dtype}[{','.join(map(str, each.shape))}]"
     return names
 

@@ -176,14 +176,6 @@ class Judgement:
     auc: float
 
 
-@dataclass(frozen=True)
-class Trained:
-    state: TrainingState
-    losses: tuple[float, ...]
-    dropped_ids: int
-    num_minibatches: int
-
-
 def dense_step(model: Model) -> DenseStep:
     """(params, numeric, vectors, labels) -> ((loss, logits), (gradients of params, gradients of vectors))."""
     step: DenseStep = jax.value_and_grad(model.loss, argnums=(0, 2), has_aux=True)
@@ -229,8 +221,8 @@ def train(
     batch: int,
     steps: int,
     stages: Stages,
-) -> Trained:
-    """``steps`` steps of ``step`` (original or rewritten) with the sparse side around it."""
+) -> tuple[TrainingState, tuple[float, ...]]:
+    """(state afterwards, losses) of ``steps`` steps of ``step`` (original or rewritten), the sparse side around it."""
 
     def gradients(params: Any, vectors: Any, numeric: Any, labels: Any) -> tuple[Any, tuple[Any, Any]]:
         (loss, _), both = step(params, numeric, vectors, labels)
@@ -244,5 +236,4 @@ def train(
         on_step=lambda done, _: stages.watch("train", done, steps),
     )
     done = loop.train(carry, samples)
-    after = TrainingState(done.carry.params, done.carry.optimizer_state, done.carry.state)
-    return Trained(after, done.losses, done.dropped_ids, done.num_minibatches)
+    return TrainingState(done.carry.params, done.carry.optimizer_state, done.carry.state), done.losses

@@ -2,20 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from tilewright.hlo import (
-    Lifetimes,
-    MovementReport,
-    Optimized,
-    Program,
-    StepTime,
-    estimate,
-    lifetimes,
-    optimize,
-    report,
-    verify,
-)
+from tilewright import hlo
 from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked, waits
 from tilewright.machine.stages import REWRITING_TARGET
 from tilewright.machine.subject import Subject
@@ -31,9 +18,9 @@ _MOST_VERIFIED = 1 << 30
 def study_on_tpu(subject: Subject, chip: Target) -> Studied:
     """The modelled step of ``subject`` on ``chip``, with memory, movement and the proof of what was rewritten."""
     program = subject.program
-    step, moves = estimate(program, chip), report(program, chip)
+    step, moves = hlo.estimate(program, chip), hlo.report(program, chip)
     names = () if program.kind == "hlo" else dict.fromkeys((chip.name, REWRITING_TARGET))
-    optimized = {name: optimize(program, name) for name in names}
+    optimized = {name: hlo.optimize(program, name) for name in names}
     memory = hbm(subject, chip, step)
     moved = _moved(moves, optimized, chip.name)
     bottleneck = _bottleneck(step)
@@ -45,7 +32,7 @@ def study_on_tpu(subject: Subject, chip: Target) -> Studied:
     )
 
 
-def _moved(moves: MovementReport, optimized: dict[str, Optimized], chip: str) -> Moved:
+def _moved(moves: hlo.MovementReport, optimized: dict[str, hlo.Optimized], chip: str) -> Moved:
     """Before and after the gate's rewrites; of a dump, which is the compiler's own result, what it moves."""
     if not optimized:
         how = "the program is the compiler's own result, nothing is rewritten"
@@ -55,7 +42,7 @@ def _moved(moves: MovementReport, optimized: dict[str, Optimized], chip: str) ->
     return Moved(own.moved_before, own.moved_after, f"by reshapes and transposes on {chip}", how)
 
 
-def _bottleneck(step: StepTime) -> str:
+def _bottleneck(step: hlo.StepTime) -> str:
     """What most of the step is, and most of its kernels where that is the call."""
     parts, kernels = waits(step), {name: seconds for name, seconds in step.by_bound().items() if seconds}
     most = max(parts, key=lambda name: parts[name])
@@ -68,9 +55,9 @@ def _bottleneck(step: StepTime) -> str:
     return f"{said}; of the {whole} of its kernels most, {own}, is bound by {first}"
 
 
-def hbm(subject: Subject, chip: Target, step: StepTime, taken: int = 0) -> Memory:
+def hbm(subject: Subject, chip: Target, step: hlo.StepTime, taken: int = 0) -> Memory:
     """Main memory over time, and what other ways to run the program would need; ``taken``: bytes tables have of it."""
-    lives, size = lifetimes(subject.program, chip), chip.memory("hbm")
+    lives, size = hlo.lifetimes(subject.program, chip), chip.memory("hbm")
     capacity = size.bytes - taken if size is not None else 0
     peak, at = lives.peak, lives.at
     # StableHLO numbers its values: without the operation, %155 tells a reader nothing.
@@ -81,9 +68,9 @@ def hbm(subject: Subject, chip: Target, step: StepTime, taken: int = 0) -> Memor
     if peak > capacity:
         misfits = (Misfit("the program", peak, capacity, f"{bytes_text(peak - capacity)} too much during {steps[at]}"),)
 
-    def change(what: str, runs: int, program: Program) -> Change:
-        need = lifetimes(program, chip).peak
-        return Change(what, peak, need, need <= capacity, runs * estimate(program, chip).seconds)
+    def change(what: str, runs: int, program: hlo.Program) -> Change:
+        need = hlo.lifetimes(program, chip).peak
+        return Change(what, peak, need, need <= capacity, runs * hlo.estimate(program, chip).seconds)
 
     changes = [*subject.try_changes(change), *_recomputed(lives, capacity, step)]
     return Memory(
@@ -100,7 +87,7 @@ def hbm(subject: Subject, chip: Target, step: StepTime, taken: int = 0) -> Memor
     )
 
 
-def _recomputed(lives: Lifetimes, capacity: int, step: StepTime) -> list[Change]:
+def _recomputed(lives: hlo.Lifetimes, capacity: int, step: hlo.StepTime) -> list[Change]:
     """The buffer that brings the peak down most when it is given up before it and computed again behind it."""
     at, best, name = lives.at, lives.peak, ""
     alive = sorted((b for b in lives.buffers if b.born < at < b.dead), key=lambda b: -b.bytes)
@@ -116,28 +103,27 @@ def _recomputed(lives: Lifetimes, capacity: int, step: StepTime) -> list[Change]
     return [Change(what, lives.peak, best, best <= capacity, None if own is None else step.seconds + own)]
 
 
-def _checks(subject: Subject, optimized: dict[str, Optimized], need: int) -> tuple[Check, ...]:
-    known: dict[str, Check] = {}
-    checks = []
-    for name, done in optimized.items():
-        text = done.program.text
-        if text not in known:
-            known[text] = _check(subject, name, done, need)
-        checks.append(replace(known[text], what=f"rewritten for {name}, against the original"))
-    return tuple(checks)
+def _checks(subject: Subject, optimized: dict[str, hlo.Optimized], need: int) -> tuple[Check, ...]:
+    """What was rewritten for each target, against the original; targets with one program share one run."""
+    known: dict[str, tuple[bool, str]] = {}
+    for done in optimized.values():
+        if done.program.text not in known:
+            known[done.program.text] = _outcome(subject, done, need)
+    what = "rewritten for {}, against the original"
+    return tuple(Check(what.format(name), *known[done.program.text]) for name, done in optimized.items())
 
 
-def _check(subject: Subject, name: str, done: Optimized, need: int) -> Check:
-    what = f"rewritten for {name}, against the original"
+def _outcome(subject: Subject, done: hlo.Optimized, need: int) -> tuple[bool, str]:
+    """Whether the rewritten program is the original within rounding, and that in a sentence."""
     if not done.rewrites:
-        return Check(what, True, "nothing was rewritten")
+        return True, "nothing was rewritten"
     if need > _MOST_VERIFIED:
-        return Check(what, True, f"not run: it needs {bytes_text(need)}")
-    found = verify(done.original, done.program, subject.arrays, eager=False)
+        return True, f"not run: it needs {bytes_text(need)}"
+    found = hlo.verify(done.original, done.program, subject.arrays, eager=False)
     said = f"run on its arguments, largest difference {found.max_difference:.1e}"
     if found.error_after is not None and found.error_before is not None:
         said += f"; error against {found.reference} {found.error_after:.1e}, {found.error_before:.1e} before"
-    return Check(what, found.ok, said if found.ok else found.reason)
+    return found.ok, said if found.ok else found.reason
 
 
 def _commands(chip: str) -> tuple[tuple[str, str], ...]:

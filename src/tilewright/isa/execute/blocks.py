@@ -22,49 +22,14 @@ from tilewright.isa.execute.conversions import NAN
 from tilewright.isa.execute.memory import transfer_record
 from tilewright.isa.execute.operands import all_loaded, grid_index, number, numpy_type, uniform_source
 from tilewright.isa.execute.tensor import Roles, assign_roles, columns_of, factor_of, macs_counter
-from tilewright.isa.kernels.records import (
-    ACCOUNTS,
-    ALU,
-    BLOCK,
-    BR,
-    CLOCK,
-    CLR,
-    CMP,
-    CONDITIONS,
-    COUNTS,
-    FILL,
-    FULL,
-    INSTRUCTION,
-    IRREGULAR,
-    JUMP,
-    LD,
-    LDB,
-    LOGIC,
-    LOGICS,
-    LOOP_BACK,
-    MM,
-    MULTIPLY,
-    NOP,
-    OPERATIONS,
-    OTHER,
-    REACH,
-    SEGMENT,
-    SETMM,
-    ST,
-    TID,
-    TIMES,
-    TRAFFIC,
-    WANTED,
-    Record,
-    address,
-    longs,
-)
+from tilewright.isa.kernels import records
+from tilewright.isa.kernels.records import Record, address, int64_tables
 from tilewright.isa.language.program import Address, Instruction, Label, MachineProgram, Operand, Register, SegmentName
 from tilewright.kernels.threads import in_pieces
 
 Array = np.ndarray[Any, Any]
-_ACCOUNTS = (COUNTS.names, TRAFFIC.names, tuple(QUEUE), tuple(MATH_STALLS))
-_FLIGHT = len(CLOCK.names)
+_ACCOUNTS = (records.COUNTS.names, records.TRAFFIC.names, tuple(QUEUE), tuple(MATH_STALLS))
+_FLIGHT = len(records.CLOCK.names)
 _PAGES = frozenset(("ptmap", "ptdel", "dmain", "dmaout", "dmawait", "dmastat"))
 """Instructions after which pages may be elsewhere, or on their way."""
 _WINDOWS = frozenset(("segbase", "segsize"))
@@ -105,7 +70,7 @@ class Sums:
     All ``mm`` that add to the same registers in the same way have them together. ``shared``: what their records say
     alike; ``sides``: A's and B's bytes; ``presents``: elements present in each round; ``fill``: how
     far they are filled. ``keep``: the threads that keep sums. ``columns``: part and index of each, and which are on in
-    all these rounds; ``known``: of the last such set (:meth:`_on`).
+    all these rounds; ``known``: of the last such set (:meth:`_active_columns`).
     """
 
     shared: Record
@@ -114,11 +79,7 @@ class Sums:
     fill: Record
     keep: Array
     columns: tuple[Array, Array, Array]
-    first: int
     types: tuple[str, str]
-    bytes: bool
-    chunk: int
-    kb: int
     wanted: bool = True
     retaining: bool = True
     known: tuple[Any, list[Array], bool] | None = None
@@ -138,7 +99,7 @@ class Sums:
         step_cycles = c.step_cycles(e, kb)
         a = _side(room, "A", ka * rows, width * e, rounds)
         b = _side(room, "B", ka * roles.local, width * e, rounds)
-        fill = Record(FILL, {"k": 0, "rounds": 0, "columns": -1, "steps": 0})
+        fill = Record(records.FILL, {"k": 0, "rounds": 0, "columns": -1, "steps": 0})
         values: dict[str, Any] = {"depth": roles.depth, "element_bytes": e, "width": width, "columns": n}
         values |= {"floats": roles.type_a[0] not in "su", "bypasses": c.retention == "bypass"}
         values |= {"chunk": roles.chunk, "first": roles.first, "local": roles.local}
@@ -149,27 +110,22 @@ class Sums:
         values["timing"] = pe.clock.line_times(step_cycles, c.column_cycles(e, kb))
         values |= {"part": part, "index": index, "order": order, "active": active, "on": np.ones(n, bool)}
         values |= {"presents": presents, "rounds": rounds}
-        values |= {"reach": np.zeros(n, REACH.dtype), "times": np.zeros(1, TIMES.dtype)}
-        values |= longs(sequence=np.zeros(n, np.int64), step_of=np.zeros(n, np.int64), begins=np.zeros(2 * n, np.int64))
-        values |= longs(out=np.zeros((n, 3), np.int64), deep=np.zeros(n * roles.depth, np.int64)) | {"deep_count": 0}
-        values |= {"macs": ACCOUNTS.places[macs_counter(roles.type_a)]}
+        values |= {"reach": np.zeros(n, records.REACH.dtype), "times": np.zeros(1, records.TIMES.dtype)}
+        tables = {"sequence": n, "step_of": n, "begins": 2 * n, "out": (n, 3), "deep": n * roles.depth}
+        values |= {name: np.zeros(shape, np.int64) for name, shape in tables.items()} | {"deep_count": 0}
+        values |= {"macs": records.ACCOUNTS.places[macs_counter(roles.type_a)]}
         for name, side in (("a", a), ("b", b)):
             values |= {f"{name}_bytes": side.bytes, f"{name}_pitch": side.pitch, f"{name}_step": side.step}
             values[f"{name}_rows"] = side.rows
         keep = np.arange(rows)[:, None] * row_stride + np.arange(ka) * a_stride + keeper * b_stride + c.first_compute
-        types = (roles.type_a, roles.type_b)
         return cls(
-            Record(MM, dict.fromkeys(MM.names, 0) | values),
+            Record(records.MM, dict.fromkeys(records.MM.names, 0) | values),
             (a, b),
             presents,
             fill,
             keep,
             (part, index, active),
-            roles.first,
-            types,
-            {*types} <= {"s8", "u8"},
-            roles.chunk,
-            kb,
+            (roles.type_a, roles.type_b),
             wanted=c.values,
             retaining=c.retention != "off",
         )
@@ -186,13 +142,13 @@ class Sums:
         if retains:
             segment.begin_retention()
         values: dict[str, Any] = {"dim": dim, "retains": retains, "dims": len(segment.sizes), "store": store}
-        values |= longs(sizes=segment.sizes, starts=segment.starts, phys=table.phys)
-        values |= longs(pages_of=storage.pages_of, offsets_of=storage.offsets_of)
+        values |= int64_tables(sizes=segment.sizes, starts=segment.starts, phys=table.phys)
+        values |= int64_tables(pages_of=storage.pages_of, offsets_of=storage.offsets_of)
         values |= {"in_l2": table.in_l2, "page_elements": segment.map.page_elements}
         values |= {"line_shift": (segment.map.line_elements * segment.element_bytes).bit_length() - 1}
         values |= {"selected": segment.selected, "awaited": segment.awaited, "at_first": segment.at_first}
         values |= {"walk": segment.walk, "elements": len(segment.selected), "lines": len(segment.awaited)}
-        return Record(MM, values | {"inside": int(segment.sizes.prod())}, like=self.shared)
+        return Record(records.MM, values | {"inside": int(segment.sizes.prod())}, like=self.shared)
 
     def add(self, file: tuple[Any, ...]) -> None:
         """Add what the buffers hold to the registers (``Pe.words``)."""
@@ -201,27 +157,26 @@ class Sums:
         self.reset()
 
     def reset(self) -> None:
-        """Empty the buffers."""
         self.fill["k"] = self.fill["rounds"] = 0
 
     def _add(self, file: tuple[Any, ...]) -> None:
         index, k, rounds = self.columns[1], self.fill["k"], self.fill["rounds"]
         rows, ka = self.keep.shape
-        on, runs = self._on()
-        if self.bytes and runs:
+        on, runs = self._active_columns()
+        if runs and {*self.types} <= {"s8", "u8"}:
             self._add_bytes(file, on)
             return
-        a, b = (self._values(side, k) for side in (0, 1))
+        a, b = (self._factor(side, k) for side in (0, 1))
         c = len(b) // ka
         for qa, mine in enumerate(on):
             if not len(mine):
                 continue
-            target = grid_index(self.keep[:, qa], index[mine] + self.first)
+            target = grid_index(self.keep[:, qa], index[mine] + self.shared["first"])
             factors = a[qa * rows : (qa + 1) * rows], b[qa * c + index[mine]]
             registers = file[0]
-            registers[target] = self._added(registers[target], *factors, rounds)
+            registers[target] = self._with_products(registers[target], *factors, rounds)
 
-    def _on(self) -> tuple[list[Array], bool]:
+    def _active_columns(self) -> tuple[list[Array], bool]:
         """(active columns of each part, whether those of every part are contiguous); cached until the mask changes."""
         part, index, active = self.columns
         now = active.tobytes()
@@ -235,14 +190,14 @@ class Sums:
         from tilewright.isa.kernels.value_kernels import add_products
 
         depth = -(-self.fill["rounds"] * self.sides[0].step // _WIDE) * _WIDE
-        (rows, ka), (a, b) = self.keep.shape, (self._numbers(side, depth) for side in (0, 1))
+        (rows, ka), (a, b) = self.keep.shape, (self._signed_bytes(side, depth) for side in (0, 1))
         for qa, mine in enumerate(on):
             if not len(mine):
                 continue
             low, keep = int(self.columns[1][mine[0]]), self.keep[:, qa]
             begin = qa * (len(b) // ka) + low
             left, right = a[qa * rows : (qa + 1) * rows], b[begin : begin + len(mine)]
-            place = int(keep[0]), int(keep[1] - keep[0]) if rows > 1 else 1, self.first + low
+            place = int(keep[0]), int(keep[1] - keep[0]) if rows > 1 else 1, self.shared["first"] + low
 
             shared = rows * len(mine) * depth > _ALONE
             size = _PIECE if shared else rows
@@ -254,10 +209,10 @@ class Sums:
             in_pieces(add, -(-rows // size), None if shared else 1)
             if self.types != ("s8", "s8"):
                 registers = grid_index(keep, place[2] + np.arange(len(mine)))
-                file[0][registers] += self._lessened(left[:, :depth], right[:, :depth])
+                file[0][registers] += self._unsigned_correction(left[:, :depth], right[:, :depth])
 
-    def _numbers(self, side: int, depth: int) -> Array:
-        """[rows, ``depth`` and more] of A (0) or B (1), bytes with a sign: those without are 128 less."""
+    def _signed_bytes(self, side: int, depth: int) -> Array:
+        """int8[rows, ``depth`` and more] of A (``side`` 0) or B (1); bytes without a sign are made 128 less."""
         factor = self.sides[side]
         raw = factor.bytes.reshape(factor.rows, factor.pitch)
         raw[:, self.fill["rounds"] * factor.step : depth] = 0
@@ -265,8 +220,8 @@ class Sums:
             raw[:, :depth] ^= 128
         return raw.view(np.int8)
 
-    def _lessened(self, a: Array, b: Array) -> Array:
-        """What products of bytes that are 128 less lack: (a + 128) b = a b + 128 b."""
+    def _unsigned_correction(self, a: Array, b: Array) -> Array:
+        """int32[rows, columns] to add where unsigned bytes were made 128 less: (a + 128) b = a b + 128 b."""
         lacks, depth = np.zeros((len(a), len(b)), np.int32), a.shape[1]
         if self.types[0] == "u8":
             lacks += 128 * b.sum(axis=1, dtype=np.int32)
@@ -274,13 +229,13 @@ class Sums:
             lacks += 128 * a.sum(axis=1, dtype=np.int32)[:, None]
         return lacks + (16384 * depth if self.types == ("u8", "u8") else 0)
 
-    def _values(self, side: int, k: int) -> Array:
-        """[rows, k] of A (0) or B (1) as what is multiplied."""
+    def _factor(self, side: int, k: int) -> Array:
+        """[rows, k] of A (``side`` 0) or B (1), int32 or float32."""
         factor, dtype = self.sides[side], self.types[side]
         raw = factor.bytes.reshape(factor.rows, factor.pitch)
         return factor_of(raw.view(f"u{numpy_type(dtype).itemsize}")[:, :k], dtype)
 
-    def _added(self, sums: Array, a: Array, b: Array, rounds: int) -> Array:
+    def _with_products(self, sums: Array, a: Array, b: Array, rounds: int) -> Array:
         from tilewright.isa.kernels.value_kernels import add_rounds, add_words
 
         sums, a, b = (np.ascontiguousarray(each) for each in (sums, a, b.T))
@@ -288,7 +243,7 @@ class Sums:
             add_words(sums, a, b)
             return sums
         values = sums.view(np.float32)
-        add_rounds(values, a, b, self.presents[:rounds], self.chunk, self.kb)
+        add_rounds(values, a, b, self.presents[:rounds], self.shared["chunk"], self.shared["kb"])
         sums[np.isnan(values)] = NAN
         return sums
 
@@ -314,7 +269,7 @@ class BlockState:
     ``compiled``      which of them the kernel runs
     ``accounts``      what it counted since :meth:`flush_counts`
     ``sums``          buffers for products, by what ``mm`` that share them have in common; ``room``: their memory
-    ``records``       records and fields beside them, by what they were made for
+    ``prepared``      records and fields beside them, by what they were made for
     ``refused``       instructions the kernel cannot run as segments and pages are now
     ``irregular``     times that each ``mm`` was left to the general function
     ================  ====================================================================================
@@ -329,7 +284,7 @@ class BlockState:
     compiled: list[bool]
     sums: dict[Any, Sums] = field(default_factory=dict)
     room: dict[str, Array] = field(default_factory=dict)
-    records: dict[Any, tuple[Record, list[int]]] = field(default_factory=dict)
+    prepared: dict[Any, tuple[Record, list[int]]] = field(default_factory=dict)
     refused: list[tuple[int, int]] = field(default_factory=list)
     irregular: Counter[int] = field(default_factory=Counter)
 
@@ -340,27 +295,27 @@ class BlockState:
         if pe.clock.tracing or pe.heat is not None or set(pe.config.slowing) - {"overflow", "float_order"}:
             return None
         c, uniform, code = pe.config, np.zeros(pe.config.uniform_registers, np.int64), code.copy()
-        for pc in np.flatnonzero(code["op"] == SEGMENT).tolist():
+        for pc in np.flatnonzero(code["op"] == records.SEGMENT).tolist():
             name = program.instructions[pc].operands[1]
             assert isinstance(name, SegmentName)
             code["x"][pc] = handle = pe.names.get(name.name, 0)
-            code["op"][pc] = SEGMENT if handle else OTHER
+            code["op"][pc] = records.SEGMENT if handle else records.OTHER
         clock = np.zeros(_FLIGHT + c.bcast_depth + 1, np.int64)
         counts, traffic, queue, math = (np.zeros(len(names), np.int64) for names in _ACCOUNTS)
         assert pe.predicates.dtype == bool
         assert pe.clock.causes.dtype == np.int8
-        values: dict[str, Any] = dict.fromkeys(BLOCK.names, 0) | {"registers": c.registers}
+        values: dict[str, Any] = dict.fromkeys(records.BLOCK.names, 0) | {"registers": c.registers}
         values |= {"code": code, "count": len(code)}
         values |= {"alu_latency": c.alu_latency, "load_latency": c.l2_latency, "ports": c.l1_ports}
         values |= {"file": pe.file, "pitch": pe.file.strides[0], "threads": c.threads, "loaders": c.loader_threads}
         values |= {"predicates": pe.predicates, "predicate_pitch": pe.predicates.strides[0], "uniform": uniform}
         values |= {"dram_latency": c.dram_latency, "causes": pe.clock.causes}
         values |= {"counts": counts, "traffic": traffic, "clock": clock, "queue": queue, "math": math}
-        values |= longs(tokens=pe.clock.tokens, foreign=pe.clock.foreign, l1=pe.l1.cells, l2=pe.chip.l2.cells)
+        values |= int64_tables(tokens=pe.clock.tokens, foreign=pe.clock.foreign, l1=pe.l1.cells, l2=pe.chip.l2.cells)
         values |= {"memory": pe.clock.port.links, "slots": c.slots, "l2_rate": c.l2_bytes_per_cycle}
         values["fetch"] = c.fetch_cycles
-        accounts, compiled = (counts, traffic, queue, math), (code["op"] != OTHER).tolist()
-        return cls(Record(BLOCK, values), uniform, clock, accounts, program, code, compiled)
+        accounts, compiled = (counts, traffic, queue, math), (code["op"] != records.OTHER).tolist()
+        return cls(Record(records.BLOCK, values), uniform, clock, accounts, program, code, compiled)
 
     def load(self, pe: Pe, most: int) -> None:
         """Copy what changes from instruction to instruction from the processing element to the kernel's record."""
@@ -402,7 +357,7 @@ class BlockState:
     def invalidate_after(self, pe: Pe, instruction: Instruction) -> None:
         """Forget records that an instruction, whose own function was called, made invalid."""
         if instruction.name in _WINDOWS:
-            self.records.clear()
+            self.prepared.clear()
         if instruction.name in _WINDOWS or instruction.name in _PAGES:
             self._invalidate_records()
 
@@ -416,7 +371,7 @@ class BlockState:
     def _refuse(self, pc: int) -> bool:
         """The kernel cannot run this instruction, as segments and pages are now."""
         self.refused.append((pc, int(self.code["op"][pc])))
-        self.code["op"][pc], self.compiled[pc] = OTHER, False
+        self.code["op"][pc], self.compiled[pc] = records.OTHER, False
         return False
 
     def add_sums(self, pe: Pe) -> None:
@@ -441,17 +396,17 @@ class BlockState:
             return self._refuse(pc)
         same = instruction.name, instruction.type, instruction.suffixes, where.offset
         key = same, instruction.operands[0], instruction.operands[2:], shape, handle
-        if key not in self.records:
-            if len(self.records) == _MOST_RECORDS:
+        if key not in self.prepared:
+            if len(self.prepared) == _MOST_RECORDS:
                 self._invalidate_records()
                 self.add_sums(pe)
-                self.records.clear()
+                self.prepared.clear()
                 self.sums.clear()
             record = (self._multiply if instruction.name == "mm" else self._move)(pe, instruction, row, segment)
             if record is None:
                 return self._refuse(pc)
-            self.records[key] = record, [int(row[name]) for name in _OWN]
-        record, own = self.records[key]
+            self.prepared[key] = record, [int(row[name]) for name in _OWN]
+        record, own = self.prepared[key]
         for name, value in zip(_OWN, own, strict=True):
             row[name] = value
         row["record"], row["handle"] = address(record.numbers, np.int64), handle
@@ -467,7 +422,7 @@ class BlockState:
         most, limit = words * 4 // segment.element_bytes, int(instruction.suffix("n") or 0)
         row["limit"] = min(most, limit or most)
         counted = [range(row["y"], row["y"] + 1)] if row["y_kind"] == 2 else []
-        _touching(row, range(first, first + max(0, words)), *counted, range(row["x"], row["x"] + dims))
+        _note_registers(row, range(first, first + max(0, words)), *counted, range(row["x"], row["x"] + dims))
         threads = 1 if instruction.name == "ldb" else c.threads
         at, counts = np.zeros((threads, dims), np.int64), np.zeros(threads, np.int64)
         record = transfer_record(pe, segment, instruction, at, counts, storing)
@@ -488,7 +443,7 @@ class BlockState:
         if (floats and c.float_order != "chunk") or (not floats and c.overflow != "wrap"):
             return None
         a, offsets = int(row["y"]), range(row["x"], row["x"] + len(segment.sizes))
-        _touching(row, range(a, a + c.a_registers), offsets)
+        _note_registers(row, range(a, a + c.a_registers), offsets)
         key = (pe.columns, pe.rows, roles.first, roles.type_a, roles.type_b, roles.groups, roles.chunk, roles.depth)
         if key not in self.sums:
             self.sums[key] = Sums.of(pe, roles, self.room)
@@ -502,15 +457,15 @@ def run_block(pe: Pe, state: BlockState, most: int) -> bool:
     state.load(pe, most)
     while True:
         why = run(state.record.numbers)
-        if why == WANTED and state.prepare(pe):
+        if why == records.WANTED and state.prepare(pe):
             continue
         state.add_sums(pe)
-        if why != FULL:
+        if why != records.FULL:
             break
-    if why == IRREGULAR:
+    if why == records.IRREGULAR:
         state.irregular[state.record["pc"]] += 1
         if state.irregular[state.record["pc"]] == _MOST_IRREGULAR:
-            state.compiled[state.record["pc"]], state.code["op"][state.record["pc"]] = False, OTHER
+            state.compiled[state.record["pc"]], state.code["op"][state.record["pc"]] = False, records.OTHER
     done = state.record["executed"] - pe.executed
     state.write_back(pe)
     return done > 0
@@ -519,21 +474,21 @@ def run_block(pe: Pe, state: BlockState, most: int) -> bool:
 # Instructions as records.
 
 _ENCODED = {
-    **dict.fromkeys(OPERATIONS, ALU),
-    **dict.fromkeys(LOGICS, LOGIC),
-    "cmp": CMP,
-    "loop": LOOP_BACK,
-    "br": BR,
-    "jump": JUMP,
-    "nop": NOP,
-    "tid": TID,
-    "segment": SEGMENT,
-    "setmm": SETMM,
-    "clr": CLR,
-    "ld": LD,
-    "st": ST,
-    "ldb": LDB,
-    "mm": MULTIPLY,
+    **dict.fromkeys(records.OPERATIONS, records.ALU),
+    **dict.fromkeys(records.LOGICS, records.LOGIC),
+    "cmp": records.CMP,
+    "loop": records.LOOP_BACK,
+    "br": records.BR,
+    "jump": records.JUMP,
+    "nop": records.NOP,
+    "tid": records.TID,
+    "segment": records.SEGMENT,
+    "setmm": records.SETMM,
+    "clr": records.CLR,
+    "ld": records.LD,
+    "st": records.ST,
+    "ldb": records.LDB,
+    "mm": records.MULTIPLY,
 }
 _KIND = {"imm": 0, "float": 0, "ur": 1, "r": 2, "p": 3}
 
@@ -541,7 +496,7 @@ _KIND = {"imm": 0, "float": 0, "ur": 1, "r": 2, "p": 3}
 def encoded(pe: Pe, program: MachineProgram) -> Array:
     """Records INSTRUCTION of all instructions, for every processing element of this configuration."""
     labels = dict(program.labels)
-    code = np.zeros(len(program.instructions), INSTRUCTION.dtype)
+    code = np.zeros(len(program.instructions), records.INSTRUCTION.dtype)
     for row, instruction in zip(code, program.instructions, strict=True):
         _encode(pe, instruction, labels, row)
     return code
@@ -549,58 +504,58 @@ def encoded(pe: Pe, program: MachineProgram) -> Array:
 
 def _encode(pe: Pe, instruction: Instruction, labels: dict[str, int], row: Any) -> None:
     """One instruction to a record INSTRUCTION of zeros."""
-    op, operands, guard = _ENCODED.get(instruction.name, OTHER), list(instruction.operands), instruction.guard
+    op, operands, guard = _ENCODED.get(instruction.name, records.OTHER), list(instruction.operands), instruction.guard
     for name in ("x_place", "y_place", "guard_place", "written", "guard"):
         row[name] = -1
     row["op"] = op
-    if op == OTHER:
+    if op == records.OTHER:
         return
     if guard is not None:
         row["guard"], row["negated"] = guard.predicate, guard.negated
         row["guard_place"] = pe.clock.span("p", guard.predicate).start
-    if op in (LD, ST, LDB, MULTIPLY):
+    if op in (records.LD, records.ST, records.LDB, records.MULTIPLY):
         where, count = operands[1], operands[2:]
         assert isinstance(where, Address)
         row["number"], row["x"], row["immediate"] = number(operands[0]), where.offset, where.immediate
         row["x_place"], row["segment"] = pe.clock.span("ur", where.segment).start, where.segment
-        if op == MULTIPLY:
+        if op == records.MULTIPLY:
             row["y"] = number(operands[2])
-        if op != MULTIPLY:
+        if op != records.MULTIPLY:
             row["y"] = 1
             if count:
                 _source(pe, row, "y", count[0])
         return
-    if op == CLR:
+    if op == records.CLR:
         row["number"], row["y"] = number(operands[0]), 1
         for words in operands[1:]:
             _source(pe, row, "y", words)
         if row["y_kind"] == 2:  # each thread has a count of its own
-            row["op"] = OTHER
+            row["op"] = records.OTHER
         end = row["number"] + max(0, row["y"]) if row["y_kind"] == 0 else pe.config.registers
-        _touching(row, range(row["number"], end))
+        _note_registers(row, range(row["number"], end))
         return
     if operands and isinstance(label := operands[-1], Label):
         row["target"] = labels[label.name]
         operands.pop()
-    if op == SETMM:
+    if op == records.SETMM:
         row["operation"] = len(operands) > 1
-    elif op not in (BR, JUMP, NOP):
-        destination = operands[0] if op == LOOP_BACK else operands.pop(0)
+    elif op not in (records.BR, records.JUMP, records.NOP):
+        destination = operands[0] if op == records.LOOP_BACK else operands.pop(0)
         row["kind"], row["number"] = _KIND[destination.kind], number(destination)
         row["written"] = _place(pe, destination)
-    if op == LOOP_BACK:
+    if op == records.LOOP_BACK:
         row["x_place"] = row["written"]
         return
-    if op == SEGMENT:  # its handle is the processing element's to say
+    if op == records.SEGMENT:  # its handle is the processing element's to say
         return
     for name, source in zip("xy", operands, strict=False):
         _source(pe, row, name, source)
     row["per_thread"] = sum(_is(source, "r") for source in operands)
-    _touching(row, *(range(number(o), number(o) + 1) for o in instruction.operands if _is(o, "r")))
-    if op in (BR, CMP):
-        row["operation"] = CONDITIONS.index(instruction.suffix("cond") or "")
-    elif op in (ALU, LOGIC):
-        row["operation"] = (LOGICS if op == LOGIC else OPERATIONS).index(instruction.name)
+    _note_registers(row, *(range(number(o), number(o) + 1) for o in instruction.operands if _is(o, "r")))
+    if op in (records.BR, records.CMP):
+        row["operation"] = records.CONDITIONS.index(instruction.suffix("cond") or "")
+    elif op in (records.ALU, records.LOGIC):
+        row["operation"] = (records.LOGICS if op == records.LOGIC else records.OPERATIONS).index(instruction.name)
 
 
 def _source(pe: Pe, row: Any, name: str, source: Any) -> None:
@@ -609,8 +564,8 @@ def _source(pe: Pe, row: Any, name: str, source: Any) -> None:
     row[name] = source.number if isinstance(source, Register) else uniform_source(pe, source)
 
 
-def _touching(row: Any, *registers: range) -> None:
-    """The registers per thread that an instruction looks at or writes; of an ``ld`` or ``mm`` its offsets come last."""
+def _note_registers(row: Any, *registers: range) -> None:
+    """Note the per-thread registers that an instruction reads or writes; an address's offsets come last."""
     if registers:
         row["low"], row["high"] = min(each.start for each in registers), max(each.stop for each in registers)
         row["offsets_end"] = registers[-1].stop

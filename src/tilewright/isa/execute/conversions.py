@@ -17,8 +17,8 @@ NAN = 0x7FC00000
 _HOLDS: dict[str, Any] = {"s4": np.int8, "u4": np.uint8}
 
 
-def one_nan(out: Array) -> None:
-    """Make every NaN of a float32 array that of :data:`NAN`."""
+def unify_nans(out: Array) -> None:
+    """Give every NaN of a float32 array the bits :data:`NAN`, in place."""
     nan = np.isnan(out)
     if nan.any():
         out.view(np.int32)[nan] = np.int32(NAN)
@@ -69,7 +69,11 @@ def to_integers(value: Array, dtype: str) -> Array:
 
 
 def convert(values: Array, source: str, target: str, nearest: bool = True, wrap: bool = False) -> Array:
-    """Elements of one type as those of another."""
+    """Elements of type ``source`` as type ``target``, rounded once.
+
+    ``nearest``: floats to integers by the nearest one (ties to even), else towards zero. ``wrap``: integers modulo the
+    target's width, else clipped to its ends; floats beyond them are clipped always.
+    """
     if source[0] in "su" and target[0] in "su":
         if not wrap:
             (low, high), (least, most) = ends_of(source), ends_of(target)
@@ -98,7 +102,7 @@ def _to_float(values: Array, source: str, target: str) -> Array:
             out[nan] = kind.type(np.nan)
             out.view(f"u{kind.itemsize}")[nan] &= (1 << (8 * kind.itemsize - 1)) - 1
     else:
-        one_nan(out)
+        unify_nans(out)
     return out
 
 

@@ -40,7 +40,6 @@ class Command:
     cycle: int
 
     def __str__(self) -> str:
-        """One line."""
         return f"cycle {self.cycle:>6}  {self.unit:13} {self.text}"
 
 
@@ -82,7 +81,7 @@ class Machine:
         self.now += 1
 
     def link(self, size: int) -> None:
-        """So many bytes pass between the host and device memory, and the host waits for them."""
+        """Let the host wait while ``size`` bytes pass between it and device memory."""
         self.now += self.config.link_cycles(size)
 
     def _storage(self, name: str) -> Storage:
@@ -237,7 +236,7 @@ class Machine:
         return work
 
     def ended(self, work: Work) -> None:
-        """The host goes on when the last of them is done."""
+        """Let the host go on at the cycle at which the last element of ``work`` is done."""
         self.now = max([self.now, *(pe.clock.cycles for pe, _ in work)])
         self.chip.settle(self.now)
 

@@ -15,6 +15,7 @@ from tilewright.isa.execute.operands import (
     Reach,
     all_loaded,
     control_cost,
+    controlling,
     coordinates,
     count_of,
     number,
@@ -26,16 +27,8 @@ from tilewright.isa.execute.operands import (
     translate,
     uniform_source,
 )
-from tilewright.isa.kernels.records import (
-    LINE_ACCESSES,
-    LOADED,
-    STORED,
-    THROUGH_L1,
-    TRANSFER,
-    Record,
-    address,
-    longs,
-)
+from tilewright.isa.kernels import records
+from tilewright.isa.kernels.records import Record, address, int64_tables
 from tilewright.isa.language.errors import Faults
 from tilewright.isa.language.program import Address, Immediate, Instruction, SegmentName
 
@@ -56,7 +49,6 @@ class _Access:
     words: int
 
     def reach(self) -> Reach:
-        """Every element of it."""
         return reach_elements(self.segment, self.at, self.counts, self.most, self.dim, self.stride)
 
 
@@ -96,17 +88,17 @@ def transfer_record(
     dim, stride = int(instruction.suffix("t") or 0), int(instruction.suffix("s") or 1)
     first = address(pe.file, np.int32) + 4 * number(instruction.operands[0])
     values: dict[str, Any] = {"threads": len(coordinates), "dims": coordinates.shape[1], "storing": storing}
-    values |= longs(coordinates=coordinates, counts=counts, sizes=segment.sizes, starts=segment.starts)
-    values |= longs(pages_of=storage.pages_of, offsets_of=storage.offsets_of, phys=table.phys)
+    values |= int64_tables(coordinates=coordinates, counts=counts, sizes=segment.sizes, starts=segment.starts)
+    values |= int64_tables(pages_of=storage.pages_of, offsets_of=storage.offsets_of, phys=table.phys)
     values |= {"dim": dim, "stride": stride, "element_bytes": e, "dirty": table.dirty}
     values |= {"line_shift": (segment.map.line_elements * e).bit_length() - 1, "registers": first}
     values |= {"pitch": pe.file.strides[0], "store": pe.chip.store}
     values |= {"in_l2": table.in_l2, "memory": pe.clock.port.links}
-    return Record(TRANSFER, {**values, "elements": 0, "lines": 0})
+    return Record(records.TRANSFER, {**values, "elements": 0, "lines": 0})
 
 
-def _moved(pe: Pe, instruction: Instruction, access: _Access) -> tuple[int, int] | None:
-    """Move the elements by one kernel call: (elements there, lines), or None where that is not the same."""
+def _transfer_elements(pe: Pe, instruction: Instruction, access: _Access) -> tuple[int, int] | None:
+    """Move all elements by one kernel call: (elements present, lines); None where the configuration asks for more."""
     from tilewright.isa.kernels.memory_kernels import transfer
 
     segment, storing = access.segment, instruction.name == "st"
@@ -145,7 +137,7 @@ def _cost(
     clock.transfer(instruction.name, reads if load else [*reads, data], written, requests, size, not load)
 
 
-def _loaded(pe: Pe, first: int, words: int, segment: Segment, reach: Reach, on: Array | None) -> None:
+def _load_elements(pe: Pe, first: int, words: int, segment: Segment, reach: Reach, on: Array | None) -> None:
     """Elements to the registers of each thread, or one thread's to those of all that are ``on``."""
     word, there = _WORDS[segment.element_bytes], reach.there
     values, into = pe.chip.view(word)[reach.places], there if on is None else on[:, None] & there
@@ -156,14 +148,14 @@ def _loaded(pe: Pe, first: int, words: int, segment: Segment, reach: Reach, on: 
         pe.written[:, first : first + words] |= into.reshape(len(window), words, -1).any(axis=2)
 
 
-def _stored(pe: Pe, first: int, words: int, segment: Segment, reach: Reach) -> None:
+def _store_elements(pe: Pe, first: int, words: int, segment: Segment, reach: Reach) -> None:
     word, there = _WORDS[segment.element_bytes], reach.there
     values = np.ascontiguousarray(pe.registers[:, first : first + words]).view(word)
     pe.chip.view(word)[reach.places[there]] = values[there]
     segment.table.dirty[np.unique(reach.ids[there] // segment.map.page_elements)] = True
 
 
-def _asked(pe: Pe, segment: Segment, reach: Reach, storing: bool) -> tuple[int, int | None]:
+def _request_lines(pe: Pe, segment: Segment, reach: Reach, storing: bool) -> tuple[int, int | None]:
     """Send a load's or store's cache lines through the cache model.
 
     Returns (lines requested by the threads, lines that L1 had to fetch); the latter is None where the access does
@@ -174,23 +166,19 @@ def _asked(pe: Pe, segment: Segment, reach: Reach, storing: bool) -> tuple[int, 
     memory, per_line, table = pe.clock.port.links.numbers, segment.map.line_elements, segment.table
     through, (threads, lines, ids) = pe.config.loads_through_l1 and not storing, reach.lines(per_line)
     requests, bypass = len(lines), pe.config.retention == "bypass"
+    kind = records.STORED if storing else records.LOADED
     if through:
-        lines, ids = (
-            np.where(reach.there, reach.places // per_line, -1).reshape(-1),
-            np.maximum(reach.ids, 0).reshape(-1),
-        )
-    kind, in_l2 = (
-        THROUGH_L1 if through else STORED if storing else LOADED,
-        table.in_l2[ids // segment.map.page_elements],
-    )
+        kind, ids = records.THROUGH_L1, np.maximum(reach.ids, 0).reshape(-1)
+        lines = np.where(reach.there, reach.places // per_line, -1).reshape(-1)
+    in_l2 = table.in_l2[ids // segment.map.page_elements]
     fetched = ask_lines(memory, threads, lines, in_l2, kind, bypass, pe.l1.cells)
     return requests, int(fetched) if through else None
 
 
 def _note_lines(pe: Pe, access: _Access, load: bool) -> None:
-    """A profile wants to know which lines are asked for."""
+    """Count the lines that are asked for in the profile (``Pe.heat``)."""
     assert pe.heat is not None
-    segment, kind = access.segment, LINE_ACCESSES.index("loads" if load else "stores")
+    segment, kind = access.segment, records.LINE_ACCESSES.index("loads" if load else "stores")
     per_line = segment.map.line_elements
     np.add.at(pe.heat[segment.storage.name][:, kind], access.reach().lines(per_line)[2] // per_line, 1)
 
@@ -210,7 +198,7 @@ def _move(pe: Pe, instruction: Instruction) -> Faults:
         _note_lines(pe, access, name != "st")
     pe.clock.port.begin()
     # operation, result and cost, where every page is at hand
-    moved = _moved(pe, instruction, access) if on is None else None
+    moved = _transfer_elements(pe, instruction, access) if on is None else None
     if moved is not None:
         _cost(pe, instruction, access, *moved)
         return []
@@ -220,11 +208,11 @@ def _move(pe: Pe, instruction: Instruction) -> Faults:
     translate(pe, segment, reach)
     # result
     if name == "st":
-        _stored(pe, register, access.words, segment, reach)
+        _store_elements(pe, register, access.words, segment, reach)
     else:
-        _loaded(pe, register, access.words, segment, reach, on)
+        _load_elements(pe, register, access.words, segment, reach, on)
     # cost
-    lines, fetched = _asked(pe, segment, reach, name == "st")
+    lines, fetched = _request_lines(pe, segment, reach, name == "st")
     present = int(reach.present.sum())
     _cost(pe, instruction, access, present, lines, fetched)
     if on is not None:
@@ -273,7 +261,7 @@ def _for_pages(operation: Callable[[Pe, Storage, int], str | None]) -> Handler:
 
 
 def _write_back(pe: Pe, storage: Storage, page: int) -> None:
-    """The run is over no sooner than the last page is out."""
+    """Move a page to device memory; the run ends no sooner than it is there."""
     pe.clock.end = max(pe.clock.end, move_out(pe, storage, page, pe.clock.issue))
 
 
@@ -313,8 +301,6 @@ def _segment(pe: Pe, instruction: Instruction) -> Faults:
     # operation, result
     handle = pe.names.get(name.name, 0)
     pe.uniform[number(instruction.operands[0])] = handle
-    # cost
-    control_cost(pe, instruction)
     return [] if handle else [("unknown_segment", -1, -1)]
 
 
@@ -326,8 +312,6 @@ def _segdef(pe: Pe, instruction: Instruction) -> Faults:
     if of is not None and not fault:
         new = Segment("", 0, of.storage, of.base, of.sizes)
         pe.uniform[number(instruction.operands[0])] = pe.add_segment(new)
-    # cost
-    control_cost(pe, instruction)
     return [(fault, -1, -1)] if fault else []
 
 
@@ -356,8 +340,6 @@ def _set_window(pe: Pe, instruction: Instruction) -> Faults:
                 if pe.walked[0] == segment.handle:  # its walk is over
                     pe.release_retained()
                 pe.segments[segment.handle], fault = new, ""
-    # cost
-    control_cost(pe, instruction)
     return [(fault, -1, -1)] if fault else []
 
 
@@ -373,17 +355,15 @@ def _segget(pe: Pe, instruction: Instruction) -> Faults:
         value, fault = (int(np.asarray(table)[dim.value - 1]), "") if inside else (0, "segment_out_of_range")
     # result
     pe.uniform[number(instruction.operands[0])] = value
-    # cost
-    control_cost(pe, instruction)
     return [(fault, -1, -1)] if fault else []
 
 
 SEGMENT_HANDLERS: dict[str, Handler] = {
-    "segment": _segment,
-    "segdef": _segdef,
-    "segbase": _set_window,
-    "segsize": _set_window,
-    "segget": _segget,
+    "segment": controlling(_segment),
+    "segdef": controlling(_segdef),
+    "segbase": controlling(_set_window),
+    "segsize": controlling(_set_window),
+    "segget": controlling(_segget),
     "ptmap": _for_pages(lambda pe, storage, page: map_page(pe.chip, storage, page)),
     "ptdel": _for_pages(_delete),
     "dmain": _for_pages(lambda pe, s, page: None if move_in(pe, s, page, pe.clock.issue) else "l2_full"),

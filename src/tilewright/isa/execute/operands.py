@@ -99,6 +99,17 @@ def control_cost(pe: Pe, instruction: Instruction, latency: int = 1) -> None:
     pe.clock.step("control", instruction.name, spans(pe, instruction, operands), writes, latency)
 
 
+def controlling(operation: Handler) -> Handler:
+    """The instruction that does ``operation`` (operands, operation, result); cost: one issue of the control unit."""
+
+    def execute(pe: Pe, instruction: Instruction) -> Faults | None:
+        faults = operation(pe, instruction)
+        control_cost(pe, instruction)
+        return faults
+
+    return execute
+
+
 def scalar_cost(pe: Pe, instruction: Instruction) -> None:
     """One issue; the first operand is ready after the table's latency, the others are read."""
     spec, operands = instruction.spec, instruction.operands
@@ -201,7 +212,7 @@ def all_loaded(segment: Segment) -> bool:
 
 
 def pages_ready(segment: Segment, reach: Reach) -> int:
-    """The cycle at which the pages that are reached are there; from now on they are loaded (0: they were)."""
+    """The cycle at which all pages that are reached have arrived, 0 where none was on its way; marks them as loaded."""
     if not segment.table.loading:
         return 0
     return segment.table.settle(np.unique(reach.ids[reach.there] // segment.map.page_elements))
@@ -230,7 +241,7 @@ def fetch_columns(
 
 
 def translate(pe: Pe, segment: Segment, reach: Reach) -> None:
-    """Whatever pages were reached have been translated."""
+    """Count the address translations of the pages that were reached, where the configuration prices them."""
     if pe.config.page_hit_cycles or pe.config.page_miss_cycles:
         pe.translate(segment.table, np.unique(reach.ids[reach.there] // segment.map.page_elements))
 

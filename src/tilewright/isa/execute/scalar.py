@@ -16,6 +16,7 @@ from tilewright.isa.execute.conversions import NAN, convert, pack, unpack
 from tilewright.isa.execute.operands import (
     Handler,
     control_cost,
+    controlling,
     count_of,
     number,
     scalar_cost,
@@ -26,7 +27,7 @@ from tilewright.isa.execute.operands import (
     write,
 )
 from tilewright.isa.language.errors import Faults
-from tilewright.isa.language.program import Immediate, Instruction, Label, Operand, Register
+from tilewright.isa.language.program import Immediate, Instruction, Label, Operand
 
 Value = Callable[[Pe, Instruction], Any]
 
@@ -45,23 +46,9 @@ def _writing(value: Value) -> Handler:
     return execute
 
 
-def _arithmetic(operation: Callable[..., Any], uniform: Callable[..., Any] | None = None) -> Handler:
-    """On words of 32 bits, so that no sum or product leaves 64.
-
-    ``uniform``: the same on Python integers, where ``operation`` takes arrays only.
-    """
-    on_uniform = uniform or operation
-
-    def value(pe: Pe, instruction: Instruction) -> Any:
-        values = (source(pe, o) for o in instruction.operands[1:])
-        return (on_uniform if _is_uniform(instruction) else operation)(*values)
-
-    return _writing(value)
-
-
-def _is_uniform(instruction: Instruction) -> bool:
-    destination = instruction.operands[0]
-    return isinstance(destination, Register) and destination.kind == "ur"
+def _arithmetic(operation: Callable[..., Any], operand: Callable[[Pe, Operand], Any] = source) -> Handler:
+    """``operation`` on operands as ``operand`` reads them, by default words of 32 bits: no sum or product leaves 64."""
+    return _writing(lambda pe, instruction: operation(*(operand(pe, o) for o in instruction.operands[1:])))
 
 
 def _division(remainder: bool) -> Handler:
@@ -167,12 +154,11 @@ def fused_multiply_add(x: Array, y: Array, z: Array) -> Array:
 
 
 def _float_arithmetic(operation: Callable[..., Any]) -> Handler:
-    def value(pe: Pe, instruction: Instruction) -> Array:
-        values = (as_float(pe, o) for o in instruction.operands[1:])
+    def rounded(*values: Array) -> Array:
         with np.errstate(all="ignore"):
             return _bits(operation(*values))
 
-    return _writing(value)
+    return _arithmetic(rounded, as_float)
 
 
 def _convert(pe: Pe, instruction: Instruction) -> Array:
@@ -212,11 +198,8 @@ def _comparison(operand: Callable[[Pe, Operand], Any]) -> Handler:
     return _writing(value)
 
 
-def _of_predicates(operation: Callable[..., Any]) -> Handler:
-    def value(pe: Pe, instruction: Instruction) -> Any:
-        return operation(*(pe.predicates[:, number(o)] for o in instruction.operands[1:]))
-
-    return _writing(value)
+def _predicate(pe: Pe, operand: Operand) -> Array:
+    return pe.predicates[:, number(operand)]
 
 
 SCALAR_HANDLERS: dict[str, Handler] = {
@@ -231,8 +214,8 @@ SCALAR_HANDLERS: dict[str, Handler] = {
     "mad": _arithmetic(lambda x, y, z: x * y + z),
     "div": _division(remainder=False),
     "rem": _division(remainder=True),
-    "min": _arithmetic(np.minimum, min),
-    "max": _arithmetic(np.maximum, max),
+    "min": _arithmetic(np.minimum),
+    "max": _arithmetic(np.maximum),
     "and": _arithmetic(operator.and_),
     "or": _arithmetic(operator.or_),
     "xor": _arithmetic(operator.xor),
@@ -251,13 +234,13 @@ SCALAR_HANDLERS: dict[str, Handler] = {
     "cvt": _writing(_convert),
     "cmp": _comparison(source),
     "fcmp": _comparison(as_float),
-    "pand": _of_predicates(np.logical_and),
-    "por": _of_predicates(np.logical_or),
-    "pxor": _of_predicates(np.logical_xor),
-    "pnot": _of_predicates(np.logical_not),
-    "pany": _of_predicates(np.any),
-    "pall": _of_predicates(np.all),
-    "pcount": _of_predicates(np.count_nonzero),
+    "pand": _arithmetic(np.logical_and, _predicate),
+    "por": _arithmetic(np.logical_or, _predicate),
+    "pxor": _arithmetic(np.logical_xor, _predicate),
+    "pnot": _arithmetic(np.logical_not, _predicate),
+    "pany": _arithmetic(np.any, _predicate),
+    "pall": _arithmetic(np.all, _predicate),
+    "pcount": _arithmetic(np.count_nonzero, _predicate),
 }
 
 
@@ -270,21 +253,12 @@ def _go(pe: Pe, instruction: Instruction) -> None:
     pe.next_pc = pe.labels[label.name]
 
 
-def _jump(pe: Pe, instruction: Instruction) -> None:
-    # operation
-    _go(pe, instruction)
-    # cost
-    control_cost(pe, instruction)
-
-
 def _br(pe: Pe, instruction: Instruction) -> None:
     # operands
     x, y = (uniform_source(pe, o) for o in instruction.operands[:2])
     # operation
     if compare(instruction.suffix("cond"), x, y):
         _go(pe, instruction)
-    # cost
-    control_cost(pe, instruction)
 
 
 def _loop(pe: Pe, instruction: Instruction) -> None:
@@ -305,8 +279,6 @@ def _bar(pe: Pe, instruction: Instruction) -> Faults:
     assert isinstance(name, Immediate)
     # operation: the runner lets all of them go on
     pe.barrier = name.value, pe.pc
-    # cost
-    control_cost(pe, instruction)
     return [] if on.all() else [("divergent_barrier", int(on.argmin()), -1)]
 
 
@@ -318,36 +290,21 @@ def _setmm(pe: Pe, instruction: Instruction) -> Faults:
     if not wrong:
         pe.columns, pe.rows = columns, rows[0] if rows else None
         pe.product += 1
-    # cost
-    control_cost(pe, instruction)
     return [("count_out_of_range", -1, -1)] if wrong else []
 
 
-def _number_of(value: Callable[[Pe], int]) -> Handler:
-    def execute(pe: Pe, instruction: Instruction) -> None:
-        # operation, result
-        write(pe, instruction, value(pe))
-        # cost
-        control_cost(pe, instruction)
-
-    return execute
-
-
 def _halt(pe: Pe, instruction: Instruction) -> None:
-    # operation
     pe.halted = True
-    # cost
-    control_cost(pe, instruction)
 
 
 CONTROL_HANDLERS: dict[str, Handler] = {
-    "jump": _jump,
-    "br": _br,
+    "jump": controlling(_go),
+    "br": controlling(_br),
     "loop": _loop,
-    "bar": _bar,
-    "setmm": _setmm,
-    "peid": _number_of(lambda pe: pe.number),
-    "npe": _number_of(lambda pe: pe.config.pes),
+    "bar": controlling(_bar),
+    "setmm": controlling(_setmm),
+    "peid": controlling(lambda pe, instruction: write(pe, instruction, pe.number)),
+    "npe": controlling(lambda pe, instruction: write(pe, instruction, pe.config.pes)),
     "nop": control_cost,
-    "halt": _halt,
+    "halt": controlling(_halt),
 }

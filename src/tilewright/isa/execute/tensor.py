@@ -98,7 +98,7 @@ def columns_of(ka_split: str, n: int, ka: int) -> tuple[Array, Array, Array]:
 
 
 def source_registers(pe: Pe, segment: Segment, address: Address, a: int) -> list[int]:
-    """An instruction's own: those of A, and the coordinates."""
+    """The registers that an ``mm`` reads: those of A from ``a`` on, and those of its address's coordinates."""
     return [
         *range(a, a + pe.config.a_registers),
         *range(address.offset, address.offset + offset_registers(pe, segment)),
@@ -260,7 +260,7 @@ def _with_integers(pe: Pe, roles: Roles, sums: Array, x: Array, y: Array, there:
 
 
 def _wide(words: Array, dtype: str) -> Array:
-    """Elements as the numbers they are, int64."""
+    """The 32-bit words of elements as int64, u32 without a sign."""
     return words.view(np.uint32).astype(np.int64) if dtype == "u32" else words.astype(np.int64)
 
 

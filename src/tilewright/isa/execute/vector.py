@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.chip.state import Pe
-from tilewright.isa.execute.conversions import convert, one_nan, pack, registers_of, to_integers, unpack
+from tilewright.isa.execute.conversions import convert, pack, registers_of, to_integers, unify_nans, unpack
 from tilewright.isa.execute.operands import Handler, number, spans, threads_on, uniform_source
 from tilewright.isa.execute.scalar import compare
 from tilewright.isa.language.errors import Faults
@@ -86,12 +86,8 @@ FUNCTIONS: dict[str, Callable[[Array], Array]] = {
 # Operations on float32 and on 32-bit integers; ``out`` may be one of the operands.
 
 
-def _least(x: Any, y: Any, out: Array) -> None:
-    np.copyto(out, np.where((x <= y) | np.isnan(x), x, y))
-
-
-def _greatest(x: Any, y: Any, out: Array) -> None:
-    np.copyto(out, np.where((x >= y) | np.isnan(x), x, y))
+def _float_extreme(is_first: Any) -> Callable[[Any, Any, Array], None]:
+    return lambda x, y, out: np.copyto(out, np.where(is_first(x, y) | np.isnan(x), x, y))
 
 
 def _plain(operation: Any) -> Callable[[Any, Any, Array], None]:
@@ -99,13 +95,13 @@ def _plain(operation: Any) -> Callable[[Any, Any, Array], None]:
 
 
 def _unsigned(operation: Any) -> Callable[[Any, Any, Array], None]:
-    return lambda x, y, out: operation(_as(x, np.uint32), _as(y, np.uint32), out=out.view(np.uint32))
+    return lambda x, y, out: operation(x.view(np.uint32), y.view(np.uint32), out=out.view(np.uint32))
 
 
 def _shifted(operation: Any, unsigned: bool = False) -> Callable[[Any, Any, Array], None]:
     def shift(x: Any, y: Any, out: Array) -> None:
         kind = np.uint32 if unsigned else np.int32
-        operation(_as(x, kind), _as(y & np.int32(31), kind), out=out.view(kind))
+        operation(x.view(kind), (y & np.int32(31)).view(kind), out=out.view(kind))
 
     return shift
 
@@ -126,8 +122,8 @@ FLOATS: dict[str, Callable[[Any, Any, Array], None]] = {
     "sub": _plain(np.subtract),
     "mul": _plain(np.multiply),
     "div": _plain(np.divide),
-    "min": _least,
-    "max": _greatest,
+    "min": _float_extreme(np.less_equal),
+    "max": _float_extreme(np.greater_equal),
 }
 INTEGERS: dict[str, Callable[[Any, Any, Array], None]] = {
     "add": _plain(np.add),
@@ -146,7 +142,7 @@ INTEGERS: dict[str, Callable[[Any, Any, Array], None]] = {
     "shr": _shifted(np.right_shift),
     "shru": _shifted(np.right_shift, unsigned=True),
 }
-_LEAST = {
+IDENTITIES = {
     ("add", "f32"): -0.0,
     ("add", "s32"): 0,
     ("max", "f32"): -np.inf,
@@ -154,11 +150,7 @@ _LEAST = {
     ("min", "f32"): np.inf,
     ("min", "s32"): 2**31 - 1,
 }
-"""What changes nothing."""
-
-
-def _as(value: Any, kind: Any) -> Any:
-    return value.view(kind)
+"""What a reduction (operation, type) of no elements gives."""
 
 
 # Reductions by halves.
@@ -183,7 +175,7 @@ def _reduction(instruction: Instruction) -> tuple[Callable[[Any, Any, Array], No
     """The operation, the type it works on, and what changes nothing."""
     op, kind = instruction.suffix("op") or "", instruction.suffix("type") or ""
     table, dtype = (FLOATS, np.float32) if kind == "f32" else (INTEGERS, np.int32)
-    return table[op], dtype, dtype(_LEAST[op, kind])
+    return table[op], dtype, dtype(IDENTITIES[op, kind])
 
 
 # The instructions: what each takes and leaves, and the phases they have in common.
@@ -192,8 +184,8 @@ _Body = Callable[[Pe, Instruction, int, Array], None]
 """Does the work on [threads, words] of D (int32): all threads, and D may be one of the sources."""
 
 
-def _run(pe: Pe, instruction: Instruction, place: int, count: int, kind: Any = np.int32) -> Any:
-    """A source: [threads, count] of its registers, [threads, 1] of one register, or one number."""
+def _source_registers(pe: Pe, instruction: Instruction, place: int, count: int, kind: Any = np.int32) -> Any:
+    """Operand ``place``: [threads, count] of its registers, [threads, 1] of one, or a number, as type ``kind``."""
     operand = instruction.operands[place]
     if isinstance(operand, Register) and operand.kind == "r":
         wide = 1 if _is_one(instruction, place) else count
@@ -203,15 +195,14 @@ def _run(pe: Pe, instruction: Instruction, place: int, count: int, kind: Any = n
 
 def _is_one(instruction: Instruction, place: int) -> bool:
     """Whether a source is one register of each thread for all."""
-    spec = instruction.spec
-    return (
-        spec.operands[place].name == "Y" and any(s.key == "y" for s in spec.suffixes) and instruction.suffix("y") == "1"
-    )
+    spec, has_suffix = instruction.spec, any(s.key == "y" for s in instruction.spec.suffixes)
+    return spec.operands[place].name == "Y" and has_suffix and instruction.suffix("y") == "1"
 
 
 def _widths(instruction: Instruction, count: int) -> dict[int, int]:
     """Registers of every operand that is one or several, by its place."""
-    packed = {0: instruction.suffix("to"), 1: instruction.suffix("from")} if _converts(instruction) else {}
+    converts = instruction.name in ("vcvt", "vquant")
+    packed = {0: instruction.suffix("to"), 1: instruction.suffix("from")} if converts else {}
     widths = {}
     for place, operand in enumerate(instruction.operands[:-1]):
         if not (isinstance(operand, Register) and operand.kind == "r"):
@@ -221,10 +212,6 @@ def _widths(instruction: Instruction, count: int) -> dict[int, int]:
         one = one or (place == 1 and instruction.name == "viota")
         widths[place] = registers_of(dtype, count) if dtype else min(1, count) if one else count
     return widths
-
-
-def _converts(instruction: Instruction) -> bool:
-    return instruction.name in ("vcvt", "vquant")
 
 
 @dataclass(frozen=True)
@@ -304,38 +291,38 @@ def _count(pe: Pe, cost: _Cost, active: int) -> None:
     traffic.register_writes += active * cost.wide
 
 
-def _floats(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
-    x, y = (_run(pe, instruction, place, count, np.float32) for place in (1, 2))
+def _float_binary(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
+    x, y = (_source_registers(pe, instruction, place, count, np.float32) for place in (1, 2))
     out = into.view(np.float32)
     FLOATS[instruction.suffix("op") or ""](x, y, out)
-    one_nan(out)
+    unify_nans(out)
 
 
-def _integers(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
-    x, y = (_run(pe, instruction, place, count) for place in (1, 2))
+def _integer_binary(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
+    x, y = (_source_registers(pe, instruction, place, count) for place in (1, 2))
     INTEGERS[instruction.suffix("op") or ""](x, y, into)
 
 
 def _function(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
-    x = _run(pe, instruction, 1, count, np.float32)
+    x = _source_registers(pe, instruction, 1, count, np.float32)
     out = into.view(np.float32)
     np.copyto(out, FUNCTIONS[instruction.suffix("op") or ""](x.astype(np.float64)), casting="same_kind")
-    one_nan(out)
+    unify_nans(out)
 
 
 def _comparison(kind: Any) -> _Body:
     def body(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
-        x, y = (_run(pe, instruction, place, count, kind) for place in (1, 2))
+        x, y = (_source_registers(pe, instruction, place, count, kind) for place in (1, 2))
         condition = instruction.suffix("cond") or ""
         if condition.endswith("u"):
-            x, y, condition = _as(x, np.uint32), _as(y, np.uint32), condition[:-1]
+            x, y, condition = x.view(np.uint32), y.view(np.uint32), condition[:-1]
         np.copyto(into, compare(condition, x, y))
 
     return body
 
 
 def _select(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
-    mask, x, y = (_run(pe, instruction, place, count) for place in (1, 2, 3))
+    mask, x, y = (_source_registers(pe, instruction, place, count) for place in (1, 2, 3))
     np.copyto(into, np.where(mask != 0, x, y))
 
 
@@ -348,7 +335,7 @@ def _iota(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
 
 def _cvt(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
     target, source = instruction.suffix("to") or "", instruction.suffix("from") or ""
-    words = _run(pe, instruction, 1, registers_of(source, count))
+    words = _source_registers(pe, instruction, 1, registers_of(source, count))
     nearest, wrap = instruction.suffix("round") != "z", instruction.suffix("end") == "wrap"
     values = convert(unpack(words, source, count), source, target, nearest, wrap)
     into[:] = pack(values, into)
@@ -356,18 +343,18 @@ def _cvt(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
 
 def _quant(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
     target, source = instruction.suffix("to") or "", instruction.suffix("from") or ""
-    x = _run(pe, instruction, 1, count, np.float32 if source == "f32" else np.int32).astype(np.float32)
-    scaled = np.rint(x * _run(pe, instruction, 2, count, np.float32)).astype(np.float64)
+    x = _source_registers(pe, instruction, 1, count, np.float32 if source == "f32" else np.int32).astype(np.float32)
+    scaled = np.rint(x * _source_registers(pe, instruction, 2, count, np.float32)).astype(np.float64)
     scaled += uniform_source(pe, instruction.operands[3])
     into[:] = pack(to_integers(scaled, target), into)
 
 
 def _red(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
     operation, kind, _ = _reduction(instruction)
-    values = np.ascontiguousarray(_run(pe, instruction, 1, count, kind))
+    values = np.ascontiguousarray(_source_registers(pe, instruction, 1, count, kind))
     into.view(kind)[:] = halves(values.copy() if np.shares_memory(values, pe.file) else values, operation, 1)
     if kind is np.float32:
-        one_nan(into.view(kind))
+        unify_nans(into.view(kind))
 
 
 def _group(pe: Pe, instruction: Instruction) -> int:
@@ -380,14 +367,13 @@ def _thr(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
     whole = -(-threads // size) * size
     values = np.full((whole, count), nothing, kind)
     on = threads_on(pe, instruction)
-    np.copyto(values[:threads], _run(pe, instruction, 1, count, kind), where=on[:, None])
+    np.copyto(values[:threads], _source_registers(pe, instruction, 1, count, kind), where=on[:, None])
     grouped = values.reshape(-1, size, count).transpose(1, 0, 2)
-    kept = halves(grouped, operation, 0)
-    into.view(kind)[:] = np.broadcast_to(kept.transpose(1, 0, 2), (whole // size, size, count)).reshape(-1, count)[
-        :threads
-    ]
+    kept = halves(grouped, operation, 0).transpose(1, 0, 2)
+    everywhere = np.broadcast_to(kept, (whole // size, size, count)).reshape(-1, count)
+    into.view(kind)[:] = everywhere[:threads]
     if kind is np.float32:
-        one_nan(into.view(kind))
+        unify_nans(into.view(kind))
 
 
 def _exchanges(pe: Pe, instruction: Instruction) -> int:
@@ -395,8 +381,8 @@ def _exchanges(pe: Pe, instruction: Instruction) -> int:
 
 
 VECTOR_HANDLERS: dict[str, Handler] = {
-    "vf": _vector(_floats, None, lambda instruction: instruction.suffix("op") == "div"),
-    "vi": _vector(_integers),
+    "vf": _vector(_float_binary, None, lambda instruction: instruction.suffix("op") == "div"),
+    "vi": _vector(_integer_binary),
     "vfun": _vector(_function, special=lambda _: True),
     "vcmp": _vector(_comparison(np.int32)),
     "vfcmp": _vector(_comparison(np.float32)),

@@ -12,54 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa.kernels.block_mm_kernels import issued, later, multiply, ready, until
-from tilewright.isa.kernels.memory_kernels import copy_run, move, over_l2
-from tilewright.isa.kernels.pointers import (
-    accounts_at,
-    block_at,
-    byte,
-    cell,
-    clock_at,
-    counts_at,
-    instruction_at,
-    memory_at,
-    mm_at,
-    put,
-    put_byte,
-    put_word,
-    traffic_at,
-    transfer_at,
-    word,
-)
-from tilewright.isa.kernels.records import (
-    ALU,
-    BR,
-    BUDGET,
-    CLR,
-    CMP,
-    FULL,
-    INSTRUCTION,
-    JUMP,
-    LD,
-    LDB,
-    LEFT,
-    LOGIC,
-    LOOP_BACK,
-    MULTIPLY,
-    NOP,
-    OPERATIONS,
-    OTHER,
-    PORT,
-    SEGMENT,
-    SETMM,
-    ST,
-    TID,
-    WANTED,
-)
+from tilewright.isa.kernels import pointers, records
+from tilewright.isa.kernels.block_mm_kernels import issued, latest_place, multiply, ready, until
+from tilewright.isa.kernels.memory_kernels import copy_run, move_elements, over_l2
+from tilewright.isa.kernels.pointers import byte, cell, put, put_byte, put_word, word
 from tilewright.kernels import inner, njit
 
-_DIV = OPERATIONS.index("div")
-_ROW = INSTRUCTION.bytes
+_DIV = records.OPERATIONS.index("div")
+_ROW = records.INSTRUCTION.bytes
 
 # Arithmetic on threads and uniform registers, branches, and their place on the clock.
 
@@ -80,15 +40,15 @@ def value(uniform: Any, kind: Any, operand: Any) -> Any:
 def _await(run: Any, row: Any, offsets: Any, offsets_end: Any, first: Any, end: Any) -> None:
     """Wait for what an instruction reads, registers of offsets among it, and for places ``first`` to ``end``."""
     tokens = run.tokens
-    latest = later(tokens, row.x_place, row.x_place + 1, np.int64(-1))
-    latest = later(tokens, offsets, offsets_end, latest)
-    latest = later(tokens, row.y_place, row.y_place + 1, latest)
-    latest = later(tokens, row.guard_place, row.guard_place + 1, latest)
-    ready(run, later(tokens, first, end, latest))
+    latest = latest_place(tokens, row.x_place, row.x_place + 1, np.int64(-1))
+    latest = latest_place(tokens, offsets, offsets_end, latest)
+    latest = latest_place(tokens, row.y_place, row.y_place + 1, latest)
+    latest = latest_place(tokens, row.guard_place, row.guard_place + 1, latest)
+    ready(run, latest_place(tokens, first, end, latest))
 
 
 @inner()
-def _made(run: Any, first: Any, end: Any, cycle: Any, cause: Any) -> None:
+def _set_ready(run: Any, first: Any, end: Any, cycle: Any, cause: Any) -> None:
     """Registers at places ``first`` to ``end`` (-1 to 0: none) are there from a cycle on, made by unit ``cause``."""
     for place in range(max(first, 0), end):
         put(run.tokens, place, cycle)
@@ -99,10 +59,10 @@ def _made(run: Any, first: Any, end: Any, cycle: Any, cause: Any) -> None:
 @inner()
 def step(run: Any, row: Any, latency: Any) -> None:
     """One issue, whose destination (if it has one) is ready ``latency`` cycles later."""
-    written, clock = row.written, clock_at(run.clock)
+    written, clock = row.written, pointers.clock_at(run.clock)
     _await(run, row, np.int64(-1), np.int64(0), written, written + 1)
     start = issued(run)
-    _made(run, written, written + 1, start + latency, 0)
+    _set_ready(run, written, written + 1, start + latency, 0)
     clock.end = max(clock.end, start + max(1, latency))
 
 
@@ -165,9 +125,9 @@ def _logic(operation: Any, p: Any, q: Any) -> Any:
 
 
 @inner()
-def _zero(run: Any, row: Any, y: Any) -> bool:
+def _divides_by_zero(run: Any, row: Any, y: Any) -> bool:
     """Whether a division has a divisor that is 0."""
-    if row.op != ALU or row.operation < _DIV:
+    if row.op != records.ALU or row.operation < _DIV:
         return False
     if row.y_kind < 2 or row.kind == 1:
         return bool(y == 0)
@@ -184,12 +144,12 @@ def scalar(run: Any, row: Any) -> bool:
     """mov to rem, comparisons and logic, on threads or uniform registers; False where a division is by 0."""
     op, number, operation = row.op, row.number, row.operation
     x, y = value(run.uniform, row.x_kind, row.x), value(run.uniform, row.y_kind, row.y)
-    if _zero(run, row, y):
+    if _divides_by_zero(run, row, y):
         return False
     if row.kind == 1:
         put(run.uniform, number, wrap(alu(operation, x, y)))
         return True
-    threads, on, traffic = run.threads, np.int64(0), traffic_at(run.traffic)
+    threads, on, traffic = run.threads, np.int64(0), pointers.traffic_at(run.traffic)
     traffic.register_reads += row.per_thread * threads
     guard, negated, first, second = row.guard, row.negated, row.x, row.y
     per_thread_x, per_thread_y = row.x_kind == 2, row.y_kind == 2
@@ -197,20 +157,20 @@ def scalar(run: Any, row: Any) -> bool:
     for _ in range(threads):
         if guard < 0 or byte(flags, guard) != negated:
             on += 1
-            if op == LOGIC:
+            if op == records.LOGIC:
                 put_byte(flags, number, _logic(operation, byte(flags, first), byte(flags, second)))
             else:
                 if per_thread_x:
                     x = word(own, first)
                 if per_thread_y:
                     y = word(own, second)
-                if op == CMP:
+                if op == records.CMP:
                     put_byte(flags, number, np.int64(compare(operation, x, y)))
                 else:
                     put_word(own, number, alu(operation, x, y))
         own += pitch
         flags += predicate_pitch
-    if op == ALU:
+    if op == records.ALU:
         traffic.register_writes += on
     return True
 
@@ -222,11 +182,11 @@ def number_threads(run: Any, row: Any) -> None:
     for thread in range(run.threads):
         put_word(own, row.number, thread)
         own += run.pitch
-    traffic_at(run.traffic).register_writes += run.threads
+    pointers.traffic_at(run.traffic).register_writes += run.threads
 
 
 @inner()
-def shape(run: Any, row: Any) -> bool:
+def set_shape(run: Any, row: Any) -> bool:
     """setmm; False where there can be no such ``mm``."""
     columns, rows = value(run.uniform, row.x_kind, row.x), np.int64(-1)
     if row.operation == 1:
@@ -241,9 +201,9 @@ def shape(run: Any, row: Any) -> bool:
 
 
 @inner()
-def branches(uniform: Any, row: Any) -> bool:
+def takes_branch(uniform: Any, row: Any) -> bool:
     """Whether a loop's last instruction leads back."""
-    if row.op == LOOP_BACK:
+    if row.op == records.LOOP_BACK:
         put(uniform, row.number, wrap(cell(uniform, row.number) - 1))
         return bool(cell(uniform, row.number) != 0)
     x, y = value(uniform, row.x_kind, row.x), value(uniform, row.y_kind, row.y)
@@ -256,23 +216,23 @@ def branches(uniform: Any, row: Any) -> bool:
 @inner()
 def begin_transfer(run: Any) -> None:
     """A load or store begins: nothing has arrived, and no line was written."""
-    acc = accounts_at(memory_at(run.memory).accounts)
+    acc = pointers.accounts_at(pointers.memory_at(run.memory).accounts)
     acc.arrived = acc.written = np.int64(0)
 
 
 @inner()
-def _at_port(run: Any, row: Any, words: Any, lines: Any) -> Any:
+def _issue_transfer(run: Any, row: Any, words: Any, lines: Any) -> Any:
     """Issue a load or store once its registers are there and the load-store unit is free; the cycle."""
-    clock = clock_at(run.clock)
+    clock = pointers.clock_at(run.clock)
     _await(run, row, row.x, row.offsets_end, row.number, row.number + words)
-    until(run, clock.lsu, np.int64(PORT))
+    until(run, clock.lsu, np.int64(records.PORT))
     start = issued(run)
     clock.lsu = start + max(1, -(-lines // run.ports))
     return start
 
 
 @inner()
-def _ask(run: Any, row: Any, access: Any) -> Any:
+def _read_requests(run: Any, row: Any, access: Any) -> Any:
     """What every thread of an ``ld`` or ``st`` asks for: to ``coordinates`` and ``counts``; the most words of one."""
     threads, dims, at, wanted = run.threads, access.dims, access.coordinates, access.counts
     guard, first, count = row.guard, row.x, row.y
@@ -296,50 +256,54 @@ def _ask(run: Any, row: Any, access: Any) -> Any:
 
 
 @inner()
-def _moved(run: Any, row: Any) -> Any:
+def _transfer(run: Any, row: Any) -> Any:
     """Move the elements of an ``ld`` or ``st``; the most words of a thread, -1 (nothing done) without the registers."""
-    access = transfer_at(row.record)
-    words = _ask(run, row, access)
+    access = pointers.transfer_at(row.record)
+    words = _read_requests(run, row, access)
     if row.number + words > run.registers:
         return np.int64(-1)
     begin_transfer(run)
-    move(access)
+    move_elements(access)
     return words
 
 
 @inner()
 def load(run: Any, row: Any) -> bool:
     """``ld``; False where it asks for registers that there are not."""
-    words, access = _moved(run, row), transfer_at(row.record)
+    words, access = _transfer(run, row), pointers.transfer_at(row.record)
     if words < 0:
         return False
-    loaded(run, row, words, access.lines, access.elements * access.element_bytes)
+    count_load(run, row, words, access.lines, access.elements * access.element_bytes)
     return True
 
 
 @inner()
-def loaded(run: Any, row: Any, words: Any, lines: Any, moved: Any) -> None:
+def count_load(run: Any, row: Any, words: Any, lines: Any, moved: Any) -> None:
     """What an ``ld`` of so many lines and bytes counts, and its place on the clock."""
-    clock, m = clock_at(run.clock), memory_at(run.memory)
-    acc, counts, traffic = accounts_at(m.accounts), counts_at(run.counts), traffic_at(run.traffic)
+    clock, m = pointers.clock_at(run.clock), pointers.memory_at(run.memory)
+    acc, counts, traffic = (
+        pointers.accounts_at(m.accounts),
+        pointers.counts_at(run.counts),
+        pointers.traffic_at(run.traffic),
+    )
     counts.a_bytes_loaded += moved
     traffic.load_lines += lines
     traffic.load_bytes += moved
     traffic.register_writes -= -moved // 4
     acc.l1_a += moved
     acc.l2_a += moved
-    start = _at_port(run, row, words, lines)
+    start = _issue_transfer(run, row, words, lines)
     done = max(clock.lsu, over_l2(m, start, -(-moved * run.slots // run.l2_rate))) + run.load_latency
     if acc.arrived > 0:
         done = max(done, acc.arrived + run.dram_latency)
-    _made(run, row.number, row.number + words, done, 1)
+    _set_ready(run, row.number, row.number + words, done, 1)
     clock.end = max(clock.end, done)
 
 
 @inner()
 def broadcast(run: Any, row: Any) -> bool:
     """``ldb``; False where there are no such registers, or some of the elements are not there."""
-    access, guard, own, flags = transfer_at(row.record), row.guard, run.file, run.predicates
+    access, guard, own, flags = pointers.transfer_at(row.record), row.guard, run.file, run.predicates
     words: Any = max(0, value(run.uniform, row.y_kind, row.y))
     first: Any = np.int64(-1)
     on = np.int64(0)
@@ -359,31 +323,31 @@ def broadcast(run: Any, row: Any) -> bool:
         put(access.coordinates, d, x)
     put(access.counts, 0, count)
     begin_transfer(run)
-    move(access)
+    move_elements(access)
     moved, into = access.elements * access.element_bytes, run.file + 4 * row.number
     for thread in range(run.threads):
         if guard < 0 or byte(flags + thread * run.predicate_pitch, guard) != row.negated:
             copy_run(into + thread * run.pitch, access.registers, moved)
-    loaded(run, row, words, access.lines, moved)
-    traffic_at(run.traffic).register_writes += max(0, on - 1) * -(-moved // 4)
+    count_load(run, row, words, access.lines, moved)
+    pointers.traffic_at(run.traffic).register_writes += max(0, on - 1) * -(-moved // 4)
     return True
 
 
 @inner()
 def store(run: Any, row: Any) -> bool:
     """``st``; False where it asks for registers that there are not."""
-    words, access = _moved(run, row), transfer_at(row.record)
+    words, access = _transfer(run, row), pointers.transfer_at(row.record)
     if words < 0:
         return False
     lines, moved = access.lines, access.elements * access.element_bytes
-    counted, clock, m = traffic_at(run.traffic), clock_at(run.clock), memory_at(run.memory)
-    acc = accounts_at(m.accounts)
+    counted, clock, m = pointers.traffic_at(run.traffic), pointers.clock_at(run.clock), pointers.memory_at(run.memory)
+    acc = pointers.accounts_at(m.accounts)
     counted.store_lines += lines
     counted.store_bytes += moved
     counted.register_reads -= -moved // 4
     acc.l1_c += moved
     acc.l2_c += moved
-    start = _at_port(run, row, words, lines)
+    start = _issue_transfer(run, row, words, lines)
     end = max(clock.lsu, over_l2(m, start, -(-moved * run.slots // run.l2_rate))) + run.load_latency
     acc.dram_c += acc.written * m.line_bytes
     acc.work = max(acc.work, start) + acc.written * m.dram_line
@@ -407,11 +371,11 @@ def clear(run: Any, row: Any) -> bool:
         own += run.pitch
         flags += run.predicate_pitch
     run.product += 1
-    traffic_at(run.traffic).register_writes += cleared
-    clock = clock_at(run.clock)
+    pointers.traffic_at(run.traffic).register_writes += cleared
+    clock = pointers.clock_at(run.clock)
     _await(run, row, np.int64(-1), np.int64(0), begin, end)
     done = issued(run) + max(1, words)
-    _made(run, begin, end, done, 0)
+    _set_ready(run, begin, end, done, 0)
     clock.end = max(clock.end, done)
     return True
 
@@ -420,9 +384,9 @@ def clear(run: Any, row: Any) -> bool:
 
 
 @inner(inline="always")
-def _wanted(run: Any, row: Any) -> Any:
+def _needs_record(run: Any, row: Any) -> Any:
     """Whether an ``ld`` or ``mm`` has no record for the segment that its uniform register names now, or the shape."""
-    other = row.op == MULTIPLY and (row.mm_columns != run.columns or row.mm_rows != run.rows)
+    other = row.op == records.MULTIPLY and (row.mm_columns != run.columns or row.mm_rows != run.rows)
     return other or row.record == 0 or cell(run.uniform, row.segment) != row.handle
 
 
@@ -432,61 +396,61 @@ def run_block(numbers: Any) -> int:
 
     ``numbers``: a record BLOCK.
     """
-    run = block_at(np.int64(numbers.ctypes.data))
+    run = pointers.block_at(np.int64(numbers.ctypes.data))
     latency, bare = run.alu_latency, np.int64(1)
     pc = run.pc
     while pc < run.count:
         if run.executed >= run.most:
-            return BUDGET
-        row = instruction_at(run.code + pc * _ROW)
+            return records.BUDGET
+        row = pointers.instruction_at(run.code + pc * _ROW)
         op = row.op
-        if op == OTHER:
-            return LEFT
-        if op >= LD and _wanted(run, row):
-            return WANTED
+        if op == records.OTHER:
+            return records.LEFT
+        if op >= records.LD and _needs_record(run, row):
+            return records.WANTED
         if row.low < run.high and row.high > run.low:
-            return FULL
+            return records.FULL
         target = pc + 1
-        if op <= LOGIC:
+        if op <= records.LOGIC:
             if not scalar(run, row):
-                return LEFT
+                return records.LEFT
             step(run, row, latency)
-        elif op in (LOOP_BACK, BR):
-            if branches(run.uniform, row):
+        elif op in (records.LOOP_BACK, records.BR):
+            if takes_branch(run.uniform, row):
                 target = row.target
-            step(run, row, latency if op == LOOP_BACK else bare)
-        elif op == JUMP:
+            step(run, row, latency if op == records.LOOP_BACK else bare)
+        elif op == records.JUMP:
             target = row.target
             step(run, row, bare)
-        elif op == NOP:
+        elif op == records.NOP:
             step(run, row, bare)
-        elif op == TID:
+        elif op == records.TID:
             number_threads(run, row)
             step(run, row, latency)
-        elif op == SEGMENT:
+        elif op == records.SEGMENT:
             put(run.uniform, row.number, row.x)
             step(run, row, bare)
-        elif op == SETMM:
-            if not shape(run, row):
-                return LEFT
+        elif op == records.SETMM:
+            if not set_shape(run, row):
+                return records.LEFT
             step(run, row, bare)
-        elif op == CLR:
+        elif op == records.CLR:
             if not clear(run, row):
-                return LEFT
-        elif op == ST:
+                return records.LEFT
+        elif op == records.ST:
             if not store(run, row):
-                return LEFT
-        elif op == LD:
+                return records.LEFT
+        elif op == records.LD:
             if not load(run, row):
-                return LEFT
-        elif op == LDB:
+                return records.LEFT
+        elif op == records.LDB:
             if not broadcast(run, row):
-                return LEFT
+                return records.LEFT
         else:
-            why = multiply(run, mm_at(row.record), row)
+            why = multiply(run, pointers.mm_at(row.record), row)
             if why:
                 return int(why)
         pc = target
         run.pc = pc
         run.executed += 1
-    return LEFT
+    return records.LEFT

@@ -6,42 +6,23 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.isa.kernels import pointers, records
 from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, PINNED, move_to_list, release_retained, tables_of, touch
 from tilewright.isa.kernels.memory_kernels import copy_run, issue, run_at
-from tilewright.isa.kernels.pointers import (
-    accounts_at,
-    byte,
-    cell,
-    clock_at,
-    copy,
-    counts_at,
-    fill_at,
-    free_at,
-    math_at,
-    memory_at,
-    put,
-    put_byte,
-    put_word,
-    reach_at,
-    times_at,
-    timing_at,
-    traffic_at,
-    walk_at,
-    word,
-)
-from tilewright.isa.kernels.records import CAUSED, CLOCK, DEPTH, FETCH, FULL, IRREGULAR, ISSUED, OPERANDS, REACH
+from tilewright.isa.kernels.pointers import byte, cell, put, put_byte, put_word, word
 from tilewright.kernels import inner
+from tilewright.kernels.vectors import copy_vector
 
-_COLUMN, _IN_FLIGHT = REACH.bytes, CLOCK.bytes
+_COLUMN, _IN_FLIGHT = records.REACH.bytes, records.CLOCK.bytes
 _LSU = 16  # where the free cycles stand in the clock
 
 # numba kernels: lines that an ``mm`` touches, through the caches.
 
 
 @inner()
-def _missed(run: Any, mm: Any, outcome: Any, line: Any, beyond: Any) -> Any:
+def _count_miss(run: Any, mm: Any, outcome: Any, line: Any, beyond: Any) -> Any:
     """A line that L1 had not: what else that means, and 1 if L2 had not either."""
-    traffic, second = traffic_at(run.traffic), run.l2
+    traffic, second = pointers.traffic_at(run.traffic), run.l2
     if outcome == PINNED:
         traffic.pin_evictions += 1
     if outcome == BYPASSED:
@@ -54,12 +35,12 @@ def _missed(run: Any, mm: Any, outcome: Any, line: Any, beyond: Any) -> Any:
 
 
 @inner()
-def _lines_of_one(run: Any, mm: Any, column: Any, tables: Any) -> Any:
+def _touch_column(run: Any, mm: Any, column: Any, tables: Any) -> Any:
     """(lines, L1 misses, L2 misses) of a column that is no run, or whose lines are retained."""
     e, dim, page_elements, shift = mm.element_bytes, mm.dim, mm.page_elements, mm.line_shift
     pages_of, offsets_of, phys, in_l2 = mm.pages_of, mm.offsets_of, mm.phys, mm.in_l2
     retains, bypass, selected, awaited = mm.retains, mm.bypasses, mm.selected, mm.awaited
-    page, offset, first, traffic = column.page, column.offset, run.l1, traffic_at(run.traffic)
+    page, offset, first, traffic = column.page, column.offset, run.l1, pointers.traffic_at(run.traffic)
     head, taken = cell(mm.starts, dim) + column.x + column.low, np.int64(0)
     lines, misses, deep, last = np.int64(0), np.int64(0), np.int64(0), np.int64(-1)
     for u in range(column.count):
@@ -71,7 +52,7 @@ def _lines_of_one(run: Any, mm: Any, column: Any, tables: Any) -> Any:
             outcome = touch(first, tables, line, bypass)
             if outcome != HIT:
                 misses += 1
-                deep += _missed(run, mm, outcome, line, not byte(in_l2, p))
+                deep += _count_miss(run, mm, outcome, line, not byte(in_l2, p))
         if retains:
             own = element * e >> shift
             if byte(selected, element) == 0:
@@ -83,7 +64,7 @@ def _lines_of_one(run: Any, mm: Any, column: Any, tables: Any) -> Any:
                 traffic.retained_lines += waits
                 traffic.released_lines += 1 - waits
     if taken:
-        walk_at(mm.walk).left -= taken
+        pointers.walk_at(mm.walk).left -= taken
     return lines, misses, deep
 
 
@@ -93,9 +74,9 @@ def _lines_of_one(run: Any, mm: Any, column: Any, tables: Any) -> Any:
 @inner()
 def _first_is_selected(mm: Any) -> bool:
     """Whether a walk has selected the first element of this ``mm`` already."""
-    sequence, reach, columns = mm.sequence, mm.reach, fill_at(mm.fill).columns
+    sequence, reach, columns = mm.sequence, mm.reach, pointers.fill_at(mm.fill).columns
     for s in range(columns):
-        column = reach_at(reach + _COLUMN * cell(sequence, s))
+        column = pointers.reach_at(reach + _COLUMN * cell(sequence, s))
         if column.count > 0:
             head = cell(mm.starts, mm.dim) + column.x + column.low
             page, offset = column.page + cell(mm.pages_of, head), column.offset + cell(mm.offsets_of, head)
@@ -109,7 +90,7 @@ def _begin_walk(run: Any, mm: Any, row: Any) -> None:
 
     Its own walk begins anew where it comes over columns that were used.
     """
-    walk, handle, product, released = walk_at(mm.walk), row.handle, run.product, np.int64(0)
+    walk, handle, product, released = pointers.walk_at(mm.walk), row.handle, run.product, np.int64(0)
     if walk.product != product or walk.left == 0:
         if run.walked != handle and run.walked_in != product:
             released += release_retained(run.l1)
@@ -123,7 +104,7 @@ def _begin_walk(run: Any, mm: Any, row: Any) -> None:
             released += release_retained(run.l1)
         walk.product = product
         walk.column = walk.before = np.int64(-1)
-        traffic_at(run.traffic).released_lines += released
+        pointers.traffic_at(run.traffic).released_lines += released
     run.walked, run.walked_in = handle, product
 
 
@@ -134,8 +115,8 @@ def _skip_columns(run: Any, mm: Any, row: Any) -> None:
     Where several are on those are all others; where one is, columns come one by one, and those between the one before
     and this one have had their turn.
     """
-    walk, low, high = walk_at(mm.walk), np.int64(0), mm.columns
-    if fill_at(mm.fill).columns == 1:
+    walk, low, high = pointers.walk_at(mm.walk), np.int64(0), mm.columns
+    if pointers.fill_at(mm.fill).columns == 1:
         j = cell(mm.sequence, 0)
         if j != walk.column:
             walk.before, walk.column = walk.column, j
@@ -166,16 +147,16 @@ def _skip_column(run: Any, mm: Any, own: Any, immediate: Any) -> None:
         if byte(selected, element) != 0:
             continue
         put_byte(selected, element, 1)
-        walk_at(mm.walk).left -= 1
+        pointers.walk_at(mm.walk).left -= 1
         own_line = element * mm.element_bytes >> mm.line_shift
         put_word(awaited, own_line, word(awaited, own_line) - 1)
         if word(awaited, own_line) == 0:
             line = (cell(mm.phys, p) + o * mm.element_bytes) >> mm.line_shift
-            traffic_at(run.traffic).released_lines += move_to_list(run.l1, tables, line, np.int64(0))
+            pointers.traffic_at(run.traffic).released_lines += move_to_list(run.l1, tables, line, np.int64(0))
 
 
 @inner()
-def _lines_of_columns(run: Any, mm: Any, kind: Any) -> None:
+def _touch_columns(run: Any, mm: Any, kind: Any) -> None:
     """Lines of the columns that take part through the caches; to ``mm.out``: lines, L1 and L2 misses of each.
 
     ``kind`` 2: all of them are whole, and ``mm.begins`` says where.
@@ -185,9 +166,9 @@ def _lines_of_columns(run: Any, mm: Any, kind: Any) -> None:
     first, head, pages_of, length = run.l1, cell(mm.starts, mm.dim), mm.pages_of, mm.depth * e
     tables, touches, all_misses, all_deep = tables_of(first), np.int64(0), np.int64(0), np.int64(0)
     mm.deep_count = np.int64(0)
-    for s in range(fill_at(mm.fill).columns):
+    for s in range(pointers.fill_at(mm.fill).columns):
         j = cell(sequence, s)
-        lines, misses, deep, column = np.int64(0), np.int64(0), np.int64(0), reach_at(reach + _COLUMN * j)
+        lines, misses, deep, column = np.int64(0), np.int64(0), np.int64(0), pointers.reach_at(reach + _COLUMN * j)
         if kind == 2:
             begin, page = cell(begins, 2 * j), cell(begins, 2 * j + 1)
         else:
@@ -199,22 +180,22 @@ def _lines_of_columns(run: Any, mm: Any, kind: Any) -> None:
                 outcome = touch(first, tables, line, bypass)
                 if outcome != HIT:
                     misses += 1
-                    deep += _missed(run, mm, outcome, line, not byte(in_l2, page))
+                    deep += _count_miss(run, mm, outcome, line, not byte(in_l2, page))
         elif length > 0:
-            lines, misses, deep = _lines_of_one(run, mm, column, tables)
+            lines, misses, deep = _touch_column(run, mm, column, tables)
         put(out, 3 * s, lines)
         put(out, 3 * s + 1, misses)
         put(out, 3 * s + 2, deep)
         touches += lines
         all_misses += misses
         all_deep += deep
-    counts, traffic = counts_at(run.counts), traffic_at(run.traffic)
+    counts, traffic = pointers.counts_at(run.counts), pointers.traffic_at(run.traffic)
     counts.l1_touches += touches
     counts.l1_misses += all_misses
     counts.l2_misses += all_deep
     traffic.l1_hits += touches - all_misses
-    accounts_at(memory_at(run.memory).accounts).l2_b += all_misses << shift
-    accounts_at(memory_at(run.memory).accounts).dram_b += all_deep << shift
+    pointers.accounts_at(pointers.memory_at(run.memory).accounts).l2_b += all_misses << shift
+    pointers.accounts_at(pointers.memory_at(run.memory).accounts).dram_b += all_deep << shift
 
 
 # numba kernels: how instructions wait for registers on the clock.
@@ -223,7 +204,7 @@ def _lines_of_columns(run: Any, mm: Any, kind: Any) -> None:
 @inner(inline="always")
 def until(run: Any, cycle: Any, reason: Any) -> None:
     """The queue stands still until a cycle."""
-    clock, queue = clock_at(run.clock), run.queue
+    clock, queue = pointers.clock_at(run.clock), run.queue
     now = clock.issue
     if cycle > now:
         put(queue, reason, cell(queue, reason) + cycle - now)
@@ -231,7 +212,7 @@ def until(run: Any, cycle: Any, reason: Any) -> None:
 
 
 @inner()
-def later(tokens: Any, begin: Any, end: Any, latest: Any) -> Any:
+def latest_place(tokens: Any, begin: Any, end: Any, latest: Any) -> Any:
     """The place among ``begin`` to ``end`` (-1 to 0: no place) whose token comes later than that of ``latest``.
 
     ``latest``, and the result: -1 where there is none yet.
@@ -248,29 +229,29 @@ def later(tokens: Any, begin: Any, end: Any, latest: Any) -> Any:
 def ready(run: Any, latest: Any) -> None:
     """Wait for one register (-1: none)."""
     if latest >= 0:
-        until(run, cell(run.tokens, latest), CAUSED + byte(run.causes, latest))
+        until(run, cell(run.tokens, latest), records.CAUSED + byte(run.causes, latest))
 
 
 @inner()
 def issued(run: Any) -> Any:
     """Take the queue's next cycle."""
-    clock = clock_at(run.clock)
+    clock = pointers.clock_at(run.clock)
     start = clock.issue
-    put(run.queue, ISSUED, cell(run.queue, ISSUED) + 1)
-    put(run.queue, FETCH, cell(run.queue, FETCH) + run.fetch)
+    put(run.queue, records.ISSUED, cell(run.queue, records.ISSUED) + 1)
+    put(run.queue, records.FETCH, cell(run.queue, records.FETCH) + run.fetch)
     clock.issue = start + 1 + run.fetch
     return start
 
 
 @inner()
-def _reach_runs(run: Any, mm: Any, row: Any) -> bool:
-    """:func:`_reach` of columns of two words, each a run in two dims, all of them on; False where one is not so.
+def _locate_runs(run: Any, mm: Any, row: Any) -> bool:
+    """:func:`_locate_columns` where all columns are on, of two words, and runs in two dims; False where one is not so.
 
     Rows of ``mm.reach`` are for a walk that retains lines; others do with ``mm.begins``: (byte, page) of every column.
     """
     depth, dim, retains, store, pitch = mm.depth, mm.dim, mm.retains, mm.store, mm.b_pitch
     part, index, reach, on, begins = mm.part, mm.index, mm.reach, mm.on, mm.begins
-    per_part, base = mm.b_rows // mm.ka * pitch, mm.b_bytes + fill_at(mm.fill).rounds * mm.b_step
+    per_part, base = mm.b_rows // mm.ka * pitch, mm.b_bytes + pointers.fill_at(mm.fill).rounds * mm.b_step
     own = run.file + 4 * row.x
     more_x, more_y = (row.immediate, np.int64(0)) if dim == 0 else (np.int64(0), row.immediate)
     for j in range(mm.columns):
@@ -279,18 +260,18 @@ def _reach_runs(run: Any, mm: Any, row: Any) -> bool:
         begin, page = run_at(mm, x, y, depth)
         if not byte(on, j) or begin < 0:
             return False
-        copy(base + cell(part, j) * per_part + cell(index, j) * pitch, store + begin)
+        copy_vector(base + cell(part, j) * per_part + cell(index, j) * pitch, store + begin, 8)
         put(begins, 2 * j, begin)
         put(begins, 2 * j + 1, page)
         if retains:
-            column, other = reach_at(reach + _COLUMN * j), cell(mm.starts, 1 - dim) + y
+            column, other = pointers.reach_at(reach + _COLUMN * j), cell(mm.starts, 1 - dim) + y
             column.begin, column.x, column.low, column.count = begin, x, np.int64(0), depth
             column.page, column.offset = cell(mm.pages_of, other), cell(mm.offsets_of, other)
     return True
 
 
 @inner()
-def _reach_one(mm: Any, column: Any, page: Any, offset: Any, x: Any, low: Any, count: Any, to: Any) -> None:
+def _locate_column(mm: Any, column: Any, page: Any, offset: Any, x: Any, low: Any, count: Any, to: Any) -> None:
     """``count`` elements from coordinate ``x + low`` of a column to address ``to``."""
     e, store, phys, pages_of, offsets_of = mm.element_bytes, mm.store, mm.phys, mm.pages_of, mm.offsets_of
     head = cell(mm.starts, mm.dim) + x + low
@@ -310,15 +291,15 @@ def _reach_one(mm: Any, column: Any, page: Any, offset: Any, x: Any, low: Any, c
 
 
 @inner()
-def _reach(run: Any, mm: Any, row: Any) -> Any:
+def _locate_columns(run: Any, mm: Any, row: Any) -> Any:
     """Where every column that is on begins and how much of it is there, and its elements to the buffer.
 
     To ``mm.reach``, a record REACH for each. 0 where columns of floats are not all of one depth from the first on; 2
     where all are on, and runs, and ``mm.begins`` says it all.
     """
     depth, e, dim, dims, width = mm.depth, mm.element_bytes, mm.dim, mm.dims, mm.width
-    round_, presents, pitch, per_part = fill_at(mm.fill).rounds, mm.presents, mm.b_pitch, mm.b_rows // mm.ka
-    if dims == 2 and depth * e == 8 and width * e == 8 and _reach_runs(run, mm, row):
+    round_, presents, pitch, per_part = pointers.fill_at(mm.fill).rounds, mm.presents, mm.b_pitch, mm.b_rows // mm.ka
+    if dims == 2 and depth * e == 8 and width * e == 8 and _locate_runs(run, mm, row):
         put(presents, round_, depth)
         return 1 if mm.retains else 2
     sizes, starts, pages_of, offsets_of = mm.sizes, mm.starts, mm.pages_of, mm.offsets_of
@@ -347,20 +328,20 @@ def _reach(run: Any, mm: Any, row: Any) -> Any:
         if count < width:
             for i in range(width * e):
                 put_byte(to, i, 0)
-        column = reach_at(mm.reach + _COLUMN * j)
+        column = pointers.reach_at(mm.reach + _COLUMN * j)
         column.begin, column.count = np.int64(-1), count
         if count > 0:
-            _reach_one(mm, column, page, offset, x, low, count, to)
+            _locate_column(mm, column, page, offset, x, low, count, to)
     put(presents, round_, present)
     return 1
 
 
 @inner()
-def _gather(run: Any, mm: Any, row: Any) -> None:
+def _copy_a(run: Any, mm: Any, row: Any) -> None:
     """A of every active row to the buffer."""
     rows, ka, kb = mm.rows, mm.ka, mm.kb
     length, pitch, per_part = mm.chunk * mm.element_bytes, mm.a_pitch, mm.a_rows // ka
-    to = mm.a_bytes + fill_at(mm.fill).rounds * mm.a_step
+    to = mm.a_bytes + pointers.fill_at(mm.fill).rounds * mm.a_step
     registers, thread = run.pitch, mm.row_stride * run.pitch
     own = run.file + mm.first_thread * registers + 4 * row.y
     for qa in range(ka):
@@ -374,13 +355,13 @@ def _gather(run: Any, mm: Any, row: Any) -> None:
 
 
 @inner()
-def _select(run: Any, mm: Any, row: Any) -> bool:
+def _select_columns(run: Any, mm: Any, row: Any) -> bool:
     """Which columns are on; False where others are than in the rounds that wait to be added.
 
     Where others are than before, those that take part, in the order of their steps, go to ``mm.sequence``, and how many
     they and their steps are to ``mm.fill``.
     """
-    columns, fill, guard, negated = mm.columns, fill_at(mm.fill), row.guard, row.negated
+    columns, fill, guard, negated = mm.columns, pointers.fill_at(mm.fill), row.guard, row.negated
     changed = fill.columns < 0
     if guard < 0 and fill.columns == columns:
         return True
@@ -415,21 +396,21 @@ def _select(run: Any, mm: Any, row: Any) -> bool:
 @inner()
 def _count(run: Any, mm: Any, kind: Any) -> None:
     """Work of one ``mm``. ``kind`` 2: every column is there whole."""
-    rows, ka, kb, fill = mm.rows, mm.ka, mm.kb, fill_at(mm.fill)
-    counts, traffic = counts_at(run.counts), traffic_at(run.traffic)
+    rows, ka, kb, fill = mm.rows, mm.ka, mm.kb, pointers.fill_at(mm.fill)
+    counts, traffic = pointers.counts_at(run.counts), pointers.traffic_at(run.traffic)
     loaded, present = fill.columns, fill.columns * mm.depth
     if kind != 2:
         loaded = present = np.int64(0)
         for s in range(fill.columns):
-            count = reach_at(mm.reach + _COLUMN * cell(mm.sequence, s)).count
+            count = pointers.reach_at(mm.reach + _COLUMN * cell(mm.sequence, s)).count
             loaded += count > 0
             present += count
     a_reads = mm.a_reads * ka * kb * rows if fill.steps > 0 else np.int64(0)
     counts.instructions += 1
     counts.macs += present * rows
-    accounts = memory_at(run.memory).accounts
+    accounts = pointers.memory_at(run.memory).accounts
     put(accounts, mm.macs, cell(accounts, mm.macs) + present * rows)
-    accounts_at(accounts).l1_b += present * mm.element_bytes
+    pointers.accounts_at(accounts).l1_b += present * mm.element_bytes
     counts.column_loads += loaded
     counts.broadcast_elements += present
     counts.steps += fill.steps
@@ -444,14 +425,14 @@ def _count(run: Any, mm: Any, kind: Any) -> None:
 @inner()
 def multiply(run: Any, mm: Any, row: Any) -> Any:
     """``mm`` but for its sums: 0, or why it is not for this kernel now (nothing has been changed then)."""
-    fill = fill_at(mm.fill)
+    fill = pointers.fill_at(mm.fill)
     others = run.pending != 0 and run.pending != mm.fill
-    if others or fill.rounds == mm.rounds or not _select(run, mm, row):
-        return FULL
-    kind = _reach(run, mm, row)
+    if others or fill.rounds == mm.rounds or not _select_columns(run, mm, row):
+        return records.FULL
+    kind = _locate_columns(run, mm, row)
     if kind == 0:
-        return IRREGULAR
-    _gather(run, mm, row)
+        return records.IRREGULAR
+    _copy_a(run, mm, row)
     fill.k += mm.width
     fill.rounds += 1
     run.pending, run.low, run.high = mm.fill, mm.first, mm.first + mm.local
@@ -459,7 +440,7 @@ def multiply(run: Any, mm: Any, row: Any) -> Any:
     _begin_walk(run, mm, row)
     if mm.retains and 0 < fill.columns < mm.columns:
         _skip_columns(run, mm, row)
-    _lines_of_columns(run, mm, kind)
+    _touch_columns(run, mm, kind)
     _on_clock(run, mm, row)
     return 0
 
@@ -467,18 +448,18 @@ def multiply(run: Any, mm: Any, row: Any) -> Any:
 @inner()
 def _on_clock(run: Any, mm: Any, row: Any) -> None:
     """Its place on the clock; ``mm.out`` and ``mm.deep`` have the lines of its columns."""
-    tokens, clock = run.tokens, clock_at(run.clock)
-    latest = later(tokens, row.x_place, row.x_place + 1, np.int64(-1))
-    latest = later(tokens, row.x, row.x + mm.dims, latest)
-    ready(run, later(tokens, row.guard_place, row.guard_place + 1, latest))
+    tokens, clock = run.tokens, pointers.clock_at(run.clock)
+    latest = latest_place(tokens, row.x_place, row.x_place + 1, np.int64(-1))
+    latest = latest_place(tokens, row.x, row.x + mm.dims, latest)
+    ready(run, latest_place(tokens, row.guard_place, row.guard_place + 1, latest))
     flight, ends = clock.in_flight, run.clock + _IN_FLIGHT
     if flight >= mm.bcast_depth:
-        until(run, cell(ends, 0), np.int64(DEPTH))
+        until(run, cell(ends, 0), np.int64(records.DEPTH))
         for i in range(flight - 1):
             put(ends, i, cell(ends, i + 1))
         clock.in_flight = flight - 1
-    foreign, causes, math = run.foreign, run.causes, math_at(run.math)
-    fill, times = fill_at(mm.fill), times_at(mm.times)
+    foreign, causes, math = run.foreign, run.causes, pointers.math_at(run.math)
+    fill, times = pointers.fill_at(mm.fill), pointers.times_at(mm.times)
     a, first, a_end, end = row.y, mm.first, row.y + mm.a_registers, mm.first + mm.local
     operands_ready, start = np.int64(0), issued(run)
     for place in range(a, a_end):
@@ -486,8 +467,8 @@ def _on_clock(run: Any, mm: Any, row: Any) -> None:
     for place in range(first, end):
         operands_ready = max(operands_ready, cell(foreign, place))
     idle = max(0, start - clock.math)
-    records = free_at(run.clock + _LSU), timing_at(mm.timing), times
-    issue(memory_at(run.memory), mm.deep, mm.out, fill.columns, mm.step_of, start, operands_ready, *records)
+    units = pointers.free_at(run.clock + _LSU), pointers.timing_at(mm.timing), times
+    issue(pointers.memory_at(run.memory), mm.deep, mm.out, fill.columns, mm.step_of, start, operands_ready, *units)
     begun, done = times.first, clock.math
     if begun < 0:
         clock.end = max(clock.end, start + 1)
@@ -495,7 +476,7 @@ def _on_clock(run: Any, mm: Any, row: Any) -> None:
     math.no_mm += idle
     math.columns += times.for_columns
     math.a += times.for_a
-    until(run, operands_ready, np.int64(OPERANDS))
+    until(run, operands_ready, np.int64(records.OPERANDS))
     for place in range(a, a_end):
         if cell(tokens, place) < begun:
             put(tokens, place, begun)

@@ -11,27 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.isa.kernels import pointers, records
 from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, PINNED, address_of, move_to_list, tables_of, touch
-from tilewright.isa.kernels.pointers import (
-    accounts_at,
-    byte,
-    cell,
-    copy,
-    copy_bytes,
-    free_at,
-    memory_at,
-    put,
-    put_byte,
-    put_word,
-    times_at,
-    timing_at,
-    transfer_at,
-    word,
-)
-from tilewright.isa.kernels.records import L2_BUS, L2_WINDOWS, LOADED, STORED, WALK, WINDOW_SHIFT, WINDOWS
+from tilewright.isa.kernels.pointers import byte, cell, copy_bytes, put, put_byte, put_word, word
 from tilewright.kernels import inner, njit
+from tilewright.kernels.vectors import copy_vector
 
-_LEFT, _WINDOW = WALK.places["left"], 1 << WINDOW_SHIFT
+_LEFT, _WINDOW = records.WALK.places["left"], 1 << records.WINDOW_SHIFT
 
 
 @njit(cache=True, nogil=True)
@@ -129,14 +115,14 @@ def skip_columns(reach: Any, shift: int, retention: Any, cache: Any) -> int:
 
 
 @inner()
-def place(ring: Any, t: Any, cycles: Any) -> Any:
+def take_windows(ring: Any, t: Any, cycles: Any) -> Any:
     """Take ``cycles`` of a bus from cycle ``t`` on; the cycle at which the last is over.
 
     ``ring``: (window, cycles given out) of the windows last used. One that has been overwritten since counts as full.
     """
-    window, left, end = t >> WINDOW_SHIFT, cycles, t + cycles
+    window, left, end = t >> records.WINDOW_SHIFT, cycles, t + cycles
     while left > 0:
-        at = ring + 16 * (window & (WINDOWS - 1))
+        at = ring + 16 * (window & (records.WINDOWS - 1))
         known = cell(at, 0)
         if known <= window:
             used = cell(at, 1) if known == window else np.int64(0)
@@ -145,7 +131,7 @@ def place(ring: Any, t: Any, cycles: Any) -> Any:
                 put(at, 0, window)
                 put(at, 1, used + taken)
                 left -= taken
-                end = max(end, (window << WINDOW_SHIFT) + used + taken)
+                end = max(end, (window << records.WINDOW_SHIFT) + used + taken)
         window += 1
     return end
 
@@ -153,10 +139,10 @@ def place(ring: Any, t: Any, cycles: Any) -> Any:
 @inner()
 def over_l2(m: Any, t: Any, cycles: Any) -> Any:
     """Take the bus of L2 for ``cycles`` from ``t`` on; the cycle at which that is over."""
-    acc = accounts_at(m.accounts)
+    acc = pointers.accounts_at(m.accounts)
     acc.l2_work = max(acc.l2_work, t) + cycles
     end = max(acc.l2_free, t)
-    end = end + cycles if m.l2_windows == 0 else place(m.l2_windows, end, cycles)
+    end = end + cycles if m.l2_windows == 0 else take_windows(m.l2_windows, end, cycles)
     acc.l2_free = end
     return end
 
@@ -164,7 +150,7 @@ def over_l2(m: Any, t: Any, cycles: Any) -> Any:
 @inner()
 def _opened(m: Any, t: Any, line: Any) -> Any:
     """The cycle from which a line's row can be read, which is open then; its bank's number."""
-    acc, row = accounts_at(m.accounts), line >> m.row_shift
+    acc, row = pointers.accounts_at(m.accounts), line >> m.row_shift
     bank, row = row % m.banks, row // m.banks + 1
     free = cell(m.bank_free, bank)
     if m.dram_windows:  # elements whose clocks differ: no longer than a row's own cycle
@@ -184,14 +170,14 @@ def _opened(m: Any, t: Any, line: Any) -> Any:
 @inner()
 def from_dram(m: Any, t: Any, line: Any) -> Any:
     """Bring a line from device memory, asked for at ``t`` (0: ahead of time); the cycle at which it is over the bus."""
-    acc, cycles, bank, begin = accounts_at(m.accounts), m.dram_line, np.int64(-1), t
+    acc, cycles, bank, begin = pointers.accounts_at(m.accounts), m.dram_line, np.int64(-1), t
     put_byte(m.dirty, line, 0)
     if m.banks > 0:
         begin, bank = _opened(m, t, line)
     acc.work = max(acc.work, t) + cycles
     acc.urgent = max(acc.urgent, t) + cycles
     end = max(acc.read, begin)
-    end = end + cycles if m.dram_windows == 0 else place(m.dram_windows, end, cycles)
+    end = end + cycles if m.dram_windows == 0 else take_windows(m.dram_windows, end, cycles)
     acc.read = end
     if bank >= 0:
         put(m.bank_free, bank, end)
@@ -201,10 +187,10 @@ def from_dram(m: Any, t: Any, line: Any) -> Any:
 @njit(cache=True, nogil=True)
 def take_bus(numbers: Any, which: int, t: int, cycles: int) -> int:
     """Take cycles of L2_BUS, L2_WINDOWS or DRAM_WINDOWS; when that is over. ``numbers``: a record MEMORY."""
-    m = memory_at(np.int64(numbers.ctypes.data))
-    if which == L2_BUS:
+    m = pointers.memory_at(np.int64(numbers.ctypes.data))
+    if which == records.L2_BUS:
         return int(over_l2(m, t, cycles))
-    return int(place(m.l2_windows if which == L2_WINDOWS else m.dram_windows, t, cycles))
+    return int(take_windows(m.l2_windows if which == records.L2_WINDOWS else m.dram_windows, t, cycles))
 
 
 @inner()
@@ -221,13 +207,8 @@ def issue(
     times: Any,
 ) -> None:
     """:func:`issue_columns`, of tables and records by address."""
-    ports, l1_latency, l2_latency, dram_latency = (
-        timing.ports,
-        timing.l1_latency,
-        timing.l2_latency,
-        timing.dram_latency,
-    )
-    step_cycles, l2_line, column_cycles = timing.step_cycles, m.l2_line, timing.column_cycles
+    ports, step_cycles, column_cycles, l2_line = timing.ports, timing.step_cycles, timing.column_cycles, m.l2_line
+    l1_latency, l2_latency, dram_latency = timing.l1_latency, timing.l2_latency, timing.dram_latency
     lsu, math, from_deep = max(free.lsu, start), free.math, np.int64(0)
     first, for_columns, for_a, s = np.int64(-1), np.int64(0), np.int64(0), np.int64(0)
     while s < count:
@@ -270,11 +251,13 @@ def issue_columns(
     the memory issue; ``tokens``: cycle at which A is there; ``free``, ``timing``, ``times``: numbers as the records
     FREE, which is moved on, TIMING, and TIMES, which is filled in. All of them int64.
     """
-    records = free_at(address_of(free)), timing_at(address_of(timing)), times_at(address_of(times))
-    m = memory_at(address_of(memory))
-    issue(
-        m, address_of(deep), address_of(traffic), np.int64(len(step_of)), address_of(step_of), start, tokens, *records
+    units = (
+        pointers.free_at(address_of(free)),
+        pointers.timing_at(address_of(timing)),
+        pointers.times_at(address_of(times)),
     )
+    m = pointers.memory_at(address_of(memory))
+    issue(m, address_of(deep), address_of(traffic), np.int64(len(step_of)), address_of(step_of), start, tokens, *units)
 
 
 # Lines that loads and stores ask L2 for.
@@ -293,7 +276,7 @@ def fetch_line(m: Any, thread: Any, line: Any, in_l2: Any) -> None:
 def _fetch(m: Any, line: Any) -> None:
     """A line through L2; what is not there comes from device memory as soon as that has time, ahead of its use."""
     if touch(m.l2, tables_of(m.l2), line, np.int64(1)) != HIT:
-        acc = accounts_at(m.accounts)
+        acc = pointers.accounts_at(m.accounts)
         acc.dram_a += m.line_bytes
         acc.arrived = max(acc.arrived, from_dram(m, np.int64(0), line))
 
@@ -309,7 +292,7 @@ def store_lines(m: Any, first: Any, last: Any, in_l2: Any) -> None:
         if touch(second, tables, line, np.int64(1)) != HIT or byte(dirty, line) == 0:
             put_byte(dirty, line, 1)
             written += 1
-    acc = accounts_at(m.accounts)
+    acc = pointers.accounts_at(m.accounts)
     acc.written += written
 
 
@@ -320,13 +303,13 @@ def ask_lines(memory: Any, threads: Any, lines: Any, in_l2: Any, kind: int, bypa
     ``kind``: LOADED, STORED or, of loads that pass through L1, THROUGH_L1; then ``lines`` has -1 for elements that are
     absent, and what is returned is how many L1 had to fetch.
     """
-    m, first, last, missed = memory_at(address_of(memory)), address_of(l1), np.int64(-1), 0
+    m, first, last, missed = pointers.memory_at(address_of(memory)), address_of(l1), np.int64(-1), 0
     t1 = tables_of(first)
     for i in range(len(lines)):
         line = np.int64(lines[i])
-        if kind == LOADED:
+        if kind == records.LOADED:
             fetch_line(m, np.int64(threads[i]), line, in_l2[i])
-        elif kind == STORED:
+        elif kind == records.STORED:
             store_lines(m, line, line, in_l2[i])
         elif line >= 0 and line != last and touch(first, t1, line, np.int64(bypass)):
             missed += 1
@@ -343,7 +326,7 @@ def ask_lines(memory: Any, threads: Any, lines: Any, in_l2: Any, kind: int, bypa
 def copy_run(target: Any, source: Any, length: Any) -> None:
     """``length`` bytes from one address to another, eight at a time where that is all there is."""
     if length == 8:
-        copy(target, source)
+        copy_vector(target, source, 8)
     elif length >= 64:
         copy_bytes(target, source, length)
     elif (target | source | length) & 3 == 0:
@@ -373,14 +356,14 @@ def run_at(table: Any, x: Any, y: Any, count: Any) -> Any:
 
 
 @inner()
-def _elements(access: Any, thread: Any, page: Any, offset: Any, x: Any) -> None:
+def _move_one_by_one(access: Any, thread: Any, page: Any, offset: Any, x: Any) -> None:
     """One thread's elements one by one."""
     starts, pages_of, offsets_of = access.starts, access.pages_of, access.offsets_of
     dim, e, shift, stride = access.dim, access.element_bytes, access.line_shift, access.stride
     storing = access.storing
     size, head = cell(access.sizes, dim), cell(starts, dim)
     own, last = access.registers + thread * access.pitch, np.int64(-1)
-    elements, lines, m, in_l2 = access.elements, access.lines, memory_at(access.memory), access.in_l2
+    elements, lines, m, in_l2 = access.elements, access.lines, pointers.memory_at(access.memory), access.in_l2
     for u in range(cell(access.counts, thread)):
         y = x + u * stride
         if y < 0 or y >= size:
@@ -406,13 +389,13 @@ def _elements(access: Any, thread: Any, page: Any, offset: Any, x: Any) -> None:
 
 
 @inner()
-def move(access: Any) -> None:
+def move_elements(access: Any) -> None:
     """:func:`transfer`, of a record."""
     dims, at, counts, dim = access.dims, access.coordinates, access.counts, access.dim
     sizes, starts = access.sizes, access.starts
     pages_of, offsets_of = access.pages_of, access.offsets_of
     e, shift, stride, storing = access.element_bytes, access.line_shift, access.stride, access.storing
-    size, m, in_l2 = cell(sizes, dim), memory_at(access.memory), access.in_l2
+    size, m, in_l2 = cell(sizes, dim), pointers.memory_at(access.memory), access.in_l2
     access.elements = access.lines = 0
     for thread in range(access.threads):
         most = cell(counts, thread)
@@ -453,7 +436,7 @@ def move(access: Any) -> None:
                 else:
                     copy_run(own, stored, length)
                 continue
-        _elements(access, np.int64(thread), page, offset, x)
+        _move_one_by_one(access, np.int64(thread), page, offset, x)
 
 
 @njit(cache=True, nogil=True)
@@ -462,4 +445,4 @@ def transfer(numbers: Any) -> None:
 
     ``numbers``: a record TRANSFER. Elements outside are left alone. A run of neighbours in one page goes at once.
     """
-    move(transfer_at(np.int64(numbers.ctypes.data)))
+    move_elements(pointers.transfer_at(np.int64(numbers.ctypes.data)))

@@ -19,29 +19,11 @@ from numba import extending, types
 from numba.core import cgutils
 from numba.core.datamodel import models
 
-from tilewright.isa.kernels.records import (
-    ACCOUNTS,
-    BLOCK,
-    CACHE,
-    CLOCK,
-    COUNTS,
-    FILL,
-    FREE,
-    INSTRUCTION,
-    MATH,
-    MEMORY,
-    MM,
-    REACH,
-    TIMES,
-    TIMING,
-    TRAFFIC,
-    TRANSFER,
-    WALK,
-    Layout,
-)
+from tilewright.isa.kernels import records
+from tilewright.isa.kernels.records import Layout
+from tilewright.kernels.vectors import intrinsic
 
 tools: Any = cgutils
-intrinsic: Any = extending.intrinsic  # it changes signatures (the first parameter goes), which types cannot say
 _CELL, _WORD, _BYTE = (ir.IntType(bits) for bits in (64, 32, 8))
 
 
@@ -70,23 +52,23 @@ def _record(name: str, layout: Layout) -> Any:
     return intrinsic(at)
 
 
-accounts_at = _record("accounts", ACCOUNTS)
-block_at = _record("block", BLOCK)
-cache_at = _record("cache", CACHE)
-clock_at = _record("clock", CLOCK)
-counts_at = _record("counts", COUNTS)
-fill_at = _record("fill", FILL)
-free_at = _record("free", FREE)
-instruction_at = _record("instruction", INSTRUCTION)
-math_at = _record("math", MATH)
-memory_at = _record("memory", MEMORY)
-mm_at = _record("mm", MM)
-reach_at = _record("reach", REACH)
-times_at = _record("times", TIMES)
-timing_at = _record("timing", TIMING)
-traffic_at = _record("traffic", TRAFFIC)
-transfer_at = _record("transfer", TRANSFER)
-walk_at = _record("walk", WALK)
+accounts_at = _record("accounts", records.ACCOUNTS)
+block_at = _record("block", records.BLOCK)
+cache_at = _record("cache", records.CACHE)
+clock_at = _record("clock", records.CLOCK)
+counts_at = _record("counts", records.COUNTS)
+fill_at = _record("fill", records.FILL)
+free_at = _record("free", records.FREE)
+instruction_at = _record("instruction", records.INSTRUCTION)
+math_at = _record("math", records.MATH)
+memory_at = _record("memory", records.MEMORY)
+mm_at = _record("mm", records.MM)
+reach_at = _record("reach", records.REACH)
+times_at = _record("times", records.TIMES)
+timing_at = _record("timing", records.TIMING)
+traffic_at = _record("traffic", records.TRAFFIC)
+transfer_at = _record("transfer", records.TRANSFER)
+walk_at = _record("walk", records.WALK)
 
 
 def _at(builder: Any, table: Any, place: Any, kind: Any) -> Any:
@@ -121,18 +103,6 @@ def _writer(kind: Any) -> Any:
 
 cell, word, byte = _reader(_CELL, True), _reader(_WORD, True), _reader(_BYTE, False)
 put, put_word, put_byte = _writer(_CELL), _writer(_WORD), _writer(_BYTE)
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def copy(typing: Any, target: Any, source: Any) -> Any:
-    """Eight bytes from address ``source`` to address ``target``, aligned or not."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        to, of = (builder.inttoptr(address, ir.PointerType(_CELL)) for address in args)
-        builder.store(builder.load(of, align=1), to, align=1)
-        return context.get_dummy_value()
-
-    return types.none(types.int64, types.int64), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]

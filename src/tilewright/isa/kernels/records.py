@@ -193,7 +193,7 @@ class Record:
         self.numbers[self.places[name]] = number
 
 
-def longs(**tables: Array) -> dict[str, Array]:
-    """The arrays, all of which are int64."""
+def int64_tables(**tables: Array) -> dict[str, Array]:
+    """The arrays by name, each checked to be int64 as kernels read it."""
     assert all(array.dtype == np.int64 for array in tables.values()), tables
     return tables

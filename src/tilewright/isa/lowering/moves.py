@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import groupby
 from math import prod
 from typing import Any
 
@@ -32,17 +33,13 @@ def lower_pad(lowering: Lowering, node: Node) -> None:
     if machine_type(out) is None:
         raise UnsupportedError(f"the machine has no {out.dtype}")
     sides = list(zip(own["low"], own["high"], own["interior"], strict=True))
-    groups: list[tuple[int, ...]] = []
-    for d, ends in enumerate(sides):
-        if d and not any(ends) and not any(sides[d - 1]) and d < len(sides) - 1:
-            groups[-1] += (d,)
-        else:
-            groups.append((d,))
+    alone = [d for d, ends in enumerate(sides) if any(ends) or d == len(sides) - 1]
+    groups = tuple(tuple(run) for _, run in groupby(range(len(sides)), lambda d: d if d in alone else -1))
     if len(groups) > 4:
         raise UnsupportedError("a pad of many dims")
     number = lowering.reading.number(fill)
     gaps = [gap + 1 for gap in own["interior"]]
-    copy_padded(lowering, x, out, tuple(groups), own["low"], gaps, "pad", None if number == 0 else fill)
+    copy_padded(lowering, x, out, groups, own["low"], gaps, "pad", None if number == 0 else fill)
     lowering.steps[-1].nodes, lowering.steps[-1].outputs = (node,), (out,)
 
 
@@ -179,17 +176,18 @@ def pick_program(plan: PickPlan) -> MachineProgram:
     segments = {name: 6 + n for n, name in enumerate(dict.fromkeys(number.segment for number in plan.numbers))}
     lines = ["segment ur3, $A", "segment ur5, $C", *(f"segment ur{ur}, ${name}" for name, ur in segments.items())]
     lines += ["tid r280", f"mov ur0, {plan.runs[0]}", "again:"]
-    lines += (_runs if plan.contiguous else _one_by_one)(plan, [segments[number.segment] for number in plan.numbers])
+    body = _runs_code if plan.contiguous else _elements_code
+    lines += body(plan, [segments[number.segment] for number in plan.numbers])
     return assemble("\n".join([*lines, f"br.lt ur0, {plan.runs[1]}, again", "halt"]), plan.config)
 
 
-def _runs(plan: PickPlan, handles: list[int]) -> list[str]:
+def _runs_code(plan: PickPlan, handles: list[int]) -> list[str]:
     """Several runs of a thread on their way at once, so that it waits for memory once and not for each of them."""
     (first, end), threads, words, lines = plan.runs, plan.config.threads, plan.words, list[str]()
     in_flight = range(max(1, min(8, _SPACE // (_DATA + words), -(-(end - first) // threads))))
     bases = [u * (_DATA + words) for u in in_flight]
     for u, base in enumerate(bases):
-        lines += ["add r281, r280, ur0", f"add r281, r281, {u * threads}", *_placed(plan, base)]
+        lines += ["add r281, r280, ur0", f"add r281, r281, {u * threads}", *_place_code(plan, base)]
         for n, number in enumerate(plan.numbers):
             where = f"ur{handles[n]}:rf{base + 2}:0x00"
             lines += [f"mov r{base + 3}, {number.row}", f"ld.n1 r{base + _NUMBER + n}, {where}, 1"]
@@ -208,11 +206,11 @@ def _runs(plan: PickPlan, handles: list[int]) -> list[str]:
     return [*lines, f"add ur0, ur0, {threads * len(bases)}"]
 
 
-def _one_by_one(plan: PickPlan, handles: list[int]) -> list[str]:
+def _elements_code(plan: PickPlan, handles: list[int]) -> list[str]:
     """Code that loads the elements of a run one by one and stores them at once."""
     run, last, e = plan.run, len(plan.out) - 1, plan.element_bytes
     varies = last in plan.columns
-    lines = ["add r281, r280, ur0", f"cmp.lt p1, r281, {plan.runs[1]}", *_placed(plan, _BASE)]
+    lines = ["add r281, r280, ur0", f"cmp.lt p1, r281, {plan.runs[1]}", *_place_code(plan, _BASE)]
     for n, number in enumerate(plan.numbers):
         at, count = _RUNS + run * n, run if varies else 1
         where = f"ur{handles[n]}:rf{_BASE + 2}:0x00"
@@ -236,22 +234,22 @@ def _one_by_one(plan: PickPlan, handles: list[int]) -> list[str]:
     return [*lines, f"@p1, st{plan.limit} r0, ur5:rf{_BASE}:0x00, {plan.words}", f"add ur0, ur0, {plan.config.threads}"]
 
 
-def _placed(plan: PickPlan, base: int) -> list[str]:
+def _place_code(plan: PickPlan, base: int) -> list[str]:
     """Of run r281: its place in ``$C``, the numbers' column, and of its place in ``$A`` what the result's dims say."""
     lines, rank = [], len(plan.out)
     for d in reversed(range(rank)):
         at, size = _OUT + d, -(-plan.out[d] // plan.run) if d == rank - 1 else plan.out[d]
         lines += [f"rem r{at}, r281, {size}", f"div r281, r281, {size}"] if d else [f"mov r{at}, r281"]
         lines += [f"mul r{at}, r{at}, {plan.run}"] if d == rank - 1 and plan.run > 1 else []
-    lines += [f"mov r{base}, r{_OUT + rank - 1}", *_folded(base + 1, range(rank - 1), plan.out)]
-    lines += _folded(base + 2, plan.columns, plan.out)
+    lines += [f"mov r{base}, r{_OUT + rank - 1}", *_fold_code(base + 1, range(rank - 1), plan.out)]
+    lines += _fold_code(base + 2, plan.columns, plan.out)
     for d, place in enumerate(plan.places):
         at = base + 4 + len(plan.places) - 1 - d
         lines += [f"mov r{at}, r{_OUT + place.dim}" if place.dim is not None else f"mov r{at}, 0"]
     return lines
 
 
-def _folded(register: int, dims: Sequence[int], sizes: tuple[int, ...]) -> list[str]:
+def _fold_code(register: int, dims: Sequence[int], sizes: tuple[int, ...]) -> list[str]:
     """Code that folds some coordinates of the result into one register."""
     if len(dims) < 2:
         return [f"mov r{register}, r{_OUT + dims[0]}" if dims else f"mov r{register}, 0"]
@@ -389,7 +387,6 @@ def _takes_rows(node: Node) -> bool:
 
 
 def _lower_row_gather(lowering: Lowering, node: Node) -> None:
-    """Lower a gather of whole rows."""
     (x, numbers), out = node.operands, node.result
     rest = tuple(range(1, len(x.sizes)))
     first = len(out.sizes) - len(rest)

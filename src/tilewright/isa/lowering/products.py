@@ -40,7 +40,6 @@ class _Matrices:
 
     @property
     def groups(self) -> Groups:
-        """Which dims are folded into the table's rows, and which into its columns."""
         return tuple(d for d in self.batch if d not in self.beside) + self.rows, self.beside + self.columns
 
     def placed(self, lowering: Lowering) -> _Matrices | None:

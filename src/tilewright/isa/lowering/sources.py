@@ -61,11 +61,9 @@ class Source:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the value."""
         return tuple(prod(self.sizes[a] for a in atoms) for atoms in self.dims)
 
     def transposed(self, permutation: Sequence[int]) -> Source:
-        """The source of ``transpose(value)``."""
         return replace(self, dims=tuple(self.dims[d] for d in permutation))
 
     def broadcast(self, shape: Sequence[int], dims: Sequence[int]) -> Source:

@@ -106,24 +106,24 @@ def copy_program(plan: CopyPlan) -> MachineProgram:
     in_flight = max(1, min(_IN_FLIGHT, _SPACE // (8 + registers), -(-(end - first) // threads)))
     for u in range(in_flight):
         base = u * (8 + registers)
-        lines += [*_numbered(u * threads, end), *_places(plan, run, base)]
+        lines += [*_run_number_code(u * threads, end), *_place_code(plan, run, base)]
         lines += [f"@p1, {loads} r{base + 8}, ur3:rf{base}:0x00, {1 if repeats else registers}"]
     for u in range(in_flight):
         base = u * (8 + registers)
-        lines += _repeated(plan.element_bytes, registers, base + 8) if repeats else []
-        lines += _numbered(u * threads, end) if in_flight > 1 else []
+        lines += _repeat_code(plan.element_bytes, registers, base + 8) if repeats else []
+        lines += _run_number_code(u * threads, end) if in_flight > 1 else []
         lines += [f"@p1, {stores} r{base + 8}, ur5:rf{base + 4}:0x00, {registers}"]
     lines += [f"add ur0, ur0, {threads * in_flight}", f"br.lt ur0, {end}, again", "halt"]
     return assemble("\n".join(lines), plan.config)
 
 
-def _numbered(further: int, end: int) -> list[str]:
+def _run_number_code(further: int, end: int) -> list[str]:
     """Code for the number of a thread's run in r281, and in p1 whether there is one."""
     more = [f"add r281, r281, {further}"] if further else []
     return ["add r281, r280, ur0", *more, f"cmp.lt p1, r281, {end}"]
 
 
-def _places(plan: CopyPlan, run: int, base: int) -> list[str]:
+def _place_code(plan: CopyPlan, run: int, base: int) -> list[str]:
     """Coordinates of run r281, in ``$A`` from ``base`` on, in ``$C`` from four behind it."""
     *slow, size = plan.sizes
     at, lines = 283, list[str]()
@@ -141,18 +141,18 @@ def _places(plan: CopyPlan, run: int, base: int) -> list[str]:
             lines += [f"mov r{at}, r281"]
     for begin, coordinates in ((base, plan.reads), (base + 4, plan.writes)):
         for d, coordinate in enumerate(coordinates):
-            lines += _sum(begin + d, coordinate, places)
+            lines += _coordinate_code(begin + d, coordinate, places)
     return lines
 
 
-def _repeated(element_bytes: int, registers: int, first: int) -> list[str]:
+def _repeat_code(element_bytes: int, registers: int, first: int) -> list[str]:
     """Code that repeats the element in the first of some registers in all of them."""
     mask, times = {1: ("0xff", "0x1010101"), 2: ("0xffff", "0x10001")}.get(element_bytes, ("", ""))
     spread = [f"and r{first}, r{first}, {mask}", f"mul r{first}, r{first}, {times}"] if mask else []
     return spread + [f"mov r{first + n}, r{first}" for n in range(1, registers)]
 
 
-def _sum(register: int, coordinate: Coordinate, places: dict[int, int]) -> list[str]:
+def _coordinate_code(register: int, coordinate: Coordinate, places: dict[int, int]) -> list[str]:
     """Code for one coordinate in ``register``, from the registers of the atoms' numbers."""
     terms = [(places[a], step) for a, step in enumerate(coordinate.steps) if step]
     if not terms:

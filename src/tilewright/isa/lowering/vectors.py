@@ -79,19 +79,14 @@ class Region:
         """The region that an operation begins; None where no vector program does it."""
         if not _is_supported(reading, node):
             return None
-        if node.name != "reduce":
-            region = cls(reading, list(node.result.sizes))
-            region.places[node] = tuple(d if size > 1 else None for d, size in enumerate(node.result.sizes))
-            return region
-        shape, dims = node.operands[0].sizes, node.attributes["dims"]
-        region = cls(reading, list(shape), tuple(d for d in dims if shape[d] > 1))
-        kept = [d for d in range(len(shape)) if d not in dims]
-        region.places[node] = tuple(d if shape[d] > 1 else None for d in kept)
+        reduces = node.name == "reduce"
+        shape, dims = (node.operands[0].sizes, node.attributes["dims"]) if reduces else (node.result.sizes, ())
+        region = cls(reading, list(shape), tuple(d for d in dims if shape[d] > 1) if reduces else None)
+        region.places[node] = tuple(d if shape[d] > 1 else None for d in range(len(shape)) if d not in dims)
         return region
 
     @property
     def long(self) -> set[int]:
-        """Dims of the space with more than one element."""
         return {d for d, size in enumerate(self.sizes) if size > 1}
 
     @property
@@ -244,7 +239,7 @@ class _Writer:
         if node.name == "reduce":
             value = self._append(_REDUCE[node.attributes["monoid"]], (self._operand(node.operands[0], of),), dtype)
             start = self.lowering.reading.number(node.operands[1])
-            if not _identity(node.attributes["monoid"], start):
+            if not is_identity(node.attributes["monoid"], start):
                 value = self._append(node.attributes["monoid"], (value, ("const", start.item(), dtype)), dtype)
             self.values[node.result] = value
             return
@@ -325,7 +320,8 @@ class _Writer:
         return VectorSpec(rows, columns, tuple(self.inputs), body, tuple(outs)), self.tables
 
 
-def _identity(monoid: str, number: Any) -> bool:
+def is_identity(monoid: str, number: Any) -> bool:
+    """Whether a reduction (add, maximum, minimum, and, or) that begins with this numpy scalar is that of nothing."""
     if monoid in ("add", "or", "and"):
         return bool(number == (monoid == "and"))
     kind = np.asarray(number).dtype
@@ -375,7 +371,6 @@ class Tail:
     operations: int = 0
 
     def windows(self, part: Part) -> tuple[tuple[str, str, Part], ...]:
-        """The region's tensors as the program of this part of C sees them."""
         found = []
         for name, window in operand_windows(self.spec, part).items():
             assert isinstance(window, Part)

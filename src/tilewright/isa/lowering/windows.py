@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
+from itertools import groupby, product
 from math import prod
 
 from tilewright.errors import UnsupportedError
@@ -20,6 +20,7 @@ from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.lowering.reading import Reading, machine_type, operations
 from tilewright.isa.lowering.sources import Groups, Step
 from tilewright.isa.lowering.tables import BYTES, Lowering
+from tilewright.isa.lowering.vectors import is_identity
 
 OPERATIONS = {"add": "add", "maximum": "max", "minimum": "min"}
 _RUN, _IN_FLIGHT, _UNROLLED = 16, 8, 64
@@ -81,12 +82,10 @@ class WindowPlan:
 
     @property
     def longest(self) -> int:
-        """The dim of the longest window."""
         return max(range(len(self.sides)), key=lambda d: self.sides[d].window)
 
     @property
     def group(self) -> int:
-        """Threads that share a window."""
         group, window = 1, self.sides[self.longest].window
         if not self.shared or self.dtype == "u32":
             return 1
@@ -112,7 +111,7 @@ def window_program(plan: WindowPlan) -> MachineProgram:
     lines = ["segment ur3, $A", "segment ur5, $C", "tid r279", f"rem r278, r279, {group}", f"div r279, r279, {group}"]
     lines += [f"mov ur0, {first}", "again:", "add r281, r279, ur0", f"cmp.lt p1, r281, {end}"]
     lines += [f"cmp.lt p2, r279, {block}", "pand p1, p1, p2"]
-    lines += _places(plan)
+    lines += _place_code(plan)
     lines += [f"vi.or r0, {wide_fill}, 0, {run}"]
     inside = list(product(*map(range, _unrolled(plan))))
     counts = [mine // made for mine, made in zip(_thread_window(plan), _unrolled(plan), strict=True)]
@@ -122,7 +121,7 @@ def window_program(plan: WindowPlan) -> MachineProgram:
     for begin in range(0, len(inside), _IN_FLIGHT):
         several = inside[begin : begin + _IN_FLIGHT]
         for k, offsets in enumerate(several, 1):
-            lines += _addressed(plan, offsets, [d for d, _ in loops])
+            lines += _address_code(plan, offsets, [d for d, _ in loops])
             lines += [f"vi.or r{run * k}, {fill}, 0, {words}", f"@p1, ld{limit} r{run * k}, ur3:rf294:0x00, {words}"]
         for at in range(run, run * (len(several) + 1), run):
             lines += [f"vcvt.to_{wide}.from_{dtype} r{at}, r{at}, {run}"] if BYTES[dtype] < 4 else []
@@ -138,7 +137,7 @@ def window_program(plan: WindowPlan) -> MachineProgram:
     return assemble("\n".join(lines), plan.config)
 
 
-def _places(plan: WindowPlan) -> list[str]:
+def _place_code(plan: WindowPlan) -> list[str]:
     """Of a thread's run: coordinates in ``$A`` of its window's first element in r286 on, in ``$C`` in r298 on."""
     lines, counts, last = [], plan.counts, len(plan.sides) - 1
     for d in reversed(range(len(plan.sides))):
@@ -156,7 +155,7 @@ def _places(plan: WindowPlan) -> list[str]:
     return lines
 
 
-def _addressed(plan: WindowPlan, offsets: tuple[int, ...], looped: list[int]) -> list[str]:
+def _address_code(plan: WindowPlan, offsets: tuple[int, ...], looped: list[int]) -> list[str]:
     """Assembly lines that compute a window element's coordinates into r294 and up, the last dim first.
 
     ``offsets`` are its window positions, one per dim; ``looped``: the dims with a loop, whose counter adds to them.
@@ -203,16 +202,10 @@ def starts_neutral(reading: Reading, node: Node) -> bool:
     dtype, op = str(machine_type(value)), OPERATIONS.get(node.attributes.get("monoid", ""))
     if start is None or op is None or ("min", dtype) not in _FILLS or value.dtype == "i1":
         return False
-    if op == "add" or (op == "max" and dtype[0] == "u"):
-        return bool(start == 0)
-    if dtype[0] in "su":
-        most = 1 << (int(dtype[1:]) - (dtype[0] == "s"))
-        return bool(start == (most - 1 if op == "min" else -most))
-    return bool(start == (float("inf") if op == "min" else -float("inf")))
+    return is_identity(node.attributes["monoid"], start)
 
 
 def lower_windows(lowering: Lowering, node: Node) -> None:
-    """Lower a ``reduce_window``."""
     own, x, out = node.attributes, node.operands[0], node.result
     if not starts_neutral(lowering.reading, node) or max(own["base_dilation"], default=1) > 1:
         raise UnsupportedError("the machine has no program for windows of other than a sum or an extreme")
@@ -221,16 +214,9 @@ def lower_windows(lowering: Lowering, node: Node) -> None:
     several = zip(out.sizes, own["window"], own["strides"], own["padding"], own["window_dilation"], strict=True)
     sides = [Side(n, w, s, low, d) for n, w, s, (low, _), d in several]
     same = [side.window == 1 and own["padding"][d] == (0, 0) and side.out == x.sizes[d] for d, side in enumerate(sides)]
-    groups: list[tuple[int, ...]] = []
-    found: list[Side] = []
-    for d, side in enumerate(sides):
-        if d and same[d] and same[d - 1]:
-            groups[-1] += (d,)
-            found[-1] = Side(found[-1].out * side.out)
-        else:
-            groups.append((d,))
-            found.append(Side(side.out) if same[d] else side)
-    _add(lowering, node, x, tuple(groups), tuple(groups), found, tuple(range(len(groups))), False)
+    groups = tuple(tuple(run) for _, run in groupby(range(len(sides)), key=lambda d: -1 if same[d] else d))
+    merged = [Side(prod(sides[d].out for d in group)) if same[group[0]] else sides[group[0]] for group in groups]
+    _add(lowering, node, x, groups, groups, merged, tuple(range(len(groups))), False)
 
 
 def over_leading(node: Node) -> bool:
@@ -245,20 +231,15 @@ def lower_reduction(lowering: Lowering, node: Node) -> None:
     x, dims, shape = node.operands[0], node.attributes["dims"], node.operands[0].sizes
     if not starts_neutral(lowering.reading, node):
         raise UnsupportedError("the machine has no program for a reduction of other than a sum or an extreme")
-    groups: list[tuple[int, ...]] = []
-    summed: list[bool] = []
-    for d in (d for d, size in enumerate(shape) if size > 1):
-        if summed and summed[-1] == (d in dims):
-            groups[-1] += (d,)
-        else:
-            groups.append((d,))
-            summed.append(d in dims)
+    long = [d for d, size in enumerate(shape) if size > 1]
+    groups = tuple(tuple(run) for _, run in groupby(long, key=lambda d: d in dims))
+    summed = [group[0] in dims for group in groups]
     sizes = [prod(shape[d] for d in group) for group in groups]
     sides = [Side(1, n) if over else Side(n) for n, over in zip(sizes, summed, strict=True)]
     place = {d: n for n, d in enumerate(d for d in range(len(shape)) if d not in dims)}
     made = tuple(tuple(place[d] for d in group) for group, over in zip(groups, summed, strict=True) if not over)
     kept = tuple(n for n, over in enumerate(summed) if not over)
-    _add(lowering, node, x, tuple(groups), made, sides, kept, True)
+    _add(lowering, node, x, groups, made, sides, kept, True)
 
 
 def _add(

@@ -16,10 +16,13 @@ import ml_dtypes
 import numpy as np
 
 from tilewright.errors import UnsupportedError
+from tilewright.isa.execute.conversions import ends_of
+from tilewright.isa.execute.vector import IDENTITIES
 from tilewright.isa.vector.spec import COMPARISONS, Op, Value, VectorSpec, is_float, machine_type, size_of
 
 _ROUND = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f8e4m3fn": ml_dtypes.float8_e4m3fn}
 _ROUND |= {"f8e5m2": ml_dtypes.float8_e5m2}
+_COMMUTATIVE = frozenset(("add", "mul", "max", "min", "and", "or", "xor", "minu", "maxu"))
 _EXACT = 8388608.0
 """From here on every float32 is a whole number."""
 # erf(x) = x P(x^2) / Q(x^2) for |x| up to _ERF_END, where it is 1 (the coefficients that XLA takes).
@@ -119,11 +122,15 @@ class Emitter:
         """The registers of a value, or the text of a constant."""
         return literal(value[1], value[2]) if isinstance(value, tuple) else self.values[value]
 
-    def binary(self, name: str, x: Reg | str, y: Reg | str, out: Reg, swaps: bool = False) -> None:
-        """out = x op y. Only Y may be one register of a run's operation: an X is swapped with it, or made a run."""
+    def binary(self, name: str, x: Reg | str, y: Reg | str, into: Reg | None = None) -> Reg:
+        """X op Y, by an instruction such as ``vf.add``, in registers that the caller releases.
+
+        Only Y may be one register of a run's operation: an X is swapped with it, or made a run.
+        """
+        out = into or self.allocate_for(x, y)
         spread = None
         if isinstance(x, Reg) and x.one and not out.one:
-            if swaps:
+            if name.partition(".")[2] in _COMMUTATIVE:
                 x, y = y, x
             if isinstance(x, Reg) and x.one:
                 x = spread = self.broadcast(x)
@@ -133,6 +140,7 @@ class Emitter:
         self.append(f"{name}{one} r{{}}, {texts[0]}, {texts[1]}, #", out, *regs)
         if spread is not None:
             self.release(spread)
+        return out
 
     def broadcast(self, x: Reg) -> Reg:
         """A run of registers, each with the value of a single one."""
@@ -152,26 +160,7 @@ class Emitter:
         one = all(r.one for r in regs)
         return next((r for r in regs if r.one == one and r.uses == 1), None)
 
-    def float_op(self, op: str, x: Reg | str, y: Reg | str, into: Reg | None = None) -> Reg:
-        """x op y of float32."""
-        out = into or self.allocate_for(x, y)
-        self.binary(f"vf.{op}", x, y, out, swaps=op in ("add", "mul", "max", "min"))
-        return out
-
-    def int_op(self, op: str, x: Reg | str, y: Reg | str, into: Reg | None = None) -> Reg:
-        """x op y of 32-bit integers."""
-        out = into or self.allocate_for(x, y)
-        self.binary(f"vi.{op}", x, y, out, swaps=op in ("add", "mul", "max", "min", "and", "or", "xor", "minu", "maxu"))
-        return out
-
-    def compare(self, name: str, x: Reg | str, y: Reg | str) -> Reg:
-        """1 where a comparison holds, else 0; ``name``: vcmp or vfcmp with its condition."""
-        out = self.allocate_for(x, y)
-        self.binary(name, x, y, out)
-        return out
-
     def function(self, op: str, x: Reg, into: Reg | None = None) -> Reg:
-        """exp, log, tanh, rsqrt, sqrt or recip of float32."""
         out = into or self.allocate(x.one)
         self.append(f"vfun.{op} r{{}}, r{{}}, #", out, x)
         return out
@@ -296,7 +285,7 @@ def quantises(spec: VectorSpec, number: int) -> Quantised | None:
         inner = _op(spec, x)
     if not rounded or not isinstance(x, int):
         return None
-    low, high = _ends(op.dtype)
+    low, high = ends_of(op.dtype)
     ends_first = least <= low and most >= high
     if inner is not None and inner.name == "multiply" and inner.dtype == "f32" and ends_first:
         for first, scale in (inner.operands, inner.operands[::-1]):
@@ -324,14 +313,6 @@ _WHOLE = {
 }
 _FUNCTIONS = {"exponential": "exp", "log": "log", "sqrt": "sqrt", "rsqrt": "rsqrt", "tanh": "tanh"}
 _MINUS_ONE, _ONE, _SIGN = literal(-1.0, "f32"), literal(1.0, "f32"), str(-(2**31))
-_NOTHING = {
-    ("reduce_add", True): literal(-0.0, "f32"),
-    ("reduce_max", True): literal(-inf, "f32"),
-    ("reduce_min", True): literal(inf, "f32"),
-    ("reduce_add", False): "0",
-    ("reduce_max", False): str(-(2**31)),
-    ("reduce_min", False): str(2**31 - 1),
-}
 
 
 def emit(e: Emitter, number: int, uses: dict[int, int]) -> None:
@@ -370,11 +351,11 @@ def _quantised(e: Emitter, op: Op, fused: Quantised, stored: bool) -> Reg:
         say = f"vquant.to_{target}.from_{fused.source}{one} r{{}}, r{{}}, {'r{}' if regs else by}, 0, #"
         e.append(say, out, x, *regs)
     else:
-        (least, most), (low, high) = fused.ends, _ends(target)
+        (least, most), (low, high) = fused.ends, ends_of(target)
         if least > low:
-            x = e.float_op("max", x, literal(least, "f32"), out)
+            x = e.binary("vf.max", x, literal(least, "f32"), out)
         if most < high:
-            x = e.float_op("min", x, literal(most, "f32"), out)
+            x = e.binary("vf.min", x, literal(most, "f32"), out)
         e.convert(target, "f32", x, out)
     if target != "s32" and not stored:
         e.convert("s32", target, out, out)
@@ -382,30 +363,25 @@ def _quantised(e: Emitter, op: Op, fused: Quantised, stored: bool) -> Reg:
     return out
 
 
-def _ends(dtype: str) -> tuple[int, int]:
-    bits = int(dtype[1:])
-    return (0, 2**bits - 1) if dtype[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-
-
 def _result(e: Emitter, op: Op, x: list[Reg | str]) -> Reg:
     name, floats = op.name, is_float(op.dtype)
     source = e.spec.dtype(op.operands[0]) if op.operands else op.dtype
     if floats and name in _FLOAT:
-        return e.float_op(_FLOAT[name], x[0], x[1], e.in_place(x))
+        return e.binary(f"vf.{_FLOAT[name]}", x[0], x[1], e.in_place(x))
     if not floats and name in _WHOLE:
         if name.startswith("shift_"):
             return _shifted(e, op, x)
         unsigned = {"max": "maxu", "min": "minu"} if op.dtype == "u32" else {}
         if op.dtype == "u32" and name in ("divide", "remainder"):
             raise UnsupportedError("division of unsigned 32-bit integers on the vector unit")
-        return e.int_op(unsigned.get(_WHOLE[name], _WHOLE[name]), x[0], x[1], e.in_place(x))
+        return e.binary(f"vi.{unsigned.get(_WHOLE[name], _WHOLE[name])}", x[0], x[1], e.in_place(x))
     if name.startswith("reduce_"):
         return _reduced(e, op, e.in_register(x[0], one=False), floats)
     if name == "compare":
         kind = "vfcmp" if is_float(source) else "vcmp"
         condition = COMPARISONS[op.attributes[0]]
         tail = "u" if source == "u32" and condition not in ("eq", "ne") else ""
-        return e.compare(f"{kind}.{condition}{tail}", x[0], x[1])
+        return e.binary(f"{kind}.{condition}{tail}", x[0], x[1])
     if name == "select":
         mask = e.in_register(x[0])
         out = e.choose(mask, x[1], x[2])
@@ -413,11 +389,11 @@ def _result(e: Emitter, op: Op, x: list[Reg | str]) -> Reg:
         return out
     if name == "clamp":
         low, high = ("max", "min") if floats or op.dtype != "u32" else ("maxu", "minu")
-        do = e.float_op if floats else e.int_op
-        out = do(low, x[1], x[0])
+        low, high = (f"{'vf' if floats else 'vi'}.{extreme}" for extreme in (low, high))
+        out = e.binary(low, x[1], x[0])
         if not (isinstance(x[2], Reg) and not x[2].one and out.one):
-            return do(high, out, x[2], out)
-        wide = do(high, x[2], out)
+            return e.binary(high, out, x[2], out)
+        wide = e.binary(high, x[2], out)
         e.release(out)
         return wide
     if name.startswith("iota_"):
@@ -440,38 +416,39 @@ def _shifted(e: Emitter, op: Op, x: list[Reg | str]) -> Reg:
     known = int(by[1]) if isinstance(by, tuple) else None
     if op.name == "shift_right_arithmetic":
         if op.dtype[0] == "u" and bits < 32:  # the highest bit is the sign
-            signed = e.int_op("shl", own, str(32 - bits))
+            signed = e.binary("vi.shl", own, str(32 - bits))
             e.release(own)
-            own = e.int_op("shr", signed, str(32 - bits), signed)
-        least = e.int_op("minu", x[1], "31") if known is None else None
-        out = e.int_op("shr", own, least or str(known if known is not None and 0 <= known < 32 else 31))
+            own = e.binary("vi.shr", signed, str(32 - bits), signed)
+        least = e.binary("vi.minu", x[1], "31") if known is None else None
+        out = e.binary("vi.shr", own, least or str(known if known is not None and 0 <= known < 32 else 31))
         if least is not None:
             e.release(least)
     else:
-        whole = e.int_op("and", own, str(2**bits - 1)) if op.name == "shift_right_logical" and bits < 32 else None
-        out = e.int_op(_WHOLE[op.name], whole or own, x[1])
+        whole = e.binary("vi.and", own, str(2**bits - 1)) if op.name == "shift_right_logical" and bits < 32 else None
+        out = e.binary(f"vi.{_WHOLE[op.name]}", whole or own, x[1])
         if whole is not None:
             e.release(whole)
         if known is None:
-            fits = e.compare("vcmp.ltu", x[1], str(bits))
+            fits = e.binary("vcmp.ltu", x[1], str(bits))
             kept = e.choose(fits, out, "0")
             e.release(fits, out)
             out = kept
         elif not 0 <= known < bits:
-            out = e.int_op("and", out, "0", out)
+            out = e.binary("vi.and", out, "0", out)
     e.release(own)
     return out
 
 
 def _reduced(e: Emitter, op: Op, x: Reg, floats: bool) -> Reg:
-    how = f"{op.name[7:]}.{'f32' if floats else 's32'}"
+    operation, kind = op.name.removeprefix("reduce_"), "f32" if floats else "s32"
+    how = f"{operation}.{kind}"
     if op.dtype == "u32" and op.name != "reduce_add":
         raise UnsupportedError(f"{op.name} of unsigned 32-bit integers on the vector unit")
     if x.one:
         x = e.broadcast(x)
     whole, out = x, e.allocate(one=True)
     if e.mask is not None:
-        whole = e.choose(e.mask, x, _NOTHING[op.name, floats])
+        whole = e.choose(e.mask, x, literal(IDENTITIES[operation, kind], kind))
     e.append(f"vred.{how} r{{}}, r{{}}, {e.count}", out, whole)
     if whole is not x:
         e.release(whole)
@@ -509,26 +486,26 @@ def _unary(e: Emitter, name: str, x: Reg, floats: bool, op: Op, all_: list[Reg |
     if name in _FUNCTIONS:
         return e.function(_FUNCTIONS[name], x)
     if name == "negate":
-        return e.float_op("mul", x, _MINUS_ONE) if floats else e.int_op("sub", "0", x)
+        return e.binary("vf.mul", x, _MINUS_ONE) if floats else e.binary("vi.sub", "0", x)
     if name == "abs":
         if floats:
-            return e.int_op("and", x, str(2**31 - 1))
-        negative = e.int_op("mul", x, "-1")
-        return e.int_op("max", x, negative, negative)
+            return e.binary("vi.and", x, str(2**31 - 1))
+        negative = e.binary("vi.mul", x, "-1")
+        return e.binary("vi.max", x, negative, negative)
     if name == "not":
-        return e.int_op("xor", x, "1" if op.dtype == "pred" else "-1")
+        return e.binary("vi.xor", x, "1" if op.dtype == "pred" else "-1")
     if name == "is_finite":
-        out = e.int_op("and", x, str(2**31 - 1))
+        out = e.binary("vi.and", x, str(2**31 - 1))
         e.binary("vcmp.lt", out, str(0x7F800000), out)
         return out
     if name == "logistic":
-        out = e.float_op("mul", x, _MINUS_ONE)
+        out = e.binary("vf.mul", x, _MINUS_ONE)
         e.function("exp", out, out)
-        e.float_op("add", out, _ONE, out)
+        e.binary("vf.add", out, _ONE, out)
         return e.function("recip", out, out)
     if name == "sign" and not floats:
-        out = e.int_op("max", x, "-1")
-        return e.int_op("min", out, "1", out)
+        out = e.binary("vi.max", x, "-1")
+        return e.binary("vi.min", out, "1", out)
     if name == "power":
         return _power(e, x, all_[1], op)
     return {
@@ -546,51 +523,51 @@ def _power(e: Emitter, x: Reg, y: Reg | str, op: Op) -> Reg:
     """Small whole exponents by products; others by the exponential, of numbers that are not negative."""
     exponent = op.operands[1]
     if isinstance(exponent, tuple) and float(exponent[1]) in (1.0, 2.0, 3.0, 4.0):
-        out = e.float_op("mul", x, _ONE)
+        out = e.binary("vf.mul", x, _ONE)
         if exponent[1] >= 2:
-            e.float_op("mul", out, x, out)
+            e.binary("vf.mul", out, x, out)
         if exponent[1] == 3:
-            e.float_op("mul", out, x, out)
+            e.binary("vf.mul", out, x, out)
         if exponent[1] == 4:
-            e.float_op("mul", out, out, out)
+            e.binary("vf.mul", out, out, out)
         return out
     if isinstance(exponent, tuple) and float(exponent[1]) in (0.5, -0.5, -1.0):
         return e.function({0.5: "sqrt", -0.5: "rsqrt", -1.0: "recip"}[float(exponent[1])], x)
     out = e.function("log", x)
-    product = e.float_op("mul", out, y)
+    product = e.binary("vf.mul", out, y)
     e.release(out)
     return e.function("exp", product, product)
 
 
 def _polynomial(e: Emitter, x: Reg, coefficients: tuple[float, ...]) -> Reg:
-    out = e.float_op("mul", x, literal(coefficients[0], "f32"))
+    out = e.binary("vf.mul", x, literal(coefficients[0], "f32"))
     for coefficient in coefficients[1:-1]:
-        e.float_op("add", out, literal(coefficient, "f32"), out)
-        e.float_op("mul", out, x, out)
-    return e.float_op("add", out, literal(coefficients[-1], "f32"), out)
+        e.binary("vf.add", out, literal(coefficient, "f32"), out)
+        e.binary("vf.mul", out, x, out)
+    return e.binary("vf.add", out, literal(coefficients[-1], "f32"), out)
 
 
 def _erf(e: Emitter, x: Reg) -> Reg:
-    clamped = e.float_op("max", x, literal(-_ERF_END, "f32"))
-    e.float_op("min", clamped, literal(_ERF_END, "f32"), clamped)
-    square = e.float_op("mul", clamped, clamped)
+    clamped = e.binary("vf.max", x, literal(-_ERF_END, "f32"))
+    e.binary("vf.min", clamped, literal(_ERF_END, "f32"), clamped)
+    square = e.binary("vf.mul", clamped, clamped)
     over = _polynomial(e, square, _ERF_P)
-    e.float_op("mul", over, clamped, over)
+    e.binary("vf.mul", over, clamped, over)
     e.release(clamped)
     under = _polynomial(e, square, _ERF_Q)
     e.release(square)
-    e.float_op("div", over, under, over)
+    e.binary("vf.div", over, under, over)
     e.release(under)
     return over
 
 
 def _sign(e: Emitter, x: Reg) -> Reg:
     """1 or -1 with the sign of x; 0, -0 and NaN are themselves."""
-    one = e.int_op("and", x, _SIGN)
-    e.int_op("or", one, str(int(np.float32(1).view(np.int32))), one)
-    other = e.compare("vfcmp.lt", x, "0f00000000")
-    above = e.compare("vfcmp.gt", x, "0f00000000")
-    e.int_op("or", other, above, other)
+    one = e.binary("vi.and", x, _SIGN)
+    e.binary("vi.or", one, str(int(np.float32(1).view(np.int32))), one)
+    other = e.binary("vfcmp.lt", x, "0f00000000")
+    above = e.binary("vfcmp.gt", x, "0f00000000")
+    e.binary("vi.or", other, above, other)
     e.release(above)
     out = e.choose(other, one, x, one)
     e.release(other)
@@ -601,9 +578,9 @@ def _rounded(e: Emitter, x: Reg, how: str) -> Reg:
     """The nearest whole number (``.rz``: towards zero), with the sign of x."""
     whole = e.convert("s32", "f32", x, None, how)
     e.convert("f32", "s32", whole, whole)
-    sign = e.int_op("and", x, _SIGN)
-    e.int_op("or", whole, sign, whole)
-    e.int_op("and", x, str(2**31 - 1), sign)
+    sign = e.binary("vi.and", x, _SIGN)
+    e.binary("vi.or", whole, sign, whole)
+    e.binary("vi.and", x, str(2**31 - 1), sign)
     e.binary("vfcmp.lt", sign, literal(_EXACT, "f32"), sign)
     out = e.choose(sign, whole, x, whole)
     e.release(sign)
@@ -613,12 +590,12 @@ def _rounded(e: Emitter, x: Reg, how: str) -> Reg:
 def _stepped(e: Emitter, x: Reg, beyond: str, step: str) -> Reg:
     """Floor and ceiling: towards zero, and one further where that went ``beyond`` x."""
     whole = _rounded(e, x, ".rz")
-    other = e.compare(f"vfcmp.{beyond}", whole, x)
-    moved = e.float_op("add", whole, step)
+    other = e.binary(f"vfcmp.{beyond}", whole, x)
+    moved = e.binary("vf.add", whole, step)
     out = e.choose(other, moved, whole, moved)
     e.release(other, whole)
-    sign = e.int_op("and", x, _SIGN)  # the ceiling of -0.5 is -0
-    zero = e.compare("vfcmp.eq", out, "0f00000000")
+    sign = e.binary("vi.and", x, _SIGN)  # the ceiling of -0.5 is -0
+    zero = e.binary("vfcmp.eq", out, "0f00000000")
     e.choose(zero, sign, out, out)
     e.release(zero, sign)
     return out
@@ -626,16 +603,16 @@ def _stepped(e: Emitter, x: Reg, beyond: str, step: str) -> Reg:
 
 def _log1p(e: Emitter, x: Reg) -> Reg:
     """log(u) x / (u - 1) with u = 1 + x, which makes up for the rounding of u."""
-    u = e.float_op("add", x, _ONE)
-    less = e.float_op("sub", u, _ONE)
-    same = e.compare("vfcmp.eq", less, "0f00000000")
-    ratio = e.float_op("div", x, less, less)
-    big = e.int_op("and", u, str(2**31 - 1))
+    u = e.binary("vf.add", x, _ONE)
+    less = e.binary("vf.sub", u, _ONE)
+    same = e.binary("vfcmp.eq", less, "0f00000000")
+    ratio = e.binary("vf.div", x, less, less)
+    big = e.binary("vi.and", u, str(2**31 - 1))
     e.binary("vfcmp.eq", big, "0f7f800000", big)
     e.choose(big, _ONE, ratio, ratio)
     e.release(big)
     e.function("log", u, u)
-    e.float_op("mul", u, ratio, u)
+    e.binary("vf.mul", u, ratio, u)
     e.release(ratio)
     e.choose(same, x, u, u)
     e.release(same)
@@ -645,12 +622,12 @@ def _log1p(e: Emitter, x: Reg) -> Reg:
 def _expm1(e: Emitter, x: Reg) -> Reg:
     """(u - 1) x / log(u) with u = e^x; x itself where u is 1, u - 1 where x is large."""
     u = e.function("exp", x)
-    less = e.float_op("sub", u, _ONE)
+    less = e.binary("vf.sub", u, _ONE)
     log = e.function("log", u)
-    ratio = e.float_op("div", x, log)
-    small = e.int_op("and", x, str(2**31 - 1), log)
+    ratio = e.binary("vf.div", x, log)
+    small = e.binary("vi.and", x, str(2**31 - 1), log)
     e.binary("vfcmp.lt", small, literal(0.5, "f32"), small)
-    e.float_op("mul", ratio, less, ratio)
+    e.binary("vf.mul", ratio, less, ratio)
     e.choose(small, ratio, less, ratio)
     e.release(small)
     e.binary("vfcmp.eq", less, "0f00000000", less)

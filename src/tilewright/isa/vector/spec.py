@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
+from tilewright.isa.execute.operands import numpy_type
 from tilewright.isa.language.errors import array_of
-from tilewright.layout import paged
 
 FORMS = ("full", "row", "col", "one", "rows")
 """How a tensor lies over the matrix: every element; one for each row; one for each column; one; some rows, repeated."""
@@ -35,7 +35,6 @@ COMPARISONS = {"EQ": "eq", "NE": "ne", "LT": "lt", "LE": "le", "GT": "gt", "GE":
 
 
 def size_of(dtype: str) -> int:
-    """Bytes of an element in memory."""
     return _SIZES.get(dtype, 1)
 
 
@@ -142,7 +141,6 @@ class VectorSpec:
         return tuple(forms)
 
     def dtype(self, value: Value) -> str:
-        """The element type of a value."""
         if isinstance(value, tuple):
             return value[2]
         count = len(self.inputs)
@@ -150,7 +148,6 @@ class VectorSpec:
 
     @property
     def reduces(self) -> bool:
-        """Whether an operation reduces rows."""
         return any(op.name.startswith("reduce_") for op in self.body)
 
 
@@ -162,10 +159,6 @@ def _shape(spec: VectorSpec, form: str, period: int = 0) -> tuple[int, int]:
     return rows, spec.cols if form in ("full", "col", "rows") else 1
 
 
-def _kind(dtype: str) -> Any:
-    return paged((1,), machine_type(dtype)).numpy_dtype
-
-
 def tensor_of(spec: VectorSpec, each: Input, tensors: Mapping[str, Any]) -> Array:
     """The array for an input in its two-dim shape, truth values as bytes, or one clear error."""
     if each.name not in tensors:
@@ -173,11 +166,11 @@ def tensor_of(spec: VectorSpec, each: Input, tensors: Mapping[str, Any]) -> Arra
     array, wanted = array_of(each.name, tensors[each.name]), _shape(spec, each.form, each.period)
     if array.dtype == bool:
         array = array.view(np.uint8)
-    if array.dtype != _kind(each.dtype) or array.size != wanted[0] * wanted[1]:
+    if array.dtype != numpy_type(machine_type(each.dtype)) or array.size != wanted[0] * wanted[1]:
         raise UsageError(f"{each.name} is {array.dtype}{list(array.shape)}", how=f"{each.dtype}{list(wanted)}")
     return array.reshape(wanted)
 
 
 def zeros_of(spec: VectorSpec, out: Output) -> Array:
     """Zeros in the shape of an output, as a broadcast view."""
-    return np.broadcast_to(np.zeros((), _kind(out.dtype)), _shape(spec, out.form))
+    return np.broadcast_to(np.zeros((), numpy_type(machine_type(out.dtype))), _shape(spec, out.form))
