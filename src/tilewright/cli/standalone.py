@@ -266,7 +266,7 @@ def explore(
             help="A program (HLO, StableHLO, a dump folder, FILE.py:FUNCTION), a .tasm or a model's .toml; - is stdin.",
         ),
     ] = None,
-    port: Annotated[int, Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 0,
+    port: Annotated[int, Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 0,
     browser: Annotated[bool, Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
 ) -> None:
     """Open a page that explores layouts, programs, matrix-unit programs and plans; nothing leaves this machine.
@@ -310,7 +310,7 @@ def _explorer(file: str | None) -> Explorer:
 
 def explain_error(
     error: Error,
-    top: Annotated[int, Option("--top", min=1, help="How many allocations and fixes to print.")] = 10,
+    top: Annotated[int, Option(min=1, help="How many allocations and fixes to print.")] = 10,
     width: StackWidth = None,
     max_ids: MaxIds = None,
     sparsecores: SparseCores = 16,

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from tilewright.embed import Check, Counters, Diagnosis, EmbedConfig, ErrorExplanation, Limits, Stacking
 
 Error = Annotated[str, typer.Argument(help="The error's text, a file that holds it (a whole log may), or - (stdin).")]
-StackWidth = Annotated[int | None, typer.Option("--width", help="Floats per row of the stack the error is about.")]
-MaxIds = Annotated[int | None, typer.Option("--max-ids", help="Its max_ids_per_partition.")]
+StackWidth = Annotated[int | None, typer.Option(help="Floats per row of the stack the error is about.")]
+MaxIds = Annotated[int | None, typer.Option(help="Its max_ids_per_partition.")]
 SparseCores = Annotated[int, typer.Option(help="SparseCores in all: below 16 there is a second lookup program.")]
 
 _COUNTED = (".toml", ".json")
@@ -116,11 +116,7 @@ def _of_log(setup: EmbedConfig, file: str, limits: str | None, bad_ids: str, row
 
 
 def explain_error(
-    error: Error,
-    width: StackWidth = None,
-    max_ids: MaxIds = None,
-    sparsecores: SparseCores = 16,
-    as_json: Json = False,
+    error: Error, width: StackWidth = None, max_ids: MaxIds = None, sparsecores: SparseCores = 16, as_json: Json = False
 ) -> None:
     """Read a TPU compiler's error about SparseCore memory: what was too large, and the changes that compile."""
     from tilewright.embed import explain_error as explain

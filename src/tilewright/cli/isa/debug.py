@@ -157,7 +157,7 @@ def explain(
         str, Argument(metavar="TEXT|FILE[:LINE]", help="An instruction, a program, or one line of a program.")
     ],
     segment: Annotated[
-        str | None, Option("--segment", metavar="s8[24,200]", help="What B of an mm is like, as it is stored.")
+        str | None, Option(metavar="s8[24,200]", help="What B of an mm is like, as it is stored.")
     ] = None,
     columns: Annotated[int | None, Option(min=1, help="Columns of an mm, as setmm would say.")] = None,
     rows: Annotated[int | None, Option(min=1, help="Rows of an mm, as setmm would say.")] = None,

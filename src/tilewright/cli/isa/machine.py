@@ -59,10 +59,8 @@ Tensor = Annotated[
 PageOut = Annotated[
     str | None, Option("-o", "--out", metavar="FILE", help="FILE.html: a page; FILE.json: all numbers.")
 ]
-Iota = Annotated[list[str] | None, Option("--iota", metavar="NAME=s8[4,4]", help="A tensor of 0, 1, 2, ...")]
-Zeros = Annotated[
-    list[str] | None, Option("--zeros", metavar="NAME=s32[4,4]", help="A tensor of zeros; printed afterwards.")
-]
+Iota = Annotated[list[str] | None, Option(metavar="NAME=s8[4,4]", help="A tensor of 0, 1, 2, ...")]
+Zeros = Annotated[list[str] | None, Option(metavar="NAME=s32[4,4]", help="A tensor of zeros; printed afterwards.")]
 
 
 def configured(settings: Sequence[str] | None, **usual: Any) -> MatrixUnitConfig:

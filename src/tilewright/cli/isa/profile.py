@@ -53,13 +53,13 @@ def profile(
     iota: machine.Iota = None,
     zeros: machine.Zeros = None,
     heat: Annotated[
-        str | None, Option("--heat", metavar="NAME", help="Draw how often each line of this tensor was accessed.")
+        str | None, Option(metavar="NAME", help="Draw how often each line of this tensor was accessed.")
     ] = None,
     misses: Annotated[bool, Option("--misses", help="Draw the L1 misses of mm instead of all accesses.")] = False,
     top: Annotated[int, Option(min=0, help="Only so many instructions, the most cycles first; 0: all.")] = 0,
     every_pe: machine.EveryPe = False,
     pe: Annotated[
-        int | None, Option("--pe", min=0, help="With --every-pe: this element's lines and heat, not all together.")
+        int | None, Option(min=0, help="With --every-pe: this element's lines and heat, not all together.")
     ] = None,
     settings: machine.Settings = None,
     out: Annotated[

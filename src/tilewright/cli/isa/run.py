@@ -46,9 +46,7 @@ def run(
     tensor: machine.Tensor = None,
     iota: machine.Iota = None,
     zeros: machine.Zeros = None,
-    save: Annotated[
-        list[str] | None, Option("--save", metavar="NAME=FILE.npy", help="Write a tensor after the run.")
-    ] = None,
+    save: Annotated[list[str] | None, Option(metavar="NAME=FILE.npy", help="Write a tensor after the run.")] = None,
     every_pe: machine.EveryPe = False,
     settings: machine.Settings = None,
     out: Annotated[

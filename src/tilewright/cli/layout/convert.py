@@ -80,10 +80,9 @@ def _pack_text(pack: LinalgPack) -> str:
 
 
 _Cute = Annotated[str, Argument(metavar="LAYOUT", help="As '((2,2),8):((1,16),2)'.")]
-_Dtype = Annotated[str | None, Option("--dtype", metavar="TYPE", help="Element type, as bf16; the pointer's, or f32.")]
+_Dtype = Annotated[str | None, Option(metavar="TYPE", help="Element type, as bf16; the pointer's, or f32.")]
 _Threads = Annotated[
-    str | None,
-    Option("--threads", metavar="LAYOUT", help="A layout of (threads, values): its bank conflicts, on stderr."),
+    str | None, Option(metavar="LAYOUT", help="A layout of (threads, values): its bank conflicts, on stderr.")
 ]
 _Linalg = Annotated[str, Argument(metavar="TEXT", help="MLIR with linalg.pack or tensor.pack in it; - is stdin.")]
 _Tag = Annotated[str, Argument(metavar="TAG", help="As nChw16c or aBcd16b.")]
@@ -161,7 +160,7 @@ _Shapes = Annotated[
     list[str],
     Argument(metavar="SHAPE...", help="Element types and dims, as bf16[32,224,224,3]; - is stdin, one a line."),
 ]
-_Target = Annotated[str, Option("--target", metavar="NAME", help="The chip; see `tilewright targets`.")]
+_Target = Annotated[str, Option(metavar="NAME", help="The chip; see `tilewright targets`.")]
 _Boundary = Annotated[
     bool, Option("--boundary", help="An argument or a result of the program: 8 and 4 bits get larger tiles.")
 ]

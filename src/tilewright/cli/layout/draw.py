@@ -32,20 +32,14 @@ if TYPE_CHECKING:
 
 Colour = Annotated[
     str,
-    Option(
-        "--colour",
-        metavar="WAY",
-        help="What a colour means: tile, channel, batch, npu, page, shard, line, offset or none.",
-    ),
+    Option(metavar="WAY", help="What a colour means: tile, channel, batch, npu, page, shard, line, offset or none."),
 ]
 Window = Annotated[
-    str, Option("--window", metavar="A:B,..", help="Draw these ranges of the dims (of npu and offset), as 0:8,0:16.")
+    str, Option(metavar="A:B,..", help="Draw these ranges of the dims (of npu and offset), as 0:8,0:16.")
 ]
-At = Annotated[str | None, Option("--at", metavar="I,J,..", help="Draw the surroundings of this element, marked.")]
+At = Annotated[str | None, Option(metavar="I,J,..", help="Draw the surroundings of this element, marked.")]
 Ruler = Annotated[bool, Option("--ruler", help="Draw the memory under a ruler of bytes.")]
-Unit = Annotated[
-    str, Option("--unit", metavar="UNIT", help="A cell of the ruler: element, line, tile, or auto by size.")
-]
+Unit = Annotated[str, Option(metavar="UNIT", help="A cell of the ruler: element, line, tile, or auto by size.")]
 Draw = Annotated[bool, Option("--draw", help="Draw it in the terminal.")]
 
 
@@ -187,8 +181,7 @@ _FIGURES = ("longest_run", "lines_read", "lines_written", "tiles_read", "tiles_w
 _A = Annotated[str, Argument(metavar="A", help="The layout before, as f32[3,5]{1,0:T(2,2)}; - is stdin.")]
 _B = Annotated[str, Argument(metavar="B", help="The layout after: the same elements, perhaps in another shape.")]
 _Permutation = Annotated[
-    str | None,
-    Option("--permutation", metavar="P,..", help="B is reshape(transpose(A, P)), P as numpy.transpose reads it."),
+    str | None, Option(metavar="P,..", help="B is reshape(transpose(A, P)), P as numpy.transpose reads it.")
 ]
 _Fail = Annotated[bool, Option("--fail-if-moved", help="Exit with 1 unless it is a bitcast.")]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tilewright.layout import IndexMap, LayerGroup, LocalPlan, LocalTensor, TensorLayout
 
 _Shape = Annotated[str, Argument(metavar="SHAPE", help="Element type and sizes, as f16[2,3,4,5]; - is stdin.")]
-_At = Annotated[str | None, Option("--at", metavar="X,Y,..", help="Say what lies at this place on the axes.")]
+_At = Annotated[str | None, Option(metavar="X,Y,..", help="Say what lies at this place on the axes.")]
 
 
 def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
@@ -30,31 +30,30 @@ def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
 @viewed
 def lanes(
     shape: _Shape,
-    chip: Annotated[str | None, Option("--chip", metavar="NAME", help="A target with lanes, as bm1684x.")] = None,
-    count: Annotated[int | None, Option("--lanes", metavar="X", help="NPUs, without a chip.")] = None,
-    eu_bytes: Annotated[int | None, Option("--eu-bytes", metavar="B", help="Bytes of an execution unit.")] = None,
-    start: Annotated[int, Option("--start", metavar="N", help="The NPU of channel 0.")] = 0,
+    chip: Annotated[str | None, Option(metavar="NAME", help="A target with lanes, as bm1684x.")] = None,
+    lanes: Annotated[int | None, Option(metavar="X", help="NPUs, without a chip.")] = None,
+    eu_bytes: Annotated[int | None, Option(metavar="B", help="Bytes of an execution unit.")] = None,
+    start: Annotated[int, Option(metavar="N", help="The NPU of channel 0.")] = 0,
     mode: Annotated[
         str,
         Option(
-            "--mode",
             metavar="MODE",
             help="aligned, compact, row_aligned, strides N,C,H,W; matrix, matrix2 (two dims); weights (oc,ic,kh,kw); "
             "global: the one memory that all NPUs share.",
         ),
     ] = "aligned",
-    columns: Annotated[
-        int | None, Option("--columns-per-npu", metavar="W", help="Of a matrix: neighbouring columns on one NPU.")
+    columns_per_npu: Annotated[
+        int | None, Option(metavar="W", help="Of a matrix: neighbouring columns on one NPU.")
     ] = None,
     ic_parallel: Annotated[
-        int | None, Option("--ic-parallel", metavar="IC", help="Of weights: input channels of a byte together.")
+        int | None, Option(metavar="IC", help="Of weights: input channels of a byte together.")
     ] = None,
-    npu: Annotated[int | None, Option("--npu", metavar="N", help="With --offset: what lies there.")] = None,
-    offset: Annotated[int | None, Option("--offset", metavar="O", help="In elements, in that NPU.")] = None,
+    npu: Annotated[int | None, Option(metavar="N", help="With --offset: what lies there.")] = None,
+    offset: Annotated[int | None, Option(metavar="O", help="In elements, in that NPU.")] = None,
 ) -> Viewed:
     """Place a tensor (N, C, H, W) in an NPU's memories, local or global: facts, an element, a place, a picture."""
-    memory = {"chip": chip, "lanes": count, "eu_bytes": eu_bytes}
-    layout = _lane_layout(sized_array(shape), memory, start, mode, columns, ic_parallel)
+    memory = {"chip": chip, "lanes": lanes, "eu_bytes": eu_bytes}
+    layout = _lane_layout(sized_array(shape), memory, start, mode, columns_per_npu, ic_parallel)
     if mode == "global":
         if npu is not None:
             raise UsageError("the global memory belongs to no NPU", where="--npu")
@@ -101,10 +100,10 @@ def _lane_layout(
 @viewed
 def paged(
     shape: _Shape,
-    page: Annotated[str | None, Option("--page", metavar="P,..", help="Page sizes, one per dim.")] = None,
-    line: Annotated[str | None, Option("--line", metavar="L,..", help="Cache line sizes, one per dim.")] = None,
-    order: Annotated[str | None, Option("--order", metavar="D,..", help="Dims, the fastest first.")] = None,
-    start: Annotated[str | None, Option("--start", metavar="I,..", help="The segment's first index.")] = None,
+    page: Annotated[str | None, Option(metavar="P,..", help="Page sizes, one per dim.")] = None,
+    line: Annotated[str | None, Option(metavar="L,..", help="Cache line sizes, one per dim.")] = None,
+    order: Annotated[str | None, Option(metavar="D,..", help="Dims, the fastest first.")] = None,
+    start: Annotated[str | None, Option(metavar="I,..", help="The segment's first index.")] = None,
     at: _At = None,
 ) -> Viewed:
     """Cut a segment of a tensor into pages and cache lines: facts, an element, a place (PAGE,OFFSET), a picture."""
@@ -119,9 +118,9 @@ def paged(
 @viewed
 def sharded(
     shape: Annotated[str, Argument(metavar="SHAPE", help="The table, as f32[vocab,width]; - is stdin.")],
-    shards: Annotated[int, Option("--shards", metavar="S", help="Shards (SparseCores).")],
-    rotation: Annotated[int, Option("--rotation", metavar="R", help="Shards the table is turned by.")] = 0,
-    row_offset: Annotated[int, Option("--row-offset", metavar="O", help="Rows before it on every shard.")] = 0,
+    shards: Annotated[int, Option(metavar="S", help="Shards (SparseCores).")],
+    rotation: Annotated[int, Option(metavar="R", help="Shards the table is turned by.")] = 0,
+    row_offset: Annotated[int, Option(metavar="O", help="Rows before it on every shard.")] = 0,
     at: _At = None,
 ) -> Viewed:
     """Shard an embedding table row by row: facts, an element, a place (SHARD,ROW,COLUMN), a picture."""
@@ -138,8 +137,8 @@ def sharded(
 _File = Annotated[
     str, Argument(metavar="FILE", help="Tensors and instructions as TOML, or tpu-mlir's final.mlir; - is stdin.")
 ]
-_Chip = Annotated[str | None, Option("--chip", metavar="NAME", help="Instead of the file's chip.")]
-_Group = Annotated[str | None, Option("--group", metavar="NAME", help="Of a final.mlir this layer group only, as %9.")]
+_Chip = Annotated[str | None, Option(metavar="NAME", help="Instead of the file's chip.")]
+_Group = Annotated[str | None, Option(metavar="NAME", help="Of a final.mlir this layer group only, as %9.")]
 _Fail = Annotated[bool, Option("--fail-on-conflict", help="Exit with 1 where operands share a bank.")]
 _HINTS = {
     "tensor": "write [[tensor]] with a name and a shape",

@@ -29,9 +29,9 @@ def names_layout(text: str) -> bool:
 Text = Annotated[
     str, Argument(metavar="TEXT", help="A shape, as f32[3,5]{1,0:T(2,2)}, or any text with shapes in it; - is stdin.")
 ]
-Index = Annotated[str | None, Option("--index", metavar="I,J,..", help="Derive this element's address.")]
-Offset = Annotated[int | None, Option("--offset", metavar="O", help="Say what lies at this offset.")]
-Leaf = Annotated[str | None, Option("--leaf", metavar="I,J,..", help="Of a tuple this element (of that element, ...).")]
+Index = Annotated[str | None, Option(metavar="I,J,..", help="Derive this element's address.")]
+Offset = Annotated[int | None, Option(metavar="O", help="Say what lies at this offset.")]
+Leaf = Annotated[str | None, Option(metavar="I,J,..", help="Of a tuple this element (of that element, ...).")]
 Out = Annotated[str | None, Option("-o", "--out", metavar="FILE", help="Write an SVG: FILE.svg, or - for stdout.")]
 
 

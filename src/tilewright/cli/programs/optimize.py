@@ -48,24 +48,21 @@ def optimize(
     passes: Annotated[
         str | None,
         Option(
-            "--passes",
             help="The rewrites to use, such as 'inline,reduce-of-reshape{allow_reassociation=false}'. Without --target "
-            "they run on the whole program, without any gate.",
+            "they run on the whole program, without any gate."
         ),
     ] = None,
     print_after_all: Annotated[
         bool, Option("--print-after-all", help="Print the program after every pass: to stderr, or into -o FOLDER/.")
     ] = False,
     rules: Annotated[
-        str | None,
-        Option("--rules", help="The rules that may act, separated by commas; 'none' for none. Default: all."),
+        str | None, Option(help="The rules that may act, separated by commas; 'none' for none. Default: all.")
     ] = None,
     assume_finite: Annotated[
         bool, Option("--assume-finite", help="No value is NaN or infinite: rules that would spread one may act.")
     ] = False,
     judge: Annotated[
-        str | None,
-        Option("--judge", help="Compile both programs with an installed TPU compiler, keep what wins: tpu:v5e."),
+        str | None, Option(help="Compile both programs with an installed TPU compiler, keep what wins: tpu:v5e.")
     ] = None,
     list_rules: Annotated[
         bool, Option("--list-rules", help="Print the rules there are, with guard and confirmed factors.")
@@ -289,25 +286,18 @@ _WHAT = "StableHLO text, bytecode or a portable artifact, packed (.gz, .xz) or n
 def verify(
     original: Annotated[str, Argument(metavar="A", help=f"The original: {_WHAT}", show_default=False)],
     rewritten: Annotated[str, Argument(metavar="B", help="What shall stand for it.", show_default=False)],
-    seeds: Annotated[int, Option("--seeds", min=1, help="Try each kind of inputs this many times.")] = 1,
+    seeds: Annotated[int, Option(min=1, help="Try each kind of inputs this many times.")] = 1,
     inputs: Annotated[
         list[str] | None,
-        Option(
-            "--inputs", help="A kind of inputs (default: all): normal, wide, zeros, denormal, large, lowest, special."
-        ),
+        Option(help="A kind of inputs (default: all): normal, wide, zeros, denormal, large, lowest, special."),
     ] = None,
     bit_exact: Annotated[bool, Option("--bit-exact", help="The bits must be equal, not only the values.")] = False,
     eager: Annotated[bool, Option("--eager/--no-eager", help="Also run both one operation at a time.")] = True,
-    save: Annotated[
-        str | None, Option("--save", help="Write the inputs that show the worst case: a .npz file.")
-    ] = None,
+    save: Annotated[str | None, Option(help="Write the inputs that show the worst case: a .npz file.")] = None,
     tpu: Annotated[
-        str | None,
-        Option("--tpu", help="Also compile both for a TPU such as v5e, and compare cycles (needs jax[tpu])."),
+        str | None, Option(help="Also compile both for a TPU such as v5e, and compare cycles (needs jax[tpu]).")
     ] = None,
-    timeout: Annotated[
-        int, Option("--timeout", min=1, help="Seconds that a trial, and the TPU compiler, may take.")
-    ] = 300,
+    timeout: Annotated[int, Option(min=1, help="Seconds that a trial, and the TPU compiler, may take.")] = 300,
     as_json: Json = False,
     arg: ArgOption = None,
 ) -> None:

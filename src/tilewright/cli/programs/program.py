@@ -25,9 +25,7 @@ ArgOption = Annotated[
     list[str] | None,
     Option("--arg", "-a", help="For model.py:function: an example argument, such as f32[8,128]; repeat it."),
 ]
-ModuleOption = Annotated[
-    str | None, Option("--module", help="For a dump folder: the module to take, by (part of) its name.")
-]
+ModuleOption = Annotated[str | None, Option(help="For a dump folder: the module to take, by (part of) its name.")]
 
 
 def load_program(source: str, arguments: Sequence[str] | None = None, module: str | None = None) -> Program:

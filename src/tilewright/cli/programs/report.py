@@ -120,29 +120,20 @@ def report(
     target: _TargetOption = None,
     output: _Written = None,
     as_json: Json = False,
-    top: Annotated[int, Option("--top", min=1, help="How many entries of each ranking to print.")] = 10,
-    by: Annotated[_By | None, Option("--by", help="Print this ranking only.")] = None,
+    top: Annotated[int, Option(min=1, help="How many entries of each ranking to print.")] = 10,
+    by: Annotated[_By | None, Option(help="Print this ranking only.")] = None,
     only: Annotated[
-        list[_Only] | None,
-        Option("--only", help="Rank operations of this category only, such as relayout; repeat it for more."),
+        list[_Only] | None, Option(help="Rank operations of this category only, such as relayout; repeat it for more.")
     ] = None,
     transfers: Annotated[bool, Option("--transfers", help="List prefetches and write-backs one by one, too.")] = False,
     profile: Annotated[
         str | None,
-        Option(
-            "--profile",
-            help="Join measured times: an .xplane.pb or .trace.json.gz of jax.profiler or XProf, or its folder.",
-        ),
+        Option(help="Join measured times: an .xplane.pb or .trace.json.gz of jax.profiler or XProf, or its folder."),
     ] = None,
-    baseline: Annotated[
-        str | None, Option("--baseline", help="Compare with this report, written earlier with -o OLD.json.")
-    ] = None,
+    baseline: Annotated[str | None, Option(help="Compare with this report, written earlier with -o OLD.json.")] = None,
     fail_on: Annotated[
         str | None,
-        Option(
-            "--fail-on",
-            help="With --baseline: exit 1 if bytes moved, padding or peak memory grew by more than, say, 5%.",
-        ),
+        Option(help="With --baseline: exit 1 if bytes moved, padding or peak memory grew by more than, say, 5%."),
     ] = None,
     arg: ArgOption = None,
     module: ModuleOption = None,
@@ -226,7 +217,7 @@ def diff(
     target: _TargetOption = None,
     output: _Output = None,
     as_json: Json = False,
-    top: Annotated[int, Option("--top", min=1, help="How many rows to print.")] = 20,
+    top: Annotated[int, Option(min=1, help="How many rows to print.")] = 20,
     arg: ArgOption = None,
     module: ModuleOption = None,
 ) -> None:
