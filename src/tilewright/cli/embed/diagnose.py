@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli.embed import model
+from tilewright.cli.options import with_groups
 from tilewright.cli.streams import Json, progress, read_text
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.render.delivery import Answer, Line, Output, deliver, remark, show
@@ -26,6 +27,7 @@ SparseCores = Annotated[int, typer.Option(help="SparseCores in all: below 16 the
 _COUNTED = (".toml", ".json")
 
 
+@with_groups
 def diagnose(
     file: Annotated[
         str | None,
@@ -40,14 +42,8 @@ def diagnose(
     limits: Annotated[
         str | None, typer.Option(help="The limits file in use, over those of --config. None: the log's maxima.")
     ] = None,
-    config: model.Config = None,
-    target: model.Target = None,
-    chips: model.Chips = None,
-    batch: model.Batch = None,
-    vocab: model.Vocab = None,
-    scale: model.Scale = None,
-    width: model.Width = None,
-    optimizer: model.Optimizer = None,
+    *,
+    of: model.ModelOptions,
     narrow_packing: model.NarrowPacking = None,
     bad_ids: model.BadIds = "error",
     init_args: model.InitArgs = None,
@@ -67,16 +63,16 @@ def diagnose(
         return
     if file is None and counters is None:
         raise UsageError("nothing to judge", how="name a log or a counters file; --template prints one to fill in")
-    options: dict[str, object] = {"target": target, "chips": chips, "batch": batch, "narrow_packing": narrow_packing}
-    options |= {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
     counted: Counters | None = None
     if file is not None and (file.endswith(_COUNTED) or is_trace(file)):
-        if of_log := [name for name, value in (options | {"config": config, "limits": limits}).items() if value]:
+        log_options = vars(of) | {"narrow_packing": narrow_packing, "limits": limits}
+        if of_log := [name for name, value in log_options.items() if value]:
             option = of_log[0].replace("_", "-")
             raise UsageError(f"--{option} beside a counters file", where=file, how="they belong to a log")
         counted = _with_flags(read_counters(file), init_args)
     elif file is not None:
-        setup = model.settled(model.configured(config, options), file, rows, limits, batch, free=config is None)
+        setup = of.configured(narrow_packing=narrow_packing)
+        setup = model.settled(setup, file, rows, limits, of.batch, free=of.config is None)
         knobs, _ = setup.sparsecore.with_flags(init_args or "")
         counted = _of_log(replace(setup, sparsecore=knobs), file, limits, bad_ids, rows)
     if counters is not None:
@@ -161,19 +157,14 @@ def explanation_text(explanation: ErrorExplanation) -> str:
     return "\n".join(lines)
 
 
+@with_groups
 def check(
     file: Annotated[str, typer.Argument(help="The batches: Parquet, CSV, TSV, .npz, or Criteo's format (- is stdin).")],
     limits: Annotated[
         str | None, typer.Argument(help="The limits file; without it those of --config are used.")
     ] = None,
-    config: model.Config = None,
-    target: model.Target = None,
-    chips: model.Chips = None,
-    batch: model.Batch = None,
-    vocab: model.Vocab = None,
-    scale: model.Scale = None,
-    width: model.Width = None,
-    optimizer: model.Optimizer = None,
+    *,
+    of: model.ModelOptions,
     stacking: model.TableStacking = None,
     narrow_packing: model.NarrowPacking = None,
     bad_ids: model.BadIds = "error",
@@ -184,11 +175,9 @@ def check(
 
     Exit code 1 when a partition, table or sample exceeds its limit.
     """
-    options = {"target": target, "chips": chips, "batch": batch, "narrow_packing": narrow_packing}
-    tables = {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
-    setup = model.configured(config, options | tables)
+    setup = of.configured(narrow_packing=narrow_packing)
     bounds = _limits(limits, setup, file)
-    setup = model.settled(setup, file, rows, limits, batch, free=config is None)
+    setup = model.settled(setup, file, rows, limits, of.batch, free=of.config is None)
     from tilewright.embed import check_batches, check_counters, diagnose
 
     stacked = setup.stacking(not setup.sparsecore.disable_table_stacking if stacking is None else stacking)
@@ -196,7 +185,7 @@ def check(
     log, total = model.batches(setup, file, rows)
     with model.options_named(), progress("batches", total) as advance:
         inputs = (part.features for part in log)
-        knobs = setup.sparsecore if config is not None else None
+        knobs = setup.sparsecore if of.config is not None else None
         checked = check_batches(inputs, stacked, bounds, knobs, bad_ids, lambda n: advance(n, total), setup.narrow)
     diagnosis = diagnose(check_counters(checked, stacked, setup.target))
     value = {**checked.to_json(), "findings": [finding.to_json() for finding in diagnosis.findings]}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from tilewright.errors import UsageError
 from tilewright.render.delivery import remark
@@ -17,59 +17,60 @@ from tilewright.render.delivery import remark
 if TYPE_CHECKING:
     from tilewright.embed import EmbedConfig, LimitsFile, Log, LogBatch
 
-Config = Annotated[
-    str | None, typer.Option(help="The model: a TOML file of tables and features. None: Criteo's 26 tables.")
-]
-Target = Annotated[str | None, typer.Option(help="The chip, over the file's (tpu-v5p).")]
-Chips = Annotated[int | None, typer.Option(help="How many chips, over the file's (1).")]
-Batch = Annotated[int | None, typer.Option(help="Samples of a batch (the limits file's, else the model's, else 4096).")]
-Vocab = Annotated[
-    str | None, typer.Option(help="Rows per table: kaggle (the default), terabyte, a number, or 26 numbers.")
-]
-Scale = Annotated[float | None, typer.Option(help="Factor on the vocabularies, above 0, at most 1 (1).")]
-Width = Annotated[int | None, typer.Option(help="Floats per row of every table (16).")]
-Optimizer = Annotated[
-    str | None,
-    typer.Option(
-        help="sgd, adagrad, rowwise_adagrad, adagrad_momentum, adam, ftrl, laprop or f2a (adagrad); values behind a "
-        "colon, as in adam:learning_rate=0.1,b1=0.8."
-    ),
-]
+Batch = Annotated[int | None, Option(help="Samples of a batch (the limits file's, else the model's, else 4096).")]
 TableStacking = Annotated[
-    bool | None, typer.Option("--stacking/--no-stacking", help="Stack tables, over the file's (stack).")
+    bool | None, Option("--stacking/--no-stacking", help="Stack tables, over the file's (stack).")
 ]
 NarrowPacking = Annotated[
     bool | None,
-    typer.Option("--narrow-packing/--no-narrow-packing", help="Rows of 1 to 4 floats share lines, over the file's."),
+    Option("--narrow-packing/--no-narrow-packing", help="Rows of 1 to 4 floats share lines, over the file's."),
 ]
-BadIds = Annotated[str, typer.Option(help="Ids outside a table: error, clip or drop.")]
+BadIds = Annotated[str, Option(help="Ids outside a table: error, clip or drop.")]
 InitArgs = Annotated[
     str | None,
-    typer.Option(envvar="LIBTPU_INIT_ARGS", help="Flags in use already: the guide's knobs among them count."),
+    Option(envvar="LIBTPU_INIT_ARGS", help="Flags in use already: the guide's knobs among them count."),
 ]
-Rows = Annotated[int, typer.Option(help="Rows of the log to read at most (0: all).")]
-
-_TABLES: dict[str, Any] = {"vocab": "kaggle", "scale": 1.0, "width": 16, "optimizer": "adagrad"}
+Rows = Annotated[int, Option(help="Rows of the log to read at most (0: all).")]
 
 
-def configured(config: str | None, options: Mapping[str, Any]) -> EmbedConfig:
-    """The TOML file's model, or Criteo's tables of ``options`` (vocab, scale, width, optimizer).
+@dataclass(frozen=True)
+class ModelOptions:
+    """The options that describe a model: a file and what is over the file's, or Criteo's tables."""
 
-    The others (target, chips, batch, narrow_packing) override the file's; None leaves an option as it is.
-    """
-    chosen = {name: value for name, value in options.items() if value is not None}
-    tables = {name: chosen.pop(name) for name in _TABLES if name in chosen}
-    if config is None:
-        result = _criteo(**(_TABLES | tables))
-    else:
-        from tilewright.embed import read_config
+    config: Annotated[
+        str | None, Option(help="The model: a TOML file of tables and features. None: Criteo's 26 tables.")
+    ] = None
+    target: Annotated[str | None, Option(help="The chip, over the file's (tpu-v5p).")] = None
+    chips: Annotated[int | None, Option(help="How many chips, over the file's (1).")] = None
+    batch: Batch = None
+    vocab: Annotated[
+        str | None, Option(help="Rows per table: kaggle (the default), terabyte, a number, or 26 numbers.")
+    ] = None
+    scale: Annotated[float | None, Option(help="Factor on the vocabularies, above 0, at most 1 (1).")] = None
+    width: Annotated[int | None, Option(help="Floats per row of every table (16).")] = None
+    optimizer: Annotated[
+        str | None,
+        Option(
+            help="sgd, adagrad, rowwise_adagrad, adagrad_momentum, adam, ftrl, laprop or f2a (adagrad); values behind "
+            "a colon, as in adam:learning_rate=0.1,b1=0.8."
+        ),
+    ] = None
 
-        if tables:
-            raise UsageError(f"--{next(iter(tables))} beside --config", how="the tables are those of the file")
-        result = read_config(config)
-    result = replace(result, **chosen)
-    _check_batch(result.batch, result.topology.sparsecores)
-    return result
+    def configured(self, **others: Any) -> EmbedConfig:
+        """The file's model, or Criteo's tables; ``others``: more fields over the file's, None for none."""
+        given = {name: value for name, value in (vars(self) | others).items() if value is not None}
+        tables = {name: given.pop(name) for name in ("vocab", "scale", "width", "optimizer") if name in given}
+        if (config := given.pop("config", None)) is None:
+            result = _criteo(**tables)
+        else:
+            from tilewright.embed import read_config
+
+            if tables:
+                raise UsageError(f"--{next(iter(tables))} beside --config", how="the tables are those of the file")
+            result = read_config(config)
+        result = replace(result, **given)
+        _check_batch(result.batch, result.topology.sparsecores)
+        return result
 
 
 def _check_batch(batch: int, sparsecores: int) -> None:
@@ -79,7 +80,7 @@ def _check_batch(batch: int, sparsecores: int) -> None:
         raise UsageError(problem, where="--batch", how=f"take a multiple of them, such as {near}")
 
 
-def _criteo(vocab: str, scale: float, width: int, optimizer: str) -> EmbedConfig:
+def _criteo(vocab: str = "kaggle", scale: float = 1.0, width: int = 16, optimizer: str = "adagrad") -> EmbedConfig:
     from tilewright.embed import EmbedConfig, Feature, Table
 
     vocabs, rule = _vocabs(vocab, scale), _optimizer(optimizer)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tilewright.cli.embed import model
+from tilewright.cli.options import with_groups
 from tilewright.cli.streams import Json, progress
 from tilewright.errors import UsageError
 from tilewright.files import write_whole
@@ -27,6 +28,14 @@ _MANY = 1 << 26
 """Partitions of all tables from which a log is counted as a pod's."""
 
 
+@dataclass(frozen=True)
+class _ModelOptions(model.ModelOptions):
+    batch: Annotated[
+        int | None, typer.Option(help="Samples of a batch on all chips together, over the file's (4096).")
+    ] = None
+
+
+@with_groups
 def plan(
     files: Annotated[
         list[str] | None,
@@ -36,16 +45,8 @@ def plan(
             "None: a generated one.",
         ),
     ] = None,
-    config: model.Config = None,
-    target: model.Target = None,
-    chips: model.Chips = None,
-    batch: Annotated[
-        int | None, typer.Option(help="Samples of a batch on all chips together, over the file's (4096).")
-    ] = None,
-    vocab: model.Vocab = None,
-    scale: model.Scale = None,
-    width: model.Width = None,
-    optimizer: model.Optimizer = None,
+    *,
+    of: _ModelOptions,
     quantile: Annotated[float, typer.Option(help="Share of the partitions that the limits must hold.")] = 1.0,
     headroom: Annotated[
         float, typer.Option(help="Raise the limits by this share, rounded up to 8: 0.1 for days busier than the log.")
@@ -91,14 +92,12 @@ def plan(
     log of less than a batch is planned as one batch.
     """
     suffix = Output(out, as_json, ".json", ".html", stdout=False).suffix
-    if tables is not None and (files or config or vocab or scale):
+    if tables is not None and (files or of.config or of.vocab or of.scale):
         raise UsageError("--tables beside a log or a model", how="it plans tables alike, without a log")
-    options = {"target": target, "chips": chips, "batch": batch, "narrow_packing": narrow_packing, "time": time}
-    of_tables = {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
-    setup = model.configured(config, options | of_tables)
+    setup = of.configured(narrow_packing=narrow_packing, time=time)
     if tables is not None:
         setup = _like_tables(setup, tables, rows_per_table)
-    if batch is None and config is None and tables is None:
+    if of.batch is None and of.config is None and tables is None:
         setup = model.fitted(setup, files, rows)
     knobs, others = setup.sparsecore.with_flags(init_args or "")
     model.say_collisions(setup, files)

@@ -52,7 +52,7 @@ def stats(
     if source.endswith(".json") and _is_torchrec(source):
         _compare(source, config, out, as_json)
         return
-    setup = None if config is None else model.configured(config, {"batch": batch})
+    setup = None if config is None else model.ModelOptions(config, batch=batch).configured()
     counted = _counted(source, setup, rows, bad_ids)
     if out is not None:
         _write(out, counted, setup, source)
@@ -134,7 +134,7 @@ def _compare(source: str, config: str | None, out: str | None, as_json: bool) ->
     ranks = rank_bytes(tables)
     ours = None
     if config is not None:
-        setup = model.configured(config, {})
+        setup = model.ModelOptions(config).configured()
         ours = chip_bytes(setup.stacking(not setup.sparsecore.disable_table_stacking))
     shapes = {t.name: {"sharding_type": t.sharding_type, "shards": len(t.shards)} for t in tables.values()}
     bytes_of = {"rank_bytes": {str(rank): size for rank, size in ranks.items()}, "chip_bytes": ours}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from tilewright.cli.layout.draw import Viewed, viewed
+from tilewright.cli.layout.draw import View
 from tilewright.cli.layout.show import (
     Leaf,
     Offset,
@@ -24,6 +24,7 @@ from tilewright.cli.layout.show import (
     read_layout,
     sized_array,
 )
+from tilewright.cli.options import with_groups
 from tilewright.cli.streams import Json, npy_bytes, read_bytes, read_text
 from tilewright.errors import ParseError, TilewrightError, UnsupportedError, UsageError
 from tilewright.reading import open_bytes
@@ -91,8 +92,8 @@ _Shape = Annotated[
 ]
 
 
-@viewed
-def cute(text: _Cute, offset: Offset = None, dtype: _Dtype = None, threads: _Threads = None) -> Viewed:
+@with_groups
+def cute(text: _Cute, offset: Offset = None, dtype: _Dtype = None, threads: _Threads = None, *, view: View) -> None:
     """Read a CuTe layout (CUTLASS's shape:stride), swizzled or not: facts, an element, an offset, a picture."""
     from tilewright.layout import bank_conflicts, from_cute
 
@@ -101,27 +102,27 @@ def cute(text: _Cute, offset: Offset = None, dtype: _Dtype = None, threads: _Thr
         found = bank_conflicts(layout, from_cute(threads, layout.dtype))
         passes = f"{found.wavefronts} passes over the banks where {found.least} would do"
         remark(f"bank conflicts: {found.conflicts}: {passes}, {found.width} bytes at once, {found.ways}-way at most")
-    return layout, offset
+    view.show(layout, offset)
 
 
-@viewed
-def linalg(text: _Linalg, offset: Offset = None) -> Viewed:
+@with_groups
+def linalg(text: _Linalg, offset: Offset = None, *, view: View) -> None:
     """Read MLIR's linalg.pack operations, each packing what the one before made: facts, an element, a picture."""
     from tilewright.layout import from_linalg_pack, parse_linalg_pack
 
     first, *more = parse_linalg_pack(read_text("-") if text == "-" else text)
     attributes = first.inner_dims_pos, first.inner_tiles, first.outer_dims_perm
     layout = from_linalg_pack(first.source_shape, first.dtype, *attributes, *more)
-    return layout, offset
+    view.show(layout, offset)
 
 
-@viewed
-def onednn(tag: _Tag, shape: _Shape, offset: Offset = None) -> Viewed:
+@with_groups
+def onednn(tag: _Tag, shape: _Shape, offset: Offset = None, *, view: View) -> None:
     """Read a oneDNN format tag: facts, an element, an offset, a picture."""
     from tilewright.layout import from_onednn_tag
 
     array = sized_array(shape)
-    return from_onednn_tag(tag, array.shape, array.dtype), offset
+    view.show(from_onednn_tag(tag, array.shape, array.dtype), offset)
 
 
 _Name = Annotated[
@@ -139,21 +140,23 @@ _OfFaces = Annotated[
 ]
 
 
-@viewed
+@with_groups
 def preset(
     name: _Name,
     shape: _Dims,
     offset: Offset = None,
     transpose_within_face: _WithinFace = False,
     transpose_of_faces: _OfFaces = False,
-) -> Viewed:
+    *,
+    view: View,
+) -> None:
     """Lay a shape out by a layout's usual name: its text and facts, an element, an offset, a picture."""
     from tilewright.layout import preset as make
 
     array = sized_array(shape)
     flags = {"transpose_within_face": transpose_within_face, "transpose_of_faces": transpose_of_faces}
     chosen = {option: True for option, value in flags.items() if value}
-    return make(name, array.shape, array.dtype, **chosen), offset
+    view.show(make(name, array.shape, array.dtype, **chosen), offset)
 
 
 _Shapes = Annotated[

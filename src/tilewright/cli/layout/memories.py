@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from tilewright.cli.layout.draw import Viewed, viewed
+from tilewright.cli.layout.draw import View
 from tilewright.cli.layout.show import Out, exact_bytes, sized_array, whole_numbers
+from tilewright.cli.options import with_groups
 from tilewright.cli.streams import Json, read_text
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.reading import parse, typed
@@ -27,7 +28,7 @@ def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
     return None if text is None else whole_numbers(text, option)
 
 
-@viewed
+@with_groups
 def lanes(
     shape: _Shape,
     chip: Annotated[str | None, Option(metavar="NAME", help="A target with lanes, as bm1684x.")] = None,
@@ -50,17 +51,17 @@ def lanes(
     ] = None,
     npu: Annotated[int | None, Option(metavar="N", help="With --offset: what lies there.")] = None,
     offset: Annotated[int | None, Option(metavar="O", help="In elements, in that NPU.")] = None,
-) -> Viewed:
+    *,
+    view: View,
+) -> None:
     """Place a tensor (N, C, H, W) in an NPU's memories, local or global: facts, an element, a place, a picture."""
     memory = {"chip": chip, "lanes": lanes, "eu_bytes": eu_bytes}
     layout = _lane_layout(sized_array(shape), memory, start, mode, columns_per_npu, ic_parallel)
-    if mode == "global":
-        if npu is not None:
-            raise UsageError("the global memory belongs to no NPU", where="--npu")
-        return layout, offset
-    if (npu is None) != (offset is None):
+    if mode == "global" and npu is not None:
+        raise UsageError("the global memory belongs to no NPU", where="--npu")
+    if mode != "global" and (npu is None) != (offset is None):
         raise UsageError("a place is an NPU and an offset", how="give both --npu and --offset")
-    return layout, None if npu is None or offset is None else (npu, offset)
+    view.show(layout, offset if npu is None or offset is None else (npu, offset))
 
 
 def _lane_layout(
@@ -97,7 +98,7 @@ def _lane_layout(
     return make(array.shape, array.dtype, **memory, start=start, mode=strides)
 
 
-@viewed
+@with_groups
 def paged(
     shape: _Shape,
     page: Annotated[str | None, Option(metavar="P,..", help="Page sizes, one per dim.")] = None,
@@ -105,24 +106,28 @@ def paged(
     order: Annotated[str | None, Option(metavar="D,..", help="Dims, the fastest first.")] = None,
     start: Annotated[str | None, Option(metavar="I,..", help="The segment's first index.")] = None,
     at: _At = None,
-) -> Viewed:
+    *,
+    view: View,
+) -> None:
     """Cut a segment of a tensor into pages and cache lines: facts, an element, a place (PAGE,OFFSET), a picture."""
     from tilewright.layout import paged as make
 
     array = sized_array(shape)
     sizes = (_numbers(page, "--page"), _numbers(line, "--line"), _numbers(order, "--order"), _numbers(start, "--start"))
     layout = make(array.shape, array.dtype, *sizes)
-    return layout, _numbers(at, "--at")
+    view.show(layout, _numbers(at, "--at"))
 
 
-@viewed
+@with_groups
 def sharded(
     shape: Annotated[str, Argument(metavar="SHAPE", help="The table, as f32[vocab,width]; - is stdin.")],
     shards: Annotated[int, Option(metavar="S", help="Shards (SparseCores).")],
     rotation: Annotated[int, Option(metavar="R", help="Shards the table is turned by.")] = 0,
     row_offset: Annotated[int, Option(metavar="O", help="Rows before it on every shard.")] = 0,
     at: _At = None,
-) -> Viewed:
+    *,
+    view: View,
+) -> None:
     """Shard an embedding table row by row: facts, an element, a place (SHARD,ROW,COLUMN), a picture."""
     from tilewright.layout import mod_sharded as make
 
@@ -131,7 +136,7 @@ def sharded(
         raise UsageError(f"a table has two sizes, [vocab, width]; {array} has {array.rank}")
     vocab, width = array.shape
     layout = make(vocab, width, shards, rotation, row_offset, dtype=array.dtype)
-    return layout, _numbers(at, "--at")
+    view.show(layout, _numbers(at, "--at"))
 
 
 _File = Annotated[
