@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli.embed import model
-from tilewright.cli.options import with_groups
 from tilewright.cli.streams import Json, progress, read_text
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.render.delivery import Answer, Line, Output, deliver, remark, show
@@ -27,7 +26,6 @@ SparseCores = Annotated[int, typer.Option(help="SparseCores in all: below 16 the
 _COUNTED = (".toml", ".json")
 
 
-@with_groups
 def diagnose(
     file: Annotated[
         str | None,
@@ -157,7 +155,6 @@ def explanation_text(explanation: ErrorExplanation) -> str:
     return "\n".join(lines)
 
 
-@with_groups
 def check(
     file: Annotated[str, typer.Argument(help="The batches: Parquet, CSV, TSV, .npz, or Criteo's format (- is stdin).")],
     limits: Annotated[

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli.embed import model
-from tilewright.cli.options import with_groups
 from tilewright.cli.streams import Json, progress
 from tilewright.errors import UsageError
 from tilewright.files import write_whole
@@ -35,7 +34,6 @@ class _ModelOptions(model.ModelOptions):
     ] = None
 
 
-@with_groups
 def plan(
     files: Annotated[
         list[str] | None,

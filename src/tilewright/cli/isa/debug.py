@@ -26,9 +26,7 @@ _LEAVE = ("quit", "q", "exit")
 
 def step(
     file: machine.File,
-    tensor: machine.Tensor = None,
-    iota: machine.Iota = None,
-    zeros: machine.Zeros = None,
+    tensors: machine.Tensors,
     execute: Annotated[
         str | None, Option("-x", "--execute", metavar="COMMANDS", help="Do these, separated by ;, and end.")
     ] = None,
@@ -49,7 +47,7 @@ def step(
     typed = execute is None and sys.stdin.isatty()
     if as_json and typed:
         raise UsageError("--json answers -x or commands on standard input, not a terminal")
-    debugger = _debugger(read_text(file), machine.tensors(tensor, iota, zeros), machine.configured(settings), every_pe)
+    debugger = _debugger(read_text(file), tensors.arrays(), machine.configured(settings), every_pe)
     if typed:
         _read_commands(debugger)
         return 0
@@ -161,9 +159,8 @@ def explain(
     ] = None,
     columns: Annotated[int | None, Option(min=1, help="Columns of an mm, as setmm would say.")] = None,
     rows: Annotated[int | None, Option(min=1, help="Rows of an mm, as setmm would say.")] = None,
-    tensor: machine.Tensor = None,
-    iota: machine.Iota = None,
-    zeros: machine.Zeros = None,
+    *,
+    tensors: machine.Tensors,
     settings: machine.Settings = None,
     as_json: Json = False,
 ) -> int:
@@ -180,14 +177,14 @@ def explain(
     program = assemble(text, config)
     addresses = _addresses(program, line, source)
     like = None if segment is None else machine.array(segment, "--segment")
-    runs = bool(tensor or iota or zeros)
+    runs = tensors != machine.Tensors()
     if runs and any(option is not None for option in (segment, columns, rows)):
         how = "they say where each instruction stands; leave --segment, --columns and --rows out"
         raise UsageError("tensors, and a place to explain at", how=how)
     reached: dict[int, Explanation] = {}
     stopped = ""
     if runs:
-        debugger = Debugger(program, machine.tensors(tensor, iota, zeros), config)
+        debugger = Debugger(program, tensors.arrays(), config)
         with progress("running") as bar:
             reached = debugger.explain_first(addresses, lambda done: bar(done, len(addresses)))
         stopped = debugger.stopped

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,17 +50,9 @@ Settings = Annotated[
     list[str] | None,
     Option("--set", metavar="FIELD=VALUE", help="A field of the machine, as threads=64 or kb_acc=last."),
 ]
-Tensor = Annotated[
-    list[str] | None,
-    Option(
-        "--tensor", "--data", metavar="NAME=FILE.npy", help="A tensor the program calls $NAME; without NAME=, $FILE."
-    ),
-]
 PageOut = Annotated[
     str | None, Option("-o", "--out", metavar="FILE", help="FILE.html: a page; FILE.json: all numbers.")
 ]
-Iota = Annotated[list[str] | None, Option(metavar="NAME=s8[4,4]", help="A tensor of 0, 1, 2, ...")]
-Zeros = Annotated[list[str] | None, Option(metavar="NAME=s32[4,4]", help="A tensor of zeros; printed afterwards.")]
 
 
 def configured(settings: Sequence[str] | None, **usual: Any) -> MatrixUnitConfig:
@@ -116,28 +108,46 @@ def array(text: str, option: str, count_up: bool = False) -> np.ndarray[Any, Any
     return np.zeros(layout.shape, layout.numpy_dtype)
 
 
-def tensors(
-    files: Sequence[str] | None, iota: Sequence[str] | None = None, zeros: Sequence[str] | None = None
-) -> dict[str, np.ndarray[Any, Any]]:
-    """The tensors of ``--tensor``, ``--iota`` and ``--zeros`` by name."""
-    import numpy as np
+@dataclass(frozen=True)
+class Tensors:
+    """The options that give a program its tensors."""
 
-    arrays: dict[str, np.ndarray[Any, Any]] = {}
-    for file in files or ():
-        name, path = pair(file, "--tensor", "FILE.npy") if "=" in file else (Path(file).stem, file)
-        try:
-            with open_bytes(path) as opened:
-                arrays[name] = np.load(opened, allow_pickle=False)
-        except (OSError, ValueError, EOFError, MemoryError, OverflowError, TypeError, SyntaxError) as error:
-            raise UsageError(f"cannot read the array: {error}", where=path) from None
-    for option, shapes in (("--iota", iota), ("--zeros", zeros)):
-        for shape in shapes or ():
-            name, text = pair(shape, option, "s32[4,4]")
-            arrays[name] = array(text, option, option == "--iota")
-    return arrays
+    tensor: Annotated[
+        list[str] | None,
+        Option(
+            "--tensor",
+            "--data",
+            metavar="NAME=FILE.npy",
+            help="A tensor the program calls $NAME; without NAME=, $FILE.",
+        ),
+    ] = None
+    iota: Annotated[list[str] | None, Option(metavar="NAME=s8[4,4]", help="A tensor of 0, 1, 2, ...")] = None
+    zeros: Annotated[
+        list[str] | None, Option(metavar="NAME=s32[4,4]", help="A tensor of zeros; printed afterwards.")
+    ] = None
+
+    def arrays(self, program: Program | None = None) -> dict[str, np.ndarray[Any, Any]]:
+        """The tensors by name. UsageError where one that ``program`` names is not among them."""
+        import numpy as np
+
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        for file in self.tensor or ():
+            name, path = pair(file, "--tensor", "FILE.npy") if "=" in file else (Path(file).stem, file)
+            try:
+                with open_bytes(path) as opened:
+                    arrays[name] = np.load(opened, allow_pickle=False)
+            except (OSError, ValueError, EOFError, MemoryError, OverflowError, TypeError, SyntaxError) as error:
+                raise UsageError(f"cannot read the array: {error}", where=path) from None
+        for option, shapes in (("--iota", self.iota), ("--zeros", self.zeros)):
+            for shape in shapes or ():
+                name, text = pair(shape, option, "s32[4,4]")
+                arrays[name] = array(text, option, option == "--iota")
+        if program is not None:
+            _check_named(program, arrays)
+        return arrays
 
 
-def check_named(program: Program, given: Mapping[str, Any]) -> None:
+def _check_named(program: Program, given: Mapping[str, Any]) -> None:
     """UsageError where the program names tensors that were not given: nothing it computes would mean anything."""
     names: dict[int, str] = {}
     stored: dict[str, bool] = {}

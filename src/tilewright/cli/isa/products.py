@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Any
@@ -84,12 +84,12 @@ def _line_shape(text: str | None, option: str) -> tuple[int, ...] | None:
 
 
 def operands(
-    files: Sequence[str] | None, m: int | None, n: int | None, k: int | None, dtypes: tuple[str, str], seed: int
+    files: list[str] | None, m: int | None, n: int | None, k: int | None, dtypes: tuple[str, str], seed: int
 ) -> Any:
     """A and B: those of ``files`` (A=FILE.npy), random ones of the sizes and types for the others."""
     if wrong := next((dtype for dtype in dtypes if dtype not in _DTYPES), None):
         raise UsageError(f"no element type called {wrong!r} for matrices", how=f"one of {', '.join(_DTYPES)}")
-    arrays = machine.tensors(files)
+    arrays = machine.Tensors(files).arrays()
     if unknown := next((name for name in arrays if name not in ("A", "B")), None):
         raise UsageError(f"unknown matrix in --data {unknown}", how="A=FILE.npy, m x k, or B=FILE.npy, k x n")
     read = {name: _read(name, arrays[name], dtype) for name, dtype in zip("AB", dtypes) if name in arrays}

@@ -49,9 +49,7 @@ _PES: tuple[tuple[str, Kind, str], ...] = (
 
 def profile(
     file: machine.File,
-    tensor: machine.Tensor = None,
-    iota: machine.Iota = None,
-    zeros: machine.Zeros = None,
+    tensors: machine.Tensors,
     heat: Annotated[
         str | None, Option(metavar="NAME", help="Draw how often each line of this tensor was accessed.")
     ] = None,
@@ -83,8 +81,7 @@ def profile(
     if pe is not None and (not every_pe or pe >= config.pes):
         raise UsageError(f"--pe {pe} of {config.pes if every_pe else 1}", how="--every-pe, --set pes=N; count from 0")
     program = assemble(read_text(file), config)
-    memory = machine.tensors(tensor, iota, zeros)
-    machine.check_named(program, memory)
+    memory = tensors.arrays(program)
     if heat is not None and heat not in memory:
         raise UsageError(f"unknown tensor {heat!r}", where="--heat", how=f"known: {', '.join(memory) or 'none'}")
     with progress(file) as bar:

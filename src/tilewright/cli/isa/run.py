@@ -43,9 +43,7 @@ def asm(
 
 def run(
     file: machine.File,
-    tensor: machine.Tensor = None,
-    iota: machine.Iota = None,
-    zeros: machine.Zeros = None,
+    tensors: machine.Tensors,
     save: Annotated[list[str] | None, Option(metavar="NAME=FILE.npy", help="Write a tensor after the run.")] = None,
     every_pe: machine.EveryPe = False,
     settings: machine.Settings = None,
@@ -62,12 +60,11 @@ def run(
     from tilewright.trace import perfetto_bytes
 
     if is_bundle(file):
-        return _run_bundle(file, tensor, save, as_json)
+        return _run_bundle(file, tensors.tensor, save, as_json)
     where = Output(out, as_json, ".pftrace", stdout=False)
     config = machine.configured(settings)
     program = assemble(read_text(file), config)
-    memory = machine.tensors(tensor, iota, zeros)
-    machine.check_named(program, memory)
+    memory = tensors.arrays(program)
     if config.pes > 1 and not every_pe:
         remark(f"PE 0 of {config.pes} runs the program; --every-pe starts it on all")
     traced = out is not None
@@ -79,7 +76,7 @@ def run(
     for assignment in save or ():
         name, path = machine.pair(assignment, "--save", "FILE.npy")
         write_file(path, npy_bytes(runs[0].tensor(name)), note=None)
-    shown = [machine.pair(shape, "--zeros", "")[0] for shape in zeros or ()]
+    shown = [machine.pair(shape, "--zeros", "")[0] for shape in tensors.zeros or ()]
     events = timeline(runs) if traced else ()
     forms = {".pftrace": lambda: perfetto_bytes(events)}
     deliver(_run_answer(runs, shown), where, forms, wrote=machine.timeline_text(events))
@@ -88,11 +85,11 @@ def run(
     return 1 if errors else 0
 
 
-def _run_bundle(file: str, tensor: Sequence[str] | None, save: Sequence[str] | None, as_json: bool) -> int:
+def _run_bundle(file: str, tensor: list[str] | None, save: Sequence[str] | None, as_json: bool) -> int:
     """A compiled model, with the arguments it was written with or others."""
     from tilewright.isa import load_bundle
 
-    given = machine.tensors(tensor)
+    given = machine.Tensors(tensor).arrays()
     if unknown := next((name for name in given if not name.isdecimal()), None):
         raise UsageError(f"no argument called {unknown}", how="--tensor 0=FILE.npy is the first, 1 the second")
     results, report = load_bundle(file).run({int(name): array for name, array in given.items()})

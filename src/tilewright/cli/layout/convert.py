@@ -24,7 +24,6 @@ from tilewright.cli.layout.show import (
     read_layout,
     sized_array,
 )
-from tilewright.cli.options import with_groups
 from tilewright.cli.streams import Json, npy_bytes, read_bytes, read_text
 from tilewright.errors import ParseError, TilewrightError, UnsupportedError, UsageError
 from tilewright.reading import open_bytes
@@ -92,7 +91,6 @@ _Shape = Annotated[
 ]
 
 
-@with_groups
 def cute(text: _Cute, offset: Offset = None, dtype: _Dtype = None, threads: _Threads = None, *, view: View) -> None:
     """Read a CuTe layout (CUTLASS's shape:stride), swizzled or not: facts, an element, an offset, a picture."""
     from tilewright.layout import bank_conflicts, from_cute
@@ -105,7 +103,6 @@ def cute(text: _Cute, offset: Offset = None, dtype: _Dtype = None, threads: _Thr
     view.show(layout, offset)
 
 
-@with_groups
 def linalg(text: _Linalg, offset: Offset = None, *, view: View) -> None:
     """Read MLIR's linalg.pack operations, each packing what the one before made: facts, an element, a picture."""
     from tilewright.layout import from_linalg_pack, parse_linalg_pack
@@ -116,7 +113,6 @@ def linalg(text: _Linalg, offset: Offset = None, *, view: View) -> None:
     view.show(layout, offset)
 
 
-@with_groups
 def onednn(tag: _Tag, shape: _Shape, offset: Offset = None, *, view: View) -> None:
     """Read a oneDNN format tag: facts, an element, an offset, a picture."""
     from tilewright.layout import from_onednn_tag
@@ -140,7 +136,6 @@ _OfFaces = Annotated[
 ]
 
 
-@with_groups
 def preset(
     name: _Name,
     shape: _Dims,

@@ -10,7 +10,6 @@ from typer import Argument, Option
 
 from tilewright.cli.layout.draw import View
 from tilewright.cli.layout.show import Out, exact_bytes, sized_array, whole_numbers
-from tilewright.cli.options import with_groups
 from tilewright.cli.streams import Json, read_text
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.reading import parse, typed
@@ -28,7 +27,6 @@ def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
     return None if text is None else whole_numbers(text, option)
 
 
-@with_groups
 def lanes(
     shape: _Shape,
     chip: Annotated[str | None, Option(metavar="NAME", help="A target with lanes, as bm1684x.")] = None,
@@ -98,7 +96,6 @@ def _lane_layout(
     return make(array.shape, array.dtype, **memory, start=start, mode=strides)
 
 
-@with_groups
 def paged(
     shape: _Shape,
     page: Annotated[str | None, Option(metavar="P,..", help="Page sizes, one per dim.")] = None,
@@ -118,7 +115,6 @@ def paged(
     view.show(layout, _numbers(at, "--at"))
 
 
-@with_groups
 def sharded(
     shape: Annotated[str, Argument(metavar="SHAPE", help="The table, as f32[vocab,width]; - is stdin.")],
     shards: Annotated[int, Option(metavar="S", help="Shards (SparseCores).")],
