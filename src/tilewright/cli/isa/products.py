@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,35 +42,30 @@ def random_array(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray[An
     return rng.normal(size=shape).astype(kind)
 
 
-def difference_of(value: np.ndarray[Any, Any], a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> tuple[bool, float]:
-    """:func:`difference` of a product of two matrices."""
-    import numpy as np
-
-    if value.dtype == np.int32:
-        exact = a.astype(np.int64) @ b.astype(np.int64)
-        return difference(value, exact, exact, a.shape[1])
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    with np.errstate(all="ignore"):
-        return difference(value, x @ y, np.abs(x) @ np.abs(y), a.shape[1])
-
-
 def difference(
-    value: np.ndarray[Any, Any], product: np.ndarray[Any, Any], sizes: np.ndarray[Any, Any], depth: int
+    value: np.ndarray[Any, Any],
+    a: np.ndarray[Any, Any],
+    b: np.ndarray[Any, Any],
+    depth: int,
+    product: Callable[[Any, Any], Any] = operator.matmul,
 ) -> tuple[bool, float]:
     """Whether the value is numpy's: exactly modulo 2^32, or for floats within the bound of ``depth`` float32 roundings.
 
-    ``sizes``: the product of the absolute values. Elements that are not finite in float32 must be the same; the largest
-    difference is that of the others.
+    Elements that are not finite in float32 must be the same; the largest difference is that of the others. Of whole
+    numbers it is how many elements differ.
     """
     import numpy as np
 
     if value.dtype == np.int32:
-        wrong = int(np.count_nonzero(product.astype(np.uint64).astype(np.uint32).view(np.int32) != value))
+        exact = product(a.astype(np.int64), b.astype(np.int64))
+        wrong = int(np.count_nonzero(exact.astype(np.uint64).astype(np.uint32).view(np.int32) != value))
         return wrong == 0, float(wrong)
+    x, y = a.astype(np.float64), b.astype(np.float64)
     with np.errstate(all="ignore"):
-        bound = (depth + 2) * float(np.finfo(np.float32).eps) * sizes
-        same = (value == product.astype(np.float32)) | (np.isnan(value) & np.isnan(product))
-        away = np.abs(value - product)
+        right = product(x, y)
+        bound = (depth + 2) * float(np.finfo(np.float32).eps) * product(np.abs(x), np.abs(y))
+        same = (value == right.astype(np.float32)) | (np.isnan(value) & np.isnan(right))
+        away = np.abs(value - right)
         near = bool((same | (away <= bound)).all())
     return near, float(away[np.isfinite(away)].max(initial=0))
 
@@ -194,7 +191,7 @@ def matmul(
     with progress("mm", expected.instructions) as bar:
         watcher = machine.watch(bar, expected.instructions)
         result = multiply(a, b, config=config, trace=where.suffix == ".pftrace", watch=watcher, **options, **more)
-    ran = _ProductRun(result, expected.to_dict(), *difference_of(result.value, a, b), listing)
+    ran = _ProductRun(result, expected.to_dict(), *difference(result.value, a, b, a.shape[1]), listing)
     counts = {k: {"machine": v, "closed_form": ran.forms[k], "holds": ran.holds[k]} for k, v in ran.counted.items()}
     ran.value |= {**sizes, "dtype": types[0], "dtype_b": types[1], **options, **more, "counts": counts}
     ran.value |= {"value_equals_numpy": ran.equal, "difference": ran.away, "errors": len(result.errors)}
@@ -308,25 +305,38 @@ def _listing(result: MatmulResult) -> str:
 
 # Convolutions.
 
-Images = Annotated[str, Argument(metavar="NxHxWxC", help="Shape of the images, as 1x56x56x64.")]
-Weights = Annotated[str, Argument(metavar="KHxKWxCxO", help="Shape of the weights, as 3x3x64x64.")]
-Stride = Annotated[int, Option(min=1, help="Pixels from one window to the next.")]
-Padding = Annotated[str, Option(help="valid, same, or a number of zeros on every side.")]
-Dilation = Annotated[int, Option(min=1, help="Pixels from one tap to the next.")]
-Groups = Annotated[int, Option(min=1, help="Groups of channels.")]
+
+@dataclass(frozen=True)
+class Convolution:
+    """The options that say what is convolved, and how."""
+
+    x: Annotated[str, Argument(metavar="NxHxWxC", help="Shape of the images, as 1x56x56x64.")]
+    w: Annotated[str, Argument(metavar="KHxKWxCxO", help="Shape of the weights, as 3x3x64x64.")]
+    dtype: machine.Elements = "s8"
+    stride: Annotated[int, Option(min=1, help="Pixels from one window to the next.")] = 1
+    padding: Annotated[str, Option(help="valid, same, or a number of zeros on every side.")] = "0"
+    dilation: Annotated[int, Option(min=1, help="Pixels from one tap to the next.")] = 1
+    groups: Annotated[int, Option(min=1, help="Groups of channels.")] = 1
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The sizes (N, H, W, C) of the images and (KH, KW, C, O) of the weights."""
+        return _shape(self.x), _shape(self.w)
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """The options as the library takes them: zeros on every side as a number."""
+        zeros: Any = int(self.padding) if re.fullmatch("[0-9]{1,9}", self.padding) else self.padding
+        return {"stride": self.stride, "padding": zeros, "dilation": self.dilation, "groups": self.groups}
+
+
 _Out = Annotated[
     str | None, Option("-o", "--out", metavar="FILE", help="FILE.tasm: the program; FILE.npy: the result.")
 ]
 
 
 def conv2d(
-    x: Images,
-    w: Weights,
-    dtype: machine.Elements = "s8",
-    stride: Stride = 1,
-    padding: Padding = "0",
-    dilation: Dilation = 1,
-    groups: Groups = 1,
+    of: Convolution,
     ka: Annotated[int, Option(help="Threads that share a pixel's output channels.")] = 1,
     kb: Annotated[int, Option(help="Threads that share every dot product.")] = 1,
     columns: Annotated[int | None, Option(help="Output channels per instruction.")] = None,
@@ -344,8 +354,8 @@ def conv2d(
     from tilewright.isa import expected_conv2d_counts
 
     where = Output(out, as_json, ".tasm", ".npy")
-    config, how = machine.configured(settings), how_of(stride, padding, dilation, groups)
-    images, weights = random_array(shape_of(x), dtype, seed), random_array(shape_of(w), dtype, seed + 1)
+    config, how = machine.configured(settings), of.how
+    images, weights = (random_array(shape, of.dtype, seed + k) for k, shape in enumerate(of.shapes))
     options: dict[str, Any] = {"ka": ka, "kb": kb, "columns": columns, "split": split}
     more: dict[str, Any] = {"block_a": block_a, "buffers": buffers, "stream": stream}
     e = images.dtype.itemsize
@@ -353,10 +363,11 @@ def conv2d(
     with progress("mm", forms.instructions) as bar:
         watcher = machine.watch(bar, forms.instructions)
         result = convolve(images, weights, config=config, watch=watcher, **how, **options, **more)
-    compared = difference(result.value, *_by_numpy(images, weights, result.value.shape, how), prod(weights.shape[:3]))
+    by_numpy = partial(_convolved, out=result.value.shape, **how)
+    compared = difference(result.value, images, weights, prod(weights.shape[:3]), by_numpy)
     closed = forms.to_dict() | ({"l2_misses": 0, "dram_bytes": 0} if stream else {})
     ran = _ProductRun(result, closed, *compared)
-    ran.value |= {"x": list(images.shape), "w": list(weights.shape), "dtype": dtype, **how, **options, **more}
+    ran.value |= {"x": list(images.shape), "w": list(weights.shape), "dtype": of.dtype, **how, **options, **more}
     ran.value |= {"counts": ran.counted, "closed_forms": closed}
     ran.value |= {"value_equals_numpy": ran.equal, "difference": ran.away}
     written: dict[str, Form] = {".npy": lambda: npy_bytes(result.value), ".tasm": lambda: f"{result.program}\n"}
@@ -365,13 +376,7 @@ def conv2d(
     return 0 if ran.correct else 1
 
 
-def how_of(stride: int, padding: str, dilation: int, groups: int) -> dict[str, Any]:
-    """The options of a convolution as the library takes them: zeros on every side as a number."""
-    zeros: Any = int(padding) if re.fullmatch("[0-9]{1,9}", padding) else padding
-    return {"stride": stride, "padding": zeros, "dilation": dilation, "groups": groups}
-
-
-def shape_of(text: str) -> tuple[int, ...]:
+def _shape(text: str) -> tuple[int, ...]:
     """The four sizes of 1x56x56x64."""
     if not re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9}){3}", text):
         raise UsageError(f"{text!r} is no shape", how="four numbers, as 1x56x56x64")
@@ -381,26 +386,27 @@ def shape_of(text: str) -> tuple[int, ...]:
     return shape
 
 
-def _by_numpy(
-    x: np.ndarray[Any, Any], w: np.ndarray[Any, Any], out: tuple[int, ...], how: dict[str, Any]
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """(the convolution, that of the absolute values) in int64 or float64."""
+def _convolved(
+    x: np.ndarray[Any, Any],
+    w: np.ndarray[Any, Any],
+    *,
+    out: tuple[int, ...],
+    stride: int,
+    padding: int | str,
+    dilation: int,
+    groups: int,
+) -> np.ndarray[Any, Any]:
+    """The convolution by numpy, of shape ``out``, in the arrays' type."""
     import numpy as np
 
-    wide: Any = np.int64 if x.dtype.kind in "iu" else np.float64
-    stride, dilation, groups = how["stride"], how["dilation"], how["groups"]
     spans = [(size - 1) * stride + 1 for size in out[1:3]]
     more = [max(0, span + (k - 1) * dilation - n) for span, k, n in zip(spans, w.shape, x.shape[1:3], strict=False)]
-    given = how["padding"]
-    before = [need // 2 if given == "same" else 0 if given == "valid" else given for need in more]
-    padded = np.pad(x.astype(wide), ((0, 0), *((b, max(0, n - b)) for b, n in zip(before, more, strict=True)), (0, 0)))
-    both: Any = np.zeros((2, *out), wide)
-    depth, width = w.shape[2], w.shape[3] // groups
-    for i, j, g in np.ndindex(*w.shape[:2], groups):
+    before = [n // 2 if padding == "same" else 0 if padding == "valid" else int(padding) for n in more]
+    padded = np.pad(x, ((0, 0), *((b, max(0, n - b)) for b, n in zip(before, more, strict=True)), (0, 0)))
+    result = np.zeros((*out[:3], groups, 1, out[3] // groups), x.dtype)
+    for i, j in np.ndindex(*w.shape[:2]):
         top, left = i * dilation, j * dilation
-        part = padded[:, top : top + spans[0] : stride, left : left + spans[1] : stride, g * depth : (g + 1) * depth]
-        mine = slice(g * width, (g + 1) * width)
-        taps = w[i, j, :, mine].astype(wide)
-        both[0][..., mine] += part @ taps
-        both[1][..., mine] += np.abs(part) @ np.abs(taps)
-    return both[0], both[1]
+        part = padded[:, top : top + spans[0] : stride, left : left + spans[1] : stride]
+        taps = w[i, j].reshape(w.shape[2], groups, -1).swapaxes(0, 1)
+        result += part.reshape(*out[:3], groups, 1, w.shape[2]) @ taps
+    return result.reshape(out)

@@ -12,18 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from tilewright.cli.isa import machine
-from tilewright.cli.isa.products import (
-    Dilation,
-    Groups,
-    Images,
-    Padding,
-    Stride,
-    Weights,
-    difference_of,
-    how_of,
-    random_array,
-    shape_of,
-)
+from tilewright.cli.isa.products import Convolution, difference, random_array
 from tilewright.cli.streams import Json, progress, read_text
 from tilewright.errors import UsageError
 from tilewright.render.delivery import Answer, Line, Output, deliver
@@ -126,7 +115,7 @@ def _checked(tuning: Tuning) -> dict[str, Any]:
     result = matmul(a, b, p.config, **tuning.options)
     near = abs(result.cycles - (tuning.best.cycles or 0)) <= (0.02 * result.cycles if tuning.best.scaled else 0)
     cycles = {"cycles": result.cycles, "same_cycles": near, "scaled": tuning.best.scaled}
-    return {**cycles, "value_equals_numpy": difference_of(result.value, a, b)[0]}
+    return {**cycles, "value_equals_numpy": difference(result.value, a, b, p.k)[0]}
 
 
 def _name(tuning: Tuning, tuned: Tuned) -> str:
@@ -206,13 +195,7 @@ def _page(tuning: Tuning, call: str) -> str:
 
 
 def tune_conv2d(
-    x: Images,
-    w: Weights,
-    dtype: machine.Elements = "s8",
-    stride: Stride = 1,
-    padding: Padding = "0",
-    dilation: Dilation = 1,
-    groups: Groups = 1,
+    of: Convolution,
     most: machine.MostChoices = 48,
     within: machine.Within = 0.0,
     top: _Top = 8,
@@ -224,12 +207,11 @@ def tune_conv2d(
     from tilewright.isa import autotune_conv2d
 
     where = Output(out, as_json, ".json", ".html")
-    how = how_of(stride, padding, dilation, groups)
     with progress("timing") as bar:
         config = machine.configured(settings)
-        tuning = autotune_conv2d(shape_of(x), shape_of(w), dtype, config, most=most, within=within, watch=bar, **how)
+        tuning = autotune_conv2d(*of.shapes, of.dtype, config, most=most, within=within, watch=bar, **of.how)
     usual = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "ka": 1, "kb": 1, "block_a": 1, "buffers": 1}
-    call = _call(f"isa conv2d {x} {w} --dtype {tuning.dtype}", {**how, **tuning.options}, usual, settings)
+    call = _call(f"isa conv2d {of.x} {of.w} --dtype {tuning.dtype}", {**of.how, **tuning.options}, usual, settings)
     return _deliver(tuning, call, top, where)
 
 
@@ -308,24 +290,22 @@ def roofline(
     from tilewright.isa import measured_roofline
 
     where = Output(out, as_json, ".json", ".html")
-    config, how = machine.configured(settings), how_of(stride, padding, 1, 1)
-    sizes = _sizes((m, n, k), (x, w))
+    config = machine.configured(settings)
+    if x and w and not any((m, n, k)):
+        of = Convolution(x, w, dtype, stride, padding)
+        sizes: Any = of.shapes
+        how = of.how
+    elif m and n and k and not (x or w):
+        sizes, how = (m, n, k), {}
+    else:
+        raise UsageError("no product", how="give --m, --n and --k, or --x and --w")
     with progress("running") as bar:
-        found, choice = measured_roofline(sizes, dtype, config, tuned, what_if, bar, **(how if x else {}))
+        found, choice = measured_roofline(sizes, dtype, config, tuned, what_if, bar, **how)
     words = f"--x {x} --w {w} --stride {stride} --padding {padding}" if x else f"--m {m} --n {n} --k {k}"
     more = " ".join(["--tuned"] * tuned + [f"--set {assignment}" for assignment in settings or ()])
     command = f"tilewright isa roofline {words} --dtype {dtype} {more}".rstrip()
     answer = Answer(lambda: found.to_dict() | {"choice": choice}, lambda: _roofline_lines(found, choice))
     deliver(answer, where, {".html": lambda: found.to_html(command), ".json": found.to_dict})
-
-
-def _sizes(product: tuple[int | None, ...], sides: tuple[str | None, str | None]) -> tuple[Any, ...]:
-    """(m, n, k), or shapes (x, w)."""
-    if all(sides) and not any(product):
-        return tuple(shape_of(side) for side in sides if side)
-    if all(product) and not any(sides):
-        return product
-    raise UsageError("no product", how="give --m, --n and --k, or --x and --w")
 
 
 def _roofline_lines(found: Roofline, choice: str) -> Iterator[Line]:
