@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,9 +19,18 @@ if TYPE_CHECKING:
     from tilewright.embed import Check, Counters, Diagnosis, EmbedConfig, ErrorExplanation, Limits, Stacking
 
 Error = Annotated[str, typer.Argument(help="The error's text, a file that holds it (a whole log may), or - (stdin).")]
-StackWidth = Annotated[int | None, typer.Option(help="Floats per row of the stack the error is about.")]
-MaxIds = Annotated[int | None, typer.Option(help="Its max_ids_per_partition.")]
-SparseCores = Annotated[int, typer.Option(help="SparseCores in all: below 16 there is a second lookup program.")]
+
+
+@dataclass(frozen=True)
+class StackOptions:
+    """The options that say what an error about SparseCore memory leaves out."""
+
+    width: Annotated[int | None, typer.Option(help="Floats per row of the stack the error is about.")] = None
+    max_ids: Annotated[int | None, typer.Option(help="Its max_ids_per_partition.")] = None
+    sparsecores: Annotated[int, typer.Option(help="SparseCores in all: below 16 there is a second lookup program.")] = (
+        16
+    )
+
 
 _COUNTED = (".toml", ".json")
 
@@ -109,15 +118,13 @@ def _of_log(setup: EmbedConfig, file: str, limits: str | None, bad_ids: str, row
     return counters
 
 
-def explain_error(
-    error: Error, width: StackWidth = None, max_ids: MaxIds = None, sparsecores: SparseCores = 16, as_json: Json = False
-) -> None:
+def explain_error(error: Error, stack: StackOptions, as_json: Json = False) -> None:
     """Read a TPU compiler's error about SparseCore memory: what was too large, and the changes that compile."""
     from tilewright.embed import explain_error as explain
 
     text = error_text(error)
     try:
-        explained = explain(text, width=width, max_ids=max_ids, sparsecores=sparsecores)
+        explained = explain(text, **vars(stack))
     except UsageError as problem:
         raise no_such_file(error, problem) from None
     value = {"kind": "explained_errors", "errors": [explanation.to_json() for explanation in explained]}

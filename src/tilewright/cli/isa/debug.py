@@ -19,7 +19,7 @@ from tilewright.errors import UsageError
 from tilewright.render.delivery import Answer, Output, deliver, remark, show
 
 if TYPE_CHECKING:
-    from tilewright.isa import Debugger, Explanation, MatrixUnitConfig, Program
+    from tilewright.isa import Debugger, Explanation, Program
 
 _LEAVE = ("quit", "q", "exit")
 
@@ -42,27 +42,19 @@ def step(
     run. From -x and standard input the exit code is 1 if the program was stopped by an error or left error records,
     2 if a command was not understood.
     """
+    from tilewright.isa import Debugger
+
     if file == "-" and execute is None:
         raise UsageError("standard input cannot be the program and the commands", how="give the commands with -x")
     typed = execute is None and sys.stdin.isatty()
     if as_json and typed:
         raise UsageError("--json answers -x or commands on standard input, not a terminal")
-    debugger = _debugger(read_text(file), tensors.arrays(), machine.configured(settings), every_pe)
+    debugger = Debugger(*machine.work(read_text(file), tensors.arrays(), machine.configured(settings), every_pe))
     if typed:
         _read_commands(debugger)
         return 0
     lines = execute.split(";") if execute is not None else sys.stdin
     return _run_commands(debugger, (line.strip() for line in lines if line.strip()), as_json)
-
-
-def _debugger(text: str, memory: dict[str, Any], config: MatrixUnitConfig, every_pe: bool) -> Debugger:
-    from tilewright.isa import Debugger
-
-    if every_pe:
-        return Debugger(machine.started(text, memory, config))
-    if config.pes > 1:
-        remark(f"PE 0 of {config.pes} runs the program, as in isa run; --every-pe starts it on all")
-    return Debugger(text, memory, config)
 
 
 def _run_commands(debugger: Debugger, lines: Iterator[str], as_json: bool) -> int:

@@ -179,6 +179,17 @@ def started(
     return host
 
 
+def work(
+    program: Program | str, memory: Mapping[str, Any], config: MatrixUnitConfig, every_pe: bool
+) -> tuple[Any, ...]:
+    """What a debugger or profiler runs: a machine with the program on every element, or what the first one needs."""
+    if every_pe:
+        return (started(program, memory, config),)
+    if config.pes > 1:
+        remark(f"PE 0 of {config.pes} runs the program, as in isa run; --every-pe starts it on all")
+    return program, memory, config
+
+
 def watch(bar: Any, total: int) -> Any:
     """Tell the progress bar how many mm were executed."""
     return lambda counts: bar(counts.instructions, total or None)
