@@ -76,7 +76,9 @@ def diagnose(
         if of_log := [name for name, value in log_options.items() if value]:
             option = of_log[0].replace("_", "-")
             raise UsageError(f"--{option} beside a counters file", where=file, how="they belong to a log")
-        counted = _with_flags(read_counters(file), init_args)
+        counted = read_counters(file)
+        if init_args and counted.sparsecore is None:  # flags count where the file says nothing of knobs
+            counted = replace(counted, sparsecore=counted.knobs.with_flags(init_args)[0])
     elif file is not None:
         setup = of.configured(narrow_packing=narrow_packing)
         setup = model.settled(setup, file, rows, limits, of.batch, free=of.config is None)
@@ -91,13 +93,6 @@ def diagnose(
     if diagnosis.severe:
         worst = diagnosis.findings[0]
         raise CheckFailed(worst.bottleneck, where=file or counters or "", how=worst.advice[0])
-
-
-def _with_flags(counters: Counters, init_args: str | None) -> Counters:
-    """Flags of the environment count where the file says nothing of knobs."""
-    if not init_args or counters.sparsecore is not None:
-        return counters
-    return replace(counters, sparsecore=counters.knobs.with_flags(init_args)[0])
 
 
 def _of_log(setup: EmbedConfig, file: str, limits: str | None, bad_ids: str, rows: int) -> Counters:
@@ -196,8 +191,7 @@ def check(
     deliver(Answer(lambda: value, lambda: _lines(checked, diagnosis)), Output(as_json=as_json))
     if not checked.passed:
         worst = max(checked.limits, key=lambda limit: limit.observed / limit.limit)
-        how = f"set {worst.knob} of {worst.what!r} to at least {worst.observed}"
-        how += _cut(checked)
+        how = f"set {worst.knob} of {worst.what!r} to at least {worst.observed}{_cut(checked)}"
         raise CheckFailed(f"{checked.batches_over} of {checked.batches} batches overflow", where=file, how=how)
 
 

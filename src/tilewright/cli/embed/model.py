@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
@@ -204,12 +204,12 @@ def batches(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -
     total = sum(known) if len(known) == len(logs) else None
     if rows:
         total = rows // config.batch if total is None else min(total, rows // config.batch)
-    parts = chain.from_iterable(_of_file(_whole(log, config), log.path, len(logs) > 1) for log in logs)
+    parts = (
+        replace(part, day=part.day or log.path) if len(logs) > 1 else part
+        for log in logs
+        for part in _whole(log, config)
+    )
     return islice(parts, rows // config.batch if rows else None), total or None
-
-
-def _of_file(parts: Iterator[LogBatch], path: str, several: bool) -> Iterator[LogBatch]:
-    return (replace(part, day=part.day or path) if several else part for part in parts)
 
 
 def say_collisions(config: EmbedConfig, files: Sequence[str] | None) -> None:
@@ -236,15 +236,6 @@ def say_collisions(config: EmbedConfig, files: Sequence[str] | None) -> None:
 
 _LOOKED_AT = 16
 """Batches whose collisions are counted."""
-
-
-def _hint(log: Log) -> None:
-    if hashed := log.hashed_numbers():
-        many = "hold" if len(hashed) > 1 else "holds"
-        remark(
-            f"{log.path}: {', '.join(hashed)} {many} whole numbers, which are hashed as texts are; in the model, "
-            'ids = "direct" takes them as rows, ids = "hash" says that it is meant'
-        )
 
 
 def _named(log: Iterator[LogBatch]) -> Iterator[LogBatch]:
@@ -278,7 +269,11 @@ def _whole(log: Log, config: EmbedConfig) -> Iterator[LogBatch]:
                 raise UsageError(f"only {part.rows} rows, less than one batch of {batch}", where=file, how=how)
             remark(f"{file}: the last {part.rows} rows are less than a batch and left out")
             return
-        if not seen:
-            _hint(log)
+        if not seen and (hashed := log.hashed_numbers()):
+            many = "hold" if len(hashed) > 1 else "holds"
+            remark(
+                f"{file}: {', '.join(hashed)} {many} whole numbers, which are hashed as texts are; in the model, "
+                'ids = "direct" takes them as rows, ids = "hash" says that it is meant'
+            )
         yield part if config.hashed is None else replace(part, features=dict(config.batch_of(part.features)))
         seen += batch

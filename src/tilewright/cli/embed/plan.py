@@ -99,6 +99,7 @@ def plan(
         setup = model.fitted(setup, files, rows)
     knobs, others = setup.sparsecore.with_flags(init_args or "")
     model.say_collisions(setup, files)
+    partitions = setup.topology.sparsecores**2 * len({feature.table.name for feature in setup.features})
     shared = {
         "target": setup.target,
         "headroom": headroom,
@@ -108,7 +109,7 @@ def plan(
         "serialized_tables": knobs.num_serialized_tables_to_optimize_hbm,
         "bad_ids": bad_ids,
     }
-    if tables is not None or engine is not None or hot is not None or _is_pod(setup):
+    if tables is not None or engine is not None or hot is not None or partitions > _MANY:
         unkept = {
             "--quantile": quantile != 1.0,
             "--flags": flags,
@@ -147,12 +148,6 @@ def plan(
         if planned.feeding is None and planned.confidence is not None:
             remark(planned.confidence.sentence)
         remark(f"wrote {out}")
-
-
-def _is_pod(setup: EmbedConfig) -> bool:
-    """Whether the plan that looks at every partition would take too long."""
-    tables = {feature.table.name for feature in setup.features}
-    return setup.topology.sparsecores**2 * len(tables) > _MANY
 
 
 def _like_tables(setup: EmbedConfig, tables: int, rows: int) -> EmbedConfig:

@@ -12,6 +12,7 @@ from tilewright.cli.embed import model
 from tilewright.cli.streams import Json, progress
 from tilewright.errors import UsageError
 from tilewright.files import write_whole as write_file
+from tilewright.reading import read_file
 from tilewright.render.delivery import Answer, Line, Output, deliver, remark
 from tilewright.render.formats import bytes_text
 from tilewright.render.tables import Heading, Table
@@ -46,12 +47,15 @@ def stats(
 
     An FDO file has one record per batch; limits are the largest counts of all records.
     """
-    _check_out(out)
+    if out is not None and not out.endswith((".npz", ".csv", ".json")):
+        raise UsageError("not a name for statistics, limits or a plan", where=out, how=_HOW)
     if config is None and (out or "").endswith(".torchrec.json"):
         raise UsageError("a sharding plan is of a model", where=out or "", how="name the model with --config")
-    if source.endswith(".json") and _is_torchrec(source):
-        _compare(source, config, out, as_json)
-        return
+    if source.endswith(".json"):
+        value = read_file(source, "JSON")
+        if isinstance(value, dict) and isinstance(value.get("plan"), dict):
+            _compare(source, config, out, as_json)
+            return
     setup = None if config is None else model.ModelOptions(config, batch=batch).configured()
     counted = _counted(source, setup, rows, bad_ids)
     if out is not None:
@@ -61,18 +65,6 @@ def stats(
     deliver(Answer(lambda: value, lambda: [_table(stacks)]), Output(as_json=as_json))
     if out is not None:
         remark(f"wrote {out}")
-
-
-def _check_out(out: str | None) -> None:
-    if out is not None and not out.endswith((".npz", ".csv", ".json")):
-        raise UsageError("not a name for statistics, limits or a plan", where=out, how=_HOW)
-
-
-def _is_torchrec(source: str) -> bool:
-    from tilewright.reading import read_file
-
-    value = read_file(source, "JSON")
-    return isinstance(value, dict) and isinstance(value.get("plan"), dict)
 
 
 def _counted(source: str, setup: EmbedConfig | None, rows: int, bad_ids: str) -> FdoStats:

@@ -168,9 +168,12 @@ def plan(
         groups = _chosen(read_tpu_mlir(text, chip, file), group, file)
         shown = max(groups, key=lambda each: each.plan.bytes_used).plan
         conflicts = [conflict for each in groups for conflict in each.plan.conflicts]
-        values = [_group_value(each) for each in groups]
-        notes = [note for each in groups for note in _group_notes(each)]
-        result = Answer(lambda: {"groups": values}, lambda: _groups_lines(groups))
+        result = Answer(lambda: {"groups": [_group_value(each) for each in groups]}, lambda: _groups_lines(groups))
+        notes = []
+        for each in groups:
+            sizes = "takes other bytes than the sizes of its slices do; its region is shown as bytes"
+            notes += [f"{name} {sizes}" for name in each.open]
+            notes += [f"{second} is written over {one}, which is still read behind it" for one, second in each.shared]
     else:
         if group is not None:
             raise UsageError("--group goes with a final.mlir of tpu-mlir", where=file)
@@ -207,13 +210,6 @@ def _group_value(group: LayerGroup) -> dict[str, Any]:
     own = {"operations": dict(group.operations), "steps": list(group.steps), "open": list(group.open)}
     shared = {"shared": [list(pair) for pair in group.shared]}
     return {"group": group.name, "line": group.line, **group.plan.to_dict(), **own, **shared}
-
-
-def _group_notes(group: LayerGroup) -> Iterator[str]:
-    for name in group.open:
-        yield f"{name} takes other bytes than the sizes of its slices do; its region is shown as bytes"
-    for first, second in group.shared:
-        yield f"{second} is written over {first}, which is still read behind it"
 
 
 def _groups_lines(groups: Sequence[LayerGroup]) -> Iterator[Line]:

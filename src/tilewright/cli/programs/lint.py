@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
@@ -62,7 +62,14 @@ def lint(
         else:
             yield from (_annotation(each, threshold) if style is _Format.GITHUB else line(each) for each in ranked)
 
-    rows = [_plain(each, program) for program, some in found.items() for each in some]
+    keys = ("rule", "factor", "kind", "saved_us", "what", "how", "op")
+    rows = [
+        {"program": program, "file": path, "line": int(number), "column": each.column + 1}
+        | {key: getattr(each, key) for key in keys}
+        for program, some in found.items()
+        for each in some
+        for path, number in [_path_and_line(each) if each.source else ("", "0")]
+    ]
     value = {"target": target, "threshold": threshold, "failing": len(failing), "findings": rows}
     deliver(Answer(lambda: value, lines), Output(as_json=as_json))
     remark(f"{_count(len(ranked), 'finding')}, {len(failing)} of a factor of {threshold:g} or more, on {target}")
@@ -109,12 +116,6 @@ def _path_and_line(finding: Suggestion) -> tuple[str, str]:
 
 def _factor(finding: Suggestion) -> str:
     return "unpriced" if finding.factor is None else f"{finding.factor:.3g}x {finding.kind}"
-
-
-def _plain(finding: Suggestion, program: str) -> dict[str, Any]:
-    path, number = _path_and_line(finding) if finding.source else ("", "0")
-    where = {"program": program, "file": path, "line": int(number), "column": finding.column + 1}
-    return where | {key: getattr(finding, key) for key in ("rule", "factor", "kind", "saved_us", "what", "how", "op")}
 
 
 def _annotation(finding: Suggestion, threshold: float) -> str:

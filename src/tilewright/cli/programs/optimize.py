@@ -118,7 +118,14 @@ def optimize(
             "it remains after normalising both programs"
         )
     if verify:
-        _verify(optimized, bit_exact, assume_finite)
+        from tilewright.hlo import verify as verify_programs
+
+        sides = optimized.original, optimized.program
+        with progress("verify") as advance:
+            proof = verify_programs(*sides, bit_exact=bit_exact, advance=advance, assume_finite=assume_finite)
+        if not proof.ok:
+            raise CheckFailed(f"the rewritten program differs: {proof.reason}")
+        remark(f"verified on random inputs: {proof}")
 
 
 def _write(optimized: Optimized, output: str | None, print_after_all: bool) -> None:
@@ -146,18 +153,6 @@ def _lines(optimized: Optimized, diff: bool, explain: bool) -> Iterator[Line]:
         width = max(map(len, optimized.changes), default=0)
         yield from (f"# {name:{width}}  {_count(count)}" for name, count in optimized.changes.items())
         yield optimized.diff()
-
-
-def _verify(optimized: Optimized, bit_exact: bool, assume_finite: bool) -> None:
-    from tilewright.hlo import verify
-
-    with progress("verify") as advance:
-        proof = verify(
-            optimized.original, optimized.program, bit_exact=bit_exact, advance=advance, assume_finite=assume_finite
-        )
-    if not proof.ok:
-        raise CheckFailed(f"the rewritten program differs: {proof.reason}")
-    remark(f"verified on random inputs: {proof}")
 
 
 def _passes_listed() -> Answer:

@@ -144,7 +144,7 @@ def report(
         raise UsageError("--fail-on needs something to compare with", how="add --baseline OLD.json")
     chip, allowed = _chip(target), _share(fail_on or "0%")
     old = _read_report(baseline) if baseline else None
-    from tilewright.hlo import join_profile, read_profile
+    from tilewright.hlo import join_profile, model_explorer, model_explorer_data, read_profile, report_sarif
 
     loaded = load_program(program, arg, module)
     movement = _make_report(loaded, chip, program)
@@ -156,30 +156,17 @@ def report(
     ranked = ["time", "moved"] if profile else ["time"] if movement.time is not None else ["moved"]
     rankings = [by.value] if by is not None else [*ranked, "padding"]
     lines = _lines(movement, rankings, top, [category.value for category in only or ()], transfers)
-    answer = Answer(movement.to_json, lambda: lines)
-    deliver(answer, where, _forms(movement, loaded), said=(), notes=movement.notes)
-    if where.path is not None and where.suffix == _GRAPH:
-        _write_node_data(where.path, movement, loaded)
-    if old is not None:
-        _compare(old, movement, allowed, quiet=as_json)
-
-
-def _forms(movement: MovementReport, program: Program) -> dict[str, Form]:
-    from tilewright.hlo import model_explorer, report_sarif
-
-    return {
+    forms: dict[str, Form] = {
         ".html": movement.to_html,
         ".sarif": lambda: json_text(report_sarif(movement), own=False),
-        _GRAPH: lambda: json_text(model_explorer(program, movement), own=False),
+        _GRAPH: lambda: json_text(model_explorer(loaded, movement), own=False),
     }
-
-
-def _write_node_data(path: str, movement: MovementReport, program: Program) -> None:
-    """The figures of a graph's nodes, a file each beside the graph."""
-    from tilewright.hlo import model_explorer_data
-
-    for figure, data in model_explorer_data(program, movement).items():
-        write_file(f"{path[: -len(_GRAPH)]}.{figure}.nodedata.json", json_text(data, own=False))
+    deliver(Answer(movement.to_json, lambda: lines), where, forms, said=(), notes=movement.notes)
+    if where.path is not None and where.suffix == _GRAPH:  # beside the graph a file for each figure of its nodes
+        for figure, data in model_explorer_data(loaded, movement).items():
+            write_file(f"{where.path[: -len(_GRAPH)]}.{figure}.nodedata.json", json_text(data, own=False))
+    if old is not None:
+        _compare(old, movement, allowed, quiet=as_json)
 
 
 def _lines(movement: MovementReport, rankings: list[str], top: int, only: list[str], transfers: bool) -> Iterator[Line]:
