@@ -1,4 +1,4 @@
-"""Options that several commands have, together in a dataclass: a command takes it as one keyword."""
+"""Options as commands write them: a help text behind the type, or a dataclass of those that several commands have."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import inspect
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import wraps
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
+
+from typer import Option
 
 
-def with_groups(command: Callable[..., object]) -> Callable[..., object]:
-    """The command as the option parser reads it: instead of a keyword whose type is a dataclass, that class's fields.
+def parsed(command: Callable[..., object]) -> Callable[..., object]:
+    """The command with the signature that the option parser reads.
 
-    A field is an option as a parameter is: ``chips: Annotated[int, Option(help="How many.")] = 1``.
+    * ``chips: Annotated[int, "How many."] = 1`` is ``--chips``, its text the help; of a bool there is no ``--no-``.
+    * A parameter whose type is a dataclass stands for that class's fields, which are options written likewise.
     """
     hints = get_type_hints(command, include_extras=True)
     groups = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
@@ -22,14 +25,23 @@ def with_groups(command: Callable[..., object]) -> Callable[..., object]:
         if name in groups:
             own = list(inspect.signature(groups[name]).parameters.values())
             types = get_type_hints(groups[name], include_extras=True)
-        options += [o.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=types[o.name]) for o in own]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        options += [o.replace(kind=kind, annotation=_with_help(o.name, types[o.name])) for o in own]
 
     @wraps(command)
-    def parsed(**values: Any) -> object:
+    def called(**values: Any) -> object:
         for name, kind in groups.items():
             values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
         return command(**values)
 
-    parsed.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
-    parsed.__annotations__ = {option.name: option.annotation for option in options}
-    return parsed
+    called.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    called.__annotations__ = {option.name: option.annotation for option in options}
+    return called
+
+
+def _with_help(name: str, annotation: Any) -> Any:
+    kind, *more = get_args(annotation) or (annotation,)
+    if len(more) != 1 or not isinstance(more[0], str):
+        return annotation
+    names = [f"--{name.replace('_', '-')}"] if kind is bool else []
+    return Annotated[kind, Option(*names, help=more[0])]

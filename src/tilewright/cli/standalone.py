@@ -33,16 +33,14 @@ if TYPE_CHECKING:
 
 def run(
     model: Annotated[str, Argument(help="A model file such as examples/dlrm.py, model.py:function, or StableHLO.")],
-    target: Annotated[
-        str, Option(help="tpu-*: modelled; simt: run on the matrix unit; bm1684x: local memory plan.")
-    ] = "tpu-v5p",
-    chips: Annotated[int, Option(help="Number of chips.")] = 1,
-    data: Annotated[str | None, Option(help="Criteo TSV or CSV; without it a log is generated.")] = None,
-    steps: Annotated[int, Option(help="Training steps.")] = 100,
-    batch: Annotated[int, Option(help="Samples per step, over all chips.")] = 512,
-    out: Annotated[str, Option(help="Folder of report.html, report.json and trace.pftrace.")] = "out",
-    scale: Annotated[float, Option(help="Share of Criteo's published vocabularies to keep.")] = 0.01,
-    seed: Annotated[int, Option(help="Seed of data, parameters and tables.")] = 0,
+    target: Annotated[str, "tpu-*: modelled; simt: run on the matrix unit; bm1684x: local memory plan."] = "tpu-v5p",
+    chips: Annotated[int, "Number of chips."] = 1,
+    data: Annotated[str | None, "Criteo TSV or CSV; without it a log is generated."] = None,
+    steps: Annotated[int, "Training steps."] = 100,
+    batch: Annotated[int, "Samples per step, over all chips."] = 512,
+    out: Annotated[str, "Folder of report.html, report.json and trace.pftrace."] = "out",
+    scale: Annotated[float, "Share of Criteo's published vocabularies to keep."] = 0.01,
+    seed: Annotated[int, "Seed of data, parameters and tables."] = 0,
     arg: ArgOption = None,
     settings: machine.Settings = None,
     as_json: Json = False,

@@ -25,11 +25,9 @@ Error = Annotated[str, typer.Argument(help="The error's text, a file that holds 
 class StackOptions:
     """The options that say what an error about SparseCore memory leaves out."""
 
-    width: Annotated[int | None, typer.Option(help="Floats per row of the stack the error is about.")] = None
-    max_ids: Annotated[int | None, typer.Option(help="Its max_ids_per_partition.")] = None
-    sparsecores: Annotated[int, typer.Option(help="SparseCores in all: below 16 there is a second lookup program.")] = (
-        16
-    )
+    width: Annotated[int | None, "Floats per row of the stack the error is about."] = None
+    max_ids: Annotated[int | None, "Its max_ids_per_partition."] = None
+    sparsecores: Annotated[int, "SparseCores in all: below 16 there is a second lookup program."] = 16
 
 
 _COUNTED = (".toml", ".json")
@@ -43,19 +41,15 @@ def diagnose(
             ".xplane.pb, .trace.json.gz), or a log."
         ),
     ] = None,
-    counters: Annotated[
-        str | None, typer.Option(help="Measured counters (.toml, .json or a profile) on top of what a log says.")
-    ] = None,
-    limits: Annotated[
-        str | None, typer.Option(help="The limits file in use, over those of --config. None: the log's maxima.")
-    ] = None,
+    counters: Annotated[str | None, "Measured counters (.toml, .json or a profile) on top of what a log says."] = None,
+    limits: Annotated[str | None, "The limits file in use, over those of --config. None: the log's maxima."] = None,
     *,
     of: model.ModelOptions,
     narrow_packing: model.NarrowPacking = None,
     bad_ids: model.BadIds = "error",
     init_args: model.InitArgs = None,
     rows: model.Rows = 0,
-    template: Annotated[bool, typer.Option("--template", help="Print a counters file to fill in, and stop.")] = False,
+    template: Annotated[bool, "Print a counters file to fill in, and stop."] = False,
     as_json: Json = False,
 ) -> None:
     """Find every bottleneck of the SparseCore guide: its numbers, its cause, and what to change to which value.

@@ -17,7 +17,7 @@ from tilewright.render.delivery import remark
 if TYPE_CHECKING:
     from tilewright.embed import EmbedConfig, LimitsFile, Log, LogBatch
 
-Batch = Annotated[int | None, Option(help="Samples of a batch (the limits file's, else the model's, else 4096).")]
+Batch = Annotated[int | None, "Samples of a batch (the limits file's, else the model's, else 4096)."]
 TableStacking = Annotated[
     bool | None, Option("--stacking/--no-stacking", help="Stack tables, over the file's (stack).")
 ]
@@ -25,35 +25,28 @@ NarrowPacking = Annotated[
     bool | None,
     Option("--narrow-packing/--no-narrow-packing", help="Rows of 1 to 4 floats share lines, over the file's."),
 ]
-BadIds = Annotated[str, Option(help="Ids outside a table: error, clip or drop.")]
+BadIds = Annotated[str, "Ids outside a table: error, clip or drop."]
 InitArgs = Annotated[
-    str | None,
-    Option(envvar="LIBTPU_INIT_ARGS", help="Flags in use already: the guide's knobs among them count."),
+    str | None, Option(envvar="LIBTPU_INIT_ARGS", help="Flags in use already: the guide's knobs among them count.")
 ]
-Rows = Annotated[int, Option(help="Rows of the log to read at most (0: all).")]
+Rows = Annotated[int, "Rows of the log to read at most (0: all)."]
 
 
 @dataclass(frozen=True)
 class ModelOptions:
     """The options that describe a model: a file and what is over the file's, or Criteo's tables."""
 
-    config: Annotated[
-        str | None, Option(help="The model: a TOML file of tables and features. None: Criteo's 26 tables.")
-    ] = None
-    target: Annotated[str | None, Option(help="The chip, over the file's (tpu-v5p).")] = None
-    chips: Annotated[int | None, Option(help="How many chips, over the file's (1).")] = None
+    config: Annotated[str | None, "The model: a TOML file of tables and features. None: Criteo's 26 tables."] = None
+    target: Annotated[str | None, "The chip, over the file's (tpu-v5p)."] = None
+    chips: Annotated[int | None, "How many chips, over the file's (1)."] = None
     batch: Batch = None
-    vocab: Annotated[
-        str | None, Option(help="Rows per table: kaggle (the default), terabyte, a number, or 26 numbers.")
-    ] = None
-    scale: Annotated[float | None, Option(help="Factor on the vocabularies, above 0, at most 1 (1).")] = None
-    width: Annotated[int | None, Option(help="Floats per row of every table (16).")] = None
+    vocab: Annotated[str | None, "Rows per table: kaggle (the default), terabyte, a number, or 26 numbers."] = None
+    scale: Annotated[float | None, "Factor on the vocabularies, above 0, at most 1 (1)."] = None
+    width: Annotated[int | None, "Floats per row of every table (16)."] = None
     optimizer: Annotated[
         str | None,
-        Option(
-            help="sgd, adagrad, rowwise_adagrad, adagrad_momentum, adam, ftrl, laprop or f2a (adagrad); values behind "
-            "a colon, as in adam:learning_rate=0.1,b1=0.8."
-        ),
+        "sgd, adagrad, rowwise_adagrad, adagrad_momentum, adam, ftrl, laprop or f2a (adagrad); values behind "
+        "a colon, as in adam:learning_rate=0.1,b1=0.8.",
     ] = None
 
     def configured(self, **others: Any) -> EmbedConfig:
@@ -138,7 +131,8 @@ def fitted(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) ->
     from tilewright.embed import read_log
 
     log = read_log(names[0], config.in_log, config.batch, config.columns)
-    held = next((part.rows for part in _named(iter(log))), 0) if log.rows is None else log.rows
+    with options_named():
+        held = next((part.rows for part in log), 0) if log.rows is None else log.rows
     fits = held // config.topology.sparsecores * config.topology.sparsecores
     if held >= config.batch or not fits:
         return config
@@ -238,30 +232,21 @@ _LOOKED_AT = 16
 """Batches whose collisions are counted."""
 
 
-def _named(log: Iterator[LogBatch]) -> Iterator[LogBatch]:
-    """The log, with a hint where it is read as Criteo's and is not."""
-    try:
-        yield from log
-    except UsageError as error:
-        if "columns where" not in error.what:
-            raise
-        how = f"{error.how}; a log of other columns needs its model: --config model.toml"
-        raise UsageError(error.what, where=error.where, how=how) from None
-
-
 @contextmanager
 def options_named() -> Iterator[None]:
-    """Errors that name a Python argument name the option instead."""
+    """Errors that name a Python argument name the option instead; hint at --config where a log is not Criteo's."""
     try:
         yield
     except UsageError as error:
         how = error.how.replace('pass bad_ids="clip" or bad_ids="drop"', "give --bad-ids clip or --bad-ids drop")
+        if "columns where" in error.what:
+            how += "; a log of other columns needs its model: --config model.toml"
         raise UsageError(error.what, where=error.where, how=how) from None
 
 
 def _whole(log: Log, config: EmbedConfig) -> Iterator[LogBatch]:
     batch, seen, file = config.batch, 0, log.path
-    for part in _named(iter(log)):
+    for part in log:
         if part.rows < batch:
             if not seen:
                 fits = part.rows // config.topology.sparsecores * config.topology.sparsecores

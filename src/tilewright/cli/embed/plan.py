@@ -29,9 +29,7 @@ _MANY = 1 << 26
 
 @dataclass(frozen=True)
 class _ModelOptions(model.ModelOptions):
-    batch: Annotated[
-        int | None, typer.Option(help="Samples of a batch on all chips together, over the file's (4096).")
-    ] = None
+    batch: Annotated[int | None, "Samples of a batch on all chips together, over the file's (4096)."] = None
 
 
 def plan(
@@ -45,40 +43,29 @@ def plan(
     ] = None,
     *,
     of: _ModelOptions,
-    quantile: Annotated[float, typer.Option(help="Share of the partitions that the limits must hold.")] = 1.0,
+    quantile: Annotated[float, "Share of the partitions that the limits must hold."] = 1.0,
     headroom: Annotated[
-        float, typer.Option(help="Raise the limits by this share, rounded up to 8: 0.1 for days busier than the log.")
+        float, "Raise the limits by this share, rounded up to 8: 0.1 for days busier than the log."
     ] = 0.0,
     stacking: model.TableStacking = None,
     narrow_packing: model.NarrowPacking = None,
     bad_ids: model.BadIds = "error",
     init_args: model.InitArgs = None,
-    rows: Annotated[int, typer.Option(help="Rows to read at most (0: all), or to generate.")] = 0,
+    rows: Annotated[int, "Rows to read at most (0: all), or to generate."] = 0,
     time: Annotated[
-        str | None,
-        typer.Option(
-            help="The column of the rows' times, over the file's: later days judge limits of the days before."
-        ),
+        str | None, "The column of the rows' times, over the file's: later days judge limits of the days before."
     ] = None,
-    tables: Annotated[
-        int | None, typer.Option(help="Plan so many tables alike without a log, by memory and uniform ids.")
-    ] = None,
-    rows_per_table: Annotated[int, typer.Option(help="Rows of each of --tables.")] = 1_000_000,
-    ids_per_sample: Annotated[int, typer.Option(help="Ids of a sample in each of --tables.")] = 1,
+    tables: Annotated[int | None, "Plan so many tables alike without a log, by memory and uniform ids."] = None,
+    rows_per_table: Annotated[int, "Rows of each of --tables."] = 1_000_000,
+    ids_per_sample: Annotated[int, "Ids of a sample in each of --tables."] = 1,
     hot: Annotated[
-        float | None,
-        typer.Option(
-            help="Hold ids above this share of their table's entries on every device, as 0.01: planned apart."
-        ),
+        float | None, "Hold ids above this share of their table's entries on every device, as 0.01: planned apart."
     ] = None,
     engine: Annotated[
-        str | None,
-        typer.Option(help="Count in constant memory: local, or ray (Ray Data). Chosen for large pods by itself."),
+        str | None, "Count in constant memory: local, or ray (Ray Data). Chosen for large pods by itself."
     ] = None,
-    workers: Annotated[int, typer.Option(help="Processes of --engine ray (0: one a processor).")] = 0,
-    flags: Annotated[
-        bool, typer.Option("--flags", help="Print LIBTPU_INIT_ARGS and the limits file to paste, and no plan.")
-    ] = False,
+    workers: Annotated[int, "Processes of --engine ray (0: one a processor)."] = 0,
+    flags: Annotated[bool, "Print LIBTPU_INIT_ARGS and the limits file to paste, and no plan."] = False,
     as_json: Json = False,
     out: Annotated[
         str | None, typer.Option("-o", "--out", help="Write plan.html (the page) or limits.json (the limits file).")
@@ -233,7 +220,8 @@ def _hot(setup: EmbedConfig, files: Sequence[str] | None, share: float) -> Mappi
     if not files or "-" in files:
         raise UsageError("--hot without a log in a file", how="name one: hot rows are those of a log")
     batches = (part.features for part in model.batches(setup, files, 0)[0])
-    return hot_rows(batches, setup.features, share)
+    with model.options_named():
+        return hot_rows(batches, setup.features, share)
 
 
 def _page(plan: Plan, diagnosis: Diagnosis, value: dict[str, Any], source: str) -> str:

@@ -31,9 +31,7 @@ def stats(
             "(.json); with --config a log."
         ),
     ],
-    config: Annotated[
-        str | None, typer.Option(help="The model (TOML): count SOURCE, a log; or put its plan beside TorchRec's.")
-    ] = None,
+    config: Annotated[str | None, "The model (TOML): count SOURCE, a log; or put its plan beside TorchRec's."] = None,
     batch: model.Batch = None,
     rows: model.Rows = 0,
     bad_ids: model.BadIds = "error",

@@ -34,13 +34,11 @@ _PES: tuple[tuple[str, Kind, str], ...] = (
     ("L2 misses", "count", "Of these, not in L2 either."),
 )
 
-EveryPe = Annotated[
-    bool, Option("--every-pe", help="Every processing element (--set pes=N) runs it, not the first alone.")
-]
+EveryPe = Annotated[bool, "Every processing element (--set pes=N) runs it, not the first alone."]
 Depth = Option(min=1, help="Rows of A (m), columns of B (n), depth (k).")
-Elements = Annotated[str, Option(help="Elements: s4 to s32, u4 to u32, f8e4m3fn, f8e5m2, f16, bf16, f32.")]
+Elements = Annotated[str, "Elements: s4 to s32, u4 to u32, f8e4m3fn, f8e5m2, f16, bf16, f32."]
 MostChoices = Annotated[int, Option(min=1, help="Choices timed at most (for each machine).")]
-Within = Annotated[float, Option(help="A gain not worth looking for: 0.02 is 2 percent.")]
+Within = Annotated[float, "A gain not worth looking for: 0.02 is 2 percent."]
 
 MOST = 1 << 27
 """Elements of a tensor at most."""
@@ -223,7 +221,6 @@ def pes_value(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
 
 
 def pes_table(runs: Sequence[RunResult]) -> Table:
-    """A row for every processing element."""
     rows = []
     for run in runs:
         c = run.counts

@@ -94,7 +94,13 @@ def operands(
     depth = next((size for size in depths if size is not None), None)
     for (name, sizes), dtype in zip({"A": (m, depth), "B": (depth, n)}.items(), dtypes):
         if name not in read:
-            read[name] = random_array(_random_shape(name, *sizes), dtype, seed + (name == "B"))
+            rows, columns = sizes
+            if rows is None or columns is None:
+                missing = {"A": "--m and --k", "B": "--k and --n"}[name]
+                raise UsageError(f"the size of {name} is not given", how=f"{missing}, or --data {name}=FILE.npy")
+            if rows * columns > machine.MOST:
+                raise UsageError(f"{name} has more than {machine.MOST} elements", how=_SMALLER)
+            read[name] = random_array((rows, columns), dtype, seed + (name == "B"))
         elif not all(size in (None, side) for size, side in zip(sizes, read[name].shape, strict=True)):
             expected = " x ".join("any" if size is None else str(size) for size in sizes)
             raise UsageError(f"{name} has shape {list(read[name].shape)}, not {expected}", where="--data")
@@ -117,15 +123,6 @@ def _read(name: str, array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any,
     return array
 
 
-def _random_shape(name: str, rows: int | None, columns: int | None) -> tuple[int, int]:
-    if rows is None or columns is None:
-        missing = {"A": "--m and --k", "B": "--k and --n"}[name]
-        raise UsageError(f"the size of {name} is not given", how=f"{missing}, or --data {name}=FILE.npy")
-    if rows * columns > machine.MOST:
-        raise UsageError(f"{name} has more than {machine.MOST} elements", how=_SMALLER)
-    return rows, columns
-
-
 _Size = Option(min=0, help="Rows of A (m), columns of B (n), depth (k); files of --data have theirs.")
 
 
@@ -133,33 +130,32 @@ def matmul(
     m: Annotated[int | None, _Size] = None,
     n: Annotated[int | None, _Size] = None,
     k: Annotated[int | None, _Size] = None,
-    dtype: Annotated[str, Option(help="Elements of A: s4 to s32, u4 to u32, f8e4m3fn, f8e5m2, f16, bf16, f32.")] = "s8",
-    dtype_b: Annotated[str | None, Option(help="Elements of B, if not those of A.")] = None,
+    dtype: Annotated[str, "Elements of A: s4 to s32, u4 to u32, f8e4m3fn, f8e5m2, f16, bf16, f32."] = "s8",
+    dtype_b: Annotated[str | None, "Elements of B, if not those of A."] = None,
     data: Annotated[
         list[str] | None, Option("--data", "--tensor", metavar="A=FILE.npy", help="A or B of a file, not random.")
     ] = None,
-    ka: Annotated[int, Option(help="Threads that share a row's columns.")] = 1,
-    kb: Annotated[int, Option(help="Threads that share every dot product.")] = 1,
-    transpose_b: Annotated[bool, Option("--transpose-b", help="Store B row-major and walk it with t1.")] = False,
-    order: Annotated[str, Option(help="k_outer or column_outer.")] = "k_outer",
-    columns: Annotated[int | None, Option(help="Columns per instruction.")] = None,
-    block_a: Annotated[int, Option(help="Rounds of A that one ld brings.")] = 1,
-    tail_kb: Annotated[int | None, Option(help="--kb of the last rows, where they are fewer than a block.")] = None,
+    ka: Annotated[int, "Threads that share a row's columns."] = 1,
+    kb: Annotated[int, "Threads that share every dot product."] = 1,
+    transpose_b: Annotated[bool, "Store B row-major and walk it with t1."] = False,
+    order: Annotated[str, "k_outer or column_outer."] = "k_outer",
+    columns: Annotated[int | None, "Columns per instruction."] = None,
+    block_a: Annotated[int, "Rounds of A that one ld brings."] = 1,
+    tail_kb: Annotated[int | None, "--kb of the last rows, where they are fewer than a block."] = None,
     line: Annotated[
         str | None, Option(metavar="4x16", help="A line, in elements per dim of B as it is stored.")
     ] = None,
     page: Annotated[str | None, Option(metavar="64x128", help="A page, likewise; a multiple of the line.")] = None,
     split: Annotated[
-        str | None,
-        Option(help="What of C is divided among PEs (--set pes=4): rows or columns; rows if there are enough."),
+        str | None, "What of C is divided among PEs (--set pes=4): rows or columns; rows if there are enough."
     ] = None,
-    segments: Annotated[int | None, Option(help="B comes to L2 by DMA, for every PE in so many segments.")] = None,
+    segments: Annotated[int | None, "B comes to L2 by DMA, for every PE in so many segments."] = None,
     double_buffer: Annotated[
         bool, Option("--double-buffer/--no-double-buffer", help="The next segment comes while one is worked on.")
     ] = True,
     seed: Annotated[int, Option(min=0, help="Seed of the random matrices.")] = 0,
     settings: machine.Settings = None,
-    listing: Annotated[bool, Option("--listing", help="Print the program too, of several PEs each.")] = False,
+    listing: Annotated[bool, "Print the program too, of several PEs each."] = False,
     out: Annotated[
         str | None,
         Option(
@@ -314,7 +310,7 @@ class Convolution:
     w: Annotated[str, Argument(metavar="KHxKWxCxO", help="Shape of the weights, as 3x3x64x64.")]
     dtype: machine.Elements = "s8"
     stride: Annotated[int, Option(min=1, help="Pixels from one window to the next.")] = 1
-    padding: Annotated[str, Option(help="valid, same, or a number of zeros on every side.")] = "0"
+    padding: Annotated[str, "valid, same, or a number of zeros on every side."] = "0"
     dilation: Annotated[int, Option(min=1, help="Pixels from one tap to the next.")] = 1
     groups: Annotated[int, Option(min=1, help="Groups of channels.")] = 1
 
@@ -337,13 +333,13 @@ _Out = Annotated[
 
 def conv2d(
     of: Convolution,
-    ka: Annotated[int, Option(help="Threads that share a pixel's output channels.")] = 1,
-    kb: Annotated[int, Option(help="Threads that share every dot product.")] = 1,
-    columns: Annotated[int | None, Option(help="Output channels per instruction.")] = None,
-    split: Annotated[str | None, Option(help="What PEs share: images, rows or channels.")] = None,
-    block_a: Annotated[int, Option(help="Rounds of channels that one ld brings.")] = 1,
-    buffers: Annotated[int, Option(help="2: the next block of A is loaded while one is worked on.")] = 1,
-    stream: Annotated[bool, Option("--stream", help="The weights come to L2 by DMA.")] = False,
+    ka: Annotated[int, "Threads that share a pixel's output channels."] = 1,
+    kb: Annotated[int, "Threads that share every dot product."] = 1,
+    columns: Annotated[int | None, "Output channels per instruction."] = None,
+    split: Annotated[str | None, "What PEs share: images, rows or channels."] = None,
+    block_a: Annotated[int, "Rounds of channels that one ld brings."] = 1,
+    buffers: Annotated[int, "2: the next block of A is loaded while one is worked on."] = 1,
+    stream: Annotated[bool, "The weights come to L2 by DMA."] = False,
     seed: Annotated[int, Option(min=0, help="Seed of the random images and weights.")] = 0,
     settings: machine.Settings = None,
     out: _Out = None,

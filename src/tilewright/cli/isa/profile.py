@@ -52,7 +52,7 @@ def profile(
     heat: Annotated[
         str | None, Option(metavar="NAME", help="Draw how often each line of this tensor was accessed.")
     ] = None,
-    misses: Annotated[bool, Option("--misses", help="Draw the L1 misses of mm instead of all accesses.")] = False,
+    misses: Annotated[bool, "Draw the L1 misses of mm instead of all accesses."] = False,
     top: Annotated[int, Option(min=0, help="Only so many instructions, the most cycles first; 0: all.")] = 0,
     every_pe: machine.EveryPe = False,
     pe: Annotated[

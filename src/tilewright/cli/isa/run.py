@@ -187,10 +187,8 @@ def compile(
         str, Argument(metavar="PROGRAM", help="model.py:function, or StableHLO in any form; - is stdin.")
     ],
     arg: ArgOption = None,
-    run: Annotated[
-        bool, Option("--run", help="Run it with its example arguments and hold every layer against XLA.")
-    ] = False,
-    listing: Annotated[bool, Option("--listing", help="Print every layer's tables and programs.")] = False,
+    run: Annotated[bool, "Run it with its example arguments and hold every layer against XLA."] = False,
+    listing: Annotated[bool, "Print every layer's tables and programs."] = False,
     settings: machine.Settings = None,
     out: Annotated[
         str | None,

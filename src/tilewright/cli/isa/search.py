@@ -51,22 +51,20 @@ def tune(
     n: Annotated[int, machine.Depth],
     k: Annotated[int, machine.Depth],
     dtype: machine.Elements = "s8",
-    ka: Annotated[int | None, Option(help="Keep to this ka.")] = None,
-    kb: Annotated[int | None, Option(help="Keep to this kb.")] = None,
+    ka: Annotated[int | None, "Keep to this ka."] = None,
+    kb: Annotated[int | None, "Keep to this kb."] = None,
     transpose_b: Annotated[
         bool | None, Option("--transpose-b/--no-transpose-b", help="Keep to B by rows (t1), or by columns (t0).")
     ] = None,
-    order: Annotated[str | None, Option(help="Keep to k_outer or column_outer.")] = None,
-    columns: Annotated[int | None, Option(help="Keep to so many columns per instruction.")] = None,
-    split: Annotated[str | None, Option(help="Keep to C divided by rows or columns (several PEs).")] = None,
-    segments: Annotated[int | None, Option(help="Keep to B in so many segments, brought in by DMA.")] = None,
-    plain: Annotated[bool, Option("--plain", help="Keep B's lines and pages as matmul lays them.")] = False,
+    order: Annotated[str | None, "Keep to k_outer or column_outer."] = None,
+    columns: Annotated[int | None, "Keep to so many columns per instruction."] = None,
+    split: Annotated[str | None, "Keep to C divided by rows or columns (several PEs)."] = None,
+    segments: Annotated[int | None, "Keep to B in so many segments, brought in by DMA."] = None,
+    plain: Annotated[bool, "Keep B's lines and pages as matmul lays them."] = False,
     most: machine.MostChoices = 96,
     within: machine.Within = 0.0,
     top: _Top = 8,
-    check: Annotated[
-        bool, Option("--check", help="Run the choice with random values too; exit 1 where anything differs.")
-    ] = False,
+    check: Annotated[bool, "Run the choice with random values too; exit 1 where anything differs."] = False,
     settings: machine.Settings = None,
     out: machine.PageOut = None,
     as_json: Json = False,
@@ -276,9 +274,9 @@ def roofline(
     x: Annotated[str | None, Option(metavar="NxHxWxC", help="Or images of a convolution, as 1x7x7x512.")] = None,
     w: Annotated[str | None, Option(metavar="KHxKWxCxO", help="And its weights, as 3x3x512x512.")] = None,
     stride: Annotated[int, Option(min=1, help="Of a convolution.")] = 1,
-    padding: Annotated[str, Option(help="Of a convolution: valid, same, or a number.")] = "0",
+    padding: Annotated[str, "Of a convolution: valid, same, or a number."] = "0",
     dtype: machine.Elements = "s8",
-    tuned: Annotated[bool, Option("--tuned", help="By its fastest choice, not by default options.")] = False,
+    tuned: Annotated[bool, "By its fastest choice, not by default options."] = False,
     what_if: Annotated[
         bool, Option("--what-if/--no-what-if", help="Run it on machines that differ in one field, too.")
     ] = True,

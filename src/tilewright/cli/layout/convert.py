@@ -43,18 +43,17 @@ def convert(text: Text, leaf: Leaf = None, as_json: Json = False) -> None:
     The last three are expressions of pads, reshapes and transposes. What cannot be written says why.
     """
     layout = one_array(text, leaf)
-    forms = {name: _attempt(layout, write) for name, write in _writers().items()}
-    values = {name: {"text": text, "refusal": refusal} for name, (text, refusal) in forms.items()}
-    rows = [(name, text if text is not None else f"none: {refusal}") for name, (text, refusal) in forms.items()]
+    forms, rows = dict[str, dict[str, str | None]](), list[tuple[str, str]]()
+    for name, write in _writers().items():
+        try:
+            written = write(layout)
+            forms[name] = {"text": written, "refusal": ""}
+            rows.append((name, written))
+        except TilewrightError as error:
+            forms[name] = {"text": None, "refusal": error.what}
+            rows.append((name, f"none: {error.what}"))
     table = Table(("layout", str(layout)), rows)
-    deliver(Answer(lambda: {"layout": str(layout), "forms": values}, lambda: [table]), Output(as_json=as_json))
-
-
-def _attempt(layout: TensorLayout, write: Callable[[TensorLayout], str]) -> tuple[str | None, str]:
-    try:
-        return write(layout), ""
-    except TilewrightError as error:
-        return None, error.what
+    deliver(Answer(lambda: {"layout": str(layout), "forms": forms}, lambda: [table]), Output(as_json=as_json))
 
 
 def _writers() -> dict[str, Callable[[TensorLayout], str]]:
@@ -128,12 +127,8 @@ _Name = Annotated[
     ),
 ]
 _Dims = Annotated[str, Argument(metavar="SHAPE", help="Element type and dims, as f16[100,64]; - is stdin.")]
-_WithinFace = Annotated[
-    bool, Option("--transpose-within-face", help="Of tenstorrent: the elements of every face transposed.")
-]
-_OfFaces = Annotated[
-    bool, Option("--transpose-of-faces", help="Of tenstorrent: the four faces of every tile transposed.")
-]
+_WithinFace = Annotated[bool, "Of tenstorrent: the elements of every face transposed."]
+_OfFaces = Annotated[bool, "Of tenstorrent: the four faces of every tile transposed."]
 
 
 def preset(
@@ -159,9 +154,7 @@ _Shapes = Annotated[
     Argument(metavar="SHAPE...", help="Element types and dims, as bf16[32,224,224,3]; - is stdin, one a line."),
 ]
 _Target = Annotated[str, Option(metavar="NAME", help="The chip; see `tilewright targets`.")]
-_Boundary = Annotated[
-    bool, Option("--boundary", help="An argument or a result of the program: 8 and 4 bits get larger tiles.")
-]
+_Boundary = Annotated[bool, "An argument or a result of the program: 8 and 4 bits get larger tiles."]
 _NAMES = {"default": "default order", "predicted": "predicted", "given": "as given"}
 
 Sides = Mapping[str, "TensorLayout"]

@@ -36,9 +36,9 @@ Window = Annotated[
     str, Option(metavar="A:B,..", help="Draw these ranges of the dims (of npu and offset), as 0:8,0:16.")
 ]
 At = Annotated[str | None, Option(metavar="I,J,..", help="Draw the surroundings of this element, marked.")]
-Ruler = Annotated[bool, Option("--ruler", help="Draw the memory under a ruler of bytes.")]
+Ruler = Annotated[bool, "Draw the memory under a ruler of bytes."]
 Unit = Annotated[str, Option(metavar="UNIT", help="A cell of the ruler: element, line, tile, or auto by size.")]
-Draw = Annotated[bool, Option("--draw", help="Draw it in the terminal.")]
+Draw = Annotated[bool, "Draw it in the terminal."]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,6 @@ class Picture:
         return ruler_scene(self.layout, unit=self.unit, colour=self.colour)
 
     def to_svg(self) -> str:
-        """An SVG file."""
         from tilewright.layout import draw_picture
 
         return f"{draw_picture(self._scene).svg()}\n"
@@ -80,7 +79,6 @@ class Picture:
         return head | {"levels": levels, "panels": panels}
 
     def lines(self) -> list[Line]:
-        """The drawing in the terminal."""
         from tilewright.layout import terminal_drawing, terminal_ruler
 
         layout, colour, unit = self.layout, self.colour, self.unit
@@ -159,7 +157,7 @@ _B = Annotated[str, Argument(metavar="B", help="The layout after: the same eleme
 _Permutation = Annotated[
     str | None, Option(metavar="P,..", help="B is reshape(transpose(A, P)), P as numpy.transpose reads it.")
 ]
-_Fail = Annotated[bool, Option("--fail-if-moved", help="Exit with 1 unless it is a bitcast.")]
+_Fail = Annotated[bool, "Exit with 1 unless it is a bitcast."]
 
 
 def compare(

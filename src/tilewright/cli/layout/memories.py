@@ -140,7 +140,7 @@ _File = Annotated[
 ]
 _Chip = Annotated[str | None, Option(metavar="NAME", help="Instead of the file's chip.")]
 _Group = Annotated[str | None, Option(metavar="NAME", help="Of a final.mlir this layer group only, as %9.")]
-_Fail = Annotated[bool, Option("--fail-on-conflict", help="Exit with 1 where operands share a bank.")]
+_Fail = Annotated[bool, "Exit with 1 where operands share a bank."]
 _HINTS = {
     "tensor": "write [[tensor]] with a name and a shape",
     "instructions": 'write lists of names, as [["x", "w", "y"]]',

@@ -33,11 +33,9 @@ def lint(
         ),
     ],
     target: Annotated[str, Option("--target", "-t", help="The chip that the factors are for.")] = TARGET,
-    threshold: Annotated[float, Option(help="Exit 1 if a finding's factor is at least this.")] = THRESHOLD,
-    exit_zero: Annotated[bool, Option("--exit-zero", help="Exit 0 whatever is found.")] = False,
-    assume_finite: Annotated[
-        bool, Option("--assume-finite", help="No value is NaN or infinite, so suggestions need not mention it.")
-    ] = False,
+    threshold: Annotated[float, "Exit 1 if a finding's factor is at least this."] = THRESHOLD,
+    exit_zero: Annotated[bool, "Exit 0 whatever is found."] = False,
+    assume_finite: Annotated[bool, "No value is NaN or infinite, so suggestions need not mention it."] = False,
     style: Annotated[
         _Format,
         Option("--format", help="How findings are written: github makes annotations in a workflow, sarif a log."),

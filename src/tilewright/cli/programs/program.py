@@ -25,7 +25,7 @@ ArgOption = Annotated[
     list[str] | None,
     Option("--arg", "-a", help="For model.py:function: an example argument, such as f32[8,128]; repeat it."),
 ]
-ModuleOption = Annotated[str | None, Option(help="For a dump folder: the module to take, by (part of) its name.")]
+ModuleOption = Annotated[str | None, "For a dump folder: the module to take, by (part of) its name."]
 
 
 def load_program(source: str, arguments: Sequence[str] | None = None, module: str | None = None) -> Program:
@@ -33,7 +33,7 @@ def load_program(source: str, arguments: Sequence[str] | None = None, module: st
 
     Options that do not fit the source get a remark, not an error: commands on two programs give them to both.
     """
-    from tilewright.hlo import from_python, load, names_python
+    from tilewright.hlo import dumped_modules, from_python, load, names_python
 
     python, folder = names_python(source), source != "-" and Path(source).is_dir()
     if arguments and not python:
@@ -46,16 +46,10 @@ def load_program(source: str, arguments: Sequence[str] | None = None, module: st
     if source == "-":
         return load(read_bytes(source))
     if folder:
-        _remark_module(Path(source), module)
+        chosen, *others = dumped_modules(Path(source), module)
+        stage = "" if chosen.stage == "after optimizations" else f" ({chosen.stage})"
+        remark(f"note: {chosen.path.name}{stage}")
+        if others:
+            names = ", ".join(other.name for other in others[:5]) + (", ..." if len(others) > 5 else "")
+            remark(f"note: the largest of {len(others) + 1} modules; --module NAME takes another: {names}")
     return load(Path(source), module if folder else None)
-
-
-def _remark_module(folder: Path, module: str | None) -> None:
-    from tilewright.hlo import dumped_modules
-
-    chosen, *others = dumped_modules(folder, module)
-    stage = "" if chosen.stage == "after optimizations" else f" ({chosen.stage})"
-    remark(f"note: {chosen.path.name}{stage}")
-    if others:
-        names = ", ".join(other.name for other in others[:5]) + (", ..." if len(others) > 5 else "")
-        remark(f"note: the largest of {len(others) + 1} modules; --module NAME takes another: {names}")

@@ -121,19 +121,17 @@ def report(
     output: _Written = None,
     as_json: Json = False,
     top: Annotated[int, Option(min=1, help="How many entries of each ranking to print.")] = 10,
-    by: Annotated[_By | None, Option(help="Print this ranking only.")] = None,
+    by: Annotated[_By | None, "Print this ranking only."] = None,
     only: Annotated[
-        list[_Only] | None, Option(help="Rank operations of this category only, such as relayout; repeat it for more.")
+        list[_Only] | None, "Rank operations of this category only, such as relayout; repeat it for more."
     ] = None,
-    transfers: Annotated[bool, Option("--transfers", help="List prefetches and write-backs one by one, too.")] = False,
+    transfers: Annotated[bool, "List prefetches and write-backs one by one, too."] = False,
     profile: Annotated[
-        str | None,
-        Option(help="Join measured times: an .xplane.pb or .trace.json.gz of jax.profiler or XProf, or its folder."),
+        str | None, "Join measured times: an .xplane.pb or .trace.json.gz of jax.profiler or XProf, or its folder."
     ] = None,
-    baseline: Annotated[str | None, Option(help="Compare with this report, written earlier with -o OLD.json.")] = None,
+    baseline: Annotated[str | None, "Compare with this report, written earlier with -o OLD.json."] = None,
     fail_on: Annotated[
-        str | None,
-        Option(help="With --baseline: exit 1 if bytes moved, padding or peak memory grew by more than, say, 5%."),
+        str | None, "With --baseline: exit 1 if bytes moved, padding or peak memory grew by more than, say, 5%."
     ] = None,
     arg: ArgOption = None,
     module: ModuleOption = None,

@@ -36,7 +36,7 @@ def time(
         list[str] | None,
         Option("--set", help="What if: CHIP.KEY=VALUE, such as tpu-v6e.hbm_bandwidth=2e12; repeat it."),
     ] = None,
-    sweep: Annotated[str | None, Option(help="NAME=1,8,32: the word NAME in --arg takes each value in turn.")] = None,
+    sweep: Annotated[str | None, "NAME=1,8,32: the word NAME in --arg takes each value in turn."] = None,
     compiled: Annotated[
         bool, Option("--compile", help="Price what an installed TPU compiler (libtpu) makes of StableHLO.")
     ] = False,
