@@ -15,10 +15,11 @@ def parsed(command: Callable[..., object]) -> Callable[..., object]:
     """The command with the signature that the option parser reads.
 
     * ``chips: Annotated[int, "How many."] = 1`` is ``--chips``, its text the help; of a bool there is no ``--no-``.
+    * ``out: Annotated[str, "-o", "--out FILE", "Where to."]``: names and what stands for the value may precede it.
     * A parameter whose type is a dataclass stands for that class's fields, which are options written likewise.
     """
     hints = get_type_hints(command, include_extras=True)
-    groups = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     options: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
         own, types = [parameter], hints
@@ -40,8 +41,11 @@ def parsed(command: Callable[..., object]) -> Callable[..., object]:
 
 
 def _with_help(name: str, annotation: Any) -> Any:
-    kind, *more = get_args(annotation) or (annotation,)
-    if len(more) != 1 or not isinstance(more[0], str):
+    kind, *texts = get_args(annotation) or (annotation,)
+    if not texts or not all(isinstance(text, str) for text in texts):
         return annotation
-    names = [f"--{name.replace('_', '-')}"] if kind is bool else []
-    return Annotated[kind, Option(*names, help=more[0])]
+    *given, text = texts
+    names, _, values = zip(*(word.partition(" ") for word in given)) if given else ((), (), ())
+    if kind is bool and not names:
+        names = (f"--{name.replace('_', '-')}",)
+    return Annotated[kind, Option(*names, metavar="".join(values) or None, help=text)]

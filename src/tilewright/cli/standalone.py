@@ -235,7 +235,7 @@ def explore(
         ),
     ] = None,
     port: Annotated[int, Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 0,
-    browser: Annotated[bool, Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    browser: Annotated[bool, "--browser/--no-browser", "Open the page in a browser."] = True,
 ) -> None:
     """Open a page that explores layouts, programs, matrix-unit programs and plans; nothing leaves this machine.
 

@@ -18,12 +18,9 @@ if TYPE_CHECKING:
     from tilewright.embed import EmbedConfig, LimitsFile, Log, LogBatch
 
 Batch = Annotated[int | None, "Samples of a batch (the limits file's, else the model's, else 4096)."]
-TableStacking = Annotated[
-    bool | None, Option("--stacking/--no-stacking", help="Stack tables, over the file's (stack).")
-]
+TableStacking = Annotated[bool | None, "--stacking/--no-stacking", "Stack tables, over the file's (stack)."]
 NarrowPacking = Annotated[
-    bool | None,
-    Option("--narrow-packing/--no-narrow-packing", help="Rows of 1 to 4 floats share lines, over the file's."),
+    bool | None, "--narrow-packing/--no-narrow-packing", "Rows of 1 to 4 floats share lines, over the file's."
 ]
 BadIds = Annotated[str, "Ids outside a table: error, clip or drop."]
 InitArgs = Annotated[

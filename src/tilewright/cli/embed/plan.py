@@ -67,9 +67,7 @@ def plan(
     workers: Annotated[int, "Processes of --engine ray (0: one a processor)."] = 0,
     flags: Annotated[bool, "Print LIBTPU_INIT_ARGS and the limits file to paste, and no plan."] = False,
     as_json: Json = False,
-    out: Annotated[
-        str | None, typer.Option("-o", "--out", help="Write plan.html (the page) or limits.json (the limits file).")
-    ] = None,
+    out: Annotated[str | None, "-o", "--out", "Write plan.html (the page) or limits.json (the limits file)."] = None,
 ) -> None:
     """Learn limits from a log, and say what its tables need on a chip.
 

@@ -36,8 +36,7 @@ def stats(
     rows: model.Rows = 0,
     bad_ids: model.BadIds = "error",
     out: Annotated[
-        str | None,
-        typer.Option("-o", "--out", help="Write .npz or .csv (FDO), .json (limits), .torchrec.json (a sharding plan)."),
+        str | None, "-o", "--out", "Write .npz or .csv (FDO), .json (limits), .torchrec.json (a sharding plan)."
     ] = None,
     as_json: Json = False,
 ) -> None:

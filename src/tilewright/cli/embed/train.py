@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Annotated
 
-from typer import Argument, Exit, Option
+from typer import Argument, Exit
 
 from tilewright.cli.streams import Json, progress
 from tilewright.errors import CheckFailed, UsageError
@@ -51,15 +51,13 @@ def train(
     skip_damaged: Annotated[bool, "With --resume: from the last checkpoint that is whole."] = False,
     pipelined: Annotated[bool, "Lookups, dense part and updates of three batches at once."] = False,
     detect_nan: Annotated[
-        bool, Option("--detect-nan/--no-detect-nan", help="Stop at a loss or gradient that is not finite (stop).")
+        bool, "--detect-nan/--no-detect-nan", "Stop at a loss or gradient that is not finite (stop)."
     ] = True,
     processes: Annotated[int, "Processes on this machine (jax.distributed), each with its share of the chips."] = 1,
     scale: Annotated[float, "Given to the model's features(scale)."] = 0.01,
     seed: Annotated[int, "Seed of parameters, tables and a generated log."] = 0,
     as_json: Json = False,
-    out: Annotated[
-        str | None, Option("-o", "--out", help="Write page.html (loss curves) or trace.pftrace (the phases).")
-    ] = None,
+    out: Annotated[str | None, "-o", "--out", "Write page.html (loss curves) or trace.pftrace (the phases)."] = None,
 ) -> None:
     """Train a model with embedding tables, batch by batch of a log.
 
@@ -313,7 +311,7 @@ _Step = Annotated[int | None, "The step of the checkpoint (the last finished one
 
 def export(
     checkpoint: Annotated[str, Argument(help="A folder of checkpoints.")],
-    out: Annotated[str, Option("-o", "--out", help="The file to write.")],
+    out: Annotated[str, "-o", "--out", "The file to write."],
     step: _Step = None,
     dtype: _Dtype = "int8",
     scale_per: _ScalePer = "row",
@@ -348,7 +346,7 @@ def quantise(
     scale: Annotated[float, "Given to the model's features(scale)."] = 0.01,
     seed: Annotated[int, "Seed of the generated log."] = 1,
     as_json: Json = False,
-    out: Annotated[str | None, Option("-o", "--out", help="Keep the export here.")] = None,
+    out: Annotated[str | None, "-o", "--out", "Keep the export here."] = None,
 ) -> None:
     """Quantise a checkpoint's tables: the error of every table, and the model's AUC and loss before and after."""
     need("jax", "orbax", what="`embed quantise`")

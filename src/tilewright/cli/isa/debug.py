@@ -27,14 +27,10 @@ _LEAVE = ("quit", "q", "exit")
 def step(
     file: machine.File,
     tensors: machine.Tensors,
-    execute: Annotated[
-        str | None, Option("-x", "--execute", metavar="COMMANDS", help="Do these, separated by ;, and end.")
-    ] = None,
+    execute: Annotated[str | None, "-x", "--execute COMMANDS", "Do these, separated by ;, and end."] = None,
     every_pe: machine.EveryPe = False,
     settings: machine.Settings = None,
-    as_json: Annotated[
-        bool, Option("--json", help="Print a JSON object a line for every command (-x, or standard input).")
-    ] = False,
+    as_json: Annotated[bool, "--json", "Print a JSON object a line for every command (-x, or standard input)."] = False,
 ) -> int:
     """Step through a program: run to a place or a change, set breakpoints, print registers, tokens, pages, tensors.
 
@@ -146,9 +142,7 @@ def explain(
     source: Annotated[
         str, Argument(metavar="TEXT|FILE[:LINE]", help="An instruction, a program, or one line of a program.")
     ],
-    segment: Annotated[
-        str | None, Option(metavar="s8[24,200]", help="What B of an mm is like, as it is stored.")
-    ] = None,
+    segment: Annotated[str | None, "--segment s8[24,200]", "What B of an mm is like, as it is stored."] = None,
     columns: Annotated[int | None, Option(min=1, help="Columns of an mm, as setmm would say.")] = None,
     rows: Annotated[int | None, Option(min=1, help="Rows of an mm, as setmm would say.")] = None,
     *,

@@ -44,13 +44,8 @@ MOST = 1 << 27
 """Elements of a tensor at most."""
 
 File = Annotated[str, Argument(metavar="FILE", help="A program (.tasm); - is stdin.")]
-Settings = Annotated[
-    list[str] | None,
-    Option("--set", metavar="FIELD=VALUE", help="A field of the machine, as threads=64 or kb_acc=last."),
-]
-PageOut = Annotated[
-    str | None, Option("-o", "--out", metavar="FILE", help="FILE.html: a page; FILE.json: all numbers.")
-]
+Settings = Annotated[list[str] | None, "--set FIELD=VALUE", "A field of the machine, as threads=64 or kb_acc=last."]
+PageOut = Annotated[str | None, "-o", "--out FILE", "FILE.html: a page; FILE.json: all numbers."]
 
 
 def configured(settings: Sequence[str] | None, **usual: Any) -> MatrixUnitConfig:
@@ -111,18 +106,10 @@ class Tensors:
     """The options that give a program its tensors."""
 
     tensor: Annotated[
-        list[str] | None,
-        Option(
-            "--tensor",
-            "--data",
-            metavar="NAME=FILE.npy",
-            help="A tensor the program calls $NAME; without NAME=, $FILE.",
-        ),
+        list[str] | None, "--tensor", "--data NAME=FILE.npy", "A tensor the program calls $NAME; without NAME=, $FILE."
     ] = None
-    iota: Annotated[list[str] | None, Option(metavar="NAME=s8[4,4]", help="A tensor of 0, 1, 2, ...")] = None
-    zeros: Annotated[
-        list[str] | None, Option(metavar="NAME=s32[4,4]", help="A tensor of zeros; printed afterwards.")
-    ] = None
+    iota: Annotated[list[str] | None, "--iota NAME=s8[4,4]", "A tensor of 0, 1, 2, ..."] = None
+    zeros: Annotated[list[str] | None, "--zeros NAME=s32[4,4]", "A tensor of zeros; printed afterwards."] = None
 
     def arrays(self, program: Program | None = None) -> dict[str, np.ndarray[Any, Any]]:
         """The tensors by name. UsageError where one that ``program`` names is not among them."""
@@ -182,7 +169,7 @@ def work(
 ) -> tuple[Any, ...]:
     """What a debugger or profiler runs: a machine with the program on every element, or what the first one needs."""
     if every_pe:
-        return (started(program, memory, config),)
+        return started(program, memory, config), None, None
     if config.pes > 1:
         remark(f"PE 0 of {config.pes} runs the program, as in isa run; --every-pe starts it on all")
     return program, memory, config

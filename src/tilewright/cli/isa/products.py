@@ -132,9 +132,7 @@ def matmul(
     k: Annotated[int | None, _Size] = None,
     dtype: Annotated[str, "Elements of A: s4 to s32, u4 to u32, f8e4m3fn, f8e5m2, f16, bf16, f32."] = "s8",
     dtype_b: Annotated[str | None, "Elements of B, if not those of A."] = None,
-    data: Annotated[
-        list[str] | None, Option("--data", "--tensor", metavar="A=FILE.npy", help="A or B of a file, not random.")
-    ] = None,
+    data: Annotated[list[str] | None, "--data", "--tensor A=FILE.npy", "A or B of a file, not random."] = None,
     ka: Annotated[int, "Threads that share a row's columns."] = 1,
     kb: Annotated[int, "Threads that share every dot product."] = 1,
     transpose_b: Annotated[bool, "Store B row-major and walk it with t1."] = False,
@@ -142,29 +140,23 @@ def matmul(
     columns: Annotated[int | None, "Columns per instruction."] = None,
     block_a: Annotated[int, "Rounds of A that one ld brings."] = 1,
     tail_kb: Annotated[int | None, "--kb of the last rows, where they are fewer than a block."] = None,
-    line: Annotated[
-        str | None, Option(metavar="4x16", help="A line, in elements per dim of B as it is stored.")
-    ] = None,
-    page: Annotated[str | None, Option(metavar="64x128", help="A page, likewise; a multiple of the line.")] = None,
+    line: Annotated[str | None, "--line 4x16", "A line, in elements per dim of B as it is stored."] = None,
+    page: Annotated[str | None, "--page 64x128", "A page, likewise; a multiple of the line."] = None,
     split: Annotated[
         str | None, "What of C is divided among PEs (--set pes=4): rows or columns; rows if there are enough."
     ] = None,
     segments: Annotated[int | None, "B comes to L2 by DMA, for every PE in so many segments."] = None,
     double_buffer: Annotated[
-        bool, Option("--double-buffer/--no-double-buffer", help="The next segment comes while one is worked on.")
+        bool, "--double-buffer/--no-double-buffer", "The next segment comes while one is worked on."
     ] = True,
     seed: Annotated[int, Option(min=0, help="Seed of the random matrices.")] = 0,
     settings: machine.Settings = None,
     listing: Annotated[bool, "Print the program too, of several PEs each."] = False,
     out: Annotated[
         str | None,
-        Option(
-            "-o",
-            "--out",
-            metavar="FILE",
-            help="FILE.tasm: the program (where those of PEs differ FILE-pe0.tasm, ...); FILE.pftrace: a timeline; "
-            "FILE.npy: C.",
-        ),
+        "-o",
+        "--out FILE",
+        "FILE.tasm: the program (where those of PEs differ FILE-pe0.tasm, ...); FILE.pftrace: a timeline; FILE.npy: C.",
     ] = None,
     as_json: Json = False,
 ) -> int:
@@ -326,9 +318,7 @@ class Convolution:
         return {"stride": self.stride, "padding": zeros, "dilation": self.dilation, "groups": self.groups}
 
 
-_Out = Annotated[
-    str | None, Option("-o", "--out", metavar="FILE", help="FILE.tasm: the program; FILE.npy: the result.")
-]
+_Out = Annotated[str | None, "-o", "--out FILE", "FILE.tasm: the program; FILE.npy: the result."]
 
 
 def conv2d(

@@ -49,9 +49,7 @@ _PES: tuple[tuple[str, Kind, str], ...] = (
 def profile(
     file: machine.File,
     tensors: machine.Tensors,
-    heat: Annotated[
-        str | None, Option(metavar="NAME", help="Draw how often each line of this tensor was accessed.")
-    ] = None,
+    heat: Annotated[str | None, "--heat NAME", "Draw how often each line of this tensor was accessed."] = None,
     misses: Annotated[bool, "Draw the L1 misses of mm instead of all accesses."] = False,
     top: Annotated[int, Option(min=0, help="Only so many instructions, the most cycles first; 0: all.")] = 0,
     every_pe: machine.EveryPe = False,
@@ -61,12 +59,9 @@ def profile(
     settings: machine.Settings = None,
     out: Annotated[
         str | None,
-        Option(
-            "-o",
-            "--out",
-            metavar="FILE",
-            help="FILE.svg: the picture of --heat; FILE.html: all on a page; FILE.json, FILE.csv: all numbers.",
-        ),
+        "-o",
+        "--out FILE",
+        "FILE.svg: the picture of --heat; FILE.html: all on a page; FILE.json, FILE.csv: all numbers.",
     ] = None,
     as_json: Json = False,
 ) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument
 
 from tilewright.cli.isa import machine
 from tilewright.cli.programs.program import ArgOption, load_program
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 def asm(
     file: machine.File,
     settings: machine.Settings = None,
-    out: Annotated[
-        str | None, Option("-o", "--out", metavar="FILE.tasm", help="Write the canonical text; - is stdout.")
-    ] = None,
+    out: Annotated[str | None, "-o", "--out FILE.tasm", "Write the canonical text; - is stdout."] = None,
     as_json: Json = False,
 ) -> None:
     """Assemble a program and print it in canonical form, each instruction with its address."""
@@ -44,12 +42,10 @@ def asm(
 def run(
     file: machine.File,
     tensors: machine.Tensors,
-    save: Annotated[list[str] | None, Option(metavar="NAME=FILE.npy", help="Write a tensor after the run.")] = None,
+    save: Annotated[list[str] | None, "--save NAME=FILE.npy", "Write a tensor after the run."] = None,
     every_pe: machine.EveryPe = False,
     settings: machine.Settings = None,
-    out: Annotated[
-        str | None, Option("-o", "--out", metavar="FILE.pftrace", help="Write a timeline for Perfetto.")
-    ] = None,
+    out: Annotated[str | None, "-o", "--out FILE.pftrace", "Write a timeline for Perfetto."] = None,
     as_json: Json = False,
 ) -> int:
     """Run a program; print counts, cycles, errors, and the tensors that began as zeros.
@@ -192,12 +188,9 @@ def compile(
     settings: machine.Settings = None,
     out: Annotated[
         str | None,
-        Option(
-            "-o",
-            "--out",
-            metavar="FILE",
-            help="FILE.html: a page; FILE.json; FILE.tasm: the listing; FILE.bundle: for `isa run`.",
-        ),
+        "-o",
+        "--out FILE",
+        "FILE.html: a page; FILE.json; FILE.tasm: the listing; FILE.bundle: for `isa run`.",
     ] = None,
     as_json: Json = False,
 ) -> int:

@@ -40,7 +40,7 @@ _HEADINGS: tuple[tuple[str, Kind, str], ...] = (
     ("A loaded", "bytes", "Bytes of A loaded into registers."),
 )
 _Top = Annotated[int, Option(min=1, help="Rows of the ranking printed.")]
-_Shared = Annotated[list[str] | None, Option("--set", metavar="FIELD=VALUE", help="A field all these machines share.")]
+_Shared = Annotated[list[str] | None, "--set FIELD=VALUE", "A field all these machines share."]
 _OVER = Option("--over", metavar="FIELD=A,B,..", help="Values of a field of the machine; all combinations.")
 _SHORT = (0, 1, 2, 3, 4, 6, 8, 9, 12)
 """Columns a terminal has room for."""
@@ -54,7 +54,7 @@ def tune(
     ka: Annotated[int | None, "Keep to this ka."] = None,
     kb: Annotated[int | None, "Keep to this kb."] = None,
     transpose_b: Annotated[
-        bool | None, Option("--transpose-b/--no-transpose-b", help="Keep to B by rows (t1), or by columns (t0).")
+        bool | None, "--transpose-b/--no-transpose-b", "Keep to B by rows (t1), or by columns (t0)."
     ] = None,
     order: Annotated[str | None, "Keep to k_outer or column_outer."] = None,
     columns: Annotated[int | None, "Keep to so many columns per instruction."] = None,
@@ -271,15 +271,13 @@ def roofline(
     m: _Size = None,
     n: _Size = None,
     k: _Size = None,
-    x: Annotated[str | None, Option(metavar="NxHxWxC", help="Or images of a convolution, as 1x7x7x512.")] = None,
-    w: Annotated[str | None, Option(metavar="KHxKWxCxO", help="And its weights, as 3x3x512x512.")] = None,
+    x: Annotated[str | None, "--x NxHxWxC", "Or images of a convolution, as 1x7x7x512."] = None,
+    w: Annotated[str | None, "--w KHxKWxCxO", "And its weights, as 3x3x512x512."] = None,
     stride: Annotated[int, Option(min=1, help="Of a convolution.")] = 1,
     padding: Annotated[str, "Of a convolution: valid, same, or a number."] = "0",
     dtype: machine.Elements = "s8",
     tuned: Annotated[bool, "By its fastest choice, not by default options."] = False,
-    what_if: Annotated[
-        bool, Option("--what-if/--no-what-if", help="Run it on machines that differ in one field, too.")
-    ] = True,
+    what_if: Annotated[bool, "--what-if/--no-what-if", "Run it on machines that differ in one field, too."] = True,
     settings: machine.Settings = None,
     out: machine.PageOut = None,
     as_json: Json = False,
@@ -323,8 +321,7 @@ def _roofline_lines(found: Roofline, choice: str) -> Iterator[Line]:
 def explore(
     network: Annotated[str, Argument(metavar="NETWORK", help="resnet50, or a name for --shapes.")] = "resnet50",
     shapes: Annotated[
-        str | None,
-        Option(metavar="FILE", help="Layers, one a line: fc 1 gemm 1x1000x2048; c 2 conv 1x7x7x8 3x3x8x8 padding=1."),
+        str | None, "--shapes FILE", "Layers, one a line: fc 1 gemm 1x1000x2048; c 2 conv 1x7x7x8 3x3x8x8 padding=1."
     ] = None,
     over: Annotated[list[str] | None, _OVER] = None,
     dtype: machine.Elements = "s8",

@@ -10,7 +10,7 @@ import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument
 
 from tilewright.cli.layout.draw import View
 from tilewright.cli.layout.show import (
@@ -79,10 +79,8 @@ def _pack_text(pack: LinalgPack) -> str:
 
 
 _Cute = Annotated[str, Argument(metavar="LAYOUT", help="As '((2,2),8):((1,16),2)'.")]
-_Dtype = Annotated[str | None, Option(metavar="TYPE", help="Element type, as bf16; the pointer's, or f32.")]
-_Threads = Annotated[
-    str | None, Option(metavar="LAYOUT", help="A layout of (threads, values): its bank conflicts, on stderr.")
-]
+_Dtype = Annotated[str | None, "--dtype TYPE", "Element type, as bf16; the pointer's, or f32."]
+_Threads = Annotated[str | None, "--threads LAYOUT", "A layout of (threads, values): its bank conflicts, on stderr."]
 _Linalg = Annotated[str, Argument(metavar="TEXT", help="MLIR with linalg.pack or tensor.pack in it; - is stdin.")]
 _Tag = Annotated[str, Argument(metavar="TAG", help="As nChw16c or aBcd16b.")]
 _Shape = Annotated[
@@ -153,7 +151,7 @@ _Shapes = Annotated[
     list[str],
     Argument(metavar="SHAPE...", help="Element types and dims, as bf16[32,224,224,3]; - is stdin, one a line."),
 ]
-_Target = Annotated[str, Option(metavar="NAME", help="The chip; see `tilewright targets`.")]
+_Target = Annotated[str, "--target NAME", "The chip; see `tilewright targets`."]
 _Boundary = Annotated[bool, "An argument or a result of the program: 8 and 4 bits get larger tiles."]
 _NAMES = {"default": "default order", "predicted": "predicted", "given": "as given"}
 
@@ -244,8 +242,8 @@ _MOST_DATA = 1 << 40
 _Npy = Annotated[str, Argument(metavar="IN.npy", help="The array, as numpy.save writes it; - is stdin.")]
 _Bin = Annotated[str, Argument(metavar="IN.bin", help="The raw bytes of the packed buffer; - is stdin.")]
 _TiledText = Annotated[str, Argument(metavar="TEXT", help="The layout, as bf16[20,300]{1,0:T(8,128)(2,1)}.")]
-_Raw = Annotated[str, Option("-o", "--out", metavar="OUT.bin", help="Where the bytes go; - is stdout.")]
-_Array = Annotated[str, Option("-o", "--out", metavar="OUT.npy", help="Where the array goes; - is stdout.")]
+_Raw = Annotated[str, "-o", "--out OUT.bin", "Where the bytes go; - is stdout."]
+_Array = Annotated[str, "-o", "--out OUT.npy", "Where the array goes; - is stdout."]
 
 
 def pack(source: _Npy, text: _TiledText, out: _Raw, as_json: Json = False) -> None:

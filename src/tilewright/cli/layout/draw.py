@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument
 
 from tilewright.cli.layout.show import (
     Index,
@@ -29,15 +29,12 @@ if TYPE_CHECKING:
     from tilewright.layout import Comparison, IndexMap, MovedElement, Relayout, Scene
 
 Colour = Annotated[
-    str,
-    Option(metavar="WAY", help="What a colour means: tile, channel, batch, npu, page, shard, line, offset or none."),
+    str, "--colour WAY", "What a colour means: tile, channel, batch, npu, page, shard, line, offset or none."
 ]
-Window = Annotated[
-    str, Option(metavar="A:B,..", help="Draw these ranges of the dims (of npu and offset), as 0:8,0:16.")
-]
-At = Annotated[str | None, Option(metavar="I,J,..", help="Draw the surroundings of this element, marked.")]
+Window = Annotated[str, "--window A:B,..", "Draw these ranges of the dims (of npu and offset), as 0:8,0:16."]
+At = Annotated[str | None, "--at I,J,..", "Draw the surroundings of this element, marked."]
 Ruler = Annotated[bool, "Draw the memory under a ruler of bytes."]
-Unit = Annotated[str, Option(metavar="UNIT", help="A cell of the ruler: element, line, tile, or auto by size.")]
+Unit = Annotated[str, "--unit UNIT", "A cell of the ruler: element, line, tile, or auto by size."]
 Draw = Annotated[bool, "Draw it in the terminal."]
 
 
@@ -155,7 +152,7 @@ _FIGURES = ("longest_run", "lines_read", "lines_written", "tiles_read", "tiles_w
 _A = Annotated[str, Argument(metavar="A", help="The layout before, as f32[3,5]{1,0:T(2,2)}; - is stdin.")]
 _B = Annotated[str, Argument(metavar="B", help="The layout after: the same elements, perhaps in another shape.")]
 _Permutation = Annotated[
-    str | None, Option(metavar="P,..", help="B is reshape(transpose(A, P)), P as numpy.transpose reads it.")
+    str | None, "--permutation P,..", "B is reshape(transpose(A, P)), P as numpy.transpose reads it."
 ]
 _Fail = Annotated[bool, "Exit with 1 unless it is a bitcast."]
 

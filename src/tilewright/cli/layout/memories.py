@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument
 
 from tilewright.cli.layout.draw import View
 from tilewright.cli.layout.show import Out, exact_bytes, sized_array, whole_numbers
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tilewright.layout import IndexMap, LayerGroup, LocalPlan, LocalTensor, TensorLayout
 
 _Shape = Annotated[str, Argument(metavar="SHAPE", help="Element type and sizes, as f16[2,3,4,5]; - is stdin.")]
-_At = Annotated[str | None, Option(metavar="X,Y,..", help="Say what lies at this place on the axes.")]
+_At = Annotated[str | None, "--at X,Y,..", "Say what lies at this place on the axes."]
 
 
 def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
@@ -29,26 +29,22 @@ def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
 
 def lanes(
     shape: _Shape,
-    chip: Annotated[str | None, Option(metavar="NAME", help="A target with lanes, as bm1684x.")] = None,
-    lanes: Annotated[int | None, Option(metavar="X", help="NPUs, without a chip.")] = None,
-    eu_bytes: Annotated[int | None, Option(metavar="B", help="Bytes of an execution unit.")] = None,
-    start: Annotated[int, Option(metavar="N", help="The NPU of channel 0.")] = 0,
+    chip: Annotated[str | None, "--chip NAME", "A target with lanes, as bm1684x."] = None,
+    lanes: Annotated[int | None, "--lanes X", "NPUs, without a chip."] = None,
+    eu_bytes: Annotated[int | None, "--eu-bytes B", "Bytes of an execution unit."] = None,
+    start: Annotated[int, "--start N", "The NPU of channel 0."] = 0,
     mode: Annotated[
         str,
-        Option(
-            metavar="MODE",
-            help="aligned, compact, row_aligned, strides N,C,H,W; matrix, matrix2 (two dims); weights (oc,ic,kh,kw); "
-            "global: the one memory that all NPUs share.",
-        ),
+        "--mode MODE",
+        "aligned, compact, row_aligned, strides N,C,H,W; matrix, matrix2 (two dims); weights (oc,ic,kh,kw); "
+        "global: the one memory that all NPUs share.",
     ] = "aligned",
     columns_per_npu: Annotated[
-        int | None, Option(metavar="W", help="Of a matrix: neighbouring columns on one NPU.")
+        int | None, "--columns-per-npu W", "Of a matrix: neighbouring columns on one NPU."
     ] = None,
-    ic_parallel: Annotated[
-        int | None, Option(metavar="IC", help="Of weights: input channels of a byte together.")
-    ] = None,
-    npu: Annotated[int | None, Option(metavar="N", help="With --offset: what lies there.")] = None,
-    offset: Annotated[int | None, Option(metavar="O", help="In elements, in that NPU.")] = None,
+    ic_parallel: Annotated[int | None, "--ic-parallel IC", "Of weights: input channels of a byte together."] = None,
+    npu: Annotated[int | None, "--npu N", "With --offset: what lies there."] = None,
+    offset: Annotated[int | None, "--offset O", "In elements, in that NPU."] = None,
     *,
     view: View,
 ) -> None:
@@ -98,10 +94,10 @@ def _lane_layout(
 
 def paged(
     shape: _Shape,
-    page: Annotated[str | None, Option(metavar="P,..", help="Page sizes, one per dim.")] = None,
-    line: Annotated[str | None, Option(metavar="L,..", help="Cache line sizes, one per dim.")] = None,
-    order: Annotated[str | None, Option(metavar="D,..", help="Dims, the fastest first.")] = None,
-    start: Annotated[str | None, Option(metavar="I,..", help="The segment's first index.")] = None,
+    page: Annotated[str | None, "--page P,..", "Page sizes, one per dim."] = None,
+    line: Annotated[str | None, "--line L,..", "Cache line sizes, one per dim."] = None,
+    order: Annotated[str | None, "--order D,..", "Dims, the fastest first."] = None,
+    start: Annotated[str | None, "--start I,..", "The segment's first index."] = None,
     at: _At = None,
     *,
     view: View,
@@ -117,9 +113,9 @@ def paged(
 
 def sharded(
     shape: Annotated[str, Argument(metavar="SHAPE", help="The table, as f32[vocab,width]; - is stdin.")],
-    shards: Annotated[int, Option(metavar="S", help="Shards (SparseCores).")],
-    rotation: Annotated[int, Option(metavar="R", help="Shards the table is turned by.")] = 0,
-    row_offset: Annotated[int, Option(metavar="O", help="Rows before it on every shard.")] = 0,
+    shards: Annotated[int, "--shards S", "Shards (SparseCores)."],
+    rotation: Annotated[int, "--rotation R", "Shards the table is turned by."] = 0,
+    row_offset: Annotated[int, "--row-offset O", "Rows before it on every shard."] = 0,
     at: _At = None,
     *,
     view: View,
@@ -138,8 +134,8 @@ def sharded(
 _File = Annotated[
     str, Argument(metavar="FILE", help="Tensors and instructions as TOML, or tpu-mlir's final.mlir; - is stdin.")
 ]
-_Chip = Annotated[str | None, Option(metavar="NAME", help="Instead of the file's chip.")]
-_Group = Annotated[str | None, Option(metavar="NAME", help="Of a final.mlir this layer group only, as %9.")]
+_Chip = Annotated[str | None, "--chip NAME", "Instead of the file's chip."]
+_Group = Annotated[str | None, "--group NAME", "Of a final.mlir this layer group only, as %9."]
 _Fail = Annotated[bool, "Exit with 1 where operands share a bank."]
 _HINTS = {
     "tensor": "write [[tensor]] with a name and a shape",

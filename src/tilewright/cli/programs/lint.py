@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
+from typer import Argument
 
 from tilewright.cli.programs.program import ArgOption, load_program
 from tilewright.cli.streams import Json
@@ -32,13 +32,12 @@ def lint(
             metavar="PROGRAM...", show_default=False, help="model.py:function, several if you like, or StableHLO files."
         ),
     ],
-    target: Annotated[str, Option("--target", "-t", help="The chip that the factors are for.")] = TARGET,
+    target: Annotated[str, "--target", "-t", "The chip that the factors are for."] = TARGET,
     threshold: Annotated[float, "Exit 1 if a finding's factor is at least this."] = THRESHOLD,
     exit_zero: Annotated[bool, "Exit 0 whatever is found."] = False,
     assume_finite: Annotated[bool, "No value is NaN or infinite, so suggestions need not mention it."] = False,
     style: Annotated[
-        _Format,
-        Option("--format", help="How findings are written: github makes annotations in a workflow, sarif a log."),
+        _Format, "--format", "How findings are written: github makes annotations in a workflow, sarif a log."
     ] = _Format.LINES,
     as_json: Json = False,
     arg: ArgOption = None,

@@ -23,15 +23,13 @@ if TYPE_CHECKING:
 
 def optimize(
     program: Annotated[str | None, Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)] = None,
-    target: Annotated[str | None, Option("--target", "-t", help="The chip whose layouts decide.")] = None,
+    target: Annotated[str | None, "--target", "-t", "The chip whose layouts decide."] = None,
     output: Annotated[
         str | None,
-        Option(
-            "--output",
-            "-o",
-            help="Write the result, or as .html a page with every change before and after; - is stdout; a folder takes "
-            "--print-after-all too.",
-        ),
+        "--output",
+        "-o",
+        "Write the result, or as .html a page with every change before and after; - is stdout; a folder takes "
+        "--print-after-all too.",
     ] = None,
     diff: Annotated[bool, "Print what changed, and which passes changed nothing."] = False,
     explain: Annotated[bool, "Print every verdict, with its reason."] = False,
@@ -51,9 +49,7 @@ def optimize(
         str | None, "Compile both programs with an installed TPU compiler, keep what wins: tpu:v5e."
     ] = None,
     list_rules: Annotated[bool, "Print the rules there are, with guard and confirmed factors."] = False,
-    list_all: Annotated[
-        bool, Option("--list-passes", help="Print the rewrites there are, with their options.")
-    ] = False,
+    list_all: Annotated[bool, "--list-passes", "Print the rewrites there are, with their options."] = False,
     arg: ArgOption = None,
     module: ModuleOption = None,
 ) -> None:
@@ -270,7 +266,7 @@ def verify(
         list[str] | None, "A kind of inputs (default: all): normal, wide, zeros, denormal, large, lowest, special."
     ] = None,
     bit_exact: Annotated[bool, "The bits must be equal, not only the values."] = False,
-    eager: Annotated[bool, Option("--eager/--no-eager", help="Also run both one operation at a time.")] = True,
+    eager: Annotated[bool, "--eager/--no-eager", "Also run both one operation at a time."] = True,
     save: Annotated[str | None, "Write the inputs that show the worst case: a .npz file."] = None,
     tpu: Annotated[str | None, "Also compile both for a TPU such as v5e, and compare cycles (needs jax[tpu])."] = None,
     timeout: Annotated[int, Option(min=1, help="Seconds that a trial, and the TPU compiler, may take.")] = 300,

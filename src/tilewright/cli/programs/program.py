@@ -8,7 +8,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
+from typer import Argument
 
 from tilewright.cli.streams import read_bytes
 from tilewright.render.delivery import remark
@@ -22,8 +22,7 @@ PROGRAM_HELP = (
 )
 ProgramArgument = Annotated[str, Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)]
 ArgOption = Annotated[
-    list[str] | None,
-    Option("--arg", "-a", help="For model.py:function: an example argument, such as f32[8,128]; repeat it."),
+    list[str] | None, "--arg", "-a", "For model.py:function: an example argument, such as f32[8,128]; repeat it."
 ]
 ModuleOption = Annotated[str | None, "For a dump folder: the module to take, by (part of) its name."]
 

@@ -23,12 +23,10 @@ if TYPE_CHECKING:
     from tilewright.hlo import MovementReport, Program, StepDiff
     from tilewright.targets import Target
 
-_TargetOption = Annotated[
-    str | None, Option("--target", "-t", help="The chip; needed for StableHLO, whose layouts it predicts.")
-]
-_Output = Annotated[str | None, Option("--output", "-o", help="Write a .html or .json file; - is stdout.")]
+_TargetOption = Annotated[str | None, "--target", "-t", "The chip; needed for StableHLO, whose layouts it predicts."]
+_Output = Annotated[str | None, "--output", "-o", "Write a .html or .json file; - is stdout."]
 _Written = Annotated[
-    str | None, Option("--output", "-o", help="Write a .html, .json, .sarif (code review) or .modelexplorer.json file.")
+    str | None, "--output", "-o", "Write a .html, .json, .sarif (code review) or .modelexplorer.json file."
 ]
 _GRAPH = ".modelexplorer.json"
 _SUFFIXES = (".json", ".html", ".htm")
