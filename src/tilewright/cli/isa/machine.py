@@ -166,7 +166,7 @@ def started(
 
 def work(
     program: Program | str, memory: Mapping[str, Any], config: MatrixUnitConfig, every_pe: bool
-) -> tuple[Any, ...]:
+) -> tuple[Any, Any, Any]:
     """What a debugger or profiler runs: a machine with the program on every element, or what the first one needs."""
     if every_pe:
         return started(program, memory, config), None, None
