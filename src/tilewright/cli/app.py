@@ -13,6 +13,7 @@ from typer.main import get_command
 
 from tilewright.cli import embed, isa, layout, programs
 from tilewright.cli.mcp import mcp
+from tilewright.cli.options import parsed
 from tilewright.cli.standalone import explain_error, explore, run, targets, warm
 from tilewright.cli.streams import (
     NO_ROOM,
@@ -40,7 +41,7 @@ def _add(group: typer.Typer, commands: Iterable[Callable[..., object]]) -> None:
     """Each function is the command of its name (with - for _); its docstring's first line stands in the overview."""
     for command in commands:
         first_line = (command.__doc__ or "").partition("\n")[0]
-        group.command(short_help=first_line)(command)
+        group.command(short_help=first_line)(parsed(command))
 
 
 _add(app, (*programs.COMMANDS, explain_error, explore, mcp, run, targets, warm))

@@ -129,23 +129,20 @@ def compare_reports(
     sides: tuple[Plain, Plain], names: tuple[str, str], path: str | None, as_json: bool, top: int
 ) -> None:
     """Print the comparison, of its rows the first ``top``, or write it as a page or as JSON."""
-    compared = _compared(sides, names, top)
-    for text in compared.notes or ():
+    kind, notes = sides[0]["kind"], tuple[str, ...]()
+    if kind != "program_run":
+        compared = Comparison(kind, _NAMES[kind][1], *names, _changes(kind, *sides), _rows(kind, *sides))
+    else:
+        notes = tuple(_caveats(*sides))
+        try:
+            found, rows, said = _changes(kind, *sides), layers(*sides), _statements(*sides)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            problem, how = "one of the two is no whole report of a run", "write it with tilewright run PROGRAM --json"
+            raise UsageError(problem, where=" ".join(names), how=how) from error
+        compared = Comparison(kind, _NAMES[kind][1], *names, found, rows, ("figure", "layer"), said, notes, top)
+    for text in notes:
         remark(f"note: {text}")
     deliver(compared, Output(path, as_json, ".json", ".html"), said=[compared.sentence])
-
-
-def _compared(sides: tuple[Plain, Plain], names: tuple[str, str], top: int) -> Comparison:
-    kind = sides[0]["kind"]
-    if kind != "program_run":
-        return Comparison(kind, _NAMES[kind][1], *names, _changes(kind, *sides), _rows(kind, *sides))
-    notes = tuple(_caveats(*sides))
-    try:
-        found, rows, said = _changes(kind, *sides), layers(*sides), _statements(*sides)
-        return Comparison(kind, _NAMES[kind][1], *names, found, rows, ("figure", "layer"), said, notes, top)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        problem = "one of the two is no whole report of a run"
-        raise UsageError(problem, where=" ".join(names), how="write it with tilewright run PROGRAM --json") from error
 
 
 def _changes(kind: str, *sides: Plain) -> tuple[Change, ...]:

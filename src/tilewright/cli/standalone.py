@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, fields, is_dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from tilewright.cli.embed.diagnose import (
-    Error,
-    MaxIds,
-    SparseCores,
-    StackWidth,
-    error_text,
-    explanation_text,
-    no_such_file,
-)
+from tilewright.cli.embed.diagnose import Error, StackOptions, error_text, explanation_text, no_such_file
 from tilewright.cli.isa import machine
 from tilewright.cli.programs.program import ArgOption
 from tilewright.cli.streams import Json, done_text, progress, read_bytes
@@ -32,8 +24,6 @@ from tilewright.render.formats import bytes_text, count_text, seconds_text
 from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
-
     from tilewright.embed import ErrorExplanation
     from tilewright.explore import Explorer
     from tilewright.hlo import AllocationReport, KernelError
@@ -43,16 +33,14 @@ if TYPE_CHECKING:
 
 def run(
     model: Annotated[str, Argument(help="A model file such as examples/dlrm.py, model.py:function, or StableHLO.")],
-    target: Annotated[
-        str, Option(help="tpu-*: modelled; simt: run on the matrix unit; bm1684x: local memory plan.")
-    ] = "tpu-v5p",
-    chips: Annotated[int, Option(help="Number of chips.")] = 1,
-    data: Annotated[str | None, Option(help="Criteo TSV or CSV; without it a log is generated.")] = None,
-    steps: Annotated[int, Option(help="Training steps.")] = 100,
-    batch: Annotated[int, Option(help="Samples per step, over all chips.")] = 512,
-    out: Annotated[str, Option(help="Folder of report.html, report.json and trace.pftrace.")] = "out",
-    scale: Annotated[float, Option(help="Share of Criteo's published vocabularies to keep.")] = 0.01,
-    seed: Annotated[int, Option(help="Seed of data, parameters and tables.")] = 0,
+    target: Annotated[str, "tpu-*: modelled; simt: run on the matrix unit; bm1684x: local memory plan."] = "tpu-v5p",
+    chips: Annotated[int, "Number of chips."] = 1,
+    data: Annotated[str | None, "Criteo TSV or CSV; without it a log is generated."] = None,
+    steps: Annotated[int, "Training steps."] = 100,
+    batch: Annotated[int, "Samples per step, over all chips."] = 512,
+    out: Annotated[str, "Folder of report.html, report.json and trace.pftrace."] = "out",
+    scale: Annotated[float, "Share of Criteo's published vocabularies to keep."] = 0.01,
+    seed: Annotated[int, "Seed of data, parameters and tables."] = 0,
     arg: ArgOption = None,
     settings: machine.Settings = None,
     as_json: Json = False,
@@ -65,17 +53,17 @@ def run(
     from tilewright.machine import run as run_model
 
     # A folder that cannot be written to is better known now than after the run.
-    with making_folder(out), StageView() as view:
+    with making_folder(out), _stage_lines() as watch:
         report = run_model(
             *(model, target, chips, steps, batch),
             data=data,
             scale=scale,
             seed=seed,
-            watch=view.watch,
+            watch=watch,
             arguments=arg or (),
             config=machine.configured(settings, kb_mode="chunk") if settings else None,
         )
-        view.watch("report", 0, 0)
+        watch("report", 0, 0)
         written = report.write(out)
     lines = _program_summary(report) if isinstance(report, ProgramReport) else _summary(report)
     deliver(Answer(report.to_json, lambda: lines), Output(as_json=as_json))
@@ -84,49 +72,36 @@ def run(
         raise CheckFailed("; ".join(report.failures), where=model)
 
 
-class StageView:
-    """One progress line per stage; away from a terminal one plain line when a stage ends."""
+@contextmanager
+def _stage_lines() -> Iterator[Callable[[str, int, int], None]]:
+    """One progress line per stage of a run; away from a terminal one plain line when a stage ends."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    console, shown, since = Console(stderr=True), "", 0.0
+    columns = (SpinnerColumn(finished_text="*"), TextColumn("{task.description:<15}"), BarColumn(24))
+    counted = TextColumn("{task.fields[count]}")
+    bar = Progress(*columns, counted, TimeElapsedColumn(), console=console, disable=not console.is_terminal)
 
-        self._console = Console(stderr=True)
-        columns = (SpinnerColumn(finished_text="*"), TextColumn("{task.description:<15}"), BarColumn(24))
-        counted = TextColumn("{task.fields[count]}")
-        self._bar = Progress(*columns, counted, TimeElapsedColumn(), console=self._console)
-        self._stage, self._since = "", 0.0
-        self._task: TaskID | None = None
+    def end() -> None:
+        if shown and console.is_terminal:
+            total = bar.tasks[-1].total or 1
+            bar.update(bar.tasks[-1].id, total=total, completed=total)
+        elif shown:
+            console.print(f"{shown}: {seconds_text(time.perf_counter() - since)}", highlight=False)
 
-    def __enter__(self) -> StageView:
-        if self._console.is_terminal:
-            self._bar.start()
-        return self
+    def watch(stage: str, done: int, total: int) -> None:
+        nonlocal shown, since
+        if stage != shown:
+            end()
+            shown, since = stage, time.perf_counter()
+            bar.add_task(stage, total=None, count="")
+        if total:
+            bar.update(bar.tasks[-1].id, completed=done, total=total, count=done_text(done, total))
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if kind is None:
-            self._end()
-        if self._console.is_terminal:
-            self._bar.stop()
-
-    def watch(self, stage: str, done: int, total: int) -> None:
-        """Show that a stage of the run begins, or how far it has come."""
-        if stage != self._stage:
-            self._end()
-            self._stage, self._since = stage, time.perf_counter()
-            if self._console.is_terminal:
-                self._task = self._bar.add_task(stage, total=None, count="")
-        if self._console.is_terminal and self._task is not None and total:
-            self._bar.update(self._task, completed=done, total=total, count=done_text(done, total))
-
-    def _end(self) -> None:
-        if not self._stage:
-            return
-        if self._console.is_terminal and self._task is not None:
-            total = self._bar.tasks[self._task].total or 1
-            self._bar.update(self._task, total=total, completed=total)
-        else:
-            self._console.print(f"{self._stage}: {seconds_text(time.perf_counter() - self._since)}", highlight=False)
+    with bar:
+        yield watch
+        end()
 
 
 def _summary(run: RunReport) -> Iterator[Line]:
@@ -191,12 +166,17 @@ def targets(
     as_json: Json = False,
 ) -> None:
     """List the targets, or print one with the source of every constant."""
+    import msgspec
+
     from tilewright.targets import target, target_names
 
     if name is not None:
         chip = target(name)
         constants = Table(("constant", "value", "source"), _constants(chip), chip.title)
-        deliver(Answer(lambda: _chip_value(chip), lambda: [constants]), Output(as_json=as_json))
+        value = msgspec.to_builtins(chip, enc_hook=dict) | {"types": dict(chip.types)}
+        for constants_of_time in value["time"].values():
+            del constants_of_time["seen"]
+        deliver(Answer(lambda: value, lambda: [constants]), Output(as_json=as_json))
         return
     chips = [target(known) for known in target_names()]
     rows = []
@@ -206,18 +186,6 @@ def targets(
     listed = Table(("target", "what it is", "family", "main memory", "sparse cores"), rows)
     values = [{"name": t.name, "title": t.title, "family": t.family} for t in chips]
     deliver(Answer(lambda: {"targets": values}, lambda: [listed]), Output(as_json=as_json))
-
-
-def _chip_value(chip: Target) -> dict[str, Any]:
-    parts = {f.name: getattr(chip, f.name) for f in fields(chip)}
-    values = {k: asdict(v) if is_dataclass(v) and not isinstance(v, type) else v for k, v in parts.items()}
-    values["memories"] = [asdict(m) for m in chip.memories]
-    values["types"], values["sources"] = dict(chip.types), dict(chip.sources)
-    values["time"] = {
-        name: {"values": dict(known.values), "fitted_on": known.fitted_on, "error": known.error}
-        for name, known in chip.time.items()
-    }
-    return values
 
 
 def _constants(chip: Target) -> Iterator[tuple[str, str, str]]:
@@ -266,8 +234,8 @@ def explore(
             help="A program (HLO, StableHLO, a dump folder, FILE.py:FUNCTION), a .tasm or a model's .toml; - is stdin.",
         ),
     ] = None,
-    port: Annotated[int, Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 0,
-    browser: Annotated[bool, Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    port: Annotated[int, Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 0,
+    browser: Annotated[bool, "--browser/--no-browser", "Open the page in a browser."] = True,
 ) -> None:
     """Open a page that explores layouts, programs, matrix-unit programs and plans; nothing leaves this machine.
 
@@ -310,10 +278,9 @@ def _explorer(file: str | None) -> Explorer:
 
 def explain_error(
     error: Error,
-    top: Annotated[int, Option("--top", min=1, help="How many allocations and fixes to print.")] = 10,
-    width: StackWidth = None,
-    max_ids: MaxIds = None,
-    sparsecores: SparseCores = 16,
+    top: Annotated[int, Option(min=1, help="How many allocations and fixes to print.")] = 10,
+    *,
+    stack: StackOptions,
     as_json: Json = False,
 ) -> None:
     """Read a TPU's out-of-memory message: every padded array in it, and the changes that make it fit by bytes saved.
@@ -324,7 +291,7 @@ def explain_error(
     """
     text = error_text(error)
     try:
-        reports, sparse, kernels = _explained(text, width, max_ids, sparsecores)
+        reports, sparse, kernels = _explained(text, stack)
     except UsageError as problem:
         raise no_such_file(error, problem) from None
     if as_json:
@@ -345,7 +312,7 @@ def explain_error(
 
 
 def _explained(
-    text: str, width: int | None, max_ids: int | None, sparsecores: int
+    text: str, stack: StackOptions
 ) -> tuple[tuple[AllocationReport, ...], tuple[ErrorExplanation, ...], tuple[KernelError, ...]]:
     """What the text says of the TensorCore's memories, the SparseCores' and of kernels. UsageError where nothing."""
     from tilewright.embed import ErrorExplanation
@@ -365,7 +332,7 @@ def _explained(
     if not of_sparsecores:
         return reports, (), kernels
     try:
-        return reports, explain(text, width=width, max_ids=max_ids, sparsecores=sparsecores, hbm=False), kernels
+        return reports, explain(text, **vars(stack), hbm=False), kernels
     except UsageError as problem:  # only the head of an error, or a width that is not its own
         if not reports and not kernels:
             raise

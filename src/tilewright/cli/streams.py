@@ -20,8 +20,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Option
-
 from tilewright import reading
 from tilewright.files import undo_unfinished
 from tilewright.render.delivery import remark
@@ -38,7 +36,7 @@ _IN_ASCII = {"×": "x", "→": "->", "µ": "u", "–": "-", "…": "...", "·": 
 _SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 _SHOW_CURSOR = "\x1b[?25h"
 
-Json = Annotated[bool, Option("--json", help="Print JSON.")]
+Json = Annotated[bool, "--json", "Print JSON."]
 
 
 def read_bytes(path: str, most: int | None = None) -> bytes:

@@ -118,7 +118,11 @@ def _config(text: str) -> MatrixUnitConfig:
 
 def _state(stepped: _Stepped) -> dict[str, Any]:
     debugger, pe, now, before = stepped.debugger, stepped.debugger.pe, stepped.look(), stepped.before
-    ended = debugger.done or pe.halted
+    ended, counted = debugger.done or pe.halted, before.get("counts", {})
+    labels: dict[int, list[str]] = {}
+    for label, pc in debugger.program.labels:
+        labels.setdefault(pc, []).append(label)
+    rows = enumerate(debugger.program.instructions[:_MOST_LINES])
     caches = [_cache(name, now["lines"][name], before.get("lines", {}).get(name, [])) for name in ("L1", "L2")]
     return {
         "step": stepped.steps,
@@ -129,23 +133,15 @@ def _state(stepped: _Stepped) -> dict[str, Any]:
         "pc": None if ended else pe.pc,
         "cycles": now["cycles"],
         "took": now["cycles"] - before.get("cycles", 0),
-        "listing": _listing(debugger),
+        "listing": [{"pc": pc, "text": str(it), "line": it.line, "labels": labels.get(pc, [])} for pc, it in rows],
         "next": _explained(debugger, ended),
         "waits": debugger.answer("print tokens").value["waits"],
         "threads": min(_THREADS, pe.config.threads),
         "registers": _registers(now, before),
         "caches": caches,
-        "counts": _counts(now["counts"], before.get("counts", {})),
+        "counts": [(key.replace("_", " "), n, n - counted.get(key, 0)) for key, n in now["counts"].items() if n],
         "tensors": [_tensor(name, now["tensors"][name], before.get("tensors", {}).get(name)) for name in stepped.names],
     }
-
-
-def _listing(debugger: Debugger) -> list[dict[str, Any]]:
-    labels: dict[int, list[str]] = {}
-    for name, pc in debugger.program.labels:
-        labels.setdefault(pc, []).append(name)
-    rows = enumerate(debugger.program.instructions[:_MOST_LINES])
-    return [{"pc": pc, "text": str(it), "line": it.line, "labels": labels.get(pc, [])} for pc, it in rows]
 
 
 def _explained(debugger: Debugger, ended: bool) -> list[str]:
@@ -182,11 +178,6 @@ def _cache(name: str, lines: list[tuple[int, int]], before: list[tuple[int, int]
     held = [{"line": line, "kept": bool(kept), "new": line not in old} for kept, line in lines]
     here = {line for _, line in lines}
     return {"name": name, "count": len(lines), "lines": held[-64:], "gone": sorted(old - here)[:16]}
-
-
-def _counts(now: dict[str, int], before: dict[str, int]) -> list[tuple[str, int, int]]:
-    """(what, so far, by the last instruction) of what is not zero."""
-    return [(name.replace("_", " "), count, count - before.get(name, 0)) for name, count in now.items() if count]
 
 
 def _tensor(name: str, values: Any, before: Any) -> dict[str, Any]:

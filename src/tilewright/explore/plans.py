@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,43 +36,39 @@ _MOST_TABLE = 4_000_000
 _MOST_SHOWN = 12
 
 
-@dataclass
-class _Planned:
-    """A plan and the batches it was learnt from."""
-
-    plan: Plan
-    batches: list[Mapping[str, Any]]
-
-
-_kept: tuple[str, _Planned] | None = None
+_kept: tuple[str, Plan, list[Mapping[str, Any]]] | None = None
+"""The last question's model, its plan and the batches that this was learnt from."""
 
 
 def plan(asked: Question) -> dict[str, Any]:
     """The plan of a model, and what ``limits`` (stack -> [ids, distinct ids]) would mean for its batches."""
-    learnt = _planned(asked)
-    observed = {stack.name: stack.observed for stack in learnt.plan.stacks}
+    learnt, batches = _planned(asked)
+    observed = {stack.name: stack.observed for stack in learnt.stacks}
     limits = _limits(asked, observed)
-    under = learnt.plan.under(limits)
-    cuts, lost, entries = list[int | None](), dict.fromkeys(limits, 0), 0
-    for batch in learnt.batches:
-        cuts.append(_minibatches(batch, under, limits))
+    under = learnt.under(limits)
+    cuts, lost = list[int | None](), dict.fromkeys(limits, 0)
+    for batch in batches:
+        try:
+            cuts.append(preprocess(batch, under.stacking, limits, minibatch_layout="needed").num_minibatches)
+        except LimitError:  # one hash bucket alone exceeds a limit, so that no cut helps
+            cuts.append(None)
         dropped = preprocess(batch, under.stacking, limits, overflow="drop").stats
         for name in limits:
             lost[name] += int(dropped[name].dropped_ids.sum())
-    entries = sum(sum(stack.per_shard) for stack in learnt.plan.stacks)
-    per_stack = {stack.name: sum(stack.per_shard) for stack in learnt.plan.stacks}
+    per_stack = {stack.name: sum(stack.per_shard) for stack in learnt.stacks}
+    dropped_share = sum(lost.values()) / max(1, sum(per_stack.values()))
     return {
         "verdict": under.verdict,
         "fits": under.fits,
         "batch": under.batch,
-        "batches": len(learnt.batches),
+        "batches": len(batches),
         "chips": under.stacking.topology.chips,
         "sparsecores": under.stacking.topology.sparsecores,
         "targets": [name for name in target_names() if find_target(name).sparse is not None],
         "optimizers": sorted(OPTIMIZERS),
         "minibatches": cuts,
-        "dropped": percent_text(sum(lost.values()) / max(1, entries)),
-        "droppedShare": sum(lost.values()) / max(1, entries),
+        "dropped": percent_text(dropped_share),
+        "droppedShare": dropped_share,
         "figures": _figures(under, cuts),
         "heap": _heap(under),
         "stacks": [
@@ -98,12 +94,12 @@ def plan(asked: Question) -> dict[str, Any]:
         "curve": [
             {"fraction": point.fraction, "minibatches": point.minibatches_mean, "dropped": point.drop_rate,
              "bytes": point.buffer_bytes}
-            for point in learnt.plan.curve
+            for point in learnt.curve
         ],
     }  # fmt: skip
 
 
-def _planned(asked: Question) -> _Planned:
+def _planned(asked: Question) -> tuple[Plan, list[Mapping[str, Any]]]:
     """The plan of what is asked about, made once: a model file's tables, or Criteo's, and generated batches."""
     global _kept
     names = ("chips", "batch", "width", "scale", "target", "optimizer")
@@ -112,8 +108,8 @@ def _planned(asked: Question) -> _Planned:
         config = _config(asked)
         batches = _batches(config)
         made = make_plan(batches, config.narrow.features, config.topology, target=config.target, table_stacking=True)
-        _kept = key, _Planned(made, batches)
-    return _kept[1]
+        _kept = key, made, batches
+    return _kept[1:]
 
 
 def _config(asked: Question) -> EmbedConfig:
@@ -162,14 +158,6 @@ def _limits(asked: Question, observed: Mapping[str, Limits]) -> dict[str, Limits
             ids, unique = (max(1, min(1 << 24, int(n))) if isinstance(n, (int, float)) else 1 for n in pair)
             limits[name] = Limits(ids, min(ids, unique))
     return limits
-
-
-def _minibatches(batch: Mapping[str, Any], under: Plan, limits: Mapping[str, Limits]) -> int | None:
-    """Mini-batches of a batch; None: one hash bucket alone exceeds a limit, so that no cut helps."""
-    try:
-        return preprocess(batch, under.stacking, limits, minibatch_layout="needed").num_minibatches
-    except LimitError:
-        return None
 
 
 def _figures(under: Plan, cuts: list[int | None]) -> list[tuple[str, str, str]]:

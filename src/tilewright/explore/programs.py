@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -127,7 +127,9 @@ class _Loaded:
         What the compiler made by itself has neither and stands with what reads it, else with what it reads.
         """
         return {
-            "module": self._groups({key: _module(op) for key, op in self.shown.items()}, "without a name"),
+            "module": self._groups(
+                {key: tuple(filter(None, _split(op.op_name)[:-1])) for key, op in self.shown.items()}, "without a name"
+            ),
             "source": self._groups({key: _place(op) for key, op in self.shown.items()}, "without a line"),
         }
 
@@ -153,18 +155,17 @@ def _program(asked: Question) -> _Loaded:
     key = asked.path, target
     if key not in _loaded:
         path = Path(asked.path)
-        program = load(path) if path.is_dir() else load(_bytes(path))
+        if path.is_dir():
+            program = load(path)
+        else:
+            with open_bytes(path, path.name) as file:
+                program = load(read_stream(file, path.name))
         chip = find_target(target).name if target else _USUAL if program.kind == "stablehlo" else None
         _loaded[key] = _Loaded(program, chip)
     _loaded.move_to_end(key)
     while len(_loaded) > _KEPT:
         _loaded.popitem(last=False)
     return _loaded[key]
-
-
-def _bytes(path: Path) -> bytes:
-    with open_bytes(path, path.name) as file:
-        return read_stream(file, path.name)
 
 
 def program(asked: Question) -> dict[str, Any]:
@@ -231,12 +232,19 @@ def graph(asked: Question) -> dict[str, Any]:
             break
         path = (*path, *(name for name in names if name is not None))
     nodes, node_of = _nodes(loaded, inside, len(path))
+    edges: Counter[tuple[str, str]] = Counter()  # between nodes of the level; "" is what lies outside of it
+    for (start, end), count in loaded.arrows.items():
+        ends = node_of.get(start, ""), node_of.get(end, "")
+        if ends[0] != ends[1]:
+            edges[ends] += count
+    found = [(key, loaded.row_of[key]) for key in inside if key in loaded.row_of]
+    found.sort(key=lambda pair: (-(pair[1].modelled_us or 0.0), -pair[1].total_bytes, -pair[1].hidden_bytes))
     return {
         "path": list(path),
         "nodes": [_node_json(name, node) for name, node in nodes.items()],
-        "edges": _edges(loaded, node_of),
+        "edges": [(start, end, count) for (start, end), count in edges.items()],
         "operations": len(inside),
-        "rows": _rows(loaded, inside),
+        "rows": [_row_json(key, row) for key, row in found[:_MOST_ROWS]],
     }
 
 
@@ -271,16 +279,6 @@ def _nodes(
     return nodes, node_of
 
 
-def _edges(loaded: _Loaded, node_of: Mapping[Key, str]) -> list[tuple[str, str, int]]:
-    """(from, to, values) between nodes of the level; "" is what lies outside of it."""
-    edges: Counter[tuple[str, str]] = Counter()
-    for (start, end), count in loaded.arrows.items():
-        ends = node_of.get(start, ""), node_of.get(end, "")
-        if ends[0] != ends[1]:
-            edges[ends] += count
-    return [(start, end, count) for (start, end), count in edges.items()]
-
-
 def _node_json(name: str, node: _Node) -> dict[str, Any]:
     kinds = ", ".join(f"{count} {kind}" if count > 1 else kind for kind, count in node.kinds.most_common(3))
     many = _many(node.operations, "operation")
@@ -299,13 +297,6 @@ def _node_json(name: str, node: _Node) -> dict[str, Any]:
 def _cost(seconds: float, moved: int) -> str:
     parts = [seconds_text(seconds)] if seconds else []
     return ", ".join([*parts, f"{bytes_text(moved)} moved"] if moved else parts)
-
-
-def _rows(loaded: _Loaded, inside: Iterable[Key]) -> list[dict[str, Any]]:
-    """The report's rows of these operations, most expensive first."""
-    found = [(key, loaded.row_of[key]) for key in inside if key in loaded.row_of]
-    found.sort(key=lambda pair: (-(pair[1].modelled_us or 0.0), -pair[1].total_bytes, -pair[1].hidden_bytes))
-    return [_row_json(key, row) for key, row in found[:_MOST_ROWS]]
 
 
 def _row_json(key: Key, row: MovementRow) -> dict[str, Any]:
@@ -334,7 +325,8 @@ def operation(asked: Question) -> dict[str, Any]:
     op = loaded.operations.get(key)
     if op is None:
         raise UsageError(f"no operation {name[:60]!r}")
-    row = loaded.row_of.get(key)
+    row, first = loaded.row_of.get(key), max(0, op.line - 1 - _AROUND)
+    lines = [line[:_WIDEST_LINE] for line in loaded.lines[first : op.line + _AROUND]]
     feeds = [list(end) for start, end in loaded.arrows if start == key][:20]
     fed_by = [list(start) for start, end in loaded.arrows if end == key][:20]
     return {
@@ -344,7 +336,7 @@ def operation(asked: Question) -> dict[str, Any]:
         "shape": op.shape,
         "framework": op.op_name,
         "path": loaded.program.path(computation),
-        "text": _excerpt(loaded.lines, op.line),
+        "text": {"first": first + 1, "at": op.line, "lines": lines},
         "normal": bool(loaded.report.normal_form),
         "source": None
         if op.source is None
@@ -356,26 +348,11 @@ def operation(asked: Question) -> dict[str, Any]:
     }
 
 
-def _excerpt(lines: Sequence[str], number: int) -> dict[str, Any]:
-    """The lines around one, which is ``at``."""
-    first = max(0, number - 1 - _AROUND)
-    return {
-        "first": first + 1,
-        "at": number,
-        "lines": [line[:_WIDEST_LINE] for line in lines[first : number + _AROUND]],
-    }
-
-
 # -- how operations fold ------------------------------------------------------------------------------------------
 
 
-def _module(op: Operation) -> tuple[str, ...]:
-    """The framework's name without the primitive: ``jit(step)/layer_0/attention/dot_general`` -> three parts."""
-    return tuple(part for part in _split(op.op_name)[:-1] if part)
-
-
 def _split(name: str) -> list[str]:
-    """At slashes outside parentheses, whose insides are part of a name."""
+    """The parts of ``jit(step)/layer_0/attention/dot_general``; what parentheses hold is part of a name."""
     parts, depth = [""], 0
     for letter in name[:2000]:
         depth += (letter == "(") - (letter == ")")

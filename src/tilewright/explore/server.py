@@ -168,7 +168,6 @@ class Explorer:
         self.sources = dict(sources or {})
         self.folder = Path(tempfile.mkdtemp(prefix="tilewright-explore-"))
         self.files: dict[str, Path] = {}
-        self.names: dict[str, str] = {}
         self.first: dict[str, str] | None = None
         if file is not None:
             self.files["file"], self.first = file, {"id": "file", "name": file.name}

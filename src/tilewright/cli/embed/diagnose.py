@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,9 +19,16 @@ if TYPE_CHECKING:
     from tilewright.embed import Check, Counters, Diagnosis, EmbedConfig, ErrorExplanation, Limits, Stacking
 
 Error = Annotated[str, typer.Argument(help="The error's text, a file that holds it (a whole log may), or - (stdin).")]
-StackWidth = Annotated[int | None, typer.Option("--width", help="Floats per row of the stack the error is about.")]
-MaxIds = Annotated[int | None, typer.Option("--max-ids", help="Its max_ids_per_partition.")]
-SparseCores = Annotated[int, typer.Option(help="SparseCores in all: below 16 there is a second lookup program.")]
+
+
+@dataclass(frozen=True)
+class StackOptions:
+    """The options that say what an error about SparseCore memory leaves out."""
+
+    width: Annotated[int | None, "Floats per row of the stack the error is about."] = None
+    max_ids: Annotated[int | None, "Its max_ids_per_partition."] = None
+    sparsecores: Annotated[int, "SparseCores in all: below 16 there is a second lookup program."] = 16
+
 
 _COUNTED = (".toml", ".json")
 
@@ -34,25 +41,15 @@ def diagnose(
             ".xplane.pb, .trace.json.gz), or a log."
         ),
     ] = None,
-    counters: Annotated[
-        str | None, typer.Option(help="Measured counters (.toml, .json or a profile) on top of what a log says.")
-    ] = None,
-    limits: Annotated[
-        str | None, typer.Option(help="The limits file in use, over those of --config. None: the log's maxima.")
-    ] = None,
-    config: model.Config = None,
-    target: model.Target = None,
-    chips: model.Chips = None,
-    batch: model.Batch = None,
-    vocab: model.Vocab = None,
-    scale: model.Scale = None,
-    width: model.Width = None,
-    optimizer: model.Optimizer = None,
+    counters: Annotated[str | None, "Measured counters (.toml, .json or a profile) on top of what a log says."] = None,
+    limits: Annotated[str | None, "The limits file in use, over those of --config. None: the log's maxima."] = None,
+    *,
+    of: model.ModelOptions,
     narrow_packing: model.NarrowPacking = None,
     bad_ids: model.BadIds = "error",
     init_args: model.InitArgs = None,
     rows: model.Rows = 0,
-    template: Annotated[bool, typer.Option("--template", help="Print a counters file to fill in, and stop.")] = False,
+    template: Annotated[bool, "Print a counters file to fill in, and stop."] = False,
     as_json: Json = False,
 ) -> None:
     """Find every bottleneck of the SparseCore guide: its numbers, its cause, and what to change to which value.
@@ -67,16 +64,18 @@ def diagnose(
         return
     if file is None and counters is None:
         raise UsageError("nothing to judge", how="name a log or a counters file; --template prints one to fill in")
-    options: dict[str, object] = {"target": target, "chips": chips, "batch": batch, "narrow_packing": narrow_packing}
-    options |= {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
     counted: Counters | None = None
     if file is not None and (file.endswith(_COUNTED) or is_trace(file)):
-        if of_log := [name for name, value in (options | {"config": config, "limits": limits}).items() if value]:
+        log_options = vars(of) | {"narrow_packing": narrow_packing, "limits": limits}
+        if of_log := [name for name, value in log_options.items() if value]:
             option = of_log[0].replace("_", "-")
             raise UsageError(f"--{option} beside a counters file", where=file, how="they belong to a log")
-        counted = _with_flags(read_counters(file), init_args)
+        counted = read_counters(file)
+        if init_args and counted.sparsecore is None:  # flags count where the file says nothing of knobs
+            counted = replace(counted, sparsecore=counted.knobs.with_flags(init_args)[0])
     elif file is not None:
-        setup = model.settled(model.configured(config, options), file, rows, limits, batch, free=config is None)
+        setup = of.configured(narrow_packing=narrow_packing)
+        setup = model.settled(setup, file, rows, limits, of.batch, free=of.config is None)
         knobs, _ = setup.sparsecore.with_flags(init_args or "")
         counted = _of_log(replace(setup, sparsecore=knobs), file, limits, bad_ids, rows)
     if counters is not None:
@@ -88,13 +87,6 @@ def diagnose(
     if diagnosis.severe:
         worst = diagnosis.findings[0]
         raise CheckFailed(worst.bottleneck, where=file or counters or "", how=worst.advice[0])
-
-
-def _with_flags(counters: Counters, init_args: str | None) -> Counters:
-    """Flags of the environment count where the file says nothing of knobs."""
-    if not init_args or counters.sparsecore is not None:
-        return counters
-    return replace(counters, sparsecore=counters.knobs.with_flags(init_args)[0])
 
 
 def _of_log(setup: EmbedConfig, file: str, limits: str | None, bad_ids: str, rows: int) -> Counters:
@@ -115,19 +107,13 @@ def _of_log(setup: EmbedConfig, file: str, limits: str | None, bad_ids: str, row
     return counters
 
 
-def explain_error(
-    error: Error,
-    width: StackWidth = None,
-    max_ids: MaxIds = None,
-    sparsecores: SparseCores = 16,
-    as_json: Json = False,
-) -> None:
+def explain_error(error: Error, stack: StackOptions, as_json: Json = False) -> None:
     """Read a TPU compiler's error about SparseCore memory: what was too large, and the changes that compile."""
     from tilewright.embed import explain_error as explain
 
     text = error_text(error)
     try:
-        explained = explain(text, width=width, max_ids=max_ids, sparsecores=sparsecores)
+        explained = explain(text, **vars(stack))
     except UsageError as problem:
         raise no_such_file(error, problem) from None
     value = {"kind": "explained_errors", "errors": [explanation.to_json() for explanation in explained]}
@@ -170,14 +156,8 @@ def check(
     limits: Annotated[
         str | None, typer.Argument(help="The limits file; without it those of --config are used.")
     ] = None,
-    config: model.Config = None,
-    target: model.Target = None,
-    chips: model.Chips = None,
-    batch: model.Batch = None,
-    vocab: model.Vocab = None,
-    scale: model.Scale = None,
-    width: model.Width = None,
-    optimizer: model.Optimizer = None,
+    *,
+    of: model.ModelOptions,
     stacking: model.TableStacking = None,
     narrow_packing: model.NarrowPacking = None,
     bad_ids: model.BadIds = "error",
@@ -188,11 +168,9 @@ def check(
 
     Exit code 1 when a partition, table or sample exceeds its limit.
     """
-    options = {"target": target, "chips": chips, "batch": batch, "narrow_packing": narrow_packing}
-    tables = {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
-    setup = model.configured(config, options | tables)
+    setup = of.configured(narrow_packing=narrow_packing)
     bounds = _limits(limits, setup, file)
-    setup = model.settled(setup, file, rows, limits, batch, free=config is None)
+    setup = model.settled(setup, file, rows, limits, of.batch, free=of.config is None)
     from tilewright.embed import check_batches, check_counters, diagnose
 
     stacked = setup.stacking(not setup.sparsecore.disable_table_stacking if stacking is None else stacking)
@@ -200,15 +178,14 @@ def check(
     log, total = model.batches(setup, file, rows)
     with model.options_named(), progress("batches", total) as advance:
         inputs = (part.features for part in log)
-        knobs = setup.sparsecore if config is not None else None
+        knobs = setup.sparsecore if of.config is not None else None
         checked = check_batches(inputs, stacked, bounds, knobs, bad_ids, lambda n: advance(n, total), setup.narrow)
     diagnosis = diagnose(check_counters(checked, stacked, setup.target))
     value = {**checked.to_json(), "findings": [finding.to_json() for finding in diagnosis.findings]}
     deliver(Answer(lambda: value, lambda: _lines(checked, diagnosis)), Output(as_json=as_json))
     if not checked.passed:
         worst = max(checked.limits, key=lambda limit: limit.observed / limit.limit)
-        how = f"set {worst.knob} of {worst.what!r} to at least {worst.observed}"
-        how += _cut(checked)
+        how = f"set {worst.knob} of {worst.what!r} to at least {worst.observed}{_cut(checked)}"
         raise CheckFailed(f"{checked.batches_over} of {checked.batches} batches overflow", where=file, how=how)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from itertools import chain, islice
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from tilewright.errors import UsageError
 from tilewright.render.delivery import remark
@@ -17,59 +17,50 @@ from tilewright.render.delivery import remark
 if TYPE_CHECKING:
     from tilewright.embed import EmbedConfig, LimitsFile, Log, LogBatch
 
-Config = Annotated[
-    str | None, typer.Option(help="The model: a TOML file of tables and features. None: Criteo's 26 tables.")
-]
-Target = Annotated[str | None, typer.Option(help="The chip, over the file's (tpu-v5p).")]
-Chips = Annotated[int | None, typer.Option(help="How many chips, over the file's (1).")]
-Batch = Annotated[int | None, typer.Option(help="Samples of a batch (the limits file's, else the model's, else 4096).")]
-Vocab = Annotated[
-    str | None, typer.Option(help="Rows per table: kaggle (the default), terabyte, a number, or 26 numbers.")
-]
-Scale = Annotated[float | None, typer.Option(help="Factor on the vocabularies, above 0, at most 1 (1).")]
-Width = Annotated[int | None, typer.Option(help="Floats per row of every table (16).")]
-Optimizer = Annotated[
-    str | None,
-    typer.Option(
-        help="sgd, adagrad, rowwise_adagrad, adagrad_momentum, adam, ftrl, laprop or f2a (adagrad); values behind a "
-        "colon, as in adam:learning_rate=0.1,b1=0.8."
-    ),
-]
-TableStacking = Annotated[
-    bool | None, typer.Option("--stacking/--no-stacking", help="Stack tables, over the file's (stack).")
-]
+Batch = Annotated[int | None, "Samples of a batch (the limits file's, else the model's, else 4096)."]
+TableStacking = Annotated[bool | None, "--stacking/--no-stacking", "Stack tables, over the file's (stack)."]
 NarrowPacking = Annotated[
-    bool | None,
-    typer.Option("--narrow-packing/--no-narrow-packing", help="Rows of 1 to 4 floats share lines, over the file's."),
+    bool | None, "--narrow-packing/--no-narrow-packing", "Rows of 1 to 4 floats share lines, over the file's."
 ]
-BadIds = Annotated[str, typer.Option(help="Ids outside a table: error, clip or drop.")]
+BadIds = Annotated[str, "Ids outside a table: error, clip or drop."]
 InitArgs = Annotated[
-    str | None,
-    typer.Option(envvar="LIBTPU_INIT_ARGS", help="Flags in use already: the guide's knobs among them count."),
+    str | None, Option(envvar="LIBTPU_INIT_ARGS", help="Flags in use already: the guide's knobs among them count.")
 ]
-Rows = Annotated[int, typer.Option(help="Rows of the log to read at most (0: all).")]
-
-_TABLES: dict[str, Any] = {"vocab": "kaggle", "scale": 1.0, "width": 16, "optimizer": "adagrad"}
+Rows = Annotated[int, "Rows of the log to read at most (0: all)."]
 
 
-def configured(config: str | None, options: Mapping[str, Any]) -> EmbedConfig:
-    """The TOML file's model, or Criteo's tables of ``options`` (vocab, scale, width, optimizer).
+@dataclass(frozen=True)
+class ModelOptions:
+    """The options that describe a model: a file and what is over the file's, or Criteo's tables."""
 
-    The others (target, chips, batch, narrow_packing) override the file's; None leaves an option as it is.
-    """
-    chosen = {name: value for name, value in options.items() if value is not None}
-    tables = {name: chosen.pop(name) for name in _TABLES if name in chosen}
-    if config is None:
-        result = _criteo(**(_TABLES | tables))
-    else:
-        from tilewright.embed import read_config
+    config: Annotated[str | None, "The model: a TOML file of tables and features. None: Criteo's 26 tables."] = None
+    target: Annotated[str | None, "The chip, over the file's (tpu-v5p)."] = None
+    chips: Annotated[int | None, "How many chips, over the file's (1)."] = None
+    batch: Batch = None
+    vocab: Annotated[str | None, "Rows per table: kaggle (the default), terabyte, a number, or 26 numbers."] = None
+    scale: Annotated[float | None, "Factor on the vocabularies, above 0, at most 1 (1)."] = None
+    width: Annotated[int | None, "Floats per row of every table (16)."] = None
+    optimizer: Annotated[
+        str | None,
+        "sgd, adagrad, rowwise_adagrad, adagrad_momentum, adam, ftrl, laprop or f2a (adagrad); values behind "
+        "a colon, as in adam:learning_rate=0.1,b1=0.8.",
+    ] = None
 
-        if tables:
-            raise UsageError(f"--{next(iter(tables))} beside --config", how="the tables are those of the file")
-        result = read_config(config)
-    result = replace(result, **chosen)
-    _check_batch(result.batch, result.topology.sparsecores)
-    return result
+    def configured(self, **others: Any) -> EmbedConfig:
+        """The file's model, or Criteo's tables; ``others``: more fields over the file's, None for none."""
+        given = {name: value for name, value in (vars(self) | others).items() if value is not None}
+        tables = {name: given.pop(name) for name in ("vocab", "scale", "width", "optimizer") if name in given}
+        if (config := given.pop("config", None)) is None:
+            result = _criteo(**tables)
+        else:
+            from tilewright.embed import read_config
+
+            if tables:
+                raise UsageError(f"--{next(iter(tables))} beside --config", how="the tables are those of the file")
+            result = read_config(config)
+        result = replace(result, **given)
+        _check_batch(result.batch, result.topology.sparsecores)
+        return result
 
 
 def _check_batch(batch: int, sparsecores: int) -> None:
@@ -79,7 +70,7 @@ def _check_batch(batch: int, sparsecores: int) -> None:
         raise UsageError(problem, where="--batch", how=f"take a multiple of them, such as {near}")
 
 
-def _criteo(vocab: str, scale: float, width: int, optimizer: str) -> EmbedConfig:
+def _criteo(vocab: str = "kaggle", scale: float = 1.0, width: int = 16, optimizer: str = "adagrad") -> EmbedConfig:
     from tilewright.embed import EmbedConfig, Feature, Table
 
     vocabs, rule = _vocabs(vocab, scale), _optimizer(optimizer)
@@ -137,7 +128,8 @@ def fitted(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) ->
     from tilewright.embed import read_log
 
     log = read_log(names[0], config.in_log, config.batch, config.columns)
-    held = next((part.rows for part in _named(iter(log))), 0) if log.rows is None else log.rows
+    with options_named():
+        held = next((part.rows for part in log), 0) if log.rows is None else log.rows
     fits = held // config.topology.sparsecores * config.topology.sparsecores
     if held >= config.batch or not fits:
         return config
@@ -203,12 +195,12 @@ def batches(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -
     total = sum(known) if len(known) == len(logs) else None
     if rows:
         total = rows // config.batch if total is None else min(total, rows // config.batch)
-    parts = chain.from_iterable(_of_file(_whole(log, config), log.path, len(logs) > 1) for log in logs)
+    parts = (
+        replace(part, day=part.day or log.path) if len(logs) > 1 else part
+        for log in logs
+        for part in _whole(log, config)
+    )
     return islice(parts, rows // config.batch if rows else None), total or None
-
-
-def _of_file(parts: Iterator[LogBatch], path: str, several: bool) -> Iterator[LogBatch]:
-    return (replace(part, day=part.day or path) if several else part for part in parts)
 
 
 def say_collisions(config: EmbedConfig, files: Sequence[str] | None) -> None:
@@ -237,39 +229,21 @@ _LOOKED_AT = 16
 """Batches whose collisions are counted."""
 
 
-def _hint(log: Log) -> None:
-    if hashed := log.hashed_numbers():
-        many = "hold" if len(hashed) > 1 else "holds"
-        remark(
-            f"{log.path}: {', '.join(hashed)} {many} whole numbers, which are hashed as texts are; in the model, "
-            'ids = "direct" takes them as rows, ids = "hash" says that it is meant'
-        )
-
-
-def _named(log: Iterator[LogBatch]) -> Iterator[LogBatch]:
-    """The log, with a hint where it is read as Criteo's and is not."""
-    try:
-        yield from log
-    except UsageError as error:
-        if "columns where" not in error.what:
-            raise
-        how = f"{error.how}; a log of other columns needs its model: --config model.toml"
-        raise UsageError(error.what, where=error.where, how=how) from None
-
-
 @contextmanager
 def options_named() -> Iterator[None]:
-    """Errors that name a Python argument name the option instead."""
+    """Errors that name a Python argument name the option instead; hint at --config where a log is not Criteo's."""
     try:
         yield
     except UsageError as error:
         how = error.how.replace('pass bad_ids="clip" or bad_ids="drop"', "give --bad-ids clip or --bad-ids drop")
+        if "columns where" in error.what:
+            how += "; a log of other columns needs its model: --config model.toml"
         raise UsageError(error.what, where=error.where, how=how) from None
 
 
 def _whole(log: Log, config: EmbedConfig) -> Iterator[LogBatch]:
     batch, seen, file = config.batch, 0, log.path
-    for part in _named(iter(log)):
+    for part in log:
         if part.rows < batch:
             if not seen:
                 fits = part.rows // config.topology.sparsecores * config.topology.sparsecores
@@ -277,7 +251,11 @@ def _whole(log: Log, config: EmbedConfig) -> Iterator[LogBatch]:
                 raise UsageError(f"only {part.rows} rows, less than one batch of {batch}", where=file, how=how)
             remark(f"{file}: the last {part.rows} rows are less than a batch and left out")
             return
-        if not seen:
-            _hint(log)
+        if not seen and (hashed := log.hashed_numbers()):
+            many = "hold" if len(hashed) > 1 else "holds"
+            remark(
+                f"{file}: {', '.join(hashed)} {many} whole numbers, which are hashed as texts are; in the model, "
+                'ids = "direct" takes them as rows, ids = "hash" says that it is meant'
+            )
         yield part if config.hashed is None else replace(part, features=dict(config.batch_of(part.features)))
         seen += batch

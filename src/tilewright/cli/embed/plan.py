@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,6 +27,11 @@ _MANY = 1 << 26
 """Partitions of all tables from which a log is counted as a pod's."""
 
 
+@dataclass(frozen=True)
+class _ModelOptions(model.ModelOptions):
+    batch: Annotated[int | None, "Samples of a batch on all chips together, over the file's (4096)."] = None
+
+
 def plan(
     files: Annotated[
         list[str] | None,
@@ -36,54 +41,33 @@ def plan(
             "None: a generated one.",
         ),
     ] = None,
-    config: model.Config = None,
-    target: model.Target = None,
-    chips: model.Chips = None,
-    batch: Annotated[
-        int | None, typer.Option(help="Samples of a batch on all chips together, over the file's (4096).")
-    ] = None,
-    vocab: model.Vocab = None,
-    scale: model.Scale = None,
-    width: model.Width = None,
-    optimizer: model.Optimizer = None,
-    quantile: Annotated[float, typer.Option(help="Share of the partitions that the limits must hold.")] = 1.0,
+    *,
+    of: _ModelOptions,
+    quantile: Annotated[float, "Share of the partitions that the limits must hold."] = 1.0,
     headroom: Annotated[
-        float, typer.Option(help="Raise the limits by this share, rounded up to 8: 0.1 for days busier than the log.")
+        float, "Raise the limits by this share, rounded up to 8: 0.1 for days busier than the log."
     ] = 0.0,
     stacking: model.TableStacking = None,
     narrow_packing: model.NarrowPacking = None,
     bad_ids: model.BadIds = "error",
     init_args: model.InitArgs = None,
-    rows: Annotated[int, typer.Option(help="Rows to read at most (0: all), or to generate.")] = 0,
+    rows: Annotated[int, "Rows to read at most (0: all), or to generate."] = 0,
     time: Annotated[
-        str | None,
-        typer.Option(
-            help="The column of the rows' times, over the file's: later days judge limits of the days before."
-        ),
+        str | None, "The column of the rows' times, over the file's: later days judge limits of the days before."
     ] = None,
-    tables: Annotated[
-        int | None, typer.Option(help="Plan so many tables alike without a log, by memory and uniform ids.")
-    ] = None,
-    rows_per_table: Annotated[int, typer.Option(help="Rows of each of --tables.")] = 1_000_000,
-    ids_per_sample: Annotated[int, typer.Option(help="Ids of a sample in each of --tables.")] = 1,
+    tables: Annotated[int | None, "Plan so many tables alike without a log, by memory and uniform ids."] = None,
+    rows_per_table: Annotated[int, "Rows of each of --tables."] = 1_000_000,
+    ids_per_sample: Annotated[int, "Ids of a sample in each of --tables."] = 1,
     hot: Annotated[
-        float | None,
-        typer.Option(
-            help="Hold ids above this share of their table's entries on every device, as 0.01: planned apart."
-        ),
+        float | None, "Hold ids above this share of their table's entries on every device, as 0.01: planned apart."
     ] = None,
     engine: Annotated[
-        str | None,
-        typer.Option(help="Count in constant memory: local, or ray (Ray Data). Chosen for large pods by itself."),
+        str | None, "Count in constant memory: local, or ray (Ray Data). Chosen for large pods by itself."
     ] = None,
-    workers: Annotated[int, typer.Option(help="Processes of --engine ray (0: one a processor).")] = 0,
-    flags: Annotated[
-        bool, typer.Option("--flags", help="Print LIBTPU_INIT_ARGS and the limits file to paste, and no plan.")
-    ] = False,
+    workers: Annotated[int, "Processes of --engine ray (0: one a processor)."] = 0,
+    flags: Annotated[bool, "Print LIBTPU_INIT_ARGS and the limits file to paste, and no plan."] = False,
     as_json: Json = False,
-    out: Annotated[
-        str | None, typer.Option("-o", "--out", help="Write plan.html (the page) or limits.json (the limits file).")
-    ] = None,
+    out: Annotated[str | None, "-o", "--out", "Write plan.html (the page) or limits.json (the limits file)."] = None,
 ) -> None:
     """Learn limits from a log, and say what its tables need on a chip.
 
@@ -91,17 +75,16 @@ def plan(
     log of less than a batch is planned as one batch.
     """
     suffix = Output(out, as_json, ".json", ".html", stdout=False).suffix
-    if tables is not None and (files or config or vocab or scale):
+    if tables is not None and (files or of.config or of.vocab or of.scale):
         raise UsageError("--tables beside a log or a model", how="it plans tables alike, without a log")
-    options = {"target": target, "chips": chips, "batch": batch, "narrow_packing": narrow_packing, "time": time}
-    of_tables = {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
-    setup = model.configured(config, options | of_tables)
+    setup = of.configured(narrow_packing=narrow_packing, time=time)
     if tables is not None:
         setup = _like_tables(setup, tables, rows_per_table)
-    if batch is None and config is None and tables is None:
+    if of.batch is None and of.config is None and tables is None:
         setup = model.fitted(setup, files, rows)
     knobs, others = setup.sparsecore.with_flags(init_args or "")
     model.say_collisions(setup, files)
+    partitions = setup.topology.sparsecores**2 * len({feature.table.name for feature in setup.features})
     shared = {
         "target": setup.target,
         "headroom": headroom,
@@ -111,7 +94,7 @@ def plan(
         "serialized_tables": knobs.num_serialized_tables_to_optimize_hbm,
         "bad_ids": bad_ids,
     }
-    if tables is not None or engine is not None or hot is not None or _is_pod(setup):
+    if tables is not None or engine is not None or hot is not None or partitions > _MANY:
         unkept = {
             "--quantile": quantile != 1.0,
             "--flags": flags,
@@ -150,12 +133,6 @@ def plan(
         if planned.feeding is None and planned.confidence is not None:
             remark(planned.confidence.sentence)
         remark(f"wrote {out}")
-
-
-def _is_pod(setup: EmbedConfig) -> bool:
-    """Whether the plan that looks at every partition would take too long."""
-    tables = {feature.table.name for feature in setup.features}
-    return setup.topology.sparsecores**2 * len(tables) > _MANY
 
 
 def _like_tables(setup: EmbedConfig, tables: int, rows: int) -> EmbedConfig:
@@ -241,7 +218,8 @@ def _hot(setup: EmbedConfig, files: Sequence[str] | None, share: float) -> Mappi
     if not files or "-" in files:
         raise UsageError("--hot without a log in a file", how="name one: hot rows are those of a log")
     batches = (part.features for part in model.batches(setup, files, 0)[0])
-    return hot_rows(batches, setup.features, share)
+    with model.options_named():
+        return hot_rows(batches, setup.features, share)
 
 
 def _page(plan: Plan, diagnosis: Diagnosis, value: dict[str, Any], source: str) -> str:

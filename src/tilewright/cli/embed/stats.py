@@ -12,6 +12,7 @@ from tilewright.cli.embed import model
 from tilewright.cli.streams import Json, progress
 from tilewright.errors import UsageError
 from tilewright.files import write_whole as write_file
+from tilewright.reading import read_file
 from tilewright.render.delivery import Answer, Line, Output, deliver, remark
 from tilewright.render.formats import bytes_text
 from tilewright.render.tables import Heading, Table
@@ -30,15 +31,12 @@ def stats(
             "(.json); with --config a log."
         ),
     ],
-    config: Annotated[
-        str | None, typer.Option(help="The model (TOML): count SOURCE, a log; or put its plan beside TorchRec's.")
-    ] = None,
+    config: Annotated[str | None, "The model (TOML): count SOURCE, a log; or put its plan beside TorchRec's."] = None,
     batch: model.Batch = None,
     rows: model.Rows = 0,
     bad_ids: model.BadIds = "error",
     out: Annotated[
-        str | None,
-        typer.Option("-o", "--out", help="Write .npz or .csv (FDO), .json (limits), .torchrec.json (a sharding plan)."),
+        str | None, "-o", "--out", "Write .npz or .csv (FDO), .json (limits), .torchrec.json (a sharding plan)."
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -46,13 +44,16 @@ def stats(
 
     An FDO file has one record per batch; limits are the largest counts of all records.
     """
-    _check_out(out)
+    if out is not None and not out.endswith((".npz", ".csv", ".json")):
+        raise UsageError("not a name for statistics, limits or a plan", where=out, how=_HOW)
     if config is None and (out or "").endswith(".torchrec.json"):
         raise UsageError("a sharding plan is of a model", where=out or "", how="name the model with --config")
-    if source.endswith(".json") and _is_torchrec(source):
-        _compare(source, config, out, as_json)
-        return
-    setup = None if config is None else model.configured(config, {"batch": batch})
+    if source.endswith(".json"):
+        value = read_file(source, "JSON")
+        if isinstance(value, dict) and isinstance(value.get("plan"), dict):
+            _compare(source, config, out, as_json)
+            return
+    setup = None if config is None else model.ModelOptions(config, batch=batch).configured()
     counted = _counted(source, setup, rows, bad_ids)
     if out is not None:
         _write(out, counted, setup, source)
@@ -61,18 +62,6 @@ def stats(
     deliver(Answer(lambda: value, lambda: [_table(stacks)]), Output(as_json=as_json))
     if out is not None:
         remark(f"wrote {out}")
-
-
-def _check_out(out: str | None) -> None:
-    if out is not None and not out.endswith((".npz", ".csv", ".json")):
-        raise UsageError("not a name for statistics, limits or a plan", where=out, how=_HOW)
-
-
-def _is_torchrec(source: str) -> bool:
-    from tilewright.reading import read_file
-
-    value = read_file(source, "JSON")
-    return isinstance(value, dict) and isinstance(value.get("plan"), dict)
 
 
 def _counted(source: str, setup: EmbedConfig | None, rows: int, bad_ids: str) -> FdoStats:
@@ -134,7 +123,7 @@ def _compare(source: str, config: str | None, out: str | None, as_json: bool) ->
     ranks = rank_bytes(tables)
     ours = None
     if config is not None:
-        setup = model.configured(config, {})
+        setup = model.ModelOptions(config).configured()
         ours = setup.stacking(not setup.sparsecore.disable_table_stacking).chip_bytes
     shapes = {t.name: {"sharding_type": t.sharding_type, "shards": len(t.shards)} for t in tables.values()}
     bytes_of = {"rank_bytes": {str(rank): size for rank, size in ranks.items()}, "chip_bytes": ours}

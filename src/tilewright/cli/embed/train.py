@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Annotated
 
-from typer import Argument, Exit, Option
+from typer import Argument, Exit
 
 from tilewright.cli.streams import Json, progress
 from tilewright.errors import CheckFailed, UsageError
@@ -38,34 +38,26 @@ if TYPE_CHECKING:
 def train(
     model: Annotated[str, Argument(help="A model file, such as examples/dlrm.py.")],
     data: Annotated[
-        str | None, Option(help="Parquet, CSV or TSV with a header, .npz, Criteo's TSV. None: a generated click log.")
+        str | None, "Parquet, CSV or TSV with a header, .npz, Criteo's TSV. None: a generated click log."
     ] = None,
-    steps: Annotated[int, Option(help="Training steps, counted from the training's start.")] = 100,
-    batch: Annotated[int, Option(help="Samples per step, over all chips.")] = 512,
-    target: Annotated[str, Option(help="The chip whose SparseCores hold the tables.")] = "tpu-v5p",
-    chips: Annotated[int, Option(help="Number of chips.")] = 1,
-    limits: Annotated[str | None, Option(help="A limits file. None: learnt from the first 64 batches.")] = None,
-    checkpoint: Annotated[str | None, Option(help="Folder of the checkpoints. None: none is taken.")] = None,
-    save_every: Annotated[int, Option(help="Steps between checkpoints (0: one, after the last step).")] = 0,
-    resume: Annotated[bool, Option("--resume", help="Go on from the last checkpoint.")] = False,
-    skip_damaged: Annotated[
-        bool, Option("--skip-damaged", help="With --resume: from the last checkpoint that is whole.")
-    ] = False,
-    pipelined: Annotated[
-        bool, Option("--pipelined", help="Lookups, dense part and updates of three batches at once.")
-    ] = False,
+    steps: Annotated[int, "Training steps, counted from the training's start."] = 100,
+    batch: Annotated[int, "Samples per step, over all chips."] = 512,
+    target: Annotated[str, "The chip whose SparseCores hold the tables."] = "tpu-v5p",
+    chips: Annotated[int, "Number of chips."] = 1,
+    limits: Annotated[str | None, "A limits file. None: learnt from the first 64 batches."] = None,
+    checkpoint: Annotated[str | None, "Folder of the checkpoints. None: none is taken."] = None,
+    save_every: Annotated[int, "Steps between checkpoints (0: one, after the last step)."] = 0,
+    resume: Annotated[bool, "Go on from the last checkpoint."] = False,
+    skip_damaged: Annotated[bool, "With --resume: from the last checkpoint that is whole."] = False,
+    pipelined: Annotated[bool, "Lookups, dense part and updates of three batches at once."] = False,
     detect_nan: Annotated[
-        bool, Option("--detect-nan/--no-detect-nan", help="Stop at a loss or gradient that is not finite (stop).")
+        bool, "--detect-nan/--no-detect-nan", "Stop at a loss or gradient that is not finite (stop)."
     ] = True,
-    processes: Annotated[
-        int, Option(help="Processes on this machine (jax.distributed), each with its share of the chips.")
-    ] = 1,
-    scale: Annotated[float, Option(help="Given to the model's features(scale).")] = 0.01,
-    seed: Annotated[int, Option(help="Seed of parameters, tables and a generated log.")] = 0,
+    processes: Annotated[int, "Processes on this machine (jax.distributed), each with its share of the chips."] = 1,
+    scale: Annotated[float, "Given to the model's features(scale)."] = 0.01,
+    seed: Annotated[int, "Seed of parameters, tables and a generated log."] = 0,
     as_json: Json = False,
-    out: Annotated[
-        str | None, Option("-o", "--out", help="Write page.html (loss curves) or trace.pftrace (the phases).")
-    ] = None,
+    out: Annotated[str | None, "-o", "--out", "Write page.html (loss curves) or trace.pftrace (the phases)."] = None,
 ) -> None:
     """Train a model with embedding tables, batch by batch of a log.
 
@@ -165,7 +157,12 @@ def _page(fitted: Fitted, in_turn: Fitted | None) -> str:
     page = Page(f"Training of {fitted.name}", f"{len(losses)} steps", facts=facts)
     window = max(1, math.ceil(len(losses) / _MOST_POINTS))
     ways = [("in turn", in_turn), ("pipelined" if fitted.job.pipelined else "in turn", fitted)]
-    curves = [_curve(label, run, window) for label, run in ways if run is not None]
+    curves = []
+    for label, run in ways:
+        if run is not None:
+            starts = range(0, len(run.trained.losses) - window + 1, window)
+            means = [sum(run.trained.losses[start : start + window]) / window for start in starts]
+            curves.append(Curve(label, [run.first + start + (window + 1) / 2 for start in starts], means))
     title = "Loss of every step" if window == 1 else f"Loss, means of {window} steps"
     chart = line_chart(curves, title=title, x_label="step", y_label="loss", width=720, height=300)
     few = max(1, min(10, len(losses)))
@@ -190,13 +187,6 @@ def _page(fitted: Fitted, in_turn: Fitted | None) -> str:
 
 _MOST_POINTS = 120
 """Points of a curve that are drawn: each is then the mean of a window of steps."""
-
-
-def _curve(label: str, run: Fitted, window: int) -> Curve:
-    losses = run.trained.losses
-    starts = range(0, len(losses) - window + 1, window)
-    xs = [run.first + start + (window + 1) / 2 for start in starts]
-    return Curve(label, xs, [sum(losses[start : start + window]) / window for start in starts])
 
 
 # Several processes on this machine.
@@ -314,14 +304,14 @@ def _tell(codes: list[int | None], words: list[IO[str]], data: IO[str]) -> None:
 
 # Tables for serving.
 
-_Dtype = Annotated[str, Option(help="int8, int4 or bf16.")]
-_ScalePer = Annotated[str, Option(help="One scale for every row, or for the table.")]
-_Step = Annotated[int | None, Option(help="The step of the checkpoint (the last finished one).")]
+_Dtype = Annotated[str, "int8, int4 or bf16."]
+_ScalePer = Annotated[str, "One scale for every row, or for the table."]
+_Step = Annotated[int | None, "The step of the checkpoint (the last finished one)."]
 
 
 def export(
     checkpoint: Annotated[str, Argument(help="A folder of checkpoints.")],
-    out: Annotated[str, Option("-o", "--out", help="The file to write.")],
+    out: Annotated[str, "-o", "--out", "The file to write."],
     step: _Step = None,
     dtype: _Dtype = "int8",
     scale_per: _ScalePer = "row",
@@ -344,19 +334,19 @@ def export(
 
 def quantise(
     model: Annotated[str, Argument(help="The model file the checkpoint was trained with.")],
-    checkpoint: Annotated[str, Option(help="A folder of checkpoints.")],
+    checkpoint: Annotated[str, "A folder of checkpoints."],
     data: Annotated[
-        str | None, Option(help="A log to judge by, not the one it was trained on. None: a generated click log.")
+        str | None, "A log to judge by, not the one it was trained on. None: a generated click log."
     ] = None,
     step: _Step = None,
     dtype: _Dtype = "int8",
     scale_per: _ScalePer = "row",
-    rows: Annotated[int, Option(help="Rows to judge by, at most.")] = 65536,
-    batch: Annotated[int, Option(help="Rows that are judged at a time.")] = 512,
-    scale: Annotated[float, Option(help="Given to the model's features(scale).")] = 0.01,
-    seed: Annotated[int, Option(help="Seed of the generated log.")] = 1,
+    rows: Annotated[int, "Rows to judge by, at most."] = 65536,
+    batch: Annotated[int, "Rows that are judged at a time."] = 512,
+    scale: Annotated[float, "Given to the model's features(scale)."] = 0.01,
+    seed: Annotated[int, "Seed of the generated log."] = 1,
     as_json: Json = False,
-    out: Annotated[str | None, Option("-o", "--out", help="Keep the export here.")] = None,
+    out: Annotated[str | None, "-o", "--out", "Keep the export here."] = None,
 ) -> None:
     """Quantise a checkpoint's tables: the error of every table, and the model's AUC and loss before and after."""
     need("jax", "orbax", what="`embed quantise`")

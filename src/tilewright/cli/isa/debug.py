@@ -19,24 +19,18 @@ from tilewright.errors import UsageError
 from tilewright.render.delivery import Answer, Output, deliver, remark, show
 
 if TYPE_CHECKING:
-    from tilewright.isa import Debugger, MatrixUnitConfig, Program
+    from tilewright.isa import Debugger, Program
 
 _LEAVE = ("quit", "q", "exit")
 
 
 def step(
     file: machine.File,
-    tensor: machine.Tensor = None,
-    iota: machine.Iota = None,
-    zeros: machine.Zeros = None,
-    execute: Annotated[
-        str | None, Option("-x", "--execute", metavar="COMMANDS", help="Do these, separated by ;, and end.")
-    ] = None,
+    tensors: machine.Tensors,
+    execute: Annotated[str | None, "-x", "--execute COMMANDS", "Do these, separated by ;, and end."] = None,
     every_pe: machine.EveryPe = False,
     settings: machine.Settings = None,
-    as_json: Annotated[
-        bool, Option("--json", help="Print a JSON object a line for every command (-x, or standard input).")
-    ] = False,
+    as_json: Annotated[bool, "--json", "Print a JSON object a line for every command (-x, or standard input)."] = False,
 ) -> int:
     """Step through a program: run to a place or a change, set breakpoints, print registers, tokens, pages, tensors.
 
@@ -44,27 +38,19 @@ def step(
     run. From -x and standard input the exit code is 1 if the program was stopped by an error or left error records,
     2 if a command was not understood.
     """
+    from tilewright.isa import Debugger
+
     if file == "-" and execute is None:
         raise UsageError("standard input cannot be the program and the commands", how="give the commands with -x")
     typed = execute is None and sys.stdin.isatty()
     if as_json and typed:
         raise UsageError("--json answers -x or commands on standard input, not a terminal")
-    debugger = _debugger(read_text(file), machine.tensors(tensor, iota, zeros), machine.configured(settings), every_pe)
+    debugger = Debugger(*machine.work(read_text(file), tensors.arrays(), machine.configured(settings), every_pe))
     if typed:
         _read_commands(debugger)
         return 0
     lines = execute.split(";") if execute is not None else sys.stdin
     return _run_commands(debugger, (line.strip() for line in lines if line.strip()), as_json)
-
-
-def _debugger(text: str, memory: dict[str, Any], config: MatrixUnitConfig, every_pe: bool) -> Debugger:
-    from tilewright.isa import Debugger
-
-    if every_pe:
-        return Debugger(machine.started(text, memory, config))
-    if config.pes > 1:
-        remark(f"PE 0 of {config.pes} runs the program, as in isa run; --every-pe starts it on all")
-    return Debugger(text, memory, config)
 
 
 def _run_commands(debugger: Debugger, lines: Iterator[str], as_json: bool) -> int:
@@ -156,14 +142,11 @@ def explain(
     source: Annotated[
         str, Argument(metavar="TEXT|FILE[:LINE]", help="An instruction, a program, or one line of a program.")
     ],
-    segment: Annotated[
-        str | None, Option("--segment", metavar="s8[24,200]", help="What B of an mm is like, as it is stored.")
-    ] = None,
+    segment: Annotated[str | None, "--segment s8[24,200]", "What B of an mm is like, as it is stored."] = None,
     columns: Annotated[int | None, Option(min=1, help="Columns of an mm, as setmm would say.")] = None,
     rows: Annotated[int | None, Option(min=1, help="Rows of an mm, as setmm would say.")] = None,
-    tensor: machine.Tensor = None,
-    iota: machine.Iota = None,
-    zeros: machine.Zeros = None,
+    *,
+    tensors: machine.Tensors,
     settings: machine.Settings = None,
     as_json: Json = False,
 ) -> int:
@@ -180,14 +163,14 @@ def explain(
     program = assemble(text, config)
     addresses = _addresses(program, line, source)
     like = None if segment is None else machine.array(segment, "--segment")
-    runs = bool(tensor or iota or zeros)
+    runs = tensors != machine.Tensors()
     if runs and any(option is not None for option in (segment, columns, rows)):
         how = "they say where each instruction stands; leave --segment, --columns and --rows out"
         raise UsageError("tensors, and a place to explain at", how=how)
     reached: dict[int, Any] = {}
     stopped = ""
     if runs:
-        debugger = Debugger(program, machine.tensors(tensor, iota, zeros), config)
+        debugger = Debugger(program, tensors.arrays(), config)
         with progress("running") as bar:
             reached = debugger.explain_first(addresses, lambda done: bar(done, len(addresses)))
         stopped = debugger.stopped

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,35 +34,18 @@ _PES: tuple[tuple[str, Kind, str], ...] = (
     ("L2 misses", "count", "Of these, not in L2 either."),
 )
 
-EveryPe = Annotated[
-    bool, Option("--every-pe", help="Every processing element (--set pes=N) runs it, not the first alone.")
-]
+EveryPe = Annotated[bool, "Every processing element (--set pes=N) runs it, not the first alone."]
 Depth = Option(min=1, help="Rows of A (m), columns of B (n), depth (k).")
-Elements = Annotated[str, Option(help="Elements: s4 to s32, u4 to u32, f8e4m3fn, f8e5m2, f16, bf16, f32.")]
+Elements = Annotated[str, "Elements: s4 to s32, u4 to u32, f8e4m3fn, f8e5m2, f16, bf16, f32."]
 MostChoices = Annotated[int, Option(min=1, help="Choices timed at most (for each machine).")]
-Within = Annotated[float, Option(help="A gain not worth looking for: 0.02 is 2 percent.")]
+Within = Annotated[float, "A gain not worth looking for: 0.02 is 2 percent."]
 
 MOST = 1 << 27
 """Elements of a tensor at most."""
 
 File = Annotated[str, Argument(metavar="FILE", help="A program (.tasm); - is stdin.")]
-Settings = Annotated[
-    list[str] | None,
-    Option("--set", metavar="FIELD=VALUE", help="A field of the machine, as threads=64 or kb_acc=last."),
-]
-Tensor = Annotated[
-    list[str] | None,
-    Option(
-        "--tensor", "--data", metavar="NAME=FILE.npy", help="A tensor the program calls $NAME; without NAME=, $FILE."
-    ),
-]
-PageOut = Annotated[
-    str | None, Option("-o", "--out", metavar="FILE", help="FILE.html: a page; FILE.json: all numbers.")
-]
-Iota = Annotated[list[str] | None, Option("--iota", metavar="NAME=s8[4,4]", help="A tensor of 0, 1, 2, ...")]
-Zeros = Annotated[
-    list[str] | None, Option("--zeros", metavar="NAME=s32[4,4]", help="A tensor of zeros; printed afterwards.")
-]
+Settings = Annotated[list[str] | None, "--set FIELD=VALUE", "A field of the machine, as threads=64 or kb_acc=last."]
+PageOut = Annotated[str | None, "-o", "--out FILE", "FILE.html: a page; FILE.json: all numbers."]
 
 
 def configured(settings: Sequence[str] | None, **usual: Any) -> MatrixUnitConfig:
@@ -118,28 +101,38 @@ def array(text: str, option: str, count_up: bool = False) -> np.ndarray[Any, Any
     return np.zeros(layout.shape, layout.numpy_dtype)
 
 
-def tensors(
-    files: Sequence[str] | None, iota: Sequence[str] | None = None, zeros: Sequence[str] | None = None
-) -> dict[str, np.ndarray[Any, Any]]:
-    """The tensors of ``--tensor``, ``--iota`` and ``--zeros`` by name."""
-    import numpy as np
+@dataclass(frozen=True)
+class Tensors:
+    """The options that give a program its tensors."""
 
-    arrays: dict[str, np.ndarray[Any, Any]] = {}
-    for file in files or ():
-        name, path = pair(file, "--tensor", "FILE.npy") if "=" in file else (Path(file).stem, file)
-        try:
-            with open_bytes(path) as opened:
-                arrays[name] = np.load(opened, allow_pickle=False)
-        except (OSError, ValueError, EOFError, MemoryError, OverflowError, TypeError, SyntaxError) as error:
-            raise UsageError(f"cannot read the array: {error}", where=path) from None
-    for option, shapes in (("--iota", iota), ("--zeros", zeros)):
-        for shape in shapes or ():
-            name, text = pair(shape, option, "s32[4,4]")
-            arrays[name] = array(text, option, option == "--iota")
-    return arrays
+    tensor: Annotated[
+        list[str] | None, "--tensor", "--data NAME=FILE.npy", "A tensor the program calls $NAME; without NAME=, $FILE."
+    ] = None
+    iota: Annotated[list[str] | None, "--iota NAME=s8[4,4]", "A tensor of 0, 1, 2, ..."] = None
+    zeros: Annotated[list[str] | None, "--zeros NAME=s32[4,4]", "A tensor of zeros; printed afterwards."] = None
+
+    def arrays(self, program: Program | None = None) -> dict[str, np.ndarray[Any, Any]]:
+        """The tensors by name. UsageError where one that ``program`` names is not among them."""
+        import numpy as np
+
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        for file in self.tensor or ():
+            name, path = pair(file, "--tensor", "FILE.npy") if "=" in file else (Path(file).stem, file)
+            try:
+                with open_bytes(path) as opened:
+                    arrays[name] = np.load(opened, allow_pickle=False)
+            except (OSError, ValueError, EOFError, MemoryError, OverflowError, TypeError, SyntaxError) as error:
+                raise UsageError(f"cannot read the array: {error}", where=path) from None
+        for option, shapes in (("--iota", self.iota), ("--zeros", self.zeros)):
+            for shape in shapes or ():
+                name, text = pair(shape, option, "s32[4,4]")
+                arrays[name] = array(text, option, option == "--iota")
+        if program is not None:
+            _check_named(program, arrays)
+        return arrays
 
 
-def check_named(program: Program, given: Mapping[str, Any]) -> None:
+def _check_named(program: Program, given: Mapping[str, Any]) -> None:
     """UsageError where the program names tensors that were not given: nothing it computes would mean anything."""
     names: dict[int, str] = {}
     stored: dict[str, bool] = {}
@@ -169,6 +162,17 @@ def started(
         host.page_table(name, mapped=True)
     host.start(program)
     return host
+
+
+def work(
+    program: Program | str, memory: Mapping[str, Any], config: MatrixUnitConfig, every_pe: bool
+) -> tuple[Any, Any, Any]:
+    """What a debugger or profiler runs: a machine with the program on every element, or what the first one needs."""
+    if every_pe:
+        return started(program, memory, config), None, None
+    if config.pes > 1:
+        remark(f"PE 0 of {config.pes} runs the program, as in isa run; --every-pe starts it on all")
+    return program, memory, config
 
 
 def watch(bar: Any, total: int) -> Any:
@@ -204,7 +208,6 @@ def pes_value(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
 
 
 def pes_table(runs: Sequence[RunResult]) -> Table:
-    """A row for every processing element."""
     rows = []
     for run in runs:
         c = run.counts

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,35 +41,30 @@ def random_array(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray[An
     return rng.normal(size=shape).astype(kind)
 
 
-def difference_of(value: np.ndarray[Any, Any], a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> tuple[bool, float]:
-    """:func:`difference` of a product of two matrices."""
-    import numpy as np
-
-    if value.dtype == np.int32:
-        exact = a.astype(np.int64) @ b.astype(np.int64)
-        return difference(value, exact, exact, a.shape[1])
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    with np.errstate(all="ignore"):
-        return difference(value, x @ y, np.abs(x) @ np.abs(y), a.shape[1])
-
-
 def difference(
-    value: np.ndarray[Any, Any], product: np.ndarray[Any, Any], sizes: np.ndarray[Any, Any], depth: int
+    value: np.ndarray[Any, Any],
+    a: np.ndarray[Any, Any],
+    b: np.ndarray[Any, Any],
+    depth: int,
+    product: Callable[[Any, Any], Any] = operator.matmul,
 ) -> tuple[bool, float]:
     """Whether the value is numpy's: exactly modulo 2^32, or for floats within the bound of ``depth`` float32 roundings.
 
-    ``sizes``: the product of the absolute values. Elements that are not finite in float32 must be the same; the largest
-    difference is that of the others.
+    Elements that are not finite in float32 must be the same; the largest difference is that of the others. Of whole
+    numbers it is how many elements differ.
     """
     import numpy as np
 
     if value.dtype == np.int32:
-        wrong = int(np.count_nonzero(product.astype(np.uint64).astype(np.uint32).view(np.int32) != value))
+        exact = product(a.astype(np.int64), b.astype(np.int64))
+        wrong = int(np.count_nonzero(exact.astype(np.uint64).astype(np.uint32).view(np.int32) != value))
         return wrong == 0, float(wrong)
+    x, y = a.astype(np.float64), b.astype(np.float64)
     with np.errstate(all="ignore"):
-        bound = (depth + 2) * float(np.finfo(np.float32).eps) * sizes
-        same = (value == product.astype(np.float32)) | (np.isnan(value) & np.isnan(product))
-        away = np.abs(value - product)
+        right = product(x, y)
+        bound = (depth + 2) * float(np.finfo(np.float32).eps) * product(np.abs(x), np.abs(y))
+        same = (value == right.astype(np.float32)) | (np.isnan(value) & np.isnan(right))
+        away = np.abs(value - right)
         near = bool((same | (away <= bound)).all())
     return near, float(away[np.isfinite(away)].max(initial=0))
 
@@ -83,12 +80,12 @@ def _line_shape(text: str | None, option: str) -> tuple[int, ...] | None:
 
 
 def operands(
-    files: Sequence[str] | None, m: int | None, n: int | None, k: int | None, dtypes: tuple[str, str], seed: int
+    files: list[str] | None, m: int | None, n: int | None, k: int | None, dtypes: tuple[str, str], seed: int
 ) -> Any:
     """A and B: those of ``files`` (A=FILE.npy), random ones of the sizes and types for the others."""
     if wrong := next((dtype for dtype in dtypes if dtype not in _DTYPES), None):
         raise UsageError(f"no element type called {wrong!r} for matrices", how=f"one of {', '.join(_DTYPES)}")
-    arrays = machine.tensors(files)
+    arrays = machine.Tensors(files).arrays()
     if unknown := next((name for name in arrays if name not in ("A", "B")), None):
         raise UsageError(f"unknown matrix in --data {unknown}", how="A=FILE.npy, m x k, or B=FILE.npy, k x n")
     read = {name: _read(name, arrays[name], dtype) for name, dtype in zip("AB", dtypes) if name in arrays}
@@ -96,7 +93,13 @@ def operands(
     depth = next((size for size in depths if size is not None), None)
     for (name, sizes), dtype in zip({"A": (m, depth), "B": (depth, n)}.items(), dtypes):
         if name not in read:
-            read[name] = random_array(_random_shape(name, *sizes), dtype, seed + (name == "B"))
+            rows, columns = sizes
+            if rows is None or columns is None:
+                missing = {"A": "--m and --k", "B": "--k and --n"}[name]
+                raise UsageError(f"the size of {name} is not given", how=f"{missing}, or --data {name}=FILE.npy")
+            if rows * columns > machine.MOST:
+                raise UsageError(f"{name} has more than {machine.MOST} elements", how=_SMALLER)
+            read[name] = random_array((rows, columns), dtype, seed + (name == "B"))
         elif not all(size in (None, side) for size, side in zip(sizes, read[name].shape, strict=True)):
             expected = " x ".join("any" if size is None else str(size) for size in sizes)
             raise UsageError(f"{name} has shape {list(read[name].shape)}, not {expected}", where="--data")
@@ -119,15 +122,6 @@ def _read(name: str, array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any,
     return array
 
 
-def _random_shape(name: str, rows: int | None, columns: int | None) -> tuple[int, int]:
-    if rows is None or columns is None:
-        missing = {"A": "--m and --k", "B": "--k and --n"}[name]
-        raise UsageError(f"the size of {name} is not given", how=f"{missing}, or --data {name}=FILE.npy")
-    if rows * columns > machine.MOST:
-        raise UsageError(f"{name} has more than {machine.MOST} elements", how=_SMALLER)
-    return rows, columns
-
-
 _Size = Option(min=0, help="Rows of A (m), columns of B (n), depth (k); files of --data have theirs.")
 
 
@@ -135,42 +129,33 @@ def matmul(
     m: Annotated[int | None, _Size] = None,
     n: Annotated[int | None, _Size] = None,
     k: Annotated[int | None, _Size] = None,
-    dtype: Annotated[str, Option(help="Elements of A: s4 to s32, u4 to u32, f8e4m3fn, f8e5m2, f16, bf16, f32.")] = "s8",
-    dtype_b: Annotated[str | None, Option(help="Elements of B, if not those of A.")] = None,
-    data: Annotated[
-        list[str] | None, Option("--data", "--tensor", metavar="A=FILE.npy", help="A or B of a file, not random.")
-    ] = None,
-    ka: Annotated[int, Option(help="Threads that share a row's columns.")] = 1,
-    kb: Annotated[int, Option(help="Threads that share every dot product.")] = 1,
-    transpose_b: Annotated[bool, Option("--transpose-b", help="Store B row-major and walk it with t1.")] = False,
-    order: Annotated[str, Option(help="k_outer or column_outer.")] = "k_outer",
-    columns: Annotated[int | None, Option(help="Columns per instruction.")] = None,
-    block_a: Annotated[int, Option(help="Rounds of A that one ld brings.")] = 1,
-    tail_kb: Annotated[int | None, Option(help="--kb of the last rows, where they are fewer than a block.")] = None,
-    line: Annotated[
-        str | None, Option(metavar="4x16", help="A line, in elements per dim of B as it is stored.")
-    ] = None,
-    page: Annotated[str | None, Option(metavar="64x128", help="A page, likewise; a multiple of the line.")] = None,
+    dtype: Annotated[str, "Elements of A: s4 to s32, u4 to u32, f8e4m3fn, f8e5m2, f16, bf16, f32."] = "s8",
+    dtype_b: Annotated[str | None, "Elements of B, if not those of A."] = None,
+    data: Annotated[list[str] | None, "--data", "--tensor A=FILE.npy", "A or B of a file, not random."] = None,
+    ka: Annotated[int, "Threads that share a row's columns."] = 1,
+    kb: Annotated[int, "Threads that share every dot product."] = 1,
+    transpose_b: Annotated[bool, "Store B row-major and walk it with t1."] = False,
+    order: Annotated[str, "k_outer or column_outer."] = "k_outer",
+    columns: Annotated[int | None, "Columns per instruction."] = None,
+    block_a: Annotated[int, "Rounds of A that one ld brings."] = 1,
+    tail_kb: Annotated[int | None, "--kb of the last rows, where they are fewer than a block."] = None,
+    line: Annotated[str | None, "--line 4x16", "A line, in elements per dim of B as it is stored."] = None,
+    page: Annotated[str | None, "--page 64x128", "A page, likewise; a multiple of the line."] = None,
     split: Annotated[
-        str | None,
-        Option(help="What of C is divided among PEs (--set pes=4): rows or columns; rows if there are enough."),
+        str | None, "What of C is divided among PEs (--set pes=4): rows or columns; rows if there are enough."
     ] = None,
-    segments: Annotated[int | None, Option(help="B comes to L2 by DMA, for every PE in so many segments.")] = None,
+    segments: Annotated[int | None, "B comes to L2 by DMA, for every PE in so many segments."] = None,
     double_buffer: Annotated[
-        bool, Option("--double-buffer/--no-double-buffer", help="The next segment comes while one is worked on.")
+        bool, "--double-buffer/--no-double-buffer", "The next segment comes while one is worked on."
     ] = True,
     seed: Annotated[int, Option(min=0, help="Seed of the random matrices.")] = 0,
     settings: machine.Settings = None,
-    listing: Annotated[bool, Option("--listing", help="Print the program too, of several PEs each.")] = False,
+    listing: Annotated[bool, "Print the program too, of several PEs each."] = False,
     out: Annotated[
         str | None,
-        Option(
-            "-o",
-            "--out",
-            metavar="FILE",
-            help="FILE.tasm: the program (where those of PEs differ FILE-pe0.tasm, ...); FILE.pftrace: a timeline; "
-            "FILE.npy: C.",
-        ),
+        "-o",
+        "--out FILE",
+        "FILE.tasm: the program (where those of PEs differ FILE-pe0.tasm, ...); FILE.pftrace: a timeline; FILE.npy: C.",
     ] = None,
     as_json: Json = False,
 ) -> int:
@@ -192,7 +177,7 @@ def matmul(
     with progress("mm", expected.instructions) as bar:
         watcher = machine.watch(bar, expected.instructions)
         result = multiply(a, b, config=config, trace=where.suffix == ".pftrace", watch=watcher, **options, **more)
-    ran = _ProductRun(result, expected.to_dict(), *difference_of(result.value, a, b), listing)
+    ran = _ProductRun(result, expected.to_dict(), *difference(result.value, a, b, a.shape[1]), listing)
     counts = {k: {"machine": v, "closed_form": ran.forms[k], "holds": ran.holds[k]} for k, v in ran.counted.items()}
     ran.value |= {**sizes, "dtype": types[0], "dtype_b": types[1], **options, **more, "counts": counts}
     ran.value |= {"value_equals_numpy": ran.equal, "difference": ran.away, "errors": len(result.errors)}
@@ -306,32 +291,43 @@ def _listing(result: Any) -> str:
 
 # Convolutions.
 
-Images = Annotated[str, Argument(metavar="NxHxWxC", help="Shape of the images, as 1x56x56x64.")]
-Weights = Annotated[str, Argument(metavar="KHxKWxCxO", help="Shape of the weights, as 3x3x64x64.")]
-Stride = Annotated[int, Option(min=1, help="Pixels from one window to the next.")]
-Padding = Annotated[str, Option(help="valid, same, or a number of zeros on every side.")]
-Dilation = Annotated[int, Option(min=1, help="Pixels from one tap to the next.")]
-Groups = Annotated[int, Option(min=1, help="Groups of channels.")]
-_Out = Annotated[
-    str | None, Option("-o", "--out", metavar="FILE", help="FILE.tasm: the program; FILE.npy: the result.")
-]
+
+@dataclass(frozen=True)
+class Convolution:
+    """The options that say what is convolved, and how."""
+
+    x: Annotated[str, Argument(metavar="NxHxWxC", help="Shape of the images, as 1x56x56x64.")]
+    w: Annotated[str, Argument(metavar="KHxKWxCxO", help="Shape of the weights, as 3x3x64x64.")]
+    dtype: machine.Elements = "s8"
+    stride: Annotated[int, Option(min=1, help="Pixels from one window to the next.")] = 1
+    padding: Annotated[str, "valid, same, or a number of zeros on every side."] = "0"
+    dilation: Annotated[int, Option(min=1, help="Pixels from one tap to the next.")] = 1
+    groups: Annotated[int, Option(min=1, help="Groups of channels.")] = 1
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The sizes (N, H, W, C) of the images and (KH, KW, C, O) of the weights."""
+        return _shape(self.x), _shape(self.w)
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """The options as the library takes them: zeros on every side as a number."""
+        zeros: Any = int(self.padding) if re.fullmatch("[0-9]{1,9}", self.padding) else self.padding
+        return {"stride": self.stride, "padding": zeros, "dilation": self.dilation, "groups": self.groups}
+
+
+_Out = Annotated[str | None, "-o", "--out FILE", "FILE.tasm: the program; FILE.npy: the result."]
 
 
 def conv2d(
-    x: Images,
-    w: Weights,
-    dtype: machine.Elements = "s8",
-    stride: Stride = 1,
-    padding: Padding = "0",
-    dilation: Dilation = 1,
-    groups: Groups = 1,
-    ka: Annotated[int, Option(help="Threads that share a pixel's output channels.")] = 1,
-    kb: Annotated[int, Option(help="Threads that share every dot product.")] = 1,
-    columns: Annotated[int | None, Option(help="Output channels per instruction.")] = None,
-    split: Annotated[str | None, Option(help="What PEs share: images, rows or channels.")] = None,
-    block_a: Annotated[int, Option(help="Rounds of channels that one ld brings.")] = 1,
-    buffers: Annotated[int, Option(help="2: the next block of A is loaded while one is worked on.")] = 1,
-    stream: Annotated[bool, Option("--stream", help="The weights come to L2 by DMA.")] = False,
+    of: Convolution,
+    ka: Annotated[int, "Threads that share a pixel's output channels."] = 1,
+    kb: Annotated[int, "Threads that share every dot product."] = 1,
+    columns: Annotated[int | None, "Output channels per instruction."] = None,
+    split: Annotated[str | None, "What PEs share: images, rows or channels."] = None,
+    block_a: Annotated[int, "Rounds of channels that one ld brings."] = 1,
+    buffers: Annotated[int, "2: the next block of A is loaded while one is worked on."] = 1,
+    stream: Annotated[bool, "The weights come to L2 by DMA."] = False,
     seed: Annotated[int, Option(min=0, help="Seed of the random images and weights.")] = 0,
     settings: machine.Settings = None,
     out: _Out = None,
@@ -342,8 +338,8 @@ def conv2d(
     from tilewright.isa import expected_conv2d_counts
 
     where = Output(out, as_json, ".tasm", ".npy")
-    config, how = machine.configured(settings), how_of(stride, padding, dilation, groups)
-    images, weights = random_array(shape_of(x), dtype, seed), random_array(shape_of(w), dtype, seed + 1)
+    config, how = machine.configured(settings), of.how
+    images, weights = (random_array(shape, of.dtype, seed + k) for k, shape in enumerate(of.shapes))
     options: dict[str, Any] = {"ka": ka, "kb": kb, "columns": columns, "split": split}
     more: dict[str, Any] = {"block_a": block_a, "buffers": buffers, "stream": stream}
     e = images.dtype.itemsize
@@ -351,10 +347,11 @@ def conv2d(
     with progress("mm", forms.instructions) as bar:
         watcher = machine.watch(bar, forms.instructions)
         result = convolve(images, weights, config=config, watch=watcher, **how, **options, **more)
-    compared = difference(result.value, *_by_numpy(images, weights, result.value.shape, how), prod(weights.shape[:3]))
+    by_numpy = partial(_convolved, out=result.value.shape, **how)
+    compared = difference(result.value, images, weights, prod(weights.shape[:3]), by_numpy)
     closed = forms.to_dict() | ({"l2_misses": 0, "dram_bytes": 0} if stream else {})
     ran = _ProductRun(result, closed, *compared)
-    ran.value |= {"x": list(images.shape), "w": list(weights.shape), "dtype": dtype, **how, **options, **more}
+    ran.value |= {"x": list(images.shape), "w": list(weights.shape), "dtype": of.dtype, **how, **options, **more}
     ran.value |= {"counts": ran.counted, "closed_forms": closed}
     ran.value |= {"value_equals_numpy": ran.equal, "difference": ran.away}
     written: dict[str, Form] = {".npy": lambda: npy_bytes(result.value), ".tasm": lambda: f"{result.program}\n"}
@@ -363,13 +360,7 @@ def conv2d(
     return 0 if ran.correct else 1
 
 
-def how_of(stride: int, padding: str, dilation: int, groups: int) -> dict[str, Any]:
-    """The options of a convolution as the library takes them: zeros on every side as a number."""
-    zeros: Any = int(padding) if re.fullmatch("[0-9]{1,9}", padding) else padding
-    return {"stride": stride, "padding": zeros, "dilation": dilation, "groups": groups}
-
-
-def shape_of(text: str) -> tuple[int, ...]:
+def _shape(text: str) -> tuple[int, ...]:
     """The four sizes of 1x56x56x64."""
     if not re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9}){3}", text):
         raise UsageError(f"{text!r} is no shape", how="four numbers, as 1x56x56x64")
@@ -379,26 +370,27 @@ def shape_of(text: str) -> tuple[int, ...]:
     return shape
 
 
-def _by_numpy(
-    x: np.ndarray[Any, Any], w: np.ndarray[Any, Any], out: tuple[int, ...], how: dict[str, Any]
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """(the convolution, that of the absolute values) in int64 or float64."""
+def _convolved(
+    x: np.ndarray[Any, Any],
+    w: np.ndarray[Any, Any],
+    *,
+    out: tuple[int, ...],
+    stride: int,
+    padding: int | str,
+    dilation: int,
+    groups: int,
+) -> np.ndarray[Any, Any]:
+    """The convolution by numpy, of shape ``out``, in the arrays' type."""
     import numpy as np
 
-    wide: Any = np.int64 if x.dtype.kind in "iu" else np.float64
-    stride, dilation, groups = how["stride"], how["dilation"], how["groups"]
     spans = [(size - 1) * stride + 1 for size in out[1:3]]
     more = [max(0, span + (k - 1) * dilation - n) for span, k, n in zip(spans, w.shape, x.shape[1:3], strict=False)]
-    given = how["padding"]
-    before = [need // 2 if given == "same" else 0 if given == "valid" else given for need in more]
-    padded = np.pad(x.astype(wide), ((0, 0), *((b, max(0, n - b)) for b, n in zip(before, more, strict=True)), (0, 0)))
-    both: Any = np.zeros((2, *out), wide)
-    depth, width = w.shape[2], w.shape[3] // groups
-    for i, j, g in np.ndindex(*w.shape[:2], groups):
+    before = [n // 2 if padding == "same" else 0 if padding == "valid" else int(padding) for n in more]
+    padded = np.pad(x, ((0, 0), *((b, max(0, n - b)) for b, n in zip(before, more, strict=True)), (0, 0)))
+    result = np.zeros((*out[:3], groups, 1, out[3] // groups), x.dtype)
+    for i, j in np.ndindex(*w.shape[:2]):
         top, left = i * dilation, j * dilation
-        part = padded[:, top : top + spans[0] : stride, left : left + spans[1] : stride, g * depth : (g + 1) * depth]
-        mine = slice(g * width, (g + 1) * width)
-        taps = w[i, j, :, mine].astype(wide)
-        both[0][..., mine] += part @ taps
-        both[1][..., mine] += np.abs(part) @ np.abs(taps)
-    return both[0], both[1]
+        part = padded[:, top : top + spans[0] : stride, left : left + spans[1] : stride]
+        taps = w[i, j].reshape(w.shape[2], groups, -1).swapaxes(0, 1)
+        result += part.reshape(*out[:3], groups, 1, w.shape[2]) @ taps
+    return result.reshape(out)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
@@ -11,7 +10,7 @@ from typer import Option
 from tilewright.cli.isa import machine
 from tilewright.cli.streams import Json, progress, read_text
 from tilewright.errors import UsageError
-from tilewright.render.delivery import Line, Output, deliver, remark
+from tilewright.render.delivery import Answer, Form, Line, Output, deliver
 from tilewright.render.drawing import Bar, bar_chart
 from tilewright.render.formats import Kind, count_text, percent_text
 from tilewright.render.markup import Html
@@ -19,7 +18,7 @@ from tilewright.render.page import Card, Page, Step, cards, paragraph, steps
 from tilewright.render.tables import Table, table
 
 if TYPE_CHECKING:
-    from tilewright.isa import Counts, MatrixUnitConfig, Profile, Program
+    from tilewright.isa import Profile
 
 _HEADINGS: tuple[tuple[str, Kind, str], ...] = (
     ("pc", "number", "Address."),
@@ -49,32 +48,26 @@ _PES: tuple[tuple[str, Kind, str], ...] = (
 
 def profile(
     file: machine.File,
-    tensor: machine.Tensor = None,
-    iota: machine.Iota = None,
-    zeros: machine.Zeros = None,
-    heat: Annotated[
-        str | None, Option("--heat", metavar="NAME", help="Draw how often each line of this tensor was accessed.")
-    ] = None,
-    misses: Annotated[bool, Option("--misses", help="Draw the L1 misses of mm instead of all accesses.")] = False,
+    tensors: machine.Tensors,
+    heat: Annotated[str | None, "--heat NAME", "Draw how often each line of this tensor was accessed."] = None,
+    misses: Annotated[bool, "Draw the L1 misses of mm instead of all accesses."] = False,
     top: Annotated[int, Option(min=0, help="Only so many instructions, the most cycles first; 0: all.")] = 0,
     every_pe: machine.EveryPe = False,
     pe: Annotated[
-        int | None, Option("--pe", min=0, help="With --every-pe: this element's lines and heat, not all together.")
+        int | None, Option(min=0, help="With --every-pe: this element's lines and heat, not all together.")
     ] = None,
     settings: machine.Settings = None,
     out: Annotated[
         str | None,
-        Option(
-            "-o",
-            "--out",
-            metavar="FILE",
-            help="FILE.svg: the picture of --heat; FILE.html: all on a page; FILE.json, FILE.csv: all numbers.",
-        ),
+        "-o",
+        "--out FILE",
+        "FILE.svg: the picture of --heat; FILE.html: all on a page; FILE.json, FILE.csv: all numbers.",
     ] = None,
     as_json: Json = False,
 ) -> int:
     """Count a run instruction by instruction: times, cycles and why, lines, misses; draw a tensor's lines."""
     from tilewright.isa import assemble
+    from tilewright.isa import profile as profile_run
 
     where = Output(out, as_json, ".csv", ".svg", ".html", ".json")
     if where.suffix == ".svg" and heat is None:
@@ -83,89 +76,52 @@ def profile(
     if pe is not None and (not every_pe or pe >= config.pes):
         raise UsageError(f"--pe {pe} of {config.pes if every_pe else 1}", how="--every-pe, --set pes=N; count from 0")
     program = assemble(read_text(file), config)
-    memory = machine.tensors(tensor, iota, zeros)
-    machine.check_named(program, memory)
+    memory = tensors.arrays(program)
     if heat is not None and heat not in memory:
         raise UsageError(f"unknown tensor {heat!r}", where="--heat", how=f"known: {', '.join(memory) or 'none'}")
     with progress(file) as bar:
-        every = _profiled(program, memory, config, every_pe, machine.watch(bar, 0))
+        every = profile_run(*machine.work(program, memory, config, every_pe), watch=machine.watch(bar, 0))
     chosen = every if pe is None or not every.pes else every.pes[pe]
     kind = "misses" if misses else "accesses"
-    deliver(_Profiled(chosen, file, top, heat, kind, drawn=out is None), where)
+    drawn = heat is not None and out is None
+    forms: dict[str, Form] = {
+        ".csv": chosen.to_csv,
+        ".svg": lambda: chosen.heat(heat or "").to_svg(kind) + "\n",
+        ".html": lambda: _page(chosen, file, (heat,) if heat else chosen.tensors),
+    }
+
+    def lines() -> Iterator[Line]:
+        yield from _lines(chosen, top)
+        if drawn:
+            yield from ("", lambda width: chosen.heat(heat or "").to_text(kind, width))
+
+    deliver(Answer(lambda: _value(chosen, heat), lines), where, forms)
     errors = [error for part in every.pes or (every,) for error in part.result.errors]
     machine.remark_errors(errors)
     return 1 if errors else 0
 
 
-@dataclass(frozen=True)
-class _Profiled:
-    """A profile as it is asked for: of the instructions the ``top`` ones, of the tensors the one named ``heat``.
-
-    ``kind``: what of its lines is drawn, accesses or misses; ``drawn``: whether the terminal shows the
-    tensor's lines.
-    """
-
-    profile: Profile
-    file: str
-    top: int
-    heat: str | None
-    kind: str
-    drawn: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """All numbers; of the tensor those lines that were accessed, by number."""
-        value = self.profile.to_dict()
-        if self.heat is None:
-            return value
-        heat = self.profile.heat(self.heat)
-        rows = [[n, *row] for n, row in enumerate(heat.lines.tolist()) if any(row)]
-        columns = ["line", "touches", "misses", "l2_misses", "loads", "stores"]
-        lines = {"tensor": heat.name, "line": list(heat.layout.line), "columns": columns, "lines": rows}
-        return value | {"heat": lines}
-
-    def to_csv(self) -> str:
-        """A row for every instruction."""
-        return self.profile.to_csv()
-
-    def to_svg(self) -> str:
-        """The tensor's lines."""
-        return self.profile.heat(self.heat or "").to_svg(self.kind) + "\n"
-
-    def page(self) -> str:
-        """All on a page."""
-        return _page(self.profile, self.file, (self.heat,) if self.heat else self.profile.tensors)
-
-    def lines(self) -> Iterator[Line]:
-        """The instructions, the processing elements, and what they waited for."""
-        profile = self.profile
-        shown = profile.hottest[: self.top] if self.top else profile.lines
-        yield from (Table(_HEADINGS, [*(_row(profile, line) for line in shown), _totals(profile)]), "")
-        if profile.pes:
-            yield Table(_PES, [_pe_row(part) for part in profile.pes])
-            yield f"\n{profile.result.cycles:,} cycles until the last of them was done (PE {profile.number})"
-        of = f" of {len(profile.pes)} elements" if profile.pes else ""
-        yield machine.account_text(f"the issue queue{of}", profile.totals.queue)
-        yield machine.account_text(f"the math unit{of} was idle", profile.totals.stalls)
-        if self.heat is not None and self.drawn:
-            picture = profile.heat(self.heat)
-            yield from ("", lambda width: picture.to_text(self.kind, width))
+def _value(profile: Profile, tensor: str | None) -> dict[str, Any]:
+    """All numbers; of the tensor those lines that were accessed, by number."""
+    if tensor is None:
+        return profile.to_dict()
+    heat = profile.heat(tensor)
+    rows = [[n, *row] for n, row in enumerate(heat.lines.tolist()) if any(row)]
+    columns = ["line", "touches", "misses", "l2_misses", "loads", "stores"]
+    lines = {"tensor": heat.name, "line": list(heat.layout.line), "columns": columns, "lines": rows}
+    return profile.to_dict() | {"heat": lines}
 
 
-def _profiled(
-    program: Program,
-    memory: dict[str, Any],
-    config: MatrixUnitConfig,
-    every_pe: bool,
-    watcher: Callable[[Counts], None],
-) -> Profile:
-    """The run of the first processing element, or of all of them on the same tensors."""
-    from tilewright.isa import profile as profile_run
-
-    if every_pe:
-        return profile_run(machine.started(program, memory, config), watch=watcher)
-    if config.pes > 1:
-        remark(f"PE 0 of {config.pes} runs the program, as in isa run; --every-pe starts it on all")
-    return profile_run(program, memory, config, watcher)
+def _lines(profile: Profile, top: int) -> Iterator[Line]:
+    """The ``top`` instructions (0: all), the processing elements, and what they waited for."""
+    shown = profile.hottest[:top] if top else profile.lines
+    yield from (Table(_HEADINGS, [*(_row(profile, line) for line in shown), _totals(profile)]), "")
+    if profile.pes:
+        yield Table(_PES, [_pe_row(part) for part in profile.pes])
+        yield f"\n{profile.result.cycles:,} cycles until the last of them was done (PE {profile.number})"
+    of = f" of {len(profile.pes)} elements" if profile.pes else ""
+    yield machine.account_text(f"the issue queue{of}", profile.totals.queue)
+    yield machine.account_text(f"the math unit{of} was idle", profile.totals.stalls)
 
 
 def _row(profile: Profile, line: Any) -> tuple[object, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument
 
 from tilewright.cli.isa import machine
 from tilewright.cli.programs.program import ArgOption, load_program
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 def asm(
     file: machine.File,
     settings: machine.Settings = None,
-    out: Annotated[
-        str | None, Option("-o", "--out", metavar="FILE.tasm", help="Write the canonical text; - is stdout.")
-    ] = None,
+    out: Annotated[str | None, "-o", "--out FILE.tasm", "Write the canonical text; - is stdout."] = None,
     as_json: Json = False,
 ) -> None:
     """Assemble a program and print it in canonical form, each instruction with its address."""
@@ -43,17 +41,11 @@ def asm(
 
 def run(
     file: machine.File,
-    tensor: machine.Tensor = None,
-    iota: machine.Iota = None,
-    zeros: machine.Zeros = None,
-    save: Annotated[
-        list[str] | None, Option("--save", metavar="NAME=FILE.npy", help="Write a tensor after the run.")
-    ] = None,
+    tensors: machine.Tensors,
+    save: Annotated[list[str] | None, "--save NAME=FILE.npy", "Write a tensor after the run."] = None,
     every_pe: machine.EveryPe = False,
     settings: machine.Settings = None,
-    out: Annotated[
-        str | None, Option("-o", "--out", metavar="FILE.pftrace", help="Write a timeline for Perfetto.")
-    ] = None,
+    out: Annotated[str | None, "-o", "--out FILE.pftrace", "Write a timeline for Perfetto."] = None,
     as_json: Json = False,
 ) -> int:
     """Run a program; print counts, cycles, errors, and the tensors that began as zeros.
@@ -64,12 +56,11 @@ def run(
     from tilewright.trace import perfetto_bytes
 
     if is_bundle(file):
-        return _run_bundle(file, tensor, save, as_json)
+        return _run_bundle(file, tensors.tensor, save, as_json)
     where = Output(out, as_json, ".pftrace", stdout=False)
     config = machine.configured(settings)
     program = assemble(read_text(file), config)
-    memory = machine.tensors(tensor, iota, zeros)
-    machine.check_named(program, memory)
+    memory = tensors.arrays(program)
     if config.pes > 1 and not every_pe:
         remark(f"PE 0 of {config.pes} runs the program; --every-pe starts it on all")
     traced = out is not None
@@ -81,7 +72,7 @@ def run(
     for assignment in save or ():
         name, path = machine.pair(assignment, "--save", "FILE.npy")
         write_file(path, npy_bytes(runs[0].tensor(name)), note=None)
-    shown = [machine.pair(shape, "--zeros", "")[0] for shape in zeros or ()]
+    shown = [machine.pair(shape, "--zeros", "")[0] for shape in tensors.zeros or ()]
     events = timeline(runs) if traced else ()
     forms = {".pftrace": lambda: perfetto_bytes(events)}
     deliver(_run_answer(runs, shown), where, forms, wrote=machine.timeline_text(events))
@@ -90,11 +81,11 @@ def run(
     return 1 if errors else 0
 
 
-def _run_bundle(file: str, tensor: Sequence[str] | None, save: Sequence[str] | None, as_json: bool) -> int:
+def _run_bundle(file: str, tensor: list[str] | None, save: Sequence[str] | None, as_json: bool) -> int:
     """A compiled model, with the arguments it was written with or others."""
     from tilewright.isa import load_bundle
 
-    given = machine.tensors(tensor)
+    given = machine.Tensors(tensor).arrays()
     if unknown := next((name for name in given if not name.isdecimal()), None):
         raise UsageError(f"no argument called {unknown}", how="--tensor 0=FILE.npy is the first, 1 the second")
     results, report = load_bundle(file).run({int(name): array for name, array in given.items()})
@@ -190,19 +181,14 @@ def compile(
         str, Argument(metavar="PROGRAM", help="model.py:function, or StableHLO in any form; - is stdin.")
     ],
     arg: ArgOption = None,
-    run: Annotated[
-        bool, Option("--run", help="Run it with its example arguments and hold every layer against XLA.")
-    ] = False,
-    listing: Annotated[bool, Option("--listing", help="Print every layer's tables and programs.")] = False,
+    run: Annotated[bool, "Run it with its example arguments and hold every layer against XLA."] = False,
+    listing: Annotated[bool, "Print every layer's tables and programs."] = False,
     settings: machine.Settings = None,
     out: Annotated[
         str | None,
-        Option(
-            "-o",
-            "--out",
-            metavar="FILE",
-            help="FILE.html: a page; FILE.json; FILE.tasm: the listing; FILE.bundle: for `isa run`.",
-        ),
+        "-o",
+        "--out FILE",
+        "FILE.html: a page; FILE.json; FILE.tasm: the listing; FILE.bundle: for `isa run`.",
     ] = None,
     as_json: Json = False,
 ) -> int:

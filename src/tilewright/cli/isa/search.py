@@ -12,18 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from tilewright.cli.isa import machine
-from tilewright.cli.isa.products import (
-    Dilation,
-    Groups,
-    Images,
-    Padding,
-    Stride,
-    Weights,
-    difference_of,
-    how_of,
-    random_array,
-    shape_of,
-)
+from tilewright.cli.isa.products import Convolution, difference, random_array
 from tilewright.cli.streams import Json, progress, read_text
 from tilewright.errors import UsageError
 from tilewright.render.delivery import Answer, Line, Output, deliver
@@ -51,7 +40,7 @@ _HEADINGS: tuple[tuple[str, Kind, str], ...] = (
     ("A loaded", "bytes", "Bytes of A loaded into registers."),
 )
 _Top = Annotated[int, Option(min=1, help="Rows of the ranking printed.")]
-_Shared = Annotated[list[str] | None, Option("--set", metavar="FIELD=VALUE", help="A field all these machines share.")]
+_Shared = Annotated[list[str] | None, "--set FIELD=VALUE", "A field all these machines share."]
 _OVER = Option("--over", metavar="FIELD=A,B,..", help="Values of a field of the machine; all combinations.")
 _SHORT = (0, 1, 2, 3, 4, 6, 8, 9, 12)
 """Columns a terminal has room for."""
@@ -62,22 +51,20 @@ def tune(
     n: Annotated[int, machine.Depth],
     k: Annotated[int, machine.Depth],
     dtype: machine.Elements = "s8",
-    ka: Annotated[int | None, Option(help="Keep to this ka.")] = None,
-    kb: Annotated[int | None, Option(help="Keep to this kb.")] = None,
+    ka: Annotated[int | None, "Keep to this ka."] = None,
+    kb: Annotated[int | None, "Keep to this kb."] = None,
     transpose_b: Annotated[
-        bool | None, Option("--transpose-b/--no-transpose-b", help="Keep to B by rows (t1), or by columns (t0).")
+        bool | None, "--transpose-b/--no-transpose-b", "Keep to B by rows (t1), or by columns (t0)."
     ] = None,
-    order: Annotated[str | None, Option(help="Keep to k_outer or column_outer.")] = None,
-    columns: Annotated[int | None, Option(help="Keep to so many columns per instruction.")] = None,
-    split: Annotated[str | None, Option(help="Keep to C divided by rows or columns (several PEs).")] = None,
-    segments: Annotated[int | None, Option(help="Keep to B in so many segments, brought in by DMA.")] = None,
-    plain: Annotated[bool, Option("--plain", help="Keep B's lines and pages as matmul lays them.")] = False,
+    order: Annotated[str | None, "Keep to k_outer or column_outer."] = None,
+    columns: Annotated[int | None, "Keep to so many columns per instruction."] = None,
+    split: Annotated[str | None, "Keep to C divided by rows or columns (several PEs)."] = None,
+    segments: Annotated[int | None, "Keep to B in so many segments, brought in by DMA."] = None,
+    plain: Annotated[bool, "Keep B's lines and pages as matmul lays them."] = False,
     most: machine.MostChoices = 96,
     within: machine.Within = 0.0,
     top: _Top = 8,
-    check: Annotated[
-        bool, Option("--check", help="Run the choice with random values too; exit 1 where anything differs.")
-    ] = False,
+    check: Annotated[bool, "Run the choice with random values too; exit 1 where anything differs."] = False,
     settings: machine.Settings = None,
     out: machine.PageOut = None,
     as_json: Json = False,
@@ -126,7 +113,7 @@ def _checked(tuning: Tuning) -> dict[str, Any]:
     result = matmul(a, b, p.config, **tuning.options)
     near = abs(result.cycles - (tuning.best.cycles or 0)) <= (0.02 * result.cycles if tuning.best.scaled else 0)
     cycles = {"cycles": result.cycles, "same_cycles": near, "scaled": tuning.best.scaled}
-    return {**cycles, "value_equals_numpy": difference_of(result.value, a, b)[0]}
+    return {**cycles, "value_equals_numpy": difference(result.value, a, b, p.k)[0]}
 
 
 def _name(tuning: Tuning, tuned: Any) -> str:
@@ -206,13 +193,7 @@ def _page(tuning: Tuning, call: str) -> str:
 
 
 def tune_conv2d(
-    x: Images,
-    w: Weights,
-    dtype: machine.Elements = "s8",
-    stride: Stride = 1,
-    padding: Padding = "0",
-    dilation: Dilation = 1,
-    groups: Groups = 1,
+    of: Convolution,
     most: machine.MostChoices = 48,
     within: machine.Within = 0.0,
     top: _Top = 8,
@@ -224,12 +205,11 @@ def tune_conv2d(
     from tilewright.isa import autotune_conv2d
 
     where = Output(out, as_json, ".json", ".html")
-    how = how_of(stride, padding, dilation, groups)
     with progress("timing") as bar:
         config = machine.configured(settings)
-        tuning = autotune_conv2d(shape_of(x), shape_of(w), dtype, config, most=most, within=within, watch=bar, **how)
+        tuning = autotune_conv2d(*of.shapes, of.dtype, config, most=most, within=within, watch=bar, **of.how)
     usual = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "ka": 1, "kb": 1, "block_a": 1, "buffers": 1}
-    call = _call(f"isa conv2d {x} {w} --dtype {tuning.dtype}", {**how, **tuning.options}, usual, settings)
+    call = _call(f"isa conv2d {of.x} {of.w} --dtype {tuning.dtype}", {**of.how, **tuning.options}, usual, settings)
     return _deliver(tuning, call, top, where)
 
 
@@ -291,15 +271,13 @@ def roofline(
     m: _Size = None,
     n: _Size = None,
     k: _Size = None,
-    x: Annotated[str | None, Option(metavar="NxHxWxC", help="Or images of a convolution, as 1x7x7x512.")] = None,
-    w: Annotated[str | None, Option(metavar="KHxKWxCxO", help="And its weights, as 3x3x512x512.")] = None,
+    x: Annotated[str | None, "--x NxHxWxC", "Or images of a convolution, as 1x7x7x512."] = None,
+    w: Annotated[str | None, "--w KHxKWxCxO", "And its weights, as 3x3x512x512."] = None,
     stride: Annotated[int, Option(min=1, help="Of a convolution.")] = 1,
-    padding: Annotated[str, Option(help="Of a convolution: valid, same, or a number.")] = "0",
+    padding: Annotated[str, "Of a convolution: valid, same, or a number."] = "0",
     dtype: machine.Elements = "s8",
-    tuned: Annotated[bool, Option("--tuned", help="By its fastest choice, not by default options.")] = False,
-    what_if: Annotated[
-        bool, Option("--what-if/--no-what-if", help="Run it on machines that differ in one field, too.")
-    ] = True,
+    tuned: Annotated[bool, "By its fastest choice, not by default options."] = False,
+    what_if: Annotated[bool, "--what-if/--no-what-if", "Run it on machines that differ in one field, too."] = True,
     settings: machine.Settings = None,
     out: machine.PageOut = None,
     as_json: Json = False,
@@ -308,24 +286,22 @@ def roofline(
     from tilewright.isa import Roofline
 
     where = Output(out, as_json, ".json", ".html")
-    config, how = machine.configured(settings), how_of(stride, padding, 1, 1)
-    sizes = _sizes((m, n, k), (x, w))
+    config = machine.configured(settings)
+    if x and w and not any((m, n, k)):
+        of = Convolution(x, w, dtype, stride, padding)
+        sizes: Any = of.shapes
+        how = of.how
+    elif m and n and k and not (x or w):
+        sizes, how = (m, n, k), {}
+    else:
+        raise UsageError("no product", how="give --m, --n and --k, or --x and --w")
     with progress("running") as bar:
-        found, choice = Roofline.measured(sizes, dtype, config, tuned, what_if, bar, **(how if x else {}))
+        found, choice = Roofline.measured(sizes, dtype, config, tuned, what_if, bar, **how)
     words = f"--x {x} --w {w} --stride {stride} --padding {padding}" if x else f"--m {m} --n {n} --k {k}"
     more = " ".join(["--tuned"] * tuned + [f"--set {assignment}" for assignment in settings or ()])
     command = f"tilewright isa roofline {words} --dtype {dtype} {more}".rstrip()
     answer = Answer(lambda: found.to_dict() | {"choice": choice}, lambda: _roofline_lines(found, choice))
     deliver(answer, where, {".html": lambda: found.to_html(command), ".json": found.to_dict})
-
-
-def _sizes(product: tuple[int | None, ...], sides: tuple[str | None, str | None]) -> tuple[Any, ...]:
-    """(m, n, k), or shapes (x, w)."""
-    if all(sides) and not any(product):
-        return tuple(shape_of(side) for side in sides if side)
-    if all(product) and not any(sides):
-        return product
-    raise UsageError("no product", how="give --m, --n and --k, or --x and --w")
 
 
 def _roofline_lines(found: Roofline, choice: str) -> Iterator[Line]:
@@ -345,8 +321,7 @@ def _roofline_lines(found: Roofline, choice: str) -> Iterator[Line]:
 def explore(
     network: Annotated[str, Argument(metavar="NETWORK", help="resnet50, or a name for --shapes.")] = "resnet50",
     shapes: Annotated[
-        str | None,
-        Option(metavar="FILE", help="Layers, one a line: fc 1 gemm 1x1000x2048; c 2 conv 1x7x7x8 3x3x8x8 padding=1."),
+        str | None, "--shapes FILE", "Layers, one a line: fc 1 gemm 1x1000x2048; c 2 conv 1x7x7x8 3x3x8x8 padding=1."
     ] = None,
     over: Annotated[list[str] | None, _OVER] = None,
     dtype: machine.Elements = "s8",

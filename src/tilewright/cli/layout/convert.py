@@ -10,9 +10,9 @@ import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument
 
-from tilewright.cli.layout.draw import Viewed, viewed
+from tilewright.cli.layout.draw import View
 from tilewright.cli.layout.show import (
     Leaf,
     Offset,
@@ -43,18 +43,17 @@ def convert(text: Text, leaf: Leaf = None, as_json: Json = False) -> None:
     The last three are expressions of pads, reshapes and transposes. What cannot be written says why.
     """
     layout = one_array(text, leaf)
-    forms = {name: _attempt(layout, write) for name, write in _writers().items()}
-    values = {name: {"text": text, "refusal": refusal} for name, (text, refusal) in forms.items()}
-    rows = [(name, text if text is not None else f"none: {refusal}") for name, (text, refusal) in forms.items()]
+    forms, rows = dict[str, dict[str, str | None]](), list[tuple[str, str]]()
+    for name, write in _writers().items():
+        try:
+            written = write(layout)
+            forms[name] = {"text": written, "refusal": ""}
+            rows.append((name, written))
+        except TilewrightError as error:
+            forms[name] = {"text": None, "refusal": error.what}
+            rows.append((name, f"none: {error.what}"))
     table = Table(("layout", str(layout)), rows)
-    deliver(Answer(lambda: {"layout": str(layout), "forms": values}, lambda: [table]), Output(as_json=as_json))
-
-
-def _attempt(layout: TensorLayout, write: Callable[[TensorLayout], str]) -> tuple[str | None, str]:
-    try:
-        return write(layout), ""
-    except TilewrightError as error:
-        return None, error.what
+    deliver(Answer(lambda: {"layout": str(layout), "forms": forms}, lambda: [table]), Output(as_json=as_json))
 
 
 def _writers() -> dict[str, Callable[[TensorLayout], str]]:
@@ -80,11 +79,8 @@ def _pack_text(pack: LinalgPack) -> str:
 
 
 _Cute = Annotated[str, Argument(metavar="LAYOUT", help="As '((2,2),8):((1,16),2)'.")]
-_Dtype = Annotated[str | None, Option("--dtype", metavar="TYPE", help="Element type, as bf16; the pointer's, or f32.")]
-_Threads = Annotated[
-    str | None,
-    Option("--threads", metavar="LAYOUT", help="A layout of (threads, values): its bank conflicts, on stderr."),
-]
+_Dtype = Annotated[str | None, "--dtype TYPE", "Element type, as bf16; the pointer's, or f32."]
+_Threads = Annotated[str | None, "--threads LAYOUT", "A layout of (threads, values): its bank conflicts, on stderr."]
 _Linalg = Annotated[str, Argument(metavar="TEXT", help="MLIR with linalg.pack or tensor.pack in it; - is stdin.")]
 _Tag = Annotated[str, Argument(metavar="TAG", help="As nChw16c or aBcd16b.")]
 _Shape = Annotated[
@@ -92,8 +88,7 @@ _Shape = Annotated[
 ]
 
 
-@viewed
-def cute(text: _Cute, offset: Offset = None, dtype: _Dtype = None, threads: _Threads = None) -> Viewed:
+def cute(text: _Cute, offset: Offset = None, dtype: _Dtype = None, threads: _Threads = None, *, view: View) -> None:
     """Read a CuTe layout (CUTLASS's shape:stride), swizzled or not: facts, an element, an offset, a picture."""
     from tilewright.layout import bank_conflicts, from_cute
 
@@ -102,27 +97,25 @@ def cute(text: _Cute, offset: Offset = None, dtype: _Dtype = None, threads: _Thr
         found = bank_conflicts(layout, from_cute(threads, layout.dtype))
         passes = f"{found.wavefronts} passes over the banks where {found.least} would do"
         remark(f"bank conflicts: {found.conflicts}: {passes}, {found.width} bytes at once, {found.ways}-way at most")
-    return layout, offset
+    view.show(layout, offset)
 
 
-@viewed
-def linalg(text: _Linalg, offset: Offset = None) -> Viewed:
+def linalg(text: _Linalg, offset: Offset = None, *, view: View) -> None:
     """Read MLIR's linalg.pack operations, each packing what the one before made: facts, an element, a picture."""
     from tilewright.layout import from_linalg_pack, parse_linalg_pack
 
     first, *more = parse_linalg_pack(read_text("-") if text == "-" else text)
     attributes = first.inner_dims_pos, first.inner_tiles, first.outer_dims_perm
     layout = from_linalg_pack(first.source_shape, first.dtype, *attributes, *more)
-    return layout, offset
+    view.show(layout, offset)
 
 
-@viewed
-def onednn(tag: _Tag, shape: _Shape, offset: Offset = None) -> Viewed:
+def onednn(tag: _Tag, shape: _Shape, offset: Offset = None, *, view: View) -> None:
     """Read a oneDNN format tag: facts, an element, an offset, a picture."""
     from tilewright.layout import from_onednn_tag
 
     array = sized_array(shape)
-    return from_onednn_tag(tag, array.shape, array.dtype), offset
+    view.show(from_onednn_tag(tag, array.shape, array.dtype), offset)
 
 
 _Name = Annotated[
@@ -132,39 +125,34 @@ _Name = Annotated[
     ),
 ]
 _Dims = Annotated[str, Argument(metavar="SHAPE", help="Element type and dims, as f16[100,64]; - is stdin.")]
-_WithinFace = Annotated[
-    bool, Option("--transpose-within-face", help="Of tenstorrent: the elements of every face transposed.")
-]
-_OfFaces = Annotated[
-    bool, Option("--transpose-of-faces", help="Of tenstorrent: the four faces of every tile transposed.")
-]
+_WithinFace = Annotated[bool, "Of tenstorrent: the elements of every face transposed."]
+_OfFaces = Annotated[bool, "Of tenstorrent: the four faces of every tile transposed."]
 
 
-@viewed
 def preset(
     name: _Name,
     shape: _Dims,
     offset: Offset = None,
     transpose_within_face: _WithinFace = False,
     transpose_of_faces: _OfFaces = False,
-) -> Viewed:
+    *,
+    view: View,
+) -> None:
     """Lay a shape out by a layout's usual name: its text and facts, an element, an offset, a picture."""
     from tilewright.layout import preset as make
 
     array = sized_array(shape)
     flags = {"transpose_within_face": transpose_within_face, "transpose_of_faces": transpose_of_faces}
     chosen = {option: True for option, value in flags.items() if value}
-    return make(name, array.shape, array.dtype, **chosen), offset
+    view.show(make(name, array.shape, array.dtype, **chosen), offset)
 
 
 _Shapes = Annotated[
     list[str],
     Argument(metavar="SHAPE...", help="Element types and dims, as bf16[32,224,224,3]; - is stdin, one a line."),
 ]
-_Target = Annotated[str, Option("--target", metavar="NAME", help="The chip; see `tilewright targets`.")]
-_Boundary = Annotated[
-    bool, Option("--boundary", help="An argument or a result of the program: 8 and 4 bits get larger tiles.")
-]
+_Target = Annotated[str, "--target NAME", "The chip; see `tilewright targets`."]
+_Boundary = Annotated[bool, "An argument or a result of the program: 8 and 4 bits get larger tiles."]
 _NAMES = {"default": "default order", "predicted": "predicted", "given": "as given"}
 
 Sides = Mapping[str, "TensorLayout"]
@@ -254,8 +242,8 @@ _MOST_DATA = 1 << 40
 _Npy = Annotated[str, Argument(metavar="IN.npy", help="The array, as numpy.save writes it; - is stdin.")]
 _Bin = Annotated[str, Argument(metavar="IN.bin", help="The raw bytes of the packed buffer; - is stdin.")]
 _TiledText = Annotated[str, Argument(metavar="TEXT", help="The layout, as bf16[20,300]{1,0:T(8,128)(2,1)}.")]
-_Raw = Annotated[str, Option("-o", "--out", metavar="OUT.bin", help="Where the bytes go; - is stdout.")]
-_Array = Annotated[str, Option("-o", "--out", metavar="OUT.npy", help="Where the array goes; - is stdout.")]
+_Raw = Annotated[str, "-o", "--out OUT.bin", "Where the bytes go; - is stdout."]
+_Array = Annotated[str, "-o", "--out OUT.npy", "Where the array goes; - is stdout."]
 
 
 def pack(source: _Npy, text: _TiledText, out: _Raw, as_json: Json = False) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument
 
 from tilewright.cli.layout.show import (
     Index,
@@ -33,22 +31,13 @@ if TYPE_CHECKING:
     from tilewright.layout.draw.panels import Scene
 
 Colour = Annotated[
-    str,
-    Option(
-        "--colour",
-        metavar="WAY",
-        help="What a colour means: tile, channel, batch, npu, page, shard, line, offset or none.",
-    ),
+    str, "--colour WAY", "What a colour means: tile, channel, batch, npu, page, shard, line, offset or none."
 ]
-Window = Annotated[
-    str, Option("--window", metavar="A:B,..", help="Draw these ranges of the dims (of npu and offset), as 0:8,0:16.")
-]
-At = Annotated[str | None, Option("--at", metavar="I,J,..", help="Draw the surroundings of this element, marked.")]
-Ruler = Annotated[bool, Option("--ruler", help="Draw the memory under a ruler of bytes.")]
-Unit = Annotated[
-    str, Option("--unit", metavar="UNIT", help="A cell of the ruler: element, line, tile, or auto by size.")
-]
-Draw = Annotated[bool, Option("--draw", help="Draw it in the terminal.")]
+Window = Annotated[str, "--window A:B,..", "Draw these ranges of the dims (of npu and offset), as 0:8,0:16."]
+At = Annotated[str | None, "--at I,J,..", "Draw the surroundings of this element, marked."]
+Ruler = Annotated[bool, "Draw the memory under a ruler of bytes."]
+Unit = Annotated[str, "--unit UNIT", "A cell of the ruler: element, line, tile, or auto by size."]
+Draw = Annotated[bool, "Draw it in the terminal."]
 
 
 @dataclass(frozen=True)
@@ -70,7 +59,6 @@ class Picture:
         return ruler_scene(self.layout, unit=self.unit, colour=self.colour)
 
     def to_svg(self) -> str:
-        """An SVG file."""
         from tilewright.layout.draw.picture import draw_picture
 
         return f"{draw_picture(self._scene).svg()}\n"
@@ -90,7 +78,6 @@ class Picture:
         return head | {"levels": levels, "panels": panels}
 
     def lines(self) -> list[Line]:
-        """The drawing in the terminal."""
         from tilewright.layout.draw.terminal import terminal_drawing, terminal_ruler
 
         layout, colour, unit = self.layout, self.colour, self.unit
@@ -132,56 +119,34 @@ def draw(
         deliver(picture, where, said=())
 
 
-Viewed = tuple["IndexMap", int | tuple[int, ...] | None]
-"""What a command that makes a layout returns: the layout, and the place that is asked about (an offset, or by axis)."""
+@dataclass(frozen=True)
+class View:
+    """The options of a command that makes a layout: the element that is asked about, and how it is drawn."""
 
+    index: Index = None
+    draw: Draw = False
+    out: Out = None
+    colour: Colour = "auto"
+    window: Window = ""
+    ruler: Ruler = False
+    unit: Unit = "auto"
+    as_json: Json = False
 
-def viewed(make: Callable[..., Viewed]) -> Callable[..., None]:
-    """Make a command of a function that makes a layout (and names a place): it gets the options of a view as well.
-
-    The option parser reads a signature, so the command is given the one that ``make`` and :func:`_view` have together.
-    """
-    own = set(inspect.signature(make).parameters)
-
-    def command(**options: Any) -> None:
-        layout, place = make(**{name: value for name, value in options.items() if name in own})
-        _view(layout, place, **{name: value for name, value in options.items() if name not in own})
-
-    _, _, *shared = inspect.signature(_view).parameters.values()
-    hints = get_type_hints(make, globals() | make.__globals__ | {"IndexMap": Any}, include_extras=True)
-    hints |= get_type_hints(_view, globals() | {"IndexMap": Any}, include_extras=True)
-    both = [*inspect.signature(make).parameters.values(), *shared]
-    named = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[option.name]) for option in both]
-    command.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
-    command.__annotations__ = {option.name: option.annotation for option in named}
-    command.__name__, command.__doc__ = make.__name__, make.__doc__
-    return command
-
-
-def _view(
-    layout: IndexMap,
-    place: int | tuple[int, ...] | None,
-    index: Index = None,
-    draw: Draw = False,
-    out: Out = None,
-    colour: Colour = "auto",
-    window: Window = "",
-    ruler: Ruler = False,
-    unit: Unit = "auto",
-    as_json: Json = False,
-) -> None:
-    """Answer a question, draw, or print the facts."""
-    Output(out, as_json, ".svg")  # refuses a wrong name before anything is drawn
-    picture = _picture(layout, colour, ruler, unit, window, None if ruler or window else index)
-    asked, drawn = index is not None or place is not None, bool(draw or picture.unit or window)
-    if out is not None:
-        deliver(picture, Output(out, False, ".svg"), said=())
-    if asked and draw and not as_json:
-        show([*picture.lines(), ""])
-    if asked or (out is None and not drawn) or (out is not None and as_json):
-        deliver(answer(layout, index, place), Output(as_json=as_json))
-    elif out is None:
-        deliver(picture, Output(as_json=as_json))
+    def show(self, layout: IndexMap, place: int | tuple[int, ...] | None) -> None:
+        """Answer a question, draw, or print the facts; ``place``: what is asked about, an offset or one by axis."""
+        index, out, json = self.index, self.out, Output(as_json=self.as_json)
+        Output(out, self.as_json, ".svg")  # refuses a wrong name before anything is drawn
+        at = None if self.ruler or self.window else index
+        picture = _picture(layout, self.colour, self.ruler, self.unit, self.window, at)
+        asked, drawn = index is not None or place is not None, bool(self.draw or picture.unit or self.window)
+        if out is not None:
+            deliver(picture, Output(out, False, ".svg"), said=())
+        if asked and self.draw and not self.as_json:
+            show([*picture.lines(), ""])
+        if asked or (out is None and not drawn) or (out is not None and self.as_json):
+            deliver(answer(layout, index, place), json)
+        elif out is None:
+            deliver(picture, json)
 
 
 _FIGURES = ("longest_run", "lines_read", "lines_written", "tiles_read", "tiles_written")
@@ -189,10 +154,9 @@ _FIGURES = ("longest_run", "lines_read", "lines_written", "tiles_read", "tiles_w
 _A = Annotated[str, Argument(metavar="A", help="The layout before, as f32[3,5]{1,0:T(2,2)}; - is stdin.")]
 _B = Annotated[str, Argument(metavar="B", help="The layout after: the same elements, perhaps in another shape.")]
 _Permutation = Annotated[
-    str | None,
-    Option("--permutation", metavar="P,..", help="B is reshape(transpose(A, P)), P as numpy.transpose reads it."),
+    str | None, "--permutation P,..", "B is reshape(transpose(A, P)), P as numpy.transpose reads it."
 ]
-_Fail = Annotated[bool, Option("--fail-if-moved", help="Exit with 1 unless it is a bitcast.")]
+_Fail = Annotated[bool, "Exit with 1 unless it is a bitcast."]
 
 
 def compare(

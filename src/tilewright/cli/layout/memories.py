@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument
 
-from tilewright.cli.layout.draw import Viewed, viewed
+from tilewright.cli.layout.draw import View
 from tilewright.cli.layout.show import Out, exact_bytes, sized_array, whole_numbers
 from tilewright.cli.streams import Json, read_text
 from tilewright.errors import CheckFailed, UsageError
@@ -21,48 +21,42 @@ if TYPE_CHECKING:
     from tilewright.layout.convert.tpu_mlir import LayerGroup
 
 _Shape = Annotated[str, Argument(metavar="SHAPE", help="Element type and sizes, as f16[2,3,4,5]; - is stdin.")]
-_At = Annotated[str | None, Option("--at", metavar="X,Y,..", help="Say what lies at this place on the axes.")]
+_At = Annotated[str | None, "--at X,Y,..", "Say what lies at this place on the axes."]
 
 
 def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
     return None if text is None else whole_numbers(text, option)
 
 
-@viewed
 def lanes(
     shape: _Shape,
-    chip: Annotated[str | None, Option("--chip", metavar="NAME", help="A target with lanes, as bm1684x.")] = None,
-    count: Annotated[int | None, Option("--lanes", metavar="X", help="NPUs, without a chip.")] = None,
-    eu_bytes: Annotated[int | None, Option("--eu-bytes", metavar="B", help="Bytes of an execution unit.")] = None,
-    start: Annotated[int, Option("--start", metavar="N", help="The NPU of channel 0.")] = 0,
+    chip: Annotated[str | None, "--chip NAME", "A target with lanes, as bm1684x."] = None,
+    lanes: Annotated[int | None, "--lanes X", "NPUs, without a chip."] = None,
+    eu_bytes: Annotated[int | None, "--eu-bytes B", "Bytes of an execution unit."] = None,
+    start: Annotated[int, "--start N", "The NPU of channel 0."] = 0,
     mode: Annotated[
         str,
-        Option(
-            "--mode",
-            metavar="MODE",
-            help="aligned, compact, row_aligned, strides N,C,H,W; matrix, matrix2 (two dims); weights (oc,ic,kh,kw); "
-            "global: the one memory that all NPUs share.",
-        ),
+        "--mode MODE",
+        "aligned, compact, row_aligned, strides N,C,H,W; matrix, matrix2 (two dims); weights (oc,ic,kh,kw); "
+        "global: the one memory that all NPUs share.",
     ] = "aligned",
-    columns: Annotated[
-        int | None, Option("--columns-per-npu", metavar="W", help="Of a matrix: neighbouring columns on one NPU.")
+    columns_per_npu: Annotated[
+        int | None, "--columns-per-npu W", "Of a matrix: neighbouring columns on one NPU."
     ] = None,
-    ic_parallel: Annotated[
-        int | None, Option("--ic-parallel", metavar="IC", help="Of weights: input channels of a byte together.")
-    ] = None,
-    npu: Annotated[int | None, Option("--npu", metavar="N", help="With --offset: what lies there.")] = None,
-    offset: Annotated[int | None, Option("--offset", metavar="O", help="In elements, in that NPU.")] = None,
-) -> Viewed:
+    ic_parallel: Annotated[int | None, "--ic-parallel IC", "Of weights: input channels of a byte together."] = None,
+    npu: Annotated[int | None, "--npu N", "With --offset: what lies there."] = None,
+    offset: Annotated[int | None, "--offset O", "In elements, in that NPU."] = None,
+    *,
+    view: View,
+) -> None:
     """Place a tensor (N, C, H, W) in an NPU's memories, local or global: facts, an element, a place, a picture."""
-    memory = {"chip": chip, "lanes": count, "eu_bytes": eu_bytes}
-    layout = _lane_layout(sized_array(shape), memory, start, mode, columns, ic_parallel)
-    if mode == "global":
-        if npu is not None:
-            raise UsageError("the global memory belongs to no NPU", where="--npu")
-        return layout, offset
-    if (npu is None) != (offset is None):
+    memory = {"chip": chip, "lanes": lanes, "eu_bytes": eu_bytes}
+    layout = _lane_layout(sized_array(shape), memory, start, mode, columns_per_npu, ic_parallel)
+    if mode == "global" and npu is not None:
+        raise UsageError("the global memory belongs to no NPU", where="--npu")
+    if mode != "global" and (npu is None) != (offset is None):
         raise UsageError("a place is an NPU and an offset", how="give both --npu and --offset")
-    return layout, None if npu is None or offset is None else (npu, offset)
+    view.show(layout, offset if npu is None or offset is None else (npu, offset))
 
 
 def _lane_layout(
@@ -99,32 +93,34 @@ def _lane_layout(
     return make(array.shape, array.dtype, **memory, start=start, mode=strides)
 
 
-@viewed
 def paged(
     shape: _Shape,
-    page: Annotated[str | None, Option("--page", metavar="P,..", help="Page sizes, one per dim.")] = None,
-    line: Annotated[str | None, Option("--line", metavar="L,..", help="Cache line sizes, one per dim.")] = None,
-    order: Annotated[str | None, Option("--order", metavar="D,..", help="Dims, the fastest first.")] = None,
-    start: Annotated[str | None, Option("--start", metavar="I,..", help="The segment's first index.")] = None,
+    page: Annotated[str | None, "--page P,..", "Page sizes, one per dim."] = None,
+    line: Annotated[str | None, "--line L,..", "Cache line sizes, one per dim."] = None,
+    order: Annotated[str | None, "--order D,..", "Dims, the fastest first."] = None,
+    start: Annotated[str | None, "--start I,..", "The segment's first index."] = None,
     at: _At = None,
-) -> Viewed:
+    *,
+    view: View,
+) -> None:
     """Cut a segment of a tensor into pages and cache lines: facts, an element, a place (PAGE,OFFSET), a picture."""
     from tilewright.layout import paged as make
 
     array = sized_array(shape)
     sizes = (_numbers(page, "--page"), _numbers(line, "--line"), _numbers(order, "--order"), _numbers(start, "--start"))
     layout = make(array.shape, array.dtype, *sizes)
-    return layout, _numbers(at, "--at")
+    view.show(layout, _numbers(at, "--at"))
 
 
-@viewed
 def sharded(
     shape: Annotated[str, Argument(metavar="SHAPE", help="The table, as f32[vocab,width]; - is stdin.")],
-    shards: Annotated[int, Option("--shards", metavar="S", help="Shards (SparseCores).")],
-    rotation: Annotated[int, Option("--rotation", metavar="R", help="Shards the table is turned by.")] = 0,
-    row_offset: Annotated[int, Option("--row-offset", metavar="O", help="Rows before it on every shard.")] = 0,
+    shards: Annotated[int, "--shards S", "Shards (SparseCores)."],
+    rotation: Annotated[int, "--rotation R", "Shards the table is turned by."] = 0,
+    row_offset: Annotated[int, "--row-offset O", "Rows before it on every shard."] = 0,
     at: _At = None,
-) -> Viewed:
+    *,
+    view: View,
+) -> None:
     """Shard an embedding table row by row: facts, an element, a place (SHARD,ROW,COLUMN), a picture."""
     from tilewright.layout import mod_sharded as make
 
@@ -133,15 +129,15 @@ def sharded(
         raise UsageError(f"a table has two sizes, [vocab, width]; {array} has {array.rank}")
     vocab, width = array.shape
     layout = make(vocab, width, shards, rotation, row_offset, dtype=array.dtype)
-    return layout, _numbers(at, "--at")
+    view.show(layout, _numbers(at, "--at"))
 
 
 _File = Annotated[
     str, Argument(metavar="FILE", help="Tensors and instructions as TOML, or tpu-mlir's final.mlir; - is stdin.")
 ]
-_Chip = Annotated[str | None, Option("--chip", metavar="NAME", help="Instead of the file's chip.")]
-_Group = Annotated[str | None, Option("--group", metavar="NAME", help="Of a final.mlir this layer group only, as %9.")]
-_Fail = Annotated[bool, Option("--fail-on-conflict", help="Exit with 1 where operands share a bank.")]
+_Chip = Annotated[str | None, "--chip NAME", "Instead of the file's chip."]
+_Group = Annotated[str | None, "--group NAME", "Of a final.mlir this layer group only, as %9."]
+_Fail = Annotated[bool, "Exit with 1 where operands share a bank."]
 _HINTS = {
     "tensor": "write [[tensor]] with a name and a shape",
     "instructions": 'write lists of names, as [["x", "w", "y"]]',
@@ -170,9 +166,12 @@ def plan(
         groups = _chosen(read_tpu_mlir(text, chip, file), group, file)
         shown = max(groups, key=lambda each: each.plan.bytes_used).plan
         conflicts = [conflict for each in groups for conflict in each.plan.conflicts]
-        values = [_group_value(each) for each in groups]
-        notes = [note for each in groups for note in _group_notes(each)]
-        result = Answer(lambda: {"groups": values}, lambda: _groups_lines(groups))
+        result = Answer(lambda: {"groups": [_group_value(each) for each in groups]}, lambda: _groups_lines(groups))
+        notes = []
+        for each in groups:
+            sizes = "takes other bytes than the sizes of its slices do; its region is shown as bytes"
+            notes += [f"{name} {sizes}" for name in each.open]
+            notes += [f"{second} is written over {one}, which is still read behind it" for one, second in each.shared]
     else:
         if group is not None:
             raise UsageError("--group goes with a final.mlir of tpu-mlir", where=file)
@@ -209,13 +208,6 @@ def _group_value(group: LayerGroup) -> dict[str, Any]:
     own = {"operations": dict(group.operations), "steps": list(group.steps), "open": list(group.open)}
     shared = {"shared": [list(pair) for pair in group.shared]}
     return {"group": group.name, "line": group.line, **group.plan.to_dict(), **own, **shared}
-
-
-def _group_notes(group: LayerGroup) -> Iterator[str]:
-    for name in group.open:
-        yield f"{name} takes other bytes than the sizes of its slices do; its region is shown as bytes"
-    for first, second in group.shared:
-        yield f"{second} is written over {first}, which is still read behind it"
 
 
 def _groups_lines(groups: Sequence[LayerGroup]) -> Iterator[Line]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument
 
 from tilewright.cli.streams import Json, read_text
 from tilewright.errors import ParseError, UsageError
@@ -30,10 +30,10 @@ def names_layout(text: str) -> bool:
 Text = Annotated[
     str, Argument(metavar="TEXT", help="A shape, as f32[3,5]{1,0:T(2,2)}, or any text with shapes in it; - is stdin.")
 ]
-Index = Annotated[str | None, Option("--index", metavar="I,J,..", help="Derive this element's address.")]
-Offset = Annotated[int | None, Option("--offset", metavar="O", help="Say what lies at this offset.")]
-Leaf = Annotated[str | None, Option("--leaf", metavar="I,J,..", help="Of a tuple this element (of that element, ...).")]
-Out = Annotated[str | None, Option("-o", "--out", metavar="FILE", help="Write an SVG: FILE.svg, or - for stdout.")]
+Index = Annotated[str | None, "--index I,J,..", "Derive this element's address."]
+Offset = Annotated[int | None, "--offset O", "Say what lies at this offset."]
+Leaf = Annotated[str | None, "--leaf I,J,..", "Of a tuple this element (of that element, ...)."]
+Out = Annotated[str | None, "-o", "--out FILE", "Write an SVG: FILE.svg, or - for stdout."]
 
 
 def explain(text: Text, index: Index = None, offset: Offset = None, leaf: Leaf = None, as_json: Json = False) -> None:

@@ -12,10 +12,8 @@ from tilewright.extras import need
 
 
 def mcp(
-    root: Annotated[
-        Path, Option("--root", metavar="FOLDER", help="Programs and logs are read from this folder and below only.")
-    ] = Path(),
-    seconds: Annotated[int, Option("--seconds", min=1, help="The longest a call may take.")] = 120,
+    root: Annotated[Path, "--root FOLDER", "Programs and logs are read from this folder and below only."] = Path(),
+    seconds: Annotated[int, Option(min=1, help="The longest a call may take.")] = 120,
 ) -> None:
     """Serve explain, compare, report, time and plan to agents: Model Context Protocol over stdio, read-only."""
     need("mcp", what="serving agents")

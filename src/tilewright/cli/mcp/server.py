@@ -177,14 +177,16 @@ def make_server(folder: Path, bounds: Bounds, run: Run = run_bounded) -> MCPServ
     )
     limiter = CapacityLimiter(_AT_ONCE)
 
-    async def command(words: Sequence[str], stdin: bytes = b"") -> str:
-        async with limiter:
-            return await run(words, stdin, str(folder), bounds)
-
-    async def answer(words: Sequence[str], form: str, stdin: bytes = b"", after: Sequence[str] = ()) -> str:
-        """Options first, and behind ``--`` what may begin with a dash."""
+    async def answer(command: str, form: str, stdin: bytes = b"", after: Sequence[str] = (), **options: object) -> str:
+        """What a command prints: the options that are not None, and behind ``--`` what may begin with a dash."""
+        words = command.split()
+        for name, value in options.items():
+            if value is not None:
+                text = ",".join(map(str, value)) if isinstance(value, list) else value
+                words.append(f"--{name.replace('_', '-')}={text}")
         try:
-            return await command([*words, *(["--json"] if form == "json" else []), "--", *after], stdin)
+            async with limiter:
+                return await run([*words, *["--json"] * (form == "json"), "--", *after], stdin, str(folder), bounds)
         except TilewrightError as error:
             raise ToolError(str(error)) from None
 
@@ -198,10 +200,7 @@ def make_server(folder: Path, bounds: Bounds, run: Run = run_bounded) -> MCPServ
         format: Format = "text",
     ) -> str:
         """Say what a layout's text means: sizes, padding; how an element gets its offset, or what lies at an offset."""
-        words = ["layout", "explain"]
-        words += [f"--index={','.join(map(str, index))}"] if index is not None else []
-        words += [f"--offset={offset}"] if offset is not None else []
-        return await answer(words, format, after=[_text(layout)])
+        return await answer("layout explain", format, after=[_text(layout)], index=index, offset=offset)
 
     @server.tool(annotations=_READ_ONLY, structured_output=False)
     async def compare_layouts(
@@ -213,9 +212,8 @@ def make_server(folder: Path, bounds: Bounds, run: Run = run_bounded) -> MCPServ
         format: Format = "text",
     ) -> str:
         """Compare two layouts of the same elements: whether going from one to the other is free, why, what it moves."""
-        words = ["layout", "compare"]
-        words += [f"--permutation={','.join(map(str, permutation))}"] if permutation is not None else []
-        return await answer(words, format, after=[_text(before), _text(after)])
+        sides = [_text(before), _text(after)]
+        return await answer("layout compare", format, after=sides, permutation=permutation)
 
     @server.tool(annotations=_READ_ONLY, structured_output=False)
     async def report(
@@ -230,7 +228,7 @@ def make_server(folder: Path, bounds: Bounds, run: Run = run_bounded) -> MCPServ
         Begins with what pays most and what to do about it; ends with the arrays that waste most on padding.
         """
         program = _program(text, file, folder)
-        return await answer(["report", *_chip(target), f"--top={top}"], format, program, ["-"])
+        return await answer("report", format, program, ["-"], target=_chip(target), top=top)
 
     @server.tool(annotations=_READ_ONLY, structured_output=False)
     async def time(
@@ -242,7 +240,7 @@ def make_server(folder: Path, bounds: Bounds, run: Run = run_bounded) -> MCPServ
     ) -> str:
         """Model how long one step of a program takes on a TPU: slowest operations, and what bounds each."""
         program = _program(text, file, folder)
-        return await answer(["time", *_chip(target), f"--top={top}"], format, program, ["-"])
+        return await answer("time", format, program, ["-"], target=_chip(target), top=top)
 
     @server.tool(annotations=_READ_ONLY, structured_output=False)
     async def plan_embeddings(
@@ -273,19 +271,21 @@ def make_server(folder: Path, bounds: Bounds, run: Run = run_bounded) -> MCPServ
         """
         if tables is None and config is None and log is None:
             raise ToolError("nothing to plan: give tables and rows_per_table, or a config, or a log")
-        numbers = {
-            "chips": chips,
-            "batch": batch,
-            "tables": tables,
-            "rows-per-table": rows_per_table,
-            "ids-per-sample": ids_per_sample,
-            "width": width,
-            "optimizer": optimizer,
-        }
-        words = [f"--{name}={value}" for name, value in numbers.items() if value is not None]
-        words += [f"--config={_below(config, folder, ('.toml',))}"] if config is not None else []
         logs = [str(_below(log, folder, (".parquet", ".csv", ".tsv", ".npz")))] if log is not None else []
-        return await answer(["embed", "plan", *_chip(target), *words], format, after=logs)
+        return await answer(
+            "embed plan",
+            format,
+            after=logs,
+            target=_chip(target),
+            chips=chips,
+            batch=batch,
+            tables=tables,
+            rows_per_table=rows_per_table,
+            ids_per_sample=ids_per_sample,
+            width=width,
+            optimizer=optimizer,
+            config=None if config is None else _below(config, folder, (".toml",)),
+        )
 
     return server
 
@@ -297,13 +297,11 @@ def _text(layout: str) -> str:
     return layout
 
 
-def _chip(name: str | None) -> list[str]:
-    """The option for a chip that is known; a file of the reader's own could lie anywhere."""
-    if name is None:
-        return []
-    if name.partition(":")[0] not in target_names():
+def _chip(name: str | None) -> str | None:
+    """The name of a chip that is known; a file of the reader's own could lie anywhere."""
+    if name is not None and name.partition(":")[0] not in target_names():
         raise ToolError(f"no chip is called {name!r}; there are {', '.join(target_names())}")
-    return [f"--target={name}"]
+    return name
 
 
 def _program(text: str | None, file: str | None, folder: Path) -> bytes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
+from typer import Argument
 
 from tilewright.cli.programs.program import ArgOption, load_program
 from tilewright.cli.streams import Json
@@ -32,17 +32,12 @@ def lint(
             metavar="PROGRAM...", show_default=False, help="model.py:function, several if you like, or StableHLO files."
         ),
     ],
-    target: Annotated[str, Option("--target", "-t", help="The chip that the factors are for.")] = TARGET,
-    threshold: Annotated[
-        float, Option("--threshold", help="Exit 1 if a finding's factor is at least this.")
-    ] = THRESHOLD,
-    exit_zero: Annotated[bool, Option("--exit-zero", help="Exit 0 whatever is found.")] = False,
-    assume_finite: Annotated[
-        bool, Option("--assume-finite", help="No value is NaN or infinite, so suggestions need not mention it.")
-    ] = False,
+    target: Annotated[str, "--target", "-t", "The chip that the factors are for."] = TARGET,
+    threshold: Annotated[float, "Exit 1 if a finding's factor is at least this."] = THRESHOLD,
+    exit_zero: Annotated[bool, "Exit 0 whatever is found."] = False,
+    assume_finite: Annotated[bool, "No value is NaN or infinite, so suggestions need not mention it."] = False,
     style: Annotated[
-        _Format,
-        Option("--format", help="How findings are written: github makes annotations in a workflow, sarif a log."),
+        _Format, "--format", "How findings are written: github makes annotations in a workflow, sarif a log."
     ] = _Format.LINES,
     as_json: Json = False,
     arg: ArgOption = None,
@@ -64,7 +59,14 @@ def lint(
         else:
             yield from (_annotation(each, threshold) if style is _Format.GITHUB else line(each) for each in ranked)
 
-    rows = [_plain(each, program) for program, some in found.items() for each in some]
+    keys = ("rule", "factor", "kind", "saved_us", "what", "how", "op")
+    rows = [
+        {"program": program, "file": path, "line": int(number), "column": each.column + 1}
+        | {key: getattr(each, key) for key in keys}
+        for program, some in found.items()
+        for each in some
+        for path, number in [_path_and_line(each) if each.source else ("", "0")]
+    ]
     value = {"target": target, "threshold": threshold, "failing": len(failing), "findings": rows}
     deliver(Answer(lambda: value, lines), Output(as_json=as_json))
     remark(f"{_count(len(ranked), 'finding')}, {len(failing)} of a factor of {threshold:g} or more, on {target}")
@@ -111,12 +113,6 @@ def _path_and_line(finding: Suggestion) -> tuple[str, str]:
 
 def _factor(finding: Suggestion) -> str:
     return "unpriced" if finding.factor is None else f"{finding.factor:.3g}x {finding.kind}"
-
-
-def _plain(finding: Suggestion, program: str) -> dict[str, Any]:
-    path, number = _path_and_line(finding) if finding.source else ("", "0")
-    where = {"program": program, "file": path, "line": int(number), "column": finding.column + 1}
-    return where | {key: getattr(finding, key) for key in ("rule", "factor", "kind", "saved_us", "what", "how", "op")}
 
 
 def _annotation(finding: Suggestion, threshold: float) -> str:

@@ -23,56 +23,33 @@ if TYPE_CHECKING:
 
 def optimize(
     program: Annotated[str | None, Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)] = None,
-    target: Annotated[str | None, Option("--target", "-t", help="The chip whose layouts decide.")] = None,
+    target: Annotated[str | None, "--target", "-t", "The chip whose layouts decide."] = None,
     output: Annotated[
         str | None,
-        Option(
-            "--output",
-            "-o",
-            help="Write the result, or as .html a page with every change before and after; - is stdout; a folder takes "
-            "--print-after-all too.",
-        ),
+        "--output",
+        "-o",
+        "Write the result, or as .html a page with every change before and after; - is stdout; a folder takes "
+        "--print-after-all too.",
     ] = None,
-    diff: Annotated[bool, Option("--diff", help="Print what changed, and which passes changed nothing.")] = False,
-    explain: Annotated[bool, Option("--explain", help="Print every verdict, with its reason.")] = False,
+    diff: Annotated[bool, "Print what changed, and which passes changed nothing."] = False,
+    explain: Annotated[bool, "Print every verdict, with its reason."] = False,
     as_json: Json = False,
-    bit_exact: Annotated[
-        bool, Option("--bit-exact", help="Keep to rewrites that give the same bits (no float sums taken apart).")
-    ] = False,
-    products: Annotated[
-        bool, Option("--products", help="Take products of reals apart too, which may overflow where they did not.")
-    ] = False,
-    verify: Annotated[
-        bool, Option("--verify", help="Run both programs on random inputs; exit 1 if they differ.")
-    ] = False,
+    bit_exact: Annotated[bool, "Keep to rewrites that give the same bits (no float sums taken apart)."] = False,
+    products: Annotated[bool, "Take products of reals apart too, which may overflow where they did not."] = False,
+    verify: Annotated[bool, "Run both programs on random inputs; exit 1 if they differ."] = False,
     passes: Annotated[
         str | None,
-        Option(
-            "--passes",
-            help="The rewrites to use, such as 'inline,reduce-of-reshape{allow_reassociation=false}'. Without --target "
-            "they run on the whole program, without any gate.",
-        ),
+        "The rewrites to use, such as 'inline,reduce-of-reshape{allow_reassociation=false}'. Without --target "
+        "they run on the whole program, without any gate.",
     ] = None,
-    print_after_all: Annotated[
-        bool, Option("--print-after-all", help="Print the program after every pass: to stderr, or into -o FOLDER/.")
-    ] = False,
-    rules: Annotated[
-        str | None,
-        Option("--rules", help="The rules that may act, separated by commas; 'none' for none. Default: all."),
-    ] = None,
-    assume_finite: Annotated[
-        bool, Option("--assume-finite", help="No value is NaN or infinite: rules that would spread one may act.")
-    ] = False,
+    print_after_all: Annotated[bool, "Print the program after every pass: to stderr, or into -o FOLDER/."] = False,
+    rules: Annotated[str | None, "The rules that may act, separated by commas; 'none' for none. Default: all."] = None,
+    assume_finite: Annotated[bool, "No value is NaN or infinite: rules that would spread one may act."] = False,
     judge: Annotated[
-        str | None,
-        Option("--judge", help="Compile both programs with an installed TPU compiler, keep what wins: tpu:v5e."),
+        str | None, "Compile both programs with an installed TPU compiler, keep what wins: tpu:v5e."
     ] = None,
-    list_rules: Annotated[
-        bool, Option("--list-rules", help="Print the rules there are, with guard and confirmed factors.")
-    ] = False,
-    list_all: Annotated[
-        bool, Option("--list-passes", help="Print the rewrites there are, with their options.")
-    ] = False,
+    list_rules: Annotated[bool, "Print the rules there are, with guard and confirmed factors."] = False,
+    list_all: Annotated[bool, "--list-passes", "Print the rewrites there are, with their options."] = False,
     arg: ArgOption = None,
     module: ModuleOption = None,
 ) -> None:
@@ -121,7 +98,14 @@ def optimize(
             "it remains after normalising both programs"
         )
     if verify:
-        _verify(optimized, bit_exact, assume_finite)
+        from tilewright.hlo import verify as verify_programs
+
+        sides = optimized.original, optimized.program
+        with progress("verify") as advance:
+            proof = verify_programs(*sides, bit_exact=bit_exact, advance=advance, assume_finite=assume_finite)
+        if not proof.ok:
+            raise CheckFailed(f"the rewritten program differs: {proof.reason}")
+        remark(f"verified on random inputs: {proof}")
 
 
 def _write(optimized: Optimized, output: str | None, print_after_all: bool) -> None:
@@ -147,18 +131,6 @@ def _lines(optimized: Optimized, diff: bool, explain: bool) -> Iterator[Line]:
         width = max(map(len, optimized.changes), default=0)
         yield from (f"# {name:{width}}  {_count(count)}" for name, count in optimized.changes.items())
         yield optimized.diff()
-
-
-def _verify(optimized: Optimized, bit_exact: bool, assume_finite: bool) -> None:
-    from tilewright.hlo import verify
-
-    with progress("verify") as advance:
-        proof = verify(
-            optimized.original, optimized.program, bit_exact=bit_exact, advance=advance, assume_finite=assume_finite
-        )
-    if not proof.ok:
-        raise CheckFailed(f"the rewritten program differs: {proof.reason}")
-    remark(f"verified on random inputs: {proof}")
 
 
 def _passes_listed() -> Answer:
@@ -288,25 +260,15 @@ _WHAT = "StableHLO text, bytecode or a portable artifact, packed (.gz, .xz) or n
 def verify(
     original: Annotated[str, Argument(metavar="A", help=f"The original: {_WHAT}", show_default=False)],
     rewritten: Annotated[str, Argument(metavar="B", help="What shall stand for it.", show_default=False)],
-    seeds: Annotated[int, Option("--seeds", min=1, help="Try each kind of inputs this many times.")] = 1,
+    seeds: Annotated[int, Option(min=1, help="Try each kind of inputs this many times.")] = 1,
     inputs: Annotated[
-        list[str] | None,
-        Option(
-            "--inputs", help="A kind of inputs (default: all): normal, wide, zeros, denormal, large, lowest, special."
-        ),
+        list[str] | None, "A kind of inputs (default: all): normal, wide, zeros, denormal, large, lowest, special."
     ] = None,
-    bit_exact: Annotated[bool, Option("--bit-exact", help="The bits must be equal, not only the values.")] = False,
-    eager: Annotated[bool, Option("--eager/--no-eager", help="Also run both one operation at a time.")] = True,
-    save: Annotated[
-        str | None, Option("--save", help="Write the inputs that show the worst case: a .npz file.")
-    ] = None,
-    tpu: Annotated[
-        str | None,
-        Option("--tpu", help="Also compile both for a TPU such as v5e, and compare cycles (needs jax[tpu])."),
-    ] = None,
-    timeout: Annotated[
-        int, Option("--timeout", min=1, help="Seconds that a trial, and the TPU compiler, may take.")
-    ] = 300,
+    bit_exact: Annotated[bool, "The bits must be equal, not only the values."] = False,
+    eager: Annotated[bool, "--eager/--no-eager", "Also run both one operation at a time."] = True,
+    save: Annotated[str | None, "Write the inputs that show the worst case: a .npz file."] = None,
+    tpu: Annotated[str | None, "Also compile both for a TPU such as v5e, and compare cycles (needs jax[tpu])."] = None,
+    timeout: Annotated[int, Option(min=1, help="Seconds that a trial, and the TPU compiler, may take.")] = 300,
     as_json: Json = False,
     arg: ArgOption = None,
 ) -> None:

@@ -8,7 +8,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
+from typer import Argument
 
 from tilewright.cli.streams import read_bytes
 from tilewright.render.delivery import remark
@@ -22,12 +22,9 @@ PROGRAM_HELP = (
 )
 ProgramArgument = Annotated[str, Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)]
 ArgOption = Annotated[
-    list[str] | None,
-    Option("--arg", "-a", help="For model.py:function: an example argument, such as f32[8,128]; repeat it."),
+    list[str] | None, "--arg", "-a", "For model.py:function: an example argument, such as f32[8,128]; repeat it."
 ]
-ModuleOption = Annotated[
-    str | None, Option("--module", help="For a dump folder: the module to take, by (part of) its name.")
-]
+ModuleOption = Annotated[str | None, "For a dump folder: the module to take, by (part of) its name."]
 
 
 def load_program(source: str, arguments: Sequence[str] | None = None, module: str | None = None) -> Program:
@@ -35,7 +32,7 @@ def load_program(source: str, arguments: Sequence[str] | None = None, module: st
 
     Options that do not fit the source get a remark, not an error: commands on two programs give them to both.
     """
-    from tilewright.hlo import from_python, load, names_python
+    from tilewright.hlo import dumped_modules, from_python, load, names_python
 
     python, folder = names_python(source), source != "-" and Path(source).is_dir()
     if arguments and not python:
@@ -48,16 +45,10 @@ def load_program(source: str, arguments: Sequence[str] | None = None, module: st
     if source == "-":
         return load(read_bytes(source))
     if folder:
-        _remark_module(Path(source), module)
+        chosen, *others = dumped_modules(Path(source), module)
+        stage = "" if chosen.stage == "after optimizations" else f" ({chosen.stage})"
+        remark(f"note: {chosen.path.name}{stage}")
+        if others:
+            names = ", ".join(other.name for other in others[:5]) + (", ..." if len(others) > 5 else "")
+            remark(f"note: the largest of {len(others) + 1} modules; --module NAME takes another: {names}")
     return load(Path(source), module if folder else None)
-
-
-def _remark_module(folder: Path, module: str | None) -> None:
-    from tilewright.hlo import dumped_modules
-
-    chosen, *others = dumped_modules(folder, module)
-    stage = "" if chosen.stage == "after optimizations" else f" ({chosen.stage})"
-    remark(f"note: {chosen.path.name}{stage}")
-    if others:
-        names = ", ".join(other.name for other in others[:5]) + (", ..." if len(others) > 5 else "")
-        remark(f"note: the largest of {len(others) + 1} modules; --module NAME takes another: {names}")

@@ -23,12 +23,10 @@ if TYPE_CHECKING:
     from tilewright.hlo import MovementReport, Program, StepDiff
     from tilewright.targets import Target
 
-_TargetOption = Annotated[
-    str | None, Option("--target", "-t", help="The chip; needed for StableHLO, whose layouts it predicts.")
-]
-_Output = Annotated[str | None, Option("--output", "-o", help="Write a .html or .json file; - is stdout.")]
+_TargetOption = Annotated[str | None, "--target", "-t", "The chip; needed for StableHLO, whose layouts it predicts."]
+_Output = Annotated[str | None, "--output", "-o", "Write a .html or .json file; - is stdout."]
 _Written = Annotated[
-    str | None, Option("--output", "-o", help="Write a .html, .json, .sarif (code review) or .modelexplorer.json file.")
+    str | None, "--output", "-o", "Write a .html, .json, .sarif (code review) or .modelexplorer.json file."
 ]
 _GRAPH = ".modelexplorer.json"
 _SUFFIXES = (".json", ".html", ".htm")
@@ -120,29 +118,18 @@ def report(
     target: _TargetOption = None,
     output: _Written = None,
     as_json: Json = False,
-    top: Annotated[int, Option("--top", min=1, help="How many entries of each ranking to print.")] = 10,
-    by: Annotated[_By | None, Option("--by", help="Print this ranking only.")] = None,
+    top: Annotated[int, Option(min=1, help="How many entries of each ranking to print.")] = 10,
+    by: Annotated[_By | None, "Print this ranking only."] = None,
     only: Annotated[
-        list[_Only] | None,
-        Option("--only", help="Rank operations of this category only, such as relayout; repeat it for more."),
+        list[_Only] | None, "Rank operations of this category only, such as relayout; repeat it for more."
     ] = None,
-    transfers: Annotated[bool, Option("--transfers", help="List prefetches and write-backs one by one, too.")] = False,
+    transfers: Annotated[bool, "List prefetches and write-backs one by one, too."] = False,
     profile: Annotated[
-        str | None,
-        Option(
-            "--profile",
-            help="Join measured times: an .xplane.pb or .trace.json.gz of jax.profiler or XProf, or its folder.",
-        ),
+        str | None, "Join measured times: an .xplane.pb or .trace.json.gz of jax.profiler or XProf, or its folder."
     ] = None,
-    baseline: Annotated[
-        str | None, Option("--baseline", help="Compare with this report, written earlier with -o OLD.json.")
-    ] = None,
+    baseline: Annotated[str | None, "Compare with this report, written earlier with -o OLD.json."] = None,
     fail_on: Annotated[
-        str | None,
-        Option(
-            "--fail-on",
-            help="With --baseline: exit 1 if bytes moved, padding or peak memory grew by more than, say, 5%.",
-        ),
+        str | None, "With --baseline: exit 1 if bytes moved, padding or peak memory grew by more than, say, 5%."
     ] = None,
     arg: ArgOption = None,
     module: ModuleOption = None,
@@ -163,26 +150,17 @@ def report(
     ranked = ["time", "moved"] if profile else ["time"] if movement.time is not None else ["moved"]
     rankings = [by.value] if by is not None else [*ranked, "padding"]
     lines = _lines(movement, rankings, top, [category.value for category in only or ()], transfers)
-    answer = Answer(movement.to_json, lambda: lines)
-    deliver(answer, where, _forms(movement, loaded), said=(), notes=movement.notes)
-    if where.path is not None and where.suffix == _GRAPH:
-        _write_node_data(where.path, movement, loaded)
-    if old is not None:
-        _compare(old, movement, allowed, quiet=as_json)
-
-
-def _forms(movement: MovementReport, program: Program) -> dict[str, Form]:
-    return {
+    forms: dict[str, Form] = {
         ".html": movement.to_html,
         ".sarif": lambda: json_text(movement.to_sarif(), own=False),
-        _GRAPH: lambda: json_text(movement.model_explorer(program), own=False),
+        _GRAPH: lambda: json_text(movement.model_explorer(loaded), own=False),
     }
-
-
-def _write_node_data(path: str, movement: MovementReport, program: Program) -> None:
-    """The figures of a graph's nodes, a file each beside the graph."""
-    for figure, data in movement.model_explorer_data(program).items():
-        write_file(f"{path[: -len(_GRAPH)]}.{figure}.nodedata.json", json_text(data, own=False))
+    deliver(Answer(movement.to_json, lambda: lines), where, forms, said=(), notes=movement.notes)
+    if where.path is not None and where.suffix == _GRAPH:  # beside the graph a file for each figure of its nodes
+        for figure, data in movement.model_explorer_data(loaded).items():
+            write_file(f"{where.path[: -len(_GRAPH)]}.{figure}.nodedata.json", json_text(data, own=False))
+    if old is not None:
+        _compare(old, movement, allowed, quiet=as_json)
 
 
 def _lines(movement: MovementReport, rankings: list[str], top: int, only: list[str], transfers: bool) -> Iterator[Line]:
@@ -219,7 +197,7 @@ def diff(
     target: _TargetOption = None,
     output: _Output = None,
     as_json: Json = False,
-    top: Annotated[int, Option("--top", min=1, help="How many rows to print.")] = 20,
+    top: Annotated[int, Option(min=1, help="How many rows to print.")] = 20,
     arg: ArgOption = None,
     module: ModuleOption = None,
 ) -> None:

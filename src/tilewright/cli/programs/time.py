@@ -24,23 +24,16 @@ _SWEEP = re.compile(r"([A-Za-z_]\w*)=([\w,.\s-]+)")
 def time(
     program: ProgramArgument,
     target: Annotated[
-        list[str] | None, Option("--target", "-t", help="The chip; repeat it to see several beside each other.")
+        list[str] | None, "--target", "-t", "The chip; repeat it to see several beside each other."
     ] = None,
-    output: Annotated[
-        str | None, Option("--output", "-o", help="Write a .html, .json or .pftrace (Perfetto) file.")
-    ] = None,
+    output: Annotated[str | None, "--output", "-o", "Write a .html, .json or .pftrace (Perfetto) file."] = None,
     as_json: Json = False,
-    top: Annotated[int, Option("--top", min=1, help="How many operations to print.")] = 15,
+    top: Annotated[int, Option(min=1, help="How many operations to print.")] = 15,
     changes: Annotated[
-        list[str] | None,
-        Option("--set", help="What if: CHIP.KEY=VALUE, such as tpu-v6e.hbm_bandwidth=2e12; repeat it."),
+        list[str] | None, "--set", "What if: CHIP.KEY=VALUE, such as tpu-v6e.hbm_bandwidth=2e12; repeat it."
     ] = None,
-    sweep: Annotated[
-        str | None, Option("--sweep", help="NAME=1,8,32: the word NAME in --arg takes each value in turn.")
-    ] = None,
-    compiled: Annotated[
-        bool, Option("--compile", help="Price what an installed TPU compiler (libtpu) makes of StableHLO.")
-    ] = False,
+    sweep: Annotated[str | None, "NAME=1,8,32: the word NAME in --arg takes each value in turn."] = None,
+    compiled: Annotated[bool, "--compile", "Price what an installed TPU compiler (libtpu) makes of StableHLO."] = False,
     arg: ArgOption = None,
     module: ModuleOption = None,
 ) -> None:
