@@ -32,10 +32,9 @@ from tilewright.hlo.rewriting.base import Rewrite, Step
 from tilewright.hlo.rewriting.maker import MOVES
 from tilewright.hlo.rules.catalogue import chosen
 from tilewright.render import Card, Column, Html, Page, badge, bytes_text, cards, count_text, table
-from tilewright.render.formats import ratio_text
 from tilewright.render import Step as ToDo
 from tilewright.render import steps as numbered
-from tilewright.render.formats import place_text
+from tilewright.render.formats import place_text, ratio_text
 from tilewright.render.markup import element, join
 from tilewright.render.page import code_block, details, note, side_by_side
 from tilewright.targets import Target

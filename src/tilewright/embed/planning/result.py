@@ -45,13 +45,25 @@ from tilewright.embed.planning.types import (
     heap_of,
 )
 from tilewright.files import write_whole
-from tilewright.render import Bar, Card, Column, Field, Html, bar_chart, bytes_text, cards, count_text, percent_text, seconds_text, table
-from tilewright.render.tables import glance, print_table
+from tilewright.render import (
+    Bar,
+    Card,
+    Column,
+    Field,
+    Html,
+    bar_chart,
+    bytes_text,
+    cards,
+    count_text,
+    percent_text,
+    seconds_text,
+    table,
+)
 from tilewright.render.drawing import Curve, column_chart, line_chart
 from tilewright.render.formats import Kind, visible
 from tilewright.render.markup import join
 from tilewright.render.page import Tone, details, note, paragraph
-from tilewright.render.tables import cells, glance_table
+from tilewright.render.tables import cells, glance, glance_table, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -11,8 +11,7 @@ from typing import Any
 
 from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ReportData, Suggestion
 from tilewright.render import Field, bytes_text, count_text, percent_text, seconds_text
-from tilewright.render.formats import ratio_text
-from tilewright.render.formats import Kind, format_value, place_text
+from tilewright.render.formats import Kind, format_value, place_text, ratio_text
 
 _SPACES = {
     0: "main memory",

@@ -17,9 +17,24 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import to_builtins
 
-from tilewright.render import Bar, Card, Field, Html, Page, Step, bar_chart, bytes_text, cards, count_text, explorer, percent_text, seconds_text, steps, table
-from tilewright.render.drawing import Drawing
-from tilewright.render.drawing import Curve, line_chart, text_width
+from tilewright.render import (
+    Bar,
+    Card,
+    Field,
+    Html,
+    Page,
+    Step,
+    bar_chart,
+    bytes_text,
+    cards,
+    count_text,
+    explorer,
+    percent_text,
+    seconds_text,
+    steps,
+    table,
+)
+from tilewright.render.drawing import Curve, Drawing, line_chart, text_width
 from tilewright.render.formats import place_text
 from tilewright.render.markup import element
 from tilewright.render.page import note
