@@ -5,11 +5,16 @@ from __future__ import annotations
 import gc
 import json
 import os
+import platform
 import random
+import re
+import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +26,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.browser import _pages, chromium, visit  # noqa: F401  fixtures
+from tilewright.kernels import cache_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 VECTORS = ROOT / "tests" / "data"
@@ -28,6 +34,8 @@ ORIGINALS = ROOT.parent / "shared" / "data"
 
 #: How many examples a property draws where its test does not say: as tests are written, by day, and in a night.
 EXAMPLES, DAY, NIGHT = 25, 10, 1000
+#: Programs that XLA compiled, kept for later sessions: some 2,400 are compiled by one.
+MOST_PROGRAMS = 10_000
 # Kernels compile on a first call and machines are shared, so the time of a test says nothing. CI draws the same
 # examples every time; `--hypothesis-profile nightly` (tests/nightly) draws many, and others every night.
 settings.register_profile(
@@ -107,17 +115,63 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Hundreds of small programs are compiled and run once; unoptimised they give the same values but for rounding.
     JAX_DISABLE_MOST_OPTIMIZATIONS=0 compiles them as users do, and so does the second Python of CI. What was compiled
-    is kept for the session, in a folder for every worker because jax does not lock it.
+    is kept for later sessions. jax does not lock its folder, so every worker has one of its own, which begins with
+    links to what is kept.
     """
     if os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1") == "1" and version("jaxlib").startswith("0.10."):
         # XLA aborts on a flag it does not know, so these are set for the versions that have them.
         quick = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
         os.environ["XLA_FLAGS"] = f"{quick} {os.environ.get('XLA_FLAGS', '').removeprefix(quick)}".strip()
-    folder = tempfile.TemporaryDirectory(prefix="tilewright-xla-")
+    kept = programs_folder()
+    kept.mkdir(parents=True, exist_ok=True)
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        drop_old(kept)
+        if config.args_source is config.ArgsSource.TESTPATHS:
+            compile_kernels()
+    folder = tempfile.TemporaryDirectory(prefix="session-", dir=kept.parent)
     config.add_cleanup(folder.cleanup)
+    config.add_cleanup(lambda: link_files(Path(folder.name), kept))  # before the folder goes: last in, first out
+    link_files(kept, Path(folder.name))
     os.environ["JAX_COMPILATION_CACHE_DIR"] = folder.name
+    os.environ["JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"] = "none"  # else the folder is part of a program's key
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+
+def compile_kernels() -> None:
+    """Once for a whole run, by two processes: workers that need the same kernel would each compile it."""
+    rooms = [room for room in (("layout", "isa"), ("embed",)) if not all(cache_folder(one).is_dir() for one in room)]
+    code = "import sys, importlib\nfor room in sys.argv[1:]: importlib.import_module(f'tilewright.{room}').warm()"
+    made = [subprocess.Popen([sys.executable, "-c", code, *room]) for room in rooms]
+    for process in made:
+        assert process.wait() == 0
+
+
+def programs_folder() -> Path:
+    """Where programs that XLA compiled are kept: for this processor's instructions, by this Python's jaxlib."""
+    listed = Path("/proc/cpuinfo")
+    cpu = re.search(r"^(flags|Features)\b.*", listed.read_text(), re.MULTILINE) if listed.exists() else None
+    name = f"{version('jaxlib')} {platform.platform()} {cpu[0] if cpu else platform.processor()}"
+    return ROOT / ".cache" / "xla" / f"{crc32(name.encode()):08x}"
+
+
+def link_files(source: Path, target: Path) -> None:
+    """Link to ``target`` what it lacks of ``source``, whose files are whole."""
+    have = {entry.name for entry in os.scandir(target)}
+    for entry in os.scandir(source):
+        if entry.name not in have:
+            with suppress(FileExistsError, FileNotFoundError):  # another session was first, with the same program
+                os.link(entry.path, target / entry.name)
+
+
+def drop_old(kept: Path) -> None:
+    """Programs beyond the newest, and folders of sessions that were killed a day ago or earlier."""
+    files = sorted(kept.iterdir(), key=lambda file: file.stat().st_mtime)
+    for file in files[:-MOST_PROGRAMS]:
+        file.unlink(missing_ok=True)
+    for folder in kept.parent.glob("session-*"):
+        if folder.stat().st_mtime < time.time() - 86400:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -127,6 +181,7 @@ def pytest_collection() -> Iterator[None]:
     try:
         return (yield)
     finally:
+        gc.freeze()  # nor through it while the tests run
         gc.enable()
 
 
