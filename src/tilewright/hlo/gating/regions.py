@@ -117,7 +117,7 @@ def grown(region: Region, places: dict[Node, int]) -> Region | None:
         if op.name in MOVES and is_static(op.operands[0])
         for value in (op.operands[0], op.result)
     ]
-    core = inside | _flood(region.block, borders, set(), set())
+    core = inside | _flood(region.block, borders, set(), set(), _LARGEST)
     if len(core) > _LARGEST:
         return None
     wider = _around(region.block, core, region.shape, places, set())
@@ -166,11 +166,16 @@ def _is_kind(op: Node) -> bool:
     return is_elementwise(op) or op.name in MOVES_AND_REPEATS
 
 
-def _flood(block: Block, values: Iterable[Value], seen: set[Value], taken: set[Node]) -> set[Node]:
-    """Every operation joined to one of the values by values of its shape, in any order of the dims."""
+def _flood(
+    block: Block, values: Iterable[Value], seen: set[Value], taken: set[Node], most: int | None = None
+) -> set[Node]:
+    """Every operation joined to one of the values by values of its shape, in any order of the dims.
+
+    Past ``most`` operations the search ends: a caller that has no use for more does not walk the whole block each time.
+    """
     joined: set[Node] = set()
     open_ = list(values)
-    while open_:
+    while open_ and (most is None or len(joined) <= most):
         value = open_.pop()
         if value in seen:
             continue
