@@ -205,7 +205,8 @@ def test_deep_regions_are_refused():
     [
         ('"a.py":3:4', "", "a.py:3"),
         ('"jit(f)/add"("a.py":3:4 to :9)', "jit(f)/add", "a.py:3"),
-        ('"add"(callsite("f"("/v/site-packages/lib.py":1:1) at "g"("a.py":5:6)))', "add", "a.py:5"),
+        ('"add"(callsite("f"("/v/site-packages/flax/nn.py":1:1) at "g"("a.py":5:6)))', "add", "a.py:5"),
+        ('"add"(callsite("f"("/v/site-packages/lib.py":1:1) at "g"("a.py":5:6)))', "add", "/v/site-packages/lib.py:1"),
         ('fused<"x">["mul"("b.py":7:1), "c.py":8:1]', "mul", "b.py:7"),
         ("#loc9", "add", "a.py:2"),
         ("#circle", "", "None"),

@@ -69,7 +69,7 @@ def operations_of(program: Program, op: Operation, depth: int = 0) -> Iterator[O
         return
     for name in op.calls:
         for inner in program.by_name[name].operations:
-            if inner.opcode == "fusion" or inner.opcode.endswith("-start"):
+            if inner.opcode in ("fusion", "call", "custom-call") or inner.opcode.endswith("-start"):
                 yield from operations_of(program, inner, depth + 1)
             else:
                 yield inner

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from typing import Literal
 
 Kind = Literal["text", "code", "count", "bytes", "seconds", "ratio", "percent", "number"]
 
 _DASH = "–"
+_INSTALLED = re.compile(r"/lib/python3\.\d+/(?:site|dist)-packages/")
 
 
 _CONTROLS = dict.fromkeys(
@@ -26,12 +28,16 @@ def visible(text: str) -> str:
 
 
 def place_text(source: str) -> str:
-    """``file:line`` with the file as seen from the working folder, where it lies below it.
+    """``file:line`` with the file as seen from the working folder or from where packages are installed, if below it.
 
     >>> place_text(os.path.join(os.getcwd(), "models", "norm.py") + ":12"), place_text("/elsewhere/norm.py:12")
     ('models/norm.py:12', '/elsewhere/norm.py:12')
+    >>> place_text("/venv/lib/python3.12/site-packages/maxtext/layers/linears.py:162")
+    'maxtext/layers/linears.py:162'
     """
     path, colon, line = source.rpartition(":")
+    if installed := _INSTALLED.search(path):
+        return f"{path[installed.end() :]}{colon}{line}"
     below = os.path.relpath(path) if os.path.isabs(path) else path
     return source if below.startswith("..") else f"{below}{colon}{line}"
 

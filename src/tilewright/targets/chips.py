@@ -149,10 +149,20 @@ class SparseCores:
 
 @dataclass(frozen=True)
 class Links:
-    """Inter-chip links: all of a chip's links together, bytes per second in one direction."""
+    """Inter-chip links: all of a chip's links together, bytes per second in one direction.
+
+    A dim of the torus is a ring where its size is a multiple of ``wrap`` (0: never). ``hop_ns``: from a chip to the
+    next; ``start_ns``: until an exchange begins. ``gather_percent``, ``reduce_percent``: of the rate, what gathers and
+    what sums over chips reach.
+    """
 
     bytes_per_second: int
     topology: str = ""
+    wrap: int = 0
+    hop_ns: int = 0
+    start_ns: int = 0
+    gather_percent: int = 100
+    reduce_percent: int = 100
 
 
 @dataclass(frozen=True)

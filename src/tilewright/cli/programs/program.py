@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,9 +26,16 @@ ArgOption = Annotated[
     list[str] | None, "--arg", "-a", "For model.py:function: an example argument, such as f32[8,128]; repeat it."
 ]
 ModuleOption = Annotated[str | None, "For a dump folder: the module to take, by (part of) its name."]
+FramesOption = Annotated[
+    str | None,
+    "A pattern for files, such as maxtext/ or train.py: an operation's line is the innermost of its stack in one of "
+    "them; without it the innermost outside JAX, Flax and libraries like them.",
+]
 
 
-def load_program(source: str, arguments: Sequence[str] | None = None, module: str | None = None) -> Program:
+def load_program(
+    source: str, arguments: Sequence[str] | None = None, module: str | None = None, frames: str | None = None
+) -> Program:
     """The program that ``source`` names on the command line. What the user's code prints goes to stderr.
 
     Options that do not fit the source get a remark, not an error: commands on two programs give them to both.
@@ -41,9 +49,11 @@ def load_program(source: str, arguments: Sequence[str] | None = None, module: st
         remark(f"note: {source} is not a dump folder; --module is ignored")
     if python:
         with redirect_stdout(sys.stderr):
-            return from_python(source, arguments or ())
+            program = from_python(source, arguments or ())
+        again = load(program.text, frames=frames) if frames else program
+        return replace(again, signature=program.signature)
     if source == "-":
-        return load(read_bytes(source))
+        return load(read_bytes(source), frames=frames or "")
     if folder:
         chosen, *others = dumped_modules(Path(source), module)
         stage = "" if chosen.stage == "after optimizations" else f" ({chosen.stage})"
@@ -51,4 +61,4 @@ def load_program(source: str, arguments: Sequence[str] | None = None, module: st
         if others:
             names = ", ".join(other.name for other in others[:5]) + (", ..." if len(others) > 5 else "")
             remark(f"note: the largest of {len(others) + 1} modules; --module NAME takes another: {names}")
-    return load(Path(source), module if folder else None)
+    return load(Path(source), module if folder else None, frames or "")

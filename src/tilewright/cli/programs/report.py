@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from tilewright.cli.figures import both_reports, compare_reports
-from tilewright.cli.programs.program import PROGRAM_HELP, ArgOption, ModuleOption, ProgramArgument, load_program
+from tilewright.cli.programs.program import (
+    PROGRAM_HELP,
+    ArgOption,
+    FramesOption,
+    ModuleOption,
+    ProgramArgument,
+    load_program,
+)
 from tilewright.cli.streams import Json, read_text
 from tilewright.errors import CheckFailed, ParseError, TilewrightError, UnsupportedError, UsageError
 from tilewright.extras import installed
@@ -133,6 +140,7 @@ def report(
     ] = None,
     arg: ArgOption = None,
     module: ModuleOption = None,
+    frames: FramesOption = None,
 ) -> None:
     """Rank a program's operations by modelled time (by bytes moved without a chip), and its tensors by padding."""
     where = Output(None if output == "-" else output, as_json, *_SUFFIXES, ".sarif", _GRAPH)
@@ -140,7 +148,7 @@ def report(
         raise UsageError("--fail-on needs something to compare with", how="add --baseline OLD.json")
     chip, allowed = _chip(target), _share(fail_on or "0%")
     old = _read_report(baseline) if baseline else None
-    loaded = load_program(program, arg, module)
+    loaded = load_program(program, arg, module, frames)
     movement = _make_report(loaded, chip, program)
     if profile:
         movement = movement.with_profile(loaded, profile)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from tilewright.cli.programs.program import ArgOption, ModuleOption, ProgramArgument, load_program
+from tilewright.cli.programs.program import ArgOption, FramesOption, ModuleOption, ProgramArgument, load_program
 from tilewright.cli.streams import Json
 from tilewright.errors import UsageError
 from tilewright.render.delivery import Answer, Form, Line, Output, deliver
@@ -36,10 +36,11 @@ def time(
     compiled: Annotated[bool, "--compile", "Price what an installed TPU compiler (libtpu) makes of StableHLO."] = False,
     arg: ArgOption = None,
     module: ModuleOption = None,
+    frames: FramesOption = None,
 ) -> None:
     """Model how long one step takes: the operations by time, what bounds each, and what a change would bring."""
     where = Output(output, as_json, ".json", ".html", ".htm", ".pftrace")
-    names, steps = _steps(program, target or [], changes or [], sweep, compiled, arg, module)
+    names, steps = _steps(program, target or [], changes or [], sweep, compiled, arg, module, frames)
     from tilewright.trace import perfetto_bytes
 
     first = steps[0]
@@ -64,6 +65,7 @@ def _steps(
     compiled: bool,
     arguments: list[str] | None,
     module: str | None,
+    frames: str | None,
 ) -> tuple[list[str], list[StepTime]]:
     """What to model: every value of the sweep on every chip, and every changed chip beside the plain one."""
     from tilewright.hlo import compile_for_tpu, estimate
@@ -76,7 +78,7 @@ def _steps(
     names: list[str] = []
     steps: list[StepTime] = []
     for label, texts in _swept(sweep, arguments):
-        program = load_program(source, texts, module)
+        program = load_program(source, texts, module, frames)
         for chip in chips:
             for what_if, machine in [("", chip), *changed.get(chip.name, [])]:
                 ready = compile_for_tpu(program, chip.name) if compiled and program.kind != "hlo" else program

@@ -38,14 +38,15 @@ _NAMED = 3
 """Places that are not understood and that a note names."""
 
 
-def read_hlo(text: str, where: str = "") -> Program:
-    """Read HLO text. Raises ParseError with line, column and reason.
+def read_hlo(text: str, where: str = "", frames: str = "") -> Program:
+    """Read HLO text; ``frames`` chooses lines (``users_line``). Raises ParseError with line, column and reason.
 
     >>> program = read_hlo("HloModule m\\nENTRY e {\\n p = f32[4] parameter(0)\\n ROOT c = f32[4] copy(p)\\n}")
     >>> [op.opcode for op in program.entry.operations]
     ['parameter', 'copy']
     """
     reader = _Reader(text, where)
+    reader.tables.frames = frames
     try:
         return reader.program()
     except ParseError as error:  # what was not understood before may be the cause

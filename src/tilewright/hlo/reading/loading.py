@@ -23,6 +23,7 @@ from tilewright.hlo.program import Program
 from tilewright.hlo.reading.hlo_reader import read_hlo
 from tilewright.hlo.reading.hlo_scan import FRAGMENT
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
+from tilewright.hlo.reading.sources import checked_frames
 from tilewright.reading import read_bytes, unpacked
 
 _HEAD = r"(?P<head>.+\.(?:.*_)?)"
@@ -227,25 +228,27 @@ _STABLEHLO = re.compile(r'(?:module|func\.func|"builtin\.module"|"func\.func"|bu
 
 
 @collector_paused()
-def load(source: str | bytes | Path, module: str | None = None) -> Program:
+def load(source: str | bytes | Path, module: str | None = None, frames: str = "") -> Program:
     """Load a program from a path, from its text, or from a file's bytes (gzip and xz are undone).
 
     A ``str`` that holds a line break, or that begins like a program, is a text; any other is a path. Read are HLO text
     (``HloModule ...``, or computations or instructions cut out of it), StableHLO text (``module ...``), MLIR bytecode
     and portable artifacts (``jax.export``), HLO protos, and the path of a dump folder (``--xla_dump_to``): it stands
     for its largest optimised module, or for the one that ``module`` names (:func:`dumped_modules` lists them). Binary
-    forms are turned into text by jaxlib in a process of its own, as damaged ones abort it. Raises UsageError for a
-    file that cannot be read or is damaged, ParseError for a malformed text, UnsupportedError for anything else.
+    forms are turned into text by jaxlib in a process of its own, as damaged ones abort it. An operation's line is the
+    innermost of its stack whose file matches the pattern ``frames``, else the innermost outside JAX and libraries like
+    it. Raises UsageError for a file that cannot be read or is damaged, ParseError for a malformed text,
+    UnsupportedError for anything else.
 
     >>> load("HloModule m\\nENTRY e { ROOT p = f32[4] parameter(0) }").kind
     'hlo'
     """
     if isinstance(source, bytes):
-        return _parse(_text(unpacked(source, ""), ""), "")
+        return _parse(_text(unpacked(source, ""), ""), "", frames)
     if not isinstance(source, Path) and ("\n" in source or _kind(source)):
-        return _parse(source, "")
+        return _parse(source, "", frames)
     path = _chosen(Path(source), module)
-    return _parse(_text(read_bytes(path), str(path)), str(path))
+    return _parse(_text(read_bytes(path), str(path)), str(path), frames)
 
 
 def _chosen(path: Path, module: str | None) -> Path:
@@ -292,8 +295,8 @@ def _kind(text: str) -> str:
     return "hlo" if FRAGMENT.match(text, start) else ""
 
 
-def _parse(text: str, where: str) -> Program:
-    kind = _kind(text)
+def _parse(text: str, where: str, frames: str) -> Program:
+    frames, kind = checked_frames(frames), _kind(text)
     if not kind:
         match = _LEADING.match(text)
         raise ParseError(
@@ -302,4 +305,4 @@ def _parse(text: str, where: str) -> Program:
             column=match.end() if match else 0,
             where=where,
         )
-    return read_hlo(text, where) if kind == "hlo" else read_stablehlo(text, where)
+    return (read_hlo if kind == "hlo" else read_stablehlo)(text, where, frames)

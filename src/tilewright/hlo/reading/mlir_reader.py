@@ -264,8 +264,8 @@ class _Head:
     interleaved: bool = False
 
 
-def read_stablehlo(text: str, where: str = "") -> Program:
-    """Read StableHLO text. Raises ParseError with line, column and reason.
+def read_stablehlo(text: str, where: str = "", frames: str = "") -> Program:
+    """Read StableHLO text; ``frames`` chooses lines (``users_line``). Raises ParseError with line, column and reason.
 
     >>> program = read_stablehlo('''func.func @main(%x: tensor<2x3xf32>) -> tensor<6xf32> {
     ...   %0 = stablehlo.reshape %x : (tensor<2x3xf32>) -> tensor<6xf32>
@@ -274,13 +274,13 @@ def read_stablehlo(text: str, where: str = "") -> Program:
     >>> [(op.name, op.opcode, op.shape) for op in program.entry.operations]
     [('%x', 'parameter', 'f32[2,3]'), ('%0', 'reshape', 'f32[6]'), ('', 'return', '()')]
     """
-    return _Reader(text, where).program()
+    return _Reader(text, where, frames).program()
 
 
 class _Reader(Scanner):
-    def __init__(self, text: str, where: str) -> None:
+    def __init__(self, text: str, where: str, frames: str = "") -> None:
         super().__init__(text, where)
-        self.locations = Locations.of(text)
+        self.locations = Locations.of(text, frames)
         self.computations: list[Computation | None] = []
         self.scopes: list[_Scope] = [{}]
         self.names: set[str] = set()

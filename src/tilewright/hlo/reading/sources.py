@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tilewright.errors import UsageError
 from tilewright.hlo.program import Source
 from tilewright.hlo.reading.hlo_scan import Scanner, split_top, unquote
 
@@ -23,6 +24,11 @@ _ENTRY = re.compile(r'[ \t]*(\d+)[ \t]+("[^"\\\n]*(?:\\.[^"\\\n]*)*"|\{[^{}\n]*\
 _PAIR = re.compile(r'(\w+)=("[^"\\]*(?:\\.[^"\\]*)*"|\{[^{}]*\}|[^\s{},"]+)')
 _LIBRARY = re.compile(r"/(?:site-packages|dist-packages)/|/jax/_src/|^<frozen ")
 _OURS = f"{Path(__file__).parents[2]}/"
+_TOOLS = re.compile(
+    r"/(?:site|dist)-packages/(?:jax(?!/experimental/pallas/ops/)|jaxlib|jaxtyping|flax|haiku|equinox|optax|chex|einops"
+    r"|beartype|absl|numpy|scipy|ml_dtypes)/|/jax/_src/|^<frozen |/lib/python3\.\d+/(?!(?:site|dist)-packages/)"
+)
+"""Files of what models are written with: JAX and libraries like it, Python's own. Pallas' kernels are none of them."""
 
 
 def is_library(file: str) -> bool:
@@ -30,10 +36,31 @@ def is_library(file: str) -> bool:
     return _LIBRARY.search(file) is not None or file.startswith(_OURS)
 
 
-def users_line(stack: Sequence[Source]) -> Source | None:
-    """The innermost frame of the user's program, or of a library where there is nothing else; never one of ours."""
-    others = (source for source in stack if not source.file.startswith(_OURS))
-    return next((source for source in stack if not is_library(source.file)), next(others, None))
+def users_line(stack: Sequence[Source], frames: str = "") -> Source | None:
+    """The innermost frame whose file matches ``frames``; else the innermost of a program; never one of ours.
+
+    A program is the user's own, or a library that is one (MaxText, vLLM), and nothing that programs are written with
+    (JAX, Flax, Optax, NumPy, Python's own files): a frame of those is taken where there is no other.
+
+    >>> stack = [Source("/v/site-packages/flax/nnx/nn/linear.py", 9), Source("/v/site-packages/maxtext/llama.py", 3)]
+    >>> users_line([*stack, Source("train.py", 1)]).file, users_line([*stack, Source("train.py", 1)], "train").file
+    ('/v/site-packages/maxtext/llama.py', 'train.py')
+    """
+    others = [source for source in stack if not source.file.startswith(_OURS)]
+    chosen = (source for source in others if frames and re.search(frames, source.file))
+    program = (source for source in others if not _TOOLS.search(source.file))
+    return next(chosen, next(program, next(iter(others), None)))
+
+
+def checked_frames(frames: str) -> str:
+    """A pattern for files of a program. Raises UsageError for what is none."""
+    try:
+        re.compile(frames)
+    except re.error as error:
+        raise UsageError(
+            f"'{frames}' is no pattern: {error}", where="--frames", how="write part of a file's path, such as maxtext/"
+        ) from None
+    return frames
 
 
 def metadata_fields(text: str) -> dict[str, str]:
@@ -46,6 +73,7 @@ class SourceTables:
     """The four tables, and the answer for each stack frame, remembered."""
 
     rows: dict[str, dict[int, str]] = field(default_factory=dict)
+    frames: str = ""
     _resolved: dict[int, Source | None] = field(default_factory=dict)
     _shift: int | None = None
 
@@ -71,10 +99,9 @@ class SourceTables:
         return None
 
     def frame(self, identity: int) -> Source | None:
-        """The innermost frame of the user's program on this stack, or of a library where there is nothing else."""
+        """The line of this stack that stands for it (``users_line``)."""
         if identity not in self._resolved:
-            stack = self._stack(identity)
-            self._resolved[identity] = users_line(stack)
+            self._resolved[identity] = users_line(self._stack(identity), self.frames)
         return self._resolved[identity]
 
     def _stack(self, identity: int) -> list[Source]:
@@ -130,16 +157,17 @@ class Locations:
     """The aliases of a module, and what each stands for, remembered."""
 
     aliases: dict[str, str]
+    frames: str = ""
     _known: dict[str, _Place] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, text: str) -> Locations:
-        return cls(dict(_DEFINITION.findall(text)))
+    def of(cls, text: str, frames: str = "") -> Locations:
+        return cls(dict(_DEFINITION.findall(text)), frames)
 
     def resolve(self, text: str) -> tuple[str, Source | None]:
         """The inside of a ``loc(...)`` -> the framework's name of the operation, and the user's line (or None)."""
         name, stack = self._place(text.strip(), 0)
-        return name.removesuffix(":"), users_line(stack)
+        return name.removesuffix(":"), users_line(stack, self.frames)
 
     def _place(self, text: str, depth: int) -> _Place:
         if text not in self._known:

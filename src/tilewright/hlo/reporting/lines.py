@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ReportData, Suggestion
+from tilewright.hlo.timing.step import exchanges_text
 from tilewright.render import Field, bytes_text, count_text, percent_text, seconds_text
 from tilewright.render.formats import Kind, format_value, place_text, ratio_text
 
@@ -158,6 +159,8 @@ def head_lines(report: ReportData) -> Iterator[str]:
         call = f", {seconds_text(time.call_us / 1e6)} of it for the call" if time.call_us else ""
         moving = f", {seconds_text(report.modelled_us / 1e6)} in operations that move" if report.modelled_us else ""
         yield f"modelled step on {report.target}: {seconds_text(time.step_us / 1e6)}{call}{moving}"
+        if exchanges := exchanges_text(time.exchange_us / 1e6, time.exposed_us / 1e6, time.step_us / 1e6):
+            yield exchanges
 
 
 def change_lines(report: ReportData, top: int = 3, width: int = 100) -> Iterator[tuple[str, str]]:

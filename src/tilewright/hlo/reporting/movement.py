@@ -223,7 +223,8 @@ def _price(context: Context) -> tuple[TimeSummary | None, _Times]:
         before, _ = times.get(key, (0.0, ""))
         times[key] = before + row.seconds * 1e6, row.bound
     notes = tuple(n for n in step.notes if not n.startswith(_LOOPS) and n not in context.program.notes)
-    return TimeSummary(step.seconds * 1e6, step.call_seconds * 1e6, step.priced, notes), times
+    exchange, exposed = step.exchange_seconds * 1e6, step.exposed_seconds * 1e6
+    return TimeSummary(step.seconds * 1e6, step.call_seconds * 1e6, step.priced, notes, exchange, exposed), times
 
 
 def _times_of_lines(context: Context) -> defaultdict[str, float]:

@@ -253,13 +253,16 @@ class TimeSummary:
     """How long one run of the program takes on the report's target, modelled: ``step_us`` microseconds.
 
     ``call_us`` of them are for the call itself, beyond its kernels; ``priced``: the share of its flops or bytes, the
-    lesser, that has a time; ``notes``: where the constants are from.
+    lesser, that has a time; ``notes``: where the constants are from;
+    ``exchange_us``: exchanges between chips, ``exposed_us`` of them waited for.
     """
 
     step_us: float
     call_us: float
     priced: float
     notes: tuple[str, ...] = ()
+    exchange_us: float = 0.0
+    exposed_us: float = 0.0
 
     @property
     def kernels_us(self) -> float:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.hlo.program import Operation
-from tilewright.hlo.semantics.dims import group_size
-from tilewright.hlo.timing.mechanisms import MEGA, Tiles, matrix_us
+from tilewright.hlo.timing.links import Torus
+from tilewright.hlo.timing.mechanisms import MEGA, matrix_us
 from tilewright.targets import Target, TimeConstants, target
 
 _NEAR = ("near_", "common_", "vector_")
@@ -34,9 +33,9 @@ class Chip:
     note: str
     matrix_peak: float
     hbm_peak: float
-    link_bytes_per_second: float
     matrix_peaks: Mapping[str, float]
     near_bytes: int
+    torus: Torus | None
 
     def __getitem__(self, mechanism: str) -> TimeConstants:
         """The constants of one mechanism."""
@@ -56,40 +55,19 @@ class Chip:
         """Microseconds of one product on the matrix unit."""
         return matrix_us(self.kernel, rows, columns, depth) / self.kernel["efficiency"]
 
-    def collective_us(
-        self, op: Operation, operands: Sequence[Tiles], results: Sequence[Tiles], devices: int = 0
-    ) -> float | None:
-        """Microseconds of one exchange over all links of a chip, in rings, or None where the links are not known.
-
-        A ring sends, of n chips: an all-reduce 2 (n - 1) / n of its operand, a gather, scatter or exchange (n - 1) / n
-        of the larger side, a permute all of it. Published rates, not calibrated. ``devices``: those that take part in
-        what names no groups.
-        """
-        if not self.link_bytes_per_second:
-            return None
-        given = sum(t.megabytes for t in operands)
-        larger = max(given, max((t.megabytes for t in results), default=0.0))
-        chips = group_size(op, devices)
-        share = (chips - 1) / chips if chips else 0.0
-        if op.opcode.startswith("all-reduce"):
-            sent = 2 * share * given
-        else:
-            sent = larger if op.opcode.startswith("collective-permute") else share * larger
-        return self.kernel["launch_us"] + sent / (self.link_bytes_per_second / 1e12)
-
 
 def chip_of(machine: Target) -> Chip:
     """The time constants of a target.
 
     Raises :class:`UnsupportedError` for a target that has none and is like no chip that has.
     """
-    hbm, matrix, links = machine.memory("hbm"), machine.matrix, machine.links
+    hbm, matrix = machine.memory("hbm"), machine.matrix
     peaks = (
         float(matrix.bf16_ops_per_second) if matrix else 0.0,
         float(hbm.bytes_per_second) if hbm else 0.0,
-        float(links.bytes_per_second) if links else 0.0,
         _matrix_peaks(machine),
         _near_bytes(machine),
+        Torus.of(machine),
     )
     if machine.time:
         measured_here = any(constants.fitted_on for constants in machine.time.values())

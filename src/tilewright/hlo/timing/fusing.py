@@ -256,7 +256,7 @@ class Fusing:
             return "its result is no array"
         if op.calls and kind not in _KERNELS | _BODIES:
             return f"{kind} is not predicted"
-        if kind in COLLECTIVES and not self.chip.link_bytes_per_second:
+        if kind in COLLECTIVES and self.chip.torus is None:
             return "this chip's links are not known"
         if kind in PRODUCTS and product_sizes(op, self._operands(op), self.tiles[op.name]) is None:
             return f"{kind} does not say its dims"
@@ -275,9 +275,9 @@ class Fusing:
     def _kernel(self, op: Operation) -> tuple[Run, float]:
         """What one run of the kernel takes and streams itself, and megabytes of weights that came early."""
         constants, kind, result = self.chip.kernel, plain_opcode(op.opcode), self.tiles[op.name]
-        if kind in COLLECTIVES:
-            us = self.chip.collective_us(op, self._operands(op), [result]) or 0.0
-            return Run(us, "link", lane="link", measured=False), 0.0
+        if kind in COLLECTIVES and self.chip.torus:
+            us, megabytes = self.chip.torus.exchange_us(op, self._operands(op), [result])
+            return Run(us, "link", megabytes, lane="link", measured=False), 0.0
         operands = list(op.operands[: max(1, len(op.operands) // 2)]) if kind == "reduce" else list(op.operands)
         inputs, work = self._inputs_and_work(operands if op.name in self.kernels else [op.name])
         size = result.megabytes

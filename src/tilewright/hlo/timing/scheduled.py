@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import fsum, prod
 
@@ -74,6 +74,13 @@ class _Begun:
     megabytes: float | None = None  # that it passes through HBM; None: those of what its end gives
 
 
+def _as_scatter(body: Computation, op: Operation) -> Operation:
+    """An all-reduce of which a device keeps a slice is a scatter of sums; any other exchange as it is."""
+    users = [user.opcode for user in body.operations if op.name in user.operands]
+    scatters = op.opcode == "all-reduce" and users and {*users} == {"dynamic-slice"}
+    return replace(op, opcode="reduce-scatter") if scatters else op
+
+
 class _NoTime(UnsupportedError):
     """An operation has no time; ``what`` says why."""
 
@@ -83,7 +90,8 @@ class Schedule:
     """The clock of one pass over the entry, in microseconds, and the rows of what has run.
 
     ``hbm_free``, ``links_free``: when transfers and exchanges that come next can begin; ``begun``: what was started,
-    by the name of the operation that did; ``prefetched``: starts of transfers that happened before the program;
+    by the name of the operation that did; ``pending``: calls that begin when an update gives them their operands;
+    ``prefetched``: starts of transfers that happened before the program;
     ``place``: the computation that runs and how often it does in all.
     """
 
@@ -93,6 +101,7 @@ class Schedule:
     hbm_free: float = 0.0
     links_free: float = 0.0
     begun: dict[str, _Begun] = field(default_factory=dict)
+    pending: dict[str, Operation] = field(default_factory=dict)
     prefetched: set[str] = field(default_factory=set)
     rows: list[TimeRow] = field(default_factory=list)
     counted: int = 0
@@ -157,25 +166,32 @@ class Schedule:
             self._loop(op)
         elif name in ("call", "conditional", "async-start", "call-start") and op.calls:
             core = self.context.core(self.place[0], op)
-            if core or name.endswith("-start"):
+            if name == "async-start" and not op.operands:
+                self.pending[op.name] = op
+            elif core or name.endswith("-start"):
                 return self._offloaded(op, core)
-            self._call(op)
+            else:
+                self._call(op)
         elif name in _UNPRICED:
             raise _NoTime(_UNPRICED[name])
         elif name.endswith("-done"):
             return self._done(op)
         elif name in COLLECTIVES:
-            us = self._link_us(op)
+            us, megabytes = self._link_us(op)
             if not name.endswith("-start"):
                 self.links_free = max(self.links_free, self.now) + us
-                return Run(self.links_free - self.now, "link", lane="link", measured=False)
-            self._exchange(op.name, us)
+                return Run(self.links_free - self.now, "link", megabytes, lane="link", measured=False)
+            self._exchange(op.name, us, megabytes)
         elif name.endswith("-start"):
             self._start(op)
         elif name != "async-update":
             return self._kernel(op, name)
-        elif op.operands[0] in self.begun:
-            self.begun[op.name] = self.begun[op.operands[0]]  # what began, under another name
+        else:
+            start = op.operands[0]
+            if waiting := self.pending.pop(start, None):
+                self._offloaded(waiting, self.context.core(self.place[0], waiting))
+            if start in self.begun:
+                self.begun[op.name] = self.begun[start]  # what began, under another name
         return None
 
     def _enter(self, name: str, runs: int) -> None:
@@ -242,11 +258,12 @@ class Schedule:
         self.hbm_free = at + self.chip.stream_us(megabytes, self.chip.kernel["read_mb_per_us"])
         self.begun[name] = _Begun(at, self.hbm_free, megabytes=carried)
 
-    def _exchange(self, name: str, us: float) -> None:
-        """An exchange with other chips begins when the links are free: each takes all of them."""
+    def _exchange(self, name: str, us: float, megabytes: float) -> None:
+        """An exchange with other chips begins when the links are free: each takes all of them. It shares HBM."""
         at = max(self.links_free, self.now)
         self.links_free = at + us
-        self.begun[name] = _Begun(at, self.links_free, "link", 0.0)
+        self.hbm_free = max(self.hbm_free, at) + self.chip.stream_us(megabytes, self.chip.kernel["mb_per_us"])
+        self.begun[name] = _Begun(at, self.links_free, "link", megabytes)
 
     def _done(self, op: Operation) -> Run:
         """The wait for what was started."""
@@ -262,12 +279,12 @@ class Schedule:
         beside = begun.ends - begun.at
         return Run(us, bound, megabytes, lane=lane, measured=lane == "dma", begun=begun.at, beside=beside)
 
-    def _link_us(self, op: Operation) -> float:
-        operands, results = self._tiles(op.operand_shapes), self._tiles([op.shape])
-        us = self.chip.collective_us(op, operands, results, self.devices)
-        if us is None:
+    def _link_us(self, op: Operation) -> tuple[float, float]:
+        """Microseconds of an exchange, and its megabytes in HBM."""
+        if self.chip.torus is None:
             raise _NoTime(_NO_LINKS)
-        return us
+        operands, results = self._tiles(op.operand_shapes), self._tiles([op.shape])
+        return self.chip.torus.exchange_us(op, operands, results, self.devices)
 
     def _offloaded(self, op: Operation, core: str) -> Run | None:
         """Time of a call that runs beside the TensorCore, on "sparsecore", "host" or "" (none named).
@@ -280,10 +297,11 @@ class Schedule:
             raise _NoTime("the host's speed is unknown")
         inside = list(operations_of(self.context.program, op))
         if exchanges := [o for o in inside if plain_opcode(o.opcode) in COLLECTIVES]:
-            if not self.chip.link_bytes_per_second:
+            if self.chip.torus is None:
                 self._skip(op, _NO_LINKS)
                 exchanges = []
-            self._exchange(op.name, sum(map(self._link_us, exchanges)))
+            known = list(map(self._link_us, exchanges))
+            self._exchange(op.name, fsum(us for us, _ in known), fsum(megabytes for _, megabytes in known))
         elif not core and all(plain_opcode(o.opcode) in _TRANSFERS | TAKES_NO_TIME for o in inside):
             carried = self._megabytes(
                 [
@@ -305,10 +323,9 @@ class Schedule:
         """Megabytes that offloaded work reads and writes: of gathered tables what is taken of them."""
         if gathers := [inner for inner in inside if inner.opcode == "gather"]:
             return sum(2 * self._megabytes([g.shape]) + self._megabytes(g.operand_shapes[1:]) for g in gathers)
-        operands, results = self._tiles(op.operand_shapes), self._tiles([op.shape])
-        if op.opcode.endswith("-start"):
-            results = results[len(operands) :]  # its tuple begins with the operands
-        return sum(tiles.megabytes for tiles in (*operands, *results))
+        body = self.context.program.by_name[op.calls[0]]
+        arrays = [inner.shape for inner in body.operations if inner.opcode == "parameter" or inner.root]
+        return self._megabytes(arrays if op.opcode.endswith("-start") else [*op.operand_shapes, op.shape])
 
     def _kernel(self, op: Operation, name: str) -> Run | None:
         constants = self.chip.kernel
@@ -398,8 +415,8 @@ class Schedule:
             if name == "fusion" and op.calls:
                 work.include(self._fused_work(self.context.program.by_name[op.calls[0]], depth + 1))
             elif name in COLLECTIVES:
-                work.unknown += () if self.chip.link_bytes_per_second else (_NO_LINKS,)
-                us = self._link_us(op) if self.chip.link_bytes_per_second else 0.0
+                work.unknown += () if self.chip.torus else (_NO_LINKS,)
+                us = self._link_us(_as_scatter(body, op))[0] if self.chip.torus else 0.0
                 work.link_us += us / max(1, self.parts[op.attributes.get("channel_id", "")])
             elif name in ("gather", "scatter") or name not in MOVES_ONLY:
                 results = self._tiles([op.shape])

@@ -199,6 +199,17 @@ class StepTime:
         return share_with_a_time((row.bytes, row.untimed_bytes) for row in self.rows)
 
     @property
+    def exposed_seconds(self) -> float:
+        """Of the step, what it waits for exchanges between chips; the rest of ``exchange_seconds`` is hidden."""
+        return sum(row.seconds for row in self.rows if row.bound == "link")
+
+    @property
+    def exchange_seconds(self) -> float:
+        """How long exchanges between chips take, those beside other work included."""
+        rows = (row for row in self.rows if row.lane == "link" or row.bound == "link")
+        return sum(row.beside * row.runs or row.seconds for row in rows)
+
+    @property
     def matrix_utilisation(self) -> float:
         """Share of the published matrix peak that the step reaches; 0 where no peak is known."""
         timed = sum(row.flops for row in self.rows)
@@ -224,7 +235,17 @@ class StepTime:
         """Plain values; ``schema_version`` changes when a field changes its meaning."""
         kind = "modelled, from predicted fusions and layouts" if self.predicted else "modelled, from the dump"
         head = {"schema": SCHEMA, "schema_version": 2, "tilewright": __version__}
-        shown = ("seconds", "call_seconds", "priced", "priced_flops", "priced_bytes", "flops", "bytes")
+        shown = (
+            "seconds",
+            "call_seconds",
+            "exposed_seconds",
+            "exchange_seconds",
+            "priced",
+            "priced_flops",
+            "priced_bytes",
+            "flops",
+            "bytes",
+        )
         figures = {name: getattr(self, name) for name in (*shown, "matrix_utilisation", "hbm_utilisation")}
         parts = {"by_bound": self.by_bound(), "notes": list(self.notes), "rows": list(to_builtins(self.rows))}
         return {**head, "program": self.program, "target": self.target, "kind": kind, **figures, **parts}
@@ -337,6 +358,8 @@ class StepTime:
         matrix, hbm = percent_text(self.matrix_utilisation), percent_text(self.hbm_utilisation)
         work = f"{count_text(self.flops)} flops, {bytes_text(self.bytes)}"
         lines.append(f"matrix unit {matrix} of its peak, HBM {hbm}: {work}")
+        if exchanges := exchanges_text(self.exchange_seconds, self.exposed_seconds, self.seconds):
+            lines.append(exchanges)
         bounds = [f"{name} {seconds_text(seconds)}" for name, seconds in self.by_bound().items() if seconds]
         lines.append(f"bound by {', '.join(bounds)}" if bounds else "nothing in it takes time")
         return lines
@@ -388,10 +411,12 @@ class StepTime:
     def _figures(self) -> list[Card]:
         shares = f"{percent_text(self.priced_flops)} of the flops, {percent_text(self.priced_bytes)} of the bytes"
         priced = "every operation has a time" if self.priced == 1 else f"{shares}: a lower bound"
+        waited = f"of {seconds_text(self.exchange_seconds)} of exchanges"
         return [
             Card("step", seconds_text(self.seconds), f"{seconds_text(self.call_seconds)} of it for the call"),
             Card("matrix unit", percent_text(self.matrix_utilisation), f"{count_text(self.flops, compact=True)} flops"),
             Card("HBM", percent_text(self.hbm_utilisation), bytes_text(self.bytes)),
+            *([Card("exposed", seconds_text(self.exposed_seconds), waited)] if self.exchange_seconds else []),
             Card("priced", percent_text(self.priced), priced, "plain" if self.priced == 1 else "warn"),
         ]
 
@@ -506,6 +531,19 @@ class StepTime:
                         start + whole,
                         f"a loop of {runs} runs: {seconds_text(busy)} of {seconds_text(whole)}",
                     )
+
+
+def exchanges_text(exchange: float, exposed: float, step: float) -> str:
+    """How long exchanges take and what of it the step waits for, in seconds; "" where there are none.
+
+    >>> exchanges_text(1.02, 0.0593, 8.5)
+    'exchanges between chips take 1.02 s, 59.3 ms of it exposed (0.7 % of the step)'
+    """
+    if not exchange:
+        return ""
+    share = percent_text(exposed / step) if step else ""
+    hidden = f"{seconds_text(exposed)} of it exposed ({share} of the step)" if exposed else "none of it exposed"
+    return f"exchanges between chips take {seconds_text(exchange)}, {hidden}"
 
 
 NamedStep: TypeAlias = tuple[str, StepTime]
