@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+_KERNEL = re.compile(r"([^/()]+)/pallas_call$")
 _INTEGER = re.compile(r"-?\d+")
 _ALIAS = re.compile(r"\{([\d,\s]*)\}\s*:\s*\(\s*(\d{1,9})\s*,\s*\{([\d,\s]*)\}")
 
@@ -83,6 +84,19 @@ class Operation:
         """Which parameter of its computation this is, where the text says so (HLO does), else None."""
         literal = self.attributes.get("literal", "").strip() if self.opcode == "parameter" else ""
         return int(literal) if literal.isdecimal() and len(literal) < 10 else None
+
+    @property
+    def kernel(self) -> str:
+        """What the maker of a custom kernel called it; "" for all else, and where its name says so already.
+
+        >>> Operation("custom-call.3", "custom-call", "f32[8]", op_name="jit(f)/splash/pallas_call").kernel
+        'splash'
+        """
+        if "custom" not in self.opcode:
+            return ""
+        told = _KERNEL.search(self.op_name)
+        name = self.attributes.get("kernel_name", "").strip('"') or (told[1] if told else "")
+        return "" if self.name.startswith(name) else name
 
     def integers(self, attribute: str) -> tuple[int, ...]:
         """The integers in an attribute's text, () if it is absent. What no dim can be comes back as 2**62.

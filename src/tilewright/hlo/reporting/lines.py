@@ -9,7 +9,14 @@ import textwrap
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ReportData, Suggestion
+from tilewright.hlo.alike import title
+from tilewright.hlo.reporting.types import (
+    MovementRow,
+    PaddedTensor,
+    Peak,
+    ReportData,
+    Suggestion,
+)
 from tilewright.hlo.timing.step import exchanges_text
 from tilewright.render import Field, bytes_text, count_text, percent_text, seconds_text
 from tilewright.render.formats import Kind, format_value, place_text, ratio_text
@@ -65,7 +72,7 @@ def movement_fields(report: ReportData) -> Iterator[Field]:
                         of=lambda r: seconds(r.inside_us))  # fmt: skip
         yield Field("bound", "text", "what it waits for, by the model", lambda r: r.bound, below=True, facet=True)
     yield Field("operation", "text", "", lambda r: r.op, 9.1, facet=True)
-    yield Field("name", "code", "", lambda r: r.name, below=True)
+    yield Field("name", "code", "", title, below=True)
     yield Field("from", "code", "shape and layout of the operands", lambda r: r.from_short, 15.6)
     yield Field("to", "code", "shape and layout of the result", lambda r: r.to_layout, below=True)
     yield Field("padded", "bytes", "the result with its padding", lambda r: r.padded_bytes, 5.2)
@@ -90,6 +97,7 @@ def movement_fields(report: ReportData) -> Iterator[Field]:
     yield Field("hidden", "bytes", "what it would move by itself", lambda r: r.hidden_bytes or None, shown=False)
     yield Field("logical", "bytes", "the result's elements", lambda r: r.logical_bytes, shown=False)
     yield Field("wasted", "bytes", "the result's padding", lambda r: r.wasted_bytes, shown=False)
+    yield Field("equal ones", "code", of=lambda r: ", ".join(r.also) or None, shown=False)
 
 
 def _counted(row: MovementRow) -> str:
@@ -111,7 +119,7 @@ TENSOR_FIELDS = (
     Field("padded", "bytes", "with padding", lambda t: t.padded_bytes, 6, total=True),
     Field("logical", "bytes", "its elements", lambda t: t.logical_bytes, below=True),
     Field("operation", "text", "what computes it", lambda t: t.op, 10, facet=True),
-    Field("tensor", "code", "", lambda t: t.name, below=True),
+    Field("tensor", "code", "", title, below=True),
     Field("layout", "code", "", lambda t: t.layout, 22),
     Field("memory", "text", "memory space", lambda t: space_text(t.memory_space), below=True, facet=True),
     Field("source", "code", "your line", lambda t: place_text(t.source), 15, tail=True, facet=True),
@@ -207,7 +215,7 @@ def ranking_lines(
     none), all if empty; ``transfers``: prefetches and write-backs stand among them, and not in one line behind them.
     """
     if by == "padding":
-        tensors = report.wasteful()
+        tensors = report.alike.wasteful()
         yield "bold", _heads(_TENSOR_COLUMNS, "tensor")
         for number, tensor in enumerate(tensors[:top], 1):
             yield "", f"{_figures(number, _TENSOR_COLUMNS, tensor)}  {operation_text(tensor)}"
@@ -215,7 +223,7 @@ def ranking_lines(
         wasted = bytes_text(sum(tensor.wasted_bytes for tensor in tensors[top:]))
         yield from _rest(len(tensors), top, wasted, "no tensor has padding")
         return
-    ranked = report.slowest() if by == "time" else report.ranked()
+    ranked = report.alike.slowest() if by == "time" else report.alike.ranked()
     folded = not transfers and "transfer" not in only
     rows = [row for row in ranked if (row.category in only if only else not folded or row.category != "transfer")]
     columns, nothing = tuple(_moved_columns(report, rows, by == "time")), "no operation moves data for layout's sake"
@@ -334,7 +342,7 @@ def operation_text(row: MovementRow | PaddedTensor) -> str:
 
 def _name(row: MovementRow | PaddedTensor) -> str:
     core = f"  on {row.core}" if isinstance(row, MovementRow) and row.core else ""
-    return f"{row.op} {row.name}{core}"
+    return f"{title(row, row.op)}{core}"
 
 
 def _place(row: MovementRow | PaddedTensor) -> str:

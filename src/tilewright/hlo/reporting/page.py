@@ -154,7 +154,7 @@ def to_html(report: ReportData) -> str:
     page.section("summary", "Summary", cards(_figures(report)), *map(note, report.notes))
     by = "time" if report.profile is not None or report.time is not None else "bytes moved"
     page.section("movement", f"Operations by {by}", _movement(report))
-    tensors = explorer(TENSOR_FIELDS, report.wasteful(), key=_name, sort="wasted", prefix="tensor",
+    tensors = explorer(TENSOR_FIELDS, report.alike.wasteful(), key=_name, sort="wasted", prefix="tensor",
                        empty="no tensor has padding")  # fmt: skip
     page.section("padding", "Tensors by wasted bytes", tensors)
     if report.peak is not None:
@@ -255,7 +255,7 @@ def _movement(report: ReportData) -> Html:
     """The operations, prefetches folded away below them, and the digits of their layouts for the drawings."""
     if not report.rows:
         return element("p", "nothing moves", class_="empty")
-    rows = sorted(report.rows, key=lambda row: -row.total_bytes)
+    rows = sorted(report.alike.rows, key=lambda row: -row.total_bytes)
     sort = "time" if report.profile is not None else "modelled" if report.time is not None else "moved"
     fields = (
         *movement_fields(report),

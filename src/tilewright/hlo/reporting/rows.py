@@ -250,6 +250,7 @@ def _row(
         modelled_us=modelled,
         bound=bound,
         inside_us=inside,
+        kernel=op.kernel,
     )
 
 

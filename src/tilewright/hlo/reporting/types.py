@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any, ClassVar
 
 from msgspec import to_builtins
 
+from tilewright.hlo.alike import joined
 from tilewright.version import __version__
 
 #: Counts changes of the JSON that break readers. 2: totals count loops by their trips; ``tensors`` has every tensor.
@@ -26,7 +27,9 @@ class _Value:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, with what is derived from them."""
-        return {**to_builtins(self), **{name: getattr(self, name) for name in self.derived}}
+        plain = {**to_builtins(self), **{name: getattr(self, name) for name in self.derived}}
+        plain.pop("also", None)
+        return plain
 
 
 class _Padded(_Value):
@@ -85,6 +88,8 @@ class MovementRow(_Padded):
                           time model, and for what takes no time of its own (inside a fusion)
     ``bound``             what it waits for by that model: ``hbm``, ``vmem``, ``vector``, ``relayout``, ``latency`` ...
     ``inside_us``         inside a fusion: the modelled time of all runs of that fusion
+    ``kernel``            what a custom kernel's maker called it, where ``name`` is no such name
+    ``also``              of several equal rows shown as one, the names of the others; () in a report's own rows
     ====================  ======================================================================================
     """
 
@@ -119,6 +124,8 @@ class MovementRow(_Padded):
     modelled_us: float | None = None
     bound: str = ""
     inside_us: float | None = None
+    kernel: str = ""
+    also: tuple[str, ...] = ()
     derived: ClassVar[tuple[str, ...]] = ("total_bytes", "padding_ratio")
 
     @property
@@ -204,7 +211,9 @@ class PaddedTensor(_Padded):
     padded_bytes: int
     path: str
     memory_space: int = 0
+    also: tuple[str, ...] = ()
     derived: ClassVar[tuple[str, ...]] = ("wasted_bytes", "padding_ratio")
+    kernel: ClassVar[str] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +311,14 @@ class ReportData:
     suggestions: tuple[Suggestion, ...] = ()
     normal_form: int = 0
     not_understood: tuple[str, ...] = ()
+
+    @cached_property
+    def alike(self) -> ReportData:
+        """The report with equal rows, and equal tensors, of unrolled layers as one: what is shown of it."""
+        same = ("op", "source", "from_layout", "to_layout", "moved_bytes", "runs", "category", "trips", "bound", "core")
+        rows = joined(self.rows, same, ("runs", "measured_us", "measured_runs", "modelled_us", "inside_us"))
+        tensors = joined(self.tensors, ("op", "source", "layout"), ("logical_bytes", "padded_bytes"))
+        return replace(self, rows=tuple(rows), tensors=tuple(tensors))
 
     @cached_property
     def moved_bytes(self) -> int:

@@ -102,6 +102,7 @@ def timed(
         line=op.line,
         resident=round(resident * MEGA),
         note="; ".join(notes),
+        kernel=op.kernel,
     )
 
 
@@ -139,6 +140,7 @@ def untimed(
         line=op.line,
         untimed_flops=flops_of(op, operands, results) * runs,
         untimed_bytes=max(1, round(megabytes * MEGA)) * runs,
+        kernel=op.kernel,
     )
 
 

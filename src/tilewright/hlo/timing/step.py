@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import to_builtins
 
+from tilewright.hlo.alike import joined, title
 from tilewright.render import (
     Bar,
     Card,
@@ -108,6 +109,8 @@ class TimeRow:
     ``note``            what to know of its time: not measured there, raised to a peak, what may lie near already
     ``untimed_flops``,  of an operation without a time: what it computes and what arrays it reads and writes, all runs,
     ``untimed_bytes``   as far as its text says
+    ``kernel``          what a custom kernel's maker called it, where ``name`` is no such name
+    ``also``            of several equal rows shown as one, the names of the others; () in every step's own rows
     ==================  ========================================================================================
     """
 
@@ -131,6 +134,8 @@ class TimeRow:
     note: str = ""
     untimed_flops: int = 0
     untimed_bytes: int = 0
+    kernel: str = ""
+    also: tuple[str, ...] = ()
 
 
 def share_with_a_time(pairs: Iterable[tuple[int, int]]) -> float:
@@ -231,6 +236,11 @@ class StepTime:
         """The rows that take longest, the longest first."""
         return sorted(self.rows, key=lambda row: -row.seconds)[:count]
 
+    def alike(self) -> list[TimeRow]:
+        """The rows in the order they begin, equal ones of unrolled layers as one."""
+        same = ("op", "source", "bound", "bytes", "flops", "runs", "lane", "kernel", "unpriced")
+        return joined(self.rows, same, ("seconds", "bytes", "flops", "runs", "untimed_flops", "untimed_bytes"))
+
     def to_json(self) -> dict[str, Any]:
         """Plain values; ``schema_version`` changes when a field changes its meaning."""
         kind = "modelled, from predicted fusions and layouts" if self.predicted else "modelled, from the dump"
@@ -247,7 +257,8 @@ class StepTime:
             "bytes",
         )
         figures = {name: getattr(self, name) for name in (*shown, "matrix_utilisation", "hbm_utilisation")}
-        parts = {"by_bound": self.by_bound(), "notes": list(self.notes), "rows": list(to_builtins(self.rows))}
+        rows = [{name: value for name, value in to_builtins(row).items() if name != "also"} for row in self.rows]
+        parts = {"by_bound": self.by_bound(), "notes": list(self.notes), "rows": rows}
         return {**head, "program": self.program, "target": self.target, "kind": kind, **figures, **parts}
 
     def events(self) -> tuple[Event, ...]:
@@ -320,7 +331,7 @@ class StepTime:
         """The columns of a step's rows, for terminal and page."""
         whole = self.seconds or 1.0
         return (
-            Field("operation", "code", of=lambda row: row.name, width=13),
+            Field("operation", "code", of=title, width=13),
             Field("opcode", of=lambda row: row.op, facet=True, below=True),
             Field("time", "seconds", "modelled, all runs together", of=lambda row: row.seconds, width=6, total=True),
             Field("share", "percent", "of the whole step", of=lambda row: row.seconds / whole, below=True),
@@ -347,6 +358,7 @@ class StepTime:
             ),
             Field("note", of=lambda row: row.note, below=True),
             Field("why not", of=lambda row: row.unpriced, shown=False),
+            Field("equal ones", "code", of=lambda row: ", ".join(row.also) or None, shown=False),
         )
 
     def lines(self) -> list[str]:
@@ -368,7 +380,8 @@ class StepTime:
         """The slowest ``count`` operations; what is hidden behind other work takes no line."""
         wanted = ("operation", "opcode", "time", "share", "bound", "HBM", "line")
         chosen = [field for field in self._fields() if field.heading in wanted]
-        return Table(chosen, cells(chosen, (row for row in self.slowest(count) if row.seconds or not row.beside)))
+        rows = sorted((row for row in self.alike() if row.seconds or not row.beside), key=lambda row: -row.seconds)
+        return Table(chosen, cells(chosen, rows[:count]))
 
     @staticmethod
     def comparison(steps: Sequence[NamedStep]) -> Table:
@@ -400,7 +413,7 @@ class StepTime:
         bars = [Bar(name, (seconds,)) for name, seconds in waits.items() if seconds]
         page.section("bounds", "What it waits for", bar_chart(bars, title="time by what bounds it", kind="seconds"))
         rows = explorer(
-            self._fields(), self.rows, key=lambda row: row.name or row.op, sort="time", empty="no operations"
+            self._fields(), self.alike(), key=lambda row: row.name or row.op, sort="time", empty="no operations"
         )
         page.section("operations", "Operations by time", rows)
         page.section("roofline", "Roofline", self._roofline())
