@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from tilewright.errors import TilewrightError
+from tilewright.hlo.alike import joined
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import CONTROL, RENAMES, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, Program, aliases
@@ -377,6 +378,7 @@ class _Sweep:
             worst = max(inner, key=lambda peak: peak.padded_bytes)
             name, path, logical = worst.at, worst.path, logical + worst.logical_bytes
             tensors += worst.tensors
+        tensors = joined(tensors, ("op", "source", "layout"), ("logical_bytes", "padded_bytes"))
         largest = sorted(tensors, key=lambda tensor: -tensor.padded_bytes)[:_LARGEST]
         return Peak(space, total, logical, name, path, tuple(largest))
 

@@ -224,7 +224,8 @@ def _price(context: Context) -> tuple[TimeSummary | None, _Times]:
         times[key] = before + row.seconds * 1e6, row.bound
     notes = tuple(n for n in step.notes if not n.startswith(_LOOPS) and n not in context.program.notes)
     exchange, exposed = step.exchange_seconds * 1e6, step.exposed_seconds * 1e6
-    return TimeSummary(step.seconds * 1e6, step.call_seconds * 1e6, step.priced, notes, exchange, exposed), times
+    most = tuple(step.advice(3))
+    return TimeSummary(step.seconds * 1e6, step.call_seconds * 1e6, step.priced, notes, exchange, exposed, most), times
 
 
 def _times_of_lines(context: Context) -> defaultdict[str, float]:

@@ -25,6 +25,7 @@ from tilewright.hlo.reporting.lines import (
     transfers_text,
 )
 from tilewright.hlo.reporting.types import MovementRow, Peak, ReportData, Suggestion
+from tilewright.hlo.timing.step import advised
 from tilewright.layout import TensorLayout, parse
 from tilewright.render import (
     Card,
@@ -149,7 +150,8 @@ def to_html(report: ReportData) -> str:
     facts.append(("written", date.today().isoformat()))
     if report.profile is not None:
         facts.append(("profile", place_text(report.profile.source)))
-    page = Page(f"Data movement: {report.program}", totals(report), facts=facts, wide=True)
+    step = f"{seconds_text(report.time.step_us / 1e6)} a step; " if report.time is not None else ""
+    page = Page(f"Data movement: {report.program}", step + totals(report), facts=facts, wide=True)
     page.section("changes", "What to do", *_todo(report))
     page.section("summary", "Summary", cards(_figures(report)), *map(note, report.notes))
     by = "time" if report.profile is not None or report.time is not None else "bytes moved"
@@ -181,6 +183,8 @@ def _todo(report: ReportData) -> list[Html]:
         return [_changes(report), details("Commands that lead on", steps(_next_steps(report)), open_=True)]
     nothing = "Nothing here can be cut by another layout: what moves is free, fused, or what the program computes."
     moving = report.ranked()
+    if report.time is not None:
+        return [steps(map(advised, report.time.advice)), details("Commands that lead on", steps(_next_steps(report)))]
     if moving:
         largest = moving[0]
         line = f", {place_text(largest.source)}" if largest.source else ""
@@ -245,6 +249,9 @@ def _figures(report: ReportData) -> list[Card]:
         call = f"{seconds_text(report.time.call_us / 1e6)} of it the call, " if report.time.call_us else ""
         moving = f"{call}{seconds_text(report.modelled_us / 1e6)} moves data"
         figures.append(Card("modelled step", seconds_text(report.time.step_us / 1e6), moving))
+        if report.time.exchange_us:
+            waited = f"of {seconds_text(report.time.exchange_us / 1e6)} of exchanges between chips"
+            figures.append(Card("exposed", seconds_text(report.time.exposed_us / 1e6), waited))
     if report.profile is not None:
         time, share = report.profile.rows_us, report.profile.rows_us / (report.profile.total_us or 1.0)
         figures.append(Card("measured", seconds_text(time / 1e6), f"{percent_text(share)} of the profile's time"))
@@ -282,7 +289,9 @@ def _peak(peak: Peak) -> Html:
     space = space_text(peak.memory_space)
     words = f"{bytes_text(peak.padded_bytes)} of {space}, {percent_text(peak.padding_share)} of it padding, during "
     where = element("p", escape(words), element("code", peak.at), " in ", element("code", peak.path))
-    return join([where, table(PEAK_FIELDS, cells(PEAK_FIELDS, peak.tensors))], "\n")
+    rest = bytes_text(peak.padded_bytes - sum(tensor.padded_bytes for tensor in peak.tensors))
+    below = element("p", f"and {rest} in smaller ones", class_="empty")
+    return join([where, table(PEAK_FIELDS, cells(PEAK_FIELDS, peak.tensors)), below], "\n")
 
 
 def glance_html(report: ReportData) -> str:

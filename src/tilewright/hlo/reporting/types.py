@@ -28,7 +28,8 @@ class _Value:
     def to_json(self) -> dict[str, Any]:
         """Plain values, with what is derived from them."""
         plain = {**to_builtins(self), **{name: getattr(self, name) for name in self.derived}}
-        plain.pop("also", None)
+        if not plain.get("also"):
+            plain.pop("also", None)
         return plain
 
 
@@ -222,7 +223,7 @@ class Peak(_Padded):
 
     Operations run one after the other in the order of the text. A buffer lives from the operation that writes it to
     the last one that reads it; arguments and results of the program live throughout. ``at`` is the operation during
-    which the peak is reached, ``path`` its computations, ``tensors`` the largest buffers alive then.
+    which the peak is reached, ``path`` its computations, ``tensors`` the largest buffers alive then, equal ones as one.
     """
 
     memory_space: int
@@ -263,7 +264,8 @@ class TimeSummary:
 
     ``call_us`` of them are for the call itself, beyond its kernels; ``priced``: the share of its flops or bytes, the
     lesser, that has a time; ``notes``: where the constants are from;
-    ``exchange_us``: exchanges between chips, ``exposed_us`` of them waited for.
+    ``exchange_us``: exchanges between chips, ``exposed_us`` of them waited for; ``advice``: what
+    concerns most of the step, in sentences.
     """
 
     step_us: float
@@ -272,6 +274,7 @@ class TimeSummary:
     notes: tuple[str, ...] = ()
     exchange_us: float = 0.0
     exposed_us: float = 0.0
+    advice: tuple[str, ...] = ()
 
     @property
     def kernels_us(self) -> float:

@@ -103,6 +103,7 @@ def timed(
         resident=round(resident * MEGA),
         note="; ".join(notes),
         kernel=op.kernel,
+        again="rematted_computation" in op.op_name,
     )
 
 

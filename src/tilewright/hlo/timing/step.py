@@ -59,9 +59,10 @@ _HELPS = {
     "vector": "fewer transcendental functions, a narrower type, or work on smaller arrays",
     "vmem": "fuse it with its neighbours",
     "relayout": "keep the order of dims that its users want, or leave a transpose out",
-    "link": "exchange less, or start the exchange earlier",
     "sparsecore": "start the lookup earlier, or gather fewer rows",
 }
+_OFFLOAD, _OFFLOADED = "xla_tpu_enable_sparse_core_collective_offload_", ("all-gather", "all-reduce", "reduce-scatter")
+"""The compiler's flags that let SparseCores exchange beside the products, and for which exchanges there are some."""
 _SMALL = 0.03
 """Share of the step from which a line is worth a word."""
 _FULL = 0.6
@@ -110,6 +111,7 @@ class TimeRow:
     ``untimed_flops``,  of an operation without a time: what it computes and what arrays it reads and writes, all runs,
     ``untimed_bytes``   as far as its text says
     ``kernel``          what a custom kernel's maker called it, where ``name`` is no such name
+    ``again``           whether it is computed a second time, for the gradient (``jax.checkpoint``)
     ``also``            of several equal rows shown as one, the names of the others; () in every step's own rows
     ==================  ========================================================================================
     """
@@ -135,6 +137,7 @@ class TimeRow:
     untimed_flops: int = 0
     untimed_bytes: int = 0
     kernel: str = ""
+    again: bool = False
     also: tuple[str, ...] = ()
 
 
@@ -215,6 +218,11 @@ class StepTime:
         return sum(row.beside * row.runs or row.seconds for row in rows)
 
     @property
+    def recomputed_seconds(self) -> float:
+        """Of the step, what it computes a second time for the gradient."""
+        return sum(row.seconds for row in self.rows if row.again)
+
+    @property
     def matrix_utilisation(self) -> float:
         """Share of the published matrix peak that the step reaches; 0 where no peak is known."""
         timed = sum(row.flops for row in self.rows)
@@ -238,7 +246,7 @@ class StepTime:
 
     def alike(self) -> list[TimeRow]:
         """The rows in the order they begin, equal ones of unrolled layers as one."""
-        same = ("op", "source", "bound", "bytes", "flops", "runs", "lane", "kernel", "unpriced")
+        same = ("op", "source", "bound", "bytes", "flops", "runs", "lane", "kernel", "again", "unpriced")
         return joined(self.rows, same, ("seconds", "bytes", "flops", "runs", "untimed_flops", "untimed_bytes"))
 
     def to_json(self) -> dict[str, Any]:
@@ -250,6 +258,7 @@ class StepTime:
             "call_seconds",
             "exposed_seconds",
             "exchange_seconds",
+            "recomputed_seconds",
             "priced",
             "priced_flops",
             "priced_bytes",
@@ -301,6 +310,10 @@ class StepTime:
         for (place, bound), rows in groups.items():
             words = f"{place_text(place)} {_WAITS.get(bound, bound)}{self._what_helps(bound, rows)}"
             say(sum(row.seconds for row in rows), words)
+        again = (
+            "computed a second time for the gradient: keep more of it where memory allows (a policy of jax.checkpoint)"
+        )
+        say(self.recomputed_seconds, again)
         words = "the call itself, whatever it computes: run several steps in one call (a loop under jit)"
         say(self.call_seconds, words)
         sentences = [words for _, words in sorted(said, key=lambda item: -item[0])[:count]]
@@ -323,8 +336,15 @@ class StepTime:
         if bound == "matrix" and self.matrix_peak:
             share = sum(row.flops for row in rows) / sum(row.seconds for row in rows) / self.matrix_peak
             words = f" at {percent_text(share)} of its peak"
-            more = "" if share >= _FULL else ": dims that fill its tiles, larger products, or a narrower type"
+            full = ": only fewer products, or a narrower type (int8, fp8), take less"
+            more = full if share >= _FULL else ": dims that fill its tiles, larger products, or a narrower type"
             return words + more
+        if bound == "link":
+            if any(row.beside for row in rows):
+                return ", longer than what runs beside: begin earlier, or exchange less"
+            flags = [f"{_OFFLOAD}{row.op.replace('-', '_')}" for row in rows if row.op in _OFFLOADED]
+            how = f" ({flags[0]}=true gives it to SparseCores)" if flags else ""
+            return f", and nothing runs beside: exchange less, or beside products{how}"
         return f": {_HELPS[bound]}" if bound in _HELPS else ""
 
     def _fields(self) -> tuple[Field, ...]:
@@ -372,6 +392,9 @@ class StepTime:
         lines.append(f"matrix unit {matrix} of its peak, HBM {hbm}: {work}")
         if exchanges := exchanges_text(self.exchange_seconds, self.exposed_seconds, self.seconds):
             lines.append(exchanges)
+        if again := self.recomputed_seconds:
+            flops = sum(row.flops for row in self.rows if row.again) / (self.flops or 1)
+            lines.append(f"computed again for the gradient: {seconds_text(again)}, {percent_text(flops)} of the flops")
         bounds = [f"{name} {seconds_text(seconds)}" for name, seconds in self.by_bound().items() if seconds]
         lines.append(f"bound by {', '.join(bounds)}" if bounds else "nothing in it takes time")
         return lines
@@ -405,7 +428,7 @@ class StepTime:
         page = Page(
             f"Time of {self.program}", f"{seconds_text(self.seconds)} a step on {self.target}", facts=facts, wide=True
         )
-        page.section("advice", "What to do first", steps(map(_advised, self.advice())))
+        page.section("advice", "What to do first", steps(map(advised, self.advice())))
         page.section("summary", "What a step takes", cards(self._figures()), *(note(text) for text in self.notes))
         if len(beside) > 1:
             page.section("compare", "Beside each other", *_compared(beside))
@@ -592,7 +615,7 @@ def _lanes(steps: Sequence[NamedStep]) -> list[Html]:
     return [part for name, step in shown for part in (element("h3", name), step.lanes(end))]
 
 
-def _advised(sentence: str) -> Step:
+def advised(sentence: str) -> Step:
     """A sentence of advice; the time that it begins with stands out."""
     worth, colon, words = sentence.partition(": ")
     return Step(words, worth=worth) if colon and worth.endswith("of the step)") else Step(sentence)
