@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import tries, within
-from tilewright.errors import ParseError, TilewrightError
+from tilewright.errors import ParseError, TilewrightError, UsageError
 from tilewright.hlo import load, report
 from tilewright.hlo.program import Source
 from tilewright.hlo.reading import hlo_scan as words
@@ -118,6 +118,28 @@ def test_stack_frames_lead_to_the_user_not_the_library(first, second):
     assert a.source == Source("/home/me/model.py", 12, 4, "loss")
     assert b.source == a.source
     assert c.source is None
+
+
+@pytest.mark.parametrize(
+    ("library", "frames", "line"),
+    [
+        ("flax/linen.py", "", "/home/me/model.py:12"),
+        ("maxtext/layers/linears.py", "", "{library}:99"),
+        ("maxtext/layers/linears.py", "model[.]py", "/home/me/model.py:12"),
+        ("flax/linen.py", "flax/", "{library}:99"),
+        ("flax/linen.py", "nowhere", "/home/me/model.py:12"),
+        ("jax/experimental/pallas/ops/tpu/splash.py", "", "{library}:99"),
+    ],
+)
+def test_a_library_may_be_the_program_and_frames_may_be_chosen(library, frames, line):
+    text = (TABLES % (0, 1)).replace("flax/linen.py", library)
+    (a, *_) = load(text, frames=frames).entry.operations
+    assert str(a.source) == line.format(library=f"/venv/lib/python3.11/site-packages/{library}")
+
+
+def test_a_pattern_for_frames_that_is_none_is_refused():
+    with pytest.raises(UsageError, match="is no pattern"):
+        load(TABLES % (0, 1), frames="(")
 
 
 def test_a_library_is_better_than_nothing():

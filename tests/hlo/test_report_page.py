@@ -12,6 +12,7 @@ import pytest
 
 from tests.render.browser import document_of
 from tilewright.hlo import load, report
+from tilewright.hlo.alike import title
 from tilewright.hlo.reporting.page import digit_forms, drawing_module, first_layout, matching
 from tilewright.layout import compare, parse
 from tilewright.render import bytes_text, count_text
@@ -82,6 +83,12 @@ def largest(data_folder):
 
 
 @pytest.fixture(scope="module")
+def shown(largest):
+    """What its page shows: equal rows as one."""
+    return largest.alike
+
+
+@pytest.fixture(scope="module")
 def driven(largest, tmp_path_factory):
     """What a driver saw in its page."""
     return seen_in(largest.to_html(), DRIVE, tmp_path_factory.mktemp("page"))
@@ -97,47 +104,46 @@ def _sums(rows, report):
     return f"{count_text(len(rows))} of {count_text(len(report.rows))} rowsmoved {bytes_text(moved)}{share}"
 
 
-def test_rows_are_drawn_as_they_come_into_view(driven, largest):
-    assert driven["first"] == [row.name for row in _by_weight(largest.rows)[:5]]
-    assert driven["drawn"] < 60 < len(largest.rows)
-    assert driven["sums"] == f"{count_text(len(largest.rows))} rowsmoved {bytes_text(largest.moved_bytes)}"
+def test_rows_are_drawn_as_they_come_into_view(driven, shown):
+    assert driven["first"] == [title(row) for row in _by_weight(shown.rows)[:5]]
+    assert driven["drawn"] < 60 < len(shown.rows)
+    assert driven["sums"] == f"{count_text(len(shown.rows))} rowsmoved {bytes_text(shown.moved_bytes)}"
 
 
-def test_every_column_sorts(driven, largest):
+def test_every_column_sorts(driven, shown):
     def natural(row):
-        return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", row.name)]
+        return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", title(row))]
 
-    assert driven["byName"] == [row.name for row in sorted(largest.rows, key=natural)[:5]]
-    assert driven["byNameBack"] == [row.name for row in sorted(largest.rows, key=natural, reverse=True)[:5]]
+    assert driven["byName"] == [title(row) for row in sorted(shown.rows, key=natural)[:5]]
+    assert driven["byNameBack"] == [title(row) for row in sorted(shown.rows, key=natural, reverse=True)[:5]]
     assert driven["sorted"] == "ascending"
-    by_padded = sorted(_by_weight(largest.rows), key=lambda row: -row.padded_bytes)
-    assert driven["byPadded"] == [row.name for row in by_padded[:5]]
+    by_padded = sorted(_by_weight(shown.rows), key=lambda row: -row.padded_bytes)
+    assert driven["byPadded"] == [title(row) for row in by_padded[:5]]
     assert driven["again"] == driven["first"]
 
 
 def _texts(row):
-    return "\n".join(
-        (row.op, row.name, row.from_short, row.to_layout, row.category, row.source, row.path, row.reason, row.op_name)
-    )
+    own = (row.op, row.name, row.from_short, row.to_layout, row.category, row.source, row.path, row.reason, row.op_name)
+    return "\n".join([*own, *row.also])
 
 
-def test_totals_follow_search_bound_and_choice(driven, largest):
-    found = [row for row in largest.rows if "transpose" in _texts(row)]
-    assert driven["searched"] == _sums(found, largest)
-    assert driven["without"] == _sums([row for row in found if "main" not in _texts(row)], largest)
-    assert driven["large"] == _sums([row for row in largest.rows if row.total_bytes >= 1 << 30], largest)
+def test_totals_follow_search_bound_and_choice(driven, shown):
+    found = [row for row in shown.rows if "transpose" in _texts(row)]
+    assert driven["searched"] == _sums(found, shown)
+    assert driven["without"] == _sums([row for row in found if "main" not in _texts(row)], shown)
+    assert driven["large"] == _sums([row for row in shown.rows if row.total_bytes >= 1 << 30], shown)
     assert driven["invalid"] == "true"
-    assert driven["chosen"] == _sums([row for row in largest.rows if row.op == "transpose"], largest)
+    assert driven["chosen"] == _sums([row for row in shown.rows if row.op == "transpose"], shown)
     assert driven["address"] == "#operation=transpose"
     assert driven["reset"] == driven["sums"]
-    most = next(iter(largest.moved_by_op))
-    assert driven["part"] == _sums([row for row in largest.rows if row.op == most], largest)
+    most = next(iter(shown.moved_by_op))
+    assert driven["part"] == _sums([row for row in shown.rows if row.op == most], shown)
 
 
-def test_a_click_opens_the_row_and_draws_its_layouts(driven, largest):
-    turned = _by_weight(row for row in largest.rows if row.op == "transpose")
+def test_a_click_opens_the_row_and_draws_its_layouts(driven, shown):
+    turned = _by_weight(row for row in shown.rows if row.op == "transpose")
     opened = driven["opened"]
-    assert opened["name"] == turned[0].name
+    assert opened["name"] == title(turned[0])
     assert opened["path"] == turned[0].path
     assert opened["to"] == turned[0].to_layout
     assert opened["padded"] == f"{bytes_text(turned[0].padded_bytes)} ({count_text(turned[0].padded_bytes)})"
@@ -145,20 +151,20 @@ def test_a_click_opens_the_row_and_draws_its_layouts(driven, largest):
     assert driven["canvases"] == [True, True]
     assert any("every element keeps its byte" in text for text in driven["said"])
     assert driven["link"].endswith(f"&row={turned[0].name}")
-    assert driven["next"] == turned[1].name
+    assert driven["next"] == title(turned[1])
     assert driven["closed"]
     assert driven["closedLink"] == driven["address"]
 
 
 @pytest.mark.nightly
-def test_an_address_opens_its_row_in_its_state(largest, tmp_path):
+def test_an_address_opens_its_row_in_its_state(largest, shown, tmp_path):
     """By day: an address that opens a row, in the test of the drawings."""
-    row = _by_weight(largest.rows)[20]
+    row = _by_weight(shown.rows)[20]
     driver = "seen.name = terms().name; seen.sums = sums(); seen.sorted = head('name').parentNode.ariaSort;"
     address = f"#q={row.op}&sort=name:down&row={row.name}"
     found = seen_in(largest.to_html(), driver, tmp_path, address)
-    assert (found["name"], found["sorted"]) == (row.name, "descending")
-    assert found["sums"].startswith(f"{len([each for each in largest.rows if row.op in _texts(each)])} of ")
+    assert (found["name"], found["sorted"]) == (title(row), "descending")
+    assert found["sums"].startswith(f"{len([each for each in shown.rows if row.op in _texts(each)])} of ")
 
 
 def test_the_drawings_count_what_moves(tmp_path):

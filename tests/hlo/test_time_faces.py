@@ -12,7 +12,8 @@ import pytest
 from tests.cli.conftest import completed
 from tests.conftest import ROOT, VECTORS
 from tests.trace.test_perfetto import packets
-from tilewright.hlo import estimate, load
+from tilewright.hlo import estimate, load, report
+from tilewright.targets import target
 
 GPT2 = ROOT / "benchmarks/data/tpu_measured/gpt2/tpu-v6e_gpt2_s512_b1.hlo.gz"
 LSTM = VECTORS / "upgrades/unrolled_lstm.before.hlo.gz"
@@ -94,3 +95,41 @@ def test_a_loop_is_drawn_once(tmp_path):
     assert ends <= (step.seconds - step.call_seconds) * 1e9 + 1
     plain = json.loads(time(LSTM, "-t", "tpu-v5e", "--json"))
     assert {"begun", "beside", "line"} <= plain["rows"][0].keys()
+
+
+KERNEL = 'custom_call_target="tpu_custom_call", metadata={op_name="jit(f)/my_kernel/pallas_call" stack_frame_id=0}'
+
+
+def layers(count):
+    """A module of equal layers, as serving steps have them: two operations, the second a kernel of its own."""
+    array, lines = "bf16[512,512]{1,0:T(8,128)(2,1)}", []
+    for k in range(count):
+        meta = 'metadata={op_name="jit(f)/layer" source_file="llama.py" source_line=7}'
+        lines.append(f"%fusion.{2 * k} = {array} tanh(%{f'custom-call.{k - 1}' if k else 'a'}), {meta}")
+        lines.append(f"%custom-call.{k} = {array} custom-call(%fusion.{2 * k}), {KERNEL}")
+    lines[-1] = "ROOT " + lines[-1]
+    head = "HloModule jit_f, is_scheduled=true\n\nENTRY %main (a: bf16[512,512]) -> bf16[512,512] {\n"
+    return load(head + "\n".join(f"  {line}" for line in [f"%a = {array} parameter(0)", *lines]) + "\n}\n")
+
+
+def test_equal_layers_are_one_row_and_a_kernel_has_its_own_name():
+    step = estimate(layers(64), "tpu-v6e")
+    tanh, kernel = step.alike()
+    assert [len(row.also) for row in (tanh, kernel)] == [63, 63]
+    assert tanh.seconds == pytest.approx(sum(row.seconds for row in step.rows if row.op == "tanh"))
+    table = [" ".join(map(str, row)) for row in step.slowest_table(9).rows]
+    assert "my_kernel × 64" in "".join(table)
+    assert "fusion.0 × 64" in "".join(table)
+    assert len(step.to_json()["rows"]) == 128
+    assert "fusion.126" in step.to_html()  # opened on demand
+
+
+def test_a_report_shows_equal_layers_as_one_and_keeps_all_in_its_json():
+    found = report(layers(64), target("tpu-v6e"))
+    lines = [line for _, line in found.ranking_lines("time")]
+    assert any("tanh fusion.0 × 64  llama.py:7" in line for line in lines)
+    assert found.alike.moved_bytes == found.moved_bytes
+    assert len([row for row in found.to_json()["rows"] if row["op"] == "tanh"]) == 64
+    assert sum(row.modelled_us or 0 for row in found.alike.rows) == pytest.approx(
+        sum(row.modelled_us or 0 for row in found.rows)
+    )

@@ -33,12 +33,12 @@ def _one(rows: Sequence[Row], sums: Sequence[str]) -> Row:
     return one
 
 
-def title(row: Any, *before: str) -> str:
+def title(row: Any) -> str:
     """What a row is called where people read it: a kernel by its own name, equal ones with their number.
 
     >>> from tilewright.hlo.timing.step import TimeRow
     >>> title(TimeRow("custom-call.3", "custom-call", 1e-6, "hbm", 8, 0, "", kernel="splash", also=("custom-call.4",)))
-    '2 × splash'
+    'splash × 2'
     """
-    number = [f"{1 + len(row.also)} ×"] if row.also else []
-    return " ".join([*number, *before, row.kernel or row.name])
+    name: str = row.kernel or row.name
+    return f"{name} × {1 + len(row.also)}" if row.also else name

@@ -172,7 +172,7 @@ def head_lines(report: ReportData) -> Iterator[str]:
 
 
 def change_lines(report: ReportData, top: int = 3, width: int = 100) -> Iterator[tuple[str, str]]:
-    """(style, line) for a terminal: the changes that pay most; nothing where there is none."""
+    """(style, line) for a terminal: the changes that pay most, and what a dump's step waits for, the most first."""
     for number, change in enumerate(report.suggestions[:top], 1):
         if number == 1:
             yield "bold", "   # " + "saves".rjust(9) + "  what pays most"
@@ -183,6 +183,11 @@ def change_lines(report: ReportData, top: int = 3, width: int = 100) -> Iterator
         first, *more = textwrap.wrap(words, width - 16, break_long_words=False, break_on_hyphens=False)
         yield "", f"{number:>4} {saved:>9}  {first}"
         yield from (("", " " * 16 + line) for line in more)
+    if report.time is not None and not report.predicted:
+        yield "bold", "     what the step waits for"
+        for sentence in report.time.advice:
+            wrapped = textwrap.wrap(sentence, width - 5, break_long_words=False, break_on_hyphens=False)
+            yield from (("", " " * (5 + 2 * (number > 0)) + line) for number, line in enumerate(wrapped))
 
 
 def totals(report: ReportData) -> str:
@@ -294,7 +299,7 @@ def _moved_columns(report: ReportData, rows: list[MovementRow], by_time: bool) -
         if report.time:
             yield _column("time", 9, "seconds", lambda r: seconds(r.modelled_us))
     yield _column("padding", 7, "ratio", lambda r: r.padding_ratio, 2)
-    if any(row.runs != 1 for row in rows):
+    if any(row.runs != 1 + len(row.also) for row in rows):
         yield _column("runs", 7, "text", runs_text)
     if any(row.registers_after is not None for row in rows):
         yield _column("registers", 14, "text", _registers)
@@ -342,7 +347,7 @@ def operation_text(row: MovementRow | PaddedTensor) -> str:
 
 def _name(row: MovementRow | PaddedTensor) -> str:
     core = f"  on {row.core}" if isinstance(row, MovementRow) and row.core else ""
-    return f"{title(row, row.op)}{core}"
+    return f"{row.op} {title(row)}{core}"
 
 
 def _place(row: MovementRow | PaddedTensor) -> str:

@@ -67,7 +67,7 @@ class Torus:
         once; in a permute all of it, over one link. In an all-to-all every part passes all links on its way. Where a
         chip's devices are in one group, each sends its share of what the chip does. ``devices``: all of the program's.
         """
-        kind, n = op.opcode.removesuffix("-start").replace("_", "-"), group_size(op, devices)
+        kind, n = op.opcode.removesuffix("-start").replace("_", "-"), max(1, group_size(op, devices))
         if op.opcode.endswith("-start") and len(results) > len(operands):
             results = results[len(operands) :]  # its tuple begins with the operands
         given = sum(tiles.megabytes for tiles in operands)
