@@ -179,12 +179,13 @@ _MOST_AT_A_GLANCE = 10
 
 def _todo(report: ReportData) -> list[Html]:
     """The changes that pay, or that none was found, and the commands that lead on."""
-    if report.suggestions:
-        return [_changes(report), details("Commands that lead on", steps(_next_steps(report)), open_=True)]
+    said = [_changes(report)] if report.suggestions else []
+    if report.time is not None:
+        said += [element("h3", "What the step waits for"), steps(map(advised, report.time.advice))]
+    if said:
+        return [*said, details("Commands that lead on", steps(_next_steps(report)), open_=True)]
     nothing = "Nothing here can be cut by another layout: what moves is free, fused, or what the program computes."
     moving = report.ranked()
-    if report.time is not None:
-        return [steps(map(advised, report.time.advice)), details("Commands that lead on", steps(_next_steps(report)))]
     if moving:
         largest = moving[0]
         line = f", {place_text(largest.source)}" if largest.source else ""

@@ -140,6 +140,11 @@ class TimeRow:
     again: bool = False
     also: tuple[str, ...] = ()
 
+    @property
+    def once_text(self) -> str:
+        """The time of one run, two digits; "" for a wait, which is longer or shorter in equal layers."""
+        return "" if self.beside else f"{self.seconds / self.runs:.1e}"
+
 
 def share_with_a_time(pairs: Iterable[tuple[int, int]]) -> float:
     """The share of the first of two sums in both; 1 where there is nothing.
@@ -246,7 +251,7 @@ class StepTime:
 
     def alike(self) -> list[TimeRow]:
         """The rows in the order they begin, equal ones of unrolled layers as one."""
-        same = ("op", "source", "bound", "bytes", "flops", "runs", "lane", "kernel", "again", "unpriced")
+        same = ("op", "source", "bound", "bytes", "flops", "runs", "lane", "kernel", "again", "unpriced", "once_text")
         return joined(self.rows, same, ("seconds", "bytes", "flops", "runs", "untimed_flops", "untimed_bytes"))
 
     def to_json(self) -> dict[str, Any]:
