@@ -8,22 +8,25 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 Row = TypeVar("Row", bound=Any)
+_FEWEST = 4
+"""Equal rows from which they are shown as one."""
 
 
 def joined(rows: Iterable[Row], same: Sequence[str], sums: Sequence[str]) -> list[Row]:
-    """Rows that agree in the fields ``same`` and in their names but for numbers, as the first of them.
+    """Rows of which four or more agree in the fields ``same`` and in their names but for numbers, as the first of them.
 
     Its fields ``sums`` are those of all together (None where all are None), its ``also`` names the others.
 
     >>> from tilewright.hlo.timing.step import TimeRow
-    >>> rows = [TimeRow(f"fusion.{k}", "fusion", 1e-6 * k, "hbm", 8, 0, "llama.py:3") for k in (7, 9)]
+    >>> rows = [TimeRow(f"fusion.{k}", "fusion", 1e-6, "hbm", 8, 0, "llama.py:3") for k in (7, 8, 9, 11)]
     >>> [(row.name, row.also, row.seconds, row.runs) for row in joined(rows, ("op", "source"), ("seconds", "runs"))]
-    [('fusion.7', ('fusion.9',), 1.6e-05, 2)]
+    [('fusion.7', ('fusion.8', 'fusion.9', 'fusion.11'), 4e-06, 4)]
     """
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault((re.sub(r"\.?\d+", "", row.name), *(getattr(row, name) for name in same)), []).append(row)
-    return [_one(group, sums) if len(group) > 1 else group[0] for group in groups.values()]
+    parts = ([_one(group, sums)] if len(group) >= _FEWEST else group for group in groups.values())
+    return [row for part in parts for row in part]
 
 
 def _one(rows: Sequence[Row], sums: Sequence[str]) -> Row:

@@ -176,7 +176,8 @@ def _lines(movement: MovementReport, rankings: list[str], top: int, only: list[s
     for text in movement.head_lines():
         yield from (("", line) for line in textwrap.wrap(text, width, subsequent_indent="  "))
     if changes := list(movement.change_lines(width=width)):
-        yield from ("", *changes)
+        yield ""
+        yield from changes
     for ranking in rankings:
         yield ""
         yield from movement.ranking_lines(ranking, top, width, only, transfers)
