@@ -183,7 +183,7 @@ def change_lines(report: ReportData, top: int = 3, width: int = 100) -> Iterator
         first, *more = textwrap.wrap(words, width - 16, break_long_words=False, break_on_hyphens=False)
         yield "", f"{number:>4} {saved:>9}  {first}"
         yield from (("", " " * 16 + line) for line in more)
-    if report.time is not None and not report.predicted:
+    if report.time is not None and not report.predicted and report.time.step_us > 2 * report.time.call_us:
         yield "bold", "     what the step waits for"
         for sentence in report.time.advice:
             wrapped = textwrap.wrap(sentence, width - 5, break_long_words=False, break_on_hyphens=False)
