@@ -95,7 +95,7 @@ def test_without_a_model_nothing_changes(target):
 
 def test_everything_in_a_dump_has_a_row_with_its_time(gpt2):
     found, step = gpt2
-    assert sum(row.modelled_us or 0.0 for row in found.rows) == pytest.approx(found.time.kernels_us, rel=1e-3)
+    assert sum(row.modelled_us or 0.0 for row in found.rows) == pytest.approx(found.time.device_us, rel=1e-3)
     first = found.slowest()[0]
     assert (first.category, first.moved_bytes, first.bound) == ("compute", 0, step.slowest(1)[0].bound)
     assert first.reason.startswith("computes, a fusion of convolution")

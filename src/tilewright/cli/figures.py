@@ -75,8 +75,8 @@ _RUN = (
 
 
 _MODELLED = (
-    Quantity("a step, modelled", "seconds", "less", "step.seconds"),
-    Quantity("of it the call itself", "seconds", "less", "step.call_seconds"),
+    Quantity("a step, modelled", "seconds", "less", "step.device_seconds"),
+    Quantity("the call beside it", "seconds", "less", "step.call_seconds"),
     Quantity("bytes through HBM", "bytes", "less", "step.bytes"),
 )
 _PROGRAM_RUN = (

@@ -20,7 +20,7 @@ from tilewright.hlo.reading.loading import dumped_modules, load
 from tilewright.hlo.reading.python_source import from_jax, from_python, names_python
 from tilewright.hlo.reporting.buffers import Lifetimes, lifetimes
 from tilewright.hlo.reporting.movement import MovementReport, report
-from tilewright.hlo.reporting.predicting import in_normal_form
+from tilewright.hlo.semantics.predicting import in_normal_form
 from tilewright.hlo.reporting.types import MovementRow, Suggestion
 from tilewright.hlo.rewrites.pipeline import (
     DEFAULT_PIPELINE,

@@ -91,6 +91,7 @@ class StepDiff:
             "schema": "tilewright.time_diff/1",
             "schema_version": 1,
             "target": self.after.target,
+            "device_seconds": _sides(self.before.device_seconds, self.after.device_seconds),
             "seconds": _sides(self.before.seconds, self.after.seconds),
             "peak_bytes": _sides(*self.peaks),
             "lanes": {lane: _sides(*pair) for lane, pair in self.by_lane().items()},
@@ -101,7 +102,7 @@ class StepDiff:
 
     def summary(self) -> list[str]:
         """The step before and after; units and memories that differ."""
-        before, after = self.before.seconds, self.after.seconds
+        before, after = self.before.device_seconds, self.after.device_seconds
         growth = f" ({(after - before) / before:+.1%})" if before and before != after else ""
         lines = [f"modelled step on {self.after.target}: {seconds_text(before)} -> {seconds_text(after)}{growth}"]
         lanes = [(lane, a, b) for lane, (a, b) in self.by_lane().items() if _differs(a, b)]

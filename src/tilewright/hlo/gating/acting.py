@@ -76,7 +76,7 @@ def _modelled(before: Block, after: Block, target: Target) -> Gain:
         steps = [estimate(block_program(block), target) for block in (before, after)]
     except TilewrightError as error:
         return Gain(1.0, "unpriced", f"the time model has no price for it ({error})")
-    seconds = [step.seconds - step.call_seconds for step in steps]
+    seconds = [step.device_seconds for step in steps]
     if min(step.priced for step in steps) < 1 or min(seconds) <= 0:
         return Gain(1.0, "unpriced", "the time model has no price for some of its operations")
     factor = seconds[0] / seconds[1]

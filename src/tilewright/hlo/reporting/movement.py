@@ -30,7 +30,7 @@ from tilewright.hlo.program import Computation, Program
 from tilewright.hlo.reporting import lines, page
 from tilewright.hlo.reporting.buffers import buffers
 from tilewright.hlo.reporting.changes import with_changes
-from tilewright.hlo.reporting.predicting import fused_along, in_normal_form
+from tilewright.hlo.semantics.predicting import fused_along, in_normal_form
 from tilewright.hlo.reporting.profile import join_profile
 from tilewright.hlo.reporting.rows import computing_row, fusion_row, operation_row
 from tilewright.hlo.reporting.types import (

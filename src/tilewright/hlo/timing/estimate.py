@@ -31,7 +31,7 @@ def estimate(program: Program, target: Target | str) -> StepTime:
 
     An optimised dump brings its own fusions, layouts, memory spaces and order. StableHLO carries none: layouts are
     predicted, and so is what the compiler fuses; the result is labelled so. Nothing is fitted on whole models but what
-    one call costs beyond its kernels, which is left out for programs of one operation.
+    one call costs beside its kernels (``.call_seconds``), which is the same for every program.
 
     Raises :class:`UnsupportedError` for a target without time constants. What cannot be priced is a row that says why,
     and ``.priced`` says what share of the flops and bytes has a time.
@@ -52,20 +52,18 @@ def estimate(program: Program, target: Target | str) -> StepTime:
 
 def estimate_placed(context: Context, chip: Chip) -> StepTime:
     """The estimate of a program that has been put under its target."""
-    program, call_us = context.program, chip.kernel["call_us"]
+    program = context.program
     notes = [chip.note, *program.notes]
     predicted = program.kind == "stablehlo"
     alone = _price_alone(chip, program, context) if predicted else None
     if alone is not None:
-        rows, seconds, call_us = [alone], alone.seconds, 0.0
+        rows, seconds = [alone], alone.seconds
     elif predicted:
         rows, us, priced = Fusing(chip, context, program.entry).price()
-        if priced <= 1 and all(row.runs <= 1 for row in rows):
-            call_us = 0.0
-            if priced:  # a lone kernel has nothing to start beside
-                more = max(0.0, chip["stream"]["launch_us"] - chip.kernel["near_launch_us"])
-                first = next(k for k, row in enumerate(rows) if not row.unpriced)
-                rows[first], us = with_longer_start(rows[first], more), us + more
+        if priced == 1 and all(row.runs <= 1 for row in rows):  # a lone kernel has nothing to start beside
+            more = max(0.0, chip["stream"]["launch_us"] - chip.kernel["near_launch_us"])
+            first = next(k for k, row in enumerate(rows) if not row.unpriced)
+            rows[first], us = with_longer_start(rows[first], more), us + more
         seconds = us / 1e6
     else:
         schedule = Schedule(context, chip)
@@ -84,9 +82,9 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
         silent = any(row.unpriced and row.op == "custom-call" and not row.untimed_flops for row in rows)
         unsaid = " (custom calls that do not say their flops left out)" if silent else ""
         notes.append(f"{lacking} have no time{unsaid}: the total is a lower bound")
-    call = call_us / 1e6
     return StepTime(
-        *(program.name, chip.name, seconds + call, call, tuple(rows), predicted, min(flops, moved)),
+        *(program.name, chip.name, seconds, chip.kernel["call_us"] / 1e6),
+        *(tuple(rows), predicted, min(flops, moved)),
         matrix_peak=chip.matrix_peak,
         hbm_peak=chip.hbm_peak,
         notes=tuple(notes),
