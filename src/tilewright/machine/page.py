@@ -118,7 +118,9 @@ def _bars(values: Mapping[str, float]) -> list[Bar]:
 
 def waits_chart(step: StepTime, title: str, clocked: bool = True, width: float = 720) -> Html:
     """A step's time by what bounds it, as bars; in cycles where the target's step is not in seconds."""
-    values = {name: seconds if clocked else round(seconds * 1e9) for name, seconds in step.by_bound().items() if seconds}
+    values = {
+        name: seconds if clocked else round(seconds * 1e9) for name, seconds in step.by_bound().items() if seconds
+    }
     return bar_chart(_bars(values), title=title, kind="seconds" if clocked else "count", width=width)
 
 

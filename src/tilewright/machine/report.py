@@ -186,7 +186,9 @@ class ProgramReport(Report):
     def _figures(self) -> list[Card]:
         studied, memory, found = self.studied, self.studied.memory, list[Card]()
         if studied.step is not None:
-            found.append(Card("a step", studied.time_text(studied.step.device_seconds), studied.bottleneck.partition(";")[0]))
+            found.append(
+                Card("a step", studied.time_text(studied.step.device_seconds), studied.bottleneck.partition(";")[0])
+            )
         room = f"asked for at once, of {bytes_text(memory.capacity)}"
         found += [
             Card(memory.where, bytes_text(memory.need), room, "good" if memory.fits else "warn"),

@@ -17,7 +17,7 @@ _NEAR = ("near_", "common_", "vector_")
 _KEPT_NEAR = ("resident_mb", "prefetched_mb", "between_calls_mb")
 """The largest arguments that are kept near the core: no larger than the memory there."""
 _NEAREST = {"tpu-v5e": "tpu-v6e", "tpu-v5p": "tpu-v4", "tpu-7x": "tpu-v6e", "tpu-8t": "tpu-v6e", "tpu-8i": "tpu-v6e"}
-"""Chips without measurements, and the measured one most like each: a device of one core, or of two that share memory."""
+"""Chips without measurements, and the measured one most like each: one core, or two that share memory, as a device."""
 
 
 @dataclass(frozen=True)

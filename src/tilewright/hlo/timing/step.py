@@ -233,7 +233,16 @@ class StepTime:
         """Plain values; ``schema_version`` changes when a field changes its meaning."""
         kind = "modelled, from predicted fusions and layouts" if self.predicted else "modelled, from the dump"
         head = {"schema": SCHEMA, "schema_version": 3, "tilewright": __version__}
-        shown = ("device_seconds", "call_seconds", "seconds", "priced", "priced_flops", "priced_bytes", "flops", "bytes")
+        shown = (
+            "device_seconds",
+            "call_seconds",
+            "seconds",
+            "priced",
+            "priced_flops",
+            "priced_bytes",
+            "flops",
+            "bytes",
+        )
         figures = {name: getattr(self, name) for name in (*shown, "matrix_utilisation", "hbm_utilisation")}
         parts = {"by_bound": self.by_bound(), "notes": list(self.notes), "rows": list(to_builtins(self.rows))}
         return {**head, "program": self.program, "target": self.target, "kind": kind, **figures, **parts}
@@ -377,7 +386,10 @@ class StepTime:
         kind = "predicted fusions and layouts" if self.predicted else "the dump's own schedule"
         facts = [("target", self.target), ("kind", f"modelled, {kind}"), ("made", date.today().isoformat())]
         page = Page(
-            f"Time of {self.program}", f"{seconds_text(self.device_seconds)} a step on {self.target}", facts=facts, wide=True
+            f"Time of {self.program}",
+            f"{seconds_text(self.device_seconds)} a step on {self.target}",
+            facts=facts,
+            wide=True,
         )
         page.section("advice", "What to do first", steps(map(_advised, self.advice())))
         page.section("summary", "What a step takes", cards(self._figures()), *(note(text) for text in self.notes))
@@ -399,7 +411,9 @@ class StepTime:
         shares = f"{percent_text(self.priced_flops)} of the flops, {percent_text(self.priced_bytes)} of the bytes"
         priced = "every operation has a time" if self.priced == 1 else f"{shares}: a lower bound"
         return [
-            Card("step", seconds_text(self.device_seconds), f"{seconds_text(self.call_seconds)} beside it for the call"),
+            Card(
+                "step", seconds_text(self.device_seconds), f"{seconds_text(self.call_seconds)} beside it for the call"
+            ),
             Card("matrix unit", percent_text(self.matrix_utilisation), f"{count_text(self.flops, compact=True)} flops"),
             Card("HBM", percent_text(self.hbm_utilisation), bytes_text(self.bytes)),
             Card("priced", percent_text(self.priced), priced, "plain" if self.priced == 1 else "warn"),
