@@ -183,17 +183,18 @@ _COUNTS = (Column("counter", "code"), Column("the machine", "count"), Column("cl
 
 def pipelined_step_blocks(step: StepTime, sparse: float) -> Iterator[Html]:
     """One step on the chip, SparseCores (``sparse`` seconds) and TensorCore in turn and pipelined, with lanes."""
-    longer, end = "the SparseCores" if sparse > step.device_seconds else "the TensorCore", sparse + step.device_seconds
+    dense = step.device_seconds
+    longer, end = "the SparseCores" if sparse > dense else "the TensorCore", sparse + dense
     yield paragraph(
-        f"Modelled, not measured: the TensorCore takes {seconds_text(step.device_seconds)} for the whole batch, the lookups "
+        f"Modelled, not measured: the TensorCore takes {seconds_text(dense)} for the whole batch, the lookups "
         f"and updates of a chip's SparseCores at least {seconds_text(sparse)} (their bytes at the rate of HBM). One "
         f"after the other that is {seconds_text(end)}; pipelined, a step takes as long as {longer}: "
-        f"{seconds_text(max(sparse, step.device_seconds))}."
+        f"{seconds_text(max(sparse, dense))}."
     )
     bars = [
-        Bar("one after the other", (sparse, step.device_seconds)),
+        Bar("one after the other", (sparse, dense)),
         Bar("pipelined, SparseCores", (sparse, 0.0)),
-        Bar("pipelined, TensorCore", (0.0, step.device_seconds)),
+        Bar("pipelined, TensorCore", (0.0, dense)),
     ]
     yield bar_chart(bars, title="Time of a step", kind="seconds", parts=("SparseCores", "TensorCore"))
     lookups = TimeRow("lookups and updates", "sparsecore", sparse, "sparsecore", 0, 0, "", lane="sparsecore")

@@ -95,7 +95,7 @@ class LaneMemory:
 
 @dataclass(frozen=True)
 class MatrixUnits:
-    """Systolic matrix units: ``units`` of ``rows`` x ``columns`` multipliers; peak operations per second of a device."""
+    """Systolic matrix units: ``units`` of ``rows`` x ``columns`` multipliers; peak operations a second of a device."""
 
     units: int
     rows: int

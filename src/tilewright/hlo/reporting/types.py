@@ -252,8 +252,8 @@ class ProfileSummary(_Value):
 class TimeSummary(_Value):
     """How long one run of the program takes on the report's target, modelled, in microseconds.
 
-    ``device_us``: on the device, which is what is shown; ``call_us``: the call beside it; ``step_us``: both. ``priced``: the share of its flops or bytes, the
-    lesser, that has a time; ``notes``: where the constants are from.
+    ``device_us``: on the device, which is what is shown; ``call_us``: the call beside it; ``step_us``: both.
+    ``priced``: the share of its flops or bytes, the lesser, that has a time; ``notes``: where the constants are from.
     """
 
     step_us: float

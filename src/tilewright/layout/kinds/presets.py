@@ -176,8 +176,8 @@ def predict(name: str, shape: Sequence[int], dtype: Any, *, boundary: bool = Fal
 
     Over all pairs (minor, second minor) of dims, minor scanned from the last dim down and the second likewise, the
     first with the fewest padded bytes wins; the other dims stay in order. ``boundary``: the array is an argument or a
-    result of the whole program, where types of 8 and 4 bits get larger tiles if these add no padding. ``sublanes`` of the chip's
-    registers; 0: those of the target ``name``, 8 for ``tpu``.
+    result of the whole program, where types of 8 and 4 bits get larger tiles if these add no padding. ``sublanes`` of
+    the chip's registers; 0: those of the target ``name``, 8 for ``tpu``.
 
     >>> str(predict("tpu", (1048576, 1), "f32"))
     'f32[1048576,1]{0,1:T(1,128)}'
