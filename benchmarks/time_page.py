@@ -315,7 +315,7 @@ def gpt2_pairs(errors: Sequence[tuple[Gpt2, float, float]], chip: str, dumps: bo
 
 def modelled(chip: str, operation: str) -> list[tuple[Measured, float]]:
     """The measured rows with their modelled seconds."""
-    return [(row, estimate(load(row.text), chip).seconds) for row in measured_times.measured(chip, operation)]
+    return [(row, estimate(load(row.text), chip).device_seconds) for row in measured_times.measured(chip, operation)]
 
 
 def held_out(timed: Sequence[tuple[Measured, float]]) -> list[tuple[Measured, float]]:

@@ -17,7 +17,7 @@ from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import matrix_type, product_sizes
 from tilewright.hlo.semantics.moving import movers
-from tilewright.hlo.semantics.predicting import fused_along, in_normal_form
+from tilewright.hlo.semantics.predicting import Normalised, fused_along, in_normal_form
 from tilewright.hlo.timing import mechanisms
 from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.fusing import Fusing
@@ -55,10 +55,10 @@ def estimate(program: Program, target: Target | str) -> StepTime:
     ('matrix', 137438953472)
     """
     machine = find_target(target) if isinstance(target, str) else target
-    chip_of(machine)  # a target without time constants says so here
-    step = predict(program, machine).step
-    assert step is not None
-    return step
+    chip = chip_of(machine)
+    if program.kind == "stablehlo" and _only_operation(program) is None:
+        return _predict(program, machine, chip)[0]
+    return estimate_placed(Context(program, machine), chip)
 
 
 def estimate_placed(context: Context, chip: Chip) -> StepTime:
@@ -127,25 +127,37 @@ def predict(program: Program, machine: Target | None) -> Prediction:
     The kernels of a StableHLO program are walked as it is written; what of its normal form is written out between them,
     and flowed into none, are kernels too, behind the others.
     """
-    context, chip = Context(program, machine), None
     if machine is not None:
         with suppress(UnsupportedError):
-            chip = chip_of(machine)
-    step = estimate_placed(context, chip) if chip is not None else None
-    times = context.modelled = _times(step, program) if step is not None else {}
-    if machine is None or program.kind != "stablehlo":
-        return Prediction(step, context)
-    form = 0
-    if machine.compiler_normalizes and (normal := in_normal_form(program)).version:
-        form, along = normal.version, fused_along(normal.program)
+            return Prediction(*_predict(program, machine, chip_of(machine)))
+    normal = _normal(program, machine)
+    return Prediction(None, Context(normal.program, machine, fused_along=_along(normal)), normal.version)
+
+
+def _predict(program: Program, machine: Target, chip: Chip) -> tuple[StepTime, Context, int]:
+    context = Context(program, machine)
+    step = estimate_placed(context, chip)
+    context.modelled = times = _times(step, program)
+    if program.kind != "stablehlo":
+        return step, context, 0
+    if (normal := _normal(program, machine)).version:
         times = dict(normal.times_of(times))
-        context = Context(normal.program, machine, times, along)
-    if step is None or chip is None:
-        return Prediction(step, context, form)
+        context = Context(normal.program, machine, times, _along(normal))
     _give_to_movers(context, times)
-    if form and _only_operation(program) is None:
+    if normal.version and _only_operation(program) is None:
         step = _with_lone_kernels(step, context, times, chip)
-    return Prediction(step, context, form)
+    return step, context, normal.version
+
+
+def _normal(program: Program, machine: Target | None) -> Normalised:
+    """A StableHLO program as its target's compiler normalises it; any other as it is."""
+    if program.kind != "stablehlo" or machine is None or not machine.compiler_normalizes:
+        return Normalised(program, version=0)
+    return in_normal_form(program)
+
+
+def _along(normal: Normalised) -> frozenset[tuple[str, str]]:
+    return fused_along(normal.program) if normal.version else frozenset()
 
 
 def _times(step: StepTime, program: Program) -> _Times:
