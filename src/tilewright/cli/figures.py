@@ -158,7 +158,7 @@ def _changes(kind: str, *sides: Plain) -> tuple[Change, ...]:
             found.append(Change(f"rewrites for {target}", "count", "neither", *of))
         else:
             moved = [value_at(each, "moved_after") for each in of]
-            found.append(Change(f"moved for layout on {target}", "bytes", "less", *moved))
+            found.append(Change(f"moved by reshapes and transposes on {target}", "bytes", "less", *moved))
     return tuple(found)
 
 

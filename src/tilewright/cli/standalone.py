@@ -134,7 +134,7 @@ def _results(run: RunReport) -> list[tuple[str, str]]:
     moved = movement.report
     verdicts = [
         f"{name}: {len(done.rewrites)} rewritten, {len(done.refusals)} left alone, "
-        f"{bytes_text(done.moved_before)} -> {bytes_text(done.moved_after)}"
+        f"{' -> '.join(map(bytes_text, done.moved_bytes))} moved"
         for name, done in movement.optimized.items()
     ]
     where = "held out" if run.data.held_out else "the training rows"

@@ -418,7 +418,7 @@ class RunReport(Report):
             Card("AUC", f"{auc[1]:.4f}", f"{auc[0]:.4f} before training", _tone(auc[1] > auc[0])),
             Card("loss", f"{loss[1]:.4f}", f"{loss[0]:.4f} before", _tone(loss[1] < loss[0])),
             Card("HBM a chip", bytes_text(heap.total), f"of {bytes_text(heap.capacity)}"),
-            Card("moved for layout", bytes_text(moved.moved_after), f"by reshapes and transposes, on {self.target}"),
+            Card("moved for layout", bytes_text(moved.moved_bytes[1]), f"on {self.target}"),
             Card("difference", f"{self.proof.max_difference:.1e}", "rewritten against original, largest"),
             Card(
                 "matrix unit",

@@ -39,7 +39,7 @@ def _moved(moves: hlo.MovementReport, optimized: dict[str, hlo.Optimized], chip:
         return Moved(moves.moved_bytes, moves.moved_bytes, "for layout's sake", how)
     own = optimized[chip]
     how = f"{len(own.rewrites)} regions rewritten, {len(own.refusals)} left alone"
-    return Moved(own.moved_before, own.moved_after, f"by reshapes and transposes on {chip}", how)
+    return Moved(*own.moved_bytes, f"for layout's sake on {chip}", how)
 
 
 def _bottleneck(step: hlo.StepTime) -> str:
