@@ -63,7 +63,7 @@ class TimeChange:
 class StepDiff:
     """Two modelled steps of one program and what lies between them, the largest change first.
 
-    ``peaks``: the largest peak before and after; ``peak_spaces``: memory space -> the same.
+    ``peaks``: that of main memory before and after, as a report has it; ``peak_spaces``: memory space -> the same.
     """
 
     before: StepTime
@@ -156,8 +156,8 @@ def diagnose_upgrade(before: Program, after: Program, target: Target | str) -> S
     changes.sort(key=lambda change: -abs(change.seconds))
     peaks = old.peaks, new.peaks
     spaces = {space: (peaks[0].get(space, 0), peaks[1].get(space, 0)) for space in {**peaks[0], **peaks[1]}}
-    largest = max(peaks[0].values(), default=0), max(peaks[1].values(), default=0)
-    return StepDiff(old.step, new.step, tuple(changes), largest, spaces)
+    main = min(spaces, default=0)
+    return StepDiff(old.step, new.step, tuple(changes), spaces.get(main, (0, 0)), spaces)
 
 
 @dataclass

@@ -354,7 +354,7 @@ class StepTime:
         if self.call_seconds:
             lines.append(f"beside it {seconds_text(self.call_seconds)} for the call itself")
         matrix, hbm = percent_text(self.matrix_utilisation), percent_text(self.hbm_utilisation)
-        work = f"{count_text(self.flops)} flops, {bytes_text(self.bytes)}"
+        work = f"{count_text(self.flops)} flops, {bytes_text(self.bytes)} through HBM"
         lines.append(f"matrix unit {matrix} of its peak, HBM {hbm}: {work}")
         bounds = [f"{name} {seconds_text(seconds)}" for name, seconds in self.by_bound().items() if seconds]
         lines.append(f"bound by {', '.join(bounds)}" if bounds else "nothing in it takes time")
