@@ -101,8 +101,7 @@ class Optimized:
         """Every verdict in a few lines, accepted regions first; regions that are alike are listed once."""
         lines = [
             f"{self.target.title}: reshapes and transposes move {self.moved_before:,} bytes as written, "
-            f"{self.moved_after:,} in the result",
-            f"moved by all operations, as a report counts: {' -> '.join(map(bytes_text, self.moved_bytes))}",
+            f"{self.moved_after:,} in the result"
         ]
         if self.judgement is not None:
             lines.append(
@@ -136,6 +135,7 @@ class Optimized:
             nothing = f"no {'other ' if unknown else ''}reshape or transpose in it moves anything on {self.target.name}"
             small = "no region begins in it: what moves are transposes alone, and unit dims of small arrays"
             lines.append(f"no rule fits, and {small if self.moved_before else nothing}")
+        lines.append(f"moved by all operations, as a report counts: {' -> '.join(map(bytes_text, self.moved_bytes))}")
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
