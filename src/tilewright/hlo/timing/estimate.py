@@ -127,9 +127,12 @@ def predict(program: Program, machine: Target | None) -> Prediction:
     The kernels of a StableHLO program are walked as it is written; what of its normal form is written out between them,
     and flowed into none, are kernels too, behind the others.
     """
+    chip = None
     if machine is not None:
         with suppress(UnsupportedError):
-            return Prediction(*_predict(program, machine, chip_of(machine)))
+            chip = chip_of(machine)
+        if chip is not None:
+            return Prediction(*_predict(program, machine, chip))
     normal = _normal(program, machine)
     return Prediction(None, Context(normal.program, machine, fused_along=_along(normal)), normal.version)
 
