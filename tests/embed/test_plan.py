@@ -160,6 +160,13 @@ def test_what_is_modelled_says_how(chip, tables, modelled):
         assert parts == ["rules measured ahead of time against libtpu 0.0.50.1"]
 
 
+def test_a_chip_of_a_plan_has_the_memory_of_all_its_devices():
+    batch = {"f": np.arange(16, dtype=np.int32).reshape(16, 1)}
+    made = plan([batch], [Feature("f", Table("t", 100, 16))], Topology.for_target("tpu-7x"), target="tpu-7x")
+    assert made.heap.capacity == 192 << 30
+    assert made.feeding.step_bytes / made.feeding.step_seconds == pytest.approx(7.38e12)
+
+
 def test_what_does_not_compile_is_said_with_a_way_out():
     """Every id of a large batch meets one shard of one source: a partition no tile can hold."""
     table = Table("t", 4_000_000, 100, optimizer=SGD(0.1))

@@ -9,11 +9,15 @@ from hypothesis import strategies as st
 
 from tests.conftest import tries
 from tilewright.errors import ParseError, TilewrightError
-from tilewright.hlo import estimate, from_jax, operations_of, report
+from tilewright.hlo import from_jax, operations_of, report
 from tilewright.hlo.graphs.mlir import block_program, module_text
 from tilewright.hlo.program import Source
 from tilewright.hlo.reading.mlir_reader import read_stablehlo, xla_shape
 from tilewright.hlo.reading.sources import Locations
+from tilewright.hlo.semantics.context import Context
+from tilewright.hlo.timing.chip import chip_of
+from tilewright.hlo.timing.estimate import estimate_placed
+from tilewright.targets import target
 
 GENERIC = """\
 #map = loc("x.py":1:2)
@@ -294,5 +298,6 @@ def test_a_block_is_the_program_that_its_text_reads_as():
 
     assert described(direct.computations) == described(text.computations)
     assert len({name for op in direct.entry.operations for name in op.operands}) > 20
-    one, other = (estimate(program, "tpu-v5e") for program in (direct, text))
-    assert (one.seconds, one.flops, len(one.rows)) == (other.seconds, other.flops, len(other.rows))
+    chip = target("tpu-v5e")
+    one, other = (estimate_placed(Context(program, chip), chip_of(chip)) for program in (direct, text))
+    assert (one.device_seconds, one.flops, len(one.rows)) == (other.device_seconds, other.flops, len(other.rows))

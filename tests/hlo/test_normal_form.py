@@ -10,9 +10,9 @@ from tests.hlo.norms import arguments, group_norm
 from tilewright.hlo import from_jax, load, report
 from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module
-from tilewright.hlo.reporting.predicting import fused_along, in_normal_form
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rewrites.pipeline import NORMAL_FORMS, normal_form
+from tilewright.hlo.semantics.predicting import fused_along, in_normal_form
 
 MB = 1 << 20
 

@@ -203,7 +203,16 @@ def test_fitting_again_finds_the_same_constants():
     assert found["one_window_mb"] == machine.time["stream"]["one_window_mb"]
 
 
-@pytest.mark.parametrize(("name", "like"), [("tpu-v5e", "tpu-v6e"), ("tpu-v5p", "tpu-v4"), ("tpu-7x", "tpu-v6e")])
+@pytest.mark.parametrize(
+    ("name", "like"),
+    [
+        ("tpu-v5e", "tpu-v6e"),
+        ("tpu-v5p", "tpu-v4"),
+        ("tpu-7x", "tpu-v6e"),
+        ("tpu-8t", "tpu-v6e"),
+        ("tpu-8i", "tpu-v6e"),
+    ],
+)
 def test_chips_nobody_measured_are_scaled_and_say_so(name, like):
     chip, measured = chip_of(target(name)), chip_of(target(like))
     peak, known = target(name).memory("hbm"), target(like).memory("hbm")
@@ -219,6 +228,29 @@ def test_chips_nobody_measured_are_scaled_and_say_so(name, like):
     assert 0.3 < step.matrix_utilisation <= 1
     with pytest.raises(UnsupportedError, match="no time constants"):
         estimate(load(text), "simt")
+
+
+OF_ONE_7X = {128: 1.62, 512: 2.55, 1024: 6.14, 2048: 25.3, 4096: 153.9, 8192: 1016.85, 16384: 7970.0, 32768: 73600.0}
+"""Measured on one device of 7x in public: sizes of square bf16 products and their microseconds."""
+
+
+def test_a_device_of_7x_is_half_a_chip():
+    off = []
+    for size, microseconds in OF_ONE_7X.items():
+        step = estimate(load(measured_times._product(1, size, size, size, False)), "tpu-7x")
+        off.append(1e6 * step.device_seconds / microseconds - 1)
+    assert max(map(abs, off)) < 0.3
+    assert sum(map(abs, off)) / len(off) < 0.2
+    assert off[5:7] == pytest.approx([0, 0], abs=0.05)  # 8192 and 16384
+    assert chip_of(target("tpu-7x")).kernel["mb_per_us"] == pytest.approx(3.2, rel=0.05)  # TB/s that HBM reached
+    assert "a device is one of the chip's 2" in step.notes[0]
+
+
+@pytest.mark.parametrize("name", ["tpu-8t", "tpu-8i"])
+def test_a_chip_that_nobody_has_measured_says_so_with_its_time(name):
+    step = estimate(load(measured_times._product(1, 512, 512, 512, False)), name)
+    assert step.notes[0].startswith("nobody has measured a TPU")
+    assert not step.rows[0].calibrated
 
 
 # Measurements of your own.

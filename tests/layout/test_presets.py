@@ -157,6 +157,15 @@ def test_arguments_and_results_are_laid_out_exactly_as_predicted(data_folder):
     assert seen > 40
 
 
+def test_a_chip_of_sixteen_sublanes_has_tiles_of_sixteen_rows():
+    assert str(predict("tpu-8t", (256, 512), "f32")) == "f32[256,512]{1,0:T(16,128)}"
+    assert str(predict("tpu-8t", (256, 512), "bf16")) == "bf16[256,512]{1,0:T(16,128)(2,1)}"
+    assert str(predict("tpu-8t", (3, 512), "f32")) == "f32[3,512]{1,0:T(4,128)}"
+    assert str(predict("tpu-8t", (4096,), "f32")) == "f32[4096]{0:T(2048)}"
+    assert predict("tpu-8i", (256, 512), "f32") == predict("tpu", (256, 512), "f32")
+    assert predict("tpu", (256, 512), "f32", sublanes=16) == predict("tpu-8t", (256, 512), "f32")
+
+
 def test_boundaries_that_a_compiler_laid_out(vectors):
     """Three hundred random shapes, compiled ahead of time; dim order and tiles are foreseen for every one."""
     texts = vectors("tpu_boundary_layouts")["texts"]

@@ -51,6 +51,75 @@ def test_the_guides_table_of_sparse_cores():
         assert chip.memory("hbm").bytes == gib * 2**30
 
 
+OF_JAX = {
+    "tpu-v4": ("v4", 2), "tpu-v5e": ("v5e", 1), "tpu-v5p": ("v5p", 2), "tpu-v6e": ("v6e", 1), "tpu-7x": ("7x", 1),
+    "tpu-8t": ("8t", 1), "tpu-8i": ("8i", 1),
+}  # fmt: skip
+"""Target -> jax's name of the chip, and TensorCores that run one program together."""
+OTHER_SOURCES = {("tpu-v5p", "hbm a second"): 2.765 / 2.46}
+"""Where the documentation of Cloud TPU says something else, which is what we state: ours over jax's."""
+
+
+def test_every_tpu_is_in_jaxs_table():
+    assert {name for name in target_names() if name.startswith("tpu-")} == set(OF_JAX)
+
+
+@pytest.mark.parametrize("name", OF_JAX)
+def test_a_device_of_a_tpu_is_what_jax_says(name):
+    from jax.experimental.pallas import tpu
+
+    version, cores = OF_JAX[name]
+    if version not in {known.value for known in tpu.ChipVersion}:
+        pytest.skip(f"this jax does not know {version}")
+    kind = tpu.ChipVersion(version)
+    said, chip = tpu.get_tpu_info_for_chip(kind, cores), target(name)
+    devices = kind.num_physical_tensor_cores_per_chip // cores
+    vmem, smem, hbm, units = chip.memory("vmem"), chip.memory("smem"), chip.memory("hbm"), chip.matrix
+    assert chip.devices_per_chip == devices == (2 if name in ("tpu-7x", "tpu-8i") else 1)
+    assert (chip.vector.sublanes, chip.vector.lanes) == (said.num_sublanes, said.num_lanes)
+    assert (units.units, units.columns) == (cores * said.num_mxus, said.mxu_column_size)
+    assert (vmem.bytes, smem.bytes) == (said.vmem_capacity_bytes, said.smem_capacity_bytes)
+    pairs = {
+        "hbm": (hbm.bytes, said.hbm_capacity_bytes),
+        "hbm a second": (hbm.bytes_per_second, said.mem_bw_bytes_per_second),
+        **{
+            name: (getattr(units, name), getattr(said, name))
+            for name in ("bf16_ops_per_second", "int8_ops_per_second", "fp8_ops_per_second", "int4_ops_per_second")
+        },
+    }
+    if said.cmem_capacity_bytes:
+        pairs["cmem"] = (chip.memory("cmem").bytes, said.cmem_capacity_bytes)
+    for what, (ours, theirs) in pairs.items():
+        assert ours == pytest.approx(cores * theirs * OTHER_SOURCES.get((name, what), 1.0), rel=0.005), what
+    if said.sparse_core is not None:
+        sparse = chip.sparse
+        assert sparse.devices_per_chip == devices
+        cores_and_tiles = sparse.per_chip // devices, sparse.tiles, sparse.simd_f32
+        theirs = said.sparse_core
+        assert cores_and_tiles == (theirs.num_cores, theirs.num_subcores, theirs.num_lanes)
+
+
+def test_a_whole_chip_has_what_its_devices_have():
+    chip, whole = target("tpu-7x"), target("tpu-7x").whole
+    assert (chip.memory("hbm").bytes, whole.memory("hbm").bytes) == (96 << 30, 192 << 30)
+    assert whole.links.bytes_per_second == 2 * chip.links.bytes_per_second
+    assert whole.memory("vmem") == chip.memory("vmem")
+    assert target("tpu-v5p").whole is target("tpu-v5p")
+
+
+@pytest.mark.parametrize("name", ["tpu-8t", "tpu-8i"])
+def test_a_chip_nobody_has_measured_says_so(name):
+    assert "nobody has measured" in target(name).caveat
+    assert "no public compiler" in target(name).caveat
+
+
+def test_devices_divide_the_sparse_cores():
+    text = MINIMAL + '\n[sparse]\nper_chip = 3\ntiles = 4\nsimd_f32 = 8\nsimd_bf16 = 8\nsource = "the data sheet"\n'
+    assert parse_target(text).devices_per_chip == 1
+    with pytest.raises(UsageError, match="does not divide"):
+        parse_target(text.replace("per_chip = 3", "per_chip = 3\ndevices_per_chip = 2"))
+
+
 def test_lane_chips():
     chip = target("bm1684x").lanes
     assert (chip.npu_num, chip.eu_bytes, chip.local_bytes, chip.banks, chip.bank_bytes) == (64, 64, 262144, 16, 16384)

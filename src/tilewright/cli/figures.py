@@ -75,8 +75,8 @@ _RUN = (
 
 
 _MODELLED = (
-    Quantity("a step, modelled", "seconds", "less", "step.seconds"),
-    Quantity("of it the call itself", "seconds", "less", "step.call_seconds"),
+    Quantity("a step, modelled", "seconds", "less", "step.device_seconds"),
+    Quantity("the call beside it", "seconds", "less", "step.call_seconds"),
     Quantity("bytes through HBM", "bytes", "less", "step.bytes"),
 )
 _PROGRAM_RUN = (
@@ -158,7 +158,7 @@ def _changes(kind: str, *sides: Plain) -> tuple[Change, ...]:
             found.append(Change(f"rewrites for {target}", "count", "neither", *of))
         else:
             moved = [value_at(each, "moved_after") for each in of]
-            found.append(Change(f"moved for layout on {target}", "bytes", "less", *moved))
+            found.append(Change(f"moved by reshapes and transposes on {target}", "bytes", "less", *moved))
     return tuple(found)
 
 

@@ -134,7 +134,7 @@ def _results(run: RunReport) -> list[tuple[str, str]]:
     moved = movement.report
     verdicts = [
         f"{name}: {len(done.rewrites)} rewritten, {len(done.refusals)} left alone, "
-        f"{bytes_text(done.moved_before)} -> {bytes_text(done.moved_after)}"
+        f"{' -> '.join(map(bytes_text, done.moved_bytes))} moved"
         for name, done in movement.optimized.items()
     ]
     where = "held out" if run.data.held_out else "the training rows"
@@ -181,17 +181,24 @@ def targets(
     chips = [target(known) for known in target_names()]
     rows = []
     for t in chips:
-        size = f"{t.memories[0].bytes / 2**30:g} GiB" if t.memories else ""
-        rows.append((t.name, t.title, t.family, size, str(t.sparse.per_chip) if t.sparse else ""))
-    listed = Table(("target", "what it is", "family", "main memory", "sparse cores"), rows)
+        size = f"{t.memories[0].bytes / 2**30:.4g} GiB" if t.memories else ""
+        devices = "" if t.devices_per_chip == 1 else str(t.devices_per_chip)
+        rows.append((t.name, t.title, t.family, size, devices, str(t.sparse.per_chip) if t.sparse else ""))
+    heads = ("target", "what it is", "family", "main memory", "devices a chip", "sparse cores a chip")
+    listed = Table(heads, rows)
     values = [{"name": t.name, "title": t.title, "family": t.family} for t in chips]
     deliver(Answer(lambda: {"targets": values}, lambda: [listed]), Output(as_json=as_json))
 
 
+_SHORT_RUNS = ("short_run_bytes", "short_kept_run_bytes")
+
+
 def _constants(chip: Target) -> Iterator[tuple[str, str, str]]:
     """Every constant of a chip: its key, its value, and the source of it or of its section."""
-    for key in ("family", "layout_rule", "compiler_normalizes", "short_run_bytes", "short_kept_run_bytes"):
+    for key in ("family", "layout_rule", "compiler_normalizes", "devices_per_chip", *_SHORT_RUNS):
         yield key, str(getattr(chip, key)), chip.sources["target"]
+    if chip.caveat:
+        yield "caveat", chip.caveat, chip.sources["target"]
     sections: list[tuple[str, Any]] = [(f"memory.{m.name}", m) for m in chip.memories]
     sections += [(f.name, getattr(chip, f.name)) for f in fields(chip) if is_dataclass(getattr(chip, f.name))]
     values = {section: {f.name: str(getattr(part, f.name)) for f in fields(part)} for section, part in sections}

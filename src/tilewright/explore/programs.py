@@ -184,7 +184,7 @@ def program(asked: Question) -> dict[str, Any]:
         figures.append(("peak", bytes_text(movement.peak.padded_bytes), share))
     if movement.time is not None:
         moving = f"{seconds_text(movement.modelled_us / 1e6)} of it moves data"
-        figures.append(("modelled step", seconds_text(movement.time.step_us / 1e6), moving))
+        figures.append(("modelled step", seconds_text(movement.time.device_us / 1e6), moving))
     return {
         "name": movement.program,
         "kind": {"hlo": "HLO", "stablehlo": "StableHLO"}[movement.kind],

@@ -20,7 +20,6 @@ from tilewright.hlo.reading.loading import dumped_modules, load
 from tilewright.hlo.reading.python_source import from_jax, from_python, names_python
 from tilewright.hlo.reporting.buffers import Lifetimes, lifetimes
 from tilewright.hlo.reporting.movement import MovementReport, report
-from tilewright.hlo.reporting.predicting import in_normal_form
 from tilewright.hlo.reporting.types import MovementRow, Suggestion
 from tilewright.hlo.rewrites.pipeline import (
     DEFAULT_PIPELINE,
@@ -33,6 +32,7 @@ from tilewright.hlo.rewrites.pipeline import (
 )
 from tilewright.hlo.rules.catalogue import catalogue, list_rules
 from tilewright.hlo.running import optimize_function
+from tilewright.hlo.semantics.predicting import in_normal_form
 from tilewright.hlo.timing.chip import what_if
 from tilewright.hlo.timing.estimate import estimate
 from tilewright.hlo.timing.step import StepTime, TimeRow

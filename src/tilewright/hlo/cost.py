@@ -132,7 +132,7 @@ def place(shape: tuple[int, ...], dtype: str, target: Target) -> TensorLayout:
     """
     dtype = dict(target.types).get(dtype, dtype)
     if target.layout_rule == "tpu":
-        return predict("tpu", shape, dtype)
+        return predict("tpu", shape, dtype, sublanes=target.vector.sublanes if target.vector else 0)
     if target.layout_rule == "tpu_default_order":
         return _in_register_tiles(shape, dtype, target)
     if target.layout_rule == "linear":

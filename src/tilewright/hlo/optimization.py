@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from difflib import unified_diff
+from functools import cached_property
 from textwrap import dedent
 from typing import Any
 
@@ -25,6 +26,7 @@ from tilewright.hlo.proving.tpu import TpuComparison, compare_on_tpu, judge_on_t
 from tilewright.hlo.proving.verify import Verification
 from tilewright.hlo.proving.verify import verify as prove
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
+from tilewright.hlo.reporting.movement import report
 from tilewright.hlo.reporting.types import Suggestion
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rewrites.pipeline import PassRun, parse_pipeline, pipeline
@@ -51,7 +53,8 @@ class Optimized:
     ``target``          the target whose layouts and rules decided
     ``rewrites``        a :class:`Verdict` for every region that was rewritten
     ``refusals``        one for every region that was left alone although something moves in it
-    ``moved_before``    bytes that reshapes and transposes of the whole program move under the target's layouts
+    ``moved_before``    bytes that reshapes and transposes of the whole program, each by itself, move under the target's
+                        layouts: what the gate weighs; ``moved_bytes`` is what a report counts
     ``moved_after``     the same for the result
     ``changes``         how often each rewrite of the pipeline fired; empty where nothing was accepted
     ``verification``    how the two programs compare on random inputs, None unless it was asked for
@@ -70,6 +73,12 @@ class Optimized:
     changes: dict[str, int] = field(default_factory=dict, repr=False)
     verification: Verification | None = field(default=None, repr=False)
     judgement: TpuComparison | None = field(default=None, repr=False)
+
+    @cached_property
+    def moved_bytes(self) -> tuple[int, int]:
+        """Bytes moved for layout's sake in the original and in the result, as :func:`report` counts them."""
+        before = report(self.original, self.target).moved_bytes
+        return before, report(self.program, self.target).moved_bytes if self.rewrites else before
 
     @property
     def carried(self) -> int:
@@ -126,16 +135,18 @@ class Optimized:
             nothing = f"no {'other ' if unknown else ''}reshape or transpose in it moves anything on {self.target.name}"
             small = "no region begins in it: what moves are transposes alone, and unit dims of small arrays"
             lines.append(f"no rule fits, and {small if self.moved_before else nothing}")
+        lines.append(f"moved by all operations, as a report counts: {' -> '.join(map(bytes_text, self.moved_bytes))}")
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, stable names: target, moved_before, moved_after, passes, rewrites, refusals."""
+        """Plain values, stable names: target, moved_before, moved_after, moved_bytes, passes, rewrites, refusals."""
         return {
             "schema_version": 1,
             "target": self.target.name,
             "compiler_normalizes": self.target.compiler_normalizes,
             "moved_before": self.moved_before,
             "moved_after": self.moved_after,
+            "moved_bytes": dict(zip(("before", "after"), self.moved_bytes)),
             "passes": [{"name": name, "changes": count} for name, count in self.changes.items()],
             "judgement": self.judgement.to_json() if self.judgement is not None else None,
             "rewrites": [verdict.to_dict() for verdict in self.rewrites],
@@ -151,7 +162,7 @@ class Optimized:
         figures = [
             Card("rewritten", count_text(len(self.rewrites)), "regions of the program", "good"),
             Card("left alone", count_text(len(self.refusals)), "with a reason each"),
-            Card("moved", bytes_text(self.moved_after), f"{bytes_text(self.moved_before)} as written"),
+            Card("moved", bytes_text(self.moved_bytes[1]), f"{bytes_text(self.moved_bytes[0])} as written"),
         ]
         if judged is not None:
             figures.append(Card("judged", ratio_text(judged.ratio), f"by {judged.compiler}, cycles before over after"))

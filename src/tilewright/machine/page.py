@@ -12,7 +12,7 @@ from tilewright.hlo import MovementReport, Optimized, StepTime, TimeRow, Verdict
 from tilewright.isa import Counts
 from tilewright.machine.model import RunData
 from tilewright.machine.products import LeftOut, MatrixRun
-from tilewright.machine.results import Change, Check, Memory, Studied, waits
+from tilewright.machine.results import Change, Check, Memory, Studied
 from tilewright.machine.stages import Judgement, Proof
 from tilewright.render import (
     Bar,
@@ -117,8 +117,10 @@ def _bars(values: Mapping[str, float]) -> list[Bar]:
 
 
 def waits_chart(step: StepTime, title: str, clocked: bool = True, width: float = 720) -> Html:
-    """:func:`waits` as bars; in cycles where the target's step is not in seconds."""
-    values = {name: seconds if clocked else round(seconds * 1e9) for name, seconds in waits(step).items() if seconds}
+    """A step's time by what bounds it, as bars; in cycles where the target's step is not in seconds."""
+    values = {
+        name: seconds if clocked else round(seconds * 1e9) for name, seconds in step.by_bound().items() if seconds
+    }
     return bar_chart(_bars(values), title=title, kind="seconds" if clocked else "count", width=width)
 
 
@@ -181,17 +183,18 @@ _COUNTS = (Column("counter", "code"), Column("the machine", "count"), Column("cl
 
 def pipelined_step_blocks(step: StepTime, sparse: float) -> Iterator[Html]:
     """One step on the chip, SparseCores (``sparse`` seconds) and TensorCore in turn and pipelined, with lanes."""
-    longer, end = "the SparseCores" if sparse > step.seconds else "the TensorCore", sparse + step.seconds
+    dense = step.device_seconds
+    longer, end = "the SparseCores" if sparse > dense else "the TensorCore", sparse + dense
     yield paragraph(
-        f"Modelled, not measured: the TensorCore takes {seconds_text(step.seconds)} for the whole batch, the lookups "
+        f"Modelled, not measured: the TensorCore takes {seconds_text(dense)} for the whole batch, the lookups "
         f"and updates of a chip's SparseCores at least {seconds_text(sparse)} (their bytes at the rate of HBM). One "
         f"after the other that is {seconds_text(end)}; pipelined, a step takes as long as {longer}: "
-        f"{seconds_text(max(sparse, step.seconds))}."
+        f"{seconds_text(max(sparse, dense))}."
     )
     bars = [
-        Bar("one after the other", (sparse, step.seconds)),
+        Bar("one after the other", (sparse, dense)),
         Bar("pipelined, SparseCores", (sparse, 0.0)),
-        Bar("pipelined, TensorCore", (0.0, step.seconds)),
+        Bar("pipelined, TensorCore", (0.0, dense)),
     ]
     yield bar_chart(bars, title="Time of a step", kind="seconds", parts=("SparseCores", "TensorCore"))
     lookups = TimeRow("lookups and updates", "sparsecore", sparse, "sparsecore", 0, 0, "", lane="sparsecore")

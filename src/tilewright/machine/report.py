@@ -17,7 +17,7 @@ from tilewright.hlo import Verdict
 from tilewright.machine import page
 from tilewright.machine.model import RunData
 from tilewright.machine.products import LeftOut, MatrixRun
-from tilewright.machine.results import Memory, Sparse, Studied, waits
+from tilewright.machine.results import Memory, Sparse, Studied
 from tilewright.machine.stages import Judgement, Movement, Proof
 from tilewright.render import Card, Column, Html, Page, Step, bytes_text, cards, count_text, seconds_text
 from tilewright.render.formats import place_text
@@ -186,7 +186,9 @@ class ProgramReport(Report):
     def _figures(self) -> list[Card]:
         studied, memory, found = self.studied, self.studied.memory, list[Card]()
         if studied.step is not None:
-            found.append(Card("a step", studied.time_text(studied.step.seconds), studied.bottleneck.partition(";")[0]))
+            found.append(
+                Card("a step", studied.time_text(studied.step.device_seconds), studied.bottleneck.partition(";")[0])
+            )
         room = f"asked for at once, of {bytes_text(memory.capacity)}"
         found += [
             Card(memory.where, bytes_text(memory.need), room, "good" if memory.fits else "warn"),
@@ -300,7 +302,7 @@ class RunReport(Report):
                 for name, done in optimized.items()
             },
             "modelled_step": {
-                "dense_seconds": step.seconds,
+                "dense_seconds": step.device_seconds,
                 "sparse_seconds": self.plan.feeding.step_seconds if self.plan.feeding else None,
                 "priced": step.priced,
                 "notes": list(step.notes),
@@ -360,13 +362,13 @@ class RunReport(Report):
 
     def _headline(self) -> str:
         dense, sparse = self.movement.time, self._sparse_seconds
-        parts = waits(dense)
+        parts = dense.by_bound()
         most = max(parts, key=lambda name: parts[name])
-        side = "the SparseCores" if sparse > dense.seconds else "the TensorCore"
+        side = "the SparseCores" if sparse > dense.device_seconds else "the TensorCore"
         return (
-            f"A pipelined step takes {seconds_text(max(sparse, dense.seconds))} on {self.target} (modelled, not "
-            f"measured), bound by {side}; of the TensorCore's {seconds_text(dense.seconds)} most, "
-            f"{seconds_text(parts[most])}, is {most}."
+            f"A pipelined step takes {seconds_text(max(sparse, dense.device_seconds))} on {self.target} (modelled, not "
+            f"measured), bound by {side}; of the TensorCore's {seconds_text(dense.device_seconds)} most, "
+            f"{seconds_text(parts[most])}, is bound by {most}."
         )
 
     def _findings(self) -> list[Step]:
@@ -406,7 +408,7 @@ class RunReport(Report):
     def _figures(self) -> list[Card]:
         moved, heap = self.movement.optimized[self.target], self.plan.heap
         equal = bool(self.counts_equal and self.values_equal)
-        dense, sparse = self.movement.time.seconds, self._sparse_seconds
+        dense, sparse = self.movement.time.device_seconds, self._sparse_seconds
         bound = f"bound by the {'SparseCores' if sparse > dense else 'TensorCore'}; modelled"
         above = sum(bool(product.above_minimum) for product in self.matrix)
         counted = f"; cache misses of {above} above the minimum" if above else ", all counts"
@@ -416,7 +418,7 @@ class RunReport(Report):
             Card("AUC", f"{auc[1]:.4f}", f"{auc[0]:.4f} before training", _tone(auc[1] > auc[0])),
             Card("loss", f"{loss[1]:.4f}", f"{loss[0]:.4f} before", _tone(loss[1] < loss[0])),
             Card("HBM a chip", bytes_text(heap.total), f"of {bytes_text(heap.capacity)}"),
-            Card("moved for layout", bytes_text(moved.moved_after), f"by reshapes and transposes, on {self.target}"),
+            Card("moved for layout", bytes_text(moved.moved_bytes[1]), f"on {self.target}"),
             Card("difference", f"{self.proof.max_difference:.1e}", "rewritten against original, largest"),
             Card(
                 "matrix unit",

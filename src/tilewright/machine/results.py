@@ -170,7 +170,7 @@ class Studied:
     def headline(self) -> str:
         if self.step is None:
             return f"{self.bottleneck}."
-        return f"A step takes {self.time_text(self.step.seconds)} (modelled, not measured): {self.bottleneck}."
+        return f"A step takes {self.time_text(self.step.device_seconds)} (modelled, not measured): {self.bottleneck}."
 
 
 def ranked(changes: Sequence[Change]) -> tuple[Change, ...]:
@@ -208,8 +208,3 @@ class Sparse:
             f"{said} One step trained with the gradients that the target computed: the batch's loss goes from "
             f"{self.loss_before:.4f} to {self.loss_after:.4f}."
         )
-
-
-def waits(step: StepTime) -> dict[str, float]:
-    """What a step's seconds are: the call, and its kernels by what bounds them."""
-    return {"the call itself": step.call_seconds, **step.by_bound()}

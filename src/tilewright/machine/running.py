@@ -92,7 +92,7 @@ def run(
         inputs = _proof_inputs(job, state)
         movement = study(step, inputs[0], chip.name)
         dense = Subject(job.model.name, movement.optimized[chip.name].original)
-        memory = hbm(dense, chip, movement.time, planned.heap.total)
+        memory = hbm(dense, chip, movement.time, planned.heap.total // chip.devices_per_chip)
     with stages.stage("proof"):
         proof = prove(step, movement, inputs)
     with stages.stage("evaluate"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright import hlo
-from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked, waits
+from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
 from tilewright.machine.stages import REWRITING_TARGET
 from tilewright.machine.subject import Subject
 from tilewright.render import bytes_text, percent_text, seconds_text
@@ -39,20 +39,17 @@ def _moved(moves: hlo.MovementReport, optimized: dict[str, hlo.Optimized], chip:
         return Moved(moves.moved_bytes, moves.moved_bytes, "for layout's sake", how)
     own = optimized[chip]
     how = f"{len(own.rewrites)} regions rewritten, {len(own.refusals)} left alone"
-    return Moved(own.moved_before, own.moved_after, f"by reshapes and transposes on {chip}", how)
+    return Moved(*own.moved_bytes, f"for layout's sake on {chip}", how)
 
 
 def _bottleneck(step: hlo.StepTime) -> str:
-    """What most of the step is, and most of its kernels where that is the call."""
-    parts, kernels = waits(step), {name: seconds for name, seconds in step.by_bound().items() if seconds}
-    most = max(parts, key=lambda name: parts[name])
-    share = percent_text(parts[most] / step.seconds) if step.seconds else "0 %"
-    said = f"{seconds_text(parts[most])} of it, {share}, is {most}"
-    if not step.call_seconds or parts[most] > step.call_seconds or not kernels:
-        return said
-    first = max(kernels, key=lambda name: kernels[name])
-    whole, own = seconds_text(sum(kernels.values())), seconds_text(kernels[first])
-    return f"{said}; of the {whole} of its kernels most, {own}, is bound by {first}"
+    """What bounds most of the step."""
+    parts = step.by_bound()
+    if not step.device_seconds or not parts:
+        return "nothing in it takes time"
+    most = next(iter(parts))
+    share = percent_text(parts[most] / step.device_seconds)
+    return f"{seconds_text(parts[most])} of it, {share}, is bound by {most}"
 
 
 def hbm(subject: Subject, chip: Target, step: hlo.StepTime, taken: int = 0) -> Memory:
@@ -70,7 +67,7 @@ def hbm(subject: Subject, chip: Target, step: hlo.StepTime, taken: int = 0) -> M
 
     def change(what: str, runs: int, program: hlo.Program) -> Change:
         need = hlo.lifetimes(program, chip).peak
-        return Change(what, peak, need, need <= capacity, runs * hlo.estimate(program, chip).seconds)
+        return Change(what, peak, need, need <= capacity, runs * hlo.estimate(program, chip).device_seconds)
 
     changes = [*subject.try_changes(change), *_recomputed(lives, capacity, step)]
     return Memory(
@@ -100,7 +97,7 @@ def _recomputed(lives: hlo.Lifetimes, capacity: int, step: hlo.StepTime) -> list
     own = next((row.seconds for row in step.rows if row.name == name), None)
     buffer = next(b for b in alive if b.name == name)
     what = f"compute {name} ({buffer.layout}) again behind the peak instead of keeping it"
-    return [Change(what, lives.peak, best, best <= capacity, None if own is None else step.seconds + own)]
+    return [Change(what, lives.peak, best, best <= capacity, None if own is None else step.device_seconds + own)]
 
 
 def _checks(subject: Subject, optimized: dict[str, hlo.Optimized], need: int) -> tuple[Check, ...]:

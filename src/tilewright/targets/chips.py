@@ -20,7 +20,10 @@ from tilewright.reading import check_keys, parse, read_file, table_of
 
 @dataclass(frozen=True)
 class Memory:
-    """One memory of a chip: ``bytes`` per ``scope`` and the bandwidth the scope sees (0 = not stated)."""
+    """One memory of a chip: ``bytes`` per ``scope`` and the bandwidth the scope sees (0 = not stated).
+
+    ``scope``: ``TensorCore``, ``chip``, or ``device`` where a chip has several and each has its own.
+    """
 
     name: str
     bytes: int
@@ -92,7 +95,7 @@ class LaneMemory:
 
 @dataclass(frozen=True)
 class MatrixUnits:
-    """Systolic matrix units: ``units`` of ``rows`` x ``columns`` multipliers; peak operations per second per chip."""
+    """Systolic matrix units: ``units`` of ``rows`` x ``columns`` multipliers; peak operations a second of a device."""
 
     units: int
     rows: int
@@ -100,6 +103,7 @@ class MatrixUnits:
     bf16_ops_per_second: int = 0
     int8_ops_per_second: int = 0
     fp8_ops_per_second: int = 0
+    int4_ops_per_second: int = 0
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,7 @@ class SparseCores:
     """Sparse cores of a chip: per-chip count, tiles per core, SIMD width, scratchpad bytes per tile.
 
     ``fixed_tile_bytes`` is the constant k of the measured TileSpmem rule (0 = not measured on this chip).
-    ``devices_per_chip`` counts the logical devices a program sees (2 on a 7x chip).
+    ``devices_per_chip`` is the chip's (:class:`Target`); a device has ``per_chip / devices_per_chip`` of the cores.
     """
 
     per_chip: int
@@ -149,11 +153,11 @@ class SparseCores:
 
 @dataclass(frozen=True)
 class Links:
-    """Inter-chip links: all of a chip's links together, bytes per second in one direction.
+    """Inter-chip links: all of a device's links together, bytes per second in one direction.
 
-    A dim of the torus is a ring where its size is a multiple of ``wrap`` (0: never). ``hop_ns``: from a chip to the
-    next; ``start_ns``: until an exchange begins. ``gather_percent``, ``reduce_percent``: of the rate, what gathers and
-    what sums over chips reach.
+    Where a chip's devices share its links, each has its part of them. A dim of the torus is a ring where its size is a
+    multiple of ``wrap`` (0: never). ``hop_ns``: from a chip to the next; ``start_ns``: until an exchange begins.
+    ``gather_percent``, ``reduce_percent``: of the rate, what gathers and what sums over chips reach.
     """
 
     bytes_per_second: int
@@ -214,7 +218,7 @@ class TimeConstants:
 
 @dataclass(frozen=True)
 class Target:
-    """One chip.
+    """One chip, as one of its devices has it: a device is what runs one program.
 
     =========================  ================================================================================
     ``name``, ``title``        ``tpu-v5p``; "Google Cloud TPU v5p"
@@ -223,6 +227,9 @@ class Target:
                                ``tpu_default_order`` (tiles, dims in order), ``tile`` (every array in the tiles of
                                ``tiles``), ``row_major`` (every row a page), ``lanes`` or ``linear``
     ``compiler_normalizes``    the chip's compiler already performs the reshape rewrites by itself
+    ``devices_per_chip``       2 where each core is a device of its own; memories, matrix units and links are a
+                               device's, :attr:`whole` has a chip's
+    ``caveat``                 what to know before any figure of this chip is believed: nobody has measured it
     ``short_run_bytes``        reductions over a contiguous inner run shorter than this are charged for it (0 = no)
     ``short_kept_run_bytes``   the same for reductions that keep a contiguous inner run shorter than this
     ``memories``               main memory first
@@ -238,6 +245,8 @@ class Target:
     family: str
     layout_rule: str
     compiler_normalizes: bool = False
+    devices_per_chip: int = 1
+    caveat: str = ""
     short_run_bytes: int = 0
     short_kept_run_bytes: int = 0
     memories: tuple[Memory, ...] = ()
@@ -256,6 +265,25 @@ class Target:
     def memory(self, name: str) -> Memory | None:
         """The memory called ``name``, or None."""
         return next((m for m in self.memories if m.name == name), None)
+
+    @property
+    def whole(self) -> Target:
+        """The chip with what all its devices have together, as plans over chips count it; itself where it is one.
+
+        >>> target("tpu-7x").memory("hbm").bytes >> 30, target("tpu-7x").whole.memory("hbm").bytes >> 30
+        (96, 192)
+        """
+        n = self.devices_per_chip
+        if n == 1:
+            return self
+        memories = tuple(
+            replace(m, bytes=n * m.bytes, bytes_per_second=n * m.bytes_per_second, scope="chip")
+            if m.scope == "device"
+            else m
+            for m in self.memories
+        )
+        links = self.links and replace(self.links, bytes_per_second=n * self.links.bytes_per_second)
+        return replace(self, devices_per_chip=1, memories=memories, links=links)
 
 
 T = TypeVar("T")
@@ -363,6 +391,11 @@ def _target(value: Any, where: str) -> Target:
     units = {key: section(cls, table.pop(key), key) for key, cls in _SECTIONS.items() if key in table}
     types = _types(table.pop("types"), sources) if "types" in table else ()
     time = _time(table.pop("time", {}), sources)
+    devices = plain.setdefault("devices_per_chip", units["sparse"].devices_per_chip if "sparse" in units else 1)
+    if not devices or ("sparse" in units and units["sparse"].per_chip % devices):
+        raise UsageError(f"devices_per_chip = {devices} does not divide the chip's SparseCores", where=where)
+    if "sparse" in units:
+        units["sparse"] = replace(units["sparse"], devices_per_chip=devices)
     if table:
         raise UsageError(f"unknown section {next(iter(table))!r}", where=where)
     if plain["layout_rule"] in _TILE_RULES and "tiles" not in units:

@@ -45,7 +45,7 @@ def time(
 
     first = steps[0]
     named = list(zip(names, steps, strict=True))
-    beside = [{"name": name, "seconds": step.seconds} for name, step in named]
+    beside = [{"name": name, "device_seconds": step.device_seconds, "seconds": step.seconds} for name, step in named]
     answer = Answer(
         lambda: first.to_json() | ({"beside": beside} if len(steps) > 1 else {}), lambda: _lines(named, top)
     )

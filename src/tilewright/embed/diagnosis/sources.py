@@ -357,7 +357,7 @@ def _with_capacity(counters: Counters) -> Counters:
     chip = target(counters.target)
     if chip.sparse is None:
         raise UsageError(f"{chip.name} has no SparseCores", where="target", how="take one that has, such as tpu-v5p")
-    hbm = chip.memory("hbm")
+    hbm = chip.whole.memory("hbm")
     if hbm is None or counters.hbm == HbmCounters() or counters.hbm.capacity is not None:
         return counters
     return counters.merged(Counters(hbm=HbmCounters(capacity=hbm.bytes)))

@@ -38,7 +38,7 @@ def _device_seconds(counters: Counters) -> float | None:
 
 
 def _bandwidth(counters: Counters) -> float:
-    memory = target(counters.target).memory("hbm") if counters.target else None
+    memory = target(counters.target).whole.memory("hbm") if counters.target else None
     return memory.bytes_per_second if memory else 0.0
 
 

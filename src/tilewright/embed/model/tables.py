@@ -215,7 +215,7 @@ class Topology:
             how = "take one with SparseCores, such as tpu-v5p, or give a Topology of your own"
             raise UsageError(f"{chip.name} has no SparseCores", where="target", how=how)
         chips = count(chips, "chips", "topology")
-        return cls(chips, chip.sparse.per_chip, devices=chips * chip.sparse.devices_per_chip)
+        return cls(chips, chip.sparse.per_chip, devices=chips * chip.devices_per_chip)
 
 
 # Limits as a JSON file: written by a plan, read before training.

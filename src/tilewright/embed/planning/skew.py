@@ -441,6 +441,6 @@ def feeding_of(
         preprocess(batch, observed.stacking, limits, overflow="drop", bad_ids=observed.bad_ids)
         times.append(perf_counter() - start)
     moved = round(traffic.hbm_bytes)
-    hbm = target(chip).memory("hbm") if chip is not None else None
+    hbm = target(chip).whole.memory("hbm") if chip is not None else None
     rate = hbm.bytes_per_second if hbm else 0
     return Feeding(min(times), thread_count(), moved, moved / rate if rate else 0.0)

@@ -401,7 +401,7 @@ def heap_of(
     chips, per_chip = topology.chips, topology.sparsecores_per_chip
     batch = sum(stack.buffer_bytes for stack in stacks) * topology.devices // chips
     exchange = 2 * per_chip * sum(4 * s.padded_width * s.samples_per_sparsecore for s in stacks)
-    hbm = find_target(chip).memory("hbm") if chip is not None else None
+    hbm = find_target(chip).whole.memory("hbm") if chip is not None else None
     forward, how_forward = _live_bytes("forward", [s.forward for s in stacks if s.forward], serialized)
     backward, how_backward = _live_bytes("backward", [s.backward for s in stacks if s.backward], serialized)
     how = [how for how in (how_forward, how_backward) if how]
@@ -455,7 +455,8 @@ def traffic_of(
         links += here * (4 + 8 * width) * (chips - 1) / chips
     host, seconds = buffer_bytes * topology.devices // chips, 0.0
     if chip is not None:
-        memory, between = find_target(chip).memory("hbm"), find_target(chip).links
+        whole = find_target(chip).whole
+        memory, between = whole.memory("hbm"), whole.links
         rates = [(hbm, memory.bytes_per_second if memory else 0), (links, between.bytes_per_second if between else 0)]
         if all(rate for _, rate in rates):
             seconds = max(amount / rate for amount, rate in rates)

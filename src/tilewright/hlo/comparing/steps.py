@@ -63,7 +63,7 @@ class TimeChange:
 class StepDiff:
     """Two modelled steps of one program and what lies between them, the largest change first.
 
-    ``peaks``: the largest peak before and after; ``peak_spaces``: memory space -> the same.
+    ``peaks``: that of main memory before and after, as a report has it; ``peak_spaces``: memory space -> the same.
     """
 
     before: StepTime
@@ -91,6 +91,7 @@ class StepDiff:
             "schema": "tilewright.time_diff/1",
             "schema_version": 1,
             "target": self.after.target,
+            "device_seconds": _sides(self.before.device_seconds, self.after.device_seconds),
             "seconds": _sides(self.before.seconds, self.after.seconds),
             "peak_bytes": _sides(*self.peaks),
             "lanes": {lane: _sides(*pair) for lane, pair in self.by_lane().items()},
@@ -101,7 +102,7 @@ class StepDiff:
 
     def summary(self) -> list[str]:
         """The step before and after; units and memories that differ."""
-        before, after = self.before.seconds, self.after.seconds
+        before, after = self.before.device_seconds, self.after.device_seconds
         growth = f" ({(after - before) / before:+.1%})" if before and before != after else ""
         lines = [f"modelled step on {self.after.target}: {seconds_text(before)} -> {seconds_text(after)}{growth}"]
         lanes = [(lane, a, b) for lane, (a, b) in self.by_lane().items() if _differs(a, b)]
@@ -155,8 +156,8 @@ def diagnose_upgrade(before: Program, after: Program, target: Target | str) -> S
     changes.sort(key=lambda change: -abs(change.seconds))
     peaks = old.peaks, new.peaks
     spaces = {space: (peaks[0].get(space, 0), peaks[1].get(space, 0)) for space in {**peaks[0], **peaks[1]}}
-    largest = max(peaks[0].values(), default=0), max(peaks[1].values(), default=0)
-    return StepDiff(old.step, new.step, tuple(changes), largest, spaces)
+    main = min(spaces, default=0)
+    return StepDiff(old.step, new.step, tuple(changes), spaces.get(main, (0, 0)), spaces)
 
 
 @dataclass

@@ -93,7 +93,7 @@ def _graph(computation: Computation, program: Program, report: ReportData, rows:
     if computation.entry:
         facts |= {"program": report.program, "target": report.target or "", "moved": bytes_text(report.moved_bytes)}
         facts |= {"padding": bytes_text(report.wasted_bytes)}
-        facts |= {"modelled step": seconds_text(report.time.step_us / 1e6)} if report.time is not None else {}
+        facts |= {"modelled step": seconds_text(report.time.device_us / 1e6)} if report.time is not None else {}
         facts |= {f"note {number}": note for number, note in enumerate(report.notes, 1)}
     return {"id": computation.name, "nodes": nodes, "groupNodeAttributes": {"": facts}}
 

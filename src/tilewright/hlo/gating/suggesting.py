@@ -19,10 +19,10 @@ from tilewright.hlo.graphs.graph import Block, Node, collector_paused, walk
 from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module
 from tilewright.hlo.program import Program
-from tilewright.hlo.reporting.predicting import Origin, number_in, tag
 from tilewright.hlo.reporting.types import Suggestion
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rules.catalogue import catalogue, chosen, factor_on
+from tilewright.hlo.semantics.predicting import Origin, number_in, tag
 from tilewright.hlo.semantics.runs import count_runs
 from tilewright.targets import Target
 from tilewright.targets import target as find_target

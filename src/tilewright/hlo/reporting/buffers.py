@@ -24,10 +24,10 @@ from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import CONTROL, RENAMES, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, Program, aliases
 from tilewright.hlo.reading.hlo_scan import split_top
-from tilewright.hlo.reporting.predicting import in_normal_form
 from tilewright.hlo.reporting.types import PaddedTensor, Peak
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import written_into
+from tilewright.hlo.semantics.predicting import in_normal_form
 from tilewright.hlo.semantics.runs import callers_first
 from tilewright.layout import TensorLayout
 from tilewright.targets import Target

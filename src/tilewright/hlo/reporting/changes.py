@@ -77,7 +77,7 @@ def _findings(
         if row.moved_bytes and (rule := _rule(row, arguments)):
             groups[row.source or row.name, rule].append(row)
     found = [_finding(rule, group, arguments) for (_, rule), group in groups.items()]
-    whole = time.kernels_us if time is not None else sum(row.total_bytes for row in everything)
+    whole = time.device_us if time is not None else sum(row.total_bytes for row in everything)
     return [each for each in found if ((each.saved_us or 0.0) if time else each.saved_bytes) > _SMALL * whole]
 
 

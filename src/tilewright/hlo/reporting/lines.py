@@ -164,10 +164,10 @@ def head_lines(report: ReportData) -> Iterator[str]:
             yield _peak(peak)
     if report.time is not None:
         time = report.time
-        call = f", {seconds_text(time.call_us / 1e6)} of it for the call" if time.call_us else ""
+        call = f", {seconds_text(time.call_us / 1e6)} beside it for the call" if time.call_us else ""
         moving = f", {seconds_text(report.modelled_us / 1e6)} in operations that move" if report.modelled_us else ""
-        yield f"modelled step on {report.target}: {seconds_text(time.step_us / 1e6)}{call}{moving}"
-        if exchanges := exchanges_text(time.exchange_us / 1e6, time.exposed_us / 1e6, time.step_us / 1e6):
+        yield f"modelled step on {report.target}: {seconds_text(time.device_us / 1e6)}{moving}{call}"
+        if exchanges := exchanges_text(time.exchange_us / 1e6, time.exposed_us / 1e6, time.device_us / 1e6):
             yield exchanges
 
 
@@ -183,7 +183,7 @@ def change_lines(report: ReportData, top: int = 3, width: int = 100) -> Iterator
         first, *more = textwrap.wrap(words, width - 16, break_long_words=False, break_on_hyphens=False)
         yield "", f"{number:>4} {saved:>9}  {first}"
         yield from (("", " " * 16 + line) for line in more)
-    if report.time is not None and not report.predicted and report.time.step_us > 2 * report.time.call_us:
+    if report.time is not None and not report.predicted and report.time.device_us > report.time.call_us:
         yield "bold", "     what the step waits for"
         for sentence in report.time.advice:
             wrapped = textwrap.wrap(sentence, width - 5, break_long_words=False, break_on_hyphens=False)
@@ -288,7 +288,7 @@ def _column(heading: str, width: int, kind: Kind, of: Callable[[Any], object], g
 
 def _moved_columns(report: ReportData, rows: list[MovementRow], by_time: bool) -> Iterator[_Column]:
     """By bytes, or by modelled time; where there is a model, both stand there, the one that ranks first."""
-    kernels = (report.time.kernels_us if report.time else 0.0) or 1.0
+    kernels = (report.time.device_us if report.time else 0.0) or 1.0
     if by_time and report.time:
         yield _column("time", 9, "seconds", lambda r: seconds(r.modelled_us), 0)
         yield _column("share", 6, "percent", lambda r: None if r.modelled_us is None else r.modelled_us / kernels)

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from msgspec import ValidationError, convert
 
-from tilewright.errors import TilewrightError, UnsupportedError, UsageError
-from tilewright.hlo.cost import plain_opcode
+from tilewright.errors import TilewrightError, UsageError
 from tilewright.hlo.exchange.model_explorer import model_explorer, model_explorer_data
 from tilewright.hlo.exchange.sarif import report_sarif
 from tilewright.hlo.graphs.graph import collector_paused
@@ -30,7 +29,6 @@ from tilewright.hlo.program import Computation, Program
 from tilewright.hlo.reporting import lines, page
 from tilewright.hlo.reporting.buffers import buffers
 from tilewright.hlo.reporting.changes import with_changes
-from tilewright.hlo.reporting.predicting import fused_along, in_normal_form
 from tilewright.hlo.reporting.profile import join_profile
 from tilewright.hlo.reporting.rows import computing_row, fusion_row, operation_row
 from tilewright.hlo.reporting.types import (
@@ -44,9 +42,8 @@ from tilewright.hlo.reporting.types import (
     TimeSummary,
 )
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.timing.chip import Chip, chip_of
-from tilewright.hlo.timing.estimate import estimate_placed
-from tilewright.hlo.timing.mechanisms import MEGA
+from tilewright.hlo.semantics.predicting import fused_along
+from tilewright.hlo.timing.estimate import UNKNOWN_LOOPS, predict
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
@@ -126,25 +123,18 @@ def report(
             "a StableHLO program carries no layouts, so a target must predict them",
             how="name one, such as tpu-v5e or vector8x128",
         )
-    context = Context(program, chip)
-    time, context.modelled = _price(context)
-    lines = _times_of_lines(context) if suggestions else defaultdict(float)
-    form = 0
-    if context.predicted and chip is not None and chip.compiler_normalizes:
-        normalised = in_normal_form(program)
-        form = normalised.version
-    if form:
-        program = normalised.program
-        context = Context(program, chip, normalised.times_of(context.modelled), fused_along(program))
+    step, context, form = predict(program, chip)
+    program, time, lines = context.program, None, defaultdict[str, float](float)
+    if step is not None:
+        notes = tuple(n for n in step.notes if not n.startswith(UNKNOWN_LOOPS) and n not in program.notes)
+        exchange, exposed = step.exchange_seconds * 1e6, step.exposed_seconds * 1e6
+        most = tuple(step.advice(3))
+        time = TimeSummary(*(step.seconds * 1e6, step.call_seconds * 1e6, step.priced, notes), exchange, exposed, most)
+        for timed in step.rows:
+            lines[timed.source] += timed.seconds * 1e6
     along = context.fused_along or (fused_along(program) if context.predicted else ())
     tensors, peaks = buffers(context)
     rows = tuple(row for computation in program.computations for row in _rows(context, computation))
-    if time is not None and context.predicted:
-        rows = _with_times_of_bitcasts(rows, context)
-        if form and chip is not None:
-            kernels, (rows, time) = rows, _with_lone_kernels(rows, time, chip)
-            for row, had in zip(rows, kernels):
-                lines[row.source] += (row.modelled_us or 0.0) - (had.modelled_us or 0.0)
     return MovementReport(
         *(program.name, program.kind, chip.name if chip else None),
         *(context.predicted, context.tiled, tuple(sorted(context.unsized | context.unknown))),
@@ -189,102 +179,3 @@ def _require(record: type[Any], values: Sequence[Mapping[str, Any]]) -> None:
         for name in names:
             if name not in value:
                 raise KeyError(name)
-
-
-# Modelled times of the rows: those of the step that `timing` makes of the same program.
-
-_Times = dict[tuple[int, str], tuple[float, str]]
-"""(line of the text, name) of an operation -> the microseconds of all its runs, and what bounds it."""
-_LOOPS = "loops of unknown length"
-"""How a step's note on them begins; the report has its own."""
-
-
-def _price(context: Context) -> tuple[TimeSummary | None, _Times]:
-    """The modelled step, None for a target without a time model, and the times of its operations."""
-    try:
-        chip = chip_of(context.chip) if context.chip is not None else None
-    except UnsupportedError:
-        chip = None
-    if chip is None:
-        return None, {}
-    step = estimate_placed(context, chip)
-    starts, ends = {}, {}
-    for _, op in context.program.operations():
-        if op.opcode.endswith("-start"):
-            starts[op.name] = op.line
-        elif op.opcode.endswith("-done"):
-            ends[op.line] = op
-    times: _Times = {}
-    for row in step.rows:
-        if row.unpriced:
-            continue
-        key = row.line, row.name.rpartition("/")[2]
-        end = ends.get(row.line)
-        if end is not None and end.operands[:1] and end.operands[0] in starts:
-            key = starts[end.operands[0]], end.operands[0]  # what a transfer takes is the wait for its end
-        before, _ = times.get(key, (0.0, ""))
-        times[key] = before + row.seconds * 1e6, row.bound
-    notes = tuple(n for n in step.notes if not n.startswith(_LOOPS) and n not in context.program.notes)
-    exchange, exposed = step.exchange_seconds * 1e6, step.exposed_seconds * 1e6
-    most = tuple(step.advice(3))
-    return TimeSummary(step.seconds * 1e6, step.call_seconds * 1e6, step.priced, notes, exchange, exposed, most), times
-
-
-def _times_of_lines(context: Context) -> defaultdict[str, float]:
-    """The modelled microseconds of each line of the user's program."""
-    lines: defaultdict[str, float] = defaultdict(float)
-    for computation, op in context.program.operations():
-        if time := context.modelled.get((op.line, op.name)):
-            lines[context.source(computation.name, op)] += time[0]
-    return lines
-
-
-def _with_times_of_bitcasts(rows: Sequence[MovementRow], context: Context) -> tuple[MovementRow, ...]:
-    """The rows of a StableHLO program, the time of a bitcast with the operation beside it that moves instead.
-
-    A predicted kernel stands at the transpose; by the predicted layouts its reshape may be what turns the data.
-    """
-    places = {(row.path.rpartition(" > ")[2], row.name): number for number, row in enumerate(rows)}
-    given: dict[int, tuple[float, str]] = {}
-    for computation in context.program.computations:
-        near: dict[str, list[str]] = defaultdict(list)
-        priced = []
-        for op in computation.operations:
-            for name in op.operands:
-                near[op.name].append(name)
-                near[name].append(op.name)
-            time = context.modelled.get((op.line, op.name))
-            place = places.get((computation.name, op.name))
-            if time is not None and time[0] and place is not None and rows[place].bitcast:
-                priced.append((op.name, time))
-        for name, time in priced:
-            beside = (places.get((computation.name, other), -1) for other in near[name])
-            moving = [n for n in beside if n >= 0 and rows[n].moved_bytes and rows[n].modelled_us is None]
-            if moving and moving[0] not in given:
-                given[moving[0]] = time
-    return tuple(
-        replace(row, modelled_us=given[n][0], bound=given[n][1]) if n in given else row for n, row in enumerate(rows)
-    )
-
-
-def _with_lone_kernels(
-    rows: Sequence[MovementRow], time: TimeSummary, chip: Target
-) -> tuple[tuple[MovementRow, ...], TimeSummary]:
-    """Rows of a normalised program that move, and that its step has no kernel for, get one; the step grows by them.
-
-    The step's model lets every broadcast, slice and reshape flow into kernels; the report knows which stand alone.
-    """
-    priced, more, timed = chip_of(chip), 0.0, list[MovementRow]()
-    for row in rows:
-        has_kernel = plain_opcode(row.op) in ("transpose", "gather", "scatter", "dynamic-update-slice")
-        if row.moved_bytes and row.modelled_us is None and not has_kernel:
-            row = replace(row, modelled_us=_lone_kernel_us(row, priced), bound="hbm")
-            more += row.modelled_us or 0.0
-        timed.append(row)
-    return tuple(timed), replace(time, step_us=time.step_us + more)
-
-
-def _lone_kernel_us(row: MovementRow, chip: Chip) -> float:
-    """Microseconds of all runs of a kernel that only moves this row's bytes."""
-    moves = chip.stream_us(row.moved_bytes / MEGA, chip.kernel["mb_per_us"])
-    return row.runs * (chip.kernel["near_launch_us"] + moves)

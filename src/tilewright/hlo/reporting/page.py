@@ -150,7 +150,7 @@ def to_html(report: ReportData) -> str:
     facts.append(("written", date.today().isoformat()))
     if report.profile is not None:
         facts.append(("profile", place_text(report.profile.source)))
-    step = f"{seconds_text(report.time.step_us / 1e6)} a step; " if report.time is not None else ""
+    step = f"{seconds_text(report.time.device_us / 1e6)} a step; " if report.time is not None else ""
     page = Page(f"Data movement: {report.program}", step + totals(report), facts=facts, wide=True)
     page.section("changes", "What to do", *_todo(report))
     page.section("summary", "Summary", cards(_figures(report)), *map(note, report.notes))
@@ -222,7 +222,7 @@ def _changes(report: ReportData) -> Html:
 def _change(report: ReportData, change: Suggestion) -> Html:
     saved = bytes_text(change.saved_bytes)
     if change.saved_us:
-        step = report.time.kernels_us if report.time is not None else 0.0
+        step = report.time.device_us if report.time is not None else 0.0
         share = f" ({percent_text(change.saved_us / step)} of the kernels)" if step else ""
         saved = f"{seconds_text(change.saved_us / 1e6)}{share}"
     head = [element("strong", saved), " "] if change.saved_us or change.saved_bytes else []
@@ -247,9 +247,9 @@ def _figures(report: ReportData) -> list[Card]:
         padding = f"{percent_text(report.peak.padding_share)} of it padding"
         figures.append(Card("peak", bytes_text(report.peak.padded_bytes), padding))
     if report.time is not None:
-        call = f"{seconds_text(report.time.call_us / 1e6)} of it the call, " if report.time.call_us else ""
-        moving = f"{call}{seconds_text(report.modelled_us / 1e6)} moves data"
-        figures.append(Card("modelled step", seconds_text(report.time.step_us / 1e6), moving))
+        call = f", {seconds_text(report.time.call_us / 1e6)} beside it for the call" if report.time.call_us else ""
+        moving = f"{seconds_text(report.modelled_us / 1e6)} of it moves data{call}"
+        figures.append(Card("modelled step", seconds_text(report.time.device_us / 1e6), moving))
         if report.time.exchange_us:
             waited = f"of {seconds_text(report.time.exchange_us / 1e6)} of exchanges between chips"
             figures.append(Card("exposed", seconds_text(report.time.exposed_us / 1e6), waited))

@@ -8,20 +8,17 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from tilewright.hlo.cost import Traffic, border, permutation_of, plain_opcode, traffic
+from tilewright.hlo.cost import Traffic, border, permutation_of, plain_opcode
 from tilewright.hlo.opcodes import CONTROL, PRODUCTS, REARRANGES, TAKES_NO_TIME, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.reporting.types import MovementRow
 from tilewright.hlo.semantics.context import Context, Placed
+from tilewright.hlo.semantics.moving import moved_by
 from tilewright.layout import TensorLayout
 
 _Layouts = Sequence[TensorLayout]
 _Dims = tuple[int, ...] | None
 
-_OF_SEVERAL = WRITES_IN_PLACE.keys() | {"concatenate", "custom-call", "gather"}
-"""Movers of which a row names all operands."""
-_MOVERS = _OF_SEVERAL | REARRANGES | {"bitcast", "bitcast-convert", "convert", "reverse"}
-"""Operations whose work is to move data."""
 _PARTS = TAKES_PART | WRITES_IN_PLACE.keys() | {"concatenate", "pad"}
 
 #: Custom calls of XLA whose meaning is known: free ones, and ones that copy.
@@ -31,25 +28,16 @@ _COPYING_CALLS = frozenset({"LayoutConstraint", "MoveToDevice", "MoveToHost"})
 
 def operation_row(context: Context, computation: Computation, op: Operation, fused: bool) -> MovementRow | None:
     """The operation's row, or None if it moves nothing for layout's sake."""
-    name = plain_opcode(op.opcode).removesuffix("-start")
-    if name not in _MOVERS:
+    moved = moved_by(context, computation, op, fused)
+    if moved is None:
         return None
-    shapes = op.operand_shapes if name in _OF_SEVERAL else op.operand_shapes[:1]
-    placed = context.placed(computation, op, shapes)
-    operands = [layout for layout in placed.operands if layout is not None]
-    result = _written_by(placed)
-    if result is None or not operands or (name == "convert" and not result.rank):
-        return None
+    name, placed, operands, result, dimensions, cost, along, counted = moved
     if name == "custom-call":
         return _custom_call(context, placed, operands, result, fused)
-    dimensions = op.integers("dimensions") if "dimensions" in op.attributes else None
-    cost = traffic(name, op, operands, result, dimensions)
     reason = _reason(op, name, operands, result, dimensions, cost)
-    in_place = name == "convert" and operands[0].minor_to_major == result.minor_to_major
-    along = not fused and not cost.bitcast and (computation.name, op.name) in context.fused_along
     if along:
         reason = f"expected within a kernel that computes: {reason}"
-    return _row(context, placed, operands, result, cost, reason, fused, counted=not (fused or in_place or along))
+    return _row(context, placed, operands, result, cost, reason, fused, counted=counted)
 
 
 def computing_row(context: Context, computation: Computation, op: Operation) -> MovementRow | None:
@@ -80,16 +68,6 @@ def _what_it_computes(context: Context, op: Operation) -> str:
 
 
 _MOST_KINDS = 4
-
-
-def _written_by(placed: Placed) -> TensorLayout | None:
-    """The array an operation writes; a started one has it in its tuple."""
-    opcode, number = placed.op.opcode, 0
-    if placed.op.shape.startswith("("):
-        if not opcode.endswith("-start"):
-            return None
-        number = 0 if opcode == "copy-start" else len(placed.op.operands)  # most put their operands first
-    return placed.results[number] if number < len(placed.results) else None
 
 
 def _custom_call(

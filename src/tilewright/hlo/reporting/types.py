@@ -259,13 +259,13 @@ class ProfileSummary(_Value):
 
 
 @dataclass(frozen=True, slots=True)
-class TimeSummary:
-    """How long one run of the program takes on the report's target, modelled: ``step_us`` microseconds.
+class TimeSummary(_Value):
+    """How long one run of the program takes on the report's target, modelled, in microseconds.
 
-    ``call_us`` of them are for the call itself, beyond its kernels; ``priced``: the share of its flops or bytes, the
-    lesser, that has a time; ``notes``: where the constants are from;
-    ``exchange_us``: exchanges between chips, ``exposed_us`` of them waited for; ``advice``: what
-    concerns most of the step, in sentences.
+    ``device_us``: on the device, which is what is shown; ``call_us``: the call beside it; ``step_us``: both.
+    ``priced``: the share of its flops or bytes, the lesser, that has a time; ``notes``: where the constants are from;
+    ``exchange_us``: exchanges between chips, ``exposed_us`` of them waited for; ``advice``: what concerns most of the
+    step, in sentences.
     """
 
     step_us: float
@@ -275,9 +275,10 @@ class TimeSummary:
     exchange_us: float = 0.0
     exposed_us: float = 0.0
     advice: tuple[str, ...] = ()
+    derived: ClassVar[tuple[str, ...]] = ("device_us",)
 
     @property
-    def kernels_us(self) -> float:
+    def device_us(self) -> float:
         """The step without the call, what shares of time are taken of."""
         return self.step_us - self.call_us
 
@@ -448,7 +449,7 @@ class ReportData:
             **{name: list(getattr(self, name)) for name in texts},
             "totals": self._totals(),
             "profile": self.profile and self.profile.to_json(),
-            "time": self.time and to_builtins(self.time),
+            "time": self.time and self.time.to_json(),
             "suggestions": [to_builtins(suggestion) for suggestion in self.suggestions],
             **{name: [each.to_json() for each in getattr(self, name)] for name in ("peaks", "rows", "tensors")},
         }

@@ -15,13 +15,13 @@ _NEAR = ("near_", "common_", "vector_")
 """Rates of memories beside the core: they follow the clock, not HBM."""
 _KEPT_NEAR = ("resident_mb", "prefetched_mb", "between_calls_mb")
 """The largest arguments that are kept near the core: no larger than the memory there."""
-_NEAREST = {"tpu-v5e": "tpu-v6e", "tpu-v5p": "tpu-v4", "tpu-7x": "tpu-v6e"}
-"""Chips without measurements, and the measured one most like each: one core, or two with a memory in common."""
+_NEAREST = {"tpu-v5e": "tpu-v6e", "tpu-v5p": "tpu-v4", "tpu-7x": "tpu-v6e", "tpu-8t": "tpu-v6e", "tpu-8i": "tpu-v6e"}
+"""Chips without measurements, and the measured one most like each: one core, or two that share memory, as a device."""
 
 
 @dataclass(frozen=True)
 class Chip:
-    """Constants by mechanism for one chip.
+    """Constants by mechanism for one device of a chip.
 
     ``measured``: they were fitted on this chip. ``note`` says where they are from, in a sentence. ``matrix_peaks``:
     operations per second by type on the matrix unit (``matrix_type``). ``near_bytes``: the largest memory by the core.
@@ -82,7 +82,11 @@ def chip_of(machine: Target) -> Chip:
         )
     measured = target(nearest)
     scaled = _scaled(measured, machine)
-    note = f"{machine.name} was not measured: constants of {nearest}, scaled by published peaks; not calibrated"
+    note = f"{machine.name} was not fitted: constants of {nearest}, scaled by published peaks; not calibrated"
+    if machine.caveat:
+        note = f"{machine.caveat}; constants of {nearest}, scaled by published peaks; not calibrated"
+    if machine.devices_per_chip > 1:
+        note += f"; a device is one of the chip's {machine.devices_per_chip}"
     return Chip(machine.name, scaled, False, note, *peaks)
 
 
@@ -167,6 +171,6 @@ def _scale(tables: Mapping[str, dict[str, float]], share: float, of: Callable[[s
 
 
 def _multipliers(machine: Target) -> float:
-    """How many multipliers all matrix units of a chip have."""
+    """How many multipliers all matrix units of a device have."""
     matrix = machine.matrix
     return float(matrix.units * matrix.rows * matrix.columns) if matrix else 1.0

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from math import fsum, prod
+from typing import NamedTuple
 
-from tilewright.errors import TilewrightError
+from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.graphs.graph import collector_paused
 from tilewright.hlo.opcodes import DOTS, ELEMENTWISE, TAKES_NO_TIME
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import matrix_type, product_sizes
+from tilewright.hlo.semantics.moving import movers
+from tilewright.hlo.semantics.predicting import Normalised, fused_along, in_normal_form
 from tilewright.hlo.timing import mechanisms
 from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.fusing import Fusing
-from tilewright.hlo.timing.mechanisms import Price, Tiles
+from tilewright.hlo.timing.mechanisms import MEGA, Price, Tiles
 from tilewright.hlo.timing.row import Run, rest_of_transfers, timed, with_longer_start
 from tilewright.hlo.timing.scheduled import Schedule
 from tilewright.hlo.timing.step import StepTime, TimeRow, share_with_a_time
 from tilewright.render import percent_text
 from tilewright.targets import Target, TimeConstants
 from tilewright.targets import target as find_target
+
+UNKNOWN_LOOPS = "loops of unknown length"
+"""How the note on them begins."""
 
 
 @collector_paused()
@@ -31,7 +39,7 @@ def estimate(program: Program, target: Target | str) -> StepTime:
 
     An optimised dump brings its own fusions, layouts, memory spaces and order. StableHLO carries none: layouts are
     predicted, and so is what the compiler fuses; the result is labelled so. Nothing is fitted on whole models but what
-    one call costs beyond its kernels, which is left out for programs of one operation.
+    one call costs beside its kernels (``.call_seconds``), which is the same for every program.
 
     Raises :class:`UnsupportedError` for a target without time constants. What cannot be priced is a row that says why,
     and ``.priced`` says what share of the flops and bytes has a time.
@@ -47,25 +55,26 @@ def estimate(program: Program, target: Target | str) -> StepTime:
     ('matrix', 137438953472)
     """
     machine = find_target(target) if isinstance(target, str) else target
-    return estimate_placed(Context(program, machine), chip_of(machine))
+    chip = chip_of(machine)
+    if program.kind == "stablehlo" and _only_operation(program) is None:
+        return _predict(program, machine, chip)[0]
+    return estimate_placed(Context(program, machine), chip)
 
 
 def estimate_placed(context: Context, chip: Chip) -> StepTime:
     """The estimate of a program that has been put under its target."""
-    program, call_us = context.program, chip.kernel["call_us"]
+    program = context.program
     notes = [chip.note, *program.notes]
     predicted = program.kind == "stablehlo"
     alone = _price_alone(chip, program, context) if predicted else None
     if alone is not None:
-        rows, seconds, call_us = [alone], alone.seconds, 0.0
+        rows, seconds = [alone], alone.seconds
     elif predicted:
         rows, us, priced = Fusing(chip, context, program.entry).price()
-        if priced <= 1 and all(row.runs <= 1 for row in rows):
-            call_us = 0.0
-            if priced:  # a lone kernel has nothing to start beside
-                more = max(0.0, chip["stream"]["launch_us"] - chip.kernel["near_launch_us"])
-                first = next(k for k, row in enumerate(rows) if not row.unpriced)
-                rows[first], us = with_longer_start(rows[first], more), us + more
+        if priced == 1 and all(row.runs <= 1 for row in rows):  # a lone kernel has nothing to start beside
+            more = max(0.0, chip["stream"]["launch_us"] - chip.kernel["near_launch_us"])
+            first = next(k for k, row in enumerate(rows) if not row.unpriced)
+            rows[first], us = with_longer_start(rows[first], more), us + more
         seconds = us / 1e6
     else:
         schedule = Schedule(context, chip)
@@ -74,7 +83,7 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
         if program.attributes.get("is_scheduled") != "true":
             notes.append("the module has no schedule: its operations are taken in the order of the text")
     if context.unknown_loops and alone is None:
-        notes.append(f"loops of unknown length count as one trip: {', '.join(context.unknown_loops[:3])}")
+        notes.append(f"{UNKNOWN_LOOPS} count as one trip: {', '.join(context.unknown_loops[:3])}")
     if rest := rest_of_transfers(chip, rows, seconds):
         rows, seconds = [*rows, rest], seconds + rest.seconds
     flops = share_with_a_time((row.flops, row.untimed_flops) for row in rows)
@@ -84,13 +93,135 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
         silent = any(row.unpriced and row.op == "custom-call" and not row.untimed_flops for row in rows)
         unsaid = " (custom calls that do not say their flops left out)" if silent else ""
         notes.append(f"{lacking} have no time{unsaid}: the total is a lower bound")
-    call = call_us / 1e6
     return StepTime(
-        *(program.name, chip.name, seconds + call, call, tuple(rows), predicted, min(flops, moved)),
+        *(program.name, chip.name, seconds, chip.kernel["call_us"] / 1e6),
+        *(tuple(rows), predicted, min(flops, moved)),
         matrix_peak=chip.matrix_peak,
         hbm_peak=chip.hbm_peak,
         notes=tuple(notes),
     )
+
+
+# What the step is of: the program as its compiler will see it, every operation of it with its time.
+
+_Times = dict[tuple[int, str], tuple[float, str]]
+"""(line of the text, name) of an operation -> the microseconds of all its runs, and what bounds it."""
+_HAVE_KERNELS = frozenset({"custom-call", "dynamic-update-slice", "gather", "scatter", "transpose"})
+"""Operations that the walk over a StableHLO program gives a kernel wherever they stand."""
+
+
+class Prediction(NamedTuple):
+    """A step (None without a time model) and the program that it is of, under its target, with times (``modelled``).
+
+    ``form``: the version of the normal form that a StableHLO program was brought into, 0 where it is as it was written.
+    """
+
+    step: StepTime | None
+    context: Context
+    form: int = 0
+
+
+def predict(program: Program, machine: Target | None) -> Prediction:
+    """The modelled step, and the program under its target as the target's compiler will see it.
+
+    The kernels of a StableHLO program are walked as it is written; what of its normal form is written out between them,
+    and flowed into none, are kernels too, behind the others.
+    """
+    chip = None
+    if machine is not None:
+        with suppress(UnsupportedError):
+            chip = chip_of(machine)
+        if chip is not None:
+            return Prediction(*_predict(program, machine, chip))
+    normal = _normal(program, machine)
+    return Prediction(None, Context(normal.program, machine, fused_along=_along(normal)), normal.version)
+
+
+def _predict(program: Program, machine: Target, chip: Chip) -> tuple[StepTime, Context, int]:
+    context = Context(program, machine)
+    step = estimate_placed(context, chip)
+    context.modelled = times = _times(step, program)
+    if program.kind != "stablehlo":
+        return step, context, 0
+    if (normal := _normal(program, machine)).version:
+        times = dict(normal.times_of(times))
+        context = Context(normal.program, machine, times, _along(normal))
+    _give_to_movers(context, times)
+    if normal.version and _only_operation(program) is None:
+        step = _with_lone_kernels(step, context, times, chip)
+    return step, context, normal.version
+
+
+def _normal(program: Program, machine: Target | None) -> Normalised:
+    """A StableHLO program as its target's compiler normalises it; any other as it is."""
+    if program.kind != "stablehlo" or machine is None or not machine.compiler_normalizes:
+        return Normalised(program, version=0)
+    return in_normal_form(program)
+
+
+def _along(normal: Normalised) -> frozenset[tuple[str, str]]:
+    return fused_along(normal.program) if normal.version else frozenset()
+
+
+def _times(step: StepTime, program: Program) -> _Times:
+    """The times of a step's rows, by their operations; what a transfer takes is the wait for its end."""
+    starts, ends = {}, {}
+    for _, op in program.operations():
+        if op.opcode.endswith("-start"):
+            starts[op.name] = op.line
+        elif op.opcode.endswith("-done"):
+            ends[op.line] = op
+    times: _Times = {}
+    for row in step.rows:
+        if row.unpriced:
+            continue
+        key = row.line, row.name.rpartition("/")[2]
+        end = ends.get(row.line)
+        if end is not None and end.operands[:1] and end.operands[0] in starts:
+            key = starts[end.operands[0]], end.operands[0]
+        before, _ = times.get(key, (0.0, ""))
+        times[key] = before + row.seconds * 1e6, row.bound
+    return times
+
+
+def _give_to_movers(context: Context, times: _Times) -> None:
+    """The time of a bitcast goes to the operation beside it that moves instead.
+
+    A predicted kernel stands at the transpose; by the predicted layouts its reshape may be what turns the data.
+    """
+    found = {(computation.name, op.name): (op, moved) for computation, op, moved in movers(context)}
+    for computation in context.program.computations:
+        near: dict[str, list[str]] = defaultdict(list)
+        priced = []
+        for op in computation.operations:
+            for name in op.operands:
+                near[op.name].append(name)
+                near[name].append(op.name)
+            own = found.get((computation.name, op.name))
+            if own is not None and own[1].cost.bitcast and times.get((op.line, op.name), (0.0, ""))[0]:
+                priced.append(op)
+        for op in priced:
+            beside = (found.get((computation.name, name)) for name in near[op.name])
+            for other, moved in filter(None, beside):
+                if moved.counted and moved.cost.moved_bytes and (other.line, other.name) not in times:
+                    times[other.line, other.name] = times.pop((op.line, op.name))
+                    break
+
+
+def _with_lone_kernels(step: StepTime, context: Context, times: _Times, chip: Chip) -> StepTime:
+    """The step with a kernel for all that moves, counts and has none: broadcasts, slices and reshapes written out."""
+    rows, clock = list(step.rows), step.device_seconds
+    for _, op, moved in movers(context):
+        key, size = (op.line, op.name), moved.cost.moved_bytes
+        if not moved.counted or not size or key in times or moved.name in _HAVE_KERNELS:
+            continue
+        us = chip.kernel["near_launch_us"] + chip.stream_us(size / MEGA, chip.kernel["mb_per_us"])
+        run = Run(us, "hbm", megabytes=size / MEGA, measured=False)
+        of, runs = moved.placed, moved.placed.runs.count
+        row = timed(chip, replace(op, line=0), run, chip.kernel, of.source, 1e6 * clock, runs)
+        rows, clock, times[key] = [*rows, row], clock + row.seconds, (row.seconds * 1e6, row.bound)
+    step = replace(step, device_seconds=clock, rows=tuple(rows))
+    return replace(step, priced=min(step.priced_flops, step.priced_bytes))
 
 
 # A program of one operation: its operands arguments, its result returned. Priced by the mechanism measured for it.

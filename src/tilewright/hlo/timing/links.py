@@ -51,7 +51,7 @@ class Torus:
         if links is None or not links.bytes_per_second:
             return None
         dims = int(links.topology[:1]) if links.topology[:1].isdigit() else 1
-        devices = machine.sparse.devices_per_chip if machine.sparse else 1
+        devices = machine.devices_per_chip
         return cls(
             *(devices * links.bytes_per_second / 1e12 / (2 * dims), dims, links.wrap, devices),
             *(links.hop_ns / 1e3, links.start_ns / 1e3, links.gather_percent / 100, links.reduce_percent / 100),

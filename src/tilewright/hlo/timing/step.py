@@ -43,7 +43,7 @@ from tilewright.render.tables import Table, cells
 from tilewright.trace import Args, Event, Slice, Track
 from tilewright.version import __version__
 
-SCHEMA = "tilewright.time/2"
+SCHEMA = "tilewright.time/3"
 
 _WAITS = {
     "matrix": "computes on the matrix unit",
@@ -65,6 +65,9 @@ _OFFLOAD, _OFFLOADED = "xla_tpu_enable_sparse_core_collective_offload_", ("all-g
 """The compiler's flags that let SparseCores exchange beside the products, and for which exchanges there are some."""
 _SMALL = 0.03
 """Share of the step from which a line is worth a word."""
+_CALL = 0.3
+"""And the call beside it."""
+_BESIDE = "beside every step"
 _FULL = 0.6
 """Share of the matrix peak from which products are well used."""
 _SWEPT = re.compile(r"(\w+) ([\d.]+), (.+)")
@@ -162,11 +165,12 @@ class StepTime:
     """What one run of a program takes on a chip, modelled.
 
     ==================  ========================================================================================
-    ``seconds``         the whole step, the call included
-    ``call_seconds``    of it, what a call costs beyond its kernels
+    ``device_seconds``  of its kernels on one device, as a profiler shows them: what is ranked, compared and titled
+    ``call_seconds``    what a call from the host costs beside them, the same for every program of a chip
+    ``seconds``         both: one call, waited for
     ``rows``            the operations, in the order they begin
     ``predicted``       the program was StableHLO: fusions and layouts are predictions
-    ``priced``          the lesser of ``priced_flops`` and ``priced_bytes``; below 1, ``seconds`` is a lower bound
+    ``priced``          the lesser of ``priced_flops`` and ``priced_bytes``; below 1 the time is a lower bound
     ``notes``           what the reader must know: loops of unknown length, chips without measurements
     ==================  ========================================================================================
 
@@ -182,7 +186,7 @@ class StepTime:
 
     program: str
     target: str
-    seconds: float
+    device_seconds: float
     call_seconds: float
     rows: tuple[TimeRow, ...]
     predicted: bool
@@ -190,6 +194,11 @@ class StepTime:
     matrix_peak: float = 0.0
     hbm_peak: float = 0.0
     notes: tuple[str, ...] = field(default=())
+
+    @property
+    def seconds(self) -> float:
+        """The device and the call together."""
+        return self.device_seconds + self.call_seconds
 
     @property
     def flops(self) -> int:
@@ -231,12 +240,12 @@ class StepTime:
     def matrix_utilisation(self) -> float:
         """Share of the published matrix peak that the step reaches; 0 where no peak is known."""
         timed = sum(row.flops for row in self.rows)
-        return timed / self.seconds / self.matrix_peak if self.matrix_peak and self.seconds else 0.0
+        return timed / self.device_seconds / self.matrix_peak if self.matrix_peak and self.device_seconds else 0.0
 
     @property
     def hbm_utilisation(self) -> float:
         """Share of the published HBM bandwidth that the step reaches; 0 where none is known."""
-        return self.bytes / self.seconds / self.hbm_peak if self.hbm_peak and self.seconds else 0.0
+        return self.bytes / self.device_seconds / self.hbm_peak if self.hbm_peak and self.device_seconds else 0.0
 
     def by_bound(self) -> dict[str, float]:
         """Seconds by what bounds them, the most first."""
@@ -257,10 +266,11 @@ class StepTime:
     def to_json(self) -> dict[str, Any]:
         """Plain values; ``schema_version`` changes when a field changes its meaning."""
         kind = "modelled, from predicted fusions and layouts" if self.predicted else "modelled, from the dump"
-        head = {"schema": SCHEMA, "schema_version": 2, "tilewright": __version__}
+        head = {"schema": SCHEMA, "schema_version": 3, "tilewright": __version__}
         shown = (
-            "seconds",
+            "device_seconds",
             "call_seconds",
+            "seconds",
             "exposed_seconds",
             "exchange_seconds",
             "recomputed_seconds",
@@ -304,7 +314,7 @@ class StepTime:
         for row in self.rows:
             if row.seconds:
                 groups[row.source or row.name, row.bound].append(row)
-        whole, said = self.seconds or 1.0, list[tuple[float, str]]()
+        whole, said = self.device_seconds or 1.0, list[tuple[float, str]]()
 
         def say(seconds: float, words: str) -> None:
             if seconds >= _SMALL * whole:
@@ -319,9 +329,10 @@ class StepTime:
             "computed a second time for the gradient: keep more of it where memory allows (a policy of jax.checkpoint)"
         )
         say(self.recomputed_seconds, again)
-        words = "the call itself, whatever it computes: run several steps in one call (a loop under jit)"
-        say(self.call_seconds, words)
         sentences = [words for _, words in sorted(said, key=lambda item: -item[0])[:count]]
+        if self.call_seconds >= _CALL * whole:
+            words = "the call itself, whatever it computes: run several steps in one call (a loop under jit)"
+            sentences.append(f"{seconds_text(self.call_seconds)} {_BESIDE}: {words}")
         if self.priced < 1:
             reasons = list(dict.fromkeys(row.unpriced for row in self.rows if row.unpriced))
             lacking = f"{percent_text(1 - self.priced_flops)} of the flops and {percent_text(1 - self.priced_bytes)}"
@@ -354,7 +365,7 @@ class StepTime:
 
     def _fields(self) -> tuple[Field, ...]:
         """The columns of a step's rows, for terminal and page."""
-        whole = self.seconds or 1.0
+        whole = self.device_seconds or 1.0
         return (
             Field("operation", "code", of=title, width=13),
             Field("opcode", of=lambda row: row.op, facet=True, below=True),
@@ -389,13 +400,13 @@ class StepTime:
     def lines(self) -> list[str]:
         """The head of a step's account: its time, what it reaches, what bounds it, and how sure that is."""
         kind = "modelled from predicted fusions and layouts" if self.predicted else "modelled from the dump"
-        lines = [f"{self.program} on {self.target}: {seconds_text(self.seconds)} a step ({kind})"]
+        lines = [f"{self.program} on {self.target}: {seconds_text(self.device_seconds)} a step ({kind})"]
         if self.call_seconds:
-            lines.append(f"of it {seconds_text(self.call_seconds)} for the call itself")
+            lines.append(f"beside it {seconds_text(self.call_seconds)} for the call itself")
         matrix, hbm = percent_text(self.matrix_utilisation), percent_text(self.hbm_utilisation)
-        work = f"{count_text(self.flops)} flops, {bytes_text(self.bytes)}"
+        work = f"{count_text(self.flops)} flops, {bytes_text(self.bytes)} through HBM"
         lines.append(f"matrix unit {matrix} of its peak, HBM {hbm}: {work}")
-        if exchanges := exchanges_text(self.exchange_seconds, self.exposed_seconds, self.seconds):
+        if exchanges := exchanges_text(self.exchange_seconds, self.exposed_seconds, self.device_seconds):
             lines.append(exchanges)
         if again := self.recomputed_seconds:
             flops = sum(row.flops for row in self.rows if row.again) / (self.flops or 1)
@@ -414,11 +425,11 @@ class StepTime:
     @staticmethod
     def comparison(steps: Sequence[NamedStep]) -> Table:
         """Several steps beside each other, each against the first."""
-        first = steps[0][1].seconds or 1.0
+        first = steps[0][1].device_seconds or 1.0
         columns = (
             Field("step", "code", of=lambda pair: pair[0]),
-            Field("time", "seconds", of=lambda pair: pair[1].seconds),
-            Field("of the first", "ratio", of=lambda pair: pair[1].seconds / first),
+            Field("time", "seconds", of=lambda pair: pair[1].device_seconds),
+            Field("of the first", "ratio", of=lambda pair: pair[1].device_seconds / first),
             Field("matrix", "percent", of=lambda pair: pair[1].matrix_utilisation),
             Field("HBM", "percent", of=lambda pair: pair[1].hbm_utilisation),
             Field("most of it", of=lambda pair: next(iter(pair[1].by_bound()), "")),
@@ -431,13 +442,16 @@ class StepTime:
         kind = "predicted fusions and layouts" if self.predicted else "the dump's own schedule"
         facts = [("target", self.target), ("kind", f"modelled, {kind}"), ("made", date.today().isoformat())]
         page = Page(
-            f"Time of {self.program}", f"{seconds_text(self.seconds)} a step on {self.target}", facts=facts, wide=True
+            f"Time of {self.program}",
+            f"{seconds_text(self.device_seconds)} a step on {self.target}",
+            facts=facts,
+            wide=True,
         )
         page.section("advice", "What to do first", steps(map(advised, self.advice())))
         page.section("summary", "What a step takes", cards(self._figures()), *(note(text) for text in self.notes))
         if len(beside) > 1:
             page.section("compare", "Beside each other", *_compared(beside))
-        waits = {"the call itself": self.call_seconds, **self.by_bound()}
+        waits = {**self.by_bound(), "the call, beside it": self.call_seconds}
         bars = [Bar(name, (seconds,)) for name, seconds in waits.items() if seconds]
         page.section("bounds", "What it waits for", bar_chart(bars, title="time by what bounds it", kind="seconds"))
         rows = explorer(
@@ -454,7 +468,9 @@ class StepTime:
         priced = "every operation has a time" if self.priced == 1 else f"{shares}: a lower bound"
         waited = f"of {seconds_text(self.exchange_seconds)} of exchanges"
         return [
-            Card("step", seconds_text(self.seconds), f"{seconds_text(self.call_seconds)} of it for the call"),
+            Card(
+                "step", seconds_text(self.device_seconds), f"{seconds_text(self.call_seconds)} beside it for the call"
+            ),
             Card("matrix unit", percent_text(self.matrix_utilisation), f"{count_text(self.flops, compact=True)} flops"),
             Card("HBM", percent_text(self.hbm_utilisation), bytes_text(self.bytes)),
             *([Card("exposed", seconds_text(self.exposed_seconds), waited)] if self.exchange_seconds else []),
@@ -600,7 +616,7 @@ def _compared(steps: Sequence[NamedStep]) -> list[Html]:
     for name, step in steps:
         if match := _SWEPT.fullmatch(name):
             word = match[1]
-            curves.setdefault(match[3], []).append((float(match[2]), step.seconds))
+            curves.setdefault(match[3], []).append((float(match[2]), step.device_seconds))
     if any(len({x for x, _ in points}) > 1 for points in curves.values()):
         for title, each in ((f"time of a step over {word}", False), (f"time of a step for each {word}", True)):
             lines = [
@@ -623,7 +639,7 @@ def _lanes(steps: Sequence[NamedStep]) -> list[Html]:
 def advised(sentence: str) -> Step:
     """A sentence of advice; the time that it begins with stands out."""
     worth, colon, words = sentence.partition(": ")
-    return Step(words, worth=worth) if colon and worth.endswith("of the step)") else Step(sentence)
+    return Step(words, worth=worth) if colon and worth.endswith(("of the step)", _BESIDE)) else Step(sentence)
 
 
 def _round_numbers(low: float, high: float) -> list[float]:

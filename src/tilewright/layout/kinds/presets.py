@@ -11,6 +11,7 @@ from typing import Any
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout.index.types import dtype_name, to_ints, type_bits
 from tilewright.layout.kinds.tiled import TensorLayout, tiled
+from tilewright.targets import target, target_names
 
 _LANES, _SUBLANES = 128, 8
 
@@ -27,8 +28,10 @@ def _tpu_bits(dtype: str) -> int:
     return bits
 
 
-def _tpu_tiles(sizes: tuple[int, ...], bits: int, boundary: bool = False) -> tuple[tuple[int, ...], ...]:
-    """The tiles for physical sizes, major first (observed on v4 to 7x, ahead of time).
+def _tpu_tiles(
+    sizes: tuple[int, ...], bits: int, boundary: bool = False, sublanes: int = _SUBLANES
+) -> tuple[tuple[int, ...], ...]:
+    """The tiles for physical sizes, major first (observed on v4 to 7x, ahead of time; assumed for other sublanes).
 
     At a program's boundary an array of 8 or 4 bits gets whole registers, (32,128) or (64,128), where they fit.
     """
@@ -39,20 +42,24 @@ def _tpu_tiles(sizes: tuple[int, ...], bits: int, boundary: bool = False) -> tup
     if not sizes:
         return ((_LANES * packing,),)
     if len(sizes) == 1:
-        length = min(max(_pow2_ceil(sizes[0]), _LANES * packing), 1024)
+        length = min(max(_pow2_ceil(sizes[0]), _LANES * packing), _LANES * sublanes)
         return ((length,), (_LANES,), *inner) if packing > 1 else ((length,),)
-    rows = min(max(_pow2_ceil(sizes[-2]), packing), _SUBLANES)
-    if boundary and packing > 2 and sizes[-2] % (_SUBLANES * packing) == 0:
-        rows = _SUBLANES * packing
+    rows = min(max(_pow2_ceil(sizes[-2]), packing), sublanes)
+    if boundary and packing > 2 and sizes[-2] % (sublanes * packing) == 0:
+        rows = sublanes * packing
     return ((rows, _LANES), *inner)
 
 
 def _tpu(
-    shape: tuple[int, ...], dtype: str, minor_to_major: tuple[int, ...] | None = None, boundary: bool = False
+    shape: tuple[int, ...],
+    dtype: str,
+    minor_to_major: tuple[int, ...] | None = None,
+    boundary: bool = False,
+    sublanes: int = _SUBLANES,
 ) -> TensorLayout:
     bits = _tpu_bits(dtype)
     order = minor_to_major or tuple(range(len(shape) - 1, -1, -1))
-    tiles = _tpu_tiles(tuple(shape[d] for d in reversed(order)), bits, boundary)
+    tiles = _tpu_tiles(tuple(shape[d] for d in reversed(order)), bits, boundary, sublanes)
     return tiled(shape, dtype, order, tiles, element_bits=bits if bits < 8 else 0)
 
 
@@ -164,12 +171,13 @@ def _cached(name: str, shape: tuple[int, ...], dtype: str, options: tuple[tuple[
     return _PRESETS[name].make(shape, dtype, **dict(options))
 
 
-def predict(name: str, shape: Sequence[int], dtype: Any, *, boundary: bool = False) -> TensorLayout:
+def predict(name: str, shape: Sequence[int], dtype: Any, *, boundary: bool = False, sublanes: int = 0) -> TensorLayout:
     """The layout a compiler will choose, dim order included; ``name`` is ``tpu`` (or a target's name, ``tpu-...``).
 
     Over all pairs (minor, second minor) of dims, minor scanned from the last dim down and the second likewise, the
     first with the fewest padded bytes wins; the other dims stay in order. ``boundary``: the array is an argument or a
-    result of the whole program, where types of 8 and 4 bits get larger tiles if these add no padding.
+    result of the whole program, where types of 8 and 4 bits get larger tiles if these add no padding. ``sublanes`` of
+    the chip's registers; 0: those of the target ``name``, 8 for ``tpu``.
 
     >>> str(predict("tpu", (1048576, 1), "f32"))
     'f32[1048576,1]{0,1:T(1,128)}'
@@ -178,22 +186,24 @@ def predict(name: str, shape: Sequence[int], dtype: Any, *, boundary: bool = Fal
     """
     if name != "tpu" and not name.startswith("tpu-"):
         raise UnsupportedError(f"no predictor for {name!r}", how="only 'tpu' is predicted; use preset(...) elsewhere")
-    return _predict_tpu(to_ints(shape, "a size"), dtype_name(dtype), boundary)
+    if not sublanes and name in target_names() and (unit := target(name).vector) is not None:
+        sublanes = unit.sublanes
+    return _predict_tpu(to_ints(shape, "a size"), dtype_name(dtype), boundary, sublanes or _SUBLANES)
 
 
 @lru_cache(maxsize=65536)
-def _predict_tpu(shape: tuple[int, ...], dtype: str, boundary: bool) -> TensorLayout:
+def _predict_tpu(shape: tuple[int, ...], dtype: str, boundary: bool, sublanes: int) -> TensorLayout:
     rank = len(shape)
     if rank < 2 or 0 in shape:
-        return _tpu(shape, dtype)
+        return _tpu(shape, dtype, sublanes=sublanes)
     bits = _tpu_bits(dtype)
     pairs = [(m, s) for m in range(rank - 1, -1, -1) for s in range(rank - 1, -1, -1) if s != m]
 
     def cost(pair: tuple[int, int]) -> int:
         sizes = (*(shape[d] for d in range(rank) if d not in pair), shape[pair[1]], shape[pair[0]])
-        rows, lanes = _tpu_tiles(sizes, bits)[0]
+        rows, lanes = _tpu_tiles(sizes, bits, sublanes=sublanes)[0]
         return math.prod(sizes[:-2]) * -(-sizes[-2] // rows) * rows * -(-sizes[-1] // lanes) * lanes
 
     minor, second = min(pairs, key=cost)
     rest = [d for d in range(rank - 1, -1, -1) if d not in (minor, second)]
-    return _tpu(shape, dtype, (minor, second, *rest), boundary)
+    return _tpu(shape, dtype, (minor, second, *rest), boundary, sublanes)

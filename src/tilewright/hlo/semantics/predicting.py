@@ -200,8 +200,8 @@ class _Names:
 
 
 def _without_tag(source: Source | None) -> Source | None:
-    """The place in a text that names none: the tag, which stands where a function's name does, is nobody's."""
-    return replace(source, function="") if source else None
+    """The place without the tag, which stands where a function's name does; None for one in the text itself, ``-``."""
+    return replace(source, function="") if source and source.file != "-" else None
 
 
 # What the compiler fuses: an array that only computing operations read, or that they make, is never written out.
