@@ -26,14 +26,17 @@ from tilewright.targets import target as find_target
 
 
 @collector_paused()
-def estimate(program: Program, target: Target | str) -> StepTime:
+def estimate(program: Program, target: Target | str, assume: Mapping[str, float] | None = None) -> StepTime:
     """What one run of ``program`` takes on ``target`` (a Target, or the name of one), modelled operation by operation.
 
     An optimised dump brings its own fusions, layouts, memory spaces and order. StableHLO carries none: layouts are
     predicted, and so is what the compiler fuses; the result is labelled so. Nothing is fitted on whole models but what
     one call costs beyond its kernels, which is left out for programs of one operation.
 
-    Raises :class:`UnsupportedError` for a target without time constants. What cannot be priced is a row that says why,
+    ``assume`` states what only a serving step's data says, such as ``{"kv_len": 2048}``; what is not stated is assumed,
+    and ``.notes`` say what.
+
+    Raises :class:`UnsupportedError` for a target without time constants, UsageError for an unknown assumption. What cannot be priced is a row that says why,
     and ``.priced`` says what share of the flops and bytes has a time.
 
     >>> from tilewright.hlo import load
@@ -47,7 +50,7 @@ def estimate(program: Program, target: Target | str) -> StepTime:
     ('matrix', 137438953472)
     """
     machine = find_target(target) if isinstance(target, str) else target
-    return estimate_placed(Context(program, machine), chip_of(machine))
+    return estimate_placed(Context(program, machine, assume=assume), chip_of(machine))
 
 
 def estimate_placed(context: Context, chip: Chip) -> StepTime:
@@ -71,6 +74,7 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
         schedule = Schedule(context, chip)
         schedule.run(program.entry, 1)
         rows, seconds = schedule.rows, schedule.now / 1e6
+        notes += schedule.kernels.notes
         if program.attributes.get("is_scheduled") != "true":
             notes.append("the module has no schedule: its operations are taken in the order of the text")
     if context.unknown_loops and alone is None:

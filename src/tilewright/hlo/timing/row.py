@@ -45,6 +45,7 @@ class Run:
     resident: float = 0.0  # megabytes of arguments that an earlier step may have left in vector memory
     depth: int = 0  # of one product: how many products each sum has; 0 where that says nothing
     lane: str = "vector"  # where it runs
+    notes: str = ""  # what to know of its time beside that
     measured: bool = True  # whether its kind of operation was measured on this chip
     begun: float = 0.0  # of a transfer beside other work: when it began, and
     beside: float | None = None  # how many microseconds it takes; then the bytes are passed in these, not in ``us``
@@ -89,7 +90,7 @@ def timed(
     types = types_of(op) if run.beside is None else frozenset[str]()  # a transfer moves bytes of any type alike
     known = run.measured and not notes and constants.covers(types, bound, sizes)
     if not known:
-        notes.append(NOT_MEASURED)
+        notes.append(run.notes or NOT_MEASURED)
     if resident:
         notes.append(f"{bytes_text(round(resident * MEGA))} of its arguments may lie in vector memory already")
     return TimeRow(

@@ -29,6 +29,7 @@ from tilewright.hlo.reading.hlo_scan import split_top
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import devices_of, parts_in_fusions, written_into
 from tilewright.hlo.timing.chip import Chip
+from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.mechanisms import REGISTER, Tiles, Work, add_operation
 from tilewright.hlo.timing.row import Run, busy, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
@@ -74,6 +75,12 @@ class _Begun:
     megabytes: float | None = None  # that it passes through HBM; None: those of what its end gives
 
 
+def _is_softmax(op: Operation, operands: Sequence[tuple[int, Tiles]]) -> bool:
+    """Whether a custom call is the compiler's own softmax with the product behind it."""
+    ranks = [len(tiles.shape) for _, tiles in operands[:2]]
+    return any("online-softmax" in name for name in (op.name, op.op_name)) and len(ranks) > 1 and ranks[0] > 2 <= ranks[1]
+
+
 class _NoTime(UnsupportedError):
     """An operation has no time; ``what`` says why."""
 
@@ -112,6 +119,10 @@ class Schedule:
     def devices(self) -> int:
         """The devices that take part in what names no groups."""
         return devices_of(self.context.program)
+
+    @cached_property
+    def kernels(self) -> Kernels:
+        return Kernels(self.context, self.chip)
 
     def run(self, computation: Computation, runs: int) -> None:
         """The operations of a computation, which runs ``runs`` times in all."""
@@ -325,6 +336,11 @@ class Schedule:
             if any(marker in op.attributes.get("custom_call_target", "") for marker in MARKER_CALLS):
                 self.counted -= 1
                 return None
+            if TARGET in op.attributes.get("custom_call_target", "") and not _is_softmax(op, operands):
+                run = self.kernels.run(op, operands, results)
+                if isinstance(run, str):
+                    raise _NoTime(run)
+                return run
             self._custom_call(work, op, [tiles for _, tiles in operands])
         else:
             self._unfused(work, op, name, [tiles for _, tiles in operands], results)
@@ -411,10 +427,7 @@ class Schedule:
 
     def _custom_call(self, work: Work, op: Operation, operands: list[Tiles]) -> None:
         """The compiler's own softmax with the product behind it: [..., rows, depth] x [..., depth, columns]."""
-        target = op.attributes.get("custom_call_target", "")
-        ranks = [len(tiles.shape) for tiles in operands]
-        softmax = "tpu_custom_call" in target and any("online-softmax" in name for name in (op.name, op.op_name))
-        if not softmax or min(ranks[:2], default=0) < 2 or ranks[0] < 3 or not ranks[1:]:
+        if TARGET not in (target := op.attributes.get("custom_call_target", "")):
             raise _NoTime(f"a custom call of {target.strip(chr(34)) or 'unknown code'}")
         scores, values = operands[0], operands[1]
         *batches, rows, depth = scores.shape
