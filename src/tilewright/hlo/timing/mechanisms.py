@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from math import exp, prod
 
@@ -498,6 +498,13 @@ class Work:
         """Add what ``other`` asks for."""
         for part in fields(self):
             setattr(self, part.name, getattr(self, part.name) + getattr(other, part.name))
+
+    def taken(self, share: float) -> Work:
+        """The same where only a share of the result is wanted: products are whole, the vector unit's work is less."""
+        if share == 1.0:
+            return self
+        parts = ("registers", "transcendental", "rotations")
+        return replace(self, **{part: getattr(self, part) * share for part in parts})
 
     def vector_us(self, constants: TimeConstants) -> float:
         """Microseconds of the vector unit; its slots for arithmetic and for transcendentals work side by side."""

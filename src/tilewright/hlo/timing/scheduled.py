@@ -27,7 +27,8 @@ from tilewright.hlo.opcodes import (
 from tilewright.hlo.program import Computation, Operation, aliases
 from tilewright.hlo.reading.hlo_scan import split_top
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.semantics.dims import devices_of, parts_in_fusions, written_into
+from tilewright.hlo.semantics.demand import Demand
+from tilewright.hlo.semantics.dims import devices_of, parts_in_fusions
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.mechanisms import REGISTER, Tiles, Work, add_operation
@@ -49,20 +50,6 @@ _HOST = 5
 """The host's memory, as a layout's S(5)."""
 _MOST_OPERATIONS = 2_000_000
 """Operations from which calls are not followed: a few lines of calls of calls can ask for any number of them."""
-
-
-class _Body:
-    """Of a fusion's body its parameters by their numbers, the users of every value, and the operand written into."""
-
-    def __init__(self, body: Computation) -> None:
-        self.parameters: dict[str, Operation] = {}
-        self.users: dict[str, list[Operation]] = {}
-        self.written_into = written_into(body)
-        for op in body.operations:
-            if op.opcode == "parameter":
-                self.parameters.setdefault(str(op.attributes.get("literal")), op)
-            for name in dict.fromkeys(op.operands):
-                self.users.setdefault(name, []).append(op)
 
 
 @dataclass(frozen=True)
@@ -107,8 +94,6 @@ class Schedule:
     place: tuple[str, int] = ("", 1)
     arrays: dict[str, list[Tiles]] = field(default_factory=dict)
     works: dict[str, Work] = field(default_factory=dict)
-    reads: dict[tuple[str, int], float] = field(default_factory=dict)
-    bodies: dict[str, _Body] = field(default_factory=dict)
 
     @cached_property
     def parts(self) -> Counter[str]:
@@ -119,6 +104,10 @@ class Schedule:
     def devices(self) -> int:
         """The devices that take part in what names no groups."""
         return devices_of(self.context.program)
+
+    @cached_property
+    def demand(self) -> Demand:
+        return Demand(self.context.program, lambda shape: self._megabytes([shape]))
 
     @cached_property
     def kernels(self) -> Kernels:
@@ -329,9 +318,12 @@ class Schedule:
         if name == "fusion" and op.calls:
             body = self.context.program.by_name[op.calls[0]]
             work.include(self._fused_work(body, 0))
-            read = {k: self._megabytes_read(body, k, tiles, 0) for k, tiles in operands}
-            if len(results) == 1 and written_into(body) is not None:
-                writes = [self._megabytes_updated(body)]
+            wanted = self.demand.shares(body)
+            taken = {o.parameter_number: wanted[o.name] for o in body.operations if o.opcode == "parameter"}
+            read = {k: tiles.megabytes * taken.get(k, 1.0) for k, tiles in operands}
+            for number, (_, shapes) in self.demand.updates(body).items():
+                if number < len(writes):
+                    writes[number] = min(writes[number], self._megabytes(shapes))
         elif name == "custom-call":
             if any(marker in op.attributes.get("custom_call_target", "") for marker in MARKER_CALLS):
                 self.counted -= 1
@@ -409,18 +401,21 @@ class Schedule:
         work = Work()
         if depth > DEEPEST:
             return Work(unknown=("too many fusions inside fusions",))
+        wanted = self.demand.shares(body)
         for op in body.operations:
             name = plain_opcode(op.opcode)
             if name == "fusion" and op.calls:
-                work.include(self._fused_work(self.context.program.by_name[op.calls[0]], depth + 1))
+                inner = self._fused_work(self.context.program.by_name[op.calls[0]], depth + 1)
+                work.include(inner.taken(wanted[op.name]))
             elif name in COLLECTIVES:
                 work.unknown += () if self.chip.link_bytes_per_second else (_NO_LINKS,)
                 us = self._link_us(op) if self.chip.link_bytes_per_second else 0.0
                 work.link_us += us / max(1, self.parts[op.attributes.get("channel_id", "")])
             elif name in ("gather", "scatter") or name not in MOVES_ONLY:
-                results = self._tiles([op.shape])
+                results, own = self._tiles([op.shape]), Work()
                 if results:
-                    add_operation(work, self.chip.kernel, op, self._tiles(op.operand_shapes), results[0])
+                    add_operation(own, self.chip.kernel, op, self._tiles(op.operand_shapes), results[0])
+                    work.include(own.taken(wanted[op.name]))
         work.unknown = work.unknown[:1]
         self.works[body.name] = work
         return work
@@ -436,39 +431,3 @@ class Schedule:
         work.products["bf16"] += 2 * batch * rows * depth * values.shape[-1]
         work.transcendental += scores.elements / REGISTER
         work.registers += 6 * scores.elements / REGISTER
-
-    def _megabytes_read(self, body: Computation, number: int, tiles: Tiles, depth: int) -> float:
-        """Megabytes that a fusion reads of one operand: of an array that is only sliced or gathered, what is taken."""
-        known = self.reads.get((body.name, number))
-        if known is None:
-            known = self.reads[body.name, number] = self._megabytes_taken(body, number, tiles, depth)
-        return min(known, tiles.megabytes)
-
-    def _megabytes_taken(self, body: Computation, number: int, tiles: Tiles, depth: int) -> float:
-        if body.name not in self.bodies:
-            self.bodies[body.name] = _Body(body)
-        of_body = self.bodies[body.name]
-        parameter = of_body.parameters.get(str(number))
-        users = of_body.users.get(parameter.name, ()) if parameter else ()
-        if not users or parameter is None or depth > DEEPEST:
-            return tiles.megabytes
-        in_place = of_body.written_into == number
-        taken = 0.0
-        for user in users:
-            if user.opcode in TAKES_PART and user.operands[0] == parameter.name:
-                taken += self._megabytes([user.shape])
-            elif user.opcode == "fusion" and user.calls:
-                inner = self.context.program.by_name[user.calls[0]]
-                taken += self._megabytes_read(inner, user.operands.index(parameter.name), tiles, depth + 1)
-            elif in_place and user.opcode in WRITES_IN_PLACE and user.operands[0] == parameter.name:
-                continue  # written in place, not read
-            else:
-                return tiles.megabytes
-        return taken
-
-    def _megabytes_updated(self, body: Computation) -> float:
-        """Megabytes that a fusion writes into an operand of its own, in place."""
-        updates = [
-            (op.operand_shapes, written) for op in body.operations if (written := WRITES_IN_PLACE.get(op.opcode))
-        ]
-        return self._megabytes([shapes[written] for shapes, written in updates if len(shapes) > written])
