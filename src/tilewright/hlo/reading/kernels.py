@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import ParseError, TilewrightError
+from tilewright.errors import UnsupportedError
 from tilewright.hlo import jaxlib_child
 
 _SECONDS = 5
@@ -86,20 +86,20 @@ class Kernel:
 def read_kernel(backend_config: str) -> Kernel:
     """The kernel in a custom call's ``backend_config``.
 
-    Raises :class:`ParseError` where there is none or it cannot be read, UnsupportedError without jaxlib.
+    Raises :class:`UnsupportedError` where there is none, it cannot be read, or there is no jaxlib.
     """
     match = _BODY.search(backend_config)
     if match is None or len(match[1]) > _LONGEST_BODY:
-        raise ParseError("its text does not carry the kernel")
+        raise UnsupportedError("its text does not carry the kernel")
     try:
         raw = base64.b64decode(match[1], validate=True)
     except binascii.Error:
-        raise ParseError("its body is not base64") from None
+        raise UnsupportedError("its body is not base64") from None
     text = jaxlib_child.ask(b"k", raw, _SECONDS).decode("utf-8", errors="replace")
     try:
         return kernel_of(text)
     except (ValueError, IndexError, KeyError, OverflowError, TypeError) as error:
-        raise ParseError(f"its body is not understood: {error}") from None
+        raise UnsupportedError(f"its body is not understood: {error}") from None
 
 
 @dataclass

@@ -66,7 +66,7 @@ class Kernels:
         try:
             kernel = read_kernel(config)
         except TilewrightError as error:
-            reason = f"a kernel of which nothing is known: {error.what}"
+            reason = f"a custom call of tpu_custom_call: {error.what}"
         if kernel is not None and kernel.sparse:
             kernel, reason = None, "a kernel of the SparseCores: no mechanism for it was measured"
         if kernel is not None and (pages := _pages_of(kernel, op, operands)):
