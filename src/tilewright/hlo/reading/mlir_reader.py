@@ -86,6 +86,11 @@ _DOT = re.compile(r"\b(batching|contracting)_dims\s*=\s*\[([\d,\s]*)\]\s*x\s*\[(
 _DOT_GENERIC = re.compile(r"\b([lr]hs)_(batching|contracting)_dimensions\s*=\s*\[([\d,\s]*)\]")
 _DOT_KEYS = {"batching": "batch_dims", "contracting": "contracting_dims"}
 _LABELS = re.compile(r"\[([\w,\s]+)\]\s*x\s*\[([\w,\s]+)\]\s*->\s*\[([\w,\s]+)\]")
+_GROUP_COUNTS = re.compile(r"\b(feature_group_count|batch_group_count)\s*=\s*(\d{1,9})")
+_WINDOW = re.compile(rf"\b(stride|window_strides|lhs_dilate|lhs_dilation|rhs_dilate|rhs_dilation)\s*=\s*{_I64S}")
+_WINDOW_KEYS = {"stride": "stride", "window_strides": "stride", "lhs_dilate": "lhs_dilate", "lhs_dilation": "lhs_dilate"}
+_WINDOW_KEYS |= {"rhs_dilate": "rhs_dilate", "rhs_dilation": "rhs_dilate"}
+_PADS = re.compile(r"\bpad(?:ding)?\s*=\s*(?:dense<)?(\[\[[-\d,\s\[\]]*\]\])")
 _TAKEN = re.compile(r"\bslice_sizes\s*=\s*array<i64(?::([^<>]*))?>")
 _GROUPS = re.compile(r"\breplica_groups\s*=\s*(dense<[^<>]*>\s*:\s*tensor<[\dx]+i64>)")
 _SIZES = re.compile(rf"\b(?:broadcast_)?sizes\s*=\s*{_I64S}")
@@ -130,12 +135,18 @@ def _dot(text: str) -> dict[str, str]:
 
 
 def _convolution(text: str) -> dict[str, str]:
-    """Dim labels in HLO's notation: ``b01f_01io->b01f``."""
+    """Dim labels, window and groups in HLO's notation: ``b01f_01io->b01f``, ``{stride=2x2 pad=1_1x1_1}``."""
     labels = _LABELS.search(text)
     if labels is None:
         return {}
     images, kernel, result = ("".join(part.replace(",", "").split()) for part in labels.groups())
-    return {"dim_labels": f"{images}_{kernel}->{result}"}
+    found = {"dim_labels": f"{images}_{kernel}->{result}"} | dict(_GROUP_COUNTS.findall(text))
+    words = {_WINDOW_KEYS[m[1]]: "x".join(_i64s(*m.groups()[1:])) for m in _WINDOW.finditer(text)}
+    if pads := _PADS.search(text):
+        numbers = [pair.replace(" ", "").replace(",", "_") for pair in re.findall(r"\[([-\d,\s]+)\]", pads[1])]
+        words["pad"] = "x".join(numbers)
+    window = " ".join(f"{key}={value}" for key, value in words.items() if value)
+    return found | ({"window": "{" + window + "}"} if window else {})
 
 
 def _constant(text: str) -> dict[str, str]:
@@ -187,6 +198,7 @@ def _exchange(text: str) -> dict[str, str]:
 _READERS = {"compare": _compare, "constant": _constant, "pad": _pad, "slice": _slice, "gather": _gather} | {
     "broadcast": _broadcast,
     "dot_general": _dot,
+    "ragged_dot": _dot,
     "convolution": _convolution,
     **dict.fromkeys(("all_gather", "all_reduce", "all_to_all", "reduce_scatter", "collective_broadcast"), _exchange),
 }

@@ -11,7 +11,7 @@ from math import exp, prod
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import ELEMENTWISE, MOVES_ONLY, PRODUCTS, TRANSCENDENTAL, WRITTEN_OUT
 from tilewright.hlo.program import Operation
-from tilewright.hlo.semantics.dims import gathered_rows, matrix_type, product_sizes
+from tilewright.hlo.semantics.dims import gathered_rows, matrix_type, product_flops, product_sizes
 from tilewright.layout import TensorLayout
 from tilewright.targets import TimeConstants
 
@@ -525,7 +525,7 @@ def add_operation(
             return
         batch, rows, columns, depth = sizes
         work.matrix_us += batch * matrix_us(constants, rows, columns, depth) / constants["efficiency"]
-        work.products[matrix_type(op)] += 2 * batch * rows * columns * depth
+        work.products[matrix_type(op)] += product_flops(op, operands, result) or 0
     elif name in ("gather", "scatter"):
         indices = operands[1] if len(operands) > 1 else result
         work.rows += gathered_rows(op, indices, result)

@@ -10,12 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from math import prod
 
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import PRODUCTS
 from tilewright.hlo.program import Operation
-from tilewright.hlo.semantics.dims import product_sizes
+from tilewright.hlo.semantics.dims import product_flops
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.mechanisms import MEGA, Tiles
 from tilewright.hlo.timing.step import TimeRow
@@ -149,7 +148,7 @@ def flops_of(op: Operation, operands: Sequence[Tiles], results: Sequence[Tiles])
         return int(said[1])
     if plain_opcode(op.opcode) in PRODUCTS and results:
         with suppress(IndexError, ValueError):  # dims that do not fit the shapes
-            return 2 * prod(product_sizes(op, operands, results[0]) or (0,))
+            return product_flops(op, operands, results[0]) or 0
     return 0
 
 
