@@ -66,7 +66,10 @@ def product_sizes(op: Operation, operands: Sequence[Shaped], result: Shaped) -> 
         return None
     batch, depth = prod(a[d] for d in batch_dims), prod(a[d] for d in depth_dims)
     shared = max(1, batch * depth)
-    if plain_opcode(op.opcode) == "ragged-dot" and len(result.shape) == len(a) and len(operands) > 2:
+    ragged = plain_opcode(op.opcode) == "ragged-dot"
+    if ragged and not depth_dims:
+        return None
+    if ragged and len(result.shape) == len(a) and len(operands) > 2:
         shared_columns = shared * max(1, prod(operands[2].shape[-1:]))  # the right operand has one matrix a group
         return batch, prod(a) // shared, prod(b) // shared_columns, depth
     return batch, prod(a) // shared, prod(b) // shared, depth

@@ -62,7 +62,9 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
     if alone is not None:
         rows, seconds, call_us = [alone], alone.seconds, 0.0
     elif predicted:
-        rows, us, priced = Fusing(chip, context, program.entry).price()
+        fusing = Fusing(chip, context, program.entry)
+        rows, us, priced = fusing.price()
+        notes += fusing.pallas.notes
         if priced <= 1 and all(row.runs <= 1 for row in rows):
             call_us = 0.0
             if priced:  # a lone kernel has nothing to start beside

@@ -20,11 +20,12 @@ from math import fsum
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.inlining import DEEPEST, inlined
-from tilewright.hlo.opcodes import COLLECTIVES, ELEMENTWISE, MOVES_ONLY, PRODUCTS, TAKES_NO_TIME
+from tilewright.hlo.opcodes import COLLECTIVES, ELEMENTWISE, MARKER_CALLS, MOVES_ONLY, PRODUCTS, TAKES_NO_TIME
 from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import gathered_rows, product_sizes
 from tilewright.hlo.timing.chip import Chip
+from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.mechanisms import REGISTER_MB, Tiles, Work, add_operation
 from tilewright.hlo.timing.row import Run, busy, flops_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
@@ -45,6 +46,13 @@ _MOST_BEHIND = 4096
 """Operations that are computed again in one kernel; what is further behind it reads from memory."""
 
 
+def _without_marks(op: Operation) -> Operation:
+    """A custom call that only tells the compiler something is its operand under another name."""
+    target = op.attributes.get("custom_call_target", "")
+    marks = plain_opcode(op.opcode) == "custom-call" and op.operands and any(mark in target for mark in MARKER_CALLS)
+    return replace(op, opcode="bitcast") if marks else op
+
+
 def _across_lanes(op: Operation, table: Tiles) -> bool:
     """Whether the rows that a gather takes lie across the lanes: the compiler turns the whole table first."""
     sizes = op.integers("slice_sizes")
@@ -57,9 +65,12 @@ def _across_lanes(op: Operation, table: Tiles) -> bool:
 class Fusing:
     """The kernels that one computation of a StableHLO program will become, as far as the stated model goes."""
 
-    def __init__(self, chip: Chip, context: Context, computation: Computation) -> None:
+    def __init__(
+        self, chip: Chip, context: Context, computation: Computation, kernels: Kernels | None = None
+    ) -> None:
         self.chip, self.context, self.computation = chip, context, computation
-        operations = inlined(context.program, computation)
+        self.pallas, self.pallas_runs = kernels or Kernels(context, chip), dict[str, Run | str]()
+        operations = list(map(_without_marks, inlined(context.program, computation)))
         self.operations = [op for op in operations if op.opcode != "return"]
         self.by_name = {op.name: op for op in self.operations}
         self.users: dict[str, list[Operation]] = defaultdict(list)
@@ -214,7 +225,7 @@ class Fusing:
         trips = 1 if trips is None else trips
         if not trips:
             return [], 0.0, 0
-        rows, us, priced = Fusing(self.chip, self.context, body).price(runs * trips, begin)
+        rows, us, priced = Fusing(self.chip, self.context, body, self.pallas).price(runs * trips, begin)
         return rows, us * trips, priced
 
     def _flops_inside(self, op: Operation, known: dict[str, int], depth: int = 0) -> int:
@@ -250,6 +261,9 @@ class Fusing:
             return "how often it runs is not known: its operations count once"
         if any("?" in shape for shape in (op.shape, *op.operand_shapes)):
             return "the size of its arrays is not known"
+        if kind == "custom-call" and TARGET in op.attributes.get("custom_call_target", ""):
+            run = self._pallas(op)
+            return run if isinstance(run, str) else ""
         if kind in _UNPRICED or kind not in _KNOWN:
             return f"no mechanism for {kind} is known"
         if op.name not in self.tiles:
@@ -261,6 +275,13 @@ class Fusing:
         if kind in PRODUCTS and product_sizes(op, self._operands(op), self.tiles[op.name]) is None:
             return f"{kind} does not say its dims"
         return ""
+
+    def _pallas(self, op: Operation) -> Run | str:
+        """What one run of a Pallas kernel takes, or why that is not known."""
+        if op.name not in self.pallas_runs:
+            numbered = [(k, tiles) for k, shape in enumerate(op.operand_shapes) for tiles in self._arrays([shape])[:1]]
+            self.pallas_runs[op.name] = self.pallas.run(op, numbered, self._arrays([op.shape]))
+        return self.pallas_runs[op.name]
 
     def _operands(self, op: Operation) -> list[Tiles]:
         """Its operands that are arrays, those of other computations too, which a region reads."""
@@ -275,6 +296,8 @@ class Fusing:
     def _kernel(self, op: Operation) -> tuple[Run, float]:
         """What one run of the kernel takes and streams itself, and megabytes of weights that came early."""
         constants, kind, result = self.chip.kernel, plain_opcode(op.opcode), self.tiles[op.name]
+        if kind == "custom-call" and isinstance(run := self._pallas(op), Run):
+            return run, 0.0
         if kind in COLLECTIVES:
             us = self.chip.collective_us(op, self._operands(op), [result]) or 0.0
             return Run(us, "link", lane="link", measured=False), 0.0

@@ -59,7 +59,7 @@ class Kernels:
 
     def run(self, op: Operation, operands: Sequence[tuple[int, Tiles]], results: Sequence[Tiles]) -> Run | str:
         """What one run of a kernel takes, or why nothing is known of it."""
-        config = _plain(op.attributes.get("backend_config", ""))
+        config = _configuration(op)
         match = _ESTIMATE.search(config)
         said = {name: int(number) for name, number in _SAID.findall(match[1])} if match else {}
         kernel, reason = None, ""
@@ -156,7 +156,7 @@ class Kernels:
         for _, op in self.context.program.operations():
             if TARGET in op.attributes.get("custom_call_target", ""):
                 try:
-                    kernel = read_kernel(_plain(op.attributes.get("backend_config", "")))
+                    kernel = read_kernel(_configuration(op))
                     operands = [(k, self._tiles(shape)) for k, shape in enumerate(op.operand_shapes)]
                     pages = _pages_of(kernel, op, [(k, t) for k, t in operands if t])
                 except TilewrightError:
@@ -170,11 +170,9 @@ class Kernels:
         return Tiles.of(layout) if layout else None
 
 
-def _plain(config: str) -> str:
-    """A custom call's configuration as HLO prints it; StableHLO has it in a string."""
-    if "\\" in config:
-        config = config.replace('\\22', '"').replace('\\"', '"')
-    return config.replace('": ', '":')
+def _configuration(op: Operation) -> str:
+    """What a custom call carries, without the spaces that StableHLO writes in it."""
+    return op.attributes.get("backend_config", "").replace('": ', '":')
 
 
 def _work(chip: Chip, kernel: Kernel, share: float) -> Work:
