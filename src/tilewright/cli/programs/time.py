@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from tilewright.cli.programs.program import ArgOption, ModuleOption, ProgramArgument, load_program
+from tilewright.cli.programs.program import (
+    ArgOption,
+    AssumeOption,
+    ModuleOption,
+    ProgramArgument,
+    assumptions,
+    load_program,
+)
 from tilewright.cli.streams import Json
 from tilewright.errors import UsageError
 from tilewright.render.delivery import Answer, Form, Line, Output, deliver
@@ -34,12 +41,13 @@ def time(
     ] = None,
     sweep: Annotated[str | None, "NAME=1,8,32: the word NAME in --arg takes each value in turn."] = None,
     compiled: Annotated[bool, "--compile", "Price what an installed TPU compiler (libtpu) makes of StableHLO."] = False,
+    assume: AssumeOption = None,
     arg: ArgOption = None,
     module: ModuleOption = None,
 ) -> None:
     """Model how long one step takes: the operations by time, what bounds each, and what a change would bring."""
     where = Output(output, as_json, ".json", ".html", ".htm", ".pftrace")
-    names, steps = _steps(program, target or [], changes or [], sweep, compiled, arg, module)
+    names, steps = _steps(program, target or [], changes or [], sweep, compiled, arg, module, assumptions(assume))
     from tilewright.trace import perfetto_bytes
 
     first = steps[0]
@@ -64,6 +72,7 @@ def _steps(
     compiled: bool,
     arguments: list[str] | None,
     module: str | None,
+    assumed: dict[str, float],
 ) -> tuple[list[str], list[StepTime]]:
     """What to model: every value of the sweep on every chip, and every changed chip beside the plain one."""
     from tilewright.hlo import compile_for_tpu, estimate
@@ -81,7 +90,7 @@ def _steps(
             for what_if, machine in [("", chip), *changed.get(chip.name, [])]:
                 ready = compile_for_tpu(program, chip.name) if compiled and program.kind != "hlo" else program
                 names.append(", ".join(part for part in (label, chip.name, what_if) if part))
-                steps.append(estimate(ready, machine))
+                steps.append(estimate(ready, machine, assumed))
     return names, steps
 
 

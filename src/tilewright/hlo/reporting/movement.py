@@ -109,12 +109,16 @@ class MovementReport(ReportData):
 
 @collector_paused()
 def report(
-    program: Program, target: Target | str | None = None, suggestions: Sequence[Suggestion] = ()
+    program: Program,
+    target: Target | str | None = None,
+    suggestions: Sequence[Suggestion] = (),
+    assume: Mapping[str, float] | None = None,
 ) -> MovementReport:
     """What ``program`` moves for layout's sake on ``target`` (a Target, or the name of one).
 
     An HLO program brings its own layouts; ``target`` then only names the chip and may be None. ``suggestions`` of rules
-    are weighed and ranked with what the report finds itself (:attr:`MovementReport.suggestions`). Raises UsageError for
+    are weighed and ranked with what the report finds itself (:attr:`MovementReport.suggestions`). ``assume`` is what
+    :func:`estimate` takes. Raises UsageError for
     StableHLO without a target, UnsupportedError for a target without a rule for whole programs, ParseError where an
     operation's shapes contradict each other.
     """
@@ -124,7 +128,7 @@ def report(
             "a StableHLO program carries no layouts, so a target must predict them",
             how="name one, such as tpu-v5e or vector8x128",
         )
-    context = Context(program, chip)
+    context = Context(program, chip, assume=assume)
     time, context.modelled = _price(context)
     lines = _times_of_lines(context) if suggestions else defaultdict(float)
     form = 0
@@ -133,7 +137,7 @@ def report(
         form = normalised.version
     if form:
         program = normalised.program
-        context = Context(program, chip, normalised.times_of(context.modelled), fused_along(program))
+        context = Context(program, chip, normalised.times_of(context.modelled), fused_along(program), assume)
     along = context.fused_along or (fused_along(program) if context.predicted else ())
     tensors, peaks = buffers(context)
     rows = tuple(row for computation in program.computations for row in _rows(context, computation))
