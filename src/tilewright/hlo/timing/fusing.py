@@ -120,7 +120,7 @@ class Fusing:
                 stands = not all(map(is_weight, op.operands))
             else:
                 takes_time = kind not in TAKES_NO_TIME and kind != "iota"
-                stands = kind in _KERNELS | COLLECTIVES or (takes_time and bool(op.calls or self._unknown(op)))
+                stands = kind in _KERNELS | COLLECTIVES | {"custom-call"} or (takes_time and bool(op.calls or self._unknown(op)))
             if stands or kind == _ELEMENT:
                 kept.add(op.name)
             made_of = not activations.isdisjoint(op.operands)
@@ -303,9 +303,11 @@ class Fusing:
             return Run(us, "link", lane="link", measured=False), 0.0
         operands = list(op.operands[: max(1, len(op.operands) // 2)]) if kind == "reduce" else list(op.operands)
         inputs, work = self._inputs_and_work(operands if op.name in self.kernels else [op.name])
-        size = result.megabytes
+        size, copied = result.megabytes, 0.0
         if kind == "dynamic-update-slice" and len(op.operands) > 1 and op.operands[1] in self.tiles:
             inputs, size = inputs - {op.operands[0]}, self.tiles[op.operands[1]].megabytes  # written in its place
+            if op.operands[0] in self.arguments and self.by_name[op.operands[0]].opcode != "parameter":
+                copied = 2 * self.tiles[op.operands[0]].megabytes  # a cut of an array that stays: copied out first
         weights = fsum(self._hbm_megabytes(name) for name in inputs & self.arguments)
         read = fsum(self._hbm_megabytes(name) for name in inputs - self.arguments)
         written = min(self._hbm_megabytes(op.name), size)
@@ -334,7 +336,7 @@ class Fusing:
                 latency = near = read = 0.0  # a second result of the product's kernel
         elif kind == "transpose":
             work.rotations += result.megabytes / REGISTER_MB
-        here = read + written
+        here = read + written + copied
         if kind in PRODUCTS and weights > _STREAMED_MB:
             here, weights = here + weights, 0.0
         write = written / constants["write_mb_per_us"] if written > 4 else 0.0

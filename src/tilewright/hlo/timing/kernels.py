@@ -107,13 +107,14 @@ class Kernels:
 
     def _timed(self, work: Work, far: float, near: float, steps: int, notes: Sequence[str]) -> Run:
         constants = self.chip.kernel
+        begins = steps * _STEP_US  # the core begins each step by itself; transfers go on meanwhile
+        core, bound = busy({"matrix": work.matrix_us, "vector": work.vector_us(constants)}, 0.0)
         parts = {
-            "matrix": work.matrix_us,
-            "vector": work.vector_us(constants),
+            bound if core > begins else "latency": core + begins,
             "hbm": self.chip.stream_us(far, constants["mb_per_us"]),
             "vmem": near / constants["near_mb_per_us"],
         }
-        us, bound = busy(parts, constants["launch_us"] + steps * _STEP_US)
+        us, bound = busy(parts, constants["launch_us"])
         lane = "matrix" if work.products else "vector"
         return Run(us, bound, far, work.products, lane=lane, measured=False, notes="; ".join(notes))
 
@@ -141,8 +142,8 @@ class Kernels:
         seen = 1.0 if decodes else 1 - each / length / 2  # of the cache, by a token in the middle
         passes = max(1, ceil(each * pages.rows / rows)) if rows else 1
         blocks = sequences * passes * ceil(length / block) * seen
-        in_body = sum(count for sizes, count in kernel.products.items() if sizes[3] == pages.depth)
-        work = _work(self.chip, kernel, blocks / in_body if in_body else 0.0)
+        wanted = blocks * 4 * rows * block * pages.depth  # scores and values of each block
+        work = _work(self.chip, kernel, wanted / kernel.flops if kernel.flops else 0.0)
         streamed = sequences * length * pages.megabytes_a_token
         if not decodes:
             streamed *= max(1.0, passes * seen / pages.heads)
