@@ -103,6 +103,16 @@ class Fusing:
         whole = self.by_name.get(op.operands[0]) if op.operands else None
         return whole is not None and whole.opcode == "parameter"
 
+    def _cut_written_into(self, op: Operation) -> str:
+        """The slice of an argument that an update is written into, "" for others: the argument stays, so it is copied."""
+        if plain_opcode(op.opcode) != "dynamic-update-slice" or not op.operands:
+            return ""
+        target = self.by_name.get(op.operands[0])
+        while target is not None and target.opcode == "reshape" and target.operands:
+            target = self.by_name.get(target.operands[0])
+        cut = target is not None and target.opcode != "parameter" and target.name in self.arguments & self.tiles.keys()
+        return target.name if cut and target is not None else ""
+
     def _find_kernels(self) -> set[str]:
         """Values that reach memory: arguments, what kernels make, and sums that several kernels want."""
         kept, second_results, activations = set(self.arguments), set[str](), set[str]()
@@ -120,7 +130,8 @@ class Fusing:
                 stands = not all(map(is_weight, op.operands))
             else:
                 takes_time = kind not in TAKES_NO_TIME and kind != "iota"
-                stands = kind in _KERNELS | COLLECTIVES | {"custom-call"} or (takes_time and bool(op.calls or self._unknown(op)))
+                own = kind in _KERNELS | COLLECTIVES | {"custom-call"} or self._cut_written_into(op) != ""
+                stands = own or (takes_time and bool(op.calls or self._unknown(op)))
             if stands or kind == _ELEMENT:
                 kept.add(op.name)
             made_of = not activations.isdisjoint(op.operands)
@@ -306,8 +317,8 @@ class Fusing:
         size, copied = result.megabytes, 0.0
         if kind == "dynamic-update-slice" and len(op.operands) > 1 and op.operands[1] in self.tiles:
             inputs, size = inputs - {op.operands[0]}, self.tiles[op.operands[1]].megabytes  # written in its place
-            if op.operands[0] in self.arguments and self.by_name[op.operands[0]].opcode != "parameter":
-                copied = 2 * self.tiles[op.operands[0]].megabytes  # a cut of an array that stays: copied out first
+            if cut := self._cut_written_into(op):
+                inputs, copied = inputs - {cut}, 2 * self.tiles[cut].megabytes
         weights = fsum(self._hbm_megabytes(name) for name in inputs & self.arguments)
         read = fsum(self._hbm_megabytes(name) for name in inputs - self.arguments)
         written = min(self._hbm_megabytes(op.name), size)
