@@ -240,6 +240,17 @@ def bytecode_text(raw: bytes) -> str:
         return str(module.operation.get_asm(enable_debug_info=True))
 
 
+def kernel_text(raw: bytes) -> str:
+    """The text of a Pallas kernel's bytecode, every operation in the generic form. Damaged bytes may end the process."""
+    from importlib import import_module
+
+    context = plain_context()
+    import_module("jaxlib.mlir._mlir_libs._tpu_ext").register_dialect(context)
+    with context:
+        module = binary_parts()["jaxlib.mlir.ir"].Module.parse(raw)
+        return str(module.operation.get_asm(print_generic_op_form=True))
+
+
 def proto_text(raw: bytes) -> str:
     """The HLO text of a serialized HloModuleProto. Damaged bytes may end the process."""
     parts = binary_parts()["jaxlib._hlo"]

@@ -1,7 +1,7 @@
 """The process that asks jaxlib's parsers and interpreter, so that what ends them ends a copy of it and nothing else.
 
-A question is one byte of kind ("m" bytecode, "h" HLO proto: to text; "v" a StableHLO text and arrays: its values) and
-a payload; an answer one byte ("t" what was asked for, "e" refused, "d" died, "u" no jaxlib) and the rest. The process
+A question is one byte of kind ("m" bytecode, "h" HLO proto, "k" a Pallas kernel: to text; "v" a StableHLO text and
+arrays: its values) and a payload; an answer one byte ("t" what was asked for, "e" refused, "d" died, "u" no jaxlib) and the rest. The process
 starts with the first question and is kept. Every question is served by a fork, which has everything imported already,
 has its own limits on memory and time, and may crash.
 """
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _MEMORY = 2 << 30
 _PATIENCE = 10  # the limit of a question counts processor time; this many times that ends what sleeps
+_TEXTS = {b"m": ir.bytecode_text, b"h": ir.proto_text, b"k": ir.kernel_text}
 _QUIET = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
 CHILD = Child("tilewright.hlo.jaxlib_child", _QUIET)
 atexit.register(CHILD.close)
@@ -115,7 +116,7 @@ def _answer(kind: bytes, payload: bytes) -> tuple[bytes, bytes]:
     try:
         if kind == b"v":
             return b"t", ir.interpreted(payload)
-        return b"t", (ir.bytecode_text(payload) if kind == b"m" else ir.proto_text(payload)).encode()
+        return b"t", _TEXTS[kind](payload).encode()
     except MemoryError:
         return b"e", b"it asks for more memory than there is"
     except Exception as error:

@@ -21,7 +21,7 @@ CONTROL = frozenset({"while", "conditional", "call", "case", "if"})
 """Operations whose time is that of the computations they call."""
 
 DOTS = frozenset({"dot", "dot-general"})
-PRODUCTS = DOTS | {"convolution"}
+PRODUCTS = DOTS | {"convolution", "ragged-dot"}
 """Operations of the matrix unit."""
 
 TAKES_PART = frozenset({"slice", "dynamic-slice", "gather"})

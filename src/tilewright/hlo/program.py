@@ -14,6 +14,8 @@ from typing import Any
 
 _KERNEL = re.compile(r"([^/()]+)/pallas_call$")
 _INTEGER = re.compile(r"-?\d+")
+_WINDOW_WORDS = (("stride", "1"), ("pad", "0"), ("lhs_dilate", "1"), ("rhs_dilate", "1"))
+"""The words of a convolution's window, and what they say by default."""
 _ALIAS = re.compile(r"\{([\d,\s]*)\}\s*:\s*\(\s*(\d{1,9})\s*,\s*\{([\d,\s]*)\}")
 
 
@@ -47,6 +49,18 @@ def _first(indices: list[str]) -> int | None:
     """The first of the indices in braces, None where there is none."""
     word = indices[0].strip()
     return int(word) if word.isdecimal() and len(word) < 10 else None
+
+
+def convolution_attributes(labels: str, window: Mapping[str, str], groups: Mapping[str, str]) -> dict[str, str]:
+    """A convolution's attributes as HLO writes them, without what says no more than the default.
+
+    >>> convolution_attributes("b0f_0io->b0f", {"stride": "1", "pad": "2_0"}, {"feature_group_count": "1"})
+    {'dim_labels': 'b0f_0io->b0f', 'window': '{pad=2_0}'}
+    """
+    said = [(key, window.get(key, ""), default) for key, default in _WINDOW_WORDS]
+    words = [f"{key}={text}" for key, text, default in said if set(re.split("[x_]", text)) - {default, ""}]
+    found = {"dim_labels": labels} | ({"window": "{" + " ".join(words) + "}"} if words else {})
+    return found | {key: count for key, count in groups.items() if count != "1"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument
 
 from tilewright.cli.streams import read_bytes
+from tilewright.errors import UsageError
 from tilewright.render.delivery import remark
 
 if TYPE_CHECKING:
@@ -31,6 +32,24 @@ FramesOption = Annotated[
     "A pattern for files, such as maxtext/ or train.py: an operation's line is the innermost of its stack in one of "
     "them; without it the innermost outside JAX, Flax and libraries like them.",
 ]
+
+AssumeOption = Annotated[
+    list[str] | None,
+    "--assume",
+    "What only a serving step's data says: kv_len=2048 (tokens in the cache of a sequence), tokens=N, sequences=N.",
+]
+
+
+def assumptions(texts: Sequence[str] | None) -> dict[str, float]:
+    """The values of ``--assume NAME=NUMBER``. Raises UsageError for what is no number; ``estimate`` knows the names."""
+    found = {}
+    for text in texts or ():
+        name, _, number = text.partition("=")
+        try:
+            found[name.strip()] = float(number)
+        except ValueError:
+            raise UsageError(f"'{text}' is no assumption", where="--assume", how="write kv_len=2048") from None
+    return found
 
 
 def load_program(

@@ -16,9 +16,11 @@ from tilewright.cli.figures import both_reports, compare_reports
 from tilewright.cli.programs.program import (
     PROGRAM_HELP,
     ArgOption,
+    AssumeOption,
     FramesOption,
     ModuleOption,
     ProgramArgument,
+    assumptions,
     load_program,
 )
 from tilewright.cli.streams import Json, read_text
@@ -47,7 +49,9 @@ def _chip(name: str | None) -> Target | None:
     return find_target(name) if name else None
 
 
-def _make_report(program: Program, chip: Target | None, where: str) -> MovementReport:
+def _make_report(
+    program: Program, chip: Target | None, where: str, assumed: dict[str, float] | None = None
+) -> MovementReport:
     """The report of a loaded program; UsageError where its layouts must be predicted and no target is named."""
     from tilewright.hlo import report as report_movement
     from tilewright.hlo import suggest, suggest_rewrites
@@ -62,7 +66,7 @@ def _make_report(program: Program, chip: Target | None, where: str) -> MovementR
         suggested = (*suggest(program, chip), *suggest_rewrites(program, chip)) if chip is not None else ()
     except TilewrightError:  # no JAX, a target that optimize does not take, an old text: a report does
         suggested = ()
-    movement = replace(report_movement(program, chip, suggested), source=where)
+    movement = replace(report_movement(program, chip, suggested, assumed), source=where)
     if program.kind == "stablehlo" and not (installed("jax") and installed("jaxlib")):
         why = "no rule looks at the program, and it is taken as it was written, not as a compiler normalises it"
         remark(f"note: without jax {why}; pip install 'tilewright[jax]'")
@@ -138,6 +142,7 @@ def report(
     fail_on: Annotated[
         str | None, "With --baseline: exit 1 if bytes moved, padding or peak memory grew by more than, say, 5%."
     ] = None,
+    assume: AssumeOption = None,
     arg: ArgOption = None,
     module: ModuleOption = None,
     frames: FramesOption = None,
@@ -149,7 +154,7 @@ def report(
     chip, allowed = _chip(target), _share(fail_on or "0%")
     old = _read_report(baseline) if baseline else None
     loaded = load_program(program, arg, module, frames)
-    movement = _make_report(loaded, chip, program)
+    movement = _make_report(loaded, chip, program, assumptions(assume))
     if profile:
         movement = movement.with_profile(loaded, profile)
     if by is _By.TIME and movement.time is None and profile is None:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from tilewright.cli.programs.program import ArgOption, FramesOption, ModuleOption, ProgramArgument, load_program
+from tilewright.cli.programs.program import (
+    ArgOption,
+    AssumeOption,
+    FramesOption,
+    ModuleOption,
+    ProgramArgument,
+    assumptions,
+    load_program,
+)
 from tilewright.cli.streams import Json
 from tilewright.errors import UsageError
 from tilewright.render.delivery import Answer, Form, Line, Output, deliver
@@ -34,13 +42,15 @@ def time(
     ] = None,
     sweep: Annotated[str | None, "NAME=1,8,32: the word NAME in --arg takes each value in turn."] = None,
     compiled: Annotated[bool, "--compile", "Price what an installed TPU compiler (libtpu) makes of StableHLO."] = False,
+    assume: AssumeOption = None,
     arg: ArgOption = None,
     module: ModuleOption = None,
     frames: FramesOption = None,
 ) -> None:
     """Model how long one step takes: the operations by time, what bounds each, and what a change would bring."""
     where = Output(output, as_json, ".json", ".html", ".htm", ".pftrace")
-    names, steps = _steps(program, target or [], changes or [], sweep, compiled, arg, module, frames)
+    assumed = assumptions(assume)
+    names, steps = _steps(program, target or [], changes or [], sweep, compiled, arg, module, frames, assumed)
     from tilewright.trace import perfetto_bytes
 
     first = steps[0]
@@ -66,6 +76,7 @@ def _steps(
     arguments: list[str] | None,
     module: str | None,
     frames: str | None,
+    assumed: dict[str, float],
 ) -> tuple[list[str], list[StepTime]]:
     """What to model: every value of the sweep on every chip, and every changed chip beside the plain one."""
     from tilewright.hlo import compile_for_tpu, estimate
@@ -83,7 +94,7 @@ def _steps(
             for what_if, machine in [("", chip), *changed.get(chip.name, [])]:
                 ready = compile_for_tpu(program, chip.name) if compiled and program.kind != "hlo" else program
                 names.append(", ".join(part for part in (label, chip.name, what_if) if part))
-                steps.append(estimate(ready, machine))
+                steps.append(estimate(ready, machine, assumed))
     return names, steps
 
 

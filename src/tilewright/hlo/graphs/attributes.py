@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.hlo.ir import ir
+from tilewright.hlo.program import convolution_attributes
 
 Attributes = dict[str, Any]
 
@@ -283,6 +284,15 @@ def _hlo_constant(own: Attributes) -> dict[str, str]:
     return {"literal": element} if element is not None and element.lstrip("-").isdecimal() else {}
 
 
+def _hlo_convolution(own: Attributes) -> dict[str, str]:
+    """Labels, and what of window and groups is not what a plain convolution has."""
+    dims = {"stride": own["strides"], "lhs_dilate": own["lhs_dilation"], "rhs_dilate": own["rhs_dilation"]}
+    words = {key: "x".join(map(str, sizes)) for key, sizes in dims.items()}
+    words["pad"] = "x".join(f"{low}_{high}" for low, high in own["padding"])
+    counts = {"feature_group_count": str(own["groups"]), "batch_group_count": str(own["batch_groups"])}
+    return convolution_attributes("{}_{}->{}".format(*own["numbers"]), words, counts)
+
+
 def _hlo_slice(own: Attributes) -> dict[str, str]:
     dims = zip(own["start"], own["limit"], own["strides"])
     return {"slice": "{" + ", ".join(f"[{a}:{b}]" if step == 1 else f"[{a}:{b}:{step}]" for a, b, step in dims) + "}"}
@@ -294,7 +304,7 @@ HLO_ATTRIBUTES: dict[str, Callable[[Attributes], dict[str, str]]] = {
     "compare": lambda own: {"direction": own["direction"]},
     "concatenate": lambda own: {"dimensions": _listed([own["dim"]])},
     "constant": _hlo_constant,
-    "convolution": lambda own: {"dim_labels": "{}_{}->{}".format(*own["numbers"])},
+    "convolution": _hlo_convolution,
     "dot_general": _hlo_dot,
     "gather": lambda own: {"slice_sizes": _listed(own["sizes"])},
     "pad": lambda own: {

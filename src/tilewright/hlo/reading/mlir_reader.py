@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from tilewright.errors import ParseError
-from tilewright.hlo.program import Computation, Operation, Program, Source
+from tilewright.hlo.program import Computation, Operation, Program, Source, convolution_attributes
 from tilewright.hlo.reading.hlo_scan import Scanner
 from tilewright.hlo.reading.sources import Locations
 from tilewright.layout.index.types import xla_dtype
@@ -72,7 +72,7 @@ _SIMPLE = re.compile(
 #: Operations whose attributes a report reads.
 WITH_ATTRIBUTES = frozenset(
     {"transpose", "broadcast", "broadcast_in_dim", "concatenate", "slice", "compare", "constant", "pad", "reduce"}
-    | {"dot_general", "convolution", "gather"}
+    | {"dot_general", "ragged_dot", "convolution", "gather", "custom_call"}
     | {"all_gather", "all_reduce", "all_to_all", "reduce_scatter", "collective_broadcast"}
 )
 _I64S = r"(?:array<i64(?::([^<>]*))?>|\[([^\]]*)\]|dense<([^<>]*)>\s*:\s*tensor<(?:(\d+)x)?i64>|(\d+))"
@@ -86,6 +86,18 @@ _DOT = re.compile(r"\b(batching|contracting)_dims\s*=\s*\[([\d,\s]*)\]\s*x\s*\[(
 _DOT_GENERIC = re.compile(r"\b([lr]hs)_(batching|contracting)_dimensions\s*=\s*\[([\d,\s]*)\]")
 _DOT_KEYS = {"batching": "batch_dims", "contracting": "contracting_dims"}
 _LABELS = re.compile(r"\[([\w,\s]+)\]\s*x\s*\[([\w,\s]+)\]\s*->\s*\[([\w,\s]+)\]")
+_GROUP_COUNTS = re.compile(r"\b(feature_group_count|batch_group_count)\s*=\s*(\d{1,9})")
+_WINDOW = re.compile(rf"\b(stride|window_strides|lhs_dilate|lhs_dilation|rhs_dilate|rhs_dilation)\s*=\s*{_I64S}")
+_WINDOW_KEYS = {
+    "stride": "stride",
+    "window_strides": "stride",
+    "lhs_dilate": "lhs_dilate",
+    "lhs_dilation": "lhs_dilate",
+}
+_WINDOW_KEYS |= {"rhs_dilate": "rhs_dilate", "rhs_dilation": "rhs_dilate"}
+_PADS = re.compile(r"\bpad(?:ding)?\s*=\s*(?:dense<)?(\[\[[-\d,\s\[\]]*\]\])")
+_TARGET = re.compile(r'\bcustom_call @([\w$.\-]+)|\bcall_target_name\s*=\s*"([^"\n]*)"')
+_CONFIG = re.compile(r'\bbackend_config\s*=\s*"((?:[^"\\\n]|\\.)*+)"')
 _TAKEN = re.compile(r"\bslice_sizes\s*=\s*array<i64(?::([^<>]*))?>")
 _GROUPS = re.compile(r"\breplica_groups\s*=\s*(dense<[^<>]*>\s*:\s*tensor<[\dx]+i64>)")
 _SIZES = re.compile(rf"\b(?:broadcast_)?sizes\s*=\s*{_I64S}")
@@ -130,12 +142,23 @@ def _dot(text: str) -> dict[str, str]:
 
 
 def _convolution(text: str) -> dict[str, str]:
-    """Dim labels in HLO's notation: ``b01f_01io->b01f``."""
+    """Dim labels, window and groups in HLO's notation: ``b01f_01io->b01f``, ``{stride=2x2 pad=1_1x1_1}``."""
     labels = _LABELS.search(text)
     if labels is None:
         return {}
     images, kernel, result = ("".join(part.replace(",", "").split()) for part in labels.groups())
-    return {"dim_labels": f"{images}_{kernel}->{result}"}
+    words = {_WINDOW_KEYS[m[1]]: "x".join(_i64s(*m.groups()[1:])) for m in _WINDOW.finditer(text)}
+    if pads := _PADS.search(text):
+        pairs = re.findall(r"\[([-\d,\s]+)\]", pads[1])
+        words["pad"] = "x".join(pair.replace(" ", "").replace(",", "_") for pair in pairs)
+    return convolution_attributes(f"{images}_{kernel}->{result}", words, dict(_GROUP_COUNTS.findall(text)))
+
+
+def _custom_call(text: str) -> dict[str, str]:
+    """Its target and, where it is a string, its configuration, as HLO writes them."""
+    target, config = _TARGET.search(text), _CONFIG.search(text)
+    found = {"custom_call_target": f'"{target[1] or target[2]}"'} if target else {}
+    return found | ({"backend_config": config[1].replace("\\22", '"').replace('\\"', '"')} if config else {})
 
 
 def _constant(text: str) -> dict[str, str]:
@@ -187,7 +210,9 @@ def _exchange(text: str) -> dict[str, str]:
 _READERS = {"compare": _compare, "constant": _constant, "pad": _pad, "slice": _slice, "gather": _gather} | {
     "broadcast": _broadcast,
     "dot_general": _dot,
+    "ragged_dot": _dot,
     "convolution": _convolution,
+    "custom_call": _custom_call,
     **dict.fromkeys(("all_gather", "all_reduce", "all_to_all", "reduce_scatter", "collective_broadcast"), _exchange),
 }
 

@@ -108,12 +108,16 @@ class MovementReport(ReportData):
 
 @collector_paused()
 def report(
-    program: Program, target: Target | str | None = None, suggestions: Sequence[Suggestion] = ()
+    program: Program,
+    target: Target | str | None = None,
+    suggestions: Sequence[Suggestion] = (),
+    assume: Mapping[str, float] | None = None,
 ) -> MovementReport:
     """What ``program`` moves for layout's sake on ``target`` (a Target, or the name of one).
 
     An HLO program brings its own layouts; ``target`` then only names the chip and may be None. ``suggestions`` of rules
-    are weighed and ranked with what the report finds itself (:attr:`MovementReport.suggestions`). Raises UsageError for
+    are weighed and ranked with what the report finds itself (:attr:`MovementReport.suggestions`). ``assume`` is what
+    :func:`estimate` takes. Raises UsageError for
     StableHLO without a target, UnsupportedError for a target without a rule for whole programs, ParseError where an
     operation's shapes contradict each other.
     """
@@ -123,7 +127,7 @@ def report(
             "a StableHLO program carries no layouts, so a target must predict them",
             how="name one, such as tpu-v5e or vector8x128",
         )
-    step, context, form = predict(program, chip)
+    step, context, form = predict(program, chip, assume)
     program, time, lines = context.program, None, defaultdict[str, float](float)
     if step is not None:
         notes = tuple(n for n in step.notes if not n.startswith(UNKNOWN_LOOPS) and n not in program.notes)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tilewright.errors import ParseError, TilewrightError, UnsupportedError
+from tilewright.errors import ParseError, TilewrightError, UnsupportedError, UsageError
 from tilewright.hlo.cost import array_layout, place
 from tilewright.hlo.program import Computation, Operation, Program
 from tilewright.hlo.reading.hlo_scan import split_top
@@ -23,6 +23,31 @@ _TPU_REGISTER = 8 * 128 * 4
 _THREAD = re.compile(r"\b(sparsecore|host)\b")
 _COMPUTE_TYPE = re.compile(r'_xla_compute_type"?\s*=\s*"(\w+)"')
 _OFFLOADED = {"sparse": "sparsecore", "sparseoffload": "sparsecore", "host": "host"}
+
+
+ASSUMABLE = {
+    "kv_len": "tokens in the cache of a sequence, the mean of a step",
+    "tokens": "tokens that a step computes, no more than the program has room for",
+    "sequences": "sequences that these tokens belong to",
+}
+"""What a user may state of a serving step's data, and what it means."""
+
+
+def checked_assumptions(assume: Mapping[str, float]) -> Mapping[str, float]:
+    """The assumptions, if all are known and above 0.
+
+    Raises :class:`UsageError` for others.
+
+    >>> checked_assumptions({"kv_len": 2048})
+    {'kv_len': 2048}
+    """
+    for name, value in assume.items():
+        if name not in ASSUMABLE:
+            how = "; ".join(f"{known}: {meaning}" for known, meaning in ASSUMABLE.items())
+            raise UsageError(f"nothing called {name!r} can be assumed", how=how)
+        if not 1 <= value < 1e12:
+            raise UsageError(f"{name} = {value:g} is not at least 1")
+    return assume
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +90,8 @@ class Context:
 
     ``modelled``: (line of the text, name) of an operation -> the microseconds of all its runs and what bounds it, where
     the target has a time model and somebody has asked it. ``fused_along``: (computation, operation) of what is expected
-    to be fused into operations that compute.
+    to be fused into operations that compute. ``assume``: what the user states of data that decides how long kernels
+    run (``ASSUMABLE``).
     """
 
     def __init__(
@@ -74,6 +100,7 @@ class Context:
         chip: Target | None,
         modelled: Mapping[tuple[int, str], tuple[float, str]] | None = None,
         fused_along: Collection[tuple[str, str]] = (),
+        assume: Mapping[str, float] | None = None,
     ) -> None:
         self.program, self.chip = program, chip
         self.predicted = program.kind == "stablehlo"
@@ -81,6 +108,7 @@ class Context:
         self.unsized: set[str] = set()
         self.unknown: set[str] = set()
         self.modelled, self.fused_along = modelled or {}, fused_along
+        self.assume = checked_assumptions(assume or {})
         self.runs, self.unknown_loops = count_runs(program)
         self._scopes: dict[str, Scope] = {}
         self._lines_beside: dict[tuple[str, str], str] = {}

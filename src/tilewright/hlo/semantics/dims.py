@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
+from math import gcd, prod
 from typing import Protocol
 
 from tilewright.hlo.cost import plain_opcode
@@ -50,18 +51,86 @@ def gathered_rows(op: Operation, indices: Shaped, result: Shaped) -> int:
 
 
 def product_sizes(op: Operation, operands: Sequence[Shaped], result: Shaped) -> tuple[int, int, int, int] | None:
-    """(batch, rows, columns, depth) of a product or convolution; None where the text does not say enough."""
+    """(batch, rows, columns, depth) of a product or convolution; None where the text does not say enough.
+
+    A convolution in groups is one dense product, as the matrix unit runs it: its flops are fewer (``product_flops``).
+    """
     if len(operands) < 2:
         return None
     if "dim_labels" in op.attributes:
-        return _convolution(op.attributes["dim_labels"], op.attributes.get("window", ""), operands, result)
+        found = _convolution(op, operands, result)
+        return found.sizes() if found else None
     a, b = operands[0].shape, operands[1].shape
     batch_dims, depth_dims = op.integers("lhs_batch_dims"), op.integers("lhs_contracting_dims")
     if any(d >= len(a) for d in (*batch_dims, *depth_dims)):
         return None
     batch, depth = prod(a[d] for d in batch_dims), prod(a[d] for d in depth_dims)
     shared = max(1, batch * depth)
+    ragged = plain_opcode(op.opcode) == "ragged-dot"
+    if ragged and not depth_dims:
+        return None
+    if ragged and len(result.shape) == len(a) and len(operands) > 2:
+        shared_columns = shared * max(1, prod(operands[2].shape[-1:]))  # the right operand has one matrix a group
+        return batch, prod(a) // shared, prod(b) // shared_columns, depth
     return batch, prod(a) // shared, prod(b) // shared, depth
+
+
+def product_flops(op: Operation, operands: Sequence[Shaped], result: Shaped) -> int | None:
+    """Multiplications and additions of a product, as XLA counts them: none for padding or holes; None as for its sizes.
+
+    >>> from types import SimpleNamespace as Shape
+    >>> labels = {"dim_labels": "b01f_01io->b01f", "window": "{size=3x3 pad=1_1x1_1}", "feature_group_count": "8"}
+    >>> image, kernel = Shape(shape=(1, 4, 4, 8)), Shape(shape=(3, 3, 1, 8))
+    >>> product_flops(Operation("c", "convolution", "", attributes=labels), (image, kernel), image)
+    1600
+    """
+    if "dim_labels" in op.attributes and len(operands) > 1:
+        found = _convolution(op, operands, result)
+        return (
+            2 * prod((found.batch, found.features, found.depth, *(dim.pairs for dim in found.dims))) if found else None
+        )
+    sizes = product_sizes(op, operands, result)
+    return 2 * prod(sizes) if sizes else None
+
+
+@dataclass(frozen=True)
+class _Spatial:
+    """One spatial dim of a convolution; ``pairs``: (output, tap) that meet an element, no padding and no hole."""
+
+    size: int
+    taps: int
+    outputs: int
+    pairs: int
+
+
+@dataclass(frozen=True)
+class _Convolution:
+    """A convolution's dims: of its images the batch, of a group the depth, and all its output features."""
+
+    batch: int
+    features: int
+    depth: int  # input features that one output sees
+    groups: int
+    dims: tuple[_Spatial, ...]
+
+    def sizes(self) -> tuple[int, int, int, int]:
+        """The same as products. Each spatial dim is a batch, more rows, more columns or more depth.
+
+        The TPU compiler writes products as convolutions whose windows pair every element with one partner; the pairs
+        that meet real elements tell which dim of the product a spatial dim is.
+        """
+        batch, rows, columns, depth = 1, self.batch, self.features, self.depth * self.groups
+        for dim in self.dims:
+            if dim.taps > 1 and dim.size == 1 and dim.pairs == dim.taps == dim.outputs:
+                columns *= dim.taps
+            elif dim.outputs == 1:
+                depth *= max(1, dim.pairs)
+            elif dim.taps > 1 and dim.size == dim.taps == dim.outputs == dim.pairs:
+                batch *= dim.outputs
+            else:
+                rows *= dim.outputs
+                depth *= max(1, round(dim.pairs / max(1, dim.outputs)))
+        return batch, rows, columns, depth
 
 
 def _numbers(text: str, spatial: int, default: int) -> list[int]:
@@ -70,15 +139,9 @@ def _numbers(text: str, spatial: int, default: int) -> list[int]:
     return numbers if len(numbers) == spatial else [default] * spatial
 
 
-def _convolution(
-    labels: str, window: str, operands: Sequence[Shaped], result: Shaped
-) -> tuple[int, int, int, int] | None:
-    """A convolution as products. Each spatial dim is found to be a batch, more rows, more columns or more depth.
-
-    The TPU compiler writes products as convolutions whose windows pair every element with one partner; the pairs that
-    meet real elements (neither padding nor holes of a dilation) tell which dim of the product a spatial dim is.
-    """
-    match = _LABELS.fullmatch(labels.strip())
+def _convolution(op: Operation, operands: Sequence[Shaped], result: Shaped) -> _Convolution | None:
+    """The dims of a convolution, None where its labels do not fit its arrays."""
+    match = _LABELS.fullmatch(op.attributes["dim_labels"].strip())
     if match is None:
         return None
     left, right, out = match.groups()
@@ -88,40 +151,44 @@ def _convolution(
     digits = sorted(label for label in out if label.isdigit())
     if any(label not in left or label not in right for label in digits) or "b" not in left:
         return None
-    words: Mapping[str, str] = dict(_WINDOW.findall(window))
+    words: Mapping[str, str] = dict(_WINDOW.findall(op.attributes.get("window", "")))
     strides, holes, spread = (
         _numbers(words.get(key, ""), len(digits), 1) for key in ("stride", "lhs_dilate", "rhs_dilate")
     )
     pads = _numbers(re.sub("_[-0-9]*", "", words.get("pad", "")), len(digits), 0)
-    batch, rows, columns, depth = 1, a[left.index("b")], b[right.index("o")], a[left.index("f")]
+    dims = []
     for k, digit in enumerate(digits):
         size, taps, outputs = a[left.index(digit)], b[right.index(digit)], y[out.index(digit)]
         pairs = _pairs(size, taps, outputs, strides[k], holes[k], spread[k], pads[k])
-        if taps > 1 and size == 1 and pairs == taps == outputs:
-            columns *= taps
-        elif outputs == 1:
-            depth *= max(1, pairs)
-        elif taps > 1 and size == taps == outputs == pairs:
-            batch *= outputs
-        else:
-            rows *= outputs
-            depth *= max(1, round(pairs / max(1, outputs)))
-    return batch, rows, columns, depth
+        dims.append(_Spatial(size, taps, outputs, pairs))
+    groups = max(1, *(op.integers("feature_group_count") or (1,)))
+    parts = max(1, *(op.integers("batch_group_count") or (1,)))
+    batch, depth = a[left.index("b")] // parts, a[left.index("f")] // groups
+    return _Convolution(batch, b[right.index("o")], depth, groups, tuple(dims))
 
 
 @lru_cache(maxsize=4096)
 def _pairs(size: int, taps: int, outputs: int, stride: int, hole: int, spread: int, pad: int) -> int:
     """Pairs (output, tap) that meet an element; for very large windows, every pair."""
-    if taps * outputs > 65_536:
+    if min(taps, outputs) > 65_536:
         return taps * outputs
-    last = (size - 1) * max(1, hole)
-    pairs = 0
-    for tap in range(taps):
-        base = tap * spread - pad
-        pairs += sum(
-            1 for o in range(outputs) if 0 <= base + o * stride <= last and (base + o * stride) % max(1, hole) == 0
-        )
-    return pairs
+    last, hole = (size - 1) * max(1, hole), max(1, hole)
+    if taps <= outputs:
+        return sum(_met(tap * spread - pad, stride, outputs, last, hole) for tap in range(taps))
+    return sum(_met(output * stride - pad, spread, taps, last, hole) for output in range(outputs))
+
+
+def _met(first: int, step: int, count: int, last: int, hole: int) -> int:
+    """How many of ``first``, ``first + step`` ... (``count`` of them) are multiples of ``hole`` from 0 to ``last``."""
+    if step < 1:
+        return count if 0 <= first <= last and first % hole == 0 else 0
+    shared = gcd(step, hole)
+    if first % shared:
+        return 0
+    period = hole // shared
+    begin, end = max(0, -(first // step)), min(count - 1, (last - first) // step)
+    fits = -first // shared * pow(step // shared, -1, period) % period  # the first that is a multiple
+    return max(0, (end - fits) // period - (begin - 1 - fits) // period)
 
 
 def written_into(body: Computation) -> int | None:

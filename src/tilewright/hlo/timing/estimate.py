@@ -34,14 +34,17 @@ UNKNOWN_LOOPS = "loops of unknown length"
 
 
 @collector_paused()
-def estimate(program: Program, target: Target | str) -> StepTime:
+def estimate(program: Program, target: Target | str, assume: Mapping[str, float] | None = None) -> StepTime:
     """What one run of ``program`` takes on ``target`` (a Target, or the name of one), modelled operation by operation.
 
     An optimised dump brings its own fusions, layouts, memory spaces and order. StableHLO carries none: layouts are
     predicted, and so is what the compiler fuses; the result is labelled so. Nothing is fitted on whole models but what
     one call costs beside its kernels (``.call_seconds``), which is the same for every program.
 
-    Raises :class:`UnsupportedError` for a target without time constants. What cannot be priced is a row that says why,
+    ``assume`` states what only a serving step's data says, such as ``{"kv_len": 2048}``; what is not stated is assumed,
+    and ``.notes`` say what.
+
+    Raises :class:`UnsupportedError` for a target without time constants, UsageError for an unknown assumption. What cannot be priced is a row that says why,
     and ``.priced`` says what share of the flops and bytes has a time.
 
     >>> from tilewright.hlo import load
@@ -57,8 +60,8 @@ def estimate(program: Program, target: Target | str) -> StepTime:
     machine = find_target(target) if isinstance(target, str) else target
     chip = chip_of(machine)
     if program.kind == "stablehlo" and _only_operation(program) is None:
-        return _predict(program, machine, chip)[0]
-    return estimate_placed(Context(program, machine), chip)
+        return _predict(program, machine, chip, assume)[0]
+    return estimate_placed(Context(program, machine, assume=assume), chip)
 
 
 def estimate_placed(context: Context, chip: Chip) -> StepTime:
@@ -70,7 +73,9 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
     if alone is not None:
         rows, seconds = [alone], alone.seconds
     elif predicted:
-        rows, us, priced = Fusing(chip, context, program.entry).price()
+        fusing = Fusing(chip, context, program.entry)
+        rows, us, priced = fusing.price()
+        notes += fusing.pallas.notes
         if priced == 1 and all(row.runs <= 1 for row in rows):  # a lone kernel has nothing to start beside
             more = max(0.0, chip["stream"]["launch_us"] - chip.kernel["near_launch_us"])
             first = next(k for k, row in enumerate(rows) if not row.unpriced)
@@ -80,6 +85,7 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
         schedule = Schedule(context, chip)
         schedule.run(program.entry, 1)
         rows, seconds = schedule.rows, schedule.now / 1e6
+        notes += schedule.kernels.notes
         if program.attributes.get("is_scheduled") != "true":
             notes.append("the module has no schedule: its operations are taken in the order of the text")
     if context.unknown_loops and alone is None:
@@ -121,7 +127,7 @@ class Prediction(NamedTuple):
     form: int = 0
 
 
-def predict(program: Program, machine: Target | None) -> Prediction:
+def predict(program: Program, machine: Target | None, assume: Mapping[str, float] | None = None) -> Prediction:
     """The modelled step, and the program under its target as the target's compiler will see it.
 
     The kernels of a StableHLO program are walked as it is written; what of its normal form is written out between them,
@@ -132,20 +138,22 @@ def predict(program: Program, machine: Target | None) -> Prediction:
         with suppress(UnsupportedError):
             chip = chip_of(machine)
         if chip is not None:
-            return Prediction(*_predict(program, machine, chip))
+            return Prediction(*_predict(program, machine, chip, assume))
     normal = _normal(program, machine)
-    return Prediction(None, Context(normal.program, machine, fused_along=_along(normal)), normal.version)
+    return Prediction(None, Context(normal.program, machine, fused_along=_along(normal), assume=assume), normal.version)
 
 
-def _predict(program: Program, machine: Target, chip: Chip) -> tuple[StepTime, Context, int]:
-    context = Context(program, machine)
+def _predict(
+    program: Program, machine: Target, chip: Chip, assume: Mapping[str, float] | None = None
+) -> tuple[StepTime, Context, int]:
+    context = Context(program, machine, assume=assume)
     step = estimate_placed(context, chip)
     context.modelled = times = _times(step, program)
     if program.kind != "stablehlo":
         return step, context, 0
     if (normal := _normal(program, machine)).version:
         times = dict(normal.times_of(times))
-        context = Context(normal.program, machine, times, _along(normal))
+        context = Context(normal.program, machine, times, _along(normal), assume)
     _give_to_movers(context, times)
     if normal.version and _only_operation(program) is None:
         step = _with_lone_kernels(step, context, times, chip)

@@ -20,11 +20,12 @@ from math import fsum
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.inlining import DEEPEST, inlined
-from tilewright.hlo.opcodes import COLLECTIVES, ELEMENTWISE, MOVES_ONLY, PRODUCTS, TAKES_NO_TIME
+from tilewright.hlo.opcodes import COLLECTIVES, ELEMENTWISE, MARKER_CALLS, MOVES_ONLY, PRODUCTS, TAKES_NO_TIME
 from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import gathered_rows, product_sizes
 from tilewright.hlo.timing.chip import Chip
+from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.mechanisms import REGISTER_MB, Tiles, Work, add_operation
 from tilewright.hlo.timing.row import Run, busy, flops_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
@@ -45,6 +46,13 @@ _MOST_BEHIND = 4096
 """Operations that are computed again in one kernel; what is further behind it reads from memory."""
 
 
+def _without_marks(op: Operation) -> Operation:
+    """A custom call that only tells the compiler something is its operand under another name."""
+    target = op.attributes.get("custom_call_target", "")
+    marks = plain_opcode(op.opcode) == "custom-call" and op.operands and any(mark in target for mark in MARKER_CALLS)
+    return replace(op, opcode="bitcast") if marks else op
+
+
 def _across_lanes(op: Operation, table: Tiles) -> bool:
     """Whether the rows that a gather takes lie across the lanes: the compiler turns the whole table first."""
     sizes = op.integers("slice_sizes")
@@ -57,9 +65,10 @@ def _across_lanes(op: Operation, table: Tiles) -> bool:
 class Fusing:
     """The kernels that one computation of a StableHLO program will become, as far as the stated model goes."""
 
-    def __init__(self, chip: Chip, context: Context, computation: Computation) -> None:
+    def __init__(self, chip: Chip, context: Context, computation: Computation, kernels: Kernels | None = None) -> None:
         self.chip, self.context, self.computation = chip, context, computation
-        operations = inlined(context.program, computation)
+        self.pallas, self.pallas_runs = kernels or Kernels(context, chip), dict[str, Run | str]()
+        operations = list(map(_without_marks, inlined(context.program, computation)))
         self.operations = [op for op in operations if op.opcode != "return"]
         self.by_name = {op.name: op for op in self.operations}
         self.users: dict[str, list[Operation]] = defaultdict(list)
@@ -92,6 +101,16 @@ class Fusing:
         whole = self.by_name.get(op.operands[0]) if op.operands else None
         return whole is not None and whole.opcode == "parameter"
 
+    def _cut_written_into(self, op: Operation) -> str:
+        """The slice of an argument that an update is written into, "" for others: the argument stays, so it is copied."""
+        if plain_opcode(op.opcode) != "dynamic-update-slice" or not op.operands:
+            return ""
+        target = self.by_name.get(op.operands[0])
+        while target is not None and target.opcode == "reshape" and target.operands:
+            target = self.by_name.get(target.operands[0])
+        cut = target is not None and target.opcode != "parameter" and target.name in self.arguments & self.tiles.keys()
+        return target.name if cut and target is not None else ""
+
     def _find_kernels(self) -> set[str]:
         """Values that reach memory: arguments, what kernels make, and sums that several kernels want."""
         kept, second_results, activations = set(self.arguments), set[str](), set[str]()
@@ -109,7 +128,8 @@ class Fusing:
                 stands = not all(map(is_weight, op.operands))
             else:
                 takes_time = kind not in TAKES_NO_TIME and kind != "iota"
-                stands = kind in _KERNELS | COLLECTIVES or (takes_time and bool(op.calls or self._unknown(op)))
+                own = kind in _KERNELS | COLLECTIVES | {"custom-call"} or self._cut_written_into(op) != ""
+                stands = own or (takes_time and bool(op.calls or self._unknown(op)))
             if stands or kind == _ELEMENT:
                 kept.add(op.name)
             made_of = not activations.isdisjoint(op.operands)
@@ -214,7 +234,7 @@ class Fusing:
         trips = 1 if trips is None else trips
         if not trips:
             return [], 0.0, 0
-        rows, us, priced = Fusing(self.chip, self.context, body).price(runs * trips, begin)
+        rows, us, priced = Fusing(self.chip, self.context, body, self.pallas).price(runs * trips, begin)
         return rows, us * trips, priced
 
     def _flops_inside(self, op: Operation, known: dict[str, int], depth: int = 0) -> int:
@@ -250,6 +270,9 @@ class Fusing:
             return "how often it runs is not known: its operations count once"
         if any("?" in shape for shape in (op.shape, *op.operand_shapes)):
             return "the size of its arrays is not known"
+        if kind == "custom-call" and TARGET in op.attributes.get("custom_call_target", ""):
+            run = self._pallas(op)
+            return run if isinstance(run, str) else ""
         if kind in _UNPRICED or kind not in _KNOWN:
             return f"no mechanism for {kind} is known"
         if op.name not in self.tiles:
@@ -261,6 +284,13 @@ class Fusing:
         if kind in PRODUCTS and product_sizes(op, self._operands(op), self.tiles[op.name]) is None:
             return f"{kind} does not say its dims"
         return ""
+
+    def _pallas(self, op: Operation) -> Run | str:
+        """What one run of a Pallas kernel takes, or why that is not known."""
+        if op.name not in self.pallas_runs:
+            numbered = [(k, tiles) for k, shape in enumerate(op.operand_shapes) for tiles in self._arrays([shape])[:1]]
+            self.pallas_runs[op.name] = self.pallas.run(op, numbered, self._arrays([op.shape]))
+        return self.pallas_runs[op.name]
 
     def _operands(self, op: Operation) -> list[Tiles]:
         """Its operands that are arrays, those of other computations too, which a region reads."""
@@ -275,14 +305,18 @@ class Fusing:
     def _kernel(self, op: Operation) -> tuple[Run, float]:
         """What one run of the kernel takes and streams itself, and megabytes of weights that came early."""
         constants, kind, result = self.chip.kernel, plain_opcode(op.opcode), self.tiles[op.name]
+        if kind == "custom-call" and isinstance(run := self._pallas(op), Run):
+            return run, 0.0
         if kind in COLLECTIVES and self.chip.torus:
             us, megabytes = self.chip.torus.exchange_us(op, self._operands(op), [result])
             return Run(us, "link", megabytes, lane="link", measured=False), 0.0
         operands = list(op.operands[: max(1, len(op.operands) // 2)]) if kind == "reduce" else list(op.operands)
         inputs, work = self._inputs_and_work(operands if op.name in self.kernels else [op.name])
-        size = result.megabytes
+        size, copied = result.megabytes, 0.0
         if kind == "dynamic-update-slice" and len(op.operands) > 1 and op.operands[1] in self.tiles:
             inputs, size = inputs - {op.operands[0]}, self.tiles[op.operands[1]].megabytes  # written in its place
+            if cut := self._cut_written_into(op):
+                inputs, copied = inputs - {cut}, 2 * self.tiles[cut].megabytes
         weights = fsum(self._hbm_megabytes(name) for name in inputs & self.arguments)
         read = fsum(self._hbm_megabytes(name) for name in inputs - self.arguments)
         written = min(self._hbm_megabytes(op.name), size)
@@ -311,7 +345,7 @@ class Fusing:
                 latency = near = read = 0.0  # a second result of the product's kernel
         elif kind == "transpose":
             work.rotations += result.megabytes / REGISTER_MB
-        here = read + written
+        here = read + written + copied
         if kind in PRODUCTS and weights > _STREAMED_MB:
             here, weights = here + weights, 0.0
         write = written / constants["write_mb_per_us"] if written > 4 else 0.0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from math import exp, prod
 
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import ELEMENTWISE, MOVES_ONLY, PRODUCTS, TRANSCENDENTAL, WRITTEN_OUT
 from tilewright.hlo.program import Operation
-from tilewright.hlo.semantics.dims import gathered_rows, matrix_type, product_sizes
+from tilewright.hlo.semantics.dims import gathered_rows, matrix_type, product_flops, product_sizes
 from tilewright.layout import TensorLayout
 from tilewright.targets import TimeConstants
 
@@ -499,6 +499,13 @@ class Work:
         for part in fields(self):
             setattr(self, part.name, getattr(self, part.name) + getattr(other, part.name))
 
+    def taken(self, share: float) -> Work:
+        """The same where only a share of the result is wanted: products are whole, the vector unit's work is less."""
+        if share == 1.0:
+            return self
+        parts = ("registers", "transcendental", "rotations")
+        return replace(self, **{part: getattr(self, part) * share for part in parts})
+
     def vector_us(self, constants: TimeConstants) -> float:
         """Microseconds of the vector unit; its slots for arithmetic and for transcendentals work side by side."""
         arithmetic = self.registers * constants["vector_ns"]
@@ -518,7 +525,7 @@ def add_operation(
             return
         batch, rows, columns, depth = sizes
         work.matrix_us += batch * matrix_us(constants, rows, columns, depth) / constants["efficiency"]
-        work.products[matrix_type(op)] += 2 * batch * rows * columns * depth
+        work.products[matrix_type(op)] += product_flops(op, operands, result) or 0
     elif name in ("gather", "scatter"):
         indices = operands[1] if len(operands) > 1 else result
         work.rows += gathered_rows(op, indices, result)

@@ -10,12 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from math import prod
 
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import PRODUCTS
 from tilewright.hlo.program import Operation
-from tilewright.hlo.semantics.dims import product_sizes
+from tilewright.hlo.semantics.dims import product_flops
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.mechanisms import MEGA, Tiles
 from tilewright.hlo.timing.step import TimeRow
@@ -45,6 +44,7 @@ class Run:
     resident: float = 0.0  # megabytes of arguments that an earlier step may have left in vector memory
     depth: int = 0  # of one product: how many products each sum has; 0 where that says nothing
     lane: str = "vector"  # where it runs
+    notes: str = ""  # what to know of its time beside that
     measured: bool = True  # whether its kind of operation was measured on this chip
     begun: float = 0.0  # of a transfer beside other work: when it began, and
     beside: float | None = None  # how many microseconds it takes; then the bytes are passed in these, not in ``us``
@@ -89,7 +89,7 @@ def timed(
     types = types_of(op) if run.beside is None else frozenset[str]()  # a transfer moves bytes of any type alike
     known = run.measured and not notes and constants.covers(types, bound, sizes)
     if not known:
-        notes.append(NOT_MEASURED)
+        notes.append(run.notes or NOT_MEASURED)
     if resident:
         notes.append(f"{bytes_text(round(resident * MEGA))} of its arguments may lie in vector memory already")
     return TimeRow(
@@ -151,7 +151,7 @@ def flops_of(op: Operation, operands: Sequence[Tiles], results: Sequence[Tiles])
         return int(said[1])
     if plain_opcode(op.opcode) in PRODUCTS and results:
         with suppress(IndexError, ValueError):  # dims that do not fit the shapes
-            return 2 * prod(product_sizes(op, operands, results[0]) or (0,))
+            return product_flops(op, operands, results[0]) or 0
     return 0
 
 

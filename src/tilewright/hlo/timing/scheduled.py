@@ -27,8 +27,10 @@ from tilewright.hlo.opcodes import (
 from tilewright.hlo.program import Computation, Operation, aliases
 from tilewright.hlo.reading.hlo_scan import split_top
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.semantics.dims import devices_of, parts_in_fusions, written_into
+from tilewright.hlo.semantics.demand import Demand
+from tilewright.hlo.semantics.dims import devices_of, parts_in_fusions
 from tilewright.hlo.timing.chip import Chip
+from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.mechanisms import REGISTER, Tiles, Work, add_operation
 from tilewright.hlo.timing.row import Run, busy, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
@@ -50,20 +52,6 @@ _MOST_OPERATIONS = 2_000_000
 """Operations from which calls are not followed: a few lines of calls of calls can ask for any number of them."""
 
 
-class _Body:
-    """Of a fusion's body its parameters by their numbers, the users of every value, and the operand written into."""
-
-    def __init__(self, body: Computation) -> None:
-        self.parameters: dict[str, Operation] = {}
-        self.users: dict[str, list[Operation]] = {}
-        self.written_into = written_into(body)
-        for op in body.operations:
-            if op.opcode == "parameter":
-                self.parameters.setdefault(str(op.attributes.get("literal")), op)
-            for name in dict.fromkeys(op.operands):
-                self.users.setdefault(name, []).append(op)
-
-
 @dataclass(frozen=True)
 class _Begun:
     """What runs beside other work."""
@@ -79,6 +67,14 @@ def _as_scatter(body: Computation, op: Operation) -> Operation:
     users = [user.opcode for user in body.operations if op.name in user.operands]
     scatters = op.opcode == "all-reduce" and users and {*users} == {"dynamic-slice"}
     return replace(op, opcode="reduce-scatter") if scatters else op
+
+
+def _is_softmax(op: Operation, operands: Sequence[tuple[int, Tiles]]) -> bool:
+    """Whether a custom call is the compiler's own softmax with the product behind it."""
+    ranks = [len(tiles.shape) for _, tiles in operands[:2]]
+    return (
+        any("online-softmax" in name for name in (op.name, op.op_name)) and len(ranks) > 1 and ranks[0] > 2 <= ranks[1]
+    )
 
 
 class _NoTime(UnsupportedError):
@@ -109,8 +105,6 @@ class Schedule:
     place: tuple[str, int] = ("", 1)
     arrays: dict[str, list[Tiles]] = field(default_factory=dict)
     works: dict[str, Work] = field(default_factory=dict)
-    reads: dict[tuple[str, int], float] = field(default_factory=dict)
-    bodies: dict[str, _Body] = field(default_factory=dict)
 
     @cached_property
     def parts(self) -> Counter[str]:
@@ -121,6 +115,14 @@ class Schedule:
     def devices(self) -> int:
         """The devices that take part in what names no groups."""
         return devices_of(self.context.program)
+
+    @cached_property
+    def demand(self) -> Demand:
+        return Demand(self.context.program, lambda shape: self._megabytes([shape]))
+
+    @cached_property
+    def kernels(self) -> Kernels:
+        return Kernels(self.context, self.chip)
 
     def run(self, computation: Computation, runs: int) -> None:
         """The operations of a computation, which runs ``runs`` times in all."""
@@ -335,13 +337,21 @@ class Schedule:
         if name == "fusion" and op.calls:
             body = self.context.program.by_name[op.calls[0]]
             work.include(self._fused_work(body, 0))
-            read = {k: self._megabytes_read(body, k, tiles, 0) for k, tiles in operands}
-            if len(results) == 1 and written_into(body) is not None:
-                writes = [self._megabytes_updated(body)]
+            wanted = self.demand.shares(body)
+            taken = {o.parameter_number: wanted[o.name] for o in body.operations if o.opcode == "parameter"}
+            read = {k: tiles.megabytes * taken.get(k, 1.0) for k, tiles in operands}
+            for number, (_, shapes) in self.demand.updates(body).items():
+                if number < len(writes):
+                    writes[number] = min(writes[number], self._megabytes(shapes))
         elif name == "custom-call":
             if any(marker in op.attributes.get("custom_call_target", "") for marker in MARKER_CALLS):
                 self.counted -= 1
                 return None
+            if TARGET in op.attributes.get("custom_call_target", "") and not _is_softmax(op, operands):
+                run = self.kernels.run(op, operands, results)
+                if isinstance(run, str):
+                    raise _NoTime(run)
+                return run
             self._custom_call(work, op, [tiles for _, tiles in operands])
         else:
             self._unfused(work, op, name, [tiles for _, tiles in operands], results)
@@ -410,28 +420,28 @@ class Schedule:
         work = Work()
         if depth > DEEPEST:
             return Work(unknown=("too many fusions inside fusions",))
+        wanted = self.demand.shares(body)
         for op in body.operations:
             name = plain_opcode(op.opcode)
             if name == "fusion" and op.calls:
-                work.include(self._fused_work(self.context.program.by_name[op.calls[0]], depth + 1))
+                inner = self._fused_work(self.context.program.by_name[op.calls[0]], depth + 1)
+                work.include(inner.taken(wanted[op.name]))
             elif name in COLLECTIVES:
                 work.unknown += () if self.chip.torus else (_NO_LINKS,)
                 us = self._link_us(_as_scatter(body, op))[0] if self.chip.torus else 0.0
                 work.link_us += us / max(1, self.parts[op.attributes.get("channel_id", "")])
             elif name in ("gather", "scatter") or name not in MOVES_ONLY:
-                results = self._tiles([op.shape])
+                results, own = self._tiles([op.shape]), Work()
                 if results:
-                    add_operation(work, self.chip.kernel, op, self._tiles(op.operand_shapes), results[0])
+                    add_operation(own, self.chip.kernel, op, self._tiles(op.operand_shapes), results[0])
+                    work.include(own.taken(wanted[op.name]))
         work.unknown = work.unknown[:1]
         self.works[body.name] = work
         return work
 
     def _custom_call(self, work: Work, op: Operation, operands: list[Tiles]) -> None:
         """The compiler's own softmax with the product behind it: [..., rows, depth] x [..., depth, columns]."""
-        target = op.attributes.get("custom_call_target", "")
-        ranks = [len(tiles.shape) for tiles in operands]
-        softmax = "tpu_custom_call" in target and any("online-softmax" in name for name in (op.name, op.op_name))
-        if not softmax or min(ranks[:2], default=0) < 2 or ranks[0] < 3 or not ranks[1:]:
+        if TARGET not in (target := op.attributes.get("custom_call_target", "")):
             raise _NoTime(f"a custom call of {target.strip(chr(34)) or 'unknown code'}")
         scores, values = operands[0], operands[1]
         *batches, rows, depth = scores.shape
@@ -440,39 +450,3 @@ class Schedule:
         work.products["bf16"] += 2 * batch * rows * depth * values.shape[-1]
         work.transcendental += scores.elements / REGISTER
         work.registers += 6 * scores.elements / REGISTER
-
-    def _megabytes_read(self, body: Computation, number: int, tiles: Tiles, depth: int) -> float:
-        """Megabytes that a fusion reads of one operand: of an array that is only sliced or gathered, what is taken."""
-        known = self.reads.get((body.name, number))
-        if known is None:
-            known = self.reads[body.name, number] = self._megabytes_taken(body, number, tiles, depth)
-        return min(known, tiles.megabytes)
-
-    def _megabytes_taken(self, body: Computation, number: int, tiles: Tiles, depth: int) -> float:
-        if body.name not in self.bodies:
-            self.bodies[body.name] = _Body(body)
-        of_body = self.bodies[body.name]
-        parameter = of_body.parameters.get(str(number))
-        users = of_body.users.get(parameter.name, ()) if parameter else ()
-        if not users or parameter is None or depth > DEEPEST:
-            return tiles.megabytes
-        in_place = of_body.written_into == number
-        taken = 0.0
-        for user in users:
-            if user.opcode in TAKES_PART and user.operands[0] == parameter.name:
-                taken += self._megabytes([user.shape])
-            elif user.opcode == "fusion" and user.calls:
-                inner = self.context.program.by_name[user.calls[0]]
-                taken += self._megabytes_read(inner, user.operands.index(parameter.name), tiles, depth + 1)
-            elif in_place and user.opcode in WRITES_IN_PLACE and user.operands[0] == parameter.name:
-                continue  # written in place, not read
-            else:
-                return tiles.megabytes
-        return taken
-
-    def _megabytes_updated(self, body: Computation) -> float:
-        """Megabytes that a fusion writes into an operand of its own, in place."""
-        updates = [
-            (op.operand_shapes, written) for op in body.operations if (written := WRITES_IN_PLACE.get(op.opcode))
-        ]
-        return self._megabytes([shapes[written] for shapes, written in updates if len(shapes) > written])

@@ -1,0 +1,467 @@
+"""A Pallas kernel as its custom call carries it: grid, windows, and what its body computes over the whole grid.
+
+The body is MLIR bytecode; jaxlib turns it into text in a process of its own. The text is followed once: numbers that
+depend on the grid alone are kept for all its steps at once, so that branches and index maps are counted exactly. What
+depends on data (tables that the kernel loads) is assumed, and ``Kernel.assumed`` says what.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UnsupportedError
+from tilewright.hlo import jaxlib_child
+
+_SECONDS = 5
+_LONGEST_BODY = 4 << 20
+"""Bytes of bytecode that are read; the longest kernels in use have a tenth of a megabyte."""
+_LONGEST_TEXT = 64 << 20
+_MOST_STEPS = 1 << 22
+"""Steps of a grid that are counted one by one; of a longer one every window is taken as fetched in every step."""
+_DYNAMIC = -(1 << 63)
+_NESTED = 64
+_OPERATION = re.compile(r'\s*(?:%(\w+)(?::\d+)? = )?"(?:stable_mosaic\.)?([\w.]+)"\(([^()]*)\)(.*)')
+_BLOCK = re.compile(r"%(\w+): ([^%]+?)(?:, (?=%)|\):$)")
+_VALUE = re.compile(r"\bvalue = (-?\d+|true|false)\b")
+_PREDICATE = re.compile(r"\bpredicate = (\d+)")
+_SHAPED = re.compile(r"(?:vector|memref)<((?:(?:\d+|\?)x)*)(\w+|!tpu\.\w+)(?:, [^<>]*(?:<[^<>]*>)?[^<>]*)?>")
+_DIMS = re.compile(r"dot_dimension_numbers<\[([\d, ]*)\], \[([\d, ]*)\].*?\[([\d, ]*)\], \[[\d, ]*\]>")
+_REDUCED = re.compile(r"reduction_dims = array<i64: ([\d, ]+)>")
+_BOUNDS = re.compile(r"iteration_bounds = array<i64(?:: ([-\d, ]+))?>")
+_WINDOW = re.compile(r"transform_indices = @(\w+)[^{}]*window_bounds = array<i64(?:: ([-\d, ]+))?>")
+_NAME = re.compile(r'sym_name = "([^"]+)"')
+_BITS = re.compile(r"\d+")
+_BODY = re.compile(r'"body":"([A-Za-z0-9+/=]+)"')
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A block of an array that the pipeline brings in or takes out: ``operand`` counts operands, then results."""
+
+    operand: int
+    megabytes: float  # of all that is moved over the whole grid, 1e6 bytes
+    fetches: int  # how often its block changes, the first included
+
+
+@dataclass
+class Kernel:
+    """What one call of a kernel does.
+
+    ``products``: (batch, rows, columns, depth, element type of the left operand) -> how often; ``elements``: operation
+    -> elements of the vectors that it makes; ``turned``: elements turned across lanes; ``copied``: megabytes of its own
+    transfers to and from HBM; ``assumed``: what was taken for granted of the data, in words; ``trips_by_data``: loops
+    whose length its data decides were counted as one trip.
+    """
+
+    name: str
+    steps: int = 1
+    windows: list[Window] = field(default_factory=list)
+    products: Counter[tuple[int, int, int, int, str]] = field(default_factory=Counter)
+    elements: Counter[str] = field(default_factory=Counter)
+    turned: float = 0.0
+    copied: float = 0.0
+    assumed: list[str] = field(default_factory=list)
+    trips_by_data: bool = False
+    sparse: bool = False
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of its products."""
+        return round(sum(2 * prod(sizes[:4]) * count for sizes, count in self.products.items()))
+
+
+@lru_cache(maxsize=64)
+def read_kernel(backend_config: str) -> Kernel:
+    """The kernel in a custom call's ``backend_config``.
+
+    Raises :class:`UnsupportedError` where there is none, it cannot be read, or there is no jaxlib.
+    """
+    match = _BODY.search(backend_config)
+    if match is None or len(match[1]) > _LONGEST_BODY:
+        raise UnsupportedError("its text does not carry the kernel")
+    try:
+        raw = base64.b64decode(match[1], validate=True)
+    except binascii.Error:
+        raise UnsupportedError("its body is not base64") from None
+    text = jaxlib_child.ask(b"k", raw, _SECONDS).decode("utf-8", errors="replace")
+    try:
+        return kernel_of(text)
+    except (ValueError, IndexError, KeyError, OverflowError, TypeError) as error:
+        raise UnsupportedError(f"its body is not understood: {error}") from None
+
+
+@dataclass
+class _Node:
+    """One operation with its regions, each a list of operations; ``rest`` is the text behind the operands."""
+
+    result: str
+    name: str
+    operands: list[str]
+    rest: str = ""
+    regions: list[list[_Node]] = field(default_factory=list)
+    arguments: list[list[tuple[str, str]]] = field(default_factory=list)
+
+    def shapes(self) -> list[tuple[tuple[int, ...], str]]:
+        """(dims, element type) of the vectors and memrefs in its signature, operands first; -1 for an unknown dim."""
+        return [_shape(match) for match in _SHAPED.finditer(self.rest[self.rest.rfind(" : (") :])]
+
+
+def _shape(match: re.Match[str]) -> tuple[tuple[int, ...], str]:
+    return tuple(-1 if d == "?" else int(d) for d in match[1].split("x")[:-1]), match[2]
+
+
+def _integers(text: str | None) -> list[int]:
+    return [int(word) for word in text.split(",")] if text and text.strip() else []
+
+
+def _tree(text: str) -> _Node:
+    """The operations of a module as a tree, from MLIR's generic form."""
+    root = _Node("", "", [], regions=[[]], arguments=[[]])
+    open_ = [root]
+    for line in text.splitlines():
+        stripped = line.lstrip()
+        if stripped.startswith("})"):
+            open_[-1].rest += stripped[2:]
+            open_.pop()
+        elif stripped.startswith("}, {"):
+            open_[-1].regions.append([])
+            open_[-1].arguments.append([])
+        elif stripped.startswith("^bb"):
+            open_[-1].arguments[-1] = _BLOCK.findall(stripped)
+        elif match := _OPERATION.match(line):
+            operands = [word.strip().lstrip("%") for word in match[3].split(",") if word.strip()]
+            node = _Node(match[1] or "", match[2], operands, match[4])
+            open_[-1].regions[-1].append(node)
+            if match[4].endswith("({"):
+                node.rest = match[4][:-2]
+                node.regions, node.arguments = [[]], [[]]
+                open_.append(node)
+                if len(open_) > _NESTED:
+                    raise ValueError("too many blocks inside blocks")
+    return root
+
+
+def kernel_of(text: str) -> Kernel:
+    """The kernel of a module's text in MLIR's generic form.
+
+    Raises ValueError where no kernel stands in it.
+    """
+    if len(text) > _LONGEST_TEXT:
+        raise ValueError("it is too long")
+    module = _tree(text).regions[0]
+    if module and module[0].name == "builtin.module":
+        module = module[0].regions[0]
+    functions = {
+        name[1]: node for node in module if node.name == "func.func" and (name := _NAME.search(node.rest)) is not None
+    }
+    main = next((node for node in functions.values() if "iteration_bounds" in node.rest), None)
+    main = main or functions.get("main") or next(iter(functions.values()), None)
+    if main is None:
+        raise ValueError("no function stands in it")
+    return _Walk(main, functions).walked()
+
+
+# Numbers of a kernel: known for every step of the grid, chances of what data decides, or data.
+
+
+@dataclass(frozen=True)
+class _Chance:
+    """A condition: for every step 0 or 1, or between them the share of what data decides."""
+
+    share: Array
+    assumed: str = ""  # what was taken for granted of the data
+
+
+@dataclass(frozen=True)
+class _Data:
+    """An integer that data decides: from a table of these sizes, and where in it it stands, if that is known."""
+
+    table: tuple[int, ...] = ()
+    place: Array | None = None
+
+
+_Number = Array | _Chance | _Data
+
+_ARITHMETIC: dict[str, Callable[[Array, Array], Array]] = {
+    "arith.addi": np.add,
+    "arith.subi": np.subtract,
+    "arith.muli": np.multiply,
+    "arith.minsi": np.minimum,
+    "arith.maxsi": np.maximum,
+    "arith.divsi": lambda a, b: np.floor_divide(a, np.where(b == 0, 1, b)),
+    "arith.floordivsi": lambda a, b: np.floor_divide(a, np.where(b == 0, 1, b)),
+    "arith.remsi": lambda a, b: np.remainder(a, np.where(b == 0, 1, b)),
+}
+_ARITHMETIC |= {"arith.divui": _ARITHMETIC["arith.divsi"], "arith.remui": _ARITHMETIC["arith.remsi"]}
+_COMPARISONS: tuple[Callable[[Array, Array], Array], ...] = (
+    *(np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal),
+    *(np.less, np.less_equal, np.greater, np.greater_equal),
+)
+"""By the number of MLIR's predicate."""
+_SAME = frozenset({"arith.index_cast", "arith.extui", "arith.extsi", "arith.trunci", "arith.index_castui"})
+_MET = "conditions on its data taken as met"
+_UNCOUNTED = (
+    "vector.load",
+    "vector.store",
+    "vector.shape_cast",
+    "vector.broadcast",
+    "arith.constant",
+    "scf.",
+    "memref.",
+)
+"""Vector operations that have slots of their own, or none."""
+
+
+def _below_diagonal(rows: int, columns: int) -> float:
+    """The share of blocks of a square that a causal mask leaves."""
+    return sum(-(-(row + 1) * columns // rows) for row in range(rows)) / (rows * columns)
+
+
+class _Walk:
+    """One pass over a kernel's main function, for all steps of its grid at once."""
+
+    def __init__(self, main: _Node, functions: dict[str, _Node]) -> None:
+        self.main, self.functions = main, functions
+        self.arguments = main.arguments[0]
+        bounds = _integers(match[1]) if (match := _BOUNDS.search(main.rest)) else []
+        prefetch = self._attribute("scalar_prefetch")
+        tables = [_tables_of(kind) for _, kind in self.arguments[len(bounds) : len(bounds) + prefetch]]
+        name = _NAME.search(main.rest)
+        self.kernel = Kernel(name[1] if name else "kernel", sparse="core_type<sc" in main.rest)
+        longest = max((shape[0] for shape in tables if len(shape) == 1), default=1)
+        if any(bound == _DYNAMIC or bound < 0 for bound in bounds):
+            self.kernel.assumed.append(f"{longest} steps of a grid whose length its data decides")
+        self.grid = [longest if bound < 0 else bound for bound in bounds]
+        self.kernel.steps = prod(self.grid)
+        self.sizes_given = sum(bound < 0 for bound in bounds)  # they come as operands before all others
+        self.prefetch = prefetch
+        self.numbers: dict[str, _Number] = {}
+        self.tables: dict[str, tuple[int, ...]] = {}
+
+    def _attribute(self, name: str) -> int:
+        match = re.search(rf"\b{name} = (\d+)", self.main.rest)
+        return int(match[1]) if match else 0
+
+    def walked(self) -> Kernel:
+        self._enter(self.arguments)
+        self._block(self.main.regions[0], np.ones([1] * len(self.grid)))
+        first, last = len(self.grid) + self.prefetch, len(self.arguments) - self._attribute("scratch_operands")
+        found = [(match[1], _integers(match[2])) for match in _WINDOW.finditer(self.main.rest)]
+        items = re.findall(r"\{[^{}]*\}", self.main.rest.partition("window_params = [")[2])
+        for number, (_, kind) in enumerate(self.arguments[first:last]):
+            window = _WINDOW.search(items[number]) if number < len(items) else None
+            if window is None or "vmem" not in kind or (window[1], _integers(window[2])) not in found:
+                continue
+            fetches = self._fetches(self.functions.get(window[1]))
+            megabytes = _padded_bytes(_integers(window[2]), kind) / 1e6
+            self.kernel.windows.append(Window(self.sizes_given + self.prefetch + number, megabytes * fetches, fetches))
+        self.kernel.assumed = list(dict.fromkeys(self.kernel.assumed))
+        return self.kernel
+
+    def _enter(self, arguments: Sequence[tuple[str, str]]) -> None:
+        """The grid's indices and the tables as numbers, under the names that a function gives them."""
+        rank = len(self.grid)
+        for k, (name, _) in enumerate(arguments[:rank]):
+            self.numbers[name] = np.arange(self.grid[k]).reshape([-1 if d == k else 1 for d in range(rank)])
+        for name, kind in arguments[rank:]:
+            self.tables[name] = _tables_of(kind)
+
+    def _fetches(self, transform: _Node | None) -> int:
+        """How often the block of a window changes from one step to the next, the first time included."""
+        steps = self.kernel.steps
+        if transform is None or not steps or steps > _MOST_STEPS:
+            return steps
+        self._enter(transform.arguments[0])
+        changed = np.zeros(steps, bool)
+        changed[0] = True
+        for node in transform.regions[0]:
+            if node.name != "func.return":
+                self._scalar(node)
+                continue
+            for name in node.operands:
+                number = self.numbers.get(name)
+                values = number.place if isinstance(number, _Data) else number
+                if values is None or isinstance(values, _Chance):
+                    return steps
+                flat = np.broadcast_to(values, self.grid).reshape(-1)
+                changed[1:] |= flat[1:] != flat[:-1]
+        return int(changed.sum())
+
+    def _block(self, nodes: Sequence[_Node], weight: Array) -> None:
+        """The operations of a block, which runs ``weight`` times in each step."""
+        for node in nodes:
+            if node.name == "scf.if":
+                self._branches(node, weight)
+            elif node.name == "scf.for":
+                self._loop(node, weight)
+            elif node.regions:
+                for region in node.regions:  # while loops and scopes: once
+                    self.kernel.trips_by_data |= node.name == "scf.while"
+                    self._block(region, weight)
+            else:
+                self._operation(node, weight)
+
+    def _branches(self, node: _Node, weight: Array) -> None:
+        condition = self.numbers.get(node.operands[0])
+        if not isinstance(condition, _Chance):
+            condition = _Chance(np.ones(()), _MET)
+        before = self._total()
+        for region, share in zip(node.regions, (condition.share, 1 - condition.share)):
+            if np.any(share):
+                self._block(region, weight * share)
+        if condition.assumed and self._total() > before:
+            self.kernel.assumed.append(condition.assumed)
+
+    def _loop(self, node: _Node, weight: Array) -> None:
+        bounds = [self.numbers.get(name) for name in node.operands[:3]]
+        if all(isinstance(bound, np.ndarray) for bound in bounds):
+            low, high, step = (np.asarray(bound) for bound in bounds)
+            trips = np.maximum(0, -(-(high - low) // np.maximum(1, step)))
+        else:
+            self.kernel.trips_by_data = True
+            trips = np.ones(())
+        self._block(node.regions[0], weight * trips)
+
+    def _total(self) -> float:
+        return sum(self.kernel.products.values()) + sum(self.kernel.elements.values())
+
+    def _runs(self, weight: Array) -> float:
+        """How often something of this weight runs over the whole grid."""
+        return float(np.mean(weight)) * self.kernel.steps
+
+    def _operation(self, node: _Node, weight: Array) -> None:
+        if "vector<" not in node.rest and node.name != "tpu.enqueue_dma":
+            self._scalar(node)
+            return
+        if node.name.startswith(_UNCOUNTED):
+            return
+        shapes = node.shapes()
+        if node.name in ("tpu.matmul", "vector.contract") and len(shapes) >= 3:
+            self.kernel.products[_product(node, shapes)] += self._runs(weight)
+        elif node.name == "tpu.enqueue_dma":
+            self._copy(node, weight)
+        elif shapes:
+            elements = max(max(0, prod(dims)) for dims, _ in shapes) * self._runs(weight)
+            if node.name == "tpu.transpose":
+                self.kernel.turned += elements
+            elif node.name.startswith(("arith.", "math.", "vector.multi_reduction", "vector.reduction")):
+                self.kernel.elements[node.name.partition(".")[2]] += elements
+                dims, reduced = shapes[0][0], _REDUCED.search(node.rest)
+                if reduced and len(dims) - 1 in _integers(reduced[1]):
+                    self.kernel.turned += elements / max(dims[-1], 128) / 8
+
+    def _copy(self, node: _Node, weight: Array) -> None:
+        """A transfer of the kernel's own; one of a size that data decides counts as one loop of unknown length."""
+        signature = node.rest[node.rest.rfind(" : (") :]
+        if not re.search(r"memory_space<(?:any|hbm)>", signature):
+            return
+        shapes = [(dims, kind) for dims, kind in node.shapes() if not kind.startswith("!")]
+        if shapes and min(shapes[0][0], default=1) >= 0:
+            self.kernel.copied += prod(shapes[0][0]) * _bytes_of(shapes[0][1]) * self._runs(weight) / 1e6
+        else:
+            self.kernel.trips_by_data = True
+
+    def _scalar(self, node: _Node) -> None:
+        """An operation on integers or conditions."""
+        if node.result:
+            number = self._number(node)
+            if number is not None:
+                self.numbers[node.result] = number
+
+    def _number(self, node: _Node) -> _Number | None:
+        name = node.name
+        if name == "arith.constant":
+            value = _VALUE.search(node.rest)
+            if value is None:
+                return None
+            if value[1] in ("true", "false"):
+                return _Chance(np.asarray(float(value[1] == "true")))
+            return np.asarray(int(value[1]))
+        given: list[_Number] = [self.numbers.get(operand, _Data()) for operand in node.operands]
+        if name == "memref.load":
+            return self._loaded(node.operands[0], given[1:])
+        if name in _SAME:
+            return given[0]
+        if name == "arith.cmpi":
+            return _compared(int(match[1]) if (match := _PREDICATE.search(node.rest)) else 0, given)
+        if name in ("arith.andi", "arith.ori", "arith.xori") and all(isinstance(one, _Chance) for one in given):
+            return _combined(name, [one for one in given if isinstance(one, _Chance)])
+        if name == "arith.select":
+            same = given[1] is given[2]
+            return given[1] if same else next((one for one in given[1:] if isinstance(one, _Data)), _Data())
+        if name in _ARITHMETIC and all(isinstance(one, np.ndarray) for one in given):
+            return np.asarray(_ARITHMETIC[name](np.asarray(given[0]), np.asarray(given[1])))
+        return next((one for one in given if isinstance(one, _Data)), _Data())
+
+    def _loaded(self, table: str, indices: Sequence[_Number]) -> _Data:
+        """A value of a table; its place stands for it, as if no two were alike."""
+        sizes = self.tables.get(table, ())
+        if len(sizes) != len(indices) or not all(isinstance(index, np.ndarray) for index in indices):
+            return _Data(sizes)
+        place = np.zeros((), np.int64)
+        for size, index in zip(sizes, indices):
+            place = place * size + np.asarray(index)
+        return _Data(sizes, place)
+
+
+def _compared(predicate: int, given: Sequence[_Number]) -> _Chance:
+    a, b = given
+    if isinstance(a, _Chance) and isinstance(b, np.ndarray) and not b.any():
+        return a if predicate == 1 else _Chance(1 - a.share, a.assumed)  # a condition as an integer, against 0
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return _Chance(_COMPARISONS[predicate % len(_COMPARISONS)](a, b).astype(float))
+    wide = [one.table for one in (a, b) if isinstance(one, _Data) and len([d for d in one.table if d > 1]) > 1]
+    if predicate and wide:
+        kept = _below_diagonal(*wide[0][-2:])
+        return _Chance(np.asarray(kept), f"its mask taken as causal: {kept:.0%} of its blocks")
+    return _Chance(np.ones(()), _MET)
+
+
+def _combined(name: str, given: Sequence[_Chance]) -> _Chance:
+    a, b = (one.share for one in given)
+    share = a * b if name == "arith.andi" else a + b - a * b if name == "arith.ori" else a + b - 2 * a * b
+    return _Chance(share, next((one.assumed for one in given if one.assumed), ""))
+
+
+def _tables_of(kind: str) -> tuple[int, ...]:
+    """The sizes of a table in scalar memory, () for all else."""
+    match = _SHAPED.search(kind)
+    return _shape(match)[0] if match and "smem" in kind else ()
+
+
+def _bytes_of(kind: str) -> float:
+    bits = _BITS.search(kind)
+    return int(bits[0]) / 8 if bits else 4.0
+
+
+def _padded_bytes(dims: Sequence[int], kind: str) -> float:
+    """Bytes of a block in tiles of 8 x 128; dims of which each step takes one element count as 1."""
+    match = _SHAPED.search(kind)
+    sizes = [max(1, size) for size in dims]
+    if len(sizes) > 1:
+        sizes[-2:] = [-(-sizes[-2] // 8) * 8, -(-sizes[-1] // 128) * 128]
+    return prod(sizes) * _bytes_of(match[2] if match else "f32")
+
+
+def _product(node: _Node, shapes: Sequence[tuple[tuple[int, ...], str]]) -> tuple[int, int, int, int, str]:
+    (left, kind), (right, _), (result, _) = shapes[:3]
+    match = _DIMS.search(node.rest)
+    if match is None:  # rows x depth, depth x columns
+        depth = round((prod(left) * prod(right) / max(1, prod(result))) ** 0.5) or 1
+        return 1, prod(left) // depth, prod(right) // depth, depth, kind
+    batches = prod(left[d] for d in _integers(match[3]))
+    depth = prod(left[d] for d in _integers(match[1]))
+    shared = max(1, batches * depth)
+    return batches, prod(left) // shared, prod(right) // shared, depth, kind

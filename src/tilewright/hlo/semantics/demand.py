@@ -1,0 +1,132 @@
+"""What a fusion reads and writes of its arrays: of one that it only cuts a slice from the slice, through all fusions.
+
+A body is followed backwards from its results: a slice wants of its operand what it takes, an update in place only what
+it replaces, a move or an elementwise operation the share that is wanted of its own result.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.inlining import DEEPEST
+from tilewright.hlo.opcodes import ELEMENTWISE, RENAMES, TAKES_PART, WRITES_IN_PLACE
+from tilewright.hlo.program import Computation, Operation, Program
+
+_SAME = RENAMES | {"copy", "convert", "reshape", "transpose", "bitcast-convert", "reverse"}
+"""Operations that hold what their operand holds, in another order or type."""
+_PASSES = _SAME | ELEMENTWISE | {"concatenate", "pad", "reduce"} | TAKES_PART
+"""Operations that want of their operands the share that is wanted of their result."""
+
+
+class Demand:
+    """The shares of one program's fused values that are wanted; ``size`` gives a shape's bytes."""
+
+    def __init__(self, program: Program, size: Callable[[str], float]) -> None:
+        self.program, self.size = program, size
+        self._shares: dict[tuple[str, bool], Mapping[str, float]] = {}
+        self._updates: dict[str, Mapping[int, tuple[int, tuple[str, ...]]]] = {}
+        self._depth = 0
+
+    def updates(self, body: Computation) -> Mapping[int, tuple[int, tuple[str, ...]]]:
+        """Result number -> (the parameter it is written over, the shapes written into it), for results in place."""
+        if body.name not in self._updates:
+            self._updates[body.name] = {}  # for a text whose calls go round
+            named = {op.name: op for op in body.operations}
+            root = body.root or body.operations[-1]
+            results = root.operands if root.opcode == "tuple" else (root.name,)
+            ends = {number: self._followed(named, name) for number, name in enumerate(results)}
+            self._updates[body.name] = {number: end for number, end in ends.items() if end and end[1]}
+        return self._updates[body.name]
+
+    def _followed(self, named: Mapping[str, Operation], name: str) -> tuple[int, tuple[str, ...]] | None:
+        """The parameter that a value is made of by updates and moves alone, and the shapes of the updates."""
+        shapes: list[str] = []
+        while (op := named.get(name)) is not None and op.opcode != "parameter":
+            kind = plain_opcode(op.opcode)
+            written = WRITES_IN_PLACE.get(kind)
+            if not op.operands:
+                return None
+            if written is not None and len(op.operand_shapes) > written:
+                shapes.append(op.operand_shapes[written])
+                name = op.operands[0]
+            elif kind in _SAME and kind != "tuple":
+                name = op.operands[0]
+            elif kind == "fusion" and op.calls:
+                body = self.program.by_name[op.calls[0]]
+                inner = self.updates(body).get(0) or self._moved(body)
+                if inner is None or inner[0] >= len(op.operands):
+                    return None
+                shapes += inner[1]
+                name = op.operands[inner[0]]
+            else:
+                return None
+        number = op.parameter_number if op is not None else None
+        return (number, tuple(shapes)) if number is not None else None
+
+    def _moved(self, body: Computation) -> tuple[int, tuple[str, ...]] | None:
+        """The parameter that a body only moves."""
+        self._depth += 1
+        root = body.root or body.operations[-1]
+        end = self._followed({op.name: op for op in body.operations}, root.name) if self._depth <= DEEPEST else None
+        self._depth -= 1
+        return end
+
+    def shares(self, body: Computation, in_place: bool = True) -> Mapping[str, float]:
+        """Name of an operation of a fused body -> the share of its value that is wanted, 0 to 1.
+
+        ``in_place``: the body's results are written over its parameters where they can be.
+        """
+        key = body.name, in_place
+        if key not in self._shares:
+            self._shares[key] = defaultdict(lambda: 1.0)  # what calls go round in wants all
+            self._depth += 1
+            if self._depth <= DEEPEST:
+                self._shares[key] = self._found(body, in_place)
+            self._depth -= 1
+        return self._shares[key]
+
+    def _found(self, body: Computation, in_place: bool) -> Mapping[str, float]:
+        root = body.root or body.operations[-1]
+        chains = self._chains(body) if in_place else set()
+        wanted: dict[str, float] = defaultdict(float, {root.name: 1.0})
+        for op in reversed(body.operations):
+            share = wanted[op.name] = min(1.0, wanted[op.name])
+            if not share:
+                continue
+            for name, part in zip(op.operands, self._parts(op, share, op.name in chains)):
+                wanted[name.partition("#")[0]] += part
+        return wanted
+
+    def _chains(self, body: Computation) -> set[str]:
+        """The operations that carry an array from its parameter to a result in place."""
+        named = {op.name: op for op in body.operations}
+        root = body.root or body.operations[-1]
+        found: set[str] = set()
+        results = root.operands if root.opcode == "tuple" else (root.name,)
+        for number in self.updates(body):
+            name = results[number]
+            while (op := named.get(name)) is not None and op.opcode != "parameter" and op.operands:
+                found.add(name)
+                at = 0
+                if op.opcode == "fusion" and op.calls:
+                    inner = self.program.by_name[op.calls[0]]
+                    at = (self.updates(inner).get(0) or self._moved(inner) or (0, ()))[0]
+                name = op.operands[at]
+        return found
+
+    def _parts(self, op: Operation, share: float, in_place: bool) -> Sequence[float]:
+        """What an operation wants of each of its operands."""
+        kind, parts = plain_opcode(op.opcode), [share if op.opcode in _PASSES else 1.0] * len(op.operands)
+        if kind in TAKES_PART and op.operand_shapes:
+            whole = self.size(op.operand_shapes[0])
+            parts[0] = share * min(1.0, self.size(op.shape) / whole) if whole else share
+        elif in_place and (kind in WRITES_IN_PLACE or kind in _SAME):
+            parts[0] = 0.0 if kind in WRITES_IN_PLACE else share
+        elif kind == "fusion" and op.calls:
+            body = self.program.by_name[op.calls[0]]
+            inner = self.shares(body, in_place)
+            wanted = {p.parameter_number: share * inner[p.name] for p in body.operations if p.opcode == "parameter"}
+            parts = [wanted.get(number, 1.0) for number in range(len(op.operands))]
+        return parts

@@ -1,0 +1,238 @@
+"""A first time of Pallas kernels, from what their custom calls carry: the kernel itself, or its author's estimate.
+
+Attention over a paged cache runs as long as its data says: how many sequences of how many tokens. That is what the
+user states (``Context.assume``), or else a plain guess that the row and the step name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, prod
+
+from tilewright.errors import TilewrightError
+from tilewright.hlo.opcodes import TRANSCENDENTAL
+from tilewright.hlo.program import Operation
+from tilewright.hlo.reading.kernels import Kernel, read_kernel
+from tilewright.hlo.semantics.context import Context
+from tilewright.hlo.timing.chip import Chip
+from tilewright.hlo.timing.mechanisms import REGISTER, Tiles, Work, matrix_us
+from tilewright.hlo.timing.row import Run, busy
+from tilewright.render import count_text
+
+TARGET = "tpu_custom_call"
+"""The target of a custom call that is a Pallas kernel."""
+_STEP_US = 0.35
+"""Microseconds that one step of a grid costs beyond its work, as JAX's documentation of Pallas on TPUs says."""
+_SAID = re.compile(r'"(flops|transcendentals|bytes_accessed)":"?(\d{1,18})')
+_ESTIMATE = re.compile(r'"cost_estimate":\{([^{}]*)\}')
+_HLO_NAMES = {"exp": "exponential", "exp2": "exponential", "divf": "divide", "powf": "power", "log2": "log"}
+_HLO_NAMES |= {"sin": "sine", "cos": "cosine", "log1p": "log-plus-one", "expm1": "exponential-minus-one"}
+_CONVERTS = frozenset({"truncf", "extf", "sitofp", "uitofp", "fptosi", "fptoui"})
+_OPS_AN_EXPONENTIAL = 8
+"""Vector operations beside each transcendental of a kernel of which only its author's estimate is known: a softmax."""
+
+
+@dataclass(frozen=True)
+class _Pages:
+    """Attention over a cache in pages, as its operands show it."""
+
+    most: int  # sequences that its tables have room for
+    longest: int  # tokens that the pages of one sequence hold
+    tokens: int  # tokens of queries in a step
+    depth: int  # elements of a head
+    rows: float  # rows of queries a token, of all heads
+    heads: int  # heads of the cache, where the queries have a dim for them
+    megabytes_a_token: float  # of its cache
+    megabytes: float  # the whole cache
+    others: float  # megabytes of queries, results and new tokens
+
+
+class Kernels:
+    """The kernels of one program on one chip; ``notes``: what was assumed of the program's data, in sentences."""
+
+    def __init__(self, context: Context, chip: Chip) -> None:
+        self.context, self.chip = context, chip
+        self.notes: list[str] = []
+
+    def run(self, op: Operation, operands: Sequence[tuple[int, Tiles]], results: Sequence[Tiles]) -> Run | str:
+        """What one run of a kernel takes, or why nothing is known of it."""
+        config = _configuration(op)
+        match = _ESTIMATE.search(config)
+        said = {name: int(number) for name, number in _SAID.findall(match[1])} if match else {}
+        kernel, reason = None, ""
+        try:
+            kernel = read_kernel(config)
+        except TilewrightError as error:
+            reason = f"a custom call of tpu_custom_call: {error.what}"
+        if kernel is not None and kernel.sparse:
+            kernel, reason = None, "a kernel of the SparseCores: no mechanism for it was measured"
+        if kernel is not None and (pages := _pages_of(kernel, op, operands)):
+            return self._paged(kernel, pages)
+        if kernel is not None and not (kernel.trips_by_data and said.get("flops")):
+            numbered = dict(operands) | dict(enumerate(results, start=len(op.operand_shapes)))
+            return self._from_body(kernel, said.get("flops", 0), numbered)
+        return self._from_estimate(said, operands, results) if said else reason
+
+    def _from_body(self, kernel: Kernel, said: int, numbered: dict[int, Tiles]) -> Run:
+        """Its grid, windows and products; where data decides, no more flops than its author says."""
+        share = min(1.0, said / kernel.flops) if said and kernel.flops and kernel.assumed else 1.0
+        far, near, notes = kernel.copied, 0.0, ["kernel: from its grid and products", *kernel.assumed]
+        for window in kernel.windows:
+            tiles = numbered.get(window.operand)
+            moved = window.megabytes * share
+            far, near = (far, near + moved) if tiles is not None and tiles.space == 1 else (far + moved, near)
+        if kernel.trips_by_data:
+            far = max(far, sum(tiles.megabytes for tiles in numbered.values() if tiles.space == 0))
+            notes.append("loops whose length its data decides count once, its operands are read once")
+        if share < 1:
+            notes.append("no more flops than its cost estimate")
+        work = _work(self.chip, kernel, share)
+        return self._timed(work, far, near, kernel.steps, notes)
+
+    def _from_estimate(
+        self, said: dict[str, int], operands: Sequence[tuple[int, Tiles]], results: Sequence[Tiles]
+    ) -> Run:
+        """What its author says, and at least its arrays once through HBM."""
+        constants, work = self.chip.kernel, Work()
+        flops, special = said.get("flops", 0), said.get("transcendentals", 0) / REGISTER
+        work.matrix_us = flops / self.chip.matrix_peaks["bf16"] / constants["efficiency"] * 1e6
+        work.products["bf16"] += flops
+        work.transcendental, work.registers = special, special * _OPS_AN_EXPONENTIAL
+        arrays = sum(tiles.megabytes for tiles in (*(t for _, t in operands), *results) if tiles.space == 0)
+        far = max(arrays, said.get("bytes_accessed", 0) / 1e6)
+        return self._timed(work, far, 0.0, 0, ["kernel: from its cost estimate"])
+
+    def _timed(self, work: Work, far: float, near: float, steps: int, notes: Sequence[str]) -> Run:
+        constants = self.chip.kernel
+        begins = steps * _STEP_US  # the core begins each step by itself; transfers go on meanwhile
+        core, bound = busy({"matrix": work.matrix_us, "vector": work.vector_us(constants)}, 0.0)
+        parts = {
+            bound if core > begins else "latency": core + begins,
+            "hbm": self.chip.stream_us(far, constants["mb_per_us"]),
+            "vmem": near / constants["near_mb_per_us"],
+        }
+        us, bound = busy(parts, constants["launch_us"])
+        lane = "matrix" if work.products else "vector"
+        return Run(us, bound, far, work.products, lane=lane, measured=False, notes="; ".join(notes))
+
+    # Attention over pages.
+
+    def _paged(self, kernel: Kernel, pages: _Pages) -> Run:
+        """Rows of queries against the tokens of their sequences, block by block as its products are cut."""
+        assume = self.context.assume
+        tokens = min(assume.get("tokens", pages.tokens), pages.tokens)
+        decodes = tokens <= pages.most
+        sequences = min(assume.get("sequences", tokens if decodes else ceil(tokens / pages.longest)), pages.most)
+        each = tokens / max(1, sequences)
+        guess = max(each, pages.longest / 2 if decodes else 0)
+        length = min(max(assume.get("kv_len", guess), 1), pages.longest)
+        stated = "kv_len" in assume
+        said = f"{count_text(round(sequences))} sequences of {count_text(round(length))} tokens in the cache"
+        how = "as stated" if stated else "assumed: state kv_len, sequences and tokens of a step for another"
+        notes = [f"kernel: from its products and the pages it reads; {said} {how}"]
+        self.notes += [] if f"{said} {how}" in self.notes else [f"{said} {how}"]
+        rows, block = _cut(kernel, pages.depth)
+        if len(self.rows_at_once) > 1 and rows != (min if decodes else max)(self.rows_at_once):
+            kind = "tokens one by one" if decodes else "many tokens at once"
+            notes[0] = f"kernel: nothing to do in a step of {kind}"
+            return self._timed(Work(), 0.0, 0.0, kernel.steps, notes)
+        seen = 1.0 if decodes else 1 - each / length / 2  # of the cache, by a token in the middle
+        passes = max(1, ceil(each * pages.rows / rows)) if rows else 1
+        blocks = sequences * passes * ceil(length / block) * seen
+        wanted = blocks * 4 * rows * block * pages.depth  # scores and values of each block
+        work = _work(self.chip, kernel, wanted / kernel.flops if kernel.flops else 0.0)
+        streamed = sequences * length * pages.megabytes_a_token
+        if not decodes:
+            streamed *= max(1.0, passes * seen / pages.heads)
+        far = min(streamed, pages.megabytes) + pages.others * tokens / pages.tokens
+        return self._timed(work, far, 0.0, kernel.steps, notes)
+
+    @cached_property
+    def rows_at_once(self) -> set[int]:
+        """Rows of queries that the kernels of this program take at once: one may be for single tokens, one for many."""
+        found = set()
+        for _, op in self.context.program.operations():
+            if TARGET in op.attributes.get("custom_call_target", ""):
+                try:
+                    kernel = read_kernel(_configuration(op))
+                    operands = [(k, self._tiles(shape)) for k, shape in enumerate(op.operand_shapes)]
+                    pages = _pages_of(kernel, op, [(k, t) for k, t in operands if t])
+                except TilewrightError:
+                    continue
+                if pages:
+                    found.add(_cut(kernel, pages.depth)[0])
+        return found
+
+    def _tiles(self, shape: str) -> Tiles | None:
+        layout = self.context.layout(shape)
+        return Tiles.of(layout) if layout else None
+
+
+def _configuration(op: Operation) -> str:
+    """What a custom call carries, without the spaces that StableHLO writes in it."""
+    return op.attributes.get("backend_config", "").replace('": ', '":')
+
+
+def _work(chip: Chip, kernel: Kernel, share: float) -> Work:
+    """What a share of all that a kernel computes asks of the units."""
+    constants, work = chip.kernel, Work(rotations=kernel.turned * share / REGISTER)
+    for (batch, rows, columns, depth, kind), count in kernel.products.items():
+        us = matrix_us(constants, rows, columns, depth) / constants["efficiency"]
+        work.matrix_us += count * share * batch * us
+        slow = "int8" if kind in ("i8", "i4") else "fp8" if kind.startswith("f8") else "bf16"
+        work.products[slow] += round(2 * batch * rows * columns * depth * count * share)
+    for name, elements in kernel.elements.items():
+        registers = elements * share / REGISTER
+        passes = TRANSCENDENTAL.get(_HLO_NAMES.get(name, name), 0)
+        work.transcendental += registers * passes
+        each = constants["convert_ops"] if name in _CONVERTS else constants["transcendental_ops"] if passes else 1.0
+        work.registers += registers * each
+    return work
+
+
+def _cut(kernel: Kernel, depth: int) -> tuple[int, int]:
+    """(rows of queries, tokens of the cache) that the products of attention take at once; (0, 1) without products."""
+    sizes = [size[:4] for size in kernel.products if depth in size[2:4]]
+    if not sizes:
+        return 0, 1
+    return max(rows for _, rows, _, _ in sizes), max(max(columns, deep) for _, _, columns, deep in sizes)
+
+
+def _pages_of(kernel: Kernel, op: Operation, operands: Sequence[tuple[int, Tiles]]) -> _Pages | None:
+    """What the operands of attention over a paged cache say; None for other kernels.
+
+    Its tables are lengths [sequences], pages [sequences x pages of one] and, where a step takes several tokens of a
+    sequence, where each begins [sequences + 1]. The cache is its largest operand: [pages, tokens of one, ...], of
+    kernels for single tokens [heads, pages, tokens of one, depth], keys and values each.
+    """
+    tables = [
+        *(prod(t.shape) for k, t in operands if len(t.shape) in (1, 2) and op.operand_shapes[k].startswith("s32"))
+    ]
+    if not (kernel.trips_by_data or kernel.copied):
+        return None  # it has no transfers of its own
+    arrays = [tiles for k, tiles in operands if len(tiles.shape) > 2]
+    if len(tables) < 2 or len(arrays) < 2:
+        return None
+    cache = max(arrays, key=lambda tiles: tiles.megabytes)
+    sized = [n for n in tables if any(size >= n and size % n == 0 for size in tables if size != n) and n > 1]
+    begins = [n for n in sized if n + 1 in tables]
+    queries = next((tiles for tiles in arrays if tiles.shape != cache.shape), None)
+    if len(cache.shape) < 4 or not sized or queries is None:
+        return None
+    most = max(begins or sized)
+    pages_each = max(size for size in tables if size % most == 0) // most
+    pages, page = cache.shape[:2] if begins else cache.shape[1:3]
+    added = next((tiles for tiles in arrays if begins and tiles.shape[1:] == cache.shape[2:]), None)
+    tokens = added.shape[0] if added else queries.shape[0]
+    depth, whole = queries.shape[-1], sum(t.megabytes for t in arrays if t.shape == cache.shape)
+    if not (pages * page and tokens and depth and pages_each):
+        return None
+    heads = queries.shape[0] if len(queries.shape) > 3 and queries.shape[1] == tokens else 1
+    others = sum(t.megabytes for t in arrays if t.shape != cache.shape) + queries.megabytes
+    return _Pages(
+        *(most, pages_each * page, tokens, depth, prod(queries.shape) / depth / tokens, heads),
+        *(whole / (pages * page), whole, others),
+    )
