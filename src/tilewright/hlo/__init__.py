@@ -33,6 +33,7 @@ from tilewright.hlo.rewrites.pipeline import (
 )
 from tilewright.hlo.rules.catalogue import catalogue, list_rules
 from tilewright.hlo.running import optimize_function
+from tilewright.hlo.semantics.collectives import Collective, collectives
 from tilewright.hlo.timing.chip import what_if
 from tilewright.hlo.timing.estimate import estimate
 from tilewright.hlo.timing.step import StepTime, TimeRow
@@ -42,6 +43,7 @@ __all__ = [
     "REWRITES",
     "AllocationReport",
     "Block",
+    "Collective",
     "KernelError",
     "Lifetimes",
     "MovementReport",
@@ -63,6 +65,7 @@ __all__ = [
     "XlaValues",
     "array_dtype",
     "catalogue",
+    "collectives",
     "compare_on_tpu",
     "compile_for_tpu",
     "diagnose_upgrade",
