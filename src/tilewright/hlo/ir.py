@@ -26,23 +26,23 @@ _BINARY = {
     "jaxlib.mlir.ir": ("Module", "Context", "DialectRegistry"),
     "jaxlib.mlir.dialects.stablehlo": ("deserialize_portable_artifact", "register_dialect"),
     "jaxlib.mlir._mlir_libs._jax_mlir_ext": ("register_dialects",),
-    "jaxlib._hlo": ("HloModule", "HloPrintOptions"),
+    "jaxlib._hlo": ("HloModule", "HloPrintOptions", "hlo_module_from_text"),
 }
 _DIALECTS = {"sdy": "register_dialect", "mpmd": "register_dialect", "mhlo": "register_mhlo_dialect"}
 _DIALECTS |= {"chlo": "register_dialect", "stablehlo": "register_dialect"}
 
 
 def _parts() -> dict[str, Any]:
-    return _probed("rewriting programs", tuple(_NEEDED.items()))
+    return probed("rewriting programs", tuple(_NEEDED.items()))
 
 
 def binary_parts() -> dict[str, Any]:
     """What reads bytecode and protos: jaxlib alone, which starts in half the time jax takes."""
-    return _probed("reading binary programs", tuple(_BINARY.items()))
+    return probed("reading binary programs", tuple(_BINARY.items()))
 
 
 @cache
-def _probed(purpose: str, needed: tuple[tuple[str, tuple[str, ...]], ...]) -> dict[str, Any]:
+def probed(purpose: str, needed: tuple[tuple[str, tuple[str, ...]], ...]) -> dict[str, Any]:
     """The modules of ``needed``, or an UnsupportedError that says what this JAX lacks."""
     from importlib import import_module
 

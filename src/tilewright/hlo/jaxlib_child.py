@@ -1,7 +1,7 @@
 """The process that asks jaxlib's parsers and interpreter, so that what ends them ends a copy of it and nothing else.
 
-A question is one byte of kind ("m" bytecode, "h" HLO proto: to text; "v" a StableHLO text and arrays: its values) and
-a payload; an answer one byte ("t" what was asked for, "e" refused, "d" died, "u" no jaxlib) and the rest. The process
+A question is one byte of kind ("m" bytecode, "h" HLO proto: to text; "v" a StableHLO text and arrays: its values; "p" a
+StableHLO text with shardings: what one device does, "s" HLO text: as StableHLO) and a payload; an answer one byte ("t" what was asked for, "e" refused, "d" died, "u" no jaxlib) and the rest. The process
 starts with the first question and is kept. Every question is served by a fork, which has everything imported already,
 has its own limits on memory and time, and may crash.
 """
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 from tilewright.child import Child, ChildDied, ChildLate, bound, serve
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.extras import need
-from tilewright.hlo import ir
+from tilewright.hlo import ir, xla_partitioner
 
 if TYPE_CHECKING:
     import numpy as np
 
 _MEMORY = 2 << 30
 _PATIENCE = 10  # the limit of a question counts processor time; this many times that ends what sleeps
-_QUIET = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
+_QUIET = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "1", "JAX_PLATFORMS": "cpu"}
 CHILD = Child("tilewright.hlo.jaxlib_child", _QUIET)
 atexit.register(CHILD.close)
 
@@ -65,6 +65,8 @@ def read_arrays(raw: bytes, types: Sequence[tuple[Sequence[int], np.dtype[Any]]]
     return results
 
 
+_DOES = {b"v": ir.interpreted, b"p": xla_partitioner.partitioned, b"s": xla_partitioner.stablehlo}
+
 # -- inside the process -------------------------------------------------------------------------------------------
 
 
@@ -78,6 +80,8 @@ def main() -> None:
     def answer(question: bytes) -> bytes:
         if missing:
             return b"u" + missing.encode()
+        if question[:1] in (b"p", b"s"):
+            xla_partitioner.ready()
         return b"".join(_served(question[:1], question[5:], int.from_bytes(question[1:5], "big")))
 
     serve(lambda question, _: answer(question), forks=True)
@@ -113,8 +117,8 @@ def _fork_main(writer: int, kind: bytes, payload: bytes, seconds: int) -> None:
 
 def _answer(kind: bytes, payload: bytes) -> tuple[bytes, bytes]:
     try:
-        if kind == b"v":
-            return b"t", ir.interpreted(payload)
+        if kind in _DOES:
+            return b"t", _DOES[kind](payload)
         return b"t", (ir.bytecode_text(payload) if kind == b"m" else ir.proto_text(payload)).encode()
     except MemoryError:
         return b"e", b"it asks for more memory than there is"

@@ -1,0 +1,144 @@
+"""XLA's own partitioner, as jaxlib's CPU backend has it: run in a copy of jaxlib's process, ended before code is made.
+
+jaxlib has no entry for the partitioner alone: a module is compiled for as many virtual devices as it is for, with the
+dumps of passes written out, and the process that compiles is ended as soon as the module behind the partitioner is
+there. All that comes later (CPU code that nobody runs) is not done.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tilewright.hlo import ir
+
+_BEHIND = ("sub-byte-size-setter", "batched_gather_scatter_normalizer", "algsimp")
+"""Passes that come later: that there is a dump of one says that the partitioner's is whole."""
+_PASSES = "|".join(("spmd-partitioning", *_BEHIND))
+_FOUND = ("*.after_spmd-partitioning.*", "*.before_spmd-partitioning.*")
+"""Where the partitioner changes nothing, there is only what stood before it."""
+_LATER = (*(f"*.before_{name}.*" for name in _BEHIND), "*after_optimizations*", "*.ll")
+_LOG = 1 << 20
+_POLL = 0.004
+_PARTS = {"jaxlib._jax": ("CompileOptions", "DeviceAssignment", "DeviceList", "get_tfrt_cpu_client", "mlir")}
+_PREFIX = re.compile(r"^[IWEF]\d{4} [\d:.]+\s+\d+ [\w.]+:\d+\] ", re.M)
+
+
+def ready() -> None:
+    """Load what the copies need, so that each does not load it anew."""
+    ir.probed("partitioning programs", tuple(_PARTS.items()))
+
+
+def partitioned(raw: bytes) -> bytes:
+    """Of ``devices``, a line break and StableHLO text: HLO text of one device, a zero byte, what the partitioner logged.
+
+    Runs in a process of its own, which this one ends. Raises ValueError with XLA's reason.
+    """
+    head, _, text = raw.partition(b"\n")
+    with tempfile.TemporaryDirectory(prefix="tilewright-partition-") as name:
+        folder = Path(name)
+        child = os.fork()
+        if not child:
+            _compile_main(text, int(head), folder)
+        try:
+            answer = _awaited(child, folder)
+        finally:
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+        log = _read(folder / "log")[:_LOG]
+        if answer:
+            return answer + b"\0" + log
+        reason = _read(folder / "refused").decode(errors="replace").strip() or _last_line(log)
+        raise ValueError(reason or "XLA's partitioner ends the process")
+
+
+def _awaited(child: int, folder: Path) -> bytes:
+    """The module behind the partitioner, b"" where the process ended without it."""
+    alive, dumps = True, folder / "dumps"
+    while alive:
+        alive = os.waitpid(child, os.WNOHANG)[0] == 0
+        if not alive or any(later for pattern in _LATER for later in dumps.glob(pattern)):
+            break
+        time.sleep(_POLL)
+    found = [sorted(dumps.glob(pattern)) for pattern in _FOUND]
+    return next((_read(files[-1]) for files in found if files), b"")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _last_line(log: bytes) -> str:
+    lines = [line for line in log.decode(errors="replace").splitlines() if line.strip()]
+    return _PREFIX.sub("", lines[-1])[:300] if lines else ""
+
+
+def _compile_main(text: bytes, devices: int, folder: Path) -> None:
+    """The process that compiles: it logs into a file, and writes why XLA refused into another."""
+    try:
+        log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
+        os.dup2(log, 2)
+        os.dup2(log, 1)
+        _compile(text, devices, str(folder / "dumps"))
+    except BaseException as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        (folder / "refused").write_text(lines[0] if lines else type(error).__name__)
+    finally:
+        os._exit(0)
+
+
+def _compile(text: bytes, devices: int, dumps: str) -> None:
+    import numpy as np
+
+    os.environ["XLA_FLAGS"] = " ".join(
+        (
+            f"--xla_force_host_platform_device_count={devices}",
+            f"--xla_dump_to={dumps}",
+            f"--xla_dump_hlo_pass_re={_PASSES}",
+            "--xla_dump_hlo_as_text",
+        )
+    )
+    xla = ir.probed("partitioning programs", tuple(_PARTS.items()))["jaxlib._jax"]
+    client = xla.get_tfrt_cpu_client()
+    options = xla.CompileOptions()
+    options.num_replicas, options.num_partitions = 1, devices
+    build = options.executable_build_options
+    build.num_replicas, build.num_partitions = 1, devices
+    build.use_spmd_partitioning = True
+    build.use_shardy_partitioner = b"sdy." in text
+    build.device_assignment = xla.DeviceAssignment.create(np.arange(devices).reshape(1, devices))
+    for name, several in _freedoms(text).items():
+        setattr(build, f"allow_spmd_sharding_propagation_to_{name}", several)
+    client.compile_and_load(text, xla.DeviceList(tuple(client.devices())), options)
+
+
+_MAIN = re.compile(rb"func\.func (?:public )?@main\((.*?)\) -> (.*?)\{\s*(?:loc\([^\n]*\)\s*)?\n", re.S)
+
+
+def _freedoms(text: bytes) -> dict[str, list[bool]]:
+    """Which arguments and results say no sharding: those the partitioner may choose, as JAX lets it."""
+    main = _MAIN.search(text)
+    if main is None:
+        return {}
+    results = main[2].split(b"tensor<")[1:]
+    arguments = main[1].split(b"tensor<")[1:]
+    free = lambda parts: [b"sharding" not in part for part in parts]  # noqa: E731
+    return {"parameters": free(arguments), "output": free(results)}
+
+
+def stablehlo(raw: bytes) -> bytes:
+    """HLO text as StableHLO text, with its locations."""
+    hlo: Any = ir.binary_parts()["jaxlib._hlo"]
+    mlir: Any = ir.probed("partitioning programs", tuple(_PARTS.items()))["jaxlib._jax"].mlir
+    module = hlo.hlo_module_from_text(raw.decode())
+    return ir.bytecode_text(mlir.hlo_to_stablehlo(module.as_serialized_hlo_module_proto())).encode()
