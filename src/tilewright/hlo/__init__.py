@@ -12,6 +12,7 @@ from tilewright.hlo.gating.gate import Verdict
 from tilewright.hlo.gating.suggesting import suggest
 from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype
 from tilewright.hlo.optimization import Optimized, optimize, passes_html, suggest_rewrites
+from tilewright.hlo.partition import Partition, partition
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.proving.reference import XlaValues, inputs_of
 from tilewright.hlo.proving.tpu import TpuComparison, compare_on_tpu, compile_for_tpu, judge_on_tpu
@@ -51,6 +52,7 @@ __all__ = [
     "Node",
     "Operation",
     "Optimized",
+    "Partition",
     "PassRun",
     "Program",
     "StepDiff",
@@ -87,6 +89,7 @@ __all__ = [
     "optimize",
     "optimize_function",
     "parse_pipeline",
+    "partition",
     "passes_html",
     "record_passes",
     "report",

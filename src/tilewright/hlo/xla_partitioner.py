@@ -137,8 +137,44 @@ def _freedoms(text: bytes) -> dict[str, list[bool]]:
 
 
 def stablehlo(raw: bytes) -> bytes:
-    """HLO text as StableHLO text, with its locations."""
-    hlo: Any = ir.binary_parts()["jaxlib._hlo"]
+    """HLO text as StableHLO text, with its locations; what is written twice, or called by nobody, stands there once."""
+    from importlib import import_module
+
+    parts = ir.binary_parts()
     mlir: Any = ir.probed("partitioning programs", tuple(_PARTS.items()))["jaxlib._jax"].mlir
-    module = hlo.hlo_module_from_text(raw.decode())
-    return ir.bytecode_text(mlir.hlo_to_stablehlo(module.as_serialized_hlo_module_proto())).encode()
+    proto = parts["jaxlib._hlo"].hlo_module_from_text(raw.decode()).as_serialized_hlo_module_proto()
+    with ir.plain_context():
+        module = parts["jaxlib.mlir.ir"].Module.parse(mlir.hlo_to_stablehlo(proto))
+        passes = import_module("jaxlib.mlir.passmanager").PassManager
+        passes.parse("builtin.module(symbol-privatize{exclude=main},symbol-dce,cse)").run(module.operation)
+        if _exchange_once(module.operation, parts["jaxlib.mlir.ir"].WalkResult.ADVANCE):
+            passes.parse("builtin.module(cse)").run(module.operation)
+        return str(module.operation.get_asm(enable_debug_info=True)).encode()
+
+
+_NAMES = re.compile(r"%[\w#]+")
+_EXCHANGES = frozenset(f"stablehlo.{name}" for name in ("all_gather", "all_reduce", "all_to_all", "reduce_scatter"))
+
+
+def _exchange_once(module: Any, on: Any) -> int:
+    """Drop exchanges that an earlier one of the same block has made already; how many.
+
+    MLIR leaves alone what might have an effect; XLA does not.
+    """
+    made: dict[Any, Any] = {}
+    again: list[tuple[Any, Any]] = []
+
+    def look(operation: Any) -> Any:
+        if operation.name in _EXCHANGES:
+            text = _NAMES.sub("%", operation.get_asm(print_generic_op_form=True))
+            first = made.setdefault((operation.block, tuple(operation.operands), text), operation)
+            if first is not operation:
+                again.append((operation, first))
+        return on
+
+    module.walk(look)
+    for operation, first in again:
+        for old, new in zip(operation.results, first.results):
+            old.replace_all_uses_with(new)
+        operation.erase()
+    return len(again)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from tilewright.errors import ParseError
 from tilewright.hlo.program import Computation, Operation, Program, Source
@@ -54,6 +54,10 @@ _BLOCK = re.compile(r"\^[\w$.\-]+\s*(?=[(:])")
 _BINDING = re.compile(rf"\s*=\s*({_VALUE})(?:#(\d{{1,6}}))?")
 #: The module's name.
 _MODULE = re.compile(r"module(?:\s+@([\w$.\-]+|\"[^\"]*\"))?")
+#: For how many devices a module is.
+_DEVICES = re.compile(r"\bmhlo\.num_(partitions|replicas)\s*=\s*(\d{1,9})\b")
+#: What says that an argument is given away: for a result, or for whichever fits.
+_DONATED = re.compile(r"\btf\.aliasing_output\s*=\s*(\d{1,9})|\bjax\.buffer_donor\s*=\s*true")
 #: The name of a function, or of the one that is called, in the generic form.
 _SYMBOL = re.compile(r'\b(?:sym_name\s*=\s*"([^"]*)"|callee\s*=\s*@([\w$.\-]+))')
 #: One operand.
@@ -72,8 +76,8 @@ _SIMPLE = re.compile(
 #: Operations whose attributes a report reads.
 WITH_ATTRIBUTES = frozenset(
     {"transpose", "broadcast", "broadcast_in_dim", "concatenate", "slice", "compare", "constant", "pad", "reduce"}
-    | {"dot_general", "convolution", "gather"}
-    | {"all_gather", "all_reduce", "all_to_all", "reduce_scatter", "collective_broadcast"}
+    | {"dot", "dot_general", "convolution", "gather"}
+    | {"all_gather", "all_reduce", "all_to_all", "reduce_scatter", "collective_broadcast", "collective_permute"}
 )
 _I64S = r"(?:array<i64(?::([^<>]*))?>|\[([^\]]*)\]|dense<([^<>]*)>\s*:\s*tensor<(?:(\d+)x)?i64>|(\d+))"
 """Integers, in any of the ways that releases have written them."""
@@ -87,7 +91,14 @@ _DOT_GENERIC = re.compile(r"\b([lr]hs)_(batching|contracting)_dimensions\s*=\s*\
 _DOT_KEYS = {"batching": "batch_dims", "contracting": "contracting_dims"}
 _LABELS = re.compile(r"\[([\w,\s]+)\]\s*x\s*\[([\w,\s]+)\]\s*->\s*\[([\w,\s]+)\]")
 _TAKEN = re.compile(r"\bslice_sizes\s*=\s*array<i64(?::([^<>]*))?>")
-_GROUPS = re.compile(r"\breplica_groups\s*=\s*(dense<[^<>]*>\s*:\s*tensor<[\dx]+i64>)")
+_GROUPS = re.compile(
+    r"\b(replica_groups|source_target_pairs)\s*=\s*(dense<[^<>]*>\s*:\s*tensor<[\dx]+i64>)"
+    rf"|\breplica_groups\s*=\s*#stablehlo\.replica_group_mesh_axes<mesh = @([\w$.\-]+|{_STRING}), axes = \[([^\]]*)\]"
+)
+_CHANNEL = re.compile(r"\bchannel_handle\s*=\s*#stablehlo\.channel_handle<handle = (\d{1,18})\b")
+_AXIS_REF = re.compile(r'axis_ref<name = "([^"]*)"(?:, sub_axis_info = [^()]*?\((\d+)\)(\d+))?')
+_MESH = re.compile(r'sdy\.mesh @([\w$.\-]+|"[^"]*") = <\[([^\]]*)\](?:, device_ids=\[([\d, ]*)\])?>')
+_MESH_AXIS = re.compile(r'"([^"]*)"\s*=\s*(\d{1,9})')
 _SIZES = re.compile(rf"\b(?:broadcast_)?sizes\s*=\s*{_I64S}")
 _OPERAND = re.compile(r"\(tensor<((?:\d+x|\?x)*)")
 _SLICE = re.compile(r"\[([\d:,\s]*)\]")
@@ -127,6 +138,16 @@ def _dot(text: str) -> dict[str, str]:
     parts = [(f"{side}_{_DOT_KEYS[m[1]]}", m[k]) for m in _DOT.finditer(text) for k, side in ((2, "lhs"), (3, "rhs"))]
     parts = parts or [(f"{m[1]}_{_DOT_KEYS[m[2]]}", m[3]) for m in _DOT_GENERIC.finditer(text)]
     return {key: "{" + dims.replace(" ", "") + "}" for key, dims in parts}
+
+
+_LEFT_DIMS = re.compile(r"\(\s*tensor<((?:(?:\d+|\?)x)*)|:\s*\(?\s*tensor<((?:(?:\d+|\?)x)*)")
+
+
+def _matrix_product(text: str) -> dict[str, str]:
+    """The older dot: the left operand's last dim with the right one's first."""
+    left = _LEFT_DIMS.search(text)
+    rank = (left[1] or left[2] or "").count("x") if left else 0
+    return {"lhs_contracting_dims": f"{{{rank - 1}}}", "rhs_contracting_dims": "{0}"} if rank else {}
 
 
 def _convolution(text: str) -> dict[str, str]:
@@ -179,16 +200,43 @@ def _gather(text: str) -> dict[str, str]:
 
 
 def _exchange(text: str) -> dict[str, str]:
-    """The chips that take part together, as MLIR writes them: a table with a row per group."""
-    match = _GROUPS.search(text)
-    return {"replica_groups": match[1]} if match else {}
+    """The chips that take part together, as MLIR writes them: a table with a row per group, or a mesh's name and axes.
+
+    The latter as HLO has it, ``mesh[@name] {'axis'}``; the reader of the module puts the axes' sizes for the name.
+    """
+    match, channel = _GROUPS.search(text), _CHANNEL.search(text)
+    attributes = {"channel_id": channel[1]} if channel else {}
+    if match and match[3]:
+        axes = (
+            f"'{name}'" + (f":({before}){size}" if size else "") for name, before, size in _AXIS_REF.findall(match[4])
+        )
+        attributes["replica_groups"] = f"mesh[@{match[3]}] {{{','.join(axes)}}}"
+    elif match:
+        attributes[match[1]] = match[2]
+    return attributes
+
+
+def meshes(text: str) -> dict[str, str]:
+    """The meshes that a text declares, as HLO writes them in replica groups.
+
+    >>> meshes('sdy.mesh @mesh = <["d"=4, "m"=2]>')
+    {'mesh': "mesh['d'=4,'m'=2]"}
+    """
+    found = {}
+    for name, axes, devices in _MESH.findall(text):
+        sizes = ",".join(f"'{axis}'={size}" for axis, size in _MESH_AXIS.findall(axes))
+        ids = f", device_ids=({devices.replace(' ', '')})" if devices else ""
+        found[name] = f"mesh[{sizes}]{ids}"
+    return found
 
 
 _READERS = {"compare": _compare, "constant": _constant, "pad": _pad, "slice": _slice, "gather": _gather} | {
     "broadcast": _broadcast,
+    "dot": _matrix_product,
     "dot_general": _dot,
     "convolution": _convolution,
-    **dict.fromkeys(("all_gather", "all_reduce", "all_to_all", "reduce_scatter", "collective_broadcast"), _exchange),
+    **dict.fromkeys(("all_gather", "all_reduce", "all_to_all", "reduce_scatter"), _exchange),
+    **dict.fromkeys(("collective_broadcast", "collective_permute"), _exchange),
 }
 
 
@@ -246,6 +294,17 @@ _CONTAINERS = frozenset({"func", "module", "builtin.module"})
 _NAMED = _CONTAINERS | {"call"}
 _DEEPEST = 100
 
+_HLO_NAMES = {"partitions": "num_partitions", "replicas": "replica_count"}
+
+
+def _donations(donated: list[tuple[int, str]]) -> dict[str, str]:
+    """Arguments that are given away, as a module's header has them: each with its result, or for any that fits."""
+    over = ", ".join(f"{{{result}}}: ({number}, {{}}, may-alias)" for number, result in donated if result)
+    given = ", ".join(f"({number}, {{}})" for number, result in donated if not result)
+    words = (("input_output_alias", over), ("buffer_donor", given))
+    return {key: f"{{ {text} }}" for key, text in words if text}
+
+
 _Scope = dict[str, tuple[str, ...]]
 
 
@@ -285,6 +344,8 @@ class _Reader(Scanner):
         self.scopes: list[_Scope] = [{}]
         self.names: set[str] = set()
         self.module = ""
+        self.header: dict[str, str] = {}
+        self.donated: dict[str, list[tuple[int, str]]] = {}
         self.depth = 0
 
     def blank(self) -> None:
@@ -306,7 +367,8 @@ class _Reader(Scanner):
             for op in computation.operations:
                 if missing := [name for name in op.calls if name not in known]:
                     raise self._at_line(f"{op.opcode} calls @{missing[0]}, which the module does not have", op.line)
-        return Program("stablehlo", self.module or entry, self.text, computations)
+        attributes = self.header | _donations(self.donated.get(entry, []))
+        return Program("stablehlo", self.module or entry, self.text, computations, attributes)
 
     def _at_line(self, reason: str, line: int) -> ParseError:
         at = 0
@@ -327,6 +389,8 @@ class _Reader(Scanner):
         self.at = results.end() if results else self.at
         if module := _MODULE.match(self.text, self.at):
             self.module = self.module or (module[1] or "").strip('"')
+            head = _DEVICES.findall(self.text, module.end(), self.text.find("\n", module.end()) + 1)
+            self.header |= {_HLO_NAMES[kind]: count for kind, count in head}
         match = self.match(_OPCODE, "an operation")
         full = match[1] or match[2]
         opcode = full
@@ -516,8 +580,8 @@ class _Reader(Scanner):
     def _argument(self, head: _Head, name: str, match: re.Match[str]) -> None:
         self.at = match.end()
         self.blank()
-        if self.peek("{"):
-            self.balanced()
+        if self.peek("{") and (given := _DONATED.search(self.balanced())) and head.opcode == "func":
+            self.donated.setdefault(head.symbol, []).append((len(head.arguments), given[1] or ""))
         location = ""
         if self.take("loc("):
             self.at -= 1
@@ -598,4 +662,14 @@ class _Reader(Scanner):
         )
 
     def _attributes(self, opcode: str, start: int) -> dict[str, str]:
-        return attributes_of(opcode, self.text[start : self.at]) if opcode in WITH_ATTRIBUTES else {}
+        if opcode not in WITH_ATTRIBUTES:
+            return {}
+        attributes = attributes_of(opcode, self.text[start : self.at])
+        if attributes.get("replica_groups", "").startswith("mesh[@"):
+            name, _, axes = attributes["replica_groups"][6:].partition("] ")
+            attributes["replica_groups"] = f"{self._meshes.get(name, 'mesh[]')} {axes}"
+        return attributes
+
+    @cached_property
+    def _meshes(self) -> dict[str, str]:
+        return meshes(self.text)

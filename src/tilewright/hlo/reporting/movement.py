@@ -44,6 +44,7 @@ from tilewright.hlo.reporting.types import (
     TimeSummary,
 )
 from tilewright.hlo.semantics.context import Context
+from tilewright.hlo.semantics.partitioning import of_one_device
 from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.estimate import estimate_placed
 from tilewright.hlo.timing.mechanisms import MEGA
@@ -114,7 +115,8 @@ def report(
     """What ``program`` moves for layout's sake on ``target`` (a Target, or the name of one).
 
     An HLO program brings its own layouts; ``target`` then only names the chip and may be None. ``suggestions`` of rules
-    are weighed and ranked with what the report finds itself (:attr:`MovementReport.suggestions`). Raises UsageError for
+    are weighed and ranked with what the report finds itself (:attr:`MovementReport.suggestions`). Of StableHLO with
+    shardings it is one device's part that is reported (:func:`tilewright.hlo.partition`). Raises UsageError for
     StableHLO without a target, UnsupportedError for a target without a rule for whole programs, ParseError where an
     operation's shapes contradict each other.
     """
@@ -124,6 +126,7 @@ def report(
             "a StableHLO program carries no layouts, so a target must predict them",
             how="name one, such as tpu-v5e or vector8x128",
         )
+    program = of_one_device(program)
     context = Context(program, chip)
     time, context.modelled = _price(context)
     lines = _times_of_lines(context) if suggestions else defaultdict(float)

@@ -13,6 +13,7 @@ from tilewright.hlo.opcodes import DOTS, ELEMENTWISE, TAKES_NO_TIME
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import matrix_type, product_sizes
+from tilewright.hlo.semantics.partitioning import of_one_device
 from tilewright.hlo.timing import mechanisms
 from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.fusing import Fusing
@@ -33,6 +34,8 @@ def estimate(program: Program, target: Target | str) -> StepTime:
     predicted, and so is what the compiler fuses; the result is labelled so. Nothing is fitted on whole models but what
     one call costs beyond its kernels, which is left out for programs of one operation.
 
+    Of StableHLO with shardings it is one device's part (:func:`tilewright.hlo.partition`).
+
     Raises :class:`UnsupportedError` for a target without time constants. What cannot be priced is a row that says why,
     and ``.priced`` says what share of the flops and bytes has a time.
 
@@ -47,7 +50,7 @@ def estimate(program: Program, target: Target | str) -> StepTime:
     ('matrix', 137438953472)
     """
     machine = find_target(target) if isinstance(target, str) else target
-    return estimate_placed(Context(program, machine), chip_of(machine))
+    return estimate_placed(Context(of_one_device(program), machine), chip_of(machine))
 
 
 def estimate_placed(context: Context, chip: Chip) -> StepTime:
