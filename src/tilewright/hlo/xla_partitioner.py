@@ -36,7 +36,7 @@ def ready() -> None:
 
 
 def partitioned(raw: bytes) -> bytes:
-    """Of ``devices``, a line break and StableHLO text: HLO text of one device, a zero byte, what the partitioner logged.
+    """Of ``devices``, a line break and StableHLO text: HLO text of one device, a zero byte, what was logged.
 
     Runs in a process of its own, which this one ends. Raises ValueError with XLA's reason.
     """
@@ -137,17 +137,22 @@ def _freedoms(text: bytes) -> dict[str, list[bool]]:
 
 
 def stablehlo(raw: bytes) -> bytes:
-    """HLO text as StableHLO text, with its locations; what is written twice, or called by nobody, stands there once."""
+    """HLO text as StableHLO text, with its locations, in the way JAX would have written it.
+
+    What is written twice or called by nobody stands there once, no copy only carries a sharding, and a custom call has
+    several results rather than a tuple.
+    """
     from importlib import import_module
 
     parts = ir.binary_parts()
-    mlir: Any = ir.probed("partitioning programs", tuple(_PARTS.items()))["jaxlib._jax"].mlir
+    mlir = parts["jaxlib.mlir.ir"]
+    stable: Any = ir.probed("partitioning programs", tuple(_PARTS.items()))["jaxlib._jax"].mlir
     proto = parts["jaxlib._hlo"].hlo_module_from_text(raw.decode()).as_serialized_hlo_module_proto()
     with ir.plain_context():
-        module = parts["jaxlib.mlir.ir"].Module.parse(mlir.hlo_to_stablehlo(proto))
+        module = mlir.Module.parse(stable.hlo_to_stablehlo(proto))
         passes = import_module("jaxlib.mlir.passmanager").PassManager
         passes.parse("builtin.module(symbol-privatize{exclude=main},symbol-dce,cse)").run(module.operation)
-        if _exchange_once(module.operation, parts["jaxlib.mlir.ir"].WalkResult.ADVANCE):
+        if _tidied(module.operation, mlir):
             passes.parse("builtin.module(cse)").run(module.operation)
         return str(module.operation.get_asm(enable_debug_info=True)).encode()
 
@@ -156,13 +161,15 @@ _NAMES = re.compile(r"%[\w#]+")
 _EXCHANGES = frozenset(f"stablehlo.{name}" for name in ("all_gather", "all_reduce", "all_to_all", "reduce_scatter"))
 
 
-def _exchange_once(module: Any, on: Any) -> int:
-    """Drop exchanges that an earlier one of the same block has made already; how many.
+def _tidied(module: Any, mlir: Any) -> int:
+    """Replace what XLA's form has and JAX's has not; how many operations.
 
-    MLIR leaves alone what might have an effect; XLA does not.
+    MLIR leaves an exchange alone that an earlier one of its block has made already, as it might have an effect.
     """
     made: dict[Any, Any] = {}
     again: list[tuple[Any, Any]] = []
+    copies: list[Any] = []
+    calls: list[Any] = []
 
     def look(operation: Any) -> Any:
         if operation.name in _EXCHANGES:
@@ -170,11 +177,34 @@ def _exchange_once(module: Any, on: Any) -> int:
             first = made.setdefault((operation.block, tuple(operation.operands), text), operation)
             if first is not operation:
                 again.append((operation, first))
-        return on
+        elif operation.name == "mhlo.copy":
+            copies.append(operation)
+        elif operation.name == "stablehlo.custom_call" and len(operation.results) == 1:
+            calls.append(operation)
+        return mlir.WalkResult.ADVANCE
 
     module.walk(look)
-    for operation, first in again:
-        for old, new in zip(operation.results, first.results):
+    for operation, values in (*((o, first.results) for o, first in again), *((o, o.operands) for o in copies)):
+        for old, new in zip(operation.results, values):
             old.replace_all_uses_with(new)
         operation.erase()
-    return len(again)
+    return len(again) + len(copies) + sum(_flattened(call, mlir) for call in calls)
+
+
+def _flattened(call: Any, mlir: Any) -> bool:
+    """Give a custom call its tuple's elements as results, where nothing but elements is taken of the tuple."""
+    if not str(call.results[0].type).startswith("tuple<"):
+        return False
+    tuple_type = mlir.TupleType(call.results[0].type)
+    users = [use.owner.operation for use in call.results[0].uses]
+    if any(user.name != "stablehlo.get_tuple_element" for user in users):
+        return False
+    types = [tuple_type.get_type(k) for k in range(tuple_type.num_types)]
+    attributes = {key: call.attributes[key] for key in call.attributes if key != "xla_shape"}
+    with mlir.InsertionPoint(call), call.location:
+        new = mlir.Operation.create(call.name, types, list(call.operands), attributes)
+    for user in users:
+        user.results[0].replace_all_uses_with(new.results[mlir.IntegerAttr(user.attributes["index"]).value])
+        user.erase()
+    call.erase()
+    return True

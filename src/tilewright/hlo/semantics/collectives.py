@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from math import prod
 
 from tilewright.hlo.cost import plain_opcode
@@ -225,7 +226,7 @@ def _digits(
     spans: dict[tuple[str, int, int], int] = {}
     for name, _ in sizes:
         edges = sorted(cuts[name])
-        for low, high in zip(edges, edges[1:]):
+        for low, high in pairwise(edges):
             spans[name, low, high] = len(digits)
             digits.append((name, high // low if low and high % low == 0 else 0))
     members: list[int | None] = []

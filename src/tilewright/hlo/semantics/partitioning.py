@@ -39,7 +39,6 @@ _GROUPS = re.compile(
 )
 _CHANNEL = re.compile(r"\bchannel_id=\d+")
 """All become one number: two exchanges that differ in nothing else are one, as the TPU's compiler sees it."""
-_COPY = re.compile(r"\bmhlo\.copy (%[\w.]+)(?: \{[^{}\n]*\})? : (tensor<[^<>\n]*>)")
 _OWN = re.compile(r', mhlo\.sharding = "[^"]*"|mhlo\.sharding = "[^"]*"(?:, )?')
 _EMPTY = re.compile(r" \{\}(?= loc|[,)])")
 _MESHES = re.compile(r"^\s*sdy\.mesh [^\n]*\n", re.M)
@@ -162,9 +161,8 @@ def _listed(match: re.Match[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without what belongs to all devices, and without XLA's copies that only carried a sharding."""
-    text = _EMPTY.sub("", _OWN.sub("", _MESHES.sub("", text)))
-    return _COPY.sub(r"stablehlo.reshape \1 : (\2) -> \2", text)
+    """Without what belongs to all devices."""
+    return _EMPTY.sub("", _OWN.sub("", _MESHES.sub("", text)))
 
 
 def _marks(program: Program) -> tuple[tuple[int, str], ...]:
