@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from tilewright.errors import ParseError
 from tilewright.hlo.program import Computation, Operation, Program, Source
 from tilewright.hlo.reading.hlo_scan import Scanner
+from tilewright.hlo.reading.mlir_marks import DONATED, custom_call, devices, donations, exchange, meshes
 from tilewright.hlo.reading.sources import Locations
 from tilewright.layout.index.types import xla_dtype
 
@@ -54,10 +55,6 @@ _BLOCK = re.compile(r"\^[\w$.\-]+\s*(?=[(:])")
 _BINDING = re.compile(rf"\s*=\s*({_VALUE})(?:#(\d{{1,6}}))?")
 #: The module's name.
 _MODULE = re.compile(r"module(?:\s+@([\w$.\-]+|\"[^\"]*\"))?")
-#: For how many devices a module is.
-_DEVICES = re.compile(r"\bmhlo\.num_(partitions|replicas)\s*=\s*(\d{1,9})\b")
-#: What says that an argument is given away: for a result, or for whichever fits.
-_DONATED = re.compile(r"\btf\.aliasing_output\s*=\s*(\d{1,9})|\bjax\.buffer_donor\s*=\s*true")
 #: The name of a function, or of the one that is called, in the generic form.
 _SYMBOL = re.compile(r'\b(?:sym_name\s*=\s*"([^"]*)"|callee\s*=\s*@([\w$.\-]+))')
 #: One operand.
@@ -76,7 +73,7 @@ _SIMPLE = re.compile(
 #: Operations whose attributes a report reads.
 WITH_ATTRIBUTES = frozenset(
     {"transpose", "broadcast", "broadcast_in_dim", "concatenate", "slice", "compare", "constant", "pad", "reduce"}
-    | {"dot", "dot_general", "convolution", "gather"}
+    | {"dot", "dot_general", "convolution", "gather", "custom_call"}
     | {"all_gather", "all_reduce", "all_to_all", "reduce_scatter", "collective_broadcast", "collective_permute"}
 )
 _I64S = r"(?:array<i64(?::([^<>]*))?>|\[([^\]]*)\]|dense<([^<>]*)>\s*:\s*tensor<(?:(\d+)x)?i64>|(\d+))"
@@ -91,14 +88,6 @@ _DOT_GENERIC = re.compile(r"\b([lr]hs)_(batching|contracting)_dimensions\s*=\s*\
 _DOT_KEYS = {"batching": "batch_dims", "contracting": "contracting_dims"}
 _LABELS = re.compile(r"\[([\w,\s]+)\]\s*x\s*\[([\w,\s]+)\]\s*->\s*\[([\w,\s]+)\]")
 _TAKEN = re.compile(r"\bslice_sizes\s*=\s*array<i64(?::([^<>]*))?>")
-_GROUPS = re.compile(
-    r"\b(replica_groups|source_target_pairs)\s*=\s*(dense<[^<>]*>\s*:\s*tensor<[\dx]+i64>)"
-    rf"|\breplica_groups\s*=\s*#stablehlo\.replica_group_mesh_axes<mesh = @([\w$.\-]+|{_STRING}), axes = \[([^\]]*)\]"
-)
-_CHANNEL = re.compile(r"\bchannel_handle\s*=\s*#stablehlo\.channel_handle<handle = (\d{1,18})\b")
-_AXIS_REF = re.compile(r'axis_ref<name = "([^"]*)"(?:, sub_axis_info = [^()]*?\((\d+)\)(\d+))?')
-_MESH = re.compile(r'sdy\.mesh @([\w$.\-]+|"[^"]*") = <\[([^\]]*)\](?:, device_ids=\[([\d, ]*)\])?>')
-_MESH_AXIS = re.compile(r'"([^"]*)"\s*=\s*(\d{1,9})')
 _SIZES = re.compile(rf"\b(?:broadcast_)?sizes\s*=\s*{_I64S}")
 _OPERAND = re.compile(r"\(tensor<((?:\d+x|\?x)*)")
 _SLICE = re.compile(r"\[([\d:,\s]*)\]")
@@ -199,44 +188,14 @@ def _gather(text: str) -> dict[str, str]:
     return {"slice_sizes": "{" + (match[1] or "").replace(" ", "") + "}"} if match else {}
 
 
-def _exchange(text: str) -> dict[str, str]:
-    """The chips that take part together, as MLIR writes them: a table with a row per group, or a mesh's name and axes.
-
-    The latter as HLO has it, ``mesh[@name] {'axis'}``; the reader of the module puts the axes' sizes for the name.
-    """
-    match, channel = _GROUPS.search(text), _CHANNEL.search(text)
-    attributes = {"channel_id": channel[1]} if channel else {}
-    if match and match[3]:
-        axes = (
-            f"'{name}'" + (f":({before}){size}" if size else "") for name, before, size in _AXIS_REF.findall(match[4])
-        )
-        attributes["replica_groups"] = f"mesh[@{match[3]}] {{{','.join(axes)}}}"
-    elif match:
-        attributes[match[1]] = match[2]
-    return attributes
-
-
-def meshes(text: str) -> dict[str, str]:
-    """The meshes that a text declares, as HLO writes them in replica groups.
-
-    >>> meshes('sdy.mesh @mesh = <["d"=4, "m"=2]>')
-    {'mesh': "mesh['d'=4,'m'=2]"}
-    """
-    found = {}
-    for name, axes, devices in _MESH.findall(text):
-        sizes = ",".join(f"'{axis}'={size}" for axis, size in _MESH_AXIS.findall(axes))
-        ids = f", device_ids=({devices.replace(' ', '')})" if devices else ""
-        found[name] = f"mesh[{sizes}]{ids}"
-    return found
-
-
 _READERS = {"compare": _compare, "constant": _constant, "pad": _pad, "slice": _slice, "gather": _gather} | {
     "broadcast": _broadcast,
+    "custom_call": custom_call,
     "dot": _matrix_product,
     "dot_general": _dot,
     "convolution": _convolution,
-    **dict.fromkeys(("all_gather", "all_reduce", "all_to_all", "reduce_scatter"), _exchange),
-    **dict.fromkeys(("collective_broadcast", "collective_permute"), _exchange),
+    **dict.fromkeys(("all_gather", "all_reduce", "all_to_all", "reduce_scatter"), exchange),
+    **dict.fromkeys(("collective_broadcast", "collective_permute"), exchange),
 }
 
 
@@ -293,17 +252,6 @@ _DIALECTS = ("stablehlo.", "chlo.", "func.", "mhlo.")
 _CONTAINERS = frozenset({"func", "module", "builtin.module"})
 _NAMED = _CONTAINERS | {"call"}
 _DEEPEST = 100
-
-_HLO_NAMES = {"partitions": "num_partitions", "replicas": "replica_count"}
-
-
-def _donations(donated: list[tuple[int, str]]) -> dict[str, str]:
-    """Arguments that are given away, as a module's header has them: each with its result, or for any that fits."""
-    over = ", ".join(f"{{{result}}}: ({number}, {{}}, may-alias)" for number, result in donated if result)
-    given = ", ".join(f"({number}, {{}})" for number, result in donated if not result)
-    words = (("input_output_alias", over), ("buffer_donor", given))
-    return {key: f"{{ {text} }}" for key, text in words if text}
-
 
 _Scope = dict[str, tuple[str, ...]]
 
@@ -367,7 +315,7 @@ class _Reader(Scanner):
             for op in computation.operations:
                 if missing := [name for name in op.calls if name not in known]:
                     raise self._at_line(f"{op.opcode} calls @{missing[0]}, which the module does not have", op.line)
-        attributes = self.header | _donations(self.donated.get(entry, []))
+        attributes = self.header | donations(self.donated.get(entry, []))
         return Program("stablehlo", self.module or entry, self.text, computations, attributes)
 
     def _at_line(self, reason: str, line: int) -> ParseError:
@@ -389,8 +337,7 @@ class _Reader(Scanner):
         self.at = results.end() if results else self.at
         if module := _MODULE.match(self.text, self.at):
             self.module = self.module or (module[1] or "").strip('"')
-            head = _DEVICES.findall(self.text, module.end(), self.text.find("\n", module.end()) + 1)
-            self.header |= {_HLO_NAMES[kind]: count for kind, count in head}
+            self.header |= devices(self.text[module.end() : self.text.find("\n", module.end()) + 1])
         match = self.match(_OPCODE, "an operation")
         full = match[1] or match[2]
         opcode = full
@@ -580,7 +527,7 @@ class _Reader(Scanner):
     def _argument(self, head: _Head, name: str, match: re.Match[str]) -> None:
         self.at = match.end()
         self.blank()
-        if self.peek("{") and (given := _DONATED.search(self.balanced())) and head.opcode == "func":
+        if self.peek("{") and (given := DONATED.search(self.balanced())) and head.opcode == "func":
             self.donated.setdefault(head.symbol, []).append((len(head.arguments), given[1] or ""))
         location = ""
         if self.take("loc("):
