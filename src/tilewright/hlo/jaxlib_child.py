@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 _MEMORY = 2 << 30
+_DEVICE = 16 << 20  # for the threads of one virtual device
 _PATIENCE = 10  # the limit of a question counts processor time; this many times that ends what sleeps
 _QUIET = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "1", "JAX_PLATFORMS": "cpu"}
+_QUIET |= {"MALLOC_ARENA_MAX": "2"}  # a virtual device has threads, and each would reserve addresses of its own
 CHILD = Child("tilewright.hlo.jaxlib_child", _QUIET)
 atexit.register(CHILD.close)
 
@@ -108,7 +110,8 @@ def _served(kind: bytes, payload: bytes, seconds: int) -> tuple[bytes, bytes]:
 def _fork_main(writer: int, kind: bytes, payload: bytes, seconds: int) -> None:
     code = 1
     try:
-        bound(_MEMORY + 64 * len(payload), seconds)
+        devices = int(payload[:6].partition(b"\n")[0]) if kind == b"p" else 0
+        bound(_MEMORY + 64 * len(payload) + devices * _DEVICE, seconds)
         with os.fdopen(writer, "wb") as stream:
             stream.write(b"".join(_answer(kind, payload)))
         code = 0

@@ -55,7 +55,7 @@ def partitioned(raw: bytes) -> bytes:
         log = _read(folder / "log")[:_LOG]
         if answer:
             return answer + b"\0" + log
-        reason = _read(folder / "refused").decode(errors="replace").strip() or _last_line(log)
+        reason = _read(folder / "refused").decode(errors="replace").strip() or _why(log)
         raise ValueError(reason or "XLA's partitioner ends the process")
 
 
@@ -78,9 +78,11 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-def _last_line(log: bytes) -> str:
+def _why(log: bytes) -> str:
+    """The line of a log that says why a process ended itself, else its last."""
     lines = [line for line in log.decode(errors="replace").splitlines() if line.strip()]
-    return _PREFIX.sub("", lines[-1])[:300] if lines else ""
+    fatal = [line for line in lines if line.startswith("F") and _PREFIX.match(line)]
+    return _PREFIX.sub("", (fatal or lines)[-1])[:300] if lines else ""
 
 
 def _compile_main(text: bytes, devices: int, folder: Path) -> None:
