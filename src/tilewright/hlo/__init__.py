@@ -12,6 +12,7 @@ from tilewright.hlo.gating.gate import Verdict
 from tilewright.hlo.gating.suggesting import suggest
 from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype
 from tilewright.hlo.optimization import Optimized, optimize, passes_html, suggest_rewrites
+from tilewright.hlo.partition import Partition, partition
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.proving.reference import XlaValues, inputs_of
 from tilewright.hlo.proving.tpu import TpuComparison, compare_on_tpu, compile_for_tpu, judge_on_tpu
@@ -32,6 +33,7 @@ from tilewright.hlo.rewrites.pipeline import (
 )
 from tilewright.hlo.rules.catalogue import catalogue, list_rules
 from tilewright.hlo.running import optimize_function
+from tilewright.hlo.semantics.collectives import Collective, collectives
 from tilewright.hlo.semantics.predicting import in_normal_form
 from tilewright.hlo.timing.chip import what_if
 from tilewright.hlo.timing.estimate import estimate
@@ -42,6 +44,7 @@ __all__ = [
     "REWRITES",
     "AllocationReport",
     "Block",
+    "Collective",
     "KernelError",
     "Lifetimes",
     "MovementReport",
@@ -49,6 +52,7 @@ __all__ = [
     "Node",
     "Operation",
     "Optimized",
+    "Partition",
     "PassRun",
     "Program",
     "StepDiff",
@@ -63,6 +67,7 @@ __all__ = [
     "XlaValues",
     "array_dtype",
     "catalogue",
+    "collectives",
     "compare_on_tpu",
     "compile_for_tpu",
     "diagnose_upgrade",
@@ -84,6 +89,7 @@ __all__ = [
     "optimize",
     "optimize_function",
     "parse_pipeline",
+    "partition",
     "passes_html",
     "record_passes",
     "report",

@@ -16,33 +16,31 @@ from tilewright.extras import need
 
 _NEEDED = {
     "jax": (),  # first: it keeps jaxlib from logging its devices to stderr
-    "jaxlib.mlir.ir": ("Module", "Operation", "RankedTensorType", "DenseI64ArrayAttr", "InsertionPoint", "MLIRError"),
-    "jax._src.interpreters.mlir": ("make_ir_context",),
     "jax._src.export._export": ("_module_to_bytecode",),
 }
 
 
 _BINARY = {
-    "jaxlib.mlir.ir": ("Module", "Context", "DialectRegistry"),
+    "jaxlib.mlir.ir": ("Module", "Context", "DialectRegistry", "Operation", "InsertionPoint", "MLIRError"),
     "jaxlib.mlir.dialects.stablehlo": ("deserialize_portable_artifact", "register_dialect"),
     "jaxlib.mlir._mlir_libs._jax_mlir_ext": ("register_dialects",),
-    "jaxlib._hlo": ("HloModule", "HloPrintOptions"),
+    "jaxlib._hlo": ("HloModule", "HloPrintOptions", "hlo_module_from_text"),
 }
 _DIALECTS = {"sdy": "register_dialect", "mpmd": "register_dialect", "mhlo": "register_mhlo_dialect"}
 _DIALECTS |= {"chlo": "register_dialect", "stablehlo": "register_dialect"}
 
 
 def _parts() -> dict[str, Any]:
-    return _probed("rewriting programs", tuple(_NEEDED.items()))
+    return probed("rewriting programs", tuple(_NEEDED.items()))
 
 
 def binary_parts() -> dict[str, Any]:
     """What reads bytecode and protos: jaxlib alone, which starts in half the time jax takes."""
-    return _probed("reading binary programs", tuple(_BINARY.items()))
+    return probed("reading binary programs", tuple(_BINARY.items()))
 
 
 @cache
-def _probed(purpose: str, needed: tuple[tuple[str, tuple[str, ...]], ...]) -> dict[str, Any]:
+def probed(purpose: str, needed: tuple[tuple[str, tuple[str, ...]], ...]) -> dict[str, Any]:
     """The modules of ``needed``, or an UnsupportedError that says what this JAX lacks."""
     from importlib import import_module
 
@@ -66,19 +64,16 @@ class _LazyModule:
     """``jaxlib.mlir.ir``, imported when first used; its members are kept."""
 
     def __getattr__(self, name: str) -> Any:
-        value = self.__dict__[name] = getattr(_parts()["jaxlib.mlir.ir"], name)
+        value = self.__dict__[name] = getattr(binary_parts()["jaxlib.mlir.ir"], name)
         return value
 
 
 ir: Any = _LazyModule()
 
 
-@cache
 def context() -> Any:
-    """The MLIR context Tilewright keeps its clones in, with every dialect JAX emits."""
-    mlir_context = _parts()["jax._src.interpreters.mlir"].make_ir_context()
-    mlir_context.allow_unregistered_dialects = True
-    return mlir_context
+    """The MLIR context Tilewright keeps its clones in, with every dialect JAX emits; jax itself is not imported."""
+    return plain_context()
 
 
 _PLACE = re.compile(r'"-":(\d+):(\d+): (.*)')

@@ -1,7 +1,8 @@
 """The process that asks jaxlib's parsers and interpreter, so that what ends them ends a copy of it and nothing else.
 
 A question is one byte of kind ("m" bytecode, "h" HLO proto, "k" a Pallas kernel: to text; "v" a StableHLO text and
-arrays: its values) and a payload; an answer one byte ("t" what was asked for, "e" refused, "d" died, "u" no jaxlib) and the rest. The process
+arrays: its values; "p" a StableHLO text with shardings: what one device does, "s" HLO text: as StableHLO) and a
+payload; an answer one byte ("t" what was asked for, "e" refused, "d" died, "u" no jaxlib) and the rest. The process
 starts with the first question and is kept. Every question is served by a fork, which has everything imported already,
 has its own limits on memory and time, and may crash.
 """
@@ -17,15 +18,17 @@ from typing import TYPE_CHECKING, Any
 from tilewright.child import Child, ChildDied, ChildLate, bound, serve
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.extras import need
-from tilewright.hlo import ir
+from tilewright.hlo import ir, xla_partitioner
 
 if TYPE_CHECKING:
     import numpy as np
 
 _MEMORY = 2 << 30
+_DEVICE = 16 << 20  # for the threads of one virtual device
 _PATIENCE = 10  # the limit of a question counts processor time; this many times that ends what sleeps
 _TEXTS = {b"m": ir.bytecode_text, b"h": ir.proto_text, b"k": ir.kernel_text}
-_QUIET = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
+_QUIET = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "1", "JAX_PLATFORMS": "cpu"}
+_QUIET |= {"MALLOC_ARENA_MAX": "2"}  # a virtual device has threads, and each would reserve addresses of its own
 CHILD = Child("tilewright.hlo.jaxlib_child", _QUIET)
 atexit.register(CHILD.close)
 
@@ -66,6 +69,8 @@ def read_arrays(raw: bytes, types: Sequence[tuple[Sequence[int], np.dtype[Any]]]
     return results
 
 
+_DOES = {b"v": ir.interpreted, b"p": xla_partitioner.partitioned, b"s": xla_partitioner.stablehlo}
+
 # -- inside the process -------------------------------------------------------------------------------------------
 
 
@@ -79,6 +84,8 @@ def main() -> None:
     def answer(question: bytes) -> bytes:
         if missing:
             return b"u" + missing.encode()
+        if question[:1] in (b"p", b"s"):
+            xla_partitioner.ready()
         return b"".join(_served(question[:1], question[5:], int.from_bytes(question[1:5], "big")))
 
     serve(lambda question, _: answer(question), forks=True)
@@ -104,7 +111,8 @@ def _served(kind: bytes, payload: bytes, seconds: int) -> tuple[bytes, bytes]:
 def _fork_main(writer: int, kind: bytes, payload: bytes, seconds: int) -> None:
     code = 1
     try:
-        bound(_MEMORY + 64 * len(payload), seconds)
+        devices = int(payload[:6].partition(b"\n")[0]) if kind == b"p" else 0
+        bound(_MEMORY + 64 * len(payload) + devices * _DEVICE, seconds)
         with os.fdopen(writer, "wb") as stream:
             stream.write(b"".join(_answer(kind, payload)))
         code = 0
@@ -114,8 +122,8 @@ def _fork_main(writer: int, kind: bytes, payload: bytes, seconds: int) -> None:
 
 def _answer(kind: bytes, payload: bytes) -> tuple[bytes, bytes]:
     try:
-        if kind == b"v":
-            return b"t", ir.interpreted(payload)
+        if kind in _DOES:
+            return b"t", _DOES[kind](payload)
         return b"t", _TEXTS[kind](payload).encode()
     except MemoryError:
         return b"e", b"it asks for more memory than there is"

@@ -7,6 +7,7 @@ The model is neutral: HLO text and StableHLO text are read into the same records
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -43,6 +44,36 @@ def aliases(text: str) -> tuple[tuple[int | None, int, int | None], ...]:
     """
     found = ((result.split(","), int(number), inside.split(",")) for result, number, inside in _ALIAS.findall(text))
     return tuple((_first(result), number, _first(inside)) for result, number, inside in found)
+
+
+_DONOR = re.compile(r"\(\s*(\d{1,9})\s*,")
+
+
+def written_over_arguments(program: Program) -> frozenset[int]:
+    """Elements of the program's result that are written over an argument: none of them needs memory of its own.
+
+    Those that ``input_output_alias`` names; and of each argument that is only given away (``buffer_donor``) the first
+    further element of its shape, as XLA pairs them.
+
+    >>> from tilewright.hlo import load
+    >>> main = "func.func @main(%x: tensor<4xf32> {jax.buffer_donor = true}) -> tensor<4xf32>"
+    >>> sorted(written_over_arguments(load(f"{main} {{\\n  return %x : tensor<4xf32>\\n}}")))
+    [0]
+    """
+    over = {element or 0 for element, _, _ in aliases(program.attributes.get("input_output_alias", ""))}
+    donors = [int(number) for number in _DONOR.findall(program.attributes.get("buffer_donor", ""))]
+    root = program.entry.root
+    if not donors or root is None or program.kind != "stablehlo":  # an optimised dump names the pairs
+        return frozenset(over)
+    arguments = [op.shape for op in program.entry.operations if op.opcode == "parameter"]
+    free = defaultdict(list)
+    for element, shape in reversed(list(enumerate(root.operand_shapes))):
+        if element not in over:
+            free[shape].append(element)
+    for number in donors:
+        if number < len(arguments) and free[arguments[number]]:
+            over.add(free[arguments[number]].pop())
+    return frozenset(over)
 
 
 def _first(indices: list[str]) -> int | None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from tilewright.errors import ParseError
 from tilewright.hlo.program import Computation, Operation, Program, Source, convolution_attributes
 from tilewright.hlo.reading.hlo_scan import Scanner
+from tilewright.hlo.reading.mlir_marks import DONATED, custom_call, devices, donations, exchange, meshes
 from tilewright.hlo.reading.sources import Locations
 from tilewright.layout.index.types import xla_dtype
 
@@ -72,8 +73,8 @@ _SIMPLE = re.compile(
 #: Operations whose attributes a report reads.
 WITH_ATTRIBUTES = frozenset(
     {"transpose", "broadcast", "broadcast_in_dim", "concatenate", "slice", "compare", "constant", "pad", "reduce"}
-    | {"dot_general", "ragged_dot", "convolution", "gather", "custom_call"}
-    | {"all_gather", "all_reduce", "all_to_all", "reduce_scatter", "collective_broadcast"}
+    | {"dot", "dot_general", "ragged_dot", "convolution", "gather", "custom_call"}
+    | {"all_gather", "all_reduce", "all_to_all", "reduce_scatter", "collective_broadcast", "collective_permute"}
 )
 _I64S = r"(?:array<i64(?::([^<>]*))?>|\[([^\]]*)\]|dense<([^<>]*)>\s*:\s*tensor<(?:(\d+)x)?i64>|(\d+))"
 """Integers, in any of the ways that releases have written them."""
@@ -96,10 +97,7 @@ _WINDOW_KEYS = {
 }
 _WINDOW_KEYS |= {"rhs_dilate": "rhs_dilate", "rhs_dilation": "rhs_dilate"}
 _PADS = re.compile(r"\bpad(?:ding)?\s*=\s*(?:dense<)?(\[\[[-\d,\s\[\]]*\]\])")
-_TARGET = re.compile(r'\bcustom_call @([\w$.\-]+)|\bcall_target_name\s*=\s*"([^"\n]*)"')
-_CONFIG = re.compile(r'\bbackend_config\s*=\s*"((?:[^"\\\n]|\\.)*+)"')
 _TAKEN = re.compile(r"\bslice_sizes\s*=\s*array<i64(?::([^<>]*))?>")
-_GROUPS = re.compile(r"\breplica_groups\s*=\s*(dense<[^<>]*>\s*:\s*tensor<[\dx]+i64>)")
 _SIZES = re.compile(rf"\b(?:broadcast_)?sizes\s*=\s*{_I64S}")
 _OPERAND = re.compile(r"\(tensor<((?:\d+x|\?x)*)")
 _SLICE = re.compile(r"\[([\d:,\s]*)\]")
@@ -141,6 +139,16 @@ def _dot(text: str) -> dict[str, str]:
     return {key: "{" + dims.replace(" ", "") + "}" for key, dims in parts}
 
 
+_LEFT_DIMS = re.compile(r"\(\s*tensor<((?:(?:\d+|\?)x)*)|:\s*\(?\s*tensor<((?:(?:\d+|\?)x)*)")
+
+
+def _matrix_product(text: str) -> dict[str, str]:
+    """The older dot: the left operand's last dim with the right one's first."""
+    left = _LEFT_DIMS.search(text)
+    rank = (left[1] or left[2] or "").count("x") if left else 0
+    return {"lhs_contracting_dims": f"{{{rank - 1}}}", "rhs_contracting_dims": "{0}"} if rank else {}
+
+
 def _convolution(text: str) -> dict[str, str]:
     """Dim labels, window and groups in HLO's notation: ``b01f_01io->b01f``, ``{stride=2x2 pad=1_1x1_1}``."""
     labels = _LABELS.search(text)
@@ -152,13 +160,6 @@ def _convolution(text: str) -> dict[str, str]:
         pairs = re.findall(r"\[([-\d,\s]+)\]", pads[1])
         words["pad"] = "x".join(pair.replace(" ", "").replace(",", "_") for pair in pairs)
     return convolution_attributes(f"{images}_{kernel}->{result}", words, dict(_GROUP_COUNTS.findall(text)))
-
-
-def _custom_call(text: str) -> dict[str, str]:
-    """Its target and, where it is a string, its configuration, as HLO writes them."""
-    target, config = _TARGET.search(text), _CONFIG.search(text)
-    found = {"custom_call_target": f'"{target[1] or target[2]}"'} if target else {}
-    return found | ({"backend_config": config[1].replace("\\22", '"').replace('\\"', '"')} if config else {})
 
 
 def _constant(text: str) -> dict[str, str]:
@@ -201,19 +202,15 @@ def _gather(text: str) -> dict[str, str]:
     return {"slice_sizes": "{" + (match[1] or "").replace(" ", "") + "}"} if match else {}
 
 
-def _exchange(text: str) -> dict[str, str]:
-    """The chips that take part together, as MLIR writes them: a table with a row per group."""
-    match = _GROUPS.search(text)
-    return {"replica_groups": match[1]} if match else {}
-
-
 _READERS = {"compare": _compare, "constant": _constant, "pad": _pad, "slice": _slice, "gather": _gather} | {
     "broadcast": _broadcast,
+    "custom_call": custom_call,
+    "dot": _matrix_product,
     "dot_general": _dot,
     "ragged_dot": _dot,
     "convolution": _convolution,
-    "custom_call": _custom_call,
-    **dict.fromkeys(("all_gather", "all_reduce", "all_to_all", "reduce_scatter", "collective_broadcast"), _exchange),
+    **dict.fromkeys(("all_gather", "all_reduce", "all_to_all", "reduce_scatter"), exchange),
+    **dict.fromkeys(("collective_broadcast", "collective_permute"), exchange),
 }
 
 
@@ -310,6 +307,8 @@ class _Reader(Scanner):
         self.scopes: list[_Scope] = [{}]
         self.names: set[str] = set()
         self.module = ""
+        self.header: dict[str, str] = {}
+        self.donated: dict[str, list[tuple[int, str]]] = {}
         self.depth = 0
 
     def blank(self) -> None:
@@ -331,7 +330,8 @@ class _Reader(Scanner):
             for op in computation.operations:
                 if missing := [name for name in op.calls if name not in known]:
                     raise self._at_line(f"{op.opcode} calls @{missing[0]}, which the module does not have", op.line)
-        return Program("stablehlo", self.module or entry, self.text, computations)
+        attributes = self.header | donations(self.donated.get(entry, []))
+        return Program("stablehlo", self.module or entry, self.text, computations, attributes)
 
     def _at_line(self, reason: str, line: int) -> ParseError:
         at = 0
@@ -352,6 +352,7 @@ class _Reader(Scanner):
         self.at = results.end() if results else self.at
         if module := _MODULE.match(self.text, self.at):
             self.module = self.module or (module[1] or "").strip('"')
+            self.header |= devices(self.text[module.end() : self.text.find("\n", module.end()) + 1])
         match = self.match(_OPCODE, "an operation")
         full = match[1] or match[2]
         opcode = full
@@ -541,8 +542,8 @@ class _Reader(Scanner):
     def _argument(self, head: _Head, name: str, match: re.Match[str]) -> None:
         self.at = match.end()
         self.blank()
-        if self.peek("{"):
-            self.balanced()
+        if self.peek("{") and (given := DONATED.search(self.balanced())) and head.opcode == "func":
+            self.donated.setdefault(head.symbol, []).append((len(head.arguments), given[1] or ""))
         location = ""
         if self.take("loc("):
             self.at -= 1
@@ -623,4 +624,14 @@ class _Reader(Scanner):
         )
 
     def _attributes(self, opcode: str, start: int) -> dict[str, str]:
-        return attributes_of(opcode, self.text[start : self.at]) if opcode in WITH_ATTRIBUTES else {}
+        if opcode not in WITH_ATTRIBUTES:
+            return {}
+        attributes = attributes_of(opcode, self.text[start : self.at])
+        if attributes.get("replica_groups", "").startswith("mesh[@"):
+            name, _, axes = attributes["replica_groups"][6:].partition("] ")
+            attributes["replica_groups"] = f"{self._meshes.get(name, 'mesh[]')} {axes}"
+        return attributes
+
+    @cached_property
+    def _meshes(self) -> dict[str, str]:
+        return meshes(self.text)

@@ -4,7 +4,7 @@ The model of the peaks. Operations run one after the other in the order of the t
 schedule). Every operation writes a new buffer, born when it runs and dead after its last reader, but for these:
 bitcasts, tuples, their elements, barriers and the done half of an asynchronous pair are other names; a
 dynamic-update-slice or scatter writes in place of its first operand if nothing reads that later; what
-``output_to_operand_aliasing`` names is written over that operand, and a result that ``input_output_alias`` names over
+``output_to_operand_aliasing`` names is written over that operand, and a result for which an argument is given away over
 that argument; what a loop carries is updated in place, and what a called computation returns is its caller's. Inside a
 fusion nothing has a buffer. While a computation is called, its own buffers lie on top of its caller's. Arguments and
 results of the program live throughout. Memory spaces are counted apart. A real compiler reuses operands in place more
@@ -22,11 +22,12 @@ from tilewright.errors import TilewrightError
 from tilewright.hlo.alike import joined
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import CONTROL, RENAMES, WRITES_IN_PLACE
-from tilewright.hlo.program import Computation, Operation, Program, aliases
+from tilewright.hlo.program import Computation, Operation, Program, aliases, written_over_arguments
 from tilewright.hlo.reading.hlo_scan import split_top
 from tilewright.hlo.reporting.types import PaddedTensor, Peak
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import written_into
+from tilewright.hlo.semantics.partitioning import of_one_device
 from tilewright.hlo.semantics.predicting import in_normal_form
 from tilewright.hlo.semantics.runs import callers_first
 from tilewright.layout import TensorLayout
@@ -175,6 +176,7 @@ def lifetimes(program: Program, target: Target | str) -> Lifetimes:
     for a target without a rule for whole programs.
     """
     chip = find_target(target) if isinstance(target, str) else target
+    program = of_one_device(program)
     if program.kind == "stablehlo" and chip.compiler_normalizes:
         program = in_normal_form(program).program
     return _lifetimes(Context(program, chip))
@@ -350,8 +352,7 @@ class _Sweep:
             return
         names = root.operands if root.opcode == "return" else (root.name,)
         results = [ids for name in names for ids in self._value(name)]
-        attributes = self.context.program.attributes
-        over = {element or 0 for element, _, _ in aliases(attributes.get("input_output_alias", ""))}
+        over = written_over_arguments(self.context.program) if self.computation.entry else ()
         for element, ids in enumerate(results):
             for number in ids:
                 buffer = self.buffers[number]

@@ -116,7 +116,8 @@ def report(
     """What ``program`` moves for layout's sake on ``target`` (a Target, or the name of one).
 
     An HLO program brings its own layouts; ``target`` then only names the chip and may be None. ``suggestions`` of rules
-    are weighed and ranked with what the report finds itself (:attr:`MovementReport.suggestions`). ``assume`` is what
+    are weighed and ranked with what the report finds itself (:attr:`MovementReport.suggestions`). Of StableHLO with
+    shardings it is one device's part that is reported (:func:`tilewright.hlo.partition`). ``assume`` is what
     :func:`estimate` takes. Raises UsageError for
     StableHLO without a target, UnsupportedError for a target without a rule for whole programs, ParseError where an
     operation's shapes contradict each other.

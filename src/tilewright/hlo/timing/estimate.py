@@ -17,6 +17,7 @@ from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import matrix_type, product_sizes
 from tilewright.hlo.semantics.moving import movers
+from tilewright.hlo.semantics.partitioning import of_one_device
 from tilewright.hlo.semantics.predicting import Normalised, fused_along, in_normal_form
 from tilewright.hlo.timing import mechanisms
 from tilewright.hlo.timing.chip import Chip, chip_of
@@ -42,9 +43,10 @@ def estimate(program: Program, target: Target | str, assume: Mapping[str, float]
     one call costs beside its kernels (``.call_seconds``), which is the same for every program.
 
     ``assume`` states what only a serving step's data says, such as ``{"kv_len": 2048}``; what is not stated is assumed,
-    and ``.notes`` say what.
+    and ``.notes`` say what. Of StableHLO with shardings it is one device's part (:func:`tilewright.hlo.partition`).
 
-    Raises :class:`UnsupportedError` for a target without time constants, UsageError for an unknown assumption. What cannot be priced is a row that says why,
+    Raises :class:`UnsupportedError` for a target without time constants, UsageError for an unknown assumption. What
+    cannot be priced is a row that says why,
     and ``.priced`` says what share of the flops and bytes has a time.
 
     >>> from tilewright.hlo import load
@@ -58,7 +60,7 @@ def estimate(program: Program, target: Target | str, assume: Mapping[str, float]
     ('matrix', 137438953472)
     """
     machine = find_target(target) if isinstance(target, str) else target
-    chip = chip_of(machine)
+    chip, program = chip_of(machine), of_one_device(program)
     if program.kind == "stablehlo" and _only_operation(program) is None:
         return _predict(program, machine, chip, assume)[0]
     return estimate_placed(Context(program, machine, assume=assume), chip)
@@ -133,7 +135,7 @@ def predict(program: Program, machine: Target | None, assume: Mapping[str, float
     The kernels of a StableHLO program are walked as it is written; what of its normal form is written out between them,
     and flowed into none, are kernels too, behind the others.
     """
-    chip = None
+    chip, program = None, of_one_device(program)
     if machine is not None:
         with suppress(UnsupportedError):
             chip = chip_of(machine)

@@ -1,0 +1,233 @@
+"""StableHLO with shardings to the program of one of its devices, by XLA's own partitioner.
+
+The partitioner runs in a process of its own (``../xla_partitioner.py``); what it makes is read as StableHLO again, with
+the lines of the user's program, so that layouts, padding and times are those of every other program. Long strings of
+custom calls (kernels) are taken out before and put back behind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+
+from tilewright.errors import TilewrightError, UnsupportedError
+from tilewright.extras import MissingExtra
+from tilewright.hlo.jaxlib_child import ask
+from tilewright.hlo.program import Computation, Operation, Program, Source, aliases
+from tilewright.hlo.reading.hlo_reader import read_hlo
+from tilewright.hlo.reading.mlir_marks import meshes
+from tilewright.hlo.reading.mlir_reader import read_stablehlo
+from tilewright.hlo.semantics.collectives import read_groups
+
+MOST_DEVICES = 4096
+_HOW = (
+    "dump the optimised module of the slice and report on that (XLA_FLAGS=--xla_dump_to=FOLDER), or lower the function "
+    "for one device: without shardings, on the shapes of a shard"
+)
+_SHARDED = re.compile(
+    r"\bmhlo\.sharding\s*=|\bsdy\.(?:sharding|manual_computation)|@Sharding\b|@SPMDFullToShardShape\b"
+)
+_SIZE = re.compile(r"=(\d{1,9})")
+_DEVICES = re.compile(r"\bdevices=\[([\d,]+)\]")
+_KERNEL = re.compile(r'(?<=backend_config = ")(?:[^"\\]|\\.){512,}+(?=")')
+_TOKEN = "tilewright.text."
+_TOKENS = re.compile(rf"{re.escape(_TOKEN)}(\d+)\.")
+_GROUPS = re.compile(
+    r"\breplica_groups=(mesh\[[^\]]*\](?:, device_ids=\([^{}]*\))? ?\{[^{}]*\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?)"
+)
+_CHANNEL = re.compile(r"\bchannel_id=\d+")
+"""All become one number: two exchanges that differ in nothing else are one, as the TPU's compiler sees it."""
+_OWN = re.compile(r', mhlo\.sharding = "[^"]*"|mhlo\.sharding = "[^"]*"(?:, )?')
+_EMPTY = re.compile(r" \{\}(?= loc|[,)])")
+_MESHES = re.compile(r"^\s*sdy\.mesh [^\n]*\n", re.M)
+_MAIN = re.compile(r"func\.func (?:public )?@main\([^\n]*")
+_ARGUMENT = re.compile(r"(%arg(\d+): (?:tensor<[^<>]*(?:<[^<>]*>)?>|[!\w.]+))( \{)?")
+_DONOR = re.compile(r"\((\d{1,9}), \{\}\)")
+_WARNING = re.compile(r"Involuntary full rematerialization")
+_FROM_TO = re.compile(
+    r"cannot go from sharding (\{.*?\}) to (\{.*?\}) efficiently for HLO operation %([\w.\-]+) = (.*)"
+)
+_SHAPE = re.compile(r"\w+\[[^\]]*\]")
+_METADATA = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Replicated:
+    """An array that the partitioner had to put whole on every device, for want of a way between two shardings.
+
+    ``name``, ``op`` and ``shape`` are of one device's operation, ``was`` and ``becomes`` the two shardings,
+    ``op_name`` the framework's name and ``source`` the user's line, where the program says them.
+    """
+
+    name: str
+    op: str
+    shape: str
+    was: str
+    becomes: str
+    op_name: str = ""
+    source: Source | None = None
+
+
+@dataclass(frozen=True)
+class OneDevice:
+    """What one of ``devices`` does: its ``program``, and what had to be ``replicated``."""
+
+    program: Program
+    devices: int
+    replicated: tuple[Replicated, ...]
+
+
+def devices_in(program: Program) -> int:
+    """For how many devices a StableHLO program is that has yet to be partitioned; 1 for every other."""
+    if program.kind != "stablehlo" or not _SHARDED.search(program.text):
+        return 1
+    said = program.attributes.get("num_partitions", "")
+    if said.isdecimal() and int(said) > 1:
+        return int(said)
+    known = [prod(map(int, _SIZE.findall(mesh))) for mesh in meshes(program.text).values()]
+    known += [
+        prod(map(int, dims.split(","))) for dims in set(_DEVICES.findall(program.text)) if dims.strip(",") == dims
+    ]
+    return max(known, default=1)
+
+
+def of_one_device(program: Program) -> Program:
+    """What one device of a StableHLO program with shardings does; every other program as it is.
+
+    Raises UnsupportedError where it cannot be partitioned: it is never taken as the work of one device.
+    """
+    return partitioned(program, whole=False).program if devices_in(program) > 1 else program
+
+
+def partitioned(program: Program, whole: bool = True) -> OneDevice:
+    """The program of one device, kept for the last few. Raises UnsupportedError with what to do instead.
+
+    ``whole``: its text holds the kernels again. XLA has a copy for every layer; what only asks the operations, which
+    have them anyway, is three times as fast without.
+    """
+    devices = devices_in(program)
+    if devices <= 1:
+        return OneDevice(program, 1, ())
+    if devices > MOST_DEVICES:
+        raise UnsupportedError(f"it is for {devices} devices, and {MOST_DEVICES} are the most", how=_HOW)
+    made, replicated, kernels = _partitioned(program.text, devices, _marks(program))
+    if whole:
+        made = replace(made, text=_restored(made.text, kernels))
+    lines = _sources(program)
+    found = (replace(each, source=each.source or lines.get(each.op_name)) for each in replicated)
+    return OneDevice(replace(made, name=program.name), devices, tuple(found))
+
+
+def _sources(program: Program) -> dict[str, Source]:
+    """The framework's name -> the first line that has it."""
+    lines: dict[str, Source] = {}
+    for _, op in program.operations():
+        if op.source is not None and op.op_name:
+            lines.setdefault(op.op_name, op.source)
+    return lines
+
+
+@lru_cache(maxsize=8)
+def _partitioned(
+    text: str, devices: int, marks: tuple[tuple[int, str], ...]
+) -> tuple[Program, tuple[Replicated, ...], tuple[str, ...]]:
+    kernels: dict[str, int] = {}
+
+    def without(match: re.Match[str]) -> str:
+        return f"{_TOKEN}{kernels.setdefault(match[0], len(kernels))}."
+
+    short = _KERNEL.sub(without, text)
+    seconds = 20 + (len(short) >> 17)
+    try:
+        answer = ask(b"p", f"{devices}\n{short}".encode(), seconds)
+        hlo, _, log = answer.partition(b"\0")
+        one = _CHANNEL.sub("channel_id=1", _GROUPS.sub(_listed, hlo.decode("utf-8", errors="replace")))
+        raw = ask(b"s", one.encode(), seconds).decode("utf-8", errors="replace")
+    except MissingExtra:
+        raise
+    except TilewrightError as error:
+        reason = f"it is for {devices} devices and cannot be partitioned: {error.what}"
+        raise UnsupportedError(reason, how=_HOW) from None
+    kept = tuple(kernels)
+    program = read_stablehlo(_MAIN.sub(lambda found: _marked(found[0], dict(marks)), _plain(raw)))
+    note = f"for {devices} devices: what is shown is one device's part, as XLA's partitioner makes it on a CPU"
+    program = replace(
+        program,
+        computations=tuple(_with_kernels(each, kept) for each in program.computations)
+        if kept
+        else program.computations,
+        attributes={**program.attributes, "num_partitions": str(devices)},
+        notes=(note,),
+    )
+    return program, _replicated(log.decode("utf-8", errors="replace"), one), kept
+
+
+def _restored(text: str, kernels: Sequence[str]) -> str:
+    """The text with what was taken out of it."""
+    return _TOKENS.sub(lambda found: kernels[int(found[1])] if int(found[1]) < len(kernels) else found[0], text)
+
+
+def _with_kernels(computation: Computation, kernels: Sequence[str]) -> Computation:
+    """The computation with what was taken out of its custom calls' configurations."""
+
+    def whole(op: Operation) -> Operation:
+        config = op.attributes.get("backend_config", "")
+        if _TOKEN not in config:
+            return op
+        return replace(op, attributes={**op.attributes, "backend_config": _restored(config, kernels)})
+
+    return replace(computation, operations=tuple(map(whole, computation.operations)))
+
+
+def _listed(match: re.Match[str]) -> str:
+    """Groups as lists: StableHLO forgets in which order a mesh has its devices."""
+    groups = read_groups(match[1])
+    if not groups:
+        return match[0]
+    return "replica_groups={" + ",".join("{" + ",".join(map(str, group)) + "}" for group in groups) + "}"
+
+
+def _plain(text: str) -> str:
+    """Without what belongs to all devices."""
+    return _EMPTY.sub("", _OWN.sub("", _MESHES.sub("", text)))
+
+
+def _marks(program: Program) -> tuple[tuple[int, str], ...]:
+    """Numbers of arguments that are given away, and how StableHLO marks them."""
+    over = aliases(program.attributes.get("input_output_alias", ""))
+    donors = _DONOR.findall(program.attributes.get("buffer_donor", ""))
+    marks = [(number, f"tf.aliasing_output = {result or 0} : i32") for result, number, _ in over]
+    return (*marks, *((int(number), "jax.buffer_donor = true") for number in donors))
+
+
+def _marked(main: str, marks: Mapping[int, str]) -> str:
+    """The line of main with a mark at each argument that is given away."""
+
+    def marked(match: re.Match[str]) -> str:
+        mark = marks.get(int(match[2]))
+        if mark is None:
+            return match[0]
+        return f"{match[1]} {{{mark}, " if match[3] else f"{match[1]} {{{mark}}}"
+
+    return _ARGUMENT.sub(marked, main)
+
+
+def _replicated(log: str, one: str) -> tuple[Replicated, ...]:
+    """What the partitioner's warnings name, each once, with the lines that its operation has in the module."""
+    if not _WARNING.search(log):
+        return ()
+    lines = _sources(read_hlo(one))
+    found: dict[tuple[str, str, str, str], Replicated] = {}
+    for was, becomes, name, text in _FROM_TO.findall(log):
+        shape, named = _SHAPE.match(text), _METADATA.search(text)
+        opcode = re.search(r" ([a-z][\w\-]*)\(", text)
+        op_name = named[1] if named else ""
+        key = op_name or name, shape[0] if shape else "", was, becomes
+        found.setdefault(
+            key,
+            Replicated(name, opcode[1] if opcode else "", key[1], was, becomes, op_name, lines.get(op_name)),
+        )
+    return tuple(found.values())
