@@ -85,7 +85,9 @@ class Mesh:
             count = math.prod(map(int, dims[1].split("x"))) if dims else 0
             if math.prod(shape) not in (count, 2 * count) or not count:  # some chips are two devices
                 raise UsageError(f"topology {chips!r} is not of {math.prod(shape)} devices", how="write it as v5e:4x4")
-        for name, value in zip(("names", "shape", "topology", "devices"), (tuple(axes), shape, chips, ids), strict=True):
+        for name, value in zip(
+            ("names", "shape", "topology", "devices"), (tuple(axes), shape, chips, ids), strict=True
+        ):
             object.__setattr__(self, name, None if name == "devices" and ids == tuple(range(len(ids or ()))) else value)
 
     @property

@@ -554,7 +554,8 @@ def _list_text(parts: Sequence[Part], quote: str = '"') -> str:
 def _dims_text(sharding: Sharding, quote: str = '"') -> str:
     levels = dict(sharding.priorities)
     inside = [
-        ", ".join(filter(None, (_list_text(dim, quote), "?" if k in sharding.open else ""))) for k, dim in enumerate(sharding.dims)
+        ", ".join(filter(None, (_list_text(dim, quote), "?" if k in sharding.open else "")))
+        for k, dim in enumerate(sharding.dims)
     ]
     dims = (f"{{{text}}}" + (f"p{levels[k]}" if k in levels else "") for k, text in enumerate(inside))
     more = ((name, getattr(sharding, name)) for name in ("replicated", "manual", "unreduced"))
