@@ -31,8 +31,8 @@ if TYPE_CHECKING:  # what a type checker sees; at run time a name's module is im
     from tilewright.layout.meshes.groups import *
     from tilewright.layout.meshes.mesh import *
     from tilewright.layout.meshes.reshard import *
-    from tilewright.layout.meshes.shards import *
     from tilewright.layout.meshes.sharding import *
+    from tilewright.layout.meshes.shards import *
     from tilewright.layout.meshes.text import *
     from tilewright.layout.move.relayout import *
     from tilewright.layout.warming import *

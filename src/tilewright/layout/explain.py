@@ -502,7 +502,7 @@ def summary(layout: Any) -> dict[str, Any]:
     return facts | {
         "physical_shape": list(layout.physical_shape),
         "slots": layout.num_slots,
-        "padding_slots": layout.num_slots - layout.num_elements,
+        "padding_slots": layout.num_slots - layout.num_elements * layout.replicas,
         "size_bytes": layout.size_bytes,
         "data_bytes": layout.data_bytes,
         "padding_ratio": layout.padding_ratio,

@@ -337,6 +337,10 @@ def make_scene(
     if at is not None:
         place = tuple(layout.address(*at).values())
         facts += f"; element ({','.join(map(str, at))}) at {layout.place_text(place)}"
+    if layout.axes[0] == "device":
+        from tilewright.layout.draw.devices import mesh_scene
+
+        return mesh_scene(layout, colour, most, window, at)  # type: ignore[arg-type]  # the only kind with devices
     if len(layout.axes) == 1 or layout.axes[0] == "page":
         scene = _array_scene(layout, facts, colour, most, window, at)
     else:

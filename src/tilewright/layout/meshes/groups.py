@@ -73,10 +73,7 @@ def read_groups(text: str, devices: int = 0) -> DeviceGroups:
         found = DeviceGroups(tuple(tuple(group) for group in _lists(at)))
         if not found.groups and devices:
             found = DeviceGroups((tuple(range(devices)),))
-    at.take("")
-    if at.at < len(text):
-        raise at.fail("the groups end here, and text follows")
-    return found
+    return at.whole(found)
 
 
 def _lists(at: Cursor) -> list[list[int]]:
@@ -102,11 +99,11 @@ def _iota(at: Cursor) -> DeviceGroups:
 
 
 def _along_axes(at: Cursor) -> DeviceGroups:
-    mesh, order = _axes(at), None
+    axes = mesh = _axes(at, at.name, "]")
     if at.take(","):
         at.need("device_ids")
         order = read_ids(at)
-        mesh = at.checked(lambda: Mesh(mesh.axes, devices=order))
+        mesh = at.checked(lambda: Mesh(axes.axes, devices=order))
     at.need("{")
     parts = tuple(at.several(lambda: _part(at), "}"))
     groups = at.checked(lambda: mesh.groups(parts))

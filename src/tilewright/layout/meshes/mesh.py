@@ -32,7 +32,7 @@ class Piece(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A mesh axis, or a part of it: of ``axis`` cut into ``pre`` x ``size`` x the rest, the middle (Shardy's (pre)size).
+    """A mesh axis, or of ``axis`` cut into ``pre`` x ``size`` x the rest the middle part (Shardy's ``(pre)size``).
 
     ``size`` 0 stands for the whole axis.
     """
@@ -202,5 +202,5 @@ def mesh_of(value: Any) -> Mesh:
     if not isinstance(sizes, Mapping):
         raise UsageError(f"{value!r} is not a mesh", how='as {"d": 4, "m": 4}')
     devices = None if type(value).__name__ == "AbstractMesh" else getattr(value, "devices", None)  # it has none
-    ids = [getattr(device, "id", device) for device in devices.flat] if hasattr(devices, "flat") else None
+    ids = None if devices is None else [getattr(device, "id", device) for device in devices.flat]
     return Mesh({str(name): to_int(size, "an axis's size") for name, size in sizes.items()}, devices=ids)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise, permutations
 from typing import Any
@@ -26,10 +26,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.layout.meshes.mesh import Mesh, Piece, spread, sums, unused
-from tilewright.layout.meshes.shards import MeshLayout, Shards, shard
+from tilewright.layout.meshes.mesh import Mesh, Piece, spread, unused
 from tilewright.layout.meshes.sharding import Sharding
-from tilewright.layout.meshes.text import digits
+from tilewright.layout.meshes.shards import MeshLayout, Shards, shard
 from tilewright.render import bytes_text
 
 _State = tuple[tuple[int, ...], ...]  # per dim the atoms that cut it, major first
@@ -106,7 +105,7 @@ class Reshard:
     @cached_property
     def least_bytes(self) -> int:
         """Bytes that any method needs: what a device's new shard has and its old one has not, where it is most."""
-        return -(-_lacking(self.a, _as_numbered_by(self.b, self.a)) * self.a.element_bits // 8)
+        return -(-_lacking(self.a, self.b) * self.a.element_bits // 8)
 
     def run(self, shards: Mapping[int, Any]) -> Shards:
         """The shards of ``b`` out of those of ``a``, by the steps; numpy arrays or what numpy reads.
@@ -120,9 +119,7 @@ class Reshard:
         held = {device: self.a.shard_of(shards, device) for device, home in enumerate(homes) if home >= 0}
         for step in self.steps:
             held = step.run(held)
-        if self.a.mesh.ids == self.b.mesh.ids:
-            return held
-        return {device: held[k] for device, k in enumerate(_renumbered(self.b, self.a)) if k in held}
+        return held
 
     def __str__(self) -> str:
         lines = [f"{self.a} to {self.b.sharding}"] + [f"  {k}. {step}" for k, step in enumerate(self.steps, 1)]
@@ -149,36 +146,19 @@ def reshard(a: Any, b: Any) -> Reshard:
             raise UsageError(f"{one!r} is not a layout over a mesh", how="make it with shard(...)")
     if a.shape != b.shape or a.dtype != b.dtype:
         raise UsageError(f"{a.whole} and {b.whole} are not one array")
-    if sorted(a.mesh.ids) != sorted(b.mesh.ids):
-        raise UsageError(f"{a.mesh} and {b.mesh} are not the same devices")
+    if a.mesh.ids != b.mesh.ids:
+        raise UsageError(f"{a.mesh} and {b.mesh} are not the same devices in the same order")
     for one in (a, b):
         if one.sharding.manual or one.sharding.unreduced or one.sharding.kind:
             raise UnsupportedError(f"{one} holds other values on every device, not copies: those are not moved")
-    target = _as_numbered_by(b, a)
-    found = _found(a, target)
+    found = _found(a, b)
     divides = not any(size % over.count(dim) for over in (a.sharding, b.sharding) for dim, size in enumerate(a.shape))
     if found is None or (not divides and Reshard(a, b, found).bytes_per_device > 2 * Reshard(a, b, ()).least_bytes):
-        found = _exchange(a, target)  # shards that do not nest: a gather of all of them would be the only other way
+        found = _exchange(a, b)  # shards that do not nest: a gather of all of them would be the only other way
     return Reshard(a, b, found)
 
 
 # -- what a device lacks -----------------------------------------------------------------------------------------------
-
-
-def _renumbered(b: MeshLayout, a: MeshLayout) -> list[int]:
-    """Per device of b its number in a's mesh: two meshes may put the same devices in different orders."""
-    place = {number: device for device, number in enumerate(a.mesh.ids)}
-    return [place[number] for number in b.mesh.ids]
-
-
-def _as_numbered_by(b: MeshLayout, a: MeshLayout) -> MeshLayout:
-    """The layout b with its devices numbered as a's mesh has them."""
-    if a.mesh.ids == b.mesh.ids:
-        return b
-    number, over = _renumbered(b, a), b.sharding
-    order = tuple(number[int(over.device_at(place))] for place in range(b.mesh.size)) if over.device is None else None
-    device = None if over.device is None else number[over.device]
-    return shard(b.whole, None, replace(over, mesh=Mesh(b.mesh.axes), order=order, device=device))
 
 
 def _lacking(a: MeshLayout, b: MeshLayout) -> int:
@@ -201,21 +181,6 @@ def _elements(box: Sequence[slice]) -> int:
 
 
 # -- the search --------------------------------------------------------------------------------------------------------
-
-
-def device_digits(layout: MeshLayout) -> list[list[Piece]] | None:
-    """Per dim the digits of a device's number that cut it; None where the devices are a list without such digits."""
-    over = layout.sharding
-    dims = [over.pieces(dim) for dim in range(layout.rank)]
-    if over.device is not None:
-        return None
-    if over.order is None:
-        return dims
-    sizes = [over.count(dim) for dim in range(layout.rank)] + [over.replicas]
-    places = sums([piece for dim in dims for piece in dim] + over.free)
-    devices = np.array([over.order[place] for place in places]).reshape(sizes)
-    found = [digits(devices, dim) for dim in range(layout.rank + 1)]
-    return None if None in found or devices.flat[0] else [dim or [] for dim in found[:-1]]
 
 
 def _atoms(dims: Sequence[Sequence[Piece]], count: int) -> list[Piece] | None:
@@ -380,9 +345,10 @@ def _difference(a: _State, b: _State) -> list[tuple[int, ...]]:
 
 def _found(a: MeshLayout, b: MeshLayout) -> tuple[Step, ...] | None:
     """The steps of the cheapest way; None where the search finds none."""
-    dims = device_digits(a), device_digits(b)
-    atoms = None if dims[0] is None or dims[1] is None else _atoms([*dims[0], *dims[1]], a.mesh.size)
-    if atoms is None or dims[0] is None or dims[1] is None:
+    overs = a.sharding, b.sharding
+    dims = [[over.pieces(dim) for dim in range(a.rank)] for over in overs]
+    atoms = _atoms([*dims[0], *dims[1]], a.mesh.size)
+    if atoms is None or any(over.order is not None or over.device is not None for over in overs):
         return None
     search = _Search(a.shape, tuple(atoms))
     way = search.path(search.state(dims[0]), search.state(dims[1]))
@@ -390,6 +356,7 @@ def _found(a: MeshLayout, b: MeshLayout) -> tuple[Step, ...] | None:
         return None
     ops = [_op(search, one, other) for one, other in pairwise(way)]
     steps, layout = list[Step](), a
+    groups: tuple[tuple[int, ...], ...]
     for k, (op, state) in enumerate(zip(ops, way[1:], strict=True)):
         if op == "slice" and ops[k + 1 : k + 2] == ["slice"]:
             continue  # several in a row are one
@@ -397,9 +364,9 @@ def _found(a: MeshLayout, b: MeshLayout) -> tuple[Step, ...] | None:
         before = way[k]
         moved = [atoms[j] for gone in _difference(before, state) for j in gone]
         groups = spread(moved, unused(moved, a.mesh.size)) if op.startswith("all") else ()
-        pairs = _pairs(layout, after) if op == "collective-permute" else None
+        groups = _pairs(layout, after) or () if op == "collective-permute" else groups
         elements = search.elements(state) if op == "collective-permute" else search.cost(before, state)
-        steps.append(Step(op, layout, after, pairs or groups, -(-elements * a.element_bits // 8)))
+        steps.append(Step(op, layout, after, groups, -(-elements * a.element_bits // 8)))
         layout = after
     return tuple(steps)
 
@@ -430,7 +397,7 @@ def _layout(a: MeshLayout, search: _Search, state: _State) -> MeshLayout:
 # -- shards that do not nest, and lists of devices ---------------------------------------------------------------------
 
 
-def _pairs(a: MeshLayout, b: MeshLayout) -> tuple[tuple[int, int], ...] | None:
+def _pairs(a: MeshLayout, b: MeshLayout) -> tuple[tuple[int, ...], ...] | None:
     """(source, target) of a permute: who has the shard already keeps it; None where one device would send twice."""
     holders, pairs, waiting = dict[Any, list[int]](), list[tuple[int, int]](), list[int]()
     for device in range(a.mesh.size):

@@ -109,7 +109,7 @@ class Sharding:
         return tuple(-(-size // self.count(dim)) for dim, size in enumerate(shape))
 
     @property
-    def spec(self) -> tuple[None | str | tuple[str, ...], ...]:
+    def spec(self) -> tuple[str | tuple[str, ...] | None, ...]:
         """The entries of JAX's ``PartitionSpec``. Raises :class:`UnsupportedError` where it has no word.
 
         >>> sharding_of([("d",), (), ("m", "x")], Mesh({"d": 2, "m": 2, "x": 2})).spec
@@ -139,7 +139,7 @@ class Sharding:
             raise UsageError(f"{grid.size} devices for a mesh of {self.mesh.size}")
         more = {"unreduced": {part.axis for part in self.unreduced}} if self.unreduced else {}
         mesh = jax.sharding.Mesh(grid.reshape(self.mesh.shape), self.mesh.names)
-        return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec, **more))
+        return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec, **more))  # type: ignore[no-untyped-call]
 
     @property
     def gspmd(self) -> str:

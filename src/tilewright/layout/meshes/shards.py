@@ -112,7 +112,7 @@ class MeshLayout(IndexMap):
             return "the only one"
         return arithmetic if self.sharding.order is None else f"the list's number {arithmetic}"
 
-    def where(self, *index: Any) -> list[tuple[int, int]]:
+    def where(self, *index: Any) -> list[tuple[int, ...]]:
         """All (device, offset) that hold an element, by device; the index as one sequence or number by number.
 
         >>> shard("f32[4,4]", {"d": 2, "m": 2}, [("d",), ()]).where((3, 1))
@@ -237,7 +237,7 @@ def _behind(step: Step, count: int) -> Step:
     """The step on coordinates that have ``count`` others in front of them."""
     if isinstance(step, Permute):
         return Permute((*range(count), *(count + k for k in step.order)))
-    return replace(step, dim=step.dim + count)  # type: ignore[type-var,attr-defined,no-any-return]
+    return replace(step, dim=step.dim + count)  # type: ignore[type-var,attr-defined]
 
 
 def shard(array: Any, mesh: Any = None, sharding: Any = None) -> MeshLayout:

@@ -10,18 +10,20 @@ is (``order``). Every failure is a :class:`ParseError` with its column.
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
-from tilewright.errors import ParseError, TilewrightError, UnsupportedError, UsageError
+from tilewright.errors import ParseError, TilewrightError, UnsupportedError
 from tilewright.layout.index.types import text_of
 from tilewright.layout.meshes.mesh import MOST_DEVICES, Mesh, Part, Piece, unused
-from tilewright.layout.meshes.sharding import Dims, Sharding
+from tilewright.layout.meshes.sharding import Sharding
 
 _T = TypeVar("_T")
 _SPACE = re.compile(r"\s*")
@@ -78,11 +80,18 @@ class Cursor:
     def several(self, one: Callable[[], _T], close: str) -> list[_T]:
         """Values between commas up to ``close``."""
         values = list[_T]()
-        while not self.take(close):
+        while not self.take(close) if close else self.at < len(self.text):
             if values:
                 self.need(",")
             values.append(one())
         return values
+
+    def whole(self, value: _T) -> _T:
+        """The value that was read, if nothing follows it."""
+        self.take("")
+        if self.at < len(self.text):
+            raise self.fail("it ends here, and text follows")
+        return value
 
     def checked(self, make: Callable[[], _T]) -> _T:
         """What it makes; its complaint becomes one about this text."""
@@ -109,14 +118,9 @@ def read_sharding(text: str, mesh: Mesh | None = None) -> Sharding | tuple[Any, 
     """
     at = Cursor(text_of(text, "a sharding's text"))
     meshes = dict[str, Mesh]()
-    while found := _DEFINITION.match(at.text, at.at):
-        at.at = found.end() + 1
-        meshes[at.match(_WORD, "a mesh's name")[0]] = _mesh_after(at)
-    value = _any(at, mesh, meshes)
-    at.take("")
-    if at.at < len(text):
-        raise at.fail("the sharding ends here, and text follows")
-    return value
+    while found := _defined(at):
+        meshes[found[0]] = found[1]
+    return at.whole(_any(at, mesh, meshes))
 
 
 def _any(at: Cursor, mesh: Mesh | None, meshes: dict[str, Mesh]) -> Sharding | tuple[Any, ...]:
@@ -131,20 +135,10 @@ def _any(at: Cursor, mesh: Mesh | None, meshes: dict[str, Mesh]) -> Sharding | t
         return tuple(values)
     if at.take("#sdy.sharding"):
         return _shardy(at, mesh, meshes)
-    if "sdy.sharding_constraint" in at.text or "sdy.manual_computation" in at.text:
+    if re.search(r"sdy\.(sharding_constraint|manual_computation)", at.text):
         return _operation(at, mesh, meshes)
-    if at.take("NamedSharding(mesh="):
-        mesh = _jax_mesh(at)
-        at.need(",", "spec=")
-        sharding = _spec(at, mesh)
-        if at.take(","):
-            at.need("memory_kind=")
-            at.match(_WORD, "a memory's name")
-        at.need(")")
-        return sharding
-    if at.take("PartitionSpec") or re.match(r"P\s*\(", at.text[at.at :]):
-        at.take("P")
-        return _spec(at, mesh)
+    if re.match(r"NamedSharding\(mesh=|P(artitionSpec)?\s*\(", at.text[at.at :]):
+        return _jax(at, mesh)
     if mesh is not None and _SHORT.fullmatch(at.text, at.at):
         return _short(at, mesh)
     raise at.fail("no sharding begins here", how="as {devices=[2,4]<=[8]}, #sdy.sharding<...> or P('d', None)")
@@ -153,40 +147,30 @@ def _any(at: Cursor, mesh: Mesh | None, meshes: dict[str, Mesh]) -> Sharding | t
 def read_mesh(text: str) -> Mesh:
     """A mesh out of its text: Shardy's, ``sdy.mesh @mesh = <["d"=4]>`` or what is in it, or short, ``d=4,m=4``."""
     at = Cursor(text_of(text, "a mesh's text"))
-    if found := _DEFINITION.match(text):
-        at.at = found.end() + 1
-        at.match(_WORD, "a mesh's name")
-        mesh = _mesh_after(at)
-    elif at.take("mesh") or "<" in text:
-        mesh = _shardy_mesh(at)
-    else:
-        sizes = dict[str, int]()
-        while True:
-            name = at.match(_WORD, "an axis as d=4")[0]
-            at.need("=")
-            if name in sizes:
-                raise at.fail(f"the axis {name!r} stands there twice")
-            sizes[name] = at.number()
-            if not at.take(","):
-                break
-        mesh = at.checked(lambda: Mesh(sizes))
-    at.take("")
-    if at.at < len(text):
-        raise at.fail("the mesh ends here, and text follows")
-    return mesh
+    if found := _defined(at):
+        return at.whole(found[1])
+    if at.take("mesh") or "<" in text:
+        return at.whole(_shardy_mesh(at))
+    return at.whole(_axes(at, lambda: at.match(_WORD, "an axis as d=4")[0]))
 
 
 # -- names of axes -----------------------------------------------------------------------------------------------------
 
 
-def _mesh_after(at: Cursor) -> Mesh:
+def _defined(at: Cursor) -> tuple[str, Mesh] | None:
+    """``sdy.mesh @mesh = <["d"=4]>``, if that is next."""
+    found = _DEFINITION.match(at.text, at.at)
+    if not found:
+        return None
+    at.at = found.end() + 1
+    name = at.match(_WORD, "a mesh's name")[0]
     at.need("=")
-    return _shardy_mesh(at)
+    return name, _shardy_mesh(at)
 
 
 def _shardy_mesh(at: Cursor) -> Mesh:
     at.need("<", "[")
-    mesh, ids = _axes(at), None
+    mesh, ids = _axes(at, at.name, "]"), None
     if at.take(","):
         at.need("device_ids", "=", "[")
         ids = at.several(at.number, "]")
@@ -196,16 +180,16 @@ def _shardy_mesh(at: Cursor) -> Mesh:
     return mesh if ids is None else at.checked(lambda: Mesh(mesh.axes, devices=ids))
 
 
-def _axes(at: Cursor) -> Mesh:
-    """Axes up to ``]``."""
+def _axes(at: Cursor, name: Callable[[], str], close: str = "") -> Mesh:
+    """Axes with their sizes up to ``close``, or to the end."""
 
     def axis() -> tuple[str, int]:
-        name = at.name()
+        found = name()
         at.need("=")
-        return name, at.number()
+        return found, at.number()
 
-    axes = at.several(axis, "]")
-    if len({name for name, _ in axes}) < len(axes):
+    axes = at.several(axis, close)
+    if len(dict(axes)) < len(axes):
         raise at.fail("an axis of the mesh stands there twice")
     return at.checked(lambda: Mesh(dict(axes)))
 
@@ -249,7 +233,9 @@ def _named(at: Cursor, mesh: Mesh, notation: str) -> Sharding:
     opened = frozenset(k for k, dim in enumerate(dims) if dim[1])
     priorities = tuple((k, dim[2]) for k, dim in enumerate(dims) if dim[2] is not None)
     parts = tuple(dim[0] for dim in dims)
-    return at.checked(lambda: Sharding(mesh, parts, opened, priorities, **more, notation=notation))
+    kept, manual, summed = (more.get(name, ()) for name in ("replicated", "manual", "unreduced"))
+    make = partial(Sharding, mesh, parts, opened, priorities, kept, manual, summed, notation=notation)
+    return at.checked(make)
 
 
 def _shardy(at: Cursor, mesh: Mesh | None, meshes: dict[str, Mesh]) -> Sharding:
@@ -274,78 +260,49 @@ def _shardy(at: Cursor, mesh: Mesh | None, meshes: dict[str, Mesh]) -> Sharding:
 
 def _operation(at: Cursor, mesh: Mesh | None, meshes: dict[str, Mesh]) -> Sharding | tuple[Any, ...]:
     """The shardings of a line with ``sdy.sharding_constraint`` or ``sdy.manual_computation``."""
-    found = []
-    for start in [match.start() for match in re.finditer(r"<(?:@|mesh<)", at.text[at.at :])]:
+    found = list[Sharding]()
+    for start in re.finditer(r"<(?:@|mesh<)", at.text[at.at :]):
         inner = Cursor(at.text)
-        inner.at = at.at + start
+        inner.at = at.at + start.start()
         found.append(_shardy(inner, mesh, meshes))
     if not found:
         raise at.fail("no sharding stands in this line")
-    if "sdy.manual_computation" in at.text:
-        names = re.search(r"manual_axes=\{([^}]*)\}", at.text)
-        axes = [name for _, name in _QUOTED.findall(names[1])] if names else []
-        found = [at.checked(lambda one=one: _with_manual(one, axes)) for one in found]  # type: ignore[misc]
     at.at = len(at.text)
-    return found[0] if len(found) == 1 and "sdy.sharding_constraint" in at.text else tuple(found)
+    return found[0] if len(found) == 1 else tuple(found)
 
 
-def _with_manual(sharding: Sharding, axes: Sequence[str]) -> Sharding:
-    """The sharding with those manual axes that cut no dim marked; the others cut the array before the region."""
-    cut = {part.axis for dim in sharding.dims for part in dim} | {part.axis for part in sharding.replicated}
-    return replace(sharding, manual=tuple(Part(axis) for axis in axes if axis not in cut))
+# -- JAX and the command line ------------------------------------------------------------------------------------------
 
 
-# -- JAX ---------------------------------------------------------------------------------------------------------------
+def _jax(at: Cursor, mesh: Mesh | None) -> Sharding:
+    """``P('d', None)``, or a NamedSharding's repr with its own mesh: Python, so Python's own reader reads it."""
+    from tilewright.layout.meshes.sharding import sharding_of
 
-
-def _jax_mesh(at: Cursor) -> Mesh:
-    at.match(re.compile(r"(?:Abstract)?Mesh\("), "Mesh(")
-    sizes = dict[str, int]()
-    while not at.take(")"):
-        if sizes:
-            at.need(",")
-        if at.take("axis_types="):
-            at.match(re.compile(r"\([^()]*\)"), "axis types in parentheses")
-            continue
-        name = at.name()
-        at.need(":")
-        sizes[name] = at.number()
-    return at.checked(lambda: Mesh(sizes))
-
-
-def _spec(at: Cursor, mesh: Mesh | None) -> Sharding:
+    found = re.search(r"P(?:artitionSpec)?\((?:[^()]|\([^()]*\))*\)", at.text[at.at :])
+    if not found:
+        raise at.fail("expected P(...)")
+    if own := re.search(r"mesh=(?:Abstract)?Mesh\(([^()]*)", at.text[at.at :][: found.start()]):
+        mesh = at.checked(lambda: Mesh({name: int(n) for name, n in re.findall(r"'([^']*)': (\d{1,9})", own[1])}))
+    try:
+        call = ast.parse(found[0].replace("PartitionSpec.UNCONSTRAINED", "UNCONSTRAINED"), mode="eval").body
+        nodes = [*call.args, *(key.value for key in call.keywords)] if isinstance(call, ast.Call) else []
+        values = ["?" if isinstance(node, ast.Name) else ast.literal_eval(node) for node in nodes]
+        names = [key.arg for key in call.keywords] if isinstance(call, ast.Call) else []
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        raise at.fail("not what P(...) takes", "names of axes, tuples of them, None or UNCONSTRAINED") from None
+    if names not in ([], ["unreduced"]) or (names and not isinstance(values[-1], set)):
+        raise at.fail("P(...) takes unreduced={...} by name")
     if mesh is None:
-        raise at.fail("a PartitionSpec needs a mesh", how='as {"d": 4, "m": 4}, or --mesh d=4,m=4')
-    at.need("(")
-    dims, opened, more = list[tuple[Part, ...]](), set[int](), dict[str, tuple[Part, ...]]()
-
-    def axis() -> Part:
-        return Part(at.name())
-
-    while not at.take(")"):
-        if dims or more:
-            at.need(",")
-            if at.take(")"):
-                break
-        if at.take("None"):
-            dims.append(())
-        elif at.take("UNCONSTRAINED") or at.take("PartitionSpec.UNCONSTRAINED"):
-            opened.add(len(dims))
-            dims.append(())
-        elif at.take("unreduced={"):
-            more["unreduced"] = tuple(at.several(axis, "}"))
-        elif at.take("("):
-            parts = list[Part]()
-            while not at.take(")"):
-                if parts:
-                    at.need(",")
-                    if at.take(")"):
-                        break
-                parts.append(axis())
-            dims.append(tuple(parts))
-        else:
-            dims.append((axis(),))
-    return at.checked(lambda: Sharding(mesh, tuple(dims), frozenset(opened), **more, notation="jax"))
+        raise at.fail("a PartitionSpec needs a mesh", 'as {"d": 4, "m": 4}, or --mesh d=4,m=4')
+    entries, summed = (values[:-1], values[-1]) if names else (values, ())
+    opened = frozenset(k for k, entry in enumerate(entries) if entry == "?")
+    entries = [None if entry == "?" else entry for entry in entries]
+    sharding = at.checked(lambda: sharding_of(entries, mesh))
+    at.at += found.end()
+    if own and (end := re.match(r"\s*(,\s*memory_kind=\w*)?\s*\)", at.text[at.at :])):
+        at.at += end.end()
+    more = tuple(Part(axis) for axis in mesh.names if axis in summed)
+    return at.checked(lambda: replace(sharding, open=opened, unreduced=more, notation="jax"))
 
 
 def _short(at: Cursor, mesh: Mesh) -> Sharding:
@@ -368,8 +325,8 @@ def _gspmd(at: Cursor, mesh: Mesh | None, depth: int = 0) -> Sharding | tuple[An
     if at.text.startswith(("{", "}"), at.at):
         return tuple(at.several(lambda: _gspmd(at, mesh, depth + 1), "}"))
     if at.take("mesh["):
-        named, order = _axes(at), _named_ids(at)
-        sharding = replace(_named(at, named, "named"), order=order and tuple(order))
+        named, order = _axes(at, at.name, "]"), _named_ids(at)
+        sharding = replace(_named(at, named, "named"), order=None if order is None else tuple(order))
         if order is not None and sorted(order) != list(range(named.size)):
             raise at.fail(f"device_ids are not an order of {named.size} devices")
     elif at.take("devices="):
@@ -494,9 +451,11 @@ def _from_tiles(devices: np.ndarray[Any, Any], types: Sequence[str], mesh: Mesh 
             return _from_tiles(devices, types, None)
         dims.append(tuple(part for several in parts for part in several or ()))
     rank = devices.ndim - len(types)
-    more = {name: tuple(p for k, d in zip(types, dims[rank:], strict=True) if k == name for p in d) for name in _TYPES}
-    more["replicated"] = ()  # what is not said to be anything else holds copies
-    return Sharding(mesh, tuple(dims[:rank]), order=order, **more, notation="gspmd")
+    manual, summed = (
+        tuple(p for k, d in zip(types, dims[rank:], strict=True) if k == name for p in d)
+        for name in ("manual", "unreduced")
+    )
+    return Sharding(mesh, tuple(dims[:rank]), manual=manual, unreduced=summed, order=order, notation="gspmd")
 
 
 def digits(devices: np.ndarray[Any, Any], dim: int) -> list[Piece] | None:
@@ -506,7 +465,7 @@ def digits(devices: np.ndarray[Any, Any], dim: int) -> list[Piece] | None:
     [Piece(size=4, stride=1)]
     """
     along = np.moveaxis(devices, dim, 0)
-    steps = along[:, *[0] * (devices.ndim - 1)] - along.flat[0]
+    steps = along.reshape(len(along), -1)[:, 0] - along.flat[0]
     if (along - along[:1] != steps.reshape(-1, *[1] * (devices.ndim - 1))).any():
         return None
     pieces, values = list[Piece](), steps.tolist()
