@@ -404,9 +404,10 @@ def _why_padding(layout: AddressMap, place: Sequence[int]) -> str:
             outside, sum_ = states[k][dim], f"{behind[dim]}"
             if isinstance(step, Split):
                 sum_ += f"*{step.tile} + {behind[dim + 1]}"
-            elif isinstance(step, Pad):
+            elif isinstance(step, Pad) and step.low:
                 sum_ += f" - {step.low}"
-            return f"{outside.label} = {sum_} = {values[dim]} would be outside 0..{outside.size - 1}"
+            sum_ += "" if sum_ == str(values[dim]) else f" = {values[dim]}"
+            return f"{outside.label} = {sum_} would be outside 0..{outside.size - 1}"
     return "the array has no elements"
 
 

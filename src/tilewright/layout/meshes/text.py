@@ -33,7 +33,7 @@ _QUOTED = re.compile(r"""(["'])([^"'\\]*)\1""")
 _DEFINITION = re.compile(r"\s*sdy\.mesh\s+(?=@)")
 _SHORT = re.compile(r"\s*[\w.+*-]+\s*(,\s*[\w.+*-]+\s*)*")
 _KINDS = ("replicated", "manual", "unknown", "unreduced")
-_TYPES = ("manual", "replicated", "unreduced")
+_TYPES = ("manual", "unreduced", "replicated")
 _DEEPEST = 50
 
 
@@ -326,9 +326,10 @@ def _gspmd(at: Cursor, mesh: Mesh | None, depth: int = 0) -> Sharding | tuple[An
         return tuple(at.several(lambda: _gspmd(at, mesh, depth + 1), "}"))
     if at.take("mesh["):
         named, order = _axes(at, at.name, "]"), _named_ids(at)
-        sharding = replace(_named(at, named, "named"), order=None if order is None else tuple(order))
         if order is not None and sorted(order) != list(range(named.size)):
             raise at.fail(f"device_ids are not an order of {named.size} devices")
+        turned = None if order is None or order == sorted(order) else tuple(order)
+        sharding = replace(_named(at, named, "named"), order=turned)
     elif at.take("devices="):
         sharding = _tiles(at, mesh)
     elif at.take("maximal"):
