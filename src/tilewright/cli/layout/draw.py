@@ -74,8 +74,7 @@ class Picture:
             {"heading": panel.heading, "rows": list(panel.rows), "columns": list(panel.columns)}
             | {"cells": [list(row) for row in panel.labels], "padding": panel.padding.tolist()}
             | {"colours": panel.colours.tolist()}
-            for row in scene.panels
-            for panel in row
+            for panel in (*filter(None, (scene.devices,)), *(panel for row in scene.panels for panel in row))
         ]
         head = {"layout": scene.title, "cut": scene.cut, "colour": scene.colour_by}
         return head | {"levels": levels, "panels": panels}

@@ -198,6 +198,8 @@ def _derivation_value(layout: IndexMap, derivation: Any, index: Sequence[int]) -
     address = derivation.address
     value: dict[str, Any] = {"layout": derivation.layout, "index": list(index), **address, "address": address}
     value["expressions"] = derivation.expressions
+    if layout.replicas > 1:
+        value["copies"] = [dict(zip(layout.axes, place, strict=True)) for place in layout.where(*index)]
     if "offset" in address:
         value["expression"] = derivation.expressions["offset"]
         value["bit"] = address["offset"] * layout.element_bits
@@ -258,7 +260,7 @@ def _facts_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         *rows,
         ("physical shape", _tuple(facts["physical_shape"])),
         ("slots", f"{count_text(facts['slots'])}, of which {count_text(facts['padding_slots'])} are padding"),
-        ("size in memory", exact_bytes(facts["size_bytes"])),
+        ("size on all devices" if "replicas" in facts else "size in memory", exact_bytes(facts["size_bytes"])),
         ("data alone", exact_bytes(facts["data_bytes"])),
         ("padding ratio", ratio_text(facts["padding_ratio"])),
     ]

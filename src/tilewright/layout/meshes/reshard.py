@@ -354,21 +354,27 @@ def _found(a: MeshLayout, b: MeshLayout) -> tuple[Step, ...] | None:
     way = search.path(search.state(dims[0]), search.state(dims[1]))
     if way is None:
         return None
-    ops = [_op(search, one, other) for one, other in pairwise(way)]
+    hops = [(_op(search, one, other), one, other) for one, other in pairwise(way)]
+    for k in range(len(hops) - 1, 0, -1):  # slices in a row are one, and so are gathers of one dim
+        (op, before, one), (other, _, after) = hops[k - 1 : k + 1]
+        if op == other and (op == "slice" or (op == "all-gather" and _dims(before, one) == _dims(one, after))):
+            hops[k - 1 : k + 1] = [(op, before, after)]
     steps, layout = list[Step](), a
-    groups: tuple[tuple[int, ...], ...]
-    for k, (op, state) in enumerate(zip(ops, way[1:], strict=True)):
-        if op == "slice" and ops[k + 1 : k + 2] == ["slice"]:
-            continue  # several in a row are one
-        after = b if k == len(ops) - 1 else _layout(a, search, state)
-        before = way[k]
+    for k, (op, before, state) in enumerate(hops):
+        after = b if k == len(hops) - 1 else _layout(a, search, state)
         moved = [atoms[j] for gone in _difference(before, state) for j in gone]
         groups = spread(moved, unused(moved, a.mesh.size)) if op.startswith("all") else ()
-        groups = _pairs(layout, after) or () if op == "collective-permute" else groups
-        elements = search.elements(state) if op == "collective-permute" else search.cost(before, state)
+        elements = search.cost(before, state)
+        if op == "collective-permute":
+            groups, elements = _pairs(layout, after) or (), search.elements(state)
         steps.append(Step(op, layout, after, groups, -(-elements * a.element_bits // 8)))
         layout = after
     return tuple(steps)
+
+
+def _dims(a: _State, b: _State) -> list[int]:
+    """The dims that a step from a to b changes."""
+    return [dim for dim, (x, y) in enumerate(zip(a, b, strict=True)) if x != y]
 
 
 def _op(search: _Search, before: _State, after: _State) -> str:
