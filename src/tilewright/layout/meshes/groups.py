@@ -7,12 +7,26 @@ axes of a mesh of its own), the same with device_ids=([4,4]T(1,0)) where that me
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
-from tilewright.errors import ParseError
+import numpy as np
+
 from tilewright.layout.index.types import text_of
 from tilewright.layout.meshes.mesh import Mesh, Part
-from tilewright.layout.meshes.text import Cursor, _axes, _iota_text, _part, digits, iota, read_ids
+from tilewright.layout.meshes.text import (
+    AXES,
+    DEVICE_IDS,
+    INTS,
+    IOTA,
+    PARTS,
+    Cursor,
+    device_list,
+    digits,
+    iota_text,
+    mesh_of_axes,
+    parts_of,
+)
 
 
 @dataclass(frozen=True)
@@ -35,8 +49,6 @@ class DeviceGroups:
         >>> [str(part) for part in read_groups("[4,2]<=[2,4]T(1,0)").axes(Mesh({"d": 2, "m": 4}))]
         ['"d"']
         """
-        import numpy as np
-
         if len({len(group) for group in self.groups}) != 1:
             return None
         table = np.array(self.groups)
@@ -65,47 +77,21 @@ def read_groups(text: str, devices: int = 0) -> DeviceGroups:
     ('[4,2]<=[2,4]T(1,0)', ((0, 1, 2, 3),))
     """
     at = Cursor(text_of(text, "a text of groups"))
-    if at.take("mesh["):
-        found = _along_axes(at)
-    elif at.take("["):
-        found = _iota(at)
-    else:
-        found = DeviceGroups(tuple(tuple(group) for group in _lists(at)))
-        if not found.groups and devices:
-            found = DeviceGroups((tuple(range(devices)),))
-    return at.whole(found)
-
-
-def _lists(at: Cursor) -> list[list[int]]:
-    def group() -> list[int]:
-        at.need("{")
-        return at.several(at.number, "}")
-
-    at.need("{")
-    return at.several(group, "}")
-
-
-def _iota(at: Cursor) -> DeviceGroups:
-    start = at.at
-    sizes = at.several(at.number, "]")
-    at.need("<=", "[")
-    devices = iota(at)
-    if len(sizes) != 2 or math.prod(sizes) != len(devices):
-        raise ParseError(f"not (groups, devices in each) of {len(devices)} devices", text=at.text, column=start)
-    table = devices.reshape(sizes)
-    pieces = [digits(table, dim) for dim in (0, 1)]
-    text = _iota_text([piece for dim in pieces for piece in dim or ()]) or "[1]"
-    return DeviceGroups(tuple(map(tuple, table.tolist())), iota=f"[{sizes[0]},{sizes[1]}]<={text}")
-
-
-def _along_axes(at: Cursor) -> DeviceGroups:
-    axes = mesh = _axes(at, at.name, "]")
-    if at.take(","):
-        at.need("device_ids")
-        order = read_ids(at)
-        mesh = at.checked(lambda: Mesh(axes.axes, devices=order))
-    at.need("{")
-    parts = tuple(at.several(lambda: _part(at), "}"))
-    groups = at.checked(lambda: mesh.groups(parts))
-    ids = mesh.ids
-    return DeviceGroups(tuple(tuple(ids[place] for place in group) for group in groups), mesh, parts)
+    if found := at.take(rf"mesh\[{AXES}\](?:{DEVICE_IDS})?\s*{{({PARTS})}}"):
+        mesh = mesh_of_axes(at, found[1], device_list(at, found[2]).tolist() if found[2] else None)
+        parts = parts_of(found[3])
+        places = at.checked(lambda: mesh.groups(parts))
+        return at.whole(DeviceGroups(tuple(tuple(mesh.ids[k] for k in group) for group in places), mesh, parts))
+    if found := at.take(rf"\[(\d{{1,9}}),(\d{{1,9}})\]<=({IOTA})"):
+        sizes, numbers = (int(found[1]), int(found[2])), device_list(at, found[3])
+        if math.prod(sizes) != len(numbers):
+            raise at.fail(f"not (groups, devices in each) of {len(numbers)} devices")
+        table = numbers.reshape(sizes)
+        pieces = [piece for dim in (0, 1) for piece in digits(table, dim) or ()]
+        text = f"[{sizes[0]},{sizes[1]}]<={iota_text(pieces) if pieces else '[1]'}"
+        return at.whole(DeviceGroups(tuple(map(tuple, table.tolist())), iota=text))
+    lists = at.need(
+        rf"{{\s*((?:{{(?:{INTS})?}}\s*,?\s*)*)}}", "groups as {{0,1},{2,3}}, [4,2]<=[8] or mesh['a'=4] {'a'}"
+    )[1]
+    groups = tuple(tuple(map(int, re.findall(r"\d+", inside))) for inside in re.findall(r"{([^{}]*)}", lists))
+    return at.whole(DeviceGroups(groups if groups or not devices else (tuple(range(devices)),)))
