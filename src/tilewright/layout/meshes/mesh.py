@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout.index.types import to_int, to_ints
 
-MOST_DEVICES = 1 << 20
+MOST_DEVICES = 1 << 16
 _TOPOLOGY = re.compile(r"(?:\w+:)?(\d{1,6}(?:x\d{1,6})*)")
 
 

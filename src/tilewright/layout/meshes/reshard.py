@@ -239,7 +239,7 @@ class _Search:
         spare = {atom.size: k for k, atom in reversed(list(enumerate(self.atoms))) if k not in taken}
         for dim, cut in enumerate(state):
             if target is None:
-                more = [(k,) for k in spare.values() if self.shape[dim] >= self.size((*cut, k))]
+                more: list[tuple[int, ...]] = [(k,) for k in spare.values() if self.shape[dim] >= self.size((*cut, k))]
             else:
                 rest = target[dim][len(cut) :] if target[dim][: len(cut)] == cut else ()
                 more = [(k,) for k in target[dim] if k not in taken] + ([rest] if taken.isdisjoint(rest) else [])
@@ -356,14 +356,16 @@ def _found(a: MeshLayout, b: MeshLayout) -> tuple[Step, ...] | None:
         return None
     hops = [(_op(search, one, other), one, other) for one, other in pairwise(way)]
     for k in range(len(hops) - 1, 0, -1):  # slices in a row are one, and so are gathers of one dim
-        (op, before, one), (other, _, after) = hops[k - 1 : k + 1]
-        if op == other and (op == "slice" or (op == "all-gather" and _dims(before, one) == _dims(one, after))):
-            hops[k - 1 : k + 1] = [(op, before, after)]
+        (op, start, one), (other, _, end) = hops[k - 1 : k + 1]
+        if op == other and (op == "slice" or (op == "all-gather" and _dims(start, one) == _dims(one, end))):
+            hops[k - 1 : k + 1] = [(op, start, end)]
     steps, layout = list[Step](), a
     for k, (op, before, state) in enumerate(hops):
         after = b if k == len(hops) - 1 else _layout(a, search, state)
         moved = [atoms[j] for gone in _difference(before, state) for j in gone]
-        groups = spread(moved, unused(moved, a.mesh.size)) if op.startswith("all") else ()
+        groups: tuple[tuple[int, ...], ...] = ()
+        if op.startswith("all"):
+            groups = spread(moved, unused(moved, a.mesh.size))
         elements = search.cost(before, state)
         if op == "collective-permute":
             groups, elements = _pairs(layout, after) or (), search.elements(state)
