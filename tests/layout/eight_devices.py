@@ -14,8 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxlib import xla_client
 
 from tilewright.layout import reshard, shard
-from tilewright.layout.meshes.sharding import sharding_of
-from tilewright.layout.meshes.text import read_sharding
+from tilewright.layout.meshes.text import read_sharding, sharding_of
 
 XLA = (
     "{devices=[2,4]<=[8]}", "{devices=[2,2]<=[2,2]T(0,1)}", "{devices=[4,1]<=[2,2]T(1,0)}", "{replicated}", "{manual}",

@@ -20,7 +20,7 @@ from tilewright.errors import ParseError, TilewrightError, UsageError
 from tilewright.layout import Mesh, explain_place, read_groups, read_sharding, shard, summary
 from tilewright.layout.draw.terminal import terminal_drawing
 from tilewright.layout.meshes.mesh import Part
-from tilewright.layout.meshes.sharding import sharding_of
+from tilewright.layout.meshes.text import sharding_of
 
 WEIGHTS = "bf16[8192,2048]{1,0:T(8,128)(2,1)}"
 MESH = Mesh({"d": 4, "m": 4})

@@ -71,7 +71,7 @@ def shardings() -> Attack:
     from tests.hlo.test_loading_fuzz import mutated
     from tests.layout.test_meshes import TEXTS
     from tilewright.layout import Mesh, read_groups, read_sharding, shard
-    from tilewright.layout.meshes.mesh import mesh_of
+    from tilewright.layout.meshes.text import mesh_of
 
     mesh = Mesh({"d": 4, "m": 4})
     texts = [*TEXTS, '#sdy.sharding<@mesh, [{"d"}, {"m":(1)2, ?}p1]>', "P('d', ('m',), None)", "d+m,-", "{replicated}"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.layout.index.types import text_of
-from tilewright.layout.meshes.mesh import Mesh, Part
+from tilewright.layout.meshes.mesh import Mesh, Part, iota_text
 from tilewright.layout.meshes.text import (
     AXES,
     DEVICE_IDS,
@@ -23,7 +23,6 @@ from tilewright.layout.meshes.text import (
     Cursor,
     device_list,
     digits,
-    iota_text,
     mesh_of_axes,
     parts_of,
 )

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.layout.index.types import to_int, to_ints
+from tilewright.layout.index.types import to_ints
 
 MOST_DEVICES = 1 << 16
 _TOPOLOGY = re.compile(r"(?:\w+:)?(\d{1,6}(?:x\d{1,6})*)")
@@ -184,23 +184,15 @@ def unused(pieces: Iterable[Piece], count: int) -> list[Piece]:
     return [Piece(count // below, below), *free] if count > below else free
 
 
-def mesh_of(value: Any) -> Mesh:
-    """A mesh, given as one, as a mapping of sizes, as JAX's ``Mesh`` or ``AbstractMesh``, or as a text.
-
-    >>> mesh_of("d=4,m=2"), mesh_of('<["d"=4, "m"=2]>') == mesh_of({"d": 4, "m": 2})
-    (Mesh({'d': 4, 'm': 2}), True)
-    """
-    if isinstance(value, Mesh):
-        return value
-    if isinstance(value, Mapping):
-        return Mesh(value)
-    if isinstance(value, str):
-        from tilewright.layout.meshes.text import read_mesh
-
-        return read_mesh(value)
-    sizes = getattr(value, "shape", None)
-    if not isinstance(sizes, Mapping):
-        raise UsageError(f"{value!r} is not a mesh", how='as {"d": 4, "m": 4}')
-    devices = None if type(value).__name__ == "AbstractMesh" else getattr(value, "devices", None)  # it has none
-    ids = None if devices is None else [getattr(device, "id", device) for device in devices.flat]
-    return Mesh({str(name): to_int(size, "an axis's size") for name, size in sizes.items()}, devices=ids)
+def iota_text(pieces: Sequence[Piece]) -> str:
+    """``[4,2]T(1,0)``: digits in this order, neighbours that count on as one."""
+    joined = list[Piece]()
+    for piece in pieces:
+        if joined and joined[-1].stride == piece.size * piece.stride:
+            joined[-1] = Piece(joined[-1].size * piece.size, piece.stride)
+        else:
+            joined.append(piece)
+    order = sorted(range(len(joined)), key=lambda k: -joined[k].stride)
+    sizes = ",".join(str(joined[k].size) for k in order)
+    turned = "" if len(joined) == 1 else f"T({','.join(str(order.index(k)) for k in range(len(joined)))})"
+    return f"[{sizes}]{turned}"

@@ -1,4 +1,4 @@
-"""A sharding: which mesh axes cut which dim of an array; its texts are read and printed in ``text.py``.
+"""A sharding: which mesh axes cut which dim of an array; and its texts, which ``text.py`` reads.
 
 Dim d is cut into as many shards as its axes have devices together, the first axis major: a device's coordinates on
 them are the digits of the shard's number. Axes that cut no dim hold copies (or, where they are manual or unreduced,
@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.layout.meshes.mesh import Mesh, Part, Piece, mesh_of, sums, unused
+from tilewright.layout.meshes.mesh import Mesh, Part, Piece, iota_text, sums, unused
 
 Dims = tuple[tuple[Part, ...], ...]
+TYPES = ("manual", "unreduced", "replicated")
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class Sharding:
     def spec(self) -> tuple[str | tuple[str, ...] | None, ...]:
         """The entries of JAX's ``PartitionSpec``. Raises :class:`UnsupportedError` where it has no word.
 
-        >>> sharding_of([("d",), (), ("m", "x")], Mesh({"d": 2, "m": 2, "x": 2})).spec
+        >>> Sharding(Mesh({"d": 2, "m": 2, "x": 2}), ((Part("d"),), (), (Part("m"), Part("x")))).spec
         ('d', None, ('m', 'x'))
         """
         parts = [part for dim in self.dims for part in dim]
@@ -123,83 +124,84 @@ class Sharding:
 
     def to_jax(self, devices: Iterable[Any] | None = None) -> Any:
         """JAX's ``NamedSharding``, on these devices (by default JAX's own, by their ids)."""
-        import jax
+        from tilewright.layout.exchange.inside_jit import named_sharding
 
-        spec = list[Any](self.spec)
-        for dim in self.open:
-            if spec[dim] is None:
-                spec[dim] = jax.sharding.PartitionSpec.UNCONSTRAINED
-        if devices is None:
-            by_id = {device.id: device for device in jax.devices()}
-            if missing := [number for number in self.mesh.ids if number not in by_id]:
-                raise UsageError(f"JAX has no device {missing[0]} here", how="pass devices=, one per place of the mesh")
-            devices = [by_id[number] for number in self.mesh.ids]
-        grid = np.array(list(devices), object)
-        if grid.size != self.mesh.size:
-            raise UsageError(f"{grid.size} devices for a mesh of {self.mesh.size}")
-        more = {"unreduced": {part.axis for part in self.unreduced}} if self.unreduced else {}
-        mesh = jax.sharding.Mesh(grid.reshape(self.mesh.shape), self.mesh.names)
-        return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec, **more))  # type: ignore[no-untyped-call]
+        return named_sharding(self, devices)
 
     @property
     def gspmd(self) -> str:
         """XLA's text, as ``{devices=[2,1,4]<=[8] last_tile_dim_replicate}``."""
-        from tilewright.layout.meshes.text import gspmd_text
-
         return gspmd_text(self)
 
     @property
     def shardy(self) -> str:
         """Shardy's text, as ``#sdy.sharding<mesh<["d"=2]>, [{"d"}, {}]>``; UnsupportedError where it has no word."""
-        from tilewright.layout.meshes.text import shardy_text
-
         return shardy_text(self)
 
     def __str__(self) -> str:
-        from tilewright.layout.meshes.text import sharding_text
-
         return sharding_text(self)
 
 
-def sharding_of(value: Any, mesh: Any = None) -> Sharding:
-    """A sharding, given as one, as a text, as JAX's, or as a list of axes per dim over ``mesh``.
+# -- printing ----------------------------------------------------------------------------------------------------------
 
-    A list has one entry per dim: None or () for none, an axis, or several of them, major first.
+
+def sharding_text(sharding: Sharding) -> str:
+    """The text in the notation in which it was written, or that has a word for it; one that reads back."""
+    if sharding.notation == "named":
+        axes = ",".join(f"'{name}'={size}" for name, size in sharding.mesh.axes.items())
+        ids = "" if sharding.order is None else f" device_ids=({','.join(map(str, sharding.order))}),"
+        return f"{{mesh[{axes}],{ids} {_dims_text(sharding)}}}".replace('"', "'")
+    if sharding.notation == "gspmd" or sharding.order is not None or sharding.kind or sharding.manual:
+        return gspmd_text(sharding)
+    if sharding.notation == "jax":
+        axes = ", ".join(f"'{name}': {size}" for name, size in sharding.mesh.axes.items())
+        entries = ["UNCONSTRAINED" if k in sharding.open else repr(entry) for k, entry in enumerate(sharding.spec)]
+        summed = ", ".join(repr(part.axis) for part in sharding.unreduced)
+        entries += [f"unreduced={{{summed}}}"] if summed else []
+        return f"NamedSharding(mesh=Mesh({axes}), spec=P({', '.join(entries)}))"
+    return shardy_text(sharding)
+
+
+def _dims_text(sharding: Sharding) -> str:
+    levels, dims = dict(sharding.priorities), list[str]()
+    for k, dim in enumerate(sharding.dims):
+        inside = ", ".join([*map(str, dim), *["?"] * (k in sharding.open)])
+        dims.append(f"{{{inside}}}" + (f"p{levels[k]}" if k in levels else ""))
+    more = ((name, getattr(sharding, name)) for name in ("replicated", "manual", "unreduced"))
+    return f"[{', '.join(dims)}]" + "".join(f", {name}={{{', '.join(map(str, p))}}}" for name, p in more if p)
+
+
+def shardy_text(sharding: Sharding) -> str:
+    """Shardy's text with the mesh in it; :class:`UnsupportedError` for lists of devices and manual axes."""
+    if sharding.device is not None:
+        return f"#sdy.sharding<mesh<[], device_ids=[{sharding.device}]>, {_dims_text(sharding)}>"
+    if sharding.order is not None or sharding.kind or sharding.manual:
+        raise UnsupportedError(f"Shardy has no word for {gspmd_text(sharding)}")
+    return f"#sdy.sharding<mesh{sharding.mesh}, {_dims_text(sharding)}>"
+
+
+def gspmd_text(sharding: Sharding) -> str:
+    """XLA's text; the devices are numbered in the mesh's order.
+
+    >>> gspmd_text(Sharding(Mesh({"d": 2, "m": 4}), ((), (Part("m"),))))
+    '{devices=[1,4,2]<=[2,4]T(1,0) last_tile_dim_replicate}'
     """
-    mesh = None if mesh is None else mesh_of(mesh)
-    if isinstance(value, str):
-        from tilewright.layout.meshes.text import read_sharding
-
-        found = read_sharding(value, mesh)
-        if isinstance(found, tuple):
-            raise UsageError(f"{value[:80]!r} is a tuple of {len(found)} shardings", how="give one of them")
-        return found
-    if not isinstance(value, Sharding):
-        if mesh is None and hasattr(value, "mesh") and hasattr(value, "spec"):
-            mesh, value = mesh_of(value.mesh), value.spec
-        elif hasattr(value, "_to_xla_hlo_sharding"):  # what JAX has beside NamedSharding says itself in XLA's words
-            return sharding_of(str(value._to_xla_hlo_sharding(getattr(value, "ndim", 1))), mesh)
-        if mesh is None:
-            raise UsageError(f"a list of axes needs a mesh: {value!r}")
-        return _of_entries(value, mesh)
-    if mesh is not None and mesh != value.mesh:
-        raise UsageError(f"{value} is over another mesh than {mesh}")
-    return value
-
-
-def _of_entries(spec: Any, mesh: Mesh) -> Sharding:
-    try:
-        entries = list(spec)
-    except TypeError:
-        raise UsageError(f"a sharding is a text, or a list of axes per dim, not {spec!r}") from None
-    dims, free = list[tuple[Part, ...]](), set[int]()
-    for at, entry in enumerate(entries):
-        if type(entry).__name__ == "UnconstrainedSingleton":
-            free.add(at)
-            entry = ()
-        axes = () if entry is None else (entry,) if isinstance(entry, (str, Part)) else entry
-        if not isinstance(axes, (list, tuple)) or not all(isinstance(axis, (str, Part)) for axis in axes):
-            raise UsageError(f"dim {at} is cut by {entry!r}, which is no axis and no list of axes")
-        dims.append(tuple(axis if isinstance(axis, Part) else Part(axis) for axis in axes))
-    summed = tuple(Part(axis) for axis in mesh.names if axis in (getattr(spec, "unreduced", None) or ()))
-    return Sharding(mesh, tuple(dims), frozenset(free), unreduced=summed)
+    if sharding.device is not None:
+        return f"{{maximal device={sharding.device}}}"
+    if sharding.kind:
+        return f"{{{sharding.kind}}}"
+    dims = [sharding.pieces(k) for k in range(len(sharding.dims))]
+    kinds = {name: [sharding.mesh.piece(part) for part in getattr(sharding, name)] for name in TYPES}
+    used = [piece for dim in (*dims, kinds["manual"], kinds["unreduced"]) for piece in dim]
+    kinds["replicated"] = unused(used, sharding.mesh.size)
+    last = {name: pieces for name, pieces in kinds.items() if math.prod(piece.size for piece in pieces) > 1}
+    if all(piece.size == 1 for dim in dims for piece in dim) and len(last) <= 1:
+        return f"{{{next(iter(last), 'replicated')}}}"
+    every = [*dims, *last.values()]
+    sizes = ",".join(str(math.prod(piece.size for piece in dim)) for dim in every)
+    flat = [piece for dim in every for piece in dim if piece.size > 1]
+    tail = " last_tile_dim_replicate" if [*last] == ["replicated"] else f" last_tile_dims={{{', '.join(last)}}}"
+    devices = f"<={iota_text(flat)}"
+    if sharding.order is not None:
+        devices = ",".join(str(sharding.order[place]) for place in sums(flat))
+    return f"{{devices=[{sizes}]{devices}{tail if last else ''}}}"

@@ -1,4 +1,4 @@
-"""The texts of shardings, read and printed: XLA's (GSPMD, V1 and V2, and the one with names), Shardy's and JAX's.
+"""The texts of shardings, read: XLA's (GSPMD, V1 and V2, and the one with names), Shardy's and JAX's.
 
     {devices=[2,1,4]<=[8] last_tile_dim_replicate}          {devices=[2,2]0,2,1,3}         {replicated}
     {mesh['a'=2,'b'=2], [{'a'}, {'b'}]}                     {maximal device=0}             {{replicated}, {manual}}
@@ -13,17 +13,17 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
-from tilewright.errors import ParseError, TilewrightError, UnsupportedError
-from tilewright.layout.index.types import text_of
-from tilewright.layout.meshes.mesh import MOST_DEVICES, Mesh, Part, Piece, sums, unused
-from tilewright.layout.meshes.sharding import Sharding
+from tilewright.errors import ParseError, TilewrightError, UsageError
+from tilewright.layout.index.types import text_of, to_int
+from tilewright.layout.meshes.mesh import MOST_DEVICES, Mesh, Part, Piece
+from tilewright.layout.meshes.sharding import TYPES, Sharding
 
 _T = TypeVar("_T")
 _N = r"\d{1,9}"
@@ -49,7 +49,6 @@ _ONE_DIM, _ONE_PART = re.compile(rf"{{([^{{}}]*)}}(?:p({_N}))?"), re.compile(rf"
 _SHORT = r"(?:[\w.]+(?:[+][\w.]+)*|-)"
 _SPEC = r"P(?:artitionSpec)?\s*\((?:[^()]|\([^()]*\))*\)"
 _KINDS = ("replicated", "manual", "unknown", "unreduced")
-_TYPES = ("manual", "unreduced", "replicated")
 _DEEPEST = 50
 
 
@@ -193,8 +192,6 @@ def _shardy(at: Cursor, mesh: Mesh | None, meshes: dict[str, Mesh]) -> Sharding:
 
 def _jax(at: Cursor, mesh: Mesh | None) -> Sharding:
     """``P('d', None)``, or a NamedSharding's repr with its own mesh: Python, so Python's own reader reads it."""
-    from tilewright.layout.meshes.sharding import sharding_of
-
     if own := at.take(r"NamedSharding\(mesh=(?:Abstract)?Mesh\(([^()]*(?:\([^()]*\))?)\),\s*spec="):
         mesh = mesh_of_axes(at, re.sub(r"'\s*:\s*", "'=", own[1]))
     spec = at.need(_SPEC, "P(...)")[0].strip().replace("PartitionSpec.UNCONSTRAINED", "UNCONSTRAINED")
@@ -272,8 +269,8 @@ def _tiles(at: Cursor, found: re.Match[str], mesh: Mesh | None) -> Sharding:
         raise at.fail(f"{len(devices)} devices, and the mesh {mesh} has {mesh.size}")
     last = at.take(_LAST)
     types = [] if last is None else ["replicated"] if last[1] else [word.strip() for word in last[2].split(",")]
-    if len(types) > len(sizes) or set(types) - set(_TYPES):
-        raise at.fail(f"the last dims are {', '.join(_TYPES)}, and no more than there are")
+    if len(types) > len(sizes) or set(types) - set(TYPES):
+        raise at.fail(f"the last dims are {', '.join(TYPES)}, and no more than there are")
     return _from_tiles(devices.reshape(sizes), types, mesh)
 
 
@@ -318,81 +315,66 @@ def digits(devices: np.ndarray[Any, Any], dim: int) -> list[Piece] | None:
     return pieces
 
 
-# -- printing ----------------------------------------------------------------------------------------------------------
+# -- what callers pass -------------------------------------------------------------------------------------------------
 
 
-def sharding_text(sharding: Sharding) -> str:
-    """The text in the notation in which it was written, or that has a word for it; one that reads back."""
-    if sharding.notation == "named":
-        axes = ",".join(f"'{name}'={size}" for name, size in sharding.mesh.axes.items())
-        ids = "" if sharding.order is None else f" device_ids=({','.join(map(str, sharding.order))}),"
-        return f"{{mesh[{axes}],{ids} {_dims_text(sharding)}}}".replace('"', "'")
-    if sharding.notation == "gspmd" or sharding.order is not None or sharding.kind or sharding.manual:
-        return gspmd_text(sharding)
-    if sharding.notation == "jax":
-        axes = ", ".join(f"'{name}': {size}" for name, size in sharding.mesh.axes.items())
-        entries = ["UNCONSTRAINED" if k in sharding.open else repr(entry) for k, entry in enumerate(sharding.spec)]
-        summed = ", ".join(repr(part.axis) for part in sharding.unreduced)
-        entries += [f"unreduced={{{summed}}}"] if summed else []
-        return f"NamedSharding(mesh=Mesh({axes}), spec=P({', '.join(entries)}))"
-    return shardy_text(sharding)
+def mesh_of(value: Any) -> Mesh:
+    """A mesh, given as one, as a mapping of sizes, as JAX's ``Mesh`` or ``AbstractMesh``, or as a text.
 
-
-def _dims_text(sharding: Sharding) -> str:
-    levels, dims = dict(sharding.priorities), list[str]()
-    for k, dim in enumerate(sharding.dims):
-        inside = ", ".join([*map(str, dim), *["?"] * (k in sharding.open)])
-        dims.append(f"{{{inside}}}" + (f"p{levels[k]}" if k in levels else ""))
-    more = ((name, getattr(sharding, name)) for name in ("replicated", "manual", "unreduced"))
-    return f"[{', '.join(dims)}]" + "".join(f", {name}={{{', '.join(map(str, p))}}}" for name, p in more if p)
-
-
-def shardy_text(sharding: Sharding) -> str:
-    """Shardy's text with the mesh in it; :class:`UnsupportedError` for lists of devices and manual axes."""
-    if sharding.device is not None:
-        return f"#sdy.sharding<mesh<[], device_ids=[{sharding.device}]>, {_dims_text(sharding)}>"
-    if sharding.order is not None or sharding.kind or sharding.manual:
-        raise UnsupportedError(f"Shardy has no word for {gspmd_text(sharding)}")
-    return f"#sdy.sharding<mesh{sharding.mesh}, {_dims_text(sharding)}>"
-
-
-def gspmd_text(sharding: Sharding) -> str:
-    """XLA's text; the devices are numbered in the mesh's order.
-
-    >>> from tilewright.layout import Mesh
-    >>> gspmd_text(read_sharding("-,m", Mesh({"d": 2, "m": 4})))
-    '{devices=[1,4,2]<=[2,4]T(1,0) last_tile_dim_replicate}'
+    >>> mesh_of("d=4,m=2"), mesh_of('<["d"=4, "m"=2]>') == mesh_of({"d": 4, "m": 2})
+    (Mesh({'d': 4, 'm': 2}), True)
     """
-    if sharding.device is not None:
-        return f"{{maximal device={sharding.device}}}"
-    if sharding.kind:
-        return f"{{{sharding.kind}}}"
-    dims = [sharding.pieces(k) for k in range(len(sharding.dims))]
-    kinds = {name: [sharding.mesh.piece(part) for part in getattr(sharding, name)] for name in _TYPES}
-    used = [piece for dim in (*dims, kinds["manual"], kinds["unreduced"]) for piece in dim]
-    kinds["replicated"] = unused(used, sharding.mesh.size)
-    last = {name: pieces for name, pieces in kinds.items() if math.prod(piece.size for piece in pieces) > 1}
-    if all(piece.size == 1 for dim in dims for piece in dim) and len(last) <= 1:
-        return f"{{{next(iter(last), 'replicated')}}}"
-    every = [*dims, *last.values()]
-    sizes = ",".join(str(math.prod(piece.size for piece in dim)) for dim in every)
-    flat = [piece for dim in every for piece in dim if piece.size > 1]
-    tail = " last_tile_dim_replicate" if [*last] == ["replicated"] else f" last_tile_dims={{{', '.join(last)}}}"
-    devices = f"<={iota_text(flat)}"
-    if sharding.order is not None:
-        devices = ",".join(str(sharding.order[place]) for place in sums(flat))
-    return f"{{devices=[{sizes}]{devices}{tail if last else ''}}}"
+    if isinstance(value, Mesh):
+        return value
+    if isinstance(value, Mapping):
+        return Mesh(value)
+    if isinstance(value, str):
+        return read_mesh(value)
+    sizes = getattr(value, "shape", None)
+    if not isinstance(sizes, Mapping):
+        raise UsageError(f"{value!r} is not a mesh", how='as {"d": 4, "m": 4}')
+    devices = None if type(value).__name__ == "AbstractMesh" else getattr(value, "devices", None)  # it has none
+    ids = None if devices is None else [getattr(device, "id", device) for device in devices.flat]
+    return Mesh({str(name): to_int(size, "an axis's size") for name, size in sizes.items()}, devices=ids)
 
 
-def iota_text(pieces: Sequence[Piece]) -> str:
-    """``[4,2]T(1,0)``: digits in this order, neighbours that count on as one."""
-    joined = list[Piece]()
-    for piece in pieces:
-        if joined and joined[-1].stride == piece.size * piece.stride:
-            joined[-1] = Piece(joined[-1].size * piece.size, piece.stride)
-        else:
-            joined.append(piece)
-    order = sorted(range(len(joined)), key=lambda k: -joined[k].stride)
-    sizes = ",".join(str(joined[k].size) for k in order)
-    turned = "" if len(joined) == 1 else f"T({','.join(str(order.index(k)) for k in range(len(joined)))})"
-    return f"[{sizes}]{turned}"
+def sharding_of(value: Any, mesh: Any = None) -> Sharding:
+    """A sharding, given as one, as a text, as JAX's, or as a list of axes per dim over ``mesh``.
+
+    A list has one entry per dim: None or () for none, an axis, or several of them, major first.
+    """
+    mesh = None if mesh is None else mesh_of(mesh)
+    if isinstance(value, str):
+        found = read_sharding(value, mesh)
+        if isinstance(found, tuple):
+            raise UsageError(f"{value[:80]!r} is a tuple of {len(found)} shardings", how="give one of them")
+        return found
+    if not isinstance(value, Sharding):
+        if mesh is None and hasattr(value, "mesh") and hasattr(value, "spec"):
+            mesh, value = mesh_of(value.mesh), value.spec
+        elif hasattr(value, "_to_xla_hlo_sharding"):  # what JAX has beside NamedSharding says itself in XLA's words
+            return sharding_of(str(value._to_xla_hlo_sharding(getattr(value, "ndim", 1))), mesh)
+        if mesh is None:
+            raise UsageError(f"a list of axes needs a mesh: {value!r}")
+        return _of_entries(value, mesh)
+    if mesh is not None and mesh != value.mesh:
+        raise UsageError(f"{value} is over another mesh than {mesh}")
+    return value
+
+
+def _of_entries(spec: Any, mesh: Mesh) -> Sharding:
+    try:
+        entries = list(spec)
+    except TypeError:
+        raise UsageError(f"a sharding is a text, or a list of axes per dim, not {spec!r}") from None
+    dims, free = list[tuple[Part, ...]](), set[int]()
+    for at, entry in enumerate(entries):
+        if type(entry).__name__ == "UnconstrainedSingleton":
+            free.add(at)
+            entry = ()
+        axes = () if entry is None else (entry,) if isinstance(entry, (str, Part)) else entry
+        if not isinstance(axes, (list, tuple)) or not all(isinstance(axis, (str, Part)) for axis in axes):
+            raise UsageError(f"dim {at} is cut by {entry!r}, which is no axis and no list of axes")
+        dims.append(tuple(axis if isinstance(axis, Part) else Part(axis) for axis in axes))
+    summed = tuple(Part(axis) for axis in mesh.names if axis in (getattr(spec, "unreduced", None) or ()))
+    return Sharding(mesh, tuple(dims), frozenset(free), unreduced=summed)
