@@ -138,8 +138,11 @@ def reshard(a: Any, b: Any) -> Reshard:
     Fewest bytes on the slowest device, then fewest steps. Raises :class:`UsageError` for different arrays or devices.
 
     >>> a, b = (shard("bf16[64,512,1024]", {"a": 2, "b": 2, "c": 4}, spec) for spec in ("-,b+c,-", "b,a,-"))
-    >>> print(reshard(a, b))
-    bf16[64,512,1024]{2,1,0} over #sdy.sharding<mesh<["a"=2, "b"=2, "c"=4]>, [{}, {"b", "c"}, {}]> to ...
+    >>> for step in reshard(a, b).steps:
+    ...     print(step)
+    slice to a,b+c,-
+    collective-permute to b,a+c,-, 4.00 MiB a device
+    all-gather to b,a,-, 12.0 MiB a device
     """
     for one in (a, b):
         if not isinstance(one, MeshLayout):

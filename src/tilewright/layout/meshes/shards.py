@@ -248,7 +248,7 @@ def shard(array: Any, mesh: Any = None, sharding: Any = None) -> MeshLayout:
     or JAX's; ``sharding`` axes per dim, a text (see :func:`tilewright.layout.meshes.text.read_sharding`) or JAX's
     ``NamedSharding`` or ``PartitionSpec``. What names its mesh itself needs none: it may stand in the mesh's place.
 
-    >>> weights = shard("bf16[8192,2048]{1,0:T(8,128)(2,1)}", Mesh({"d": 4, "m": 4}), [("d",), ()])
+    >>> weights = shard("bf16[8192,2048]{1,0:T(8,128)(2,1)}", {"d": 4, "m": 4}, [("d",), ()])
     >>> weights.shard_shape, weights.replicas, weights.bytes_per_device
     ((2048, 2048), 4, 8388608)
     >>> weights.where((5000, 100))
