@@ -35,6 +35,7 @@ SESSIONS = {
     "jax.md": 24,
     "layout_memories.md": 40,
     "matrix_unit.md": 50,
+    "meshes.md": 15,
     "matrix_unit_tools.md": 12,
     "tutorial_matmul.md": 8,
 }

@@ -66,6 +66,34 @@ def notations() -> Attack:
     return attack
 
 
+def shardings() -> Attack:
+    """Shardings, meshes and groups of devices, as XLA, Shardy and JAX write them."""
+    from tests.hlo.test_loading_fuzz import mutated
+    from tests.layout.test_meshes import TEXTS
+    from tilewright.layout import Mesh, read_groups, read_sharding, shard
+    from tilewright.layout.meshes.text import mesh_of
+
+    mesh = Mesh({"d": 4, "m": 4})
+    texts = [*TEXTS, '#sdy.sharding<@mesh, [{"d"}, {"m":(1)2, ?}p1]>', "P('d', ('m',), None)", "d+m,-", "{replicated}"]
+    texts += ['{devices=[2,1,2,4]<=[4,4]T(1,0) last_tile_dims={manual, replicated} metadata={op_name="x"}}']
+    texts += ["{{replicated}, {maximal device=0}}", "{mesh['d'=4,'m'=4], device_ids=([4,4]T(1,0)), [{'d'}, {'m'}]}"]
+    texts += ["[4,2]<=[2,4]T(1,0)", "{{0,1},{2,3}}", "mesh['d'=4,'m'=4], device_ids=([4,4]T(1,0)) {'d','m':(1)2}"]
+    texts += ['sdy.mesh @mesh = <["d"=4, "m"=4], device_ids=[3,2,1,0]>', "d=4,m=4"]
+    readers: list[Callable[[str], Any]] = [
+        read_groups,
+        mesh_of,
+        read_sharding,
+        lambda text: str(read_sharding(text, mesh)),
+    ]
+    readers += [lambda text: shard("f32[9,5]{1,0:T(2,4)}", mesh, text).where(8, 4)]
+
+    def attack(rng: Random) -> Callable[[], Any]:
+        text, reader = mutated(rng, rng.choice(texts), rng.choice(texts)), rng.choice(readers)
+        return lambda: reader(text)
+
+    return attack
+
+
 def programs() -> Attack:
     """HLO and StableHLO texts: read, reported, rewritten."""
     from tests.hlo.test_hlo_reader import LOOP, TABLES
@@ -389,6 +417,7 @@ def bombs() -> Attack:
 
 ATTACKS: dict[str, tuple[Callable[[], Attack], float]] = {
     "notations": (notations, 0.302),
+    "shardings": (shardings, 2.0),
     "programs": (programs, 0.25),
     "assembler": (assembler, 0.12),
     "settings": (settings, 0.14),

@@ -28,6 +28,12 @@ if TYPE_CHECKING:  # what a type checker sees; at run time a name's module is im
     from tilewright.layout.kinds.paged import *
     from tilewright.layout.kinds.presets import *
     from tilewright.layout.kinds.tiled import *
+    from tilewright.layout.meshes.groups import *
+    from tilewright.layout.meshes.mesh import *
+    from tilewright.layout.meshes.reshard import *
+    from tilewright.layout.meshes.sharding import *
+    from tilewright.layout.meshes.shards import *
+    from tilewright.layout.meshes.text import *
     from tilewright.layout.move.relayout import *
     from tilewright.layout.warming import *
 
@@ -39,9 +45,13 @@ _SUBMODULE_OF = {
     "LocalMemoryError": "kinds.local_plan",
     "LocalPlan": "kinds.local_plan",
     "LocalTensor": "kinds.local_plan",
+    "Mesh": "meshes.mesh",
+    "MeshLayout": "meshes.shards",
     "PagedLayout": "kinds.paged",
     "Relayout": "move.relayout",
+    "Reshard": "meshes.reshard",
     "ShardedLayout": "kinds.paged",
+    "Sharding": "meshes.sharding",
     "TensorLayout": "kinds.tiled",
     "TupleLayout": "kinds.tiled",
     "bank_conflicts": "convert.cute",
@@ -69,9 +79,13 @@ _SUBMODULE_OF = {
     "plan_svg": "kinds.local_plan",
     "predict": "kinds.presets",
     "preset": "kinds.presets",
+    "read_groups": "meshes.groups",
+    "read_sharding": "meshes.text",
     "read_tpu_mlir": "convert.tpu_mlir",
     "relayout": "move.relayout",
+    "reshard": "meshes.reshard",
     "ruler_svg": "draw.picture",
+    "shard": "meshes.shards",
     "summary": "explain",
     "tiled": "kinds.tiled",
     "to_cute": "convert.cute",

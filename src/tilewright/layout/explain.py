@@ -222,9 +222,11 @@ def derive(layout: AddressMap, index: Sequence[int]) -> Derivation:
         level = levels[k] if levels else None
         sentences = _sentences(step, states[k], states[k + 1], _part_names(layout, k))
         heading = layout.level_names[level - 1] if level else "dims" if level == 0 or not layout.rank else "steps"
+        heading = "mesh" if layout.part_names(k) else heading
         lines += [(heading, sentence) for sentence in sentences]
         if levels and level and levels[k + 1 : k + 2] != (level,):
-            outer, inner = (_vector(c.value for c in states[k + 1] if (c.level == level) is s) for s in (False, True))
+            tiled = states[k + 1][layout.outer_coordinates :]
+            outer, inner = (_vector(c.value for c in tiled if (c.level == level) is s) for s in (False, True))
             lines.append(("", f"{'tile' if level == 1 else 'outside'} {outer}, inside {inner}"))
     now = states[-1]
     lines = _in_columns(lines)
@@ -242,8 +244,12 @@ def derive(layout: AddressMap, index: Sequence[int]) -> Derivation:
         plain = sum(now[c].value * stride for c, stride in layout.axis_terms[-1].terms)
         expressions[name] = f"({expressions[name]}) xor {plain ^ place}"
     for name, text in expressions.items():
-        lines.append((name, text if text == str(address[name]) else f"{text} = {address[name]}"))
+        shown = layout.address_text(name, text)
+        lines.append((name, shown if shown == str(address[name]) else f"{shown} = {address[name]}"))
     lines.append(("memory", _in_memory(layout, address)))
+    if layout.replicas > 1:
+        holders = [str(device) for device, _ in layout.where(*index)]
+        lines.append(("copies", f"on the {layout.axes[0]}s {', '.join(holders[:_MOST_SHOWN])}"))
     return Derivation(str(layout), tuple(index), tuple(lines), tuple(now), expressions, address)
 
 
@@ -257,6 +263,7 @@ def explain_place(layout: AddressMap, *place: int) -> str:
     d1 = 2*2 + 1 = 5 would be outside 0..4
     """
     index, where = layout.index(*place), layout.place_text(place)
+    place = (layout.first_copy(place[0]), *place[1:])
     if index is None:
         return f"{layout}, {where}: padding\n\n{_why_padding(layout, place)}"
     return f"{layout}, {where}: element {_vector(index)}\n\n{explain(layout, *index)}"
@@ -288,6 +295,8 @@ def _begin(layout: AddressMap, now: list[Coordinate]) -> list[tuple[str, str]]:
 
 def _part_names(layout: AddressMap, at: int) -> tuple[str, str]:
     """What the cut of step ``at`` makes of a coordinate: the names of its quotient and of its remainder."""
+    if named := layout.part_names(at):
+        return named
     if layout.axes[0] == "npu" and any(isinstance(step, Split) for step in layout.steps[at + 1 :]):
         return "block", "place"  # only the last cut deals channels out to NPUs
     return {"npu": ("row", "NPU"), "shard": ("local row", "shard"), "page": ("block", "place")}.get(
@@ -374,6 +383,8 @@ def _why_padding(layout: AddressMap, place: Sequence[int]) -> str:
     for axis, value in zip(layout.axis_terms, place, strict=True):
         terms = layout.terms_of(axis)
         digits = next(solutions(layout.unscrambled(value), terms), None)
+        if digits is None and axis.name == "device":
+            return "the device holds nothing of the array"
         if digits is None:
             last = sum((size - 1) * stride for size, stride in terms)
             where = f"behind {last}, the last place the array reaches"
@@ -393,9 +404,10 @@ def _why_padding(layout: AddressMap, place: Sequence[int]) -> str:
             outside, sum_ = states[k][dim], f"{behind[dim]}"
             if isinstance(step, Split):
                 sum_ += f"*{step.tile} + {behind[dim + 1]}"
-            elif isinstance(step, Pad):
+            elif isinstance(step, Pad) and step.low:
                 sum_ += f" - {step.low}"
-            return f"{outside.label} = {sum_} = {values[dim]} would be outside 0..{outside.size - 1}"
+            sum_ += "" if sum_ == str(values[dim]) else f" = {values[dim]}"
+            return f"{outside.label} = {sum_} would be outside 0..{outside.size - 1}"
     return "the array has no elements"
 
 
@@ -491,7 +503,7 @@ def summary(layout: Any) -> dict[str, Any]:
     return facts | {
         "physical_shape": list(layout.physical_shape),
         "slots": layout.num_slots,
-        "padding_slots": layout.num_slots - layout.num_elements,
+        "padding_slots": layout.num_slots - layout.num_elements * layout.replicas,
         "size_bytes": layout.size_bytes,
         "data_bytes": layout.data_bytes,
         "padding_ratio": layout.padding_ratio,

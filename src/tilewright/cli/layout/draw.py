@@ -10,12 +10,15 @@ from typer import Argument
 from tilewright.cli.layout.show import (
     Index,
     Leaf,
+    MeshSizes,
     Out,
+    Shard,
     Text,
     answer,
     exact_bytes,
     leaves,
     one_array,
+    over_mesh,
     read_layout,
     whole_numbers,
 )
@@ -26,7 +29,7 @@ from tilewright.render.formats import count_text
 from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
-    from tilewright.layout import IndexMap, Relayout
+    from tilewright.layout import IndexMap, MeshLayout, Relayout
     from tilewright.layout.draw.comparison import Comparison, MovedElement
     from tilewright.layout.draw.panels import Scene
 
@@ -71,8 +74,7 @@ class Picture:
             {"heading": panel.heading, "rows": list(panel.rows), "columns": list(panel.columns)}
             | {"cells": [list(row) for row in panel.labels], "padding": panel.padding.tolist()}
             | {"colours": panel.colours.tolist()}
-            for row in scene.panels
-            for panel in row
+            for panel in (*filter(None, (scene.devices,)), *(panel for row in scene.panels for panel in row))
         ]
         head = {"layout": scene.title, "cut": scene.cut, "colour": scene.colour_by}
         return head | {"levels": levels, "panels": panels}
@@ -103,13 +105,21 @@ def draw(
     ruler: Ruler = False,
     unit: Unit = "auto",
     leaf: Leaf = None,
+    mesh: MeshSizes = None,
+    shard: Shard = None,
     as_json: Json = False,
 ) -> None:
     """Draw a layout: tiles outlined, offsets as numbers, padding marked; in the terminal, or as an SVG with -o.
 
+    With --shard the devices of a mesh are drawn with what each holds, and the shard of one of them.
+
     The arrays of a tuple are drawn one below the other in the terminal; a file holds one of them, see --leaf.
     """
     where = Output(out, as_json, ".svg")
+    if shard is not None or mesh is not None:
+        layout = over_mesh(one_array(text, leaf), mesh, shard)
+        deliver(_picture(layout, colour, ruler, unit, window, at), where, said=())
+        return
     whole = leaf is None and out is None and not as_json
     arrays = list(leaves(read_layout(text) if whole else one_array(text, leaf)))
     pictures = [(name, _picture(array, colour, ruler, unit, window, at)) for name, array in arrays]
@@ -166,21 +176,45 @@ def compare(
     out: Out = None,
     colour: Colour = "auto",
     fail_if_moved: _Fail = False,
+    mesh: MeshSizes = None,
+    shard: Shard = None,
+    to: Annotated[str | None, "--to AXES,..", "With --shard: the sharding of B."] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare two layouts of the same elements: a bitcast or not, why, what moves; side by side as an SVG with -o."""
+    """Compare two layouts of the same elements: a bitcast or not, why, what moves; side by side as an SVG with -o.
+
+    With --shard and --to both are over a mesh: the steps from one to the other, and the bytes of each.
+    """
     from tilewright.layout import compare as compare_layouts
     from tilewright.layout.draw.comparison import draw_comparison
 
     where = Output(out, as_json, ".svg")
     if a == b == "-":
         raise UsageError("both layouts cannot come from stdin", how="give one of them as an argument")
+    if shard is not None or to is not None or mesh is not None:
+        if to is None or permutation is not None or out is not None:
+            raise UsageError("over a mesh two shardings are compared", how="give --shard and --to, no -o")
+        _compare_shardings(over_mesh(one_array(a), mesh, shard), over_mesh(one_array(b), mesh, to), where)
+        return
     order = None if permutation is None else whole_numbers(permutation, "--permutation")
     comparison = compare_layouts(one_array(a), one_array(b), order)
     result = Answer(lambda: _comparison_value(comparison), lambda: [_comparison_table(comparison)])
     deliver(result, where, {".svg": lambda: f"{draw_comparison(comparison, colour).svg()}\n"})
     if fail_if_moved and not comparison.move.bitcast:
         raise CheckFailed(comparison.verdict)
+
+
+def _compare_shardings(a: MeshLayout, b: MeshLayout, where: Output) -> None:
+    from tilewright.layout import reshard
+
+    found = reshard(a, b)
+    rows = [("to", str(b)), *((f"step {k}", str(step)) for k, step in enumerate(found.steps, 1))]
+    rows.append(("received", f"{exact_bytes(found.bytes_per_device)} by the slowest device, counted"))
+    rows.append(("least possible", f"{exact_bytes(found.least_bytes)}: what its new shard has and its old one has not"))
+    steps = [{"op": s.op, "to": str(s.after.sharding), "bytes": s.bytes, "groups": s.groups} for s in found.steps]
+    value = {"from": str(a), "to": str(b), "steps": steps, "bytes_per_device": found.bytes_per_device}
+    table = Table(("from", str(a)), rows)
+    deliver(Answer(lambda: value | {"least_bytes": found.least_bytes}, lambda: [table]), where)
 
 
 def _comparison_value(comparison: Comparison) -> dict[str, Any]:

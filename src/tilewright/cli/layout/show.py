@@ -16,7 +16,7 @@ from tilewright.render.formats import bytes_text, count_text, ratio_text
 from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
-    from tilewright.layout import IndexMap, TensorLayout, TupleLayout
+    from tilewright.layout import IndexMap, MeshLayout, TensorLayout, TupleLayout
     from tilewright.layout.kinds.tiled import FoundShape
 
 _LAYOUT = re.compile(r"\]\s*\{\s*[0-9:]|Layout\(|#tpu\.tiled|minor_to_major|layout_mode")
@@ -33,13 +33,37 @@ Text = Annotated[
 Index = Annotated[str | None, "--index I,J,..", "Derive this element's address."]
 Offset = Annotated[int | None, "--offset O", "Say what lies at this offset."]
 Leaf = Annotated[str | None, "--leaf I,J,..", "Of a tuple this element (of that element, ...)."]
+MeshSizes = Annotated[str | None, "--mesh AXIS=N,..", "Devices along named axes, the last one fastest, as d=4,m=4."]
+Shard = Annotated[
+    str | None, "--shard AXES,..", "Per dim the mesh axes that cut it, as d+m,-; or XLA's, Shardy's or JAX's text."
+]
 Out = Annotated[str | None, "-o", "--out FILE", "Write an SVG: FILE.svg, or - for stdout."]
 
 
-def explain(text: Text, index: Index = None, offset: Offset = None, leaf: Leaf = None, as_json: Json = False) -> None:
-    """Say what a layout's text means: its sizes, how one element gets its offset, or what lies at an offset."""
+def explain(
+    text: Text,
+    index: Index = None,
+    offset: Offset = None,
+    leaf: Leaf = None,
+    mesh: MeshSizes = None,
+    shard: Shard = None,
+    device: Annotated[int | None, "--device D", "With --shard and --offset: what lies there."] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a layout's text means: its sizes, how one element gets its offset, or what lies at an offset.
+
+    With --shard the array is cut over a mesh: an element's devices, what a device holds, its bytes.
+    """
     from tilewright.layout import TupleLayout
 
+    if shard is not None or mesh is not None:
+        if (device is None) != (offset is None):
+            raise UsageError("a place is a device and an offset", how="give both --device and --offset")
+        place = None if device is None or offset is None else (device, offset)
+        deliver(answer(over_mesh(one_array(text, leaf), mesh, shard), index, place), Output(as_json=as_json))
+        return
+    if device is not None:
+        raise UsageError("--device goes with --shard")
     whole = leaf is None and index is None and offset is None
     found = read_shapes(text) if whole else ()
     if any(shape.bare for shape in found):
@@ -111,6 +135,15 @@ def one_array(text: str, leaf: str | None = None) -> TensorLayout:
     return layout
 
 
+def over_mesh(array: TensorLayout, mesh: str | None, sharding: str | None) -> MeshLayout:
+    """The array cut over a mesh, as the options say."""
+    from tilewright.layout import shard
+
+    if sharding is None:
+        raise UsageError("--mesh says the devices, not what cuts the array", how="add --shard, as --shard d,-")
+    return shard(array, mesh, sharding)
+
+
 def sized_array(text: str) -> TensorLayout:
     """A single array whose dims all have sizes: no ``?``."""
     layout = one_array(text)
@@ -165,6 +198,8 @@ def _derivation_value(layout: IndexMap, derivation: Any, index: Sequence[int]) -
     address = derivation.address
     value: dict[str, Any] = {"layout": derivation.layout, "index": list(index), **address, "address": address}
     value["expressions"] = derivation.expressions
+    if layout.replicas > 1:
+        value["copies"] = [dict(zip(layout.axes, place, strict=True)) for place in layout.where(*index)]
     if "offset" in address:
         value["expression"] = derivation.expressions["offset"]
         value["bit"] = address["offset"] * layout.element_bits
@@ -225,7 +260,7 @@ def _facts_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         *rows,
         ("physical shape", _tuple(facts["physical_shape"])),
         ("slots", f"{count_text(facts['slots'])}, of which {count_text(facts['padding_slots'])} are padding"),
-        ("size in memory", exact_bytes(facts["size_bytes"])),
+        ("size on all devices" if "replicas" in facts else "size in memory", exact_bytes(facts["size_bytes"])),
         ("data alone", exact_bytes(facts["data_bytes"])),
         ("padding ratio", ratio_text(facts["padding_ratio"])),
     ]
@@ -277,6 +312,9 @@ def _rare_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 _MEMORY_ROWS = {
+    "sharding": "sharding",
+    "shard_layout": "a device's shard",
+    "replicas": "devices that hold an element",
     "start": "start",
     "mode": "mode",
     "tensor": "stored as (N,C,H,W)",

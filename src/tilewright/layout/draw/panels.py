@@ -84,6 +84,7 @@ class Scene:
     ``edge``       the last elements and the padding behind them, where the panels do not reach so far
     ``words``      what the innermost tile packs into a word, in a sentence
     ``marked``     the place of an element to be pointed out
+    ``devices``    of a mesh what every device holds, above the panels
     =============  ==========================================================================================
     """
 
@@ -100,6 +101,7 @@ class Scene:
     edge: Panel | None = None
     words: str = ""
     marked: tuple[int, ...] | None = None
+    devices: Panel | None = None
 
     @property
     def everything(self) -> tuple[Panel, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, product
 
 import numpy as np
@@ -239,14 +239,17 @@ def scene_size(scene: Scene, cell: Cell) -> tuple[float, float]:
     sizes = [[_panel_size(panel, cell) for panel in row] for row in scene.panels]
     wide = max((sum(w for w, _ in row) + _GAP * (len(row) - 1) for row in sizes), default=0.0)
     tall = sum(max(h for _, h in row) + _GAP * 0.7 for row in sizes)
-    if scene.strip:
-        strip = _panel_size(scene.strip, _strip_cell(scene.strip))
-        wide, tall = max(wide, strip[0]), tall + strip[1] + _GAP * 0.7
+    for panel in filter(None, (scene.strip, scene.devices)):
+        size = _panel_size(panel, _strip_cell(panel))
+        wide, tall = max(wide, size[0]), tall + size[1] + _GAP * 0.7
     return wide, tall
 
 
 def draw_scene(drawing: Drawing, scene: Scene, left: float, y: float, cell: Cell, fine: bool = True) -> None:
-    """All panels of a scene from ``left`` and ``y`` on, the strip below them."""
+    """All panels of a scene from ``left`` and ``y`` on, the devices of a mesh above them, the strip below."""
+    if scene.devices:
+        _panel(drawing, scene.devices, left, y, _strip_cell(scene.devices), replace(scene, marked=None), levels=())
+        y += _panel_size(scene.devices, _strip_cell(scene.devices))[1] + _GAP * 0.7
     for panels in scene.panels:
         x, tall = left, 0.0
         for panel in panels:

@@ -44,7 +44,7 @@ from tilewright.layout.draw.panels import (
 )
 from tilewright.layout.explain import DrawnDim, lineage, position_of
 from tilewright.layout.index.address_map import AddressMap
-from tilewright.render import count_text
+from tilewright.render import bytes_text, count_text
 
 _STRIP_SLOTS, _STRIP_WIDTH = 96, 16
 _MOST_FOLDS, _MOST_NPUS = 12, 16
@@ -337,6 +337,8 @@ def make_scene(
     if at is not None:
         place = tuple(layout.address(*at).values())
         facts += f"; element ({','.join(map(str, at))}) at {layout.place_text(place)}"
+    if layout.axes[0] == "device":
+        return _mesh_scene(layout, colour, most, window, at)
     if len(layout.axes) == 1 or layout.axes[0] == "page":
         scene = _array_scene(layout, facts, colour, most, window, at)
     else:
@@ -595,3 +597,57 @@ def _headings(dim: DrawnDim, at: dict[DrawnDim, Any], indices: Array, padding: A
         here = np.take(indices, k, axis)[inside] if dim.parts else np.take(positions, k, axis)[[inside]]
         headings.append(",".join(str(here[part]) for part in dim.parts or (0,)))
     return tuple(headings)
+
+
+# Meshes: what every device holds, and one device's shard opened.
+
+_MESH_ROWS, _MESH_COLUMNS, _ROOMY = 16, 16, 4
+
+
+def _mesh_scene(layout: Any, colour: str, most: Bounds, window: str, at: Sequence[int] | None) -> Scene:
+    """The devices of a mesh, its last axis from left to right, and below them the shard that holds ``at``."""
+    device = layout.sharding.holders(0)[0] if at is None else int(layout.where(*at)[0][0])
+    start = layout.starts(device) or ()
+    inside = None if at is None else [i - low for i, low in zip(at, start, strict=True)]
+    scene = make_scene(layout.shard_layout, colour=colour, most=most, window=window, at=inside)
+    copies = f", every element on {count_text(layout.replicas)} of them" if layout.replicas > 1 else ""
+    facts = f"{count_text(layout.mesh.size)} devices with {bytes_text(layout.bytes_per_device)} each{copies}"
+    opened = f"; device {device} opened: {_held(layout, device)}, indices counted in its shard"
+    return replace(scene, title=str(layout), facts=facts + opened, devices=_devices(layout))
+
+
+def _held(layout: Any, device: int) -> str:
+    box = layout.box(device)
+    return "nothing" if box is None else ",".join(f"{side.start}:{side.stop}" for side in box) or "the element"
+
+
+def _devices(layout: Any) -> Panel:
+    mesh = layout.mesh
+    across = mesh.shape[-1] if mesh.shape else 1
+    numbers = np.arange(mesh.size).reshape(-1, across)[:_MESH_ROWS, :_MESH_COLUMNS]
+    homes = layout.sharding.homes[numbers]
+    shards = {home: k for k, home in enumerate(sorted(set(layout.sharding.homes.tolist())))}
+
+    def short(device: int) -> str:
+        starts = layout.starts(device)
+        numbered = zip(starts or (), layout.shard_shape, strict=False)
+        return "" if starts is None else ",".join(str(low // max(1, size)) for low, size in numbered) or "0"
+
+    roomy = across <= _ROOMY
+    labels = each_cell(lambda device: f"{device}: {_held(layout, device)}" if roomy else short(device), numbers)
+    rows = [mesh.coordinates(int(device)) for device in numbers[:, 0]]
+    last = mesh.names[-1] if mesh.names else ""
+    cut = "" if numbers.size == mesh.size else f", the first {numbers.size} of {count_text(mesh.size)}"
+    return Panel(
+        f"the {'indices that every device holds' if roomy else 'shard of every device'}{cut}; a colour per shard",
+        "",
+        last,
+        tuple(", ".join(f"{name}={n}" for name, n in row.items() if name != last) or "device" for row in rows),
+        tuple(map(str, range(numbers.shape[1]))),
+        labels,
+        each_cell(lambda device: f"device {device}: {_held(layout, device)}", numbers),
+        homes < 0,
+        np.vectorize(lambda home: shards[home] % COLOURS, otypes=[np.int64])(homes),
+        numbers[..., None],
+        numbers[..., None],
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tilewright.layout.draw.panels import Bounds, Panel, Scene, colour_name
@@ -80,6 +81,9 @@ def _drawing(make: Callable[[Bounds], Scene], width: int) -> Text:
         scene.edge.columns
     ):
         drawn.append(scene.edge)
+    if scene.devices:
+        text.append("\n")
+        text.append_text(_panel(scene.devices, replace(scene, levels=(), marked=None)))
     for panel in drawn:
         text.append("\n")
         text.append_text(_panel(panel, scene))

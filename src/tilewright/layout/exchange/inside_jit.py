@@ -7,7 +7,7 @@ reshape and transpose, with which derivatives are taken on every platform.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -359,3 +359,25 @@ def to_jax(layout: AddressMap, text: ArrayText, sharding: Any = None) -> Any:
     if text.memory_space == _HOST:
         sharding = sharding.with_memory_kind("pinned_host")
     return Format(inside, sharding)
+
+
+def named_sharding(sharding: Any, devices: Iterable[Any] | None) -> Any:
+    """One of our shardings as JAX's ``NamedSharding``, on these devices (by default JAX's own, by their ids)."""
+    need("jax", what="to_jax")
+    import jax
+
+    spec = list[Any](sharding.spec)
+    for dim in sharding.open:
+        if spec[dim] is None:
+            spec[dim] = jax.sharding.PartitionSpec.UNCONSTRAINED
+    if devices is None:
+        by_id = {device.id: device for device in jax.devices()}
+        if missing := [number for number in sharding.mesh.ids if number not in by_id]:
+            raise UsageError(f"JAX has no device {missing[0]} here", how="pass devices=, one per place of the mesh")
+        devices = [by_id[number] for number in sharding.mesh.ids]
+    grid = np.array(list(devices), object)
+    if grid.size != sharding.mesh.size:
+        raise UsageError(f"{grid.size} devices for a mesh of {sharding.mesh.size}")
+    more = {"unreduced": {part.axis for part in sharding.unreduced}} if sharding.unreduced else {}
+    mesh = jax.sharding.Mesh(grid.reshape(sharding.mesh.shape), sharding.mesh.names)
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec, **more))  # type: ignore[no-untyped-call]

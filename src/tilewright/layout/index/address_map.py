@@ -267,8 +267,8 @@ class AddressMap:
 
     @property
     def data_bytes(self) -> int:
-        """Bytes of the elements alone."""
-        return -(-self.num_elements * min(self.element_bits, type_bits(self.dtype)) // 8)
+        """Bytes of the elements alone, all their copies."""
+        return -(-self.num_elements * self.replicas * min(self.element_bits, type_bits(self.dtype)) // 8)
 
     @property
     def element_bits(self) -> int:
@@ -296,6 +296,32 @@ class AddressMap:
         return self.origin or (0,) * self.rank
 
     # What only some kinds of layouts have; words and pictures ask for it.
+
+    @property
+    def replicas(self) -> int:
+        """How many places hold every element: of a mesh, devices that hold the same shard."""
+        return 1
+
+    def where(self, *index: Any) -> list[tuple[int, ...]]:
+        """All places that hold an element."""
+        return [tuple(self.address(*index).values())]
+
+    def first_copy(self, value: Any) -> Any:
+        """The value on the first axis of the first place that holds what stands at this one."""
+        return value
+
+    @property
+    def outer_coordinates(self) -> int:
+        """How many coordinates in front of the tiles' say the device; 0 without a mesh."""
+        return 0
+
+    def part_names(self, at: int) -> tuple[str, str] | None:
+        """What the quotient and the remainder of the cut at step ``at`` are; None for the usual words."""
+        return None
+
+    def address_text(self, axis: str, arithmetic: str) -> str:
+        """The arithmetic of an axis, as it is to be read."""
+        return arithmetic
 
     @property
     def memory_space(self) -> int:
@@ -523,7 +549,7 @@ class AddressMap:
             if not 0 <= value < axis.extent:
                 memory = f"the memory, which runs from 0 to {axis.extent - 1}"
                 raise IndexRangeError(f"{axis.name} {value} is outside {memory}", where=str(self))
-            plain = self.unscrambled(value) if axis is self.axis_terms[-1] else value
+            plain = self.unscrambled(value) if axis is self.axis_terms[-1] else self.first_copy(value)
             choices.append(solutions(plain, self.terms_of(axis)))
         for picked in product(*choices):  # one choice at most, but for free strides
             coordinates = [0] * len(self.step_sizes[-1])
@@ -563,7 +589,7 @@ class AddressMap:
         for a, axis in enumerate(self.axis_terms):
             value = at[..., a]
             inside &= (value >= 0) & (value < axis.extent)
-            plain = self.unscrambled(value) if a == count - 1 else value
+            plain = self.unscrambled(value) if a == count - 1 else self.first_copy(value)
             decoded = decode_many(plain, self.terms_of(axis))
             if decoded is None:
                 return self._indices_by_table(at)
