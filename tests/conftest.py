@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.browser import _pages, chromium, visit  # noqa: F401  fixtures
+from tests.browser import _pages, chromium, document_of, visit  # noqa: F401  fixtures
 from tilewright.kernels import cache_folder
 
 ROOT = Path(__file__).resolve().parent.parent
