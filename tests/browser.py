@@ -37,10 +37,11 @@ _NO_NAMES = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"  # other 
 _OURS = ("file:", "data:", "blob:", "about:", "http://127.0.0.1:")
 _SERIOUS = ("serious", "critical")
 
-# Every page is looked at in these, its width in pixels and its colours: by day each of both, at night all pairs.
+# Pages are looked at in these, a width in pixels and colours: the explorer's views in the first two, others by day in
+# one of them, at night in all.
 BY_DAY = [(1400, "light"), (420, "dark")]
-LOOKS = [*BY_DAY, *(pytest.param(*look, marks=pytest.mark.nightly) for look in ((1400, "dark"), (420, "light")))]
-_ROWS = 12  # that axe-core sees of a table or a list: the others are like them
+EVERY_LOOK = [*BY_DAY, (1400, "dark"), (420, "light")]
+_ROWS = 4  # that axe-core sees of a table or a list: the others are like them
 
 
 def in_browser(test: Callable[..., None]) -> Callable[..., None]:
@@ -157,3 +158,21 @@ def visit(chromium: Any, _pages: list[Any]) -> Any:
     for seen in visits:
         _THREAD.submit(seen.leave).result()
         _pages.append(seen.page)
+
+
+@pytest.fixture(scope="session")
+def document_of(chromium: Any, _pages: list[Any]) -> Callable[[str | Path], str]:
+    """document_of(path or address) -> the document that a page has become after its scripts ran."""
+
+    def open_(address: str | Path) -> str:
+        page = _pages.pop() if _pages else chromium.new_context().new_page()
+        page.set_viewport_size({"width": 800, "height": 600})
+        page.emulate_media(color_scheme="light", reduced_motion="reduce")
+        page.goto(address.resolve().as_uri() if isinstance(address, Path) else address)
+        page.evaluate("() => new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)))")
+        document = page.content()
+        page.goto("about:blank")
+        _pages.append(page)
+        return str(document)
+
+    return lambda address: _THREAD.submit(open_, address).result()

@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.browser import _pages, chromium, visit  # noqa: F401  fixtures
+from tests.browser import _pages, chromium, document_of, visit  # noqa: F401  fixtures
 from tilewright.kernels import cache_folder
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -208,6 +208,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if any(absent.get(mark.name) for mark in item.iter_markers())]
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
+    # One worker begins with what needs a browser, so that it alone starts one; whole files, for what a file shares.
+    browsed = {item.path for item in items if "chromium" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: item.path not in browsed)
     if (seed := config.getoption("--shuffle")) is not None:
         draw = random.Random(seed)
         place = {path: draw.random() for path in sorted({item.path for item in items})}

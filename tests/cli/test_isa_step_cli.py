@@ -52,7 +52,9 @@ def test_commands_from_standard_input():
     assert done.stdout.splitlines()[-1].startswith(b"ur4 = ")
 
 
+@pytest.mark.nightly
 def test_a_program_may_drive_it(tmp_path):
+    """By day: the conversation on a terminal, below, and answers as JSON in this process, above."""
     program = tmp_path / "sum.tasm"
     program.write_text("add ur1, ur1, 1\nadd ur1, ur1, 1\nadd ur1, ur1, 1\nhalt\n")
     command = [sys.executable, "-c", "from tilewright.cli import main; main()", "isa", "step", str(program), "--json"]

@@ -10,7 +10,6 @@ import re
 import numpy as np
 import pytest
 
-from tests.render.browser import document_of
 from tilewright.hlo import load, report
 from tilewright.hlo.alike import title
 from tilewright.hlo.reporting.page import digit_forms, drawing_module, first_layout, matching
@@ -37,7 +36,7 @@ document.body.replaceChildren(told);
 """
 
 
-def seen_in(html, driver, folder, address=""):
+def seen_in(document_of, html, driver, folder, address=""):
     """What a driver saw in the page, whose policy lets that one script run too."""
     script = f"addEventListener('DOMContentLoaded', () => {{ {HELPERS}{driver}{SAY} }});"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -45,7 +44,7 @@ def seen_in(html, driver, folder, address=""):
     html = html.replace("script-src &#x27;", f"script-src &#x27;sha256-{digest}&#x27; &#x27;", 1)
     page = folder / "page.html"
     page.write_text(html.replace("</body>", f'<script type="module">{script}</script></body>'), encoding="utf-8")
-    found = re.search(r'<pre id="seen">(.*?)</pre>', document_of(f"{page}{address}", folder), re.DOTALL)
+    found = re.search(r'<pre id="seen">(.*?)</pre>', document_of(f"{page.as_uri()}{address}"), re.DOTALL)
     assert found, "the driver did not end"
     return json.loads(found[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
 
@@ -89,9 +88,9 @@ def shown(largest):
 
 
 @pytest.fixture(scope="module")
-def driven(largest, tmp_path_factory):
+def driven(document_of, largest, tmp_path_factory):
     """What a driver saw in its page."""
-    return seen_in(largest.to_html(), DRIVE, tmp_path_factory.mktemp("page"))
+    return seen_in(document_of, largest.to_html(), DRIVE, tmp_path_factory.mktemp("page"))
 
 
 def _by_weight(rows):
@@ -157,24 +156,24 @@ def test_a_click_opens_the_row_and_draws_its_layouts(driven, shown):
 
 
 @pytest.mark.nightly
-def test_an_address_opens_its_row_in_its_state(largest, shown, tmp_path):
+def test_an_address_opens_its_row_in_its_state(document_of, largest, shown, tmp_path):
     """By day: an address that opens a row, in the test of the drawings."""
     row = _by_weight(shown.rows)[20]
     driver = "seen.name = terms().name; seen.sums = sums(); seen.sorted = head('name').parentNode.ariaSort;"
     address = f"#q={row.op}&sort=name:down&row={row.name}"
-    found = seen_in(largest.to_html(), driver, tmp_path, address)
+    found = seen_in(document_of, largest.to_html(), driver, tmp_path, address)
     assert (found["name"], found["sorted"]) == (title(row), "descending")
     assert found["sums"].startswith(f"{len([each for each in shown.rows if row.op in _texts(each)])} of ")
 
 
-def test_the_drawings_count_what_moves(tmp_path):
+def test_the_drawings_count_what_moves(document_of, tmp_path):
     a, b = "f32[3,5]{1,0:T(2,2)}", "f32[3,5]{1,0:T(4,2)}"
     found = report(load(f"HloModule m\nENTRY e {{\n p = {a} parameter(0)\n ROOT c = {b} copy(p)\n}}"))
     driver = "seen.said = all('.opened .extra p').map((each) => each.textContent);"
     driver += "const box = all('.opened canvas')[1], at = box.getBoundingClientRect();"
     driver += "box.dispatchEvent(new MouseEvent('mousemove', { clientX: at.x + 160, clientY: at.y + 50 }));"
     driver += "seen.place = figure.querySelector('.said').textContent;"
-    said = seen_in(found.to_html(), driver, tmp_path, "#row=c")
+    said = seen_in(document_of, found.to_html(), driver, tmp_path, "#row=c")
     moved = compare(parse(a), parse(b)).moved_elements
     assert f"15 elements, {moved} of them move, 9 slots of padding" in said["said"]
     index, before, after = re.fullmatch(r"(\(.*\)) at offset (\d+) → \(.*\) at offset (\d+).*", said["place"]).groups()
@@ -211,7 +210,7 @@ def test_thousands_of_operations_stay_small():
 
 
 @pytest.mark.nightly
-def test_thousands_of_operations_are_drawn_quickly(tmp_path):
+def test_thousands_of_operations_are_drawn_quickly(document_of, tmp_path):
     """By day: what the page draws of the largest program of the data, and the size of another page."""
     count = 10_000
     html = page_of_many(count)
@@ -219,7 +218,7 @@ def test_thousands_of_operations_are_drawn_quickly(tmp_path):
     driver += "seen.canvases = all('canvas').length; press('Escape');"
     driver += "type(all('.controls > input')[0], 'layer%d'); seen.sums = sums();"
     driver += "rows()[0].querySelector('td').click(); seen.name = terms().name;"
-    seen = seen_in(html, driver % (count - 1), tmp_path)
+    seen = seen_in(document_of, html, driver % (count - 1), tmp_path)
     assert seen["drawn"] < 200
     assert seen["canvases"] == 2
     assert seen["sums"].startswith(f"1 of {count:,} rows")
@@ -245,7 +244,7 @@ def _sample(shape, draw):
 
 
 @pytest.fixture(scope="module")
-def drawn(tmp_path_factory):
+def drawn(document_of, tmp_path_factory):
     """Offsets, matches and moves as the page's module computes them, on random elements of every pair."""
     draw, folder = random.Random(7), tmp_path_factory.mktemp("drawn")
     asked = []
@@ -262,7 +261,7 @@ def drawn(tmp_path_factory):
     )
     script = f'<script type="module">{drawing_module()}\n{driver}{SAY}</script>'
     (folder / "page.html").write_text(f"<!DOCTYPE html><body>{script}</body>", encoding="utf-8")
-    document = document_of(folder / "page.html", folder)
+    document = document_of(folder / "page.html")
     return asked, json.loads(re.search(r'<pre id="seen">(.*?)</pre>', document)[1])
 
 

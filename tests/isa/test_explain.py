@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import tries
+from tests.conftest import by_night, tries
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.isa import Debugger, MatrixUnit, MatrixUnitConfig, Memory, assemble, explain, matmul, profile
 from tilewright.isa.language.config import READINGS
@@ -348,8 +348,8 @@ def test_every_kind_is_explained(text):
 
 
 def test_every_example_of_the_table_is_explained_here_and_anywhere():
-    explained = 0
-    for spec in INSTRUCTIONS.values():
+    explained, least = 0, 30 if by_night() else 10
+    for spec in list(INSTRUCTIONS.values())[:: 1 if by_night() else 3]:  # what each says is held above
         try:
             program = assemble(spec.example)
         except TilewrightError:
@@ -361,4 +361,4 @@ def test_every_example_of_the_table_is_explained_here_and_anywhere():
             explained += len(explain(each).says) > 0 and "time: " in str(explain(each, at=debugger.pe))
         assert debugger.pe == before
         assert debugger.pe.chip == before.chip
-    assert explained > 30
+    assert explained > least

@@ -301,9 +301,16 @@ def test_columns_that_take_no_part_are_not_waited_for_19_97_105(guard, lines, sl
     assert unit.run(program + _UNRELATED, memory).counts.l1_misses - alone == 64
 
 
-@pytest.mark.parametrize("slow", [{}, {"uninitialized": "poison"}], ids=["a block", "one by one"])
+@pytest.mark.parametrize(
+    "slow",
+    [pytest.param({}, id="a block"),
+     pytest.param({"uninitialized": "poison"}, id="one by one", marks=pytest.mark.nightly)],
+)  # fmt: skip
 def test_a_column_that_is_passed_over_on_the_way_is_not_waited_for_102_105(slow):
-    """Columns one by one, each over all of K, as in figure 7, but for column 63: the next 64 find L1 free."""
+    """Columns one by one, each over all of K, as in figure 7, but for column 63: the next 64 find L1 free.
+
+    By day in a block, which does what single instructions do: test_blocks.
+    """
     text = """
         segment ur4, $B
         tid r290

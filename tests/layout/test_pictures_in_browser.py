@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from tests.render.browser import document_of
 from tilewright.layout import (
     LocalTensor,
     compare_svg,
@@ -86,7 +85,7 @@ document.body.textContent = JSON.stringify(found)
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory):
+def measured(document_of, tmp_path_factory):
     """What the browser measured of every picture in both schemes."""
     folder = tmp_path_factory.mktemp("pictures")
     drawn = {name: draw() for name, draw in PICTURES.items()}
@@ -97,7 +96,7 @@ def measured(tmp_path_factory):
     )
     page = f"<!doctype html><meta charset=utf-8><body>{boxes}<script type=module>{MEASURE}</script></body>"
     (folder / "pictures.html").write_text(page, encoding="utf-8")
-    document = document_of(folder / "pictures.html", folder)
+    document = document_of(folder / "pictures.html")
     return json.loads(re.search(r"<body>(\{.*\})</body>", document, re.DOTALL)[1].replace("&amp;", "&"))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 
-from tests.browser import LOOKS, in_browser
+from tests.browser import EVERY_LOOK, in_browser
 from tests.conftest import ROOT
 from tests.render.test_pages_in_browser import walk
 from tilewright.machine import run
@@ -126,9 +126,13 @@ def test_the_page_has_its_sections_and_fetches_nothing(written):
     check_page((folder / "report.html").read_text())
 
 
-@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [pytest.param(*look, marks=[] if look == (420, "dark") else [pytest.mark.nightly]) for look in EVERY_LOOK],
+)
 @in_browser
 def test_the_page_in_a_browser(visit, written, width, scheme):
+    """By day narrow and dark; the explorer's views and the rooms' pages have every look."""
     _, folder, _ = written
     seen = visit(folder / "report.html", width=width, scheme=scheme)
     check_page(seen.page.content())

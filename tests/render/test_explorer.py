@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.render.browser import document_of
 from tilewright.render import Field, Html, Page, explorer
 from tilewright.render.formats import format_value
 from tilewright.render.markup import Scripted, shared_asset
@@ -73,11 +72,11 @@ def test_a_block_brings_its_module_once():
     assert page.html().count("document.title = 'alive'") == 1
 
 
-def test_its_module_runs_under_the_policy(tmp_path):
+def test_its_module_runs_under_the_policy(document_of, tmp_path):
     page = Page("title")
     page.section("one", "One", Scripted(Html('<p id="seen">dead</p>'), "seen.textContent = 'alive'"), made())
     page.write(tmp_path / "page.html")
-    document = document_of(tmp_path / "page.html", tmp_path)
+    document = document_of(tmp_path / "page.html")
     assert '<p id="seen">alive</p>' in document
     assert "4 rows" in document
     assert document.count("<tr data-row") + len(re.findall(r"<tr id=", document)) == 4
@@ -99,7 +98,7 @@ def _fractions():
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory):
+def written(document_of, tmp_path_factory):
     """Every value as the page's module writes it."""
     folder = tmp_path_factory.mktemp("written")
     ours = "const said = Object.fromEntries(%s.map((kind) => [kind, asked.map((value) => written(value, kind))]));"
@@ -107,7 +106,7 @@ def written(tmp_path_factory):
     asked = f"const asked = {json.dumps(_values() + _fractions())};"
     script = f'<script type="module">{shared_asset("explorer.js")}\n{asked}{ours % json.dumps(KINDS)}{tell}</script>'
     (folder / "page.html").write_text(f"<!DOCTYPE html><meta charset=utf-8><body>{script}</body>", encoding="utf-8")
-    return json.loads(re.search(r"<body>(\{.*\})</body>", document_of(folder / "page.html", folder), re.DOTALL)[1])
+    return json.loads(re.search(r"<body>(\{.*\})</body>", document_of(folder / "page.html"), re.DOTALL)[1])
 
 
 @pytest.mark.parametrize("kind", KINDS)

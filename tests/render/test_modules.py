@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from tests.render.browser import document_of
 from tilewright.render import Column, table
 from tilewright.render.markup import shared_asset
 
@@ -31,7 +30,7 @@ document.getElementById("seen").textContent = JSON.stringify(seen);
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory):
+def seen(document_of, tmp_path_factory):
     """What the driver saw in a page of the real table, the real modules and a navigation."""
     folder = tmp_path_factory.mktemp("modules")
     scripts = "".join(f'<script type="module">{shared_asset(name)}</script>' for name in ("tables.js", "navigation.js"))
@@ -42,7 +41,7 @@ def seen(tmp_path_factory):
     main = f'<main><section id="one">{html}</section><section id="two"></section></main><pre id="seen"></pre>'
     driver = f'<script type="module">{DRIVER}</script>'
     (folder / "page.html").write_text(f"<!DOCTYPE html><body>{links}{main}{scripts}{driver}</body>")
-    found = re.search(r'<pre id="seen">(.+?)</pre>', document_of(folder / "page.html", folder))
+    found = re.search(r'<pre id="seen">(.+?)</pre>', document_of(folder / "page.html"))
     return json.loads(found[1])
 
 

@@ -6,7 +6,6 @@ from html.parser import HTMLParser
 
 import pytest
 
-from tests.render.browser import document_of
 from tilewright.errors import UsageError
 from tilewright.render import Bar, Card, Column, Page, badge, bar_chart, cards, table
 from tilewright.render.page import code_block
@@ -101,11 +100,11 @@ def test_a_long_table_says_what_it_leaves_out():
 
 
 @pytest.fixture(scope="module")
-def browsed(tmp_path_factory) -> str:
+def browsed(document_of, tmp_path_factory) -> str:
     """The page's document as Chromium has it after the modules ran."""
     folder = tmp_path_factory.mktemp("page")
     make_page().write(folder / "page.html")
-    return document_of(folder / "page.html", folder)
+    return document_of(folder / "page.html")
 
 
 def test_the_modules_run_under_the_policy(browsed):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.browser import LOOKS, in_browser
+from tests.browser import BY_DAY, EVERY_LOOK, in_browser
 from tests.cli.conftest import completed
 from tests.conftest import ROOT
 
@@ -34,8 +34,16 @@ def pages(tmp_path_factory):
     return page
 
 
-@pytest.mark.parametrize(("width", "scheme"), LOOKS)
-@pytest.mark.parametrize("name", MADE)
+LATE = {"marks": pytest.mark.nightly}
+#: By day every page in one look, half of them in each of two; the explorer's views are looked at in both.
+SEEN = [
+    pytest.param(name, *look, marks=[] if look == BY_DAY[k % 2] else [pytest.mark.nightly])
+    for k, name in enumerate(MADE)
+    for look in EVERY_LOOK
+]
+
+
+@pytest.mark.parametrize(("name", "width", "scheme"), SEEN)
 @in_browser
 def test_a_page_opens_without_fault(visit, pages, name, width, scheme):
     seen = visit(pages(name), width=width, scheme=scheme)
@@ -45,9 +53,10 @@ def test_a_page_opens_without_fault(visit, pages, name, width, scheme):
     seen.check()
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", ["report", *(pytest.param(name, **LATE) for name in MADE if name != "report")])
 @in_browser
 def test_a_page_is_walked_by_the_keyboard_alone(visit, pages, name):
+    """By day one of them, and tests/machine/test_run.py another: all have the same frame."""
     walk(visit(pages(name), width=420))
 
 
