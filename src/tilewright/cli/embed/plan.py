@@ -94,7 +94,9 @@ def plan(
         "serialized_tables": knobs.num_serialized_tables_to_optimize_hbm,
         "bad_ids": bad_ids,
     }
-    if tables is not None or engine is not None or hot is not None or partitions > _MANY:
+    if hot is not None:
+        setup = replace(setup, hot_rows=_hot(setup, files, hot)).checked("--hot")
+    if tables is not None or engine is not None or partitions > _MANY:
         unkept = {
             "--quantile": quantile != 1.0,
             "--flags": flags,
@@ -104,7 +106,7 @@ def plan(
         if named := [option for option, is_given in unkept.items() if is_given]:
             raise UsageError(f"{named[0]} on a pod, whose partitions are not kept", how="leave it out")
         shared |= {"engine": engine or "local", "workers": workers, "ids_per_sample": ids_per_sample}
-        planned = _plan_pod(setup, files, rows, hot, tables is not None, shared)
+        planned = _plan_pod(setup, files, rows, tables is not None, shared)
     else:
         planned = _plan_log(setup, files, rows, {**shared, "quantile": quantile})
     if flags:
@@ -150,7 +152,6 @@ def _like_tables(setup: EmbedConfig, tables: int, rows: int) -> EmbedConfig:
 def _plan_log(setup: EmbedConfig, files: Sequence[str] | None, rows: int, options: Mapping[str, Any]) -> Plan:
     from tilewright.embed import plan as make_plan
 
-    by_hand = setup.stacking(options["table_stacking"]) if setup.stacks or setup.rotation else None
     log, total = model.batches(setup, files, rows)
     days: list[str] = []
     with model.options_named(), progress("batches", total) as advance:
@@ -158,8 +159,9 @@ def _plan_log(setup: EmbedConfig, files: Sequence[str] | None, rows: int, option
             _noting_days(log, days),
             setup.features,
             setup.topology,
-            stacking=by_hand,
+            stacking=setup.stacking(options["table_stacking"]),
             narrow_packing=setup.narrow_packing,
+            apart=setup.hot_rows,
             progress=lambda n: advance(n, total),
             days=days,
             **options,
@@ -177,7 +179,6 @@ def _plan_pod(
     setup: EmbedConfig,
     files: Sequence[str] | None,
     rows: int,
-    hot: float | None,
     uniform: bool,
     options: Mapping[str, Any],
 ) -> Plan:
@@ -197,7 +198,6 @@ def _plan_pod(
         source = LogBatches(logs, setup.hashed)
     elif not uniform:
         source = (part.features for part in model.batches(setup, files, rows)[0])
-    apart = None if hot is None else _hot(setup, files, hot)
     with model.options_named(), progress("batches") as advance:
         return plan_pod(
             source,
@@ -206,7 +206,8 @@ def _plan_pod(
             setup.batch,
             stacks=setup.stacks,
             rotation=setup.rotation,
-            apart=apart,
+            activation_bytes=setup.activation_bytes,
+            apart=setup.hot_rows,
             progress=lambda done, total: advance(done, total or None),
             **options,
         )
@@ -217,7 +218,7 @@ def _hot(setup: EmbedConfig, files: Sequence[str] | None, share: float) -> Mappi
 
     if not files or "-" in files:
         raise UsageError("--hot without a log in a file", how="name one: hot rows are those of a log")
-    batches = (part.features for part in model.batches(setup, files, 0)[0])
+    batches = (part.features for part in model.batches(replace(setup, hot_rows={}), files, 0)[0])
     with model.options_named():
         return hot_rows(batches, setup.features, share)
 

@@ -421,7 +421,7 @@ def _like_chance(uneven: float, received: float) -> bool:
     return received < _FEW_OF_SHARD or uneven < 1 + 5 / math.sqrt(received)
 
 
-_KNOBS = {"hottest id held apart": " (embed plan --hot finds such rows, embed.take_hot trains them)"}
+_KNOBS = {"hottest id held apart": " (embed plan --hot, in limits that embed train takes)"}
 """Where a change has a knob of its own."""
 
 
@@ -450,7 +450,8 @@ def _remedies(name: str, stack: StackCounters, uneven: float) -> tuple[tuple[str
         ), ""
     return (
         "hash the ids before they are looked up, so that neighbours do not share a shard",
-        "hold the hottest rows on every device (embed plan --hot, embed.take_hot), or give them a default vector",
+        "hold the hottest rows on every device (embed plan --hot, in limits that embed train takes), or give them a "
+        "default vector",
         "stack the table with others: rotation puts their hot rows on different shards",
     ), f"at most {uneven:.2f} times the lookups of a step that waits for one shard"
 

@@ -401,8 +401,7 @@ def _split(ragged: Ragged, hot: Longs, combiner: str, devices: int) -> tuple[Any
     counts = np.bincount(of_device, minlength=devices)
     room = max(8, 1 << (int(counts.max()) - 1).bit_length())
     at = of_device * room + np.arange(len(of_device)) - np.repeat(np.cumsum(counts) - counts, counts)
-    parts = []
-    for values, empty, kind in ((samples, size, np.int32), (place, 0, np.int32), (gains, 0, np.float32)):
-        parts.append(np.full(devices * room, empty, kind))
-        parts[-1][at] = values[here]
-    return _cold(ragged, here), HotEntries(*parts, shares)
+    own = np.full(devices * room, size, np.int32), np.zeros(devices * room, np.int32)
+    of_rows = np.zeros(devices * room, np.float32)
+    own[0][at], own[1][at], of_rows[at] = samples[here], place[here], gains[here]
+    return _cold(ragged, here), HotEntries(*own, of_rows, shares)

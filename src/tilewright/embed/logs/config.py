@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from tilewright.embed.host.tables import HashedTables, MultiHash, NarrowTables, hash_tables, pack_narrow
+import numpy as np
+
+from tilewright.embed.host.arrays import Longs
+from tilewright.embed.host.tables import (
+    HashedTables,
+    MultiHash,
+    NarrowTables,
+    hash_tables,
+    pack_narrow,
+    without_hot,
+)
 from tilewright.embed.logs.log import LogColumn
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.optimizers import OPTIMIZERS
-from tilewright.embed.model.stacking import Stacking, manual_stacks, stack, stack_name
-from tilewright.embed.model.tables import Feature, Limits, Quantization, Table, Topology, count, limits_of
+from tilewright.embed.model.stacking import ACTIVATION_BYTES, Stacking, manual_stacks, stack, stack_name
+from tilewright.embed.model.tables import (
+    Feature,
+    Limits,
+    LimitsFile,
+    Quantization,
+    Table,
+    Topology,
+    count,
+    limits_of,
+)
 from tilewright.errors import UsageError
 from tilewright.reading import check_keys, read_file, typed
 
@@ -34,6 +53,8 @@ class EmbedConfig:
     ``time``        the column of the rows' times, from which batches have their days; "" = none
     ``stacks``      tables to stack by hand, as ``stack`` takes them
     ``rotation``    stack -> the shards by which each next of its tables is turned, where it is not the default
+    ``hot_rows``    table -> ids, rising, that every device holds beside the table
+    ``activation_bytes``  the most activations of a stack on one SparseCore, as ``stack`` takes it
     ``hashed``      the tables of fewer rows than ids, which ``features`` have already; None: there are none
     ``narrow``      the features, packed where ``narrow_packing`` is set: those to stack, and what makes their batches
     ==============  ==========================================================================================
@@ -51,6 +72,8 @@ class EmbedConfig:
     hashed: HashedTables | None = None
     time: str = ""
     rotation: Mapping[str, int] = field(default_factory=dict, hash=False)
+    hot_rows: Mapping[str, Longs] = field(default_factory=dict, hash=False)
+    activation_bytes: int = ACTIVATION_BYTES
 
     @property
     def in_log(self) -> tuple[Feature, ...]:
@@ -61,13 +84,53 @@ class EmbedConfig:
         """A log's batch as ``features`` take it."""
         return features if self.hashed is None else self.hashed.batch(features)
 
+    def counted(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A log's batch as the tables' partitions are asked for it: hashed, and without hot rows."""
+        batch = self.batch_of(features)
+        return without_hot(batch, self.features, self.hot_rows) if self.hot_rows else batch
+
+    def under(self, limits: LimitsFile) -> EmbedConfig:
+        """The model as it was when limits were learnt: stacks turned by the file's rotation, its hot rows apart.
+
+        Raises :class:`UsageError` where the model says otherwise, or packs its tables otherwise.
+        """
+        limits.check_packing(any(self.narrow.rows_per_line))
+        shards, hot = self.topology.sparsecores, limits.hot_rows()
+        learnt = limits.rotation(replace(self, rotation={}).stacking().stacks)
+        for name, step in self.rotation.items():
+            if learnt.get(name, step) % shards != step % shards:
+                how = "plan again, or leave rotation out of the model: the limits bring theirs"
+                problem = f"limits of {name} rotated by {learnt[name]}, not by {step}"
+                raise UsageError(problem, where=limits.where, how=how)
+        for name, ids in self.hot_rows.items():
+            if not np.array_equal(ids, hot.get(name, [])):
+                how = "plan again, or leave hot_rows out of the model: the limits bring theirs"
+                raise UsageError(f"limits for other hot rows of {name}", where=limits.where, how=how)
+        return replace(self, rotation={**self.rotation, **learnt}, hot_rows=hot).checked(limits.where)
+
+    def checked(self, where: str) -> EmbedConfig:
+        """This configuration, or :class:`UsageError` at ``where`` for hot rows that cannot be."""
+        tables = {feature.table.name: feature.table for feature in self.features}
+        for name, ids in self.hot_rows.items():
+            problem = ""
+            if name not in tables:
+                problem = f"hot rows of {name!r}, which is not a table: they are {', '.join(tables)}"
+            elif not len(ids) or ids[0] < 0 or ids[-1] >= tables[name].vocab or (np.diff(ids) <= 0).any():
+                problem = f"hot rows of {name!r} that do not rise inside its {tables[name].vocab} rows"
+            elif self.narrow.rows_per_line.get(name, 1) > 1:
+                problem = f"hot rows of {name!r}, whose rows share lines: leave narrow_packing or them out"
+            if problem:
+                raise UsageError(problem, where=where)
+        return self
+
     def stacking(self, together: bool = True) -> Stacking:
         """The tables in their stacks, as :func:`stack` makes them; without ``together`` only the stacks set by hand."""
         narrow, rotation = self.narrow, dict(self.rotation)
         if not together:  # only stacks by hand are left
             rotation = {name: rotation[name] for name in map(stack_name, self.stacks) if name in rotation}
         sizes = narrow.batch_sizes(self.batch)
-        return stack(narrow.features, self.topology, together, sizes, stacks=self.stacks, rotation=rotation)
+        shape = {"stacks": self.stacks, "rotation": rotation, "activation_bytes": self.activation_bytes}
+        return stack(narrow.features, self.topology, together, sizes, **shape)  # type: ignore[arg-type]
 
     @property
     def topology(self) -> Topology:
@@ -87,6 +150,7 @@ def read_config(path: str | Path) -> EmbedConfig:
         batch = 4096
         narrow_packing = true    # rows of 1 to 4 floats share 32-byte lines; false where it is not given
         time = "clicked_at"      # the column of the rows' times: later days judge the limits of the days before
+        activation_bytes = 2_097_152    # of a stack on one SparseCore, at most; more makes fewer, larger stacks
 
         [[table]]
         name = "user"
@@ -107,6 +171,9 @@ def read_config(path: str | Path) -> EmbedConfig:
 
         [rotation]               # shards by which each next table of a stack is turned
         user_item = 9
+
+        [hot_rows]               # ids that every device holds beside their table
+        user = [5, 77]
 
         [sparsecore]
         allow_id_dropping = true
@@ -135,12 +202,14 @@ class _File:
     feature: list[dict[str, Any]] = field(default_factory=list)
     limits: dict[str, Any] = field(default_factory=dict)
     rotation: dict[str, int] = field(default_factory=dict)
+    hot_rows: dict[str, list[int]] = field(default_factory=dict)
+    activation_bytes: int = ACTIVATION_BYTES
     sparsecore: dict[str, Any] = field(default_factory=dict)
 
 
 _HINTS = {
     **{key: f"write [[{key}]], with two brackets, before each" for key in ("table", "feature")},
-    **{key: f"write [{key}]" for key in ("limits", "sparsecore", "rotation")},
+    **{key: f"write [{key}]" for key in ("limits", "sparsecore", "rotation", "hot_rows")},
     "stacks": 'write lists of table names: stacks = [["user", "item"]]',
 }
 
@@ -195,7 +264,9 @@ def _config(file: _File) -> EmbedConfig:
         hashed=hashed,
         time=file.time,
         rotation={n: count(step, f"rotation of {n!r}", "", least=0) for n, step in file.rotation.items()},
-    )
+        hot_rows={name: np.array(sorted(ids), np.int64) for name, ids in file.hot_rows.items()},
+        activation_bytes=count(file.activation_bytes, "activation_bytes", ""),
+    ).checked("hot_rows")
 
 
 def _hashed(features: tuple[Feature, ...], tables: list[dict[str, Any]]) -> HashedTables | None:

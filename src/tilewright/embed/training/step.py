@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -200,7 +200,7 @@ class TrainStep:
         def mapped(state: EmbeddingState, held: HotState, *others: Any) -> Any:
             inputs = specs((state, held, *others))
             out = inputs[:2] if function is _learn else _split(self.axis)
-            local = lambda *arguments: function(*arguments, axis=self.axis)  # noqa: E731
+            local = partial(function, axis=self.axis)
             return jax.shard_map(local, mesh=self.mesh, in_specs=inputs, out_specs=out)(state, held, *others)
 
         return mapped
