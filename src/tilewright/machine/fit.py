@@ -179,7 +179,9 @@ def _trained(
     watch.on_stage("train")
     mine = _own_sparsecores(stacking.topology)
     agree = None if mine is None else embed.agree_over_processes()
-    feed = embed.Feed(stacking, limits, sources=mine, agree=agree, sparsecore=None if job.config is None else tables.sparsecore)
+    feed = embed.Feed(
+        stacking, limits, sources=mine, agree=agree, sparsecore=None if job.config is None else tables.sparsecore
+    )
     if saver is not None:
         saver.limits, saver.on_saved = limits, watch.on_saved
     recorder = Recorder()

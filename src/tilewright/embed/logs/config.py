@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -108,6 +111,24 @@ class EmbedConfig:
                 raise UsageError(f"limits for other hot rows of {name}", where=limits.where, how=how)
         return replace(self, rotation={**self.rotation, **learnt}, hot_rows=hot).checked(limits.where)
 
+    def changed(self, change: Mapping[str, Any]) -> EmbedConfig:
+        """The model with a finding's ``change``: keys and values as the TOML file has them, hot rows beside those it
+        has."""
+        values: dict[str, Any] = dict(change)
+        if "rotation" in change:
+            values["rotation"] = {**self.rotation, **change["rotation"]}
+        if "hot_rows" in change:
+            more = {name: {*self.hot_rows.get(name, ()), *ids} for name, ids in change["hot_rows"].items()}
+            values["hot_rows"] = {**self.hot_rows, **{n: np.array(sorted(ids), np.int64) for n, ids in more.items()}}
+        if "sparsecore" in change:
+            values["sparsecore"] = replace(self.sparsecore, **change["sparsecore"])
+        return replace(self, **values).checked("hot_rows")
+
+    @staticmethod
+    def changed_text(text: str, change: Mapping[str, Any]) -> str:
+        """The text of a model's TOML file with a finding's ``change``, the other lines untouched."""
+        return with_change(text, change)
+
     def checked(self, where: str) -> EmbedConfig:
         """This configuration, or :class:`UsageError` at ``where`` for hot rows that cannot be."""
         tables = {feature.table.name: feature.table for feature in self.features}
@@ -186,6 +207,77 @@ def read_config(path: str | Path) -> EmbedConfig:
         return _config(typed(value, _File, "", _HINTS))
     except UsageError as error:
         raise UsageError(error.what, where=f"{where}: {error.where}" if error.where else where, how=error.how) from None
+
+
+# What a finding changes in the file.
+
+
+def change_text(change: Mapping[str, Any]) -> str:
+    """A finding's change as lines at the top of a TOML file, with semicolons between.
+
+    >>> change_text({"rotation": {"user_item": 9}, "activation_bytes": 4194304})
+    'rotation.user_item = 9; activation_bytes = 4194304'
+    """
+    return "; ".join(f"{'.'.join(map(toml_key, path))} = {json.dumps(value)}" for path, value in change_entries(change))
+
+
+def change_entries(change: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every value of a change with its path of one or two keys."""
+    for key, value in change.items():
+        if isinstance(value, Mapping):
+            yield from (((key, inner), one) for inner, one in value.items())
+        else:
+            yield (key,), value
+
+
+def toml_key(name: str) -> str:
+    """A key of a TOML file, quoted where it must be."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+
+
+def with_change(text: str, change: Mapping[str, Any]) -> str:
+    """The text of a model's TOML file with a finding's change: its lines stay, but for those that set the same keys.
+
+    Raises :class:`UsageError` with the lines to paste where the file sets them in a way that is not one line each.
+
+    >>> with_change("batch = 64\\n[rotation]\\nother = 2\\n", {"rotation": {"user_item": 9}})
+    'batch = 64\\n[rotation]\\nuser_item = 9\\nother = 2\\n'
+    """
+    before, lines = tomllib.loads(text), text.splitlines()
+    wanted = dict(before)
+    for path, value in change_entries(change):
+        section = {} if len(path) == 1 else dict(wanted.get(path[0], {}))
+        if path[0] == "hot_rows":
+            value = sorted({*section.get(path[1], ()), *value})
+        if len(path) == 1:
+            wanted[path[0]] = value
+        else:
+            wanted[path[0]] = {**section, path[1]: value}
+        lines = _with_line(lines, path, json.dumps(value))
+    changed = "\n".join([*lines, ""])
+    try:
+        done = tomllib.loads(changed) == wanted
+    except tomllib.TOMLDecodeError:
+        done = False
+    if not done:
+        problem = "the file sets some of these keys in more than one line"
+        raise UsageError(problem, where="--apply", how=f"write into it: {change_text(change)}")
+    return changed
+
+
+def _with_line(lines: list[str], path: tuple[str, ...], value: str) -> list[str]:
+    """The lines of a TOML file with one key set: in its section where there is one, else at the top."""
+    heads = [k for k, line in enumerate(lines) if line.lstrip().startswith("[")]
+    top, head = (heads[0] if heads else len(lines)), rf"\s*\[\s*{re.escape(path[0])}\s*\]\s*(#.*)?"
+    at = next((k for k in heads if len(path) == 2 and re.fullmatch(head, lines[k])), None)
+    if at is None:
+        first, last, key = 0, top, ".".join(map(toml_key, path))
+    else:
+        first, last, key = at + 1, next((k for k in heads if k > at), len(lines)), toml_key(path[1])
+    same = re.compile(rf"\s*{re.escape(key)}\s*=")
+    kept = [line for line in lines[first:last] if not same.match(line)]
+    place = 0 if at is not None else next((k for k in range(len(kept), 0, -1) if kept[k - 1].strip()), 0)
+    return [*lines[:first], *kept[:place], f"{key} = {value}", *kept[place:], *lines[last:]]
 
 
 @dataclass(frozen=True)

@@ -128,6 +128,7 @@ def plan(
         {name: loads.means()[1] * topology.sparsecores**2 for name, loads in observed.loads.items()},
         sum(one.buffer_bytes for one in stacks),
         target,
+        {one.name: one.wait for one in stacks},
     )
     return Plan(
         stacking=stacking,
