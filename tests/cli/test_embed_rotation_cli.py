@@ -77,10 +77,10 @@ def test_training_turns_its_stacks_as_the_limits_say(run, tmp_path, monkeypatch)
     from tests.conftest import ROOT
 
     model = str(ROOT / "examples" / "dlrm.py")
-    name = next(iter(_prepared(FitJob(model, None, "tpu-v5p", 1, 1, 512))[2].rotations))
+    name = next(iter(_prepared(FitJob(model, None, "tpu-v5p", 1, 1, 512))[1].stacking().rotations))
     head = {"schema_version": 1, "kind": "embedding_limits", "stacks": {}}
     (tmp_path / "limits.json").write_text(json.dumps({**head, "rotation": {name: 3}}))
-    stacking = _prepared(FitJob(model, None, "tpu-v5p", 1, 1, 512, "limits.json"))[2]
+    stacking = _prepared(FitJob(model, None, "tpu-v5p", 1, 1, 512, "limits.json"))[1].stacking()
     assert stacking.rotations[name] == 3
     assert len(stacking.features) == len(CATEGORICAL)
     (tmp_path / "limits.json").write_text(json.dumps({**head, "rotation": {name: "3"}}))

@@ -52,6 +52,83 @@ def words(folder, *more):
     return ("embed", "train", str(folder / "model.py"), *given, *more)
 
 
+DESCRIBED = """
+target = "tpu-v5p"
+chips = 2
+batch = 32
+stacks = [["user", "item"]]
+rotation = { user_item = 3 }
+
+[[table]]
+name = "user"
+vocab = 40
+width = 8
+optimizer = { kind = "adagrad", learning_rate = 0.1 }
+
+[[table]]
+name = "item"
+vocab = 30
+width = 8
+optimizer = { kind = "adagrad", learning_rate = 0.1 }
+
+[[feature]]
+name = "user"
+column = "who"
+weights = "how_much"
+ids = "direct"
+
+[[feature]]
+name = "item"
+ids = "direct"
+
+[sparsecore]
+allow_id_dropping = true
+"""
+
+
+def test_one_description_serves_plan_check_diagnose_and_train(run, tmp_path, monkeypatch):
+    """Columns, weights, stacks, rotation, knobs and hot rows of a TOML file, and the limits a plan learnt of it."""
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    users = np.where(draw.random(320) < 0.4, 5, draw.integers(0, 40, 320))
+    rows = [f"{u},{draw.random():.3f},{draw.integers(30)},{draw.random():.3f},{draw.integers(1, 6)}" for u in users]
+    Path("log.csv").write_text("who,how_much,item,age,rating\n" + "\n".join(rows) + "\n")
+    Path("model.toml").write_text(DESCRIBED)
+    Path("model.py").write_text(MODEL.replace("def features", "def unused"))
+    described = ("log.csv", "--config", "model.toml")
+    train = ("embed", "train", "model.py", "--config", "model.toml", "--data", "log.csv", "--steps", "10", "--json")
+    assert run("embed", "plan", *described, "--hot", "0.2", "-o", "limits.json")[0] == 0
+    learnt = json.loads(Path("limits.json").read_text())
+    assert (learnt["hot_rows"], learnt["rotation"]) == ({"user": [5]}, {"user_item": 3})
+    code, out, err = run("embed", "check", "log.csv", "limits.json", "--config", "model.toml", "--json")
+    assert (code, json.loads(out)["batches_over"]) == (0, 0), err
+    code, out, err = run("embed", "diagnose", *described, "--limits", "limits.json", "--json")
+    assert json.loads(out)["counters"]["steps_over"] == 0, err
+    losses = {}
+    for name, more in {"learnt": (), "apart": ("--limits", "limits.json")}.items():
+        code, out, err = run(*train, *more)
+        assert code == 0, err
+        value = json.loads(out)
+        assert (value["chips"], value["batch"], value["num_minibatches"]) == (2, 32, 1)
+        losses[name] = value["losses"]
+    np.testing.assert_allclose(losses["apart"], losses["learnt"], rtol=1e-5)
+    # what the model says of hot rows, limits and stacks counts without a limits file, too
+    stack = "max_ids_per_partition = 32\nmax_unique_ids_per_partition = 32"
+    Path("model.toml").write_text(f"{DESCRIBED}[hot_rows]\nuser = [5]\n[limits.user_item]\n{stack}\n")
+    code, out, err = run(*train)
+    np.testing.assert_allclose(json.loads(out)["losses"], losses["learnt"], rtol=1e-5)
+    for wrong, problem in (
+        ("[hot_rows]\nuser = [40]", "hot rows of 'user' that do not rise inside its 40 rows"),
+        ("[hot_rows]\nusers = [4]", "hot rows of 'users', which is not a table: they are user, item"),
+    ):
+        Path("model.toml").write_text(DESCRIBED + wrong)
+        code, _, err = run(*train)
+        assert (code, problem in err) == (2, True), err
+    Path("model.toml").write_text(f"{DESCRIBED}[hot_rows]\nuser = [6]\n")
+    code, _, err = run(*train, "--limits", "limits.json")
+    assert (code, "limits for other hot rows of user" in err) == (2, True), err
+
+
 def test_train_resume_and_what_is_refused(run, log):
     code, out, err = run(*words(log, "--steps", "8", "--save-every", "4", "--json"))
     assert code == 0, err

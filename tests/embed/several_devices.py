@@ -18,14 +18,19 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tests.embed import test_checkpoint as saving
+from tests.embed import test_hot_and_hashed as hot_and_hashed
 from tests.embed import test_step as stepping
 from tests.embed import test_tpu_embedding as peers
 from tests.embed.batches import alike
 from tests.embed.slow_batch import host_batch
 from tilewright.embed import (
     SGD,
+    Adagrad,
+    Checkpoints,
     Feature,
+    Feed,
     Limits,
+    Loop,
     SparseCoreConfig,
     Table,
     Topology,
@@ -35,6 +40,7 @@ from tilewright.embed import (
     lookup,
     preprocess,
     restore,
+    resume,
     save,
     stack,
     tables,
@@ -211,12 +217,46 @@ def whole_numbers_train_to_the_same_bits_however_they_are_laid_out(folder, night
     agree(4, True, None, True, mesh=made(4), spread=4)
 
 
+def rows_held_everywhere_train_as_those_at_home(folder, night):
+    """In turn and pipelined, on eight devices and on one, with checkpoints taken up in the middle."""
+    draw, size = np.random.default_rng(4), 32
+    made = hot_and_hashed.features(Adagrad(0.1))
+    stacking = stack(made, Topology(8, 1))
+    values = {t: draw.normal(size=(p.table.vocab, p.table.width)) for t, p in sorted(stacking.tables.items())}
+    batches = []
+    for _ in range(4):
+        given = {f.name: draw.integers(0, f.table.vocab, (size, 3)) for f in made}
+        for ids in given.values():
+            ids[draw.random(ids.shape) < 0.5] = 7
+        batches.append((given, (draw.normal(size=size).astype(np.float32),)))
+
+    def loss(params, vectors, labels):
+        return sum(((vectors[name].sum(1) - labels) ** 2).mean() for name in vectors) * params
+
+    ways = [(True, True), (False, False), (True, False), (False, True)][: 4 if night else 2]
+    for meshed, pipelined in ways:
+        axis = {"mesh": Mesh(np.array(jax.devices()), ("sc",)), "axis": "sc"} if meshed else {}
+        found = []
+        for name, hot in (("plain", None), ("hot", hot_and_hashed.HOT)):
+            one = train_step(loss, optax.sgd(0.01), pipelined, hot=hot, **axis)
+            place = f"{folder}/{name}-{meshed}-{pipelined}"
+            feed, saver = Feed(stacking), Checkpoints(place, 2)
+            Loop(one, feed, saver=saver).train(one.start(jnp.float32(1), from_tables(stacking, values)), batches[:2])
+            saver.close()
+            carry, first = resume(one, jnp.float32(0), stacking, place)
+            params, state = one.finish(Loop(one, feed).train(carry, batches[first:], first).carry)
+            found.append((params, tables(state), tables(state, "accumulator")))
+        for one_way, other in zip(*map(jax.tree.leaves, found), strict=True):
+            np.testing.assert_allclose(one_way, other, rtol=2e-5, atol=2e-6)
+
+
 ALL = (
     under_shard_map_four_agree_with_one,
     a_step_by_the_peers_rules,
     checkpoints_go_from_mesh_to_mesh,
     tables_are_made_where_the_knobs_say,
     whole_numbers_train_to_the_same_bits_however_they_are_laid_out,
+    rows_held_everywhere_train_as_those_at_home,
 )
 
 if __name__ == "__main__":

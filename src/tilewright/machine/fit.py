@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -35,8 +35,11 @@ class FitJob:
     """What is to be trained. ``resume`` takes up the last checkpoint of ``checkpoint``, and trains to ``steps`` in all;
     with ``skip_damaged`` the last one that is whole, and damaged later ones are renamed.
 
-    ``data`` None: a generated click log for Criteo's features. ``limits`` None: learnt from the first batches.
-    ``save_every`` 0: after the last step only.
+    ``config``: an :class:`EmbedConfig` in place of the model file's ``features``: its tables, columns, stacks, hot
+    rows, knobs and limits are taken, and its ``target``, ``chips`` and ``batch`` instead of those here.
+
+    ``data`` None: a generated click log for Criteo's features. ``limits``: a limits file; None: the config's, else
+    learnt from the first batches. ``save_every`` 0: after the last step only.
     """
 
     model: Any
@@ -54,6 +57,12 @@ class FitJob:
     scale: float = 0.01
     seed: int = 0
     skip_damaged: bool = False
+    config: embed.EmbedConfig | None = None
+
+    def settled(self) -> FitJob:
+        """This job with target, chips and batch as the config has them."""
+        own = self.config
+        return self if own is None else replace(self, target=own.target, chips=own.chips, batch=own.batch)
 
 
 @dataclass(frozen=True)
@@ -131,15 +140,15 @@ def fit(job: FitJob, watch: FitWatch | None = None) -> Fitted:
     Raises :class:`UsageError` for wrong arguments, model files, logs or checkpoints, :class:`CheckFailed` for a loss or
     gradient that is not finite.
     """
-    watch = watch or FitWatch()
+    watch, job = watch or FitWatch(), job.settled()
     watch.on_stage("model")
-    model, features, stacking = _prepared(job)
-    one = _step(job, model, stacking.topology)
-    source = LogSource(job, model, features)
+    model, tables = _prepared(job)
+    one = _step(job, model, tables)
+    source = LogSource(job, model, tables)
     _check_steps(job)
     saver = None if job.checkpoint is None else embed.Checkpoints(job.checkpoint, job.save_every or job.steps)
     try:
-        return _trained(job, watch, model, stacking, one, source, saver)
+        return _trained(job, watch, model, tables, one, source, saver)
     finally:
         if saver is not None:
             saver.close()
@@ -149,15 +158,15 @@ def _trained(
     job: FitJob,
     watch: FitWatch,
     model: Model,
-    stacking: embed.Stacking,
+    tables: embed.EmbedConfig,
     one: embed.TrainStep,
     source: LogSource,
     saver: embed.Checkpoints | None,
 ) -> Fitted:
     """All that comes when the folder of the checkpoints is ours."""
-    first = _resumed_step(job, saver, watch)
+    first, stacking = _resumed_step(job, saver, watch), _stacking(tables)
     watch.on_stage("plan")
-    limits = _limits(job, source, stacking)
+    limits = _limits(job, source, tables)
     watch.on_stage("restore" if first else "start")
     dense, sparse = jax.random.split(jax.random.key(job.seed))
     with jax.default_device(jax.local_devices()[0]) if one.mesh is not None else nullcontext():
@@ -169,7 +178,10 @@ def _trained(
         carry = one.start(params, state, donate=True)
     watch.on_stage("train")
     mine = _own_sparsecores(stacking.topology)
-    feed = embed.Feed(stacking, limits, sources=mine, agree=None if mine is None else embed.agree_over_processes())
+    agree = None if mine is None else embed.agree_over_processes()
+    feed = embed.Feed(
+        stacking, limits, sources=mine, agree=agree, sparsecore=None if job.config is None else tables.sparsecore
+    )
     if saver is not None:
         saver.limits, saver.on_saved = limits, watch.on_saved
     recorder = Recorder()
@@ -181,7 +193,12 @@ def _trained(
     return Fitted(job, model.name, source.name, first, devices, jax.process_count(), trained, saved, recorder)
 
 
-def _prepared(job: FitJob) -> tuple[Model, tuple[embed.Feature, ...], embed.Stacking]:
+def _stacking(tables: embed.EmbedConfig) -> embed.Stacking:
+    return tables.stacking(not tables.sparsecore.disable_table_stacking)
+
+
+def _prepared(job: FitJob) -> tuple[Model, embed.EmbedConfig]:
+    """The model, and its tables as the config or the model file describes them, under the limits file."""
     if job.steps < 1:
         raise UsageError(f"{job.steps} steps", how="train at least one step")
     if job.save_every < 0 or (job.save_every and job.checkpoint is None):
@@ -195,16 +212,20 @@ def _prepared(job: FitJob) -> tuple[Model, tuple[embed.Feature, ...], embed.Stac
         near = max(1, round(job.batch / topology.sparsecores)) * topology.sparsecores
         problem = f"a batch of {job.batch} does not divide over {topology.sparsecores} SparseCores"
         raise UsageError(problem, how=f"take a multiple of them, such as {near}")
-    model = load_model(job.model)
-    features = model.hashed(job.scale).features
-    check_model(model, {feature.name: feature.table.width for feature in features}, job.batch)
-    stacking = embed.stack(features, topology, batch_size=job.batch)
-    if job.limits is not None and (turned := embed.read_rotation(job.limits, stacking.stacks)):
-        stacking = embed.stack(features, topology, batch_size=job.batch, rotation=turned)
-    return model, features, stacking
+    model = load_model(job.model, tables_elsewhere=job.config is not None)
+    tables = job.config or model.described(job.scale, job.target, job.chips, job.batch)
+    if tables.narrow_packing:
+        how = "leave narrow_packing out, and plan with --no-narrow-packing"
+        raise UsageError("narrow_packing: training and its checkpoints hold rows in lines of their own", how=how)
+    if job.limits is not None:
+        tables = tables.under(embed.LimitsFile(job.limits))
+    check_model(model, {feature.name: feature.table.width for feature in tables.features}, job.batch)
+    return model, tables
 
 
-def _step(job: FitJob, model: Model, topology: embed.Topology) -> embed.TrainStep:
+def _step(job: FitJob, model: Model, tables: embed.EmbedConfig) -> embed.TrainStep:
+    topology = tables.topology
+
     def loss(params: Any, vectors: Any, numeric: Any, labels: Any) -> Any:
         return model.loss(params, numeric, vectors, labels)[0]
 
@@ -216,7 +237,8 @@ def _step(job: FitJob, model: Model, topology: embed.Topology) -> embed.TrainSte
             f"{len(jax.devices())} devices over {jax.process_count()} processes for {topology.devices} of the chips"
         )
         raise UsageError(problem, how="give as many devices as the chips have")
-    return embed.train_step(loss, model.optimizer(), job.pipelined, detect_nan=job.detect_nan, **axis)  # type: ignore[arg-type]
+    checks = {"detect_nan": job.detect_nan or tables.sparsecore.detect_nan, "hot": tables.hot_rows}
+    return embed.train_step(loss, model.optimizer(), job.pipelined, **checks, **axis)  # type: ignore[arg-type]
 
 
 def _own_sparsecores(topology: embed.Topology) -> range | None:
@@ -259,41 +281,41 @@ def _resumed_step(job: FitJob, saver: embed.Checkpoints | None, watch: FitWatch)
     return whole
 
 
-def _limits(job: FitJob, source: LogSource, stacking: embed.Stacking) -> dict[str, embed.Limits]:
+def _limits(job: FitJob, source: LogSource, tables: embed.EmbedConfig) -> dict[str, embed.Limits]:
     if job.limits is not None:
-        if hot := embed.read_hot_rows(job.limits):
-            problem = f"limits that leave out hot rows of {', '.join(hot)}, which this command does not hold apart"
-            how = "plan without --hot, or train in Python: embed.take_hot"
-            raise UsageError(problem, where=job.limits, how=how)
-        return embed.read_limits(job.limits, stacking.topology)
-    batches = source.features(min(job.steps, _PLANNED))
+        return embed.read_limits(job.limits, tables.topology)
+    if tables.limits is not None:
+        return dict(tables.limits)
     learnt = embed.plan(
-        *(batches, source.all_features, stacking.topology),
+        *(source.features(min(job.steps, _PLANNED)), tables.features, tables.topology),
         target=job.target,
-        stacking=stacking,
+        stacking=_stacking(tables),
         pipelining=job.pipelined,
+        apart=tables.hot_rows,
     )
-    return dict(learnt.limits)
+    # Buffers hold a multiple of 8 entries a partition: what is left of the last 8 costs nothing.
+    rounded = {name: -(-limit.max_ids_per_partition // 8) * 8 for name, limit in learnt.limits.items()}
+    return {name: replace(limit, max_ids_per_partition=rounded[name]) for name, limit in learnt.limits.items()}
 
 
 class LogSource:
     """Batches of the log, gone through again and again."""
 
-    def __init__(self, job: FitJob, model: Model, features: tuple[embed.Feature, ...]) -> None:
-        self.all_features, self._model, self._batch = features, model, job.batch
-        self._hashed = model.hashed(job.scale)
-        features = self._hashed.original
+    def __init__(self, job: FitJob, model: Model, tables: embed.EmbedConfig) -> None:
+        self._tables, self._model, self._batch = tables, model, job.batch
+        features = tables.in_log
         self._log: embed.Log | None = None
         if job.data is None:
             if {feature.name for feature in features} != set(embed.CATEGORICAL):
                 how = "name one with --data: only the 26 columns of Criteo's logs have a generated one"
                 raise UsageError("no log", where=model.name, how=how)
-            vocabs = [feature.table.vocab for feature in features]
+            rows = {feature.name: feature.table.vocab for feature in features}
+            vocabs = [rows[name] for name in embed.CATEGORICAL]
             self._clicks = embed.synthetic_criteo(job.seed, _GENERATED * job.batch, vocabs)
             self.name = f"generated, seed {job.seed}"
         else:
-            columns = {feature.name: embed.LogColumn(ids=model.ids) for feature in features}
-            self._log = embed.read_log(job.data, features, job.batch, columns, values=(*model.numeric, model.label))
+            values = (*model.numeric, model.label)
+            self._log = embed.read_log(job.data, features, job.batch, tables.columns, values=values)
             self.name = self._log.path
 
     def features(self, most: int) -> Iterator[Mapping[str, Any]]:
@@ -312,7 +334,7 @@ class LogSource:
         """Whole batches in order: features, f32[batch, numeric], f32[batch]."""
         if self._log is None:
             for clicks in self._clicks.batches(self._batch):
-                yield self._hashed.batch(clicks.features()), clicks.numeric, clicks.labels
+                yield self._tables.batch_of(clicks.features()), clicks.numeric, clicks.labels
             return
         seen = 0
         for part in self._log:
@@ -321,7 +343,7 @@ class LogSource:
             seen += 1
             columns = [part.values[name] for name in self._model.numeric]
             numeric = np.stack(columns, axis=1) if columns else np.zeros((part.rows, 0), np.float32)
-            yield self._hashed.batch(part.features), numeric, part.values[self._model.label]
+            yield self._tables.batch_of(part.features), numeric, part.values[self._model.label]
         if not seen:
             how = "take a smaller batch, or a longer log"
             raise UsageError(f"fewer rows than one batch of {self._batch}", where=self.name, how=how)
@@ -379,9 +401,8 @@ def quantise(job: QuantiseJob, on_stage: Callable[[str], None] = lambda name: No
     """
     on_stage("model")
     model = load_model(job.model)
-    features = model.hashed(job.scale).features
-    topology = embed.Topology(1, 1)
-    stacking = embed.stack(features, topology)
+    tables = model.described(job.scale, FitJob.target, 1, job.batch)
+    stacking = embed.stack(tables.features, embed.Topology(1, 1))
     on_stage("restore")
     if not embed.saved_steps(job.checkpoint):
         raise UsageError("no finished checkpoint", where=job.checkpoint, how="train one with `tilewright embed train`")
@@ -396,7 +417,7 @@ def quantise(job: QuantiseJob, on_stage: Callable[[str], None] = lambda name: No
         served = embed.open_export(path, check=False)
         on_stage("judge")
         fit_job = FitJob(job.model, job.data, batch=job.batch, scale=job.scale, seed=job.seed)
-        batches = list(itertools.islice(LogSource(fit_job, model, features).one_pass(), max(1, job.rows // job.batch)))
+        batches = list(itertools.islice(LogSource(fit_job, model, tables).one_pass(), max(1, job.rows // job.batch)))
 
         def judge(vectors: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Judgement:
             return judged(model.loss, params, ((vectors(f), numeric, labels) for f, numeric, labels in batches))

@@ -27,7 +27,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tilewright.embed import Clicks, Feature, HashedTables, MultiHash, hash_tables, read_criteo, synthetic_criteo
+from tilewright.embed import (
+    Clicks,
+    EmbedConfig,
+    Feature,
+    HashedTables,
+    LogColumn,
+    MultiHash,
+    hash_tables,
+    read_criteo,
+    synthetic_criteo,
+)
 from tilewright.errors import TilewrightError, UsageError
 
 EXPECTED = ("features", "init", "loss", "optimizer")
@@ -51,6 +61,12 @@ class Model:
         """The model's features as the log has them, and as they are stacked."""
         return hash_tables(self.features(scale), self.hashes)
 
+    def described(self, scale: float, target: str, chips: int, batch: int) -> EmbedConfig:
+        """The tables that the file describes, as a TOML file of them does."""
+        hashed = self.hashed(scale)
+        columns = {feature.name: LogColumn(ids=self.ids) for feature in hashed.original}
+        return EmbedConfig(hashed.features, target, chips, batch, columns, hashed=hashed)
+
 
 def _import(path: Path) -> ModuleType:
     if not path.is_file():
@@ -68,13 +84,19 @@ def _import(path: Path) -> ModuleType:
     return module
 
 
-def load_model(source: str | Path | ModuleType | Model) -> Model:
-    """The model in a file, a module or already a :class:`Model`; :class:`UsageError` names what is missing."""
+def load_model(source: str | Path | ModuleType | Model, *, tables_elsewhere: bool = False) -> Model:
+    """The model in a file, a module or already a :class:`Model`; :class:`UsageError` names what is missing.
+
+    ``tables_elsewhere``: it needs no ``features``, as another file describes the tables.
+    """
     if isinstance(source, Model):
         return source
     module = source if isinstance(source, ModuleType) else _import(Path(source))
     where = str(source) if not isinstance(source, ModuleType) else source.__name__
-    missing = [name for name in EXPECTED if not callable(getattr(module, name, None))]
+    given = {name: getattr(module, name, None) for name in EXPECTED}
+    if tables_elsewhere and given["features"] is None:
+        given["features"] = lambda scale: ()
+    missing = [name for name, function in given.items() if not callable(function)]
     if missing:
         how = f"a model file defines {', '.join(EXPECTED)}; see examples/dlrm.py"
         raise UsageError(f"the model file does not define {', '.join(missing)}", where=where, how=how)
@@ -85,7 +107,7 @@ def load_model(source: str | Path | ModuleType | Model) -> Model:
         raise UsageError("NUMERIC is a list of columns, LABEL the name of one", where=where)
     if "numeric" in columns:
         columns["numeric"] = tuple(columns["numeric"])
-    return Model(Path(where).stem, *(getattr(module, name) for name in EXPECTED), **columns)
+    return Model(Path(where).stem, **given, **columns)  # type: ignore[arg-type]
 
 
 def check_model(model: Model, widths: Mapping[str, int], batch: int) -> None:

@@ -15,7 +15,7 @@ from tilewright.errors import UsageError
 from tilewright.render.delivery import remark
 
 if TYPE_CHECKING:
-    from tilewright.embed import EmbedConfig, LimitsFile, Log, LogBatch
+    from tilewright.embed import EmbedConfig, Log, LogBatch
 
 Batch = Annotated[int | None, "Samples of a batch (the limits file's, else the model's, else 4096)."]
 TableStacking = Annotated[bool | None, "--stacking/--no-stacking", "Stack tables, over the file's (stack)."]
@@ -117,7 +117,7 @@ def generated(config: EmbedConfig, rows: int) -> Iterator[LogBatch]:
     vocabs = [feature.table.vocab for feature in config.features]
     names = [feature.name for feature in config.features]
     for clicks in synthetic_criteo(0, rows or 16 * config.batch, vocabs).batches(config.batch):
-        yield LogBatch(len(clicks), dict(zip(names, clicks.features().values())))
+        yield LogBatch(len(clicks), dict(config.counted(dict(zip(names, clicks.features().values())))))
 
 
 def fitted(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -> EmbedConfig:
@@ -141,7 +141,7 @@ def settled(
     config: EmbedConfig, file: str, rows: int, limits: str | None, batch: int | None, free: bool
 ) -> EmbedConfig:
     """The model with its batch: ``batch``, else what the limits file was learnt with, else the model's; and with the
-    rotation of the limits file.
+    rotation and the hot rows of the limits file.
 
     ``free``: nobody chose one, so a log shorter than a batch is one batch, as a plan takes it.
     """
@@ -150,8 +150,7 @@ def settled(
     learnt = None
     if limits is not None:
         learnt_limits = LimitsFile(limits)
-        learnt_limits.check_packing(any(config.narrow.rows_per_line))
-        config, learnt = _rotated(config, learnt_limits), learnt_limits.batch
+        config, learnt = config.under(learnt_limits), learnt_limits.batch
     if learnt is None:
         return fitted(config, file, rows) if free and batch is None else config
     if learnt == config.batch:
@@ -162,17 +161,6 @@ def settled(
     remark(f"{limits}: learnt with batches of {learnt}, which are taken here; --batch sets another")
     _check_batch(learnt, config.topology.sparsecores)
     return replace(config, batch=learnt)
-
-
-def _rotated(config: EmbedConfig, limits: LimitsFile) -> EmbedConfig:
-    """The model with its stacks turned as they were when the limits were learnt; it must not say otherwise."""
-    shards = config.topology.sparsecores
-    learnt = limits.rotation(replace(config, rotation={}).stacking().stacks)
-    for name, step in config.rotation.items():
-        if learnt.get(name, step) % shards != step % shards:
-            how = "plan again, or leave rotation out of the model: the limits bring theirs"
-            raise UsageError(f"limits of {name} rotated by {learnt[name]}, not by {step}", where=limits.where, how=how)
-    return replace(config, rotation={**config.rotation, **learnt})
 
 
 def batches(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -> tuple[Iterator[LogBatch], int | None]:
@@ -257,5 +245,5 @@ def _whole(log: Log, config: EmbedConfig) -> Iterator[LogBatch]:
                 f"{file}: {', '.join(hashed)} {many} whole numbers, which are hashed as texts are; in the model, "
                 'ids = "direct" takes them as rows, ids = "hash" says that it is meant'
             )
-        yield part if config.hashed is None else replace(part, features=dict(config.batch_of(part.features)))
+        yield replace(part, features=dict(config.counted(part.features)))
         seen += batch

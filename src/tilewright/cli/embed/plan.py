@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,9 +19,10 @@ from tilewright.cli.streams import Json, progress
 from tilewright.errors import UsageError
 from tilewright.files import write_whole
 from tilewright.render.delivery import Output, json_text, remark, show, write_file
+from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
-    from tilewright.embed import Diagnosis, EmbedConfig, LogBatch, Plan
+    from tilewright.embed import Diagnosis, EmbedConfig, LogBatch, Plan, SparseCoreConfig
     from tilewright.render import Step
 
 _MANY = 1 << 26
@@ -65,16 +67,26 @@ def plan(
         str | None, "Count in constant memory: local, or ray (Ray Data). Chosen for large pods by itself."
     ] = None,
     workers: Annotated[int, "Processes of --engine ray (0: one a processor)."] = 0,
+    apply: Annotated[
+        str | None,
+        "Findings to apply to --config, as 1 or 1,2 or all: plan again, and show before and after; -o model.toml "
+        "writes the model's file so.",
+    ] = None,
     flags: Annotated[bool, "Print LIBTPU_INIT_ARGS and the limits file to paste, and no plan."] = False,
     as_json: Json = False,
-    out: Annotated[str | None, "-o", "--out", "Write plan.html (the page) or limits.json (the limits file)."] = None,
+    out: Annotated[
+        str | None,
+        "-o",
+        "--out",
+        "Write plan.html (the page), limits.json (the limits file), or with --apply model.toml.",
+    ] = None,
 ) -> None:
     """Learn limits from a log, and say what its tables need on a chip.
 
     Texts are hashed into the vocabularies. A last batch that is not full is left out; without --batch and --config a
     log of less than a batch is planned as one batch.
     """
-    suffix = Output(out, as_json, ".json", ".html", stdout=False).suffix
+    suffix = Output(out, as_json, ".json", ".html", *[".toml"] * bool(apply), stdout=False).suffix
     if tables is not None and (files or of.config or of.vocab or of.scale):
         raise UsageError("--tables beside a log or a model", how="it plans tables alike, without a log")
     setup = of.configured(narrow_packing=narrow_packing, time=time)
@@ -94,19 +106,33 @@ def plan(
         "serialized_tables": knobs.num_serialized_tables_to_optimize_hbm,
         "bad_ids": bad_ids,
     }
-    if tables is not None or engine is not None or hot is not None or partitions > _MANY:
+    if hot is not None:
+        setup = replace(setup, hot_rows=_hot(setup, files, hot)).checked("--hot")
+    if tables is not None or engine is not None or partitions > _MANY:
         unkept = {
             "--quantile": quantile != 1.0,
             "--flags": flags,
             "-o .html": suffix == ".html",
             "--time": time is not None,
+            "--apply": apply is not None,
         }
         if named := [option for option, is_given in unkept.items() if is_given]:
             raise UsageError(f"{named[0]} on a pod, whose partitions are not kept", how="leave it out")
         shared |= {"engine": engine or "local", "workers": workers, "ids_per_sample": ids_per_sample}
-        planned = _plan_pod(setup, files, rows, hot, tables is not None, shared)
+        planned = _plan_pod(setup, files, rows, tables is not None, shared)
     else:
-        planned = _plan_log(setup, files, rows, {**shared, "quantile": quantile})
+        shared["quantile"] = quantile
+        planned = _plan_log(setup, files, rows, shared)
+    made, compared = None, None
+    if apply is not None:
+        made = _applied(setup, planned, knobs, apply, of.config)
+        before, setup, knobs = planned, made.setup, made.setup.sparsecore
+        shared |= {"serialized_tables": knobs.num_serialized_tables_to_optimize_hbm}
+        if stacking is None:
+            shared["table_stacking"] = not knobs.disable_table_stacking
+        planned = _plan_log(setup, files, rows, shared)
+        compared = _compared(before, planned)
+        remark("\n".join(f"applied: {line}" for line in made.lines))
     if flags:
         show([knobs.paste_text(others, planned.limits_json())])
         return
@@ -120,19 +146,71 @@ def plan(
         value |= {"findings": findings, "counters": diagnosis.counters.to_json()}
     if out is not None and suffix == ".json":
         planned.write_limits(out)
+    elif out is not None and made is not None and suffix == ".toml":
+        write_whole(out, made.text)
     elif out is not None and diagnosis is not None:
-        write_whole(out, _page(planned, diagnosis, value, ", ".join(files or ()) or "a generated click log"))
+        write_whole(out, _page(planned, diagnosis, value, ", ".join(files or ()) or "a generated click log", compared))
+    if compared is not None and not as_json:
+        show([compared])
     if as_json:
         write_file("-", json_text(value))
     elif out is None:
         planned.print()
         if diagnosis is not None:
-            show(["\n".join(["", "findings", *diagnosis.lines()])])
+            show(["\n".join(["", "findings", *diagnosis.lines(numbered=of.config is not None and apply is None)])])
     else:
         remark(planned.verdict)
         if planned.feeding is None and planned.confidence is not None:
             remark(planned.confidence.sentence)
         remark(f"wrote {out}")
+
+
+@dataclass(frozen=True)
+class _Applied:
+    """The model with findings' changes, its file's text, and lines that say which were made."""
+
+    setup: EmbedConfig
+    text: str
+    lines: tuple[str, ...]
+
+
+def _applied(setup: EmbedConfig, plan: Plan, knobs: SparseCoreConfig, which: str, config: str | None) -> _Applied:
+    from tilewright.embed import diagnose
+
+    if config is None:
+        raise UsageError("--apply without --config", how="name the model's file, which it changes")
+    findings = dict(enumerate(diagnose(plan.counters(knobs)).findings, 1))
+    named = [k for k, finding in findings.items() if finding.change] if which == "all" else which.split(",")
+    setup, text, lines = replace(setup, sparsecore=knobs), Path(config).read_text(encoding="utf-8"), []
+    for word in named:
+        number = int(word) if str(word).strip().isdecimal() else 0
+        if number not in findings or not findings[number].change:
+            can = ", ".join(str(k) for k, finding in findings.items() if finding.change)
+            how = f"give all, or some of {can}" if can else "no finding of this plan is a change of the file"
+            raise UsageError(f"no finding {word} that can be written", where="--apply", how=how)
+        change = findings[number].change
+        setup, text = setup.changed(change), setup.changed_text(text, change)
+        lines.append(f"{findings[number].bottleneck}: {findings[number].written}")
+    return _Applied(setup, text, tuple(lines))
+
+
+def _compared(before: Plan, after: Plan) -> Table:
+    """What a plan said before and after."""
+    from tilewright.render import bytes_text, seconds_text
+
+    figures: dict[str, Callable[[Plan], str]] = {
+        "stacks": lambda plan: str(len(plan.stacks)),
+        "wait of the most uneven stack": lambda plan: f"{max(stack.wait for stack in plan.stacks):.2f}\u00d7",
+        "imbalance of the most uneven stack": lambda plan: f"{max(stack.imbalance for stack in plan.stacks):.2f}\u00d7",
+        "largest max ids": lambda plan: f"{max(limit.max_ids_per_partition for limit in plan.limits.values()):,}",
+        "buffers of a batch, one device": lambda plan: bytes_text(sum(stack.buffer_bytes for stack in plan.stacks)),
+        "HBM of one chip": lambda plan: bytes_text(plan.heap.total),
+        "lookups and updates of a step, modelled": lambda plan: seconds_text(
+            plan.traffic.waited if plan.traffic else 0
+        ),
+    }
+    rows = [(name, of(before), of(after)) for name, of in figures.items()]
+    return Table(("what", "before", "after"), rows, "before and after")
 
 
 def _like_tables(setup: EmbedConfig, tables: int, rows: int) -> EmbedConfig:
@@ -150,7 +228,6 @@ def _like_tables(setup: EmbedConfig, tables: int, rows: int) -> EmbedConfig:
 def _plan_log(setup: EmbedConfig, files: Sequence[str] | None, rows: int, options: Mapping[str, Any]) -> Plan:
     from tilewright.embed import plan as make_plan
 
-    by_hand = setup.stacking(options["table_stacking"]) if setup.stacks or setup.rotation else None
     log, total = model.batches(setup, files, rows)
     days: list[str] = []
     with model.options_named(), progress("batches", total) as advance:
@@ -158,8 +235,9 @@ def _plan_log(setup: EmbedConfig, files: Sequence[str] | None, rows: int, option
             _noting_days(log, days),
             setup.features,
             setup.topology,
-            stacking=by_hand,
+            stacking=setup.stacking(options["table_stacking"]),
             narrow_packing=setup.narrow_packing,
+            apart=setup.hot_rows,
             progress=lambda n: advance(n, total),
             days=days,
             **options,
@@ -177,7 +255,6 @@ def _plan_pod(
     setup: EmbedConfig,
     files: Sequence[str] | None,
     rows: int,
-    hot: float | None,
     uniform: bool,
     options: Mapping[str, Any],
 ) -> Plan:
@@ -197,7 +274,6 @@ def _plan_pod(
         source = LogBatches(logs, setup.hashed)
     elif not uniform:
         source = (part.features for part in model.batches(setup, files, rows)[0])
-    apart = None if hot is None else _hot(setup, files, hot)
     with model.options_named(), progress("batches") as advance:
         return plan_pod(
             source,
@@ -206,7 +282,8 @@ def _plan_pod(
             setup.batch,
             stacks=setup.stacks,
             rotation=setup.rotation,
-            apart=apart,
+            activation_bytes=setup.activation_bytes,
+            apart=setup.hot_rows,
             progress=lambda done, total: advance(done, total or None),
             **options,
         )
@@ -217,13 +294,13 @@ def _hot(setup: EmbedConfig, files: Sequence[str] | None, share: float) -> Mappi
 
     if not files or "-" in files:
         raise UsageError("--hot without a log in a file", how="name one: hot rows are those of a log")
-    batches = (part.features for part in model.batches(setup, files, 0)[0])
+    batches = (part.features for part in model.batches(replace(setup, hot_rows={}), files, 0)[0])
     with model.options_named():
         return hot_rows(batches, setup.features, share)
 
 
-def _page(plan: Plan, diagnosis: Diagnosis, value: dict[str, Any], source: str) -> str:
-    from tilewright.render import Page, steps
+def _page(plan: Plan, diagnosis: Diagnosis, value: dict[str, Any], source: str, compared: Table | None) -> str:
+    from tilewright.render import Page, steps, table
 
     topology, found = plan.stacking.topology, diagnosis.html()
     facts = [
@@ -234,6 +311,8 @@ def _page(plan: Plan, diagnosis: Diagnosis, value: dict[str, Any], source: str) 
         ("samples a batch", f"{plan.batch:,}"),
     ]
     page = Page("Embedding plan", f"learnt from {source}", facts=facts)
+    if compared is not None:
+        page.section("applied", "What the changes brought", table(compared.columns, compared.rows))
     page.section("findings", "What to do", plan.html("head"), found, steps(_next_steps(plan)))
     page.section("plan", "The plan behind it", plan.html("body"))
     page.data("embedding-plan", value)

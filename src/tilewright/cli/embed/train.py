@@ -17,10 +17,11 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit
 
+from tilewright.cli.embed.model import ModelOptions
 from tilewright.cli.streams import Json, progress
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.extras import need
@@ -37,14 +38,19 @@ if TYPE_CHECKING:
 
 def train(
     model: Annotated[str, Argument(help="A model file, such as examples/dlrm.py.")],
+    config: Annotated[
+        str | None, "The tables: a TOML file, as plan and check take it, in place of the model's features()."
+    ] = None,
     data: Annotated[
         str | None, "Parquet, CSV or TSV with a header, .npz, Criteo's TSV. None: a generated click log."
     ] = None,
     steps: Annotated[int, "Training steps, counted from the training's start."] = 100,
-    batch: Annotated[int, "Samples per step, over all chips."] = 512,
-    target: Annotated[str, "The chip whose SparseCores hold the tables."] = "tpu-v5p",
-    chips: Annotated[int, "Number of chips."] = 1,
-    limits: Annotated[str | None, "A limits file. None: learnt from the first 64 batches."] = None,
+    batch: Annotated[int | None, "Samples per step, over all chips, over the file's (512)."] = None,
+    target: Annotated[str | None, "The chip whose SparseCores hold the tables, over the file's (tpu-v5p)."] = None,
+    chips: Annotated[int | None, "Number of chips, over the file's (1)."] = None,
+    limits: Annotated[
+        str | None, "A limits file, over the file's limits. None: learnt from the first 64 batches."
+    ] = None,
     checkpoint: Annotated[str | None, "Folder of the checkpoints. None: none is taken."] = None,
     save_every: Annotated[int, "Steps between checkpoints (0: one, after the last step)."] = 0,
     resume: Annotated[bool, "Go on from the last checkpoint."] = False,
@@ -68,15 +74,31 @@ def train(
     """
     where = Output(out, as_json, ".html", ".pftrace", stdout=False)
     need("jax", "optax", *["orbax"] * bool(checkpoint), what="`embed train`")
+    options = {"batch": batch, "target": target, "chips": chips}
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    tables = None if config is None else ModelOptions(config, **given).configured()
     if processes != 1 and not _joined():
-        _start_all(processes, chips, target)
+        where_of = (tables.chips, tables.target) if tables else (given.get("chips", 1), given.get("target", "tpu-v5p"))
+        _start_all(processes, *where_of)
         return
     from tilewright.machine import FitJob
 
     job = FitJob(
-        *(model, data, target, chips, steps, batch, limits, checkpoint, save_every, resume, pipelined, detect_nan),
-        *(scale, seed, skip_damaged),
+        *(model, data),
+        steps=steps,
+        limits=limits,
+        checkpoint=checkpoint,
+        save_every=save_every,
+        resume=resume,
+        pipelined=pipelined,
+        detect_nan=detect_nan,
+        scale=scale,
+        seed=seed,
+        skip_damaged=skip_damaged,
+        config=tables,
+        **given,
     )
+    job = job.settled()
     in_turn = None
     if where.suffix == ".html" and pipelined and not resume:
         in_turn = _watched(replace(job, pipelined=False, checkpoint=None, save_every=0), "in turn")

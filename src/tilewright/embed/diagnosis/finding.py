@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from tilewright.embed.logs.config import change_text
 from tilewright.embed.model.counters import Counters
 from tilewright.render import Html, badge, bytes_text, count_text, percent_text, seconds_text
 from tilewright.render.markup import element, join
@@ -29,6 +30,7 @@ class Finding:
     ``cause``       why, in a sentence
     ``advice``      what to change, to which value, the smallest change first
     ``effect``      what the first advice gives, a number where it can be computed
+    ``change``      what an advice writes into the model's file, keys and values as they stand there; {}: nothing
     ``source``      where Google's SparseCore guide, or our measurement, says so
     ==============  ============================================================================================
     """
@@ -39,11 +41,18 @@ class Finding:
     subject: str = ""
     evidence: Mapping[str, float] = field(default_factory=dict, hash=False)
     effect: str = ""
+    change: Mapping[str, Any] = field(default_factory=dict, hash=False)
     bottleneck: str = ""
     source: str = ""
 
+    @property
+    def written(self) -> str:
+        """The change as lines of the model's file."""
+        return change_text(self.change)
+
     def to_json(self) -> dict[str, Any]:
         plain = {**vars(self), "advice": list(self.advice), "evidence": dict(self.evidence)}
+        plain["change"] = dict(self.change)
         return {"bottleneck": self.bottleneck, **plain}
 
 
@@ -114,12 +123,19 @@ class Diagnosis:
             blocks.append("\n".join(["not judged, for want of counters:", *lines]))
         return "\n\n".join(blocks)
 
-    def lines(self, *, notes: bool = False) -> list[str]:
-        """Two lines for each finding: what it is, and the first advice. Without ``notes`` those are only counted."""
-        told = [finding for finding in self.findings if notes or finding.severity != "note"]
-        heads = [f"{finding.severity}: {self._title(finding)}: {finding.cause}" for finding in told]
-        lines = [line for head, of in zip(heads, told) for line in (head, f"  -> {of.advice[0]}")]
-        if left := len(self.findings) - len(told):
+    def lines(self, *, notes: bool = False, numbered: bool = False) -> list[str]:
+        """Two lines for each finding: what it is, and the first advice. Without ``notes`` those are only counted;
+        ``numbered`` says which can be given to ``embed plan --apply``."""
+        lines, left = [], 0
+        for number, finding in enumerate(self.findings, 1):
+            if not notes and finding.severity == "note" and not (numbered and finding.change):
+                left += 1
+                continue
+            lines.append(f"{finding.severity}: {self._title(finding)}: {finding.cause}")
+            lines.append(f"  -> {finding.advice[0]}")
+            if numbered and finding.change:
+                lines.append(f"     --apply {number} writes {finding.written}")
+        if left:
             lines.append(f"{left} note{'s' if left > 1 else ''} more: `tilewright embed diagnose`")
         return lines or ["nothing stands out"]
 
@@ -137,6 +153,7 @@ class Diagnosis:
             element("p", element("b", finding.advice[0])),
             *(element("p", f"or {advice}") for advice in finding.advice[1:]),
             *([element("p", f"gives {finding.effect}")] if finding.effect else []),
+            *([element("p", "in the model's file: ", element("code", finding.written))] * bool(finding.change)),
             element("p", finding.cause, class_="why"),
             details("evidence", listing([*rows, ("source", finding.source)])),
         )

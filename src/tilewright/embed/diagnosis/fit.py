@@ -346,6 +346,7 @@ def hbm_stack_overflow(counters: Counters) -> Iterator[Finding]:
         tuple(advice),
         evidence={"bytes of stack": hbm.stack, "bytes free beside the heap": free, "bytes of HBM": capacity},
         effect=f"{bytes_text(hbm.stack - free)} to save",
+        change={"sparsecore": {"num_serialized_tables_to_optimize_hbm": serial}} if serial > turns else {},
     )
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
 
 from tilewright.embed.diagnosis.finding import Finding, Severity, rule
 from tilewright.embed.diagnosis.fit import serialized_share
+from tilewright.embed.logs.config import change_text
 from tilewright.embed.model.counters import Counters, StackCounters
 from tilewright.embed.model.stacking import ACTIVATION_BYTES
 from tilewright.embed.planning.types import AS_IT_IS
@@ -209,6 +212,7 @@ def needless_serialization(counters: Counters) -> Iterator[Finding]:
         "warning",
         "tables are processed one after the other to save HBM stack, and HBM has room for all of them at once",
         ("set xla_sc_num_serialized_tables_to_optimize_hbm to 0",),
+        change={"sparsecore": {"num_serialized_tables_to_optimize_hbm": 0}},
         evidence={
             "serialized tables": turns,
             "bytes of stack, at most": most,
@@ -237,8 +241,17 @@ def checks_left_on(counters: Counters) -> Iterator[Finding]:
             f"checks for debugging are on and slow every step: {', '.join(on)}",
             ("leave these flags out of LIBTPU_INIT_ARGS once the fault is found",),
             evidence={"checks": len(on)},
+            change={
+                "sparsecore": {
+                    f.name: f.default
+                    for f in fields(knobs)
+                    if f.name in _CHECKS and getattr(knobs, f.name) != f.default
+                }
+            },
         )
 
+
+_CHECKS = ("detect_nan", "assert_level", "buffer_contents_sanitizer_config", "verify_launch_id_across_cores")
 
 # How tables are grouped, and in which format they are held.
 
@@ -261,35 +274,47 @@ def too_few_tables_stacked(counters: Counters) -> Iterator[Finding]:
     for (width, optimizer, _), members in kinds.items():
         small = [(name, stack) for name, stack in members if stack.tables < _FEWEST]
         tables, stacks = sum(stack.tables for _, stack in small), len(small)
-        fit = _first_fit(small, width)
-        if not width or tables < _FEWEST or fit >= stacks:
+        if not width or tables < _FEWEST:
+            continue
+        change: dict[str, Any] = {"sparsecore": {"disable_table_stacking": False}} if off else {}
+        fit, most = _first_fit(small, width, ACTIVATION_BYTES), ACTIVATION_BYTES
+        if fit >= stacks:  # at the most activations of a stack as it is: at which would they share stacks of five?
+            sizes = [4 * width * (stack.samples_per_sparsecore or 0) for _, stack in small]
+            while most < sum(sizes) and tables < _FEWEST * _first_fit(small, width, most):
+                most *= 2
+            fit, change = _first_fit(small, width, most), {"activation_bytes": most}
+        if fit >= stacks:
             continue
         why = "table stacking is switched off" if off else "tables that could share a stack stand alone"
+        if most > ACTIVATION_BYTES:
+            why += f", as a stack may hold {bytes_text(ACTIVATION_BYTES)} of activations"
         yield Finding(
             "warning",
             f"{why}: each stack has its own buffers, programs and exchange between chips, whose latency nothing hides",
             (
                 f"{'let' if off else 'stack'} the {count_text(tables)} tables of width {width}"
                 + (f" ({optimizer})" if optimizer else "")
-                + (" stack: disable_table_stacking = false" if off else f" into {fit} instead of {stacks} stacks"),
+                + (" stack: disable_table_stacking = false" if off else f" into {fit} instead of {stacks} stacks")
+                + (f": activation_bytes = {most}" if most > ACTIVATION_BYTES else ""),
             ),
+            change=change,
             evidence={
                 "tables": tables,
                 "stacks": stacks,
                 "tables a stack": round(tables / stacks, 2),
-                "stacks at 2 MiB of activations each": fit,
+                f"stacks at {most >> 20} MiB of activations each": fit,
             },
             effect=f"{fit} exchanges each way a step instead of {stacks}",
         )
 
 
-def _first_fit(small: list[tuple[str, StackCounters]], width: int) -> int:
-    """How many stacks these tables fill, first fit, with a stack's most activation bytes and a hundred tables each."""
+def _first_fit(small: list[tuple[str, StackCounters]], width: int, most: int) -> int:
+    """How many stacks these tables fill, first fit, each of at most ``most`` activation bytes and a hundred tables."""
     sizes: list[tuple[int, int]] = []
     for _, stack in small:
         size = 4 * width * (stack.samples_per_sparsecore or 0)
         for i, (bytes_, tables) in enumerate(sizes):
-            if bytes_ + size <= ACTIVATION_BYTES and tables + stack.tables <= _MOST:
+            if bytes_ + size <= most and tables + stack.tables <= _MOST:
                 sizes[i] = bytes_ + size, tables + stack.tables
                 break
         else:
@@ -397,6 +422,7 @@ def skew(counters: Counters) -> Iterator[Finding]:
             subject=name,
             evidence=evidence,
             effect=effect,
+            change=next(filter(None, (_written(change, name, stack) for _, change in _gains(stack, uneven))), {}),
         )
 
 
@@ -421,36 +447,43 @@ def _like_chance(uneven: float, received: float) -> bool:
     return received < _FEW_OF_SHARD or uneven < 1 + 5 / math.sqrt(received)
 
 
-_KNOBS = {"hottest id held apart": " (embed plan --hot finds such rows, embed.take_hot trains them)"}
-"""Where a change has a knob of its own."""
-
-
-def _knob(change: str, name: str) -> str:
-    """Where a change is made: a rotation by a line of the model's file, to paste."""
+def _written(change: str, name: str, stack: StackCounters) -> dict[str, Any]:
+    """What a remedy writes into the model's file; {} where it is done to the log."""
     step = "0" if change == "no rotation" else change.removeprefix("rotation by ")
-    if not step.isdecimal():
-        return _KNOBS.get(change, "")
-    key = name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else f'"{name}"'
-    return f" (at the top of the model's file: rotation.{key} = {step})"
+    if step.isdecimal():
+        return {"rotation": {name: int(step)}}
+    if change == "hottest id held apart" and stack.hot:
+        return {"hot_rows": {stack.hot[0]: [stack.hot[1]]}}
+    return {}
+
+
+def _knob(change: str, name: str, stack: StackCounters) -> str:
+    """Where a change is made: lines of the model's file, to paste."""
+    written = _written(change, name, stack)
+    return f" (at the top of the model's file: {change_text(written)})" if written else ""
+
+
+def _gains(stack: StackCounters, uneven: float) -> list[tuple[float, str]]:
+    """What was tried on the log and helps: the waits left, or imbalances, the least first."""
+    then = stack.remedy_waits if stack.wait is not None else {c: v[2] for c, v in stack.remedies.items()}
+    return sorted((left, change) for change, left in then.items() if change != AS_IT_IS and left < 0.95 * uneven)
 
 
 def _remedies(name: str, stack: StackCounters, uneven: float) -> tuple[tuple[str, ...], str]:
     """What was tried on the log, the best first; the usual changes where nothing was."""
-    then = stack.remedy_waits if stack.wait is not None else {c: v[2] for c, v in stack.remedies.items()}
-    gains = sorted((left, change) for change, left in then.items() if change != AS_IT_IS)
-    best = [(left, change) for left, change in gains if left < 0.95 * uneven]
-    if best:
+    if best := _gains(stack, uneven):
         noun = "imbalance" if stack.wait is None else "wait"
-        advice = (f"{c}: {noun} {left:.2f} instead of {uneven:.2f}{_knob(c, name)}" for left, c in best[:3])
+        advice = (f"{c}: {noun} {left:.2f} instead of {uneven:.2f}{_knob(c, name, stack)}" for left, c in best[:3])
         return tuple(advice), f"up to {uneven / best[0][0]:.2f} times the lookups of a step that waits for one shard"
-    if then:
+    if stack.remedies or stack.remedy_waits:
         return (
             "neither rotating, hashing nor shuffling helps on this log: hold the hottest rows on every device "
             "(embed plan --hot)",
         ), ""
     return (
         "hash the ids before they are looked up, so that neighbours do not share a shard",
-        "hold the hottest rows on every device (embed plan --hot, embed.take_hot), or give them a default vector",
+        "hold the hottest rows on every device (embed plan --hot, in limits that embed train takes), or give them a "
+        "default vector",
         "stack the table with others: rotation puts their hot rows on different shards",
     ), f"at most {uneven:.2f} times the lookups of a step that waits for one shard"
 

@@ -329,12 +329,23 @@ def hot_rows(
 @dataclass(frozen=True)
 class HotEntries:
     """The hot entries of one feature's batch: ``samples`` i32[E] (the batch's size: none), ``rows`` i32[E] of the hot
-    ids, ``gains`` f32[E]; ``shares`` f32[batch]: what the other entries' mean is worth (None: all)."""
+    ids, ``gains`` f32[E]; ``shares`` f32[batch]: what the other entries' mean is worth (None: all).
+
+    The E entries are an equal part for each of the topology's devices, which holds those of its samples.
+    """
 
     samples: Any
     rows: Any
     gains: Any
     shares: Any
+
+    def of_devices(self, devices: range, count: int) -> HotEntries:
+        """The parts of ``devices`` out of ``count``, their samples still numbered over the whole batch."""
+
+        def part(values: Any) -> Any:
+            return None if values is None else values.reshape(count, -1)[devices.start : devices.stop].reshape(-1)
+
+        return HotEntries(*map(part, (self.samples, self.rows, self.gains, self.shares)))
 
 
 def split_hot(
@@ -348,27 +359,49 @@ def split_hot(
     for feature in stacking.features:
         ids = hot.get(feature.table.name)
         if ids is not None and feature.name in batch:
-            ragged = normalise(batch[feature.name], feature.name)
-            cold[feature.name], entries[feature.name] = _split(ragged, ids, feature.table.combiner)
+            ragged, devices = normalise(batch[feature.name], feature.name), stacking.topology.devices
+            cold[feature.name], entries[feature.name] = _split(ragged, ids, feature.table.combiner, devices)
     return cold, entries
 
 
-def _split(ragged: Ragged, hot: Longs, combiner: str) -> tuple[Any, HotEntries]:
-    values, samples, size = ragged.values.astype(np.int64), ragged.samples, ragged.batch_size
+def without_hot(batch: Mapping[str, Any], features: Iterable[Feature], hot: Mapping[str, Longs]) -> Mapping[str, Any]:
+    """The batch without its hot ids, as plans and checks count it."""
+    cold = dict(batch)
+    for feature in features:
+        if (ids := hot.get(feature.table.name)) is not None and feature.name in batch:
+            ragged = normalise(batch[feature.name], feature.name)
+            cold[feature.name] = _cold(ragged, _places(ragged, ids)[1])
+    return cold
+
+
+def _places(ragged: Ragged, hot: Longs) -> tuple[Longs, Any]:
+    """Of every entry the hot row it asks for, and whether it asks for one."""
+    values = ragged.values.astype(np.int64)
     place = np.minimum(np.searchsorted(hot, values), len(hot) - 1)
-    here = hot[place] == values
-    lengths = np.bincount(samples[~here], minlength=size)
-    weights = np.ones(values.size, np.float32) if ragged.weights is None else ragged.weights
-    flat = ragged.values[~here], offsets_of(lengths)
-    cold = flat if ragged.weights is None else (*flat, weights[~here])
+    return place, hot[place] == values
+
+
+def _cold(ragged: Ragged, here: Any) -> Any:
+    """The entries that are not ``here``, as ``preprocess`` takes them."""
+    flat = ragged.values[~here], offsets_of(np.bincount(ragged.samples[~here], minlength=ragged.batch_size))
+    return flat if ragged.weights is None else (*flat, ragged.weights[~here])
+
+
+def _split(ragged: Ragged, hot: Longs, combiner: str, devices: int) -> tuple[Any, HotEntries]:
+    samples, size = ragged.samples, ragged.batch_size
+    place, here = _places(ragged, hot)
+    weights = np.ones(samples.size, np.float32) if ragged.weights is None else ragged.weights
     gains, shares = weights, None
     if combiner != "sum":  # the divisor of the cold entries over that of all
         cold_divisor, divisor = (_divisors(w, samples, size, combiner) for w in (np.where(here, 0, weights), weights))
         divisor = np.where(divisor == 0, 1, divisor)
         gains, shares = (weights / divisor[samples]).astype(np.float32), (cold_divisor / divisor).astype(np.float32)
-    # Lengths are powers of two, so that programs are seldom compiled anew.
-    count = int(here.sum())
-    room = (0, max(8, 1 << (count - 1).bit_length()) - count if count else 8)
-    rows, of_rows = place[here].astype(np.int32), gains[here].astype(np.float32)
-    padded_samples = np.pad(samples[here].astype(np.int32), room, constant_values=size)
-    return cold, HotEntries(padded_samples, np.pad(rows, room), np.pad(of_rows, room), shares)
+    # An equal part for every device. Its length is a power of two, so that programs are seldom compiled anew.
+    of_device = samples[here] // max(1, size // devices) if size % devices == 0 else np.zeros(int(here.sum()), np.int64)
+    counts = np.bincount(of_device, minlength=devices)
+    room = max(8, 1 << (int(counts.max()) - 1).bit_length())
+    at = of_device * room + np.arange(len(of_device)) - np.repeat(np.cumsum(counts) - counts, counts)
+    own = np.full(devices * room, size, np.int32), np.zeros(devices * room, np.int32)
+    of_rows = np.zeros(devices * room, np.float32)
+    own[0][at], own[1][at], of_rows[at] = samples[here], place[here], gains[here]
+    return _cold(ragged, here), HotEntries(*own, of_rows, shares)

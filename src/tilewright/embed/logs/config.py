@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from tilewright.embed.host.tables import HashedTables, MultiHash, NarrowTables, hash_tables, pack_narrow
+import numpy as np
+
+from tilewright.embed.host.arrays import Longs
+from tilewright.embed.host.tables import (
+    HashedTables,
+    MultiHash,
+    NarrowTables,
+    hash_tables,
+    pack_narrow,
+    without_hot,
+)
 from tilewright.embed.logs.log import LogColumn
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.optimizers import OPTIMIZERS
-from tilewright.embed.model.stacking import Stacking, manual_stacks, stack, stack_name
-from tilewright.embed.model.tables import Feature, Limits, Quantization, Table, Topology, count, limits_of
+from tilewright.embed.model.stacking import ACTIVATION_BYTES, Stacking, manual_stacks, stack, stack_name
+from tilewright.embed.model.tables import (
+    Feature,
+    Limits,
+    LimitsFile,
+    Quantization,
+    Table,
+    Topology,
+    count,
+    limits_of,
+)
 from tilewright.errors import UsageError
 from tilewright.reading import check_keys, read_file, typed
 
@@ -34,6 +56,8 @@ class EmbedConfig:
     ``time``        the column of the rows' times, from which batches have their days; "" = none
     ``stacks``      tables to stack by hand, as ``stack`` takes them
     ``rotation``    stack -> the shards by which each next of its tables is turned, where it is not the default
+    ``hot_rows``    table -> ids, rising, that every device holds beside the table
+    ``activation_bytes``  the most activations of a stack on one SparseCore, as ``stack`` takes it
     ``hashed``      the tables of fewer rows than ids, which ``features`` have already; None: there are none
     ``narrow``      the features, packed where ``narrow_packing`` is set: those to stack, and what makes their batches
     ==============  ==========================================================================================
@@ -51,6 +75,8 @@ class EmbedConfig:
     hashed: HashedTables | None = None
     time: str = ""
     rotation: Mapping[str, int] = field(default_factory=dict, hash=False)
+    hot_rows: Mapping[str, Longs] = field(default_factory=dict, hash=False)
+    activation_bytes: int = ACTIVATION_BYTES
 
     @property
     def in_log(self) -> tuple[Feature, ...]:
@@ -61,13 +87,71 @@ class EmbedConfig:
         """A log's batch as ``features`` take it."""
         return features if self.hashed is None else self.hashed.batch(features)
 
+    def counted(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A log's batch as the tables' partitions are asked for it: hashed, and without hot rows."""
+        batch = self.batch_of(features)
+        return without_hot(batch, self.features, self.hot_rows) if self.hot_rows else batch
+
+    def under(self, limits: LimitsFile) -> EmbedConfig:
+        """The model as it was when limits were learnt: stacks turned by the file's rotation, its hot rows apart.
+
+        Raises :class:`UsageError` where the model says otherwise, or packs its tables otherwise.
+        """
+        limits.check_packing(any(self.narrow.rows_per_line))
+        shards, hot = self.topology.sparsecores, limits.hot_rows()
+        learnt = limits.rotation(replace(self, rotation={}).stacking().stacks)
+        for name, step in self.rotation.items():
+            if learnt.get(name, step) % shards != step % shards:
+                how = "plan again, or leave rotation out of the model: the limits bring theirs"
+                problem = f"limits of {name} rotated by {learnt[name]}, not by {step}"
+                raise UsageError(problem, where=limits.where, how=how)
+        for name, ids in self.hot_rows.items():
+            if not np.array_equal(ids, hot.get(name, [])):
+                how = "plan again, or leave hot_rows out of the model: the limits bring theirs"
+                raise UsageError(f"limits for other hot rows of {name}", where=limits.where, how=how)
+        return replace(self, rotation={**self.rotation, **learnt}, hot_rows=hot).checked(limits.where)
+
+    def changed(self, change: Mapping[str, Any]) -> EmbedConfig:
+        """The model with a finding's ``change``: keys and values as the TOML file has them, hot rows beside those it
+        has."""
+        values: dict[str, Any] = dict(change)
+        if "rotation" in change:
+            values["rotation"] = {**self.rotation, **change["rotation"]}
+        if "hot_rows" in change:
+            more = {name: {*self.hot_rows.get(name, ()), *ids} for name, ids in change["hot_rows"].items()}
+            values["hot_rows"] = {**self.hot_rows, **{n: np.array(sorted(ids), np.int64) for n, ids in more.items()}}
+        if "sparsecore" in change:
+            values["sparsecore"] = replace(self.sparsecore, **change["sparsecore"])
+        return replace(self, **values).checked("hot_rows")
+
+    @staticmethod
+    def changed_text(text: str, change: Mapping[str, Any]) -> str:
+        """The text of a model's TOML file with a finding's ``change``, the other lines untouched."""
+        return with_change(text, change)
+
+    def checked(self, where: str) -> EmbedConfig:
+        """This configuration, or :class:`UsageError` at ``where`` for hot rows that cannot be."""
+        tables = {feature.table.name: feature.table for feature in self.features}
+        for name, ids in self.hot_rows.items():
+            problem = ""
+            if name not in tables:
+                problem = f"hot rows of {name!r}, which is not a table: they are {', '.join(tables)}"
+            elif not len(ids) or ids[0] < 0 or ids[-1] >= tables[name].vocab or (np.diff(ids) <= 0).any():
+                problem = f"hot rows of {name!r} that do not rise inside its {tables[name].vocab} rows"
+            elif self.narrow.rows_per_line.get(name, 1) > 1:
+                problem = f"hot rows of {name!r}, whose rows share lines: leave narrow_packing or them out"
+            if problem:
+                raise UsageError(problem, where=where)
+        return self
+
     def stacking(self, together: bool = True) -> Stacking:
         """The tables in their stacks, as :func:`stack` makes them; without ``together`` only the stacks set by hand."""
         narrow, rotation = self.narrow, dict(self.rotation)
         if not together:  # only stacks by hand are left
             rotation = {name: rotation[name] for name in map(stack_name, self.stacks) if name in rotation}
         sizes = narrow.batch_sizes(self.batch)
-        return stack(narrow.features, self.topology, together, sizes, stacks=self.stacks, rotation=rotation)
+        shape = {"stacks": self.stacks, "rotation": rotation, "activation_bytes": self.activation_bytes}
+        return stack(narrow.features, self.topology, together, sizes, **shape)  # type: ignore[arg-type]
 
     @property
     def topology(self) -> Topology:
@@ -87,6 +171,7 @@ def read_config(path: str | Path) -> EmbedConfig:
         batch = 4096
         narrow_packing = true    # rows of 1 to 4 floats share 32-byte lines; false where it is not given
         time = "clicked_at"      # the column of the rows' times: later days judge the limits of the days before
+        activation_bytes = 2_097_152    # of a stack on one SparseCore, at most; more makes fewer, larger stacks
 
         [[table]]
         name = "user"
@@ -108,6 +193,9 @@ def read_config(path: str | Path) -> EmbedConfig:
         [rotation]               # shards by which each next table of a stack is turned
         user_item = 9
 
+        [hot_rows]               # ids that every device holds beside their table
+        user = [5, 77]
+
         [sparsecore]
         allow_id_dropping = true
 
@@ -119,6 +207,77 @@ def read_config(path: str | Path) -> EmbedConfig:
         return _config(typed(value, _File, "", _HINTS))
     except UsageError as error:
         raise UsageError(error.what, where=f"{where}: {error.where}" if error.where else where, how=error.how) from None
+
+
+# What a finding changes in the file.
+
+
+def change_text(change: Mapping[str, Any]) -> str:
+    """A finding's change as lines at the top of a TOML file, with semicolons between.
+
+    >>> change_text({"rotation": {"user_item": 9}, "activation_bytes": 4194304})
+    'rotation.user_item = 9; activation_bytes = 4194304'
+    """
+    return "; ".join(f"{'.'.join(map(toml_key, path))} = {json.dumps(value)}" for path, value in change_entries(change))
+
+
+def change_entries(change: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every value of a change with its path of one or two keys."""
+    for key, value in change.items():
+        if isinstance(value, Mapping):
+            yield from (((key, inner), one) for inner, one in value.items())
+        else:
+            yield (key,), value
+
+
+def toml_key(name: str) -> str:
+    """A key of a TOML file, quoted where it must be."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+
+
+def with_change(text: str, change: Mapping[str, Any]) -> str:
+    """The text of a model's TOML file with a finding's change: its lines stay, but for those that set the same keys.
+
+    Raises :class:`UsageError` with the lines to paste where the file sets them in a way that is not one line each.
+
+    >>> with_change("batch = 64\\n[rotation]\\nother = 2\\n", {"rotation": {"user_item": 9}})
+    'batch = 64\\n[rotation]\\nuser_item = 9\\nother = 2\\n'
+    """
+    before, lines = tomllib.loads(text), text.splitlines()
+    wanted = dict(before)
+    for path, value in change_entries(change):
+        section = {} if len(path) == 1 else dict(wanted.get(path[0], {}))
+        if path[0] == "hot_rows":
+            value = sorted({*section.get(path[1], ()), *value})
+        if len(path) == 1:
+            wanted[path[0]] = value
+        else:
+            wanted[path[0]] = {**section, path[1]: value}
+        lines = _with_line(lines, path, json.dumps(value))
+    changed = "\n".join([*lines, ""])
+    try:
+        done = tomllib.loads(changed) == wanted
+    except tomllib.TOMLDecodeError:
+        done = False
+    if not done:
+        problem = "the file sets some of these keys in more than one line"
+        raise UsageError(problem, where="--apply", how=f"write into it: {change_text(change)}")
+    return changed
+
+
+def _with_line(lines: list[str], path: tuple[str, ...], value: str) -> list[str]:
+    """The lines of a TOML file with one key set: in its section where there is one, else at the top."""
+    heads = [k for k, line in enumerate(lines) if line.lstrip().startswith("[")]
+    top, head = (heads[0] if heads else len(lines)), rf"\s*\[\s*{re.escape(path[0])}\s*\]\s*(#.*)?"
+    at = next((k for k in heads if len(path) == 2 and re.fullmatch(head, lines[k])), None)
+    if at is None:
+        first, last, key = 0, top, ".".join(map(toml_key, path))
+    else:
+        first, last, key = at + 1, next((k for k in heads if k > at), len(lines)), toml_key(path[1])
+    same = re.compile(rf"\s*{re.escape(key)}\s*=")
+    kept = [line for line in lines[first:last] if not same.match(line)]
+    place = 0 if at is not None else next((k for k in range(len(kept), 0, -1) if kept[k - 1].strip()), 0)
+    return [*lines[:first], *kept[:place], f"{key} = {value}", *kept[place:], *lines[last:]]
 
 
 @dataclass(frozen=True)
@@ -135,12 +294,14 @@ class _File:
     feature: list[dict[str, Any]] = field(default_factory=list)
     limits: dict[str, Any] = field(default_factory=dict)
     rotation: dict[str, int] = field(default_factory=dict)
+    hot_rows: dict[str, list[int]] = field(default_factory=dict)
+    activation_bytes: int = ACTIVATION_BYTES
     sparsecore: dict[str, Any] = field(default_factory=dict)
 
 
 _HINTS = {
     **{key: f"write [[{key}]], with two brackets, before each" for key in ("table", "feature")},
-    **{key: f"write [{key}]" for key in ("limits", "sparsecore", "rotation")},
+    **{key: f"write [{key}]" for key in ("limits", "sparsecore", "rotation", "hot_rows")},
     "stacks": 'write lists of table names: stacks = [["user", "item"]]',
 }
 
@@ -195,7 +356,9 @@ def _config(file: _File) -> EmbedConfig:
         hashed=hashed,
         time=file.time,
         rotation={n: count(step, f"rotation of {n!r}", "", least=0) for n, step in file.rotation.items()},
-    )
+        hot_rows={name: np.array(sorted(ids), np.int64) for name, ids in file.hot_rows.items()},
+        activation_bytes=count(file.activation_bytes, "activation_bytes", ""),
+    ).checked("hot_rows")
 
 
 def _hashed(features: tuple[Feature, ...], tables: list[dict[str, Any]]) -> HashedTables | None:

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.inputs import ragged_inputs, source_slices
 from tilewright.embed.host.overflow import Overflow, limit_table
 from tilewright.embed.host.preprocess import preprocess
-from tilewright.embed.host.tables import NarrowTables, pack_narrow
+from tilewright.embed.host.tables import NarrowTables, pack_narrow, without_hot
 from tilewright.embed.host.tally import tally
 from tilewright.embed.model.formulas import (
     packed_table_bytes,
@@ -63,6 +64,7 @@ def plan(
     bad_ids: str = "error",
     progress: Callable[[int], None] | None = None,
     days: Sequence[str] = (),
+    apart: Mapping[str, Longs] | None = None,
 ) -> Plan:
     """Limits, buffers, memory, padding and imbalance for ``features`` on ``topology``, learnt from ``batches``.
 
@@ -77,7 +79,8 @@ def plan(
     they are. ``prefetched_batches`` is the guide's maximum_parallel_iterations, ``serialized_tables`` its
     num_serialized_tables_to_optimize_hbm, and ``pipelining`` is off where it sets disable_full_embedding_pipelining.
     ``progress(n)`` is called after each batch. ``days``: the day of every batch, read when all batches have been: the
-    limits of the days before are then held against each later day.
+    limits of the days before are then held against each later day. ``apart``: table -> ids, rising, that every device
+    holds (:func:`hot_rows`); they are not counted.
 
     Raises :class:`UsageError` for no batches, other than one day for each, a quantile outside (0, 1], a headroom below
     0, or anything ``preprocess`` refuses.
@@ -95,7 +98,7 @@ def plan(
     prefetched_batches = count(prefetched_batches, "prefetched_batches", "plan", least=0)
     serialized_tables = count(serialized_tables, "serialized_tables", "plan", least=0)
     narrow = pack_narrow(features, narrow_packing)
-    batches = _packed_batches(batches, narrow, bad_ids)
+    batches = _packed_batches(batches, narrow, bad_ids, apart or {})
     stacking, batches = _stacking(batches, narrow.features, topology, stacking, table_stacking)
     observed = Observed(stacking, bad_ids)
     for batch in batches:
@@ -125,6 +128,7 @@ def plan(
         {name: loads.means()[1] * topology.sparsecores**2 for name, loads in observed.loads.items()},
         sum(one.buffer_bytes for one in stacks),
         target,
+        {one.name: one.wait for one in stacks},
     )
     return Plan(
         stacking=stacking,
@@ -146,15 +150,16 @@ def plan(
         traffic=traffic,
         feeding=feeding_of(observed, limits, target, traffic),
         confidence=confidence,
+        hot=apart or {},
     )
 
 
 def _packed_batches(
-    batches: Iterable[Mapping[str, Any]], narrow: NarrowTables, bad_ids: str
+    batches: Iterable[Mapping[str, Any]], narrow: NarrowTables, bad_ids: str, apart: Mapping[str, Longs]
 ) -> Iterator[Mapping[str, Any]]:
     for n, batch in enumerate(batches, 1):
         with naming_batch(n):
-            packed = narrow.batch(batch, bad_ids)
+            packed = narrow.batch(without_hot(batch, narrow.original, apart) if apart else batch, bad_ids)
         yield packed
 
 

@@ -110,11 +110,12 @@ class Plan:
     they are a quantile (``batches_over`` then says how many of the log's exceed them) or where there was no log
     (``batches`` 0): they are then those of uniform ids.
 
-    A pod's plan says of a step what it moves (``traffic``); of ``hot``, the rows of tables that every device holds and
-    the limits leave out; and in ``serialized_fits`` the least num_serialized_tables_to_optimize_hbm with which HBM
-    holds it all (0 where it does so anyway, or with none). All that follows is of a log whose partitions were all
-    counted. ``uncut``: the share of the replayed batches that exceed the limits and that mini-batches cannot cut, and
-    why.
+    ``hot``: the rows of tables that every device holds and the limits leave out.
+
+    A pod's plan says of a step what it moves (``traffic``), and in ``serialized_fits`` the least
+    num_serialized_tables_to_optimize_hbm with which HBM holds it all (0 where it does so anyway, or with none). All
+    that follows is of a log whose partitions were all counted. ``uncut``: the share of the replayed batches that exceed
+    the limits and that mini-batches cannot cut, and why.
     """
 
     stacking: Stacking
@@ -263,6 +264,7 @@ class Plan:
             "counters": self.counters().to_json(),
             **{name: getattr(self, name) for name in numbers},
             "replayed_batches": self.replayed,
+            "hot_rows": self._hot_json(),
             "stacks": [stack.to_json() for stack in self.stacks],
             "tables": plain(self.tables),
             "curve": plain(self.curve),
@@ -307,6 +309,7 @@ class Plan:
         facts |= {"narrow_packing": any(table.rows_per_line > 1 for table in self.tables)}
         if self.feeding is not None:
             facts |= {"quantile": self.quantile, "batches": self.batches}
+            facts |= {"hot_rows": self._hot_json()} if self.hot else {}
         else:
             sure = self.confidence.to_json() if self.confidence else None
             facts |= {"basis": self.basis, "confidence": sure, "hot_rows": self._hot_json()}
@@ -390,17 +393,26 @@ class Plan:
                 console.print()
                 print_table(fields, cells(fields, items), title=title, console=console)
         console.print()
-        say(*self._uncut_notes(), *self._packed_notes(), *self._modelled_notes(), self._layout_note())
+        say(
+            *self._hot_notes(),
+            *self._uncut_notes(),
+            *self._packed_notes(),
+            *self._modelled_notes(),
+            self._layout_note(),
+        )
         say(self._feeding_note(self.feeding))
+
+    def _hot_notes(self) -> Iterator[str]:
+        for name, ids in self.hot.items():
+            few = ", ".join(map(str, ids[:8])) + (", ..." if len(ids) > 8 else "")
+            yield f"held on every device: {count_text(len(ids))} rows of {name}: {few}"
 
     def _pod_notes(self, kinds: int) -> Iterator[str]:
         """What follows a pod's table of stacks, of which there are so many kinds."""
         heap, step = self.heap, self.traffic
         if kinds > _SHOWN:
             yield f"... and {kinds - _SHOWN} more kinds of stacks: --json has all"
-        for name, ids in self.hot.items():
-            few = ", ".join(map(str, ids[:8])) + (", ..." if len(ids) > 8 else "")
-            yield f"held on every device: {count_text(len(ids))} rows of {name}: {few}"
+        yield from self._hot_notes()
         parts = {name: getattr(heap, name) for name in ("tables", "slots", "inputs", "exchange", "pipelined")}
         parts["stack"] = max(heap.forward_stack, heap.backward_stack)
         yield "HBM of one chip: " + ", ".join(f"{name} {bytes_text(size)}" for name, size in parts.items())

@@ -76,6 +76,7 @@ class Traffic:
     ``link_bytes``    out of the chip: U * (4 + 8 W) * (C - 1) / C: an id, its vector, and its gradient
     ``host_bytes``    the batch's buffers, from the host
     ``seconds``       the slower of HBM and links at full rate; 0.0 without a target that says both
+    ``waited``        the same where every stack waits for its fullest shard: the rows' part by the stack's ``wait``
     ================  ==============================================================================================
     """
 
@@ -84,6 +85,7 @@ class Traffic:
     link_bytes: float
     host_bytes: int
     seconds: float
+    waited: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -442,22 +444,25 @@ def traffic_of(
     distinct: Mapping[str, float],
     buffer_bytes: int,
     chip: str | Target | None,
+    waits: Mapping[str, float] | None = None,
 ) -> Traffic:
     """What a step moves. Of every stack, ``samples``: rows of activations on one SparseCore, ``distinct``: distinct ids
-    of a batch, summed over the sources."""
+    of a batch, summed over the sources, ``waits``: the fullest shard's work over the average one's (None: even)."""
     topology = stacking.topology
     chips, per_chip = topology.chips, topology.sparsecores_per_chip
-    rows = hbm = links = 0.0
+    rows = hbm = links = waited = 0.0
     for group in stacking.groups:
         here, width = distinct[group.name] / chips, group.padded_width
         rows += here
         hbm += 4 * (here * group.step_floats + 4 * width * samples[group.name] * per_chip)
         links += here * (4 + 8 * width) * (chips - 1) / chips
-    host, seconds = buffer_bytes * topology.devices // chips, 0.0
+        waited += 4 * here * group.step_floats * (waits.get(group.name, 1.0) - 1 if waits else 0.0)
+    host, seconds, slowest = buffer_bytes * topology.devices // chips, 0.0, 0.0
     if chip is not None:
         whole = find_target(chip).whole
         memory, between = whole.memory("hbm"), whole.links
         rates = [(hbm, memory.bytes_per_second if memory else 0), (links, between.bytes_per_second if between else 0)]
         if all(rate for _, rate in rates):
             seconds = max(amount / rate for amount, rate in rates)
-    return Traffic(rows, hbm, links, host, seconds)
+            slowest = max(seconds, (hbm + waited) / rates[0][1])
+    return Traffic(rows, hbm, links, host, seconds, slowest)

@@ -18,7 +18,7 @@ import numpy as np
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.tables import HashedTables
 from tilewright.embed.logs.log import Log, log_part, part_rows
-from tilewright.embed.model.stacking import Stacking, stack
+from tilewright.embed.model.stacking import ACTIVATION_BYTES, Stacking, stack
 from tilewright.embed.model.tables import Feature, Limits, Topology, count
 from tilewright.embed.planning.confidence import Confidence, log_chance
 from tilewright.embed.planning.plan import naming_batch
@@ -202,6 +202,7 @@ def plan_pod(
     table_stacking: bool = True,
     stacks: Iterable[Iterable[str]] = (),
     rotation: int | Mapping[str, int] | None = None,
+    activation_bytes: int = ACTIVATION_BYTES,
     prefetched_batches: int = 2,
     pipelining: bool = True,
     serialized_tables: int = 0,
@@ -231,7 +232,8 @@ def plan_pod(
         raise UsageError(f"engine {engine!r}", where="plan", how=f"one of {', '.join(ENGINES)}")
     check_headroom(headroom)
     ids_per_sample = count(ids_per_sample, "ids_per_sample", "plan")
-    stacking = stack(features, topology, table_stacking, batch, stacks=stacks, rotation=rotation)
+    shape = {"stacks": stacks, "rotation": rotation, "activation_bytes": activation_bytes}
+    stacking = stack(features, topology, table_stacking, batch, **shape)  # type: ignore[arg-type]
     peaks = PartitionPeaks(stacking, bad_ids, apart or {})
     confidence, means = None, dict[str, float]()
     if source is None:

@@ -24,8 +24,11 @@ from jax.experimental import multihost_utils
 
 from tilewright.embed.device.batch import DeviceBatch
 from tilewright.embed.device.step import step_batch
+from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.batch import Agree, Agreement, HostBatch
 from tilewright.embed.host.preprocess import preprocess
+from tilewright.embed.host.tables import HotEntries, split_hot
+from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits
 from tilewright.embed.training.step import Carry, TrainStep
@@ -41,7 +44,7 @@ AHEAD = 2
 
 @dataclass
 class Feed:
-    """How a batch of features becomes what a step reads: the arguments of ``preprocess``.
+    """How a batch of features becomes what a step reads: the arguments of ``preprocess``, the guide's knobs among them.
 
     A step reads either layout, so only a batch that is cut is laid out for mini-batches.
     """
@@ -52,12 +55,28 @@ class Feed:
     bad_ids: str = "error"
     sources: range | None = None
     agree: Agree | None = None
+    sparsecore: SparseCoreConfig | None = None
     _longest: tuple[int, ...] = ()
 
     def host_batch(self, features: Mapping[str, Any]) -> HostBatch:
         """The buffers that ``preprocess`` makes of a batch."""
         given = (self.limits, self.overflow, self.bad_ids, self.sources, self.agree)
-        return preprocess(features, self.stacking, *given, minibatch_layout="needed")
+        knobs = {"sparsecore": self.sparsecore, "minibatch_layout": "needed"}
+        return preprocess(features, self.stacking, *given, **knobs)  # type: ignore[arg-type]
+
+    def without_hot(
+        self, features: Mapping[str, Any], hot: Mapping[str, Longs]
+    ) -> tuple[Mapping[str, Any], dict[str, HotEntries]]:
+        """The batch without its hot ids, and the entries of these on the devices that this process feeds."""
+        if not hot:
+            return features, {}
+        cold, entries = split_hot(features, self.stacking, hot)
+        topology = self.stacking.topology
+        if self.sources is not None:
+            first, each = self.sources.start, topology.sparsecores_per_device
+            own = range(first // each, self.sources.stop // each)
+            entries = {name: part.of_devices(own, topology.devices) for name, part in entries.items()}
+        return cold, entries
 
     def device_batch(self, host: HostBatch) -> HostBatch | DeviceBatch:
         """The index of these buffers, its arrays never shorter than those before, so that steps compile a few times."""
@@ -149,7 +168,7 @@ class Loop:
                 for number, ready in enumerate(host, first + 1):
                     filling = self.one.pipelined and carry.looked_up is None
                     phases = _Phases(self, number - 1, overlapped=self.one.pipelined and jax.process_count() == 1)
-                    carry, value = self.one.step(carry, ready.batch, *ready.data, around=phases)
+                    carry, value = self.one.step(carry, ready.batch, *ready.data, entries=ready.hot, around=phases)
                     phases.settle()
                     if not filling:
                         losses.append(self._checked(value, first + len(losses) + 1))
@@ -158,7 +177,7 @@ class Loop:
                         steady = self.now()
                     if self.saver is not None and number % self.saver.every == 0:
                         carry = self._drained(carry, losses, number, first)
-                        self.saver.save(carry, number)
+                        self.saver.save(self.one.whole(carry), number)
                     if self.saver is not None:
                         self.saver.settle(wait=False)
                     if interrupted.is_set():
@@ -166,12 +185,12 @@ class Loop:
                 carry = self._drained(carry, losses, number, first)
                 end = self.now()
                 if self.saver is not None and number % self.saver.every and number > first:
-                    self.saver.save(carry, number)
+                    self.saver.save(self.one.whole(carry), number)
             finally:
                 if self.saver is not None:
                     self.saver.settle(wait=True)
         times = ((end - begin) / 1e9, (end - steady) / 1e9, host.preparing, host.waiting)
-        return Trained(carry, tuple(losses), *times, host.dropped_ids, host.num_minibatches)
+        return Trained(self.one.whole(carry), tuple(losses), *times, host.dropped_ids, host.num_minibatches)
 
     def _drained(self, carry: Carry, losses: list[float], number: int, first: int) -> Carry:
         phases = _Phases(self, number, overlapped=False)
@@ -199,6 +218,7 @@ class Loop:
 class _Ready(NamedTuple):
     batch: HostBatch | DeviceBatch
     data: tuple[Any, ...]
+    hot: Mapping[str, HotEntries]
     seconds: float
     dropped: int
     minibatches: int
@@ -243,11 +263,12 @@ class _Host(AbstractContextManager["_Host"]):
             return None
         features, data = found
         with loop.phase("preprocess", (("step", number),)):
+            features, hot = loop.feed.without_hot(features, loop.one.hot)
             host = loop.feed.host_batch(features)
         with loop.phase("index", (("step", number),)):
             batch = loop.feed.device_batch(host)
         dropped = sum(int(np.sum(stats.dropped_ids)) for stats in host.stats.values())
-        return _Ready(batch, data, time.perf_counter() - begin, dropped, host.num_minibatches)
+        return _Ready(batch, data, hot, time.perf_counter() - begin, dropped, host.num_minibatches)
 
 
 class _Phases:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -13,9 +13,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tilewright.embed.device.batch import DeviceBatch
+from tilewright.embed.device.hot import HotState, lookup_hot, put_hot, take_hot, update_hot
 from tilewright.embed.device.state import EmbeddingState
 from tilewright.embed.device.step import lookup, step_batch, update
+from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.batch import HostBatch
+from tilewright.embed.host.tables import HotEntries
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.errors import UsageError
 
@@ -37,6 +40,7 @@ class Waiting(NamedTuple):
     batch: HostBatch | DeviceBatch
     vectors: dict[str, jax.Array]
     data: tuple[Any, ...]
+    entries: Mapping[str, HotEntries]
 
 
 @jax.tree_util.register_dataclass
@@ -44,7 +48,8 @@ class Waiting(NamedTuple):
 class Carry:
     """What one step hands to the next: a pytree.
 
-    ``looked_up`` and ``differentiated`` are the batches that wait, pipelined, for the dense part and for the update.
+    ``looked_up`` and ``differentiated`` are the batches that wait, pipelined, for the dense part and for the update;
+    ``hot`` the rows that every device holds, whose homes in ``state`` are behind until :meth:`TrainStep.whole`.
     """
 
     params: Any
@@ -52,6 +57,7 @@ class Carry:
     state: EmbeddingState
     looked_up: Waiting | None = None
     differentiated: Waiting | None = None
+    hot: HotState = field(default_factory=lambda: HotState({}, {}))
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,7 @@ class TrainStep:
     mesh: Mesh | None = None
     axis: str | None = None
     detect_nan: bool = False
+    hot: Mapping[str, Longs] = field(default_factory=dict)
 
     def start(self, params: Any, state: EmbeddingState, donate: bool = False) -> Carry:
         """The carry before the first step. Steps work in place, on a copy; on the arrays given with ``donate``."""
@@ -73,21 +80,28 @@ class TrainStep:
         if not donate:
             params, state = jax.tree.map(jnp.copy, (params, state))
         if self.mesh is None:
-            return Carry(params, self.optimizer.init(params), state)
+            return Carry(params, self.optimizer.init(params), state, hot=take_hot(state, self.hot))
         everywhere = NamedSharding(self.mesh, _split())  # over processes, too, where a plain array would be local
-        return Carry(params, jax.jit(self.optimizer.init, out_shardings=everywhere)(params), state)
+        held = jax.jit(lambda state: take_hot(state, self.hot), out_shardings=everywhere)(state)
+        return Carry(params, jax.jit(self.optimizer.init, out_shardings=everywhere)(params), state, hot=held)
 
     def step(
-        self, carry: Carry, host_batch: HostBatch | DeviceBatch, *data: Any, around: Around = _plainly
+        self,
+        carry: Carry,
+        host_batch: HostBatch | DeviceBatch,
+        *data: Any,
+        entries: Mapping[str, HotEntries] | None = None,
+        around: Around = _plainly,
     ) -> tuple[Carry, jax.Array]:
         """The next carry and the loss of ``host_batch`` with its ``data`` (anything ``loss`` takes, sample by sample).
 
-        Pipelined: the loss of the batch before, NaN at the first call. The carry given is used up. ``around`` is called
-        with every phase, to measure it.
+        Pipelined: the loss of the batch before, NaN at the first call. The carry given is used up. ``entries``: the
+        batch's entries of hot rows, which :func:`split_hot` took out of it. ``around`` is called with every phase, to
+        measure it.
         """
-        batch, data = self.place(step_batch(host_batch)), self.place(data)
-        vectors = around("sparse cores", "lookup", lambda: self._forward(carry.state, batch))
-        waiting = Waiting(batch, vectors, data)
+        batch, data, apart = self.place(step_batch(host_batch)), self.place(data), self.place(dict(entries or {}))
+        vectors = around("sparse cores", "lookup", lambda: self._forward(carry.state, carry.hot, batch, apart))
+        waiting = Waiting(batch, vectors, data, apart)
         if not self.pipelined:
             now, value, done = self._differentiated(carry, waiting, around)
             return self._updated(now, done, around), value
@@ -113,8 +127,13 @@ class TrainStep:
 
     def finish(self, carry: Carry) -> tuple[Any, EmbeddingState]:
         """Parameters and state after the last step; pipelined, the two batches on their way are finished first."""
-        carry, _ = self.drain(carry)
+        carry = self.whole(self.drain(carry)[0])
         return carry.params, carry.state
+
+    def whole(self, carry: Carry) -> Carry:
+        """The carry with the hot rows in their tables as well, to be saved, evaluated or exported; training may go on
+        with it."""
+        return replace(carry, state=self._home(carry.state, carry.hot)) if self.hot else carry
 
     def place(self, tree: Any) -> Any:
         """Arrays of a batch where they are needed: with a mesh, their leading axis over it."""
@@ -132,13 +151,14 @@ class TrainStep:
 
         value, params, optimizer_state, gradients = around("tensor core", "forward and backward", dense)
         carry = replace(carry, params=params, optimizer_state=optimizer_state)
-        return carry, value, Waiting(waiting.batch, gradients, ())
+        return carry, value, Waiting(waiting.batch, gradients, (), waiting.entries)
 
     def _updated(self, carry: Carry, waiting: Waiting, around: Around) -> Carry:
         def update_tables() -> Any:
-            return self._backward(carry.state, waiting.batch, waiting.vectors)
+            return self._backward(carry.state, carry.hot, waiting.batch, waiting.entries, waiting.vectors)
 
-        return replace(carry, state=around("sparse cores", "update", update_tables))
+        state, hot = around("sparse cores", "update", update_tables)
+        return replace(carry, state=state, hot=hot)
 
     @cached_property
     def _dense(self) -> Any:
@@ -156,22 +176,56 @@ class TrainStep:
 
     @cached_property
     def _forward(self) -> Any:
-        if self.mesh is None:
-            return jax.jit(lookup)
-        return jax.jit(lambda state, batch: self._mapped(lookup, state, batch)(state, batch))
+        return jax.jit(self._on_mesh(_look_up))
 
     @cached_property
     def _backward(self) -> Any:
-        if self.mesh is None:
-            return jax.jit(update, donate_argnums=0)
-        step = lambda state, batch, given: self._mapped(update, state, batch, given)(state, batch, given)  # noqa: E731
-        return jax.jit(step, donate_argnums=0)
+        return jax.jit(self._on_mesh(_learn), donate_argnums=(0, 1))
 
-    def _mapped(self, function: Any, state: EmbeddingState, *arguments: Any) -> Any:
-        """``function`` on the shards of every device."""
-        specs = jax.tree.map(lambda x: _split(self.axis) if np.ndim(x) else _split(), (state, *arguments))
-        out = specs[0] if function is update else _split(self.axis)
-        return jax.shard_map(partial(function, axis=self.axis), mesh=self.mesh, in_specs=specs, out_specs=out)
+    @cached_property
+    def _home(self) -> Any:
+        return jax.jit(lambda state, held: put_hot(state, held, self.hot))
+
+    def _on_mesh(self, function: Any) -> Any:
+        """``function(*arguments, axis)``; with a mesh on the shards of every device, hot rows whole on each."""
+        if self.mesh is None:
+            return function
+
+        def specs(tree: Any) -> Any:
+            def of(part: Any) -> PartitionSpec:
+                return _split() if isinstance(part, HotState) or not np.ndim(part) else _split(self.axis)
+
+            return jax.tree.map(of, tree, is_leaf=lambda part: isinstance(part, HotState))
+
+        def mapped(state: EmbeddingState, held: HotState, *others: Any) -> Any:
+            inputs = specs((state, held, *others))
+            out = inputs[:2] if function is _learn else _split(self.axis)
+            local = partial(function, axis=self.axis)
+            return jax.shard_map(local, mesh=self.mesh, in_specs=inputs, out_specs=out)(state, held, *others)
+
+        return mapped
+
+
+def _look_up(state: EmbeddingState, held: HotState, batch: Any, entries: Any, axis: str | None = None) -> Any:
+    """Activations of the tables' rows and of the hot ones."""
+    cold = lookup(state, batch, axis=axis)
+    return lookup_hot(held, _on_device(entries, cold, axis), cold, state.stacking)
+
+
+def _learn(
+    state: EmbeddingState, held: HotState, batch: Any, entries: Any, gradients: Any, axis: str | None = None
+) -> tuple[EmbeddingState, HotState]:
+    """Tables and hot rows after one step of their optimizers."""
+    after, rest = update_hot(state, held, _on_device(entries, gradients, axis), gradients, axis)
+    return update(state, batch, rest, axis=axis), after
+
+
+def _on_device(entries: Mapping[str, HotEntries], values: Mapping[str, Any], axis: str | None) -> dict[str, HotEntries]:
+    """The entries with their samples numbered from this device's first one; those of no sample stay beyond the last."""
+    if axis is None:
+        return dict(entries)
+    own: Any = jax.lax.axis_index(axis)
+    return {name: replace(part, samples=part.samples - own * len(values[name])) for name, part in entries.items()}
 
 
 def _spread(tree: Any, mesh: Mesh, axis: str) -> Any:
@@ -189,6 +243,7 @@ def train_step(
     gradients: Callable[..., Any] | None = None,
     detect_nan: bool = False,
     sparsecore: SparseCoreConfig | None = None,
+    hot: Mapping[str, Longs] | None = None,
 ) -> TrainStep:
     """A training step of a model with embedding tables.
 
@@ -207,6 +262,10 @@ def train_step(
     ``gradients(params, activations, *data) -> (loss, (of params, of activations))`` takes the place of
     ``jax.value_and_grad(loss, argnums=(0, 1))``, such as a rewritten one. ``detect_nan``: the loss of a step is NaN
     also where a gradient is not finite.
+
+    ``hot``: table -> ids, rising (:func:`hot_rows`), that every device holds beside the tables: their entries leave the
+    batch by :func:`split_hot` and are given to :meth:`TrainStep.step`; a :class:`Loop` does both. What comes out is
+    what comes out without.
 
     >>> import optax, jax.numpy as jnp
     >>> from tilewright.embed import SGD, Feature, Table, Topology, from_tables, preprocess, stack, tables
@@ -229,4 +288,4 @@ def train_step(
         pipelined, detect_nan = not sparsecore.disable_full_embedding_pipelining, detect_nan or sparsecore.detect_nan
     if gradients is None:
         gradients = jax.value_and_grad(loss, argnums=(0, 1))
-    return TrainStep(gradients, optimizer, pipelined, mesh, axis, detect_nan)
+    return TrainStep(gradients, optimizer, pipelined, mesh, axis, detect_nan, dict(hot or {}))
