@@ -102,9 +102,37 @@ def repeat_of(value: Value) -> Repeat | None:
     """Whether ``value`` repeats another: reshapes and broadcasts behind each other that add one dim and join it.
 
     ``jnp.repeat(x, n, axis)``, ``jnp.tile`` and ``broadcast_to(x[:, :, None], ...).reshape(...)`` are all this, with
-    any number of unit dims on the way. ``source`` is the first array of the chain that the result repeats.
+    any number of unit dims on the way. ``source`` is the first array of the chain that the result repeats. A gather at
+    constant places, ``x[:, jnp.arange(n * times) // times]``, repeats too.
     """
-    return _repeat_under(value, [], value.sizes) if made_by(value, "reshape") is not None else None
+    if made_by(value, "reshape") is not None:
+        return _repeat_under(value, [], value.sizes)
+    choice = made_by(value, "select")  # what JAX does with an index that is out of range
+    if choice is not None and _is_true(choice.operands[0]):
+        value = choice.operands[1]
+    gather = made_by(value, "gather")
+    return _repeat_by_gather(gather) if gather is not None else None
+
+
+def _is_true(value: Value) -> bool:
+    elements = elements_of(behind(value, "broadcast_in_dim", "reshape"))
+    return elements is not None and bool(elements.all())
+
+
+def _repeat_by_gather(gather: Node) -> Repeat | None:
+    """Whole slices along one dim, each taken several times behind itself."""
+    own, (source, indices) = gather.attributes, gather.operands
+    if own["batch"] or len(own["index_map"]) != 1 or own["collapsed"] != own["index_map"]:
+        return None
+    (dim,), sizes = own["index_map"], source.sizes
+    rest = tuple(d for d in range(len(sizes)) if d != dim)
+    whole = all(own["sizes"][d] == sizes[d] for d in rest)
+    if not whole or own["offset_dims"] != rest or len(gather.result.sizes) != len(sizes):
+        return None
+    times, left = divmod(gather.result.sizes[dim], sizes[dim])
+    places = elements_of(indices) if times > 1 and not left else None
+    each = places is not None and bool((places.reshape(-1) == np.arange(sizes[dim] * times) // times).all())
+    return Repeat(source, dim, times, each=True) if each else None
 
 
 def repeat_under(value: Value, reshape: Node) -> Repeat | None:
@@ -293,6 +321,10 @@ def _slice(node: Node, x: Array) -> Array:
     return x[tuple(slice(a, b, step) for a, b, step in zip(own["start"], own["limit"], own["strides"]))]
 
 
+def _reduce(node: Node, x: Array, start: Array) -> Array | None:
+    return x.all(node.attributes["dims"]) & start if node.attributes.get("monoid") == "and" else None
+
+
 def _towards_zero(node: Node, a: Array, b: Array) -> Array | None:
     return None if not b.all() else np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))
 
@@ -316,6 +348,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "multiply": lambda node, a, b: a * b,
     "negate": lambda node, x: -x,
     "or": lambda node, a, b: a | b,
+    "reduce": _reduce,
     "remainder": lambda node, a, b: np.fmod(a, b) if b.all() else None,
     "reshape": lambda node, x: x.reshape(node.result.sizes),
     "select": lambda node, p, a, b: np.where(p, a, b),
