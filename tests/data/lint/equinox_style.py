@@ -11,7 +11,7 @@ def S(*shape, dtype=jnp.bfloat16):
 
 @jax.vmap
 def query_heads_repeated(query, key):
-    key = jnp.repeat(key, 8, axis=0)  # finds: grouped-query-attention
+    key = jnp.repeat(key, 8, axis=0)  # finds: grouped-query-attention, 1325 -> 29
     return jax.vmap(lambda q, k: k @ q)(query, key)
 
 
@@ -23,7 +23,7 @@ def multi_query(query, key):
 @jax.vmap
 def norm_each(x):
     mean = jnp.mean(x)
-    return (x - mean) * lax.rsqrt(jnp.var(x) + 1e-5)  # finds: one-pass-variance
+    return (x - mean) * lax.rsqrt(jnp.var(x) + 1e-5)  # finds: one-pass-variance, 1121 -> 614
 
 
 @jax.vmap
@@ -32,7 +32,7 @@ def rms_each(x):
 
 
 @jax.vmap
-def conv_each(x, kernel=None):
+def relu_each(x):
     return jax.nn.relu(x)
 
 
@@ -49,15 +49,16 @@ def embedding_each(table, ids):
 
 
 def embedding_one_hot(table, ids):
-    return jax.vmap(lambda i: jax.nn.one_hot(i, 50257, dtype=table.dtype) @ table)(ids)  # finds: one-hot-product
+    hot = jax.vmap(lambda i: jax.nn.one_hot(i, 50257, dtype=table.dtype))(ids)  # finds: one-hot-lookup, 4953 -> 60
+    return hot @ table
 
 
 def small_embedding(table, ids):
-    return jax.vmap(lambda i: table[i])(ids)  # finds: small-table-gather
+    return jax.vmap(lambda i: table[i])(ids)  # misses: small-table-gather, 146 -> 64
 
 
 def global_norm_flat(a, b, c):
-    flat = jnp.concatenate([x.reshape(-1) for x in (a, b, c)])  # finds: flattened-sum
+    flat = jnp.concatenate([x.reshape(-1) for x in (a, b, c)])  # finds: flattened-sum, 123 -> 48
     return jnp.sqrt(jnp.sum(flat * flat))
 
 
@@ -70,7 +71,7 @@ def sgd_tree(params, grads):
 
 
 def windows_by_mean(x):
-    return x.reshape(8, 512, 4, 1024).mean(2)  # finds: window-sum
+    return x.reshape(x.shape[0], -1, 4, x.shape[-1]).mean(2)  # finds: window-sum, 1235 -> 69
 
 
 EXAMPLES = {
@@ -78,7 +79,7 @@ EXAMPLES = {
     "multi_query": (S(8, 64, 128), S(8, 2048, 128)),
     "norm_each": (S(8192, 2048, dtype=jnp.float32),),
     "rms_each": (S(8192, 2048, dtype=jnp.float32),),
-    "conv_each": (S(32, 64, 28, 28),),
+    "relu_each": (S(32, 64, 28, 28),),
     "conv2d": (S(32, 256, 28, 28), S(256, 256, 3, 3)),
     "linear_each": (S(1024, 1024), S(1024), S(8192, 1024)),
     "embedding_each": (S(50257, 768), S(8192, dtype=jnp.int32)),

@@ -51,7 +51,7 @@ from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
 _HOW = "write it with: tilewright report X -o report.json"
-_ADDED = frozenset({"modelled_us", "bound", "inside_us", "column"})
+_ADDED = frozenset({"modelled_us", "bound", "inside_us", "column", "basis"})
 """Fields of rows and suggestions that reports of this schema version, written earlier, lack."""
 
 

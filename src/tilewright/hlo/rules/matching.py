@@ -202,6 +202,57 @@ def _regrouped(factors: Sequence[tuple[int, bool]], sizes: Sequence[int]) -> lis
     return dims
 
 
+# Matrices of zeros and ones.
+
+
+def counts_along(value: Value, dim: int) -> bool:
+    """Whether every element of ``value`` is its own position along ``dim``: an iota, however it was spread."""
+    node = made_by(value, "iota", "broadcast_in_dim", "reshape", "convert", "select")
+    if node is None:
+        return False
+    if node.name == "iota":
+        return bool(node.attributes["dim"] == dim)
+    if node.name == "select":  # what JAX does with an index that may count from the end
+        below = made_by(node.operands[0], "compare")
+        if below is None or below.attributes["direction"] != "LT" or number_of(below.operands[1]) != 0:
+            return False
+        return below.operands[0] is node.operands[2] and counts_along(node.operands[2], dim)
+    inner = node.operands[0].sizes
+    if node.name == "convert":
+        return counts_along(node.operands[0], dim)
+    if node.name == "broadcast_in_dim":
+        dims = node.attributes["dims"]
+        at = dims.index(dim) if dim in dims else None
+        return at is not None and inner[at] == value.sizes[dim] and counts_along(node.operands[0], at)
+    real = [[d for d, size in enumerate(sizes) if size != 1] for sizes in (inner, value.sizes)]
+    if [inner[d] for d in real[0]] != [value.sizes[d] for d in real[1]] or dim not in real[1]:
+        return False
+    return counts_along(node.operands[0], real[0][real[1].index(dim)])
+
+
+class OneHot(NamedTuple):
+    """A matrix of zeros and ones: ``hit`` compares ``index``, the same all along ``dim``, with the places there."""
+
+    hit: Value
+    index: Value
+    dim: int
+
+
+def one_hot_of(value: Value) -> OneHot | None:
+    """Whether ``value`` is ``jax.nn.one_hot`` of something, or ``jnp.arange(n) == i[..., None]``, in any type."""
+    hit = made_by(behind(value, "convert"), "compare")
+    if hit is None or hit.attributes["direction"] != "EQ":
+        return None
+    for places, index in (hit.operands, hit.operands[::-1]):
+        spread = made_by(index, "broadcast_in_dim")
+        for d, size in enumerate(places.sizes):
+            kept = spread is not None and d in spread.attributes["dims"]
+            along = spread.operands[0].sizes[spread.attributes["dims"].index(d)] if spread is not None and kept else 1
+            if size > 1 and spread is not None and along == 1 and counts_along(places, d):
+                return OneHot(hit.result, index, d)
+    return None
+
+
 # Values that are finite whatever the arguments are.
 
 #: Results that are bounded for every operand that is a number. None of them turns NaN into a number, so their operand
