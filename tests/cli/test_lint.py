@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, VECTORS
 from tilewright.hlo import catalogue
 
 pytest_plugins = ["pytester"]
@@ -42,7 +42,7 @@ def test_a_line_per_finding_and_exit_code_1(run, model):
     code, out, err = run("lint", model)
     assert code == 1
     assert out.startswith("linted.py:7:12 grouped-query-attention ")
-    finding, *instead = out.splitlines()
+    _finding, *instead = out.splitlines()
     assert instead == [f"    {line}" for line in catalogue()["grouped-query-attention"].instead]
     assert "or run tilewright optimize --target tpu-v5e" in out
     assert "1 finding, 1 of a factor of 1.05 or more, on tpu-v5e" in err
@@ -68,8 +68,8 @@ def test_a_file_stands_for_all_its_functions_and_what_is_left_out_is_named(run, 
     assert "no function that can be linted" in err
 
 
-def test_a_confirmed_factor_says_at_which_shapes_and_what_the_model_has(run, corpus="tests/data/lint"):
-    _, out, _ = run("lint", f"{ROOT / corpus}/equinox_style.py:windows_by_mean")
+def test_a_confirmed_factor_says_at_which_shapes_and_what_the_model_has(run):
+    _, out, _ = run("lint", f"{VECTORS}/lint/equinox_style.py:windows_by_mean")
     assert "at the example's shapes; the time model has 0." in out
 
 

@@ -110,7 +110,8 @@ def _by_function(
     if not linted:
         how = f"add --arg f32[8,128] for each argument, or EXAMPLES = {{NAME: (arguments,)}} to {program}"
         raise UsageError("it has no function that can be linted", where=program, how=how)
-    remark(f"linted {_count(len(linted), 'function')} of {program}: {', '.join(n.rpartition(':')[2] for n, _ in linted)}")
+    names = ", ".join(name.rpartition(":")[2] for name, _ in linted)
+    remark(f"linted {_count(len(linted), 'function')} of {program}: {names}")
     yield from linted
 
 
