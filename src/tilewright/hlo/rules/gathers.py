@@ -153,7 +153,7 @@ class _HitSum(NamedTuple):
     node: Node
     values: Value
     hit: Value
-    index: Value
+    ids: Value
 
 
 def _one_hot_sum(node: Node) -> _HitSum | None:
@@ -163,13 +163,13 @@ def _one_hot_sum(node: Node) -> _HitSum | None:
         return None
     for hot, values in ((one_hot_of(value), product.operands[1 - side]) for side, value in enumerate(product.operands)):
         if hot is not None and hot.dim == last and values.dtype in _FLOATS:
-            return _HitSum(node, values, hot.hit, hot.index)
+            return _HitSum(node, values, hot.hit, hot.ids)
     return None
 
 
 def _sum_of_hits(found: _HitSum, make: Maker) -> Value | None:
     """An index out of range hits nothing: the product's row is zero there, and so is this."""
-    index = _row_of(found.index, make)
+    index = _row_of(found.ids, make)
     if index is None:
         return None
     picked = _picked_from(found.values, found.hit, make)

@@ -231,10 +231,10 @@ def counts_along(value: Value, dim: int) -> bool:
 
 
 class OneHot(NamedTuple):
-    """A matrix of zeros and ones: ``hit`` compares ``index``, the same all along ``dim``, with the places there."""
+    """A matrix of zeros and ones: ``hit`` compares ``ids``, the same all along ``dim``, with the places there."""
 
     hit: Value
-    index: Value
+    ids: Value
     dim: int
 
 

@@ -16,10 +16,10 @@ _FLOATS = ("bf16", "f16", "f32")
 
 
 class _Lookup(NamedTuple):
-    """A product of a one-hot matrix, whose ones stand at ``index``, and the ``table`` whose rows it picks."""
+    """A product of a one-hot matrix, whose ones stand at ``ids``, and the ``table`` whose rows it picks."""
 
     product: Node
-    index: Value
+    ids: Value
     table: Value
 
 
@@ -30,7 +30,7 @@ def _lookup(product: Node) -> _Lookup | None:
         return None
     if hot.dim != len(product.operands[0].sizes) - 1 or table.dtype not in _FLOATS:
         return None
-    return _Lookup(product, hot.index, table) if product.result.dtype == table.dtype else None
+    return _Lookup(product, hot.ids, table) if product.result.dtype == table.dtype else None
 
 
 def _gathered(found: _Lookup, make: Maker) -> Value:
