@@ -74,6 +74,7 @@ class Shell:
         for part in rest:
             out, more = self._stage(part, out)
             err += more
+        err = re.sub(rb"^still at .*\n", b"", err, flags=re.MULTILINE)  # only where the machine was slow
         return tuple(text.decode().replace(f"{self.folder}/", "") for text in (out, err))  # type: ignore[return-value]
 
     def _stage(self, command: str, given: bytes) -> tuple[bytes, bytes]:

@@ -7,7 +7,8 @@ import tomllib
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, VECTORS
+from tilewright.hlo import catalogue
 
 pytest_plugins = ["pytester"]
 
@@ -41,7 +42,8 @@ def test_a_line_per_finding_and_exit_code_1(run, model):
     code, out, err = run("lint", model)
     assert code == 1
     assert out.startswith("linted.py:7:12 grouped-query-attention ")
-    assert out.count("\n") == 1
+    _finding, *instead = out.splitlines()
+    assert instead == [f"    {line}" for line in catalogue()["grouped-query-attention"].instead]
     assert "or run tilewright optimize --target tpu-v5e" in out
     assert "1 finding, 1 of a factor of 1.05 or more, on tpu-v5e" in err
 
@@ -52,6 +54,23 @@ def test_what_pays_less_than_the_threshold_does_not_fail(run, model):
     code, out, err = run("lint", "linted.py:plain")
     assert (code, out) == (0, "")
     assert err.startswith("0 findings")
+
+
+def test_a_file_stands_for_all_its_functions_and_what_is_left_out_is_named(run, model, tmp_path):
+    (tmp_path / "linted.py").write_text(MODEL.replace("def plain(q, k)", "def plain(q)"))
+    code, out, err = run("lint", "linted.py", "--arg", "bf16[8,64,64]", "--arg", "bf16[8,2048,8,64]")
+    assert code == 1
+    assert out.startswith("linted.py:7:12 grouped-query-attention ")
+    assert "left out: linted.py:plain: too many positional arguments" in err
+    assert "linted 1 function of linted.py: scores" in err
+    code, _, err = run("lint", "linted.py", "--arg", "f32[8]", "--arg", "f32[8]", "--arg", "f32[8]")
+    assert code == 2
+    assert "no function that can be linted" in err
+
+
+def test_a_confirmed_factor_says_at_which_shapes_and_what_the_model_has(run):
+    _, out, _ = run("lint", f"{VECTORS}/lint/equinox_style.py:windows_by_mean")
+    assert "at the example's shapes; the time model has 0." in out
 
 
 def test_json_and_annotations(run, model):

@@ -1,6 +1,8 @@
 """`tilewright verify` as a user runs it."""
 
 import json
+import re
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -28,6 +30,18 @@ def files(tmp_path):
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
     return tmp_path
+
+
+def test_a_long_command_says_how_far_it_is_where_there_is_no_terminal(run, files, monkeypatch):
+    monkeypatch.setattr("tilewright.cli.streams.EVERY", 0.001)
+    _, _, err = run("verify", str(files / "a"), str(files / "same"))
+    assert re.search(r"^still at \w+ inputs, (jit|op by op) \d+/14 \(\d+ s\)$", err, re.MULTILINE)
+
+
+def test_what_a_large_run_takes_is_said_beforehand(run, files, monkeypatch):
+    monkeypatch.setattr(import_module("tilewright.cli.programs.optimize"), "_LARGE", 1)
+    _, _, err = run("verify", str(files / "a"), str(files / "same"), "--within", "1")
+    assert re.search(r"a run computes .* of arrays \(modelled\), .* \d+ GiB are allowed", err)
 
 
 def test_programs_that_agree(run, files):

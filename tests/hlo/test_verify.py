@@ -327,3 +327,20 @@ def test_an_output_that_jumps_is_not_zero_but_for_rounding():
     x, given = struct(2), np.float32([1, 1])
     original = from_jax(lambda x: jnp.where(x == 1, 1.0, 0.0), x)
     assert not under_jit(original, from_jax(lambda x: jnp.where(x == 1, 2.0, 0.0), x), [given]).ok
+
+
+def test_no_trial_begins_that_would_end_too_late_and_what_is_left_out_is_said():
+    x = struct(8, 8)
+    program = from_jax(jnp.tanh, x)
+    proof = verify(program, program, within=0)
+    assert [(trial.inputs, trial.run) for trial in proof.trials] == [("normal", "jit")]
+    assert "13 of 14 trials were left out" in proof.remarks[-1]
+
+
+def test_own_functions_run_apart_unless_they_call_what_only_this_process_has():
+    x = struct(8, 8)
+    plain = from_jax(jnp.tanh, x)
+    assert under_jit(plain, plain, inputs=["normal"], apart=True).ok
+    called = from_jax(lambda x: jax.pure_callback(np.tanh, x, x), x)
+    with pytest.raises(UnsupportedError, match="Python"):
+        under_jit(called, called, inputs=["normal"], apart=True)

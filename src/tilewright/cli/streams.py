@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 _IN_ASCII = {"×": "x", "→": "->", "µ": "u", "–": "-", "…": "...", "·": ".", "─": "-", "│": "|", "≥": ">=", "≤": "<="}
 
+#: Seconds between two lines of progress where stderr is no terminal.
+EVERY = 10.0
 _SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 _SHOW_CURSOR = "\x1b[?25h"
 
@@ -67,7 +70,7 @@ def done_text(done: float, total: float | None) -> str:
 
 @contextmanager
 def progress(description: str, total: int | None = None) -> Iterator[Any]:
-    """A rich progress bar on stderr, shown only on a terminal; yields ``advance(done, total, note="")``.
+    """A rich progress bar on stderr; yields ``advance(done, total, note="")``. Elsewhere a line every ten seconds.
 
     ``total``: how much there will be, where that is known from the beginning.
     """
@@ -76,14 +79,26 @@ def progress(description: str, total: int | None = None) -> Iterator[Any]:
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[count]}"), TimeElapsedColumn())
+    ended, begun = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not ended.wait(EVERY):
+            words = bar.tasks[0].description, bar.tasks[0].fields["count"], f"({time.monotonic() - begun:.0f} s)"
+            remark(f"still at {' '.join(filter(None, words))}")
+
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(description, total=total or None, count=done_text(0, total))
+        if not console.is_terminal:
+            threading.Thread(target=tell, daemon=True).start()
 
         def advance(done: int, total: int | None = None, note: str = "") -> None:
             of = total or bar.tasks[task].total
             bar.update(task, completed=done, total=of, description=note or description, count=done_text(done, of))
 
-        yield advance
+        try:
+            yield advance
+        finally:
+            ended.set()
 
 
 def tell_of_compiling() -> None:

@@ -18,7 +18,7 @@ from tilewright.hlo.proving.reference import XlaValues, inputs_of
 from tilewright.hlo.proving.tpu import TpuComparison, compare_on_tpu, compile_for_tpu, judge_on_tpu
 from tilewright.hlo.proving.verify import Trial, Verification, operations_of, sample_arrays, trial_arguments, verify
 from tilewright.hlo.reading.loading import dumped_modules, load
-from tilewright.hlo.reading.python_source import from_jax, from_python, names_python
+from tilewright.hlo.reading.python_source import from_jax, from_python, functions_in, names_python
 from tilewright.hlo.reporting.buffers import Lifetimes, lifetimes
 from tilewright.hlo.reporting.movement import MovementReport, report
 from tilewright.hlo.reporting.types import MovementRow, Suggestion
@@ -78,6 +78,7 @@ __all__ = [
     "explain_kernel",
     "from_jax",
     "from_python",
+    "functions_in",
     "in_normal_form",
     "inputs_of",
     "judge_on_tpu",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,7 +31,9 @@ def lint(
     programs: Annotated[
         list[str],
         Argument(
-            metavar="PROGRAM...", show_default=False, help="model.py:function, several if you like, or StableHLO files."
+            metavar="PROGRAM...",
+            show_default=False,
+            help="model.py with all its functions, model.py:function, or StableHLO files; several if you like.",
         ),
     ],
     target: Annotated[str, "--target", "-t", "The chip that the factors are for."] = TARGET,
@@ -46,7 +50,9 @@ def lint(
     if arg and len(programs) > 1:
         how = "lint one at a time, or let the files say it: step_example_args, or EXAMPLES"
         raise UsageError("--arg goes with one function", how=how)
-    found = {program: findings(program, target, assume_finite, arg or ()) for program in programs}
+    found = {
+        each: some for program in programs for each, some in _by_function(program, target, assume_finite, arg or ())
+    }
     ranked = [each for some in found.values() for each in some]
     ranked.sort(key=lambda each: (-(each.saved_us or 0.0), -(each.factor or 0.0)))
     failing = [each for each in ranked if fails(each, threshold)]
@@ -57,12 +63,18 @@ def lint(
 
             yield json_text(suggestions_sarif(ranked, target), own=False)
         else:
-            yield from (_annotation(each, threshold) if style is _Format.GITHUB else line(each) for each in ranked)
+            told: set[str] = set()
+            for each in ranked:
+                yield _annotation(each, threshold) if style is _Format.GITHUB else line(each)
+                if style is _Format.LINES and each.rule not in told:
+                    yield from (f"    {code}" for code in _instead(each))
+                told.add(each.rule)
 
-    keys = ("rule", "factor", "kind", "saved_us", "what", "how", "op")
+    keys = ("rule", "factor", "kind", "saved_us", "what", "how", "op", "basis")
     rows = [
         {"program": program, "file": path, "line": int(number), "column": each.column + 1}
         | {key: getattr(each, key) for key in keys}
+        | {"write": "\n".join(_instead(each))}
         for program, some in found.items()
         for each in some
         for path, number in [_path_and_line(each) if each.source else ("", "0")]
@@ -72,6 +84,35 @@ def lint(
     remark(f"{_count(len(ranked), 'finding')}, {len(failing)} of a factor of {threshold:g} or more, on {target}")
     if failing and not exit_zero:
         raise CheckFailed(f"{_count(len(failing), 'line')} could be at least {threshold:g} times as fast on {target}")
+
+
+def _by_function(
+    program: str, target: str, assume_finite: bool, arguments: Sequence[str]
+) -> Iterator[tuple[str, list[Suggestion]]]:
+    """The findings of a program, or of each function of a Python file; those left out are named on stderr."""
+    from tilewright.hlo import functions_in
+
+    if not program.endswith(".py"):
+        yield program, findings(program, target, assume_finite, arguments)
+        return
+    need("jax", "jaxlib", what="`lint`")
+    with redirect_stdout(sys.stderr):
+        functions = functions_in(program, arguments)
+    linted = []
+    for name, why in functions.items():
+        try:
+            if not why:
+                linted.append((f"{program}:{name}", findings(f"{program}:{name}", target, assume_finite, arguments)))
+        except UsageError as error:  # tracing it fails
+            why = str(error)
+        if why:
+            remark(f"left out: {program}:{name}: {why}")
+    if not linted:
+        how = f"add --arg f32[8,128] for each argument, or EXAMPLES = {{NAME: (arguments,)}} to {program}"
+        raise UsageError("it has no function that can be linted", where=program, how=how)
+    names = ", ".join(name.rpartition(":")[2] for name, _ in linted)
+    remark(f"linted {_count(len(linted), 'function')} of {program}: {names}")
+    yield from linted
 
 
 def findings(program: str, target: str, assume_finite: bool = False, arguments: Sequence[str] = ()) -> list[Suggestion]:
@@ -94,7 +135,16 @@ def fails(finding: Suggestion, threshold: float) -> bool:
 
 def line(finding: Suggestion) -> str:
     """``model.py:41:8 grouped-query-attention 57.8x predicted: keys are repeated ...; reshape the queries ...``."""
-    return f"{place(finding)} {finding.rule} {_factor(finding)}: {finding.what}; {finding.how}"
+    basis = f" [{finding.basis}]" if finding.basis else ""
+    return f"{place(finding)} {finding.rule} {_factor(finding)}: {finding.what}; {finding.how}{basis}"
+
+
+def _instead(finding: Suggestion) -> list[str]:
+    """Python to paste, with the names and sizes of one's own."""
+    from tilewright.hlo import catalogue
+
+    rule = catalogue().get(finding.rule)
+    return rule.instead if rule is not None else []
 
 
 def place(finding: Suggestion) -> str:

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from tilewright.child import half_of_memory
 from tilewright.cli.programs.program import PROGRAM_HELP, ArgOption, ModuleOption, load_program
 from tilewright.cli.streams import Json, progress
-from tilewright.errors import CheckFailed, UnsupportedError, UsageError
+from tilewright.errors import CheckFailed, TilewrightError, UnsupportedError, UsageError
 from tilewright.extras import need
 from tilewright.files import making_folder, write_whole
+from tilewright.render import bytes_text
 from tilewright.render.delivery import Answer, Line, Output, deliver, remark, write_file
 from tilewright.render.tables import Heading, Table
 
 if TYPE_CHECKING:
     from tilewright.hlo import Optimized, PassRun, Program, TpuComparison, Trial, Verification
+
+
+_WITHIN = Option(min=1, help="Seconds for all trials of a proof: no other begins that would take longer.")
+_MEMORY = Option(min=1, help="GiB that running the programs may take; default: half of what is free.")
 
 
 def optimize(
@@ -37,6 +45,8 @@ def optimize(
     bit_exact: Annotated[bool, "Keep to rewrites that give the same bits (no float sums taken apart)."] = False,
     products: Annotated[bool, "Take products of reals apart too, which may overflow where they did not."] = False,
     verify: Annotated[bool, "Run both programs on random inputs; exit 1 if they differ."] = False,
+    within: Annotated[int, _WITHIN] = 60,
+    memory: Annotated[int | None, _MEMORY] = None,
     passes: Annotated[
         str | None,
         "The rewrites to use, such as 'inline,reduce-of-reshape{allow_reassociation=false}'. Without --target "
@@ -101,8 +111,10 @@ def optimize(
         from tilewright.hlo import verify as verify_programs
 
         sides = optimized.original, optimized.program
+        options: dict[str, Any] = {"bit_exact": bit_exact, "assume_finite": assume_finite, "within": within}
+        options |= _limits(sides[0], memory)
         with progress("verify") as advance:
-            proof = verify_programs(*sides, bit_exact=bit_exact, advance=advance, assume_finite=assume_finite)
+            proof = verify_programs(*sides, advance=advance, **options)
         if not proof.ok:
             raise CheckFailed(f"the rewritten program differs: {proof.reason}")
         remark(f"verified on random inputs: {proof}")
@@ -269,6 +281,8 @@ def verify(
     save: Annotated[str | None, "Write the inputs that show the worst case: a .npz file."] = None,
     tpu: Annotated[str | None, "Also compile both for a TPU such as v5e, and compare cycles (needs jax[tpu])."] = None,
     timeout: Annotated[int, Option(min=1, help="Seconds that a trial, and the TPU compiler, may take.")] = 300,
+    within: Annotated[int, _WITHIN] = 60,
+    memory: Annotated[int | None, _MEMORY] = None,
     as_json: Json = False,
     arg: ArgOption = None,
 ) -> None:
@@ -285,6 +299,7 @@ def verify(
     # First: the TPU compiler may not be installed.
     compiled = compare_on_tpu(before, after, tpu, timeout=timeout) if tpu else None
     options: dict[str, Any] = {"bit_exact": bit_exact, "inputs": inputs, "eager": eager, "seconds": timeout}
+    options |= {"within": within / seeds, **_limits(before, memory)}
     with progress("verify") as advance:
         parts = [verify_programs(before, after, None, seed, advance=advance, **options) for seed in range(seeds)]
     trials, remarks = (tuple(each for part in parts for each in getattr(part, name)) for name in ("trials", "remarks"))
@@ -295,6 +310,26 @@ def verify(
     deliver(Answer(lambda: value, lambda: _trials_lines(verification, compiled)), Output(as_json=as_json))
     if not verification.ok:
         raise CheckFailed(f"the programs differ: {verification.reason}" if as_json else "the programs differ")
+
+
+#: Multiplications and additions, and bytes of arrays, of a run that is told of beforehand.
+_LONG, _LARGE = 10**11, 4 << 30
+
+
+def _limits(before: Program, memory: int | None) -> dict[str, Any]:
+    """How a proof runs within ``memory`` GiB; says what a run takes where that is much."""
+    from tilewright.hlo import estimate, lifetimes
+
+    if memory is not None:
+        os.environ["TILEWRIGHT_CHILD_GIB"] = str(memory)  # for the process that runs them, which is yet to start
+    with suppress(TilewrightError):  # what has no estimate is run without one
+        flops, peak = float(estimate(before, "tpu-v5e").flops), lifetimes(before, "tpu-v5e").peak
+        if flops > _LONG or peak > _LARGE:
+            remark(
+                f"a run computes {flops:.2g} multiplications and additions on {bytes_text(peak)} of arrays (modelled), "
+                f"in float64 on twice that; a trial is some runs, {half_of_memory() >> 30} GiB are allowed"
+            )
+    return {"apart": True}
 
 
 def _save(program: Program, trial: Trial, path: str) -> None:

@@ -65,7 +65,8 @@ def price(rule: str, before: Block, after: Block, target: Target) -> Gain:
     if target.family == "tpu":
         gain = _modelled(before, after, target)
         if known is not None and (gain.kind == "unpriced" or gain.factor < LEAST):
-            return Gain(known.factor, "confirmed", f"{known} at the example's shapes; the time model does not see it")
+            seen = f"the time model has {gain.factor:.2g} times here" if gain.kind == "predicted" else gain.note
+            return Gain(known.factor, "confirmed", f"{known} at the example's shapes; {seen}")
         note = f"; at the example's shapes {known}" if known is not None else ""
         return Gain(gain.factor, gain.kind, gain.note + note, gain.seconds)
     sizes = [padded_bytes(block, target) for block in (before, after)]

@@ -113,6 +113,7 @@ def _suggestion(case: Candidate, names: _Names, chip: Target, assume_finite: boo
         also=tuple(found[1:]),
         saved_us=saved or None,
         column=source.column if source is not None else 0,
+        basis=gain.note if kind == "confirmed" else "",
     )
 
 

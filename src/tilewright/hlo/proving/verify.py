@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.child import Tell, bound, most_memory, serve
+from tilewright.child import Tell, bound, half_of_memory, serve
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
 from tilewright.hlo.apart import SECONDS, ask
 from tilewright.hlo.execute import array_struct, check_custom_calls
@@ -202,6 +203,8 @@ def verify(
     advance: Callable[[int, int, str], None] | None = None,
     assume_finite: bool = False,
     seconds: float = SECONDS,
+    within: float | None = None,
+    apart: bool = False,
 ) -> Verification:
     """Run both StableHLO programs on the same inputs and compare every element.
 
@@ -213,13 +216,14 @@ def verify(
     the same bits.
     ``assume_finite`` leaves out inputs with a NaN or an infinity, or so large that one would come about: what a rewrite
     under the same assumption has promised nothing about.
+    ``within``: no trial begins that would probably end after so many seconds; the first is always made.
     ``advance(done, total, what)`` is called before every trial. Raises UsageError where the types differ.
 
     Programs from texts run in a process of their own, on the CPU: ``seconds`` for each trial, with bounded memory, and
     only with custom calls that are known. Raises CheckFailed where that process dies of them, UnsupportedError where
     they take longer, need more, or call anything else. Programs of the user's own JAX functions (both have a
     ``signature``) run here, with whatever this process has registered, and without these bounds; calls back into Python
-    are refused.
+    are refused. ``apart``: in the other process, too, where all that they call is known.
     """
     options: dict[str, Any] = {
         "seed": seed,
@@ -227,8 +231,10 @@ def verify(
         "inputs": inputs,
         "eager": eager,
         "assume_finite": assume_finite,
+        "within": within,
     }
-    if original.signature is not None and rewritten.signature is not None:
+    own = original.signature is not None and rewritten.signature is not None
+    if own and not (apart and _calls_are_known(original) and _calls_are_known(rewritten)):
         return verify_here(original, rewritten, arguments, advance=advance, **options)
     for program in (original, rewritten):
         if program.kind != "stablehlo":
@@ -237,6 +243,14 @@ def verify(
     options["arguments"] = None if arguments is None else [np.asarray(a) for a in arguments]
     texts = (original.text, rewritten.text)
     return Verification.from_json(ask("verify", {"texts": texts, "options": options}, seconds, advance)[0])
+
+
+def _calls_are_known(program: Program) -> bool:
+    try:
+        check_custom_calls(program.text)
+    except UnsupportedError:
+        return False
+    return True
 
 
 def verify_here(
@@ -249,6 +263,7 @@ def verify_here(
     inputs: Sequence[str] | None,
     eager: bool,
     assume_finite: bool,
+    within: float | None,
     advance: Callable[[int, int, str], None] | None,
 ) -> Verification:
     """:func:`verify` in this process."""
@@ -266,10 +281,16 @@ def verify_here(
         runs, remarks = _runs(judge, eager)
         if own_inputs is None and inputs is None and may_never_end(before):
             remarks.append("only normal inputs were tried: a loop in it runs until a condition on values holds")
-        trials = []
+        trials: list[Trial] = []
+        begun, total = time.monotonic(), len(kinds) * len(runs)
         for number, (kind, how) in enumerate((kind, how) for kind in kinds for how in runs):
+            each = (time.monotonic() - begun) / max(number, 1)
+            if within is not None and number and each * (number + 1) > within:
+                left = f"{total - number} of {total} trials were left out: one takes {each:.0f} s"
+                remarks.append(f"{left}, and all may take {within:g} s")
+                break
             if advance:
-                advance(number, len(kinds) * len(runs), f"{kind} inputs, {how}")
+                advance(number, total, f"{kind} inputs, {how}")
             arrays = own_inputs if own_inputs is not None else trial_inputs(before.arguments, kind, seed)
             trials.append(judge.trial(kind, how, seed, arrays, runs[how]))
     return Verification(tuple(trials), judge.reference.kind, tuple(dict.fromkeys(remarks + judge.remarks)))
@@ -487,6 +508,9 @@ class _Comparison:
                 )
             else:
                 count = int(differing(a, b, most).sum())
+                if count and "RESOURCE_EXHAUSTED" in self.reference.kind:  # the reference could still excuse them
+                    how = "allow more, with --memory on the command line, or TILEWRIGHT_CHILD_GIB"
+                    raise UnsupportedError("the reference in float64 needs more memory than is allowed", how=how)
                 reason = f"{count} of {a.size} elements differ beyond rounding, and there is no reference" * bool(count)
             if reason:
                 return f"output {index}: {reason}"
@@ -528,7 +552,8 @@ _Answer = tuple[Any, Sequence[bytes]]
 
 
 def main() -> None:
-    bound(most_memory())
+    memory = half_of_memory()
+    bound(memory)
     values = XlaValues()
 
     def answer(question: bytes, tell: Tell) -> bytes:
@@ -538,7 +563,7 @@ def main() -> None:
         except TilewrightError as error:
             value, parts = _error(error), ()
         except MemoryError:
-            how = f"it may take {most_memory() >> 30} GiB; TILEWRIGHT_CHILD_GIB=N allows N"
+            how = f"it may take {memory >> 30} GiB; TILEWRIGHT_CHILD_GIB=N allows N"
             value, parts = _error(UnsupportedError("running this program needs more memory", how=how)), ()
         except Exception as error:  # XLA's and JAX's own: they have no family
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]

@@ -198,8 +198,7 @@ def from_python(source: str, arguments: Sequence[str] = ()) -> Program:
         raise UsageError("not FILE.py:FUNCTION or MODULE:FUNCTION", where=source)
     need("jax", "jaxlib", what="a Python function")
     where = match[1]
-    with _users_faults(where, "importing it"):
-        module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
+    module = _module(where)
     name = match[2] or _only_function(module, where)
     function = _member(module, name, where)
     with _users_faults(where, f"making the arguments of {name}"):
@@ -207,6 +206,38 @@ def from_python(source: str, arguments: Sequence[str] = ()) -> Program:
     with _users_faults(where, f"tracing {name}"):
         program = from_jax(function, *args, **kwargs)
     return replace(program, signature=replace(program.signature, example=(args, kwargs)))
+
+
+def functions_in(source: str, arguments: Sequence[str] = ()) -> dict[str, str]:
+    """Every function of ``model.py`` by name, and why it cannot be traced: "" where it has arguments that fit it.
+
+    ``source`` is one that :func:`names_python` and that names no function; the arguments come from where
+    :func:`from_python` finds them.
+
+    >>> from pathlib import Path
+    >>> _ = Path("two.py").write_text("def step(x):\\n    return x * 2\\n\\ndef loss(x, y):\\n    return x - y\\n")
+    >>> functions_in("two.py", ["f32[8]"])
+    {'step': '', 'loss': "missing a required argument: 'y'"}
+    """
+    module, found = _module(source), {}
+    table = getattr(module, "EXAMPLES", None)
+    listed = table if isinstance(table, Mapping) else ()
+    for name in dict.fromkeys([*listed, *_functions(module)]):
+        try:
+            function = _member(module, name, source)
+            with _users_faults(source, f"making the arguments of {name}"):
+                args, kwargs = example_arguments(arguments) if arguments else _examples(module, name, function, source)
+            inspect.signature(function).bind(*args, **kwargs)
+        except (TilewrightError, TypeError, ValueError) as error:
+            found[name] = getattr(error, "what", "") or str(error)
+        else:
+            found[name] = ""
+    return found
+
+
+def _module(where: str) -> ModuleType:
+    with _users_faults(where, "importing it"):
+        return _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
 
 
 def _import_file(path: Path) -> ModuleType:

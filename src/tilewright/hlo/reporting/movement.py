@@ -49,7 +49,7 @@ from tilewright.targets import target as find_target
 
 _HOW = "write it with: tilewright report X -o report.json"
 _ADDED = frozenset(
-    {"modelled_us", "bound", "inside_us", "column", "kernel", "also", "exchange_us", "exposed_us", "advice"}
+    {"modelled_us", "bound", "inside_us", "column", "kernel", "also", "exchange_us", "exposed_us", "advice", "basis"}
 )
 """Fields of rows and suggestions that reports of this schema version, written earlier, lack."""
 

@@ -170,6 +170,7 @@ class Suggestion:
                      time of its operations (or of all on its line) and the factor
     ``saved_bytes``  bytes moved that it saves, which rank where there is no time; 0: those of ``op`` and ``also``
     ``column``       the column of the user's line, 0 where it is not known
+    ``basis``        at which shapes a ``confirmed`` factor was found, and what the time model says of these operations
     ===============  ==========================================================================================
     """
 
@@ -186,6 +187,7 @@ class Suggestion:
     saved_us: float | None = None
     saved_bytes: int = 0
     column: int = 0
+    basis: str = ""
 
     @property
     def own(self) -> bool:

@@ -165,6 +165,11 @@ class Maker:
         """``where(predicate, then, otherwise)``; the predicate has their shape or none."""
         return self.operation("select", [predicate, then, otherwise], then.sizes, then.dtype)
 
+    def in_range(self, index: Value, count: int) -> Value:
+        """Whether each index is 0 at least and below ``count``."""
+        ends = (self.full(str(end), index.dtype, index.sizes) for end in (0, count))
+        return self.binary("and", *(self.compare(index, end, way) for end, way in zip(ends, ("GE", "LT"))))
+
     def full(self, element: str, dtype: str, shape: Sequence[int]) -> Value:
         """A scalar constant spread over ``shape``, as JAX writes one."""
         return self.broadcast(self.constant(element, dtype), shape, ())

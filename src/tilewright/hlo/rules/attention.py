@@ -28,26 +28,37 @@ from tilewright.hlo.rules.rule import Example, Rule
 
 
 class _RepeatedKeys(NamedTuple):
-    """A product and which of its operands (0 or 1) is repeated along one of its batch dims."""
+    """A product, which of its operands (0 or 1) is repeated along one of its batch dims, and along which.
+
+    ``turned``: the permutation that the repeated array goes through on the way to the product, or None.
+    """
 
     product: Node
     side: int
     repeat: Repeat
+    dim: int
+    turned: tuple[int, ...] | None
 
 
 def _repeated_keys(product: Node) -> _RepeatedKeys | None:
     for side, value in enumerate(product.operands):
-        repeat = repeat_of(value)
-        if repeat is not None and repeat.each and repeat.dim in product_dims(product)[0][side]:
-            return _RepeatedKeys(product, side, repeat)
+        turn = made_by(value, "transpose")
+        repeat = repeat_of(turn.operands[0] if turn is not None else value)
+        if repeat is None or not repeat.each:
+            continue
+        turned = turn.attributes["permutation"] if turn is not None else None
+        dim = turned.index(repeat.dim) if turned is not None else repeat.dim
+        if dim in product_dims(product)[0][side]:
+            return _RepeatedKeys(product, side, repeat, dim, turned)
     return None
 
 
 def _group_queries(found: _RepeatedKeys, make: Maker) -> Value:
     """The heads of a group become rows of one product with the keys as they are, and go back beside their group."""
-    root, side, repeat = found
+    root, side, repeat, along, turned = found
+    keys = repeat.source if turned is None else make.transpose(repeat.source, turned)
     both_batch, both_contract = product_dims(root)
-    place = both_batch[side].index(repeat.dim)
+    place = both_batch[side].index(along)
     heads = root.operands[1 - side]  # the queries: heads of all groups in one dim
     dim, sizes = both_batch[1 - side][place], heads.sizes
     groups, times = repeat.source.sizes[repeat.dim], repeat.times
@@ -60,7 +71,7 @@ def _group_queries(found: _RepeatedKeys, make: Maker) -> Value:
     count = len(batch)
     lines = make.reshape(ordered, (*ordered.sizes[:count], prod(rows), *ordered.sizes[count + len(rows) :]))
     order = -1 if side == 0 else 1  # the keys stay on their side
-    left, right = (lines, repeat.source)[::order]
+    left, right = (lines, keys)[::order]
     batches = (range(count), both_batch[side])[::order]
     contracts = (range(count + 1, len(lines.sizes)), both_contract[side])[::order]
     precision = root.attributes["precision"]
@@ -240,8 +251,7 @@ SOFTMAX_SUM = Rule(
     phase="work",
     summary="softmax before a product: a column of ones in the values yields the row sums, divided by afterwards",
     finding="softmax's exponentials are computed twice, once to sum up their rows and once for the product",
-    change="write e = jnp.exp(x - x.max(-1, keepdims=True)); "
-    "o = e @ jnp.concatenate([v, jnp.ones_like(v[..., :1])], -1); o[..., :-1] / o[..., -1:]",
+    change="leave the exponentials undivided, give the values a column of ones, and divide by what it yields",
     source="the TPU compiler's estimate; diffusers' unet, transformers' gpt2 and t5, penzai's mistral and others",
     roots=("dot_general",),
     find=_softmax,

@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.maker import Maker, made_by, precision_for_zero_one
-from tilewright.hlo.rules.matching import elements_of, megabytes, number_of
+from tilewright.hlo.rules.matching import behind, counts_along, elements_of, megabytes, number_of, one_hot_of
 from tilewright.hlo.rules.rule import Example, Rule
 
 _FLOATS = ("f32", "bf16", "f16")
@@ -20,31 +20,6 @@ class _Picked(NamedTuple):
 
     node: Node
     column: Value
-
-
-def _counts_along(value: Value, dim: int) -> bool:
-    """Whether every element of ``value`` is its own position along ``dim``: an iota, however it was spread."""
-    node = made_by(value, "iota", "broadcast_in_dim", "reshape", "convert", "select")
-    if node is None:
-        return False
-    if node.name == "iota":
-        return bool(node.attributes["dim"] == dim)
-    if node.name == "select":  # what JAX does with an index that may count from the end
-        below = made_by(node.operands[0], "compare")
-        if below is None or below.attributes["direction"] != "LT" or number_of(below.operands[1]) != 0:
-            return False
-        return below.operands[0] is node.operands[2] and _counts_along(node.operands[2], dim)
-    inner = node.operands[0].sizes
-    if node.name == "convert":
-        return _counts_along(node.operands[0], dim)
-    if node.name == "broadcast_in_dim":
-        dims = node.attributes["dims"]
-        at = dims.index(dim) if dim in dims else None
-        return at is not None and inner[at] == value.sizes[dim] and _counts_along(node.operands[0], at)
-    real = [[d for d, size in enumerate(sizes) if size != 1] for sizes in (inner, value.sizes)]
-    if [inner[d] for d in real[0]] != [value.sizes[d] for d in real[1]] or dim not in real[1]:
-        return False
-    return _counts_along(node.operands[0], real[0][real[1].index(dim)])
 
 
 def _one_of_each_row(node: Node) -> Value | None:
@@ -70,7 +45,7 @@ def _one_of_each_row(node: Node) -> Value | None:
         return None
     if indices.sizes[:last] != array.sizes[:last] or set(indices.sizes[last:-1]) - {1}:
         return None
-    named = all(_counts_along(part, d) or array.sizes[d] == 1 for d, part in enumerate(parts.operands[:-1]))
+    named = all(counts_along(part, d) or array.sizes[d] == 1 for d, part in enumerate(parts.operands[:-1]))
     return parts.operands[-1] if named else None
 
 
@@ -166,6 +141,74 @@ TAKE_ALONG_MINOR = Rule(
         draw="n=1..5 c=1..9",
         types=("f32", "bf16"),
         away="return jnp.take_along_axis(logits, jnp.stack([labels, labels], axis=1), axis=-1)",
+    ),
+)
+
+# The loss by a one-hot matrix: the same masked sum of the logits, where the product wants their log softmax in memory.
+
+
+class _HitSum(NamedTuple):
+    """A sum over the last dim of ``values`` times a one-hot matrix: where its ones are, and whose index they are."""
+
+    node: Node
+    values: Value
+    hit: Value
+    ids: Value
+
+
+def _one_hot_sum(node: Node) -> _HitSum | None:
+    own, last = node.attributes, len(node.operands[0].sizes) - 1
+    product = made_by(behind(node.operands[0], "convert"), "multiply")
+    if product is None or own.get("monoid") != "add" or own["dims"] != (last,) or number_of(node.operands[1]) != 0:
+        return None
+    for hot, values in ((one_hot_of(value), product.operands[1 - side]) for side, value in enumerate(product.operands)):
+        if hot is not None and hot.dim == last and values.dtype in _FLOATS:
+            return _HitSum(node, values, hot.hit, hot.ids)
+    return None
+
+
+def _sum_of_hits(found: _HitSum, make: Maker) -> Value | None:
+    """An index out of range hits nothing: the product's row is zero there, and so is this."""
+    index = _row_of(found.ids, make)
+    if index is None:
+        return None
+    picked = _picked_from(found.values, found.hit, make)
+    inside = make.in_range(index, found.values.sizes[-1])
+    kept = make.select(inside, picked, make.full("0.0", picked.dtype, picked.sizes))
+    return make.convert(kept, found.node.result.dtype)
+
+
+def _hits_pay(found: _HitSum) -> bool:
+    """Where a row is subtracted, as log softmax does: the array without it is read instead."""
+    less = made_by(behind(found.values, "convert"), "subtract")
+    spread = less is not None and made_by(less.operands[1], "broadcast_in_dim") is not None
+    return spread and found.values.sizes[-1] >= 128 and megabytes(found.values) >= 16
+
+
+ONE_HOT_LOSS = Rule(
+    name="one-hot-loss",
+    phase="work",
+    summary="a row of log softmax times a one-hot row, summed: a masked sum of the logits",
+    finding="log softmax is written to memory only to be multiplied by a one-hot matrix, which picks one element a row",
+    change="take logsumexp of the logits minus the logit that is hit, by jnp.where",
+    source="the TPU compiler's estimate; losses of transformers and MaxText that multiply by jax.nn.one_hot",
+    roots=("reduce",),
+    find=_one_hot_sum,
+    pays=_hits_pay,
+    build=_sum_of_hits,
+    finite=lambda found: (found.values,),
+    example=Example(
+        before="return -(jax.nn.log_softmax(logits) * jax.nn.one_hot(labels, c, dtype=logits.dtype)).sum(-1)",
+        after="""
+            hit = jnp.arange(c) == labels[:, None]
+            return jax.nn.logsumexp(logits, axis=-1) - jnp.where(hit, logits, 0).sum(-1)
+        """,
+        shapes="logits: T[n,c]\nlabels: i32[n]",
+        sizes="n=8192 c=32000",
+        small="n=4 c=7",
+        draw="n=1..5 c=2..9",
+        types=("bf16", "f32"),
+        away="return -(jax.nn.log_softmax(logits) * (jnp.arange(c) <= labels[:, None])).sum(-1)",
     ),
 )
 
@@ -344,84 +387,6 @@ GATHER_AT_FIXED_PLACES = Rule(
     ),
 )
 
-# The running count of a one-hot matrix (places in the queues of experts): blocks as products with a triangle.
-
-_BLOCK = 256
-
-
-def _one_hot_cumsum(node: Node) -> Node | None:
-    """A window over zeros and ones that ends at each row and reaches back over all rows of the first of two dims."""
-    own, hot = node.attributes, node.operands[0]
-    rows = hot.sizes[0] if hot.sizes else 0
-    if own.get("monoid") != "add" or len(node.operands) != 2 or number_of(node.operands[1]) != 0:
-        return None
-    if len(node.result.sizes) != 2 or own["window"] != (rows, 1) or own["padding"] != ((rows - 1, 0), (0, 0)):
-        return None
-    ones = {own[key] for key in ("strides", "base_dilation", "window_dilation")} == {(1, 1)}
-    convert = made_by(hot, "convert")
-    zero_or_one = convert is not None and convert.operands[0].dtype == "i1"
-    return node if ones and zero_or_one and node.result.dtype in ("f32", "i32") and rows < 2**24 else None
-
-
-def _sum_in_blocks(root: Node, make: Maker) -> Value:
-    """Sums in each block by a lower triangle (bf16 operands, f32 sums: exact), plus the totals of the blocks before."""
-    convert = made_by(root.operands[0], "convert")
-    assert convert is not None
-    hot = make.convert(convert.operands[0], "bf16")
-    rows, columns = hot.sizes
-    block = _BLOCK if rows % _BLOCK == 0 else rows
-    count = rows // block
-    blocks = make.reshape(hot, (count, block, columns))
-    # [block, count, columns]
-    inside = make.dot(_triangle(make, block, "GE", "bf16"), blocks, ((1,), (1,)), dtype="f32")
-    running = make.transpose(inside, (1, 0, 2))
-    if count > 1:
-        zero = make.constant("0.0", "f32")
-        totals = make.reduce(make.convert(blocks, "f32"), zero, (1,), "add")
-        exact = ("HIGHEST", "HIGHEST")
-        before = make.dot(_triangle(make, count, "GT", "f32"), totals, ((1,), (0,)), precision=exact)
-        running = make.binary("add", running, make.broadcast(before, running.sizes, (0, 2)))
-    return make.convert(make.reshape(running, root.result.sizes), root.result.dtype)
-
-
-def _triangle(make: Maker, size: int, direction: str, dtype: str) -> Value:
-    shape = (size, size)
-    return make.convert(make.compare(make.iota(shape, 0), make.iota(shape, 1), direction), dtype)
-
-
-def _cumsum_pays(root: Node) -> bool:
-    rows, columns = root.result.sizes
-    return rows % _BLOCK == 0 and rows >= 2048 and (columns <= 8 or (columns <= 64 and rows <= 16384))
-
-
-ONE_HOT_CUMSUM = Rule(
-    name="one-hot-cumsum",
-    phase="shape",
-    summary="the running sum of a one-hot matrix: blocked products with a triangle",
-    finding="a running sum over all rows of a one-hot matrix is a window as long as the array",
-    change="sum in blocks of 256 rows by a lower-triangular matrix, and add the totals of the blocks before",
-    source="the TPU compiler's estimate; Switch Transformer's places in the experts' queues",
-    roots=("reduce_window",),
-    find=_one_hot_cumsum,
-    pays=_cumsum_pays,
-    build=_sum_in_blocks,
-    example=Example(
-        before="return jnp.cumsum(jax.nn.one_hot(i, e), axis=0)",
-        after="""
-            hot = jax.nn.one_hot(i, e).reshape(-1, block, e)
-            inside = jnp.einsum("pq,nqe->npe", jnp.tril(jnp.ones((block, block))), hot)
-            totals = jnp.cumsum(hot.sum(1), axis=0) - hot.sum(1)
-            return (inside + totals[:, None]).reshape(-1, e)
-        """,
-        shapes="i: i32[n]",
-        sizes="n=8192 e=64 block=256",
-        small="n=512 e=3 block=256",
-        draw="e=1..4",
-        types=("f32",),
-        away="return jnp.cumsum(jax.nn.one_hot(i, e) * 0.5, axis=0)",
-    ),
-)
-
 # Rows of a small table picked by index: a product with a one-hot matrix is faster than a gather, and than the scatter
 # that is its gradient.
 
@@ -534,6 +499,6 @@ SMALL_TABLE_GRADIENT = Rule(
 )
 
 RULES = (
-    TAKE_ALONG_MINOR, SCATTER_ALONG_MINOR, GATHER_AT_FIXED_PLACES, ONE_HOT_CUMSUM, SMALL_TABLE_GATHER,
+    TAKE_ALONG_MINOR, ONE_HOT_LOSS, SCATTER_ALONG_MINOR, GATHER_AT_FIXED_PLACES, SMALL_TABLE_GATHER,
     SMALL_TABLE_GRADIENT,
 )  # fmt: skip

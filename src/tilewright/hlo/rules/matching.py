@@ -102,9 +102,37 @@ def repeat_of(value: Value) -> Repeat | None:
     """Whether ``value`` repeats another: reshapes and broadcasts behind each other that add one dim and join it.
 
     ``jnp.repeat(x, n, axis)``, ``jnp.tile`` and ``broadcast_to(x[:, :, None], ...).reshape(...)`` are all this, with
-    any number of unit dims on the way. ``source`` is the first array of the chain that the result repeats.
+    any number of unit dims on the way. ``source`` is the first array of the chain that the result repeats. A gather at
+    constant places, ``x[:, jnp.arange(n * times) // times]``, repeats too.
     """
-    return _repeat_under(value, [], value.sizes) if made_by(value, "reshape") is not None else None
+    if made_by(value, "reshape") is not None:
+        return _repeat_under(value, [], value.sizes)
+    choice = made_by(value, "select")  # what JAX does with an index that is out of range
+    if choice is not None and _is_true(choice.operands[0]):
+        value = choice.operands[1]
+    gather = made_by(value, "gather")
+    return _repeat_by_gather(gather) if gather is not None else None
+
+
+def _is_true(value: Value) -> bool:
+    elements = elements_of(behind(value, "broadcast_in_dim", "reshape"))
+    return elements is not None and bool(elements.all())
+
+
+def _repeat_by_gather(gather: Node) -> Repeat | None:
+    """Whole slices along one dim, each taken several times behind itself."""
+    own, (source, indices) = gather.attributes, gather.operands
+    if own["batch"] or len(own["index_map"]) != 1 or own["collapsed"] != own["index_map"]:
+        return None
+    (dim,), sizes = own["index_map"], source.sizes
+    rest = tuple(d for d in range(len(sizes)) if d != dim)
+    whole = all(own["sizes"][d] == sizes[d] for d in rest)
+    if not whole or own["offset_dims"] != rest or len(gather.result.sizes) != len(sizes):
+        return None
+    times, left = divmod(gather.result.sizes[dim], sizes[dim])
+    places = elements_of(indices) if times > 1 and not left else None
+    each = places is not None and bool((places.reshape(-1) == np.arange(sizes[dim] * times) // times).all())
+    return Repeat(source, dim, times, each=True) if each else None
 
 
 def repeat_under(value: Value, reshape: Node) -> Repeat | None:
@@ -172,6 +200,57 @@ def _regrouped(factors: Sequence[tuple[int, bool]], sizes: Sequence[int]) -> lis
             size //= own
         dims.append(dim)
     return dims
+
+
+# Matrices of zeros and ones.
+
+
+def counts_along(value: Value, dim: int) -> bool:
+    """Whether every element of ``value`` is its own position along ``dim``: an iota, however it was spread."""
+    node = made_by(value, "iota", "broadcast_in_dim", "reshape", "convert", "select")
+    if node is None:
+        return False
+    if node.name == "iota":
+        return bool(node.attributes["dim"] == dim)
+    if node.name == "select":  # what JAX does with an index that may count from the end
+        below = made_by(node.operands[0], "compare")
+        if below is None or below.attributes["direction"] != "LT" or number_of(below.operands[1]) != 0:
+            return False
+        return below.operands[0] is node.operands[2] and counts_along(node.operands[2], dim)
+    inner = node.operands[0].sizes
+    if node.name == "convert":
+        return counts_along(node.operands[0], dim)
+    if node.name == "broadcast_in_dim":
+        dims = node.attributes["dims"]
+        at = dims.index(dim) if dim in dims else None
+        return at is not None and inner[at] == value.sizes[dim] and counts_along(node.operands[0], at)
+    real = [[d for d, size in enumerate(sizes) if size != 1] for sizes in (inner, value.sizes)]
+    if [inner[d] for d in real[0]] != [value.sizes[d] for d in real[1]] or dim not in real[1]:
+        return False
+    return counts_along(node.operands[0], real[0][real[1].index(dim)])
+
+
+class OneHot(NamedTuple):
+    """A matrix of zeros and ones: ``hit`` compares ``ids``, the same all along ``dim``, with the places there."""
+
+    hit: Value
+    ids: Value
+    dim: int
+
+
+def one_hot_of(value: Value) -> OneHot | None:
+    """Whether ``value`` is ``jax.nn.one_hot`` of something, or ``jnp.arange(n) == i[..., None]``, in any type."""
+    hit = made_by(behind(value, "convert"), "compare")
+    if hit is None or hit.attributes["direction"] != "EQ":
+        return None
+    for places, index in (hit.operands, hit.operands[::-1]):
+        spread = made_by(index, "broadcast_in_dim")
+        for d, size in enumerate(places.sizes):
+            kept = spread is not None and d in spread.attributes["dims"]
+            along = spread.operands[0].sizes[spread.attributes["dims"].index(d)] if spread is not None and kept else 1
+            if size > 1 and spread is not None and along == 1 and counts_along(places, d):
+                return OneHot(hit.result, index, d)
+    return None
 
 
 # Values that are finite whatever the arguments are.
@@ -293,6 +372,10 @@ def _slice(node: Node, x: Array) -> Array:
     return x[tuple(slice(a, b, step) for a, b, step in zip(own["start"], own["limit"], own["strides"]))]
 
 
+def _reduce(node: Node, x: Array, start: Array) -> Array | None:
+    return x.all(node.attributes["dims"]) & start if node.attributes.get("monoid") == "and" else None
+
+
 def _towards_zero(node: Node, a: Array, b: Array) -> Array | None:
     return None if not b.all() else np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))
 
@@ -316,6 +399,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "multiply": lambda node, a, b: a * b,
     "negate": lambda node, x: -x,
     "or": lambda node, a, b: a | b,
+    "reduce": _reduce,
     "remainder": lambda node, a, b: np.fmod(a, b) if b.all() else None,
     "reshape": lambda node, x: x.reshape(node.result.sizes),
     "select": lambda node, p, a, b: np.where(p, a, b),

@@ -167,27 +167,37 @@ def _in_groups(root: Node) -> _InGroups | None:
     return groups if groups.grow(root.operands[0]) and groups.over_both() else None
 
 
-def _is_convolved(value: Value) -> bool:
-    """Whether a convolution reads ``value``, or what is computed of it element by element."""
-    open_, seen = [value], {value}
+def _step_by_step(value: Value, onwards: bool) -> list[Node]:
+    """What reads that which is computed of ``value`` element by element, or what makes that which it is computed of."""
+    ends, open_, seen = [], [value], {value}
     while open_ and len(seen) < _MOST:
-        for user in open_.pop().users:
-            if user.name == "convolution":
-                return True
-            if is_elementwise(user) and user.result not in seen:
-                seen.add(user.result)
-                open_.append(user.result)
-    return False
+        each = open_.pop()
+        for node in each.users if onwards else [each.operation] if each.operation is not None else []:
+            if not is_elementwise(node):
+                ends.append(node)
+                continue
+            fresh = [x for x in (node.results if onwards else node.operands) if x not in seen and x.sizes]
+            seen.update(fresh)
+            open_ += fresh
+    return ends
 
 
 def _pays(found: _InGroups) -> bool:
-    """Two passes over images with their channels last, before a convolution: all else runs well as it is."""
-    root = found.ends[0]
-    if not any(_is_convolved(node.result) for node in found.reshapes):
+    """Two passes over images, channels last, and a convolution between these groups and others: alone all runs well."""
+    if found.dim + 1 < len(found.flat) or megabytes(found.ends[0].result) < 0.25 or prod(found.flat[1:-1]) < 64:
         return False
-    if found.dim + 1 < len(found.flat) or megabytes(root.result) < 0.25 or prod(found.flat[1:-1]) < 64:
-        return False
-    return any(found.is_second_pass(node.operands[0]) for node in found.over_both())
+    outer = [(node.result, True) for node in found.reshapes]
+    outer += [(node.operands[0], False) for node in found.inside.values() if node.name == "reshape"]
+    for value, onwards in outer:
+        for node in _step_by_step(value, onwards):
+            beyond = node.result if onwards else node.operands[0]
+            if node.name == "convolution" and any(map(_joins_or_parts, _step_by_step(beyond, onwards))):
+                return any(found.is_second_pass(node.operands[0]) for node in found.over_both())
+    return False
+
+
+def _joins_or_parts(node: Node) -> bool:
+    return node.name == "reshape" and len(node.result.sizes) != len(node.operands[0].sizes)
 
 
 GROUP_NORM = Rule(

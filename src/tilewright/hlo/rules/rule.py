@@ -109,6 +109,13 @@ class Rule(LocalRewrite, Generic[Found]):
         ]  # fmt: skip
         return ", ".join(parts) or "none"
 
+    @property
+    def instead(self) -> list[str]:
+        """What to write, as lines of Python to paste: the example's, below the shapes that its letters stand for."""
+        shapes = self.example.after_shapes or self.example.shapes
+        arguments = ", ".join(f"{name}[{dims}]" for name, _, dims in _ARGUMENT.findall(shapes))
+        return [f"# {arguments}", *dedent(self.example.after).strip().splitlines()]
+
     def match(self, root: Node) -> Match | None:
         """The place that ends in ``root``, or None where the rule must not touch it."""
         if root.name not in self.roots or not root.plain or not is_static(*root.results, *root.operands):
