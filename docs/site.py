@@ -22,6 +22,8 @@ from transcripts import BLOCK, commands
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"(\]\()([^)#:]+)((?:#[^)]*)?\))")
 NAMED = re.compile(r"\[(`?)(?:docs/)?([\w-]+\.md)\1\]\(")
+#: Characters of output that a page shows without scrolling, and tables never exceed: what is longer is wrapped.
+WIDEST = 120
 BESIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md")
 
 
@@ -94,7 +96,8 @@ def as_pasted(found: re.Match[str]) -> str:
     for command, shown in commands(found[4]):
         pasted += f"{command}\n"
         if shown:
-            blocks.append(f"```sh\n{pasted}```\n\n```{{ .text .no-copy .output }}\n{shown}```")
+            long = " .wrapped" if max(map(len, shown.splitlines())) > WIDEST else ""
+            blocks.append(f"```sh\n{pasted}```\n\n```{{ .text .no-copy .output{long} }}\n{shown}```")
             pasted = ""
     return "\n\n".join([*blocks, *([f"```sh\n{pasted}```"] if pasted else [])])
 

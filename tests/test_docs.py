@@ -233,6 +233,8 @@ def test_what_the_site_copies_is_what_a_page_runs(site, page):
             ran = [command for command, _ in site.commands(block)]
             assert all(f"{command}\n" in pasted for command in ran)
     assert not re.search(r"^\$ ", pasted, re.MULTILINE)
+    for kind, shown in re.findall(r"^```\{ .text .no-copy ([^}]*) }\n(.*?)^```", made, re.MULTILINE | re.DOTALL):
+        assert ("wrapped" in kind) == (max(map(len, shown.splitlines())) > site.WIDEST)
 
 
 def test_the_site_shows_titles_instead_of_files(site):

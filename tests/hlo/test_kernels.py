@@ -180,7 +180,9 @@ def paged():
     cache = (KV_HEADS, 4096, PAGE, DEPTH), jnp.bfloat16
     tables = ((SEQUENCES,), jnp.int32), ((SEQUENCES, PAGES), jnp.int32)
     return lowered(
-        partial(paged_attention, pages_per_compute_block=8), *(((SEQUENCES, HEADS, DEPTH), jnp.bfloat16), cache, cache), *tables
+        partial(paged_attention, pages_per_compute_block=8),
+        *(((SEQUENCES, HEADS, DEPTH), jnp.bfloat16), cache, cache),
+        *tables,
     )
 
 
