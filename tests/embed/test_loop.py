@@ -19,6 +19,7 @@ from tilewright.embed import (
     Checkpoints,
     Feature,
     Feed,
+    Limits,
     Loop,
     Table,
     Topology,
@@ -170,3 +171,21 @@ def test_what_the_host_refuses_ends_the_training_with_its_error(tmp_path):
     bad = [({"user": np.full((BATCH, 1), 50), "item": np.zeros((BATCH, 1), int)}, (np.zeros(BATCH, np.float32),))]
     with pytest.raises(TilewrightError, match="user"):
         Loop(one, Feed(STACKING)).train(fresh(one), [*samples(0, 2), *bad])
+
+
+def test_limits_are_renewed_while_a_training_runs():
+    """What exceeds the first limits is cut until they are renewed; nothing is lost, and the losses are the same."""
+    one, told = step(False), []
+    first = {name: Limits(8, 8) for name in STACKING.stacks}
+    feed = Feed(STACKING, first, renew_every=3, on_renewed=lambda seen, limits: told.append((seen, dict(limits))))
+    trained = Loop(one, feed).train(fresh(one), samples(0, 7))
+    plain = Loop(one, Feed(STACKING)).train(fresh(one), samples(0, 7))
+    np.testing.assert_allclose(trained.losses, plain.losses, rtol=1e-6)
+    assert [seen for seen, _ in told] == [3, 6]
+    assert trained.num_minibatches > 1
+    renewed = [limit.max_ids_per_partition for limit in told[-1][1].values()]
+    assert max(renewed) > 8
+    assert all(most % 8 == 0 for most in renewed)
+    last = feed.host_batch(next(samples(6, 7))[0])
+    assert last.num_minibatches == 1
+    assert trained.dropped_ids == 0

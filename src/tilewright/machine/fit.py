@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -38,6 +39,8 @@ class FitJob:
     ``config``: an :class:`EmbedConfig` in place of the model file's ``features``: its tables, columns, stacks, hot
     rows, knobs and limits are taken, and its ``target``, ``chips`` and ``batch`` instead of those here.
 
+    ``renew_limits``: batches after which the limits become what was seen so far, raised by ``headroom`` (0: never).
+
     ``data`` None: a generated click log for Criteo's features. ``limits``: a limits file; None: the config's, else
     learnt from the first batches. ``save_every`` 0: after the last step only.
     """
@@ -58,6 +61,8 @@ class FitJob:
     seed: int = 0
     skip_damaged: bool = False
     config: embed.EmbedConfig | None = None
+    renew_limits: int = 0
+    headroom: float = 0.1
 
     def settled(self) -> FitJob:
         """This job with target, chips and batch as the config has them."""
@@ -179,9 +184,10 @@ def _trained(
     watch.on_stage("train")
     mine = _own_sparsecores(stacking.topology)
     agree = None if mine is None else embed.agree_over_processes()
-    feed = embed.Feed(
-        stacking, limits, sources=mine, agree=agree, sparsecore=None if job.config is None else tables.sparsecore
-    )
+    feed = embed.Feed(stacking, limits, sources=mine, agree=agree)
+    if job.config is not None:
+        feed.sparsecore = tables.sparsecore
+    feed.renew_every, feed.headroom, feed.on_renewed = job.renew_limits, job.headroom, partial(_renewed, watch, saver)
     if saver is not None:
         saver.limits, saver.on_saved = limits, watch.on_saved
     recorder = Recorder()
@@ -191,6 +197,15 @@ def _trained(
     devices = 1 if one.mesh is None else one.mesh.size
     saved = tuple(saver.saved) if saver is not None else ()
     return Fitted(job, model.name, source.name, first, devices, jax.process_count(), trained, saved, recorder)
+
+
+def _renewed(watch: FitWatch, saver: embed.Checkpoints | None, seen: int, limits: Mapping[str, embed.Limits]) -> None:
+    most = max(limits.values(), key=lambda limit: limit.max_ids_per_partition)
+    watch.on_remark(
+        f"after {seen} batches the limits are renewed: at most {most.max_ids_per_partition} ids a partition"
+    )
+    if saver is not None:
+        saver.limits = limits
 
 
 def _stacking(tables: embed.EmbedConfig) -> embed.Stacking:

@@ -51,6 +51,8 @@ def train(
     limits: Annotated[
         str | None, "A limits file, over the file's limits. None: learnt from the first 64 batches."
     ] = None,
+    renew_limits: Annotated[int, "Steps after which limits become what was seen so far (0: never)."] = 0,
+    headroom: Annotated[float, "Raise renewed limits by this share, rounded up to 8."] = 0.1,
     checkpoint: Annotated[str | None, "Folder of the checkpoints. None: none is taken."] = None,
     save_every: Annotated[int, "Steps between checkpoints (0: one, after the last step)."] = 0,
     resume: Annotated[bool, "Go on from the last checkpoint."] = False,
@@ -96,6 +98,8 @@ def train(
         seed=seed,
         skip_damaged=skip_damaged,
         config=tables,
+        renew_limits=renew_limits,
+        headroom=headroom,
         **given,
     )
     job = job.settled()

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.embed.host.arrays import Longs
+from tilewright.embed.host.inputs import check_choice
 from tilewright.embed.host.tables import (
     HashedTables,
     MultiHash,
@@ -181,6 +182,7 @@ def read_config(path: str | Path) -> EmbedConfig:
         optimizer = { kind = "adagrad", learning_rate = 0.05 }    # or any other, by its short name
 
         hashing = { rows = 100_000, hashes = 2, seed = 0 }        # fewer rows than ids; see MultiHash
+        placement = "sharded"    # or "replicated": every device holds all rows, as for hot rows
 
         [[feature]]
         name = "user"            # table and column are the feature's name where they are not given
@@ -314,6 +316,7 @@ class _TableEntry:
     combiner: str = "sum"
     optimizer: str | dict[str, Any] = "sgd"
     hashing: dict[str, int] | None = None
+    placement: str = "sharded"
     quantization_config_low: float | None = None
     quantization_config_high: float | None = None
     quantization_config_num_buckets: int | None = None
@@ -334,6 +337,9 @@ def _config(file: _File) -> EmbedConfig:
     tables = {table.name: table for table in map(_table, file.table)}
     if len(tables) != len(file.table):
         raise UsageError("two tables of one name", where="table")
+    placements = {entry["name"]: entry.get("placement", "sharded") for entry in file.table}
+    for name, placement in placements.items():
+        check_choice(f"placement of table {name!r}", placement, ("sharded", "replicated"))
     entries = [typed(e, _FeatureEntry, _where("feature", e)) for e in file.feature or [{"name": n} for n in tables]]
     features = tuple(_feature(entry, tables) for entry in entries)
     hashed = _hashed(features, file.table)
@@ -356,7 +362,10 @@ def _config(file: _File) -> EmbedConfig:
         hashed=hashed,
         time=file.time,
         rotation={n: count(step, f"rotation of {n!r}", "", least=0) for n, step in file.rotation.items()},
-        hot_rows={name: np.array(sorted(ids), np.int64) for name, ids in file.hot_rows.items()},
+        hot_rows={
+            **{name: np.array(sorted(ids), np.int64) for name, ids in file.hot_rows.items()},
+            **{f.table.name: np.arange(f.table.vocab) for f in features if placements[f.table.name] == "replicated"},
+        },
         activation_bytes=count(file.activation_bytes, "activation_bytes", ""),
     ).checked("hot_rows")
 

@@ -153,6 +153,15 @@ class Limits:
         ids = max(1, int(ids))
         return cls(ids, min(ids, max(1, int(unique))))
 
+    def with_headroom(self, headroom: float) -> Limits:
+        """Both limits raised by a share of themselves, rounded up to 8, the slots of a line.
+
+        >>> Limits(23, 20).with_headroom(0.1)
+        Limits(max_ids_per_partition=32, max_unique_ids_per_partition=24)
+        """
+        ids, unique = (-(-math.ceil(n * (1 + headroom)) // 8) * 8 for n in vars(self).values())
+        return Limits(ids, unique)
+
     def consistent(self, where: str = "limits") -> Limits:
         """These limits, or :class:`UsageError` at ``where`` for more distinct ids than ids.
 

@@ -144,7 +144,7 @@ def plan(
         stacks=stacks,
         tables=tuple(_table_plan(placement, narrow) for placement in stacking.placements),
         curve=tuple(_curve_point(k, observed, replay) for k in range(len(CURVE))),
-        heap=heap_of(stacking, stacks, prefetched_batches, target, pipelining, serialized_tables),
+        heap=heap_of(stacking, stacks, prefetched_batches, target, pipelining, serialized_tables, apart),
         skew=skew,
         savings=savings_of(observed, skew.alone, today),
         traffic=traffic,

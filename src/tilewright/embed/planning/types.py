@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -11,7 +10,7 @@ import numpy as np
 
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.model.counters import StackCounters, key, plain
-from tilewright.embed.model.formulas import BUCKETS, pointers_per_device, round8, slots_per_device
+from tilewright.embed.model.formulas import BUCKETS, pointers_per_device, slots_per_device
 from tilewright.embed.model.optimizers import name_of
 from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.embed.model.tables import Limits, Topology
@@ -331,10 +330,7 @@ def check_headroom(headroom: float) -> None:
 
 def raised(limits: Limits, headroom: float) -> Limits:
     """Both limits raised by a share of themselves, rounded up to 8."""
-    if not headroom:
-        return limits
-    ids, unique = limits.max_ids_per_partition, limits.max_unique_ids_per_partition
-    return Limits(round8(math.ceil(ids * (1 + headroom))), round8(math.ceil(unique * (1 + headroom))))
+    return limits.with_headroom(headroom) if headroom else limits
 
 
 def allowed_by(headroom: float) -> Callable[[Longs], Longs]:
@@ -392,8 +388,10 @@ def heap_of(
     chip: str | Target | None,
     pipelining: bool = True,
     serialized: int = 0,
+    apart: Mapping[str, Longs] | None = None,
 ) -> Heap:
-    """Bytes of HBM on one chip; all chips hold the same. ``serialized``: stacks processed one after the other.
+    """Bytes of HBM on one chip; all chips hold the same. ``serialized``: stacks processed one after the other;
+    ``apart``: rows that every device holds on top.
 
     With pipelining the SparseCores run lookup i and update i - 2 while the TensorCore runs step i - 1: two sets of
     activations and of gradients are on their way instead of one, and the inputs of two more batches wait for their
@@ -407,9 +405,13 @@ def heap_of(
     forward, how_forward = _live_bytes("forward", [s.forward for s in stacks if s.forward], serialized)
     backward, how_backward = _live_bytes("backward", [s.backward for s in stacks if s.backward], serialized)
     how = [how for how in (how_forward, how_backward) if how]
+    held = [(len(ids), stacking.stacks[stacking.tables[name].stack]) for name, ids in (apart or {}).items()]
+    each = 4 * topology.devices // chips
     return Heap(
-        tables=sum(group.vocab * group.padded_width * 4 for group in stacking.stacks.values()) // chips,
-        slots=sum(group.vocab * group.slot_floats * 4 for group in stacking.groups) // chips,
+        tables=sum(group.vocab * group.padded_width * 4 for group in stacking.stacks.values()) // chips
+        + each * sum(rows * group.padded_width for rows, group in held),
+        slots=sum(group.vocab * group.slot_floats * 4 for group in stacking.groups) // chips
+        + each * sum(rows * group.slot_floats for rows, group in held),
         inputs=prefetched * batch,
         exchange=exchange,
         pipelined=exchange + 2 * batch if pipelining else 0,

@@ -262,12 +262,12 @@ def plan_pod(
         )
         for group in stacking.groups
     )
-    heap = heap_of(stacking, made, prefetched_batches, target, pipelining, serialized_tables)
+    heap = heap_of(stacking, made, prefetched_batches, target, pipelining, serialized_tables, apart)
     fitting = 0
     if heap.capacity and heap.total > heap.capacity:
 
         def fits(n: int) -> bool:
-            return heap_of(stacking, made, prefetched_batches, target, pipelining, n).total <= heap.capacity
+            return heap_of(stacking, made, prefetched_batches, target, pipelining, n, apart).total <= heap.capacity
 
         fitting = bisect_left(range(1, len(made) + 1), True, key=fits) + 1
         fitting = fitting if fitting <= len(made) else 0

@@ -47,6 +47,11 @@ class Feed:
     """How a batch of features becomes what a step reads: the arguments of ``preprocess``, the guide's knobs among them.
 
     A step reads either layout, so only a batch that is cut is laid out for mini-batches.
+
+    ``renew_every``: after so many batches the limits become the most that any batch so far asked for, raised by
+    ``headroom`` and rounded up to 8 (0: they stay). Until then what exceeds them is cut, so nothing is lost; what is
+    compiled stays. ``on_renewed`` is called with the batches seen and the new limits. ``recorded``: of every stack the
+    most ids and distinct ids of a partition so far, on all processes.
     """
 
     stacking: Stacking
@@ -56,13 +61,36 @@ class Feed:
     sources: range | None = None
     agree: Agree | None = None
     sparsecore: SparseCoreConfig | None = None
+    renew_every: int = 0
+    headroom: float = 0.0
+    on_renewed: Callable[[int, Mapping[str, Limits]], None] = lambda seen, limits: None
+    recorded: dict[str, Limits] = field(default_factory=dict)
+    _seen: int = 0
     _longest: tuple[int, ...] = ()
 
     def host_batch(self, features: Mapping[str, Any]) -> HostBatch:
         """The buffers that ``preprocess`` makes of a batch."""
         given = (self.limits, self.overflow, self.bad_ids, self.sources, self.agree)
         knobs = {"sparsecore": self.sparsecore, "minibatch_layout": "needed"}
-        return preprocess(features, self.stacking, *given, **knobs)  # type: ignore[arg-type]
+        host = preprocess(features, self.stacking, *given, **knobs)  # type: ignore[arg-type]
+        self._record(host)
+        return host
+
+    def _record(self, host: HostBatch) -> None:
+        """Note what the batch asked for, and renew the limits where it is time."""
+        self._seen += 1
+        for name, stats in host.stats.items():
+            before = self.recorded.get(name, Limits(1, 1))
+            most = max(int(stats[0].max()), before.max_ids_per_partition)
+            self.recorded[name] = Limits.holding(most, max(int(stats[1].max()), before.max_unique_ids_per_partition))
+        if not self.renew_every or self.limits is None or self._seen % self.renew_every:
+            return
+        if self.agree is not None:
+            mine = tuple(n for limit in self.recorded.values() for n in vars(limit).values())
+            numbers = iter(self.agree(Agreement(0, mine)).max_ids)
+            self.recorded = {name: Limits.holding(next(numbers), next(numbers)) for name in self.recorded}
+        self.limits = {name: limit.with_headroom(self.headroom) for name, limit in self.recorded.items()}
+        self.on_renewed(self._seen, self.limits)
 
     def without_hot(
         self, features: Mapping[str, Any], hot: Mapping[str, Longs]

@@ -72,18 +72,25 @@ class TrainStep:
     detect_nan: bool = False
     hot: Mapping[str, Longs] = field(default_factory=dict)
 
-    def start(self, params: Any, state: EmbeddingState, donate: bool = False) -> Carry:
-        """The carry before the first step. Steps work in place, on a copy; on the arrays given with ``donate``."""
+    def start(self, params: Any, state: EmbeddingState, donate: bool = False, optimizer_state: Any = None) -> Carry:
+        """The carry before the first step. Steps work in place, on a copy; on the arrays given with ``donate``.
+
+        ``optimizer_state``: that of the dense parameters, where a training goes on; None: a new one. Whatever devices
+        the arrays are on, the carry's are where this step's mesh wants them.
+        """
         if self.mesh is not None:
             params = jax.device_put(params, NamedSharding(self.mesh, _split()))
             state = jax.device_put(state, _spread(state, self.mesh, str(self.axis)))
         if not donate:
             params, state = jax.tree.map(jnp.copy, (params, state))
+        init = self.optimizer.init if optimizer_state is None else lambda params: optimizer_state
         if self.mesh is None:
-            return Carry(params, self.optimizer.init(params), state, hot=take_hot(state, self.hot))
+            return Carry(params, init(params), state, hot=take_hot(state, self.hot))
         everywhere = NamedSharding(self.mesh, _split())  # over processes, too, where a plain array would be local
         held = jax.jit(lambda state: take_hot(state, self.hot), out_shardings=everywhere)(state)
-        return Carry(params, jax.jit(self.optimizer.init, out_shardings=everywhere)(params), state, hot=held)
+        if optimizer_state is None:
+            optimizer_state = jax.jit(init, out_shardings=everywhere)(params)
+        return Carry(params, jax.device_put(optimizer_state, everywhere), state, hot=held)
 
     def step(
         self,
