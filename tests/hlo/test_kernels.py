@@ -132,19 +132,17 @@ def test_blocks_that_a_table_leaves_out_are_those_of_a_causal_mask():
 CALL = """HloModule m, is_scheduled=true
 ENTRY %e {
   %a = bf16[1024,1024]{1,0:T(8,128)(2,1)} parameter(0)
-  ROOT %k = bf16[1024,1024]{1,0:T(8,128)(2,1)} custom-call(%a), custom_call_target="tpu_custom_call", backend_config=SAID
+  ROOT %k = bf16[1024,1024]{1,0:T(8,128)(2,1)} custom-call(%a), custom_call_target="tpu_custom_call", backend_config=SAY
 }
 """
 
 
 @pytest.mark.parametrize("body", ["", "AAAA", "A", "TUzvUgFNTElSMjMuMC4wZ2l0AAE=", "A" * (5 << 20)])
 def test_a_body_that_cannot_be_read_is_a_row_that_says_so(body):
-    (row,) = estimate(load(CALL.replace("SAID", f'{{"custom_call_config":{{"body":"{body}"}}}}')), "tpu-v6e").rows
+    (row,) = estimate(load(CALL.replace("SAY", f'{{"custom_call_config":{{"body":"{body}"}}}}')), "tpu-v6e").rows
     assert row.unpriced.startswith("a custom call of tpu_custom_call: ")
     said = '"cost_estimate":{"bytes_accessed":"16","flops":"4294967296","transcendentals":"0"}'
-    (row,) = estimate(
-        load(CALL.replace("SAID", f'{{"custom_call_config":{{"body":"{body}",{said}}}}}')), "tpu-v6e"
-    ).rows
+    (row,) = estimate(load(CALL.replace("SAY", f'{{"custom_call_config":{{"body":"{body}",{said}}}}}')), "tpu-v6e").rows
     assert (row.unpriced, row.flops, row.bytes) == ("", 2**32, 2**22)  # its arrays pass, whatever its author says
     assert row.note == "kernel: from its cost estimate"
 

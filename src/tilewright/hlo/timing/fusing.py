@@ -102,7 +102,7 @@ class Fusing:
         return whole is not None and whole.opcode == "parameter"
 
     def _cut_written_into(self, op: Operation) -> str:
-        """The slice of an argument that an update is written into, "" for others: the argument stays, so it is copied."""
+        """The slice of an argument that an update is written into, "" for others: the argument stays, hence a copy."""
         if plain_opcode(op.opcode) != "dynamic-update-slice" or not op.operands:
             return ""
         target = self.by_name.get(op.operands[0])
