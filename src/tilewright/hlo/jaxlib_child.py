@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MEMORY = 2 << 30
 _DEVICE = 16 << 20  # for the threads of one virtual device
 _PATIENCE = 10  # the limit of a question counts processor time; this many times that ends what sleeps
-_TEXTS = {b"m": ir.bytecode_text, b"h": ir.proto_text, b"k": ir.kernel_text}
+_TEXTS = {b"m": "bytecode_text", b"h": "proto_text", b"k": "kernel_text"}
 _QUIET = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "1", "JAX_PLATFORMS": "cpu"}
 _QUIET |= {"MALLOC_ARENA_MAX": "2"}  # a virtual device has threads, and each would reserve addresses of its own
 CHILD = Child("tilewright.hlo.jaxlib_child", _QUIET)
@@ -124,7 +124,7 @@ def _answer(kind: bytes, payload: bytes) -> tuple[bytes, bytes]:
     try:
         if kind in _DOES:
             return b"t", _DOES[kind](payload)
-        return b"t", _TEXTS[kind](payload).encode()
+        return b"t", getattr(ir, _TEXTS[kind])(payload).encode()
     except MemoryError:
         return b"e", b"it asks for more memory than there is"
     except Exception as error:

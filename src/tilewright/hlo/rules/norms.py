@@ -190,8 +190,10 @@ def _pays(found: _InGroups) -> bool:
     outer += [(node.operands[0], False) for node in found.inside.values() if node.name == "reshape"]
     for value, onwards in outer:
         for node in _step_by_step(value, onwards):
+            if node.name != "convolution":
+                continue
             beyond = node.result if onwards else node.operands[0]
-            if node.name == "convolution" and any(map(_joins_or_parts, _step_by_step(beyond, onwards))):
+            if any(map(_joins_or_parts, _step_by_step(beyond, onwards))):
                 return any(found.is_second_pass(node.operands[0]) for node in found.over_both())
     return False
 
