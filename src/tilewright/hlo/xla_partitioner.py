@@ -26,7 +26,10 @@ _FOUND = ("*.after_spmd-partitioning.*", "*.before_spmd-partitioning.*")
 _LATER = (*(f"*.before_{name}.*" for name in _BEHIND), "*after_optimizations*", "*.ll")
 _LOG = 1 << 20
 _POLL = 0.004
-_PARTS = {"jaxlib._jax": ("CompileOptions", "DeviceAssignment", "DeviceList", "get_tfrt_cpu_client", "mlir")}
+_PARTS = {
+    "jaxlib._jax": ("CompileOptions", "DeviceAssignment", "DeviceList", "get_tfrt_cpu_client", "mlir"),
+    "jaxlib.mlir.passmanager": ("PassManager",),
+}
 _PREFIX = re.compile(r"^[IWEF]\d{4} [\d:.]+\s+\d+ [\w.]+:\d+\] ", re.M)
 
 
@@ -134,8 +137,8 @@ def _freedoms(text: bytes) -> dict[str, list[bool]]:
         return {}
     results = main[2].split(b"tensor<")[1:]
     arguments = main[1].split(b"tensor<")[1:]
-    free = lambda parts: [b"sharding" not in part for part in parts]  # noqa: E731
-    return {"parameters": free(arguments), "output": free(results)}
+    free = {"parameters": arguments, "output": results}
+    return {name: [b"sharding" not in part for part in parts] for name, parts in free.items()}
 
 
 def stablehlo(raw: bytes) -> bytes:
@@ -144,15 +147,13 @@ def stablehlo(raw: bytes) -> bytes:
     What is written twice or called by nobody stands there once, no copy only carries a sharding, and a custom call has
     several results rather than a tuple.
     """
-    from importlib import import_module
-
     parts = ir.binary_parts()
     mlir = parts["jaxlib.mlir.ir"]
-    stable: Any = ir.probed("partitioning programs", tuple(_PARTS.items()))["jaxlib._jax"].mlir
+    ours = ir.probed("partitioning programs", tuple(_PARTS.items()))
+    stable, passes = ours["jaxlib._jax"].mlir, ours["jaxlib.mlir.passmanager"].PassManager
     proto = parts["jaxlib._hlo"].hlo_module_from_text(raw.decode()).as_serialized_hlo_module_proto()
     with ir.plain_context():
         module = mlir.Module.parse(stable.hlo_to_stablehlo(proto))
-        passes = import_module("jaxlib.mlir.passmanager").PassManager
         passes.parse("builtin.module(symbol-privatize{exclude=main},symbol-dce,cse)").run(module.operation)
         if _tidied(module.operation, mlir):
             passes.parse("builtin.module(cse)").run(module.operation)
