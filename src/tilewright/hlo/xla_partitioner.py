@@ -135,8 +135,10 @@ def _freedoms(text: bytes) -> dict[str, list[bool]]:
     main = _MAIN.search(text)
     if main is None:
         return {}
-    sides = {"parameters": main[1], "output": main[2]}
-    return {name: [b"sharding" not in part for part in side.split(b"tensor<")[1:]] for name, side in sides.items()}
+    results = main[2].split(b"tensor<")[1:]
+    arguments = main[1].split(b"tensor<")[1:]
+    free = {"parameters": arguments, "output": results}
+    return {name: [b"sharding" not in part for part in parts] for name, parts in free.items()}
 
 
 def stablehlo(raw: bytes) -> bytes:
@@ -145,12 +147,13 @@ def stablehlo(raw: bytes) -> bytes:
     What is written twice or called by nobody stands there once, no copy only carries a sharding, and a custom call has
     several results rather than a tuple.
     """
-    parts, more = ir.binary_parts(), ir.probed("partitioning programs", tuple(_PARTS.items()))
-    mlir, stable = parts["jaxlib.mlir.ir"], more["jaxlib._jax"].mlir
+    parts = ir.binary_parts()
+    mlir = parts["jaxlib.mlir.ir"]
+    ours = ir.probed("partitioning programs", tuple(_PARTS.items()))
+    stable, passes = ours["jaxlib._jax"].mlir, ours["jaxlib.mlir.passmanager"].PassManager
     proto = parts["jaxlib._hlo"].hlo_module_from_text(raw.decode()).as_serialized_hlo_module_proto()
     with ir.plain_context():
         module = mlir.Module.parse(stable.hlo_to_stablehlo(proto))
-        passes = more["jaxlib.mlir.passmanager"].PassManager
         passes.parse("builtin.module(symbol-privatize{exclude=main},symbol-dce,cse)").run(module.operation)
         if _tidied(module.operation, mlir):
             passes.parse("builtin.module(cse)").run(module.operation)

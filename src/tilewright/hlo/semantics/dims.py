@@ -215,7 +215,7 @@ def group_size(op: Operation, devices: int = 0) -> int:
     """
     text = op.attributes.get("replica_groups", "")
     if match := _IOTA.search(text) or _TENSOR.search(text):
-        return int(match[2])
+        return int(match[2]) or devices or 2
     if match := _GROUPS.search(text):
         return match[1].count(",") + 1
     if match := _MESH.search(text):
