@@ -1,10 +1,12 @@
 """Public models from the package index: made into StableHLO, optimised, and judged.
 
     python benchmarks/public_models.py make FOLDER
+    python benchmarks/public_models.py flops FOLDER
     python benchmarks/public_models.py judge FOLDER [--only NAME ...] [--rounds 7] [--no-tpu] [-o docs/public_models.md]
 
 ``make`` installs the libraries into environments under FOLDER and writes each model's forward and gradient with small
 random weights at usual layer widths, few layers deep: NAME.mlir, and what its inputs are like in manifest.json.
+``flops`` holds the time model's count of flops to that of each function's jaxpr, and says what has no time.
 ``judge`` rewrites every program for a TPU and for the CPU. What changed is compared on values, timed on the CPU (least
 times of interleaved rounds) and compiled for the TPU by its own compiler, whose cycle estimates are added up. Every
 program gets a process of its own, and results are kept in FOLDER/judged: only what is not there is judged again.
@@ -94,6 +96,25 @@ def _uv(*arguments: str) -> None:
 
 def _entries(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted(folder.glob("*.*.json"))]
+
+
+# -- flops -------------------------------------------------------------------------------------------------------------
+
+
+def flops(folder: Path) -> int:
+    """How the time model counts every function beside its jaxpr, and what has no time; how many are off by 1 %."""
+    from tilewright.hlo import estimate, load
+
+    off = 0
+    for entry in _entries(folder):
+        for function, counted in entry.get("flops", {}).items():
+            step = estimate(load(folder / entry["functions"][function]), "tpu-v6e")
+            ratio = step.flops / counted if counted else float(step.flops == 0)
+            reasons = sorted({row.unpriced for row in step.rows if row.unpriced})
+            off += abs(ratio - 1) > 0.01 or step.priced < 0.995
+            name = f"{entry['library']}.{entry['model']}.{function}"
+            print(f"{name:44} {counted:10.4g} flops, ours {ratio:7.4f} of them, priced {step.priced:.4f} {reasons}")
+    return off
 
 
 # -- judge -------------------------------------------------------------------------------------------------------------
@@ -374,7 +395,7 @@ def _mean(ratios: list[float]) -> float:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["make", "judge", "one"])
+    parser.add_argument("command", choices=["make", "judge", "flops", "one"])
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--rounds", type=int, default=7)
@@ -386,6 +407,8 @@ def main() -> None:
         one()
     elif options.command == "make":
         make(options.folder)
+    elif options.command == "flops":
+        sys.exit(flops(options.folder))
     else:
         compiler = str(options.folder / "tpu")
         sys.path.append(compiler)

@@ -98,6 +98,36 @@ def _write(function, arguments, path: Path) -> None:
         path.with_suffix(".mlirbc").write_bytes(xla_client._xla.mlir.serialize_portable_artifact(text, "0.9.0"))
 
 
+def product_flops(jaxpr: Any) -> float:
+    """Multiplications and additions of a jaxpr's products and convolutions, as XLA counts them, loops by their trips.
+
+    Of a convolution XLA itself is asked; of a branch the longest counts, of a while loop one trip.
+    """
+    total = 0.0
+    for equation in jaxpr.eqns:
+        kind = equation.primitive.name
+        inner = [
+            getattr(part, "jaxpr", part)
+            for value in equation.params.values()
+            for part in (value if isinstance(value, tuple | list) else [value])
+            if hasattr(getattr(part, "jaxpr", part), "eqns")
+        ]
+        given = [variable.aval for variable in equation.invars]
+        if kind == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            total += 2 * np.prod(equation.outvars[0].aval.shape) * np.prod([given[0].shape[d] for d in contracted])
+        elif kind == "conv_general_dilated":
+            shapes = [jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in given]
+            params = {**equation.params, "preferred_element_type": None}
+            alone = jax.jit(lambda *x: equation.primitive.bind(*x, **params))  # noqa: B023
+            total += alone.lower(*shapes).cost_analysis()["flops"]
+        elif kind == "cond":
+            total += max(map(product_flops, inner))
+        else:
+            total += sum(map(product_flops, inner)) * equation.params.get("length", 1 if kind != "scan" else 0)
+    return float(total)
+
+
 def _described(path: Sequence[Any], array: Any) -> dict[str, Any]:
     """Enough to make an array like it again; of one that was never made, numbers that suit its name and shape."""
     shown: dict[str, Any] = {"shape": list(array.shape), "dtype": np.dtype(array.dtype).name}
@@ -128,10 +158,11 @@ def write(library: str, folder: Path) -> int:
             case = make()
             arguments = (case.weights, *case.inputs)
             gradient = jax.grad(case.loss, allow_int=True)
-            functions = {}
+            functions, flops = {}, {}
             for function, program in {case.function: case.forward, "gradient": gradient}.items():
                 functions[function] = f"{library}.{name}.{function}.mlir"
                 _write(program, arguments, folder / functions[function])
+                flops[function] = product_flops(jax.make_jaxpr(program)(*arguments).jaxpr)
         except Exception as error:
             failed += 1
             traceback.print_exc(limit=-6)
@@ -140,7 +171,7 @@ def write(library: str, folder: Path) -> int:
         described = [_described(*leaf) for leaf in jax.tree_util.tree_flatten_with_path(arguments)[0]]
         entry = {
             "library": module.PACKAGE, "version": version(module.PACKAGE), "jax": jax.__version__, "model": name,
-            "functions": functions, "inputs": described,
+            "functions": functions, "flops": flops, "inputs": described,
         }  # fmt: skip
         record.write_text(json.dumps(entry, indent=1))
         size = sum(int(np.prod(x["shape"])) for x in described)
