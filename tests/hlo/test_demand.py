@@ -1,4 +1,4 @@
-"""What a fusion is charged for its arrays: the slice it takes, the part it replaces, through moves and fusions inside."""
+"""What a fusion is charged for: the slice it takes, the part it replaces, through moves and fusions inside."""
 
 import pytest
 
@@ -55,16 +55,16 @@ ENTRY %e (p: bf16[80,2048,2048], x: bf16[2048,2048], i: s32[]) -> (bf16[80,2048,
   ROOT %y = ({STACK}, {FLAT}) fusion(%p, %x, %i), kind=kLoop, calls=%fused
 }}
 """
-READ_AGAIN = WRITES.replace(f"tuple(%d.1, %t.1)", "tuple(%d.1, %s.1)").replace(
+READ_AGAIN = WRITES.replace("tuple(%d.1, %t.1)", "tuple(%d.1, %s.1)").replace(
     "  ROOT %r.1",
     f"  %n.1 = {STACK} negate(%d.1)\n"
     f"  %l.1 = {LAYER} dynamic-slice(%n.1, %i.1, %z.1, %z.1), dynamic_slice_sizes={{1,2048,2048}}\n"
     f"  %s.1 = {FLAT} bitcast(%l.1)\n"
     "  ROOT %r.1",
 )
-ALL = TAKES.replace(f"%s.1 = {LAYER} dynamic-slice(%m.1, %i.1, %z.1, %z.1), dynamic_slice_sizes={{1,2048,2048}}", "").replace(
-    f"{FLAT} bitcast(%s.1)", f"{FLAT} reduce(%m.1, %z.1), dimensions={{0}}, to_apply=%sum"
-)
+ALL = TAKES.replace(
+    f"%s.1 = {LAYER} dynamic-slice(%m.1, %i.1, %z.1, %z.1), dynamic_slice_sizes={{1,2048,2048}}", ""
+).replace(f"{FLAT} bitcast(%s.1)", f"{FLAT} reduce(%m.1, %z.1), dimensions={{0}}, to_apply=%sum")
 
 
 @pytest.mark.parametrize(

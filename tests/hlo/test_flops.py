@@ -100,7 +100,9 @@ def test_a_training_step_has_the_flops_of_its_closed_form(recomputed):
     layers = dict(zip(sizes, arrays(*((LAYERS, *size) for size in sizes.values()))))
     table, head = arrays((VOCABULARY, WIDTH), (WIDTH, VOCABULARY))
     parameters = {"layers": layers, "table": table, "head": head}
-    step = step_of(partial(trained, recomputed=recomputed), parameters, jax.ShapeDtypeStruct((BATCH, LENGTH), jnp.int32))
+    step = step_of(
+        partial(trained, recomputed=recomputed), parameters, jax.ShapeDtypeStruct((BATCH, LENGTH), jnp.int32)
+    )
     in_layers = LAYERS * sum(rows * columns for rows, columns in sizes.values())
     forward = 2 * in_layers * BATCH * LENGTH + 4 * LAYERS * BATCH * LENGTH**2 * HEADS * KEPT
     whole = 3 * forward + 6 * WIDTH * VOCABULARY * BATCH * LENGTH

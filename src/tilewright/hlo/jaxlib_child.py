@@ -1,9 +1,9 @@
 """The process that asks jaxlib's parsers and interpreter, so that what ends them ends a copy of it and nothing else.
 
 A question is one byte of kind ("m" bytecode, "h" HLO proto, "k" a Pallas kernel: to text; "v" a StableHLO text and
-arrays: its values) and a payload; an answer one byte ("t" what was asked for, "e" refused, "d" died, "u" no jaxlib) and the rest. The process
-starts with the first question and is kept. Every question is served by a fork, which has everything imported already,
-has its own limits on memory and time, and may crash.
+arrays: its values) and a payload; an answer one byte ("t" what was asked for, "e" refused, "d" died, "u" no jaxlib) and
+the rest. The process starts with the first question and is kept. Every question is served by a fork, which has
+everything imported already, has its own limits on memory and time, and may crash.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -68,8 +68,8 @@ class Kernel:
     name: str
     steps: int = 1
     windows: list[Window] = field(default_factory=list)
-    products: Counter[tuple[int, int, int, int, str]] = field(default_factory=Counter)
-    elements: Counter[str] = field(default_factory=Counter)
+    products: dict[tuple[int, int, int, int, str], float] = field(default_factory=lambda: defaultdict(float))
+    elements: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     turned: float = 0.0
     copied: float = 0.0
     assumed: list[str] = field(default_factory=list)
@@ -212,7 +212,15 @@ _COMPARISONS: tuple[Callable[[Array, Array], Array], ...] = (
 """By the number of MLIR's predicate."""
 _SAME = frozenset({"arith.index_cast", "arith.extui", "arith.extsi", "arith.trunci", "arith.index_castui"})
 _MET = "conditions on its data taken as met"
-_UNCOUNTED = ("vector.load", "vector.store", "vector.shape_cast", "vector.broadcast", "arith.constant", "scf.", "memref.")
+_UNCOUNTED = (
+    "vector.load",
+    "vector.store",
+    "vector.shape_cast",
+    "vector.broadcast",
+    "arith.constant",
+    "scf.",
+    "memref.",
+)
 """Vector operations that have slots of their own, or none."""
 
 

@@ -88,7 +88,12 @@ _DOT_KEYS = {"batching": "batch_dims", "contracting": "contracting_dims"}
 _LABELS = re.compile(r"\[([\w,\s]+)\]\s*x\s*\[([\w,\s]+)\]\s*->\s*\[([\w,\s]+)\]")
 _GROUP_COUNTS = re.compile(r"\b(feature_group_count|batch_group_count)\s*=\s*(\d{1,9})")
 _WINDOW = re.compile(rf"\b(stride|window_strides|lhs_dilate|lhs_dilation|rhs_dilate|rhs_dilation)\s*=\s*{_I64S}")
-_WINDOW_KEYS = {"stride": "stride", "window_strides": "stride", "lhs_dilate": "lhs_dilate", "lhs_dilation": "lhs_dilate"}
+_WINDOW_KEYS = {
+    "stride": "stride",
+    "window_strides": "stride",
+    "lhs_dilate": "lhs_dilate",
+    "lhs_dilation": "lhs_dilate",
+}
 _WINDOW_KEYS |= {"rhs_dilate": "rhs_dilate", "rhs_dilation": "rhs_dilate"}
 _PADS = re.compile(r"\bpad(?:ding)?\s*=\s*(?:dense<)?(\[\[[-\d,\s\[\]]*\]\])")
 _TARGET = re.compile(r'\bcustom_call @([\w$.\-]+)|\bcall_target_name\s*=\s*"([^"\n]*)"')

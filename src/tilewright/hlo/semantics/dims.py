@@ -86,7 +86,9 @@ def product_flops(op: Operation, operands: Sequence[Shaped], result: Shaped) -> 
     """
     if "dim_labels" in op.attributes and len(operands) > 1:
         found = _convolution(op, operands, result)
-        return 2 * prod((found.batch, found.features, found.depth, *(dim.pairs for dim in found.dims))) if found else None
+        return (
+            2 * prod((found.batch, found.features, found.depth, *(dim.pairs for dim in found.dims))) if found else None
+        )
     sizes = product_sizes(op, operands, result)
     return 2 * prod(sizes) if sizes else None
 

@@ -36,8 +36,8 @@ def estimate(program: Program, target: Target | str, assume: Mapping[str, float]
     ``assume`` states what only a serving step's data says, such as ``{"kv_len": 2048}``; what is not stated is assumed,
     and ``.notes`` say what.
 
-    Raises :class:`UnsupportedError` for a target without time constants, UsageError for an unknown assumption. What cannot be priced is a row that says why,
-    and ``.priced`` says what share of the flops and bytes has a time.
+    Raises :class:`UnsupportedError` for a target without time constants, UsageError for an unknown assumption. What
+    cannot be priced is a row that says why, and ``.priced`` says what share of the flops and bytes has a time.
 
     >>> from tilewright.hlo import load
     >>> text = '''func.func @main(%a: tensor<4096x4096xbf16>, %b: tensor<4096x4096xbf16>) -> tensor<4096x4096xbf16> {

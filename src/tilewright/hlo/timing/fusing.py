@@ -65,9 +65,7 @@ def _across_lanes(op: Operation, table: Tiles) -> bool:
 class Fusing:
     """The kernels that one computation of a StableHLO program will become, as far as the stated model goes."""
 
-    def __init__(
-        self, chip: Chip, context: Context, computation: Computation, kernels: Kernels | None = None
-    ) -> None:
+    def __init__(self, chip: Chip, context: Context, computation: Computation, kernels: Kernels | None = None) -> None:
         self.chip, self.context, self.computation = chip, context, computation
         self.pallas, self.pallas_runs = kernels or Kernels(context, chip), dict[str, Run | str]()
         operations = list(map(_without_marks, inlined(context.program, computation)))
@@ -104,7 +102,7 @@ class Fusing:
         return whole is not None and whole.opcode == "parameter"
 
     def _cut_written_into(self, op: Operation) -> str:
-        """The slice of an argument that an update is written into, "" for others: the argument stays, so it is copied."""
+        """The slice of an argument that an update is written into, else "": the argument stays, so it is copied."""
         if plain_opcode(op.opcode) != "dynamic-update-slice" or not op.operands:
             return ""
         target = self.by_name.get(op.operands[0])

@@ -65,7 +65,9 @@ class _Begun:
 def _is_softmax(op: Operation, operands: Sequence[tuple[int, Tiles]]) -> bool:
     """Whether a custom call is the compiler's own softmax with the product behind it."""
     ranks = [len(tiles.shape) for _, tiles in operands[:2]]
-    return any("online-softmax" in name for name in (op.name, op.op_name)) and len(ranks) > 1 and ranks[0] > 2 <= ranks[1]
+    return (
+        any("online-softmax" in name for name in (op.name, op.op_name)) and len(ranks) > 1 and ranks[0] > 2 <= ranks[1]
+    )
 
 
 class _NoTime(UnsupportedError):
