@@ -1,4 +1,4 @@
-"""What a fusion is charged for its arrays: the slice it takes, the part it replaces, through fusions inside."""
+"""What a fusion is charged for: the slice it takes, the part it replaces, through moves and fusions inside."""
 
 import pytest
 

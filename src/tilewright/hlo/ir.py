@@ -236,7 +236,7 @@ def bytecode_text(raw: bytes) -> str:
 
 
 def kernel_text(raw: bytes) -> str:
-    """The text of a Pallas kernel's bytecode, each operation in the generic form. Damaged bytes may end the process."""
+    """The text of a Pallas kernel's bytecode in MLIR's generic form. Damaged bytes may end the process."""
     from importlib import import_module
 
     context = plain_context()

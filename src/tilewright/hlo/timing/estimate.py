@@ -46,8 +46,7 @@ def estimate(program: Program, target: Target | str, assume: Mapping[str, float]
     and ``.notes`` say what. Of StableHLO with shardings it is one device's part (:func:`tilewright.hlo.partition`).
 
     Raises :class:`UnsupportedError` for a target without time constants, UsageError for an unknown assumption. What
-    cannot be priced is a row that says why,
-    and ``.priced`` says what share of the flops and bytes has a time.
+    cannot be priced is a row that says why, and ``.priced`` says what share of the flops and bytes has a time.
 
     >>> from tilewright.hlo import load
     >>> text = '''func.func @main(%a: tensor<4096x4096xbf16>, %b: tensor<4096x4096xbf16>) -> tensor<4096x4096xbf16> {
