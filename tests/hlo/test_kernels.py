@@ -144,7 +144,9 @@ def test_a_body_that_cannot_be_read_is_a_row_that_says_so(body):
     (row,) = estimate(load(CALL.replace("SAID", f'{{"custom_call_config":{{"body":"{body}"}}}}')), "tpu-v6e").rows
     assert row.unpriced.startswith("a custom call of tpu_custom_call: ")
     said = '"cost_estimate":{"bytes_accessed":"16","flops":"4294967296","transcendentals":"0"}'
-    (row,) = estimate(load(CALL.replace("SAID", f'{{"custom_call_config":{{"body":"{body}",{said}}}}}')), "tpu-v6e").rows
+    (row,) = estimate(
+        load(CALL.replace("SAID", f'{{"custom_call_config":{{"body":"{body}",{said}}}}}')), "tpu-v6e"
+    ).rows
     assert (row.unpriced, row.flops, row.bytes) == ("", 2**32, 2**22)  # its arrays pass, whatever its author says
     assert row.note == "kernel: from its cost estimate"
 
