@@ -207,7 +207,7 @@ def test_a_kernel_stands_in_the_program_of_one_device_whole():
     program = partition(load(text), "tpu-v5e").program
     (call,) = (op for _, op in program.operations() if op.opcode == "custom_call")
     assert call.attributes["custom_call_target"] == '"tpu_custom_call"'
-    assert call.attributes["backend_config"] == f'"{config}"'
+    assert call.attributes["backend_config"] == config
     assert call.attributes["output_to_operand_aliasing"] == "{{0}: (0, {})}"
     assert call.shape == "(f32[8,128], f32[4])"
     assert config in program.text
