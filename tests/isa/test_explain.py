@@ -348,17 +348,22 @@ def test_every_kind_is_explained(text):
 
 
 def test_every_example_of_the_table_is_explained_here_and_anywhere():
-    explained, least = 0, 30 if by_night() else 10
-    for spec in list(INSTRUCTIONS.values())[:: 1 if by_night() else 3]:  # what each says is held above
+    """Anywhere all of them; where a machine stands (nothing changes) by day one in three."""
+    explained, staged = 0, 0
+    for number, spec in enumerate(INSTRUCTIONS.values()):
         try:
             program = assemble(spec.example)
         except TilewrightError:
             program = assemble(f"{spec.example}\nx:\nloop:\nagain:\ndone:\nend:\nhalt")
+        explained += sum(len(explain(each).says) > 0 for each in program.instructions)
+        if number % 3 and not by_night():
+            continue
         debugger = Debugger(program, {"B": np.zeros((4, 4), np.int8)}, MatrixUnitConfig(threads=16))
         debugger.pe.uniform[3:6] = [1, 1, 1]
         before = deepcopy(debugger.pe)
         for each in program.instructions:
-            explained += len(explain(each).says) > 0 and "time: " in str(explain(each, at=debugger.pe))
+            staged += "time: " in str(explain(each, at=debugger.pe))
         assert debugger.pe == before
         assert debugger.pe.chip == before.chip
-    assert explained > least
+    assert explained > 30
+    assert staged > (30 if by_night() else 10)
