@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -64,3 +66,14 @@ def test_what_cannot_be_exported_is_one_line(made, tmp_path):
         assert done.returncode == 2
         assert text in done.stderr.decode()
         assert done.stderr.count(b"\n") == 1, done.stderr
+
+
+@pytest.mark.nightly
+def test_a_tenth_of_a_recommenders_week(tmp_path):
+    """By day: each command of it, on one description, in cli/test_embed_train_cli and embed/test_applied."""
+    command = [sys.executable, ROOT / "examples" / "recommender_week.py", tmp_path, "--rows", "200000"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "hold on 4 of 4 later days" in done.stdout
+    assert "on 8 devices" in done.stdout
+    assert "on 4 devices" in done.stdout

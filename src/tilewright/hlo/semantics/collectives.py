@@ -9,28 +9,23 @@ what the compiler prints. Texts of groups: lists ``{{0,1},{2,3}}``, iota ``[4,2]
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
-from math import prod
 
+from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import COLLECTIVES
 from tilewright.hlo.program import Computation, Operation, Program, Source
 from tilewright.hlo.semantics.context import Context, array_shapes
 from tilewright.hlo.semantics.dims import devices_of
+from tilewright.layout import read_groups as read
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
 Groups = tuple[tuple[int, ...], ...]
 
 _MOST_DEVICES = 1 << 17
-_IOTA = re.compile(r"\[([\d,\s]+)\]\s*<=\s*\[([\d,\s]+)\]\s*(?:T\(([\d,\s]+)\))?")
-_MESH = re.compile(r"mesh\[([^\[\]]*)\](?:,\s*device_ids=\(([^{}]*)\))?\s*(?:\{([^{}]*)\})?", re.S)
-_TURNED = re.compile(r"\[[\d,\s]+\](?=T\()")
-_SIZE = re.compile(r"'([^']*)'=(\d{1,6})")
-_AXIS = re.compile(r"'([^']*)'(?::\((\d{1,6})\)(\d{1,6}))?")
 _HEX = re.compile(r'dense<"0x([0-9A-Fa-f]*)">\s*:\s*tensor<(\d{1,6})x(\d{1,6})xi64>')
 _SPLAT = re.compile(r"dense<(-?\d{1,6})>\s*:\s*tensor<(\d{1,6})x(\d{1,6})xi64>")
 _ROW = re.compile(r"[\[{]([\d,\s-]*)[\]}]")
@@ -139,101 +134,34 @@ def groups_of(op: Operation, devices: int = 0) -> Groups:
 def read_groups(text: str, devices: int = 0) -> Groups:
     """The groups in an attribute's text; () where it is not understood. Without any, all ``devices`` are one group.
 
+    The forms of HLO are the layout room's to read; StableHLO's tables are read here.
+
     >>> read_groups("[4,2]<=[2,4]T(1,0)")
     ((0, 4), (1, 5), (2, 6), (3, 7))
     >>> read_groups("{}", 3)
     ((0, 1, 2),)
     """
-    if mesh := _MESH.match(text):
-        return _mesh_groups(mesh[1], mesh[2] or "", mesh[3])
-    if _IOTA.match(text):
-        return _rows(*_iota(text))
+    table, _, _ = text.partition(":")
+    if not table.replace("dense<", "").strip("<>{}[] "):
+        return (tuple(range(devices)),) if 0 < devices <= _MOST_DEVICES else ()
     if packed := _HEX.match(text):
         raw = bytes.fromhex(packed[1]) if len(packed[1]) % 2 == 0 else b""
         numbers = [int.from_bytes(raw[k : k + 8], "little", signed=True) for k in range(0, len(raw), 8)]
-        return _rows(numbers, (int(packed[2]), int(packed[3])))
+        rows, width = int(packed[2]), int(packed[3])
+        if rows * width != len(numbers):
+            return ()
+        return _filled(numbers[k * width : (k + 1) * width] for k in range(rows))
     if (same := _SPLAT.match(text)) and int(same[2]) * int(same[3]) <= _MOST_DEVICES:
         return ((int(same[1]),) * int(same[3]),) * int(same[2])
-    rows = (tuple(map(int, _INTEGER.findall(row))) for row in _ROW.findall(text.partition(":")[0]))
-    groups = tuple(tuple(number for number in row if number >= 0) for row in rows)  # short rows are filled with -1
-    groups = tuple(group for group in groups if group)
-    unsaid = not text.partition(":")[0].replace("dense<", "").strip("<>{}[] ")
-    return ((tuple(range(devices)),) if 0 < devices <= _MOST_DEVICES else ()) if unsaid else groups
-
-
-def _rows(numbers: list[int], shape: tuple[int, ...]) -> Groups:
-    """A list as a table whose rows are as long as the last dim; () where it does not fit."""
-    width = shape[-1] if shape else 0
-    if not width or not numbers or prod(shape) != len(numbers):
+    if text.startswith("dense<"):
+        return _filled(map(int, _INTEGER.findall(row)) for row in _ROW.findall(table))
+    try:
+        return read(text, devices).groups
+    except TilewrightError:
         return ()
-    rows = (numbers[k : k + width] for k in range(0, len(numbers), width))
-    return tuple(tuple(number for number in row if number >= 0) for row in rows)
 
 
-def _iota(text: str) -> tuple[list[int], tuple[int, ...]]:
-    """``[4,2]<=[2,4]T(1,0)``: the numbers in their order, and the shape they stand in; ([], ()) for nonsense."""
-    match = _IOTA.match(text.strip())
-    if match is None:
-        return [], ()
-    shape, source, order = (tuple(map(int, _INTEGER.findall(part or ""))) for part in match.groups())
-    order = order or tuple(range(len(source)))
-    if prod(source) > _MOST_DEVICES or prod(shape) != prod(source) or sorted(order) != list(range(len(source))):
-        return [], ()
-    return _transposed(list(range(prod(source))), source, order), shape
-
-
-def _transposed(numbers: list[int], shape: tuple[int, ...], order: tuple[int, ...]) -> list[int]:
-    """``numpy.reshape(numbers, shape).transpose(order)``, flat."""
-    offsets = [0]
-    for dim in order:
-        stride = prod(shape[dim + 1 :])
-        offsets = [offset + k * stride for offset in offsets for k in range(shape[dim])]
-    return [numbers[offset] for offset in offsets]
-
-
-def _mesh_groups(axes: str, device_ids: str, along: str | None) -> Groups:
-    """Devices that differ in the axes ``along`` alone, in the order of those; all are one group where none is said."""
-    sizes = [(name, int(size)) for name, size in _SIZE.findall(axes)]
-    count = prod(size for _, size in sizes)
-    if not sizes or not 0 < count <= _MOST_DEVICES:
-        return ()
-    numbers = [int(word) for word in _INTEGER.findall(device_ids)] if device_ids else list(range(count))
-    if "[" in device_ids:  # [4,2]T(1,0): what is turned is all devices in order
-        numbers = _iota(_TURNED.sub(f"[{count}]<=\\g<0>", device_ids))[0]
-    taken = _AXIS.findall(along) if along is not None else [(name, "", "") for name, _ in sizes]
-    digits, members = _digits(sizes, taken)
-    if len(numbers) != count or prod(size for _, size in digits) != count or None in members:
-        return ()
-    rest = [k for k in range(len(digits)) if k not in members]
-    order = (*rest, *(k for k in members if k is not None))
-    shape = tuple(size for _, size in digits)
-    width = prod(shape[k] for k in members if k is not None)
-    return _rows(_transposed(numbers, shape, order), (count // width, width))
-
-
-def _digits(
-    sizes: list[tuple[str, int]], taken: list[tuple[str, str, str]]
-) -> tuple[list[tuple[str, int]], list[int | None]]:
-    """The axes of a mesh, those of which a part is named cut into parts; and which of them ``taken`` names.
-
-    ``'a':(2)4`` is the part of axis a that has 4 values and of which 2 parts come before.
-    """
-    cuts: dict[str, set[int]] = {name: {1, size} for name, size in sizes}
-    for name, before, size in taken:
-        if size and name in cuts:
-            cuts[name] |= {int(before), int(before) * int(size)}
-    digits: list[tuple[str, int]] = []
-    spans: dict[tuple[str, int, int], int] = {}
-    for name, _ in sizes:
-        edges = sorted(cuts[name])
-        for low, high in pairwise(edges):
-            spans[name, low, high] = len(digits)
-            digits.append((name, high // low if low and high % low == 0 else 0))
-    members: list[int | None] = []
-    whole = dict(sizes)
-    for name, before, size in taken:
-        low = int(before) if size else 1
-        high = low * int(size) if size else whole.get(name, 0)
-        inner = [spans[key] for key in sorted(spans) if key[0] == name and low <= key[1] and key[2] <= high]
-        members += inner if inner or high == 1 else [None]
-    return digits, members
+def _filled(rows: Iterable[Iterable[int]]) -> Groups:
+    """Rows as groups; short ones are filled up with -1."""
+    groups = (tuple(number for number in row if number >= 0) for row in rows)
+    return tuple(group for group in groups if group)
