@@ -1,4 +1,4 @@
-"""A week of a recommender: seven days of a log that drifts, planned, checked, trained on eight devices, then four, served.
+"""A week of a recommender: a log that drifts, planned, checked, trained on eight devices, then on four, and served.
 
     ./run python examples/recommender_week.py FOLDER [--rows 2000000]
 
@@ -120,8 +120,17 @@ def week(folder, rows):
 
 def judge(folder, log):
     """What is served on a later day against the checkpoint, and against knowing nothing."""
-    from tilewright.embed import Topology, lookup, open_export, preprocess, read_config, read_log, restore, restore_extra
-    from tilewright.embed import stack
+    from tilewright.embed import (
+        Topology,
+        lookup,
+        open_export,
+        preprocess,
+        read_config,
+        read_log,
+        restore,
+        restore_extra,
+        stack,
+    )
 
     config = read_config(folder / "applied.toml")
     part = next(iter(read_log(str(folder / log), config.in_log, BATCH, config.columns, values=("age", "label"))))

@@ -3,6 +3,7 @@
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -193,7 +194,7 @@ def test_what_xla_compiles_here_can_be_read():
         return jnp.concatenate([turned @ jnp.ones((8, 4)), turned[:, :, :4]], 1)
 
     found = report(load(jax.jit(f).lower(jnp.zeros((128, 32))).compile().as_text()))
-    moves = [row for row in found.ranked() if row.source.startswith(__file__)]
+    moves = [row for row in found.ranked() if Path(__file__).name in row.source]
     assert any("transpose" in row.reason or row.op in ("copy", "transpose") for row in moves)
     assert "no shape of this dump carries tiles" in " ".join(found.notes)
 
