@@ -233,7 +233,7 @@ def rows_held_everywhere_train_as_those_at_home(folder, night):
     def loss(params, vectors, labels):
         return sum(((vectors[name].sum(1) - labels) ** 2).mean() for name in vectors) * params
 
-    ways = [(True, True), (False, False), (True, False), (False, True)][: 4 if night else 2]
+    ways = [(True, True), (False, False), (True, False), (False, True)][: 4 if night else 1]
     for meshed, pipelined in ways:
         axis = {"mesh": Mesh(np.array(jax.devices()), ("sc",)), "axis": "sc"} if meshed else {}
         found = []
