@@ -18,7 +18,7 @@ from tilewright.errors import TilewrightError
 from tilewright.hlo import load, report
 from tilewright.hlo.ir import context
 
-TEXTS, BINARIES = tries(1_500), tries(250)
+TEXTS, BINARIES = tries(1_500), tries(400)
 ODD = "{}()[]\"'/*,=%#@:<>x?\\\n \0é0179-+."
 NUMBERS = ("0", "1", "-1", "9" * 30, "65535", "2147483648", "")
 OLD = """\
