@@ -2,13 +2,16 @@
 
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import pallas as pl
 
 from tests.conftest import ROOT
 from tilewright.errors import ParseError, UsageError
-from tilewright.hlo import from_python, names_python
+from tilewright.hlo import estimate, from_jax, from_python, names_python
+from tilewright.hlo.execute import callable_of
 from tilewright.hlo.reading.python_source import example_arguments
 
 MODEL = """\
@@ -194,3 +197,26 @@ def test_arguments_that_cannot_be():
         example_arguments(["x=1", "x=2"])
     with pytest.raises(UsageError, match="more than 2"):
         example_arguments(["f32[99999999999,99999999999]"])
+
+
+def test_functions_are_lowered_as_for_a_tpu():
+    """A grouped product is one operation there; where there is no TPU, XLA computes it as a masked product."""
+    x, w, sizes = jnp.arange(32.0).reshape(8, 4), jnp.arange(36.0).reshape(3, 4, 3), jnp.array([5, 0, 3], jnp.int32)
+    program = from_jax(jax.lax.ragged_dot, x, w, sizes)
+    assert [op.opcode for op in program.entry.operations][-2:] == ["ragged_dot", "return"]
+    wanted = np.concatenate([x[:5] @ w[0], x[5:] @ w[2]])
+    assert np.array_equal(callable_of(program)(x, w, sizes), wanted)
+
+
+def test_a_pallas_kernel_has_a_place_in_a_function():
+    def double(x_ref, y_ref):
+        y_ref[...] = x_ref[...] * 2
+
+    def step(x):
+        block = pl.BlockSpec((512, 1024), lambda i: (i, 0))
+        out = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return pl.pallas_call(double, out, grid=(64,), in_specs=[block], out_specs=block, name="double")(x) + 1
+
+    found = estimate(from_jax(step, jax.ShapeDtypeStruct((32768, 1024), jnp.float32)), "tpu-v6e")
+    kernel = next(row for row in found.rows if row.kernel == "double")
+    assert kernel.bytes == 2 * 32768 * 1024 * 4 and kernel.seconds >= kernel.bytes / 1.64e12

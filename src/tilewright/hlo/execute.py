@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.hlo.ir import custom_calls, kept_arguments, module_bytes, parse_module
+from tilewright.hlo.ir import chlo_to_stablehlo, custom_calls, kept_arguments, module_bytes, parse_module
 from tilewright.hlo.program import Program
 
 # A custom call names code of this process, and its attributes say with what: a text may name only what is known to be
@@ -91,10 +91,13 @@ def signature_of(lowered: Any) -> Signature:
 def with_module(exported: Any, text: str) -> Any:
     """The same ``jax.export.Exported`` with another module, given as StableHLO text.
 
-    Raises UnsupportedError for calls back into Python: they are numbers of objects that only the original function has,
-    and XLA follows them without a look.
+    Grouped products (``ragged_dot``), which XLA has for TPUs only, are masked products elsewhere. Raises
+    UnsupportedError for calls back into Python: they are numbers of objects that only the original function has, and
+    XLA follows them without a look.
     """
     module = parse_module(text)
+    if "chlo.ragged_dot" in text and "tpu" not in exported.platforms:
+        chlo_to_stablehlo(module)
     if calls := sorted(name for name in custom_calls(module) if "callback" in name):
         raise UnsupportedError(f"it calls back into Python ({calls[0]}), which a text cannot")
     return replace(exported, mlir_module_serialized=module_bytes(module))

@@ -253,13 +253,22 @@ def proto_text(raw: bytes) -> str:
     return str(module.to_string(parts.HloPrintOptions()))
 
 
+def chlo_to_stablehlo(module: Any) -> None:
+    """Replace what of CHLO stands in a module by the StableHLO that it means: grouped products become masked ones."""
+    from importlib import import_module
+
+    binary_parts()["jaxlib.mlir.dialects.stablehlo"].register_stablehlo_passes()
+    passes = import_module("jaxlib.mlir.passmanager").PassManager
+    with module.context:
+        passes.parse("builtin.module(func.func(chlo-legalize-to-stablehlo))").run(module.operation)
+
+
 def interpreted(raw: bytes) -> bytes:
     """The results of a StableHLO text's main for arrays, both pickled, by StableHLO's interpreter: their bytes.
 
     What of CHLO stands in it becomes StableHLO first. Operations that the interpreter lacks end the process.
     """
     import pickle
-    from importlib import import_module
 
     import numpy as np
 
@@ -273,9 +282,6 @@ def interpreted(raw: bytes) -> bytes:
             mlir.DenseElementsAttr.get(np.ascontiguousarray(array), type=kind.element_type, shape=list(kind.shape))
             for array, kind in zip(arrays, map(mlir.RankedTensorType, types), strict=True)
         ]
-        stablehlo = parts["jaxlib.mlir.dialects.stablehlo"]
-        stablehlo.register_stablehlo_passes()
-        passes = import_module("jaxlib.mlir.passmanager").PassManager
-        passes.parse("builtin.module(func.func(chlo-legalize-to-stablehlo))").run(module.operation)
-        results = stablehlo.eval_module(module, given)
+        chlo_to_stablehlo(module)
+        results = parts["jaxlib.mlir.dialects.stablehlo"].eval_module(module, given)
         return b"".join(np.array(result).tobytes() for result in results)
