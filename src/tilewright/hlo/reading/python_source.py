@@ -44,7 +44,7 @@ def from_jax(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Program:
     """
     import jax
 
-    jitted = fn if hasattr(fn, "lower") else jax.jit(fn)
+    jitted: Any = fn if hasattr(fn, "lower") else jax.jit(fn)
     traced = jitted.trace(*args, **kwargs)
     try:
         lowered = traced.lower(lowering_platforms=("tpu",))
