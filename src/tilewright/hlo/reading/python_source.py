@@ -35,7 +35,7 @@ def from_jax(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Program:
     ``fn`` is a plain or a jitted function; arguments are arrays, pytrees of arrays or ``jax.ShapeDtypeStruct``.
     Nothing is compiled or run. ``Program.text`` is the lowered text, locations included. It is lowered as JAX lowers
     it for a TPU: ``ragged_dot`` stays one operation, where a CPU gets a masked product with every group, and Pallas
-    kernels stay calls. What JAX has no lowering of for TPUs is lowered for the default backend.
+    kernels stay calls. What JAX does not lower for a TPU (callbacks) is lowered for the default backend.
 
     >>> import jax.numpy as jnp
     >>> program = from_jax(lambda x: x.reshape(6), jnp.zeros((2, 3)))
@@ -48,8 +48,11 @@ def from_jax(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Program:
     traced = jitted.trace(*args, **kwargs)
     try:
         lowered = traced.lower(lowering_platforms=("tpu",))
-    except NotImplementedError:
-        lowered = traced.lower()
+    except Exception as refused:  # JAX has many ways to say so
+        try:
+            lowered = traced.lower()
+        except Exception:
+            raise refused from None
     program = read_stablehlo(lowered.as_text("stablehlo", debug_info=True))
     return replace(program, signature=signature_of(lowered))
 
