@@ -66,6 +66,7 @@ WITH_COMMANDS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", WITH_COMMANDS)
 def test_a_page_shows_what_is_printed(page, tmp_path, monkeypatch):
     """Its commands run in their order, then the Python that makes claims, in the same folder.
