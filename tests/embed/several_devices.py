@@ -241,11 +241,9 @@ def rows_held_everywhere_train_as_those_at_home(folder, night):
             one = train_step(loss, optax.sgd(0.01), pipelined, hot=hot, **axis)
             place = f"{folder}/{name}-{meshed}-{pipelined}"
             feed, saver = Feed(stacking), Checkpoints(place, 2)
-            carry, first = one.start(jnp.float32(1), from_tables(stacking, values)), 0
-            if hot or night:  # by day the plain training is unbroken
-                Loop(one, feed, saver=saver).train(carry, batches[:2])
-                carry, first = resume(one, jnp.float32(0), stacking, place)
+            Loop(one, feed, saver=saver).train(one.start(jnp.float32(1), from_tables(stacking, values)), batches[:2])
             saver.close()
+            carry, first = resume(one, jnp.float32(0), stacking, place)
             params, state = one.finish(Loop(one, feed).train(carry, batches[first:], first).carry)
             found.append((params, tables(state), tables(state, "accumulator")))
         for one_way, other in zip(*map(jax.tree.leaves, found), strict=True):
