@@ -209,7 +209,7 @@ they have. Take at least three rows for each constant, over the sizes you care f
 
 def page(kinds: Sequence[Any]) -> str:
     """The whole page; ``kinds`` are the errors that the calibration has seen."""
-    errors = gpt2_errors()
+    errors = gpt2_errors(list(measured_times.gpt2()))
     others = [name for name in target_names() if name.startswith("tpu-") and not target(name).time]
     text = PAGE.format(
         single=_single(kinds),
@@ -269,10 +269,10 @@ def _single(kinds: Sequence[Any]) -> str:
     return _table((*head, "published", "bar"), rows, 2)
 
 
-def gpt2_errors() -> list[tuple[Gpt2, float, float]]:
-    """Each measured pass with the relative error from its dump (nan where there is none) and from its StableHLO."""
+def gpt2_errors(points: Sequence[Gpt2]) -> list[tuple[Gpt2, float, float]]:
+    """Each of these passes with the relative error from its dump (nan where there is none) and from its StableHLO."""
     errors = []
-    for point in measured_times.gpt2():
+    for point in points:
         wanted = point.milliseconds / 1e3
         dump = estimate(load(point.dump), point.chip).seconds / wanted - 1 if point.dump else float("nan")
         errors.append((point, dump, estimate(load(point.stablehlo), point.chip).seconds / wanted - 1))

@@ -35,15 +35,18 @@ NOT_RUN = (
     "./run tilewright embed plan clicks.tsv",
     "XLA_FLAGS=",
 )
-#: Commands that take 1 to 20 seconds: tests run them at night.
+#: Commands that take half a second to 20: tests run them at night.
 LONG = (
     "./run tilewright isa tune-conv2d 1x7x7x512",
     "./run tilewright isa conv2d 1x7x7x512",
     "./run tilewright isa roofline --m 512",
     "./run tilewright isa tune --m 512",
+    "./run tilewright isa tune --m 16 --n 64",
     "./run tilewright isa matmul --m 512",
     "./run tilewright isa sweep --m 512",
     "./run tilewright isa explore block",
+    "./run tilewright time examples/maxtext_step.hlo.xz -t tpu-v6e --top 6",
+    "./run tilewright time examples/serving_step.hlo.xz -t tpu-v6e --set",
     "./run tilewright verify examples/group_norm.mlir",
     "./run tilewright verify decode.py",
     "./run tilewright embed plan --vocab 1000000",

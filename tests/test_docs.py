@@ -66,12 +66,14 @@ WITH_COMMANDS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", WITH_COMMANDS)
 def test_a_page_shows_what_is_printed(page, tmp_path, monkeypatch):
     """Its commands run in their order, then the Python that makes claims, in the same folder.
 
     By day all but a few long ones: their answers are tested in tests/isa (test_autotune, test_sweep, test_explore,
-    test_spread, test_conv_tune), tests/hlo (test_verify, test_gate), tests/embed/test_pods.py and tests/cli.
+    test_spread, test_conv_tune), tests/hlo (test_verify, test_gate, test_time_faces), tests/embed/test_pods.py and
+    tests/cli.
     """
     transcripts, text = script("transcripts"), page.read_text()
     assert not re.search(r"^\$ ", transcripts.BLOCK.sub("", text), re.MULTILINE), "a command outside a console block"

@@ -170,6 +170,7 @@ def test_train_resume_and_what_is_refused(run, log):
     assert "process 7 on elsewhere, since yesterday owns this folder" in err
 
 
+@pytest.mark.long
 def test_two_processes_train_as_one_and_a_killed_one_is_one_error(run, log, tmp_path):
     """On the same two chips; then one is killed, and one process goes on from what was saved.
 

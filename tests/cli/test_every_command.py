@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.cli.every_command import COMMANDS, OPTIONAL
 from tests.conftest import ROOT
 
@@ -13,6 +15,7 @@ from tests.conftest import ROOT
 LEFT_OUT = {"warm"}
 
 
+@pytest.mark.long
 def test_it_works_or_names_its_extra():
     script = ROOT / "tests" / "cli" / "every_command.py"
     command = [sys.executable, script, "--without", ",".join(OPTIONAL), "--json"]

@@ -9,7 +9,6 @@ import anyio
 import pytest
 
 from tests.cli.conftest import completed
-from tilewright.cli.mcp.server import Bounds, run_bounded
 from tilewright.errors import TilewrightError
 
 DUMP = (
@@ -32,7 +31,7 @@ def ask(tmp_path):
 
     from mcp import Client  # here, since it takes two seconds that every worker would spend
 
-    from tilewright.cli.mcp.server import make_server
+    from tilewright.cli.mcp.server import Bounds, make_server
 
     def call(tool, **arguments):
         async def session():
@@ -126,6 +125,8 @@ def test_what_is_refused(ask, tmp_path):
 
 
 def bounded(words, stdin=b"", **limits):
+    from tilewright.cli.mcp.server import Bounds, run_bounded
+
     async def call():
         return await run_bounded(words, stdin, "/", Bounds(**limits))
 

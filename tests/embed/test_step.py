@@ -346,6 +346,7 @@ def test_a_batch_of_another_stacking_is_refused():
         lookup(fresh(one), host_batch(draw(other, 8), other))
 
 
+@pytest.mark.long
 def test_what_needs_several_devices(root: Path, tmp_path: Path):
     """One process of eight for all of it: a start takes longer than most of these."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"

@@ -49,9 +49,11 @@ def says(page, selector, text):
     expect(page.locator(selector).first).to_have_text(text, timeout=30_000)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("view", VIEWS)
 @in_browser
 def test_a_view_narrow_and_wide_light_and_dark(visit, address, view):
+    """By day the tests below look at every view once, narrow or wide, after they have used it."""
     state, there = VIEWS[view]
     seen = visit(f"{address}#{view}{state}")
     seen.page.wait_for_selector(there, timeout=60_000)
@@ -110,7 +112,7 @@ def test_a_cell_that_is_chosen_by_keyboard_shows_where_it_goes(visit, address):
         page.keyboard.press("ArrowRight")
     both = "offset 4: (0, 4) to offset 16; the other layout: offset 16: (0, 4) from offset 4"
     says(page, ".compare > .readout", both)
-    seen.quiet()
+    seen.check()
 
 
 @in_browser
@@ -149,12 +151,12 @@ def test_a_machine_is_stepped_by_keyboard(visit, address):
     seen.tab_to("[aria-label='One back']", "Shift+Tab")
     page.keyboard.press("Enter")
     page.wait_for_selector("li[aria-current] code:has-text('halt')")
-    seen.quiet()
+    seen.check()
 
 
 @in_browser
 def test_limits_are_moved_by_keyboard(visit, address):
-    page = (seen := visit(f"{address}#plan?scale=1&batch=64")).page
+    page = (seen := visit(f"{address}#plan?scale=1&batch=64", width=420, scheme="dark")).page
     page.wait_for_selector(".bars i", timeout=60_000)
     assert page.locator(".card.good .value").inner_text() == "0.0 %"
     seen.tab_to("input[type=range]")
@@ -165,7 +167,7 @@ def test_limits_are_moved_by_keyboard(visit, address):
     page.keyboard.press("ArrowLeft")
     page.wait_for_url("**limits=**")
     settled(page)
-    seen.quiet()
+    seen.check()
 
 
 @pytest.mark.nightly

@@ -132,7 +132,7 @@ def test_the_page_has_its_sections_and_fetches_nothing(written):
 )
 @in_browser
 def test_the_page_in_a_browser(visit, written, width, scheme):
-    """By day narrow and dark; the explorer's views and the rooms' pages have every look."""
+    """By day narrow and dark, and then by the keyboard alone, for all pages: they have the same frame."""
     _, folder, _ = written
     seen = visit(folder / "report.html", width=width, scheme=scheme)
     check_page(seen.page.content())
@@ -142,11 +142,7 @@ def test_the_page_in_a_browser(visit, written, width, scheme):
     assert "bound by the TensorCore" in lead
     assert seen.page.locator("#summary").text_content().count("vector8x128") == 0
     seen.check()
-
-
-@in_browser
-def test_the_page_by_the_keyboard_alone(visit, written):
-    walk(visit(written[1] / "report.html", width=420))
+    walk(seen)
 
 
 def test_the_trace_parses_back(written):

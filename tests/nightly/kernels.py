@@ -1,8 +1,11 @@
 """Kept kernels never answer for each other: every variant compiled alone by a process of its own, then used together.
 
-``./run python -m tests.nightly.kernels [--orders 20]``: what each job gives from an empty cache; then each job again in
-a process of its own, all into one shared cache; then all ordered pairs of optimizers and whole orders of all jobs, each
-in a new process on that cache. Every value must be the first one. Exits with 1 where one is not.
+``./run python -m tests.nightly.kernels [--orders 20]``: what each job gives from an empty cache. Then two shared caches
+are filled: one by each job in a process of its own, one by what people do: `run`, `train --processes 2`, workers of
+Ray, tests of the suite. On each, in new processes: all ordered pairs of optimizers, all jobs in one order and in its
+reverse, so that each has come before every other, and in random orders. Every value must be the first one. Exits with
+1 where one is not. By day: tests/test_kernels.py, with small factories, and no two files of the machine's own cache
+share a symbol.
 """
 
 from __future__ import annotations
@@ -18,10 +21,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 
 import numpy as np
 
 OPTIMIZERS = ("SGD", "Adagrad", "RowwiseAdagrad", "Adam", "AdagradMomentum", "FTRL", "LaProp")
+SERVED = {"int8": "row", "int4": "table", "bf16": "row", "levels of 8 bits": "row", "levels of 4 bits": "row"}
 TEXTS = ("{1,0:T(8,128)}", "{0,1:T(8,128)(2,1)}", "{1,0:T(8,128)(4,1)}", "{1,0:T(3,5)(2,2)}", "{0,1}")
 
 
@@ -50,6 +55,21 @@ def _optimizer(name: str) -> str:
     return digest(seen, *embed.tables(state).values())
 
 
+def _served(dtype: str, scale: str) -> str:
+    """The sum of rows of a table in each of the codes that one factory has a sum for."""
+    from tilewright import embed
+
+    levels = embed.Quantization(-2.0, 2.0, 256 if "8" in dtype else 16) if "levels" in dtype else None
+    table = embed.Table("t", 40, 75, quantization=levels)
+    stacking = embed.stack([embed.Feature("f", table)], embed.Topology(1, 4))
+    values = {"t": np.random.default_rng(3).standard_normal((40, 75)).astype(np.float32)}
+    with tempfile.TemporaryDirectory() as folder:
+        coded = dtype if levels is None else f"int{dtype[10]}"
+        embed.export(f"{folder}/t", embed.from_tables(stacking, values), coded, scale=scale)
+        ids = np.random.default_rng(0).integers(0, 40, (16, 3)).astype(np.int32)
+        return digest(embed.open_export(f"{folder}/t").lookup({"f": ids})["f"])
+
+
 def _layout(dtype: str, text: str) -> str:
     from tilewright.layout import parse, relayout
 
@@ -70,6 +90,7 @@ def _product(dtype: str) -> str:
 
 JOBS: dict[str, Callable[[], str]] = {
     **{name: partial(_optimizer, name) for name in OPTIMIZERS},
+    **{f"served {name}": partial(_served, name, scale) for name, scale in SERVED.items()},
     **{f"{dtype}{text}": partial(_layout, dtype, text) for dtype in ("u8", "bf16", "f32", "s64") for text in TEXTS},
     **{f"product of {dtype}": partial(_product, dtype) for dtype in ("int8", "int16", "int32", "float32")},
 }
@@ -87,6 +108,29 @@ def _do(names: list[str], folder: str) -> dict[str, str]:
     return found
 
 
+FEW = ("examples/dlrm.py", "--steps", "2", "--batch", "64", "--scale", "0.0001")
+
+
+def _use(folder: str) -> None:
+    """Fill a cache as people do; what ends badly is a fault of this script's."""
+    with tempfile.TemporaryDirectory() as place:
+        programs = {
+            "run": ("-m", "tilewright", "run", *FEW, "--out", f"{place}/run"),
+            "two processes": ("-m", "tilewright", "embed", "train", *FEW, "--chips", "2", "--processes", "2"),
+            "workers of Ray": ("-m", "tests.embed.ray_workers", place),
+            "the suite": ("-m", "pytest", "-q", "tests/embed", "tests/layout/test_pack.py", "tests/isa/test_matmul.py"),
+        }
+        for name, words in programs.items():
+            if name == "workers of Ray" and find_spec("ray") is None:
+                print("left out: ray is not installed")
+                continue
+            places = {**os.environ, "NUMBA_CACHE_DIR": folder, "PYTHONPATH": os.getcwd()}
+            done = subprocess.run([sys.executable, *words], env=places, capture_output=True, text=True)
+            if done.returncode:
+                sys.exit(f"{name}: exit {done.returncode}: {done.stdout[-500:]}{done.stderr[-1500:]}")
+            print(f"filled by {name}", flush=True)
+
+
 def main() -> None:
     """Print what was done and what was wrong."""
     parser = argparse.ArgumentParser()
@@ -97,16 +141,21 @@ def main() -> None:
     for name in names:
         with tempfile.TemporaryDirectory() as empty:
             expected.update(_do([name], empty))
+    assert not [name for name, value in expected.items() if value.startswith("exit")], expected
     draw = random.Random(0)
-    with tempfile.TemporaryDirectory() as shared:
-        alone = [[name] for name in draw.sample(names, len(names))]
-        pairs = [list(pair) for pair in itertools.permutations(OPTIMIZERS, 2)]
-        for some in [*alone, *pairs, *(draw.sample(names, len(names)) for _ in range(orders))]:
-            runs += 1
-            wrong += [(some, name, value) for name, value in _do(some, shared).items() if value != expected[name]]
-    for some, name, value in wrong:
-        print(f"wrong: {name} gave {value}, alone {expected[name]}; order {some}")
-    print(f"{len(names)} jobs alone, {runs} processes on one cache, {len(wrong)} wrong values")
+    together = [list(pair) for pair in itertools.permutations(OPTIMIZERS, 2)]
+    together += [names, names[::-1], *(draw.sample(names, len(names)) for _ in range(orders))]
+    alone = [[name] for name in draw.sample(names, len(names))]
+    for some in (alone, []):
+        with tempfile.TemporaryDirectory() as shared:
+            if not some:
+                _use(shared)
+            for each in [*some, *together]:
+                runs += 1
+                wrong += [(each, name, value) for name, value in _do(each, shared).items() if value != expected[name]]
+    for each, name, value in wrong:
+        print(f"wrong: {name} gave {value}, alone {expected[name]}; order {each}")
+    print(f"{len(names)} jobs alone, {runs} processes on two caches, {len(wrong)} wrong values")
     sys.exit(bool(wrong))
 
 

@@ -34,10 +34,9 @@ def pages(tmp_path_factory):
     return page
 
 
-LATE = {"marks": pytest.mark.nightly}
-#: By day every page in one look, half of them in each of two; the explorer's views are looked at in both.
+#: By day every page in one look, half of them in each of two; the report below, with a row open.
 SEEN = [
-    pytest.param(name, *look, marks=[] if look == BY_DAY[k % 2] else [pytest.mark.nightly])
+    pytest.param(name, *look, marks=[] if look == BY_DAY[k % 2] and name != "report" else [pytest.mark.nightly])
     for k, name in enumerate(MADE)
     for look in EVERY_LOOK
 ]
@@ -47,16 +46,21 @@ SEEN = [
 @in_browser
 def test_a_page_opens_without_fault(visit, pages, name, width, scheme):
     seen = visit(pages(name), width=width, scheme=scheme)
-    first = seen.page.locator("main > section").first
-    assert first.locator("h2").text_content() in ("What to do", "What to do first")
-    assert first.locator("ol.steps li, ol li").count()
+    begins_with_what_to_do(seen.page)
     seen.check()
 
 
-@pytest.mark.parametrize("name", ["report", *(pytest.param(name, **LATE) for name in MADE if name != "report")])
+def begins_with_what_to_do(page):
+    first = page.locator("main > section").first
+    assert first.locator("h2").text_content() in ("What to do", "What to do first")
+    assert first.locator("ol.steps li, ol li").count()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", MADE)
 @in_browser
 def test_a_page_is_walked_by_the_keyboard_alone(visit, pages, name):
-    """By day one of them, and tests/machine/test_run.py another: all have the same frame."""
+    """By day the page of tests/machine/test_run.py: all have the same frame."""
     walk(visit(pages(name), width=420))
 
 
@@ -83,6 +87,7 @@ def walk(seen):
 @in_browser
 def test_a_row_opens_turns_its_slices_and_closes_by_the_keyboard_alone(visit, pages):
     page = (seen := visit(pages("report"))).page
+    begins_with_what_to_do(page)
     seen.tab_to(".viewport")
     page.keyboard.press("ArrowDown")
     assert page.locator(".explorer [role=status]").first.text_content().startswith("row 2 of ")
