@@ -17,8 +17,7 @@ import typer
 from tilewright.cli.embed import model
 from tilewright.cli.streams import Json, progress
 from tilewright.errors import UsageError
-from tilewright.files import write_whole
-from tilewright.render.delivery import Output, json_text, remark, show, write_file
+from tilewright.render.delivery import Answer, Form, Line, Output, deliver, remark, show
 from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def plan(
     Texts are hashed into the vocabularies. A last batch that is not full is left out; without --batch and --config a
     log of less than a batch is planned as one batch.
     """
-    suffix = Output(out, as_json, ".json", ".html", *[".toml"] * bool(apply), stdout=False).suffix
+    output = Output(out, as_json, ".json", ".html", *[".toml"] * bool(apply), stdout=False)
     if tables is not None and (files or of.config or of.vocab or of.scale):
         raise UsageError("--tables beside a log or a model", how="it plans tables alike, without a log")
     setup = of.configured(narrow_packing=narrow_packing, time=time)
@@ -112,7 +111,7 @@ def plan(
         unkept = {
             "--quantile": quantile != 1.0,
             "--flags": flags,
-            "-o .html": suffix == ".html",
+            "-o .html": output.suffix == ".html",
             "--time": time is not None,
             "--apply": apply is not None,
         }
@@ -138,31 +137,23 @@ def plan(
         return
     from tilewright.embed import diagnose
 
-    # of a pod's plan, whose partitions are not kept, there is nothing to find
-    diagnosis = None if planned.feeding is None else diagnose(planned.counters(knobs))
-    value = planned.to_json()
-    if diagnosis is not None:
-        findings = [finding.to_json() for finding in diagnosis.findings]
-        value |= {"findings": findings, "counters": diagnosis.counters.to_json()}
-    if out is not None and suffix == ".json":
-        planned.write_limits(out)
-    elif out is not None and made is not None and suffix == ".toml":
-        write_whole(out, made.text)
-    elif out is not None and diagnosis is not None:
-        write_whole(out, _page(planned, diagnosis, value, ", ".join(files or ()) or "a generated click log", compared))
+    diagnosis = diagnose(planned.counters(knobs))
+    findings = [finding.to_json() for finding in diagnosis.findings]
+    value = planned.to_json() | {"findings": findings, "counters": diagnosis.counters.to_json()}
+    log = ", ".join(files or ()) or "a generated click log"
+
+    def lines() -> Iterator[Line]:
+        yield from planned.lines()
+        yield from ("", "findings", *diagnosis.lines(numbered=of.config is not None and apply is None))
+
+    forms: dict[str, Form] = {
+        ".json": planned.limits_json,
+        ".toml": lambda: made.text if made else "",
+        ".html": lambda: _page(planned, diagnosis, value, log, compared),
+    }
     if compared is not None and not as_json:
         show([compared])
-    if as_json:
-        write_file("-", json_text(value))
-    elif out is None:
-        planned.print()
-        if diagnosis is not None:
-            show(["\n".join(["", "findings", *diagnosis.lines(numbered=of.config is not None and apply is None)])])
-    else:
-        remark(planned.verdict)
-        if planned.feeding is None and planned.confidence is not None:
-            remark(planned.confidence.sentence)
-        remark(f"wrote {out}")
+    deliver(Answer(lambda: value, lines), output, forms, said=[planned.verdict])
 
 
 @dataclass(frozen=True)
@@ -205,9 +196,7 @@ def _compared(before: Plan, after: Plan) -> Table:
         "largest max ids": lambda plan: f"{max(limit.max_ids_per_partition for limit in plan.limits.values()):,}",
         "buffers of a batch, one device": lambda plan: bytes_text(sum(stack.buffer_bytes for stack in plan.stacks)),
         "HBM of one chip": lambda plan: bytes_text(plan.heap.total),
-        "lookups and updates of a step, modelled": lambda plan: seconds_text(
-            plan.traffic.waited if plan.traffic else 0
-        ),
+        "lookups and updates of a step, modelled": lambda plan: seconds_text(plan.traffic.waited),
     }
     rows = [(name, of(before), of(after)) for name, of in figures.items()]
     return Table(("what", "before", "after"), rows, "before and after")
