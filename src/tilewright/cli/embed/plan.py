@@ -241,11 +241,7 @@ def _noting_days(log: Iterator[LogBatch], days: list[str]) -> Iterator[dict[str,
 
 
 def _plan_pod(
-    setup: EmbedConfig,
-    files: Sequence[str] | None,
-    rows: int,
-    uniform: bool,
-    options: Mapping[str, Any],
+    setup: EmbedConfig, files: Sequence[str] | None, rows: int, uniform: bool, options: Mapping[str, Any]
 ) -> Plan:
     """The plan of a log (without files: a generated one), or that of ``uniform`` ids."""
     from tilewright.embed import LogBatches, plan_pod, read_log

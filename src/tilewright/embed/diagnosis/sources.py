@@ -79,9 +79,7 @@ def check_counters(check: Check, stacking: Stacking, target: str = "") -> Counte
 
 
 def batch_counters(
-    batches: Iterable[HostBatch],
-    limits: Mapping[str, Limits] | None = None,
-    target: str = "",
+    batches: Iterable[HostBatch], limits: Mapping[str, Limits] | None = None, target: str = ""
 ) -> Counters:
     """Counters of the batches a run was fed, read once and not kept; ``limits`` are those it was compiled with.
 
@@ -243,11 +241,7 @@ def _under_limits(counters: Counters, under: Replay) -> Counters:
     [limits], [dropped], [refused] = under.candidates, under.dropped.tolist(), under.refused
     stacks = {
         name: replace(
-            stack,
-            **_limits_of(limits.get(name)),
-            ids=ids,
-            dropped_ids=lost if under.drop else None,
-            dropped_share=None,
+            stack, **_limits_of(limits.get(name)), ids=ids, dropped_ids=lost if under.drop else None, dropped_share=None
         )
         for (name, stack), ids, lost in zip(counters.stacks.items(), under.entries.tolist(), dropped)
     }

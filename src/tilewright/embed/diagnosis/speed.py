@@ -213,11 +213,7 @@ def needless_serialization(counters: Counters) -> Iterator[Finding]:
         "tables are processed one after the other to save HBM stack, and HBM has room for all of them at once",
         ("set xla_sc_num_serialized_tables_to_optimize_hbm to 0",),
         change={"sparsecore": {"num_serialized_tables_to_optimize_hbm": 0}},
-        evidence={
-            "serialized tables": turns,
-            "bytes of stack, at most": most,
-            "bytes free beside the heap": free,
-        },
+        evidence={"serialized tables": turns, "bytes of stack, at most": most, "bytes free beside the heap": free},
         effect=f"all {stacks} stacks at once, within {bytes_text(free)}" if counters.stacks else "all stacks at once",
     )
 

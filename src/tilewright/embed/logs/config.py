@@ -14,28 +14,12 @@ import numpy as np
 
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.inputs import check_choice
-from tilewright.embed.host.tables import (
-    HashedTables,
-    MultiHash,
-    NarrowTables,
-    hash_tables,
-    pack_narrow,
-    without_hot,
-)
+from tilewright.embed.host.tables import HashedTables, MultiHash, NarrowTables, hash_tables, pack_narrow, without_hot
 from tilewright.embed.logs.log import LogColumn
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.optimizers import OPTIMIZERS
 from tilewright.embed.model.stacking import ACTIVATION_BYTES, Stacking, manual_stacks, stack, stack_name
-from tilewright.embed.model.tables import (
-    Feature,
-    Limits,
-    LimitsFile,
-    Quantization,
-    Table,
-    Topology,
-    count,
-    limits_of,
-)
+from tilewright.embed.model.tables import Feature, Limits, LimitsFile, Quantization, Table, Topology, count, limits_of
 from tilewright.errors import UsageError
 from tilewright.reading import check_keys, read_file, typed
 

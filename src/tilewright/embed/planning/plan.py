@@ -17,10 +17,7 @@ from tilewright.embed.host.overflow import Overflow, limit_table
 from tilewright.embed.host.preprocess import preprocess
 from tilewright.embed.host.tables import NarrowTables, pack_narrow, without_hot
 from tilewright.embed.host.tally import tally
-from tilewright.embed.model.formulas import (
-    packed_table_bytes,
-    padded_table_bytes,
-)
+from tilewright.embed.model.formulas import packed_table_bytes, padded_table_bytes
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement, stack
 from tilewright.embed.model.tables import Feature, Limits, Table, Topology, count
 from tilewright.embed.planning.confidence import confidence_of_all

@@ -30,10 +30,7 @@ _NO_BATCH = -1
 
 
 def batch_peaks(
-    batch: Mapping[str, Any],
-    stacking: Stacking,
-    bad_ids: str = "error",
-    apart: Mapping[str, Longs] | None = None,
+    batch: Mapping[str, Any], stacking: Stacking, bad_ids: str = "error", apart: Mapping[str, Longs] | None = None
 ) -> tuple[Longs, dict[str, int]]:
     """int64[stacks, 4]: most entries and distinct ids of any partition, entries, and distinct ids by source, of every
     stack; and the batch of every feature. ``apart``: table -> ids, rising, that every shard holds.
