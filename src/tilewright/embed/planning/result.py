@@ -220,6 +220,7 @@ class Plan:
         return replace(
             stack.counters,
             combiner=self.stacking.stacks[stack.name].combiner,
+            rows=self.stacking.stacks[stack.name].vocab,
             hot=(hot.table, hot.id, hot.share) if hot else None,
             remedies={remedy.change: (*vars(remedy.limits).values(), remedy.imbalance) for remedy in remedies},
             remedy_waits={remedy.change: remedy.wait for remedy in remedies},
