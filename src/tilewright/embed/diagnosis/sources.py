@@ -23,7 +23,6 @@ from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.optimizers import name_of
 from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.embed.model.tables import Limits
-from tilewright.embed.planning.memory import memory
 from tilewright.embed.planning.plan import Replay, plan
 from tilewright.embed.planning.skew import Loads, quantile_of
 from tilewright.embed.planning.types import TYPICAL
@@ -231,25 +230,15 @@ def log_counters(
         bad_ids=bad_ids,
         progress=progress,
     )
-    counters = learnt.counters(knobs)
-    return _under_limits(counters, under) if limits else counters
-
-
-def _under_limits(counters: Counters, under: Replay) -> Counters:
-    """The counters with the limits of ``under`` in place of those the log would need."""
-    [limits], [dropped], [refused] = under.candidates, under.dropped.tolist(), under.refused
+    if not limits:
+        return learnt.counters(knobs)
+    counters, [dropped], [refused] = learnt.under(limits).counters(knobs), under.dropped.tolist(), under.refused
     stacks = {
         name: replace(
             stack, **_limits_of(limits.get(name)), ids=ids, dropped_ids=lost if under.drop else None, dropped_share=None
         )
         for (name, stack), ids, lost in zip(counters.stacks.items(), under.entries.tolist(), dropped)
     }
-    now, then = (_program_bytes(counters, side) for side in (counters.stacks, stacks))
-    hbm = counters.hbm
-    if now[0]:
-        hbm = replace(hbm, forward_stack=round((hbm.forward_stack or 0) * then[0] / now[0]))
-    if now[1]:
-        hbm = replace(hbm, backward_stack=round((hbm.backward_stack or 0) * then[1] / now[1]))
     return replace(
         counters,
         stacks=stacks,
@@ -257,18 +246,7 @@ def _under_limits(counters: Counters, under: Replay) -> Counters:
         uncut=len(refused),
         uncut_because=next(iter(refused), ""),
         steps_over=under.over[0] / under.steps,
-        hbm=hbm,
     )
-
-
-def _program_bytes(counters: Counters, stacks: Mapping[str, StackCounters]) -> tuple[int, int]:
-    """HBM stack of the lookups and of the updates, each alone."""
-    sums = [0, 0]
-    for counted in stacks.values():
-        if counted.limits is not None and counters.target:
-            for i, op in enumerate(counted.operations):
-                sums[i] += memory(counters.target, counters.shards, counted.width, counted.limits, op).stack_bytes
-    return sums[0], sums[1]
 
 
 # Counters of a run as a TOML or JSON file, written by hand from a profile or by a training loop.

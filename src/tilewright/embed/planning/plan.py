@@ -157,7 +157,7 @@ def made_plan(
     ``distinct``: of every stack the distinct ids of a batch, summed over the sources. ``held``: prefetched batches,
     pipelining, tables in turn, rows on every device. ``known``: fields of :class:`Plan` that were counted.
     """
-    prefetched, pipelining, _, apart = held
+    prefetched, pipelining, serialized, apart = held
     heap = heap_of(stacking, stacks, target, *held)
     turns = range(2, len(stacks) + 1) if heap.capacity and heap.total > heap.capacity else range(0)
 
@@ -173,6 +173,7 @@ def made_plan(
         tables=tuple(_table_plan(models[p.table.name], p, narrow) for p in stacking.placements),
         heap=heap,
         prefetched_batches=prefetched,
+        serialized_tables=serialized,
         traffic=traffic_of(stacking, stacks, distinct, target),
         hot=apart or {},
         serialized_fits=turns[least] if least < len(turns) else 0,

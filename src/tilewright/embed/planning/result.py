@@ -119,6 +119,7 @@ class Plan:
     stacks: tuple[StackPlan, ...]
     heap: Heap
     prefetched_batches: int
+    serialized_tables: int
     traffic: Traffic
     tables: tuple[TablePlan, ...]
     confidence: Confidence | None = None
@@ -262,7 +263,12 @@ class Plan:
             "replayed_batches": self.replayed,
             "curve": plain(self.curve),
             "skew": self.skew.to_json(),
-            "savings": plain(self.savings),
+            "savings": {
+                "table_bytes": sum(table.padded_bytes for table in self.tables),
+                "packed_table_bytes": sum(table.packed_bytes for table in self.tables),
+                "packed_tables": [table.name for table in self.tables if table.gains],
+                **plain(self.savings),
+            },
             "feeding": self.feeding.to_json(),
         }
 
@@ -307,7 +313,7 @@ class Plan:
         """The plan with other limits (stack -> limits; the others stay): buffers, compilers' verdicts and HBM follow.
 
         What was observed stays, and so do the drops and mini-batches that were counted for the plan's own limits: those
-        of others are counted by :func:`preprocess`. All stacks are taken to be live at once.
+        of others are counted by :func:`preprocess`.
 
         >>> from tilewright.embed import Feature, Limits, Table, Topology, plan
         >>> features, topology = [Feature("f", Table("t", vocab=64, width=8))], Topology(1, sparsecores_per_chip=2)
@@ -320,7 +326,8 @@ class Plan:
             replace(part, **fields_of_limits(groups[part.name], topology, limits.get(part.name, part.limits), chip))
             for part in self.stacks
         )
-        heap = heap_of(self.stacking, stacks, chip, self.prefetched_batches, self.heap.pipelined > 0)
+        held = self.prefetched_batches, self.heap.pipelined > 0, self.serialized_tables, self.hot
+        heap = heap_of(self.stacking, stacks, chip, *held)
         return replace(self, stacks=stacks, heap=heap)
 
     def print(self) -> None:
@@ -371,7 +378,7 @@ class Plan:
         hot = [(labels[hot.stack], hot) for hot in self.skew.hot if hot.stack in labels]
         remedies = [(labels[remedy.stack], remedy) for remedy in self.skew.remedies if remedy.stack in labels]
         programs = [(stack, program) for stack in self.stacks for program in stack.programs]
-        fields = TABLES if self.savings.packed_tables else TABLES[:-1]  # packed: where a table gains by it, or is so
+        fields = TABLES if any(table.gains for table in self.tables) else TABLES[:-1]
         if any(table.rows_per_line > 1 for table in self.tables):
             fields = (*TABLES[:-1], LINES)
         days = self.confidence.days if self.confidence else ()
@@ -393,7 +400,7 @@ class Plan:
         (would) save in tables."""
         saved = self.savings
         rows = [("stacking: buffers of one batch on a device", saved.separate_buffer_bytes, saved.stacked_buffer_bytes)]
-        if narrow := [t for t in self.tables if t.name in saved.packed_tables or t.rows_per_line > 1]:
+        if narrow := [table for table in self.tables if table.gains or table.rows_per_line > 1]:
             name = f"narrow rows sharing lines: {len(narrow)} table{'s' if len(narrow) > 1 else ''}"
             rows.append((name, sum(t.unpacked_bytes for t in narrow), sum(t.packed_bytes for t in narrow)))
         return rows

@@ -29,20 +29,9 @@ AS_IT_IS = "as it is"
 
 @dataclass(frozen=True)
 class Savings:
-    """Bytes now and in another arrangement; tables count all chips, buffers one batch on one device.
+    """The replayed batches' buffers, bytes of one batch on one device: every table alone, and in the stacks planned (or
+    possible)."""
 
-    ==================================  ============================================================================
-    ``table_bytes``                     tables as they are padded today
-    ``packed_table_bytes``              with rows of 1 to 4 floats sharing 32-byte lines, 8 // width to a line
-    ``packed_tables``                   the tables that gain by it
-    ``separate_buffer_bytes``           the replayed batches' buffers, every table alone
-    ``stacked_buffer_bytes``            the same in the stacks planned (or possible)
-    ==================================  ============================================================================
-    """
-
-    table_bytes: int = 0
-    packed_table_bytes: int = 0
-    packed_tables: tuple[str, ...] = ()
     separate_buffer_bytes: int = field(metadata=key("separate_buffer_bytes_per_device"), default=0)
     stacked_buffer_bytes: int = field(metadata=key("stacked_buffer_bytes_per_device"), default=0)
 
@@ -141,6 +130,11 @@ class TablePlan:
     packed_bytes: int
     unpacked_bytes: int
     rows_per_line: int = 1
+
+    @property
+    def gains(self) -> bool:
+        """Whether it would be smaller were its rows to share lines."""
+        return self.packed_bytes < self.padded_bytes
 
     @property
     def wasted_by_width(self) -> float:

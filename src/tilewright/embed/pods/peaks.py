@@ -85,11 +85,7 @@ def _part_peaks(
         each = ragged.batch_size // group.shards
         n = int(emit(ragged.values, offsets, ragged.hot, sources, each, form, kept, keys, n))
         if n < 0:
-            vocab, values = feature.table.vocab, ragged.values
-            at = int(np.flatnonzero((values < 0) | (values >= vocab))[0])
-            problem = f"id {ragged.id_at(at)} of sample {ragged.samples[at]} is not in 0 .. {vocab - 1}"
-            how = 'mend the data, or pass bad_ids="clip" or bad_ids="drop"'
-            raise UsageError(problem, where=f"feature {feature.name!r}", how=how)
+            ragged.inside(feature.table.vocab, "error", feature.name)
     found = np.zeros(4, np.int64)
     part = keys[:n]
     part.sort()

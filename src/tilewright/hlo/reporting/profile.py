@@ -77,7 +77,7 @@ def _timed(planes: Iterable[XPlane]) -> Iterator[_Timed]:
             for event in line.events if "async" not in called.lower() else ():
                 own = event.display or _from_long_name(event.name) or event.name
                 device = event.stats.get("device_duration_ps")
-                picoseconds = float(device) if str(device).isdecimal() else event.picoseconds
+                picoseconds = int(str(device)) if str(device).isdecimal() else event.picoseconds
                 key = _key(event.stats, own if of_device else "")
                 yield f"{plane.name} {called}".strip(), key, picoseconds * event.count / 1e6, event.count
 
