@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli.embed import model
+from tilewright.cli.figures import PLAN
 from tilewright.cli.streams import Json, progress
 from tilewright.errors import UsageError
+from tilewright.render.compare import changes
 from tilewright.render.delivery import Answer, Form, Line, Output, deliver, remark, show
 from tilewright.render.tables import Table
 
@@ -130,7 +132,8 @@ def plan(
         if stacking is None:
             shared["table_stacking"] = not knobs.disable_table_stacking
         planned = _plan_log(setup, files, rows, shared)
-        compared = _compared(before, planned)
+        found = changes(PLAN, before.to_json(), planned.to_json())
+        compared = Table(("what", "before", "after", "change", ""), [each.line() for each in found], "before and after")
         remark("\n".join(f"applied: {line}" for line in made.lines))
     if flags:
         show([knobs.paste_text(others, planned.limits_json())])
@@ -149,7 +152,7 @@ def plan(
     forms: dict[str, Form] = {
         ".json": planned.limits_json,
         ".toml": lambda: made.text if made else "",
-        ".html": lambda: _page(planned, diagnosis, value, log, compared),
+        ".html": lambda: _page(planned, diagnosis, value, log, of.config, compared),
     }
     if compared is not None and not as_json:
         show([compared])
@@ -183,23 +186,6 @@ def _applied(setup: EmbedConfig, plan: Plan, knobs: SparseCoreConfig, which: str
         setup, text = setup.changed(change), setup.changed_text(text, change)
         lines.append(f"{findings[number].bottleneck}: {findings[number].written}")
     return _Applied(setup, text, tuple(lines))
-
-
-def _compared(before: Plan, after: Plan) -> Table:
-    """What a plan said before and after."""
-    from tilewright.render import bytes_text, seconds_text
-
-    figures: dict[str, Callable[[Plan], str]] = {
-        "stacks": lambda plan: str(len(plan.stacks)),
-        "wait of the most uneven stack": lambda plan: f"{max(stack.wait for stack in plan.stacks):.2f}\u00d7",
-        "imbalance of the most uneven stack": lambda plan: f"{max(stack.imbalance for stack in plan.stacks):.2f}\u00d7",
-        "largest max ids": lambda plan: f"{max(limit.max_ids_per_partition for limit in plan.limits.values()):,}",
-        "buffers of a batch, one device": lambda plan: bytes_text(sum(stack.buffer_bytes for stack in plan.stacks)),
-        "HBM of one chip": lambda plan: bytes_text(plan.heap.total),
-        "lookups and updates of a step, modelled": lambda plan: seconds_text(plan.traffic.waited),
-    }
-    rows = [(name, of(before), of(after)) for name, of in figures.items()]
-    return Table(("what", "before", "after"), rows, "before and after")
 
 
 def _like_tables(setup: EmbedConfig, tables: int, rows: int) -> EmbedConfig:
@@ -284,7 +270,9 @@ def _hot(setup: EmbedConfig, files: Sequence[str] | None, share: float) -> Mappi
         return hot_rows(batches, setup.features, share)
 
 
-def _page(plan: Plan, diagnosis: Diagnosis, value: dict[str, Any], source: str, compared: Table | None) -> str:
+def _page(
+    plan: Plan, diagnosis: Diagnosis, value: dict[str, Any], source: str, config: str | None, compared: Table | None
+) -> str:
     from tilewright.render import Page, steps, table
 
     topology, found = plan.stacking.topology, diagnosis.html()
@@ -298,18 +286,18 @@ def _page(plan: Plan, diagnosis: Diagnosis, value: dict[str, Any], source: str, 
     page = Page("Embedding plan", f"learnt from {source}", facts=facts)
     if compared is not None:
         page.section("applied", "What the changes brought", table(compared.columns, compared.rows))
-    page.section("findings", "What to do", plan.html("head"), found, steps(_next_steps(plan)))
+    page.section("findings", "What to do", plan.html("head"), found, steps(_next_steps(plan, config)))
     page.section("plan", "The plan behind it", plan.html("body"))
     page.data("embedding-plan", value)
     return page.html()
 
 
-def _next_steps(plan: Plan) -> list[Step]:
+def _next_steps(plan: Plan, config: str | None) -> list[Step]:
     from tilewright.render import Step
 
     chips = plan.stacking.topology.chips
     target = f" --target {plan.target}" if plan.target else ""
-    of = _given("--config") or f"{target} --chips {chips} --batch {plan.batch}"
+    of = f" --config {shlex.quote(config)}" if config else f"{target} --chips {chips} --batch {plan.batch}"
     check = f"tilewright embed check LOG limits.json{of}"
     return [
         Step("Write the limits file that the program reads.", this_command("-o limits.json")),
@@ -321,14 +309,6 @@ def _next_steps(plan: Plan) -> list[Step]:
             "tilewright diff before.json after.json -o diff.html",
         ),
     ]
-
-
-def _given(option: str) -> str:
-    """The option and its value as they were given to the command that is running, with a blank before; or nothing."""
-    words = sys.argv[1:]
-    found = [words[k : k + 2] for k, word in enumerate(words) if word == option]
-    found += [[word] for word in words if word.startswith(f"{option}=")]
-    return f" {shlex.join(found[-1])}" if found else ""
 
 
 def this_command(more: str, without: str = "--out") -> str:
