@@ -174,14 +174,4 @@ def _figures(under: Plan, cuts: list[int | None]) -> list[tuple[str, str, str]]:
 
 
 def _heap(under: Plan) -> list[tuple[str, int, str]]:
-    heap = under.heap
-    parts = [
-        ("tables", heap.tables),
-        ("optimizer slots", heap.slots),
-        ("inputs fetched ahead", heap.inputs),
-        ("activations and gradients", heap.exchange),
-        ("held for pipelining", heap.pipelined),
-        ("stack of the lookup", heap.forward_stack),
-        ("stack of the update", heap.backward_stack),
-    ]
-    return [(name, size, bytes_text(size)) for name, size in parts]
+    return [(name, size, bytes_text(size)) for name, size in under.heap_parts()]

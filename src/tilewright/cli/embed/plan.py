@@ -23,7 +23,7 @@ from tilewright.render.delivery import Answer, Form, Line, Output, deliver, rema
 from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
-    from tilewright.embed import Diagnosis, EmbedConfig, LogBatch, Plan, SparseCoreConfig
+    from tilewright.embed import Diagnosis, EmbedConfig, LogBatch, Plan
     from tilewright.render import Step
 
 _MANY = 1 << 26
@@ -96,17 +96,10 @@ def plan(
     if of.batch is None and of.config is None and tables is None:
         setup = model.fitted(setup, files, rows)
     knobs, others = setup.sparsecore.with_flags(init_args or "")
+    setup = model.with_stacking(replace(setup, sparsecore=knobs), stacking)
     model.say_collisions(setup, files)
     partitions = setup.topology.sparsecores**2 * len({feature.table.name for feature in setup.features})
-    shared = {
-        "target": setup.target,
-        "headroom": headroom,
-        "table_stacking": not knobs.disable_table_stacking if stacking is None else stacking,
-        "prefetched_batches": knobs.maximum_parallel_iterations,
-        "pipelining": not knobs.disable_full_embedding_pipelining,
-        "serialized_tables": knobs.num_serialized_tables_to_optimize_hbm,
-        "bad_ids": bad_ids,
-    }
+    shared: dict[str, Any] = {"headroom": headroom, "bad_ids": bad_ids}
     if hot is not None:
         setup = replace(setup, hot_rows=_hot(setup, files, hot)).checked("--hot")
     if tables is not None or engine is not None or partitions > _MANY:
@@ -126,21 +119,18 @@ def plan(
         planned = _plan_log(setup, files, rows, shared)
     made, compared = None, None
     if apply is not None:
-        made = _applied(setup, planned, knobs, apply, of.config)
-        before, setup, knobs = planned, made.setup, made.setup.sparsecore
-        shared |= {"serialized_tables": knobs.num_serialized_tables_to_optimize_hbm}
-        if stacking is None:
-            shared["table_stacking"] = not knobs.disable_table_stacking
+        made = _applied(setup, planned, apply, of.config)
+        before, setup = planned, model.with_stacking(made.setup, stacking)
         planned = _plan_log(setup, files, rows, shared)
         found = changes(PLAN, before.to_json(), planned.to_json())
         compared = Table(("what", "before", "after", "change", ""), [each.line() for each in found], "before and after")
         remark("\n".join(f"applied: {line}" for line in made.lines))
     if flags:
-        show([knobs.paste_text(others, planned.limits_json())])
+        show([setup.sparsecore.paste_text(others, planned.limits_json())])
         return
     from tilewright.embed import diagnose
 
-    diagnosis = diagnose(planned.counters(knobs))
+    diagnosis = diagnose(planned.counters(setup.sparsecore))
     findings = [finding.to_json() for finding in diagnosis.findings]
     value = planned.to_json() | {"findings": findings, "counters": diagnosis.counters.to_json()}
     log = ", ".join(files or ()) or "a generated click log"
@@ -168,14 +158,14 @@ class _Applied:
     lines: tuple[str, ...]
 
 
-def _applied(setup: EmbedConfig, plan: Plan, knobs: SparseCoreConfig, which: str, config: str | None) -> _Applied:
+def _applied(setup: EmbedConfig, plan: Plan, which: str, config: str | None) -> _Applied:
     from tilewright.embed import diagnose
 
     if config is None:
         raise UsageError("--apply without --config", how="name the model's file, which it changes")
-    findings = dict(enumerate(diagnose(plan.counters(knobs)).findings, 1))
+    findings = dict(enumerate(diagnose(plan.counters(setup.sparsecore)).findings, 1))
     named = [k for k, finding in findings.items() if finding.change] if which == "all" else which.split(",")
-    setup, text, lines = replace(setup, sparsecore=knobs), Path(config).read_text(encoding="utf-8"), []
+    text, lines = Path(config).read_text(encoding="utf-8"), []
     for word in named:
         number = int(word) if str(word).strip().isdecimal() else 0
         if number not in findings or not findings[number].change:
@@ -210,9 +200,9 @@ def _plan_log(setup: EmbedConfig, files: Sequence[str] | None, rows: int, option
             _noting_days(log, days),
             setup.features,
             setup.topology,
-            stacking=setup.stacking(options["table_stacking"]),
+            stacking=setup.stacking(),
             narrow_packing=setup.narrow_packing,
-            apart=setup.hot_rows,
+            **setup.plan_options,
             progress=lambda n: advance(n, total),
             days=days,
             **options,
@@ -251,10 +241,11 @@ def _plan_pod(
             setup.features,
             setup.topology,
             setup.batch,
+            table_stacking=not setup.sparsecore.disable_table_stacking,
             stacks=setup.stacks,
             rotation=setup.rotation,
             activation_bytes=setup.activation_bytes,
-            apart=setup.hot_rows,
+            **setup.plan_options,
             progress=lambda done, total: advance(done, total or None),
             **options,
         )

@@ -206,7 +206,7 @@ def log_counters(
     Raises :class:`UsageError` for whatever ``plan`` refuses.
     """
     knobs, narrow = model.sparsecore, model.narrow
-    stacking = model.stacking(not knobs.disable_table_stacking)
+    stacking = model.stacking()
     limits = (model.limits if limits is None else limits) or {}
     drop = knobs.allow_id_dropping
     under = Replay(stacking, [limits], bad_ids, drop=drop, allow_id_dropping=drop)
@@ -221,12 +221,9 @@ def log_counters(
         watched(),
         model.features,
         model.topology,
-        target=model.target,
         stacking=stacking,
         narrow_packing=model.narrow_packing,
-        prefetched_batches=knobs.maximum_parallel_iterations,
-        pipelining=not knobs.disable_full_embedding_pipelining,
-        serialized_tables=knobs.num_serialized_tables_to_optimize_hbm,
+        **model.plan_options,
         bad_ids=bad_ids,
         progress=progress,
     )

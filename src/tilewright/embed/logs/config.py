@@ -152,14 +152,25 @@ class EmbedConfig:
                 raise UsageError(problem, where=where)
         return self
 
-    def stacking(self, together: bool = True) -> Stacking:
-        """The tables in their stacks, as :func:`stack` makes them; without ``together`` only the stacks set by hand."""
-        narrow, rotation = self.narrow, dict(self.rotation)
+    def stacking(self) -> Stacking:
+        """The tables in their stacks, as :func:`stack` makes them; where the knobs disable that only those by hand."""
+        narrow, rotation, together = self.narrow, dict(self.rotation), not self.sparsecore.disable_table_stacking
         if not together:  # only stacks by hand are left
             rotation = {name: rotation[name] for name in map(stack_name, self.stacks) if name in rotation}
         sizes = narrow.batch_sizes(self.batch)
         shape = {"stacks": self.stacks, "rotation": rotation, "activation_bytes": self.activation_bytes}
         return stack(narrow.features, self.topology, together, sizes, **shape)  # type: ignore[arg-type]
+
+    @property
+    def plan_options(self) -> dict[str, Any]:
+        """What :func:`plan` and :func:`plan_pod` take beside features, topology and stacks."""
+        return {
+            "target": self.target,
+            "prefetched_batches": self.sparsecore.maximum_parallel_iterations,
+            "pipelining": not self.sparsecore.disable_full_embedding_pipelining,
+            "serialized_tables": self.sparsecore.num_serialized_tables_to_optimize_hbm,
+            "apart": self.hot_rows,
+        }
 
     @property
     def topology(self) -> Topology:

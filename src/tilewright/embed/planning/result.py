@@ -86,10 +86,6 @@ def _folded(rows: Table, name: str) -> Html:
     return _figure(rows) if number <= _LONG else details(f"{name} of every stack ({number} rows)", _figure(rows))
 
 
-def _ids_of(stack: StackPlan) -> int:
-    return stack.limits.max_ids_per_partition
-
-
 def counted(n: int, one: str, several: str = "") -> str:
     """A number and its noun."""
     return f"{count_text(n)} {one if n == 1 else several or one + 's'}"
@@ -233,7 +229,7 @@ class Plan:
         for one in self.stacks:
             shape = len(one.tables), one.features, one.padded_width, one.rows_per_shard, one.samples_per_sparsecore
             groups.setdefault((one.name if one.counted else "", *shape, one.optimizer, one.limits), []).append(one)
-        return sorted(groups.values(), key=lambda alike: 0 if alike[0].counted else -_ids_of(alike[0]))
+        return sorted(groups.values(), key=lambda g: 0 if g[0].counted else -g[0].limits.max_ids_per_partition)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain values with a ``schema_version``; ``counters`` is what :func:`diagnose` reads.
@@ -304,7 +300,7 @@ class Plan:
         columns = [Column("stack", "code"), Column("ids a partition", "count"), Column("distinct ids", "count")]
         columns += [Column("imbalance", "ratio")]
         rows = [(s.label, *vars(s.limits).values(), s.imbalance) for s in self.stacks]
-        heap = [(part, getattr(self.heap, part)) for part in ("tables", "slots", "inputs", "exchange", "total")]
+        heap = [*self.heap_parts(), ("in all", self.heap.total)]
         limits = glance_table(columns, rows, caption="limits")
         memory = glance_table((Column("what"), Column("bytes", "bytes")), heap, caption="HBM of one chip")
         return glance(head, self.verdict, sure, limits, memory)
@@ -370,7 +366,7 @@ class Plan:
         """All tables of a plan; hot ids and remedies are those of the stacks ``explained``."""
         kinds = self.alike()
         known = tuple(f for f in STACKS if any(f.of(kind) is not None for kind in kinds))
-        heap = _titled("HBM of one chip", HEAP, self._heap_parts())
+        heap = _titled("HBM of one chip", HEAP, self.heap_parts())
         if self.feeding is None:
             return {"limits": _titled("limits", known, kinds[:_SHOWN]), "heap": heap}
         again = f"{counted(self.replayed, 'batch', 'batches')} run again"
@@ -405,7 +401,8 @@ class Plan:
             rows.append((name, sum(t.unpacked_bytes for t in narrow), sum(t.packed_bytes for t in narrow)))
         return rows
 
-    def _heap_parts(self) -> list[tuple[str, int]]:
+    def heap_parts(self) -> list[tuple[str, int]]:
+        """What lies in the HBM of one chip, and its bytes; of the two stacks one is in use at a time."""
         heap = self.heap
         parts = [("tables", heap.tables), ("optimizer slots", heap.slots), ("inputs fetched ahead", heap.inputs)]
         parts += [("activations and gradients", heap.exchange)]
@@ -481,7 +478,7 @@ class Plan:
         rows = self._rows(self.stacks)
         blocks = [*(head if part == "all" else []), self._figures(), _figure(rows["limits"]), _figure(rows["holding"])]
         blocks += [_figure(rows["days"])] if rows["days"].rows else []
-        bars = [Bar(name, (float(size),)) for name, size in self._heap_parts()]
+        bars = [Bar(name, (float(size),)) for name, size in self.heap_parts()]
         drawn = bar_chart(bars, title=rows["heap"].title, kind="bytes")
         blocks += [_figure(rows["programs"]), drawn] if self.target else [drawn]
         blocks += map(paragraph, (*self._modelled_notes(), self._layout_note()) if self.target else ())
