@@ -223,6 +223,9 @@ def test_a_whole_pod_in_seconds(tmp_path):
     assert len(value["stacks"]) == 500
     assert not {"imbalance", "wait", "drop_rate", "quantiles"} & set(value["stacks"][0]), "not counted on a pod"
     assert (value["fits"], value["num_serialized_tables_that_fit"]) == (False, 91)
+    assert [finding["bottleneck"] for finding in value["findings"]] == ["hbm-stack-overflow"], (
+        "no stack holds more rows"
+    )
     flags = {"LIBTPU_INIT_ARGS": ""}
     assert b"with which it fits" in completed(*words, **flags).stdout
     out = tmp_path / "limits.json"

@@ -43,7 +43,7 @@ _kept: tuple[str, Plan, list[Mapping[str, Any]]] | None = None
 def plan(asked: Question) -> dict[str, Any]:
     """The plan of a model, and what ``limits`` (stack -> [ids, distinct ids]) would mean for its batches."""
     learnt, batches = _planned(asked)
-    observed = {stack.name: stack.observed for stack in learnt.stacks}
+    observed = learnt.limits
     limits = _limits(asked, observed)
     under = learnt.under(limits)
     cuts, lost = list[int | None](), dict.fromkeys(limits, 0)

@@ -146,7 +146,10 @@ def plan(
     }
     if compared is not None and not as_json:
         show([compared])
-    deliver(Answer(lambda: value, lines), output, forms, said=[planned.verdict])
+    said = [planned.verdict]
+    if planned.feeding is None and planned.confidence is not None:
+        said.append(planned.confidence.sentence)
+    deliver(Answer(lambda: value, lines), output, forms, said=said)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 from tilewright.embed.planning.types import QUANTILES, StackPlan
 from tilewright.render import Field
 
+_OBSERVED = attrgetter("observed.max_ids_per_partition")
 _IDS, _UNIQUE = attrgetter("limits.max_ids_per_partition"), attrgetter("limits.max_unique_ids_per_partition")
 _WAIT = (
     "what a step waits for: bytes of rows fetched and ids combined, the fullest shard over the average one (modelled)"
@@ -36,7 +37,7 @@ STACKS = (
     Field("width", "count", "floats per row, padded to 8", lambda g: g[0].padded_width),
     Field("max ids", "count", "max_ids_per_partition: entries of one source for one shard", lambda g: _IDS(g[0])),
     Field("max unique", "count", "max_unique_ids_per_partition", lambda g: _UNIQUE(g[0])),
-    Field("observed ids", "count", "the fullest partition of the log", lambda g: g[0].observed.max_ids_per_partition),
+    Field("observed ids", "count", "the fullest partition of the log", lambda g: g[0].observed and _OBSERVED(g[0])),
     Field("mean ids", "number", "the average partition", _mean),
     Field("imbalance", "ratio", "entries: the fullest shard over the average one", _counted("imbalance")),
     Field("wait", "ratio", _WAIT, _counted("wait")),

@@ -155,7 +155,7 @@ class StackPlan:
 
     ============================  ==================================================================================
     ``limits``                    the chosen quantile of the counts of all partitions (source x shard x batch)
-    ``observed``                  the largest of those counts; without a log the limits
+    ``observed``                  the largest of those counts; None without a log
     ``mean_ids``                  entries of the average partition; None without a log
     ``slots``, ``pointers``       of one device's buffers, in the plain layout; ``buffer_bytes`` of both
     ``samples_per_sparsecore``    rows of the stack's activations on one SparseCore
@@ -183,7 +183,7 @@ class StackPlan:
     optimizer: str
     samples_per_sparsecore: int
     limits: Limits
-    observed: Limits
+    observed: Limits | None
     mean_ids: float | None
     slots: int = field(metadata=key("slots_per_device"))
     pointers: int = field(metadata=key("row_pointers_per_device"))
@@ -231,8 +231,8 @@ class StackPlan:
             **vars(self.limits),
             tables=len(self.tables),
             width=self.padded_width,
-            observed_ids=self.observed.max_ids_per_partition,
-            observed_unique_ids=self.observed.max_unique_ids_per_partition,
+            observed_ids=self.observed.max_ids_per_partition if self.observed else None,
+            observed_unique_ids=self.observed.max_unique_ids_per_partition if self.observed else None,
             typical_ids=typical.max_ids_per_partition if typical else None,
             typical_unique_ids=typical.max_unique_ids_per_partition if typical else None,
             dropped_share=self.drop_rate if self.counted else None,

@@ -233,10 +233,10 @@ def plan_pod(
     shape = {"stacks": stacks, "rotation": rotation, "activation_bytes": activation_bytes}
     stacking = stack(features, topology, table_stacking, batch, **shape)  # type: ignore[arg-type]
     peaks = PartitionPeaks(stacking, bad_ids, apart or {})
-    confidence, means = None, dict[str, float]()
+    confidence, means, observed = None, dict[str, float](), dict[str, Limits]()
     if source is None:
         sizes = {feature.name: batch for feature in stacking.features}
-        limits = observed = uniform_limits(stacking, sizes, ids_per_sample)
+        limits = uniform_limits(stacking, sizes, ids_per_sample)
         each = ids_per_sample * topology.sparsecores
         distinct = {group.name: float(group.samples_per_sparsecore(sizes) * each) for group in stacking.groups}
     else:
@@ -255,7 +255,7 @@ def plan_pod(
     planned = tuple(
         stack_plan(
             *(group, topology, sizes, limits[group.name], target),
-            observed=observed[group.name],
+            observed=observed.get(group.name),
             mean_ids=means.get(group.name),
         )
         for group in stacking.groups
