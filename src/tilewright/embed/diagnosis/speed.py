@@ -223,29 +223,13 @@ def needless_serialization(counters: Counters) -> Iterator[Finding]:
 @rule("guide section 12, flags for debugging", needs="sparsecore", when="NaN, bounds or buffer checks are on")
 def checks_left_on(counters: Counters) -> Iterator[Finding]:
     knobs = counters.knobs
-    on = [
-        flag
-        for flag, used in (
-            ("xla_sc_detect_nan", knobs.detect_nan),
-            ("xla_sc_assert_level=bounds", knobs.assert_level != "none"),
-            ("xla_tpu_buffer_contents_sanitizer_config", knobs.buffer_contents_sanitizer_config != ""),
-            ("xla_tpu_verify_launch_id_across_cores", knobs.verify_launch_id_across_cores),
-        )
-        if used
-    ]
-    if on:
+    if on := [knob for knob in fields(knobs) if knob.name in _CHECKS and getattr(knobs, knob.name) != knob.default]:
         yield Finding(
             "warning",
-            f"checks for debugging are on and slow every step: {', '.join(on)}",
+            f"checks for debugging are on and slow every step: {', '.join(knob.metadata['flag'] for knob in on)}",
             ("leave these flags out of LIBTPU_INIT_ARGS once the fault is found",),
             evidence={"checks": len(on)},
-            change={
-                "sparsecore": {
-                    f.name: f.default
-                    for f in fields(knobs)
-                    if f.name in _CHECKS and getattr(knobs, f.name) != f.default
-                }
-            },
+            change={"sparsecore": {knob.name: knob.default for knob in on}},
         )
 
 
