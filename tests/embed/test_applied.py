@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import completed
 from tests.conftest import by_night
 from tilewright.embed import Adagrad, EmbedConfig, Feature, Table, diagnose, plan, read_config
-from tilewright.embed.logs.config import change_text, with_change
+from tilewright.embed.logs.config import change_text
 from tilewright.embed.planning.types import AS_IT_IS
 from tilewright.errors import UsageError
 
@@ -103,7 +103,7 @@ def test_a_change_is_written_into_the_lines_that_are_there(tmp_path, head):
     file = tmp_path / "model.toml"
     file.write_text(text)
     expected = read_config(file).changed(change)
-    file.write_text(with_change(text, change))
+    file.write_text(EmbedConfig.changed_text(text, change))
     found = read_config(file)
     assert {name: ids.tolist() for name, ids in found.hot_rows.items()} == {
         name: ids.tolist() for name, ids in expected.hot_rows.items()
@@ -111,13 +111,13 @@ def test_a_change_is_written_into_the_lines_that_are_there(tmp_path, head):
     for name in ("rotation", "activation_bytes", "sparsecore", "features", "batch"):
         assert getattr(found, name) == getattr(expected, name), name
     assert all(line in file.read_text() for line in TABLES.splitlines())
-    again = with_change(file.read_text(), change)
+    again = EmbedConfig.changed_text(file.read_text(), change)
     assert tomllib.loads(again) == tomllib.loads(file.read_text())
 
 
 def test_keys_over_several_lines_are_left_to_the_user():
     with pytest.raises(UsageError, match=r"more than one line.*hot_rows\.user = \[7\]"):
-        with_change(TABLES + "[hot_rows]\nuser = [\n  3,\n]\n", {"hot_rows": {"user": [7]}})
+        EmbedConfig.changed_text(TABLES + "[hot_rows]\nuser = [\n  3,\n]\n", {"hot_rows": {"user": [7]}})
     assert change_text({"rotation": {"a b": 1}}) == 'rotation."a b" = 1'
 
 
@@ -135,7 +135,7 @@ def test_the_command_plans_again_and_writes_the_file(tmp_path, monkeypatch):
     done = completed(*command, "--apply", "1", "-o", "applied.toml")
     assert done.returncode == 0, done.stderr
     assert b"applied: skew: hot_rows.user = [5]" in done.stderr
-    assert b"wait of the most uneven stack" in done.stdout
+    assert b"wait, largest" in done.stdout
     assert read_config("applied.toml").hot_rows["user"].tolist() == [5]
     done = completed("embed", "plan", "log.csv", "--config", "applied.toml", "-o", "limits.json")
     assert b"hot_rows" in (tmp_path / "limits.json").read_bytes(), done.stderr

@@ -229,6 +229,7 @@ CASES = [
         stacks(imbalance=1.1, mean_ids=20.0, observed_ids=60),
     ),
     ("too-few-tables-stacked", "warning", alone(6), "into 1 instead of 6 stacks", alone(4)),
+    ("too-few-tables-stacked", "warning", alone(6, rows=10**9), "into 3 instead of 6 stacks", alone(6, rows=2**30)),
     (
         "too-few-tables-stacked",
         "warning",

@@ -176,10 +176,10 @@ def test_savings_exchange_and_feeding():
     features = [*FEATURES, Feature("n", narrow)]
     batches = [{**b, "n": np.arange(16, dtype=np.int64).reshape(-1, 1)} for b in logs(3)]
     made = plan(batches, features, TOPOLOGY, target="tpu-v5p")
-    saved = made.savings
-    assert saved.packed_tables == ("n",)
-    assert saved.table_bytes == sum(t.padded_bytes for t in made.tables)
-    assert saved.table_bytes - saved.packed_table_bytes == (1024 - 128) * 32
+    packing, saved = made.to_json()["savings"], made.savings
+    assert packing["packed_tables"] == ["n"]
+    assert packing["table_bytes"] == sum(t.padded_bytes for t in made.tables)
+    assert packing["table_bytes"] - packing["packed_table_bytes"] == (1024 - 128) * 32
     assert saved.stacked_buffer_bytes < saved.separate_buffer_bytes
     assert saved.stacked_buffer_bytes == sum(s.buffer_bytes for s in made.stacks)
     assert made.heap.exchange == 2 * 2 * 4 * sum(s.padded_width * s.samples_per_sparsecore for s in made.stacks)

@@ -216,12 +216,16 @@ def test_a_whole_pod_in_seconds(tmp_path):
     done = completed(*words, "--json")
     value = json.loads(done.stdout)
     assert (value["kind"], value["topology"]["sparsecores"], value["basis"]) == (
-        *("embedding_pod_plan", 16384, "uniform ids"),
+        *("embedding_plan", 16384, "uniform ids"),
     )
-    assert value["tables"]["rows"] == 10**12
-    assert value["hbm_per_chip"]["tables_bytes"] == value["tables"]["padded_bytes"] // 4096
-    assert value["stacks"][0]["count"] == 500
+    assert sum(table["vocab"] for table in value["tables"]) == 10**12
+    assert value["hbm_per_chip"]["tables_bytes"] == sum(table["padded_bytes"] for table in value["tables"]) // 4096
+    assert len(value["stacks"]) == 500
+    assert not {"imbalance", "wait", "drop_rate", "quantiles"} & set(value["stacks"][0]), "not counted on a pod"
     assert (value["fits"], value["num_serialized_tables_that_fit"]) == (False, 91)
+    assert [finding["bottleneck"] for finding in value["findings"]] == ["hbm-stack-overflow"], (
+        "no stack holds more rows"
+    )
     flags = {"LIBTPU_INIT_ARGS": ""}
     assert b"with which it fits" in completed(*words, **flags).stdout
     out = tmp_path / "limits.json"

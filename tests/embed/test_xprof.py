@@ -112,13 +112,13 @@ def test_the_xspace_goes_before_the_viewers(tmp_path):
 
 
 BAD = {
-    "cut.pb": (xspace(PLANES)[:-100], "not a profiler's trace"),
+    "cut.pb": (xspace(PLANES)[:-100], "not a profiler's XSpace"),
     "number.pb": (b"\x80" * 20, "a number without end"),
     "kind.pb": (b"\x0b", "a field of kind 3"),
     "empty.pb": (b"", "no TPU's steps"),
     "host.pb": (xspace({"/host:CPU": PLANES["/host:CPU"]}), "no TPU's steps"),
-    "words.trace.json": (b"words", "not a profiler's trace"),
-    "none.trace.json": (b"{}", "not a profiler's trace"),
+    "words.trace.json": (b"words", "not trace-viewer JSON"),
+    "none.trace.json": (b"{}", "no traceEvents"),
     "cut.trace.json.gz": (gzip.compress(viewer(PLANES))[:50], "a damaged gzip file"),
 }
 

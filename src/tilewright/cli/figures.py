@@ -36,17 +36,19 @@ def _largest(key: str) -> Any:
     return lambda rows: max((row[key] for row in rows if row.get(key) is not None), default=None)
 
 
-_PLAN = (
+PLAN = (
     Quantity("HBM a chip", "bytes", "less", "hbm_per_chip.total_bytes"),
     Quantity("tables a chip", "bytes", "less", "hbm_per_chip.tables_bytes"),
     Quantity("optimizer slots a chip", "bytes", "less", "hbm_per_chip.slots_bytes"),
     Quantity("buffers of a batch, one device", "bytes", "less", "stacks", _sum_of("buffer_bytes_per_device")),
     Quantity("max ids per partition, all stacks", "count", "less", "stacks", _sum_of("limits.max_ids_per_partition")),
+    Quantity("wait, largest", "ratio", "less", "stacks", _largest("wait")),
     Quantity("imbalance, largest", "ratio", "less", "stacks", _largest("imbalance")),
     Quantity("entries dropped, largest share", "percent", "less", "stacks", _largest("drop_rate")),
     Quantity("batches over the limits", "percent", "less", "batches_over"),
     Quantity("bytes a step moves, a chip", "bytes", "less", "feeding.step_bytes_per_chip"),
     Quantity("a step's lookups, at least", "seconds", "less", "feeding.step_seconds_at_least"),
+    Quantity("a step's lookups and updates, the fullest shard's", "seconds", "less", "step_per_chip.waited"),
     Quantity("chips", "count", "neither", "topology.chips"),
     Quantity("samples a batch", "count", "neither", "batch"),
 )
@@ -54,7 +56,7 @@ _PLAN = (
 
 def _plan_within(path: str) -> tuple[Quantity, ...]:
     """The quantities of a plan that stands at a path of another report."""
-    return tuple(replace(quantity, path=f"{path}.{quantity.path}") for quantity in _PLAN)
+    return tuple(replace(quantity, path=f"{path}.{quantity.path}") for quantity in PLAN)
 
 
 def _step_seconds(parts: Plain) -> float | None:
@@ -100,7 +102,7 @@ _PROGRAM_RUN = (
     Quantity("loss after a step", "number", "less", "embeddings.loss_after"),
     *_plan_within("embeddings.plan"),
 )
-_QUANTITIES = {"embedding_plan": _PLAN, "run": _RUN, "program_run": _PROGRAM_RUN}
+_QUANTITIES = {"embedding_plan": PLAN, "run": _RUN, "program_run": _PROGRAM_RUN}
 
 
 def both_reports(before: str, after: str) -> tuple[Plain, Plain] | None:

@@ -43,7 +43,7 @@ _kept: tuple[str, Plan, list[Mapping[str, Any]]] | None = None
 def plan(asked: Question) -> dict[str, Any]:
     """The plan of a model, and what ``limits`` (stack -> [ids, distinct ids]) would mean for its batches."""
     learnt, batches = _planned(asked)
-    observed = {stack.name: stack.observed for stack in learnt.stacks}
+    observed = learnt.limits
     limits = _limits(asked, observed)
     under = learnt.under(limits)
     cuts, lost = list[int | None](), dict.fromkeys(limits, 0)
@@ -174,14 +174,4 @@ def _figures(under: Plan, cuts: list[int | None]) -> list[tuple[str, str, str]]:
 
 
 def _heap(under: Plan) -> list[tuple[str, int, str]]:
-    heap = under.heap
-    parts = [
-        ("tables", heap.tables),
-        ("optimizer slots", heap.slots),
-        ("inputs fetched ahead", heap.inputs),
-        ("activations and gradients", heap.exchange),
-        ("held for pipelining", heap.pipelined),
-        ("stack of the lookup", heap.forward_stack),
-        ("stack of the update", heap.backward_stack),
-    ]
-    return [(name, size, bytes_text(size)) for name, size in parts]
+    return [(name, size, bytes_text(size)) for name, size in under.heap_parts()]

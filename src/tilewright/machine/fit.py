@@ -209,7 +209,7 @@ def _renewed(watch: FitWatch, saver: embed.Checkpoints | None, seen: int, limits
 
 
 def _stacking(tables: embed.EmbedConfig) -> embed.Stacking:
-    return tables.stacking(not tables.sparsecore.disable_table_stacking)
+    return tables.stacking()
 
 
 def _prepared(job: FitJob) -> tuple[Model, embed.EmbedConfig]:

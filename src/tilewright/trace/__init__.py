@@ -2,9 +2,11 @@
 
 from tilewright.trace.events import Args, Counter, Event, Instant, Recorder, Sink, Slice, Track
 from tilewright.trace.perfetto import perfetto_bytes, write_perfetto
-from tilewright.trace.xspace import read_xspace
+from tilewright.trace.profile import PROFILES, profiles_in, read_profile
+from tilewright.trace.xspace import XEvent, XPlane, read_xspace
 
 __all__ = [
+    "PROFILES",
     "Args",
     "Counter",
     "Event",
@@ -13,7 +15,11 @@ __all__ = [
     "Sink",
     "Slice",
     "Track",
+    "XEvent",
+    "XPlane",
     "perfetto_bytes",
+    "profiles_in",
+    "read_profile",
     "read_xspace",
     "write_perfetto",
 ]

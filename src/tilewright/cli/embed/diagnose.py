@@ -168,12 +168,12 @@ def check(
 
     Exit code 1 when a partition, table or sample exceeds its limit.
     """
-    setup = of.configured(narrow_packing=narrow_packing)
+    setup = model.with_stacking(of.configured(narrow_packing=narrow_packing), stacking)
     bounds = _limits(limits, setup, file)
     setup = model.settled(setup, file, rows, limits, of.batch, free=of.config is None)
     from tilewright.embed import check_batches, check_counters, diagnose
 
-    stacked = setup.stacking(not setup.sparsecore.disable_table_stacking if stacking is None else stacking)
+    stacked = setup.stacking()
     _check_names(bounds, stacked, limits or "--config")
     log, total = model.batches(setup, file, rows)
     with model.options_named(), progress("batches", total) as advance:

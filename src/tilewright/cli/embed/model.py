@@ -63,6 +63,13 @@ class ModelOptions:
         return result
 
 
+def with_stacking(config: EmbedConfig, stacking: bool | None) -> EmbedConfig:
+    """The model with --stacking over its own knob, where it is given."""
+    if stacking is None:
+        return config
+    return replace(config, sparsecore=replace(config.sparsecore, disable_table_stacking=not stacking))
+
+
 def _check_batch(batch: int, sparsecores: int) -> None:
     if batch < 1 or batch % sparsecores:
         near = max(1, round(batch / sparsecores)) * sparsecores

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli.embed import model
+from tilewright.cli.figures import PLAN
 from tilewright.cli.streams import Json, progress
 from tilewright.errors import UsageError
-from tilewright.files import write_whole
-from tilewright.render.delivery import Output, json_text, remark, show, write_file
+from tilewright.render.compare import changes
+from tilewright.render.delivery import Answer, Form, Line, Output, deliver, remark, show
 from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
-    from tilewright.embed import Diagnosis, EmbedConfig, LogBatch, Plan, SparseCoreConfig
+    from tilewright.embed import Diagnosis, EmbedConfig, LogBatch, Plan
     from tilewright.render import Step
 
 _MANY = 1 << 26
@@ -86,7 +87,7 @@ def plan(
     Texts are hashed into the vocabularies. A last batch that is not full is left out; without --batch and --config a
     log of less than a batch is planned as one batch.
     """
-    suffix = Output(out, as_json, ".json", ".html", *[".toml"] * bool(apply), stdout=False).suffix
+    output = Output(out, as_json, ".json", ".html", *[".toml"] * bool(apply), stdout=False)
     if tables is not None and (files or of.config or of.vocab or of.scale):
         raise UsageError("--tables beside a log or a model", how="it plans tables alike, without a log")
     setup = of.configured(narrow_packing=narrow_packing, time=time)
@@ -95,24 +96,17 @@ def plan(
     if of.batch is None and of.config is None and tables is None:
         setup = model.fitted(setup, files, rows)
     knobs, others = setup.sparsecore.with_flags(init_args or "")
+    setup = model.with_stacking(replace(setup, sparsecore=knobs), stacking)
     model.say_collisions(setup, files)
     partitions = setup.topology.sparsecores**2 * len({feature.table.name for feature in setup.features})
-    shared = {
-        "target": setup.target,
-        "headroom": headroom,
-        "table_stacking": not knobs.disable_table_stacking if stacking is None else stacking,
-        "prefetched_batches": knobs.maximum_parallel_iterations,
-        "pipelining": not knobs.disable_full_embedding_pipelining,
-        "serialized_tables": knobs.num_serialized_tables_to_optimize_hbm,
-        "bad_ids": bad_ids,
-    }
+    shared: dict[str, Any] = {"headroom": headroom, "bad_ids": bad_ids}
     if hot is not None:
         setup = replace(setup, hot_rows=_hot(setup, files, hot)).checked("--hot")
     if tables is not None or engine is not None or partitions > _MANY:
         unkept = {
             "--quantile": quantile != 1.0,
             "--flags": flags,
-            "-o .html": suffix == ".html",
+            "-o .html": output.suffix == ".html",
             "--time": time is not None,
             "--apply": apply is not None,
         }
@@ -125,44 +119,37 @@ def plan(
         planned = _plan_log(setup, files, rows, shared)
     made, compared = None, None
     if apply is not None:
-        made = _applied(setup, planned, knobs, apply, of.config)
-        before, setup, knobs = planned, made.setup, made.setup.sparsecore
-        shared |= {"serialized_tables": knobs.num_serialized_tables_to_optimize_hbm}
-        if stacking is None:
-            shared["table_stacking"] = not knobs.disable_table_stacking
+        made = _applied(setup, planned, apply, of.config)
+        before, setup = planned, model.with_stacking(made.setup, stacking)
         planned = _plan_log(setup, files, rows, shared)
-        compared = _compared(before, planned)
+        found = changes(PLAN, before.to_json(), planned.to_json())
+        compared = Table(("what", "before", "after", "change", ""), [each.line() for each in found], "before and after")
         remark("\n".join(f"applied: {line}" for line in made.lines))
     if flags:
-        show([knobs.paste_text(others, planned.limits_json())])
+        show([setup.sparsecore.paste_text(others, planned.limits_json())])
         return
     from tilewright.embed import diagnose
 
-    # of a pod's plan, whose partitions are not kept, there is nothing to find
-    diagnosis = None if planned.feeding is None else diagnose(planned.counters(knobs))
-    value = planned.to_json()
-    if diagnosis is not None:
-        findings = [finding.to_json() for finding in diagnosis.findings]
-        value |= {"findings": findings, "counters": diagnosis.counters.to_json()}
-    if out is not None and suffix == ".json":
-        planned.write_limits(out)
-    elif out is not None and made is not None and suffix == ".toml":
-        write_whole(out, made.text)
-    elif out is not None and diagnosis is not None:
-        write_whole(out, _page(planned, diagnosis, value, ", ".join(files or ()) or "a generated click log", compared))
+    diagnosis = diagnose(planned.counters(setup.sparsecore))
+    findings = [finding.to_json() for finding in diagnosis.findings]
+    value = planned.to_json() | {"findings": findings, "counters": diagnosis.counters.to_json()}
+    log = ", ".join(files or ()) or "a generated click log"
+
+    def lines() -> Iterator[Line]:
+        yield from planned.lines()
+        yield from ("", "findings", *diagnosis.lines(numbered=of.config is not None and apply is None))
+
+    forms: dict[str, Form] = {
+        ".json": planned.limits_json,
+        ".toml": lambda: made.text if made else "",
+        ".html": lambda: _page(planned, diagnosis, value, log, of.config, compared),
+    }
     if compared is not None and not as_json:
         show([compared])
-    if as_json:
-        write_file("-", json_text(value))
-    elif out is None:
-        planned.print()
-        if diagnosis is not None:
-            show(["\n".join(["", "findings", *diagnosis.lines(numbered=of.config is not None and apply is None)])])
-    else:
-        remark(planned.verdict)
-        if planned.feeding is None and planned.confidence is not None:
-            remark(planned.confidence.sentence)
-        remark(f"wrote {out}")
+    said = [planned.verdict]
+    if planned.feeding is None and planned.confidence is not None:
+        said.append(planned.confidence.sentence)
+    deliver(Answer(lambda: value, lines), output, forms, said=said)
 
 
 @dataclass(frozen=True)
@@ -174,14 +161,14 @@ class _Applied:
     lines: tuple[str, ...]
 
 
-def _applied(setup: EmbedConfig, plan: Plan, knobs: SparseCoreConfig, which: str, config: str | None) -> _Applied:
+def _applied(setup: EmbedConfig, plan: Plan, which: str, config: str | None) -> _Applied:
     from tilewright.embed import diagnose
 
     if config is None:
         raise UsageError("--apply without --config", how="name the model's file, which it changes")
-    findings = dict(enumerate(diagnose(plan.counters(knobs)).findings, 1))
+    findings = dict(enumerate(diagnose(plan.counters(setup.sparsecore)).findings, 1))
     named = [k for k, finding in findings.items() if finding.change] if which == "all" else which.split(",")
-    setup, text, lines = replace(setup, sparsecore=knobs), Path(config).read_text(encoding="utf-8"), []
+    text, lines = Path(config).read_text(encoding="utf-8"), []
     for word in named:
         number = int(word) if str(word).strip().isdecimal() else 0
         if number not in findings or not findings[number].change:
@@ -192,25 +179,6 @@ def _applied(setup: EmbedConfig, plan: Plan, knobs: SparseCoreConfig, which: str
         setup, text = setup.changed(change), setup.changed_text(text, change)
         lines.append(f"{findings[number].bottleneck}: {findings[number].written}")
     return _Applied(setup, text, tuple(lines))
-
-
-def _compared(before: Plan, after: Plan) -> Table:
-    """What a plan said before and after."""
-    from tilewright.render import bytes_text, seconds_text
-
-    figures: dict[str, Callable[[Plan], str]] = {
-        "stacks": lambda plan: str(len(plan.stacks)),
-        "wait of the most uneven stack": lambda plan: f"{max(stack.wait for stack in plan.stacks):.2f}\u00d7",
-        "imbalance of the most uneven stack": lambda plan: f"{max(stack.imbalance for stack in plan.stacks):.2f}\u00d7",
-        "largest max ids": lambda plan: f"{max(limit.max_ids_per_partition for limit in plan.limits.values()):,}",
-        "buffers of a batch, one device": lambda plan: bytes_text(sum(stack.buffer_bytes for stack in plan.stacks)),
-        "HBM of one chip": lambda plan: bytes_text(plan.heap.total),
-        "lookups and updates of a step, modelled": lambda plan: seconds_text(
-            plan.traffic.waited if plan.traffic else 0
-        ),
-    }
-    rows = [(name, of(before), of(after)) for name, of in figures.items()]
-    return Table(("what", "before", "after"), rows, "before and after")
 
 
 def _like_tables(setup: EmbedConfig, tables: int, rows: int) -> EmbedConfig:
@@ -235,9 +203,9 @@ def _plan_log(setup: EmbedConfig, files: Sequence[str] | None, rows: int, option
             _noting_days(log, days),
             setup.features,
             setup.topology,
-            stacking=setup.stacking(options["table_stacking"]),
+            stacking=setup.stacking(),
             narrow_packing=setup.narrow_packing,
-            apart=setup.hot_rows,
+            **setup.plan_options,
             progress=lambda n: advance(n, total),
             days=days,
             **options,
@@ -252,11 +220,7 @@ def _noting_days(log: Iterator[LogBatch], days: list[str]) -> Iterator[dict[str,
 
 
 def _plan_pod(
-    setup: EmbedConfig,
-    files: Sequence[str] | None,
-    rows: int,
-    uniform: bool,
-    options: Mapping[str, Any],
+    setup: EmbedConfig, files: Sequence[str] | None, rows: int, uniform: bool, options: Mapping[str, Any]
 ) -> Plan:
     """The plan of a log (without files: a generated one), or that of ``uniform`` ids."""
     from tilewright.embed import LogBatches, plan_pod, read_log
@@ -280,10 +244,11 @@ def _plan_pod(
             setup.features,
             setup.topology,
             setup.batch,
+            table_stacking=not setup.sparsecore.disable_table_stacking,
             stacks=setup.stacks,
             rotation=setup.rotation,
             activation_bytes=setup.activation_bytes,
-            apart=setup.hot_rows,
+            **setup.plan_options,
             progress=lambda done, total: advance(done, total or None),
             **options,
         )
@@ -299,7 +264,9 @@ def _hot(setup: EmbedConfig, files: Sequence[str] | None, share: float) -> Mappi
         return hot_rows(batches, setup.features, share)
 
 
-def _page(plan: Plan, diagnosis: Diagnosis, value: dict[str, Any], source: str, compared: Table | None) -> str:
+def _page(
+    plan: Plan, diagnosis: Diagnosis, value: dict[str, Any], source: str, config: str | None, compared: Table | None
+) -> str:
     from tilewright.render import Page, steps, table
 
     topology, found = plan.stacking.topology, diagnosis.html()
@@ -313,18 +280,18 @@ def _page(plan: Plan, diagnosis: Diagnosis, value: dict[str, Any], source: str, 
     page = Page("Embedding plan", f"learnt from {source}", facts=facts)
     if compared is not None:
         page.section("applied", "What the changes brought", table(compared.columns, compared.rows))
-    page.section("findings", "What to do", plan.html("head"), found, steps(_next_steps(plan)))
+    page.section("findings", "What to do", plan.html("head"), found, steps(_next_steps(plan, config)))
     page.section("plan", "The plan behind it", plan.html("body"))
     page.data("embedding-plan", value)
     return page.html()
 
 
-def _next_steps(plan: Plan) -> list[Step]:
+def _next_steps(plan: Plan, config: str | None) -> list[Step]:
     from tilewright.render import Step
 
     chips = plan.stacking.topology.chips
     target = f" --target {plan.target}" if plan.target else ""
-    of = _given("--config") or f"{target} --chips {chips} --batch {plan.batch}"
+    of = f" --config {shlex.quote(config)}" if config else f"{target} --chips {chips} --batch {plan.batch}"
     check = f"tilewright embed check LOG limits.json{of}"
     return [
         Step("Write the limits file that the program reads.", this_command("-o limits.json")),
@@ -336,14 +303,6 @@ def _next_steps(plan: Plan) -> list[Step]:
             "tilewright diff before.json after.json -o diff.html",
         ),
     ]
-
-
-def _given(option: str) -> str:
-    """The option and its value as they were given to the command that is running, with a blank before; or nothing."""
-    words = sys.argv[1:]
-    found = [words[k : k + 2] for k, word in enumerate(words) if word == option]
-    found += [[word] for word in words if word.startswith(f"{option}=")]
-    return f" {shlex.join(found[-1])}" if found else ""
 
 
 def this_command(more: str, without: str = "--out") -> str:

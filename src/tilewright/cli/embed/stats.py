@@ -71,7 +71,7 @@ def _counted(source: str, setup: EmbedConfig | None, rows: int, bad_ids: str) ->
         return FdoStats.of_limits(read_limits(source))
     if setup is None:
         return read_fdo(source)
-    stacking = setup.stacking(not setup.sparsecore.disable_table_stacking)
+    stacking = setup.stacking()
     log, total = model.batches(setup, source, rows)
     with model.options_named(), progress("batches", total) as advance:
 
@@ -91,7 +91,7 @@ def _write(out: str, counted: FdoStats, setup: EmbedConfig | None, source: str) 
         return
     if out.endswith(".torchrec.json"):
         assert setup is not None
-        stacking = setup.stacking(not setup.sparsecore.disable_table_stacking)
+        stacking = setup.stacking()
         value = torchrec_plan(stacking)
     else:
         facts: dict[str, Any] = {"source": Path(source).name}
@@ -124,7 +124,7 @@ def _compare(source: str, config: str | None, out: str | None, as_json: bool) ->
     ours = None
     if config is not None:
         setup = model.ModelOptions(config).configured()
-        ours = setup.stacking(not setup.sparsecore.disable_table_stacking).chip_bytes
+        ours = setup.stacking().chip_bytes
     shapes = {t.name: {"sharding_type": t.sharding_type, "shards": len(t.shards)} for t in tables.values()}
     bytes_of = {"rank_bytes": {str(rank): size for rank, size in ranks.items()}, "chip_bytes": ours}
     value = {"kind": "torchrec_plan", "tables": shapes, **bytes_of}

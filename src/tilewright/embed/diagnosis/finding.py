@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from tilewright.embed.logs.config import change_text
-from tilewright.embed.model.counters import Counters
+from tilewright.embed.model.counters import Counters, StackCounters
 from tilewright.render import Html, badge, bytes_text, count_text, percent_text, seconds_text
 from tilewright.render.markup import element, join
 from tilewright.render.page import Tone, details, listing, paragraph
@@ -78,6 +78,22 @@ class Rule:
 def rule(source: str, *, needs: str, when: str) -> Callable[[Callable[[Counters], Iterator[Finding]]], Rule]:
     """Make the function below a :class:`Rule`, called as it is, with hyphens; ``needs`` has blanks between counters."""
     return lambda find: Rule(find.__name__.replace("_", "-"), source, tuple(needs.split()), when, find)
+
+
+_OfStack: TypeAlias = Callable[[Counters, str, StackCounters], Iterator[Finding]]
+
+
+def stack_rule(source: str, *, needs: str, when: str) -> Callable[[_OfStack], Rule]:
+    """The same of a function that judges one stack: it is asked of each, which is the subject of what it finds."""
+
+    def of_every(find: _OfStack) -> Rule:
+        def found(counters: Counters) -> Iterator[Finding]:
+            for name, stack in counters.stacks.items():
+                yield from (replace(finding, subject=name) for finding in find(counters, name, stack))
+
+        return replace(rule(source, needs=needs, when=when)(found), name=find.__name__.replace("_", "-"))
+
+    return of_every
 
 
 @dataclass(frozen=True)

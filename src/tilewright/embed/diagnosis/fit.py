@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilewright.embed.diagnosis.explain import advice_for
-from tilewright.embed.diagnosis.finding import Finding, rule
+from tilewright.embed.diagnosis.finding import Finding, rule, stack_rule
 from tilewright.embed.model.counters import Counters, HbmCounters, StackCounters
 from tilewright.embed.model.formulas import BUCKETS, gather_operand_floats, padded_table_bytes, round8, slots_per_device
 from tilewright.embed.model.tables import Limits
@@ -43,62 +43,58 @@ def _limits_of(name: str, limits: Limits) -> str:
     return f"max_ids_per_partition of {name} to {ids} and max_unique_ids_per_partition to {unique}"
 
 
-@rule(
+@stack_rule(
     "guide section 10, limits",
     needs="stack.max_ids_per_partition stack.observed_ids",
     when="a partition holds more than its limit",
 )
-def limits_too_low(counters: Counters) -> Iterator[Finding]:
-    for name, stack in counters.stacks.items():
-        limits = stack.limits
-        if limits is None or stack.observed_ids is None:
-            continue
-        unique = stack.observed_unique_ids or 0
-        if stack.observed_ids <= limits.max_ids_per_partition and unique <= limits.max_unique_ids_per_partition:
-            continue
-        ids = max(stack.observed_ids, unique, limits.max_ids_per_partition)
-        needed = Limits(round8(ids), round8(max(unique, min(limits.max_unique_ids_per_partition, ids))))
-        over, taken = stack_bytes(counters, stack, limits), stack_bytes(counters, stack, needed)
-        effect = "no mini-batches, no drops and no errors of this stack"
-        if over is not None and taken is not None:
-            cost = f"{bytes_text(taken)} HBM stack per SparseCore"
-            effect += f", for {cost} instead of {bytes_text(over)}" if taken > over else ", at no cost in HBM stack"
-        advice = [f"set {_limits_of(name, needed)} (the most seen, rounded up to 8)"]
-        known = counters.target and counters.shards and stack.width > 1
-        if known and not memory(counters.target, counters.shards, stack.width, needed).compiles:
-            advice.insert(0, "take more chips or a smaller batch: limits that hold these batches do not compile")
-        yield Finding(
-            "severe" if stack.drop_rate and stack.drop_rate >= _LOST else "warning",
-            "partitions exceed their limits, so the host cuts mini-batches, drops ids or stops",
-            tuple(advice),
-            subject=name,
-            evidence={
-                "max_ids_per_partition": limits.max_ids_per_partition,
-                "ids of the fullest partition": stack.observed_ids,
-                "max_unique_ids_per_partition": limits.max_unique_ids_per_partition,
-                "distinct ids of the fullest partition": unique,
-            },
-            effect=effect,
-        )
+def limits_too_low(counters: Counters, name: str, stack: StackCounters) -> Iterator[Finding]:
+    limits = stack.limits
+    if limits is None or stack.observed_ids is None:
+        return
+    unique = stack.observed_unique_ids or 0
+    if stack.observed_ids <= limits.max_ids_per_partition and unique <= limits.max_unique_ids_per_partition:
+        return
+    ids = max(stack.observed_ids, unique, limits.max_ids_per_partition)
+    needed = Limits(round8(ids), round8(max(unique, min(limits.max_unique_ids_per_partition, ids))))
+    over, taken = stack_bytes(counters, stack, limits), stack_bytes(counters, stack, needed)
+    effect = "no mini-batches, no drops and no errors of this stack"
+    if over is not None and taken is not None:
+        cost = f"{bytes_text(taken)} HBM stack per SparseCore"
+        effect += f", for {cost} instead of {bytes_text(over)}" if taken > over else ", at no cost in HBM stack"
+    advice = [f"set {_limits_of(name, needed)} (the most seen, rounded up to 8)"]
+    known = counters.target and counters.shards and stack.width > 1
+    if known and not memory(counters.target, counters.shards, stack.width, needed).compiles:
+        advice.insert(0, "take more chips or a smaller batch: limits that hold these batches do not compile")
+    yield Finding(
+        "severe" if stack.drop_rate and stack.drop_rate >= _LOST else "warning",
+        "partitions exceed their limits, so the host cuts mini-batches, drops ids or stops",
+        tuple(advice),
+        evidence={
+            **vars(limits),
+            "ids of the fullest partition": stack.observed_ids,
+            "distinct ids of the fullest partition": unique,
+        },
+        effect=effect,
+    )
 
 
-@rule(
+@stack_rule(
     "guide section 10, limits",
     needs="stack.max_ids_per_partition stack.observed_ids|stack.typical_ids",
     when="a limit is twice what was seen, or twice what 99 of 100 partitions hold",
 )
-def limits_too_high(counters: Counters) -> Iterator[Finding]:
-    for name, stack in counters.stacks.items():
-        limits = stack.limits
-        if limits is None or limits.max_ids_per_partition <= _SMALL:
-            continue
-        unique = min(stack.observed_unique_ids or stack.observed_ids or 1, stack.observed_ids or 1)
-        if stack.observed_ids and limits.max_ids_per_partition >= _TOO_HIGH * round8(stack.observed_ids):
-            yield _lower_limits(counters, name, stack, Limits(round8(stack.observed_ids), round8(unique)), "")
-        elif stack.typical_ids and limits.max_ids_per_partition >= _TOO_HIGH * round8(stack.typical_ids):
-            unique = min(stack.typical_unique_ids or stack.typical_ids, stack.typical_ids)
-            better = Limits(round8(stack.typical_ids), round8(unique))
-            yield _lower_limits(counters, name, stack, better, "; one partition in a hundred then exceeds them")
+def limits_too_high(counters: Counters, name: str, stack: StackCounters) -> Iterator[Finding]:
+    limits = stack.limits
+    if limits is None or limits.max_ids_per_partition <= _SMALL:
+        return
+    unique = min(stack.observed_unique_ids or stack.observed_ids or 1, stack.observed_ids or 1)
+    if stack.observed_ids and limits.max_ids_per_partition >= _TOO_HIGH * round8(stack.observed_ids):
+        yield _lower_limits(counters, name, stack, Limits(round8(stack.observed_ids), round8(unique)), "")
+    elif stack.typical_ids and limits.max_ids_per_partition >= _TOO_HIGH * round8(stack.typical_ids):
+        unique = min(stack.typical_unique_ids or stack.typical_ids, stack.typical_ids)
+        better = Limits(round8(stack.typical_ids), round8(unique))
+        yield _lower_limits(counters, name, stack, better, "; one partition in a hundred then exceeds them")
 
 
 def _lower_limits(counters: Counters, name: str, stack: StackCounters, better: Limits, price: str) -> Finding:
@@ -121,7 +117,6 @@ def _lower_limits(counters: Counters, name: str, stack: StackCounters, better: L
         "note",
         f"the limits are sized for {peaks}: scratchpad, HBM stack and input buffers are laid out for them",
         (f"lower {_limits_of(name, better)}{price}",),
-        subject=name,
         evidence=evidence,
         effect=saved,
     )
@@ -186,32 +181,30 @@ def idle_mini_batching(counters: Counters) -> Iterator[Finding]:
     )
 
 
-@rule(
+@stack_rule(
     "guide section 11, id dropping; section 4, allow_id_dropping",
     needs="stack.dropped_ids|stack.dropped_share",
     when="an id is dropped (one in a hundred: severe)",
 )
-def id_dropping(counters: Counters) -> Iterator[Finding]:
-    for name, stack in counters.stacks.items():
-        rate = stack.drop_rate
-        if not rate:
-            continue
-        evidence: dict[str, float] = {"share of the entries dropped": rate}
-        if stack.dropped_ids:
-            evidence["entries dropped"] = stack.dropped_ids
-        advice = ["raise the limits of this stack: see limits-too-low"]
-        if stack.observed_ids:
-            advice = [f"set max_ids_per_partition of {name} to {round8(stack.observed_ids)}"]
-            if unique := stack.observed_unique_ids:
-                advice[0] += f" and max_unique_ids_per_partition to {round8(unique)}"
-        yield Finding(
-            "severe" if rate >= _LOST else "warning",
-            "ids above the limits are dropped: the model does not learn from them and predicts without them",
-            (*advice, "or take overflow=minibatch, which keeps every id at the price of more rounds"),
-            subject=name,
-            evidence=evidence,
-            effect=f"{percent_text(rate)} of the entries kept that are lost now",
-        )
+def id_dropping(counters: Counters, name: str, stack: StackCounters) -> Iterator[Finding]:
+    rate = stack.drop_rate
+    if not rate:
+        return
+    evidence: dict[str, float] = {"share of the entries dropped": rate}
+    if stack.dropped_ids:
+        evidence["entries dropped"] = stack.dropped_ids
+    advice = ["raise the limits of this stack: see limits-too-low"]
+    if stack.observed_ids:
+        advice = [f"set max_ids_per_partition of {name} to {round8(stack.observed_ids)}"]
+        if unique := stack.observed_unique_ids:
+            advice[0] += f" and max_unique_ids_per_partition to {round8(unique)}"
+    yield Finding(
+        "severe" if rate >= _LOST else "warning",
+        "ids above the limits are dropped: the model does not learn from them and predicts without them",
+        (*advice, "or take overflow=minibatch, which keeps every id at the price of more rounds"),
+        evidence=evidence,
+        effect=f"{percent_text(rate)} of the entries kept that are lost now",
+    )
 
 
 @rule(
@@ -252,70 +245,60 @@ _NEARLY = 0.9
 """HBM this full leaves no room for a larger batch, fragments or a longer prefetch."""
 
 
-@rule(
+@stack_rule(
     "guide section 10, SPMEM overflow; rules measured against libtpu 0.0.50.1",
     needs="target stack.max_ids_per_partition stack.width",
     when="a stack's lookup or update does not compile at its limits",
 )
-def spmem_overflow(counters: Counters) -> Iterator[Finding]:
-    if not counters.shards:
+def spmem_overflow(counters: Counters, name: str, stack: StackCounters) -> Iterator[Finding]:
+    limits = stack.limits
+    if limits is None or not stack.width or not counters.shards:
         return
-    for name, stack in counters.stacks.items():
-        limits = stack.limits
-        if limits is None or not stack.width:
+    for op in stack.operations:
+        program = memory(counters.target, counters.shards, stack.width, limits, op)
+        if program.compiles:
             continue
-        for op in stack.operations:
-            program = memory(counters.target, counters.shards, stack.width, limits, op)
-            if program.compiles:
-                continue
-            best = program.largest_limits
-            rounded = Limits(round8(limits.max_ids_per_partition), round8(limits.max_unique_ids_per_partition))
-            yield Finding(
-                "severe",
-                f"the {'lookup' if op == 'forward' else 'update'} does not compile: buffers sized by the limits exceed "
-                f"a tile's scratchpad ({program.basis})",
-                advice_for(program.rule, rounded, best, ids_known=True),
-                subject=name,
-                evidence={
-                    "max_ids_per_partition": limits.max_ids_per_partition,
-                    "max_unique_ids_per_partition": limits.max_unique_ids_per_partition,
-                    "bytes needed per tile": program.tile_bytes,
-                    "bytes of a tile": program.tile_limit,
-                },
-                effect="compiles with {} ids and {} distinct ids".format(*vars(best).values()) if best else "",
-            )
-            break
+        best = program.largest_limits
+        rounded = Limits(round8(limits.max_ids_per_partition), round8(limits.max_unique_ids_per_partition))
+        yield Finding(
+            "severe",
+            f"the {'lookup' if op == 'forward' else 'update'} does not compile: buffers sized by the limits exceed "
+            f"a tile's scratchpad ({program.basis})",
+            advice_for(program.rule, rounded, best, ids_known=True),
+            evidence={
+                **vars(limits),
+                "bytes needed per tile": program.tile_bytes,
+                "bytes of a tile": program.tile_limit,
+            },
+            effect="compiles with {} ids and {} distinct ids".format(*vars(best).values()) if best else "",
+        )
+        break
 
 
-@rule(
+@stack_rule(
     "guide section 10, SPMEM overflow; section 14, gather operands in HBM",
     needs="target stack.samples_per_sparsecore stack.width",
     when="samples * width / 16 floats exceed a tile's scratchpad",
 )
-def gather_operand(counters: Counters) -> Iterator[Finding]:
+def gather_operand(counters: Counters, name: str, stack: StackCounters) -> Iterator[Finding]:
     sparse = target(counters.target).sparse
     if sparse is None or not sparse.tile_spmem_bytes:
         return
-    for name, stack in counters.stacks.items():
-        floats = gather_operand_floats(stack.samples_per_sparsecore or 0, stack.width, sparse.tiles)
-        if 4 * floats <= sparse.tile_spmem_bytes:
-            continue
-        share = sparse.tile_spmem_bytes / (4 * floats)
-        yield Finding(
-            "note",
-            "one tile's share of the activations exceeds its scratchpad: a compiler that does not stage gather "
-            'operands in HBM refuses with "Gather operand too large"',
-            (
-                "use libtpu 0.0.50.1 or newer, which stages them in HBM",
-                f"or cut the batch to {share:.0%}, take {math.ceil(1 / share)} times the chips, stack fewer features",
-            ),
-            subject=name,
-            evidence={
-                "samples per SparseCore": stack.samples_per_sparsecore or 0,
-                "bytes needed per tile": 4 * floats,
-                "bytes of a tile": sparse.tile_spmem_bytes,
-            },
-        )
+    samples, room = stack.samples_per_sparsecore or 0, sparse.tile_spmem_bytes
+    needed = 4 * gather_operand_floats(samples, stack.width, sparse.tiles)
+    if needed <= room:
+        return
+    yield Finding(
+        "note",
+        "one tile's share of the activations exceeds its scratchpad: a compiler that does not stage gather operands in "
+        'HBM refuses with "Gather operand too large"',
+        (
+            "use libtpu 0.0.50.1 or newer, which stages them in HBM",
+            f"or cut the batch to {room / needed:.0%}, take {math.ceil(needed / room)} times the chips, stack fewer "
+            "features",
+        ),
+        evidence={"samples per SparseCore": samples, "bytes needed per tile": needed, "bytes of a tile": room},
+    )
 
 
 @rule(
@@ -331,7 +314,7 @@ def hbm_stack_overflow(counters: Counters) -> Iterator[Finding]:
     names = sorted(counters.stacks, key=lambda name: -(counters.stacks[name].max_ids_per_partition or 0))
     advice = []
     turns = counters.knobs.num_serialized_tables_to_optimize_hbm
-    serial = _least_serialized(counters, free)
+    serial = next((turns for turns, size in enumerate(serialized_stack(counters)) if turns > 1 and size <= free), 0)
     if serial > turns:
         advice.append(
             f"set xla_sc_num_serialized_tables_to_optimize_hbm from {turns} to {serial}: fewer stacks are live at a "
@@ -350,8 +333,8 @@ def hbm_stack_overflow(counters: Counters) -> Iterator[Finding]:
     )
 
 
-def serialized_share(counters: Counters, serialized: int) -> float:
-    """HBM stack with ``serialized`` stacks processed in turn, as a multiple of what the counters have.
+def serialized_stack(counters: Counters) -> list[int]:
+    """HBM stack with 0, 1, 2, ... stacks processed in turn, in bytes.
 
     The largest are taken to be live; all count alike where their sizes do not follow from the limits.
     """
@@ -360,14 +343,9 @@ def serialized_share(counters: Counters, serialized: int) -> float:
     if len(sizes) < len(known) or not known:
         sizes = [1] * max(1, len(known))
     sizes.sort(reverse=True)
-    now, then = counters.knobs.num_serialized_tables_to_optimize_hbm, serialized
-    return sum(sizes[: live_stacks(len(sizes), then)]) / sum(sizes[: live_stacks(len(sizes), now)])
-
-
-def _least_serialized(counters: Counters, free: int) -> int:
-    """The fewest stacks to process one after the other so that what is then live fits; 0 where no number does."""
-    numbers = range(2, len(counters.stacks) + 1)
-    return next((n for n in numbers if counters.hbm.stack * serialized_share(counters, n) <= free), 0)
+    live = [sum(sizes[: live_stacks(len(sizes), turns)]) for turns in range(len(sizes) + 1)]
+    now = live[min(counters.knobs.num_serialized_tables_to_optimize_hbm, len(sizes))]
+    return [round(counters.hbm.stack * size / now) for size in live]
 
 
 def _chips_that_fit(counters: Counters, hbm: HbmCounters) -> int:

@@ -5,7 +5,6 @@ A plan's own counters are ``Plan.counters``.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
@@ -24,14 +23,13 @@ from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.optimizers import name_of
 from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.embed.model.tables import Limits
-from tilewright.embed.planning.memory import memory
 from tilewright.embed.planning.plan import Replay, plan
 from tilewright.embed.planning.skew import Loads, quantile_of
 from tilewright.embed.planning.types import TYPICAL
 from tilewright.errors import UsageError
-from tilewright.reading import check_keys, read_bytes, read_file, table_of, typed
+from tilewright.reading import check_keys, read_file, table_of, typed
 from tilewright.targets import target
-from tilewright.trace import read_xspace
+from tilewright.trace import PROFILES, XEvent, profiles_in, read_profile
 
 
 def _limits_of(limits: Limits | None) -> dict[str, Any]:
@@ -41,7 +39,7 @@ def _limits_of(limits: Limits | None) -> dict[str, Any]:
 
 def _facts_of(group: Stack) -> dict[str, Any]:
     optimizer = name_of(group.optimizer)
-    shape = {"tables": len(group.tables), "width": group.padded_width}
+    shape = {"tables": len(group.tables), "width": group.padded_width, "rows": group.vocab}
     return {**shape, "optimizer": optimizer, "combiner": group.combiner}
 
 
@@ -79,9 +77,7 @@ def check_counters(check: Check, stacking: Stacking, target: str = "") -> Counte
 
 
 def batch_counters(
-    batches: Iterable[HostBatch],
-    limits: Mapping[str, Limits] | None = None,
-    target: str = "",
+    batches: Iterable[HostBatch], limits: Mapping[str, Limits] | None = None, target: str = ""
 ) -> Counters:
     """Counters of the batches a run was fed, read once and not kept; ``limits`` are those it was compiled with.
 
@@ -210,7 +206,7 @@ def log_counters(
     Raises :class:`UsageError` for whatever ``plan`` refuses.
     """
     knobs, narrow = model.sparsecore, model.narrow
-    stacking = model.stacking(not knobs.disable_table_stacking)
+    stacking = model.stacking()
     limits = (model.limits if limits is None else limits) or {}
     drop = knobs.allow_id_dropping
     under = Replay(stacking, [limits], bad_ids, drop=drop, allow_id_dropping=drop)
@@ -225,38 +221,21 @@ def log_counters(
         watched(),
         model.features,
         model.topology,
-        target=model.target,
         stacking=stacking,
         narrow_packing=model.narrow_packing,
-        prefetched_batches=knobs.maximum_parallel_iterations,
-        pipelining=not knobs.disable_full_embedding_pipelining,
-        serialized_tables=knobs.num_serialized_tables_to_optimize_hbm,
+        **model.plan_options,
         bad_ids=bad_ids,
         progress=progress,
     )
-    counters = learnt.counters(knobs)
-    return _under_limits(counters, under) if limits else counters
-
-
-def _under_limits(counters: Counters, under: Replay) -> Counters:
-    """The counters with the limits of ``under`` in place of those the log would need."""
-    [limits], [dropped], [refused] = under.candidates, under.dropped.tolist(), under.refused
+    if not limits:
+        return learnt.counters(knobs)
+    counters, [dropped], [refused] = learnt.under(limits).counters(knobs), under.dropped.tolist(), under.refused
     stacks = {
         name: replace(
-            stack,
-            **_limits_of(limits.get(name)),
-            ids=ids,
-            dropped_ids=lost if under.drop else None,
-            dropped_share=None,
+            stack, **_limits_of(limits.get(name)), ids=ids, dropped_ids=lost if under.drop else None, dropped_share=None
         )
         for (name, stack), ids, lost in zip(counters.stacks.items(), under.entries.tolist(), dropped)
     }
-    now, then = (_program_bytes(counters, side) for side in (counters.stacks, stacks))
-    hbm = counters.hbm
-    if now[0]:
-        hbm = replace(hbm, forward_stack=round((hbm.forward_stack or 0) * then[0] / now[0]))
-    if now[1]:
-        hbm = replace(hbm, backward_stack=round((hbm.backward_stack or 0) * then[1] / now[1]))
     return replace(
         counters,
         stacks=stacks,
@@ -264,18 +243,7 @@ def _under_limits(counters: Counters, under: Replay) -> Counters:
         uncut=len(refused),
         uncut_because=next(iter(refused), ""),
         steps_over=under.over[0] / under.steps,
-        hbm=hbm,
     )
-
-
-def _program_bytes(counters: Counters, stacks: Mapping[str, StackCounters]) -> tuple[int, int]:
-    """HBM stack of the lookups and of the updates, each alone."""
-    sums = [0, 0]
-    for counted in stacks.values():
-        if counted.limits is not None and counters.target:
-            for i, op in enumerate(counted.operations):
-                sums[i] += memory(counters.target, counters.shards, counted.width, counted.limits, op).stack_bytes
-    return sums[0], sums[1]
 
 
 # Counters of a run as a TOML or JSON file, written by hand from a profile or by a training loop.
@@ -368,17 +336,11 @@ def _with_capacity(counters: Counters) -> Counters:
 # Both have planes (processes) of lines (threads) of events. A TPU's plane is ``/device:TPU:N``, a SparseCore's
 # ``/device:TPU:N SparseCore M``. What is busy is the union of a line's operations within the measured steps.
 
-Event: TypeAlias = tuple[int, int, str]
-"""Begin and end in picoseconds, and the name."""
-Planes: TypeAlias = dict[str, dict[str, list[Event]]]
-"""Plane (process) -> line (thread) -> events."""
-
-TRACES = (".pb", ".trace.json", ".trace.json.gz")
 _CHIP = re.compile(r"/device:TPU:\d+$")
 _SPARSECORE = re.compile(r"(/device:TPU:\d+) SparseCore \d+$")
 _PREPROCESSING = re.compile(r"(^|[ .:])(preprocess|preprocess_sparse_dense_matmul\w*)$")
 _SECOND = 10**12
-_HOW = "jax.profiler.trace(folder) around some steps on a TPU writes plugins/profile/*/*.xplane.pb"
+_Lines: TypeAlias = dict[str, list[XEvent]]
 
 
 def is_trace(path: str | Path) -> bool:
@@ -387,7 +349,7 @@ def is_trace(path: str | Path) -> bool:
     >>> is_trace("plugins/profile/today/host.xplane.pb"), is_trace("counters.json")
     (True, False)
     """
-    return str(path).endswith(TRACES) or (Path(path).is_dir() and any(_traces(Path(path))))
+    return str(path).endswith((".pb", *PROFILES)) or (Path(path).is_dir() and bool(profiles_in(path)))
 
 
 def read_trace(path: str | Path) -> Counters:
@@ -403,40 +365,23 @@ def read_trace(path: str | Path) -> Counters:
 
     Raises :class:`UsageError` for a file that is no trace, is cut off, or has no TPU's steps.
     """
-    file = _newest(Path(path)) if Path(path).is_dir() else Path(path)
-    where = str(file)
-    data = read_bytes(file)
-    try:
-        planes = _from_json(json.loads(data)) if ".json" in file.name else _from_xspace(data)
-    except UsageError as error:
-        problem = error.what.replace("XSpace", "trace")
-        raise UsageError(problem, where=where, how=_HOW) from None
-    except (ValueError, OverflowError, RecursionError, IndexError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"not a profiler's trace: {error}", where=where, how=_HOW) from None
-    return _trace_counters(planes, where)
+    planes: dict[str, _Lines] = {}
+    for plane in read_profile(path, planes=("/device:TPU:", "/host:"), stats=False):
+        for line in plane.lines:
+            planes.setdefault(plane.name, {}).setdefault(line.display or line.name, []).extend(line.events)
+    return _trace_counters(planes, str(path))
 
 
-def _traces(folder: Path) -> Iterator[Path]:
-    return (path for end in TRACES for path in folder.rglob(f"*{end}"))
-
-
-def _newest(folder: Path) -> Path:
-    traces = list(_traces(folder))
-    if not traces:
-        raise UsageError("no .xplane.pb or .trace.json.gz in this folder", where=str(folder), how=_HOW)
-    # Of one run both are written; the XSpace is whole, trace-viewer JSON is cut at a million events.
-    return max(traces, key=lambda p: (p.parent.stat().st_mtime, p.suffix == ".pb", p.stat().st_mtime))
-
-
-def _trace_counters(planes: Planes, where: str) -> Counters:
+def _trace_counters(planes: dict[str, _Lines], where: str) -> Counters:
     chips = {name: lines for name, lines in planes.items() if _CHIP.fullmatch(name)}
     windows = {name: steps for name, lines in chips.items() if (steps := _steps(lines))}
     if not windows:
-        raise UsageError("no TPU's steps in it", where=where, how=_HOW)
+        how = "jax.profiler.trace(folder) around some steps on a TPU writes plugins/profile/*/*.xplane.pb"
+        raise UsageError("no TPU's steps in it", where=where, how=how)
     longest: dict[str, float] = {}
     count = 0
     for name, steps in windows.items():
-        begin, end = min(step[0] for step in steps), max(step[1] for step in steps)
+        begin, end = _span(steps)
         count = max(count, len(steps))
         work = _clipped(chips[name].get("XLA Ops", ()), begin, end)
         lanes = [
@@ -451,26 +396,30 @@ def _trace_counters(planes: Planes, where: str) -> Counters:
         for kind, value in seconds.items():
             longest[kind] = max(longest.get(kind, 0.0), value / len(steps) / _SECOND)
     host = [line for name, lines in planes.items() if name.startswith("/host:") for line in lines.values()]
-    calls = [event for line in host for event in line if _PREPROCESSING.search(event[2])]
+    calls = [event for line in host for event in line if _PREPROCESSING.search(event.display or event.name)]
     if calls:
-        begin, end = min(call[0] for call in calls), max(call[1] for call in calls)
-        longest["host"] = _union_length([_clipped(calls, begin, end)]) / count / _SECOND
+        longest["host"] = _union_length([_clipped(calls, *_span(calls))]) / count / _SECOND
     return Counters(steps=count, seconds=Seconds(**longest))
 
 
-def _steps(lines: dict[str, list[Event]]) -> list[Event]:
+def _span(events: list[XEvent]) -> tuple[int, int]:
+    """Begin of the first and end of the last."""
+    return min(event.start for event in events), max(event.start + event.picoseconds for event in events)
+
+
+def _steps(lines: _Lines) -> list[XEvent]:
     """The marked steps; else the runs of the module that ran longest."""
     if steps := lines.get("Steps"):
         return steps
-    runs: dict[str, list[Event]] = {}
+    runs: _Lines = {}
     for event in lines.get("XLA Modules", ()):
-        runs.setdefault(event[2].partition("(")[0], []).append(event)
-    return max(runs.values(), key=lambda events: sum(end - begin for begin, end, _ in events), default=[])
+        runs.setdefault((event.display or event.name).partition("(")[0], []).append(event)
+    return max(runs.values(), key=lambda events: sum(event.picoseconds for event in events), default=[])
 
 
-def _clipped(events: Iterable[Event], begin: int, end: int) -> Any:
+def _clipped(events: Iterable[XEvent], begin: int, end: int) -> Any:
     """int64[n, 2]: what lies inside, from ``begin`` on; picoseconds since 1970 would not fit."""
-    spans = np.array([(first - begin, last - begin) for first, last, _ in events], np.int64)
+    spans = np.array([(e.start - begin, e.start + e.picoseconds - begin) for e in events], np.int64)
     spans = spans.reshape(-1, 2).clip(0, end - begin)
     return spans[spans[:, 1] > spans[:, 0]]
 
@@ -484,35 +433,3 @@ def _union_length(spans: list[Any]) -> int:
     reached = np.maximum.accumulate(every[:, 1])
     fresh = np.maximum(every[1:, 1] - np.maximum(every[1:, 0], reached[:-1]), 0)
     return int(every[0, 1] - every[0, 0] + fresh.sum())
-
-
-# Trace-viewer JSON: names of processes and threads are events of their own, times are microseconds.
-
-
-def _from_json(value: Any) -> Planes:
-    events = value["traceEvents"] if isinstance(value, dict) else value
-    processes, threads = {}, {}
-    for event in events:
-        if event.get("name") == "process_name":
-            processes[event["pid"]] = str(event["args"]["name"])
-        elif event.get("name") == "thread_name":
-            threads[event["pid"], event["tid"]] = str(event["args"]["name"])
-    planes: Planes = {}
-    for event in events:
-        if event.get("ph") == "X":
-            plane = processes.get(event["pid"], "")
-            line = threads.get((event["pid"], event.get("tid")), "")
-            begin = round(float(event["ts"]) * 1e6)
-            span = begin, begin + round(float(event.get("dur", 0)) * 1e6), str(event.get("name", ""))
-            planes.setdefault(plane, {}).setdefault(line, []).append(span)
-    return planes
-
-
-def _from_xspace(data: bytes) -> Planes:
-    planes: Planes = {}
-    for plane in read_xspace(data, planes=("/device:TPU:", "/host:"), stats=False):
-        lines = planes.setdefault(plane.name, {})
-        for line in plane.lines:
-            spans = [(e.start, e.start + e.picoseconds, e.display or e.name) for e in line.events]
-            lines.setdefault(line.display or line.name, []).extend(spans)
-    return planes

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from tilewright.embed.diagnosis.finding import Finding, Severity, rule
-from tilewright.embed.diagnosis.fit import serialized_share
+import numpy as np
+
+from tilewright.embed.diagnosis.finding import Finding, Severity, rule, stack_rule
+from tilewright.embed.diagnosis.fit import serialized_stack
 from tilewright.embed.logs.config import change_text
 from tilewright.embed.model.counters import Counters, StackCounters
-from tilewright.embed.model.stacking import ACTIVATION_BYTES
+from tilewright.embed.model.stacking import ACTIVATION_BYTES, MAX_STACK_VOCAB
 from tilewright.embed.planning.types import AS_IT_IS
 from tilewright.render import bytes_text, count_text, percent_text, seconds_text
 from tilewright.targets import target
@@ -204,7 +206,7 @@ def hbm_bandwidth(counters: Counters) -> Iterator[Finding]:
 def needless_serialization(counters: Counters) -> Iterator[Finding]:
     hbm, turns = counters.hbm, counters.knobs.num_serialized_tables_to_optimize_hbm
     stacks = max(1, len(counters.stacks))
-    most = round(hbm.stack * serialized_share(counters, 0))
+    most = serialized_stack(counters)[0]
     if turns < 2 or hbm.heap + most > (hbm.capacity or 0):
         return
     free = (hbm.capacity or 0) - hbm.heap
@@ -213,11 +215,7 @@ def needless_serialization(counters: Counters) -> Iterator[Finding]:
         "tables are processed one after the other to save HBM stack, and HBM has room for all of them at once",
         ("set xla_sc_num_serialized_tables_to_optimize_hbm to 0",),
         change={"sparsecore": {"num_serialized_tables_to_optimize_hbm": 0}},
-        evidence={
-            "serialized tables": turns,
-            "bytes of stack, at most": most,
-            "bytes free beside the heap": free,
-        },
+        evidence={"serialized tables": turns, "bytes of stack, at most": most, "bytes free beside the heap": free},
         effect=f"all {stacks} stacks at once, within {bytes_text(free)}" if counters.stacks else "all stacks at once",
     )
 
@@ -225,29 +223,13 @@ def needless_serialization(counters: Counters) -> Iterator[Finding]:
 @rule("guide section 12, flags for debugging", needs="sparsecore", when="NaN, bounds or buffer checks are on")
 def checks_left_on(counters: Counters) -> Iterator[Finding]:
     knobs = counters.knobs
-    on = [
-        flag
-        for flag, used in (
-            ("xla_sc_detect_nan", knobs.detect_nan),
-            ("xla_sc_assert_level=bounds", knobs.assert_level != "none"),
-            ("xla_tpu_buffer_contents_sanitizer_config", knobs.buffer_contents_sanitizer_config != ""),
-            ("xla_tpu_verify_launch_id_across_cores", knobs.verify_launch_id_across_cores),
-        )
-        if used
-    ]
-    if on:
+    if on := [knob for knob in fields(knobs) if knob.name in _CHECKS and getattr(knobs, knob.name) != knob.default]:
         yield Finding(
             "warning",
-            f"checks for debugging are on and slow every step: {', '.join(on)}",
+            f"checks for debugging are on and slow every step: {', '.join(knob.metadata['flag'] for knob in on)}",
             ("leave these flags out of LIBTPU_INIT_ARGS once the fault is found",),
             evidence={"checks": len(on)},
-            change={
-                "sparsecore": {
-                    f.name: f.default
-                    for f in fields(knobs)
-                    if f.name in _CHECKS and getattr(knobs, f.name) != f.default
-                }
-            },
+            change={"sparsecore": {knob.name: knob.default for knob in on}},
         )
 
 
@@ -309,35 +291,33 @@ def too_few_tables_stacked(counters: Counters) -> Iterator[Finding]:
 
 
 def _first_fit(small: list[tuple[str, StackCounters]], width: int, most: int) -> int:
-    """How many stacks these tables fill, first fit, each of at most ``most`` activation bytes and a hundred tables."""
-    sizes: list[tuple[int, int]] = []
+    """How many stacks these tables fill, first fit, each of at most ``most`` activation bytes, a hundred tables, and
+    rows that 32-bit ids can tell apart."""
+    bounds, filled = np.array([most, _MOST, MAX_STACK_VOCAB]), list[Any]()
     for _, stack in small:
-        size = 4 * width * (stack.samples_per_sparsecore or 0)
-        for i, (bytes_, tables) in enumerate(sizes):
-            if bytes_ + size <= most and tables + stack.tables <= _MOST:
-                sizes[i] = bytes_ + size, tables + stack.tables
-                break
+        size = np.array([4 * width * (stack.samples_per_sparsecore or 0), stack.tables, stack.rows], np.int64)
+        held = next((held for held in filled if (held + size <= bounds).all()), None)
+        if held is None:
+            filled.append(size)
         else:
-            sizes.append((size, stack.tables))
-    return len(sizes)
+            held += size
+    return len(filled)
 
 
-@rule(
+@stack_rule(
     "guide section 10, table stacking: 5 to 100 tables", needs="stack.tables", when="a stack has more than 100 tables"
 )
-def too_many_tables_stacked(counters: Counters) -> Iterator[Finding]:
-    for name, stack in counters.stacks.items():
-        if stack.tables <= _MOST:
-            continue
-        parts = math.ceil(stack.tables / _MOST)
-        yield Finding(
-            "warning",
-            "one logical table of so many grows until its limits meet the scratchpad's",
-            (f"stack the {stack.tables} tables by hand into {parts} stacks of {math.ceil(stack.tables / parts)}",),
-            subject=name,
-            evidence={"tables": stack.tables, "the guide's most": _MOST},
-            effect=f"limits of each stack near 1/{parts} of today's",
-        )
+def too_many_tables_stacked(counters: Counters, name: str, stack: StackCounters) -> Iterator[Finding]:
+    if stack.tables <= _MOST:
+        return
+    parts = math.ceil(stack.tables / _MOST)
+    yield Finding(
+        "warning",
+        "one logical table of so many grows until its limits meet the scratchpad's",
+        (f"stack the {stack.tables} tables by hand into {parts} stacks of {math.ceil(stack.tables / parts)}",),
+        evidence={"tables": stack.tables, "the guide's most": _MOST},
+        effect=f"limits of each stack near 1/{parts} of today's",
+    )
 
 
 @rule(
@@ -388,42 +368,40 @@ _PEAK = 4.0
 """The fullest partition over the average one, where shards are even: the log is clustered."""
 
 
-@rule(
+@stack_rule(
     "guide section 10, data distribution skew",
     needs="stack.wait|stack.imbalance|stack.shard_ids",
     when="a step waits for a shard with 1.5 times the average work (rows and ids), more than by chance (3: severe, "
     "where partitions fill)",
 )
-def skew(counters: Counters) -> Iterator[Finding]:
-    for name, stack in counters.stacks.items():
-        uneven = stack.unevenness if stack.wait is None else stack.wait
-        if uneven is None or uneven < _UNEVEN or _by_chance(counters, stack, uneven):
-            continue
-        small = stack.mean_ids is not None and stack.mean_ids < _FEW
-        evidence: dict[str, float] = {"fullest shard over the average": round(uneven, 4)}
-        for kind, ratio in (("rows fetched", stack.wait_rows), ("ids combined", stack.wait_ids)):
-            if ratio is not None:
-                evidence[f"the same of {kind} alone"] = round(ratio, 4)
-        if stack.mean_ids is not None:
-            evidence["ids of the average partition"] = round(stack.mean_ids, 2)
-        more = "receives more ids"
-        if stack.wait is not None:
-            more = "fetches more rows" if (stack.wait_rows or 0) > (stack.wait_ids or 0) else "combines more ids"
-        cause = f"one shard {more} than the others, and every step waits for it"
-        if stack.hot:
-            table, hot, share = stack.hot
-            cause += f"; id {hot} of table {table} alone is {percent_text(share)} of what it receives"
-            evidence["share of the hottest id"] = share
-        advice, effect = _remedies(name, stack, uneven)
-        yield Finding(
-            "severe" if uneven >= _VERY and not small else "warning",
-            cause,
-            advice,
-            subject=name,
-            evidence=evidence,
-            effect=effect,
-            change=next(filter(None, (_written(change, name, stack) for _, change in _gains(stack, uneven))), {}),
-        )
+def skew(counters: Counters, name: str, stack: StackCounters) -> Iterator[Finding]:
+    uneven = stack.unevenness if stack.wait is None else stack.wait
+    if uneven is None or uneven < _UNEVEN or _by_chance(counters, stack, uneven):
+        return
+    small = stack.mean_ids is not None and stack.mean_ids < _FEW
+    evidence: dict[str, float] = {"fullest shard over the average": round(uneven, 4)}
+    for kind, ratio in (("rows fetched", stack.wait_rows), ("ids combined", stack.wait_ids)):
+        if ratio is not None:
+            evidence[f"the same of {kind} alone"] = round(ratio, 4)
+    if stack.mean_ids is not None:
+        evidence["ids of the average partition"] = round(stack.mean_ids, 2)
+    more = "receives more ids"
+    if stack.wait is not None:
+        more = "fetches more rows" if (stack.wait_rows or 0) > (stack.wait_ids or 0) else "combines more ids"
+    cause = f"one shard {more} than the others, and every step waits for it"
+    if stack.hot:
+        table, hot, share = stack.hot
+        cause += f"; id {hot} of table {table} alone is {percent_text(share)} of what it receives"
+        evidence["share of the hottest id"] = share
+    advice, effect = _remedies(name, stack, uneven)
+    yield Finding(
+        "severe" if uneven >= _VERY and not small else "warning",
+        cause,
+        advice,
+        evidence=evidence,
+        effect=effect,
+        change=next(filter(None, (_written(change, name, stack) for _, change in _gains(stack, uneven))), {}),
+    )
 
 
 def _by_chance(counters: Counters, stack: StackCounters, uneven: float) -> bool:
@@ -488,27 +466,25 @@ def _remedies(name: str, stack: StackCounters, uneven: float) -> tuple[tuple[str
     ), f"at most {uneven:.2f} times the lookups of a step that waits for one shard"
 
 
-@rule(
+@stack_rule(
     "guide section 10, data distribution skew; section 7, observed limits",
     needs="stack.mean_ids stack.observed_ids stack.imbalance|stack.shard_ids",
     when="shards are even and yet a partition holds 4 times its share",
 )
-def clustered_log(counters: Counters) -> Iterator[Finding]:
-    for name, stack in counters.stacks.items():
-        mean, most, uneven = stack.mean_ids, stack.observed_ids, stack.unevenness
-        if not mean or not most or mean < _FEW or uneven is None or most < _PEAK * mean * uneven:
-            continue
-        shuffled = next((v for change, v in stack.remedies.items() if "shuffle" in change), None)
-        effect = f"limits of {shuffled[0]:.0f} ids instead of {most}" if shuffled and shuffled[0] < most else ""
-        yield Finding(
-            "warning",
-            "the fullest partition holds far more than its shard's share: neighbouring samples have the same ids, as "
-            "in a log ordered by time or user",
-            (
-                "shuffle the log over a window of many batches before it is cut into batches",
-                "or interleave samples, so that every SparseCore's slice holds a mixture",
-            ),
-            subject=name,
-            evidence={"ids of the fullest partition": most, "ids of the average partition": round(mean, 2)},
-            effect=effect,
-        )
+def clustered_log(counters: Counters, name: str, stack: StackCounters) -> Iterator[Finding]:
+    mean, most, uneven = stack.mean_ids, stack.observed_ids, stack.unevenness
+    if not mean or not most or mean < _FEW or uneven is None or most < _PEAK * mean * uneven:
+        return
+    shuffled = next((v for change, v in stack.remedies.items() if "shuffle" in change), None)
+    effect = f"limits of {shuffled[0]:.0f} ids instead of {most}" if shuffled and shuffled[0] < most else ""
+    yield Finding(
+        "warning",
+        "the fullest partition holds far more than its shard's share: neighbouring samples have the same ids, as "
+        "in a log ordered by time or user",
+        (
+            "shuffle the log over a window of many batches before it is cut into batches",
+            "or interleave samples, so that every SparseCore's slice holds a mixture",
+        ),
+        evidence={"ids of the fullest partition": most, "ids of the average partition": round(mean, 2)},
+        effect=effect,
+    )

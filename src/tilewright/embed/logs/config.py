@@ -6,6 +6,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,28 +15,12 @@ import numpy as np
 
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.inputs import check_choice
-from tilewright.embed.host.tables import (
-    HashedTables,
-    MultiHash,
-    NarrowTables,
-    hash_tables,
-    pack_narrow,
-    without_hot,
-)
+from tilewright.embed.host.tables import HashedTables, MultiHash, NarrowTables, hash_tables, pack_narrow, without_hot
 from tilewright.embed.logs.log import LogColumn
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.optimizers import OPTIMIZERS
 from tilewright.embed.model.stacking import ACTIVATION_BYTES, Stacking, manual_stacks, stack, stack_name
-from tilewright.embed.model.tables import (
-    Feature,
-    Limits,
-    LimitsFile,
-    Quantization,
-    Table,
-    Topology,
-    count,
-    limits_of,
-)
+from tilewright.embed.model.tables import Feature, Limits, LimitsFile, Quantization, Table, Topology, count, limits_of
 from tilewright.errors import UsageError
 from tilewright.reading import check_keys, read_file, typed
 
@@ -127,8 +112,30 @@ class EmbedConfig:
 
     @staticmethod
     def changed_text(text: str, change: Mapping[str, Any]) -> str:
-        """The text of a model's TOML file with a finding's ``change``, the other lines untouched."""
-        return with_change(text, change)
+        """The text of a model's TOML file with a finding's change: its lines stay, but for those that set the same
+        keys.
+
+        Raises :class:`UsageError` with the lines to paste where the file sets them in a way that is not one line each.
+
+        >>> EmbedConfig.changed_text("batch = 64\\n[rotation]\\nother = 2\\n", {"rotation": {"user_item": 9}})
+        'batch = 64\\n[rotation]\\nuser_item = 9\\nother = 2\\n'
+        """
+        wanted, lines = tomllib.loads(text), text.splitlines()
+        for path, value in _entries(change):
+            holder = wanted if len(path) == 1 else wanted.setdefault(path[0], {})
+            if path[0] == "hot_rows":
+                value = sorted({*holder.get(path[1], ()), *value})
+            holder[path[-1]] = value
+            lines = _with_line(lines, path, json.dumps(value))
+        changed = "\n".join([*lines, ""])
+        try:
+            done = tomllib.loads(changed) == wanted
+        except tomllib.TOMLDecodeError:
+            done = False
+        if not done:
+            problem = "the file sets some of these keys in more than one line"
+            raise UsageError(problem, where="--apply", how=f"write into it: {change_text(change)}")
+        return changed
 
     def checked(self, where: str) -> EmbedConfig:
         """This configuration, or :class:`UsageError` at ``where`` for hot rows that cannot be."""
@@ -145,14 +152,25 @@ class EmbedConfig:
                 raise UsageError(problem, where=where)
         return self
 
-    def stacking(self, together: bool = True) -> Stacking:
-        """The tables in their stacks, as :func:`stack` makes them; without ``together`` only the stacks set by hand."""
-        narrow, rotation = self.narrow, dict(self.rotation)
+    def stacking(self) -> Stacking:
+        """The tables in their stacks, as :func:`stack` makes them; where the knobs disable that only those by hand."""
+        narrow, rotation, together = self.narrow, dict(self.rotation), not self.sparsecore.disable_table_stacking
         if not together:  # only stacks by hand are left
             rotation = {name: rotation[name] for name in map(stack_name, self.stacks) if name in rotation}
         sizes = narrow.batch_sizes(self.batch)
         shape = {"stacks": self.stacks, "rotation": rotation, "activation_bytes": self.activation_bytes}
         return stack(narrow.features, self.topology, together, sizes, **shape)  # type: ignore[arg-type]
+
+    @property
+    def plan_options(self) -> dict[str, Any]:
+        """What :func:`plan` and :func:`plan_pod` take beside features, topology and stacks."""
+        return {
+            "target": self.target,
+            "prefetched_batches": self.sparsecore.maximum_parallel_iterations,
+            "pipelining": not self.sparsecore.disable_full_embedding_pipelining,
+            "serialized_tables": self.sparsecore.num_serialized_tables_to_optimize_hbm,
+            "apart": self.hot_rows,
+        }
 
     @property
     def topology(self) -> Topology:
@@ -220,10 +238,10 @@ def change_text(change: Mapping[str, Any]) -> str:
     >>> change_text({"rotation": {"user_item": 9}, "activation_bytes": 4194304})
     'rotation.user_item = 9; activation_bytes = 4194304'
     """
-    return "; ".join(f"{'.'.join(map(toml_key, path))} = {json.dumps(value)}" for path, value in change_entries(change))
+    return "; ".join(f"{'.'.join(map(_key, path))} = {json.dumps(value)}" for path, value in _entries(change))
 
 
-def change_entries(change: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _entries(change: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every value of a change with its path of one or two keys."""
     for key, value in change.items():
         if isinstance(value, Mapping):
@@ -232,39 +250,9 @@ def change_entries(change: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...],
             yield (key,), value
 
 
-def toml_key(name: str) -> str:
+def _key(name: str) -> str:
     """A key of a TOML file, quoted where it must be."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
-
-
-def with_change(text: str, change: Mapping[str, Any]) -> str:
-    """The text of a model's TOML file with a finding's change: its lines stay, but for those that set the same keys.
-
-    Raises :class:`UsageError` with the lines to paste where the file sets them in a way that is not one line each.
-
-    >>> with_change("batch = 64\\n[rotation]\\nother = 2\\n", {"rotation": {"user_item": 9}})
-    'batch = 64\\n[rotation]\\nuser_item = 9\\nother = 2\\n'
-    """
-    before, lines = tomllib.loads(text), text.splitlines()
-    wanted = dict(before)
-    for path, value in change_entries(change):
-        section = {} if len(path) == 1 else dict(wanted.get(path[0], {}))
-        if path[0] == "hot_rows":
-            value = sorted({*section.get(path[1], ()), *value})
-        if len(path) == 1:
-            wanted[path[0]] = value
-        else:
-            wanted[path[0]] = {**section, path[1]: value}
-        lines = _with_line(lines, path, json.dumps(value))
-    changed = "\n".join([*lines, ""])
-    try:
-        done = tomllib.loads(changed) == wanted
-    except tomllib.TOMLDecodeError:
-        done = False
-    if not done:
-        problem = "the file sets some of these keys in more than one line"
-        raise UsageError(problem, where="--apply", how=f"write into it: {change_text(change)}")
-    return changed
 
 
 def _with_line(lines: list[str], path: tuple[str, ...], value: str) -> list[str]:
@@ -273,9 +261,9 @@ def _with_line(lines: list[str], path: tuple[str, ...], value: str) -> list[str]
     top, head = (heads[0] if heads else len(lines)), rf"\s*\[\s*{re.escape(path[0])}\s*\]\s*(#.*)?"
     at = next((k for k in heads if len(path) == 2 and re.fullmatch(head, lines[k])), None)
     if at is None:
-        first, last, key = 0, top, ".".join(map(toml_key, path))
+        first, last, key = 0, top, ".".join(map(_key, path))
     else:
-        first, last, key = at + 1, next((k for k in heads if k > at), len(lines)), toml_key(path[1])
+        first, last, key = at + 1, next((k for k in heads if k > at), len(lines)), _key(path[1])
     same = re.compile(rf"\s*{re.escape(key)}\s*=")
     kept = [line for line in lines[first:last] if not same.match(line)]
     place = 0 if at is not None else next((k for k in range(len(kept), 0, -1) if kept[k - 1].strip()), 0)
@@ -331,24 +319,37 @@ class _FeatureEntry:
     ids: str = "auto"
 
 
+@contextmanager
+def _named(where: str) -> Iterator[None]:
+    """UsageErrors raised inside name ``where`` as their place."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(error.what, where=where, how=error.how) from None
+
+
 def _config(file: _File) -> EmbedConfig:
     if not file.table:
         raise UsageError("no table", where="table", how="add a [[table]] with name, vocab and width")
-    tables = {table.name: table for table in map(_table, file.table)}
-    if len(tables) != len(file.table):
+    entries = [typed(entry, _TableEntry, _where("table", entry)) for entry in file.table]
+    tables, rules = {entry.name: _table(entry) for entry in entries}, dict[str, MultiHash]()
+    if len(tables) != len(entries):
         raise UsageError("two tables of one name", where="table")
-    placements = {entry["name"]: entry.get("placement", "sharded") for entry in file.table}
-    for name, placement in placements.items():
-        check_choice(f"placement of table {name!r}", placement, ("sharded", "replicated"))
-    entries = [typed(e, _FeatureEntry, _where("feature", e)) for e in file.feature or [{"name": n} for n in tables]]
-    features = tuple(_feature(entry, tables) for entry in entries)
-    hashed = _hashed(features, file.table)
+    for entry in entries:
+        check_choice(f"placement of table {entry.name!r}", entry.placement, ("sharded", "replicated"))
+        if entry.hashing is not None:
+            with _named(f"table {entry.name!r}: hashing"):
+                rules[entry.name] = typed(entry.hashing, MultiHash, "")
+    read = [typed(e, _FeatureEntry, _where("feature", e)) for e in file.feature or [{"name": n} for n in tables]]
+    features = tuple(_feature(entry, tables) for entry in read)
     if idle := sorted(set(tables) - {feature.table.name for feature in features}):
         raise UsageError(f"no feature uses table {idle[0]!r}", where="table", how="add a feature or drop the table")
-    columns = {entry.name: LogColumn(entry.column, entry.weights, entry.ids) for entry in entries}
+    columns = {entry.name: LogColumn(entry.column, entry.weights, entry.ids) for entry in read}
     check_keys(file.sparsecore, [knob.name for knob in fields(SparseCoreConfig)], "sparsecore")
+    hashed = hash_tables(features, rules) if rules else None
     features = features if hashed is None else hashed.features
     manual_stacks(pack_narrow(features, file.narrow_packing).features, 1, file.stacks)
+    everywhere = {entry.name for entry in entries if entry.placement == "replicated"}
     return EmbedConfig(
         features,
         target=file.target,
@@ -361,49 +362,29 @@ def _config(file: _File) -> EmbedConfig:
         narrow_packing=file.narrow_packing,
         hashed=hashed,
         time=file.time,
+        activation_bytes=count(file.activation_bytes, "activation_bytes", ""),
         rotation={n: count(step, f"rotation of {n!r}", "", least=0) for n, step in file.rotation.items()},
         hot_rows={
             **{name: np.array(sorted(ids), np.int64) for name, ids in file.hot_rows.items()},
-            **{f.table.name: np.arange(f.table.vocab) for f in features if placements[f.table.name] == "replicated"},
+            **{f.table.name: np.arange(f.table.vocab) for f in features if f.table.name in everywhere},
         },
-        activation_bytes=count(file.activation_bytes, "activation_bytes", ""),
     ).checked("hot_rows")
-
-
-def _hashed(features: tuple[Feature, ...], tables: list[dict[str, Any]]) -> HashedTables | None:
-    rules = {}
-    for entry in tables:
-        if "hashing" in entry:
-            where = f"{_where('table', entry)}: hashing"
-            try:
-                rules[entry["name"]] = typed(entry["hashing"], MultiHash, where)
-            except UsageError as error:
-                raise UsageError(error.what, where=where, how=error.how) from None
-    return hash_tables(features, rules) if rules else None
 
 
 def _where(noun: str, entry: Mapping[str, Any]) -> str:
     return f"{noun} {entry.get('name', '?')!r}"
 
 
-def _table(value: dict[str, Any]) -> Table:
-    where = _where("table", value)
-    entry = typed(value, _TableEntry, where)
-    optimizer, quantization = optimizer_of(entry.optimizer, where), _quantization(value, where)
-    return Table(entry.name, entry.vocab, entry.width, entry.combiner, optimizer, quantization=quantization)
-
-
-def _quantization(value: Mapping[str, Any], where: str) -> Quantization | None:
-    names = [f"quantization_config_{field.name}" for field in fields(Quantization)]
-    missing = [name for name in names if name not in value]
-    if len(missing) == len(names):
-        return None
-    if missing:
+def _table(entry: _TableEntry) -> Table:
+    where, names = f"table {entry.name!r}", [f"quantization_config_{part.name}" for part in fields(Quantization)]
+    values = [getattr(entry, name) for name in names]
+    missing = [name for name, value in zip(names, values) if value is None]
+    if 0 < len(missing) < len(names):
         raise UsageError(f"{' and '.join(missing)} missing", where=where)
-    try:
-        return Quantization(*(value[name] for name in names))
-    except UsageError as error:
-        raise UsageError(error.what, where=where) from None
+    with _named(where):
+        quantization = None if missing else Quantization(*values)
+    optimizer = optimizer_of(entry.optimizer, where)
+    return Table(entry.name, entry.vocab, entry.width, entry.combiner, optimizer, quantization=quantization)
 
 
 def optimizer_of(entry: str | dict[str, Any], where: str) -> Any:
@@ -413,10 +394,8 @@ def optimizer_of(entry: str | dict[str, Any], where: str) -> Any:
     if kind is None:
         raise UsageError(f"optimizer = {entry!r}", where=where, how=f"one of {', '.join(OPTIMIZERS)}")
     check_keys(arguments, [argument.name for argument in fields(kind)], f"{where}: optimizer")
-    try:
+    with _named(f"{where}: optimizer"):
         return kind(**arguments)
-    except UsageError as error:
-        raise UsageError(error.what, where=f"{where}: optimizer", how=error.how) from None
 
 
 def _feature(entry: _FeatureEntry, tables: Mapping[str, Table]) -> Feature:

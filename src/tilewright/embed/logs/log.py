@@ -96,7 +96,7 @@ class Log:
             return _read_criteo(self)
         if self.kind == "npz":
             return _read_arrays(self)
-        return _cut_to_batches(self, _parquet_rows(self) if self.kind == "parquet" else _text_parts(self))
+        return _cut_to_batches(self, _rows_of(self))
 
     def hashed_numbers(self) -> tuple[str, ...]:
         """Features of a CSV or TSV whose first cells are whole numbers of their table, and which are hashed by default.
@@ -106,7 +106,7 @@ class Log:
         if self.kind != "text":
             return ()
         try:
-            table = next(_text_parts(self)).slice(0, _LOOKED_AT)
+            table = next(_text_rows(self)).slice(0, _LOOKED_AT)
         except UsageError:
             return ()  # reading the log will say what is wrong
         found = []
@@ -486,60 +486,48 @@ def _separator(head: bytes) -> str:
     return "\t" if b"\t" in head else ","
 
 
-def _text_parts(log: Log, skipped: int = 0) -> Iterator[Any]:
-    """Arrow's batches of a text behind the first ``skipped`` rows; cells stay texts here."""
+def _text_rows(log: Log, begin: int = 0, end: float = math.inf) -> Iterator[Any]:
+    """The rows ``begin`` .. ``end`` - 1 of a text, a block at a time; cells stay texts here."""
     pyarrow = _pyarrow()
     from pyarrow import csv
 
     separator = _separator(_text_head(log))
     types = {name: pyarrow.string() for name in _column_names(log)}
     options: dict[str, Any] = {
-        "read_options": csv.ReadOptions(block_size=_BLOCK, skip_rows_after_names=skipped),
+        "read_options": csv.ReadOptions(block_size=_BLOCK, skip_rows_after_names=begin),
         "parse_options": csv.ParseOptions(delimiter=separator),
         "convert_options": csv.ConvertOptions(include_columns=list(types), column_types=types),
     }
     with _as_usage_error("cannot be read as a table", log.path):
         reader = csv.open_csv(log.path, **options)
-    yield from _checked_parts(reader, "cannot be read as a table", log.path)
+    for part in _checked_parts(reader, "cannot be read as a table", log.path):
+        yield part.slice(0, int(min(end - begin, part.num_rows)))
+        begin += part.num_rows
+        if begin >= end:
+            return
 
 
-# Parts of a log, for several workers: row groups of Parquet, lines of a text.
+# Parts of a log, for several workers: row groups of Parquet, rows of a text.
+
+
+def _rows_of(log: Log, begin: int = 0, end: float = math.inf) -> Iterator[Any]:
+    """The rows ``begin`` .. ``end`` - 1 of a log that is read in parts, in Arrow's batches."""
+    readers = {"parquet": _parquet_rows, "text": _text_rows}
+    if log.kind not in readers:
+        how = "write it as Parquet, CSV or TSV with a header, or count in one process"
+        raise UsageError(f"a log of kind {log.kind} is not read in parts", where=log.path, how=how)
+    return readers[log.kind](log, begin, end)
 
 
 def part_rows(log: Log) -> int:
     """Rows of a log that :func:`log_part` reads; :class:`UsageError` for one that it does not."""
-    if log.kind == "parquet":
-        return log.rows or 0
-    if log.kind != "text":
-        how = "write it as Parquet, CSV or TSV with a header, or count in one process"
-        raise UsageError(f"a log of kind {log.kind} is not read in parts", where=log.path, how=how)
-    _text_head(log)
-    lines, last = 0, b"\n"
-    with _as_usage_error("cannot read it", log.path), open_bytes(log.path) as file:
-        while block := file.read(_BLOCK):
-            lines, last = lines + block.count(b"\n"), block[-1:]
-    return lines - 1 + (last != b"\n")
+    return sum(part.num_rows for part in _rows_of(log)) if log.rows is None else log.rows
 
 
 def log_part(log: Log, first: int, last: int) -> Iterator[LogBatch]:
-    """The batches ``first`` .. ``last`` - 1 of a log, of which no more is decoded than it takes.
-
-    A cell of a text must not hold a line's end.
-    """
+    """The batches ``first`` .. ``last`` - 1 of a log, of which no more is decoded than it takes."""
     begin, end = first * log.batch, last * log.batch
-    if log.kind == "parquet":
-        parts = _parquet_rows(log, begin, end)
-    elif log.kind == "text":
-        parts = _first_rows(_text_parts(log, begin), end - begin)
-    else:
-        raise UsageError(f"a log of kind {log.kind} is not read in parts", where=log.path)
-    return _cut_to_batches(log, parts, begin)
-
-
-def _first_rows(parts: Iterator[Any], rows: int) -> Iterator[Any]:
-    while rows > 0 and (part := next(parts, None)) is not None:
-        yield part.slice(0, rows)
-        rows -= part.num_rows
+    return _cut_to_batches(log, _rows_of(log, begin, end), begin)
 
 
 def _checked_parts(parts: Iterator[Any], problem: str, where: str) -> Iterator[Any]:

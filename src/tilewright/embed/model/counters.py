@@ -95,6 +95,7 @@ class StackCounters:
 
     ==============================  ================================================================================
     ``tables``, ``width``           how many, and floats per row (padded); ``label``: a short name to print
+    ``rows``                        of all its tables, padded
     ``optimizer``, ``combiner``     stacks that differ in these cannot be joined
     ``samples_per_sparsecore``      rows of its activations on one SparseCore
     ``max_ids_per_partition``       the limits compiled with; ``max_unique_ids_per_partition``
@@ -113,6 +114,7 @@ class StackCounters:
 
     tables: Count = 1
     width: Width = 0
+    rows: Count = 0
     label: str = ""
     optimizer: str = ""
     combiner: str = ""

@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
+from typing import Any
 
 from tilewright.embed.planning.types import QUANTILES, StackPlan
 from tilewright.render import Field
 
+_OBSERVED = attrgetter("observed.max_ids_per_partition")
 _IDS, _UNIQUE = attrgetter("limits.max_ids_per_partition"), attrgetter("limits.max_unique_ids_per_partition")
 _WAIT = (
     "what a step waits for: bytes of rows fetched and ids combined, the fullest shard over the average one (modelled)"
 )
 
-#: Of :class:`StackPlan`.
+
+def _mean(alike: Sequence[StackPlan]) -> float | None:
+    if alike[0].mean_ids is None:
+        return None
+    mean = sum(stack.mean_ids or 0.0 for stack in alike) / len(alike)
+    return mean if mean < 1000 else round(mean)
+
+
+def _counted(name: str) -> Callable[[Sequence[StackPlan]], Any]:
+    return lambda alike: getattr(alike[0], name) if alike[0].counted else None
+
+
+#: Of stacks that are alike (see :meth:`Plan.alike`); the column of their number stands only where partitions were not
+#: counted, those of counts only where they were.
 STACKS = (
-    Field("stack", "code", of=lambda s: s.label),
-    Field("tables", "count", of=lambda s: len(s.tables)),
-    Field("width", "count", "floats per row, padded to 8", lambda s: s.padded_width),
-    Field("max ids", "count", "max_ids_per_partition: entries of one source for one shard", _IDS),
-    Field("max unique", "count", "max_unique_ids_per_partition", _UNIQUE),
-    Field("observed ids", "count", "the fullest partition of the log", lambda s: s.observed.max_ids_per_partition),
-    Field(
-        "mean ids", "number", "the average partition", lambda s: s.mean_ids if s.mean_ids < 1000 else round(s.mean_ids)
-    ),
-    Field("imbalance", "ratio", "entries: the fullest shard over the average one", lambda s: s.imbalance),
-    Field("wait", "ratio", _WAIT, lambda s: s.wait),
-    Field("dropped", "percent", "entries lost if ids above the limits are dropped", lambda s: s.drop_rate),
-    Field("buffers", "bytes", "one batch on one device", lambda s: s.buffer_bytes),
+    Field("stack", "code", of=lambda g: g[0].label),
+    Field("stacks", "count", of=lambda g: None if g[0].counted else len(g)),
+    Field("tables", "count", of=lambda g: len(g[0].tables)),
+    Field("width", "count", "floats per row, padded to 8", lambda g: g[0].padded_width),
+    Field("max ids", "count", "max_ids_per_partition: entries of one source for one shard", lambda g: _IDS(g[0])),
+    Field("max unique", "count", "max_unique_ids_per_partition", lambda g: _UNIQUE(g[0])),
+    Field("observed ids", "count", "the fullest partition of the log", lambda g: g[0].observed and _OBSERVED(g[0])),
+    Field("mean ids", "number", "the average partition", _mean),
+    Field("imbalance", "ratio", "entries: the fullest shard over the average one", _counted("imbalance")),
+    Field("wait", "ratio", _WAIT, _counted("wait")),
+    Field("dropped", "percent", "entries lost if ids above the limits are dropped", _counted("drop_rate")),
+    Field("buffers", "bytes", "one batch on one device", lambda g: g[0].buffer_bytes),
 )
 
 _LARGEST = "the largest max_ids_per_partition of the same proportion that compiles"
@@ -130,15 +145,3 @@ SAVINGS = (
 
 #: Of (what, its bytes) of what lies in the HBM of one chip.
 HEAP = (Field("what", of=lambda p: p[0]), Field("bytes", "bytes", of=lambda p: p[1]))
-
-#: Of stacks of a pod that are alike.
-ALIKE = (
-    Field("stack", of=lambda g: g[0].name if len(g[0].name) < 30 else g[0].name[:27] + "..."),
-    Field("stacks", "count", of=len),
-    Field("tables", "count", of=lambda g: len(g[0].tables)),
-    Field("width", "count", of=lambda g: g[0].padded_width),
-    Field("max ids", "count", of=lambda g: _IDS(g[0])),
-    Field("distinct", "count", of=lambda g: _UNIQUE(g[0])),
-    Field("mean ids", "number", of=lambda g: "" if g[0].mean_ids is None else sum(s.mean_ids for s in g) / len(g)),
-    Field("buffers", "bytes", of=lambda g: g[0].buffer_bytes),
-)

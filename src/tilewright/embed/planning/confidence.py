@@ -194,7 +194,12 @@ def upper_bound(hits: int, tries: int, level: float = LEVEL) -> float:
     """
     if hits >= tries:
         return 1.0
-    return _bisected(lambda p: _chance_of_at_most(hits, tries, p) > (1 - level) / 2)
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        chance = sum(math.exp(log_chance(k, tries, middle)) for k in range(hits + 1))
+        low, high = (middle, high) if chance > (1 - level) / 2 else (low, middle)
+    return high
 
 
 def lower_bound(hits: int, tries: int, level: float = LEVEL) -> float:
@@ -203,23 +208,7 @@ def lower_bound(hits: int, tries: int, level: float = LEVEL) -> float:
     >>> round(lower_bound(100, 100), 4), lower_bound(0, 5)
     (0.9638, 0.0)
     """
-    if hits == 0:
-        return 0.0
-    return _bisected(lambda p: 1 - _chance_of_at_most(hits - 1, tries, p) < (1 - level) / 2)
-
-
-def _bisected(below: Callable[[float], bool]) -> float:
-    """The largest probability for which ``below`` holds, by bisection."""
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if below(middle) else (low, middle)
-    return high
-
-
-def _chance_of_at_most(hits: int, tries: int, p: float) -> float:
-    """Binomial chance of at most ``hits`` in ``tries``."""
-    return sum(math.exp(log_chance(k, tries, p)) for k in range(hits + 1))
+    return 1 - upper_bound(tries - hits, tries, level)
 
 
 def log_chance(hits: int, tries: int, p: float) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -15,12 +17,9 @@ from tilewright.embed.host.overflow import Overflow, limit_table
 from tilewright.embed.host.preprocess import preprocess
 from tilewright.embed.host.tables import NarrowTables, pack_narrow, without_hot
 from tilewright.embed.host.tally import tally
-from tilewright.embed.model.formulas import (
-    packed_table_bytes,
-    padded_table_bytes,
-)
+from tilewright.embed.model.formulas import packed_table_bytes, padded_table_bytes
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement, stack
-from tilewright.embed.model.tables import Feature, Limits, Topology, count
+from tilewright.embed.model.tables import Feature, Limits, Table, Topology, count
 from tilewright.embed.planning.confidence import confidence_of_all
 from tilewright.embed.planning.result import Plan
 from tilewright.embed.planning.skew import Observed, buffer_bytes, feeding_of, savings_of, skew_of
@@ -122,35 +121,63 @@ def plan(
         if days and len(days) != observed.batches:
             raise UsageError(f"{len(days)} days for {observed.batches} batches", where="plan", how="name each one's")
         confidence = confidence_of_all(np.array(observed.peaks), allowed_by(headroom), days, list(stacking.stacks))
-    traffic = traffic_of(
+    made = made_plan(
         stacking,
-        {one.name: one.samples_per_sparsecore for one in stacks},
+        stacks,
         {name: loads.means()[1] * topology.sparsecores**2 for name, loads in observed.loads.items()},
-        sum(one.buffer_bytes for one in stacks),
         target,
-        {one.name: one.wait for one in stacks},
-    )
-    return Plan(
-        stacking=stacking,
-        target=find_target(target).name if target is not None else "",
-        quantile=quantile,
-        batches=observed.batches,
+        (prefetched_batches, pipelining, serialized_tables, apart),
+        narrow,
         batch=max(size // parts[name] for name, size in observed.sizes.items()),
+        batches=observed.batches,
+        confidence=confidence,
+        quantile=quantile,
         replayed=len(observed.sample),
         batches_over=observed.batches_over(limits),
         uncut=len(replay.refused[0]) / replay.steps,
         uncut_because=next(iter(replay.refused[0]), ""),
-        prefetched_batches=prefetched_batches,
-        stacks=stacks,
-        tables=tuple(_table_plan(placement, narrow) for placement in stacking.placements),
         curve=tuple(_curve_point(k, observed, replay) for k in range(len(CURVE))),
-        heap=heap_of(stacking, stacks, prefetched_batches, target, pipelining, serialized_tables, apart),
         skew=skew,
         savings=savings_of(observed, skew.alone, today),
-        traffic=traffic,
-        feeding=feeding_of(observed, limits, target, traffic),
-        confidence=confidence,
+    )
+    return replace(made, feeding=feeding_of(observed, limits, target, made.traffic))
+
+
+def made_plan(
+    stacking: Stacking,
+    stacks: tuple[StackPlan, ...],
+    distinct: Mapping[str, float],
+    target: str | Target | None,
+    held: tuple[int, bool, int, Mapping[str, Longs] | None],
+    narrow: NarrowTables,
+    **known: Any,
+) -> Plan:
+    """The plan of a log or of a pod from its planned ``stacks``: HBM, traffic and tables follow.
+
+    ``distinct``: of every stack the distinct ids of a batch, summed over the sources. ``held``: prefetched batches,
+    pipelining, tables in turn, rows on every device. ``known``: fields of :class:`Plan` that were counted.
+    """
+    prefetched, pipelining, serialized, apart = held
+    heap = heap_of(stacking, stacks, target, *held)
+    turns = range(2, len(stacks) + 1) if heap.capacity and heap.total > heap.capacity else range(0)
+
+    def fits(n: int) -> bool:
+        return heap_of(stacking, stacks, target, prefetched, pipelining, n, apart).total <= heap.capacity
+
+    least = bisect_left(turns, True, key=fits)
+    models = {feature.table.name: feature.table for feature in narrow.original}
+    return Plan(
+        stacking=stacking,
+        target=find_target(target).name if target is not None else "",
+        stacks=stacks,
+        tables=tuple(_table_plan(models[p.table.name], p, narrow) for p in stacking.placements),
+        heap=heap,
+        prefetched_batches=prefetched,
+        serialized_tables=serialized,
+        traffic=traffic_of(stacking, stacks, distinct, target),
         hot=apart or {},
+        serialized_fits=turns[least] if least < len(turns) else 0,
+        **known,
     )
 
 
@@ -213,9 +240,8 @@ def _stack_plan(
     )
 
 
-def _table_plan(placement: TablePlacement, narrow: NarrowTables) -> TablePlan:
+def _table_plan(table: Table, placement: TablePlacement, narrow: NarrowTables) -> TablePlan:
     """A table as the model has it, where the stacking put it (or its lines)."""
-    table = next(f.table for f in narrow.original if f.table.name == placement.table.name)
     parts, shards = narrow.rows_per_line.get(table.name, 1), placement.shards
     return TablePlan(
         name=table.name,

@@ -7,18 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-
-import numpy as np
+from typing import Any, Literal
 
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.model.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters, plain
-from tilewright.embed.model.formulas import padded_table_bytes
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits, limits_json
 from tilewright.embed.planning.columns import (
-    ALIKE,
     CURVE,
     DAYS,
     HEAP,
@@ -59,15 +55,12 @@ from tilewright.render import (
     seconds_text,
     table,
 )
+from tilewright.render.delivery import Line, show
 from tilewright.render.drawing import Curve, column_chart, line_chart
-from tilewright.render.formats import Kind, visible
+from tilewright.render.formats import Kind
 from tilewright.render.markup import join
 from tilewright.render.page import Tone, details, note, paragraph
-from tilewright.render.tables import cells, glance, glance_table, print_table
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
+from tilewright.render.tables import Table, cells, glance, glance_table
 
 _SHOWN = 20
 """Kinds of a pod's stacks that are printed."""
@@ -79,22 +72,18 @@ _MOSTLY_HELD = 0.5
 """Limits that a fresh batch may exceed with a greater chance are warned of."""
 
 
-class Rows(NamedTuple):
-    """A table of a plan: the terminal's title and the page's caption, its columns, and what its rows are made of."""
+def _titled(title: str, fields: Sequence[Field], items: Sequence[Any]) -> Table:
+    return Table(fields, cells(fields, items), title)
 
-    title: str
-    fields: Sequence[Field]
-    items: Sequence[Any]
 
-    @property
-    def html(self) -> Html:
-        return table(self.fields, cells(self.fields, self.items), caption=self.title[:1].upper() + self.title[1:])
+def _figure(rows: Table) -> Html:
+    return table(rows.columns, rows.rows, caption=rows.title[:1].upper() + rows.title[1:])
 
-    def folded(self, name: str) -> Html:
-        """The table, behind a click where it is long."""
-        if len(self.items) <= _LONG:
-            return self.html
-        return details(f"{name} of every stack ({len(self.items)} rows)", self.html)
+
+def _folded(rows: Table, name: str) -> Html:
+    """The table, behind a click where it is long."""
+    number = len(list(rows.rows))
+    return _figure(rows) if number <= _LONG else details(f"{name} of every stack ({number} rows)", _figure(rows))
 
 
 def counted(n: int, one: str, several: str = "") -> str:
@@ -112,10 +101,11 @@ class Plan:
 
     ``hot``: the rows of tables that every device holds and the limits leave out.
 
-    A pod's plan says of a step what it moves (``traffic``), and in ``serialized_fits`` the least
-    num_serialized_tables_to_optimize_hbm with which HBM holds it all (0 where it does so anyway, or with none). All
-    that follows is of a log whose partitions were all counted. ``uncut``: the share of the replayed batches that exceed
-    the limits and that mini-batches cannot cut, and why.
+    ``traffic``: what a step moves. ``serialized_fits``: the least num_serialized_tables_to_optimize_hbm with which HBM
+    holds it all (0 where it does so anyway, or with none).
+
+    What follows is of a log whose partitions were all counted, not of a pod. ``uncut``: the share of the replayed
+    batches that exceed the limits and that mini-batches cannot cut, and why.
     """
 
     stacking: Stacking
@@ -125,8 +115,10 @@ class Plan:
     stacks: tuple[StackPlan, ...]
     heap: Heap
     prefetched_batches: int
+    serialized_tables: int
+    traffic: Traffic
+    tables: tuple[TablePlan, ...]
     confidence: Confidence | None = None
-    traffic: Traffic | None = None
     hot: Mapping[str, Longs] = field(default_factory=dict, hash=False)
     serialized_fits: int = 0
     quantile: float = 1.0
@@ -134,7 +126,6 @@ class Plan:
     batches_over: float = 0.0
     uncut: float = 0.0
     uncut_because: str = ""
-    tables: tuple[TablePlan, ...] = ()
     curve: tuple[CurvePoint, ...] = ()
     skew: Skew = field(default_factory=Skew)
     savings: Savings = field(default_factory=Savings)
@@ -209,7 +200,7 @@ class Plan:
                 forward_stack=heap.forward_stack if self.target else None,
                 backward_stack=heap.backward_stack if self.target else None,
                 capacity=heap.capacity or None,
-                moved=feeding.step_bytes if feeding else None,
+                moved=round(self.traffic.hbm_bytes),
                 moved_modelled=True,
             ),
             stacks={stack.name: self._stack_counters(stack) for stack in self.stacks},
@@ -226,77 +217,55 @@ class Plan:
         return replace(
             stack.counters,
             combiner=self.stacking.stacks[stack.name].combiner,
+            rows=self.stacking.stacks[stack.name].vocab,
             hot=(hot.table, hot.id, hot.share) if hot else None,
             remedies={remedy.change: (*vars(remedy.limits).values(), remedy.imbalance) for remedy in remedies},
             remedy_waits={remedy.change: remedy.wait for remedy in remedies},
         )
 
     def alike(self) -> list[list[StackPlan]]:
-        """Stacks that differ in nothing but names, and in what a log says of them, together."""
+        """Stacks that differ in nothing but names together; where partitions were counted, every one is alone."""
         groups: dict[Any, list[StackPlan]] = {}
         for one in self.stacks:
-            shape = len(one.tables), one.features, one.padded_width, one.rows_per_shard
-            groups.setdefault((*shape, one.optimizer, one.limits, one.samples_per_sparsecore), []).append(one)
-        return list(groups.values())
+            shape = len(one.tables), one.features, one.padded_width, one.rows_per_shard, one.samples_per_sparsecore
+            groups.setdefault((one.name if one.counted else "", *shape, one.optimizer, one.limits), []).append(one)
+        return sorted(groups.values(), key=lambda g: 0 if g[0].counted else -g[0].limits.max_ids_per_partition)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain values with a ``schema_version``; ``counters`` is what :func:`diagnose` reads.
 
-        Of a pod stacks that are alike stand together, with their number.
+        A pod's plan, whose partitions are not kept, says nothing of what would be counted of them.
         """
         topology = self.stacking.topology
-        return {
+        value = {
             "schema_version": 1,
-            **(self._pod_json() if self.feeding is None else self._log_json(self.feeding)),
-            "target": self.target or None,
-            "topology": {**vars(topology), "sparsecores": topology.sparsecores},
-            "batch": self.batch,
-            "fits": self.fits,
-            "verdict": self.verdict,
-            "confidence": self.confidence.to_json() if self.confidence else None,
-            "hbm_per_chip": {**self.heap.to_json(), "prefetched_batches": self.prefetched_batches},
-        }
-
-    def _log_json(self, feeding: Feeding) -> dict[str, Any]:
-        numbers = ("quantile", "batches", "samples", "batches_over", "uncut", "uncut_because")
-        return {
             "kind": "embedding_plan",
             "counters": self.counters().to_json(),
-            **{name: getattr(self, name) for name in numbers},
-            "replayed_batches": self.replayed,
+            **{name: getattr(self, name) for name in ("batch", "batches", "samples", "basis", "fits", "verdict")},
+            "target": self.target or None,
+            "topology": {**vars(topology), "sparsecores": topology.sparsecores},
+            "confidence": self.confidence.to_json() if self.confidence else None,
+            "hbm_per_chip": {**self.heap.to_json(), "prefetched_batches": self.prefetched_batches},
+            "num_serialized_tables_that_fit": self.serialized_fits or None,
             "hot_rows": self._hot_json(),
             "stacks": [stack.to_json() for stack in self.stacks],
             "tables": plain(self.tables),
+            "step_per_chip": {**plain(self.traffic), "basis": "modelled"},
+        }
+        if self.feeding is None:
+            return value
+        return value | {
+            **{name: getattr(self, name) for name in ("quantile", "batches_over", "uncut", "uncut_because")},
+            "replayed_batches": self.replayed,
             "curve": plain(self.curve),
             "skew": self.skew.to_json(),
-            "savings": plain(self.savings),
-            "feeding": feeding.to_json(),
-        }
-
-    def _pod_json(self) -> dict[str, Any]:
-        tables, shards = [p.table for p in self.stacking.placements], self.stacking.topology.sparsecores
-        stacks = []
-        for alike in self.alike():
-            whole, means = alike[0].to_json(), [stack.mean_ids for stack in alike if stack.mean_ids is not None]
-            kept = ("name", "padded_width", "rows_per_shard", "optimizer", "samples_per_sparsecore", "limits")
-            one = {name: whole[name] for name in (*kept, "buffer_bytes_per_device", "programs")}
-            mean = float(np.mean(means)) if means else None
-            stacks.append({"count": len(alike), **one, "tables": len(alike[0].tables), "mean_ids": mean})
-        return {
-            "kind": "embedding_pod_plan",
-            "basis": self.basis,
-            "num_serialized_tables_that_fit": self.serialized_fits or None,
-            "hot_rows": self._hot_json(),
-            "tables": {
-                "count": len(tables),
-                "rows": sum(table.vocab for table in tables),
-                "parameters": sum(table.vocab * table.width for table in tables),
-                "data_bytes": sum(4 * table.vocab * table.width for table in tables),
-                "padded_bytes": sum(padded_table_bytes(table.vocab, table.width, shards) for table in tables),
+            "savings": {
+                "table_bytes": sum(table.padded_bytes for table in self.tables),
+                "packed_table_bytes": sum(table.packed_bytes for table in self.tables),
+                "packed_tables": [table.name for table in self.tables if table.gains],
+                **plain(self.savings),
             },
-            "stacks": stacks,
-            "buffer_bytes_per_device": sum(stack.buffer_bytes for stack in self.stacks),
-            "step_per_chip": {**plain(self.traffic), "basis": "modelled"},
+            "feeding": self.feeding.to_json(),
         }
 
     def _hot_json(self) -> dict[str, list[int]]:
@@ -304,16 +273,19 @@ class Plan:
 
     def limits_json(self) -> dict[str, Any]:
         """The content of the limits file: the chosen limits, and what they were learnt from."""
-        facts: dict[str, Any] = {"target": self.target or None, "topology": dict(vars(self.stacking.topology))}
-        facts |= {"rotation": self.stacking.rotations, "batch": self.batch}
-        facts |= {"narrow_packing": any(table.rows_per_line > 1 for table in self.tables)}
-        if self.feeding is not None:
-            facts |= {"quantile": self.quantile, "batches": self.batches}
-            facts |= {"hot_rows": self._hot_json()} if self.hot else {}
-        else:
-            sure = self.confidence.to_json() if self.confidence else None
-            facts |= {"basis": self.basis, "confidence": sure, "hot_rows": self._hot_json()}
-        return limits_json(self.limits, **facts)
+        return limits_json(
+            self.limits,
+            target=self.target or None,
+            topology=dict(vars(self.stacking.topology)),
+            rotation=self.stacking.rotations,
+            batch=self.batch,
+            batches=self.batches,
+            narrow_packing=any(table.rows_per_line > 1 for table in self.tables),
+            quantile=self.quantile,
+            basis=self.basis,
+            confidence=self.confidence.to_json() if self.confidence else None,
+            hot_rows=self._hot_json(),
+        )
 
     def write_limits(self, path: str | Path) -> None:
         """Write the chosen limits as JSON, for :func:`read_limits`."""
@@ -328,7 +300,7 @@ class Plan:
         columns = [Column("stack", "code"), Column("ids a partition", "count"), Column("distinct ids", "count")]
         columns += [Column("imbalance", "ratio")]
         rows = [(s.label, *vars(s.limits).values(), s.imbalance) for s in self.stacks]
-        heap = [(part, getattr(self.heap, part)) for part in ("tables", "slots", "inputs", "exchange", "total")]
+        heap = [*self.heap_parts(), ("in all", self.heap.total)]
         limits = glance_table(columns, rows, caption="limits")
         memory = glance_table((Column("what"), Column("bytes", "bytes")), heap, caption="HBM of one chip")
         return glance(head, self.verdict, sure, limits, memory)
@@ -337,7 +309,7 @@ class Plan:
         """The plan with other limits (stack -> limits; the others stay): buffers, compilers' verdicts and HBM follow.
 
         What was observed stays, and so do the drops and mini-batches that were counted for the plan's own limits: those
-        of others are counted by :func:`preprocess`. All stacks are taken to be live at once.
+        of others are counted by :func:`preprocess`.
 
         >>> from tilewright.embed import Feature, Limits, Table, Topology, plan
         >>> features, topology = [Feature("f", Table("t", vocab=64, width=8))], Topology(1, sparsecores_per_chip=2)
@@ -350,108 +322,73 @@ class Plan:
             replace(part, **fields_of_limits(groups[part.name], topology, limits.get(part.name, part.limits), chip))
             for part in self.stacks
         )
-        heap = heap_of(self.stacking, stacks, self.prefetched_batches, chip, self.heap.pipelined > 0)
+        held = self.prefetched_batches, self.heap.pipelined > 0, self.serialized_tables, self.hot
+        heap = heap_of(self.stacking, stacks, chip, *held)
         return replace(self, stacks=stacks, heap=heap)
 
-    def print(self, console: Console | None = None) -> None:
-        """The plan on the terminal: of several stacks only the most uneven is explained, :meth:`html` has all.
+    def print(self) -> None:
+        """The plan's :meth:`lines` on the terminal."""
+        show(self.lines())
 
-        Of a pod stacks that are alike stand in one row.
+    def lines(self) -> Iterator[Line]:
+        """What the terminal shows: of several stacks only the most uneven is explained, :meth:`html` has all.
+
+        Of a pod stacks that are alike stand in one row, and the first twenty kinds of them.
         """
-        from rich.console import Console
-
-        console = console or Console()
-
-        def say(*lines: str) -> None:
-            for line in lines:
-                console.print(visible(line), highlight=False, markup=False, emoji=False, soft_wrap=True)
-
         topology = self.stacking.topology
-        sparsecores = counted(topology.sparsecores, "SparseCore")
-        if self.feeding is None:
-            tables = [place.table for place in self.stacking.placements]
-            parameters = count_text(sum(table.vocab * table.width for table in tables))
-            sure = "limits are those of uniform ids: a log says more"
-            if self.confidence is not None:
-                sure = f"limits hold all {count_text(self.confidence.batches)} batches; {self.confidence.sentence}"
-            say(
-                f"{count_text(len(tables))} tables, {parameters} parameters, in {counted(len(self.stacks), 'stack')} "
-                f"on {sparsecores} ({count_text(topology.chips)} chips), batch {count_text(self.batch)}",
-                *(self.verdict, sure),
-            )
-            kinds = sorted(self.alike(), key=lambda alike: -alike[0].limits.max_ids_per_partition)
-            print_table(ALIKE, cells(ALIKE, kinds[:_SHOWN]), console=console)
-            say(*self._pod_notes(len(kinds)))
-            return
-        log = f"{counted(self.batches, 'batch', 'batches')}, {counted(self.samples, 'sample')}"
-        stacks = f"{counted(len(self.tables), 'table')} in {counted(len(self.stacks), 'stack')}"
-        say(f"{log}, {stacks} on {sparsecores} ({counted(topology.chips, 'chip')})", self.verdict)
+        log = f"{counted(self.batches, 'batch', 'batches')}, {counted(self.samples, 'sample')}, "
+        tables = f"{counted(len(self.tables), 'table')} in {counted(len(self.stacks), 'stack')}"
+        chips = f"{counted(topology.sparsecores, 'SparseCore')} ({counted(topology.chips, 'chip')})"
+        yield from (f"{log if self.batches else ''}{tables} on {chips}", self.verdict)
         if self.confidence is not None:
-            say(f"confidence: {self.confidence.sentence}")
-        for title, fields, items in self._rows([max(self.stacks, key=lambda s: s.wait)]).values():
-            if items:
-                console.print()
-                print_table(fields, cells(fields, items), title=title, console=console)
-        console.print()
-        say(
-            *self._hot_notes(),
-            *self._uncut_notes(),
-            *self._packed_notes(),
-            *self._modelled_notes(),
-            self._layout_note(),
-        )
-        say(self._feeding_note(self.feeding))
+            yield f"confidence: {self.confidence.sentence}"
+        elif not self.batches:
+            yield "limits are those of uniform ids: a log says more"
+        for rows in self._rows([max(self.stacks, key=lambda s: s.wait)]).values():
+            if rows.rows:
+                yield from ("", rows)
+        if (more := len(self.alike()) - _SHOWN) > 0 and self.feeding is None:
+            yield f"... and {more} more kinds of stacks: --json has all"
+        yield ""
+        yield from self._hot_notes()
+        yield from self._uncut_notes()
+        yield from self._packed_notes()
+        yield from self._modelled_notes()
+        yield self._layout_note()
+        yield self._step_note()
 
     def _hot_notes(self) -> Iterator[str]:
         for name, ids in self.hot.items():
             few = ", ".join(map(str, ids[:8])) + (", ..." if len(ids) > 8 else "")
             yield f"held on every device: {count_text(len(ids))} rows of {name}: {few}"
 
-    def _pod_notes(self, kinds: int) -> Iterator[str]:
-        """What follows a pod's table of stacks, of which there are so many kinds."""
-        heap, step = self.heap, self.traffic
-        if kinds > _SHOWN:
-            yield f"... and {kinds - _SHOWN} more kinds of stacks: --json has all"
-        yield from self._hot_notes()
-        parts = {name: getattr(heap, name) for name in ("tables", "slots", "inputs", "exchange", "pipelined")}
-        parts["stack"] = max(heap.forward_stack, heap.backward_stack)
-        yield "HBM of one chip: " + ", ".join(f"{name} {bytes_text(size)}" for name, size in parts.items())
-        if step is not None:
-            yield (
-                f"a step of one chip, modelled: {bytes_text(round(step.hbm_bytes))} of HBM traffic, "
-                f"{bytes_text(round(step.link_bytes))} over its links, {bytes_text(step.host_bytes)} from the host; "
-                f"{seconds_text(step.seconds)} at least"
-            )
-        if heap.stack_basis == "modelled":
-            yield f"the stack is modelled: {heap.stack_note}"
-
-    def _rows(self, explained: Sequence[StackPlan]) -> dict[str, Rows]:
-        """All tables of a log's plan; hot ids and remedies are those of the stacks ``explained``."""
+    def _rows(self, explained: Sequence[StackPlan]) -> dict[str, Table]:
+        """All tables of a plan; hot ids and remedies are those of the stacks ``explained``."""
+        kinds = self.alike()
+        known = tuple(f for f in STACKS if any(f.of(kind) is not None for kind in kinds))
+        heap = _titled("HBM of one chip", HEAP, self.heap_parts())
+        if self.feeding is None:
+            return {"limits": _titled("limits", known, kinds[:_SHOWN]), "heap": heap}
         again = f"{counted(self.replayed, 'batch', 'batches')} run again"
         labels = {stack.name: stack.label for stack in explained}
         hot = [(labels[hot.stack], hot) for hot in self.skew.hot if hot.stack in labels]
         remedies = [(labels[remedy.stack], remedy) for remedy in self.skew.remedies if remedy.stack in labels]
         programs = [(stack, program) for stack in self.stacks for program in stack.programs]
-        fields = (
-            TABLES if self.savings.packed_tables else TABLES[:-1]
-        )  # packed rows: where a table gains by it, or is so
+        fields = TABLES if any(table.gains for table in self.tables) else TABLES[:-1]
         if any(table.rows_per_line > 1 for table in self.tables):
             fields = (*TABLES[:-1], LINES)
+        days = self.confidence.days if self.confidence else ()
         return {
-            "limits": Rows(f"limits holding {percent_text(self.quantile)} of the partitions", STACKS, self.stacks),
-            "holding": Rows("ids / distinct ids that hold a share of the partitions", HOLDING, self.stacks),
-            "days": Rows(
-                "later days against the limits of the days before",
-                DAYS,
-                self.confidence.days if self.confidence else (),
-            ),
-            "programs": Rows("compiler, per SparseCore", MEMORY, programs),
-            "heap": Rows("HBM of one chip", HEAP, self._heap_parts()),
-            "tables": Rows("tables", fields, self.tables),
-            "savings": Rows("arrangements", SAVINGS, self.arrangements()),
-            "curve": Rows(f"lower limits ({again})", CURVE, self.curve),
-            "remedies": Rows(f"what would even shards out ({again})", REMEDIES, remedies),
-            "hot": Rows("hottest ids of its fullest shard", HOT, hot),
+            "limits": _titled(f"limits holding {percent_text(self.quantile)} of the partitions", known, kinds),
+            "holding": _titled("ids / distinct ids that hold a share of the partitions", HOLDING, self.stacks),
+            "days": _titled("later days against the limits of the days before", DAYS, days),
+            "programs": _titled("compiler, per SparseCore", MEMORY, programs),
+            "heap": heap,
+            "tables": _titled("tables", fields, self.tables),
+            "savings": _titled("arrangements", SAVINGS, self.arrangements()),
+            "curve": _titled(f"lower limits ({again})", CURVE, self.curve),
+            "remedies": _titled(f"what would even shards out ({again})", REMEDIES, remedies),
+            "hot": _titled("hottest ids of its fullest shard", HOT, hot),
         }
 
     def arrangements(self) -> list[tuple[str, int, int]]:
@@ -459,12 +396,13 @@ class Plan:
         (would) save in tables."""
         saved = self.savings
         rows = [("stacking: buffers of one batch on a device", saved.separate_buffer_bytes, saved.stacked_buffer_bytes)]
-        if narrow := [t for t in self.tables if t.name in saved.packed_tables or t.rows_per_line > 1]:
+        if narrow := [table for table in self.tables if table.gains or table.rows_per_line > 1]:
             name = f"narrow rows sharing lines: {len(narrow)} table{'s' if len(narrow) > 1 else ''}"
             rows.append((name, sum(t.unpacked_bytes for t in narrow), sum(t.packed_bytes for t in narrow)))
         return rows
 
-    def _heap_parts(self) -> list[tuple[str, int]]:
+    def heap_parts(self) -> list[tuple[str, int]]:
+        """What lies in the HBM of one chip, and its bytes; of the two stacks one is in use at a time."""
         heap = self.heap
         parts = [("tables", heap.tables), ("optimizer slots", heap.slots), ("inputs fetched ahead", heap.inputs)]
         parts += [("activations and gradients", heap.exchange)]
@@ -504,8 +442,16 @@ class Plan:
         ids = "ids shown of these tables are lines: id // rows of the model's"
         return [f"packed: {', '.join(lines)} share a line; {ids}"] if lines else []
 
-    def _feeding_note(self, fed: Feeding) -> str:
-        """Host against chip, in a sentence that says what is measured and what modelled."""
+    def _step_note(self) -> str:
+        """What a step moves, beside what this host feeds it with, in a sentence that says what is measured and what
+        modelled."""
+        step, fed = self.traffic, self.feeding
+        if fed is None:
+            return (
+                f"a step of one chip, modelled: {bytes_text(round(step.hbm_bytes))} of HBM traffic, "
+                f"{bytes_text(round(step.link_bytes))} over its links, {bytes_text(step.host_bytes)} from the host; "
+                f"{seconds_text(step.seconds)} at least"
+            )
         made_in, threads = seconds_text(fed.host_seconds), counted(fed.threads, "thread")
         host = f"feeding: this host makes a batch of all chips in {made_in} (measured, {threads})"
         moved = f"{host}; a step moves {bytes_text(fed.step_bytes)} through each chip's HBM"
@@ -530,17 +476,16 @@ class Plan:
         if part == "head":
             return join(head, "\n")
         rows = self._rows(self.stacks)
-        blocks = [*(head if part == "all" else []), self._figures(), rows["limits"].html, rows["holding"].html]
-        blocks += [rows["days"].html] if rows["days"].items else []
-        bars = [Bar(name, (float(size),)) for name, size in rows["heap"].items]
+        blocks = [*(head if part == "all" else []), self._figures(), _figure(rows["limits"]), _figure(rows["holding"])]
+        blocks += [_figure(rows["days"])] if rows["days"].rows else []
+        bars = [Bar(name, (float(size),)) for name, size in self.heap_parts()]
         drawn = bar_chart(bars, title=rows["heap"].title, kind="bytes")
-        blocks += [rows["programs"].html, drawn] if self.target else [drawn]
+        blocks += [_figure(rows["programs"]), drawn] if self.target else [drawn]
         blocks += map(paragraph, (*self._modelled_notes(), self._layout_note()) if self.target else ())
-        blocks += [*self._lower_limits(), rows["curve"].html, *map(paragraph, self._uncut_notes()), self._shares()]
-        blocks += [rows["hot"].folded("hottest ids"), rows["remedies"].folded("changes")]
-        blocks += [rows["savings"].html, rows["tables"].html, *map(paragraph, self._packed_notes())]
-        if self.feeding is not None:
-            blocks.append(note(self._feeding_note(self.feeding)))
+        blocks += [*self._lower_limits(), _figure(rows["curve"]), *map(paragraph, self._uncut_notes()), self._shares()]
+        blocks += [_folded(rows["hot"], "hottest ids"), _folded(rows["remedies"], "changes")]
+        blocks += [_figure(rows["savings"]), _figure(rows["tables"]), *map(paragraph, self._packed_notes())]
+        blocks.append(note(self._step_note()))
         return join(blocks, "\n")
 
     def _figures(self) -> Html:
@@ -570,12 +515,7 @@ class Plan:
         buffers = Curve("buffers", shares, [p.buffer_bytes / scale for p in points])
         charts: list[tuple[str, str, Kind, list[Curve]]] = [
             (f"Mini-batches per step under lower limits ({again} run again)", "mini-batches", "number", [mean, most]),
-            (
-                "Ids lost, where they are dropped instead",
-                "share of all entries",
-                "percent",
-                [dropped],
-            ),
+            ("Ids lost, where they are dropped instead", "share of all entries", "percent", [dropped]),
             ("Input buffers of one batch on one device", unit, "number", [buffers]),
         ]
         x_label = "limits, percent of the observed maxima"

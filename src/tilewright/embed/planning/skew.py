@@ -15,10 +15,9 @@ from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.inputs import Ragged, offsets_of, ragged_inputs, source_slices
 from tilewright.embed.host.overflow import limit_table
 from tilewright.embed.host.preprocess import preprocess
+from tilewright.embed.host.tables import without_hot
 from tilewright.embed.host.tally import tally
 from tilewright.embed.model.formulas import (
-    packed_table_bytes,
-    padded_table_bytes,
     pointers_per_device,
     slots_per_device,
 )
@@ -232,16 +231,11 @@ def shuffled(batches: Sequence[Inputs]) -> list[dict[str, Ragged]]:
 
 def without_hottest(batch: Inputs, hot: Sequence[HotId], stacking: Stacking) -> dict[str, Ragged]:
     """The batch without every stack's hottest id (the first in ``hot``)."""
-    hottest = {hot_id.stack: hot_id for hot_id in reversed(hot)}.values()
-    changed = {}
-    for feature in stacking.features:
-        ids, gone = batch[feature.name], [h.id for h in hottest if h.table == feature.table.name]
-        if gone:
-            keep = ~np.isin(ids.values, gone)
-            lengths = np.bincount(ids.samples[keep], minlength=ids.batch_size)
-            ids = Ragged(ids.values[keep], ids.batch_size, offsets=offsets_of(lengths))
-        changed[feature.name] = ids
-    return changed
+    gone: dict[str, Longs] = {}
+    for hottest in {hot_id.stack: hot_id for hot_id in reversed(hot)}.values():
+        gone[hottest.table] = np.array([hottest.id])
+    cold = without_hot({name: ragged.as_input() for name, ragged in batch.items()}, stacking.features, gone)
+    return ragged_inputs(cold, stacking, source_slices(stacking))
 
 
 # What other rotations of a stack's tables would do: table k's counts are turned by k times as many shards and added, no
@@ -400,16 +394,7 @@ def savings_of(observed: Observed, alone: Mapping[str, Limits], today: Mapping[s
     tables are stacked, in the stacks they could form)."""
     stacking = observed.stacking
     stacked = _automatic_limits(observed, today) if len(today) == len(alone) else today
-    shards = stacking.topology.sparsecores
-    sizes = {p.table: padded_table_bytes(p.table.vocab, p.table.width, shards) for p in stacking.placements}
-    packed = {table: packed_table_bytes(table.vocab, table.width, shards) for table in sizes}
-    return Savings(
-        table_bytes=sum(sizes.values()),
-        packed_table_bytes=sum(packed.values()),
-        packed_tables=tuple(table.name for table in sizes if packed[table] < sizes[table]),
-        separate_buffer_bytes=buffer_bytes(stacking, alone),
-        stacked_buffer_bytes=buffer_bytes(stacking, stacked),
-    )
+    return Savings(buffer_bytes(stacking, alone), buffer_bytes(stacking, stacked))
 
 
 def _automatic_limits(observed: Observed, today: Mapping[str, Limits]) -> Mapping[str, Limits]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,20 +29,9 @@ AS_IT_IS = "as it is"
 
 @dataclass(frozen=True)
 class Savings:
-    """Bytes now and in another arrangement; tables count all chips, buffers one batch on one device.
+    """The replayed batches' buffers, bytes of one batch on one device: every table alone, and in the stacks planned (or
+    possible)."""
 
-    ==================================  ============================================================================
-    ``table_bytes``                     tables as they are padded today
-    ``packed_table_bytes``              with rows of 1 to 4 floats sharing 32-byte lines, 8 // width to a line
-    ``packed_tables``                   the tables that gain by it
-    ``separate_buffer_bytes``           the replayed batches' buffers, every table alone
-    ``stacked_buffer_bytes``            the same in the stacks planned (or possible)
-    ==================================  ============================================================================
-    """
-
-    table_bytes: int = 0
-    packed_table_bytes: int = 0
-    packed_tables: tuple[str, ...] = ()
     separate_buffer_bytes: int = field(metadata=key("separate_buffer_bytes_per_device"), default=0)
     stacked_buffer_bytes: int = field(metadata=key("stacked_buffer_bytes_per_device"), default=0)
 
@@ -143,6 +132,11 @@ class TablePlan:
     rows_per_line: int = 1
 
     @property
+    def gains(self) -> bool:
+        """Whether it would be smaller were its rows to share lines."""
+        return self.packed_bytes < self.padded_bytes
+
+    @property
     def wasted_by_width(self) -> float:
         """The share of the padded bytes that is padding of rows to 8 floats: 7/8 for a width of 1."""
         return 1 - self.width / self.padded_width
@@ -161,7 +155,7 @@ class StackPlan:
 
     ============================  ==================================================================================
     ``limits``                    the chosen quantile of the counts of all partitions (source x shard x batch)
-    ``observed``                  the largest of those counts; without a log the limits
+    ``observed``                  the largest of those counts; None without a log
     ``mean_ids``                  entries of the average partition; None without a log
     ``slots``, ``pointers``       of one device's buffers, in the plain layout; ``buffer_bytes`` of both
     ``samples_per_sparsecore``    rows of the stack's activations on one SparseCore
@@ -189,7 +183,7 @@ class StackPlan:
     optimizer: str
     samples_per_sparsecore: int
     limits: Limits
-    observed: Limits
+    observed: Limits | None
     mean_ids: float | None
     slots: int = field(metadata=key("slots_per_device"))
     pointers: int = field(metadata=key("row_pointers_per_device"))
@@ -212,6 +206,11 @@ class StackPlan:
         return self.name if len(self.name) <= 28 else f"{self.tables[0]} … {self.tables[-1]}"
 
     @property
+    def counted(self) -> bool:
+        """Whether every partition was counted."""
+        return bool(self.quantiles)
+
+    @property
     def programs(self) -> tuple[SparseMemory, ...]:
         """Lookup and update; none without a target."""
         return tuple(program for program in (self.forward, self.backward) if program)
@@ -224,33 +223,28 @@ class StackPlan:
     @property
     def counters(self) -> StackCounters:
         """What a diagnosis looks at, but for what the whole plan says of the stack."""
-        same = (
-            "label",
-            "optimizer",
-            "samples_per_sparsecore",
-            "mean_ids",
-            "imbalance",
-            "wait",
-            "wait_rows",
-            "wait_ids",
-        )
+        same = ["label", "optimizer", "samples_per_sparsecore", "mean_ids"]
+        same += ["imbalance", "wait", "wait_rows", "wait_ids"] if self.counted else []
         typical = dict(self.quantiles).get(TYPICAL)
         return StackCounters(
             **{name: getattr(self, name) for name in same},
             **vars(self.limits),
             tables=len(self.tables),
             width=self.padded_width,
-            observed_ids=self.observed.max_ids_per_partition,
-            observed_unique_ids=self.observed.max_unique_ids_per_partition,
+            observed_ids=self.observed.max_ids_per_partition if self.observed else None,
+            observed_unique_ids=self.observed.max_unique_ids_per_partition if self.observed else None,
             typical_ids=typical.max_ids_per_partition if typical else None,
             typical_unique_ids=typical.max_unique_ids_per_partition if typical else None,
-            dropped_share=self.drop_rate,
+            dropped_share=self.drop_rate if self.counted else None,
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; quantiles and programs one by one."""
-        quantiles = [{"quantile": quantile, **vars(limits)} for quantile, limits in self.quantiles]
-        return {**plain(self), "quantiles": quantiles, "programs": [program.to_json() for program in self.programs]}
+        """Plain values, quantiles and programs one by one; without what was not counted."""
+        value = {**plain(self), "programs": [program.to_json() for program in self.programs]}
+        if self.counted:
+            return value | {"quantiles": [{"quantile": share, **vars(limits)} for share, limits in self.quantiles]}
+        unknown = [part.metadata.get("key", part.name) for part in fields(self) if part.default is not MISSING]
+        return {name: inside for name, inside in value.items() if name not in unknown}
 
 
 @dataclass(frozen=True)
@@ -384,8 +378,8 @@ def stack_plan(
 def heap_of(
     stacking: Stacking,
     stacks: Sequence[StackPlan],
-    prefetched: int,
     chip: str | Target | None,
+    prefetched: int,
     pipelining: bool = True,
     serialized: int = 0,
     apart: Mapping[str, Longs] | None = None,
@@ -441,25 +435,19 @@ def _live_bytes(kind: str, programs: list[SparseMemory], serialized: int) -> tup
 
 
 def traffic_of(
-    stacking: Stacking,
-    samples: Mapping[str, int],
-    distinct: Mapping[str, float],
-    buffer_bytes: int,
-    chip: str | Target | None,
-    waits: Mapping[str, float] | None = None,
+    stacking: Stacking, stacks: Sequence[StackPlan], distinct: Mapping[str, float], chip: str | Target | None
 ) -> Traffic:
-    """What a step moves. Of every stack, ``samples``: rows of activations on one SparseCore, ``distinct``: distinct ids
-    of a batch, summed over the sources, ``waits``: the fullest shard's work over the average one's (None: even)."""
+    """What a step moves; ``distinct``: of every stack the distinct ids of a batch, summed over the sources."""
     topology = stacking.topology
     chips, per_chip = topology.chips, topology.sparsecores_per_chip
     rows = hbm = links = waited = 0.0
-    for group in stacking.groups:
+    for group, planned in zip(stacking.groups, stacks):
         here, width = distinct[group.name] / chips, group.padded_width
         rows += here
-        hbm += 4 * (here * group.step_floats + 4 * width * samples[group.name] * per_chip)
+        hbm += 4 * (here * group.step_floats + 4 * width * planned.samples_per_sparsecore * per_chip)
         links += here * (4 + 8 * width) * (chips - 1) / chips
-        waited += 4 * here * group.step_floats * (waits.get(group.name, 1.0) - 1 if waits else 0.0)
-    host, seconds, slowest = buffer_bytes * topology.devices // chips, 0.0, 0.0
+        waited += 4 * here * group.step_floats * (planned.wait - 1)
+    host, seconds, slowest = sum(s.buffer_bytes for s in stacks) * topology.devices // chips, 0.0, 0.0
     if chip is not None:
         whole = find_target(chip).whole
         memory, between = whole.memory("hbm"), whole.links

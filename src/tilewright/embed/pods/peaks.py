@@ -30,10 +30,7 @@ _NO_BATCH = -1
 
 
 def batch_peaks(
-    batch: Mapping[str, Any],
-    stacking: Stacking,
-    bad_ids: str = "error",
-    apart: Mapping[str, Longs] | None = None,
+    batch: Mapping[str, Any], stacking: Stacking, bad_ids: str = "error", apart: Mapping[str, Longs] | None = None
 ) -> tuple[Longs, dict[str, int]]:
     """int64[stacks, 4]: most entries and distinct ids of any partition, entries, and distinct ids by source, of every
     stack; and the batch of every feature. ``apart``: table -> ids, rising, that every shard holds.
@@ -88,11 +85,7 @@ def _part_peaks(
         each = ragged.batch_size // group.shards
         n = int(emit(ragged.values, offsets, ragged.hot, sources, each, form, kept, keys, n))
         if n < 0:
-            vocab, values = feature.table.vocab, ragged.values
-            at = int(np.flatnonzero((values < 0) | (values >= vocab))[0])
-            problem = f"id {ragged.id_at(at)} of sample {ragged.samples[at]} is not in 0 .. {vocab - 1}"
-            how = 'mend the data, or pass bad_ids="clip" or bad_ids="drop"'
-            raise UsageError(problem, where=f"feature {feature.name!r}", how=how)
+            ragged.inside(feature.table.vocab, "error", feature.name)
     found = np.zeros(4, np.int64)
     part = keys[:n]
     part.sort()

@@ -6,7 +6,6 @@ import logging
 import math
 import os
 import pickle
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -16,20 +15,19 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from tilewright.embed.host.arrays import Longs
-from tilewright.embed.host.tables import HashedTables
+from tilewright.embed.host.tables import HashedTables, pack_narrow
 from tilewright.embed.logs.log import Log, log_part, part_rows
 from tilewright.embed.model.stacking import ACTIVATION_BYTES, Stacking, stack
 from tilewright.embed.model.tables import Feature, Limits, Topology, count
 from tilewright.embed.planning.confidence import Confidence, log_chance
-from tilewright.embed.planning.plan import naming_batch
+from tilewright.embed.planning.plan import made_plan, naming_batch
 from tilewright.embed.planning.result import Plan
-from tilewright.embed.planning.types import allowed_by, check_headroom, heap_of, raised, stack_plan, traffic_of
+from tilewright.embed.planning.types import allowed_by, check_headroom, raised, stack_plan
 from tilewright.embed.pods.peaks import PartitionPeaks
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.extras import need
 from tilewright.kernels.threads import thread_count
 from tilewright.targets import Target
-from tilewright.targets import target as find_target
 
 ENGINES = ("local", "ray")
 _PARTS = 4
@@ -235,10 +233,10 @@ def plan_pod(
     shape = {"stacks": stacks, "rotation": rotation, "activation_bytes": activation_bytes}
     stacking = stack(features, topology, table_stacking, batch, **shape)  # type: ignore[arg-type]
     peaks = PartitionPeaks(stacking, bad_ids, apart or {})
-    confidence, means = None, dict[str, float]()
+    confidence, means, observed = None, dict[str, float](), dict[str, Limits]()
     if source is None:
         sizes = {feature.name: batch for feature in stacking.features}
-        limits = observed = uniform_limits(stacking, sizes, ids_per_sample)
+        limits = uniform_limits(stacking, sizes, ids_per_sample)
         each = ids_per_sample * topology.sparsecores
         distinct = {group.name: float(group.samples_per_sparsecore(sizes) * each) for group in stacking.groups}
     else:
@@ -254,36 +252,24 @@ def plan_pod(
         entries, unique = (dict(zip(stacking.stacks, kind)) for kind in peaks.totals.T.tolist())
         means = {name: n / (peaks.batches * topology.sparsecores**2) for name, n in entries.items()}
         distinct = {name: n / peaks.batches for name, n in unique.items()}
-    made = tuple(
+    planned = tuple(
         stack_plan(
             *(group, topology, sizes, limits[group.name], target),
-            observed=observed[group.name],
+            observed=observed.get(group.name),
             mean_ids=means.get(group.name),
         )
         for group in stacking.groups
     )
-    heap = heap_of(stacking, made, prefetched_batches, target, pipelining, serialized_tables, apart)
-    fitting = 0
-    if heap.capacity and heap.total > heap.capacity:
-
-        def fits(n: int) -> bool:
-            return heap_of(stacking, made, prefetched_batches, target, pipelining, n, apart).total <= heap.capacity
-
-        fitting = bisect_left(range(1, len(made) + 1), True, key=fits) + 1
-        fitting = fitting if fitting <= len(made) else 0
-    per_core = {one.name: one.samples_per_sparsecore for one in made}
-    return Plan(
-        stacking=stacking,
-        target=find_target(target).name if target is not None else "",
+    return made_plan(
+        stacking,
+        planned,
+        distinct,
+        target,
+        (prefetched_batches, pipelining, serialized_tables, apart),
+        pack_narrow(stacking.features, False),
         batch=max(sizes.values()),
         batches=peaks.batches,
-        stacks=made,
-        heap=heap,
-        prefetched_batches=prefetched_batches,
         confidence=confidence,
-        traffic=traffic_of(stacking, per_core, distinct, sum(one.buffer_bytes for one in made), target),
-        hot=apart or {},
-        serialized_fits=fitting,
     )
 
 

@@ -10,11 +10,9 @@ which contain those of their bodies.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,8 +23,8 @@ from tilewright.hlo.program import Program
 from tilewright.hlo.reporting.rows import computing_row
 from tilewright.hlo.reporting.types import MovementRow, ProfileSummary, ReportData
 from tilewright.hlo.semantics.context import Context
-from tilewright.reading import read_bytes
-from tilewright.trace import read_xspace
+from tilewright.trace import XPlane
+from tilewright.trace import read_profile as read_planes
 
 _LONG_NAME = re.compile(r"%?([\w.\-]+)\s*=\s")
 _CONTAINERS = re.compile(r"(?:while|conditional|call|case)(?:[.\d]*)$")
@@ -52,12 +50,9 @@ def read_profile(path: str | Path) -> MeasuredTimes:
 
     Raises UsageError for a file that is no such profile or holds no operation.
     """
-    file = _newest(Path(path)) if Path(path).is_dir() else Path(path)
-    raw = read_bytes(file)
-    events = _in_xspace(raw, file) if file.suffix == ".pb" else _in_trace(raw, file)
     times: _Times = {}
     others: Counter[str] = Counter()
-    for place, key, microseconds, count in events:
+    for place, key, microseconds, count in _timed(read_planes(path)):
         if key is None:
             others[place] += count
             continue
@@ -66,64 +61,25 @@ def read_profile(path: str | Path) -> MeasuredTimes:
     holds = ", ".join(f"{count:,} on {place or 'lines without a name'}" for place, count in others.most_common(3))
     if not times:
         what = f"; its events: {holds}" if holds else ""
-        raise UsageError(f"the profile holds no event of an XLA operation{what}", where=str(file), how=_HOW)
+        raise UsageError(f"the profile holds no event of an XLA operation{what}", where=str(path), how=_HOW)
     return MeasuredTimes(str(path), times, holds)
-
-
-def _newest(folder: Path) -> Path:
-    """The newest profile of a folder, of two forms of one profile the whole one."""
-    patterns = ("*.trace.json", "*.trace.json.gz", "*.xplane.pb")
-    found = [(p.parent.stat().st_mtime, number, p.stat().st_mtime, p)
-             for number, pattern in enumerate(patterns) for p in folder.rglob(pattern)]  # fmt: skip
-    if not found:
-        raise UsageError("no .xplane.pb or .trace.json.gz in this folder", where=str(folder), how=_HOW)
-    return max(found)[-1]
 
 
 _Timed = tuple[str, tuple[str, str] | None, float, int]
 """(plane and line, (module, operation) or None for an event of anything else, microseconds, events)"""
 
 
-def _in_xspace(raw: bytes, file: Path) -> Iterator[_Timed]:
-    for plane in read_xspace(raw, str(file)):
+def _timed(planes: Iterable[XPlane]) -> Iterator[_Timed]:
+    for plane in planes:
         for line in plane.lines:
             called = line.name or line.display
             of_device = called == "XLA Ops" and "/device:" in plane.name
             for event in line.events if "async" not in called.lower() else ():
                 own = event.display or _from_long_name(event.name) or event.name
                 device = event.stats.get("device_duration_ps")
-                picoseconds = device if isinstance(device, int) else event.picoseconds
+                picoseconds = int(str(device)) if str(device).isdecimal() else event.picoseconds
                 key = _key(event.stats, own if of_device else "")
                 yield f"{plane.name} {called}".strip(), key, picoseconds * event.count / 1e6, event.count
-
-
-def _in_trace(raw: bytes, file: Path) -> Iterator[_Timed]:
-    try:
-        trace = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"not trace-viewer JSON: {error}", where=str(file), how=_HOW) from None
-    listed = trace.get("traceEvents") if isinstance(trace, dict) else trace
-    if not isinstance(listed, list):
-        raise UsageError("this JSON has no traceEvents", where=str(file), how=_HOW)
-    events = [event for event in listed if isinstance(event, dict)]
-    threads = {(e.get("pid"), e.get("tid")): _arguments(e) for e in events if e.get("name") == "thread_name"}
-    processes = {e.get("pid"): _arguments(e) for e in events if e.get("name") == "process_name"}
-    for event in events:
-        arguments = _arguments(event)
-        thread = str(threads.get((event.get("pid"), event.get("tid")), {}).get("name", ""))
-        process = str(processes.get(event.get("pid"), {}).get("name", ""))
-        if event.get("ph") != "X" or "async" in thread.lower():
-            continue
-        of_device = thread == "XLA Ops" and "/device:" in process
-        with suppress(KeyError, TypeError, ValueError):  # an event without a duration
-            picoseconds = arguments.get("device_duration_ps")
-            duration = float(event["dur"]) if picoseconds is None else float(picoseconds) / 1e6
-            yield f"{process} {thread}".strip(), _key(arguments, event.get("name") if of_device else ""), duration, 1
-
-
-def _arguments(event: Mapping[str, Any]) -> Mapping[str, Any]:
-    arguments = event.get("args")
-    return arguments if isinstance(arguments, dict) else {}
 
 
 def _key(arguments: Mapping[str, Any], otherwise: object) -> tuple[str, str] | None:
