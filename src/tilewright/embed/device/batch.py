@@ -14,6 +14,7 @@ import numpy as np
 from tilewright.embed.device.index_kernels import collect, fill, sort_by_row
 from tilewright.embed.host.arrays import Ints
 from tilewright.embed.host.batch import HostBatch
+from tilewright.embed.host.reduce_kernels import DIGIT_SLOTS
 from tilewright.embed.model.formulas import pointers_per_segment
 from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.errors import CheckFailed, UsageError
@@ -139,20 +140,15 @@ class _Device:
         layout = (per_device, minibatches, topology.sparsecores, pointers_per_segment(topology.sparsecores), base)
         pointers = np.asarray(batch.row_pointers[stack.name])[device]
         used = min(slots, int(pointers.max(initial=0)) * (per_device if base else 1))
-        self.entries = (
-            np.empty(used, np.int64),
-            np.empty(used, np.int32),
-            np.empty(used, np.int32),
-            np.empty(used, np.float32),
-        )
+        self.entries = np.empty(used, np.uint64), np.empty(used, np.int32), np.empty(used, np.float32)
         bounds = (stack.rows_per_shard, stack.samples_per_sparsecore(batch.batch_sizes))
         self.count = int(collect(pointers, buffers, layout, bounds, self.entries))
         if self.count < 0:
             problem = f"slot {-1 - self.count} of device {device} holds an entry outside its table or slice"
             raise CheckFailed(problem, where=f"stack {stack.name!r}", how="hand over batches as preprocess made them")
-        spare = np.empty(used, np.int64), np.empty(used, np.int32)
-        most = stack.rows_per_shard * topology.sparsecores
-        self.rows = int(sort_by_row(self.entries, self.count, most, spare, topology.sparsecores))
+        spare, counters = np.empty(used, np.uint64), np.empty(DIGIT_SLOTS, np.int32)
+        size = self.count, stack.rows_per_shard, topology.sparsecores
+        self.rows = int(sort_by_row(self.entries[0], *size, spare, counters))
 
     def fill(self, index: StackIndex, codes: Ints) -> None:
         at, per_shard = self.device, index.rows.shape[2]
