@@ -42,9 +42,7 @@ def open_export(path: str | PathLike[str], *, check: bool = True) -> Export:
         with open(file_path, "rb") as file:
             header = read_header(file, file_path.stat().st_size, where)
         whole = np.memmap(file_path, np.uint8, "r")
-        rows: dict[str, Bytes] = {
-            t.name: whole[t.offset : t.end].reshape(t.vocab, t.coding.stride) for t in header.tables
-        }
+        rows: dict[str, Bytes] = {t.name: whole[t.offset : t.end].reshape(t.vocab, t.stride) for t in header.tables}
         if check:
             check_sums(rows, header, where)
     except OSError as error:
@@ -70,7 +68,7 @@ class Export:
         """Rows ``begin .. end`` of a table as a lookup sees them, f32[rows, width]."""
         if name not in self.rows:
             raise UsageError(f"no table {name!r}", where=self.path, how=f"one of {', '.join(self.rows)}")
-        coding = next(table.coding for table in self.header.tables if table.name == name)
+        coding = next(table for table in self.header.tables if table.name == name)
         decoded: Floats = coding.decode(self.rows[name][begin:end])
         return decoded
 
@@ -183,10 +181,9 @@ class _Call(NamedTuple):
 
 
 def _table_line(table: StoredRows, rows: Bytes) -> tuple[int, ...]:
-    coding = table.coding
-    kind = KINDS[coding.encoding if coding.encoding in ("levels", "bf16") else "signed", coding.bits]
+    kind = KINDS[table.encoding if table.encoding in ("levels", "bf16") else "signed", table.bits]
     combiner = COMBINERS.index(table.combiner)
-    return (rows.ctypes.data, coding.stride, table.vocab, table.width, kind, combiner, coding.head)
+    return (rows.ctypes.data, table.stride, table.vocab, table.width, kind, combiner, table.head)
 
 
 def _dense(raws: list[Any]) -> tuple[int, tuple[Any, ...]]:
