@@ -7,8 +7,8 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,20 +29,19 @@ from tilewright.embed.checkpoint.schema import (
     read_schema,
 )
 from tilewright.embed.checkpoint.steps import EXTRA, TABLES, finished_steps, read_error, saved_steps, step_folder
-from tilewright.embed.checkpoint.store import Columns, Logical, ZarrColumns, in_flight, peer_tables
+from tilewright.embed.checkpoint.store import Columns, Job, Logical, ZarrColumns, in_flight, peer_tables, reads
 from tilewright.embed.device.state import (
     EmbeddingState,
     Piece,
     Shards,
-    column,
     draw_stack,
     local_pieces,
-    slab,
     slot_shape,
     stack_shape,
+    table_parts,
 )
 from tilewright.embed.host.arrays import Floats
-from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement
+from tilewright.embed.model.stacking import Stacking, TablePlacement
 from tilewright.embed.model.tables import Feature, Limits, Quantization, Table, limits_of
 from tilewright.errors import TilewrightError, UsageError
 
@@ -92,9 +91,25 @@ def restore(
     try:
         for name, stack in stacking.stacks.items():
             own = {table.name: stored[table.name] for table in stack.tables if table.name in chosen}
-            part = _StackRestore(stacking, stack, shards, own)
-            stacks[name] = part.rows(key)
-            new_slots[name] = {slot: part.slot(slot, start, slots) for slot, start in stack.optimizer.slots.items()}
+            parts = shards.blank(stack_shape(stack))
+            if len(own) < len(stack.tables):
+                assert key is not None
+                drawn = local_pieces(draw_stack(stacking, stack, key, shards))
+                for place in (stacking.tables[table.name] for table in stack.tables if table.name not in own):
+                    for (_, rows), (_, made) in zip(table_parts(parts.items(), place), table_parts(drawn, place)):
+                        rows[:] = made
+            _fill(parts, stacking, {table: columns.rows for table, columns in own.items()})
+            stacks[name], new_slots[name] = shards.array(parts.__getitem__), {}
+            for (
+                slot,
+                start,
+            ) in stack.optimizer.slots.items():  # padding and tables not restored hold what it starts from
+                if not slots or not own:
+                    new_slots[name][slot] = shards.full(slot_shape(stack, slot), start)
+                    continue
+                parts = shards.blank(slot_shape(stack, slot), start)
+                _fill(parts, stacking, {table: columns.slots[slot] for table, columns in own.items()})
+                new_slots[name][slot] = shards.array(parts.__getitem__)
     except _DAMAGE as error:
         raise read_error(error, str(path), _instead(path)) from error
     return EmbeddingState(shards.scalar(updates), stacks, new_slots, stacking)
@@ -175,20 +190,12 @@ def damage(path: Path) -> str:
         tables = {} if schema is None else _logical_tables(path, schema, checksums)
         for table in tables.values():
             for columns in (table.rows, *table.slots.values()):
-                in_flight(_all_chunks(columns))
+                in_flight(reads(columns, lambda column: lambda first, values: None))
     except TilewrightError as error:
         return error.what
     except _DAMAGE as error:
         return read_error(error, "", "").what
     return ""
-
-
-def _all_chunks(columns: Columns) -> Iterator[tuple[int, Callable[[], Any], Callable[[Any], None]]]:
-    for column_ in range(min(columns.shards, columns.vocab)):
-        rows = len(range(column_, columns.vocab, columns.shards))
-        for first in range(0, rows, step := columns.chunk_rows()):
-            stop = min(first + step, rows)
-            yield 4 * (stop - first) * columns.width, partial(columns.read, column_, first, stop), lambda values: None
 
 
 _DAMAGE = (OSError, ValueError, KeyError, RuntimeError)
@@ -308,84 +315,36 @@ def _check_fits(placement: TablePlacement, stored: Logical, slots: bool, where: 
         raise UsageError(problem, where=where, how=how)
 
 
-@dataclass(frozen=True)
-class _StackRestore:
-    """One stack of the new state: its arrays are made one after the other, each from columns of its tables."""
-
-    stacking: Stacking
-    stack: Stack
-    shards: Shards
-    stored: Mapping[str, Logical]
-
-    def rows(self, key: jax.Array | None) -> jax.Array:
-        """Rows of all tables; those not restored are drawn from ``key``."""
-        parts = self.shards.blank(stack_shape(self.stack))
-        if len(self.stored) < len(self.stack.tables):
-            assert key is not None
-            drawn = local_pieces(draw_stack(self.stacking, self.stack, key, self.shards))
-            for piece, values in drawn:
-                for table in self.stack.tables:
-                    if table.name not in self.stored:
-                        for at, shard in enumerate(piece):
-                            rows = slab(self.stacking.tables[table.name], shard)
-                            parts[piece][at, rows] = values[at, rows]
-        self._fill(parts, {name: table.rows for name, table in self.stored.items()})
-        return self.shards.array(parts.__getitem__)
-
-    def slot(self, slot: str, start: float, restored: bool) -> jax.Array:
-        """One slot of all tables; padding and tables not restored hold what it starts from."""
-        if not restored or not self.stored:
-            return self.shards.full(slot_shape(self.stack, slot), start)
-        parts = self.shards.blank(slot_shape(self.stack, slot), start)
-        self._fill(parts, {name: table.slots[slot] for name, table in self.stored.items()})
-        return self.shards.array(parts.__getitem__)
-
-    def _fill(self, parts: Mapping[Piece, Floats], stored: Mapping[str, Columns]) -> None:
-        """Every stored column that holds ids of a local shard, read once."""
-        in_flight(job for name, columns in stored.items() for job in _reads(parts, self.stacking.tables[name], columns))
-
-
-@dataclass(frozen=True)
-class _Target:
-    """One local shard of a table: its rows, and the column of ids it holds."""
-
-    rows: Floats
-    column: int
-
-
-def _reads(
-    parts: Mapping[Piece, Floats], placement: TablePlacement, stored: Columns
-) -> Iterator[tuple[int, Callable[[], Any], Callable[[Any], None]]]:
-    """Jobs that read the columns of a table and spread them over the local shards.
+def _fill(parts: Mapping[Piece, Floats], stacking: Stacking, stored: Mapping[str, Columns]) -> None:
+    """The local shards of a stack from every stored column that holds ids of one, read once.
 
     A column of S and one of S' shards share ids where they are equal modulo g = gcd(S, S'): every S'/g-th row of the
     one is every S/g-th row of the other.
     """
-    targets = [
-        _Target(part[at, slab(placement, shard), : stored.width], column(placement, shard))
-        for piece, part in parts.items()
-        for at, shard in enumerate(piece)
-    ]
-    old, new = stored.shards, placement.shards
-    common = math.gcd(old, new)
-    for source in range(min(old, stored.vocab)):
-        hits = [target for target in targets if (target.column - source) % common == 0]
-        rows = len(range(source, stored.vocab, old))
-        for first in range(0, rows if hits else 0, step := stored.chunk_rows()):
-            stop = min(first + step, rows)
-            spread = partial(_spread, hits, source, first, old, new)
-            yield 4 * (stop - first) * stored.width, partial(stored.read, source, first, stop), spread
+    jobs: list[Iterator[Job]] = []
+    for name, columns in stored.items():
+        placement = stacking.tables[name]
+        targets = list(table_parts(parts.items(), placement))
+        jobs.append(reads(columns, partial(_spreading, columns.shards, placement.shards, columns.width, targets)))
+    in_flight(chain.from_iterable(jobs))
 
 
-def _spread(hits: list[_Target], source: int, first: int, old: int, new: int, values: Any) -> None:
-    """Rows ``first`` .. of a stored column into the shards that hold some of them."""
+def _spreading(
+    old: int, new: int, width: int, targets: list[tuple[int, Floats]], source: int
+) -> Callable[[int, Any], None] | None:
+    """What puts rows of column ``source`` of ``old`` into the local columns of ``new`` that share ids with it."""
     common = math.gcd(old, new)
     period, stride = new // common, old // common
-    for target in hits:
-        # Row j of the column is id source + old * j; it is this shard's where that is its column modulo `new`.
-        phase = (target.column - source) // common * pow(stride, -1, period) % period
-        skip = (phase - first) % period
-        chosen = values[skip::period]
-        if len(chosen):
-            at = (source + old * (first + skip)) // new
-            target.rows[at : at + (len(chosen) - 1) * stride + 1 : stride] = chosen
+    hits = [(column, rows) for column, rows in targets if (column - source) % common == 0]
+
+    def spread(first: int, values: Any) -> None:
+        for column, rows in hits:
+            # Row j of the column is id source + old * j; it is this shard's where that is its column modulo `new`.
+            phase = (column - source) // common * pow(stride, -1, period) % period
+            skip = (phase - first) % period
+            chosen = values[skip::period]
+            if len(chosen):
+                at = (source + old * (first + skip)) // new
+                rows[at : at + (len(chosen) - 1) * stride + 1 : stride, :width] = chosen
+
+    return spread if hits else None

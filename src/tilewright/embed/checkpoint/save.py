@@ -33,8 +33,8 @@ from tilewright.embed.checkpoint.schema import (
     write_part,
 )
 from tilewright.embed.checkpoint.steps import EXTRA, TABLES, finished_steps, waiting, write_error
-from tilewright.embed.checkpoint.store import METADATA, ZarrColumns, in_flight, rows_of
-from tilewright.embed.device.state import EmbeddingState, Piece, column, local_pieces
+from tilewright.embed.checkpoint.store import METADATA, Job, ZarrColumns, in_flight, rows_of
+from tilewright.embed.device.state import EmbeddingState, Piece, local_pieces, table_parts
 from tilewright.embed.model.stacking import TablePlacement
 from tilewright.embed.model.tables import Limits, count
 from tilewright.errors import TilewrightError, UsageError
@@ -316,27 +316,22 @@ def _write(folder: Path, writing: _Writing) -> None:
         writing.schema.write(folder)
 
 
-def _jobs(
-    folder: Path, source: _Source, first: bool, written: dict[str, str]
-) -> Iterator[tuple[int, Callable[[], Any], Callable[[Any], None]]]:
+def _jobs(folder: Path, source: _Source, first: bool, written: dict[str, str]) -> Iterator[Job]:
     def note(chunk: Path, _: Any) -> None:
         written[os.fspath(chunk)[len(os.fspath(folder)) + 1 :]] = chunk_file(chunk)
 
-    shards, begin = source.placement.shards, source.placement.row_offset
+    shards = source.placement.shards
     columns = ZarrColumns(folder / source.path, source.vocab, shards, source.width)
     columns.create(first)
     if first:
         written[f"{source.path}/{METADATA}"] = whole_file(folder / source.path / METADATA)
     # Padding below the last id of a column is written too, so that every chunk is whole.
     rows, step = rows_of(source.vocab, shards), columns.chunk_rows()
-    for piece, values in source.pieces:
-        for at, shard in enumerate(piece):
-            slab = values[at, begin : begin + rows, : source.width]
-            for start in range(0, rows, step):
-                chunk = slab[start : start + step]
-                at_column = column(source.placement, shard)
-                write = partial(columns.write, at_column, start, chunk)
-                yield chunk.nbytes, write, partial(note, columns.chunk(at_column, start))
+    for column, values in table_parts(source.pieces, source.placement):
+        for start in range(0, rows, step):
+            chunk = values[start : min(start + step, rows), : source.width]
+            write = partial(columns.write, column, start, chunk)
+            yield chunk.nbytes, write, partial(note, columns.chunk(column, start))
 
 
 @dataclass

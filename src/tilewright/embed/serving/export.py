@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tilewright.embed.device.state import EmbeddingState, column, local_pieces
+from tilewright.embed.device.state import EmbeddingState, local_pieces, table_parts
 from tilewright.embed.host.arrays import Floats
 from tilewright.embed.model.stacking import TablePlacement
 from tilewright.embed.model.tables import Quantization
@@ -122,17 +122,16 @@ class _Source:
             problem, how = "its shards are spread over several processes", "save a checkpoint and export that"
             raise UsageError(problem, where=where, how=how)
         self.placement, self.where = placement, where
-        self._shards = [(s, part) for piece, parts in local_pieces(array) for s, part in zip(piece, parts)]
+        self._shards = list(table_parts(local_pieces(array), placement))
 
     def parts(self, step: int) -> Iterator[Floats]:
         """The rows in order, f32[step, width] at a time."""
-        table, shards, offset = self.placement.table, self.placement.shards, self.placement.row_offset
+        table, shards = self.placement.table, self.placement.shards
         for begin in range(0, table.vocab, step):
             rows = np.empty((min(step, table.vocab - begin), table.width), np.float32)
-            for shard, part in self._shards:
-                first = (column(self.placement, shard) - begin) % shards
-                held = rows[first::shards]
-                local = offset + (begin + first) // shards
+            for column, part in self._shards:
+                first = (column - begin) % shards
+                held, local = rows[first::shards], (begin + first) // shards
                 held[:] = part[local : local + len(held), : table.width]
             if not np.isfinite(rows).all():
                 wrong = begin + int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
