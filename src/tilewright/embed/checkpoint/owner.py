@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pickle
 import secrets
 import socket
 import threading
@@ -25,8 +26,6 @@ from tilewright.files import writing_whole
 LOCK, RUN = "lock", "run.json"
 _KIND = "embedding_run"
 _NO_LOCKS = (errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL)
-_MOST = 1 << 14
-"""Bytes of a text that the first process tells the others."""
 
 
 @dataclass(frozen=True)
@@ -59,17 +58,12 @@ def own(folder: Path) -> Owned:
     with _changing:
         held = _owned.get(folder)
         if held is None:
-            name = from_first(lambda: _kept(folder, secrets.token_hex(4)).name)
-            return _owned.setdefault(folder, Owned(name, -1))
-        if not held.holds(folder):
+            first: Owned = from_first(lambda: Owned(secrets.token_hex(4), _take(folder)))
+            held = _owned[folder] = first if jax.process_index() == 0 else Owned(first.name, -1)
+        elif not held.holds(folder):
             release(folder)
-            return _kept(folder, held.name)
+            held = _owned[folder] = Owned(held.name, _take(folder))
         return held
-
-
-def _kept(folder: Path, name: str) -> Owned:
-    _owned[folder] = Owned(name, _take(folder))
-    return _owned[folder]
 
 
 def owned(folder: Path) -> Owned | None:
@@ -230,28 +224,23 @@ def _same_file(file: int, path: Path) -> bool:
         return False
 
 
-def from_first(make: Callable[[], str]) -> str:
+def from_first(make: Callable[[], Any]) -> Any:
     """What ``make`` gives in the first process, or the error it raises there, in all of them."""
     if jax.process_count() == 1:
         return make()
-    told: dict[str, Any] = {}
+    made: Any = None
     if jax.process_index() == 0:
         try:
-            told = {"text": make()}
-        except TilewrightError as error:
-            told = {"error": [text[:1000] for text in (error.what, error.where, error.how)]}
-        except OSError as error:
-            told = {"system": [error.errno, error.strerror]}
-    room = np.zeros(_MOST, np.uint8)
-    data = json.dumps(told).encode()[:_MOST]
-    room[: len(data)] = list(data)
-    told = json.loads(bytes(multihost_utils.broadcast_one_to_all(room).astype(np.uint8)).rstrip(b"\0"))
-    if "error" in told:
-        what, where, how = told["error"]
-        raise UsageError(what, where=where, how=how)
-    if "system" in told:
-        raise OSError(*told["system"])
-    return str(told["text"])
+            made = make()
+        except (TilewrightError, OSError) as error:
+            made = error
+    data = np.frombuffer(pickle.dumps(made), np.uint8)
+    size = int(multihost_utils.broadcast_one_to_all(np.int32(data.size)))
+    sent = multihost_utils.broadcast_one_to_all(np.resize(data, size))
+    made = pickle.loads(np.asarray(sent, np.uint8).tobytes()) if jax.process_index() else made
+    if isinstance(made, Exception):
+        raise made
+    return made
 
 
 def run_of(folder: Path) -> str | None:

@@ -52,8 +52,8 @@ class Saving:
 
     def __init__(self, folder: Path, step: int) -> None:
         self.folder, self.step = folder, step
+        self._done = self._told = False
         self._error: TilewrightError | None = None
-        self._told = False
 
     def wait(self) -> None:
         """Block until the step is finished.
@@ -68,9 +68,8 @@ class Saving:
 
 
 _lock = threading.RLock()
-_current: Saving | None = None
-_unreported: Saving | None = None
-"""A save that failed while somebody else waited for it."""
+_last: Saving | None = None
+"""The last save that began; only this one can be under way."""
 _checkpointer: ocp.AsyncCheckpointer | None = None
 
 
@@ -103,24 +102,19 @@ def save(
     >>> saved_steps("run1")  # doctest: +SKIP
     [100]
     """
-    global _current, _unreported
+    global _last
     path = Path(os.path.abspath(folder))
     step = count(step, "step", "save", least=0)
     if not isinstance(state, EmbeddingState):
         raise UsageError(f"{type(state).__name__} is not an embedding state", where="save")
     with _lock:
-        if (previous := _current or _unreported) is not None:
-            _unreported = None
-            _settle(previous)
-            if previous._error is not None and not previous._told:
-                previous._told = True
-                raise previous._error
+        if _last is not None and not _last._told:
+            _last.wait()
         own_folder(path)
         if (path / str(step)).exists():
             how = f"remove {path / str(step)}, or save another step or into another folder"
             raise UsageError(f"step {step} is there already", where=str(path), how=how)
-        saving = Saving(path, step)
-        _current = saving
+        saving = _last = Saving(path, step)
         before = set(threading.enumerate())
         try:
             _clear_leftovers(path)
@@ -188,16 +182,14 @@ def _finish_at_exit() -> None:
 
     Python 3.12.0 to 3.12.2 starts no thread any more by then, which Orbax needs: there a save under way is lost.
     """
-    global _unreported
     with _lock:
-        if (last := _current) is not None:
-            _settle(last, clear=False)
-            _unreported = last
+        if _last is not None:
+            _settle(_last, clear=False)
 
 
 def _tell_at_exit() -> None:
     """Say that the last save failed. No thread is left now, so what was half written stays away when removed."""
-    if (last := _unreported) is None or last._error is None:
+    if (last := _last) is None or last._error is None:
         return
     _clear_leftovers(last.folder)
     # Where threads no longer start, one that runs may yet have done the last thing asked of it: naming the folder.
@@ -207,15 +199,14 @@ def _tell_at_exit() -> None:
 
 def _settle(saving: Saving, clear: bool = True) -> None:
     """Wait for a save and keep what became of it; one that is not under way is settled."""
-    global _current
-    if saving is not _current:
+    if saving._done:
         return
     try:
         _orbax().wait_until_finished()
     except Exception as error:
         _finish_writing()
         _failed(saving, error, clear)
-    _current = None
+    saving._done = True
 
 
 def _finish_writing() -> None:
@@ -231,25 +222,18 @@ def _finish_writing() -> None:
 
 def _settle_in(folder: Path) -> None:
     """Wait for a save into ``folder``; that it failed is left for who waits for it, or saves next, to hear."""
-    global _unreported
     with _lock:
-        if (saving := _current) is not None and saving.folder == folder:
-            _settle(saving)
-            if saving._error is not None and not saving._told:
-                _unreported = saving
+        if _last is not None and _last.folder == folder:
+            _settle(_last)
 
 
 waiting.append(_settle_in)
 
 
 def _failed(saving: Saving, error: Exception, clear: bool = True) -> None:
-    global _current
-    _current = None
-    saving._error = (
-        error
-        if isinstance(error, TilewrightError)
-        else write_error(error, str(saving.folder / str(saving.step)), _readable_steps(saving.folder))
-    )
+    saving._done, saving._error = True, error if isinstance(error, TilewrightError) else None
+    if saving._error is None:
+        saving._error = write_error(error, str(saving.folder / str(saving.step)), _readable_steps(saving.folder))
     if clear:
         _clear_leftovers(saving.folder)
 
