@@ -306,10 +306,8 @@ def _pooled(static: _Static, vectors: jax.Array, rows: jax.Array, index: StackIn
         def one(ends: jax.Array, rows: jax.Array, gains: jax.Array) -> jax.Array:
             return _segment_sum(vectors.at[rows].get(mode="clip") * gains[:, None], ends)
 
-        sums = jax.vmap(one)(ends, rows, gains).reshape(samples, -1, vectors.shape[1])
-        starts = np.cumsum([0, *static.counts])
-        parts = [sums[:, at : at + count] for at, count in zip(starts, static.counts)]
-        return tuple(part[..., :width].reshape(-1, width) for part, width in zip(parts, widths, strict=True))
+        sums = jax.vmap(one)(ends, rows, gains).reshape(-1, vectors.shape[1])
+        return tpu.unstacked(sums, [samples * count for count in static.counts], widths, samples)
 
     pooled: tuple[jax.Array, ...] = _by_platform(operands, on_cpu, elsewhere)
     return pooled
@@ -368,16 +366,13 @@ def _sums(static: _Static, index: StackIndex, gradients: list[jax.Array]) -> jax
     def elsewhere(ends: jax.Array, samples: jax.Array, gains: jax.Array, *gradients: jax.Array) -> jax.Array:
         rows = [len(gradient) // lists for gradient in gradients]
         first = jnp.asarray(np.cumsum([0, *rows[:-1]]), jnp.int32)
-        padded = [
-            jnp.pad(gradient.reshape(lists, -1, gradient.shape[1]), ((0, 0), (0, 0), (0, width - gradient.shape[1])))
-            for gradient in gradients
-        ]
+        padded = tpu.stacked(gradients, sum(map(len, gradients)), width, lists).reshape(lists, -1, width)
 
         def one(ends: jax.Array, samples: jax.Array, gains: jax.Array, given: jax.Array) -> jax.Array:
             at = first[samples >> static.shift] + (samples & (1 << static.shift) - 1)
             return _segment_sum(given.at[at].get(mode="clip") * gains[:, None], ends)
 
-        return jax.vmap(one)(ends, samples, gains, jnp.concatenate(padded, axis=1))
+        return jax.vmap(one)(ends, samples, gains, padded)
 
     summed: jax.Array = _by_platform(operands, on_cpu, elsewhere)
     return summed

@@ -182,7 +182,7 @@ class Overflow:
             rules, into = (cuts, self.limits[stack], lowest), (out, pointers, dropped)
             at = int(write_cut(gathered, per_shard[0], rules, (*place, segment), into, fresh_state()))
             if buffers.bounds_checked:
-                buffers.put(stack, source, (begin, pointer), out, at, pointers)
+                buffers.put(stack, source, (begin, pointer), end, out, at, pointers)
                 at += begin
             for flat, pad in zip(buffers.out, (PAD, PAD, np.nan)):
                 flat[at : min(end, int(buffers.ends[stack, source]))] = pad

@@ -23,6 +23,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func as func_dialect
 from jax.interpreters import mlir
 
+from tilewright.embed.device.tpu import stacked, unstacked
 from tilewright.embed.model.optimizers import OPTIMIZERS, AdagradMomentum, Clipped
 from tilewright.embed.model.tables import Quantization, count
 from tilewright.embed.tpu_embedding.compute import (
@@ -31,9 +32,7 @@ from tilewright.embed.tpu_embedding.compute import (
     Unfused,
     activations,
     layout_of,
-    stacked,
     trained,
-    unstacked,
 )
 from tilewright.errors import UnsupportedError, UsageError
 
