@@ -53,11 +53,6 @@ class DeviceBatch:
     stacking: Stacking = field(metadata={"static": True})
     batch_sizes: tuple[tuple[str, int], ...] = field(metadata={"static": True})
 
-    def counts(self, stack: Stack) -> dict[str, int]:
-        """Samples that one source SparseCore has of every feature."""
-        sizes = dict(self.batch_sizes)
-        return {feature.name: sizes[feature.name] // stack.shards for feature in stack.features}
-
 
 def _flatten(batch: HostBatch) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     arrays = (batch.row_pointers, batch.embedding_ids, batch.sample_ids, batch.gains)
@@ -113,7 +108,7 @@ def feature_shift(stack: Stack, batch_sizes: Mapping[str, int]) -> int:
 def _codes(stack: Stack, batch_sizes: Mapping[str, int], sources: int) -> Ints:
     """``feature << shift | row`` of every sample of a device, as ``row_samples`` has it."""
     shift = feature_shift(stack, batch_sizes)
-    counts = [batch_sizes[feature.name] // stack.shards for feature in stack.features]
+    counts = stack.samples(batch_sizes).values()
     rows = [np.arange(sources * count, dtype=np.int64).reshape(sources, count) for count in counts]
     return np.concatenate([(f << shift) + part for f, part in enumerate(rows)], axis=1).reshape(-1).astype(np.int32)
 

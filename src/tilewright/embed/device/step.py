@@ -186,8 +186,8 @@ class _Static(NamedTuple):
 
 
 def _static(batch: DeviceBatch, stack: Stack, axis: str | None) -> _Static:
-    sources, shift = batch.stacking.topology.sparsecores_per_device, feature_shift(stack, dict(batch.batch_sizes))
-    return _Static(stack, tuple(batch.counts(stack).values()), sources, shift, axis)
+    sources, sizes = batch.stacking.topology.sparsecores_per_device, dict(batch.batch_sizes)
+    return _Static(stack, tuple(stack.samples(sizes).values()), sources, feature_shift(stack, sizes), axis)
 
 
 def step_batch(batch: HostBatch | DeviceBatch, lengths: Lengths | None = None) -> HostBatch | DeviceBatch:

@@ -70,9 +70,9 @@ def activations(table: jax.Array, batch: HostBatch, stack: Stack) -> dict[str, j
     flat = table.reshape(-1, stack.padded_width)
     lookup = _primitive("sparse_dense_matmul_csr").bind
     summed = lookup(*operands, flat, device_batch_size=sources * per_source, quantization_config=levels, **told)
-    sizes = [batch.batch_sizes[feature.name] // stack.shards * sources for feature in stack.features]
+    sizes = {name: count * sources for name, count in stack.samples(batch.batch_sizes).items()}
     widths = [feature.table.width for feature in stack.features]
-    return dict(zip((feature.name for feature in stack.features), unstacked(summed, sizes, widths, sources)))
+    return dict(zip(sizes, unstacked(summed, list(sizes.values()), widths, sources)))
 
 
 def trained(
