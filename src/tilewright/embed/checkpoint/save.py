@@ -119,7 +119,7 @@ def save(
         try:
             _clear_leftovers(path)
             schema, run = schema_of(state, step, limits or {}), _run(path) if jax.process_index() == 0 else ""
-            items: dict[str, Any] = {TABLES: _TablesSave(_writing(state, schema, run))}
+            items: dict[str, Any] = {TABLES: _tables_save(state, schema, run)}
             if extra is not None:
                 items[EXTRA] = ocp.args.StandardSave(extra)
             _orbax().save(path / str(step), _StepSave(**items))
@@ -267,14 +267,14 @@ class _Source:
     pieces: list[tuple[Piece, NDArray[Any]]]
 
 
-@dataclass(frozen=True)
-class _Writing:
+@dataclass
+class _TablesSave(ocp.args.CheckpointArgs):  # type: ignore[misc]
     schema: Schema
     sources: list[_Source]
     run: str
 
 
-def _writing(state: EmbeddingState, schema: Schema, run: str) -> _Writing:
+def _tables_save(state: EmbeddingState, schema: Schema, run: str) -> _TablesSave:
     """The state as it is now, on the host: on a CPU views, which keep donated updates from overwriting them."""
     for array in jax.tree.leaves((state.stacks, state.slots)):
         if isinstance(array, jax.Array):
@@ -287,10 +287,10 @@ def _writing(state: EmbeddingState, schema: Schema, run: str) -> _Writing:
         arrays = [(table.rows, held[table.stack])]
         arrays += [(stored, slots[table.stack][slot]) for slot, stored in table.slots.items()]
         sources += [_Source(stored.path, table.vocab, stored.width, placement, own) for stored, own in arrays]
-    return _Writing(schema, sources, run)
+    return _TablesSave(schema, sources, run)
 
 
-def _write(folder: Path, writing: _Writing) -> None:
+def _write(folder: Path, writing: _TablesSave) -> None:
     """All columns of this process, and their checksums; the first process writes what describes them."""
     first = jax.process_index() == 0
     written: dict[str, str] = {}
@@ -316,11 +316,6 @@ def _jobs(folder: Path, source: _Source, first: bool, written: dict[str, str]) -
             chunk = values[start : min(start + step, rows), : source.width]
             write = partial(columns.write, column, start, chunk)
             yield chunk.nbytes, write, partial(note, columns.chunk(column, start))
-
-
-@dataclass
-class _TablesSave(ocp.args.CheckpointArgs):  # type: ignore[misc]
-    item: _Writing
 
 
 class _Job:
@@ -358,7 +353,7 @@ class _StepHandler(ocp.CompositeCheckpointHandler):  # type: ignore[misc]
     """Tables and the rest of a step for Orbax's checkpointer."""
 
     async def async_save(self, directory: Any, args: _StepSave) -> list[_Jobs]:
-        tables = args[TABLES].item
+        tables = args[TABLES]
         self._finishing = tables.schema.step, tables.run
         return [_Jobs(await super().async_save(directory, args))]
 
@@ -402,11 +397,10 @@ class _TablesHandler(ocp.AsyncCheckpointHandler):  # type: ignore[misc]
     """Tables and slots for Orbax's checkpointer."""
 
     async def async_save(self, directory: Any, args: _TablesSave) -> list[_Job]:
-        folder, writing = Path(os.fspath(directory)), args.item
-        return [_Job(partial(_write, folder, writing))]
+        return [_Job(partial(_write, Path(os.fspath(directory)), args))]
 
     def save(self, directory: Any, args: _TablesSave) -> None:
-        _write(Path(os.fspath(directory)), args.item)
+        _write(Path(os.fspath(directory)), args)
 
     def restore(self, directory: Any, args: Any = None) -> Any:
         raise NotImplementedError("embed.restore reads the tables")

@@ -196,7 +196,7 @@ class StackedColumns:
 
     def __init__(self, placement: TablePlacement, store: Any) -> None:
         table, self.shards = placement.table, placement.shards
-        self.vocab, self.width = table.vocab, min(table.width, store.shape[1])
+        self.vocab, self.width = table.vocab, min(table.width, int(store.shape[1]))
         self._placement, self._store = placement, store
         self._per_shard = store.shape[0] // placement.shards
 

@@ -64,12 +64,15 @@ def collect(
 def sort_by_row(keys: Keys, count: Index, rows_per_shard: Index, shards: Index, spare: Keys, counters: Ints) -> Index:
     """Sort keys; the most distinct rows of one shard. ``counters`` int32[DIGIT_SLOTS] is working memory."""
     bits = 0
+    most: Index = 0
+    here: Index = 0
+    bound: Index = 0
+    previous: Index = -1
     while (shards * rows_per_shard - 1) >> bits:
         bits += 1
     if sort_keys(keys, spare, count, bits, counters):
         for i in range(count):
             keys[i] = spare[i]
-    most, here, bound, previous = 0, 0, 0, -1
     for i in range(count):
         row = np.int64(keys[i] >> _32)
         if row >= bound:
@@ -102,7 +105,10 @@ def fill(
     keys, samples, gains = entries
     row_ends, row_samples, row_gains = by_row
     sample_ends, sample_rows, sample_places, sample_gains = by_sample
-    place, end_of_shard, first_of_shard, previous = -1, 0, 0, -1
+    place: Index = -1
+    end_of_shard: Index = 0
+    first_of_shard: Index = 0
+    previous: Index = -1
     for i in range(count):
         key = np.int64(keys[i] >> _32)
         if key != previous:

@@ -61,8 +61,8 @@ def _inputs(batch: HostBatch, stack: Stack) -> tuple[tuple[Any, ...], dict[str, 
     return (pointers[0], ids[0], samples[0], gains[0], minibatches), told
 
 
-def activations(table: jax.Array, batch: HostBatch, stack: Stack) -> dict[str, jax.Array]:
-    """{feature: f32[samples, width]} of one device's rows f32[SparseCores, R, W]."""
+def activations(table: jax.Array, batch: HostBatch, stack: Stack) -> tuple[jax.Array, ...]:
+    """f32[samples, width] of every feature from one device's rows f32[SparseCores, R, W]."""
     operands, told = _inputs(batch, stack)
     sources, per_source = table.shape[0], stack.samples_per_sparsecore(batch.batch_sizes)
     quantization = stack.quantization
@@ -70,9 +70,8 @@ def activations(table: jax.Array, batch: HostBatch, stack: Stack) -> dict[str, j
     flat = table.reshape(-1, stack.padded_width)
     lookup = _primitive("sparse_dense_matmul_csr").bind
     summed = lookup(*operands, flat, device_batch_size=sources * per_source, quantization_config=levels, **told)
-    sizes = {name: count * sources for name, count in stack.samples(batch.batch_sizes).items()}
-    widths = [feature.table.width for feature in stack.features]
-    return dict(zip(sizes, unstacked(summed, list(sizes.values()), widths, sources)))
+    sizes = [count * sources for count in stack.samples(batch.batch_sizes).values()]
+    return unstacked(summed, sizes, [feature.table.width for feature in stack.features], sources)
 
 
 def trained(

@@ -70,7 +70,9 @@ _THEIR_NAMES = {"b1": "beta_1", "b2": "beta_2", "epsilon": "eps"}
 
 def spec_names(kind: Any, known: Container[str]) -> dict[str, str]:
     """Hyper-parameter of one of our optimizers -> what a spec calls it, whose own names are ``known``."""
-    names = {f.name: (_THEIR_NAMES.get(f.name), f"{f.name}_strength", f"{f.name}_value", f.name) for f in fields(kind)}
+    names = {
+        f.name: (_THEIR_NAMES.get(f.name, ""), f"{f.name}_strength", f"{f.name}_value", f.name) for f in fields(kind)
+    }
     return {name: other for name, others in names.items() for other in others if other in known}
 
 
