@@ -22,7 +22,7 @@ from tilewright.embed.model.stacking import Stack
 from tilewright.errors import UsageError
 
 _PRIMITIVES = "jax_tpu_embedding.sparsecore.lib.core.primitives"
-_NAMES = {kind: name for name, kind in OPTIMIZERS.items() if name != "rowwise_adagrad"}
+NAMES = {kind: name for name, kind in OPTIMIZERS.items() if name != "rowwise_adagrad"}
 """The optimizers that have a primitive."""
 
 
@@ -33,7 +33,7 @@ def primitives_here() -> bool:
 
 def has_primitive(stack: Stack) -> bool:
     """Whether the stack's optimizer is one of the primitives'."""
-    return type(_inner(stack.optimizer)) in _NAMES
+    return type(_inner(stack.optimizer)) in NAMES
 
 
 def _inner(optimizer: Any) -> Any:
@@ -90,7 +90,7 @@ def trained(
         told["multiply_linear_by_learning_rate"] = optimizer.multiply_linear_by_learning_rate
     if isinstance(stack.optimizer, Clipped):
         told |= {"min_value": stack.optimizer.low, "max_value": stack.optimizer.high}
-    name = _NAMES[type(optimizer)]
+    name = NAMES[type(optimizer)]
     flat = [array.reshape(-1, array.shape[2]) for array in kept]
     update = _primitive(f"sparse_dense_matmul_grad_with_{name}").bind
     after = update(*operands, *flat, gradient, *rates, computation_name=f"{name}-{stack.name}", **told)

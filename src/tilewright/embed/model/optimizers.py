@@ -243,15 +243,15 @@ class AdagradMomentum(_Rule):
         "initial_momentum": (_ANY, math.inf),
     }
 
-    def _formula(
-        self, jnp: Any, w: Any, g: Any, old: Any, m: Any, rate: Any, keep: Any, beta2: Any, epsilon: Any, exponent: Any
-    ) -> tuple[Any, ...]:
+    def _formula(self, jnp: Any, w: Any, g: Any, old: Any, m: Any, *rates: Any) -> tuple[Any, ...]:
+        rate, keep, beta2, epsilon, exponent, *others = rates
+        (use_nesterov,) = others or (self.use_nesterov,)  # an operand of the peer's primitive
         square = g * g
         accumulator = jnp.where(beta2 == 1, old + square, beta2 * old + (1 - beta2) * square)
         base = accumulator + epsilon
         scaled = jnp.where(base == 0, 0, _power(base, -1 / exponent)) * g
         momentum = keep * m + scaled
-        step = keep * momentum + scaled if self.use_nesterov else momentum
+        step = jnp.where(use_nesterov, keep * momentum + scaled, momentum)
         return w - rate * step, accumulator, momentum
 
 

@@ -158,7 +158,7 @@ class Export:
         check_choice("bad_ids", bad_ids, BAD_IDS)
         given = {name: normalise(raw, name) for name, raw in batch.items()}
         how = 'mend the request, or pass bad_ids="clip" or bad_ids="drop"'
-        inputs = {name: ragged.inside(self.stored[name].vocab, bad_ids, name, how) for name, ragged in given.items()}
+        inputs = {n: r.inside(self.stored[n].vocab, bad_ids, f"feature {n!r}", how) for n, r in given.items()}
         if all(inputs[name] is ragged for name, ragged in given.items()):
             problem = "the weights of a sample have no finite sum to divide by, or it is zero"
             raise UsageError(problem, where="lookup", how="leave such a sample empty, or give it other weights")
