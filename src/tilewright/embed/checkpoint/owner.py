@@ -12,6 +12,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,23 +111,24 @@ def _take(folder: Path) -> int:
     """The lock's file, locked, with our name in it."""
     folder.mkdir(parents=True, exist_ok=True)
     while True:
-        file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            sure = _lock(file)
+        with ExitStack() as opened:
+            file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+            opened.callback(os.close, file)
+            try:
+                sure = _lock(file)
+            except BlockingIOError:
+                raise _busy(folder, _owner_in(file)) from None
             if _same_file(file, folder / LOCK):  # else it was removed between the two
                 _refuse_other(folder, _owner_in(file), sure)
                 os.ftruncate(file, 0)
                 os.pwrite(file, json.dumps(_myself()).encode() + b"\n", 0)
+                opened.pop_all()
                 return file
-        except BlockingIOError:
-            problem = f"another training writes into this folder: {_words(_owner_in(file))}"
-            how = "wait for its end, or give another folder"
-            os.close(file)
-            raise UsageError(problem, where=str(folder), how=how) from None
-        except BaseException:
-            os.close(file)
-            raise
-        os.close(file)
+
+
+def _busy(folder: Path, owner: dict[str, Any]) -> UsageError:
+    problem = f"another training writes into this folder: {_words(owner)}"
+    return UsageError(problem, where=str(folder), how="wait for its end, or give another folder")
 
 
 def _lock(file: int) -> bool:
@@ -164,8 +166,7 @@ def _refuse_other(folder: Path, owner: dict[str, Any], sure: bool) -> None:
         problem = f"{_words(owner)} owns this folder, and from {me['host']} nobody sees whether it still runs"
         raise UsageError(problem, where=str(folder), how=f"once it has ended, remove {folder / LOCK}")
     if not sure and owner.get("process") != me["process"] and here and _runs(owner):
-        problem = f"another training writes into this folder: {_words(owner)}"
-        raise UsageError(problem, where=str(folder), how="wait for its end, or give another folder")
+        raise _busy(folder, owner)
 
 
 def _owner_in(file: int) -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
 
-from tilewright.embed.host.arrays import Block, Entries, Floats, Ints, Longs, lease, physical_bytes, recycled
+from tilewright.embed.host.arrays import Entries, Floats, Ints, Longs, lease, physical_bytes, recycled
 from tilewright.embed.host.tally import Tally
 from tilewright.embed.model.formulas import pointers_per_device, pointers_per_segment, slots_per_device
 from tilewright.embed.model.stacking import Stacking
@@ -25,79 +24,51 @@ Arrays: TypeAlias = tuple[dict[str, Ints], dict[str, Ints], dict[str, Ints], dic
 """Row pointers, embedding ids, sample ids and gains of every stack, as a HostBatch has them."""
 
 
-@dataclass(frozen=True, eq=False)
 class Buffers:
-    """The buffers of all stacks, stack after stack in four flat arrays.
+    """The buffers of all stacks, stack after stack in four flat arrays ``row_pointers`` and ``out``; not filled yet.
 
-    ``slots`` int64[stacks], ``pointers`` of each: per device. ``first_slot`` int64[stacks]: where a stack begins.
+    Room for ``max_ids`` entries per partition of every stack, 64 times in the mini-batch layout. ``slots``
+    int64[stacks], ``pointers`` of each: per device. ``first_slot`` int64[stacks]: where a stack begins.
     ``ends`` int64[stacks, sources]: where the data of the batch ended that these buffers held before; padding since.
     ``bounds_checked``: every store is tested; ``guard``: slots of canaries before, between and behind the stacks.
     """
 
-    stacking: Stacking
-    sources: int
-    minibatch_layout: bool
-    slots: Longs
-    first_slot: Longs
-    pointers: int
-    row_pointers: Ints
-    out: Entries
-    ends: Longs
-    block: Block
-    bounds_checked: bool = False
-    guard: int = 0
-
-    @classmethod
-    def allocate(
-        cls,
+    def __init__(
+        self,
         stacking: Stacking,
         sources: int,
         max_ids: tuple[int, ...],
         minibatch_layout: bool,
         bounds_checked: bool = False,
         guarded: bool = False,
-    ) -> Buffers:
-        """Room for ``max_ids`` entries per partition of every stack, 64 times in the mini-batch layout; not filled."""
-        topology, guard = stacking.topology, GUARD if guarded else 0
-        shards, per_device = topology.sparsecores, topology.sparsecores_per_device
-        devices = sources // per_device
-        sizes = [slots_per_device(n, shards, per_device, minibatch_layout) for n in max_ids]
+    ) -> None:
+        self.stacking, self.sources, self.minibatch_layout = stacking, sources, minibatch_layout
+        self.bounds_checked, self.guard = bounds_checked, GUARD if guarded else 0
+        shards, devices = stacking.topology.sparsecores, sources // self.per_device
+        sizes = [slots_per_device(n, shards, self.per_device, minibatch_layout) for n in max_ids]
         for name, n in zip(stacking.stacks, sizes):
             if n >= 2**31:
                 problem = f"the buffer would have {n} slots per device, more than int32 pointers reach"
                 raise UsageError(problem, where=f"stack {name!r}", how="lower max_ids_per_partition")
-        slots = np.array(sizes, np.int64)
-        ends = np.cumsum(slots * devices + guard)
-        pointers = pointers_per_device(shards, per_device, minibatch_layout)
-        total, all_pointers = int(ends[-1]) + guard, pointers * devices * len(slots)
+        self.slots: Longs = np.array(sizes, np.int64)
+        stops = np.cumsum(self.slots * devices + self.guard)
+        self.first_slot: Longs = stops - self.slots * devices
+        self.pointers = pointers_per_device(shards, self.per_device, minibatch_layout)
+        total, all_pointers = int(stops[-1]) + self.guard, self.pointers * devices * len(sizes)
         need, have = 12 * total + 4 * all_pointers, physical_bytes()
         if need > have:  # systems that overcommit memory would end the process when the buffers are filled
             problem = f"the buffers take {need} bytes, the machine has {have}"
             how = 'lower max_ids_per_partition; minibatch_layout="needed" takes 64 times less where nothing is cut'
             raise UsageError(problem, where="preprocess", how=how)
-        memory, block = lease(12 * total, (tuple(slots.tolist()), sources, per_device, minibatch_layout, guard))
+        memory, self.block = lease(12 * total, (tuple(sizes), sources, self.per_device, minibatch_layout, self.guard))
         flat = memory[: 12 * total].view(np.int32).reshape(3, total)
-        out = flat[0], flat[1], flat[2].view(np.float32)
-        known: Longs = np.full((len(slots), sources), total, np.int64) if block.content is None else block.content
-        block.content = None  # until this batch is written
-        buffers = cls(
-            stacking,
-            sources,
-            minibatch_layout,
-            slots,
-            first_slot=ends - slots * devices,
-            pointers=pointers,
-            row_pointers=recycled(all_pointers, np.int32),
-            out=out,
-            ends=known,
-            block=block,
-            bounds_checked=bounds_checked,
-            guard=guard,
-        )
-        for _, begin in buffers._gaps():
-            for flat_array in out:
-                flat_array.view(np.int32)[begin : begin + GUARD] = CANARY
-        return buffers
+        self.out: Entries = flat[0], flat[1], flat[2].view(np.float32)
+        known = self.block.content
+        self.ends: Longs = np.full((len(sizes), sources), total, np.int64) if known is None else known
+        self.block.content = None  # until this batch is written
+        self.row_pointers: Ints = recycled(all_pointers, np.int32)
+        for _, begin in self._gaps():
+            flat[:, begin : begin + GUARD] = CANARY
 
     @property
     def per_device(self) -> int:
