@@ -23,7 +23,6 @@ from tilewright.embed.checkpoint.schema import (
     Checksums,
     Schema,
     StoredArray,
-    StoredTable,
     optimizer_json,
     read_checksums,
     read_schema,
@@ -78,8 +77,14 @@ def restore(
     """
     path = step_folder(folder, step)
     shards = Shards.over(stacking.topology, mesh, axis, "restore")
-    saved = _saved(path)
-    stored, updates = _stored(path, saved, written_with)
+    saved, updates = _saved(path), int(path.name)
+    if saved.schema is not None:
+        stored, updates = saved.tables(), saved.schema.updates
+    else:
+        try:
+            stored = peer_tables(path, written_with)
+        except _DAMAGE as error:
+            raise read_error(error, str(path), _instead(path)) from error
     chosen = _chosen(stacking, stored, tables, str(path))
     if key is None and (fresh := [name for name in stacking.tables if name not in chosen]):
         how = "give the key they start from: restore(..., key=jax.random.key(0))"
@@ -184,11 +189,10 @@ def whole_step(folder: str | os.PathLike[str]) -> int | None:
 def damage(path: Path) -> str:
     """What is wrong with a step's folder; nothing where it is whole."""
     try:
-        schema, checksums = _read_saved(path)
-        if checksums is not None:
-            checksums.check_under(EXTRA)
-        tables = {} if schema is None else _logical_tables(path, schema, checksums)
-        for table in tables.values():
+        saved = _read_saved(path)
+        if saved.checksums is not None:
+            saved.checksums.check_under(EXTRA)
+        for table in saved.tables().values():
             for columns in (table.rows, *table.slots.values()):
                 in_flight(reads(columns, lambda column: lambda first, values: None))
     except TilewrightError as error:
@@ -205,20 +209,35 @@ _DAMAGE = (OSError, ValueError, KeyError, RuntimeError)
 class _Saved(NamedTuple):
     """A step of ours; without a schema it is somebody else's."""
 
+    path: Path
     schema: Schema | None
     checksums: Checksums | None
+
+    def tables(self) -> dict[str, Logical]:
+        """All tables of a step of ours."""
+        tables = {}
+        for table in self.schema.tables if self.schema is not None else ():
+            arrays = {"": table.rows, **table.slots}
+            stored = {slot: self._columns(array, table.vocab) for slot, array in arrays.items()}
+            name = str(table.optimizer.get("name"))
+            tables[table.name] = Logical(table.vocab, table.width, name, stored.pop(""), stored)
+        return tables
+
+    def _columns(self, array: StoredArray, vocab: int) -> Columns:
+        assert self.schema is not None
+        return ZarrColumns(self.path / TABLES / array.path, vocab, self.schema.shards, array.width, self.checksums)
 
 
 def _read_saved(path: Path) -> _Saved:
     checksums = read_checksums(path)
     if checksums is None and not (path / TABLES).exists():
-        return _Saved(None, None)
+        return _Saved(path, None, None)
     if checksums is not None:
         checksums.check(path / TABLES / SCHEMA)
     schema = read_schema(path / TABLES)
     if checksums is None and schema.checked:
         raise FileNotFoundError(f"No such file: {path / CHECKSUMS}")
-    return _Saved(schema, checksums)
+    return _Saved(path, schema, checksums)
 
 
 def _saved(path: Path) -> _Saved:
@@ -250,29 +269,6 @@ def _schema(path: Path) -> Schema:
         how = "take a checkpoint that embed.save wrote"
         raise UsageError("it does not say what its features are", where=str(path), how=how)
     return schema
-
-
-def _stored(path: Path, saved: _Saved, written_with: Stacking | None) -> tuple[dict[str, Logical], int]:
-    """All tables of a step, and the updates that were made."""
-    schema, checksums = saved
-    if schema is None:
-        try:
-            return peer_tables(path, written_with), int(path.name)
-        except _DAMAGE as error:
-            raise read_error(error, str(path), _instead(path)) from error
-    return _logical_tables(path, schema, checksums), schema.updates
-
-
-def _logical_tables(path: Path, schema: Schema, checksums: Checksums | None) -> dict[str, Logical]:
-    def columns(array: StoredArray, table: StoredTable) -> ZarrColumns:
-        return ZarrColumns(path / TABLES / array.path, table.vocab, schema.shards, array.width, checksums)
-
-    tables = {}
-    for table in schema.tables:
-        slots = {slot: columns(array, table) for slot, array in table.slots.items()}
-        name = str(table.optimizer.get("name"))
-        tables[table.name] = Logical(table.vocab, table.width, name, columns(table.rows, table), slots)
-    return tables
 
 
 def _chosen(stacking: Stacking, stored: Mapping[str, Logical], tables: Iterable[str] | None, where: str) -> list[str]:
