@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pickle
 import secrets
 import socket
 import threading
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,6 @@ from tilewright.files import writing_whole
 LOCK, RUN = "lock", "run.json"
 _KIND = "embedding_run"
 _NO_LOCKS = (errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL)
-_MOST = 1 << 14
-"""Bytes of a text that the first process tells the others."""
 
 
 @dataclass(frozen=True)
@@ -59,17 +59,12 @@ def own(folder: Path) -> Owned:
     with _changing:
         held = _owned.get(folder)
         if held is None:
-            name = from_first(lambda: _kept(folder, secrets.token_hex(4)).name)
-            return _owned.setdefault(folder, Owned(name, -1))
-        if not held.holds(folder):
+            first: Owned = from_first(lambda: Owned(secrets.token_hex(4), _take(folder)))
+            held = _owned[folder] = first if jax.process_index() == 0 else Owned(first.name, -1)
+        elif not held.holds(folder):
             release(folder)
-            return _kept(folder, held.name)
+            held = _owned[folder] = Owned(held.name, _take(folder))
         return held
-
-
-def _kept(folder: Path, name: str) -> Owned:
-    _owned[folder] = Owned(name, _take(folder))
-    return _owned[folder]
 
 
 def owned(folder: Path) -> Owned | None:
@@ -116,23 +111,24 @@ def _take(folder: Path) -> int:
     """The lock's file, locked, with our name in it."""
     folder.mkdir(parents=True, exist_ok=True)
     while True:
-        file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            sure = _lock(file)
+        with ExitStack() as opened:
+            file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+            opened.callback(os.close, file)
+            try:
+                sure = _lock(file)
+            except BlockingIOError:
+                raise _busy(folder, _owner_in(file)) from None
             if _same_file(file, folder / LOCK):  # else it was removed between the two
                 _refuse_other(folder, _owner_in(file), sure)
                 os.ftruncate(file, 0)
                 os.pwrite(file, json.dumps(_myself()).encode() + b"\n", 0)
+                opened.pop_all()
                 return file
-        except BlockingIOError:
-            problem = f"another training writes into this folder: {_words(_owner_in(file))}"
-            how = "wait for its end, or give another folder"
-            os.close(file)
-            raise UsageError(problem, where=str(folder), how=how) from None
-        except BaseException:
-            os.close(file)
-            raise
-        os.close(file)
+
+
+def _busy(folder: Path, owner: dict[str, Any]) -> UsageError:
+    problem = f"another training writes into this folder: {_words(owner)}"
+    return UsageError(problem, where=str(folder), how="wait for its end, or give another folder")
 
 
 def _lock(file: int) -> bool:
@@ -170,8 +166,7 @@ def _refuse_other(folder: Path, owner: dict[str, Any], sure: bool) -> None:
         problem = f"{_words(owner)} owns this folder, and from {me['host']} nobody sees whether it still runs"
         raise UsageError(problem, where=str(folder), how=f"once it has ended, remove {folder / LOCK}")
     if not sure and owner.get("process") != me["process"] and here and _runs(owner):
-        problem = f"another training writes into this folder: {_words(owner)}"
-        raise UsageError(problem, where=str(folder), how="wait for its end, or give another folder")
+        raise _busy(folder, owner)
 
 
 def _owner_in(file: int) -> dict[str, Any]:
@@ -230,28 +225,23 @@ def _same_file(file: int, path: Path) -> bool:
         return False
 
 
-def from_first(make: Callable[[], str]) -> str:
+def from_first(make: Callable[[], Any]) -> Any:
     """What ``make`` gives in the first process, or the error it raises there, in all of them."""
     if jax.process_count() == 1:
         return make()
-    told: dict[str, Any] = {}
+    made: Any = None
     if jax.process_index() == 0:
         try:
-            told = {"text": make()}
-        except TilewrightError as error:
-            told = {"error": [text[:1000] for text in (error.what, error.where, error.how)]}
-        except OSError as error:
-            told = {"system": [error.errno, error.strerror]}
-    room = np.zeros(_MOST, np.uint8)
-    data = json.dumps(told).encode()[:_MOST]
-    room[: len(data)] = list(data)
-    told = json.loads(bytes(multihost_utils.broadcast_one_to_all(room).astype(np.uint8)).rstrip(b"\0"))
-    if "error" in told:
-        what, where, how = told["error"]
-        raise UsageError(what, where=where, how=how)
-    if "system" in told:
-        raise OSError(*told["system"])
-    return str(told["text"])
+            made = make()
+        except (TilewrightError, OSError) as error:
+            made = error
+    data = np.frombuffer(pickle.dumps(made), np.uint8)
+    size = int(multihost_utils.broadcast_one_to_all(np.int32(data.size)))
+    sent = multihost_utils.broadcast_one_to_all(np.resize(data, size))
+    made = pickle.loads(np.asarray(sent, np.uint8).tobytes()) if jax.process_index() else made
+    if isinstance(made, Exception):
+        raise made
+    return made
 
 
 def run_of(folder: Path) -> str | None:

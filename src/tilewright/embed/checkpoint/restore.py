@@ -7,8 +7,8 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,26 +23,24 @@ from tilewright.embed.checkpoint.schema import (
     Checksums,
     Schema,
     StoredArray,
-    StoredTable,
     optimizer_json,
     read_checksums,
     read_schema,
 )
 from tilewright.embed.checkpoint.steps import EXTRA, TABLES, finished_steps, read_error, saved_steps, step_folder
-from tilewright.embed.checkpoint.store import Columns, Logical, ZarrColumns, in_flight, peer_tables
+from tilewright.embed.checkpoint.store import Columns, Job, Logical, ZarrColumns, in_flight, peer_tables, reads
 from tilewright.embed.device.state import (
     EmbeddingState,
     Piece,
     Shards,
-    column,
     draw_stack,
     local_pieces,
-    slab,
     slot_shape,
     stack_shape,
+    table_parts,
 )
 from tilewright.embed.host.arrays import Floats
-from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement
+from tilewright.embed.model.stacking import Stacking, TablePlacement
 from tilewright.embed.model.tables import Feature, Limits, Quantization, Table, limits_of
 from tilewright.errors import TilewrightError, UsageError
 
@@ -79,8 +77,14 @@ def restore(
     """
     path = step_folder(folder, step)
     shards = Shards.over(stacking.topology, mesh, axis, "restore")
-    saved = _saved(path)
-    stored, updates = _stored(path, saved, written_with)
+    saved, updates = _saved(path), int(path.name)
+    if saved.schema is not None:
+        stored, updates = saved.tables(), saved.schema.updates
+    else:
+        try:
+            stored = peer_tables(path, written_with)
+        except _DAMAGE as error:
+            raise read_error(error, str(path), _instead(path)) from error
     chosen = _chosen(stacking, stored, tables, str(path))
     if key is None and (fresh := [name for name in stacking.tables if name not in chosen]):
         how = "give the key they start from: restore(..., key=jax.random.key(0))"
@@ -92,9 +96,25 @@ def restore(
     try:
         for name, stack in stacking.stacks.items():
             own = {table.name: stored[table.name] for table in stack.tables if table.name in chosen}
-            part = _StackRestore(stacking, stack, shards, own)
-            stacks[name] = part.rows(key)
-            new_slots[name] = {slot: part.slot(slot, start, slots) for slot, start in stack.optimizer.slots.items()}
+            parts = shards.blank(stack_shape(stack))
+            if len(own) < len(stack.tables):
+                assert key is not None
+                drawn = local_pieces(draw_stack(stacking, stack, key, shards))
+                for place in (stacking.tables[table.name] for table in stack.tables if table.name not in own):
+                    for (_, rows), (_, made) in zip(table_parts(parts.items(), place), table_parts(drawn, place)):
+                        rows[:] = made
+            _fill(parts, stacking, {table: columns.rows for table, columns in own.items()})
+            stacks[name], new_slots[name] = shards.array(parts.__getitem__), {}
+            for (
+                slot,
+                start,
+            ) in stack.optimizer.slots.items():  # padding and tables not restored hold what it starts from
+                if not slots or not own:
+                    new_slots[name][slot] = shards.full(slot_shape(stack, slot), start)
+                    continue
+                parts = shards.blank(slot_shape(stack, slot), start)
+                _fill(parts, stacking, {table: columns.slots[slot] for table, columns in own.items()})
+                new_slots[name][slot] = shards.array(parts.__getitem__)
     except _DAMAGE as error:
         raise read_error(error, str(path), _instead(path)) from error
     return EmbeddingState(shards.scalar(updates), stacks, new_slots, stacking)
@@ -169,26 +189,17 @@ def whole_step(folder: str | os.PathLike[str]) -> int | None:
 def damage(path: Path) -> str:
     """What is wrong with a step's folder; nothing where it is whole."""
     try:
-        schema, checksums = _read_saved(path)
-        if checksums is not None:
-            checksums.check_under(EXTRA)
-        tables = {} if schema is None else _logical_tables(path, schema, checksums)
-        for table in tables.values():
+        saved = _read_saved(path)
+        if saved.checksums is not None:
+            saved.checksums.check_under(EXTRA)
+        for table in saved.tables().values():
             for columns in (table.rows, *table.slots.values()):
-                in_flight(_all_chunks(columns))
+                in_flight(reads(columns, lambda column: lambda first, values: None))
     except TilewrightError as error:
         return error.what
     except _DAMAGE as error:
         return read_error(error, "", "").what
     return ""
-
-
-def _all_chunks(columns: Columns) -> Iterator[tuple[int, Callable[[], Any], Callable[[Any], None]]]:
-    for column_ in range(min(columns.shards, columns.vocab)):
-        rows = len(range(column_, columns.vocab, columns.shards))
-        for first in range(0, rows, step := columns.chunk_rows()):
-            stop = min(first + step, rows)
-            yield 4 * (stop - first) * columns.width, partial(columns.read, column_, first, stop), lambda values: None
 
 
 _DAMAGE = (OSError, ValueError, KeyError, RuntimeError)
@@ -198,20 +209,35 @@ _DAMAGE = (OSError, ValueError, KeyError, RuntimeError)
 class _Saved(NamedTuple):
     """A step of ours; without a schema it is somebody else's."""
 
+    path: Path
     schema: Schema | None
     checksums: Checksums | None
+
+    def tables(self) -> dict[str, Logical]:
+        """All tables of a step of ours."""
+        tables = {}
+        for table in self.schema.tables if self.schema is not None else ():
+            arrays = {"": table.rows, **table.slots}
+            stored = {slot: self._columns(array, table.vocab) for slot, array in arrays.items()}
+            name = str(table.optimizer.get("name"))
+            tables[table.name] = Logical(table.vocab, table.width, name, stored.pop(""), stored)
+        return tables
+
+    def _columns(self, array: StoredArray, vocab: int) -> Columns:
+        assert self.schema is not None
+        return ZarrColumns(self.path / TABLES / array.path, vocab, self.schema.shards, array.width, self.checksums)
 
 
 def _read_saved(path: Path) -> _Saved:
     checksums = read_checksums(path)
     if checksums is None and not (path / TABLES).exists():
-        return _Saved(None, None)
+        return _Saved(path, None, None)
     if checksums is not None:
         checksums.check(path / TABLES / SCHEMA)
     schema = read_schema(path / TABLES)
     if checksums is None and schema.checked:
         raise FileNotFoundError(f"No such file: {path / CHECKSUMS}")
-    return _Saved(schema, checksums)
+    return _Saved(path, schema, checksums)
 
 
 def _saved(path: Path) -> _Saved:
@@ -243,29 +269,6 @@ def _schema(path: Path) -> Schema:
         how = "take a checkpoint that embed.save wrote"
         raise UsageError("it does not say what its features are", where=str(path), how=how)
     return schema
-
-
-def _stored(path: Path, saved: _Saved, written_with: Stacking | None) -> tuple[dict[str, Logical], int]:
-    """All tables of a step, and the updates that were made."""
-    schema, checksums = saved
-    if schema is None:
-        try:
-            return peer_tables(path, written_with), int(path.name)
-        except _DAMAGE as error:
-            raise read_error(error, str(path), _instead(path)) from error
-    return _logical_tables(path, schema, checksums), schema.updates
-
-
-def _logical_tables(path: Path, schema: Schema, checksums: Checksums | None) -> dict[str, Logical]:
-    def columns(array: StoredArray, table: StoredTable) -> ZarrColumns:
-        return ZarrColumns(path / TABLES / array.path, table.vocab, schema.shards, array.width, checksums)
-
-    tables = {}
-    for table in schema.tables:
-        slots = {slot: columns(array, table) for slot, array in table.slots.items()}
-        name = str(table.optimizer.get("name"))
-        tables[table.name] = Logical(table.vocab, table.width, name, columns(table.rows, table), slots)
-    return tables
 
 
 def _chosen(stacking: Stacking, stored: Mapping[str, Logical], tables: Iterable[str] | None, where: str) -> list[str]:
@@ -308,84 +311,36 @@ def _check_fits(placement: TablePlacement, stored: Logical, slots: bool, where: 
         raise UsageError(problem, where=where, how=how)
 
 
-@dataclass(frozen=True)
-class _StackRestore:
-    """One stack of the new state: its arrays are made one after the other, each from columns of its tables."""
-
-    stacking: Stacking
-    stack: Stack
-    shards: Shards
-    stored: Mapping[str, Logical]
-
-    def rows(self, key: jax.Array | None) -> jax.Array:
-        """Rows of all tables; those not restored are drawn from ``key``."""
-        parts = self.shards.blank(stack_shape(self.stack))
-        if len(self.stored) < len(self.stack.tables):
-            assert key is not None
-            drawn = local_pieces(draw_stack(self.stacking, self.stack, key, self.shards))
-            for piece, values in drawn:
-                for table in self.stack.tables:
-                    if table.name not in self.stored:
-                        for at, shard in enumerate(piece):
-                            rows = slab(self.stacking.tables[table.name], shard)
-                            parts[piece][at, rows] = values[at, rows]
-        self._fill(parts, {name: table.rows for name, table in self.stored.items()})
-        return self.shards.array(parts.__getitem__)
-
-    def slot(self, slot: str, start: float, restored: bool) -> jax.Array:
-        """One slot of all tables; padding and tables not restored hold what it starts from."""
-        if not restored or not self.stored:
-            return self.shards.full(slot_shape(self.stack, slot), start)
-        parts = self.shards.blank(slot_shape(self.stack, slot), start)
-        self._fill(parts, {name: table.slots[slot] for name, table in self.stored.items()})
-        return self.shards.array(parts.__getitem__)
-
-    def _fill(self, parts: Mapping[Piece, Floats], stored: Mapping[str, Columns]) -> None:
-        """Every stored column that holds ids of a local shard, read once."""
-        in_flight(job for name, columns in stored.items() for job in _reads(parts, self.stacking.tables[name], columns))
-
-
-@dataclass(frozen=True)
-class _Target:
-    """One local shard of a table: its rows, and the column of ids it holds."""
-
-    rows: Floats
-    column: int
-
-
-def _reads(
-    parts: Mapping[Piece, Floats], placement: TablePlacement, stored: Columns
-) -> Iterator[tuple[int, Callable[[], Any], Callable[[Any], None]]]:
-    """Jobs that read the columns of a table and spread them over the local shards.
+def _fill(parts: Mapping[Piece, Floats], stacking: Stacking, stored: Mapping[str, Columns]) -> None:
+    """The local shards of a stack from every stored column that holds ids of one, read once.
 
     A column of S and one of S' shards share ids where they are equal modulo g = gcd(S, S'): every S'/g-th row of the
     one is every S/g-th row of the other.
     """
-    targets = [
-        _Target(part[at, slab(placement, shard), : stored.width], column(placement, shard))
-        for piece, part in parts.items()
-        for at, shard in enumerate(piece)
-    ]
-    old, new = stored.shards, placement.shards
-    common = math.gcd(old, new)
-    for source in range(min(old, stored.vocab)):
-        hits = [target for target in targets if (target.column - source) % common == 0]
-        rows = len(range(source, stored.vocab, old))
-        for first in range(0, rows if hits else 0, step := stored.chunk_rows()):
-            stop = min(first + step, rows)
-            spread = partial(_spread, hits, source, first, old, new)
-            yield 4 * (stop - first) * stored.width, partial(stored.read, source, first, stop), spread
+    jobs: list[Iterator[Job]] = []
+    for name, columns in stored.items():
+        placement = stacking.tables[name]
+        targets = list(table_parts(parts.items(), placement))
+        jobs.append(reads(columns, partial(_spreading, columns.shards, placement.shards, columns.width, targets)))
+    in_flight(chain.from_iterable(jobs))
 
 
-def _spread(hits: list[_Target], source: int, first: int, old: int, new: int, values: Any) -> None:
-    """Rows ``first`` .. of a stored column into the shards that hold some of them."""
+def _spreading(
+    old: int, new: int, width: int, targets: list[tuple[int, Floats]], source: int
+) -> Callable[[int, Any], None] | None:
+    """What puts rows of column ``source`` of ``old`` into the local columns of ``new`` that share ids with it."""
     common = math.gcd(old, new)
     period, stride = new // common, old // common
-    for target in hits:
-        # Row j of the column is id source + old * j; it is this shard's where that is its column modulo `new`.
-        phase = (target.column - source) // common * pow(stride, -1, period) % period
-        skip = (phase - first) % period
-        chosen = values[skip::period]
-        if len(chosen):
-            at = (source + old * (first + skip)) // new
-            target.rows[at : at + (len(chosen) - 1) * stride + 1 : stride] = chosen
+    hits = [(column, rows) for column, rows in targets if (column - source) % common == 0]
+
+    def spread(first: int, values: Any) -> None:
+        for column, rows in hits:
+            # Row j of the column is id source + old * j; it is this shard's where that is its column modulo `new`.
+            phase = (column - source) // common * pow(stride, -1, period) % period
+            skip = (phase - first) % period
+            chosen = values[skip::period]
+            if len(chosen):
+                at = (source + old * (first + skip)) // new
+                rows[at : at + (len(chosen) - 1) * stride + 1 : stride, :width] = chosen
+
+    return spread if hits else None

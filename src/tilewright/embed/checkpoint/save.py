@@ -33,8 +33,8 @@ from tilewright.embed.checkpoint.schema import (
     write_part,
 )
 from tilewright.embed.checkpoint.steps import EXTRA, TABLES, finished_steps, waiting, write_error
-from tilewright.embed.checkpoint.store import METADATA, ZarrColumns, in_flight, rows_of
-from tilewright.embed.device.state import EmbeddingState, Piece, column, local_pieces
+from tilewright.embed.checkpoint.store import METADATA, Job, ZarrColumns, in_flight, rows_of
+from tilewright.embed.device.state import EmbeddingState, Piece, local_pieces, table_parts
 from tilewright.embed.model.stacking import TablePlacement
 from tilewright.embed.model.tables import Limits, count
 from tilewright.errors import TilewrightError, UsageError
@@ -52,8 +52,8 @@ class Saving:
 
     def __init__(self, folder: Path, step: int) -> None:
         self.folder, self.step = folder, step
+        self._done = self._told = False
         self._error: TilewrightError | None = None
-        self._told = False
 
     def wait(self) -> None:
         """Block until the step is finished.
@@ -68,9 +68,8 @@ class Saving:
 
 
 _lock = threading.RLock()
-_current: Saving | None = None
-_unreported: Saving | None = None
-"""A save that failed while somebody else waited for it."""
+_last: Saving | None = None
+"""The last save that began; only this one can be under way."""
 _checkpointer: ocp.AsyncCheckpointer | None = None
 
 
@@ -103,29 +102,24 @@ def save(
     >>> saved_steps("run1")  # doctest: +SKIP
     [100]
     """
-    global _current, _unreported
+    global _last
     path = Path(os.path.abspath(folder))
     step = count(step, "step", "save", least=0)
     if not isinstance(state, EmbeddingState):
         raise UsageError(f"{type(state).__name__} is not an embedding state", where="save")
     with _lock:
-        if (previous := _current or _unreported) is not None:
-            _unreported = None
-            _settle(previous)
-            if previous._error is not None and not previous._told:
-                previous._told = True
-                raise previous._error
+        if _last is not None and not _last._told:
+            _last.wait()
         own_folder(path)
         if (path / str(step)).exists():
             how = f"remove {path / str(step)}, or save another step or into another folder"
             raise UsageError(f"step {step} is there already", where=str(path), how=how)
-        saving = Saving(path, step)
-        _current = saving
+        saving = _last = Saving(path, step)
         before = set(threading.enumerate())
         try:
             _clear_leftovers(path)
             schema, run = schema_of(state, step, limits or {}), _run(path) if jax.process_index() == 0 else ""
-            items: dict[str, Any] = {TABLES: _TablesSave(_writing(state, schema, run))}
+            items: dict[str, Any] = {TABLES: _tables_save(state, schema, run)}
             if extra is not None:
                 items[EXTRA] = ocp.args.StandardSave(extra)
             _orbax().save(path / str(step), _StepSave(**items))
@@ -188,16 +182,14 @@ def _finish_at_exit() -> None:
 
     Python 3.12.0 to 3.12.2 starts no thread any more by then, which Orbax needs: there a save under way is lost.
     """
-    global _unreported
     with _lock:
-        if (last := _current) is not None:
-            _settle(last, clear=False)
-            _unreported = last
+        if _last is not None:
+            _settle(_last, clear=False)
 
 
 def _tell_at_exit() -> None:
     """Say that the last save failed. No thread is left now, so what was half written stays away when removed."""
-    if (last := _unreported) is None or last._error is None:
+    if (last := _last) is None or last._error is None:
         return
     _clear_leftovers(last.folder)
     # Where threads no longer start, one that runs may yet have done the last thing asked of it: naming the folder.
@@ -207,15 +199,14 @@ def _tell_at_exit() -> None:
 
 def _settle(saving: Saving, clear: bool = True) -> None:
     """Wait for a save and keep what became of it; one that is not under way is settled."""
-    global _current
-    if saving is not _current:
+    if saving._done:
         return
     try:
         _orbax().wait_until_finished()
     except Exception as error:
         _finish_writing()
         _failed(saving, error, clear)
-    _current = None
+    saving._done = True
 
 
 def _finish_writing() -> None:
@@ -231,25 +222,18 @@ def _finish_writing() -> None:
 
 def _settle_in(folder: Path) -> None:
     """Wait for a save into ``folder``; that it failed is left for who waits for it, or saves next, to hear."""
-    global _unreported
     with _lock:
-        if (saving := _current) is not None and saving.folder == folder:
-            _settle(saving)
-            if saving._error is not None and not saving._told:
-                _unreported = saving
+        if _last is not None and _last.folder == folder:
+            _settle(_last)
 
 
 waiting.append(_settle_in)
 
 
 def _failed(saving: Saving, error: Exception, clear: bool = True) -> None:
-    global _current
-    _current = None
-    saving._error = (
-        error
-        if isinstance(error, TilewrightError)
-        else write_error(error, str(saving.folder / str(saving.step)), _readable_steps(saving.folder))
-    )
+    saving._done, saving._error = True, error if isinstance(error, TilewrightError) else None
+    if saving._error is None:
+        saving._error = write_error(error, str(saving.folder / str(saving.step)), _readable_steps(saving.folder))
     if clear:
         _clear_leftovers(saving.folder)
 
@@ -283,14 +267,14 @@ class _Source:
     pieces: list[tuple[Piece, NDArray[Any]]]
 
 
-@dataclass(frozen=True)
-class _Writing:
+@dataclass
+class _TablesSave(ocp.args.CheckpointArgs):  # type: ignore[misc]
     schema: Schema
     sources: list[_Source]
     run: str
 
 
-def _writing(state: EmbeddingState, schema: Schema, run: str) -> _Writing:
+def _tables_save(state: EmbeddingState, schema: Schema, run: str) -> _TablesSave:
     """The state as it is now, on the host: on a CPU views, which keep donated updates from overwriting them."""
     for array in jax.tree.leaves((state.stacks, state.slots)):
         if isinstance(array, jax.Array):
@@ -303,10 +287,10 @@ def _writing(state: EmbeddingState, schema: Schema, run: str) -> _Writing:
         arrays = [(table.rows, held[table.stack])]
         arrays += [(stored, slots[table.stack][slot]) for slot, stored in table.slots.items()]
         sources += [_Source(stored.path, table.vocab, stored.width, placement, own) for stored, own in arrays]
-    return _Writing(schema, sources, run)
+    return _TablesSave(schema, sources, run)
 
 
-def _write(folder: Path, writing: _Writing) -> None:
+def _write(folder: Path, writing: _TablesSave) -> None:
     """All columns of this process, and their checksums; the first process writes what describes them."""
     first = jax.process_index() == 0
     written: dict[str, str] = {}
@@ -316,32 +300,22 @@ def _write(folder: Path, writing: _Writing) -> None:
         writing.schema.write(folder)
 
 
-def _jobs(
-    folder: Path, source: _Source, first: bool, written: dict[str, str]
-) -> Iterator[tuple[int, Callable[[], Any], Callable[[Any], None]]]:
+def _jobs(folder: Path, source: _Source, first: bool, written: dict[str, str]) -> Iterator[Job]:
     def note(chunk: Path, _: Any) -> None:
         written[os.fspath(chunk)[len(os.fspath(folder)) + 1 :]] = chunk_file(chunk)
 
-    shards, begin = source.placement.shards, source.placement.row_offset
+    shards = source.placement.shards
     columns = ZarrColumns(folder / source.path, source.vocab, shards, source.width)
     columns.create(first)
     if first:
         written[f"{source.path}/{METADATA}"] = whole_file(folder / source.path / METADATA)
     # Padding below the last id of a column is written too, so that every chunk is whole.
     rows, step = rows_of(source.vocab, shards), columns.chunk_rows()
-    for piece, values in source.pieces:
-        for at, shard in enumerate(piece):
-            slab = values[at, begin : begin + rows, : source.width]
-            for start in range(0, rows, step):
-                chunk = slab[start : start + step]
-                at_column = column(source.placement, shard)
-                write = partial(columns.write, at_column, start, chunk)
-                yield chunk.nbytes, write, partial(note, columns.chunk(at_column, start))
-
-
-@dataclass
-class _TablesSave(ocp.args.CheckpointArgs):  # type: ignore[misc]
-    item: _Writing
+    for column, values in table_parts(source.pieces, source.placement):
+        for start in range(0, rows, step):
+            chunk = values[start : min(start + step, rows), : source.width]
+            write = partial(columns.write, column, start, chunk)
+            yield chunk.nbytes, write, partial(note, columns.chunk(column, start))
 
 
 class _Job:
@@ -379,7 +353,7 @@ class _StepHandler(ocp.CompositeCheckpointHandler):  # type: ignore[misc]
     """Tables and the rest of a step for Orbax's checkpointer."""
 
     async def async_save(self, directory: Any, args: _StepSave) -> list[_Jobs]:
-        tables = args[TABLES].item
+        tables = args[TABLES]
         self._finishing = tables.schema.step, tables.run
         return [_Jobs(await super().async_save(directory, args))]
 
@@ -423,11 +397,10 @@ class _TablesHandler(ocp.AsyncCheckpointHandler):  # type: ignore[misc]
     """Tables and slots for Orbax's checkpointer."""
 
     async def async_save(self, directory: Any, args: _TablesSave) -> list[_Job]:
-        folder, writing = Path(os.fspath(directory)), args.item
-        return [_Job(partial(_write, folder, writing))]
+        return [_Job(partial(_write, Path(os.fspath(directory)), args))]
 
     def save(self, directory: Any, args: _TablesSave) -> None:
-        _write(Path(os.fspath(directory)), args.item)
+        _write(Path(os.fspath(directory)), args)
 
     def restore(self, directory: Any, args: Any = None) -> Any:
         raise NotImplementedError("embed.restore reads the tables")

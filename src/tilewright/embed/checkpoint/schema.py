@@ -231,10 +231,7 @@ def _tables(stacking: Stacking) -> list[StoredTable]:
             slots[slot] = StoredArray(f"{folder}/slots/{slot}", table.width if width == stack.padded_width else width)
         tables.append(
             StoredTable(
-                name=name,
-                vocab=table.vocab,
-                width=table.width,
-                combiner=table.combiner,
+                *(name, table.vocab, table.width, table.combiner),
                 optimizer=optimizer_json(table.optimizer),
                 quantization=None if table.quantization is None else asdict(table.quantization),
                 stack=placement.stack,

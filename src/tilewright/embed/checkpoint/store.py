@@ -11,15 +11,16 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import tensorstore
 from numpy.typing import NDArray
 
 from tilewright.embed.checkpoint.schema import Checksums
-from tilewright.embed.model.stacking import Stacking
+from tilewright.embed.model.stacking import Stacking, TablePlacement, padded_vocab
+from tilewright.embed.model.tables import Table
 from tilewright.errors import UsageError
 
 METADATA = "zarr.json"
@@ -57,6 +58,21 @@ class Logical:
     slots: Mapping[str, Columns]
 
 
+Job: TypeAlias = tuple[int, Callable[[], Any], Callable[[Any], None]]
+"""Bytes, what starts it and gives a future, and what takes the future's result."""
+
+
+def reads(columns: Columns, taking: Callable[[int], Callable[[int, Any], None] | None]) -> Iterator[Job]:
+    """A job for every chunk of the columns c that ``taking(c)`` has a use for: it gets first row and values."""
+    for column in range(min(columns.shards, columns.vocab)):
+        if (take := taking(column)) is None:
+            continue
+        rows = len(range(column, columns.vocab, columns.shards))
+        for first in range(0, rows, step := columns.chunk_rows()):
+            stop = min(first + step, rows)
+            yield 4 * (stop - first) * columns.width, partial(columns.read, column, first, stop), partial(take, first)
+
+
 def rows_of(vocab: int, shards: int) -> int:
     """Rows of a column: those of column 0, which has the most.
 
@@ -74,14 +90,11 @@ class ZarrColumns:
 
     def __init__(self, folder: Path, vocab: int, shards: int, width: int, checksums: Checksums | None = None) -> None:
         self.folder, self.vocab, self.shards, self.width = folder, vocab, shards, width
-        self._checksums, self._chunk_rows = checksums, 0
-        self._store: Any = None
+        self._checksums = checksums
 
     def chunk_rows(self) -> int:
         """Rows of a chunk on disk."""
-        if self._chunk_rows == 0:
-            self._chunk_rows = int(self._opened().chunk_layout.read_chunk.shape[0])
-        return self._chunk_rows
+        return int(self._store.chunk_layout.read_chunk.shape[0])
 
     def _spec(self) -> dict[str, Any]:
         # A chunk that is not there is an error, not zeros.
@@ -91,15 +104,16 @@ class ZarrColumns:
     def _shape(self) -> list[int]:
         return [rows_of(self.vocab, self.shards), self.shards, self.width]
 
-    def _opened(self) -> Any:
-        if self._store is None:
-            if self._checksums is not None:
-                self._checksums.check(self.folder / METADATA)
-            self._store = tensorstore.open(self._spec(), open=True, context=_CONTEXT).result()
-            if list(self._store.shape) != self._shape():
-                problem = f"an array {list(self._store.shape)}, the schema says {self._shape()}"
-                raise ValueError(f"{self.folder / METADATA}: {problem}")
-        return self._store
+    @cached_property
+    def _store(self) -> Any:
+        """The array, opened for reading."""
+        if self._checksums is not None:
+            self._checksums.check(self.folder / METADATA)
+        store = tensorstore.open(self._spec(), open=True, context=_CONTEXT).result()
+        if list(store.shape) != self._shape():
+            problem = f"an array {list(store.shape)}, the schema says {self._shape()}"
+            raise ValueError(f"{self.folder / METADATA}: {problem}")
+        return store
 
     def create(self, first: bool) -> None:
         """Open it for writing; the ``first`` process writes the array's metadata, the others know what it says."""
@@ -122,7 +136,7 @@ class ZarrColumns:
 
     def read(self, column: int, first: int, stop: int) -> Any:
         """A future of float32 [stop - first, width], rows of one chunk."""
-        future = self._opened()[first:stop, column].read()
+        future = self._store[first:stop, column].read()
         if self._checksums is None:
             return future
         return _Checked(future, partial(self._checksums.check_chunk, self.chunk(column, first)))
@@ -148,17 +162,15 @@ class _Checked:
         return self.future.exception()
 
 
-def in_flight(jobs: Iterable[tuple[int, Callable[[], Any], Callable[[Any], None]]]) -> None:
-    """Run jobs (bytes, start, finish): ``start`` gives a future, ``finish`` takes its result, in order.
-
-    So many are under way at a time that their bytes stay below the limit (one at least).
-    """
+def in_flight(jobs: Iterable[Job]) -> None:
+    """Run jobs in order, so many at a time that their bytes stay below the limit (one at least)."""
     waiting: deque[tuple[int, Any, Callable[[Any], None]]] = deque()
     under_way = 0
     try:
         for size, start, finish in jobs:
             while waiting and under_way + size > IN_FLIGHT_BYTES:
-                under_way -= _finish(waiting)
+                under_way -= waiting[0][0]
+                _finish(waiting)
             waiting.append((size, start(), finish))
             under_way += size
         while waiting:
@@ -168,10 +180,9 @@ def in_flight(jobs: Iterable[tuple[int, Callable[[], Any], Callable[[Any], None]
             future.exception()
 
 
-def _finish(waiting: deque[tuple[int, Any, Callable[[Any], None]]]) -> int:
-    size, future, finish = waiting.popleft()
+def _finish(waiting: deque[tuple[int, Any, Callable[[Any], None]]]) -> None:
+    _, future, finish = waiting.popleft()
     finish(future.result())
-    return size
 
 
 # Checkpoints of jax-tpu-embedding.
@@ -180,26 +191,14 @@ _SPEC = "proto.pbtxt"
 _METADATA = "_METADATA"
 
 
-@dataclass(frozen=True)
-class _Placed:
-    """A table in a stack of the peer: where its rows are."""
-
-    name: str
-    stack: str
-    vocab: int
-    width: int
-    rotation: int
-    row_offset: int
-    shards: int
-
-
 class StackedColumns:
     """Columns of one table inside a stacked array [shards * rows, width] on disk."""
 
-    def __init__(self, table: _Placed, store: Any, width: int) -> None:
-        self.shards, self.vocab, self.width = table.shards, table.vocab, width
-        self._table, self._store = table, store
-        self._per_shard = store.shape[0] // table.shards
+    def __init__(self, placement: TablePlacement, store: Any) -> None:
+        table, self.shards = placement.table, placement.shards
+        self.vocab, self.width = table.vocab, min(table.width, int(store.shape[1]))
+        self._placement, self._store = placement, store
+        self._per_shard = store.shape[0] // placement.shards
 
     def chunk_rows(self) -> int:
         """A shard's rows of the table where they are few; the file's chunks may hold several shards."""
@@ -207,8 +206,8 @@ class StackedColumns:
 
     def read(self, column: int, first: int, stop: int) -> Any:
         """A future of float32 [stop - first, width]."""
-        shard = (column + self._table.rotation) % self.shards
-        begin = shard * self._per_shard + self._table.row_offset
+        shard = (column + self._placement.rotation) % self.shards
+        begin = shard * self._per_shard + self._placement.row_offset
         return self._store[begin + first : begin + stop, : self.width].read()
 
 
@@ -217,49 +216,32 @@ def peer_tables(folder: Path, written_with: Stacking | None) -> dict[str, Logica
 
     Raises :class:`UsageError` where no stacked tables are in the folder, or nothing says how they are stacked.
     """
-    placed = _placed(folder, written_with)
-    by_stack = _arrays(folder, {table.stack for table in placed})
+    placed = list(_placed(folder) if written_with is None else written_with.placements)
+    by_stack = _arrays(folder, {placement.stack for placement in placed})
     found: dict[str, Logical] = {}
-    for table in placed:
-        arrays = by_stack.get(table.stack)
+    for placement in placed:
+        table, arrays = placement.table, by_stack.get(placement.stack)
         if arrays is None or "" not in arrays:
             have = ", ".join(by_stack) or "none"
-            raise UsageError(f"no stack {table.stack!r} in it (there is {have})", where=str(folder))
-        rows = StackedColumns(table, arrays[""], table.width)
-        slots = {s: StackedColumns(table, array, min(table.width, array.shape[1])) for s, array in arrays.items() if s}
-        found[table.name] = Logical(table.vocab, table.width, None, rows, slots)
+            raise UsageError(f"no stack {placement.stack!r} in it (there is {have})", where=str(folder))
+        slots = {name: StackedColumns(placement, array) for name, array in arrays.items()}
+        found[table.name] = Logical(table.vocab, table.width, None, slots.pop(""), slots)
     return found
 
 
-def _placed(folder: Path, written_with: Stacking | None) -> list[_Placed]:
-    if written_with is not None:
-        shards = written_with.topology.sparsecores
-        return [
-            _Placed(name, p.stack, p.table.vocab, p.table.width, p.rotation, p.row_offset, shards)
-            for name, p in written_with.tables.items()
-        ]
-    spec = next(iter(sorted(folder.glob(f"*/{_SPEC}"))), None)
-    if spec is None:
+def _placed(folder: Path) -> Iterator[TablePlacement]:
+    """The tables of the EmbeddingSpecProto in a step; text leaves out numbers that are zero."""
+    path = next(iter(sorted(folder.glob(f"*/{_SPEC}"))), None)
+    if path is None:
+        problem = "neither tables of ours nor an embedding_spec of jax-tpu-embedding"
         how = "give written_with=, the stacking that it was trained with"
-        raise UsageError(
-            "neither tables of ours nor an embedding_spec of jax-tpu-embedding", where=str(folder), how=how
-        )
-    return list(_tables_of(text_proto(spec.read_text(encoding="utf-8"))))
-
-
-def _tables_of(spec: Mapping[str, list[Any]]) -> Iterator[_Placed]:
-    """The tables of an EmbeddingSpecProto; text leaves out numbers that are zero."""
-    for stack in spec.get("stacked_table_specs", []):
-        for table in stack.get("table_specs", []):
-            yield _Placed(
-                name=table["table_name"][0],
-                stack=stack["stack_name"][0],
-                vocab=table["vocab_size"][0],
-                width=table["embedding_dim"][0],
-                rotation=table.get("shard_rotation", [0])[0],
-                row_offset=table.get("row_offset_in_shard", [0])[0],
-                shards=stack["num_sparsecores"][0],
-            )
+        raise UsageError(problem, where=str(folder), how=how)
+    for stack in text_proto(path.read_text(encoding="utf-8")).get("stacked_table_specs", []):
+        for spec in stack.get("table_specs", []):
+            table = Table(spec["table_name"][0], spec["vocab_size"][0], spec["embedding_dim"][0])
+            at = spec.get("shard_rotation", [0])[0], spec.get("row_offset_in_shard", [0])[0]
+            shards = stack["num_sparsecores"][0]
+            yield TablePlacement(table, stack["stack_name"][0], *at, padded_vocab(table, shards), shards)
 
 
 _TOKEN = re.compile(r'\s*([\w.]+|[{}:]|"(?:[^"\\]|\\.)*"|[-+][\w.+-]+)')

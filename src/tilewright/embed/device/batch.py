@@ -14,6 +14,7 @@ import numpy as np
 from tilewright.embed.device.index_kernels import collect, fill, sort_by_row
 from tilewright.embed.host.arrays import Ints
 from tilewright.embed.host.batch import HostBatch
+from tilewright.embed.host.reduce_kernels import DIGIT_SLOTS
 from tilewright.embed.model.formulas import pointers_per_segment
 from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.errors import CheckFailed, UsageError
@@ -51,11 +52,6 @@ class DeviceBatch:
     index: dict[str, StackIndex]
     stacking: Stacking = field(metadata={"static": True})
     batch_sizes: tuple[tuple[str, int], ...] = field(metadata={"static": True})
-
-    def counts(self, stack: Stack) -> dict[str, int]:
-        """Samples that one source SparseCore has of every feature."""
-        sizes = dict(self.batch_sizes)
-        return {feature.name: sizes[feature.name] // stack.shards for feature in stack.features}
 
 
 def _flatten(batch: HostBatch) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -112,7 +108,7 @@ def feature_shift(stack: Stack, batch_sizes: Mapping[str, int]) -> int:
 def _codes(stack: Stack, batch_sizes: Mapping[str, int], sources: int) -> Ints:
     """``feature << shift | row`` of every sample of a device, as ``row_samples`` has it."""
     shift = feature_shift(stack, batch_sizes)
-    counts = [batch_sizes[feature.name] // stack.shards for feature in stack.features]
+    counts = stack.samples(batch_sizes).values()
     rows = [np.arange(sources * count, dtype=np.int64).reshape(sources, count) for count in counts]
     return np.concatenate([(f << shift) + part for f, part in enumerate(rows)], axis=1).reshape(-1).astype(np.int32)
 
@@ -139,20 +135,15 @@ class _Device:
         layout = (per_device, minibatches, topology.sparsecores, pointers_per_segment(topology.sparsecores), base)
         pointers = np.asarray(batch.row_pointers[stack.name])[device]
         used = min(slots, int(pointers.max(initial=0)) * (per_device if base else 1))
-        self.entries = (
-            np.empty(used, np.int64),
-            np.empty(used, np.int32),
-            np.empty(used, np.int32),
-            np.empty(used, np.float32),
-        )
+        self.entries = np.empty(used, np.uint64), np.empty(used, np.int32), np.empty(used, np.float32)
         bounds = (stack.rows_per_shard, stack.samples_per_sparsecore(batch.batch_sizes))
         self.count = int(collect(pointers, buffers, layout, bounds, self.entries))
         if self.count < 0:
             problem = f"slot {-1 - self.count} of device {device} holds an entry outside its table or slice"
             raise CheckFailed(problem, where=f"stack {stack.name!r}", how="hand over batches as preprocess made them")
-        spare = np.empty(used, np.int64), np.empty(used, np.int32)
-        most = stack.rows_per_shard * topology.sparsecores
-        self.rows = int(sort_by_row(self.entries, self.count, most, spare, topology.sparsecores))
+        spare, counters = np.empty(used, np.uint64), np.empty(DIGIT_SLOTS, np.int32)
+        size = self.count, stack.rows_per_shard, topology.sparsecores
+        self.rows = int(sort_by_row(self.entries[0], *size, spare, counters))
 
     def fill(self, index: StackIndex, codes: Ints) -> None:
         at, per_shard = self.device, index.rows.shape[2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,9 +36,7 @@ def take_hot(state: EmbeddingState, hot: Mapping[str, Longs]) -> HotState:
     >>> rows = take_hot(state, hot_rows(batches, features, above=0.01))  # doctest: +SKIP
     """
     rows, slots = {}, {}
-    for name, ids in hot.items():
-        place = _placed(state.stacking, name, ids)
-        at = _homes(place, ids)
+    for name, place, at in _homes(state.stacking, hot):
         rows[name] = state.stacks[place.stack][at]
         slots[name] = {slot: values[at] for slot, values in state.slots[place.stack].items()}
     return HotState(rows, slots)
@@ -47,9 +45,7 @@ def take_hot(state: EmbeddingState, hot: Mapping[str, Longs]) -> HotState:
 def put_hot(state: EmbeddingState, held: HotState, hot: Mapping[str, Longs]) -> EmbeddingState:
     """The state with the hot rows at home again: what is saved, exported, or looked up without them."""
     stacks, slots = dict(state.stacks), {name: dict(of_stack) for name, of_stack in state.slots.items()}
-    for name, ids in hot.items():
-        place = _placed(state.stacking, name, ids)
-        at = _homes(place, ids)
+    for name, place, at in _homes(state.stacking, hot):
         stacks[place.stack] = stacks[place.stack].at[at].set(held.rows[name])
         for slot, values in held.slots[name].items():
             slots[place.stack][slot] = slots[place.stack][slot].at[at].set(values)
@@ -113,17 +109,13 @@ def update_hot(
     return HotState(rows, slots), cold
 
 
-def _placed(stacking: Stacking, name: str, ids: Longs) -> TablePlacement:
-    if name not in stacking.tables:
-        raise UsageError(f"no table {name!r}", where="hot rows", how=f"one of {', '.join(stacking.tables)}")
-    place = stacking.tables[name]
-    ids = np.asarray(ids)
-    if len(ids) == 0 or ids[0] < 0 or ids[-1] >= place.table.vocab or (np.diff(ids) <= 0).any():
-        raise UsageError("hot ids that do not rise inside the table", where=f"table {name!r}")
-    return place
-
-
-def _homes(place: TablePlacement, ids: Longs) -> tuple[Longs, Longs]:
-    """(shard, local row) of every id: the layout's map."""
-    places = place.layout().addresses(np.stack([np.asarray(ids), np.zeros_like(ids)], axis=-1))
-    return places[:, 0], places[:, 1]
+def _homes(stacking: Stacking, hot: Mapping[str, Longs]) -> Iterator[tuple[str, TablePlacement, tuple[Longs, Longs]]]:
+    """Of every table with hot rows its placement, and (shard, local row) of every id: the layout's map."""
+    for name, given in hot.items():
+        if name not in stacking.tables:
+            raise UsageError(f"no table {name!r}", where="hot rows", how=f"one of {', '.join(stacking.tables)}")
+        place, ids = stacking.tables[name], np.asarray(given)
+        if len(ids) == 0 or ids[0] < 0 or ids[-1] >= place.table.vocab or (np.diff(ids) <= 0).any():
+            raise UsageError("hot ids that do not rise inside the table", where=f"table {name!r}")
+        places = place.layout().addresses(np.stack([ids, np.zeros_like(ids)], axis=-1))
+        yield name, place, (places[:, 0], places[:, 1])

@@ -10,15 +10,15 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tilewright.embed.host.arrays import Floats, Index, Ints, Longs
+from tilewright.embed.host.arrays import Floats, Index, Ints, Keys
+from tilewright.embed.host.reduce_kernels import sort_keys
 from tilewright.kernels import inner, njit
 
-Sorted: TypeAlias = tuple[Longs, Ints, Ints, Floats]
-"""Of every entry, by row: shard * rows_per_shard + local row, its number in the buffers' order; and, in that order,
-sample and gain."""
+Sorted: TypeAlias = tuple[Keys, Ints, Floats]
+"""Of every entry, by row: ``shard * rows_per_shard + local row << 32 | its number`` in the buffers' order; and, in that
+order, sample and gain."""
 
-_DIGIT = 11
-_BINS = 1 << _DIGIT
+_LOW, _32 = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
 @njit(cache=True, nogil=True)
@@ -37,7 +37,7 @@ def collect(
     rows, samples, gains = buffers
     sources, minibatches, shards, segment, base = layout
     rows_per_shard, per_source = bounds
-    keys, order, entry_samples, entry_gains = entries
+    keys, entry_samples, entry_gains = entries
     found = 0
     for source in range(sources):
         for minibatch in range(minibatches):
@@ -53,8 +53,7 @@ def collect(
                     row, sample = rows[slot], samples[slot]
                     if row < 0 or row >= rows_per_shard or sample < 0 or sample >= per_source:
                         return -1 - slot
-                    keys[found] = shard * rows_per_shard + row
-                    order[found] = found
+                    keys[found] = np.uint64(shard * rows_per_shard + row) << _32 | np.uint64(found)
                     entry_samples[found] = source * per_source + sample
                     entry_gains[found] = gains[slot]
                     found += 1
@@ -62,51 +61,26 @@ def collect(
 
 
 @njit(cache=True, nogil=True)
-def sort_by_row(entries: Sorted, count: Index, most: Index, spare: tuple[Longs, Ints], shards: Index) -> Index:
-    """Sort keys and numbers by key (below ``most``), stable; the most distinct rows of one shard.
-
-    Digit by digit from the low one; invariant: after a digit both arrays are sorted by the digits so far.
-    """
-    keys, order = entries[0], entries[1]
-    other_keys, other_order = spare
-    counts = np.empty(_BINS, np.int64)
-    shift, passes = 0, 0
-    while most > 1 and (most - 1) >> shift:
-        counts[:] = 0
+def sort_by_row(keys: Keys, count: Index, rows_per_shard: Index, shards: Index, spare: Keys, counters: Ints) -> Index:
+    """Sort keys; the most distinct rows of one shard. ``counters`` int32[DIGIT_SLOTS] is working memory."""
+    bits = 0
+    most: Index = 0
+    here: Index = 0
+    bound: Index = 0
+    previous: Index = -1
+    while (shards * rows_per_shard - 1) >> bits:
+        bits += 1
+    if sort_keys(keys, spare, count, bits, counters):
         for i in range(count):
-            counts[keys[i] >> shift & _BINS - 1] += 1
-        total = 0
-        for b in range(_BINS):
-            here = counts[b]
-            counts[b] = total
-            total += here
-        for i in range(count):
-            b = keys[i] >> shift & _BINS - 1
-            to = counts[b]
-            counts[b] = to + 1
-            other_keys[to] = keys[i]
-            other_order[to] = order[i]
-        keys, order, other_keys, other_order = other_keys, other_order, keys, order
-        shift += _DIGIT
-        passes += 1
-    if passes & 1:
-        for i in range(count):
-            other_keys[i] = keys[i]
-            other_order[i] = order[i]
-    return _most_rows(entries[0], count, most // shards)
-
-
-@inner()
-def _most_rows(keys: Longs, count: Index, rows_per_shard: Index) -> Index:
-    most, here, bound, previous = 0, 0, 0, -1
+            keys[i] = spare[i]
     for i in range(count):
-        key = keys[i]
-        if key >= bound:
-            here, bound = 0, (key // rows_per_shard + 1) * rows_per_shard
-        if key != previous:
+        row = np.int64(keys[i] >> _32)
+        if row >= bound:
+            here, bound = 0, (row // rows_per_shard + 1) * rows_per_shard
+        if row != previous:
             here += 1
             most = max(most, here)
-        previous = key
+        previous = row
     return most
 
 
@@ -128,12 +102,15 @@ def fill(
     the end of each of these places, the samples as ``codes`` has them, gains; ``by_sample``: the end of each sample,
     rows of all shards laid end to end, places, gains.
     """
-    keys, order, samples, gains = entries
+    keys, samples, gains = entries
     row_ends, row_samples, row_gains = by_row
     sample_ends, sample_rows, sample_places, sample_gains = by_sample
-    place, end_of_shard, first_of_shard, previous = -1, 0, 0, -1
+    place: Index = -1
+    end_of_shard: Index = 0
+    first_of_shard: Index = 0
+    previous: Index = -1
     for i in range(count):
-        key = keys[i]
+        key = np.int64(keys[i] >> _32)
         if key != previous:
             if key >= end_of_shard:
                 shard = key // rows_per_shard
@@ -145,7 +122,7 @@ def fill(
             rows[place] = key - first_of_shard
             previous = key
         row_ends[place] = i + 1
-        entry = order[i]
+        entry = np.int64(keys[i] & _LOW)
         places[entry] = place
         row_samples[i] = codes[samples[entry]]
         row_gains[i] = gains[entry]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -143,20 +143,17 @@ def aligned(shape: tuple[int, ...]) -> Floats:
     return memory[first : first + size].view(np.float32).reshape(shape)
 
 
-def column(placement: TablePlacement, shard: int) -> int:
-    """What the ids of a table on ``shard`` leave when divided by S: shard s holds ids c, c + S, c + 2 S, ...
+def table_parts(
+    pieces: Iterable[tuple[Piece, NDArray[Any]]], placement: TablePlacement
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Of every shard in ``pieces`` of a stack: c, and the table's local rows, padding behind them.
 
-    >>> from tilewright.embed.model.tables import Table
-    >>> column(TablePlacement(Table("t", 100, 8), "t", rotation=3, row_offset=0, padded_vocab=128, shards=4), 1)
-    2
+    The shard holds the ids c, c + S, c + 2 S, ... of the table, one a row.
     """
-    return (shard - placement.rotation) % placement.shards
-
-
-def slab(placement: TablePlacement, shard: int) -> slice:
-    """Local rows of a table's ids on ``shard``, without the padding below them."""
-    rows = len(range(column(placement, shard), placement.table.vocab, placement.shards))
-    return slice(placement.row_offset, placement.row_offset + rows)
+    first, last = placement.row_offset, placement.row_offset + placement.rows_per_shard
+    for piece, values in pieces:
+        for at, shard in enumerate(piece):
+            yield (shard - placement.rotation) % placement.shards, values[at, first:last]
 
 
 # The state.
@@ -352,10 +349,9 @@ def _checked(values: Any, name: str, shape: tuple[int, int]) -> Any:
 
 def _write(parts: Mapping[Piece, Floats], placement: TablePlacement, values: NDArray[Any]) -> None:
     """A logical table into the pieces of its stack."""
-    for piece, part in parts.items():
-        for at, shard in enumerate(piece):
-            rows = slab(placement, shard)
-            part[at, rows, : placement.table.width] = values[column(placement, shard) :: placement.shards]
+    for column, rows in table_parts(parts.items(), placement):
+        own = values[column :: placement.shards]
+        rows[: len(own), : placement.table.width] = own
 
 
 def from_tables(
@@ -426,7 +422,7 @@ def _read(source: Any, placement: TablePlacement) -> jax.Array:
         raise UsageError(problem, where=f"table {placement.table.name!r}", how=how)
     width = min(placement.table.width, source.shape[2])
     whole = np.empty((placement.table.vocab, width), source.dtype)
-    for piece, values in local_pieces(source):
-        for at, shard in enumerate(piece):
-            whole[column(placement, shard) :: placement.shards] = values[at, slab(placement, shard), :width]
+    for column, rows in table_parts(local_pieces(source), placement):
+        own = whole[column :: placement.shards]
+        own[:] = rows[: len(own), :width]
     return jnp.asarray(whole)

@@ -6,7 +6,7 @@ and nothing is exchanged; with it, ids go to the shards that own them and vector
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -163,7 +163,7 @@ def update_rows(
     """
     batch = device_batch(host_batch)
     check_batch(batch, state.stacking)
-    return _stepped(state, batch, axis, lambda static, index: jnp.asarray(gradients[static.stack.name]))
+    return _stepped(state, batch, axis, {}, lambda static, index: jnp.asarray(gradients[static.stack.name]))
 
 
 Arrays: TypeAlias = tuple[jax.Array, ...]
@@ -186,8 +186,8 @@ class _Static(NamedTuple):
 
 
 def _static(batch: DeviceBatch, stack: Stack, axis: str | None) -> _Static:
-    sources, shift = batch.stacking.topology.sparsecores_per_device, feature_shift(stack, dict(batch.batch_sizes))
-    return _Static(stack, tuple(batch.counts(stack).values()), sources, shift, axis)
+    sources, sizes = batch.stacking.topology.sparsecores_per_device, dict(batch.batch_sizes)
+    return _Static(stack, tuple(stack.samples(sizes).values()), sources, feature_shift(stack, sizes), axis)
 
 
 def step_batch(batch: HostBatch | DeviceBatch, lengths: Lengths | None = None) -> HostBatch | DeviceBatch:
@@ -199,12 +199,11 @@ def step_batch(batch: HostBatch | DeviceBatch, lengths: Lengths | None = None) -
 @partial(jax.jit, static_argnames="axis")
 def _lookup(stacks: Mapping[str, jax.Array], batch: HostBatch | DeviceBatch, axis: str | None) -> dict[str, jax.Array]:
     activations: dict[str, jax.Array] = {}
-    if isinstance(batch, HostBatch):
-        for name, stack in batch.stacking.stacks.items():
-            activations |= tpu.activations(stacks[name], batch, stack)
-        return activations
     for name, stack in batch.stacking.stacks.items():
-        made = _stack_lookup(_static(batch, stack, axis), stacks[name], batch.index[name])
+        if isinstance(batch, HostBatch):
+            made = tpu.activations(stacks[name], batch, stack)
+        else:
+            made = _stack_lookup(_static(batch, stack, axis), stacks[name], batch.index[name])
         activations.update(zip((feature.name for feature in stack.features), made, strict=True))
     return activations
 
@@ -214,23 +213,25 @@ def _update(
     state: EmbeddingState, batch: HostBatch | DeviceBatch, gradients: dict[str, Any], axis: str | None
 ) -> EmbeddingState:
     _check_features(gradients, state)
-    if isinstance(batch, HostBatch):
-        stacks, slots = {}, {}
-        for name, stack in batch.stacking.stacks.items():
-            kept = (state.stacks[name], *state.slots[name].values())
-            stacks[name], *fresh = tpu.trained(kept, batch, stack, gradients, state.step)
-            slots[name] = dict(zip(state.slots[name], fresh, strict=True))
-        return EmbeddingState(state.step + 1, stacks, slots, state.stacking)
-    return _stepped(state, batch, axis, lambda static, index: _gradients(static, index, gradients))
+    return _stepped(state, batch, axis, gradients, lambda static, index: _gradients(static, index, gradients))
 
 
-def _stepped(state: EmbeddingState, batch: DeviceBatch, axis: str | None, gradients_of: Any) -> EmbeddingState:
+def _stepped(
+    state: EmbeddingState,
+    batch: HostBatch | DeviceBatch,
+    axis: str | None,
+    gradients: Mapping[str, Any],
+    gradients_of: Callable[[_Static, StackIndex], Gradients],
+) -> EmbeddingState:
     stacks, slots = {}, {}
     for name, stack in state.stacking.stacks.items():
-        static, index = _static(batch, stack, axis), batch.index[name]
         kept = (state.stacks[name], *state.slots[name].values())
-        rates = hyperparameters_at(stack.optimizer, state.step)
-        stacks[name], *fresh = _trained(static, kept, rates, index, gradients_of(static, index))
+        if isinstance(batch, HostBatch):
+            stacks[name], *fresh = tpu.trained(kept, batch, stack, gradients, state.step)
+        else:
+            static, index = _static(batch, stack, axis), batch.index[name]
+            rates = hyperparameters_at(stack.optimizer, state.step)
+            stacks[name], *fresh = _trained(static, kept, rates, index, gradients_of(static, index))
         slots[name] = dict(zip(state.slots[name], fresh, strict=True))
     return EmbeddingState(state.step + 1, stacks, slots, state.stacking)
 
@@ -306,10 +307,8 @@ def _pooled(static: _Static, vectors: jax.Array, rows: jax.Array, index: StackIn
         def one(ends: jax.Array, rows: jax.Array, gains: jax.Array) -> jax.Array:
             return _segment_sum(vectors.at[rows].get(mode="clip") * gains[:, None], ends)
 
-        sums = jax.vmap(one)(ends, rows, gains).reshape(samples, -1, vectors.shape[1])
-        starts = np.cumsum([0, *static.counts])
-        parts = [sums[:, at : at + count] for at, count in zip(starts, static.counts)]
-        return tuple(part[..., :width].reshape(-1, width) for part, width in zip(parts, widths, strict=True))
+        sums = jax.vmap(one)(ends, rows, gains).reshape(-1, vectors.shape[1])
+        return tpu.unstacked(sums, [samples * count for count in static.counts], widths, samples)
 
     pooled: tuple[jax.Array, ...] = _by_platform(operands, on_cpu, elsewhere)
     return pooled
@@ -368,16 +367,13 @@ def _sums(static: _Static, index: StackIndex, gradients: list[jax.Array]) -> jax
     def elsewhere(ends: jax.Array, samples: jax.Array, gains: jax.Array, *gradients: jax.Array) -> jax.Array:
         rows = [len(gradient) // lists for gradient in gradients]
         first = jnp.asarray(np.cumsum([0, *rows[:-1]]), jnp.int32)
-        padded = [
-            jnp.pad(gradient.reshape(lists, -1, gradient.shape[1]), ((0, 0), (0, 0), (0, width - gradient.shape[1])))
-            for gradient in gradients
-        ]
+        padded = tpu.stacked(gradients, sum(map(len, gradients)), width, lists).reshape(lists, -1, width)
 
         def one(ends: jax.Array, samples: jax.Array, gains: jax.Array, given: jax.Array) -> jax.Array:
             at = first[samples >> static.shift] + (samples & (1 << static.shift) - 1)
             return _segment_sum(given.at[at].get(mode="clip") * gains[:, None], ends)
 
-        return jax.vmap(one)(ends, samples, gains, jnp.concatenate(padded, axis=1))
+        return jax.vmap(one)(ends, samples, gains, padded)
 
     summed: jax.Array = _by_platform(operands, on_cpu, elsewhere)
     return summed

@@ -7,7 +7,7 @@ compiled; here they are what the buffers hold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -22,7 +22,7 @@ from tilewright.embed.model.stacking import Stack
 from tilewright.errors import UsageError
 
 _PRIMITIVES = "jax_tpu_embedding.sparsecore.lib.core.primitives"
-_NAMES = {kind: name for name, kind in OPTIMIZERS.items() if name != "rowwise_adagrad"}
+NAMES = {kind: name for name, kind in OPTIMIZERS.items() if name != "rowwise_adagrad"}
 """The optimizers that have a primitive."""
 
 
@@ -33,7 +33,7 @@ def primitives_here() -> bool:
 
 def has_primitive(stack: Stack) -> bool:
     """Whether the stack's optimizer is one of the primitives'."""
-    return type(_inner(stack.optimizer)) in _NAMES
+    return type(_inner(stack.optimizer)) in NAMES
 
 
 def _inner(optimizer: Any) -> Any:
@@ -61,8 +61,8 @@ def _inputs(batch: HostBatch, stack: Stack) -> tuple[tuple[Any, ...], dict[str, 
     return (pointers[0], ids[0], samples[0], gains[0], minibatches), told
 
 
-def activations(table: jax.Array, batch: HostBatch, stack: Stack) -> dict[str, jax.Array]:
-    """{feature: f32[samples, width]} of one device's rows f32[SparseCores, R, W]."""
+def activations(table: jax.Array, batch: HostBatch, stack: Stack) -> tuple[jax.Array, ...]:
+    """f32[samples, width] of every feature from one device's rows f32[SparseCores, R, W]."""
     operands, told = _inputs(batch, stack)
     sources, per_source = table.shape[0], stack.samples_per_sparsecore(batch.batch_sizes)
     quantization = stack.quantization
@@ -70,13 +70,8 @@ def activations(table: jax.Array, batch: HostBatch, stack: Stack) -> dict[str, j
     flat = table.reshape(-1, stack.padded_width)
     lookup = _primitive("sparse_dense_matmul_csr").bind
     summed = lookup(*operands, flat, device_batch_size=sources * per_source, quantization_config=levels, **told)
-    cube = summed.reshape(sources, per_source, stack.padded_width)
-    first, found = stack.sample_offsets(batch.batch_sizes), {}
-    for feature in stack.features:
-        count, width = batch.batch_sizes[feature.name] // stack.shards, feature.table.width
-        part = cube[:, first[feature.name] : first[feature.name] + count, :width]
-        found[feature.name] = part.reshape(sources * count, width)
-    return found
+    sizes = [count * sources for count in stack.samples(batch.batch_sizes).values()]
+    return unstacked(summed, sizes, [feature.table.width for feature in stack.features], sources)
 
 
 def trained(
@@ -84,12 +79,8 @@ def trained(
 ) -> tuple[jax.Array, ...]:
     """A device's rows and slots after one optimizer step, with the gradients of its activations."""
     operands, told = _inputs(batch, stack)
-    sources = kept[0].shape[0]
-    parts = []
-    for feature in stack.features:
-        given = jnp.asarray(gradients[feature.name], jnp.float32).reshape(sources, -1, feature.table.width)
-        parts.append(jnp.pad(given, ((0, 0), (0, 0), (0, stack.padded_width - feature.table.width))))
-    gradient = jnp.concatenate(parts, axis=1).reshape(-1, stack.padded_width)
+    given = [jnp.asarray(gradients[feature.name], jnp.float32) for feature in stack.features]
+    gradient = stacked(given, sum(map(len, given)), stack.padded_width, kept[0].shape[0])
     optimizer = _inner(stack.optimizer)
     rates = hyperparameters_at(optimizer, step)
     rates = rates if isinstance(rates, tuple) else (rates,)
@@ -99,9 +90,37 @@ def trained(
         told["multiply_linear_by_learning_rate"] = optimizer.multiply_linear_by_learning_rate
     if isinstance(stack.optimizer, Clipped):
         told |= {"min_value": stack.optimizer.low, "max_value": stack.optimizer.high}
-    name = _NAMES[type(optimizer)]
+    name = NAMES[type(optimizer)]
     flat = [array.reshape(-1, array.shape[2]) for array in kept]
     update = _primitive(f"sparse_dense_matmul_grad_with_{name}").bind
     after = update(*operands, *flat, gradient, *rates, computation_name=f"{name}-{stack.name}", **told)
     values = after if isinstance(after, tuple | list) else (after,)
     return tuple(value.reshape(array.shape) for value, array in zip(values, kept, strict=True))
+
+
+# Samples of a stack lie by source, feature and sample; those of a feature by source and sample.
+
+
+def unstacked(stacked: jax.Array, sizes: Sequence[int], widths: Sequence[int], sources: int) -> tuple[jax.Array, ...]:
+    """Activations of every feature, f32[size, width], from those of a stack, where each source has its own samples.
+
+    >>> [part.tolist() for part in unstacked(jnp.arange(6.0)[:, None], (4, 2), (1, 1), sources=2)]
+    [[[0.0], [1.0], [3.0], [4.0]], [[2.0], [5.0]]]
+    """
+    by_source, at, parts = stacked.reshape(sources, -1, stacked.shape[1]), 0, []
+    for size, width in zip(sizes, widths, strict=True):
+        count = size // sources
+        parts.append(by_source[:, at : at + count, :width].reshape(size, width))
+        at += count
+    return tuple(parts)
+
+
+def stacked(gradients: Sequence[jax.Array], size: int, width: int, sources: int) -> jax.Array:
+    """The inverse of :func:`unstacked`: f32[size, width] of a stack from the features' gradients.
+
+    >>> stacked((jnp.asarray([[0.], [1.], [3.], [4.]]), jnp.asarray([[2.], [5.]])), 6, 1, sources=2)[:, 0].tolist()
+    [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    """
+    by_source = [gradient.reshape(sources, -1, gradient.shape[1]) for gradient in gradients]
+    padded = [jnp.pad(part, ((0, 0), (0, 0), (0, width - part.shape[2]))) for part in by_source]
+    return jnp.concatenate(padded, axis=1).reshape(size, width)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
 
-from tilewright.embed.host.arrays import Block, Entries, Floats, Ints, Longs, lease, physical_bytes, recycled
+from tilewright.embed.host.arrays import Entries, Floats, Ints, Longs, lease, physical_bytes, recycled
 from tilewright.embed.host.tally import Tally
-from tilewright.embed.model.formulas import pointers_per_device, pointers_per_segment, round8, slots_per_device
+from tilewright.embed.model.formulas import pointers_per_device, pointers_per_segment, slots_per_device
 from tilewright.embed.model.stacking import Stacking
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.kernels.threads import run_all, thread_count
@@ -25,79 +24,51 @@ Arrays: TypeAlias = tuple[dict[str, Ints], dict[str, Ints], dict[str, Ints], dic
 """Row pointers, embedding ids, sample ids and gains of every stack, as a HostBatch has them."""
 
 
-@dataclass(frozen=True, eq=False)
 class Buffers:
-    """The buffers of all stacks, stack after stack in four flat arrays.
+    """The buffers of all stacks, stack after stack in four flat arrays ``row_pointers`` and ``out``; not filled yet.
 
-    ``slots`` int64[stacks], ``pointers`` of each: per device. ``first_slot`` int64[stacks]: where a stack begins.
+    Room for ``max_ids`` entries per partition of every stack, 64 times in the mini-batch layout. ``slots``
+    int64[stacks], ``pointers`` of each: per device. ``first_slot`` int64[stacks]: where a stack begins.
     ``ends`` int64[stacks, sources]: where the data of the batch ended that these buffers held before; padding since.
     ``bounds_checked``: every store is tested; ``guard``: slots of canaries before, between and behind the stacks.
     """
 
-    stacking: Stacking
-    sources: int
-    minibatch_layout: bool
-    slots: Longs
-    first_slot: Longs
-    pointers: int
-    row_pointers: Ints
-    out: Entries
-    ends: Longs
-    block: Block
-    bounds_checked: bool = False
-    guard: int = 0
-
-    @classmethod
-    def allocate(
-        cls,
+    def __init__(
+        self,
         stacking: Stacking,
         sources: int,
         max_ids: tuple[int, ...],
         minibatch_layout: bool,
         bounds_checked: bool = False,
         guarded: bool = False,
-    ) -> Buffers:
-        """Room for ``max_ids`` entries per partition of every stack, 64 times in the mini-batch layout; not filled."""
-        topology, guard = stacking.topology, GUARD if guarded else 0
-        shards, per_device = topology.sparsecores, topology.sparsecores_per_device
-        devices = sources // per_device
-        sizes = [slots_per_device(n, shards, per_device, minibatch_layout) for n in max_ids]
+    ) -> None:
+        self.stacking, self.sources, self.minibatch_layout = stacking, sources, minibatch_layout
+        self.bounds_checked, self.guard = bounds_checked, GUARD if guarded else 0
+        shards, devices = stacking.topology.sparsecores, sources // self.per_device
+        sizes = [slots_per_device(n, shards, self.per_device, minibatch_layout) for n in max_ids]
         for name, n in zip(stacking.stacks, sizes):
             if n >= 2**31:
                 problem = f"the buffer would have {n} slots per device, more than int32 pointers reach"
                 raise UsageError(problem, where=f"stack {name!r}", how="lower max_ids_per_partition")
-        slots = np.array(sizes, np.int64)
-        ends = np.cumsum(slots * devices + guard)
-        pointers = pointers_per_device(shards, per_device, minibatch_layout)
-        total, all_pointers = int(ends[-1]) + guard, pointers * devices * len(slots)
+        self.slots: Longs = np.array(sizes, np.int64)
+        stops = np.cumsum(self.slots * devices + self.guard)
+        self.first_slot: Longs = stops - self.slots * devices
+        self.pointers = pointers_per_device(shards, self.per_device, minibatch_layout)
+        total, all_pointers = int(stops[-1]) + self.guard, self.pointers * devices * len(sizes)
         need, have = 12 * total + 4 * all_pointers, physical_bytes()
         if need > have:  # systems that overcommit memory would end the process when the buffers are filled
             problem = f"the buffers take {need} bytes, the machine has {have}"
             how = 'lower max_ids_per_partition; minibatch_layout="needed" takes 64 times less where nothing is cut'
             raise UsageError(problem, where="preprocess", how=how)
-        memory, block = lease(12 * total, (tuple(slots.tolist()), sources, per_device, minibatch_layout, guard))
+        memory, self.block = lease(12 * total, (tuple(sizes), sources, self.per_device, minibatch_layout, self.guard))
         flat = memory[: 12 * total].view(np.int32).reshape(3, total)
-        out = flat[0], flat[1], flat[2].view(np.float32)
-        known: Longs = np.full((len(slots), sources), total, np.int64) if block.content is None else block.content
-        block.content = None  # until this batch is written
-        buffers = cls(
-            stacking,
-            sources,
-            minibatch_layout,
-            slots,
-            first_slot=ends - slots * devices,
-            pointers=pointers,
-            row_pointers=recycled(all_pointers, np.int32),
-            out=out,
-            ends=known,
-            block=block,
-            bounds_checked=bounds_checked,
-            guard=guard,
-        )
-        for _, begin in buffers._gaps():
-            for flat_array in out:
-                flat_array.view(np.int32)[begin : begin + GUARD] = CANARY
-        return buffers
+        self.out: Entries = flat[0], flat[1], flat[2].view(np.float32)
+        known = self.block.content
+        self.ends: Longs = np.full((len(sizes), sources), total, np.int64) if known is None else known
+        self.block.content = None  # until this batch is written
+        self.row_pointers: Ints = recycled(all_pointers, np.int32)
+        for _, begin in self._gaps():
+            flat[:, begin : begin + GUARD] = CANARY
 
     @property
     def per_device(self) -> int:
@@ -134,11 +105,13 @@ class Buffers:
 
     def write(self, tally: Tally, required: Longs) -> tuple[Arrays, Longs]:
         """The buffers filled where nothing is cut or dropped; int64[stacks, S]: entries dropped per shard, none."""
-        places = self.places(required)
-        if self.bounds_checked:
-            self._write_checked(tally, places)
-        else:
-            self._write_plain(tally, places)
+        from tilewright.embed.host.write_kernels import write_plain
+
+        threads = thread_count()
+        parts = min(threads, self.sources) if self.out[0].size > 1 << 15 else 1
+        cuts = [self.sources * i // parts for i in range(parts + 1)]
+        rest = tally.runs, self.places(required), self.ends, self.out, self.row_pointers
+        run_all([partial(write_plain, tally.first_unit, cut, *rest) for cut in pairwise(cuts)], threads)
         return self.finished(), np.zeros((len(self.slots), tally.counts.shape[3]), np.int64)
 
     def finished(self, minibatches: int = 1) -> Arrays:
@@ -163,64 +136,30 @@ class Buffers:
             {name: gains[part].reshape(shape) for name, part, shape in at},
         )
 
-    def _write_plain(self, tally: Tally, places: Longs) -> None:
-        from tilewright.embed.host.write_kernels import write_plain
-
-        threads = thread_count()
-        parts = min(threads, self.sources) if self.out[0].size > 1 << 15 else 1
-        cuts = [self.sources * i // parts for i in range(parts + 1)]
-        rest = tally.runs, places, self.ends, self.out, self.row_pointers
-        run_all([partial(write_plain, tally.first_unit, cut, *rest) for cut in pairwise(cuts)], threads)
-
-    # Checks of every store, off by default.
-
-    def _write_checked(self, tally: Tally, places: Longs) -> None:
-        """What ``_write_plain`` does, every store tested; slower by far."""
-        from tilewright.embed.host.write_kernels import write_plain
-
-        stacks, sources = places.shape[:2]
-        for k in range(stacks):
-            units = tally.first_unit[k : k + 2]
-            for l in range(sources):
-                origin, at, end, pointer = (int(x) for x in places[k, l])
-                room = max(0, end - at)
-                entries = np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.float32)
-                pointers = np.empty(self.segment, np.int32)
-                needed = int(round8(tally.per_stack[k, 0, l]).sum())
-                if at + needed > end:
-                    raise self._outside(k, l, f"slot {at + needed - 1}", at, end)
-                one = np.array([[[0, 0, room, 0]]], np.int64)
-                part = slice(l, l + 1)
-                counts = np.ascontiguousarray(tally.counts[:, :, part])
-                bases = np.ascontiguousarray(tally.bases[:, part])
-                ends = np.full((1, 1), room, np.int64)
-                write_plain(units, (0, 1), (bases, counts, tally.entries), one, ends, entries, pointers)
-                self.put(k, l, (at, pointer), entries, room, pointers + np.int32(at - origin))
-                self.ends[k, l] = at + int(ends[0, 0])
-
-    def put(self, stack: int, source: int, at: tuple[int, int], entries: Entries, number: int, pointers: Ints) -> None:
+    def put(
+        self, stack: int, source: int, at: tuple[int, int], end: int, entries: Entries, number: int, pointers: Ints
+    ) -> None:
         """Store so many entries, and the pointers, from slot and pointer ``at`` on; :class:`CheckFailed` where one of
-        them lies outside of what the source may write: its slice, or its device's buffer."""
-        from tilewright.embed.host.write_kernels import put_entries, put_pointers
-
+        them lies outside of what the source may write: its slice, which ends at ``end``, or its device's buffer."""
         device, inside = divmod(source, self.per_device)
         low, size = int(self.first_slot[stack]) + device * int(self.slots[stack]), int(self.slots[stack])
         first = stack * (self.row_pointers.size // len(self.slots)) + device * self.pointers
-        pointer_count = self.pointers
+        high, last = low + size, first + self.pointers
         if not self.minibatch_layout:
-            size, pointer_count = size // self.per_device, self.segment
-            low, first = low + inside * size, first + inside * pointer_count
-        wrong = int(put_entries(self.out, at[0], entries, number, low, low + size))
-        if wrong >= 0:
-            raise self._outside(stack, source, f"slot {wrong}", low, low + size)
-        wrong = int(put_pointers(self.row_pointers, at[1], pointers, first, first + pointer_count))
-        if wrong >= 0:
-            raise self._outside(stack, source, f"row pointer {wrong}", first, first + pointer_count)
-
-    def _outside(self, stack: int, source: int, place: str, low: int, high: int) -> CheckFailed:
-        where = f"memory bounds: stack {self.stacking.groups[stack].name!r}, source {source}"
-        problem = f"a write to {place}, outside {low} .. {high - 1}"
-        return CheckFailed(problem, where=where, how="please report it: a bug here")
+            low, first = low + inside * (size // self.per_device), first + inside * self.segment
+            high, last = min(low + size // self.per_device, end), first + self.segment
+        for kind, begin, count, least, bound in (
+            ("slot", at[0], number, low, high),
+            ("row pointer", at[1], pointers.size, first, last),
+        ):
+            if begin < least or begin + count > bound:
+                wrong = begin if begin < least else max(begin, bound)
+                where = f"memory bounds: stack {self.stacking.groups[stack].name!r}, source {source}"
+                problem = f"a write to {kind} {wrong}, outside {least} .. {bound - 1}"
+                raise CheckFailed(problem, where=where, how="please report it: a bug here")
+        for flat, values in zip(self.out, entries):
+            flat[at[0] : at[0] + number] = values[:number]
+        self.row_pointers[at[1] : at[1] + pointers.size] = pointers
 
     def _gaps(self) -> list[tuple[str, int]]:
         """Every gap between the stacks' buffers, if they are guarded: what lies before it, and its first slot."""

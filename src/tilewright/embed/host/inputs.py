@@ -79,8 +79,9 @@ class Ragged:
         given = None if self.given is None else self.given[places]
         return Ragged(self.values[places], len(samples), offsets=offsets, weights=weights, given=given)
 
-    def inside(self, vocab: int, bad_ids: str, feature: str, how: str = _BAD_ID) -> Ragged:
-        """The same with its ids in 0 .. vocab - 1: one outside is clipped, dropped, or a :class:`UsageError`."""
+    def inside(self, vocab: int, bad_ids: str, where: str, how: str = _BAD_ID, first: int = 0) -> Ragged:
+        """The same with its ids in 0 .. vocab - 1: one outside is clipped, dropped, or a :class:`UsageError` ``where``,
+        which counts samples from ``first``."""
         wrong = (self.values < 0) | (self.values >= vocab)
         if not wrong.any():
             return self
@@ -91,8 +92,8 @@ class Ragged:
             weights = None if self.weights is None else self.weights[~wrong]
             return Ragged(self.values[~wrong], self.batch_size, offsets=offsets_of(lengths), weights=weights)
         at = int(np.flatnonzero(wrong)[0])
-        problem = f"id {self.id_at(at)} of sample {self.samples[at]} is not in 0 .. {vocab - 1}"
-        raise UsageError(problem, where=f"feature {feature!r}", how=how)
+        problem = f"id {self.id_at(at)} of sample {first + self.samples[at]} is not in 0 .. {vocab - 1}"
+        raise UsageError(problem, where=where, how=how)
 
     def as_input(self) -> Any:
         """The ids as an argument of ``preprocess``."""

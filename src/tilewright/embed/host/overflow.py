@@ -6,7 +6,7 @@ And batches held against limits without writing a buffer: what overflows, where,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from typing import Any
 
@@ -182,7 +182,7 @@ class Overflow:
             rules, into = (cuts, self.limits[stack], lowest), (out, pointers, dropped)
             at = int(write_cut(gathered, per_shard[0], rules, (*place, segment), into, fresh_state()))
             if buffers.bounds_checked:
-                buffers.put(stack, source, (begin, pointer), out, at, pointers)
+                buffers.put(stack, source, (begin, pointer), end, out, at, pointers)
                 at += begin
             for flat, pad in zip(buffers.out, (PAD, PAD, np.nan)):
                 flat[at : min(end, int(buffers.ends[stack, source]))] = pad
@@ -284,24 +284,27 @@ def check_batches(
     return Check(most.batches, most.over, most.minibatches, asked, most.partitions_over, most.uncut, most.because)
 
 
+@dataclass
 class _Most:
     """The most that any batch so far has asked of each limit."""
 
-    def __init__(
-        self,
-        stacking: Stacking,
-        limits: Mapping[str, Limits],
-        knobs: SparseCoreConfig | None,
-        bad_ids: str,
-        narrow: NarrowTables,
-    ) -> None:
-        self.stacking, self.table, self.bad_ids, self.knobs = stacking, limit_table(limits, stacking), bad_ids, knobs
-        self.limits = {name: limit.consistent(f"limits of {name!r}") for name, limit in limits.items()}
-        self.alone = stack_features(stacking.features, stacking.topology, table_stacking=False)
-        self.narrow = narrow
-        self.batches = self.over = self.partitions_over = self.uncut = 0
-        self.minibatches, self.because = 1, ""
-        self.excesses: dict[tuple[str, str], Excess] = {}
+    stacking: Stacking
+    limits: Mapping[str, Limits]
+    knobs: SparseCoreConfig | None
+    bad_ids: str
+    narrow: NarrowTables
+    batches: int = 0
+    over: int = 0
+    partitions_over: int = 0
+    uncut: int = 0
+    minibatches: int = 1
+    because: str = ""
+    excesses: dict[tuple[str, str], Excess] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.table = limit_table(self.limits, self.stacking)
+        self.limits = {name: limit.consistent(f"limits of {name!r}") for name, limit in self.limits.items()}
+        self.alone = stack_features(self.stacking.features, self.stacking.topology, table_stacking=False)
 
     def add(self, n: int, batch: Mapping[str, Any]) -> None:
         """Count batch number ``n`` and note where it asks more of a limit than those before."""

@@ -103,8 +103,8 @@ def preprocess(
     starts = minibatch_starts(agreed.split_bits)
     layout = limits is not None and overflow == "minibatch" and (minibatch_layout == "always" or len(starts) > 1)
     guard, bounded = bool(knobs.buffer_contents_sanitizer_config), knobs.assert_level == "bounds"
-    buffers = Buffers.allocate(stacking, len(slices.sources), agreed.max_ids, layout, bounded, guard)
-    if exceeded or len(starts) > 1:
+    buffers = Buffers(stacking, len(slices.sources), agreed.max_ids, layout, bounded, guard)
+    if exceeded or len(starts) > 1 or bounded:
         arrays, dropped = over.write(buffers, starts, drop_order == "lowest")
     else:
         arrays, dropped = buffers.write(counted, required)

@@ -158,7 +158,7 @@ def _packed(table: Table) -> Table:
 
 def _by_part(ragged: Ragged, feature: Feature, parts: int, bad_ids: str) -> Any:
     """COO of lines: sample * parts + part, with the gains of the table's combiner."""
-    ragged, combiner = ragged.inside(feature.table.vocab, bad_ids, feature.name), feature.table.combiner
+    ragged, combiner = ragged.inside(feature.table.vocab, bad_ids, f"feature {feature.name!r}"), feature.table.combiner
     ids, samples = ragged.values.astype(np.int64), ragged.samples
     gains = np.ones(ids.size, np.float32) if ragged.weights is None else ragged.weights
     if combiner != "sum":
@@ -257,7 +257,7 @@ class HashedTables:
 
     def _spread(self, raw: Any, feature: Feature, bad_ids: str) -> Any:
         hashed = self.hashes[feature.table.name]
-        ragged = normalise(raw, feature.name).inside(feature.table.vocab, bad_ids, feature.name)
+        ragged = normalise(raw, feature.name).inside(feature.table.vocab, bad_ids, f"feature {feature.name!r}")
         rows = hashed.places(ragged.values.astype(np.int64)).reshape(-1)
         flat = rows, offsets_of(ragged.lengths * hashed.hashes)
         return flat if ragged.weights is None else (*flat, np.repeat(ragged.weights, hashed.hashes))

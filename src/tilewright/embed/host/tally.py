@@ -136,20 +136,14 @@ def _run(
 
 def _complaint(stacking: Stacking, inputs: Mapping[str, Ragged], slices: Slices) -> UsageError:
     """The first bad id, or the first sample without a divisor, of the features in their order."""
+    how = 'mend the data, or pass bad_ids="clip" or bad_ids="drop"'
     for feature in stacking.features:
-        ragged = inputs[feature.name]
-        samples = slices.samples(ragged)
-        bounds = ragged.bounds(samples)
-        values = ragged.values[bounds[0] : bounds[-1]]
-        wrong = np.flatnonzero((values < 0) | (values >= feature.table.vocab))
-        if wrong.size:
-            k = int(wrong[0]) + int(bounds[0])
-            sample = int(samples[np.searchsorted(bounds, k, side="right") - 1])
-            return UsageError(
-                f"id {ragged.id_at(k)} of sample {sample} is not in 0 .. {feature.table.vocab - 1}",
-                where=f"table {feature.table.name!r}, feature {feature.name!r}",
-                how='mend the data, or pass bad_ids="clip" or bad_ids="drop"',
-            )
+        samples = slices.samples(inputs[feature.name])[:-1]
+        where = f"table {feature.table.name!r}, feature {feature.name!r}"
+        try:
+            inputs[feature.name].take(samples).inside(feature.table.vocab, "error", where, how, int(samples[0]))
+        except UsageError as error:
+            return error
     for feature in stacking.features:
         ragged, table = inputs[feature.name], feature.table
         if ragged.weights is None or table.combiner == "sum":

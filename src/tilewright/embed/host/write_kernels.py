@@ -218,31 +218,6 @@ def write_plain(
     pads[0] = no_gains[0] = 0  # read by address only: keep them alive until here
 
 
-# Stores that are tested one by one: the same copies where every write is checked.
-
-
-@njit(cache=True, nogil=True)
-def put_entries(out: Entries, at: Index, entries: Entries, n: Index, low: Index, high: Index) -> np.int64:
-    """Copy ``n`` entries to ``at``, each store tested; the first slot outside ``low .. high``, or -1."""
-    for j in range(n):
-        if at + j < low or at + j >= high:
-            return np.int64(at + j)
-        out[0][at + j] = entries[0][j]
-        out[1][at + j] = entries[1][j]
-        out[2][at + j] = entries[2][j]
-    return np.int64(-1)
-
-
-@njit(cache=True, nogil=True)
-def put_pointers(out: Ints, at: Index, pointers: Ints, low: Index, high: Index) -> np.int64:
-    """Copy row pointers to ``at``, each store tested; the first place outside ``low .. high``, or -1."""
-    for j in range(pointers.size):
-        if at + j < low or at + j >= high:
-            return np.int64(at + j)
-        out[at + j] = pointers[j]
-    return np.int64(-1)
-
-
 # Which entries of an overfull partition stay: the lowest, as the peer does, or a choice without bias to low ids.
 
 

@@ -77,7 +77,12 @@ class SparseCoreConfig:
     def flags(self) -> tuple[str, ...]:
         """What differs from the defaults, as words of LIBTPU_INIT_ARGS."""
         values = [(knob, getattr(self, knob.name)) for knob in _flags().values()]
-        return tuple(f"--{k.metadata['flag']}={_text(value)}" for k, value in values if value != k.default)
+        texts = (
+            (k, str(value).lower() if isinstance(value, bool) else str(value))
+            for k, value in values
+            if value != k.default
+        )
+        return tuple(f"--{k.metadata['flag']}={shlex.quote(text)}" for k, text in texts)
 
     def with_flags(self, text: str) -> tuple[SparseCoreConfig, tuple[str, ...]]:
         """This configuration with the flags of an existing LIBTPU_INIT_ARGS on top, and the words that are no knob.
@@ -141,21 +146,15 @@ def parse_flags(text: str) -> list[tuple[str, str | None, str]]:
 
 def _value(text: str | None, default: Any, word: str) -> Any:
     if isinstance(default, bool):
-        if text is None or text.lower() in ("true", "1", "yes", "t"):
-            return True
-        if text.lower() in ("false", "0", "no", "f"):
-            return False
-        raise UsageError(f"{word}: {text!r} is not true or false", where="LIBTPU_INIT_ARGS")
+        known = dict.fromkeys(("true", "1", "yes", "t"), True) | dict.fromkeys(("false", "0", "no", "f"), False)
+        if (lower := "true" if text is None else text.lower()) not in known:
+            raise UsageError(f"{word}: {text!r} is not true or false", where="LIBTPU_INIT_ARGS")
+        return known[lower]
     if isinstance(default, int):
         if text is None or not text.isdecimal():
             raise UsageError(f"{word}: not a whole number", where="LIBTPU_INIT_ARGS")
         return int(text)
     return text or ""
-
-
-def _text(value: Any) -> str:
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    return f"'{text}'" if any(c.isspace() for c in text) else text
 
 
 def _checked(name: str, default: Any, value: Any) -> Any:

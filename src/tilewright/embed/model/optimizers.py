@@ -116,21 +116,18 @@ def _over(numerator: Any, denominator: Any) -> Any:
 
 
 _ANY = -math.inf
-_ONE_PER_ROW: Mapping[str, int] = MappingProxyType({"accumulator": 1})
 _BELOW_1: Mapping[str, tuple[float, float]] = MappingProxyType({"b1": (0.0, 1.0), "b2": (0.0, 1.0)})
 """Decay rates of moments: at 1 the corrections of Adam and LaProp divide by 0."""
 
 
 class _Rule:
-    """What our optimizers share: a subclass is a frozen dataclass of its hyper-parameters.
+    """What our optimizers share: a subclass is a frozen dataclass of its hyper-parameters, and a formula.
 
-    Fields called ``initial_*`` are what slots start from; of all others that are numbers a schedule may stand in place.
+    A field ``initial_SLOT`` is what that slot starts from (0 without one), ``initial_slot`` all of them; of all others
+    that are numbers a schedule may stand in place.
     """
 
-    STARTS: ClassVar[Mapping[str, str]] = {}
-    """Slot -> the field that it starts from, "" where that is 0."""
-    STEP: ClassVar[tuple[str, ...]] = ("learning_rate",)
-    """The hyper-parameters that ``apply`` gets of a step."""
+    SLOTS: ClassVar[tuple[str, ...]] = ()
     RANGES: ClassVar[Mapping[str, tuple[float, float]]] = {}
     """Field -> (least, bound above, itself left out), where that is not all from 0 on."""
 
@@ -146,12 +143,28 @@ class _Rule:
     @property
     def slots(self) -> Mapping[str, float]:
         """What is kept for every element beside it: slot -> the value it starts from."""
-        starts = {slot: float(getattr(self, start)) if start else 0.0 for slot, start in self.STARTS.items()}
-        return MappingProxyType(starts)
+        every = getattr(self, "initial_slot", 0.0)
+        return MappingProxyType({slot: float(getattr(self, f"initial_{slot}", every)) for slot in self.SLOTS})
 
     def hyperparameters(self, step: Any) -> tuple[Any, ...]:
-        """What ``apply`` gets of one step."""
-        return tuple(_at(getattr(self, name), step) for name in self.STEP)
+        """What ``apply`` gets of one step: numbers in the order of the fields, schedules by their value."""
+        given: Any = [f for f in fields(self) if not isinstance(f.default, bool)]  # type: ignore[arg-type]
+        return tuple(_at(getattr(self, f.name), step) for f in given if not f.name.startswith("initial_"))
+
+    def apply(self, rows: Any, slots: Mapping[str, Any], gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:
+        """New rows [N, width] and slots from the summed gradients [N, width].
+
+        ``rate`` is what :func:`hyperparameters_at` gives for the step.
+        """
+        import jax.numpy as jnp
+
+        rates = rate if isinstance(rate, tuple) else (rate,)
+        new, *fresh = self._formula(jnp, rows, gradient, *(slots[slot] for slot in self.SLOTS), *rates)
+        return new, dict(zip(self.SLOTS, fresh))
+
+    def _formula(self, *operands: Any, **_: Any) -> tuple[Any, ...]:
+        """(jax.numpy, rows, gradient, slots, hyper-parameters) -> new rows and slots."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -164,9 +177,8 @@ class SGD(_Rule):
 
     learning_rate: Rate = 0.01
 
-    def apply(self, rows: Any, slots: Mapping[str, Any], gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:
-        """New rows [N, width] from the summed gradients [N, width]."""
-        return rows - rate * gradient, {}
+    def _formula(self, jnp: Any, w: Any, g: Any, rate: Any) -> tuple[Any, ...]:
+        return (w - rate * g,)
 
 
 @dataclass(frozen=True)
@@ -180,15 +192,11 @@ class Adagrad(_Rule):
     learning_rate: Rate = 0.01
     initial_accumulator: float = 0.1
 
-    STARTS: ClassVar = {"accumulator": "initial_accumulator"}
+    SLOTS = ("accumulator",)
 
-    def apply(self, rows: Any, slots: Mapping[str, Any], gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:
-        """New rows and accumulators [N, width] from the summed gradients [N, width]."""
-        import jax.numpy as jnp
-
-        accumulator = slots["accumulator"] + gradient * gradient
-        safe = jnp.where(accumulator > 0, accumulator, 1)
-        return rows - rate * gradient / jnp.sqrt(safe), {"accumulator": accumulator}
+    def _formula(self, jnp: Any, w: Any, g: Any, accumulator: Any, rate: Any) -> tuple[Any, ...]:
+        accumulator = accumulator + g * g
+        return w - rate * g / jnp.sqrt(jnp.where(accumulator > 0, accumulator, 1)), accumulator
 
 
 @dataclass(frozen=True)
@@ -201,19 +209,12 @@ class RowwiseAdagrad(_Rule):
     learning_rate: Rate = 0.01
     initial_accumulator: float = 0.1
 
-    STARTS: ClassVar = {"accumulator": "initial_accumulator"}
+    SLOTS = ("accumulator",)
+    slot_widths: ClassVar[Mapping[str, int]] = MappingProxyType({"accumulator": 1})
 
-    @property
-    def slot_widths(self) -> Mapping[str, int]:
-        return _ONE_PER_ROW
-
-    def apply(self, rows: Any, slots: Mapping[str, Any], gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:
-        """New rows [N, width] and accumulators [N, 1] from the summed gradients [N, width]."""
-        import jax.numpy as jnp
-
-        squares = jnp.sum(gradient * gradient, axis=-1, keepdims=True) / gradient.shape[-1]
-        accumulator = slots["accumulator"] + squares
-        return rows - _over(rate * gradient, jnp.sqrt(accumulator)), {"accumulator": accumulator}
+    def _formula(self, jnp: Any, w: Any, g: Any, accumulator: Any, rate: Any) -> tuple[Any, ...]:
+        accumulator = accumulator + jnp.sum(g * g, axis=-1, keepdims=True) / g.shape[-1]
+        return w - _over(rate * g, jnp.sqrt(accumulator)), accumulator
 
 
 @dataclass(frozen=True)
@@ -235,26 +236,23 @@ class AdagradMomentum(_Rule):
     initial_accumulator: float = 0.1
     initial_momentum: float = 0.0
 
-    STARTS: ClassVar = {"accumulator": "initial_accumulator", "momentum": "initial_momentum"}
-    STEP = ("learning_rate", "momentum", "beta2", "epsilon", "exponent")
+    SLOTS = ("accumulator", "momentum")
     RANGES: ClassVar = {
         "beta2": (0.0, 1 + 2**-23),
         "exponent": (2**-20, math.inf),
         "initial_momentum": (_ANY, math.inf),
     }
 
-    def apply(self, rows: Any, slots: Mapping[str, Any], gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:
-        """New rows and slots [N, width]."""
-        import jax.numpy as jnp
-
-        learning_rate, keep, beta2, epsilon, exponent = rate
-        square, old = gradient * gradient, slots["accumulator"]
+    def _formula(self, jnp: Any, w: Any, g: Any, old: Any, m: Any, *rates: Any) -> tuple[Any, ...]:
+        rate, keep, beta2, epsilon, exponent, *others = rates
+        (use_nesterov,) = others or (self.use_nesterov,)  # an operand of the peer's primitive
+        square = g * g
         accumulator = jnp.where(beta2 == 1, old + square, beta2 * old + (1 - beta2) * square)
         base = accumulator + epsilon
-        scaled = jnp.where(base == 0, 0, _power(base, -1 / exponent)) * gradient
-        momentum = keep * slots["momentum"] + scaled
-        step = keep * momentum + scaled if self.use_nesterov else momentum
-        return rows - learning_rate * step, {"accumulator": accumulator, "momentum": momentum}
+        scaled = jnp.where(base == 0, 0, _power(base, -1 / exponent)) * g
+        momentum = keep * m + scaled
+        step = jnp.where(use_nesterov, keep * momentum + scaled, momentum)
+        return w - rate * step, accumulator, momentum
 
 
 @dataclass(frozen=True)
@@ -270,27 +268,22 @@ class Adam(_Rule):
     b2: Rate = 0.999
     epsilon: Rate = 1e-8
 
-    STARTS: ClassVar = {"momentum": "", "velocity": ""}
+    SLOTS = ("momentum", "velocity")
     RANGES = _BELOW_1
 
     def hyperparameters(self, step: Any) -> tuple[Any, ...]:
         """The learning rate with both corrections, b1, b2, the corrected epsilon."""
         import jax.numpy as jnp
 
-        given = self.learning_rate, self.b1, self.b2, self.epsilon
-        rate, b1, b2, epsilon = (jnp.asarray(_at(value, step), jnp.float32) for value in given)
+        rate, b1, b2, epsilon = (jnp.asarray(value, jnp.float32) for value in super().hyperparameters(step))
         correction = jnp.sqrt(1.0 - _power(b2, step + 1))
         return rate * correction / (1.0 - _power(b1, step + 1)), b1, b2, epsilon * correction
 
-    def apply(self, rows: Any, slots: Mapping[str, Any], gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:
-        """New rows and moments [N, width]."""
-        import jax.numpy as jnp
-
-        learning_rate, b1, b2, epsilon = rate
-        momentum = slots["momentum"] + (1 - b1) * (gradient - slots["momentum"])
-        velocity = slots["velocity"] + (1 - b2) * (gradient * gradient - slots["velocity"])
-        step = _over(learning_rate * momentum, jnp.sqrt(velocity) + epsilon)
-        return rows - step, {"momentum": momentum, "velocity": velocity}
+    def _formula(
+        self, jnp: Any, w: Any, g: Any, m: Any, v: Any, rate: Any, b1: Any, b2: Any, epsilon: Any
+    ) -> tuple[Any, ...]:
+        m, v = m + (1 - b1) * (g - m), v + (1 - b2) * (g * g - v)
+        return w - _over(rate * m, jnp.sqrt(v) + epsilon), m, v
 
 
 @dataclass(frozen=True)
@@ -316,8 +309,7 @@ class FTRL(_Rule):
     multiply_linear_by_learning_rate: bool = False
     initial_linear: float = 0.0
 
-    STARTS: ClassVar = {"accumulator": "initial_accumulator", "linear": "initial_linear"}
-    STEP = ("learning_rate", "learning_rate_power", "l1_regularization", "l2_regularization", "beta")
+    SLOTS = ("accumulator", "linear")
     RANGES: ClassVar = {"learning_rate_power": (_ANY, 2**-126), "initial_linear": (_ANY, math.inf)}
 
     def __post_init__(self) -> None:
@@ -325,25 +317,22 @@ class FTRL(_Rule):
         if not self.multiply_linear_by_learning_rate:
             _check(self, "learning_rate", low=2.0**-126)
 
-    def apply(self, rows: Any, slots: Mapping[str, Any], gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:
-        """New rows and slots [N, width]."""
-        import jax.numpy as jnp
-
-        learning_rate, power, l1, l2, beta = rate
-        accumulator = slots["accumulator"] + gradient * gradient
-        before, after = _power(slots["accumulator"], -power), _power(accumulator, -power)
+    def _formula(
+        self, jnp: Any, w: Any, g: Any, old: Any, linear: Any, rate: Any, power: Any, l1: Any, l2: Any, beta: Any
+    ) -> tuple[Any, ...]:
+        accumulator = old + g * g
+        before, after = _power(old, -power), _power(accumulator, -power)
         if self.multiply_linear_by_learning_rate:
-            linear = slots["linear"] + learning_rate * gradient - (after - before) * rows
-            bound = l1 * learning_rate
-            denominator = after + 2 * (learning_rate * l2) + beta
+            linear = linear + rate * g - (after - before) * w
+            bound = l1 * rate
+            denominator = after + 2 * (rate * l2) + beta
         else:
-            by = jnp.broadcast_to(learning_rate, rows.shape)  # by a scalar XLA would multiply by its reciprocal
-            linear = slots["linear"] + gradient - (after - before) / by * rows
+            by = jnp.broadcast_to(rate, w.shape)  # by a scalar XLA would multiply by its reciprocal
+            linear = linear + g - (after - before) / by * w
             bound = l1
             denominator = (after + beta) / by + 2 * l2
         numerator = jnp.where(l1 == 0, -linear, jnp.clip(linear, -bound, bound) - linear)
-        new = jnp.where(denominator == 0, rows, _over(numerator, denominator))
-        return new, {"accumulator": accumulator, "linear": linear}
+        return jnp.where(denominator == 0, w, _over(numerator, denominator)), accumulator, linear
 
 
 @dataclass(frozen=True)
@@ -361,26 +350,20 @@ class LaProp(_Rule):
     epsilon: Rate = 1e-30
     initial_slot: float = 0.0
 
-    STARTS: ClassVar = {"mu": "initial_slot", "nu": "initial_slot"}
+    SLOTS = ("mu", "nu")
     RANGES = _BELOW_1
 
     def hyperparameters(self, step: Any) -> tuple[Any, ...]:
         """Learning rate, b1, the decay of this step, epsilon."""
-        b2 = _at(self.b2, step)
-        decay = b2 * (1.0 - _power(b2, step)) / (1.0 - _power(b2, step + 1))
-        return _at(self.learning_rate, step), _at(self.b1, step), decay, _at(self.epsilon, step)
+        rate, b1, b2, epsilon = super().hyperparameters(step)
+        return rate, b1, b2 * (1.0 - _power(b2, step)) / (1.0 - _power(b2, step + 1)), epsilon
 
-    def apply(self, rows: Any, slots: Mapping[str, Any], gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:
-        """New rows and slots ``mu`` and ``nu`` [N, width] from the summed gradients [N, width].
-
-        ``rate`` is what :meth:`hyperparameters` gives for this step.
-        """
-        import jax.numpy as jnp
-
-        learning_rate, b1, decay, epsilon = rate
-        nu = slots["nu"] * decay + (1 - decay) * (gradient * gradient + epsilon)
-        mu = b1 * slots["mu"] + _power(1 - _power(b1, 2), 0.5) * _over(gradient, jnp.sqrt(nu))
-        return rows - learning_rate * mu, {"mu": mu, "nu": nu}
+    def _formula(
+        self, jnp: Any, w: Any, g: Any, mu: Any, nu: Any, rate: Any, b1: Any, decay: Any, epsilon: Any
+    ) -> tuple[Any, ...]:
+        nu = nu * decay + (1 - decay) * (g * g + epsilon)
+        mu = b1 * mu + _power(1 - _power(b1, 2), 0.5) * _over(g, jnp.sqrt(nu))
+        return w - rate * mu, mu, nu
 
 
 @dataclass(frozen=True)
@@ -399,23 +382,19 @@ class F2A(_Rule):
     initial_accumulator: float = 0.1
     initial_local_step: float = 0.0
 
-    STARTS: ClassVar = {"accumulator": "initial_accumulator", "local_step": "initial_local_step"}
-    STEP = ("learning_rate", "rho", "l1_regularization", "l2_regularization", "max_lr_multiplier")
+    SLOTS = ("accumulator", "local_step")
 
     def hyperparameters(self, step: Any) -> tuple[Any, ...]:
         """Learning rate, rho, l1, l2, the largest boost, the step."""
         return *super().hyperparameters(step), step
 
-    def apply(self, rows: Any, slots: Mapping[str, Any], gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:
-        """New rows and slots [N, width]."""
-        import jax.numpy as jnp
-
-        learning_rate, rho, l1, l2, most, step = rate
-        seen, accumulator = slots["local_step"] + 1, slots["accumulator"] + gradient * gradient
-        boost = jnp.minimum(_power(jnp.maximum(step, 1) / seen, rho), most)
-        scaled = _over(gradient * boost, jnp.sqrt(accumulator))
-        change = learning_rate * (scaled + (l1 * jnp.sign(rows) + l2 * rows))
-        return rows - change, {"accumulator": accumulator, "local_step": seen}
+    def _formula(
+        self, jnp: Any, w: Any, g: Any, acc: Any, n: Any, rate: Any, rho: Any, l1: Any, l2: Any, most: Any, step: Any
+    ) -> tuple[Any, ...]:
+        acc, n = acc + g * g, n + 1
+        boost = jnp.minimum(_power(jnp.maximum(step, 1) / n, rho), most)
+        scaled = _over(g * boost, jnp.sqrt(acc))
+        return w - rate * (scaled + (l1 * jnp.sign(w) + l2 * w)), acc, n
 
 
 @dataclass(frozen=True)
@@ -439,22 +418,11 @@ class Clipped:
         if self.low is not None and self.high is not None and self.low > self.high:
             raise UsageError(f"low {self.low} is above high {self.high}", where="Clipped")
 
-    @property
-    def learning_rate(self) -> Any:
-        return self.optimizer.learning_rate
-
-    @property
-    def slots(self) -> Mapping[str, float]:
-        return self.optimizer.slots
-
-    @property
-    def slot_widths(self) -> Mapping[str, int]:
-        widths: Mapping[str, int] = getattr(self.optimizer, "slot_widths", {})
-        return widths
-
-    def hyperparameters(self, step: Any) -> tuple[Any, ...]:
-        values = hyperparameters_at(self.optimizer, step)
-        return values if isinstance(values, tuple) else (values,)
+    def __getattr__(self, name: str) -> Any:
+        """All but ``apply`` is the optimizer's own."""
+        if name.startswith("__") or name == "optimizer":
+            raise AttributeError(name)
+        return getattr(self.optimizer, name)
 
     def apply(self, rows: Any, slots: Mapping[str, Any], gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:
         import jax.numpy as jnp

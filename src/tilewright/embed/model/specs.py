@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -62,17 +62,18 @@ def _optimizer(spec: Any, table: str) -> Any:
         how = f"one of {', '.join(OPTIMIZERS)}, or a Table of ours with an optimizer of your own"
         raise UnsupportedError(f"optimizer {name!r} of a TableSpec", where=f"table {table!r}", how=how)
     kind = OPTIMIZERS[name]
-    theirs = {field.name: _their_name(spec, field.name) for field in fields(kind)}
-    return kind(**{own: _number(getattr(spec, other)) for own, other in theirs.items() if other})
+    return kind(**{own: _number(getattr(spec, other)) for own, other in spec_names(kind, dir(spec)).items()})
 
 
-THEIR_NAMES = {"b1": "beta_1", "b2": "beta_2", "epsilon": "eps"}
+_THEIR_NAMES = {"b1": "beta_1", "b2": "beta_2", "epsilon": "eps"}
 
 
-def _their_name(spec: Any, name: str) -> str | None:
-    """What a spec calls the hyper-parameter ``name`` of ours."""
-    names = name, f"{name}_value", f"{name}_strength", THEIR_NAMES.get(name, "")
-    return next((known for known in names if hasattr(spec, known)), None)
+def spec_names(kind: Any, known: Container[str]) -> dict[str, str]:
+    """Hyper-parameter of one of our optimizers -> what a spec calls it, whose own names are ``known``."""
+    names = {
+        f.name: (_THEIR_NAMES.get(f.name, ""), f"{f.name}_strength", f"{f.name}_value", f.name) for f in fields(kind)
+    }
+    return {name: other for name, others in names.items() for other in others if other in known}
 
 
 def _number(value: Any) -> Any:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any
 
@@ -31,6 +32,13 @@ class _OpenStack:
     vocab: int = 0
     samples: int = 0
 
+    def fits(self, table: Table, vocab: int, samples: int, activation_bytes: int) -> bool:
+        return (
+            kind_of(self.tables[0]) == kind_of(table)
+            and self.vocab + vocab <= MAX_STACK_VOCAB
+            and table.padded_width * (self.samples + samples) * 4 <= activation_bytes
+        )
+
 
 def padded_vocab(table: Table, shards: int) -> int:
     """The vocabulary rounded up to 8 rows on every shard, as the table's layout has it."""
@@ -47,42 +55,6 @@ def kind_of(table: Table) -> tuple[Any, ...]:
     return table.padded_width, width, table.optimizer, table.combiner, table.quantization
 
 
-def group_tables(
-    features: tuple[Feature, ...],
-    shards: int,
-    table_stacking: bool,
-    batch_sizes: Mapping[str, int] | None,
-    activation_bytes: int,
-) -> list[list[Table]]:
-    """The tables of every stack, stacks and tables in order of first use."""
-    samples = {f.table.name: 0 for f in features}
-    for feature in features:
-        samples[feature.table.name] += batch_sizes[feature.name] // shards if batch_sizes else 0
-    stacks: list[_OpenStack] = []
-    for table in {f.table.name: f.table for f in features}.values():
-        vocab = padded_vocab(table, shards)
-        if vocab > MAX_STACK_VOCAB:
-            problem = f"a padded vocabulary of {vocab} rows does not fit a 32-bit column id"
-            raise UnsupportedError(problem, where=f"table {table.name!r}", how="hash the ids into fewer rows")
-        need = samples[table.name]
-        fitting = (o for o in stacks if table_stacking and _fits(o, table, vocab, need, activation_bytes))
-        home = next(fitting, None)
-        if home is None:
-            stacks.append(home := _OpenStack())
-        home.tables.append(table)
-        home.vocab += vocab
-        home.samples += need
-    return [o.tables for o in stacks]
-
-
-def _fits(stack: _OpenStack, table: Table, vocab: int, samples: int, activation_bytes: int) -> bool:
-    return (
-        kind_of(stack.tables[0]) == kind_of(table)
-        and stack.vocab + vocab <= MAX_STACK_VOCAB
-        and table.padded_width * (stack.samples + samples) * 4 <= activation_bytes
-    )
-
-
 # Manual table stacking: the stacks as the user names them, held to what one stack can be.
 
 
@@ -93,23 +65,20 @@ def manual_stacks(features: tuple[Feature, ...], shards: int, stacks: Iterable[I
     in padded width, optimizer, combiner or quantisation.
     """
     tables = {f.table.name: f.table for f in features}
-    seen: set[str] = set()
-    groups = []
+    left, groups = dict(tables), []
     for names in stacks:
         if isinstance(names, str):
             raise UsageError(f"stacks holds the text {names!r}", where="stack", how='such as [["user", "item"]]')
-        groups.append([_named_once(name, tables, seen) for name in names])
-        _check_one_kind(groups[-1], shards)
+        groups.append(group := list[Table]())
+        for name in names:
+            if name not in tables:
+                how = f"one of {', '.join(tables)}"
+                raise UsageError(f"stacks names {name!r}, which is no table", where="stack", how=how)
+            if name not in left:
+                raise UsageError(f"stacks names table {name!r} twice", where="stack")
+            group.append(left.pop(name))
+        _check_one_kind(group, shards)
     return groups
-
-
-def _named_once(name: str, tables: Mapping[str, Table], seen: set[str]) -> Table:
-    if name not in tables:
-        raise UsageError(f"stacks names {name!r}, which is no table", where="stack", how=f"one of {', '.join(tables)}")
-    if name in seen:
-        raise UsageError(f"stacks names table {name!r} twice", where="stack")
-    seen.add(name)
-    return tables[name]
 
 
 def _check_one_kind(group: list[Table], shards: int) -> None:
@@ -217,21 +186,18 @@ class Stack:
     def combiner(self) -> str:
         return self.tables[0].combiner
 
-    def sample_offsets(self, batch_sizes: Mapping[str, int]) -> dict[str, int]:
-        """First sample id of every feature inside one SparseCore's slice, given each feature's whole batch.
+    def samples(self, batch_sizes: Mapping[str, int]) -> dict[str, int]:
+        """Samples of every feature in one SparseCore's slice, B_f / S each, given each feature's whole batch."""
+        return {feature.name: batch_sizes[feature.name] // self.shards for feature in self.features}
 
-        Features lie one behind the other, B_f / S samples each.
-        """
-        offsets: dict[str, int] = {}
-        at = 0
-        for feature in self.features:
-            offsets[feature.name] = at
-            at += batch_sizes[feature.name] // self.shards
-        return offsets
+    def sample_offsets(self, batch_sizes: Mapping[str, int]) -> dict[str, int]:
+        """First sample id of every feature inside one SparseCore's slice: features lie one behind the other."""
+        counts = self.samples(batch_sizes)
+        return dict(zip(counts, accumulate(counts.values(), initial=0)))
 
     def samples_per_sparsecore(self, batch_sizes: Mapping[str, int]) -> int:
         """Rows of the stack's activations on one SparseCore: the sum of B_f / S over its features."""
-        return sum(batch_sizes[feature.name] // self.shards for feature in self.features)
+        return sum(self.samples(batch_sizes).values())
 
 
 @dataclass(frozen=True)
@@ -362,17 +328,31 @@ def _steps(rotation: int | Mapping[str, int] | None, default: int) -> Callable[[
 def _groups(
     features: tuple[Feature, ...],
     shards: int,
-    together: bool,
+    table_stacking: bool,
     sizes: Mapping[str, int] | None,
     activation_bytes: int,
     by_hand: list[list[Table]],
 ) -> list[list[Table]]:
-    """The tables of every stack, those named by hand among the others in order of first use."""
+    """The tables of every stack, first fit but for those named by hand; stacks and tables in order of first use."""
+    tables = {feature.table.name: feature.table for feature in features}
+    samples = dict.fromkeys(tables, 0)
+    for feature in features:
+        samples[feature.table.name] += sizes[feature.name] // shards if sizes else 0
     named = {table.name for group in by_hand for table in group}
-    others = tuple(feature for feature in features if feature.table.name not in named)
-    groups = by_hand + group_tables(others, shards, together, sizes, activation_bytes)
-    use = {name: k for k, name in enumerate(dict.fromkeys(f.table.name for f in features))}
-    return sorted(groups, key=lambda group: min(use[t.name] for t in group))
+    stacks: list[_OpenStack] = []
+    for table in (table for name, table in tables.items() if name not in named):
+        vocab, need = padded_vocab(table, shards), samples[table.name]
+        if vocab > MAX_STACK_VOCAB:
+            problem = f"a padded vocabulary of {vocab} rows does not fit a 32-bit column id"
+            raise UnsupportedError(problem, where=f"table {table.name!r}", how="hash the ids into fewer rows")
+        home = next((o for o in stacks if table_stacking and o.fits(table, vocab, need, activation_bytes)), None)
+        if home is None:
+            stacks.append(home := _OpenStack())
+        home.tables.append(table)
+        home.vocab += vocab
+        home.samples += need
+    use = {name: k for k, name in enumerate(tables)}
+    return sorted([*by_hand, *(o.tables for o in stacks)], key=lambda group: min(use[t.name] for t in group))
 
 
 def _in_buffers(

@@ -36,9 +36,7 @@ class Quantization:
 
     def __post_init__(self) -> None:
         where = "quantization"
-        buckets = self.num_buckets
-        if isinstance(buckets, bool) or not hasattr(buckets, "__index__") or buckets.__index__() < 2:
-            raise UsageError(f"num_buckets = {buckets!r} is not a whole number of at least 2", where=where)
+        object.__setattr__(self, "num_buckets", count(self.num_buckets, "num_buckets", where, least=2))
         for name in ("low", "high"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -261,12 +259,12 @@ class LimitsFile:
         """Stack -> limits; with ``topology``, for those chips only: limits are of partitions, others on other chips."""
         if topology is not None and "topology" in self.value:
             written = self.value["topology"]
-            chips = (written.get("chips"), written.get("sparsecores_per_chip")) if isinstance(written, dict) else None
-            if chips != (topology.chips, topology.sparsecores_per_chip):
-                learnt = f"{_chips(chips[0])} of {chips[1]}" if chips else repr(written)
-                expected = f"{_chips(topology.chips)} of {topology.sparsecores_per_chip} SparseCores"
+            keys = "chips", "sparsecores_per_chip"
+            both = [tuple(map(of.get, keys)) for of in (written if isinstance(written, dict) else {}, vars(topology))]
+            if both[0] != both[1]:
+                learnt, asked = (f"{n} chip{'s' * (n != 1)} of {each}" for n, each in both)
                 how = "plan again for these chips, or name those of the file"
-                raise UsageError(f"limits for {learnt}, not for {expected}", where=self.where, how=how)
+                raise UsageError(f"limits for {learnt}, not for {asked} SparseCores", where=self.where, how=how)
         return {name: limits_of(entry, f"{self.where}: stack {name!r}") for name, entry in self.value["stacks"].items()}
 
     def hot_rows(self) -> dict[str, NDArray[np.int64]]:
@@ -297,10 +295,6 @@ class LimitsFile:
             how = f"give {option}, as the plan was made, or plan again"
             expected = "packed" if packed else "unpacked"
             raise UsageError(f"limits of {tables} tables, not of {expected} ones", where=self.where, how=how)
-
-
-def _chips(n: Any) -> str:
-    return "1 chip" if n == 1 else f"{n} chips"
 
 
 def read_limits(path: str | Path, topology: Topology | None = None) -> dict[str, Limits]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -12,28 +13,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tilewright.embed.device.state import EmbeddingState, column, local_pieces
+from tilewright.embed.device.state import EmbeddingState, local_pieces, table_parts
 from tilewright.embed.host.arrays import Floats
 from tilewright.embed.model.stacking import TablePlacement
+from tilewright.embed.model.tables import Quantization
 from tilewright.embed.serving.format import (
+    CHUNK,
     DTYPES,
     KIND,
     SCALES,
     VERSION,
-    Coding,
     Header,
     StoredRows,
-    Summing,
-    blank_sums,
     coding_of,
     up_to_line,
 )
 from tilewright.embed.serving.read import Export
 from tilewright.errors import UsageError
 from tilewright.files import writing_whole
-
-_ROWS = 1 << 22
-"""Floats of rows that are held at a time, about."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ class Exported:
 
     def to_json(self) -> dict[str, Any]:
         """The fields as plain values, for JSON."""
-        return {**vars(self), "tables": [dict(vars(table)) for table in self.tables]}
+        return asdict(self)
 
 
 def export(
@@ -95,19 +92,20 @@ def export(
     header = _laid_out(state, dtype, stored)
     total, done, judged = sum(table.vocab for table in stored), 0, []
     with writing_whole(Path(path), durable=True) as file:
-        sums = []
-        for table in header.tables:
+        for k, table in enumerate(header.tables):
             file.seek(table.offset)
-            measured = _Measured()
-            for written in _written(file, sources[table.name], table.coding, dtype, measured):
-                done += written
+            of_table = sources[table.name].placement.table
+            measured = _Measured(table, of_table.quantization if dtype == "bf16" else None)
+            for rows in sources[table.name].parts(table.rows_per_sum):
+                measured.write(file, rows)
+                done += len(rows)
                 if progress is not None:
                     progress(done, total)
-            sums.append(measured.sums.finish())
-            judged.append(measured.result(table))
+            header.tables[k] = replace(table, crc32=measured.sums)
+            judged.append(measured.result())
         file.truncate(header.file_bytes)
         file.seek(0)
-        file.write(replace(header, tables=[replace(t, crc32=s) for t, s in zip(header.tables, sums)]).data())
+        file.write(header.data())
     floats = sum(4 * table.vocab * table.width for table in stored)
     return Exported(str(path), dtype, header.file_bytes, floats, tuple(judged))
 
@@ -124,37 +122,37 @@ class _Source:
             problem, how = "its shards are spread over several processes", "save a checkpoint and export that"
             raise UsageError(problem, where=where, how=how)
         self.placement, self.where = placement, where
-        self._shards = [(s, part) for piece, parts in local_pieces(array) for s, part in zip(piece, parts)]
+        self._shards = list(table_parts(local_pieces(array), placement))
 
-    def __iter__(self) -> Iterator[Floats]:
-        """Parts f32[n, width] of the rows, in order."""
-        table, shards, first = self.placement.table, self.placement.shards, self.placement.row_offset
-        step = max(1, _ROWS // table.width // shards) * shards
+    def parts(self, step: int) -> Iterator[Floats]:
+        """The rows in order, f32[step, width] at a time."""
+        table, shards = self.placement.table, self.placement.shards
         for begin in range(0, table.vocab, step):
-            end = min(table.vocab, begin + step)
-            rows = np.empty((end - begin, table.width), np.float32)
-            for shard, part in self._shards:
-                at = column(self.placement, shard)
-                held = len(range(begin + at, end, shards))
-                local = first + begin // shards
-                rows[at::shards] = part[local : local + held, : table.width]
+            rows = np.empty((min(step, table.vocab - begin), table.width), np.float32)
+            for column, part in self._shards:
+                first = (column - begin) % shards
+                held, local = rows[first::shards], (begin + first) // shards
+                held[:] = part[local : local + len(held), : table.width]
             if not np.isfinite(rows).all():
                 wrong = begin + int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
                 raise UsageError(f"row {wrong} holds a number that is not finite", where=self.where)
             yield rows
 
-    def largest(self) -> float:
-        """The largest magnitude of all numbers."""
-        return max(float(np.abs(rows).max()) for rows in self)
-
 
 def _stored(source: _Source, dtype: str, scale: str) -> StoredRows:
-    table = source.placement.table
-    needed = scale == "table" and dtype != "bf16" and table.quantization is None
-    coding = coding_of(table, dtype, scale, source.largest() if needed else 0.0)
-    numbers = coding.encoding, coding.bits, coding.scale, coding.low, coding.high
-    sums = blank_sums(table.vocab * coding.stride)
-    return StoredRows(table.name, table.vocab, table.width, table.combiner, *numbers, 0, sums)
+    table, largest = source.placement.table, 0.0
+    if scale == "table" and dtype != "bf16" and table.quantization is None:
+        largest = max(float(np.abs(rows).max()) for rows in source.parts(CHUNK // table.width + 1))
+    coding = coding_of(table, dtype, scale, largest)
+    sums = ["00000000"] * -(-table.vocab // coding.rows_per_sum)  # not yet known: the header's length is
+    named: dict[str, Any] = {
+        "name": table.name,
+        "vocab": table.vocab,
+        "combiner": table.combiner,
+        "offset": 0,
+        "crc32": sums,
+    }
+    return StoredRows(**vars(coding), **named)
 
 
 def _laid_out(state: EmbeddingState, dtype: str, stored: list[StoredRows]) -> Header:
@@ -172,35 +170,32 @@ def _laid_out(state: EmbeddingState, dtype: str, stored: list[StoredRows]) -> He
 class _Measured:
     """Checksums and errors of a table on its way to the file."""
 
-    def __init__(self) -> None:
-        self.sums = Summing()
+    def __init__(self, stored: StoredRows, seen: Quantization | None) -> None:
+        self.sums: list[str] = []
+        self._stored, self._seen = stored, seen
         self._largest, self._squares, self._errors = 0.0, 0.0, 0.0
 
-    def add(self, rows: Floats, decoded: Floats) -> None:
-        """Take in some rows and what decoding their codes gives."""
-        error = rows - decoded
+    def write(self, file: BinaryIO, rows: Floats) -> None:
+        """Write the codes of the rows under one checksum."""
+        coded = self._stored.encode(rows if self._seen is None else self._seen.apply(rows, np))
+        error = rows - self._stored.decode(coded)
         self._largest = max(self._largest, float(np.abs(error).max()))
         self._squares += float(np.einsum("nd,nd->", rows, rows, dtype=np.float64))
         self._errors += float(np.einsum("nd,nd->", error, error, dtype=np.float64))
-
-    def result(self, table: StoredRows) -> ExportedTable:
-        """The errors of all rows that were added."""
-        mean, relative = self._errors / (table.vocab * table.width), self._errors / (self._squares or 1.0)
-        errors = self._largest, mean, relative**0.5
-        return ExportedTable(table.name, table.vocab, table.width, table.encoding, table.size, *errors)
-
-
-def _written(file: BinaryIO, source: _Source, coding: Coding, dtype: str, measured: _Measured) -> Iterator[int]:
-    """Write a table's coded rows, part after part; yields how many rows each part had."""
-    quantization = source.placement.table.quantization
-    for rows in source:
-        seen = quantization.apply(rows, np) if quantization is not None and dtype == "bf16" else rows
-        stored = coding.encode(seen)
-        measured.add(rows, coding.decode(stored))
-        data = memoryview(cast(Any, stored)).cast("B")
-        measured.sums.add(data)
+        data = memoryview(cast(Any, coded)).cast("B")
+        self.sums.append(f"{zlib.crc32(data):08x}")
         file.write(data)
-        yield len(rows)
+
+    def result(self) -> ExportedTable:
+        """The errors of all rows that were written."""
+        stored = self._stored
+        errors = (
+            self._largest,
+            self._errors / (stored.vocab * stored.width),
+            (self._errors / (self._squares or 1)) ** 0.5,
+        )
+        size = stored.end - stored.offset
+        return ExportedTable(stored.name, stored.vocab, stored.width, stored.encoding, size, *errors)
 
 
 # Lookups of an export as a function of jax: under jit, on any device, and through jax.export.
@@ -255,4 +250,4 @@ def _vectors(rows: jax.Array, table: StoredRows, ids: jax.Array) -> jax.Array:
     """The rows of ``ids`` as f32[..., width]; NaN where there is none."""
     inside = (ids >= 0) & (ids < table.vocab)
     found = rows.at[jnp.where(inside, ids, 0)].get(mode="clip")
-    return jnp.where(inside[..., None], table.coding.decode(found, jnp), jnp.nan)
+    return jnp.where(inside[..., None], table.decode(found, jnp), jnp.nan)

@@ -43,7 +43,7 @@ DTYPES = ("int8", "bf16", "int4")
 SCALES = ("row", "table")
 ENCODINGS = ("bf16", "row", "table", "levels")
 _BITS = {"int8": 8, "bf16": 16, "int4": 4}
-SCALE_BYTES = 4
+SCALE_BYTES, CHUNK = 4, 1 << 22
 Bytes = NDArray[np.uint8]
 
 
@@ -72,6 +72,11 @@ class Coding:
     def most(self) -> int:
         """The largest code of a signed encoding."""
         return (1 << self.bits - 1) - 1
+
+    @property
+    def rows_per_sum(self) -> int:
+        """Rows under one checksum: some 4 MiB of them."""
+        return max(1, CHUNK // self.stride)
 
     def encode(self, rows: Floats) -> Bytes:
         """f32[n, width] -> u8[n, stride]."""
@@ -145,43 +150,25 @@ def coding_of(table: Table, dtype: str, scale: str, largest: float) -> Coding:
 
 # The file.
 
-MAGIC, VERSION, KIND = b"TWEMBED\0", 1, "embedding_export"
+MAGIC, VERSION, KIND = b"TWEMBED\0", 2, "embedding_export"
 LINE = 64
-CHUNK = 1 << 24
-"""Bytes of rows under one checksum."""
 _HEAD = struct.Struct("<8sIIIxxxx")
 
 
-@dataclass(frozen=True)
-class StoredRows:
-    """Where a table's rows are in the file, how they are coded, and a CRC-32 of every 16 MiB of them, in hex."""
+@dataclass(frozen=True, kw_only=True)
+class StoredRows(Coding):
+    """A table's rows: how they are coded, where they are in the file, and a CRC-32 of every so many of them, in hex."""
 
     name: str
     vocab: int
-    width: int
     combiner: str
-    encoding: str
-    bits: int
-    scale: float
-    low: float
-    high: float
     offset: int
     crc32: list[str]
 
     @property
-    def coding(self) -> Coding:
-        """How rows become codes and back."""
-        return Coding(self.encoding, self.bits, self.width, self.scale, self.low, self.high)
-
-    @property
-    def size(self) -> int:
-        """Bytes of all rows."""
-        return self.vocab * self.coding.stride
-
-    @property
     def end(self) -> int:
         """Where the rows end in the file."""
-        return self.offset + self.size
+        return self.offset + self.vocab * self.stride
 
 
 @dataclass(frozen=True)
@@ -205,37 +192,6 @@ class Header:
 def up_to_line(position: int) -> int:
     """``position`` rounded up to a multiple of 64 bytes."""
     return -(-position // LINE) * LINE
-
-
-def blank_sums(size: int) -> list[str]:
-    """As many checksums as ``size`` bytes have, not yet known: the header's length is."""
-    return ["00000000"] * (-(-size // CHUNK))
-
-
-class Summing:
-    """Checksums of bytes that come in parts of any size."""
-
-    def __init__(self) -> None:
-        self.sums: list[str] = []
-        self._sum, self._held = 0, 0
-
-    def add(self, part: memoryview) -> None:
-        """Take in the next bytes."""
-        while len(part):
-            taken = part[: CHUNK - self._held]
-            self._sum, self._held, part = zlib.crc32(taken, self._sum), self._held + len(taken), part[len(taken) :]
-            if self._held == CHUNK:
-                self._close()
-
-    def finish(self) -> list[str]:
-        """The checksums of all bytes that were added, one for every :data:`CHUNK` of them."""
-        if self._held:
-            self._close()
-        return self.sums
-
-    def _close(self) -> None:
-        self.sums.append(f"{self._sum:08x}")
-        self._sum = self._held = 0
 
 
 _AGAIN = "export the tables again"
@@ -283,15 +239,14 @@ def _sound(table: StoredRows, file_bytes: int) -> bool:
     known = table.encoding in ENCODINGS and table.combiner in COMBINERS and table.bits in (4, 8, 16)
     coded = known and (table.bits == 16) == (table.encoding == "bf16") and table.width > 0 < table.vocab
     placed = coded and _HEAD.size <= table.offset and table.end <= file_bytes and table.offset % LINE == 0
-    return placed and len(table.crc32) == len(blank_sums(table.size))
+    return placed and len(table.crc32) == -(-table.vocab // table.rows_per_sum)
 
 
 def check_sums(rows: dict[str, Bytes], header: Header, where: str) -> None:
     """:class:`UsageError` that names the first table whose rows do not have their checksums."""
     for table in header.tables:
-        flat: Any = rows[table.name].reshape(-1)
-        for k, crc32 in enumerate(table.crc32):
-            if f"{zlib.crc32(flat[k * CHUNK : (k + 1) * CHUNK]):08x}" != crc32:
-                first = k * CHUNK // table.coding.stride
+        for first, crc32 in zip(range(0, table.vocab, table.rows_per_sum), table.crc32):
+            part: Any = rows[table.name][first : first + table.rows_per_sum]
+            if f"{zlib.crc32(part):08x}" != crc32:
                 problem = f"damaged: rows from {first:,} on of table {table.name!r} do not have their checksum"
                 raise UsageError(problem, where=where, how=_AGAIN)

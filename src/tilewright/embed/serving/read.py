@@ -42,9 +42,7 @@ def open_export(path: str | PathLike[str], *, check: bool = True) -> Export:
         with open(file_path, "rb") as file:
             header = read_header(file, file_path.stat().st_size, where)
         whole = np.memmap(file_path, np.uint8, "r")
-        rows: dict[str, Bytes] = {
-            t.name: whole[t.offset : t.end].reshape(t.vocab, t.coding.stride) for t in header.tables
-        }
+        rows: dict[str, Bytes] = {t.name: whole[t.offset : t.end].reshape(t.vocab, t.stride) for t in header.tables}
         if check:
             check_sums(rows, header, where)
     except OSError as error:
@@ -70,7 +68,7 @@ class Export:
         """Rows ``begin .. end`` of a table as a lookup sees them, f32[rows, width]."""
         if name not in self.rows:
             raise UsageError(f"no table {name!r}", where=self.path, how=f"one of {', '.join(self.rows)}")
-        coding = next(table.coding for table in self.header.tables if table.name == name)
+        coding = next(table for table in self.header.tables if table.name == name)
         decoded: Floats = coding.decode(self.rows[name][begin:end])
         return decoded
 
@@ -160,7 +158,7 @@ class Export:
         check_choice("bad_ids", bad_ids, BAD_IDS)
         given = {name: normalise(raw, name) for name, raw in batch.items()}
         how = 'mend the request, or pass bad_ids="clip" or bad_ids="drop"'
-        inputs = {name: ragged.inside(self.stored[name].vocab, bad_ids, name, how) for name, ragged in given.items()}
+        inputs = {n: r.inside(self.stored[n].vocab, bad_ids, f"feature {n!r}", how) for n, r in given.items()}
         if all(inputs[name] is ragged for name, ragged in given.items()):
             problem = "the weights of a sample have no finite sum to divide by, or it is zero"
             raise UsageError(problem, where="lookup", how="leave such a sample empty, or give it other weights")
@@ -183,10 +181,9 @@ class _Call(NamedTuple):
 
 
 def _table_line(table: StoredRows, rows: Bytes) -> tuple[int, ...]:
-    coding = table.coding
-    kind = KINDS[coding.encoding if coding.encoding in ("levels", "bf16") else "signed", coding.bits]
+    kind = KINDS[table.encoding if table.encoding in ("levels", "bf16") else "signed", table.bits]
     combiner = COMBINERS.index(table.combiner)
-    return (rows.ctypes.data, coding.stride, table.vocab, table.width, kind, combiner, coding.head)
+    return (rows.ctypes.data, table.stride, table.vocab, table.width, kind, combiner, table.head)
 
 
 def _dense(raws: list[Any]) -> tuple[int, tuple[Any, ...]]:

@@ -174,7 +174,7 @@ def _up(count: Any) -> Any:
     return (count + LINE - 1) // LINE * LINE
 
 
-# Lookups, updates, stacking and unstacking.
+# Lookups and updates.
 
 
 def activations(
@@ -237,33 +237,6 @@ def trained(
 
     stepped: tuple[jax.Array, ...] = over_minibatches(buffers, layout, one, kept)
     return stepped
-
-
-def unstacked(
-    stacked: jax.Array, sizes: tuple[int, ...], widths: tuple[int, ...], sources: int
-) -> tuple[jax.Array, ...]:
-    """Activations of every feature, f32[size, width], from those of a stack, where each source has its own samples.
-
-    >>> [part.tolist() for part in unstacked(jnp.arange(6.0)[:, None], (4, 2), (1, 1), sources=2)]
-    [[[0.0], [1.0], [3.0], [4.0]], [[2.0], [5.0]]]
-    """
-    by_source, at, parts = stacked.reshape(sources, -1, stacked.shape[1]), 0, []
-    for size, width in zip(sizes, widths, strict=True):
-        count = size // sources
-        parts.append(by_source[:, at : at + count, :width].reshape(size, width))
-        at += count
-    return tuple(parts)
-
-
-def stacked(gradients: tuple[jax.Array, ...], size: int, width: int, sources: int) -> jax.Array:
-    """The inverse of :func:`unstacked`: f32[size, width] of a stack from the features' gradients.
-
-    >>> stacked((jnp.asarray([[0.], [1.], [3.], [4.]]), jnp.asarray([[2.], [5.]])), 6, 1, sources=2)[:, 0].tolist()
-    [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
-    """
-    by_source = [gradient.reshape(sources, -1, gradient.shape[1]) for gradient in gradients]
-    padded = [jnp.pad(part, ((0, 0), (0, 0), (0, width - part.shape[2]))) for part in by_source]
-    return jnp.concatenate(padded, axis=1).reshape(size, width)
 
 
 class Unfused:

@@ -23,7 +23,8 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func as func_dialect
 from jax.interpreters import mlir
 
-from tilewright.embed.model.optimizers import OPTIMIZERS, AdagradMomentum, Clipped
+from tilewright.embed.device.tpu import NAMES, stacked, unstacked
+from tilewright.embed.model.optimizers import Clipped
 from tilewright.embed.model.tables import Quantization, count
 from tilewright.embed.tpu_embedding.compute import (
     Asked,
@@ -31,9 +32,7 @@ from tilewright.embed.tpu_embedding.compute import (
     Unfused,
     activations,
     layout_of,
-    stacked,
     trained,
-    unstacked,
 )
 from tilewright.errors import UnsupportedError, UsageError
 
@@ -199,7 +198,7 @@ def install(sparsecores_per_device: int = _PER_DEVICE) -> None:
     _register(f"{primitives}.sparse_dense_matmul_csr", _lookup)
     _register(f"{primitives}.sparse_dense_matmul_activation_unstack", _unstack)
     _register(f"{primitives}.sparse_dense_matmul_gradient_stack", _stack)
-    for name, optimizer in _OPTIMIZERS.items():
+    for optimizer, name in NAMES.items():
         _register(f"{primitives}.sparse_dense_matmul_grad_with_{name}", _grad_with(optimizer))
     _register(f"{primitives}.sparse_dense_matmul_optimizer_grad", _custom_grad)
 
@@ -286,18 +285,6 @@ def _stepped(
     return _traced(ctx, compute, operands)
 
 
-class _EitherMomentum:
-    """Adagrad with momentum whose ``use_nesterov`` is an operand."""
-
-    slots = AdagradMomentum().slots
-
-    def apply(self, rows: Any, slots: Any, gradient: Any, rates: Any) -> Any:
-        """New rows and slots, of one kind or the other."""
-        plain, fresh = AdagradMomentum().apply(rows, slots, gradient, rates[:-1])
-        nesterov, _ = AdagradMomentum(use_nesterov=True).apply(rows, slots, gradient, rates[:-1])
-        return jnp.where(rates[-1], nesterov, plain), fresh
-
-
 def _grad_with(kind: Callable[..., Any]) -> Any:
     def rule(
         ctx: Any,
@@ -352,8 +339,6 @@ def _stack(ctx: Any, *operands: Any, stacked_batch_size: int, stacked_feature_di
 
 
 _OWN = ("multiply_linear_by_learning_rate",)
-_OPTIMIZERS: dict[str, Callable[..., Any]] = {**OPTIMIZERS, "adagrad_momentum": _EitherMomentum}
-del _OPTIMIZERS["rowwise_adagrad"]  # has no primitive there
 
 
 # What stands in the place of the package's own functions.

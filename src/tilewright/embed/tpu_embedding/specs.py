@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import fields
 from importlib import import_module
 from typing import Any
 
 from tilewright.embed.model.optimizers import OPTIMIZERS, by_row, short_name
-from tilewright.embed.model.specs import THEIR_NAMES
+from tilewright.embed.model.specs import spec_names
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement
 from tilewright.embed.model.tables import Limits, Table
 from tilewright.errors import UnsupportedError, UsageError
@@ -118,12 +117,8 @@ def _optimizer_spec(peer: Any, table: Table) -> Any:
     if name not in OPTIMIZERS:
         return _custom(peer, optimizer, where)
     kind = getattr(peer, f"{OPTIMIZERS[name].__name__}OptimizerSpec")
-    known = inspect.signature(kind).parameters
-    given = {}
-    for part in fields(optimizer):
-        names = part.name, f"{part.name}_value", f"{part.name}_strength", THEIR_NAMES.get(part.name, "")
-        given[next(other for other in names if other in known)] = getattr(optimizer, part.name)
-    return kind(**given)
+    names = spec_names(optimizer, inspect.signature(kind).parameters)
+    return kind(**{other: getattr(optimizer, own) for own, other in names.items()})
 
 
 def _custom(peer: Any, optimizer: Any, where: str) -> Any:

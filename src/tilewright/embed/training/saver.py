@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from collections.abc import Callable, Mapping
@@ -56,7 +55,7 @@ class Checkpoints:
         Returns that step, None where none is whole, and what is wrong with the others, by their new names.
         """
 
-        def look() -> str:
+        def look() -> tuple[int | None, dict[str, str]]:
             wrong: dict[str, str] = {}
             whole = whole_step(self.folder)
             for step in saved_steps(self.folder):
@@ -64,10 +63,10 @@ class Checkpoints:
                     aside = f"{step}.damaged-{secrets.token_hex(4)}"
                     wrong[aside] = damage(self._path / str(step))[:300]
                     (self._path / str(step)).rename(self._path / aside)
-            return json.dumps([whole, wrong])
+            return whole, wrong
 
-        step, wrong = json.loads(from_first(look))
-        return step, wrong
+        found: tuple[int | None, dict[str, str]] = from_first(look)
+        return found
 
     def save(self, carry: Carry, step: int) -> None:
         """Begin to write a drained carry; training goes on."""
