@@ -28,10 +28,8 @@ if TYPE_CHECKING:  # what a type checker sees; at run time a name's module is im
     from tilewright.layout.kinds.paged import *
     from tilewright.layout.kinds.presets import *
     from tilewright.layout.kinds.tiled import *
-    from tilewright.layout.meshes.groups import *
     from tilewright.layout.meshes.mesh import *
     from tilewright.layout.meshes.reshard import *
-    from tilewright.layout.meshes.sharding import *
     from tilewright.layout.meshes.shards import *
     from tilewright.layout.meshes.text import *
     from tilewright.layout.move.relayout import *
@@ -51,7 +49,7 @@ _SUBMODULE_OF = {
     "Relayout": "move.relayout",
     "Reshard": "meshes.reshard",
     "ShardedLayout": "kinds.paged",
-    "Sharding": "meshes.sharding",
+    "Sharding": "meshes.mesh",
     "TensorLayout": "kinds.tiled",
     "TupleLayout": "kinds.tiled",
     "bank_conflicts": "convert.cute",
@@ -79,7 +77,7 @@ _SUBMODULE_OF = {
     "plan_svg": "kinds.local_plan",
     "predict": "kinds.presets",
     "preset": "kinds.presets",
-    "read_groups": "meshes.groups",
+    "read_groups": "meshes.text",
     "read_sharding": "meshes.text",
     "read_tpu_mlir": "convert.tpu_mlir",
     "relayout": "move.relayout",

@@ -26,8 +26,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.layout.meshes.mesh import Mesh, Piece, spread, unused
-from tilewright.layout.meshes.sharding import Sharding
+from tilewright.layout.meshes.mesh import Mesh, Piece, Sharding, spread, unused
 from tilewright.layout.meshes.shards import MeshLayout, Shards, shard
 from tilewright.render import bytes_text
 
