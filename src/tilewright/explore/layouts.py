@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import ParseError, UsageError
@@ -24,7 +25,7 @@ from tilewright.layout import compare as compare_layouts
 from tilewright.layout.draw.comparison import compare_scenes
 from tilewright.layout.draw.panels import Bounds, Panel, Scene
 from tilewright.layout.draw.scene import make_scene
-from tilewright.layout.explain import derive
+from tilewright.layout.explain import derive, leaves
 from tilewright.render import bytes_text, count_text, percent_text
 from tilewright.render.formats import ratio_text
 
@@ -41,7 +42,7 @@ def layout(asked: Question) -> dict[str, Any]:
 
     Of a large one those in ``window``, or about the element ``around``, else the first.
     """
-    whole, one, leaves = _leaf(asked, "text")
+    whole, one, arrays = _leaf(asked, "text")
     colour, around = asked.text("colour") or "auto", asked.numbers("around")
     window = asked.text("window", 1000).strip()
     if around and not window and isinstance(one, TensorLayout):
@@ -55,7 +56,7 @@ def layout(asked: Question) -> dict[str, Any]:
     return {
         "layout": str(whole),
         "again": str(one) if isinstance(one, TensorLayout) else asked.text("text"),
-        "leaves": leaves,
+        "leaves": arrays,
         "facts": _facts(one),
         "axes": list(one.axes),
         "scene": _cells(scene),
@@ -140,25 +141,13 @@ def _leaf(asked: Question, name: str) -> tuple[IndexMap | TupleLayout, IndexMap,
             raise UsageError("a layout alone has no sizes", how=f"write them before it, as in f32[20,300]{text[:60]}")
         whole.require_static()
         return whole, whole, []
-    leaves = []
-    for number, found in enumerate(_leaves(whole)):
-        if number >= _MOST_LEAVES:
-            break
-        leaves.append(found)
+    arrays = list(islice(leaves(whole), _MOST_LEAVES))
     wanted = asked.text("leaf") if name == "text" else ""
-    chosen = next((array for path, array in leaves if path == wanted), leaves[0][1] if leaves else None)
+    chosen = next((array for path, array in arrays if path == wanted), arrays[0][1] if arrays else None)
     if chosen is None:
         raise UsageError(f"{whole} is a tuple without arrays")
     chosen.require_static()
-    return whole, chosen, [{"path": path, "layout": str(array)} for path, array in leaves]
-
-
-def _leaves(layout: IndexMap | TupleLayout, path: str = "") -> Iterator[tuple[str, IndexMap]]:
-    if not isinstance(layout, TupleLayout):
-        yield path, layout
-        return
-    for k, inner in enumerate(layout.elements):
-        yield from _leaves(inner, f"{path},{k}".lstrip(","))
+    return whole, chosen, [{"path": path, "layout": str(array)} for path, array in arrays]
 
 
 def _facts(layout: IndexMap) -> list[tuple[str, str]]:

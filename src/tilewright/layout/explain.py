@@ -515,7 +515,7 @@ _COLUMNS = (Column("element"), Column("layout", "code"), Column("in memory", "by
 
 def tuple_html(layout: Any) -> str:
     """A line for every array: what ``--leaf`` calls it, its layout, size and padding."""
-    arrays = list(_leaves(layout))
+    arrays = list(leaves(layout))
     sized = [array for _, array in arrays if UNBOUNDED not in array.shape]
     total = f"{len(arrays)} arrays, {bytes_text(sum(array.size_bytes for array in sized))} in memory"
     rows = [
@@ -525,10 +525,10 @@ def tuple_html(layout: Any) -> str:
     return glance("a tuple of layouts", total, glance_table(_COLUMNS, rows))
 
 
-def _leaves(layout: Any, path: str = "") -> Iterator[tuple[str, AddressMap]]:
-    """(path, layout) of every array of a tuple, the path as ``--leaf`` takes it: ``0,2``."""
+def leaves(layout: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """(path, layout) of every array of a tuple, the path as ``--leaf`` takes it, ``0,2``; "" for an array alone."""
     if isinstance(layout, AddressMap):
         yield path, layout
         return
     for k, element in enumerate(layout.elements):
-        yield from _leaves(element, f"{path},{k}".lstrip(","))
+        yield from leaves(element, f"{path},{k}".lstrip(","))

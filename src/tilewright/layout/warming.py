@@ -12,15 +12,6 @@ from tilewright.layout.kinds.tiled import tiled
 from tilewright.layout.move import JOIN, SHORTS, TRANSPOSE, UNZIP, ZIP
 
 
-def _rows(size: int) -> None:
-    from tilewright.layout.index.table_kernels import gather_rows, scatter_rows
-
-    unit, table = np.dtype(f"u{size}"), np.zeros(1, np.int64)
-    rows, slots = np.zeros((1, 1), unit), np.zeros(1, unit)
-    scatter_rows(rows, table, table, slots)
-    gather_rows(slots, table, table, rows)
-
-
 def _elements(size: int) -> None:
     from tilewright.layout.move.move_kernels import address_of_primitive
 
@@ -44,5 +35,4 @@ def warm(report: Callable[[str, float], None] | None = None) -> None:
     ]
     for size in (1, 2, 4, 8):
         jobs.append((f"interleaving of {8 * size}-bit elements", partial(_elements, size)))
-        jobs.append((f"rows of {8 * size}-bit elements", partial(_rows, size)))
     do_jobs(jobs, report)

@@ -18,7 +18,6 @@ from tilewright.cli.layout.show import (
     Offset,
     Text,
     exact_bytes,
-    leaves,
     names_layout,
     one_array,
     read_layout,
@@ -192,6 +191,8 @@ def _texts(shapes: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _all_sides(text: str, where: str, chip: str, boundary: bool) -> Iterator[Sides]:
     """The layouts of a shape, or of every array of a tuple."""
+    from tilewright.layout.explain import leaves
+
     try:
         layout = read_layout(text)
     except ParseError as error:

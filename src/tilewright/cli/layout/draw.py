@@ -16,7 +16,6 @@ from tilewright.cli.layout.show import (
     Text,
     answer,
     exact_bytes,
-    leaves,
     one_array,
     over_mesh,
     read_layout,
@@ -120,6 +119,8 @@ def draw(
         layout = over_mesh(one_array(text, leaf), mesh, shard)
         deliver(_picture(layout, colour, ruler, unit, window, at), where, said=())
         return
+    from tilewright.layout.explain import leaves
+
     whole = leaf is None and out is None and not as_json
     arrays = list(leaves(read_layout(text) if whole else one_array(text, leaf)))
     pictures = [(name, _picture(array, colour, ruler, unit, window, at)) for name, array in arrays]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
@@ -81,6 +81,7 @@ def explain(
 def _shapes(found: Sequence[FoundShape]) -> Answer:
     """The shapes of a text that has several, a line each."""
     from tilewright.layout import TupleLayout, summary
+    from tilewright.layout.explain import leaves
 
     summaries = [summary(shape.layout) for shape in found]
     rows = []
@@ -151,17 +152,6 @@ def sized_array(text: str) -> TensorLayout:
     return layout
 
 
-def leaves(layout: TensorLayout | TupleLayout, path: tuple[int, ...] = ()) -> Iterator[tuple[str, TensorLayout]]:
-    """All arrays of a tuple, each with what ``--leaf`` calls it."""
-    from tilewright.layout import TupleLayout
-
-    if not isinstance(layout, TupleLayout):
-        yield ",".join(map(str, path)), layout
-        return
-    for k, element in enumerate(layout.elements):
-        yield from leaves(element, (*path, k))
-
-
 def whole_numbers(text: str, option: str) -> tuple[int, ...]:
     """Numbers between commas, in parentheses or not, as explanations print them."""
     inside = re.sub(r"^\s*[(\[](.*)[)\]]\s*$", r"\1", text).removesuffix(",")
@@ -210,34 +200,34 @@ def _derivation_value(layout: IndexMap, derivation: Any, index: Sequence[int]) -
 
 def facts(layout: IndexMap | TupleLayout) -> Answer:
     """A layout's facts (``tilewright.layout.summary``) as a table or JSON; a tuple's elements a line each."""
-    from tilewright.layout import summary
+    from tilewright.layout import TupleLayout, summary
 
     known = summary(layout)
-    if "elements" in known:
-        table = Table(("element", "layout", "size in memory", "padding ratio"), _tuple_rows(known))
+    if isinstance(layout, TupleLayout):
+        table = Table(("element", "layout", "size in memory", "padding ratio"), _tuple_rows(layout))
     else:
         table = Table(("layout", known["layout"]), _facts_rows(known))
     return Answer(lambda: known, lambda: [table])
 
 
-def _tuple_rows(facts: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+def _tuple_rows(layout: TupleLayout) -> list[tuple[str, str, str, str]]:
     """A line for every array of a tuple, called as ``--leaf`` calls it; its pointers; what all take together."""
-    tables, arrays = 0, list[tuple[str, dict[str, Any]]]()
-    waiting = [("", facts)]
-    while waiting:
-        name, leaf = waiting.pop(0)
-        if "elements" not in leaf:
-            arrays.append((name, leaf))
-            continue
-        tables += leaf["size_bytes"]
-        inside = [(f"{name},{k}".lstrip(","), element) for k, element in enumerate(leaf["elements"])]
-        waiting = inside + waiting
+    from tilewright.layout import summary
+    from tilewright.layout.explain import leaves
+
+    arrays = [(name, summary(array)) for name, array in leaves(layout)]
+    pointers = _pointer_bytes(layout)
     rows = [(name, array["layout"], *_sizes(array)) for name, array in arrays]
-    rows.append(("pointers", "", exact_bytes(tables), ""))
+    rows.append(("pointers", "", exact_bytes(pointers), ""))
     if any("slots" not in array for _, array in arrays):
         return [*rows, ("together", "", "not known", "")]
     size, data = (sum(array[key] for _, array in arrays) for key in ("size_bytes", "data_bytes"))
-    return [*rows, ("together", "", exact_bytes(size + tables), ratio_text(size / data) if data else "")]
+    return [*rows, ("together", "", exact_bytes(size + pointers), ratio_text(size / data) if data else "")]
+
+
+def _pointer_bytes(layout: IndexMap | TupleLayout) -> int:
+    tables = getattr(layout, "elements", ())
+    return 8 * len(tables) + sum(map(_pointer_bytes, tables))
 
 
 def _sizes(facts: dict[str, Any]) -> tuple[str, str]:
