@@ -1,19 +1,12 @@
 """Typed events that engines emit, their writers, and the reader of a profiler's file."""
 
-from tilewright.trace.events import Args, Counter, Event, Instant, Recorder, Sink, Slice, Track
-from tilewright.trace.perfetto import perfetto_bytes, write_perfetto
-from tilewright.trace.xspace import read_xspace
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Args",
-    "Counter",
-    "Event",
-    "Instant",
-    "Recorder",
-    "Sink",
-    "Slice",
-    "Track",
-    "perfetto_bytes",
-    "read_xspace",
-    "write_perfetto",
-]
+from tilewright.exports import public_names
+
+if TYPE_CHECKING:
+    from tilewright.trace.events import Args, Counter, Event, Instant, Recorder, Sink, Slice, Track
+    from tilewright.trace.perfetto import perfetto_bytes, write_perfetto
+    from tilewright.trace.xspace import read_xspace
+
+__all__, __getattr__ = public_names(__name__, __file__)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tilewright.extras import need
 from tilewright.files import write_whole
-from tilewright.trace.events import Args, Counter, Event, Instant, Slice, Track
+from tilewright.trace.events import Args, Event, Instant, Slice, Track
 
 # Slices of one track, laid into rows in which they nest, as timeline formats need them.
 
