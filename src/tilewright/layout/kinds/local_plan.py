@@ -172,34 +172,18 @@ class LocalPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values, for JSON."""
+        figures = ("base", "end", "banks", "start_hole", "tail_hole", "inside_hole")
         tensors = [
-            {
-                "name": t.name,
-                "layout": str(t.layout),
-                "base": t.base,
-                "end": t.end,
-                "bytes_per_npu": t.layout.bytes_per_npu,
-                "banks": list(t.banks),
-                "start_hole": t.start_hole,
-                "tail_hole": t.tail_hole,
-                "inside_hole": t.inside_hole,
-            }
+            {"name": t.name, "layout": str(t.layout), "bytes_per_npu": t.layout.bytes_per_npu}
+            | {name: getattr(t, name) for name in figures}
             for t in self.tensors
         ]
         conflicts = [
-            {"instruction": c.instruction, "operands": [c.first, c.second], "banks": list(c.banks)}
-            for c in self.conflicts
+            {"instruction": c.instruction, "operands": (c.first, c.second), "banks": c.banks} for c in self.conflicts
         ]
-        return {
-            "npu_num": self.memory.npu_num,
-            "local_bytes": self.memory.local_bytes,
-            "bytes_used": self.bytes_used,
-            "bytes_free": self.bytes_free,
-            "data_bytes_per_npu": list(self.data_bytes_per_npu),
-            "gaps": [list(gap) for gap in self.gaps],
-            "tensors": tensors,
-            "conflicts": conflicts,
-        }
+        memory = {name: getattr(self.memory, name) for name in ("npu_num", "local_bytes")}
+        own = {name: getattr(self, name) for name in ("bytes_used", "bytes_free", "data_bytes_per_npu", "gaps")}
+        return memory | own | {"tensors": tensors, "conflicts": conflicts}
 
 
 def _runs(layout: LaneLayout, base: int) -> Runs:
