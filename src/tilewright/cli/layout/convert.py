@@ -72,9 +72,7 @@ def _writers() -> dict[str, Callable[[TensorLayout], str]]:
 def _pack_text(pack: LinalgPack) -> str:
     if not pack.inner_tiles and pack.outer_dims_perm == tuple(sorted(pack.outer_dims_perm)):
         return "no pack: the array as it is"
-    parts = {"outer_dims_perm": pack.outer_dims_perm, "inner_dims_pos": pack.inner_dims_pos}
-    parts["inner_tiles"] = pack.inner_tiles
-    return " ".join(f"{name} = [{', '.join(map(str, values))}]" for name, values in parts.items())
+    return pack.attributes
 
 
 _Cute = Annotated[str, Argument(metavar="LAYOUT", help="As '((2,2),8):((1,16),2)'.")]

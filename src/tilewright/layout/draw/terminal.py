@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tilewright.layout.draw.panels import Bounds, Panel, Scene, colour_name
+from tilewright.layout.draw.panels import Bounds, Panel, Scene, between_lines, colour_name
 from tilewright.layout.draw.scene import make_scene, ruler_scene
 from tilewright.layout.index.address_map import AddressMap
 
@@ -123,13 +123,6 @@ def _cell(panel: Panel, marked: tuple[int, ...] | None = None) -> int:
     return max(3, longest, *(len(name) for name in panel.columns or ("",)))
 
 
-def _groups(count: int, period: int | None, first: int) -> Iterator[range]:
-    """Rows or columns between outlines; ``first`` lie before them."""
-    step = period or first + count
-    starts = [0, *range(step - first % step, count, step)]
-    return (range(start, end) for start, end in zip(starts, [*starts[1:], count], strict=True))
-
-
 def _panel(panel: Panel, scene: Scene) -> Text:
     from rich.text import Text
 
@@ -137,13 +130,13 @@ def _panel(panel: Panel, scene: Scene) -> Text:
     column_period = scene.levels[0].column_period if scene.levels else None
     rows, columns = panel.padding.shape
     side, cell = _side(panel), _cell(panel, scene.marked)
-    blocks = list(_groups(columns, column_period, panel.first[1]))
+    blocks = between_lines(columns, column_period, panel.first[1])
     text = Text(f"{panel.heading}\n" if panel.heading else "")
     if any(panel.columns) or _corner(panel):
         heads = "  ".join(" ".join(f"{panel.columns[c] if panel.columns else '':>{cell}}" for c in b) for b in blocks)
         text.append(f"{_corner(panel):<{side}}   {heads}".rstrip() + "\n", style="dim")
     rule = " " * (side + 1) + "+" + "+".join("-" * (len(b) * (cell + 1) + 1) for b in blocks) + "+\n"
-    for group in _groups(rows, row_period, panel.first[0]):
+    for group in between_lines(rows, row_period, panel.first[0]):
         text.append(rule, style="dim")
         for r in group:
             text.append(f"{panel.rows[r]:>{side}} ", style="dim")

@@ -58,10 +58,7 @@ _ALIASES = {
     "int": "s64",
     "fp16": "f16",
     "fp32": "f32",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "complex64": "c64",
-    "complex128": "c128",
+    **{theirs: ours for table in (_NUMPY, _ML_DTYPES) for ours, theirs in table.items() if ours != "pred"},
 }
 
 
@@ -72,10 +69,6 @@ def _resolve(name: str) -> str:
         return low
     if low in _ALIASES:
         return _ALIASES[low]
-    for table in (_NUMPY, _ML_DTYPES):
-        for ours, theirs in table.items():
-            if theirs == low:
-                return ours
     short = low.replace("uint", "u").replace("int", "s").replace("i", "s", 1)
     if short in TYPE_BITS:
         return short

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from tilewright.kernels.threads import call_soon, thread_count
 from tilewright.layout.move import CORE, DONE, GIVEN, JOIN, KIND, LINE, SCRATCH, SHORTS, THREADS
 
 Array = np.ndarray[Any, Any]
+Kernel = Callable[[int, int], bool]
+T = TypeVar("T")
 NO_GAPS = np.zeros((0, 2), np.int64)
 _SMALL = 1 << 22  # bytes up to which one thread does it all: waking another takes as long as moving a megabyte
 _MOST_IDLE = 16  # calls kept where threads come late: on a crowded machine many of them are underway
@@ -58,19 +60,21 @@ def release_call(call: Call) -> None:
 
 def run_plan(plan: MovePlan, target: Array, source: Array, value: int = 0) -> None:
     """Move the data and write ``value`` into the plan's padding; both arrays are addressed by their first element."""
+    from tilewright.layout.move.move_kernels import move  # numba comes with it
+
     call = take_call()
     words = call.words
     words[0] = words[DONE] = 0
     words[GIVEN], words[GIVEN + 1] = address_of(target), address_of(source)
     words[GIVEN + 2], words[GIVEN + 3], words[THREADS] = plan.header, value, 1
     if plan.total > _SMALL and (others := min(thread_count(), plan.parts) - 1):
-        _share(call, plan, others)
+        _share(call, others, move)
     else:
-        plan.kernel(call.address, call.scratch)
+        move(call.address, call.scratch)
         release_call(call)
 
 
-def _share(call: Call, plan: MovePlan, others: int) -> None:
+def _share(call: Call, others: int, move: Kernel) -> None:
     """Run it with so many other threads, if they come in time.
 
     A thread that comes late still reads the call and the plan, so the last one to leave releases the call. It holds
@@ -81,7 +85,7 @@ def _share(call: Call, plan: MovePlan, others: int) -> None:
 
     def help_() -> None:
         mine = take_call()
-        plan.kernel(call.address, mine.scratch)
+        move(call.address, mine.scratch)
         release_call(mine)
         leave()
 
@@ -92,49 +96,21 @@ def _share(call: Call, plan: MovePlan, others: int) -> None:
     try:
         for _ in range(others - call_soon(help_, others)):
             leave()
-        _finish(call, plan)
+        _finish(call, move)
     except BaseException:  # raised by a signal's handler, perhaps before the first line of what is called here
-        _finish(call, plan)
+        _finish(call, move)
         raise
     leave()
 
 
-def _finish(call: Call, plan: MovePlan) -> None:
+def _finish(call: Call, move: Kernel) -> None:
     """Work until every thread has finished: one that still ran would write into arrays that are the caller's again."""
     try:
-        while not plan.kernel(call.address, call.scratch):
+        while not move(call.address, call.scratch):
             time.sleep(1e-4)
     except BaseException:  # whatever a signal's handler raises, TimeoutError as well as KeyboardInterrupt
-        _finish(call, plan)
+        _finish(call, move)
         raise
-
-
-# Attributes that are made on first use.
-
-T = TypeVar("T")
-
-
-class lock_free_cached_property(Generic[T]):
-    """``functools.cached_property`` without the lock it has on Python 3.11, one for all instances.
-
-    Under that lock one plan waits for another's kernel to be compiled, and a child forked meanwhile waits for ever.
-    Threads that ask at the same time may each make one, but all are given the same.
-    """
-
-    def __init__(self, make: Callable[[Any], T]) -> None:
-        self._make, self.__doc__ = make, make.__doc__
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> lock_free_cached_property[T]: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> T: ...
-    def __get__(self, instance: object | None, owner: type) -> Any:
-        if instance is None:
-            return self
-        return vars(instance).setdefault(self._name, self._make(instance))  # found there at once from now on
 
 
 # A plan as it is run: primitives at places, and the tables of numbers that the kernels read.
@@ -186,13 +162,25 @@ class MovePlan:
         """Into how many parts threads divide the move."""
         return max(1, self.total // _PART)
 
-    @lock_free_cached_property
+    def _kept(self, name: str, make: Callable[[], T]) -> T:
+        """What was made for this plan first, whoever asks; made now where nobody has asked.
+
+        On Python 3.11 ``functools.cached_property`` has one lock for all instances: under it one plan waits for
+        another's kernel to be compiled, and a child forked meanwhile waits for ever.
+        """
+        own = vars(self)
+        return own[name] if name in own else own.setdefault(name, make())  # type: ignore[no-any-return]
+
+    @property
     def tables(self) -> tuple[Array, ...]:
         """What the kernel reads. Threads that ask at the same time get the same tables, for their addresses are stored.
 
         First the header; then a row of numbers per work; inner places, rows, runs and places end to end;
         int64[works, parts + 1], where each part's places begin; and the pads.
         """
+        return self._kept("_tables", self._make_tables)
+
+    def _make_tables(self) -> tuple[Array, ...]:
         from tilewright.layout.move.move_kernels import address_of_primitive
 
         numbers, inner, outs, runs = [], 0, 0, 0
@@ -211,14 +199,7 @@ class MovePlan:
         where = [works.ctypes.data, len(works), *(table.ctypes.data for table in rest), self.parts]
         return np.array([*where, pads.ctypes.data, len(pads)], np.int64), works, *rest, pads
 
-    @lock_free_cached_property
-    def kernel(self) -> Any:
-        """What makes the move (numba comes with it)."""
-        from tilewright.layout.move.move_kernels import move
-
-        return move
-
-    @lock_free_cached_property
+    @property
     def header(self) -> int:
         """The address of the header, which says where the other tables are and how long."""
-        return int(self.tables[0].ctypes.data)
+        return self._kept("_header", lambda: int(self.tables[0].ctypes.data))
