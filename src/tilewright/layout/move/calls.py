@@ -17,7 +17,6 @@ from tilewright.kernels.threads import call_soon, thread_count
 from tilewright.layout.move import CORE, DONE, GIVEN, JOIN, KIND, LINE, SCRATCH, SHORTS, THREADS
 
 Array = np.ndarray[Any, Any]
-Kernel = Callable[[int, int], bool]
 T = TypeVar("T")
 NO_GAPS = np.zeros((0, 2), np.int64)
 _SMALL = 1 << 22  # bytes up to which one thread does it all: waking another takes as long as moving a megabyte
@@ -60,21 +59,19 @@ def release_call(call: Call) -> None:
 
 def run_plan(plan: MovePlan, target: Array, source: Array, value: int = 0) -> None:
     """Move the data and write ``value`` into the plan's padding; both arrays are addressed by their first element."""
-    from tilewright.layout.move.move_kernels import move  # numba comes with it
-
     call = take_call()
     words = call.words
     words[0] = words[DONE] = 0
     words[GIVEN], words[GIVEN + 1] = address_of(target), address_of(source)
     words[GIVEN + 2], words[GIVEN + 3], words[THREADS] = plan.header, value, 1
     if plan.total > _SMALL and (others := min(thread_count(), plan.parts) - 1):
-        _share(call, others, move)
+        _share(call, plan, others)
     else:
-        move(call.address, call.scratch)
+        plan.run(call)
         release_call(call)
 
 
-def _share(call: Call, others: int, move: Kernel) -> None:
+def _share(call: Call, plan: MovePlan, others: int) -> None:
     """Run it with so many other threads, if they come in time.
 
     A thread that comes late still reads the call and the plan, so the last one to leave releases the call. It holds
@@ -85,7 +82,7 @@ def _share(call: Call, others: int, move: Kernel) -> None:
 
     def help_() -> None:
         mine = take_call()
-        move(call.address, mine.scratch)
+        plan.run(call, mine)
         release_call(mine)
         leave()
 
@@ -96,20 +93,20 @@ def _share(call: Call, others: int, move: Kernel) -> None:
     try:
         for _ in range(others - call_soon(help_, others)):
             leave()
-        _finish(call, move)
+        _finish(call, plan)
     except BaseException:  # raised by a signal's handler, perhaps before the first line of what is called here
-        _finish(call, move)
+        _finish(call, plan)
         raise
     leave()
 
 
-def _finish(call: Call, move: Kernel) -> None:
+def _finish(call: Call, plan: MovePlan) -> None:
     """Work until every thread has finished: one that still ran would write into arrays that are the caller's again."""
     try:
-        while not move(call.address, call.scratch):
+        while not plan.run(call):
             time.sleep(1e-4)
     except BaseException:  # whatever a signal's handler raises, TimeoutError as well as KeyboardInterrupt
-        _finish(call, move)
+        _finish(call, plan)
         raise
 
 
@@ -198,6 +195,13 @@ class MovePlan:
         pads = np.ascontiguousarray(self.pads, np.int64)
         where = [works.ctypes.data, len(works), *(table.ctypes.data for table in rest), self.parts]
         return np.array([*where, pads.ctypes.data, len(pads)], np.int64), works, *rest, pads
+
+    def run(self, call: Call, own: Call | None = None) -> bool:
+        """Move what no other thread has taken of a call, in the scratch memory of ``own``, else the call's; whether all
+        is done. A thread that comes late holds the plan by this method."""
+        from tilewright.layout.move.move_kernels import move  # numba comes with it
+
+        return move(call.address, (own or call).scratch)
 
     @property
     def header(self) -> int:
