@@ -12,17 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
 
+from tilewright.cli.layout import show
 from tilewright.cli.layout.draw import View
-from tilewright.cli.layout.show import (
-    Leaf,
-    Offset,
-    Text,
-    exact_bytes,
-    names_layout,
-    one_array,
-    read_layout,
-    sized_array,
-)
 from tilewright.cli.streams import Json, npy_bytes, read_bytes, read_text
 from tilewright.errors import ParseError, TilewrightError, UnsupportedError, UsageError
 from tilewright.reading import open_bytes
@@ -36,12 +27,12 @@ if TYPE_CHECKING:
     from tilewright.layout import LinalgPack, TensorLayout
 
 
-def convert(text: Text, leaf: Leaf = None, as_json: Json = False) -> None:
+def convert(text: show.Text, leaf: show.Leaf = None, as_json: Json = False) -> None:
     """Write a layout as CuTe's shape:stride, MLIR's linalg.pack, a oneDNN tag and as numpy, JAX and torch pack it.
 
     The last three are expressions of pads, reshapes and transposes. What cannot be written says why.
     """
-    layout = one_array(text, leaf)
+    layout = show.one_array(text, leaf)
     forms, rows = dict[str, dict[str, str | None]](), list[tuple[str, str]]()
     for name, write in _writers().items():
         try:
@@ -85,7 +76,9 @@ _Shape = Annotated[
 ]
 
 
-def cute(text: _Cute, offset: Offset = None, dtype: _Dtype = None, threads: _Threads = None, *, view: View) -> None:
+def cute(
+    text: _Cute, offset: show.Offset = None, dtype: _Dtype = None, threads: _Threads = None, *, view: View
+) -> None:
     """Read a CuTe layout (CUTLASS's shape:stride), swizzled or not: facts, an element, an offset, a picture."""
     from tilewright.layout import bank_conflicts, from_cute
 
@@ -97,7 +90,7 @@ def cute(text: _Cute, offset: Offset = None, dtype: _Dtype = None, threads: _Thr
     view.show(layout, offset)
 
 
-def linalg(text: _Linalg, offset: Offset = None, *, view: View) -> None:
+def linalg(text: _Linalg, offset: show.Offset = None, *, view: View) -> None:
     """Read MLIR's linalg.pack operations, each packing what the one before made: facts, an element, a picture."""
     from tilewright.layout import from_linalg_pack, parse_linalg_pack
 
@@ -107,11 +100,11 @@ def linalg(text: _Linalg, offset: Offset = None, *, view: View) -> None:
     view.show(layout, offset)
 
 
-def onednn(tag: _Tag, shape: _Shape, offset: Offset = None, *, view: View) -> None:
+def onednn(tag: _Tag, shape: _Shape, offset: show.Offset = None, *, view: View) -> None:
     """Read a oneDNN format tag: facts, an element, an offset, a picture."""
     from tilewright.layout import from_onednn_tag
 
-    array = sized_array(shape)
+    array = show.sized_array(shape)
     view.show(from_onednn_tag(tag, array.shape, array.dtype), offset)
 
 
@@ -129,7 +122,7 @@ _OfFaces = Annotated[bool, "Of tenstorrent: the four faces of every tile transpo
 def preset(
     name: _Name,
     shape: _Dims,
-    offset: Offset = None,
+    offset: show.Offset = None,
     transpose_within_face: _WithinFace = False,
     transpose_of_faces: _OfFaces = False,
     *,
@@ -138,7 +131,7 @@ def preset(
     """Lay a shape out by a layout's usual name: its text and facts, an element, an offset, a picture."""
     from tilewright.layout import preset as make
 
-    array = sized_array(shape)
+    array = show.sized_array(shape)
     flags = {"transpose_within_face": transpose_within_face, "transpose_of_faces": transpose_of_faces}
     chosen = {option: True for option, value in flags.items() if value}
     view.show(make(name, array.shape, array.dtype, **chosen), offset)
@@ -192,14 +185,14 @@ def _all_sides(text: str, where: str, chip: str, boundary: bool) -> Iterator[Sid
     from tilewright.layout.explain import leaves
 
     try:
-        layout = read_layout(text)
+        layout = show.read_layout(text)
     except ParseError as error:
         if not where:
             raise
         raise ParseError(error.what, text=text, column=error.column, where=where, how=error.how) from None
     for name, array in leaves(layout):
         if array.element_bits or not name:  # a tuple's tokens lie nowhere
-            yield _sides(array, names_layout(text), chip, boundary)
+            yield _sides(array, show.names_layout(text), chip, boundary)
 
 
 def _sides(layout: TensorLayout, with_given: bool, chip: str, boundary: bool) -> Sides:
@@ -215,7 +208,7 @@ def _sides(layout: TensorLayout, with_given: bool, chip: str, boundary: bool) ->
 
 def _one_shape(target: str, sides: Sides) -> Table:
     rows = [
-        (_NAMES[name], str(layout), exact_bytes(layout.size_bytes), ratio_text(layout.padding_ratio))
+        (_NAMES[name], str(layout), show.exact_bytes(layout.size_bytes), ratio_text(layout.padding_ratio))
         for name, layout in sides.items()
     ]
     return Table((target, "layout", "size in memory", "padding ratio"), rows)
@@ -229,7 +222,7 @@ def _many_shapes(target: str, arrays: Sequence[Sides]) -> Table:
     rows = []
     for sides in arrays:
         ratios = (ratio_text(sides[name].padding_ratio) if name in sides else "" for name in shown)
-        rows.append((str(sides["predicted"]), exact_bytes(sides["predicted"].size_bytes), *ratios))
+        rows.append((str(sides["predicted"]), show.exact_bytes(sides["predicted"].size_bytes), *ratios))
     return Table(columns, rows)
 
 
@@ -249,7 +242,7 @@ def pack(source: _Npy, text: _TiledText, out: _Raw, as_json: Json = False) -> No
     """Pack a numpy array into a layout: the raw bytes as they lie in memory, padding zero."""
     if out.endswith(".npy"):
         raise UsageError("packed bytes are no .npy file", where="-o", how="name it .bin, say")
-    where, layout = Output(out, as_json, ""), sized_array(text)
+    where, layout = Output(out, as_json, ""), show.sized_array(text)
     array = _as_layout_type(_read_array(source), layout, source)
     try:
         image = _memory_image(layout, layout.pack(array))
@@ -260,7 +253,7 @@ def pack(source: _Npy, text: _TiledText, out: _Raw, as_json: Json = False) -> No
 
 def unpack(source: _Bin, text: _TiledText, out: _Array, as_json: Json = False) -> None:
     """Unpack raw bytes that lie in a layout into a numpy array; padding is left out."""
-    where, layout = Output(out, as_json, ".npy"), sized_array(text)
+    where, layout = Output(out, as_json, ".npy"), show.sized_array(text)
     raw = read_bytes(source, _MOST_DATA)
     if len(raw) != layout.size_bytes:
         how = "is it cut off?" if len(raw) < layout.size_bytes else "is it in another layout?"
@@ -276,7 +269,7 @@ def unpack(source: _Bin, text: _TiledText, out: _Array, as_json: Json = False) -
 def _deliver_data(data: bytes, layout: TensorLayout, source: str, where: Output) -> None:
     value: dict[str, Any] = {"layout": str(layout), "from": source, "to": where.path, "dtype": layout.dtype}
     value |= {"shape": list(layout.shape), "data_bytes": layout.data_bytes, "size_bytes": layout.size_bytes}
-    size = f"{layout}, {exact_bytes(layout.size_bytes)} with padding"
+    size = f"{layout}, {show.exact_bytes(layout.size_bytes)} with padding"
     deliver(Answer(lambda: value, list), where, {where.suffix: lambda: data}, said=(), wrote=size)
 
 
