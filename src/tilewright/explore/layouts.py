@@ -166,9 +166,6 @@ def _facts(layout: IndexMap) -> list[tuple[str, str]]:
     return rows
 
 
-# -- a scene as JSON ----------------------------------------------------------------------------------------------
-
-
 def _cells(scene: Scene) -> dict[str, Any]:
     """The scene's panels as flat lists, row by row; the page decides sizes in pixels and nothing else."""
     return {

@@ -336,9 +336,6 @@ def _page_text(token: str, start: str) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], text)
 
 
-# -- running it ---------------------------------------------------------------------------------------------------
-
-
 def serve(explorer: Explorer, port: int = 0, opened: Callable[[str], None] = print) -> None:
     """Serve until Ctrl-C or SIGTERM, which exit with 130 and 143; ``opened`` is told the address with its token.
 

@@ -55,9 +55,6 @@ def _error(what: str) -> str:
     return json.dumps({"error": {"what": what}})
 
 
-# -- inside the process -------------------------------------------------------------------------------------------
-
-
 def main() -> None:
     bound(MEMORY)
     sys.setrecursionlimit(2000)

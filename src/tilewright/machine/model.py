@@ -184,9 +184,6 @@ def load_data(path: str | None, features: Sequence[embed.Feature], batch: int, s
     )
 
 
-# How well a click model ranks.
-
-
 def auc(labels: Any, scores: Any) -> float:
     """Area under the ROC curve: the chance that a click scores above a non-click, ties counting half.
 

@@ -220,9 +220,6 @@ def _moved(program: Program, run: MachineReport) -> Moved:
     return Moved(report(program, "simt").moved_bytes, after, "by what only moves elements", how)
 
 
-# Values.
-
-
 def _checks(run: MachineReport) -> tuple[Check, ...]:
     here = [layer for layer in run.layers if not layer.fallback]
     said = f"{len(here)} layers: integers equal, floats within the rounding of each layer's depth"

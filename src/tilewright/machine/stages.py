@@ -157,8 +157,6 @@ def largest_difference(value: Any, wanted: Any) -> tuple[float, float]:
     return float(np.abs(one[apart] - other[apart]).max(initial=0.0)), size
 
 
-# Training, and how well the model ranks.
-
 DenseStep = Callable[[Any, Any, Any, Any], tuple[tuple[Any, Any], tuple[Any, Any]]]
 
 

@@ -124,8 +124,6 @@ def _hatch(name: str) -> Html:
     return element("pattern", stroke, id=name, width=10, height=10, patternUnits="userSpaceOnUse")
 
 
-# Charts: horizontal bars in parts, and curves.
-
 _COLOURS = 4
 _MOST_POINTS = 600
 _MOST_COLUMNS = 192

@@ -221,8 +221,6 @@ def parse_linalg_pack(text: str) -> tuple[LinalgPack, ...]:
     return tuple(_operation(text, head.end(), end) for head, end in zip(heads, ends, strict=True))
 
 
-# oneDNN's format tags.
-
 _PART = re.compile(r"([0-9]*)([A-Za-z])")
 _MOST_DIGITS = 18
 _PLAIN = "abcdefghijkl"

@@ -327,8 +327,6 @@ def _per_byte(layout: AddressMap) -> int:
     return 8 // layout.element_bits
 
 
-# -- formats -----------------------------------------------------------------------------------------------------------
-
 _HOST = 5
 
 

@@ -329,9 +329,6 @@ class Sharding:
         return sharding_text(self)
 
 
-# -- printing ----------------------------------------------------------------------------------------------------------
-
-
 def sharding_text(sharding: Sharding) -> str:
     """The text in the notation in which it was written, or that has a word for it; one that reads back."""
     if sharding.notation == "named":

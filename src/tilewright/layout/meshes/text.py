@@ -138,9 +138,6 @@ def read_mesh(text: str) -> Mesh:
     return at.whole(mesh_of_axes(at, re.sub(r"([^\s,=]+)\s*=\s*", r"'\1'=", found[0])))
 
 
-# -- names of axes -----------------------------------------------------------------------------------------------------
-
-
 def mesh_of_axes(at: Cursor, axes: str, ids: Sequence[int] | None = None) -> Mesh:
     """The mesh of ``"d"=4, "m"=4``."""
     sizes = [(name[1:-1], int(size)) for name, size in re.findall(rf"({_QUOTED})=({_N})", axes)]
@@ -212,9 +209,6 @@ def _jax(at: Cursor, mesh: Mesh | None) -> Sharding:
     sharding = at.checked(lambda: sharding_of([None if entry == "?" else entry for entry in values], mesh))
     more = tuple(Part(axis) for axis in mesh.names if axis in summed.get("unreduced", ()))
     return at.checked(lambda: replace(sharding, open=opened, unreduced=more, notation="jax"))
-
-
-# -- lists of devices --------------------------------------------------------------------------------------------------
 
 
 def _gspmd(at: Cursor, mesh: Mesh | None, depth: int = 0) -> Sharding | tuple[Any, ...]:
@@ -315,9 +309,6 @@ def digits(devices: np.ndarray[Any, Any], dim: int) -> list[Piece] | None:
         pieces.insert(0, Piece(size, stride))
         values = values[::size]
     return pieces
-
-
-# -- what callers pass -------------------------------------------------------------------------------------------------
 
 
 def mesh_of(value: Any) -> Mesh:
