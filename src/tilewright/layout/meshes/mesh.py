@@ -317,75 +317,60 @@ class Sharding:
 
     @property
     def gspmd(self) -> str:
-        """XLA's text, as ``{devices=[2,1,4]<=[8] last_tile_dim_replicate}``."""
-        return gspmd_text(self)
+        """XLA's text; the devices are numbered in the mesh's order.
+
+        >>> Sharding(Mesh({"d": 2, "m": 4}), ((), (Part("m"),))).gspmd
+        '{devices=[1,4,2]<=[2,4]T(1,0) last_tile_dim_replicate}'
+        """
+        if self.device is not None:
+            return f"{{maximal device={self.device}}}"
+        if self.kind:
+            return f"{{{self.kind}}}"
+        dims = [self.pieces(k) for k in range(len(self.dims))]
+        kinds = {name: [self.mesh.piece(part) for part in getattr(self, name)] for name in TYPES}
+        used = [piece for dim in (*dims, kinds["manual"], kinds["unreduced"]) for piece in dim]
+        kinds["replicated"] = unused(used, self.mesh.size)
+        last = {name: pieces for name, pieces in kinds.items() if math.prod(piece.size for piece in pieces) > 1}
+        if all(piece.size == 1 for dim in dims for piece in dim) and len(last) <= 1:
+            return f"{{{next(iter(last), 'replicated')}}}"
+        every = [*dims, *last.values()]
+        sizes = ",".join(str(math.prod(piece.size for piece in dim)) for dim in every)
+        flat = [piece for dim in every for piece in dim if piece.size > 1]
+        tail = " last_tile_dim_replicate" if [*last] == ["replicated"] else f" last_tile_dims={{{', '.join(last)}}}"
+        devices = f"<={iota_text(flat)}"
+        if self.order is not None:
+            devices = ",".join(str(self.order[place]) for place in sums(flat))
+        return f"{{devices=[{sizes}]{devices}{tail if last else ''}}}"
 
     @property
     def shardy(self) -> str:
-        """Shardy's text, as ``#sdy.sharding<mesh<["d"=2]>, [{"d"}, {}]>``; UnsupportedError where it has no word."""
-        return shardy_text(self)
+        """Shardy's text with the mesh in it; :class:`UnsupportedError` for lists of devices and manual axes."""
+        if self.device is not None:
+            return f"#sdy.sharding<mesh<[], device_ids=[{self.device}]>, {self._dims_text()}>"
+        if self.order is not None or self.kind or self.manual:
+            raise UnsupportedError(f"Shardy has no word for {self.gspmd}")
+        return f"#sdy.sharding<mesh{self.mesh}, {self._dims_text()}>"
 
     def __str__(self) -> str:
-        return sharding_text(self)
+        """The text in the notation in which it was written, or that has a word for it; one that reads back."""
+        if self.notation == "named":
+            axes = ",".join(f"'{name}'={size}" for name, size in self.mesh.axes.items())
+            ids = "" if self.order is None else f" device_ids=({','.join(map(str, self.order))}),"
+            return f"{{mesh[{axes}],{ids} {self._dims_text()}}}".replace('"', "'")
+        if self.notation == "gspmd" or self.order is not None or self.kind or self.manual:
+            return self.gspmd
+        if self.notation == "jax":
+            axes = ", ".join(f"'{name}': {size}" for name, size in self.mesh.axes.items())
+            entries = ["UNCONSTRAINED" if k in self.open else repr(entry) for k, entry in enumerate(self.spec)]
+            summed = ", ".join(repr(part.axis) for part in self.unreduced)
+            entries += [f"unreduced={{{summed}}}"] if summed else []
+            return f"NamedSharding(mesh=Mesh({axes}), spec=P({', '.join(entries)}))"
+        return self.shardy
 
-
-def sharding_text(sharding: Sharding) -> str:
-    """The text in the notation in which it was written, or that has a word for it; one that reads back."""
-    if sharding.notation == "named":
-        axes = ",".join(f"'{name}'={size}" for name, size in sharding.mesh.axes.items())
-        ids = "" if sharding.order is None else f" device_ids=({','.join(map(str, sharding.order))}),"
-        return f"{{mesh[{axes}],{ids} {_dims_text(sharding)}}}".replace('"', "'")
-    if sharding.notation == "gspmd" or sharding.order is not None or sharding.kind or sharding.manual:
-        return gspmd_text(sharding)
-    if sharding.notation == "jax":
-        axes = ", ".join(f"'{name}': {size}" for name, size in sharding.mesh.axes.items())
-        entries = ["UNCONSTRAINED" if k in sharding.open else repr(entry) for k, entry in enumerate(sharding.spec)]
-        summed = ", ".join(repr(part.axis) for part in sharding.unreduced)
-        entries += [f"unreduced={{{summed}}}"] if summed else []
-        return f"NamedSharding(mesh=Mesh({axes}), spec=P({', '.join(entries)}))"
-    return shardy_text(sharding)
-
-
-def _dims_text(sharding: Sharding) -> str:
-    levels, dims = dict(sharding.priorities), list[str]()
-    for k, dim in enumerate(sharding.dims):
-        inside = ", ".join([*map(str, dim), *["?"] * (k in sharding.open)])
-        dims.append(f"{{{inside}}}" + (f"p{levels[k]}" if k in levels else ""))
-    more = ((name, getattr(sharding, name)) for name in ("replicated", "manual", "unreduced"))
-    return f"[{', '.join(dims)}]" + "".join(f", {name}={{{', '.join(map(str, p))}}}" for name, p in more if p)
-
-
-def shardy_text(sharding: Sharding) -> str:
-    """Shardy's text with the mesh in it; :class:`UnsupportedError` for lists of devices and manual axes."""
-    if sharding.device is not None:
-        return f"#sdy.sharding<mesh<[], device_ids=[{sharding.device}]>, {_dims_text(sharding)}>"
-    if sharding.order is not None or sharding.kind or sharding.manual:
-        raise UnsupportedError(f"Shardy has no word for {gspmd_text(sharding)}")
-    return f"#sdy.sharding<mesh{sharding.mesh}, {_dims_text(sharding)}>"
-
-
-def gspmd_text(sharding: Sharding) -> str:
-    """XLA's text; the devices are numbered in the mesh's order.
-
-    >>> gspmd_text(Sharding(Mesh({"d": 2, "m": 4}), ((), (Part("m"),))))
-    '{devices=[1,4,2]<=[2,4]T(1,0) last_tile_dim_replicate}'
-    """
-    if sharding.device is not None:
-        return f"{{maximal device={sharding.device}}}"
-    if sharding.kind:
-        return f"{{{sharding.kind}}}"
-    dims = [sharding.pieces(k) for k in range(len(sharding.dims))]
-    kinds = {name: [sharding.mesh.piece(part) for part in getattr(sharding, name)] for name in TYPES}
-    used = [piece for dim in (*dims, kinds["manual"], kinds["unreduced"]) for piece in dim]
-    kinds["replicated"] = unused(used, sharding.mesh.size)
-    last = {name: pieces for name, pieces in kinds.items() if math.prod(piece.size for piece in pieces) > 1}
-    if all(piece.size == 1 for dim in dims for piece in dim) and len(last) <= 1:
-        return f"{{{next(iter(last), 'replicated')}}}"
-    every = [*dims, *last.values()]
-    sizes = ",".join(str(math.prod(piece.size for piece in dim)) for dim in every)
-    flat = [piece for dim in every for piece in dim if piece.size > 1]
-    tail = " last_tile_dim_replicate" if [*last] == ["replicated"] else f" last_tile_dims={{{', '.join(last)}}}"
-    devices = f"<={iota_text(flat)}"
-    if sharding.order is not None:
-        devices = ",".join(str(sharding.order[place]) for place in sums(flat))
-    return f"{{devices=[{sizes}]{devices}{tail if last else ''}}}"
+    def _dims_text(self) -> str:
+        levels, dims = dict(self.priorities), list[str]()
+        for k, dim in enumerate(self.dims):
+            inside = ", ".join([*map(str, dim), *["?"] * (k in self.open)])
+            dims.append(f"{{{inside}}}" + (f"p{levels[k]}" if k in levels else ""))
+        more = ((name, getattr(self, name)) for name in ("replicated", "manual", "unreduced"))
+        return f"[{', '.join(dims)}]" + "".join(f", {name}={{{', '.join(map(str, p))}}}" for name, p in more if p)
