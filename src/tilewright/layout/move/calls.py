@@ -67,7 +67,7 @@ def run_plan(plan: MovePlan, target: Array, source: Array, value: int = 0) -> No
     if plan.total > _SMALL and (others := min(thread_count(), plan.parts) - 1):
         _share(call, plan, others)
     else:
-        plan.run(call)
+        plan.kernel(call.address, call.scratch)
         release_call(call)
 
 
@@ -82,7 +82,7 @@ def _share(call: Call, plan: MovePlan, others: int) -> None:
 
     def help_() -> None:
         mine = take_call()
-        plan.run(call, mine)
+        plan.kernel(call.address, mine.scratch)
         release_call(mine)
         leave()
 
@@ -103,7 +103,7 @@ def _share(call: Call, plan: MovePlan, others: int) -> None:
 def _finish(call: Call, plan: MovePlan) -> None:
     """Work until every thread has finished: one that still ran would write into arrays that are the caller's again."""
     try:
-        while not plan.run(call):
+        while not plan.kernel(call.address, call.scratch):
             time.sleep(1e-4)
     except BaseException:  # whatever a signal's handler raises, TimeoutError as well as KeyboardInterrupt
         _finish(call, plan)
@@ -196,12 +196,12 @@ class MovePlan:
         where = [works.ctypes.data, len(works), *(table.ctypes.data for table in rest), self.parts]
         return np.array([*where, pads.ctypes.data, len(pads)], np.int64), works, *rest, pads
 
-    def run(self, call: Call, own: Call | None = None) -> bool:
-        """Move what no other thread has taken of a call, in the scratch memory of ``own``, else the call's; whether all
-        is done. A thread that comes late holds the plan by this method."""
-        from tilewright.layout.move.move_kernels import move  # numba comes with it
+    @property
+    def kernel(self) -> Any:
+        """What makes the move (numba comes with it)."""
+        from tilewright.layout.move.move_kernels import move
 
-        return move(call.address, (own or call).scratch)
+        return move
 
     @property
     def header(self) -> int:
