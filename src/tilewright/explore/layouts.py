@@ -13,7 +13,6 @@ from tilewright.layout import (
     IndexMap,
     TensorLayout,
     TupleLayout,
-    explain_place,
     from_cute,
     from_onednn_tag,
     lanes,
@@ -25,7 +24,7 @@ from tilewright.layout import compare as compare_layouts
 from tilewright.layout.draw.comparison import compare_scenes
 from tilewright.layout.draw.panels import Bounds, Panel, Scene
 from tilewright.layout.draw.scene import make_scene
-from tilewright.layout.explain import derive, leaves
+from tilewright.layout.explain import derive, explain_place, leaves
 from tilewright.render import bytes_text, count_text, percent_text
 from tilewright.render.formats import ratio_text
 

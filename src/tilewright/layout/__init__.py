@@ -13,7 +13,6 @@ from tilewright.exports import public_names
 if TYPE_CHECKING:
     from tilewright.layout.convert.cute import bank_conflicts, from_cute, to_cute
     from tilewright.layout.convert.linalg import (
-        LinalgPack,
         from_linalg_pack,
         from_onednn_tag,
         parse_linalg_pack,
@@ -26,18 +25,18 @@ if TYPE_CHECKING:
     from tilewright.layout.draw.comparison import compare, compare_svg
     from tilewright.layout.draw.picture import ruler_svg
     from tilewright.layout.exchange.from_jax import from_jax
-    from tilewright.layout.explain import explain_place, summary
+    from tilewright.layout.explain import summary
     from tilewright.layout.index.address_map import IndexRangeError
     from tilewright.layout.index.bitcast import is_bitcast
     from tilewright.layout.index.index_map import IndexMap
-    from tilewright.layout.kinds.lanes import LaneLayout, global_memory, lane_matrix, lane_matrix2, lane_weights, lanes
+    from tilewright.layout.kinds.lanes import global_memory, lane_matrix, lane_matrix2, lane_weights, lanes
     from tilewright.layout.kinds.local_plan import LocalMemoryError, LocalPlan, LocalTensor, plan_local_memory, plan_svg
-    from tilewright.layout.kinds.paged import PagedLayout, ShardedLayout, mod_sharded, paged
+    from tilewright.layout.kinds.paged import mod_sharded, paged
     from tilewright.layout.kinds.presets import predict, preset
     from tilewright.layout.kinds.tiled import TensorLayout, TupleLayout, find_shapes, parse, tiled
-    from tilewright.layout.meshes.mesh import Mesh, Sharding
-    from tilewright.layout.meshes.reshard import Reshard, reshard
-    from tilewright.layout.meshes.shards import MeshLayout, shard
+    from tilewright.layout.meshes.mesh import Mesh
+    from tilewright.layout.meshes.reshard import reshard
+    from tilewright.layout.meshes.shards import shard
     from tilewright.layout.meshes.text import read_groups, read_sharding
     from tilewright.layout.move.relayout import Relayout, relayout
     from tilewright.layout.warming import warm

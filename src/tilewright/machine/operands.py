@@ -17,8 +17,9 @@ from typing import Any
 
 from tilewright.hlo import Node, Value, array_dtype
 from tilewright.isa import Compiled
-from tilewright.layout import LaneLayout, lane_matrix2, lane_weights, lanes
+from tilewright.layout import lane_matrix2, lane_weights, lanes
 from tilewright.layout.index.types import dtype_name
+from tilewright.layout.kinds.lanes import LaneLayout
 from tilewright.targets import LaneMemory
 
 Sizes = Mapping[str, int]

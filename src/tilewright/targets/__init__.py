@@ -7,13 +7,10 @@ from tilewright.exports import public_names
 if TYPE_CHECKING:
     from tilewright.targets.chips import (
         LaneMemory,
-        Seen,
         SimtCore,
         Target,
         TileMemory,
         TimeConstants,
-        load_target,
-        parse_target,
         target,
         target_names,
     )

@@ -24,7 +24,8 @@ from tilewright.render.tables import Table
 if TYPE_CHECKING:
     import numpy as np
 
-    from tilewright.layout import LinalgPack, TensorLayout
+    from tilewright.layout import TensorLayout
+    from tilewright.layout.convert.linalg import LinalgPack
 
 
 def convert(text: show.Text, leaf: show.Leaf = None, as_json: Json = False) -> None:

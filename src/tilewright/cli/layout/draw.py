@@ -28,9 +28,10 @@ from tilewright.render.formats import count_text
 from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
-    from tilewright.layout import IndexMap, MeshLayout, Relayout
+    from tilewright.layout import IndexMap, Relayout
     from tilewright.layout.draw.comparison import Comparison, MovedElement
     from tilewright.layout.draw.panels import Scene
+    from tilewright.layout.meshes.shards import MeshLayout
 
 Colour = Annotated[
     str, "--colour WAY", "What a colour means: tile, channel, batch, npu, page, shard, line, offset or none."

@@ -238,7 +238,8 @@ class _Entry:
 
 
 def _tensor(value: dict[str, Any], chip: str, file: str) -> LocalTensor:
-    from tilewright.layout import LaneLayout, LocalTensor
+    from tilewright.layout import LocalTensor
+    from tilewright.layout.kinds.lanes import LaneLayout
 
     entry = typed(value, _Entry, f"{file}: tensor {value.get('name', '?')}")
     mode = entry.mode if isinstance(entry.mode, str) else ",".join(map(str, entry.mode))

@@ -16,8 +16,9 @@ from tilewright.render.formats import bytes_text, count_text, ratio_text
 from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
-    from tilewright.layout import IndexMap, MeshLayout, TensorLayout, TupleLayout
+    from tilewright.layout import IndexMap, TensorLayout, TupleLayout
     from tilewright.layout.kinds.tiled import FoundShape
+    from tilewright.layout.meshes.shards import MeshLayout
 
 _LAYOUT = re.compile(r"\]\s*\{\s*[0-9:]|Layout\(|#tpu\.tiled|minor_to_major|layout_mode")
 
@@ -163,8 +164,7 @@ def whole_numbers(text: str, option: str) -> tuple[int, ...]:
 
 def answer(layout: IndexMap, index: str | None, place: int | Sequence[int] | None) -> Answer:
     """How an element gets its address, what lies at a place (an offset, or one number per axis), or the facts."""
-    from tilewright.layout import explain_place
-    from tilewright.layout.explain import derive
+    from tilewright.layout.explain import derive, explain_place
 
     if index is not None and place is not None:
         raise UsageError("an index and a place are two questions", how="ask one at a time")
