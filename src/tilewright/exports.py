@@ -16,13 +16,12 @@ def public_names(package: str, file: str) -> tuple[list[str], Callable[[str], An
     with open(file, encoding="utf-8") as source:
         block = next(part for part in ast.parse(source.read()).body if isinstance(part, ast.If))
     imports = [part for part in block.body if isinstance(part, ast.ImportFrom)]
-    module_of = {alias.name: str(part.module) for part in imports for alias in part.names}
+    places = {alias.asname or alias.name: (str(part.module), alias.name) for part in imports for alias in part.names}
 
     def load(name: str) -> Any:
-        if name not in module_of:
+        if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        if module_of[name] == package:
-            return import_module(f"{package}.{name}")
-        return getattr(import_module(module_of[name]), name)
+        module, own = places[name]
+        return import_module(f"{package}.{own}") if module == package else getattr(import_module(module), own)
 
-    return sorted(module_of), load
+    return sorted(places), load
