@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
 
+from tilewright import layout as layouts
 from tilewright.cli.layout import show
 from tilewright.cli.layout.draw import View
 from tilewright.cli.streams import Json, npy_bytes, read_bytes, read_text
@@ -24,7 +25,6 @@ from tilewright.render.tables import Table
 if TYPE_CHECKING:
     import numpy as np
 
-    from tilewright.layout import TensorLayout
     from tilewright.layout.convert.linalg import LinalgPack
 
 
@@ -47,17 +47,15 @@ def convert(text: show.Text, leaf: show.Leaf = None, as_json: Json = False) -> N
     deliver(Answer(lambda: {"layout": str(layout), "forms": forms}, lambda: [table]), Output(as_json=as_json))
 
 
-def _writers() -> dict[str, Callable[[TensorLayout], str]]:
-    from tilewright.layout import to_cute, to_linalg_pack, to_onednn_tag, to_recipe
-
+def _writers() -> dict[str, Callable[[layouts.TensorLayout], str]]:
     return {
-        "CuTe": to_cute,
-        "CuTe, padded": lambda layout: to_cute(layout, padded=True),
-        "linalg.pack": lambda layout: "; ".join(map(_pack_text, to_linalg_pack(layout))),
-        "oneDNN": to_onednn_tag,
-        "numpy": to_recipe,
-        "JAX": lambda layout: to_recipe(layout, "jax"),
-        "torch": lambda layout: to_recipe(layout, "torch"),
+        "CuTe": layouts.to_cute,
+        "CuTe, padded": lambda layout: layouts.to_cute(layout, padded=True),
+        "linalg.pack": lambda layout: "; ".join(map(_pack_text, layouts.to_linalg_pack(layout))),
+        "oneDNN": layouts.to_onednn_tag,
+        "numpy": layouts.to_recipe,
+        "JAX": lambda layout: layouts.to_recipe(layout, "jax"),
+        "torch": lambda layout: layouts.to_recipe(layout, "torch"),
     }
 
 
@@ -81,11 +79,9 @@ def cute(
     text: _Cute, offset: show.Offset = None, dtype: _Dtype = None, threads: _Threads = None, *, view: View
 ) -> None:
     """Read a CuTe layout (CUTLASS's shape:stride), swizzled or not: facts, an element, an offset, a picture."""
-    from tilewright.layout import bank_conflicts, from_cute
-
-    layout = from_cute(text, dtype)
+    layout = layouts.from_cute(text, dtype)
     if threads is not None:
-        found = bank_conflicts(layout, from_cute(threads, layout.dtype))
+        found = layouts.bank_conflicts(layout, layouts.from_cute(threads, layout.dtype))
         passes = f"{found.wavefronts} passes over the banks where {found.least} would do"
         remark(f"bank conflicts: {found.conflicts}: {passes}, {found.width} bytes at once, {found.ways}-way at most")
     view.show(layout, offset)
@@ -93,20 +89,16 @@ def cute(
 
 def linalg(text: _Linalg, offset: show.Offset = None, *, view: View) -> None:
     """Read MLIR's linalg.pack operations, each packing what the one before made: facts, an element, a picture."""
-    from tilewright.layout import from_linalg_pack, parse_linalg_pack
-
-    first, *more = parse_linalg_pack(read_text("-") if text == "-" else text)
+    first, *more = layouts.parse_linalg_pack(read_text("-") if text == "-" else text)
     attributes = first.inner_dims_pos, first.inner_tiles, first.outer_dims_perm
-    layout = from_linalg_pack(first.source_shape, first.dtype, *attributes, *more)
+    layout = layouts.from_linalg_pack(first.source_shape, first.dtype, *attributes, *more)
     view.show(layout, offset)
 
 
 def onednn(tag: _Tag, shape: _Shape, offset: show.Offset = None, *, view: View) -> None:
     """Read a oneDNN format tag: facts, an element, an offset, a picture."""
-    from tilewright.layout import from_onednn_tag
-
     array = show.sized_array(shape)
-    view.show(from_onednn_tag(tag, array.shape, array.dtype), offset)
+    view.show(layouts.from_onednn_tag(tag, array.shape, array.dtype), offset)
 
 
 _Name = Annotated[
@@ -130,12 +122,10 @@ def preset(
     view: View,
 ) -> None:
     """Lay a shape out by a layout's usual name: its text and facts, an element, an offset, a picture."""
-    from tilewright.layout import preset as make
-
     array = show.sized_array(shape)
     flags = {"transpose_within_face": transpose_within_face, "transpose_of_faces": transpose_of_faces}
     chosen = {option: True for option, value in flags.items() if value}
-    view.show(make(name, array.shape, array.dtype, **chosen), offset)
+    view.show(layouts.preset(name, array.shape, array.dtype, **chosen), offset)
 
 
 _Shapes = Annotated[
@@ -146,7 +136,7 @@ _Target = Annotated[str, "--target NAME", "The chip; see `tilewright targets`."]
 _Boundary = Annotated[bool, "An argument or a result of the program: 8 and 4 bits get larger tiles."]
 _NAMES = {"default": "default order", "predicted": "predicted", "given": "as given"}
 
-Sides = Mapping[str, "TensorLayout"]
+Sides = Mapping[str, "layouts.TensorLayout"]
 
 
 def predict(shape: _Shapes, target: _Target = "tpu-v5e", boundary: _Boundary = False, as_json: Json = False) -> None:
@@ -154,14 +144,13 @@ def predict(shape: _Shapes, target: _Target = "tpu-v5e", boundary: _Boundary = F
 
     Of several shapes, or a tuple's arrays, one line each.
     """
-    from tilewright.layout import summary
     from tilewright.targets import target as find_target
 
     chip = find_target(target).name
     arrays = [sides for where, text in _texts(shape) for sides in _all_sides(text, where, chip, boundary)]
     values = [
         {"dtype": sides["predicted"].dtype, "shape": list(sides["predicted"].shape)}
-        | {name: summary(side) for name, side in sides.items()}
+        | {name: layouts.summary(side) for name, side in sides.items()}
         for sides in arrays
     ]
     value = {"target": target, **(values[0] if len(values) == 1 else {"shapes": values})}
@@ -196,14 +185,11 @@ def _all_sides(text: str, where: str, chip: str, boundary: bool) -> Iterator[Sid
             yield _sides(array, show.names_layout(text), chip, boundary)
 
 
-def _sides(layout: TensorLayout, with_given: bool, chip: str, boundary: bool) -> Sides:
+def _sides(layout: layouts.TensorLayout, with_given: bool, chip: str, boundary: bool) -> Sides:
     """The layouts of one array: by default, as predicted and, where it has one, as given."""
-    from tilewright.layout import predict as predict_layout
-    from tilewright.layout import preset as preset_layout
-
     layout.require_static()
-    predicted = predict_layout(chip, layout.shape, layout.dtype, boundary=boundary)
-    sides = {"default": preset_layout("tpu", layout.shape, layout.dtype), "predicted": predicted}
+    predicted = layouts.predict(chip, layout.shape, layout.dtype, boundary=boundary)
+    sides = {"default": layouts.preset("tpu", layout.shape, layout.dtype), "predicted": predicted}
     return sides | {"given": layout} if with_given else sides
 
 
@@ -267,14 +253,14 @@ def unpack(source: _Bin, text: _TiledText, out: _Array, as_json: Json = False) -
         remark(f"numpy itself has no {layout.dtype}: read the file with np.load(...).view(ml_dtypes.{array.dtype})")
 
 
-def _deliver_data(data: bytes, layout: TensorLayout, source: str, where: Output) -> None:
+def _deliver_data(data: bytes, layout: layouts.TensorLayout, source: str, where: Output) -> None:
     value: dict[str, Any] = {"layout": str(layout), "from": source, "to": where.path, "dtype": layout.dtype}
     value |= {"shape": list(layout.shape), "data_bytes": layout.data_bytes, "size_bytes": layout.size_bytes}
     size = f"{layout}, {show.exact_bytes(layout.size_bytes)} with padding"
     deliver(Answer(lambda: value, list), where, {where.suffix: lambda: data}, said=(), wrote=size)
 
 
-def _place_bytes(layout: TensorLayout) -> int:
+def _place_bytes(layout: layouts.TensorLayout) -> int:
     """Bytes from one element to the next where E(n) asks for more than its type has; 0 where there is nothing to do."""
     bits = layout.element_bits
     if bits < 8 or bits == 8 * layout.numpy_dtype.itemsize:
@@ -284,7 +270,7 @@ def _place_bytes(layout: TensorLayout) -> int:
     return bits // 8
 
 
-def _memory_image(layout: TensorLayout, buffer: np.ndarray[Any, Any]) -> bytes:
+def _memory_image(layout: layouts.TensorLayout, buffer: np.ndarray[Any, Any]) -> bytes:
     """A packed buffer as the bytes in memory: zeros follow an element that E(n) gives more room than it needs."""
     import numpy as np
 
@@ -296,7 +282,7 @@ def _memory_image(layout: TensorLayout, buffer: np.ndarray[Any, Any]) -> bytes:
     return image.tobytes()
 
 
-def _packed_buffer(layout: TensorLayout, raw: bytes) -> np.ndarray[Any, Any]:
+def _packed_buffer(layout: layouts.TensorLayout, raw: bytes) -> np.ndarray[Any, Any]:
     """The inverse of :func:`_memory_image`."""
     import numpy as np
 
@@ -324,7 +310,7 @@ def _read_array(source: str) -> np.ndarray[Any, Any]:
         raise UsageError(f"not a whole .npy file: {reason}", where=source, how="write it with numpy.save") from None
 
 
-def _as_layout_type(array: np.ndarray[Any, Any], layout: TensorLayout, source: str) -> np.ndarray[Any, Any]:
+def _as_layout_type(array: np.ndarray[Any, Any], layout: layouts.TensorLayout, source: str) -> np.ndarray[Any, Any]:
     """The array in the layout's type; raw bytes of its width are what numpy.save makes of bf16 and its like."""
     expected = layout.numpy_dtype
     if array.dtype != expected and array.dtype.kind == "V" and expected.isbuiltin != 1:

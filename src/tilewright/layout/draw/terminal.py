@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+from rich.text import Text
 
 from tilewright.layout.draw.panels import Bounds, Panel, Scene, between_lines, colour_name
 from tilewright.layout.draw.scene import make_scene, ruler_scene
 from tilewright.layout.index.address_map import AddressMap
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 _BACKGROUNDS = (24, 94, 22, 54, 88, 18, 58, 23)  # xterm colours, dark, one for each colour of the scene
 _RAMP = (58, 64, 22, 29, 23, 24, 25, 54)  # the same for colours that rise with the offset
@@ -66,8 +64,6 @@ def terminal_ruler(layout: AddressMap, width: int = 100, *, unit: str = "auto", 
 
 
 def _drawing(make: Callable[[Bounds], Scene], width: int) -> Text:
-    from rich.text import Text
-
     columns, fits = Bounds().columns + 1, Bounds().columns
     while fits < columns:  # fewer columns may need longer headings, and so fewer columns again
         columns = fits
@@ -124,8 +120,6 @@ def _cell(panel: Panel, marked: tuple[int, ...] | None = None) -> int:
 
 
 def _panel(panel: Panel, scene: Scene) -> Text:
-    from rich.text import Text
-
     row_period = scene.levels[0].row_period if scene.levels else None
     column_period = scene.levels[0].column_period if scene.levels else None
     rows, columns = panel.padding.shape
@@ -146,8 +140,6 @@ def _panel(panel: Panel, scene: Scene) -> Text:
 
 
 def _line(panel: Panel, row: int, blocks: list[range], cell: int, scene: Scene) -> Text:
-    from rich.text import Text
-
     line = Text()
     backgrounds = _RAMP if scene.colour_by == "offset" else _BACKGROUNDS
     for block in blocks:

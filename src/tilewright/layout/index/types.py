@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UsageError
+from tilewright.render.formats import bytes_text
 
 TYPE_BITS: dict[str, int] = {
     "pred": 1,
@@ -241,8 +242,6 @@ def is_traced(value: Any) -> bool:
 def require_room(count: int, name: str) -> None:
     """A :class:`UsageError` for ``count`` bytes that this machine cannot hold."""
     if count > _machine_bytes():
-        from tilewright.render import bytes_text
-
         raise UsageError(
             f"{name} takes {bytes_text(count)}, and this machine has {bytes_text(_machine_bytes())}",
             how="take a slice of the array, or pass out=, a numpy.memmap for instance",
