@@ -5,7 +5,7 @@ Every name is loaded on first use: numba comes with the first batch, jax with th
 
 from typing import TYPE_CHECKING
 
-from tilewright import exports
+from tilewright.exports import public_names
 
 if TYPE_CHECKING:
     from tilewright.embed import tpu_embedding
@@ -100,7 +100,7 @@ if TYPE_CHECKING:
     from tilewright.embed.training.step import TrainStep, train_step
     from tilewright.embed.warming import warm
 
-__all__, __getattr__ = exports.public_names(__name__, __file__)
+__all__, __getattr__ = public_names(__name__, __file__)
 
 
 def __dir__() -> list[str]:

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from tilewright import exports
+from tilewright.exports import public_names
 
 if TYPE_CHECKING:
     from tilewright.explore.server import Explorer, serve  # starlette comes with it
 
-__all__, __getattr__ = exports.public_names(__name__, __file__)
+__all__, __getattr__ = public_names(__name__, __file__)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tilewright import exports
+from tilewright.exports import public_names
 
 if TYPE_CHECKING:
     from tilewright.isa.chip.parts import Part, by_blocks, by_diagonals, by_dim
@@ -34,4 +34,4 @@ if TYPE_CHECKING:
     from tilewright.isa.vector.spec import Input, Op, Output, VectorSpec
     from tilewright.isa.warming import warm
 
-__all__, __getattr__ = exports.public_names(__name__, __file__)
+__all__, __getattr__ = public_names(__name__, __file__)

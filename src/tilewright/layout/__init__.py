@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright import exports
+from tilewright.exports import public_names
 
 if TYPE_CHECKING:
     from tilewright.layout.convert.cute import bank_conflicts, from_cute, to_cute
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tilewright.layout.move.relayout import Relayout, relayout
     from tilewright.layout.warming import warm
 
-__all__, __getattr__ = exports.public_names(__name__, __file__)
+__all__, __getattr__ = public_names(__name__, __file__)
 
 
 def __dir__() -> list[str]:

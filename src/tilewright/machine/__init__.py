@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tilewright import exports
+from tilewright.exports import public_names
 
 if TYPE_CHECKING:
     from tilewright.machine.fitting import FitJob, Fitted, FitWatch, Quantised, QuantiseJob, fit, join, quantise
@@ -10,4 +10,4 @@ if TYPE_CHECKING:
     from tilewright.machine.report import ProgramReport, RunReport
     from tilewright.machine.running import run
 
-__all__, __getattr__ = exports.public_names(__name__, __file__)
+__all__, __getattr__ = public_names(__name__, __file__)

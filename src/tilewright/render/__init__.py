@@ -6,7 +6,7 @@ Of what is not listed here (pieces of a page, markup, changes, rarer charts) eac
 
 from typing import TYPE_CHECKING
 
-from tilewright import exports
+from tilewright.exports import public_names
 
 if TYPE_CHECKING:
     from tilewright.render.delivery import Output, deliver
@@ -16,4 +16,4 @@ if TYPE_CHECKING:
     from tilewright.render.page import Card, Page, Step, badge, cards, steps
     from tilewright.render.tables import Column, Field, Table, explorer, table
 
-__all__, __getattr__ = exports.public_names(__name__, __file__)
+__all__, __getattr__ = public_names(__name__, __file__)

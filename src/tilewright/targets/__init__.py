@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tilewright import exports
+from tilewright.exports import public_names
 
 if TYPE_CHECKING:
     from tilewright.targets.chips import (
@@ -15,4 +15,4 @@ if TYPE_CHECKING:
         target_names,
     )
 
-__all__, __getattr__ = exports.public_names(__name__, __file__)
+__all__, __getattr__ = public_names(__name__, __file__)

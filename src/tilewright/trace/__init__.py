@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from tilewright import exports
+from tilewright.exports import public_names
 
 if TYPE_CHECKING:
     from tilewright.trace.events import Args, Counter, Event, Instant, Recorder, Sink, Slice, Track
     from tilewright.trace.perfetto import perfetto_bytes, write_perfetto
     from tilewright.trace.xspace import read_xspace
 
-__all__, __getattr__ = exports.public_names(__name__, __file__)
+__all__, __getattr__ = public_names(__name__, __file__)
