@@ -42,7 +42,8 @@ from tilewright.hlo.timing.chip import chip_of
 from tilewright.hlo.timing.estimate import mechanism
 from tilewright.hlo.timing.mechanisms import MEGA, Tiles
 from tilewright.hlo.timing.row import types_of
-from tilewright.targets import Seen, Target, TimeConstants, target
+from tilewright.targets import Target, TimeConstants, target
+from tilewright.targets.chips import Seen
 
 SECTIONS = {
     "stream": ("exponential", "transpose"),

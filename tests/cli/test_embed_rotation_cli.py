@@ -10,7 +10,7 @@ import pytest
 
 from tilewright.embed import CATEGORICAL, read_config, read_rotation
 from tilewright.errors import UsageError
-from tilewright.machine.fit import FitJob, _prepared
+from tilewright.machine.fitting import FitJob, _prepared
 
 MODEL = """
 target = "tpu-v5p"

@@ -16,8 +16,8 @@ from tilewright.hlo.cost import place
 from tilewright.hlo.gating.moves import short_run_charge
 from tilewright.hlo.graphs.graph import Block, Node
 from tilewright.layout import preset
-from tilewright.targets import parse_target
 from tilewright.targets import target as find_target
+from tilewright.targets.chips import parse_target
 
 HEAD = 'name = "{name}"\ntitle = "A chip of mine"\nfamily = "{family}"\nlayout_rule = "{rule}"\nsource = "made up"\n'
 

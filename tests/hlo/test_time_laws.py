@@ -21,7 +21,8 @@ from tilewright.hlo import estimate, load
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.chip import chip_of, what_if
 from tilewright.hlo.timing.mechanisms import Tiles
-from tilewright.targets import parse_target, target
+from tilewright.targets import target
+from tilewright.targets.chips import parse_target
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import measured_times

@@ -20,7 +20,8 @@ from tilewright.errors import TilewrightError, UnsupportedError, UsageError
 from tilewright.hlo import estimate, load
 from tilewright.hlo.opcodes import COLLECTIVES, MOVES_ONLY
 from tilewright.hlo.timing.chip import chip_of
-from tilewright.targets import parse_target, target
+from tilewright.targets import target
+from tilewright.targets.chips import parse_target
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import calibrate_time

@@ -15,7 +15,6 @@ from tests.layout.oracle import all_indices
 from tests.layout.strategies import any_layouts, tiled_layouts
 from tilewright.errors import ParseError, UnsupportedError, UsageError
 from tilewright.layout import (
-    LinalgPack,
     from_cute,
     from_linalg_pack,
     from_onednn_tag,
@@ -32,6 +31,7 @@ from tilewright.layout import (
     to_numpy_view,
     to_onednn_tag,
 )
+from tilewright.layout.convert.linalg import LinalgPack
 
 
 def same_offsets(a, b):

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.layout.strategies import tiled_layouts
 from tilewright.errors import ParseError, TilewrightError, UnsupportedError, UsageError
-from tilewright.layout import LinalgPack, from_linalg_pack, parse, parse_linalg_pack, to_linalg_pack
+from tilewright.layout import from_linalg_pack, parse, parse_linalg_pack, to_linalg_pack
+from tilewright.layout.convert.linalg import LinalgPack
 
 GOOD = (
     "%packed = linalg.pack %source padding_value(%zero : f32) outer_dims_perm = [0, 1] inner_dims_pos = [0, 1] "

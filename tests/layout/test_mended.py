@@ -7,17 +7,8 @@ import pytest
 
 from tests.conftest import within
 from tilewright.errors import ParseError, UnsupportedError, UsageError
-from tilewright.layout import (
-    explain_place,
-    from_onednn_tag,
-    from_strides,
-    global_memory,
-    lanes,
-    parse,
-    relayout,
-    summary,
-    tiled,
-)
+from tilewright.layout import from_onednn_tag, from_strides, global_memory, lanes, parse, relayout, summary, tiled
+from tilewright.layout.explain import explain_place
 
 
 @pytest.mark.parametrize("tail", ["T(2,2)", "T(8,128)(4,1)", "T(2,2)L(64)"])

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from tests.conftest import ROOT, by_night, tries
 from tests.nightly.texts import shardings
 from tilewright.errors import ParseError, TilewrightError, UsageError
-from tilewright.layout import Mesh, explain_place, read_groups, read_sharding, shard, summary
+from tilewright.layout import Mesh, read_groups, read_sharding, shard, summary
 from tilewright.layout.draw.terminal import terminal_drawing
+from tilewright.layout.explain import explain_place
 from tilewright.layout.meshes.mesh import Part
 from tilewright.layout.meshes.text import sharding_of
 

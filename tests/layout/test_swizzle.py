@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tilewright.errors import TilewrightError
-from tilewright.layout import bank_conflicts, explain_place, from_cute, is_bitcast, parse, relayout
+from tilewright.layout import bank_conflicts, from_cute, is_bitcast, parse, relayout
+from tilewright.layout.explain import explain_place
 
 ATOM = "Sw<3,4,3> o smem_ptr[16b](unset) o (_8,_64):(_64,_1)"
 

@@ -88,7 +88,7 @@ def test_what_is_wrong_is_said(text, chip, words):
 
 
 def test_what_lies_beyond_the_memory():
-    with pytest.raises(LocalMemoryError, match="ends 64 bytes beyond") as error:
+    with pytest.raises(LocalMemoryError, match="overflow the local memory of 262144 bytes by 64 bytes") as error:
         read_tpu_mlir(MANUAL.replace("212992", str(262144 - 35456 + 64)), "bm1684x")
     assert (error.value.tensor, error.value.bytes_short) == ("%2", 64)
 

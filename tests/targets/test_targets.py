@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from tilewright.errors import UsageError
-from tilewright.targets import Target, load_target, parse_target, target, target_names
+from tilewright.targets import Target, target, target_names
+from tilewright.targets.chips import load_target, parse_target
 
 MINIMAL = """
 name = "mine"

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tilewright.errors import UsageError
 from tilewright.hlo.cost import bitcasts, place
 from tilewright.layout import preset
-from tilewright.targets import parse_target, target
+from tilewright.targets import target
+from tilewright.targets.chips import parse_target
 
 CHIPS = ("tenstorrent-wormhole", "tenstorrent-blackhole")
 BYTES = {"f32": 4, "bf16": 2, "s32": 4, "u8": 1}

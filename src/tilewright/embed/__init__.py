@@ -1,13 +1,11 @@
 """Sparse cores: tables, stacking, host preprocessing, lookup and update, planning, diagnosis.
 
-Every name is loaded on first use: numba comes with the first batch, jax with the first lookup. The imports for type
-checkers below are the only list of the public names: at run time it is read from this file.
+Every name is loaded on first use: numba comes with the first batch, jax with the first lookup.
 """
 
-import ast
-from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tilewright.exports import public_names
 
 if TYPE_CHECKING:
     from tilewright.embed import tpu_embedding
@@ -102,24 +100,7 @@ if TYPE_CHECKING:
     from tilewright.embed.training.step import TrainStep, train_step
     from tilewright.embed.warming import warm
 
-
-def _listed() -> dict[str, str]:
-    """Public name -> the module that it is imported from above."""
-    block = next(part for part in ast.parse(Path(__file__).read_text("utf-8")).body if isinstance(part, ast.If))
-    imports = [part for part in block.body if isinstance(part, ast.ImportFrom)]
-    return {alias.name: str(part.module) for part in imports for alias in part.names}
-
-
-_MODULE_OF = _listed()
-__all__ = sorted(_MODULE_OF)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if _MODULE_OF[name] == __name__:
-        return import_module(f"{__name__}.{name}")
-    return getattr(import_module(_MODULE_OF[name]), name)
+__all__, __getattr__ = public_names(__name__, __file__)
 
 
 def __dir__() -> list[str]:

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from tilewright import layout as layouts
 from tilewright.errors import ParseError, UsageError
 from tilewright.explore.worker import Question, known_target
-from tilewright.layout import (
-    IndexMap,
-    TensorLayout,
-    TupleLayout,
-    explain_place,
-    from_cute,
-    from_onednn_tag,
-    lanes,
-    parse,
-    preset,
-    summary,
-)
-from tilewright.layout import compare as compare_layouts
 from tilewright.layout.draw.comparison import compare_scenes
 from tilewright.layout.draw.panels import Bounds, Panel, Scene
 from tilewright.layout.draw.scene import make_scene
-from tilewright.layout.explain import derive
+from tilewright.layout.explain import derive, explain_place, leaves
 from tilewright.render import bytes_text, count_text, percent_text
 from tilewright.render.formats import ratio_text
 
@@ -41,10 +30,10 @@ def layout(asked: Question) -> dict[str, Any]:
 
     Of a large one those in ``window``, or about the element ``around``, else the first.
     """
-    whole, one, leaves = _leaf(asked, "text")
+    whole, one, arrays = _leaf(asked, "text")
     colour, around = asked.text("colour") or "auto", asked.numbers("around")
     window = asked.text("window", 1000).strip()
-    if around and not window and isinstance(one, TensorLayout):
+    if around and not window and isinstance(one, layouts.TensorLayout):
         window = _window_around(one, around)
     try:
         scene = make_scene(one, colour=colour, most=_MOST, window=window)
@@ -54,15 +43,15 @@ def layout(asked: Question) -> dict[str, Any]:
         scene = make_scene(one, colour=colour, at=around)  # dims that a tile combines have no ranges of their own
     return {
         "layout": str(whole),
-        "again": str(one) if isinstance(one, TensorLayout) else asked.text("text"),
-        "leaves": leaves,
+        "again": str(one) if isinstance(one, layouts.TensorLayout) else asked.text("text"),
+        "leaves": arrays,
         "facts": _facts(one),
         "axes": list(one.axes),
         "scene": _cells(scene),
     }
 
 
-def _window_around(layout: TensorLayout, index: Sequence[int]) -> str:
+def _window_around(layout: layouts.TensorLayout, index: Sequence[int]) -> str:
     """As many cells around an element as are shown of a corner: rows and columns along the fastest dims."""
     layout.address(*index)  # checks the index
     ranges = [f"{at}:{at + 1}" for at in index]
@@ -99,7 +88,7 @@ def place(asked: Question) -> dict[str, Any]:
 def compare(asked: Question) -> dict[str, Any]:
     """Layouts ``a`` and ``b`` of the same elements: what moves, and the cells of both with those marked."""
     a, b = (_leaf(asked, name)[1] for name in ("a", "b"))
-    pair = compare_layouts(a, b, asked.numbers("permutation"))
+    pair = layouts.compare(a, b, asked.numbers("permutation"))
     sides = compare_scenes(pair, "auto", _CELLS // 2)
     return {
         "verdict": pair.verdict,
@@ -116,7 +105,7 @@ def compare(asked: Question) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _side(pair: Comparison, layout: IndexMap, scene: Scene) -> dict[str, Any]:
+def _side(pair: Comparison, layout: layouts.IndexMap, scene: Scene) -> dict[str, Any]:
     """One side's cells, each with the index its element has on the other side."""
     cells = _cells(scene)
     for panel, plain in zip(scene.everything, cells["panels"] + cells["strip"], strict=True):
@@ -129,40 +118,30 @@ def _side(pair: Comparison, layout: IndexMap, scene: Scene) -> dict[str, Any]:
     return {"layout": str(layout), "facts": _facts(layout), "scene": cells}
 
 
-def _leaf(asked: Question, name: str) -> tuple[IndexMap | TupleLayout, IndexMap, list[dict[str, str]]]:
+def _leaf(
+    asked: Question, name: str
+) -> tuple[layouts.IndexMap | layouts.TupleLayout, layouts.IndexMap, list[dict[str, str]]]:
     """What a text says, the array to look at, and the arrays to choose from (of a tuple)."""
     text = asked.text(name).strip()
     if not text:
         raise UsageError("type a layout, such as f32[3,5]{1,0:T(2,2)}")
     whole = read_notation(text)
-    if not isinstance(whole, TupleLayout):
+    if not isinstance(whole, layouts.TupleLayout):
         if text.startswith("{") and not whole.is_static:
             raise UsageError("a layout alone has no sizes", how=f"write them before it, as in f32[20,300]{text[:60]}")
         whole.require_static()
         return whole, whole, []
-    leaves = []
-    for number, found in enumerate(_leaves(whole)):
-        if number >= _MOST_LEAVES:
-            break
-        leaves.append(found)
+    arrays = list(islice(leaves(whole), _MOST_LEAVES))
     wanted = asked.text("leaf") if name == "text" else ""
-    chosen = next((array for path, array in leaves if path == wanted), leaves[0][1] if leaves else None)
+    chosen = next((array for path, array in arrays if path == wanted), arrays[0][1] if arrays else None)
     if chosen is None:
         raise UsageError(f"{whole} is a tuple without arrays")
     chosen.require_static()
-    return whole, chosen, [{"path": path, "layout": str(array)} for path, array in leaves]
+    return whole, chosen, [{"path": path, "layout": str(array)} for path, array in arrays]
 
 
-def _leaves(layout: IndexMap | TupleLayout, path: str = "") -> Iterator[tuple[str, IndexMap]]:
-    if not isinstance(layout, TupleLayout):
-        yield path, layout
-        return
-    for k, inner in enumerate(layout.elements):
-        yield from _leaves(inner, f"{path},{k}".lstrip(","))
-
-
-def _facts(layout: IndexMap) -> list[tuple[str, str]]:
-    facts = summary(layout)
+def _facts(layout: layouts.IndexMap) -> list[tuple[str, str]]:
+    facts = layouts.summary(layout)
     size, data, slots, padding = (facts[key] for key in ("size_bytes", "data_bytes", "slots", "padding_slots"))
     share = f", {percent_text(padding / slots)} of them padding" if padding > 0 else ", no padding"
     rows = [
@@ -175,9 +154,6 @@ def _facts(layout: IndexMap) -> list[tuple[str, str]]:
     if tiles := facts.get("tiles"):
         rows.append(("tiles", " then ".join(f"({', '.join(map(str, tile))})" for tile in tiles)))
     return rows
-
-
-# -- a scene as JSON ----------------------------------------------------------------------------------------------
 
 
 def _cells(scene: Scene) -> dict[str, Any]:
@@ -221,7 +197,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
 # -- a layout by its text: what `layout.parse` reads, CuTe's notation, and the words of four commands of `layout` ----
 
 
-def read_notation(text: str) -> IndexMap | TupleLayout:
+def read_notation(text: str) -> layouts.IndexMap | layouts.TupleLayout:
     """The layout a text is about. What ``tilewright layout`` would be told to show may stand there as it is typed.
 
     >>> str(read_notation("(4,8):(8,1)")), str(read_notation("lanes f16[1,3,2,2] --chip mars3"))
@@ -231,14 +207,14 @@ def read_notation(text: str) -> IndexMap | TupleLayout:
     if len(words) == 2 and words[0] in _COMMANDS:
         return _by_command(words[0], words[1])
     try:
-        return parse(text)
+        return layouts.parse(text)
     except ParseError as refused:
         if "layout of CuTe" not in refused.what:
             raise
-        return from_cute(text)
+        return layouts.from_cute(text)
 
 
-def _by_command(name: str, rest: str) -> IndexMap:
+def _by_command(name: str, rest: str) -> layouts.IndexMap:
     make, count, options = _COMMANDS[name]
     try:
         words = iter(shlex.split(rest))
@@ -257,8 +233,8 @@ def _by_command(name: str, rest: str) -> IndexMap:
 
 
 def _shape_and_type(text: str) -> tuple[tuple[int, ...], str]:
-    array = parse(text)
-    if isinstance(array, TupleLayout):
+    array = layouts.parse(text)
+    if isinstance(array, layouts.TupleLayout):
         raise UsageError(f"one array is wanted, {text[:60]} is a tuple")
     array.require_static()
     return array.shape, array.dtype
@@ -273,9 +249,9 @@ def _number(options: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def _lanes(words: list[str], options: Mapping[str, str]) -> IndexMap:
+def _lanes(words: list[str], options: Mapping[str, str]) -> layouts.IndexMap:
     chip = options.get("--chip")
-    return lanes(
+    return layouts.lanes(
         *_shape_and_type(words[0]),
         chip=known_target(chip) if chip else None,
         lanes=_number(options, "--lanes"),
@@ -285,10 +261,10 @@ def _lanes(words: list[str], options: Mapping[str, str]) -> IndexMap:
     )
 
 
-_COMMANDS: dict[str, tuple[Callable[[list[str], Mapping[str, str]], IndexMap], int, tuple[str, ...]]] = {
-    "cute": (lambda words, options: from_cute(words[0], options.get("--dtype")), 1, ("--dtype",)),
+_COMMANDS: dict[str, tuple[Callable[[list[str], Mapping[str, str]], layouts.IndexMap], int, tuple[str, ...]]] = {
+    "cute": (lambda words, options: layouts.from_cute(words[0], options.get("--dtype")), 1, ("--dtype",)),
     "lanes": (_lanes, 1, ("--chip", "--lanes", "--eu-bytes", "--start", "--mode")),
-    "onednn": (lambda words, _: from_onednn_tag(words[0], *_shape_and_type(words[1])), 2, ()),
-    "preset": (lambda words, _: preset(words[0], *_shape_and_type(words[1])), 2, ()),
+    "onednn": (lambda words, _: layouts.from_onednn_tag(words[0], *_shape_and_type(words[1])), 2, ()),
+    "preset": (lambda words, _: layouts.preset(words[0], *_shape_and_type(words[1])), 2, ()),
 }
 """Of each command: what makes its layout, how many words it takes, and the options that are read here."""

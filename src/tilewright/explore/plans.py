@@ -10,20 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.embed import (
-    CRITEO_CARDINALITIES,
-    OPTIMIZERS,
-    EmbedConfig,
-    Feature,
-    Limits,
-    Plan,
-    Table,
-    preprocess,
-    read_config,
-    scale_vocabs,
-    synthetic_criteo,
-)
-from tilewright.embed import plan as make_plan
+from tilewright import embed
 from tilewright.errors import LimitError, UsageError
 from tilewright.explore.worker import Question, known_target
 from tilewright.render import bytes_text, percent_text
@@ -36,7 +23,7 @@ _MOST_TABLE = 4_000_000
 _MOST_SHOWN = 12
 
 
-_kept: tuple[str, Plan, list[Mapping[str, Any]]] | None = None
+_kept: tuple[str, embed.Plan, list[Mapping[str, Any]]] | None = None
 """The last question's model, its plan and the batches that this was learnt from."""
 
 
@@ -49,10 +36,10 @@ def plan(asked: Question) -> dict[str, Any]:
     cuts, lost = list[int | None](), dict.fromkeys(limits, 0)
     for batch in batches:
         try:
-            cuts.append(preprocess(batch, under.stacking, limits, minibatch_layout="needed").num_minibatches)
+            cuts.append(embed.preprocess(batch, under.stacking, limits, minibatch_layout="needed").num_minibatches)
         except LimitError:  # one hash bucket alone exceeds a limit, so that no cut helps
             cuts.append(None)
-        dropped = preprocess(batch, under.stacking, limits, overflow="drop").stats
+        dropped = embed.preprocess(batch, under.stacking, limits, overflow="drop").stats
         for name in limits:
             lost[name] += int(dropped[name].dropped_ids.sum())
     per_stack = {stack.name: sum(stack.per_shard) for stack in learnt.stacks}
@@ -65,7 +52,7 @@ def plan(asked: Question) -> dict[str, Any]:
         "chips": under.stacking.topology.chips,
         "sparsecores": under.stacking.topology.sparsecores,
         "targets": [name for name in target_names() if find_target(name).sparse is not None],
-        "optimizers": sorted(OPTIMIZERS),
+        "optimizers": sorted(embed.OPTIMIZERS),
         "minibatches": cuts,
         "dropped": percent_text(dropped_share),
         "droppedShare": dropped_share,
@@ -99,7 +86,7 @@ def plan(asked: Question) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _planned(asked: Question) -> tuple[Plan, list[Mapping[str, Any]]]:
+def _planned(asked: Question) -> tuple[embed.Plan, list[Mapping[str, Any]]]:
     """The plan of what is asked about, made once: a model file's tables, or Criteo's, and generated batches."""
     global _kept
     names = ("chips", "batch", "width", "scale", "target", "optimizer")
@@ -107,37 +94,39 @@ def _planned(asked: Question) -> tuple[Plan, list[Mapping[str, Any]]]:
     if _kept is None or _kept[0] != key:
         config = _config(asked)
         batches = _batches(config)
-        made = make_plan(batches, config.narrow.features, config.topology, target=config.target, table_stacking=True)
+        made = embed.plan(batches, config.narrow.features, config.topology, target=config.target, table_stacking=True)
         _kept = key, made, batches
     return _kept[1:]
 
 
-def _config(asked: Question) -> EmbedConfig:
+def _config(asked: Question) -> embed.EmbedConfig:
     target = find_target(asked.target("tpu-v5p")).name
     chips, batch = asked.number("chips", 1, 1, 64), asked.number("batch", 1024, 1, _MOST_BATCH)
     if asked.path is not None:
-        config = replace(read_config(Path(asked.path)), hashed=None)
+        config = replace(embed.read_config(Path(asked.path)), hashed=None)
         config = replace(config, target=known_target(config.target), batch=min(config.batch, _MOST_BATCH))
     else:
         name = asked.text("optimizer", 100) or "adagrad"
-        if name not in OPTIMIZERS:
-            raise UsageError(f"no optimizer {name[:40]!r}", how=f"one of {', '.join(OPTIMIZERS)}")
+        if name not in embed.OPTIMIZERS:
+            raise UsageError(f"no optimizer {name[:40]!r}", how=f"one of {', '.join(embed.OPTIMIZERS)}")
         scale = asked.number("scale", 10, 1, 100) / 1000
-        vocabs = scale_vocabs(CRITEO_CARDINALITIES["kaggle"], scale)
+        vocabs = embed.scale_vocabs(embed.CRITEO_CARDINALITIES["kaggle"], scale)
         width = asked.number("width", 16, 1, 512)
-        rule = OPTIMIZERS[name](learning_rate=0.01)
-        features = tuple(Feature(f"C{k}", Table(f"C{k}", n, width, optimizer=rule)) for k, n in enumerate(vocabs, 1))
-        config = EmbedConfig(features, target, chips, batch)
+        rule = embed.OPTIMIZERS[name](learning_rate=0.01)
+        features = tuple(
+            embed.Feature(f"C{k}", embed.Table(f"C{k}", n, width, optimizer=rule)) for k, n in enumerate(vocabs, 1)
+        )
+        config = embed.EmbedConfig(features, target, chips, batch)
     cores = config.topology.sparsecores
     return replace(config, batch=max(1, config.batch // cores) * cores)
 
 
-def _batches(config: EmbedConfig) -> list[Mapping[str, Any]]:
+def _batches(config: embed.EmbedConfig) -> list[Mapping[str, Any]]:
     """A few batches of a generated click log for Criteo's tables; for others one id a sample, low ones far oftener."""
     features = config.narrow.original
     vocabs, names = [feature.table.vocab for feature in features], [feature.name for feature in features]
     if len(vocabs) == 26 and max(vocabs) <= _MOST_TABLE:
-        log = synthetic_criteo(0, _BATCHES * config.batch, vocabs)
+        log = embed.synthetic_criteo(0, _BATCHES * config.batch, vocabs)
         made = [dict(zip(names, clicks.features().values())) for clicks in log.batches(config.batch)]
     else:
         draw = np.random.Generator(np.random.PCG64(0))
@@ -149,18 +138,18 @@ def _batches(config: EmbedConfig) -> list[Mapping[str, Any]]:
     return [config.narrow.batch(batch) for batch in made]
 
 
-def _limits(asked: Question, observed: Mapping[str, Limits]) -> dict[str, Limits]:
+def _limits(asked: Question, observed: Mapping[str, embed.Limits]) -> dict[str, embed.Limits]:
     """The limits that were set; what was not is what the batches ask for."""
     given = asked.values.get("limits")
     limits = dict(observed)
     for name, pair in (given if isinstance(given, dict) else {}).items():
         if name in limits and isinstance(pair, list) and len(pair) == 2:
             ids, unique = (max(1, min(1 << 24, int(n))) if isinstance(n, (int, float)) else 1 for n in pair)
-            limits[name] = Limits(ids, min(ids, unique))
+            limits[name] = embed.Limits(ids, min(ids, unique))
     return limits
 
 
-def _figures(under: Plan, cuts: list[int | None]) -> list[tuple[str, str, str]]:
+def _figures(under: embed.Plan, cuts: list[int | None]) -> list[tuple[str, str, str]]:
     total = sum(stack.buffer_bytes for stack in under.stacks)
     can = [cut for cut in cuts if cut is not None]
     most = f"of a batch, {max(can)} at most" if can else "one hash bucket alone exceeds a limit"
@@ -173,5 +162,5 @@ def _figures(under: Plan, cuts: list[int | None]) -> list[tuple[str, str, str]]:
     ]
 
 
-def _heap(under: Plan) -> list[tuple[str, int, str]]:
+def _heap(under: embed.Plan) -> list[tuple[str, int, str]]:
     return [(name, size, bytes_text(size)) for name, size in under.heap_parts()]

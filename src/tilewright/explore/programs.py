@@ -348,9 +348,6 @@ def operation(asked: Question) -> dict[str, Any]:
     }
 
 
-# -- how operations fold ------------------------------------------------------------------------------------------
-
-
 def _split(name: str) -> list[str]:
     """The parts of ``jit(step)/layer_0/attention/dot_general``; what parentheses hold is part of a name."""
     parts, depth = [""], 0

@@ -37,6 +37,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tilewright.errors import UsageError
 from tilewright.explore.worker import QUESTIONS, Worker
+from tilewright.render.markup import escape, shared_asset
 
 MOST_QUESTION = 1 << 20
 MOST_DROPPED = 64 << 20
@@ -320,8 +321,6 @@ def _error(what: str, **more: Any) -> Response:
 @cache
 def _asset_text(name: str) -> str | None:
     """A module or a style: ours, or one that pages share."""
-    from tilewright.render.markup import shared_asset
-
     own = files("tilewright.explore").joinpath("assets", name)
     if own.is_file():
         return own.read_text(encoding="utf-8")
@@ -329,14 +328,9 @@ def _asset_text(name: str) -> str | None:
 
 
 def _page_text(token: str, start: str) -> str:
-    from tilewright.render.markup import escape, shared_asset
-
     text = files("tilewright.explore").joinpath("assets", "page.html").read_text(encoding="utf-8")
     values = {"ASSETS": f"/assets/{token}", "MARK": shared_asset("mark.svg"), "START": str(escape(start))}
     return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], text)
-
-
-# -- running it ---------------------------------------------------------------------------------------------------
 
 
 def serve(explorer: Explorer, port: int = 0, opened: Callable[[str], None] = print) -> None:

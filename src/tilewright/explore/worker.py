@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import Any
 
 from tilewright.child import Child, ChildDied, ChildLate, bound, most_memory, serve
+from tilewright.errors import ParseError, TilewrightError, UsageError
+from tilewright.targets import target_names
 
 MEMORY = most_memory()
 #: Question -> (module that answers it, worker, most seconds). Typing waits for `quick` only; kernels compile in `slow`
@@ -55,9 +57,6 @@ def _error(what: str) -> str:
     return json.dumps({"error": {"what": what}})
 
 
-# -- inside the process -------------------------------------------------------------------------------------------
-
-
 def main() -> None:
     bound(MEMORY)
     sys.setrecursionlimit(2000)
@@ -66,8 +65,6 @@ def main() -> None:
 
 def answer(question: Mapping[str, Any]) -> str:
     """The answer to one question, as JSON text on one line; whatever goes wrong is an answer, too."""
-    from tilewright.errors import ParseError, TilewrightError
-
     name = question["ask"]
     try:
         home = import_module(f"tilewright.explore.{QUESTIONS[name][0]}")
@@ -88,9 +85,6 @@ def answer(question: Mapping[str, Any]) -> str:
 
 def known_target(name: str) -> str:
     """The name, if it is a chip's that comes with the package (with a rule behind it or not), or ""."""
-    from tilewright.errors import UsageError
-    from tilewright.targets import target_names
-
     if name and name.partition(":")[0] not in target_names():
         raise UsageError(f"no target called {name[:60]!r}", how=f"known targets: {', '.join(target_names())}")
     return name
@@ -104,8 +98,6 @@ class Question:
 
     def text(self, name: str, most: int = 20_000) -> str:
         """A text; UsageError where it is longer than ``most``."""
-        from tilewright.errors import UsageError
-
         value = self.values.get(name, "")
         if not isinstance(value, str):
             return ""
@@ -125,8 +117,6 @@ class Question:
 
     def numbers(self, name: str) -> tuple[int, ...] | None:
         """The whole numbers of a list, or of a text as ``2, 3``; None where there is nothing."""
-        from tilewright.errors import UsageError
-
         value = self.values.get(name)
         if value in (None, "", []):
             return None

@@ -1,4 +1,3 @@
-# ruff: noqa: F403
 """Where does element (i, j, ...) live? Index maps for tiled, lane, paged and sharded memories.
 
 Of what is not listed here (the parts of a picture, element types) each file is entered by its own name, as
@@ -7,101 +6,42 @@ Of what is not listed here (the parts of a picture, element types) each file is 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # what a type checker sees; at run time a name's module is imported when the name is asked for
-    from tilewright.layout.convert.cute import *
-    from tilewright.layout.convert.linalg import *
-    from tilewright.layout.convert.recipe import *
-    from tilewright.layout.convert.strided import *
-    from tilewright.layout.convert.tpu_mlir import *
-    from tilewright.layout.draw.comparison import *
-    from tilewright.layout.draw.picture import *
-    from tilewright.layout.exchange.from_jax import *
-    from tilewright.layout.explain import *
-    from tilewright.layout.index.address_map import *
-    from tilewright.layout.index.bitcast import *
-    from tilewright.layout.index.index_map import *
-    from tilewright.layout.kinds.lanes import *
-    from tilewright.layout.kinds.local_plan import *
-    from tilewright.layout.kinds.paged import *
-    from tilewright.layout.kinds.presets import *
-    from tilewright.layout.kinds.tiled import *
-    from tilewright.layout.meshes.groups import *
-    from tilewright.layout.meshes.mesh import *
-    from tilewright.layout.meshes.reshard import *
-    from tilewright.layout.meshes.sharding import *
-    from tilewright.layout.meshes.shards import *
-    from tilewright.layout.meshes.text import *
-    from tilewright.layout.move.relayout import *
-    from tilewright.layout.warming import *
+from tilewright.exports import public_names
 
-_SUBMODULE_OF = {
-    "IndexMap": "index.index_map",
-    "IndexRangeError": "index.address_map",
-    "LaneLayout": "kinds.lanes",
-    "LinalgPack": "convert.linalg",
-    "LocalMemoryError": "kinds.local_plan",
-    "LocalPlan": "kinds.local_plan",
-    "LocalTensor": "kinds.local_plan",
-    "Mesh": "meshes.mesh",
-    "MeshLayout": "meshes.shards",
-    "PagedLayout": "kinds.paged",
-    "Relayout": "move.relayout",
-    "Reshard": "meshes.reshard",
-    "ShardedLayout": "kinds.paged",
-    "Sharding": "meshes.sharding",
-    "TensorLayout": "kinds.tiled",
-    "TupleLayout": "kinds.tiled",
-    "bank_conflicts": "convert.cute",
-    "compare": "draw.comparison",
-    "compare_svg": "draw.comparison",
-    "explain_place": "explain",
-    "find_shapes": "kinds.tiled",
-    "from_array": "convert.strided",
-    "from_cute": "convert.cute",
-    "from_jax": "exchange.from_jax",
-    "from_linalg_pack": "convert.linalg",
-    "from_onednn_tag": "convert.linalg",
-    "from_strides": "convert.strided",
-    "global_memory": "kinds.lanes",
-    "is_bitcast": "index.bitcast",
-    "lane_matrix": "kinds.lanes",
-    "lane_matrix2": "kinds.lanes",
-    "lane_weights": "kinds.lanes",
-    "lanes": "kinds.lanes",
-    "mod_sharded": "kinds.paged",
-    "paged": "kinds.paged",
-    "parse": "kinds.tiled",
-    "parse_linalg_pack": "convert.linalg",
-    "plan_local_memory": "kinds.local_plan",
-    "plan_svg": "kinds.local_plan",
-    "predict": "kinds.presets",
-    "preset": "kinds.presets",
-    "read_groups": "meshes.groups",
-    "read_sharding": "meshes.text",
-    "read_tpu_mlir": "convert.tpu_mlir",
-    "relayout": "move.relayout",
-    "reshard": "meshes.reshard",
-    "ruler_svg": "draw.picture",
-    "shard": "meshes.shards",
-    "summary": "explain",
-    "tiled": "kinds.tiled",
-    "to_cute": "convert.cute",
-    "to_linalg_pack": "convert.linalg",
-    "to_numpy_view": "convert.strided",
-    "to_onednn_tag": "convert.linalg",
-    "to_recipe": "convert.recipe",
-    "warm": "warming",
-}
-__all__ = list(_SUBMODULE_OF)
+if TYPE_CHECKING:
+    from tilewright.layout.convert.cute import bank_conflicts, from_cute, to_cute
+    from tilewright.layout.convert.linalg import (
+        from_linalg_pack,
+        from_onednn_tag,
+        parse_linalg_pack,
+        to_linalg_pack,
+        to_onednn_tag,
+    )
+    from tilewright.layout.convert.recipe import to_recipe
+    from tilewright.layout.convert.strided import from_array, from_strides, to_numpy_view
+    from tilewright.layout.convert.tpu_mlir import read_tpu_mlir
+    from tilewright.layout.draw.comparison import compare, compare_svg
+    from tilewright.layout.draw.picture import ruler_svg
+    from tilewright.layout.exchange.from_jax import from_jax
+    from tilewright.layout.explain import summary
+    from tilewright.layout.index.address_map import IndexRangeError
+    from tilewright.layout.index.bitcast import is_bitcast
+    from tilewright.layout.index.index_map import IndexMap
+    from tilewright.layout.kinds.lanes import global_memory, lane_matrix, lane_matrix2, lane_weights, lanes
+    from tilewright.layout.kinds.local_plan import LocalMemoryError, LocalPlan, LocalTensor, plan_local_memory, plan_svg
+    from tilewright.layout.kinds.paged import mod_sharded, paged
+    from tilewright.layout.kinds.presets import predict, preset
+    from tilewright.layout.kinds.tiled import TensorLayout, TupleLayout, find_shapes, parse, tiled
+    from tilewright.layout.meshes.mesh import Mesh
+    from tilewright.layout.meshes.reshard import reshard
+    from tilewright.layout.meshes.shards import shard
+    from tilewright.layout.meshes.text import read_groups, read_sharding
+    from tilewright.layout.move.relayout import Relayout, relayout
+    from tilewright.layout.warming import warm
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _SUBMODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_SUBMODULE_OF[name]}"), name)
+__all__, __getattr__ = public_names(__name__, __file__)
 
 
 def __dir__() -> list[str]:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
+from operator import itemgetter
 from typing import Any
 
 from tilewright.layout.index.address_map import AddressMap, Axis, solutions
@@ -22,7 +23,7 @@ from tilewright.render import Column, bytes_text
 from tilewright.render.tables import glance, glance_table
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Leaf:
     """A final coordinate: its place in the list, its size, and the tile level that made it (0: outside all tiles)."""
 
@@ -56,37 +57,6 @@ class DrawnDim:
             if leaf.level == level:
                 return math.prod(inner.size for inner in self.leaves[at:])
         return None
-
-
-class _Walk:
-    """Follows coordinates through steps: which leaf of which dim each one is."""
-
-    def __init__(self, names: list[str], parts: list[tuple[int, ...]], sizes: list[int]) -> None:
-        self.names, self.parts, self.sizes = names, parts, sizes
-        self.chains: list[list[int]] = [[k] for k in range(len(names))]  # per dim, coordinate ids from major to minor
-        self.now = list(range(len(names)))  # the ids in the order of the coordinates
-        self.level = dict.fromkeys(self.now, 0)
-
-    def follow(self, step: Step, level: int | None) -> None:
-        if isinstance(step, Permute):
-            self.now = [self.now[k] for k in step.order]
-        elif isinstance(step, NewDim):
-            new = len(self.level)
-            self.level[new] = 0
-            self.now.insert(step.dim, new)
-            self.chains.insert(0, [new])
-            self.names.insert(0, "")
-            self.parts.insert(0, ())
-            self.sizes.insert(0, 1)
-        elif isinstance(step, Split):
-            whole = self.now[step.dim]
-            number, inside = len(self.level), len(self.level) + 1
-            self.level[number] = self.level[whole]
-            self.level[inside] = self.level[whole] + 1 if level is None else level
-            self.now[step.dim : step.dim + 1] = [number, inside]
-            chain = next(chain for chain in self.chains if whole in chain)
-            at = chain.index(whole)
-            chain[at : at + 1] = [number, inside]
 
 
 def dim_order(layout: AddressMap) -> tuple[int, ...] | None:
@@ -128,15 +98,24 @@ def lineage(layout: AddressMap) -> tuple[DrawnDim, ...]:
     """
     start, names, parts = _start(layout)
     levels = layout.step_levels
-    walk = _Walk(names, parts, list(layout.step_sizes[start]))
+    now = [(dim, "", 0) for dim in range(len(names))]  # of every coordinate: dim, place among its leaves, level
     for k, step in enumerate(layout.steps[start:], start=start):
-        walk.follow(step, None if levels is None else levels[k])
-    place = {coordinate: k for k, coordinate in enumerate(walk.now)}
-    sizes = layout.step_sizes[-1]
-    return tuple(
-        DrawnDim(name, of, tuple(Leaf(place[i], sizes[place[i]], walk.level[i]) for i in chain), size)
-        for name, of, chain, size in zip(walk.names, walk.parts, walk.chains, walk.sizes, strict=True)
-    )
+        match step:
+            case Permute(order):
+                now = [now[at] for at in order]
+            case NewDim(at):
+                names, parts = [*names, ""], [*parts, ()]
+                now.insert(at, (len(names) - 1, "", 0))
+            case Split(at, _):
+                dim, path, level = now[at]
+                inside = level + 1 if levels is None else levels[k]
+                now[at : at + 1] = [(dim, f"{path}0", level), (dim, f"{path}1", inside)]
+    behind = layout.step_sizes[-1]
+    leaves = sorted((dim, path, Leaf(place, behind[place], level)) for place, (dim, path, level) in enumerate(now))
+    own = {dim: tuple(leaf for _, _, leaf in group) for dim, group in groupby(leaves, key=itemgetter(0))}
+    sizes = layout.step_sizes[start]
+    drawn = [DrawnDim(names[d], parts[d], own[d], sizes[d] if d < len(sizes) else 1) for d in range(len(names))]
+    return (*reversed(drawn[len(sizes) :]), *drawn[: len(sizes)])
 
 
 def position_of(layout: AddressMap, index: Sequence[int], dim: DrawnDim) -> int:
@@ -515,7 +494,7 @@ _COLUMNS = (Column("element"), Column("layout", "code"), Column("in memory", "by
 
 def tuple_html(layout: Any) -> str:
     """A line for every array: what ``--leaf`` calls it, its layout, size and padding."""
-    arrays = list(_leaves(layout))
+    arrays = list(leaves(layout))
     sized = [array for _, array in arrays if UNBOUNDED not in array.shape]
     total = f"{len(arrays)} arrays, {bytes_text(sum(array.size_bytes for array in sized))} in memory"
     rows = [
@@ -525,10 +504,10 @@ def tuple_html(layout: Any) -> str:
     return glance("a tuple of layouts", total, glance_table(_COLUMNS, rows))
 
 
-def _leaves(layout: Any, path: str = "") -> Iterator[tuple[str, AddressMap]]:
-    """(path, layout) of every array of a tuple, the path as ``--leaf`` takes it: ``0,2``."""
+def leaves(layout: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """(path, layout) of every array of a tuple, the path as ``--leaf`` takes it, ``0,2``; "" for an array alone."""
     if isinstance(layout, AddressMap):
         yield path, layout
         return
     for k, element in enumerate(layout.elements):
-        yield from _leaves(element, f"{path},{k}".lstrip(","))
+        yield from leaves(element, f"{path},{k}".lstrip(","))

@@ -10,20 +10,10 @@ import numpy as np
 from tilewright.kernels import Job, do_jobs
 from tilewright.layout.kinds.tiled import tiled
 from tilewright.layout.move import JOIN, SHORTS, TRANSPOSE, UNZIP, ZIP
-
-
-def _rows(size: int) -> None:
-    from tilewright.layout.index.table_kernels import gather_rows, scatter_rows
-
-    unit, table = np.dtype(f"u{size}"), np.zeros(1, np.int64)
-    rows, slots = np.zeros((1, 1), unit), np.zeros(1, unit)
-    scatter_rows(rows, table, table, slots)
-    gather_rows(slots, table, table, rows)
+from tilewright.layout.move.move_kernels import address_of_primitive
 
 
 def _elements(size: int) -> None:
-    from tilewright.layout.move.move_kernels import address_of_primitive
-
     address_of_primitive(TRANSPOSE, size)
     for rows in (2, 4, 8):
         address_of_primitive(ZIP, size, rows)
@@ -35,8 +25,6 @@ def warm(report: Callable[[str, float], None] | None = None) -> None:
 
     ``report`` is told each kernel's name and the seconds it took.
     """
-    from tilewright.layout.move.move_kernels import address_of_primitive
-
     jobs: list[Job] = [
         ("offsets", lambda: tiled((8, 8), "u8").offsets(np.zeros((1 << 13, 2), np.int64))),
         ("moves", lambda: tiled((3, 5), "u8").pack(np.zeros((3, 5), np.uint8))),
@@ -44,5 +32,4 @@ def warm(report: Callable[[str, float], None] | None = None) -> None:
     ]
     for size in (1, 2, 4, 8):
         jobs.append((f"interleaving of {8 * size}-bit elements", partial(_elements, size)))
-        jobs.append((f"rows of {8 * size}-bit elements", partial(_rows, size)))
     do_jobs(jobs, report)

@@ -27,17 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tilewright.embed import (
-    Clicks,
-    EmbedConfig,
-    Feature,
-    HashedTables,
-    LogColumn,
-    MultiHash,
-    hash_tables,
-    read_criteo,
-    synthetic_criteo,
-)
+from tilewright import embed
 from tilewright.errors import TilewrightError, UsageError
 
 EXPECTED = ("features", "init", "loss", "optimizer")
@@ -48,24 +38,24 @@ class Model:
     """The four functions of a model file, its name, and the columns it reads beside its features."""
 
     name: str
-    features: Callable[[float], Sequence[Feature]]
+    features: Callable[[float], Sequence[embed.Feature]]
     init: Callable[[Any], Any]
     loss: Callable[[Any, Any, Any, Any], tuple[Any, Any]]
     optimizer: Callable[[], Any]
     numeric: tuple[str, ...] = tuple(f"I{i}" for i in range(1, 14))
     label: str = "label"
     ids: str = "auto"
-    hashes: Mapping[str, MultiHash] = field(default_factory=dict, hash=False)
+    hashes: Mapping[str, embed.MultiHash] = field(default_factory=dict, hash=False)
 
-    def hashed(self, scale: float) -> HashedTables:
+    def hashed(self, scale: float) -> embed.HashedTables:
         """The model's features as the log has them, and as they are stacked."""
-        return hash_tables(self.features(scale), self.hashes)
+        return embed.hash_tables(self.features(scale), self.hashes)
 
-    def described(self, scale: float, target: str, chips: int, batch: int) -> EmbedConfig:
+    def described(self, scale: float, target: str, chips: int, batch: int) -> embed.EmbedConfig:
         """The tables that the file describes, as a TOML file of them does."""
         hashed = self.hashed(scale)
-        columns = {feature.name: LogColumn(ids=self.ids) for feature in hashed.original}
-        return EmbedConfig(hashed.features, target, chips, batch, columns, hashed=hashed)
+        columns = {feature.name: embed.LogColumn(ids=self.ids) for feature in hashed.original}
+        return embed.EmbedConfig(hashed.features, target, chips, batch, columns, hashed=hashed)
 
 
 def _import(path: Path) -> ModuleType:
@@ -147,29 +137,29 @@ _MOST_ROWS = 1 << 21  # 2 Mi rows of 160 bytes: 320 MiB; a longer log is read up
 class RunData:
     """Rows to learn from and rows to judge by; ``held_out`` tells whether the two are disjoint."""
 
-    train: Clicks
-    evaluate: Clicks
+    train: embed.Clicks
+    evaluate: embed.Clicks
     held_out: bool
     source: str
 
-    def training_batches(self, batch: int, steps: int) -> Iterator[Clicks]:
+    def training_batches(self, batch: int, steps: int) -> Iterator[embed.Clicks]:
         """``steps`` whole batches, going through the rows again as often as needed."""
         endless = (rows for _ in itertools.count() for rows in self.train.batches(batch))
         return itertools.islice(endless, steps)
 
 
-def _whole(rows: Clicks, batch: int) -> Clicks:
+def _whole(rows: embed.Clicks, batch: int) -> embed.Clicks:
     return rows[: len(rows) // batch * batch]
 
 
 def _from_file(path: str, vocabs: Sequence[int], batch: int) -> RunData:
     parts, count = [], 0
-    for part in read_criteo(path, vocabs):
+    for part in embed.read_criteo(path, vocabs):
         parts.append(part)
         count += len(part)
         if count >= _MOST_ROWS:
             break
-    rows = Clicks.join(parts)
+    rows = embed.Clicks.join(parts)
     if len(rows) < batch:
         how = f"use --batch {max(1, len(rows) // 2)} or less, or a longer log"
         raise UsageError(f"{len(rows)} rows are fewer than one batch of {batch}", where=path, how=how)
@@ -179,7 +169,7 @@ def _from_file(path: str, vocabs: Sequence[int], batch: int) -> RunData:
     return RunData(rows[: len(rows) - kept], rows[len(rows) - kept :], held_out=True, source=str(Path(path).name))
 
 
-def load_data(path: str | None, features: Sequence[Feature], batch: int, steps: int, seed: int = 0) -> RunData:
+def load_data(path: str | None, features: Sequence[embed.Feature], batch: int, steps: int, seed: int = 0) -> RunData:
     """Rows for ``steps`` batches of ``batch``; without a path, a seeded log whose ids follow a Zipf law.
 
     Raises :class:`UsageError` for a missing, empty or malformed file and for one with fewer rows than a batch.
@@ -187,12 +177,11 @@ def load_data(path: str | None, features: Sequence[Feature], batch: int, steps: 
     vocabs = [feature.table.vocab for feature in features]
     if path is not None:
         return _from_file(path, vocabs, batch)
-    train = synthetic_criteo(seed, min(steps * batch, _MOST_ROWS // batch * batch), vocabs)
+    train = embed.synthetic_criteo(seed, min(steps * batch, _MOST_ROWS // batch * batch), vocabs)
     kept = max(1, _EVALUATION_ROWS // batch) * batch
-    return RunData(train, synthetic_criteo(seed + 1, kept, vocabs), held_out=True, source=f"generated, seed {seed}")
-
-
-# How well a click model ranks.
+    return RunData(
+        train, embed.synthetic_criteo(seed + 1, kept, vocabs), held_out=True, source=f"generated, seed {seed}"
+    )
 
 
 def auc(labels: Any, scores: Any) -> float:

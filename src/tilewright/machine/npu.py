@@ -204,9 +204,6 @@ def _plan(tensors: Sequence[LocalTensor], layer: NpuLayer, memory: LaneMemory) -
     return plan_local_memory(fixed, memory, layer.instructions)
 
 
-# Slices.
-
-
 def best_cut(layer: NpuLayer, memory: LaneMemory) -> Cut | None:
     """The slices that fit and move fewest bytes; of those the fewest slices. Tried: along any one or two axes.
 
@@ -433,9 +430,6 @@ def _variants(subject: Subject, memory: LaneMemory, before: int) -> Iterator[Cha
     return subject.try_changes(change)
 
 
-# What was checked.
-
-
 def _checks(layers: Sequence[Planned], memory: LaneMemory) -> tuple[Check, ...]:
     planned = [each.plan for each in layers if each.plan is not None]
     wrong = [text for plan in planned for text in misplaced(plan, memory)]
@@ -473,9 +467,6 @@ def overlapping(plan: LocalPlan) -> Iterator[str]:
     for one, other in pairwise(ordered):
         if other.base < one.end:
             yield f"{one.name} and {other.name}"
-
-
-# The page.
 
 
 def _cards(layers: Sequence[Planned], memory: LaneMemory) -> tuple[Card, ...]:

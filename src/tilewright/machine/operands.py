@@ -17,8 +17,9 @@ from typing import Any
 
 from tilewright.hlo import Node, Value, array_dtype
 from tilewright.isa import Compiled
-from tilewright.layout import LaneLayout, lane_matrix2, lane_weights, lanes
+from tilewright.layout import lane_matrix2, lane_weights, lanes
 from tilewright.layout.index.types import dtype_name
+from tilewright.layout.kinds.lanes import LaneLayout
 from tilewright.targets import LaneMemory
 
 Sizes = Mapping[str, int]
@@ -142,6 +143,7 @@ class _Dims:
 
     order = ""
     axes: tuple[Axis, ...] = ()
+    node: Node | None = None  # the product, where the layer is one
 
     def place(self, value: Value, memory: LaneMemory) -> _Stored:
         """How a value of the layer is stored."""
@@ -149,7 +151,7 @@ class _Dims:
 
     def is_operand(self, value: Value) -> bool:
         """Whether it is an operand of the product itself, and not of what is done to the sums."""
-        return False
+        return self.node is not None and value in self.node.operands
 
     def is_transposed(self, value: Value) -> bool:
         """Whether the layer wants the elements of a value in another order than they are in."""
@@ -162,6 +164,8 @@ def _dtype(value: Value) -> str:
 
 
 class _Convolution(_Dims):
+    node: Node
+
     def __init__(self, reader: _Reader, node: Node) -> None:
         own = node.attributes
         self.node, self.numbers = node, own["numbers"]
@@ -176,9 +180,6 @@ class _Convolution(_Dims):
             cut.append(Axis("c", self.out["f"]))
         self.axes = tuple(axis for axis in cut if axis.size > 1)
         reader.images.setdefault(node.operands[0], self.numbers[0])
-
-    def is_operand(self, value: Value) -> bool:
-        return value in self.node.operands
 
     def _rows(self, rows: int) -> int:
         """Input rows that so many output rows need."""
@@ -212,6 +213,8 @@ def _rows_and_columns(sizes: Sequence[int]) -> tuple[int, int]:
 
 
 class _Product(_Dims):
+    node: Node
+
     def __init__(self, node: Node) -> None:
         own = node.attributes
         self.node = node
@@ -221,9 +224,6 @@ class _Product(_Dims):
         self.m, self.n = prod(a) // (self.batch * self.k), prod(b) // (self.batch * self.k)
         cut = (Axis("batch", self.batch), Axis("rows", self.m), Axis("columns", self.n))
         self.axes = tuple(axis for axis in cut if axis.size > 1)
-
-    def is_operand(self, value: Value) -> bool:
-        return value in self.node.operands
 
     def is_transposed(self, value: Value) -> bool:
         """Batch, rows and depth, or batch, depth and columns, is the order wanted."""

@@ -130,9 +130,6 @@ def checks_table(checks: Sequence[Check]) -> Html:
     return table(_CHECKS, [(check.what, marks[check.ok], check.said) for check in checks])
 
 
-# Any program on a target.
-
-
 def step_blocks(studied: Studied) -> Iterator[Html]:
     """The modelled step: its lanes, and what bounds it."""
     assert studied.step is not None

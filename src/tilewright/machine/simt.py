@@ -12,6 +12,7 @@ import numpy as np
 from tilewright.hlo import Program, StepTime, TimeRow, XlaValues, optimize, report
 from tilewright.isa import Compiled, MachineReport, MatrixUnitConfig, compile, roofline
 from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
+from tilewright.machine.stages import largest_difference
 from tilewright.machine.subject import Subject
 from tilewright.render import Card, Column, Html, bytes_text, count_text, percent_text, table
 
@@ -219,9 +220,6 @@ def _moved(program: Program, run: MachineReport) -> Moved:
     return Moved(report(program, "simt").moved_bytes, after, "by what only moves elements", how)
 
 
-# Values.
-
-
 def _checks(run: MachineReport) -> tuple[Check, ...]:
     here = [layer for layer in run.layers if not layer.fallback]
     said = f"{len(here)} layers: integers equal, floats within the rounding of each layer's depth"
@@ -240,14 +238,12 @@ def _outputs_check(program: Program, subject: Subject, outputs: Any) -> Check:
     wanted = XlaValues().run_text(program.text, inputs, results, taken)
     floats, integers, finite = 0.0, 0.0, True
     for have, want in zip(made, wanted, strict=True):
-        one, other = have.astype(np.float64), want.astype(np.float64)
-        finite &= bool(np.array_equal(np.isfinite(one), np.isfinite(other)))
-        known = np.isfinite(one) & np.isfinite(other)
-        apart = float(np.abs(one - other)[known].max(initial=0.0))
+        apart, size = largest_difference(have, want)
+        finite &= apart < float("inf")
         if have.dtype.kind in "iub":
             integers = max(integers, apart)
         else:
-            floats = max(floats, apart / max(float(np.abs(other[known]).max(initial=0.0)), 1e-30))
+            floats = max(floats, apart / max(size, 1e-30))
     said = [f"integers at most {integers:,.0f} apart"] if integers else []
     said += [f"floats at most {floats:.1e} of an output's size apart"] if floats else []
     many = f"{len(made)} outputs" if len(made) > 1 else "output"

@@ -136,7 +136,7 @@ def compare(
         pairs = [jax.tree_util.tree_flatten_with_path(f(*arguments))[0] for f in (straight, rewritten)]
         outputs = len(pairs[0])
         for (path, expected), (_, actual) in zip(*pairs, strict=True):
-            difference, size = _difference(np.asarray(expected, np.float64), np.asarray(actual, np.float64))
+            difference, size = largest_difference(actual, expected)
             share = difference / max(size, 1e-30)
             if not share <= ALLOWED:
                 place = f"input {number}, output {jax.tree_util.keystr(path)}"
@@ -147,16 +147,15 @@ def compare(
     return worst, largest, outputs
 
 
-def _difference(one: Any, other: Any) -> tuple[float, float]:
-    """(largest difference, largest finite value); infinite where one is finite and the other is not. NaN equals NaN."""
+def largest_difference(value: Any, wanted: Any) -> tuple[float, float]:
+    """(largest difference, largest finite value wanted); infinite where only one is finite. NaN equals NaN."""
+    one, other = np.asarray(value, np.float64), np.asarray(wanted, np.float64)
     apart = ~((one == other) | (np.isnan(one) & np.isnan(other)))
-    size = float(np.abs(one[np.isfinite(one)]).max(initial=0.0))
+    size = float(np.abs(other[np.isfinite(other)]).max(initial=0.0))
     if not np.isfinite(one[apart]).all() or not np.isfinite(other[apart]).all():
         return float("inf"), size
     return float(np.abs(one[apart] - other[apart]).max(initial=0.0)), size
 
-
-# Training, and how well the model ranks.
 
 DenseStep = Callable[[Any, Any, Any, Any], tuple[tuple[Any, Any], tuple[Any, Any]]]
 

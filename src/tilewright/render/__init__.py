@@ -4,32 +4,16 @@ Of what is not listed here (pieces of a page, markup, changes, rarer charts) eac
 ``tilewright.render.page``.
 """
 
-from tilewright.render.delivery import Output, deliver
-from tilewright.render.drawing import Bar, bar_chart
-from tilewright.render.formats import bytes_text, count_text, percent_text, seconds_text
-from tilewright.render.markup import Html
-from tilewright.render.page import Card, Page, Step, badge, cards, steps
-from tilewright.render.tables import Column, Field, Table, explorer, table
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Bar",
-    "Card",
-    "Column",
-    "Field",
-    "Html",
-    "Output",
-    "Page",
-    "Step",
-    "Table",
-    "badge",
-    "bar_chart",
-    "bytes_text",
-    "cards",
-    "count_text",
-    "deliver",
-    "explorer",
-    "percent_text",
-    "seconds_text",
-    "steps",
-    "table",
-]
+from tilewright.exports import public_names
+
+if TYPE_CHECKING:
+    from tilewright.render.delivery import Output, deliver
+    from tilewright.render.drawing import Bar, bar_chart
+    from tilewright.render.formats import bytes_text, count_text, percent_text, seconds_text
+    from tilewright.render.markup import Html
+    from tilewright.render.page import Card, Page, Step, badge, cards, steps
+    from tilewright.render.tables import Column, Field, Table, explorer, table
+
+__all__, __getattr__ = public_names(__name__, __file__)

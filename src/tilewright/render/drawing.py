@@ -124,11 +124,10 @@ def _hatch(name: str) -> Html:
     return element("pattern", stroke, id=name, width=10, height=10, patternUnits="userSpaceOnUse")
 
 
-# Charts: horizontal bars in parts, and curves.
-
 _COLOURS = 4
 _MOST_POINTS = 600
 _MOST_COLUMNS = 192
+_ABOVE, _BELOW = 30, 40  # what a chart leaves for its legend and for the names of x
 
 
 @dataclass(frozen=True)
@@ -193,17 +192,10 @@ def column_chart(series: Sequence[Curve], *, title: str, x_label: str = "", y_la
         return element("p", "nothing to draw", class_="empty")
     width, height = 720.0, 240.0
     ticks = _ticks(min(0.0, *(y for line in lines for _, y in line)), max(y for line in lines for _, y in line))
-    marks = [format_value(tick, "number") for tick in ticks]
-    left, top, bottom = max(map(text_width, marks)) + 14, 30, 40
     per_bar = -(-count * len(lines) // _MOST_COLUMNS)
-    drawing = Drawing(width, height, title=title)
-    _legend(drawing, left, [curve.label for curve in series], box=True)
-    up = (height - top - bottom) / ((ticks[-1] - ticks[0]) or 1)
-    for tick, mark in zip(ticks, marks, strict=True):
-        y = height - bottom - (tick - ticks[0]) * up
-        drawing.line(left, y, width - 16, y, "grid")
-        drawing.text(left - 8, y + 4, mark, "soft", anchor="end")
-    ground = height - bottom + ticks[0] * up
+    said = x_label if per_bar == 1 else f"{x_label} (each bar the highest of {per_bar})"
+    drawing, left, up = _axes(series, ticks, "number", (width, height), (title, said, y_label), box=True)
+    ground = height - _BELOW + ticks[0] * up
     slot = (width - left - 16) / -(-count // per_bar)
     each = slot * 0.78 / len(lines)
     for number_, line in enumerate(lines):
@@ -216,11 +208,8 @@ def column_chart(series: Sequence[Curve], *, title: str, x_label: str = "", y_la
     longest = max(lines, key=len)
     for place in range(0, -(-count // per_bar), max(1, round(44 / slot))):
         text = _place(longest[place * per_bar][0])
-        drawing.text(left + (place + 0.5) * slot, height - bottom + 18, text, "soft", anchor="middle")
+        drawing.text(left + (place + 0.5) * slot, height - _BELOW + 18, text, "soft", anchor="middle")
     drawing.line(left, ground, width - 16, ground, "axis")
-    said = x_label if per_bar == 1 else f"{x_label} (each bar the highest of {per_bar})"
-    drawing.text((left + width - 16) / 2, height - 5, said, "soft", anchor="middle")
-    drawing.text(width - 16, 16, y_label, "soft", anchor="end")
     return element("figure", element("figcaption", title), drawing.svg())
 
 
@@ -245,30 +234,46 @@ def line_chart(
         return element("p", "nothing to draw", class_="empty")
     x_ticks = _ticks(min(x for x, _ in every), max(x for x, _ in every))
     y_ticks = _ticks(min(y for _, y in every), max(y for _, y in every))
-    marks = [format_value(tick, kind) for tick in y_ticks]
-    left, top, bottom = max(map(text_width, marks)) + 14, 30, 40
-    drawing = Drawing(width, height, title=title)
-    _legend(drawing, left, [curve.label for curve in curves], box=False)
+    drawing, left, up = _axes(curves, y_ticks, kind, (width, height), (title, x_label, y_label), box=False)
     x_low, x_high = min(every)[0], max(every)[0]
-    across = (width - left - 16) / ((x_high - x_low) or 1)
-    y_low, y_high = y_ticks[0], y_ticks[-1]
-    up = (height - top - bottom) / ((y_high - y_low) or 1)
-    for tick, mark in zip(y_ticks, marks, strict=True):
-        y = height - bottom - (tick - y_low) * up
-        drawing.line(left, y, width - 16, y, "grid")
-        drawing.text(left - 8, y + 4, mark, "soft", anchor="end")
+    across, ground = (width - left - 16) / ((x_high - x_low) or 1), height - _BELOW
     for tick in (tick for tick in x_ticks if x_low <= tick <= x_high):
         x = left + (tick - x_low) * across
-        drawing.text(x, height - bottom + 18, format_value(tick, "number"), "soft", anchor="middle")
-    drawing.line(left, height - bottom, width - 16, height - bottom, "axis")
-    drawing.text((left + width - 16) / 2, height - 5, x_label, "soft", anchor="middle")
-    drawing.text(width - 16, 16, y_label, "soft", anchor="end")
+        drawing.text(x, ground + 18, format_value(tick, "number"), "soft", anchor="middle")
+    drawing.line(left, ground, width - 16, ground, "axis")
     for index, line in enumerate(points):
-        placed = [(left + (x - x_low) * across, height - bottom - (y - y_low) * up) for x, y in _thin(line)]
+        placed = [(left + (x - x_low) * across, ground - (y - y_ticks[0]) * up) for x, y in _thin(line)]
         if len(placed) == 1:
             drawing.circle(*placed[0], 3, f"dot s{index % _COLOURS}")
         drawing.polyline(placed, f"curve s{index % _COLOURS}")
     return element("figure", element("figcaption", title), drawing.svg())
+
+
+def _axes(
+    curves: Sequence[Curve],
+    ticks: Sequence[float],
+    kind: Kind,
+    size: tuple[float, float],
+    said: tuple[str, str, str],
+    *,
+    box: bool,
+) -> tuple[Drawing, float, float]:
+    """A drawing with a legend, a line for every tick of the upright axis and ``said``: its title and both labels.
+
+    Beside it where the axis of x begins, and how high one of y is.
+    """
+    (width, height), (title, x_label, y_label) = size, said
+    marks = [format_value(tick, kind) for tick in ticks]
+    left, up = max(map(text_width, marks)) + 14, (height - _ABOVE - _BELOW) / ((ticks[-1] - ticks[0]) or 1)
+    drawing = Drawing(width, height, title=title)
+    _legend(drawing, left, [curve.label for curve in curves], box=box)
+    for tick, mark in zip(ticks, marks, strict=True):
+        y = height - _BELOW - (tick - ticks[0]) * up
+        drawing.line(left, y, width - 16, y, "grid")
+        drawing.text(left - 8, y + 4, mark, "soft", anchor="end")
+    drawing.text((left + width - 16) / 2, height - 5, x_label, "soft", anchor="middle")
+    drawing.text(width - 16, 16, y_label, "soft", anchor="end")
+    return drawing, left, up
 
 
 def _legend(drawing: Drawing, x: float, names: Sequence[str], *, box: bool) -> None:

@@ -1,27 +1,18 @@
 """Chips as data: one TOML file each, every constant with its source."""
 
-from tilewright.targets.chips import (
-    LaneMemory,
-    Seen,
-    SimtCore,
-    Target,
-    TileMemory,
-    TimeConstants,
-    load_target,
-    parse_target,
-    target,
-    target_names,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "LaneMemory",
-    "Seen",
-    "SimtCore",
-    "Target",
-    "TileMemory",
-    "TimeConstants",
-    "load_target",
-    "parse_target",
-    "target",
-    "target_names",
-]
+from tilewright.exports import public_names
+
+if TYPE_CHECKING:
+    from tilewright.targets.chips import (
+        LaneMemory,
+        SimtCore,
+        Target,
+        TileMemory,
+        TimeConstants,
+        target,
+        target_names,
+    )
+
+__all__, __getattr__ = public_names(__name__, __file__)

@@ -1,25 +1,13 @@
 """Typed events that engines emit, their writers, and the reader of a profiler's file."""
 
-from tilewright.trace.events import Args, Counter, Event, Instant, Recorder, Sink, Slice, Track
-from tilewright.trace.perfetto import perfetto_bytes, write_perfetto
-from tilewright.trace.profile import PROFILES, profiles_in, read_profile
-from tilewright.trace.xspace import XEvent, XPlane, read_xspace
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "PROFILES",
-    "Args",
-    "Counter",
-    "Event",
-    "Instant",
-    "Recorder",
-    "Sink",
-    "Slice",
-    "Track",
-    "XEvent",
-    "XPlane",
-    "perfetto_bytes",
-    "profiles_in",
-    "read_profile",
-    "read_xspace",
-    "write_perfetto",
-]
+from tilewright.exports import public_names
+
+if TYPE_CHECKING:
+    from tilewright.trace.events import Args, Counter, Event, Instant, Recorder, Sink, Slice, Track
+    from tilewright.trace.perfetto import perfetto_bytes, write_perfetto
+    from tilewright.trace.profile import PROFILES, profiles_in, read_profile
+    from tilewright.trace.xspace import XEvent, XPlane, read_xspace
+
+__all__, __getattr__ = public_names(__name__, __file__)

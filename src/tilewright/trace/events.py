@@ -35,7 +35,6 @@ class Slice:
     args: Args = ()
 
     def __post_init__(self) -> None:
-        """Time starts at 0 and never runs backwards."""
         if self.start < 0 or self.duration < 0:
             raise UsageError(f"slice {self.name!r} starts at {self.start} and takes {self.duration}; both must be >= 0")
 
@@ -50,7 +49,6 @@ class Instant:
     args: Args = ()
 
     def __post_init__(self) -> None:
-        """Time starts at 0."""
         if self.time < 0:
             raise UsageError(f"instant {self.name!r} happens at {self.time}; times must be >= 0")
 
@@ -65,7 +63,6 @@ class Counter:
     unit: str = ""
 
     def __post_init__(self) -> None:
-        """Time starts at 0."""
         if self.time < 0:
             raise UsageError(f"counter {self.track.lane!r} is set at {self.time}; times must be >= 0")
 
@@ -94,9 +91,7 @@ class Recorder:
         self.emit = self.events.append
 
     def __len__(self) -> int:
-        """How many events came."""
         return len(self.events)
 
     def __iter__(self) -> Iterator[Event]:
-        """The events in the order they came."""
         return iter(self.events)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tilewright.extras import need
 from tilewright.files import write_whole
-from tilewright.trace.events import Args, Counter, Event, Instant, Slice, Track
+from tilewright.trace.events import Args, Event, Instant, Slice, Track
 
 # Slices of one track, laid into rows in which they nest, as timeline formats need them.
 
@@ -67,9 +67,7 @@ def perfetto_bytes(events: Iterable[Event]) -> bytes:
     need("perfetto", what="writing a trace")
     from perfetto.protos.perfetto.trace import perfetto_trace_pb2
 
-    writer = _Writer(perfetto_trace_pb2)
-    writer.add(events)
-    return writer.serialize()
+    return _Writer(perfetto_trace_pb2).trace(events)
 
 
 def write_perfetto(events: Iterable[Event], path: Path | str) -> int:
@@ -79,37 +77,16 @@ def write_perfetto(events: Iterable[Event], path: Path | str) -> int:
     return len(raw)
 
 
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 class _Writer:
-    """Collects packets as bytes.
-
-    A protobuf message may be written in pieces, so a packet is a body the library serialised (cached, for most events
-    differ from others in their time only) followed by its timestamp field.
-    """
+    """Packets that describe tracks, and packets of events, which are sorted by time in the end."""
 
     def __init__(self, pb: Any) -> None:
         self._pb = pb
-        self._head: list[bytes] = []
-        self._timed: list[tuple[int, bytes]] = []
+        self._head, self._timed = [self._packet(sequence_flags=_CLEARED)], list[Any]()
         self._uuids: dict[object, int] = {}
         self._ranks: dict[Track, int] = {}
-        self._bodies: dict[object, bytes] = {}
-        fields = pb.TracePacket.DESCRIPTOR.fields_by_name
-        self._time_tag = _varint(fields["timestamp"].number << 3)
-        self._packet_tag = _varint(pb.Trace.DESCRIPTOR.fields_by_name["packet"].number << 3 | 2)
-        start = self._packet()
-        start.sequence_flags = _CLEARED
-        self._head.append(start.SerializeToString(deterministic=True))
 
-    def add(self, events: Iterable[Event]) -> None:
+    def trace(self, events: Iterable[Event]) -> bytes:
         lanes: dict[Track, list[Slice]] = {}
         for event in events:
             if event.track not in self._ranks:
@@ -118,39 +95,48 @@ class _Writer:
             if isinstance(event, Slice):
                 lanes.setdefault(event.track, []).append(event)
             elif isinstance(event, Instant):
-                self._instant(event)
+                uuid = self._lane(event.track)
+                self._add(event.time, uuid, self._pb.TrackEvent.TYPE_INSTANT, event.name, event.args)
             else:
-                self._counter(event)
+                uuid = self._lane(event.track, "counter", event.unit)
+                shown = self._add(event.time, uuid, self._pb.TrackEvent.TYPE_COUNTER)
+                if isinstance(event.value, float):
+                    shown.double_counter_value = event.value
+                else:
+                    shown.counter_value = operator.index(event.value)
         for track, slices in lanes.items():
-            self._slices(track, slices)
+            for row, marks in enumerate(nested_rows(slices)):
+                uuid = self._lane(track, row)
+                for time, begun in marks:
+                    if begun is None:
+                        self._add(time, uuid, self._pb.TrackEvent.TYPE_SLICE_END)
+                    else:
+                        self._add(time, uuid, self._pb.TrackEvent.TYPE_SLICE_BEGIN, begun.name, begun.args)
+        self._timed.sort(key=operator.attrgetter("timestamp"))  # stable: marks of one row keep their order
+        whole = self._pb.Trace(packet=[*self._head, *self._timed])
+        return bytes(whole.SerializeToString(deterministic=True))
 
-    def serialize(self) -> bytes:
-        self._timed.sort(key=operator.itemgetter(0))  # stable: marks of one row keep their order
-        times: dict[int, bytes] = {}
-        out = [self._framed(body) for body in self._head]
-        for time, body in self._timed:
-            stamp = times.get(time)
-            if stamp is None:
-                stamp = times[time] = self._time_tag + _varint(time)
-            out.append(self._framed(body + stamp))
-        return b"".join(out)
+    def _packet(self, **fields: int) -> Any:
+        return self._pb.TracePacket(trusted_packet_sequence_id=_SEQUENCE, **fields)
 
-    def _framed(self, body: bytes) -> bytes:
-        return self._packet_tag + _varint(len(body)) + body
-
-    def _packet(self) -> Any:
-        packet = self._pb.TracePacket()
-        packet.trusted_packet_sequence_id = _SEQUENCE
-        return packet
+    def _add(self, time: int, uuid: int, kind: int, name: str = "", args: Args = ()) -> Any:
+        packet = self._packet(timestamp=operator.index(time))
+        self._timed.append(packet)
+        event = packet.track_event
+        event.track_uuid, event.type = uuid, kind
+        if name:
+            event.name = name
+        for label, value in args:
+            _annotate(event.debug_annotations.add(), label, value)
+        return event
 
     def _track(self, key: object, describe: Callable[[Any], None]) -> int:
         """The uuid of a track; the first time it is described, in a packet of its own."""
         if key not in self._uuids:
             self._uuids[key] = len(self._uuids) + 1
-            packet = self._packet()
-            packet.track_descriptor.uuid = self._uuids[key]
-            describe(packet.track_descriptor)
-            self._head.append(packet.SerializeToString(deterministic=True))
+            self._head.append(self._packet())
+            self._head[-1].track_descriptor.uuid = self._uuids[key]
+            describe(self._head[-1].track_descriptor)
         return self._uuids[key]
 
     def _process(self, track: Track) -> int:
@@ -176,43 +162,6 @@ class _Writer:
                     descriptor.counter.unit_name = unit
 
         return self._track((track, row), describe)
-
-    def _slices(self, track: Track, slices: list[Slice]) -> None:
-        kinds = self._pb.TrackEvent
-        for row, marks in enumerate(nested_rows(slices)):
-            uuid = self._lane(track, row)
-            end = self._body(uuid, kinds.TYPE_SLICE_END, "", ())
-            for time, begun in marks:
-                body = end if begun is None else self._body(uuid, kinds.TYPE_SLICE_BEGIN, begun.name, begun.args)
-                self._timed.append((operator.index(time), body))
-
-    def _instant(self, event: Instant) -> None:
-        body = self._body(self._lane(event.track), self._pb.TrackEvent.TYPE_INSTANT, event.name, event.args)
-        self._timed.append((operator.index(event.time), body))
-
-    def _counter(self, event: Counter) -> None:
-        packet = self._packet()
-        packet.track_event.type = self._pb.TrackEvent.TYPE_COUNTER
-        packet.track_event.track_uuid = self._lane(event.track, "counter", event.unit)
-        if isinstance(event.value, float):
-            packet.track_event.double_counter_value = event.value
-        else:
-            packet.track_event.counter_value = operator.index(event.value)
-        self._timed.append((operator.index(event.time), packet.SerializeToString(deterministic=True)))
-
-    def _body(self, uuid: int, kind: int, name: str, args: Args) -> bytes:
-        key = (uuid, kind, name, args, *(type(value) for _, value in args))  # True == 1, but reads otherwise
-        body = self._bodies.get(key)
-        if body is None:
-            packet = self._packet()
-            packet.track_event.type = kind
-            packet.track_event.track_uuid = uuid
-            if name:
-                packet.track_event.name = name
-            for label, value in args:
-                _annotate(packet.track_event.debug_annotations.add(), label, value)
-            body = self._bodies[key] = packet.SerializeToString(deterministic=True)
-        return body
 
 
 def _annotate(annotation: Any, label: str, value: int | float | str | bool) -> None:

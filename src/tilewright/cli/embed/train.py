@@ -17,10 +17,11 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, Annotated, Any
 
 from typer import Argument, Exit
 
+from tilewright import embed, machine
 from tilewright.cli.embed.model import ModelOptions
 from tilewright.cli.streams import Json, progress
 from tilewright.errors import CheckFailed, UsageError
@@ -30,10 +31,6 @@ from tilewright.render.drawing import Curve, line_chart
 from tilewright.render.formats import bytes_text, count_text, seconds_text
 from tilewright.render.page import Card, Page, cards, paragraph
 from tilewright.render.tables import Heading, Table
-
-if TYPE_CHECKING:
-    from tilewright.embed import Exported
-    from tilewright.machine import FitJob, Fitted, Quantised
 
 
 def train(
@@ -83,9 +80,7 @@ def train(
         where_of = (tables.chips, tables.target) if tables else (given.get("chips", 1), given.get("target", "tpu-v5p"))
         _start_all(processes, *where_of)
         return
-    from tilewright.machine import FitJob
-
-    job = FitJob(
+    job = machine.FitJob(
         *(model, data),
         steps=steps,
         limits=limits,
@@ -118,10 +113,8 @@ def train(
     deliver(Answer(fitted.to_json, lambda: _lines(fitted)), where, forms)
 
 
-def _watched(job: FitJob, name: str) -> Fitted:
+def _watched(job: machine.FitJob, name: str) -> machine.Fitted:
     """Train, with a line of progress on a terminal and a remark for every checkpoint."""
-    from tilewright.machine import FitWatch, fit
-
     told: set[str] = set()
 
     def tell(text: str) -> None:
@@ -140,7 +133,7 @@ def _watched(job: FitJob, name: str) -> Fitted:
             rate = (done - begun) * job.batch / (now - begin) if done > begun else math.nan
             advance(done, job.steps, f"{name}: loss {loss:.4f}, {rate:,.0f} examples/s")
 
-        watch = FitWatch(
+        watch = machine.FitWatch(
             on_stage=lambda stage: advance(0, None, f"{name}: {stage}"),
             on_step=on_step,
             on_saved=lambda step: tell(f"step {step} is saved"),
@@ -148,10 +141,10 @@ def _watched(job: FitJob, name: str) -> Fitted:
         )
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *place: tell(str(message))
-            return fit(job, watch)
+            return machine.fit(job, watch)
 
 
-def _lines(fitted: Fitted) -> Iterator[Line]:
+def _lines(fitted: machine.Fitted) -> Iterator[Line]:
     done, job = fitted.trained, fitted.job
     if not done.losses:
         yield f"nothing to do: step {fitted.first} is the last one asked for"
@@ -170,7 +163,7 @@ def _lines(fitted: Fitted) -> Iterator[Line]:
         yield f"checkpoints: {', '.join(map(str, fitted.saved))} in {job.checkpoint}"
 
 
-def _page(fitted: Fitted, in_turn: Fitted | None) -> str:
+def _page(fitted: machine.Fitted, in_turn: machine.Fitted | None) -> str:
     """Loss curves, and what they are of."""
     losses = fitted.trained.losses
     facts = [
@@ -226,13 +219,11 @@ def _joined() -> bool:
     place = os.environ.get(_PLACE)
     if place is None:
         return False
-    from tilewright.machine import join
-
     sys.stdout.flush()
     sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")  # data; what libraries print themselves goes to stderr
     os.dup2(2, 1)
     number, count, port = map(int, place.split())
-    join(number, count, port)
+    machine.join(number, count, port)
     return True
 
 
@@ -246,9 +237,7 @@ def _start_all(processes: int, chips: int, target: str) -> None:
 
     Where one of them ends early the others are ended too, with one error: its own, or that it was killed.
     """
-    from tilewright.embed import Topology
-
-    devices = Topology.for_target(target, chips).devices
+    devices = embed.Topology.for_target(target, chips).devices
     if processes < 1 or devices % processes:
         problem = f"{devices} devices do not divide over {processes} processes"
         raise UsageError(problem, where="--processes", how="take a divisor of them, or more --chips")
@@ -345,13 +334,10 @@ def export(
 ) -> None:
     """Write a checkpoint's tables for serving: quantised rows in one file that is mapped into memory."""
     need("jax", "orbax", what="`embed export`")
-    from tilewright.embed import Topology, restore, saved_features, stack
-    from tilewright.embed import export as write
-
-    features = saved_features(checkpoint, step)
+    features = embed.saved_features(checkpoint, step)
     with progress("restore") as advance:
-        state = restore(checkpoint, stack(features, Topology(1, 1)), step, slots=False)
-        made = write(out, state, dtype, scale=scale_per, progress=lambda n, total: advance(n, total, "rows"))
+        state = embed.restore(checkpoint, embed.stack(features, embed.Topology(1, 1)), step, slots=False)
+        made = embed.export(out, state, dtype, scale=scale_per, progress=lambda n, total: advance(n, total, "rows"))
     value = {"kind": "embedding_export", **made.to_json()}
     deliver(Answer(lambda: value, lambda: _tables_lines(made)), Output(as_json=as_json))
     if not as_json:
@@ -376,18 +362,15 @@ def quantise(
 ) -> None:
     """Quantise a checkpoint's tables: the error of every table, and the model's AUC and loss before and after."""
     need("jax", "orbax", what="`embed quantise`")
-    from tilewright.machine import QuantiseJob
-    from tilewright.machine import quantise as judge
-
-    job = QuantiseJob(model, checkpoint, data, step, dtype, scale_per, out, rows, batch, scale, seed)
+    job = machine.QuantiseJob(model, checkpoint, data, step, dtype, scale_per, out, rows, batch, scale, seed)
     with progress("quantise") as advance:
-        made = judge(job, lambda stage: advance(0, None, stage))
+        made = machine.quantise(job, lambda stage: advance(0, None, stage))
     deliver(Answer(made.to_json, lambda: _judged_lines(made)), Output(as_json=as_json))
     if out is not None and not as_json:
         remark(f"wrote {out}")
 
 
-def _tables_lines(made: Exported) -> Iterator[Line]:
+def _tables_lines(made: embed.Exported) -> Iterator[Line]:
     yield f"{made.dtype}: {bytes_text(made.file_bytes)}, {made.file_bytes / made.float_bytes:.2f} of float32"
     headings: list[Heading] = ["table", ("rows", "count"), ("width", "count"), "scale", ("bytes", "bytes")]
     headings += ["largest error", "relative"]
@@ -398,7 +381,7 @@ def _tables_lines(made: Exported) -> Iterator[Line]:
     yield Table(headings, rows)
 
 
-def _judged_lines(made: Quantised) -> Iterator[Line]:
+def _judged_lines(made: machine.Quantised) -> Iterator[Line]:
     yield from _tables_lines(made.exported)
     before, after = made.before, made.after
     change = after.auc / before.auc - 1

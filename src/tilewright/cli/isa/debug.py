@@ -9,17 +9,15 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from tilewright import isa
 from tilewright.cli.isa import machine
 from tilewright.cli.streams import Json, progress, read_text
 from tilewright.errors import UsageError
 from tilewright.render.delivery import Answer, Output, deliver, remark, show
-
-if TYPE_CHECKING:
-    from tilewright.isa import Debugger, Program
 
 _LEAVE = ("quit", "q", "exit")
 
@@ -38,14 +36,12 @@ def step(
     run. From -x and standard input the exit code is 1 if the program was stopped by an error or left error records,
     2 if a command was not understood.
     """
-    from tilewright.isa import Debugger
-
     if file == "-" and execute is None:
         raise UsageError("standard input cannot be the program and the commands", how="give the commands with -x")
     typed = execute is None and sys.stdin.isatty()
     if as_json and typed:
         raise UsageError("--json answers -x or commands on standard input, not a terminal")
-    debugger = Debugger(*machine.work(read_text(file), tensors.arrays(), machine.configured(settings), every_pe))
+    debugger = isa.Debugger(*machine.work(read_text(file), tensors.arrays(), machine.configured(settings), every_pe))
     if typed:
         _read_commands(debugger)
         return 0
@@ -53,7 +49,7 @@ def step(
     return _run_commands(debugger, (line.strip() for line in lines if line.strip()), as_json)
 
 
-def _run_commands(debugger: Debugger, lines: Iterator[str], as_json: bool) -> int:
+def _run_commands(debugger: isa.Debugger, lines: Iterator[str], as_json: bool) -> int:
     """Run the commands, show each with its answer; the exit code."""
     understood = True
     if not as_json:
@@ -74,7 +70,7 @@ def _run_commands(debugger: Debugger, lines: Iterator[str], as_json: bool) -> in
     return 1 if debugger.stopped or records else 0 if understood else 2
 
 
-def _answer_value(debugger: Debugger, line: str, text: str, value: Any, ok: bool) -> dict[str, Any]:
+def _answer_value(debugger: isa.Debugger, line: str, text: str, value: Any, ok: bool) -> dict[str, Any]:
     """One command as JSON: its answer, and where the processing element stands."""
     pe = debugger.pe
     at = None if debugger.done or pe.halted or pe.barrier is not None else pe.pc
@@ -83,7 +79,7 @@ def _answer_value(debugger: Debugger, line: str, text: str, value: Any, ok: bool
     return {**answer, **place, "stopped": debugger.stopped}
 
 
-def _read_commands(debugger: Debugger) -> None:
+def _read_commands(debugger: isa.Debugger) -> None:
     """Read commands from a terminal until it ends; an empty line is a command too."""
     _enable_editing(debugger)
     show([debugger.where()])
@@ -105,7 +101,7 @@ def _read_commands(debugger: Debugger) -> None:
             show([debugger.command(line)])
 
 
-def _enable_editing(debugger: Debugger) -> None:
+def _enable_editing(debugger: isa.Debugger) -> None:
     """History, line editing and completion of words where there is a readline; nothing is written to a file."""
     with suppress(ImportError):
         import readline
@@ -119,7 +115,7 @@ def _enable_editing(debugger: Debugger) -> None:
 
 
 @contextmanager
-def _interrupting(debugger: Debugger) -> Iterator[list[str]]:
+def _interrupting(debugger: isa.Debugger) -> Iterator[list[str]]:
     """Ctrl-C stops a run between two instructions, never within one; at the prompt (the list has one) the line goes."""
     asking: list[str] = []
     if threading.current_thread() is not threading.main_thread():
@@ -155,12 +151,9 @@ def explain(
     With tensors the program is run, and each instruction is explained as it stands when it is first come to: the
     columns that are on, the lines it touches and misses, what it waits for.
     """
-    from tilewright.isa import Debugger, assemble
-    from tilewright.isa import explain as explain_instruction
-
     config = machine.configured(settings)
     text, line = _source(source)
-    program = assemble(text, config)
+    program = isa.assemble(text, config)
     addresses = _addresses(program, line, source)
     like = None if segment is None else machine.array(segment, "--segment")
     runs = tensors != machine.Tensors()
@@ -170,13 +163,12 @@ def explain(
     reached: dict[int, Any] = {}
     stopped = ""
     if runs:
-        debugger = Debugger(program, tensors.arrays(), config)
+        debugger = isa.Debugger(program, tensors.arrays(), config)
         with progress("running") as bar:
             reached = debugger.explain_first(addresses, lambda done: bar(done, len(addresses)))
         stopped = debugger.stopped
     explained = {
-        pc: reached.get(pc) or explain_instruction(program.instructions[pc], config, like, columns, rows)
-        for pc in addresses
+        pc: reached.get(pc) or isa.explain(program.instructions[pc], config, like, columns, rows) for pc in addresses
     }
     values = [
         {"pc": pc, "line": program.instructions[pc].line, "in_a_run": pc in reached, **explanation.to_dict()}
@@ -193,7 +185,7 @@ def explain(
     return 1 if stopped else 0
 
 
-def _addresses(program: Program, line: int | None, source: str) -> list[int]:
+def _addresses(program: isa.Program, line: int | None, source: str) -> list[int]:
     """The addresses of all instructions, or of those on a line."""
     addresses = [pc for pc, it in enumerate(program.instructions) if line is None or it.line == line]
     if addresses:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from tilewright import isa
 from tilewright.errors import UsageError
 from tilewright.reading import open_bytes
 from tilewright.render.delivery import remark
@@ -19,7 +20,6 @@ from tilewright.render.tables import Table
 if TYPE_CHECKING:
     import numpy as np
 
-    from tilewright.isa import Machine, MatrixUnitConfig, Program, RunResult
     from tilewright.trace import Event
 
 _PES: tuple[tuple[str, Kind, str], ...] = (
@@ -48,18 +48,16 @@ Settings = Annotated[list[str] | None, "--set FIELD=VALUE", "A field of the mach
 PageOut = Annotated[str | None, "-o", "--out FILE", "FILE.html: a page; FILE.json: all numbers."]
 
 
-def configured(settings: Sequence[str] | None, **usual: Any) -> MatrixUnitConfig:
+def configured(settings: Sequence[str] | None, **usual: Any) -> isa.MatrixUnitConfig:
     """The machine with the fields that ``--set`` gives; ``usual``: fields that have another default here."""
-    from tilewright.isa import MatrixUnitConfig
-
-    known = {f.name for f in fields(MatrixUnitConfig)}
+    known = {f.name for f in fields(isa.MatrixUnitConfig)}
     values: dict[str, Any] = usual
     for assignment in settings or ():
         name, equals, text = assignment.partition("=")
         if not equals or name not in known:
             raise UsageError(f"unknown field in --set {assignment}", how=f"known: {', '.join(sorted(known))}")
         values[name] = setting(text)
-    config = MatrixUnitConfig(**values)
+    config = isa.MatrixUnitConfig(**values)
     if config.slow:
         remark(config.slow)
     return config
@@ -111,7 +109,7 @@ class Tensors:
     iota: Annotated[list[str] | None, "--iota NAME=s8[4,4]", "A tensor of 0, 1, 2, ..."] = None
     zeros: Annotated[list[str] | None, "--zeros NAME=s32[4,4]", "A tensor of zeros; printed afterwards."] = None
 
-    def arrays(self, program: Program | None = None) -> dict[str, np.ndarray[Any, Any]]:
+    def arrays(self, program: isa.Program | None = None) -> dict[str, np.ndarray[Any, Any]]:
         """The tensors by name. UsageError where one that ``program`` names is not among them."""
         import numpy as np
 
@@ -132,7 +130,7 @@ class Tensors:
         return arrays
 
 
-def _check_named(program: Program, given: Mapping[str, Any]) -> None:
+def _check_named(program: isa.Program, given: Mapping[str, Any]) -> None:
     """UsageError where the program names tensors that were not given: nothing it computes would mean anything."""
     names: dict[int, str] = {}
     stored: dict[str, bool] = {}
@@ -151,12 +149,10 @@ def _check_named(program: Program, given: Mapping[str, Any]) -> None:
 
 
 def started(
-    program: Program | str, memory: Mapping[str, Any], config: MatrixUnitConfig, trace: bool = False
-) -> Machine:
+    program: isa.Program | str, memory: Mapping[str, Any], config: isa.MatrixUnitConfig, trace: bool = False
+) -> isa.Machine:
     """Every processing element of a machine about to run the program, on the same tensors."""
-    from tilewright.isa import Machine
-
-    host = Machine(config, trace)
+    host = isa.Machine(config, trace)
     host.system |= memory
     for name in memory:
         host.page_table(name, mapped=True)
@@ -165,7 +161,7 @@ def started(
 
 
 def work(
-    program: Program | str, memory: Mapping[str, Any], config: MatrixUnitConfig, every_pe: bool
+    program: isa.Program | str, memory: Mapping[str, Any], config: isa.MatrixUnitConfig, every_pe: bool
 ) -> tuple[Any, Any, Any]:
     """What a debugger or profiler runs: a machine with the program on every element, or what the first one needs."""
     if every_pe:
@@ -196,7 +192,7 @@ def moved_lines(moved: Mapping[str, Mapping[str, int]], energy_pj: float, utilis
     yield f"energy {energy_pj:,.0f} pJ, modelled (ISSCC 2014, 45 nm); {utilisation:.1%} of all math there is"
 
 
-def pes_value(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
+def pes_value(runs: Sequence[isa.RunResult]) -> list[dict[str, Any]]:
     """Every processing element's own numbers, as JSON has them."""
     plain = ("cycles", "math_cycles", "executed", "bytes", "energy_pj", "math_utilisation", "stalls", "queue")
     return [
@@ -207,7 +203,7 @@ def pes_value(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
     ]
 
 
-def pes_table(runs: Sequence[RunResult]) -> Table:
+def pes_table(runs: Sequence[isa.RunResult]) -> Table:
     rows = []
     for run in runs:
         c = run.counts

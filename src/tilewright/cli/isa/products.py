@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from tilewright import isa
 from tilewright.cli.isa import machine
 from tilewright.cli.streams import Json, npy_bytes, progress
 from tilewright.errors import UsageError
@@ -110,7 +111,6 @@ def operands(
 
 def _read(name: str, array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
     """A matrix as it was saved; numpy saves bf16 as two bytes of no type."""
-    from tilewright.isa import element_type
     from tilewright.layout import paged
 
     kind = paged((1,), dtype).numpy_dtype
@@ -118,7 +118,7 @@ def _read(name: str, array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any,
         array = array.view(kind)
     if array.ndim != 2:
         raise UsageError(f"{name} has shape {list(array.shape)}", where="--data", how="a matrix has two dims")
-    element_type(array, name)
+    isa.element_type(array, name)
     return array
 
 
@@ -160,23 +160,21 @@ def matmul(
     as_json: Json = False,
 ) -> int:
     """Multiply two matrices on the machine; its counts beside the closed forms, its value beside numpy's."""
-    from tilewright.isa import element_type, expected_counts
-    from tilewright.isa import matmul as multiply
     from tilewright.trace import perfetto_bytes
 
     where = Output(out, as_json, ".tasm", ".pftrace", ".npy")
     config = machine.configured(settings)
     a, b = operands(data, m, n, k, (dtype, dtype_b or dtype), seed)
-    types = element_type(a, "A"), element_type(b, "B")
+    types = isa.element_type(a, "A"), isa.element_type(b, "B")
     sizes = {"m": a.shape[0], "n": b.shape[1], "k": b.shape[0]}
     options: dict[str, Any] = {"ka": ka, "kb": kb, "transpose_b": transpose_b, "order": order, "columns": columns}
     options |= {"line": _line_shape(line, "--line"), "split": split, "segments": segments, "tail_kb": tail_kb}
     options["block_a"] = block_a
     more: dict[str, Any] = {"page": _line_shape(page, "--page"), "double_buffer": double_buffer}
-    expected = expected_counts(**sizes, config=config, element_bytes=a.dtype.itemsize, **options)
+    expected = isa.expected_counts(**sizes, config=config, element_bytes=a.dtype.itemsize, **options)
     with progress("mm", expected.instructions) as bar:
         watcher = machine.watch(bar, expected.instructions)
-        result = multiply(a, b, config=config, trace=where.suffix == ".pftrace", watch=watcher, **options, **more)
+        result = isa.matmul(a, b, config=config, trace=where.suffix == ".pftrace", watch=watcher, **options, **more)
     ran = _ProductRun(result, expected.to_dict(), *difference(result.value, a, b, a.shape[1]), listing)
     counts = {k: {"machine": v, "closed_form": ran.forms[k], "holds": ran.holds[k]} for k, v in ran.counted.items()}
     ran.value |= {**sizes, "dtype": types[0], "dtype_b": types[1], **options, **more, "counts": counts}
@@ -334,19 +332,16 @@ def conv2d(
     as_json: Json = False,
 ) -> int:
     """Convolve random images on the machine; its counts beside the closed forms, its value beside numpy's."""
-    from tilewright.isa import conv2d as convolve
-    from tilewright.isa import expected_conv2d_counts
-
     where = Output(out, as_json, ".tasm", ".npy")
     config, how = machine.configured(settings), of.how
     images, weights = (random_array(shape, of.dtype, seed + k) for k, shape in enumerate(of.shapes))
     options: dict[str, Any] = {"ka": ka, "kb": kb, "columns": columns, "split": split}
     more: dict[str, Any] = {"block_a": block_a, "buffers": buffers, "stream": stream}
     e = images.dtype.itemsize
-    forms = expected_conv2d_counts(images.shape, weights.shape, config=config, element_bytes=e, **how, **options)
+    forms = isa.expected_conv2d_counts(images.shape, weights.shape, config=config, element_bytes=e, **how, **options)
     with progress("mm", forms.instructions) as bar:
         watcher = machine.watch(bar, forms.instructions)
-        result = convolve(images, weights, config=config, watch=watcher, **how, **options, **more)
+        result = isa.conv2d(images, weights, config=config, watch=watcher, **how, **options, **more)
     by_numpy = partial(_convolved, out=result.value.shape, **how)
     compared = difference(result.value, images, weights, prod(weights.shape[:3]), by_numpy)
     closed = forms.to_dict() | ({"l2_misses": 0, "dram_bytes": 0} if stream else {})

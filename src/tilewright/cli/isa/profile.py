@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Option
 
+from tilewright import isa
 from tilewright.cli.isa import machine
 from tilewright.cli.streams import Json, progress, read_text
 from tilewright.errors import UsageError
@@ -16,9 +17,6 @@ from tilewright.render.formats import Kind, count_text, percent_text
 from tilewright.render.markup import Html
 from tilewright.render.page import Card, Page, Step, cards, paragraph, steps
 from tilewright.render.tables import Table, table
-
-if TYPE_CHECKING:
-    from tilewright.isa import Profile
 
 _HEADINGS: tuple[tuple[str, Kind, str], ...] = (
     ("pc", "number", "Address."),
@@ -66,21 +64,18 @@ def profile(
     as_json: Json = False,
 ) -> int:
     """Count a run instruction by instruction: times, cycles and why, lines, misses; draw a tensor's lines."""
-    from tilewright.isa import assemble
-    from tilewright.isa import profile as profile_run
-
     where = Output(out, as_json, ".csv", ".svg", ".html", ".json")
     if where.suffix == ".svg" and heat is None:
         raise UsageError("a picture of which tensor?", where="-o", how="--heat NAME")
     config = machine.configured(settings)
     if pe is not None and (not every_pe or pe >= config.pes):
         raise UsageError(f"--pe {pe} of {config.pes if every_pe else 1}", how="--every-pe, --set pes=N; count from 0")
-    program = assemble(read_text(file), config)
+    program = isa.assemble(read_text(file), config)
     memory = tensors.arrays(program)
     if heat is not None and heat not in memory:
         raise UsageError(f"unknown tensor {heat!r}", where="--heat", how=f"known: {', '.join(memory) or 'none'}")
     with progress(file) as bar:
-        every = profile_run(*machine.work(program, memory, config, every_pe), watch=machine.watch(bar, 0))
+        every = isa.profile(*machine.work(program, memory, config, every_pe), watch=machine.watch(bar, 0))
     chosen = every if pe is None or not every.pes else every.pes[pe]
     kind = "misses" if misses else "accesses"
     drawn = heat is not None and out is None
@@ -101,7 +96,7 @@ def profile(
     return 1 if errors else 0
 
 
-def _value(profile: Profile, tensor: str | None) -> dict[str, Any]:
+def _value(profile: isa.Profile, tensor: str | None) -> dict[str, Any]:
     """All numbers; of the tensor those lines that were accessed, by number."""
     if tensor is None:
         return profile.to_dict()
@@ -112,7 +107,7 @@ def _value(profile: Profile, tensor: str | None) -> dict[str, Any]:
     return profile.to_dict() | {"heat": lines}
 
 
-def _lines(profile: Profile, top: int) -> Iterator[Line]:
+def _lines(profile: isa.Profile, top: int) -> Iterator[Line]:
     """The ``top`` instructions (0: all), the processing elements, and what they waited for."""
     shown = profile.hottest[:top] if top else profile.lines
     yield from (Table(_HEADINGS, [*(_row(profile, line) for line in shown), _totals(profile)]), "")
@@ -124,7 +119,7 @@ def _lines(profile: Profile, top: int) -> Iterator[Line]:
     yield machine.account_text(f"the math unit{of} was idle", profile.totals.stalls)
 
 
-def _row(profile: Profile, line: Any) -> tuple[object, ...]:
+def _row(profile: isa.Profile, line: Any) -> tuple[object, ...]:
     label = "".join(f"{name}: " for name in line.labels)
     waits = ", ".join(f"{reason} {n:,}" for reason, n in line.waits.items())
     cycles = profile.totals.cycles
@@ -133,7 +128,7 @@ def _row(profile: Profile, line: Any) -> tuple[object, ...]:
     return (line.pc, f"{label}{line.text}", line.executed, line.cycles, share, *(n or None for n in shown), waits)
 
 
-def _pe_row(part: Profile) -> tuple[object, ...]:
+def _pe_row(part: isa.Profile) -> tuple[object, ...]:
     """One processing element's own totals."""
     sums = part.totals
     waits = {reason: n for reason, n in sums.queue.items() if n and reason != "issued"}
@@ -142,7 +137,7 @@ def _pe_row(part: Profile) -> tuple[object, ...]:
     return (*head, sums.counts.macs, _lines_of(sums), sums.counts.l1_misses, sums.counts.l2_misses, reasons)
 
 
-def _totals(profile: Profile) -> tuple[object, ...]:
+def _totals(profile: isa.Profile) -> tuple[object, ...]:
     sums = profile.totals
     head = (None, "the whole run", sums.executed, sums.cycles, 1.0 if sums.cycles else None, sums.counts.steps)
     return (*head, sums.counts.macs, _lines_of(sums), sums.counts.l1_misses, sums.counts.l2_misses, "")
@@ -158,7 +153,7 @@ def _on_page(row: tuple[object, ...]) -> tuple[object, ...]:
     return (*row[:-1], ", ".join(part.replace(" ", "\u00a0") for part in str(row[-1]).split(", ")))
 
 
-def _chart(profile: Profile) -> Html:
+def _chart(profile: isa.Profile) -> Html:
     """The longest lines, by what the queue did: the run's two longest waits and the others together."""
     sums = profile.totals
     queue = sums.queue
@@ -172,7 +167,7 @@ def _chart(profile: Profile) -> Html:
     return bar_chart(bars, title="Cycles of the issue queue", parts=parts, width=900)
 
 
-def _hottest(profile: Profile) -> list[Step]:
+def _hottest(profile: isa.Profile) -> list[Step]:
     """The lines that take most cycles, each with what it waits for."""
     whole = profile.totals.cycles or 1
     found = []
@@ -184,7 +179,7 @@ def _hottest(profile: Profile) -> list[Step]:
     return found
 
 
-def _page(profile: Profile, file: str, names: tuple[str, ...]) -> str:
+def _page(profile: isa.Profile, file: str, names: tuple[str, ...]) -> str:
     r, config = profile.totals, profile.result.state.config
     facts = [("program", file), ("threads", str(config.threads)), ("instructions", f"{len(profile.lines):,}")]
     facts += [("processing elements", str(len(profile.pes)))] if profile.pes else []

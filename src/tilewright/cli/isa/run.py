@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
 
+from tilewright import isa
 from tilewright.cli.isa import machine
 from tilewright.cli.programs.program import ArgOption, load_program
 from tilewright.cli.streams import Json, npy_bytes, progress, read_text
@@ -17,8 +18,6 @@ from tilewright.render.tables import Table
 if TYPE_CHECKING:
     import numpy as np
 
-    from tilewright.isa import MachineReport, RunResult
-
 
 def asm(
     file: machine.File,
@@ -27,10 +26,8 @@ def asm(
     as_json: Json = False,
 ) -> None:
     """Assemble a program and print it in canonical form, each instruction with its address."""
-    from tilewright.isa import assemble
-
     where = Output(out, as_json, ".tasm")
-    program = assemble(read_text(file), machine.configured(settings))
+    program = isa.assemble(read_text(file), machine.configured(settings))
     rows = [
         {"pc": pc, "text": str(it), "name": it.name, "unit": it.spec.unit, "line": it.line}
         for pc, it in enumerate(program.instructions)
@@ -52,14 +49,13 @@ def run(
 
     FILE may be a model that `isa compile -o FILE.bundle` wrote: --tensor 0=FILE.npy gives its first argument.
     """
-    from tilewright.isa import MatrixUnit, assemble, is_bundle, timeline
     from tilewright.trace import perfetto_bytes
 
-    if is_bundle(file):
+    if isa.is_bundle(file):
         return _run_bundle(file, tensors.tensor, save, as_json)
     where = Output(out, as_json, ".pftrace", stdout=False)
     config = machine.configured(settings)
-    program = assemble(read_text(file), config)
+    program = isa.assemble(read_text(file), config)
     memory = tensors.arrays(program)
     if config.pes > 1 and not every_pe:
         remark(f"PE 0 of {config.pes} runs the program; --every-pe starts it on all")
@@ -68,12 +64,12 @@ def run(
         if every_pe:
             runs = machine.started(program, memory, config, trace=traced).run(machine.watch(bar, 0))
         else:
-            runs = [MatrixUnit(config).run(program, memory, trace=traced, watch=machine.watch(bar, 0))]
+            runs = [isa.MatrixUnit(config).run(program, memory, trace=traced, watch=machine.watch(bar, 0))]
     for assignment in save or ():
         name, path = machine.pair(assignment, "--save", "FILE.npy")
         write_file(path, npy_bytes(runs[0].tensor(name)), note=None)
     shown = [machine.pair(shape, "--zeros", "")[0] for shape in tensors.zeros or ()]
-    events = timeline(runs) if traced else ()
+    events = isa.timeline(runs) if traced else ()
     forms = {".pftrace": lambda: perfetto_bytes(events)}
     deliver(_run_answer(runs, shown), where, forms, wrote=machine.timeline_text(events))
     errors = [error for run in runs for error in run.errors]
@@ -83,12 +79,10 @@ def run(
 
 def _run_bundle(file: str, tensor: list[str] | None, save: Sequence[str] | None, as_json: bool) -> int:
     """A compiled model, with the arguments it was written with or others."""
-    from tilewright.isa import load_bundle
-
     given = machine.Tensors(tensor).arrays()
     if unknown := next((name for name in given if not name.isdecimal()), None):
         raise UsageError(f"no argument called {unknown}", how="--tensor 0=FILE.npy is the first, 1 the second")
-    results, report = load_bundle(file).run({int(name): array for name, array in given.items()})
+    results, report = isa.load_bundle(file).run({int(name): array for name, array in given.items()})
     for assignment in save or ():
         name, path = machine.pair(assignment, "--save", "FILE.npy")
         if not name.isdecimal() or int(name) >= len(results):
@@ -98,11 +92,11 @@ def _run_bundle(file: str, tensor: list[str] | None, save: Sequence[str] | None,
     return 0
 
 
-def _layers_lines(report: MachineReport) -> Iterator[Line]:
+def _layers_lines(report: isa.MachineReport) -> Iterator[Line]:
     yield from (Table(*report.table()), f"\n{report}")
 
 
-def _run_answer(runs: Sequence[RunResult], shown: Sequence[str]) -> Answer:
+def _run_answer(runs: Sequence[isa.RunResult], shown: Sequence[str]) -> Answer:
     """Counts of all processing elements together, cycles and accounts of the one done last."""
     last = max(runs, key=lambda run: run.cycles)
     moved, energy_pj = last.moved.together(run.moved for run in runs).bytes, sum(run.energy_pj for run in runs)
@@ -145,16 +139,12 @@ def _json_values(array: np.ndarray[Any, Any]) -> Any:
 
 def reference() -> None:
     """Print the instruction reference (Markdown)."""
-    from tilewright.isa import reference as reference_text
-
-    show([reference_text()])
+    show([isa.reference()])
 
 
 def claims(as_json: Json = False) -> None:
     """Count what the instruction's source claims, where it holds and where it does not."""
-    from tilewright.isa import claims as count_claims
-
-    rows = count_claims()
+    rows = isa.claims()
     keys = ["claim", "case", "counted", "without", "with", "factor", "holds", "remark"]
     keys += ["cycles", "times_faster", "confirmed", "why"]
     values = [{key: getattr(row, "with_it" if key == "with" else key) for key in keys} for row in rows]

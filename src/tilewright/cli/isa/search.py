@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from tilewright import isa
 from tilewright.cli.isa import machine
 from tilewright.cli.isa.products import Convolution, difference, random_array
 from tilewright.cli.streams import Json, progress, read_text
@@ -20,9 +21,6 @@ from tilewright.render.drawing import Bar, bar_chart
 from tilewright.render.formats import Kind
 from tilewright.render.page import Card, Page, Step, cards, paragraph, steps
 from tilewright.render.tables import Heading, Table, table
-
-if TYPE_CHECKING:
-    from tilewright.isa import Exploration, Roofline, Tuning
 
 _HEADINGS: tuple[tuple[str, Kind, str], ...] = (
     ("choice", "code", "Options of isa matmul."),
@@ -70,15 +68,14 @@ def tune(
     as_json: Json = False,
 ) -> int:
     """Rank the ways to make a matrix product by modelled cycles, and say why the first is the fastest."""
-    from tilewright.isa import autotune
-
     where = Output(out, as_json, ".json", ".html")
     fixed: dict[str, Any] = {"ka": ka, "kb": kb, "transpose_b": transpose_b, "order": order, "columns": columns}
     fixed |= {"split": split, "segments": segments}
     fixed = {name: value for name, value in fixed.items() if value is not None}
     fixed |= {"line": None, "page": None} if plain else {}
     with progress("timing") as bar:
-        tuning = autotune(m, n, k, dtype, machine.configured(settings), most=most, within=within, watch=bar, **fixed)
+        asked = {"most": most, "within": within, "watch": bar, **fixed}
+        tuning = isa.autotune(m, n, k, dtype, machine.configured(settings), **asked)
     names = ("ka", "kb", "transpose_b", "order", "line", "page", "block_a", "columns", "split", "segments", "tail_kb")
     options = {name: getattr(tuning.best.choice, name) or None for name in names}
     command = f"isa matmul --m {m} --n {n} --k {k} --dtype {tuning.dtype}"
@@ -86,7 +83,7 @@ def tune(
     return _deliver(tuning, call, top, where, _checked(tuning) if check else None)
 
 
-def _deliver(tuning: Tuning, call: str, top: int, where: Output, checked: dict[str, Any] | None = None) -> int:
+def _deliver(tuning: isa.Tuning, call: str, top: int, where: Output, checked: dict[str, Any] | None = None) -> int:
     """The ranking, and the exit code; ``call``: the best choice as a command; ``checked``: of a run with values."""
 
     def lines() -> Iterator[Line]:
@@ -104,23 +101,21 @@ def _deliver(tuning: Tuning, call: str, top: int, where: Output, checked: dict[s
     return 0 if checked is None or (checked["same_cycles"] and checked["value_equals_numpy"]) else 1
 
 
-def _checked(tuning: Tuning) -> dict[str, Any]:
+def _checked(tuning: isa.Tuning) -> dict[str, Any]:
     """The choice on the machine, values and all."""
-    from tilewright.isa import matmul
-
     p = tuning.problem
     a, b = random_array((p.m, p.k), tuning.dtype, 0), random_array((p.k, p.n), tuning.dtype, 1)
-    result = matmul(a, b, p.config, **tuning.options)
+    result = isa.matmul(a, b, p.config, **tuning.options)
     near = abs(result.cycles - (tuning.best.cycles or 0)) <= (0.02 * result.cycles if tuning.best.scaled else 0)
     cycles = {"cycles": result.cycles, "same_cycles": near, "scaled": tuning.best.scaled}
     return {**cycles, "value_equals_numpy": difference(result.value, a, b, p.k)[0]}
 
 
-def _name(tuning: Tuning, tuned: Any) -> str:
+def _name(tuning: isa.Tuning, tuned: Any) -> str:
     return f"{tuned.choice}  (default)" if tuned is tuning.default else str(tuned.choice)
 
 
-def _row(tuning: Tuning, tuned: Any) -> tuple[object, ...]:
+def _row(tuning: isa.Tuning, tuned: Any) -> tuple[object, ...]:
     cycles, default, counts = tuned.cycles, tuning.default.cycles, tuned.counts
     beside = cycles / default if cycles and default else None
     name = _name(tuning, tuned)
@@ -141,7 +136,7 @@ def _row(tuning: Tuning, tuned: Any) -> tuple[object, ...]:
     )
 
 
-def _shown(tuning: Tuning, top: int) -> list[Any]:
+def _shown(tuning: isa.Tuning, top: int) -> list[Any]:
     """The first of those that were timed, and the default wherever it stands."""
     first = list(tuning.timed[:top])
     return first if tuning.default in first else [*first, tuning.default]
@@ -164,7 +159,7 @@ def _account(tuned: Any) -> tuple[int, ...]:
     return tuned.math_cycles, *waits, sum(stalls.values()) - sum(waits)
 
 
-def _page(tuning: Tuning, call: str) -> str:
+def _page(tuning: isa.Tuning, call: str) -> str:
     p, best = tuning.problem, tuning.best
     facts = [("machine", f"{p.config.pes} x {p.config.threads} threads"), ("elements", tuning.dtype)]
     page = Page(p.title[0].upper() + p.title[1:], "by the matrix unit", facts=facts, wide=True)
@@ -202,12 +197,10 @@ def tune_conv2d(
     as_json: Json = False,
 ) -> int:
     """Rank the ways to make a convolution by modelled cycles, and say why the first is the fastest."""
-    from tilewright.isa import autotune_conv2d
-
     where = Output(out, as_json, ".json", ".html")
     with progress("timing") as bar:
         config = machine.configured(settings)
-        tuning = autotune_conv2d(*of.shapes, of.dtype, config, most=most, within=within, watch=bar, **of.how)
+        tuning = isa.autotune_conv2d(*of.shapes, of.dtype, config, most=most, within=within, watch=bar, **of.how)
     usual = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "ka": 1, "kb": 1, "block_a": 1, "buffers": 1}
     call = _call(f"isa conv2d {of.x} {of.w} --dtype {tuning.dtype}", {**of.how, **tuning.options}, usual, settings)
     return _deliver(tuning, call, top, where)
@@ -225,10 +218,8 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Tune one product for many machines: cycles of each at its best, and the unit that limits it."""
-    from tilewright.isa import sweep as tune_each
-
     with progress("machines") as bar:
-        designs = tune_each(
+        designs = isa.sweep(
             m, n, k, values_of(over), dtype, machine.configured(settings), watch=bar, most=most, within=within
         )
     value = {"m": m, "n": n, "k": k, "dtype": dtype, "machines": [design.to_dict() for design in designs]}
@@ -283,8 +274,6 @@ def roofline(
     as_json: Json = False,
 ) -> None:
     """Say what a product could not be faster than at each level of memory, what it takes, and what to change."""
-    from tilewright.isa import Roofline
-
     where = Output(out, as_json, ".json", ".html")
     config = machine.configured(settings)
     if x and w and not any((m, n, k)):
@@ -296,7 +285,7 @@ def roofline(
     else:
         raise UsageError("no product", how="give --m, --n and --k, or --x and --w")
     with progress("running") as bar:
-        found, choice = Roofline.measured(sizes, dtype, config, tuned, what_if, bar, **how)
+        found, choice = isa.Roofline.measured(sizes, dtype, config, tuned, what_if, bar, **how)
     words = f"--x {x} --w {w} --stride {stride} --padding {padding}" if x else f"--m {m} --n {n} --k {k}"
     more = " ".join(["--tuned"] * tuned + [f"--set {assignment}" for assignment in settings or ()])
     command = f"tilewright isa roofline {words} --dtype {dtype} {more}".rstrip()
@@ -304,7 +293,7 @@ def roofline(
     deliver(answer, where, {".html": lambda: found.to_html(command), ".json": found.to_dict})
 
 
-def _roofline_lines(found: Roofline, choice: str) -> Iterator[Line]:
+def _roofline_lines(found: isa.Roofline, choice: str) -> Iterator[Line]:
     yield f"{found.title}, by {choice}"
     yield f"{found.macs:,} products in {found.cycles:,} cycles: {found.rate:,.0f} of {found.peak:,.0f} a cycle\n"
     columns: list[Heading] = [("unit", "text"), ("busy at least", "count"), ("of all", "percent"), ("amount", "count")]
@@ -331,20 +320,18 @@ def explore(
     as_json: Json = False,
 ) -> None:
     """Run a whole network on many machines: which cost least in cycles, energy (modelled) and area (a proxy)."""
-    from tilewright.isa import explore as explore_machines
-
     where = Output(out, as_json, ".json", ".html")
     family = values_of(over) if over else None
     with progress("layers") as bar:
         layers = read_text(shapes) if shapes else network
-        found = explore_machines(layers, family, dtype, machine.configured(settings), most, bar, where=shapes)
+        found = isa.explore(layers, family, dtype, machine.configured(settings), most, bar, where=shapes)
     if shapes:
         found = replace(found, network=network if network != "resnet50" else "layers")
     answer = Answer(found.to_dict, lambda: _exploration_lines(found))
     deliver(answer, where, {".html": found.to_html})
 
 
-def _exploration_lines(found: Exploration) -> Iterator[Line]:
+def _exploration_lines(found: isa.Exploration) -> Iterator[Line]:
     columns: list[Heading] = [(name, "code") for name in found.points[0].settings]
     columns += [("cycles", "count"), ("energy, uJ", "count"), ("area, mm2", "number"), ("utilisation", "percent"), ""]
     front, rows = {id(point) for point in found.front}, list[tuple[object, ...]]()

@@ -12,18 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
 
+from tilewright import layout as layouts
+from tilewright.cli.layout import show
 from tilewright.cli.layout.draw import View
-from tilewright.cli.layout.show import (
-    Leaf,
-    Offset,
-    Text,
-    exact_bytes,
-    leaves,
-    names_layout,
-    one_array,
-    read_layout,
-    sized_array,
-)
 from tilewright.cli.streams import Json, npy_bytes, read_bytes, read_text
 from tilewright.errors import ParseError, TilewrightError, UnsupportedError, UsageError
 from tilewright.reading import open_bytes
@@ -34,15 +25,15 @@ from tilewright.render.tables import Table
 if TYPE_CHECKING:
     import numpy as np
 
-    from tilewright.layout import LinalgPack, TensorLayout
+    from tilewright.layout.convert.linalg import LinalgPack
 
 
-def convert(text: Text, leaf: Leaf = None, as_json: Json = False) -> None:
+def convert(text: show.Text, leaf: show.Leaf = None, as_json: Json = False) -> None:
     """Write a layout as CuTe's shape:stride, MLIR's linalg.pack, a oneDNN tag and as numpy, JAX and torch pack it.
 
     The last three are expressions of pads, reshapes and transposes. What cannot be written says why.
     """
-    layout = one_array(text, leaf)
+    layout = show.one_array(text, leaf)
     forms, rows = dict[str, dict[str, str | None]](), list[tuple[str, str]]()
     for name, write in _writers().items():
         try:
@@ -56,26 +47,22 @@ def convert(text: Text, leaf: Leaf = None, as_json: Json = False) -> None:
     deliver(Answer(lambda: {"layout": str(layout), "forms": forms}, lambda: [table]), Output(as_json=as_json))
 
 
-def _writers() -> dict[str, Callable[[TensorLayout], str]]:
-    from tilewright.layout import to_cute, to_linalg_pack, to_onednn_tag, to_recipe
-
+def _writers() -> dict[str, Callable[[layouts.TensorLayout], str]]:
     return {
-        "CuTe": to_cute,
-        "CuTe, padded": lambda layout: to_cute(layout, padded=True),
-        "linalg.pack": lambda layout: "; ".join(map(_pack_text, to_linalg_pack(layout))),
-        "oneDNN": to_onednn_tag,
-        "numpy": to_recipe,
-        "JAX": lambda layout: to_recipe(layout, "jax"),
-        "torch": lambda layout: to_recipe(layout, "torch"),
+        "CuTe": layouts.to_cute,
+        "CuTe, padded": lambda layout: layouts.to_cute(layout, padded=True),
+        "linalg.pack": lambda layout: "; ".join(map(_pack_text, layouts.to_linalg_pack(layout))),
+        "oneDNN": layouts.to_onednn_tag,
+        "numpy": layouts.to_recipe,
+        "JAX": lambda layout: layouts.to_recipe(layout, "jax"),
+        "torch": lambda layout: layouts.to_recipe(layout, "torch"),
     }
 
 
 def _pack_text(pack: LinalgPack) -> str:
     if not pack.inner_tiles and pack.outer_dims_perm == tuple(sorted(pack.outer_dims_perm)):
         return "no pack: the array as it is"
-    parts = {"outer_dims_perm": pack.outer_dims_perm, "inner_dims_pos": pack.inner_dims_pos}
-    parts["inner_tiles"] = pack.inner_tiles
-    return " ".join(f"{name} = [{', '.join(map(str, values))}]" for name, values in parts.items())
+    return pack.attributes
 
 
 _Cute = Annotated[str, Argument(metavar="LAYOUT", help="As '((2,2),8):((1,16),2)'.")]
@@ -88,34 +75,30 @@ _Shape = Annotated[
 ]
 
 
-def cute(text: _Cute, offset: Offset = None, dtype: _Dtype = None, threads: _Threads = None, *, view: View) -> None:
+def cute(
+    text: _Cute, offset: show.Offset = None, dtype: _Dtype = None, threads: _Threads = None, *, view: View
+) -> None:
     """Read a CuTe layout (CUTLASS's shape:stride), swizzled or not: facts, an element, an offset, a picture."""
-    from tilewright.layout import bank_conflicts, from_cute
-
-    layout = from_cute(text, dtype)
+    layout = layouts.from_cute(text, dtype)
     if threads is not None:
-        found = bank_conflicts(layout, from_cute(threads, layout.dtype))
+        found = layouts.bank_conflicts(layout, layouts.from_cute(threads, layout.dtype))
         passes = f"{found.wavefronts} passes over the banks where {found.least} would do"
         remark(f"bank conflicts: {found.conflicts}: {passes}, {found.width} bytes at once, {found.ways}-way at most")
     view.show(layout, offset)
 
 
-def linalg(text: _Linalg, offset: Offset = None, *, view: View) -> None:
+def linalg(text: _Linalg, offset: show.Offset = None, *, view: View) -> None:
     """Read MLIR's linalg.pack operations, each packing what the one before made: facts, an element, a picture."""
-    from tilewright.layout import from_linalg_pack, parse_linalg_pack
-
-    first, *more = parse_linalg_pack(read_text("-") if text == "-" else text)
+    first, *more = layouts.parse_linalg_pack(read_text("-") if text == "-" else text)
     attributes = first.inner_dims_pos, first.inner_tiles, first.outer_dims_perm
-    layout = from_linalg_pack(first.source_shape, first.dtype, *attributes, *more)
+    layout = layouts.from_linalg_pack(first.source_shape, first.dtype, *attributes, *more)
     view.show(layout, offset)
 
 
-def onednn(tag: _Tag, shape: _Shape, offset: Offset = None, *, view: View) -> None:
+def onednn(tag: _Tag, shape: _Shape, offset: show.Offset = None, *, view: View) -> None:
     """Read a oneDNN format tag: facts, an element, an offset, a picture."""
-    from tilewright.layout import from_onednn_tag
-
-    array = sized_array(shape)
-    view.show(from_onednn_tag(tag, array.shape, array.dtype), offset)
+    array = show.sized_array(shape)
+    view.show(layouts.from_onednn_tag(tag, array.shape, array.dtype), offset)
 
 
 _Name = Annotated[
@@ -132,19 +115,17 @@ _OfFaces = Annotated[bool, "Of tenstorrent: the four faces of every tile transpo
 def preset(
     name: _Name,
     shape: _Dims,
-    offset: Offset = None,
+    offset: show.Offset = None,
     transpose_within_face: _WithinFace = False,
     transpose_of_faces: _OfFaces = False,
     *,
     view: View,
 ) -> None:
     """Lay a shape out by a layout's usual name: its text and facts, an element, an offset, a picture."""
-    from tilewright.layout import preset as make
-
-    array = sized_array(shape)
+    array = show.sized_array(shape)
     flags = {"transpose_within_face": transpose_within_face, "transpose_of_faces": transpose_of_faces}
     chosen = {option: True for option, value in flags.items() if value}
-    view.show(make(name, array.shape, array.dtype, **chosen), offset)
+    view.show(layouts.preset(name, array.shape, array.dtype, **chosen), offset)
 
 
 _Shapes = Annotated[
@@ -155,7 +136,7 @@ _Target = Annotated[str, "--target NAME", "The chip; see `tilewright targets`."]
 _Boundary = Annotated[bool, "An argument or a result of the program: 8 and 4 bits get larger tiles."]
 _NAMES = {"default": "default order", "predicted": "predicted", "given": "as given"}
 
-Sides = Mapping[str, "TensorLayout"]
+Sides = Mapping[str, "layouts.TensorLayout"]
 
 
 def predict(shape: _Shapes, target: _Target = "tpu-v5e", boundary: _Boundary = False, as_json: Json = False) -> None:
@@ -163,14 +144,13 @@ def predict(shape: _Shapes, target: _Target = "tpu-v5e", boundary: _Boundary = F
 
     Of several shapes, or a tuple's arrays, one line each.
     """
-    from tilewright.layout import summary
     from tilewright.targets import target as find_target
 
     chip = find_target(target).name
     arrays = [sides for where, text in _texts(shape) for sides in _all_sides(text, where, chip, boundary)]
     values = [
         {"dtype": sides["predicted"].dtype, "shape": list(sides["predicted"].shape)}
-        | {name: summary(side) for name, side in sides.items()}
+        | {name: layouts.summary(side) for name, side in sides.items()}
         for sides in arrays
     ]
     value = {"target": target, **(values[0] if len(values) == 1 else {"shapes": values})}
@@ -192,31 +172,30 @@ def _texts(shapes: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _all_sides(text: str, where: str, chip: str, boundary: bool) -> Iterator[Sides]:
     """The layouts of a shape, or of every array of a tuple."""
+    from tilewright.layout.explain import leaves
+
     try:
-        layout = read_layout(text)
+        layout = show.read_layout(text)
     except ParseError as error:
         if not where:
             raise
         raise ParseError(error.what, text=text, column=error.column, where=where, how=error.how) from None
     for name, array in leaves(layout):
         if array.element_bits or not name:  # a tuple's tokens lie nowhere
-            yield _sides(array, names_layout(text), chip, boundary)
+            yield _sides(array, show.names_layout(text), chip, boundary)
 
 
-def _sides(layout: TensorLayout, with_given: bool, chip: str, boundary: bool) -> Sides:
+def _sides(layout: layouts.TensorLayout, with_given: bool, chip: str, boundary: bool) -> Sides:
     """The layouts of one array: by default, as predicted and, where it has one, as given."""
-    from tilewright.layout import predict as predict_layout
-    from tilewright.layout import preset as preset_layout
-
     layout.require_static()
-    predicted = predict_layout(chip, layout.shape, layout.dtype, boundary=boundary)
-    sides = {"default": preset_layout("tpu", layout.shape, layout.dtype), "predicted": predicted}
+    predicted = layouts.predict(chip, layout.shape, layout.dtype, boundary=boundary)
+    sides = {"default": layouts.preset("tpu", layout.shape, layout.dtype), "predicted": predicted}
     return sides | {"given": layout} if with_given else sides
 
 
 def _one_shape(target: str, sides: Sides) -> Table:
     rows = [
-        (_NAMES[name], str(layout), exact_bytes(layout.size_bytes), ratio_text(layout.padding_ratio))
+        (_NAMES[name], str(layout), show.exact_bytes(layout.size_bytes), ratio_text(layout.padding_ratio))
         for name, layout in sides.items()
     ]
     return Table((target, "layout", "size in memory", "padding ratio"), rows)
@@ -230,7 +209,7 @@ def _many_shapes(target: str, arrays: Sequence[Sides]) -> Table:
     rows = []
     for sides in arrays:
         ratios = (ratio_text(sides[name].padding_ratio) if name in sides else "" for name in shown)
-        rows.append((str(sides["predicted"]), exact_bytes(sides["predicted"].size_bytes), *ratios))
+        rows.append((str(sides["predicted"]), show.exact_bytes(sides["predicted"].size_bytes), *ratios))
     return Table(columns, rows)
 
 
@@ -250,7 +229,7 @@ def pack(source: _Npy, text: _TiledText, out: _Raw, as_json: Json = False) -> No
     """Pack a numpy array into a layout: the raw bytes as they lie in memory, padding zero."""
     if out.endswith(".npy"):
         raise UsageError("packed bytes are no .npy file", where="-o", how="name it .bin, say")
-    where, layout = Output(out, as_json, ""), sized_array(text)
+    where, layout = Output(out, as_json, ""), show.sized_array(text)
     array = _as_layout_type(_read_array(source), layout, source)
     try:
         image = _memory_image(layout, layout.pack(array))
@@ -261,7 +240,7 @@ def pack(source: _Npy, text: _TiledText, out: _Raw, as_json: Json = False) -> No
 
 def unpack(source: _Bin, text: _TiledText, out: _Array, as_json: Json = False) -> None:
     """Unpack raw bytes that lie in a layout into a numpy array; padding is left out."""
-    where, layout = Output(out, as_json, ".npy"), sized_array(text)
+    where, layout = Output(out, as_json, ".npy"), show.sized_array(text)
     raw = read_bytes(source, _MOST_DATA)
     if len(raw) != layout.size_bytes:
         how = "is it cut off?" if len(raw) < layout.size_bytes else "is it in another layout?"
@@ -274,14 +253,14 @@ def unpack(source: _Bin, text: _TiledText, out: _Array, as_json: Json = False) -
         remark(f"numpy itself has no {layout.dtype}: read the file with np.load(...).view(ml_dtypes.{array.dtype})")
 
 
-def _deliver_data(data: bytes, layout: TensorLayout, source: str, where: Output) -> None:
+def _deliver_data(data: bytes, layout: layouts.TensorLayout, source: str, where: Output) -> None:
     value: dict[str, Any] = {"layout": str(layout), "from": source, "to": where.path, "dtype": layout.dtype}
     value |= {"shape": list(layout.shape), "data_bytes": layout.data_bytes, "size_bytes": layout.size_bytes}
-    size = f"{layout}, {exact_bytes(layout.size_bytes)} with padding"
+    size = f"{layout}, {show.exact_bytes(layout.size_bytes)} with padding"
     deliver(Answer(lambda: value, list), where, {where.suffix: lambda: data}, said=(), wrote=size)
 
 
-def _place_bytes(layout: TensorLayout) -> int:
+def _place_bytes(layout: layouts.TensorLayout) -> int:
     """Bytes from one element to the next where E(n) asks for more than its type has; 0 where there is nothing to do."""
     bits = layout.element_bits
     if bits < 8 or bits == 8 * layout.numpy_dtype.itemsize:
@@ -291,7 +270,7 @@ def _place_bytes(layout: TensorLayout) -> int:
     return bits // 8
 
 
-def _memory_image(layout: TensorLayout, buffer: np.ndarray[Any, Any]) -> bytes:
+def _memory_image(layout: layouts.TensorLayout, buffer: np.ndarray[Any, Any]) -> bytes:
     """A packed buffer as the bytes in memory: zeros follow an element that E(n) gives more room than it needs."""
     import numpy as np
 
@@ -303,7 +282,7 @@ def _memory_image(layout: TensorLayout, buffer: np.ndarray[Any, Any]) -> bytes:
     return image.tobytes()
 
 
-def _packed_buffer(layout: TensorLayout, raw: bytes) -> np.ndarray[Any, Any]:
+def _packed_buffer(layout: layouts.TensorLayout, raw: bytes) -> np.ndarray[Any, Any]:
     """The inverse of :func:`_memory_image`."""
     import numpy as np
 
@@ -331,7 +310,7 @@ def _read_array(source: str) -> np.ndarray[Any, Any]:
         raise UsageError(f"not a whole .npy file: {reason}", where=source, how="write it with numpy.save") from None
 
 
-def _as_layout_type(array: np.ndarray[Any, Any], layout: TensorLayout, source: str) -> np.ndarray[Any, Any]:
+def _as_layout_type(array: np.ndarray[Any, Any], layout: layouts.TensorLayout, source: str) -> np.ndarray[Any, Any]:
     """The array in the layout's type; raw bytes of its width are what numpy.save makes of bf16 and its like."""
     expected = layout.numpy_dtype
     if array.dtype != expected and array.dtype.kind == "V" and expected.isbuiltin != 1:

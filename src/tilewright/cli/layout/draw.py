@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
 
+from tilewright import layout as layouts
 from tilewright.cli.layout.show import (
     Index,
     Leaf,
@@ -16,7 +17,6 @@ from tilewright.cli.layout.show import (
     Text,
     answer,
     exact_bytes,
-    leaves,
     one_array,
     over_mesh,
     read_layout,
@@ -29,9 +29,9 @@ from tilewright.render.formats import count_text
 from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
-    from tilewright.layout import IndexMap, MeshLayout, Relayout
     from tilewright.layout.draw.comparison import Comparison, MovedElement
     from tilewright.layout.draw.panels import Scene
+    from tilewright.layout.meshes.shards import MeshLayout
 
 Colour = Annotated[
     str, "--colour WAY", "What a colour means: tile, channel, batch, npu, page, shard, line, offset or none."
@@ -47,7 +47,7 @@ Draw = Annotated[bool, "Draw it in the terminal."]
 class Picture:
     """A layout as it is drawn; ``unit``: what a cell of the ruler is, None for a picture of the array."""
 
-    layout: IndexMap
+    layout: layouts.IndexMap
     colour: str
     unit: str | None
     window: str
@@ -88,7 +88,7 @@ class Picture:
         return [lambda width: terminal_ruler(layout, width, unit=unit, colour=colour)]
 
 
-def _picture(layout: IndexMap, colour: str, ruler: bool, unit: str, window: str, at: str | None) -> Picture:
+def _picture(layout: layouts.IndexMap, colour: str, ruler: bool, unit: str, window: str, at: str | None) -> Picture:
     cell = unit if ruler or unit != "auto" else None
     if cell is not None and (window or at is not None):
         problem = "the ruler shows memory from its beginning"
@@ -120,6 +120,8 @@ def draw(
         layout = over_mesh(one_array(text, leaf), mesh, shard)
         deliver(_picture(layout, colour, ruler, unit, window, at), where, said=())
         return
+    from tilewright.layout.explain import leaves
+
     whole = leaf is None and out is None and not as_json
     arrays = list(leaves(read_layout(text) if whole else one_array(text, leaf)))
     pictures = [(name, _picture(array, colour, ruler, unit, window, at)) for name, array in arrays]
@@ -142,7 +144,7 @@ class View:
     unit: Unit = "auto"
     as_json: Json = False
 
-    def show(self, layout: IndexMap, place: int | tuple[int, ...] | None) -> None:
+    def show(self, layout: layouts.IndexMap, place: int | tuple[int, ...] | None) -> None:
         """Answer a question, draw, or print the facts; ``place``: what is asked about, an offset or one by axis."""
         index, out, json = self.index, self.out, Output(as_json=self.as_json)
         Output(out, self.as_json, ".svg")  # refuses a wrong name before anything is drawn
@@ -185,7 +187,6 @@ def compare(
 
     With --shard and --to both are over a mesh: the steps from one to the other, and the bytes of each.
     """
-    from tilewright.layout import compare as compare_layouts
     from tilewright.layout.draw.comparison import draw_comparison
 
     where = Output(out, as_json, ".svg")
@@ -197,7 +198,7 @@ def compare(
         _compare_shardings(over_mesh(one_array(a), mesh, shard), over_mesh(one_array(b), mesh, to), where)
         return
     order = None if permutation is None else whole_numbers(permutation, "--permutation")
-    comparison = compare_layouts(one_array(a), one_array(b), order)
+    comparison = layouts.compare(one_array(a), one_array(b), order)
     result = Answer(lambda: _comparison_value(comparison), lambda: [_comparison_table(comparison)])
     deliver(result, where, {".svg": lambda: f"{draw_comparison(comparison, colour).svg()}\n"})
     if fail_if_moved and not comparison.move.bitcast:
@@ -205,9 +206,7 @@ def compare(
 
 
 def _compare_shardings(a: MeshLayout, b: MeshLayout, where: Output) -> None:
-    from tilewright.layout import reshard
-
-    found = reshard(a, b)
+    found = layouts.reshard(a, b)
     rows = [("to", str(b)), *((f"step {k}", str(step)) for k, step in enumerate(found.steps, 1))]
     rows.append(("received", f"{exact_bytes(found.bytes_per_device)} by the slowest device, counted"))
     rows.append(("least possible", f"{exact_bytes(found.least_bytes)}: what its new shard has and its old one has not"))
@@ -253,7 +252,7 @@ def _comparison_table(comparison: Comparison) -> Table:
     return Table(("from", str(comparison.a)), rows)
 
 
-def _figure(move: Relayout, name: str) -> int | None:
+def _figure(move: layouts.Relayout, name: str) -> int | None:
     """A figure of a move, or None where the arrays lie in too many pieces to count them."""
     try:
         return int(getattr(move, name))
@@ -261,7 +260,7 @@ def _figure(move: Relayout, name: str) -> int | None:
         return None
 
 
-def _place_text(layout: IndexMap, place: tuple[int, ...], in_bytes: bool) -> str:
+def _place_text(layout: layouts.IndexMap, place: tuple[int, ...], in_bytes: bool) -> str:
     if in_bytes and len(place) == 1:
         return f"byte {place[0] * layout.element_bits // 8}"
     return ", ".join(f"{name} {value}" for name, value in zip(layout.axes, place, strict=True))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
 
+from tilewright import layout as layouts
 from tilewright.cli.layout.draw import View
 from tilewright.cli.layout.show import Out, exact_bytes, sized_array, whole_numbers
 from tilewright.cli.streams import Json, read_text
@@ -17,7 +18,6 @@ from tilewright.render.delivery import Answer, Line, Output, deliver
 from tilewright.render.tables import Heading, Table
 
 if TYPE_CHECKING:
-    from tilewright.layout import IndexMap, LocalPlan, LocalTensor, TensorLayout
     from tilewright.layout.convert.tpu_mlir import LayerGroup
 
 _Shape = Annotated[str, Argument(metavar="SHAPE", help="Element type and sizes, as f16[2,3,4,5]; - is stdin.")]
@@ -60,17 +60,14 @@ def lanes(
 
 
 def _lane_layout(
-    array: TensorLayout,
+    array: layouts.TensorLayout,
     memory: dict[str, Any],
     start: int,
     mode: str,
     columns: int | None,
     ic_parallel: int | None = None,
-) -> IndexMap:
+) -> layouts.IndexMap:
     """The layout of an array by the name of its mode, as the command line and plan files have it."""
-    from tilewright.layout import global_memory, lane_matrix, lane_matrix2, lane_weights
-    from tilewright.layout import lanes as make
-
     if ic_parallel is not None and mode != "weights":
         raise UsageError("--ic-parallel goes with --mode weights")
     if mode in ("matrix", "matrix2") and array.rank != 2:
@@ -78,19 +75,21 @@ def _lane_layout(
     if (mode == "matrix") != (columns is not None):
         raise UsageError("--columns-per-npu goes with --mode matrix, and that mode needs it")
     if mode == "matrix" and columns is not None:
-        return lane_matrix(array.shape[0], array.shape[1], array.dtype, **memory, start=start, columns_per_npu=columns)
+        return layouts.lane_matrix(
+            array.shape[0], array.shape[1], array.dtype, **memory, start=start, columns_per_npu=columns
+        )
     if mode == "matrix2":
-        return lane_matrix2(array.shape[0], array.shape[1], array.dtype, **memory, start=start)
+        return layouts.lane_matrix2(array.shape[0], array.shape[1], array.dtype, **memory, start=start)
     if mode == "weights":
         if start:
             raise UsageError("weights begin at NPU 0", where="--start")
-        return lane_weights(array.shape, array.dtype, **memory, ic_parallel=ic_parallel)
+        return layouts.lane_weights(array.shape, array.dtype, **memory, ic_parallel=ic_parallel)
     if mode == "global":
         if start:
             raise UsageError("the global memory has no start NPU", where="--start")
-        return global_memory(array.shape, array.dtype)
+        return layouts.global_memory(array.shape, array.dtype)
     strides = whole_numbers(mode, "--mode") if mode[:1].isdigit() or "," in mode else mode
-    return make(array.shape, array.dtype, **memory, start=start, mode=strides)
+    return layouts.lanes(array.shape, array.dtype, **memory, start=start, mode=strides)
 
 
 def paged(
@@ -104,11 +103,9 @@ def paged(
     view: View,
 ) -> None:
     """Cut a segment of a tensor into pages and cache lines: facts, an element, a place (PAGE,OFFSET), a picture."""
-    from tilewright.layout import paged as make
-
     array = sized_array(shape)
     sizes = (_numbers(page, "--page"), _numbers(line, "--line"), _numbers(order, "--order"), _numbers(start, "--start"))
-    layout = make(array.shape, array.dtype, *sizes)
+    layout = layouts.paged(array.shape, array.dtype, *sizes)
     view.show(layout, _numbers(at, "--at"))
 
 
@@ -122,13 +119,11 @@ def sharded(
     view: View,
 ) -> None:
     """Shard an embedding table row by row: facts, an element, a place (SHARD,ROW,COLUMN), a picture."""
-    from tilewright.layout import mod_sharded as make
-
     array = sized_array(shape)
     if array.rank != 2:
         raise UsageError(f"a table has two sizes, [vocab, width]; {array} has {array.rank}")
     vocab, width = array.shape
-    layout = make(vocab, width, shards, rotation, row_offset, dtype=array.dtype)
+    layout = layouts.mod_sharded(vocab, width, shards, rotation, row_offset, dtype=array.dtype)
     view.show(layout, _numbers(at, "--at"))
 
 
@@ -158,12 +153,11 @@ def plan(
     `shape = "f16[1,64,28,28]"` and, as wanted, `start`, `mode`, `columns_per_npu` and `base`. Of the `final.mlir` of
     tpu-mlir every layer group is shown as it was placed. What overflows is an error.
     """
-    from tilewright.layout import plan_svg, read_tpu_mlir
     from tilewright.layout.convert.tpu_mlir import is_tpu_mlir
 
     where, text = Output(out, as_json, ".svg"), read_text(file)
     if is_tpu_mlir(text):
-        groups = _chosen(read_tpu_mlir(text, chip, file), group, file)
+        groups = _chosen(layouts.read_tpu_mlir(text, chip, file), group, file)
         shown = max(groups, key=lambda each: each.plan.bytes_used).plan
         conflicts = [conflict for each in groups for conflict in each.plan.conflicts]
         result = Answer(lambda: {"groups": [_group_value(each) for each in groups]}, lambda: _groups_lines(groups))
@@ -178,22 +172,22 @@ def plan(
         shown, name = _planned(text, chip, file)
         conflicts, notes = list(shown.conflicts), []
         result = Answer(lambda: {"chip": name, **shown.to_dict()}, lambda: _plan_lines(shown, name))
-    deliver(result, where, {".svg": lambda: f"{plan_svg(shown)}\n"}, notes=notes)
+    deliver(result, where, {".svg": lambda: f"{layouts.plan_svg(shown)}\n"}, notes=notes)
     if fail_on_conflict and conflicts:
         raise CheckFailed(f"{len(conflicts)} pairs of operands share a bank", where=file)
 
 
-def _planned(text: str, chip: str | None, file: str) -> tuple[LocalPlan, str]:
+def _planned(text: str, chip: str | None, file: str) -> tuple[layouts.LocalPlan, str]:
     """The plan of a TOML file, and the chip's name."""
-    from tilewright.layout import plan_local_memory
-
     value = typed(parse(text, "TOML", file), _PlanFile, file, _HINTS)
     name = chip or value.chip
     if not name:
         raise UsageError("no chip is named", where=file, how='write chip = "bm1684x" or pass --chip')
     if not value.tensor:
         raise UsageError("no tensors are given", where=file, how=_HINTS["tensor"])
-    return plan_local_memory([_tensor(entry, name, file) for entry in value.tensor], name, value.instructions), name
+    return layouts.plan_local_memory(
+        [_tensor(entry, name, file) for entry in value.tensor], name, value.instructions
+    ), name
 
 
 def _chosen(groups: Sequence[LayerGroup], name: str | None, file: str) -> list[LayerGroup]:
@@ -237,8 +231,8 @@ class _Entry:
     columns_per_npu: int | None = None
 
 
-def _tensor(value: dict[str, Any], chip: str, file: str) -> LocalTensor:
-    from tilewright.layout import LaneLayout, LocalTensor
+def _tensor(value: dict[str, Any], chip: str, file: str) -> layouts.LocalTensor:
+    from tilewright.layout.kinds.lanes import LaneLayout
 
     entry = typed(value, _Entry, f"{file}: tensor {value.get('name', '?')}")
     mode = entry.mode if isinstance(entry.mode, str) else ",".join(map(str, entry.mode))
@@ -246,10 +240,10 @@ def _tensor(value: dict[str, Any], chip: str, file: str) -> LocalTensor:
     layout = _lane_layout(sized_array(entry.shape), memory, entry.start, mode, entry.columns_per_npu)
     if not isinstance(layout, LaneLayout):
         raise UsageError(f"{entry.name} lies in global memory, which is not planned", where=file)
-    return LocalTensor(entry.name, layout, entry.base)
+    return layouts.LocalTensor(entry.name, layout, entry.base)
 
 
-def _plan_lines(plan: LocalPlan, heading: str, group: LayerGroup | None = None) -> Iterator[Line]:
+def _plan_lines(plan: layouts.LocalPlan, heading: str, group: LayerGroup | None = None) -> Iterator[Line]:
     """Where every tensor is placed, and what is left; ``group``: the layer group that the plan is of."""
     columns: list[Heading] = [heading, *(["made by"] if group else []), "layout", ("bytes per NPU", "count")]
     columns += [("base", "count"), ("end", "count"), "banks"]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
 
+from tilewright import layout as layouts
 from tilewright.cli.streams import Json, read_text
 from tilewright.errors import ParseError, UsageError
 from tilewright.render.delivery import Answer, Output, deliver, remark
@@ -16,8 +17,8 @@ from tilewright.render.formats import bytes_text, count_text, ratio_text
 from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
-    from tilewright.layout import IndexMap, MeshLayout, TensorLayout, TupleLayout
     from tilewright.layout.kinds.tiled import FoundShape
+    from tilewright.layout.meshes.shards import MeshLayout
 
 _LAYOUT = re.compile(r"\]\s*\{\s*[0-9:]|Layout\(|#tpu\.tiled|minor_to_major|layout_mode")
 
@@ -54,8 +55,6 @@ def explain(
 
     With --shard the array is cut over a mesh: an element's devices, what a device holds, its bytes.
     """
-    from tilewright.layout import TupleLayout
-
     if shard is not None or mesh is not None:
         if (device is None) != (offset is None):
             raise UsageError("a place is a device and an offset", how="give both --device and --offset")
@@ -74,19 +73,19 @@ def explain(
             remark("`tilewright explain-error` ranks the allocations of such a message and says what to change")
         return
     layout = found[0].layout if whole else one_array(text, leaf)
-    result = facts(layout) if isinstance(layout, TupleLayout) else answer(layout, index, offset)
+    result = facts(layout) if isinstance(layout, layouts.TupleLayout) else answer(layout, index, offset)
     deliver(result, Output(as_json=as_json))
 
 
 def _shapes(found: Sequence[FoundShape]) -> Answer:
     """The shapes of a text that has several, a line each."""
-    from tilewright.layout import TupleLayout, summary
+    from tilewright.layout.explain import leaves
 
-    summaries = [summary(shape.layout) for shape in found]
+    summaries = [layouts.summary(shape.layout) for shape in found]
     rows = []
     for number, (shape, sizes) in enumerate(zip(found, summaries, strict=True), start=1):
-        if isinstance(shape.layout, TupleLayout):
-            arrays = [summary(array) for _, array in leaves(shape.layout)]
+        if isinstance(shape.layout, layouts.TupleLayout):
+            arrays = [layouts.summary(array) for _, array in leaves(shape.layout)]
             known = all("slots" in array for array in arrays)
             size, data = (sum(array.get(key, 0) for array in arrays) for key in ("size_bytes", "data_bytes"))
             sizes = {"slots": 0, "size_bytes": size, "padding_ratio": size / data if data else 1.0} if known else {}
@@ -98,10 +97,8 @@ def _shapes(found: Sequence[FoundShape]) -> Answer:
 
 def read_shapes(text: str) -> tuple[FoundShape, ...]:
     """The shapes of a text, as it may be pasted out of a dump; ``-`` reads stdin."""
-    from tilewright.layout import find_shapes
-
     try:
-        return find_shapes(read_text("-").strip() if text == "-" else text)
+        return layouts.find_shapes(read_text("-").strip() if text == "-" else text)
     except ParseError:
         if os.path.isfile(text):
             how = "give a shape's text, or - to read it from stdin; `tilewright report` reads whole programs"
@@ -109,57 +106,40 @@ def read_shapes(text: str) -> tuple[FoundShape, ...]:
         raise
 
 
-def read_layout(text: str) -> TensorLayout | TupleLayout:
+def read_layout(text: str) -> layouts.TensorLayout | layouts.TupleLayout:
     """The layout of a text; the tuple of all where it has several."""
-    from tilewright.layout import TupleLayout
-
     found = read_shapes(text)
-    return found[0].layout if len(found) == 1 else TupleLayout(tuple(shape.layout for shape in found))
+    return found[0].layout if len(found) == 1 else layouts.TupleLayout(tuple(shape.layout for shape in found))
 
 
-def one_array(text: str, leaf: str | None = None) -> TensorLayout:
+def one_array(text: str, leaf: str | None = None) -> layouts.TensorLayout:
     """A single array, as an index, an offset and a picture need it; of a tuple the one that ``leaf`` names."""
-    from tilewright.layout import TupleLayout
-
     layout = read_layout(text)
     for number in whole_numbers(leaf, "--leaf") if leaf is not None else ():
-        if not isinstance(layout, TupleLayout):
+        if not isinstance(layout, layouts.TupleLayout):
             raise UsageError(f"{layout} is not a tuple", where=f"--leaf {leaf}")
         if not 0 <= number < len(layout.elements):
             raise UsageError(f"the tuple has {len(layout.elements)} elements, from 0 on", where=f"--leaf {leaf}")
         layout = layout.elements[number]
-    if isinstance(layout, TupleLayout):
+    if isinstance(layout, layouts.TupleLayout):
         raise UsageError(
             f"{layout} is a tuple", how="give the text of one of its elements, or --leaf to draw and explain"
         )
     return layout
 
 
-def over_mesh(array: TensorLayout, mesh: str | None, sharding: str | None) -> MeshLayout:
+def over_mesh(array: layouts.TensorLayout, mesh: str | None, sharding: str | None) -> MeshLayout:
     """The array cut over a mesh, as the options say."""
-    from tilewright.layout import shard
-
     if sharding is None:
         raise UsageError("--mesh says the devices, not what cuts the array", how="add --shard, as --shard d,-")
-    return shard(array, mesh, sharding)
+    return layouts.shard(array, mesh, sharding)
 
 
-def sized_array(text: str) -> TensorLayout:
+def sized_array(text: str) -> layouts.TensorLayout:
     """A single array whose dims all have sizes: no ``?``."""
     layout = one_array(text)
     layout.require_static()
     return layout
-
-
-def leaves(layout: TensorLayout | TupleLayout, path: tuple[int, ...] = ()) -> Iterator[tuple[str, TensorLayout]]:
-    """All arrays of a tuple, each with what ``--leaf`` calls it."""
-    from tilewright.layout import TupleLayout
-
-    if not isinstance(layout, TupleLayout):
-        yield ",".join(map(str, path)), layout
-        return
-    for k, element in enumerate(layout.elements):
-        yield from leaves(element, (*path, k))
 
 
 def whole_numbers(text: str, option: str) -> tuple[int, ...]:
@@ -171,10 +151,9 @@ def whole_numbers(text: str, option: str) -> tuple[int, ...]:
         raise UsageError(f"{text!r} is not a list of whole numbers such as 2,3", where=option) from None
 
 
-def answer(layout: IndexMap, index: str | None, place: int | Sequence[int] | None) -> Answer:
+def answer(layout: layouts.IndexMap, index: str | None, place: int | Sequence[int] | None) -> Answer:
     """How an element gets its address, what lies at a place (an offset, or one number per axis), or the facts."""
-    from tilewright.layout import explain_place
-    from tilewright.layout.explain import derive
+    from tilewright.layout.explain import derive, explain_place
 
     if index is not None and place is not None:
         raise UsageError("an index and a place are two questions", how="ask one at a time")
@@ -194,7 +173,7 @@ def answer(layout: IndexMap, index: str | None, place: int | Sequence[int] | Non
     return Answer(element, lambda: [explain_place(layout, *at)])
 
 
-def _derivation_value(layout: IndexMap, derivation: Any, index: Sequence[int]) -> dict[str, Any]:
+def _derivation_value(layout: layouts.IndexMap, derivation: Any, index: Sequence[int]) -> dict[str, Any]:
     address = derivation.address
     value: dict[str, Any] = {"layout": derivation.layout, "index": list(index), **address, "address": address}
     value["expressions"] = derivation.expressions
@@ -208,36 +187,33 @@ def _derivation_value(layout: IndexMap, derivation: Any, index: Sequence[int]) -
     }
 
 
-def facts(layout: IndexMap | TupleLayout) -> Answer:
+def facts(layout: layouts.IndexMap | layouts.TupleLayout) -> Answer:
     """A layout's facts (``tilewright.layout.summary``) as a table or JSON; a tuple's elements a line each."""
-    from tilewright.layout import summary
-
-    known = summary(layout)
-    if "elements" in known:
-        table = Table(("element", "layout", "size in memory", "padding ratio"), _tuple_rows(known))
+    known = layouts.summary(layout)
+    if isinstance(layout, layouts.TupleLayout):
+        table = Table(("element", "layout", "size in memory", "padding ratio"), _tuple_rows(layout))
     else:
         table = Table(("layout", known["layout"]), _facts_rows(known))
     return Answer(lambda: known, lambda: [table])
 
 
-def _tuple_rows(facts: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+def _tuple_rows(layout: layouts.TupleLayout) -> list[tuple[str, str, str, str]]:
     """A line for every array of a tuple, called as ``--leaf`` calls it; its pointers; what all take together."""
-    tables, arrays = 0, list[tuple[str, dict[str, Any]]]()
-    waiting = [("", facts)]
-    while waiting:
-        name, leaf = waiting.pop(0)
-        if "elements" not in leaf:
-            arrays.append((name, leaf))
-            continue
-        tables += leaf["size_bytes"]
-        inside = [(f"{name},{k}".lstrip(","), element) for k, element in enumerate(leaf["elements"])]
-        waiting = inside + waiting
+    from tilewright.layout.explain import leaves
+
+    arrays = [(name, layouts.summary(array)) for name, array in leaves(layout)]
+    pointers = _pointer_bytes(layout)
     rows = [(name, array["layout"], *_sizes(array)) for name, array in arrays]
-    rows.append(("pointers", "", exact_bytes(tables), ""))
+    rows.append(("pointers", "", exact_bytes(pointers), ""))
     if any("slots" not in array for _, array in arrays):
         return [*rows, ("together", "", "not known", "")]
     size, data = (sum(array[key] for _, array in arrays) for key in ("size_bytes", "data_bytes"))
-    return [*rows, ("together", "", exact_bytes(size + tables), ratio_text(size / data) if data else "")]
+    return [*rows, ("together", "", exact_bytes(size + pointers), ratio_text(size / data) if data else "")]
+
+
+def _pointer_bytes(layout: layouts.IndexMap | layouts.TupleLayout) -> int:
+    tables = getattr(layout, "elements", ())
+    return 8 * len(tables) + sum(map(_pointer_bytes, tables))
 
 
 def _sizes(facts: dict[str, Any]) -> tuple[str, str]:

@@ -15,7 +15,8 @@ from tilewright.embed.model.optimizers import by_row, slot_width
 from tilewright.embed.model.specs import as_feature, flat_specs, peer_row_offset
 from tilewright.embed.model.tables import Feature, Quantization, Table, Topology, count
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.layout import ShardedLayout, mod_sharded
+from tilewright.layout import mod_sharded
+from tilewright.layout.kinds.paged import ShardedLayout
 
 # Automatic table stacking: which tables may share a stack, first fit under the activation and vocabulary caps.
 

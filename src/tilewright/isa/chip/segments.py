@@ -21,8 +21,9 @@ from tilewright.errors import UsageError
 from tilewright.isa.kernels.records import WALK
 from tilewright.isa.language.errors import array_of, wholes
 from tilewright.isa.language.instructions import ELEMENT_TYPES
-from tilewright.layout import PagedLayout, paged
+from tilewright.layout import paged
 from tilewright.layout.index.types import dtype_name
+from tilewright.layout.kinds.paged import PagedLayout
 
 ABSENT, LOADING, LOADED = 0, 1, 2
 STATES = ("absent", "loading", "loaded")

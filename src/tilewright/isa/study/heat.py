@@ -13,9 +13,9 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.isa.chip.segments import Storage
 from tilewright.isa.kernels.records import LINE_ACCESSES
-from tilewright.layout import PagedLayout
 from tilewright.layout.draw.panels import Level, Panel, Scene
 from tilewright.layout.draw.picture import draw_picture
+from tilewright.layout.kinds.paged import PagedLayout
 from tilewright.render import count_text
 from tilewright.render.drawing import Drawing
 

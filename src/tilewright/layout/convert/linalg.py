@@ -52,17 +52,19 @@ class LinalgPack:
             outer[d] = -(-outer[d] // t)
         return (*(outer[d] for d in self.outer_dims_perm), *self.inner_tiles)
 
+    @property
+    def attributes(self) -> str:
+        """The three lists as MLIR writes them, ``outer_dims_perm = [0, 1] ...``."""
+        names = ("outer_dims_perm", "inner_dims_pos", "inner_tiles")
+        return " ".join(f"{name} = [{', '.join(map(str, getattr(self, name)))}]" for name in names)
+
     def __str__(self) -> str:
         element = mlir_type(self.dtype)
         source, packed = (
             f"tensor<{''.join(f'{n}x' for n in shape)}{element}>" for shape in (self.source_shape, self.packed_shape)
         )
         padding = f" padding_value(%pad : {element})" if self.needs_padding else ""
-        perm, positions, tiles = (
-            f"[{', '.join(map(str, v))}]" for v in (self.outer_dims_perm, self.inner_dims_pos, self.inner_tiles)
-        )
-        attributes = f"outer_dims_perm = {perm} inner_dims_pos = {positions} inner_tiles = {tiles}"
-        return f"linalg.pack %source{padding} {attributes} into %packed : {source} -> {packed}"
+        return f"linalg.pack %source{padding} {self.attributes} into %packed : {source} -> {packed}"
 
 
 def to_linalg_pack(layout: IndexMap) -> tuple[LinalgPack, ...]:
@@ -218,8 +220,6 @@ def parse_linalg_pack(text: str) -> tuple[LinalgPack, ...]:
     ends = [head.start() for head in heads[1:]] + [len(text)]
     return tuple(_operation(text, head.end(), end) for head, end in zip(heads, ends, strict=True))
 
-
-# oneDNN's format tags.
 
 _PART = re.compile(r"([0-9]*)([A-Za-z])")
 _MOST_DIGITS = 18

@@ -109,9 +109,6 @@ def from_strides(shape: Sequence[int], strides: Sequence[int], dtype: Any) -> In
     return converted(name, dims, (), axis, f"strides ({','.join(map(str, elements))})")
 
 
-# -- views -------------------------------------------------------------------------------------------------------------
-
-
 def _value(digit: Digit, e: Any) -> Any:
     value = (e + digit.shift) // digit.div
     return digit.weight * (value % digit.mod if digit.mod else value)

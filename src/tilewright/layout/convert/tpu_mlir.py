@@ -16,11 +16,10 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 from tilewright.errors import ParseError, TilewrightError, UnsupportedError, UsageError
 from tilewright.layout.kinds.lanes import LaneLayout, lane_memory, lanes
-from tilewright.layout.kinds.local_plan import BankConflict, LocalMemoryError, LocalPlan, PlacedTensor
+from tilewright.layout.kinds.local_plan import BankConflict, LocalPlan, PlacedTensor, conflicts_of, fitted
 from tilewright.targets import LaneMemory
 
 _CHIP = re.compile(r'module\.chip = "(\w{1,40})"')
@@ -187,16 +186,8 @@ def _group(name: str, start: int, lines: Sequence[_Line], memory: LaneMemory, wh
 
 
 def _placed(name: str, layout: LaneLayout, base: int, memory: LaneMemory, where: str, line: _Line) -> PlacedTensor:
-    tensor = PlacedTensor(name, layout, base, memory)
-    if (short := tensor.end - memory.local_bytes) > 0:
-        raise LocalMemoryError(
-            f"{name} ends {short} bytes beyond the local memory of {memory.local_bytes} bytes",
-            tensor=name,
-            bytes_short=short,
-            where=f"{where}: line {line.number}",
-            how="is it the chip that the file was compiled for?",
-        )
-    return tensor
+    how = "is it the chip that the file was compiled for?"
+    return fitted(PlacedTensor(name, layout, base, memory), f"{where}: line {line.number}: {name}", how)
 
 
 def _layout(line: _Line, memory: LaneMemory, where: str) -> tuple[LaneLayout, bool]:
@@ -240,11 +231,8 @@ def _conflicts(lines: Sequence[_Line], placed: Mapping[str, PlacedTensor]) -> It
     for number, line in enumerate(lines):
         if line.operation == "tpu.Load":
             continue
-        names = [name for name in dict.fromkeys((*line.operands, line.name, f"{line.name} buffer")) if name in placed]
-        for first, second in combinations(names, 2):
-            shared = set(placed[first].banks) & set(placed[second].banks)
-            if shared and placed[first].base != placed[second].base:
-                yield BankConflict(number, first, second, tuple(sorted(shared)))
+        names = [name for name in (*line.operands, line.name, f"{line.name} buffer") if name in placed]
+        yield from conflicts_of(number, names, placed, in_place=False)
 
 
 def _shared(lines: Sequence[_Line], placed: Mapping[str, PlacedTensor]) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from tilewright.errors import TilewrightError
+from tilewright.layout.draw import picture
 from tilewright.layout.draw.panels import (
     Array,
     Bounds,
@@ -20,18 +21,6 @@ from tilewright.layout.draw.panels import (
     colour_ways,
     each_cell,
     flat_offsets,
-)
-from tilewright.layout.draw.picture import (
-    MARGIN,
-    Cell,
-    cell_size,
-    draw_legend,
-    draw_scene,
-    legend_parts,
-    legend_width,
-    scene_size,
-    small_picture,
-    title_width,
 )
 from tilewright.layout.draw.scene import make_scene, strip_panel
 from tilewright.layout.index.index_map import IndexMap
@@ -118,7 +107,7 @@ class Comparison:
         """What a notebook shows: both layouts side by side where they can be drawn, and the verdict."""
         shown = {"text/plain": f"{self.a} to {self.b}: {self.verdict}; {self.costs}"}
         with suppress(TilewrightError):  # no static addresses, or several elements in one place
-            small = small_picture(lambda most: draw_comparison(self, "auto", most.cells // 2, fine=False))
+            small = picture.small_picture(lambda most: draw_comparison(self, "auto", most.cells // 2, fine=False))
             shown["image/svg+xml"] = small
         return shown
 
@@ -194,7 +183,7 @@ class _Block:
     """One side: its scene and where it stands."""
 
     scene: Scene
-    cell: Cell
+    cell: picture.Cell
     wide: float
     tall: float
 
@@ -230,21 +219,24 @@ def draw_comparison(pair: Comparison, colour: str = "auto", cells: int = 2048, *
     legend = _legend(pair, blocks, colour)
     wide = sum(b.wide for b in blocks) + _GAP if side_by_side else max(b.wide for b in blocks)
     tall = max(b.tall for b in blocks) if side_by_side else sum(b.tall for b in blocks)
-    width = max(wide, text_width(pair.verdict, 15) * 1.04, text_width(pair.costs), legend_width(legend)) + 2 * MARGIN
+    width = (
+        max(wide, text_width(pair.verdict, 15) * 1.04, text_width(pair.costs), picture.legend_width(legend))
+        + 2 * picture.MARGIN
+    )
     drawing = Drawing(width, 62 + tall + 32, title=f"{pair.a} and {pair.b}", description=pair.verdict, ground=True)
-    drawing.text(MARGIN, 26, pair.verdict, "strong large")
-    drawing.text(MARGIN, 46, pair.costs, "soft")
-    x, y = MARGIN, 66.0
+    drawing.text(picture.MARGIN, 26, pair.verdict, "strong large")
+    drawing.text(picture.MARGIN, 46, pair.costs, "soft")
+    x, y = picture.MARGIN, 66.0
     for block in blocks:
         _draw(drawing, block, x, y, fine)
         x, y = (x + block.wide + _GAP, y) if side_by_side else (x, y + block.tall)
-    draw_legend(drawing, legend, 62 + tall)
+    picture.draw_legend(drawing, legend, 62 + tall)
     return drawing
 
 
 def _worth_marking(scenes: tuple[Scene, Scene]) -> tuple[Scene, ...]:
     """The scenes, without marks where cells are small and fewer than one in sixteen elements stays on both sides."""
-    if all(cell_size(scene, _BESIDE).labelled for scene in scenes):
+    if all(picture.cell_size(scene, _BESIDE).labelled for scene in scenes):
         return scenes
     for scene in scenes:
         found = [(panel.moved, panel.elements) for panel in scene.everything if panel.moved is not None]
@@ -260,23 +252,23 @@ def _worth_marking(scenes: tuple[Scene, Scene]) -> tuple[Scene, ...]:
 
 
 def _block(scene: Scene, widest: float) -> _Block:
-    cell = cell_size(scene, widest)
-    wide, tall = scene_size(scene, cell)
-    texts = (title_width(scene.title, 12), text_width(scene.facts) * 0.98, text_width(scene.cut) * 0.98)
+    cell = picture.cell_size(scene, widest)
+    wide, tall = picture.scene_size(scene, cell)
+    texts = (picture.title_width(scene.title, 12), text_width(scene.facts) * 0.98, text_width(scene.cut) * 0.98)
     return _Block(scene, cell, max(wide, *texts), _TITLE + tall + (18 if scene.cut else 0))
 
 
 def _draw(drawing: Drawing, block: _Block, x: float, y: float, fine: bool) -> None:
     drawing.text(x, y + 10, block.scene.title, "strong mono")
     drawing.text(x, y + 28, block.scene.facts, "soft")
-    draw_scene(drawing, block.scene, x, y + _TITLE, block.cell, fine)
+    picture.draw_scene(drawing, block.scene, x, y + _TITLE, block.cell, fine)
     if block.scene.cut:
         drawing.text(x, y + block.tall - 10, block.scene.cut, "soft")
 
 
 def _legend(pair: Comparison, blocks: list[_Block], colour: str) -> list[tuple[str, str]]:
     """The marks of both sides, each once; colours say whose they are."""
-    parts = dict.fromkeys(part for block in blocks for part in legend_parts(block.scene, block.cell))
+    parts = dict.fromkeys(part for block in blocks for part in picture.legend_parts(block.scene, block.cell))
     whose = "first" if colour_key(pair, colour)[0] is pair.a else "second"
     named = [(mark, f"{text} of the {whose} layout" if mark == "colour" else text) for mark, text in parts]
     return [part for part in named if part[0] != "moved"] + [part for part in named if part[0] == "moved"]

@@ -135,6 +135,17 @@ def in_rows(panels: Sequence[Panel], columns: int, group: int, most: Bounds) -> 
     return tuple(tuple(g[k : k + beside]) for g in groups for k in range(0, len(g), beside))
 
 
+def between_lines(count: int, period: int | None, first: int) -> list[range]:
+    """Rows or columns between outlines that stand every ``period`` of them; ``first`` lie before those shown.
+
+    >>> between_lines(5, 4, 2)
+    [range(0, 2), range(2, 5)]
+    """
+    step = period or first + count
+    starts = [0, *range(step - first % step, count, step)]
+    return [range(start, end) for start, end in zip(starts, [*starts[1:], count], strict=True)]
+
+
 def cut_text(
     names: Sequence[str], extents: Sequence[int], shown: Sequence[int], starts: Sequence[int] | None = None
 ) -> str:

@@ -10,7 +10,7 @@ from itertools import groupby, product
 import numpy as np
 
 from tilewright.errors import TilewrightError
-from tilewright.layout.draw.panels import COLOURS, MAX_CELLS, Bounds, Level, Panel, Scene, colour_name
+from tilewright.layout.draw.panels import COLOURS, MAX_CELLS, Bounds, Level, Panel, Scene, between_lines, colour_name
 from tilewright.layout.draw.scene import make_scene, ruler_scene
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.render import count_text
@@ -407,12 +407,9 @@ def _blocks(panel: Panel, levels: Sequence[Level]) -> list[tuple[int, int, int, 
     """(row, column, rows, columns) of what is labelled where cells are too small: tiles, or even runs of data."""
     rows, columns = panel.padding.shape
     if levels:
-        tall, wide = levels[0].row_period or rows, levels[0].column_period or columns
-        starts = zip(panel.first, (tall, wide), (rows, columns), strict=True)
-        down, across = ([0, *range(size - first % size, count, size)] for first, size, count in starts)
-        ends = [*down[1:], rows], [*across[1:], columns]
-        sides = [list(zip(begin, end, strict=True)) for begin, end in zip((down, across), ends, strict=True)]
-        return [(r, c, low - r, right - c) for (r, low), (c, right) in product(*sides)]
+        down = between_lines(rows, levels[0].row_period, panel.first[0])
+        across = between_lines(columns, levels[0].column_period, panel.first[1])
+        return [(r.start, c.start, len(r), len(c)) for r, c in product(down, across)]
     runs = []
     places = panel.places[..., -1]
     for r, row in enumerate(panel.padding.tolist()):

@@ -153,8 +153,6 @@ def memory_panel(layout: AddressMap, places: Array, heading: str, colour: str) -
     return Panel(heading, names[0], names[1], rows, columns, labels, tips, padding, colours, places, indices)
 
 
-# The memory under a ruler of byte addresses.
-
 UNITS = ("element", "line", "tile")
 _LINE_BITS = 512
 _MOST_CELLS = 1024
@@ -207,9 +205,6 @@ def ruler_scene(layout: AddressMap, *, unit: str = "auto", colour: str = "auto",
     return Scene(str(layout), facts, ((panel,),), (), way, labels, cut, last=grid.slots - 1)
 
 
-# How much a cell and a row hold.
-
-
 def _ruled(layout: AddressMap, unit: str, most_columns: int) -> _Grid:
     lines, tiles = layout.line_elements, 0
     if layout.tiles:  # elements of a tile of the first level, padding included
@@ -231,9 +226,6 @@ def _ruled(layout: AddressMap, unit: str, most_columns: int) -> _Grid:
     if columns > min(usual, most_columns):
         columns = usual if usual <= most_columns else 1 << (max(1, most_columns).bit_length() - 1)
     return _Grid(layout, slots, name, columns)
-
-
-# The cells.
 
 
 def _ruled_panel(layout: AddressMap, grid: _Grid, rows: int, way: str) -> Panel:
@@ -300,8 +292,6 @@ def _ruled_tips(grid: _Grid, group: Array, start: Array, index: Array, held: Arr
 
     return each_cell(tip, group, start, index, held, count)
 
-
-# Array views.
 
 _WRAP = 32
 _FEW_PANELS, _FEW_CELLS = 24, 1024

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from tilewright.layout.draw.panels import Bounds, Panel, Scene, colour_name
+from rich.text import Text
+
+from tilewright.layout.draw.panels import Bounds, Panel, Scene, between_lines, colour_name
 from tilewright.layout.draw.scene import make_scene, ruler_scene
 from tilewright.layout.index.address_map import AddressMap
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 _BACKGROUNDS = (24, 94, 22, 54, 88, 18, 58, 23)  # xterm colours, dark, one for each colour of the scene
 _RAMP = (58, 64, 22, 29, 23, 24, 25, 54)  # the same for colours that rise with the offset
@@ -66,8 +64,6 @@ def terminal_ruler(layout: AddressMap, width: int = 100, *, unit: str = "auto", 
 
 
 def _drawing(make: Callable[[Bounds], Scene], width: int) -> Text:
-    from rich.text import Text
-
     columns, fits = Bounds().columns + 1, Bounds().columns
     while fits < columns:  # fewer columns may need longer headings, and so fewer columns again
         columns = fits
@@ -123,27 +119,18 @@ def _cell(panel: Panel, marked: tuple[int, ...] | None = None) -> int:
     return max(3, longest, *(len(name) for name in panel.columns or ("",)))
 
 
-def _groups(count: int, period: int | None, first: int) -> Iterator[range]:
-    """Rows or columns between outlines; ``first`` lie before them."""
-    step = period or first + count
-    starts = [0, *range(step - first % step, count, step)]
-    return (range(start, end) for start, end in zip(starts, [*starts[1:], count], strict=True))
-
-
 def _panel(panel: Panel, scene: Scene) -> Text:
-    from rich.text import Text
-
     row_period = scene.levels[0].row_period if scene.levels else None
     column_period = scene.levels[0].column_period if scene.levels else None
     rows, columns = panel.padding.shape
     side, cell = _side(panel), _cell(panel, scene.marked)
-    blocks = list(_groups(columns, column_period, panel.first[1]))
+    blocks = between_lines(columns, column_period, panel.first[1])
     text = Text(f"{panel.heading}\n" if panel.heading else "")
     if any(panel.columns) or _corner(panel):
         heads = "  ".join(" ".join(f"{panel.columns[c] if panel.columns else '':>{cell}}" for c in b) for b in blocks)
         text.append(f"{_corner(panel):<{side}}   {heads}".rstrip() + "\n", style="dim")
     rule = " " * (side + 1) + "+" + "+".join("-" * (len(b) * (cell + 1) + 1) for b in blocks) + "+\n"
-    for group in _groups(rows, row_period, panel.first[0]):
+    for group in between_lines(rows, row_period, panel.first[0]):
         text.append(rule, style="dim")
         for r in group:
             text.append(f"{panel.rows[r]:>{side}} ", style="dim")
@@ -153,8 +140,6 @@ def _panel(panel: Panel, scene: Scene) -> Text:
 
 
 def _line(panel: Panel, row: int, blocks: list[range], cell: int, scene: Scene) -> Text:
-    from rich.text import Text
-
     line = Text()
     backgrounds = _RAMP if scene.colour_by == "offset" else _BACKGROUNDS
     for block in blocks:

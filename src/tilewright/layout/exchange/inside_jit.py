@@ -18,7 +18,7 @@ from tilewright.errors import UnsupportedError, UsageError
 from tilewright.extras import need
 from tilewright.kernels.threads import thread_count
 from tilewright.layout.index.address_map import AddressMap
-from tilewright.layout.index.steps import Merge, NewDim, Pad, Permute, Rotate, Split, Step
+from tilewright.layout.index.steps import Merge, NewDim, Pad, Permute, Rotate, Split, Step, replaced
 from tilewright.layout.index.types import TYPE_BITS, row_major_strides
 from tilewright.layout.move.calls import NO_GAPS, MovePlan
 from tilewright.layout.move.pack import buffer_spec
@@ -174,10 +174,6 @@ def _padded(x: Value, dim: int, low: int, high: int) -> Value:
     return jax.lax.pad(x, zero, edges)
 
 
-def _replaced(shape: Sequence[int], dim: int, count: int, new: Sequence[int]) -> tuple[int, ...]:
-    return (*shape[:dim], *new, *shape[dim + count :])
-
-
 def _forward(step: Step, x: Value) -> Value:
     import jax.numpy as jnp
 
@@ -185,12 +181,12 @@ def _forward(step: Step, x: Value) -> Value:
         case Permute(order):
             return x.transpose(order)
         case Merge(dim):
-            return x.reshape(_replaced(x.shape, dim, 2, (x.shape[dim] * x.shape[dim + 1],)))
+            return x.reshape(replaced(x.shape, dim, 2, (x.shape[dim] * x.shape[dim + 1],)))
         case Pad(dim, low, high):
             return _padded(x, dim, low, high)
         case Split(dim, tile):
             count = -(-x.shape[dim] // tile)
-            return _padded(x, dim, 0, count * tile - x.shape[dim]).reshape(_replaced(x.shape, dim, 1, (count, tile)))
+            return _padded(x, dim, 0, count * tile - x.shape[dim]).reshape(replaced(x.shape, dim, 1, (count, tile)))
         case Rotate(dim, by):
             return jnp.roll(x, by, dim)
         case NewDim(dim):
@@ -207,7 +203,7 @@ def _backward(step: Step, x: Value, sizes: tuple[int, ...]) -> Value:
         case Pad(dim, low, high):
             return _padded(x, dim, -low, -high)
         case Split(dim, tile):
-            joined = x.reshape(_replaced(x.shape, dim, 2, (x.shape[dim] * tile,)))
+            joined = x.reshape(replaced(x.shape, dim, 2, (x.shape[dim] * tile,)))
             return _padded(joined, dim, 0, sizes[dim] - joined.shape[dim])
         case Rotate(dim, by):
             return jnp.roll(x, -by, dim)
@@ -326,8 +322,6 @@ def _per_byte(layout: AddressMap) -> int:
         raise UnsupportedError(f"{layout} packs {layout.element_bits} bits to an element, which jit does not do here")
     return 8 // layout.element_bits
 
-
-# -- formats -----------------------------------------------------------------------------------------------------------
 
 _HOST = 5
 

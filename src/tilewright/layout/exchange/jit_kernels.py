@@ -12,21 +12,8 @@ from typing import Any
 import numpy as np
 from llvmlite import binding, ir
 
-from tilewright.kernels import cfunc, inner
+from tilewright.kernels import cfunc, inner, xla_call
 from tilewright.kernels.vectors import I64, carray, intrinsic, load_word, to_bytes, types
-from tilewright.kernels.xla_call import (
-    FRAME,
-    call_address,
-    data,
-    is_question,
-    is_share,
-    operand,
-    own_address,
-    registered,
-    result,
-    share,
-    shared,
-)
 from tilewright.layout.move import GIVEN, LINE, SCRATCH, THREADS
 from tilewright.layout.move.move_kernels import move
 
@@ -57,42 +44,42 @@ def _stale(frame: Any) -> Any:
     request = np.empty(4, np.int64)  # size of the struct, no extension, the message, the kind of error
     request[0], request[1], request[2], request[3] = 28, 0, np.int64(_STALE.ctypes.data), _FAILED_PRECONDITION
     create = load_word(load_word(frame + _API, 0) + _CREATE_ERROR, 0)
-    error = call_address(create, np.int64(request.ctypes.data))
+    error = xla_call.call_address(create, np.int64(request.ctypes.data))
     request[0] = 0  # it is needed until here
     return error
 
 
-@cfunc(FRAME)
+@cfunc(xla_call.FRAME)
 def _move_handler(call: Any) -> Any:
-    if is_share(call):
+    if xla_call.is_share(call):
         memory = np.empty(SCRATCH + 3 * LINE, np.uint8)
         scratch = (np.int64(memory.ctypes.data) + 2 * LINE - 1) // LINE * LINE
-        move(share(call)[0], scratch)  # type: ignore[arg-type]  # numba has one kind of integer
+        move(xla_call.share(call)[0], scratch)  # type: ignore[arg-type]  # numba has one kind of integer
         memory[0] = 0  # it is needed until here
         return 0
-    if is_question(call):
+    if xla_call.is_question(call):
         return 0
-    words = data(operand(call, 1))
+    words = xla_call.data(xla_call.operand(call, 1))
     if load_word(words, 2) != load_word(_process_address(), 0):
         return _stale(call)
-    target, threads = data(result(call, 0)), load_word(words, 4)
+    target, threads = xla_call.data(xla_call.result(call, 0)), load_word(words, 4)
     carray(to_bytes(target), (load_word(words, 3),))[:] = 0
     room = np.zeros(_CALL, np.int64)
     first = np.int64(room.ctypes.data)
     begin = (first + LINE - 1) // LINE * LINE
     place = (begin - first) // 8
     room[place + GIVEN] = target
-    room[place + GIVEN + 1] = data(operand(call, 0))
+    room[place + GIVEN + 1] = xla_call.data(xla_call.operand(call, 0))
     room[place + GIVEN + 2] = load_word(words, 1 if target % LINE else 0)
     room[place + THREADS] = threads
-    shared(begin, own_address(), threads)
+    xla_call.shared(begin, xla_call.own_address(), threads)
     room[0] = 0  # it is needed until here
     return 0
 
 
 def move_target() -> str:
     """The target's name; the first call makes it known to XLA."""
-    return registered("tilewright_move", _move_handler)
+    return xla_call.registered("tilewright_move", _move_handler)
 
 
 def move_words(on_line: int, off_line: int, zeros: int, threads: int) -> np.ndarray[Any, Any]:

@@ -140,7 +140,7 @@ def sizes_behind(steps: Iterable[Step], sizes: Sizes) -> Sizes:
     return sizes
 
 
-def replaced(values: Sequence[Any], at: int, count: int, new: list[Any]) -> list[Any]:
+def replaced(values: Sequence[Any], at: int, count: int, new: Sequence[Any]) -> list[Any]:
     """The values with ``count`` of them from ``at`` on replaced by the ``new`` ones."""
     return [*values[:at], *new, *values[at + count :]]
 

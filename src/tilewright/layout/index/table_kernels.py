@@ -1,4 +1,4 @@
-"""numba kernels that read tables of places: many indices at once, and whole rows of arrays."""
+"""The numba kernel that looks many indices up in tables of places."""
 
 from __future__ import annotations
 
@@ -51,26 +51,3 @@ def look_up(ix: Any, table: Any, starts: Any, base: int, out: Any, axis: int, be
                 value += table[_U(starts[r]) + min(a, n)]
             out[k, axis] = value
     return bool(outside == _U(0))
-
-
-# Whole rows along one table of places, for maps that fall into too many boxes.
-
-_row_options: Any = {"cache": True, "nogil": True, "boundscheck": False, "no_cfunc_wrapper": True}
-
-
-@njit(**_row_options)
-def scatter_rows(rows: Any, bases: Any, table: Any, out: Any) -> None:
-    """out[bases[r] + table[j]] = rows[r, j]."""
-    for r in range(rows.shape[0]):
-        base = bases[r]
-        for j in range(rows.shape[1]):
-            out[base + table[j]] = rows[r, j]
-
-
-@njit(**_row_options)
-def gather_rows(buffer: Any, bases: Any, table: Any, rows: Any) -> None:
-    """rows[r, j] = buffer[bases[r] + table[j]]."""
-    for r in range(rows.shape[0]):
-        base = bases[r]
-        for j in range(rows.shape[1]):
-            rows[r, j] = buffer[base + table[j]]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UsageError
+from tilewright.render.formats import bytes_text
 
 TYPE_BITS: dict[str, int] = {
     "pred": 1,
@@ -58,10 +59,7 @@ _ALIASES = {
     "int": "s64",
     "fp16": "f16",
     "fp32": "f32",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "complex64": "c64",
-    "complex128": "c128",
+    **{theirs: ours for table in (_NUMPY, _ML_DTYPES) for ours, theirs in table.items() if ours != "pred"},
 }
 
 
@@ -72,10 +70,6 @@ def _resolve(name: str) -> str:
         return low
     if low in _ALIASES:
         return _ALIASES[low]
-    for table in (_NUMPY, _ML_DTYPES):
-        for ours, theirs in table.items():
-            if theirs == low:
-                return ours
     short = low.replace("uint", "u").replace("int", "s").replace("i", "s", 1)
     if short in TYPE_BITS:
         return short
@@ -248,8 +242,6 @@ def is_traced(value: Any) -> bool:
 def require_room(count: int, name: str) -> None:
     """A :class:`UsageError` for ``count`` bytes that this machine cannot hold."""
     if count > _machine_bytes():
-        from tilewright.render import bytes_text
-
         raise UsageError(
             f"{name} takes {bytes_text(count)}, and this machine has {bytes_text(_machine_bytes())}",
             how="take a slice of the array, or pass out=, a numpy.memmap for instance",

@@ -10,7 +10,7 @@ order given, the lowest base that is free, aligned and, where there is one, in n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -172,34 +172,18 @@ class LocalPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values, for JSON."""
+        figures = ("base", "end", "banks", "start_hole", "tail_hole", "inside_hole")
         tensors = [
-            {
-                "name": t.name,
-                "layout": str(t.layout),
-                "base": t.base,
-                "end": t.end,
-                "bytes_per_npu": t.layout.bytes_per_npu,
-                "banks": list(t.banks),
-                "start_hole": t.start_hole,
-                "tail_hole": t.tail_hole,
-                "inside_hole": t.inside_hole,
-            }
+            {"name": t.name, "layout": str(t.layout), "bytes_per_npu": t.layout.bytes_per_npu}
+            | {name: getattr(t, name) for name in figures}
             for t in self.tensors
         ]
         conflicts = [
-            {"instruction": c.instruction, "operands": [c.first, c.second], "banks": list(c.banks)}
-            for c in self.conflicts
+            {"instruction": c.instruction, "operands": (c.first, c.second), "banks": c.banks} for c in self.conflicts
         ]
-        return {
-            "npu_num": self.memory.npu_num,
-            "local_bytes": self.memory.local_bytes,
-            "bytes_used": self.bytes_used,
-            "bytes_free": self.bytes_free,
-            "data_bytes_per_npu": list(self.data_bytes_per_npu),
-            "gaps": [list(gap) for gap in self.gaps],
-            "tensors": tensors,
-            "conflicts": conflicts,
-        }
+        memory = {name: getattr(self.memory, name) for name in ("npu_num", "local_bytes")}
+        own = {name: getattr(self, name) for name in ("bytes_used", "bytes_free", "data_bytes_per_npu", "gaps")}
+        return memory | own | {"tensors": tensors, "conflicts": conflicts}
 
 
 def _runs(layout: LaneLayout, base: int) -> Runs:
@@ -269,14 +253,24 @@ def _check(tensors: Sequence[LocalTensor], memory: LaneMemory) -> None:
             raise UsageError(f"base {tensor.base} is not a multiple of {unit} bytes", where=tensor.name, how=how)
 
 
-def _fit(placed: PlacedTensor) -> PlacedTensor:
+def fitted(placed: PlacedTensor, where: str = "", how: str = "split the tensor or free another one") -> PlacedTensor:
+    """The tensor, if it ends within the memory; else :class:`LocalMemoryError`, by default ``where`` the tensor is."""
     short = placed.end - placed.memory.local_bytes
     if short > 0:
         region = f"{placed.layout.bytes_per_npu} bytes per NPU at base {placed.base}"
         problem = f"{region} overflow the local memory of {placed.memory.local_bytes} bytes by {short} bytes"
-        how = "split the tensor or free another one"
-        raise LocalMemoryError(problem, tensor=placed.name, bytes_short=short, where=placed.name, how=how)
+        raise LocalMemoryError(problem, tensor=placed.name, bytes_short=short, where=where or placed.name, how=how)
     return placed
+
+
+def conflicts_of(
+    instruction: int, operands: Iterable[str], placed: Mapping[str, PlacedTensor], in_place: bool = True
+) -> Iterator[BankConflict]:
+    """Pairs of an instruction's operands that share banks; unless ``in_place`` also those of one base."""
+    for first, second in combinations(dict.fromkeys(operands), 2):
+        shared = set(placed[first].banks) & set(placed[second].banks)
+        if shared and (in_place or placed[first].base != placed[second].base):
+            yield BankConflict(instruction, first, second, tuple(sorted(shared)))
 
 
 def _fixed(tensors: Sequence[LocalTensor], memory: LaneMemory) -> dict[str, PlacedTensor]:
@@ -284,7 +278,7 @@ def _fixed(tensors: Sequence[LocalTensor], memory: LaneMemory) -> dict[str, Plac
     for tensor in tensors:
         if tensor.base is None:
             continue
-        new = _fit(PlacedTensor(tensor.name, tensor.layout, tensor.base, memory))
+        new = fitted(PlacedTensor(tensor.name, tensor.layout, tensor.base, memory))
         for other in placed.values():
             if met := _collide(other, new):
                 problem = f"NPU {met[0]} byte {met[1]} belongs to {other.name} already"
@@ -308,7 +302,7 @@ def _choose(
     tries = [PlacedTensor(tensor.name, tensor.layout, base, memory) for base in _bases(tensor, memory, placed.values())]
     fitting = [t for t in tries if t.end <= memory.local_bytes]
     if not fitting:
-        return _fit(min(tries, key=lambda t: t.end))
+        return fitted(min(tries, key=lambda t: t.end))
     avoid = {bank for name in fellows if name in placed for bank in placed[name].banks}
     return next((t for t in fitting if not avoid & set(t.banks)), fitting[0])
 
@@ -346,11 +340,7 @@ def plan_local_memory(
         if tensor.base is None:
             fellows = {name for operands in instructions if tensor.name in operands for name in operands}
             placed[tensor.name] = _choose(tensor, memory, placed, fellows - {tensor.name})
-    conflicts = []
-    for number, operands in enumerate(instructions):
-        for first, second in combinations(dict.fromkeys(operands), 2):
-            if shared := set(placed[first].banks) & set(placed[second].banks):
-                conflicts.append(BankConflict(number, first, second, tuple(sorted(shared))))
+    conflicts = [each for k, operands in enumerate(instructions) for each in conflicts_of(k, operands, placed)]
     return LocalPlan(memory, tuple(placed[t.name] for t in tensors), tuple(conflicts))
 
 

@@ -124,9 +124,6 @@ def paged(
     return PagedLayout(name, dims, tuple(steps), axes, origin, bits, pages, lines, fastest_first)
 
 
-# Embedding tables over sparse cores.
-
-
 @dataclass(frozen=True, repr=False)
 class ShardedLayout(IndexMap):
     """A mod-sharded table [vocab, width]."""

@@ -26,8 +26,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.layout.meshes.mesh import Mesh, Piece, spread, unused
-from tilewright.layout.meshes.sharding import Sharding
+from tilewright.layout.meshes.mesh import Mesh, Piece, Sharding, spread, unused
 from tilewright.layout.meshes.shards import MeshLayout, Shards, shard
 from tilewright.render import bytes_text
 
@@ -161,9 +160,6 @@ def reshard(a: Any, b: Any) -> Reshard:
     return Reshard(a, b, found)
 
 
-# -- what a device lacks -----------------------------------------------------------------------------------------------
-
-
 def _lacking(a: MeshLayout, b: MeshLayout) -> int:
     """Elements that the device lacks that lacks most; both number the devices alike."""
     most = 0
@@ -181,9 +177,6 @@ def _common(a: Sequence[slice], b: Sequence[slice]) -> tuple[slice, ...]:
 
 def _elements(box: Sequence[slice]) -> int:
     return math.prod(max(0, side.stop - side.start) for side in box)
-
-
-# -- the search --------------------------------------------------------------------------------------------------------
 
 
 def _atoms(dims: Sequence[Sequence[Piece]], count: int) -> list[Piece] | None:
@@ -403,9 +396,6 @@ def _layout(a: MeshLayout, search: _Search, state: _State) -> MeshLayout:
         parts = [[mesh.parts(piece) for piece in dim] for dim in dims]
     over = Sharding(mesh, tuple(tuple(p for several in dim for p in several or ()) for dim in parts))
     return shard(a.whole, None, over)
-
-
-# -- shards that do not nest, and lists of devices ---------------------------------------------------------------------
 
 
 def _pairs(a: MeshLayout, b: MeshLayout) -> tuple[tuple[int, ...], ...] | None:

@@ -22,7 +22,7 @@ from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.steps import Line, Pad, Permute, Split, Step
 from tilewright.layout.index.types import UNBOUNDED, to_int
 from tilewright.layout.kinds.tiled import TensorLayout, TupleLayout, from_text, parse
-from tilewright.layout.meshes.sharding import Sharding
+from tilewright.layout.meshes.mesh import Sharding
 from tilewright.layout.meshes.text import sharding_of
 
 Shards = dict[int, np.ndarray[Any, Any]]

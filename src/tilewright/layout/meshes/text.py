@@ -4,6 +4,9 @@
     {mesh['a'=2,'b'=2], [{'a'}, {'b'}]}                     {maximal device=0}             {{replicated}, {manual}}
     #sdy.sharding<@mesh, [{"d"}, {"m", ?}, {}], replicated={"x":(1)2}>      P('d', ('m', 'x'), None)
 
+and those of the groups of devices that a collective joins: {{0,1},{2,3}}, {} for all devices, [4,2]<=[2,4]T(1,0), or
+the devices along axes of a mesh of its own, mesh['axis_0'=4,'axis_1'=4] {'axis_1'}, whose order device_ids= may say.
+
 A list of devices is turned into digits of their numbers: these are the axes. A list without such digits is kept as it
 is (``order``). Every failure is a :class:`ParseError` with its column.
 """
@@ -14,7 +17,7 @@ import ast
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,8 +25,7 @@ import numpy as np
 
 from tilewright.errors import ParseError, TilewrightError, UsageError
 from tilewright.layout.index.types import text_of, to_int
-from tilewright.layout.meshes.mesh import MOST_DEVICES, Mesh, Part, Piece
-from tilewright.layout.meshes.sharding import TYPES, Sharding
+from tilewright.layout.meshes.mesh import MOST_DEVICES, TYPES, Mesh, Part, Piece, Sharding, iota_text
 
 _T = TypeVar("_T")
 _N = r"\d{1,9}"
@@ -136,9 +138,6 @@ def read_mesh(text: str) -> Mesh:
     return at.whole(mesh_of_axes(at, re.sub(r"([^\s,=]+)\s*=\s*", r"'\1'=", found[0])))
 
 
-# -- names of axes -----------------------------------------------------------------------------------------------------
-
-
 def mesh_of_axes(at: Cursor, axes: str, ids: Sequence[int] | None = None) -> Mesh:
     """The mesh of ``"d"=4, "m"=4``."""
     sizes = [(name[1:-1], int(size)) for name, size in re.findall(rf"({_QUOTED})=({_N})", axes)]
@@ -210,9 +209,6 @@ def _jax(at: Cursor, mesh: Mesh | None) -> Sharding:
     sharding = at.checked(lambda: sharding_of([None if entry == "?" else entry for entry in values], mesh))
     more = tuple(Part(axis) for axis in mesh.names if axis in summed.get("unreduced", ()))
     return at.checked(lambda: replace(sharding, open=opened, unreduced=more, notation="jax"))
-
-
-# -- lists of devices --------------------------------------------------------------------------------------------------
 
 
 def _gspmd(at: Cursor, mesh: Mesh | None, depth: int = 0) -> Sharding | tuple[Any, ...]:
@@ -315,9 +311,6 @@ def digits(devices: np.ndarray[Any, Any], dim: int) -> list[Piece] | None:
     return pieces
 
 
-# -- what callers pass -------------------------------------------------------------------------------------------------
-
-
 def mesh_of(value: Any) -> Mesh:
     """A mesh, given as one, as a mapping of sizes, as JAX's ``Mesh`` or ``AbstractMesh``, or as a text.
 
@@ -378,3 +371,74 @@ def _of_entries(spec: Any, mesh: Mesh) -> Sharding:
         dims.append(tuple(axis if isinstance(axis, Part) else Part(axis) for axis in axes))
     summed = tuple(Part(axis) for axis in mesh.names if axis in (getattr(spec, "unreduced", None) or ()))
     return Sharding(mesh, tuple(dims), frozenset(free), unreduced=summed)
+
+
+# -- groups of devices: replica_groups= and source_target_pairs= of HLO ------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DeviceGroups:
+    """Groups of devices; ``mesh`` and ``parts`` are those of a text that names axes.
+
+    >>> groups = read_groups("mesh['axis_0'=2,'axis_1'=2] {'axis_0'}")
+    >>> groups.groups, str(groups)
+    (((0, 2), (1, 3)), "mesh['axis_0'=2,'axis_1'=2] {'axis_0'}")
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+    mesh: Mesh | None = None
+    parts: tuple[Part, ...] = ()
+    iota: str = ""
+
+    def axes(self, mesh: Mesh) -> tuple[Part, ...] | None:
+        """The axes of a mesh along which these groups lie, major first; None where they are not along axes.
+
+        >>> [str(part) for part in read_groups("[4,2]<=[2,4]T(1,0)").axes(Mesh({"d": 2, "m": 4}))]
+        ['"d"']
+        """
+        if len({len(group) for group in self.groups}) != 1:
+            return None
+        table = np.array(self.groups)
+        along = digits(table - table[:, :1], 1)
+        parts = None if along is None else [mesh.parts(piece) for piece in along]
+        if parts is None or any(part is None for part in parts):
+            return None
+        found = tuple(part for several in parts for part in several or ())
+        return found if sorted(mesh.groups(found)) == sorted(map(tuple, self.groups)) else None
+
+    def __str__(self) -> str:
+        if self.mesh is not None:
+            axes = ",".join(f"'{name}'={size}" for name, size in self.mesh.axes.items())
+            ids = self.mesh.devices and f", device_ids=({','.join(map(str, self.mesh.devices))})"
+            names = ",".join(str(part).replace('"', "'") for part in self.parts)
+            return f"mesh[{axes}]{ids or ''} {{{names}}}"
+        return self.iota or f"{{{','.join('{' + ','.join(map(str, group)) + '}' for group in self.groups)}}}"
+
+
+def read_groups(text: str, devices: int = 0) -> DeviceGroups:
+    """The groups out of their text. ``devices`` is how many there are in all, which ``{}`` does not say.
+
+    Raises :class:`ParseError` with its column.
+
+    >>> str(read_groups("[4,2]<=[2,4]T(1,0)")), read_groups("{}", 4).groups
+    ('[4,2]<=[2,4]T(1,0)', ((0, 1, 2, 3),))
+    """
+    at = Cursor(text_of(text, "a text of groups"))
+    if found := at.take(rf"mesh\[{AXES}\](?:{DEVICE_IDS})?\s*{{({PARTS})}}"):
+        mesh = mesh_of_axes(at, found[1], device_list(at, found[2]).tolist() if found[2] else None)
+        parts = parts_of(found[3])
+        places = at.checked(lambda: mesh.groups(parts))
+        return at.whole(DeviceGroups(tuple(tuple(mesh.ids[k] for k in group) for group in places), mesh, parts))
+    if found := at.take(rf"\[(\d{{1,9}}),(\d{{1,9}})\]<=({IOTA})"):
+        sizes, numbers = (int(found[1]), int(found[2])), device_list(at, found[3])
+        if math.prod(sizes) != len(numbers):
+            raise at.fail(f"not (groups, devices in each) of {len(numbers)} devices")
+        table = numbers.reshape(sizes)
+        pieces = [piece for dim in (0, 1) for piece in digits(table, dim) or ()]
+        text = f"[{sizes[0]},{sizes[1]}]<={iota_text(pieces) if pieces else '[1]'}"
+        return at.whole(DeviceGroups(tuple(map(tuple, table.tolist())), iota=text))
+    lists = at.need(
+        rf"{{\s*((?:{{(?:{INTS})?}}\s*,?\s*)*)}}", "groups as {{0,1},{2,3}}, [4,2]<=[8] or mesh['a'=4] {'a'}"
+    )[1]
+    groups = tuple(tuple(map(int, re.findall(r"\d+", inside))) for inside in re.findall(r"{([^{}]*)}", lists))
+    return at.whole(DeviceGroups(groups if groups or not devices else (tuple(range(devices)),)))

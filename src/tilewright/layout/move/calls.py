@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from tilewright.kernels.threads import call_soon, thread_count
 from tilewright.layout.move import CORE, DONE, GIVEN, JOIN, KIND, LINE, SCRATCH, SHORTS, THREADS
 
 Array = np.ndarray[Any, Any]
+T = TypeVar("T")
 NO_GAPS = np.zeros((0, 2), np.int64)
 _SMALL = 1 << 22  # bytes up to which one thread does it all: waking another takes as long as moving a megabyte
 _MOST_IDLE = 16  # calls kept where threads come late: on a crowded machine many of them are underway
@@ -109,34 +110,6 @@ def _finish(call: Call, plan: MovePlan) -> None:
         raise
 
 
-# Attributes that are made on first use.
-
-T = TypeVar("T")
-
-
-class lock_free_cached_property(Generic[T]):
-    """``functools.cached_property`` without the lock it has on Python 3.11, one for all instances.
-
-    Under that lock one plan waits for another's kernel to be compiled, and a child forked meanwhile waits for ever.
-    Threads that ask at the same time may each make one, but all are given the same.
-    """
-
-    def __init__(self, make: Callable[[Any], T]) -> None:
-        self._make, self.__doc__ = make, make.__doc__
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> lock_free_cached_property[T]: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> T: ...
-    def __get__(self, instance: object | None, owner: type) -> Any:
-        if instance is None:
-            return self
-        return vars(instance).setdefault(self._name, self._make(instance))  # found there at once from now on
-
-
 # A plan as it is run: primitives at places, and the tables of numbers that the kernels read.
 
 
@@ -186,13 +159,25 @@ class MovePlan:
         """Into how many parts threads divide the move."""
         return max(1, self.total // _PART)
 
-    @lock_free_cached_property
+    def _kept(self, name: str, make: Callable[[], T]) -> T:
+        """What was made for this plan first, whoever asks; made now where nobody has asked.
+
+        On Python 3.11 ``functools.cached_property`` has one lock for all instances: under it one plan waits for
+        another's kernel to be compiled, and a child forked meanwhile waits for ever.
+        """
+        own = vars(self)
+        return own[name] if name in own else own.setdefault(name, make())  # type: ignore[no-any-return]
+
+    @property
     def tables(self) -> tuple[Array, ...]:
         """What the kernel reads. Threads that ask at the same time get the same tables, for their addresses are stored.
 
         First the header; then a row of numbers per work; inner places, rows, runs and places end to end;
         int64[works, parts + 1], where each part's places begin; and the pads.
         """
+        return self._kept("_tables", self._make_tables)
+
+    def _make_tables(self) -> tuple[Array, ...]:
         from tilewright.layout.move.move_kernels import address_of_primitive
 
         numbers, inner, outs, runs = [], 0, 0, 0
@@ -211,14 +196,14 @@ class MovePlan:
         where = [works.ctypes.data, len(works), *(table.ctypes.data for table in rest), self.parts]
         return np.array([*where, pads.ctypes.data, len(pads)], np.int64), works, *rest, pads
 
-    @lock_free_cached_property
+    @property
     def kernel(self) -> Any:
         """What makes the move (numba comes with it)."""
         from tilewright.layout.move.move_kernels import move
 
         return move
 
-    @lock_free_cached_property
+    @property
     def header(self) -> int:
         """The address of the header, which says where the other tables are and how long."""
-        return int(self.tables[0].ctypes.data)
+        return self._kept("_header", lambda: int(self.tables[0].ctypes.data))

@@ -253,9 +253,6 @@ def call_address(typing: Any, address: Any, a: Any, b: Any, c: Any, d: Any, e: A
     return types.none(*[types.int64] * 7), generate
 
 
-# The kernel.
-
-
 @inner(boundscheck=False)
 def fetch_line(place: int, starts: int, runs: int, length: int, run: int, at: int) -> tuple[int, int]:
     """Fetch into the second cache the line ``at`` bytes into a run, and say which one comes next: (run, at).

@@ -85,14 +85,8 @@ class Box:
         return int(self.sources.min()) + low, int(self.sources.max()) + high
 
 
-@dataclass(frozen=True, eq=False)
-class _Segment:
-    """Indices starts[k] + sum of i * step over ``loops`` (count, step)."""
-
-    starts: Array
-    loops: tuple[tuple[int, int], ...]
-
-
+_Segment = tuple[Array, tuple[tuple[int, int], ...]]
+"""Indices starts[k] + sum of i * step over loops (count, step)."""
 Terms = tuple[tuple[Term, ...], ...]  # per dim
 
 
@@ -191,7 +185,7 @@ def _nested(size: int, terms: tuple[Term, ...], levels: list[int]) -> Iterator[_
         yield from cut(last * step, high, level - 1)
 
     for start, loops in cut(0, size, len(levels)):
-        yield _Segment(np.array([start]), tuple(loop for loop in loops if loop[0] > 1))
+        yield np.array([start]), tuple(loop for loop in loops if loop[0] > 1)
 
 
 def _uneven(dim: CommonDim) -> list[_Segment] | None:
@@ -207,7 +201,7 @@ def _uneven(dim: CommonDim) -> list[_Segment] | None:
     different = np.unique(lengths)
     if len(different) > _MOST_LENGTHS or not len(pairs):
         return None
-    return [_Segment(starts[lengths == n], ((int(n), 1),) if n > 1 else ()) for n in different]
+    return [(starts[lengths == n], ((int(n), 1),) if n > 1 else ()) for n in different]
 
 
 def _value(terms: tuple[Term, ...], e: Any) -> Any:
@@ -216,10 +210,11 @@ def _value(terms: tuple[Term, ...], e: Any) -> Any:
 
 def _piece(dim: CommonDim, segment: _Segment) -> Box:
     """A segment as a box of its own dim."""
-    places = [_value(terms, segment.starts) for terms in (dim.source, dim.target)]
-    first = int(segment.starts[0])
+    starts, counts = segment
+    places = [_value(terms, starts) for terms in (dim.source, dim.target)]
+    first = int(starts[0])
     loops = []
-    for count, step in segment.loops:
+    for count, step in counts:
         source, target = (_value(t, first + step) - _value(t, first) for t in (dim.source, dim.target))
         loops.append(Loop(count, int(source), int(target)))
     return Box(places[0], places[1], tuple(loops))

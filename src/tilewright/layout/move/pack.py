@@ -2,8 +2,8 @@
 
     digits --nest--> boxes --plan--> primitives and places --move_kernels--> data
 
-A map without a digit form, or with one that falls into too many boxes, goes row by row along tables of places, and
-one that is not a sum over dims (a `*` that its tile does not divide) is enumerated.
+A map without a digit form (a `*` that its tile does not divide), or with one that falls into too many boxes, is
+enumerated.
 """
 
 from __future__ import annotations
@@ -218,38 +218,10 @@ def _unpack_slots(layout: AddressMap, slots: Array, result: Array) -> None:
         run_plan(plan, result, slots)
 
 
-# -- without boxes -----------------------------------------------------------------------------------------------------
-
-
-def _row_tables(layout: AddressMap) -> tuple[Array, Array] | None:
-    """(base of every row, table of the last dim) in slots of the flat buffer; None without a digit form."""
-    tables = layout.tables
-    if tables is None or layout.digits is None or not layout.rank:
-        return None
-    weights = np.cumprod([1, *(axis.extent for axis in reversed(layout.axis_terms))])[:-1][::-1]
-    bases = sum(int(w) * line.base for w, line in zip(weights, layout.digits.values(), strict=True))
-    flat = [
-        np.asarray(sum(int(w) * axis[d] for w, axis in zip(weights, tables, strict=True))) for d in range(layout.rank)
-    ]
-    rows = np.array([bases], np.int64)
-    for table in flat[:-1]:
-        rows = (rows[:, None] + table[None, :]).reshape(-1)
-    return np.ascontiguousarray(rows), np.ascontiguousarray(flat[-1])
-
-
-def _bits_view(array: Array) -> Array:
-    """The array as unsigned integers of its width, so that one kernel serves every element type."""
-    return array.view(np.dtype(f"u{array.itemsize}"))
+# -- without boxes: the places of all elements, in pieces that fit into memory -----------------------------------------
 
 
 def _scatter(layout: AddressMap, values: Array, slots: Array) -> None:
-    tables = _row_tables(layout)
-    if tables is not None and values.itemsize <= 8:
-        from tilewright.layout.index.table_kernels import scatter_rows
-
-        rows = _bits_view(np.ascontiguousarray(values)).reshape(len(tables[0]), -1)
-        scatter_rows(rows, *tables, _bits_view(slots))
-        return
     flat = np.ascontiguousarray(values).reshape(-1)
     for start in range(0, len(flat), _CHUNK):
         stop = min(start + _CHUNK, len(flat))
@@ -258,15 +230,9 @@ def _scatter(layout: AddressMap, values: Array, slots: Array) -> None:
 
 def _gather(layout: AddressMap, slots: Array, out: Array) -> None:
     result = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
-    tables = _row_tables(layout)
-    if tables is not None and result.itemsize <= 8:
-        from tilewright.layout.index.table_kernels import gather_rows
-
-        gather_rows(_bits_view(slots), *tables, _bits_view(result).reshape(len(tables[0]), -1))
-    else:
-        flat = result.reshape(-1)
-        for start in range(0, len(flat), _CHUNK):
-            stop = min(start + _CHUNK, len(flat))
-            flat[start:stop] = slots[layout.slots_of(np.arange(start, stop))]
+    flat = result.reshape(-1)
+    for start in range(0, len(flat), _CHUNK):
+        stop = min(start + _CHUNK, len(flat))
+        flat[start:stop] = slots[layout.slots_of(np.arange(start, stop))]
     if result is not out:
         out[...] = result

@@ -69,12 +69,8 @@ def shells_of(box: Box, size: int, gaps: Array) -> Shells:
     return shells
 
 
-@dataclass(frozen=True)
-class Cut:
-    """A loop that has to be cut before the block is small enough."""
-
-    loop: Loop
-    count: int
+Cut = tuple[Loop, int]
+"""A loop that has to be cut before the block is small enough, and the steps of it that a block may take."""
 
 
 def _grow(
@@ -98,7 +94,7 @@ def _grow(
                 total *= chosen.count
         room = min(most // extent, in_all // total)
         if loop.count > room:
-            return Cut(loop, -(-loop.count // -(-loop.count // room))) if room > 1 else None
+            return (loop, -(-loop.count // -(-loop.count // room))) if room > 1 else None
         if loop not in block:
             block.append(loop)
         extent *= loop.count
@@ -138,7 +134,7 @@ def block_of(
         if cut is not None:
             return cut
     if np.prod([loop.count for loop in block]) * size > SCRATCH // 2:
-        return Cut(longest, longest.count // 2)
+        return longest, longest.count // 2
     return block
 
 
@@ -296,8 +292,8 @@ class _Builder:
         shells = shells_of(box, self.size, self.gaps) if shells is None else shells
         lines = self._lines(box, kind, core)
         block = block_of(box, core, self.size, self.by_target, shells, lines is not None)
-        if isinstance(block, Cut):
-            return [w for part in _split(box, block.loop, block.count) for w in self.works(part)]
+        if isinstance(block, tuple):
+            return [w for part in _split(box, *block) for w in self.works(part)]
         if lines and all(loop in block for loop in lines.loops):
             return [self._direct(box, kind, core, stream=True, block=block, lines=lines)]
         row, width = row_loops(block, self.size, shells)

@@ -20,6 +20,7 @@ from tilewright.layout.move import LINE
 from tilewright.layout.move.nest import Box, CommonDim, Loop, boxes_of, layout_terms
 from tilewright.layout.move.pack import buffer_spec, check_buffer, narrow, widen
 from tilewright.layout.move.plan import aligned_empty, relayout_boxes, relayout_plan, run_filled, zero_of
+from tilewright.render.tables import Column, glance, glance_table
 
 Array = np.ndarray[Any, Any]
 _MOST_RUNS = 1 << 24
@@ -258,9 +259,6 @@ class Relayout:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the verdict and the bytes; ``compare(a, b)`` shows a picture of both layouts."""
-        from tilewright.render import Column
-        from tilewright.render.tables import glance, glance_table
-
         figures = [("read", self.bytes_read), ("written", self.bytes_written)]
         table = glance_table((Column(""), Column("moved", "bytes")), figures)
         return glance(f"{self.a} to {self.b}", self.verdict, table)

@@ -99,8 +99,6 @@ def strided(shape: ArrayText, strides: Sequence[int], text: str, at: int) -> Arr
     raise ParseError(f"the strides {tuple(strides)} leave gaps or overlap", text=text, column=at, how=how)
 
 
-# -- MLIR --------------------------------------------------------------------------------------------------------------
-
 MLIR = re.compile(r"\b(?:tensor|memref|vector|ranked_tensor)<")
 _ELEMENT = re.compile(r"(?:complex<\s*f(?:32|64)\s*>|[A-Za-z][A-Za-z0-9_]*)")
 _TILED = re.compile(r"#tpu\.tiled<\s*((?:\(\s*[-*0-9][-*0-9,\s]*\)\s*)*),?\s*(?:\[([0-9,\s]*)\])?\s*>")
@@ -224,8 +222,6 @@ def _check_tile_strides(
         step *= count
 
 
-# -- layouts without a shape, and shapes beside their layout -----------------------------------------------------------
-
 BARE = re.compile(r"\{(?:[0-9]{1,3}(?:\s*,\s*[0-9]{1,3})*)?\s*(?::\s*[A-Z*#][^{}\n]{0,400})?\}")
 """A layout as XLA prints it without a shape; ``{}`` and lists of numbers fit it as well."""
 
@@ -282,8 +278,6 @@ def unsized(bare: Bare, text: str, at: int) -> ArrayText:
     return with_layout(shape, bare.text, text, at)
 
 
-# -- what prints a shape and a type apart ------------------------------------------------------------------------------
-
 STRUCT = re.compile(
     r"\b(?:size|shape)\s*[=:]\s*(?:torch\.Size\()?[\[(]([0-9,\s]*)[\])]\)?"
     r"(?:[^\n]{0,120}?\bstrides?\s*[=:]\s*[\[(]([0-9,\s]*)[\])])?"
@@ -328,8 +322,6 @@ def _checked(shape: ArrayText, text: str, at: int) -> ArrayText:
     assert isinstance(again, ArrayText)
     return again
 
-
-# -- protocol buffers --------------------------------------------------------------------------------------------------
 
 PROTO = re.compile(r"\belement_type:\s*([A-Z][A-Z0-9_]*)")
 _FIELD = re.compile(r"\s*(?:([a-z_]+)\s*:?\s*(\{)|([a-z_]+)\s*:\s*(-?[0-9]{1,19}|true|false|[A-Z_0-9]+)|(\}))\s*,?")

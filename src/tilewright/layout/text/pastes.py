@@ -46,9 +46,6 @@ class FoundText:
     bare: bool = False
 
 
-# -- what is no shape --------------------------------------------------------------------------------------------------
-
-
 class _Elsewhere(NamedTuple):
     """A kind of text that another command reads."""
 
@@ -143,8 +140,6 @@ def _first_of(table: tuple[_Elsewhere, ...], text: str) -> ParseError | None:
             return ParseError(kind.what, text=text, column=found.start(), how=kind.how)
     return None
 
-
-# -- where shapes may stand --------------------------------------------------------------------------------------------
 
 _NAMED_LAYOUT = r"(?:layout(?:_mode)?|minor_to_major)\W{0,4}\(?(?=\{)"
 _PLACE = re.compile(
