@@ -2,7 +2,7 @@
 
 from tilewright.trace.events import Args, Counter, Event, Instant, Recorder, Sink, Slice, Track
 from tilewright.trace.perfetto import perfetto_bytes, write_perfetto
-from tilewright.trace.xspace import read_xspace
+from tilewright.trace.xspace import protobuf_fields, read_xspace
 
 __all__ = [
     "Args",
@@ -14,6 +14,7 @@ __all__ = [
     "Slice",
     "Track",
     "perfetto_bytes",
+    "protobuf_fields",
     "read_xspace",
     "write_perfetto",
 ]
