@@ -14,11 +14,11 @@ from datetime import date
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from tilewright.hlo.comparing.kernels import partners
 from tilewright.hlo.comparing.steps import StepDiff
 from tilewright.hlo.reporting.lines import INDENT, folded, operation_text, runs_text
 from tilewright.hlo.reporting.types import MovementRow, ReportData
 from tilewright.render import Column, Field, Html, Page, Step, badge, bytes_text, steps, table
+from tilewright.render.compare import partners
 from tilewright.render.formats import place_text
 from tilewright.render.markup import element, escape, join
 from tilewright.render.page import Tone, note
