@@ -105,7 +105,6 @@ looked, and a rule does not act on a chip where its factor is below 1.02.
 GUARDS = {
     "finite": "its values must be known to be finite, or `--assume-finite` says that all are",
     "rounding": "it rounds in another order: not with `--bit-exact`",
-    "opt-in": "it changes the numerics: only by name, `--rules`",
     "advice": "only you can make this change, for it is about how data is stored",
     "none": "nothing; the values stay the same",
 }

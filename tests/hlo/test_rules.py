@@ -81,7 +81,7 @@ def test_it_stays_away_from_what_looks_alike(rule):
 
 def drawn(example, data):
     sizes = bindings(example.small)
-    for name, low, high in re.findall(r"(\w+)=(\d+)\.\.(\d+)", example.draw):
+    for name, low, high in re.findall(r"(\w+)=\d+\((\d+)\.\.(\d+)\)", example.small):
         sizes[name] = data.draw(st.integers(int(low), int(high)), label=name)
     return sizes
 

@@ -71,11 +71,6 @@ class _LazyModule:
 ir: Any = _LazyModule()
 
 
-def context() -> Any:
-    """The MLIR context Tilewright keeps its clones in, with every dialect JAX emits; jax itself is not imported."""
-    return plain_context()
-
-
 _PLACE = re.compile(r'"-":(\d+):(\d+): (.*)')
 
 
@@ -207,8 +202,8 @@ def kept_arguments(lowered: Any, count: int) -> tuple[int, ...]:
 
 
 @cache
-def plain_context() -> Any:
-    """A context with the dialects that JAX emits, of jaxlib alone and without threads: a fork can use it."""
+def context() -> Any:
+    """The MLIR context of all modules, with the dialects that JAX emits; of jaxlib alone, and without threads."""
     from importlib import import_module
 
     parts = binary_parts()
@@ -227,9 +222,9 @@ def plain_context() -> Any:
 def bytecode_text(raw: bytes) -> str:
     """The text of MLIR bytecode or of a portable artifact. Damaged bytes may end the process."""
     parts = binary_parts()
-    with plain_context() as context:
+    with context() as here:
         if b"StableHLO_v" in raw[:32]:
-            module = parts["jaxlib.mlir.dialects.stablehlo"].deserialize_portable_artifact(context, raw)
+            module = parts["jaxlib.mlir.dialects.stablehlo"].deserialize_portable_artifact(here, raw)
         else:
             module = parts["jaxlib.mlir.ir"].Module.parse(raw)
         return str(module.operation.get_asm(enable_debug_info=True))
@@ -239,9 +234,8 @@ def kernel_text(raw: bytes) -> str:
     """The text of a Pallas kernel's bytecode in MLIR's generic form. Damaged bytes may end the process."""
     from importlib import import_module
 
-    context = plain_context()
-    import_module("jaxlib.mlir._mlir_libs._tpu_ext").register_dialect(context)
-    with context:
+    import_module("jaxlib.mlir._mlir_libs._tpu_ext").register_dialect(context())
+    with context():
         module = binary_parts()["jaxlib.mlir.ir"].Module.parse(raw)
         return str(module.operation.get_asm(print_generic_op_form=True))
 
@@ -265,7 +259,7 @@ def interpreted(raw: bytes) -> bytes:
 
     parts = binary_parts()
     mlir, (text, arrays) = parts["jaxlib.mlir.ir"], pickle.loads(raw)  # of our own process, which made it
-    with plain_context():
+    with context():
         module = mlir.Module.parse(text)
         main = next(f for f in module.body.operations if mlir.StringAttr(f.attributes["sym_name"]).value == "main")
         types = mlir.FunctionType(mlir.TypeAttr(main.attributes["function_type"]).value).inputs

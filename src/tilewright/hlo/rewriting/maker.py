@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.hlo.graphs.graph import Block, Node, Value
-from tilewright.hlo.graphs.mlir import ArrayLiteral, Literal
+from tilewright.hlo.graphs.graph import Block, Node, Value, numpy_dtype
+from tilewright.hlo.graphs.mlir import Literal
 
 _NAMES = """abs add and atan2 cbrt ceil clamp compare complex convert cosine count_leading_zeros divide exponential
 exponential_minus_one floor imag is_finite log log_plus_one logistic maximum minimum multiply negate not or popcnt
@@ -176,7 +176,9 @@ class Maker:
 
     def array(self, values: np.ndarray[Any, Any], dtype: str) -> Value:
         """A small constant array, its elements written as ``dtype``. Keep it small: it stands in the program's text."""
-        return self.operation("constant", [], values.shape, dtype, {"literal": ArrayLiteral(values, dtype)})
+        return self.operation(
+            "constant", [], values.shape, dtype, {"literal": Literal(values=values.astype(numpy_dtype(dtype)))}
+        )
 
     def iota(self, shape: Sequence[int], dim: int, dtype: str = "i32") -> Value:
         """``0, 1, 2, ...`` along dim ``dim`` of ``shape``."""

@@ -113,8 +113,7 @@ GROUPED_QUERIES = Rule(
         """,
         shapes="q: T[b,8*g,d]\nk: T[b,s,g,d]",
         sizes="b=8 g=8 d=64 s=2048",
-        small="b=2 g=2 d=4 s=6",
-        draw="b=1..3 g=1..3 d=1..5 s=1..7",
+        small="b=2(1..3) g=2(1..3) d=4(1..5) s=6(1..7)",
         away="""
             keys = jnp.tile(k, (1, 1, 8, 1))
             return jnp.einsum("bhd,bkhd->bhk", q, keys)
@@ -272,8 +271,7 @@ SOFTMAX_SUM = Rule(
         """,
         shapes="q: T[b,s,h,d]\nk: T[b,s,h,d]\nv: T[b,s,h,d]",
         sizes="b=2 s=1024 h=8 d=128",
-        small="b=1 s=4 h=2 d=2",
-        draw="b=1..2 s=2..5 h=1..2 d=1..3",
+        small="b=1(1..2) s=4(2..5) h=2(1..2) d=2(1..3)",
         away="""
             weights = jnp.exp(jnp.einsum("bqhd,bkhd->bhqk", q, k))
             return jnp.einsum("bhqk,bkhd->bqhd", weights / weights.sum(-1, keepdims=True), v)
@@ -450,8 +448,7 @@ SPREAD_PAIRS = Rule(
         """,
         shapes="x: T[b,s,h,2*d]\ntable: T[b,s,1,d,2,2]",
         sizes="b=2 s=1024 h=16 d=64",
-        small="b=2 s=3 h=2 d=5",
-        draw="b=1..2 s=1..3 h=1..3 d=5..8",
+        small="b=2(1..2) s=3(1..3) h=2(1..3) d=5(5..8)",
         types=("f32", "bf16"),
         away="""
             pairs = x.reshape(b, s, h, 2, d)

@@ -84,13 +84,13 @@ def list_rules() -> list[dict[str, Any]]:
 
 
 def chosen(names: Sequence[str] | None) -> tuple[Rule[Any], ...]:
-    """The rules of these names, in the catalogue's order; None is all that act and need no opting in.
+    """The rules of these names, in the catalogue's order; None is all that act.
 
     Raises UsageError for a name that there is no rule of.
     """
     known = catalogue()
     if names is None:
-        return tuple(rule for rule in known.values() if rule.build is not None and not rule.opt_in)
+        return tuple(rule for rule in known.values() if rule.build is not None)
     for name in names:
         if name not in known:
             raise UsageError(f"no rule called {name!r}", how=f"known: {', '.join(known)}")

@@ -108,8 +108,7 @@ PATCHES = Rule(
         """,
         shapes="x: T[b,h*p,w*p,c]\nk: T[p*p*c,o]",
         sizes="b=32 h=14 w=14 p=16 c=3 o=768",
-        small="b=2 h=2 w=3 p=2 c=3 o=4",
-        draw="b=2..3 h=2..3 w=2..3 c=2..3 o=1..4",
+        small="b=2(2..3) h=2(2..3) w=3(2..3) p=2 c=3(2..3) o=4(1..4)",
         away="""
             windows = x.reshape(b, h, p, w, p, c).transpose(0, 2, 4, 1, 3, 5)
             return windows.reshape(b, p * p, h * w * c) @ jnp.ones((h * w * c, o), x.dtype)
@@ -188,8 +187,7 @@ STEM = Rule(
         """,
         shapes="x: T[b,2*h,2*w,c]\nk: T[7,7,c,o]",
         sizes="b=32 h=112 w=112 c=3 o=64",
-        small="b=2 h=4 w=5 c=3 o=4",
-        draw="b=1..2 h=3..5 w=3..5 c=1..4 o=1..3",
+        small="b=2(1..2) h=4(3..5) w=5(3..5) c=3(1..4) o=4(1..3)",
         away="""
             return lax.conv_general_dilated(
                 x, k, (1, 1), [(3, 3), (3, 3)], dimension_numbers=("NHWC", "HWIO", "NHWC"))
@@ -277,8 +275,7 @@ GROUPED_CONVOLUTION = Rule(
         """,
         shapes="x: T[b,s,s,g*c]\nk: T[3,3,c,g*c]",
         sizes="b=32 s=28 g=32 c=8",
-        small="b=1 s=3 g=2 c=2",
-        draw="b=1..2 s=2..4 g=2..3 c=2..3",
+        small="b=1(1..2) s=3(2..4) g=2(2..3) c=2(2..3)",
         away="""
             return lax.conv_general_dilated(
                 x, k[:, :, :1], (1, 1), "SAME", feature_group_count=g * c, dimension_numbers=("NHWC", "HWIO", "NHWC"))
@@ -397,8 +394,7 @@ PIXEL_SHUFFLE = Rule(
         """,
         shapes="x: T[1,4*c*t,f,h,w]",
         sizes="c=16 t=3 f=4 h=60 w=106",
-        small="c=2 t=3 f=2 h=3 w=17",
-        draw="c=1..3 t=1..3 f=1..3 h=2..5 w=17..19",
+        small="c=2(1..3) t=3(1..3) f=2(1..3) h=3(2..5) w=17(17..19)",
         away="""
             y = x.reshape(1, c, t, 2, 2, f, h, w).transpose(0, 1, 5, 2, 3, 6, 4, 7)
             return y.reshape(1, c, f * t, 2 * h, 2 * w)
@@ -631,8 +627,7 @@ GROUP_NORM = Rule(
         """,
         shapes="x: T[b,s,s,g*r]\nw: T[3,3,g*r,g*r]",
         sizes="b=4 s=32 g=32 r=8",
-        small="b=2 s=3 g=2 r=2",
-        draw="b=1..2 s=2..3 g=2..3 r=2..3",
+        small="b=2(1..2) s=3(2..3) g=2(2..3) r=2(2..3)",
         types=("f32", "bf16"),
         away="""
             y = x.reshape(b, s, s, g, r)

@@ -157,8 +157,7 @@ AVERAGE_POOL = Rule(
         """,
         shapes="x: T[b,2*h,2*h,c]",
         sizes="b=32 h=28 c=256",
-        small="b=1 h=2 c=3",
-        draw="b=1..3 h=1..4 c=1..5",
+        small="b=1(1..3) h=2(1..4) c=3(1..5)",
         away="return x.reshape(b, 2, h, 2, h, c).mean((1, 3))",
     ),
 )
@@ -225,8 +224,7 @@ PADDED_MAX_POOL = Rule(
         """,
         shapes="x: T[b,h,w,c]",
         sizes="b=4 h=80 w=80 c=64",
-        small="b=1 h=4 w=5 c=2",
-        draw="b=1..2 h=3..6 w=3..6 c=1..3",
+        small="b=1(1..2) h=4(3..6) w=5(3..6) c=2(1..3)",
         types=("f32", "bf16"),
         away="""
             x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
@@ -302,8 +300,7 @@ WINDOW_SUM = Rule(
         """,
         shapes="x: T[b,4*n,d]",
         sizes="b=8 n=512 d=1024",
-        small="b=1 n=3 d=5",
-        draw="b=1..3 n=2..5 d=1..5",
+        small="b=1(1..3) n=3(2..5) d=5(1..5)",
         away="return x.reshape(b, 4, n, d).mean(1)",
     ),
 )

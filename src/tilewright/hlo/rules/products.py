@@ -129,8 +129,7 @@ PRODUCT_OF_CONCATENATION = Rule(
         after="return x @ w[:k] + y @ w[k:]",
         shapes="x: T[n,k]\ny: T[n,m]\nw: T[k+m,d]",
         sizes="n=16384 k=1000 m=24 d=512",
-        small="n=3 k=5 m=2 d=4",
-        draw="n=1..4 k=1..6 m=1..6 d=1..4",
+        small="n=3(1..4) k=5(1..6) m=2(1..6) d=4(1..4)",
         away="return jnp.concatenate([x, 2 * x], axis=0) @ w[:k]",
     ),
 )
@@ -194,8 +193,7 @@ CONVOLUTION_OF_CONCATENATION = Rule(
         """,
         shapes="x: T[n,h,h,a]\ny: T[n,h,h,b]\nw: T[k,k,a+b,c]",
         sizes="n=2 h=32 a=128 b=256 c=128 k=1",
-        small="n=2 h=4 a=3 b=2 c=5 k=3",
-        draw="n=1..2 h=1..5 a=1..4 b=1..4 c=1..3 k=1..3",
+        small="n=2(1..2) h=4(1..5) a=3(1..4) b=2(1..4) c=5(1..3) k=3(1..3)",
         types=("f32", "bf16"),
         away="""
             both, dims = jnp.concatenate([x, y], axis=1), ("NHWC", "HWIO", "NHWC")
@@ -239,8 +237,7 @@ INTERLEAVED_PAIRS = Rule(
         """,
         shapes="x: T[n,2*d]\ny: T[n,2*d]",
         sizes="n=16384 d=256",
-        small="n=2 d=3",
-        draw="n=1..4 d=2..5",
+        small="n=2(1..4) d=3(2..5)",
         types=("f32", "bf16"),
         away="""
             re, im, re2, im2 = x[:, :d], x[:, d:], y[:, :d], y[:, d:]
@@ -294,8 +291,7 @@ INTERLEAVED_ROTARY = Rule(
         """,
         shapes="x: T[b,t,h,2*d]\ncos: T[t,d]\nsin: T[t,d]",
         sizes="b=8 t=2048 h=32 d=32",
-        small="b=2 t=3 h=3 d=4",
-        draw="b=1..2 t=1..3 h=2..4 d=2..5",
+        small="b=2(1..2) t=3(1..3) h=3(2..4) d=4(2..5)",
         away="""
             a, b_ = x[..., :d], x[..., d:]
             c, s = cos[:, None], sin[:, None]
@@ -375,8 +371,7 @@ REPEATED_SCALES = Rule(
         """,
         shapes="x: T[m,k*g]\nw: i8[n,k*g]\ns: T[n,k]",
         sizes="m=16 n=4096 k=32 g=128",
-        small="m=2 n=3 k=2 g=4",
-        draw="m=1..3 n=1..4 k=2..3 g=2..5",
+        small="m=2(1..3) n=3(1..4) k=2(2..3) g=4(2..5)",
         away="""
             weights = w.astype(s.dtype) * jnp.tile(s, (1, g))
             return x @ weights.T

@@ -31,8 +31,7 @@ class Example:
     ``away`` is a program that looks alike and that the rule must leave alone. ``shapes`` are their arguments, one a
     line, with the sizes as letters or products (``q: T[b,8*g,d]``); ``T`` is each of ``types`` in turn. ``sizes`` gives
     the letters (``b=8 g=8 d=64``) at which the gain is confirmed, with the first of the types; ``small`` those for
-    tests, and hypothesis draws others from ``draw`` (``b=1..3 g=1..4``; letters that are not named stay small). The
-    bodies may use the letters. ``away_shapes`` are the arguments of ``away`` where they differ, ``after_shapes`` those
+    tests, each with what hypothesis draws others from (``b=2(1..3) d=4``). The bodies may use the letters. ``away_shapes`` are the arguments of ``away`` where they differ, ``after_shapes`` those
     of ``after``: an advice is about how arguments are stored.
     """
 
@@ -42,7 +41,6 @@ class Example:
     sizes: str
     small: str
     away: str
-    draw: str = ""
     types: tuple[str, ...] = ("bf16", "f32")
     away_shapes: str = ""
     after_shapes: str = ""
@@ -70,7 +68,6 @@ class Rule(LocalRewrite, Generic[Found]):
                     the values for all of their results, in this order
     ``finite``      of a finding, the values that must be finite: a NaN or an infinity would spread
     ``exact``       the result has the same bits; a rule that is not needs ``allow_reassociation``
-    ``opt_in``      it changes the numerics beyond rounding: only by name
     ``families``    families of targets whose compilers the gain depends on, where it is not of the layouts alone
     ``over``        names of rules that it goes before where both would act: the compiler's figures say so, and the time
                     model cannot tell them apart
@@ -92,22 +89,14 @@ class Rule(LocalRewrite, Generic[Found]):
     replaces: Callable[[Found], Sequence[Node]] | None = None
     finite: Callable[[Found], Sequence[Value]] | None = None
     exact: bool = True
-    opt_in: bool = False
     families: tuple[str, ...] = ()
     over: tuple[str, ...] = ()
 
     @property
     def guard(self) -> str:
-        """What must hold before it may act: ``none``, or ``finite``, ``rounding``, ``opt-in``, ``advice``."""
-        parts = [
-            name
-            for name, holds in (
-                ("advice", self.build is None), ("opt-in", self.opt_in), ("finite", self.finite is not None),
-                ("rounding", not self.exact),
-            )
-            if holds
-        ]  # fmt: skip
-        return ", ".join(parts) or "none"
+        """What must hold before it may act: ``none``, or ``finite``, ``rounding``, ``advice``."""
+        guards = {"advice": self.build is None, "finite": self.finite is not None, "rounding": not self.exact}
+        return ", ".join(name for name, holds in guards.items() if holds) or "none"
 
     @property
     def instead(self) -> list[str]:
@@ -194,12 +183,12 @@ _TYPES = {
 
 
 def bindings(text: str) -> dict[str, int]:
-    """``b=8 g=4`` as numbers by letter.
+    """The numbers by letter, without what may be drawn instead.
 
-    >>> bindings("b=8 g=4")
+    >>> bindings("b=8 g=4(2..5)")
     {'b': 8, 'g': 4}
     """
-    return {name: int(value) for name, _, value in (word.partition("=") for word in text.split())}
+    return {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", text)}
 
 
 def arguments(example: Example, sizes: Mapping[str, int], dtype: str, shapes: str = "") -> dict[str, Any]:

@@ -206,8 +206,7 @@ FLATTENED_UPDATE = Rule(
         after="return tuple(0.9 * x - 0.001 * y for x, y in ((a, d), (b, e), (c, f)))",
         shapes="a: T[n,k]\nb: T[k]\nc: T[k,p]\nd: T[n,k]\ne: T[k]\nf: T[k,p]",
         sizes="n=1024 k=512 p=512",
-        small="n=4 k=3 p=5",
-        draw="n=2..5 k=2..6 p=2..4",
+        small="n=4(2..5) k=3(2..6) p=5(2..4)",
         types=("f32", "bf16"),
         away="""
             w, g = (jnp.concatenate([x.reshape(-1), y]) for x, y in ((a, b), (d, e)))
@@ -273,8 +272,7 @@ FLATTENED_SUM = Rule(
         after="return jnp.sqrt(sum(jnp.sum(x * x) for x in (a, b, c)))",
         shapes="a: T[n,k]\nb: T[k]\nc: T[k,p]",
         sizes="n=2048 k=1024 p=1024",
-        small="n=4 k=3 p=5",
-        draw="n=2..5 k=2..6 p=2..4",
+        small="n=4(2..5) k=3(2..6) p=5(2..4)",
         types=("f32",),
         away="""
             flat = jnp.concatenate([a.reshape(-1), b, c.reshape(-1)])
@@ -311,7 +309,6 @@ ONE_PASS_VARIANCE = Rule(
     find=_two_passes,
     pays=lambda x: prod(x.sizes) >= 1 << 20,
     build=None,
-    opt_in=True,
     example=Example(
         before="""
             mean = x.mean(-1, keepdims=True)
