@@ -14,12 +14,10 @@ from typing import Any
 from tilewright.errors import ParseError, UnsupportedError, UsageError
 from tilewright.extras import need
 
-_NEEDED = {
-    "jax": (),  # first: it keeps jaxlib from logging its devices to stderr
-    "jax._src.export._export": ("_module_to_bytecode",),
-}
-
-
+_NEEDED = (
+    ("jax", ()),  # first: it keeps jaxlib from logging its devices to stderr
+    ("jax._src.export._export", ("_module_to_bytecode",)),
+)
 _BINARY = {
     "jaxlib.mlir.ir": ("Module", "Context", "DialectRegistry", "Operation", "InsertionPoint", "MLIRError"),
     "jaxlib.mlir.dialects.stablehlo": ("deserialize_portable_artifact", "register_dialect"),
@@ -28,10 +26,6 @@ _BINARY = {
 }
 _DIALECTS = {"sdy": "register_dialect", "mpmd": "register_dialect", "mhlo": "register_mhlo_dialect"}
 _DIALECTS |= {"chlo": "register_dialect", "stablehlo": "register_dialect"}
-
-
-def _parts() -> dict[str, Any]:
-    return probed("rewriting programs", tuple(_NEEDED.items()))
 
 
 def binary_parts() -> dict[str, Any]:
@@ -158,7 +152,7 @@ def verify_module(module: Any) -> None:
 def module_bytes(module: Any) -> bytes:
     """The module as the portable artifact that ``jax.export`` carries."""
     with context():
-        raw: bytes = _parts()["jax._src.export._export"]._module_to_bytecode(module)
+        raw: bytes = probed("rewriting programs", _NEEDED)["jax._src.export._export"]._module_to_bytecode(module)
     return raw
 
 

@@ -50,15 +50,14 @@ class Gain:
     seconds: float = 0.0
 
 
-def measured_kind(target: Target) -> bool:
-    """A target whose rules are judged by measurement alone."""
-    return target.name in ("cpu", "gpu")
+MEASURED = ("cpu", "gpu")
+"""Targets whose rules are judged by measurement alone."""
 
 
 def price(rule: str, before: Block, after: Block, target: Target) -> Gain:
     """What a rule gains on a region: blocks that hold what it replaces, and what it puts in its place."""
     known = factor_on(rule, target.name)
-    if measured_kind(target):
+    if target.name in MEASURED:
         if known is None:
             return Gain(1.0, "unpriced", f"nobody has measured it on {target.name}")
         return Gain(known.factor, "confirmed", f"{known} at the example's shapes")
@@ -70,8 +69,8 @@ def price(rule: str, before: Block, after: Block, target: Target) -> Gain:
         note = f"; at the example's shapes {known}" if known is not None else ""
         return Gain(gain.factor, gain.kind, gain.note + note, gain.seconds)
     sizes = [padded_bytes(block, target) for block in (before, after)]
-    factor = sizes[0] / max(sizes[1], 1)
-    return Gain(factor, "counted", f"its arrays take {bytes_text(sizes[1])} instead of {bytes_text(sizes[0])}")
+    note = f"its arrays take {bytes_text(sizes[1])} instead of {bytes_text(sizes[0])}"
+    return Gain(sizes[0] / max(sizes[1], 1), "counted", note)
 
 
 def _modelled(before: Block, after: Block, target: Target) -> Gain:
@@ -265,7 +264,7 @@ class Acting:
             return False
         if self.target.family == "tpu":
             return match.pays
-        if measured_kind(self.target):  # measured at one size: shapes of that kind only, and more than noise
+        if self.target.name in MEASURED:  # measured at one size: shapes of that kind only, and more than noise
             return gain.factor >= 1.1 and match.pays
         return gain.factor >= LEAST
 

@@ -249,17 +249,17 @@ def xla_tuple(shapes: tuple[str, ...]) -> str:
 
 def _constants_at_readers(operations: list[Operation]) -> tuple[Operation, ...]:
     """Constants of a whole function (``jit(f)``) stand at the call; they get the line of what reads them first."""
-    lost = {op.name: number for number, op in enumerate(operations) if op.opcode == "constant" and _of_call(op)}
+    lost = {
+        op.name: number
+        for number, op in enumerate(operations)
+        if op.opcode == "constant" and (op.source is None or "/" not in op.op_name)
+    }
     for op in operations if lost else ():
         for name in op.operands:
             if op.source is not None and name in lost:
                 number = lost.pop(name)
                 operations[number] = replace(operations[number], source=op.source)
     return tuple(operations)
-
-
-def _of_call(op: Operation) -> bool:
-    return op.source is None or "/" not in op.op_name
 
 
 _REGIONS = {"while": ("cond", "body"), "reduce": ("reducer",), "if": ("true", "false")}
@@ -529,7 +529,7 @@ class _Reader(Scanner):
     def _operand(self, head: _Head, name: str, index: str | None, start: int) -> None:
         """A value: an argument with its type, a loop's binding ``%a = %b``, or a use."""
         if argument := _ARGUMENT.match(self.text, self.at):
-            if head.opcode in ("func", "block") or not self._known(name):
+            if head.opcode in ("func", "block") or not any(name in scope for scope in self.scopes):
                 self._argument(head, name, argument)
                 return
         elif binding := _BINDING.match(self.text, self.at):
@@ -549,9 +549,6 @@ class _Reader(Scanner):
             self.at -= 1
             location = self.balanced()[1:-1]
         head.arguments.append((name, xla_shape(match[1]), location))
-
-    def _known(self, name: str) -> bool:
-        return any(name in scope for scope in self.scopes)
 
     def _use(self, head: _Head, name: str, index: str | None, at: int) -> str:
         for scope in reversed(self.scopes):

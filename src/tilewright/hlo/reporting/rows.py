@@ -368,8 +368,8 @@ def _order_reason(a: TensorLayout, b: TensorLayout, groups: list[Run]) -> str:
     apart = [n for n in range(len(groups)) if (n, True) not in before or (n, True) not in after]
     if apart:
         side, layout = ("before", a) if (apart[0], True) not in before else ("after", b)
-        regrouped = _regrouping(a, b, groups[apart[0]])
-        return f"{regrouped}, which do not lie side by side in order in the layout {side}, {_order_text(layout)}"
+        regrouped, order = _regrouping(a, b, groups[apart[0]]), ",".join(map(str, layout.minor_to_major))
+        return f"{regrouped}, which do not lie side by side in order in the layout {side}, {{{order}}}"
     fastest_a, fastest_b = _fastest(a), _fastest(b)
     if any(fastest_a == group.source[-1] and fastest_b == group.target[-1] for group in groups):
         return (
@@ -398,10 +398,6 @@ def _named(order: list[tuple[int, bool]], groups: list[Run]) -> str:
 
 def _fastest(layout: TensorLayout) -> int:
     return next((dim for dim in layout.minor_to_major if layout.shape[dim] != 1), 0)
-
-
-def _order_text(layout: TensorLayout) -> str:
-    return "{" + ",".join(map(str, layout.minor_to_major)) + "}"
 
 
 def _padding_reason(a: TensorLayout, b: TensorLayout) -> str:

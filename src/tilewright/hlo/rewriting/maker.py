@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -155,6 +156,10 @@ class Maker:
     def binary(self, name: str, left: Value, right: Value) -> Value:
         """An elementwise operation of two operands of one shape: ``add``, ``multiply``, ``maximum`` ..."""
         return self.operation(name, [left, right], left.sizes, left.dtype)
+
+    def total(self, values: Iterable[Value], name: str = "add") -> Value:
+        """The values added up one after the other, or combined by another operation of two operands."""
+        return reduce(partial(self.binary, name), values)
 
     def compare(self, left: Value, right: Value, direction: str) -> Value:
         """``EQ NE GE GT LE LT`` of two operands of one shape, as i1."""

@@ -65,22 +65,17 @@ def catalogue() -> MappingProxyType[str, Rule[Any]]:
 def list_rules() -> list[dict[str, Any]]:
     """Every rule as plain values: name, phase, room, guard, what it says, and the confirmed factors by chip."""
     return [
-        {
-            "name": rule.name,
-            "phase": rule.phase,
-            "room": next(room for room, rules in _ROOMS.items() if rule in rules),
-            "guard": rule.guard,
-            "summary": rule.summary,
-            "finding": rule.finding,
-            "change": rule.change,
-            "source": rule.source,
+        {name: getattr(rule, name) for name in ("name", "phase", "guard", "summary", "finding", "change", "source")}
+        | {"room": next(room for room, rules in _ROOMS.items() if rule in rules)}
+        | {
             "confirmed": {
-                chip: {"factor": row.factor, "kind": row.kind, "by": row.by, "date": row.date}
-                for (name, chip), row in _confirmed().items() if name == rule.name
-            },
+                chip: {key: value for key, value in vars(row).items() if key not in ("rule", "chip")}
+                for (name, chip), row in _confirmed().items()
+                if name == rule.name
+            }
         }
         for rule in catalogue().values()
-    ]  # fmt: skip
+    ]
 
 
 def chosen(names: Sequence[str] | None) -> tuple[Rule[Any], ...]:

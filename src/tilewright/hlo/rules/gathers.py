@@ -407,10 +407,6 @@ def _one_hot(index: Value, rows: int, dtype: str, make: Maker) -> Value:
     return make.convert(make.compare(make.broadcast(index, wide, (0,)), make.iota(wide, 1, index.dtype), "EQ"), dtype)
 
 
-def _table_lookup(node: Node) -> Node | None:
-    return node if _is_of_rows(node, "collapsed", "offset_dims", node.result) else None
-
-
 def _look_up_by_product(root: Node, make: Maker) -> Value:
     """A gather clamps its indices, so the one-hot rows are those of clamped indices."""
     table, indices = root.operands
@@ -433,7 +429,7 @@ SMALL_TABLE_GATHER = Rule(
     change="jax.nn.one_hot(i, rows, dtype=t.dtype) @ t (in f32 with precision='highest')",
     source="the TPU compiler's estimate; the position biases of transformers' t5, DLRM's small tables",
     roots=("gather",),
-    find=_table_lookup,
+    find=lambda node: node if _is_of_rows(node, "collapsed", "offset_dims", node.result) else None,
     pays=_lookup_pays,
     build=_look_up_by_product,
     finite=lambda root: [root.operands[0]],
@@ -449,9 +445,8 @@ SMALL_TABLE_GATHER = Rule(
 
 
 def _table_gradient(node: Node) -> Node | None:
-    if not _adds_to_zeros(node):
-        return None
-    return node if _is_of_rows(node, "inserted", "window_dims", node.operands[2]) else None
+    of_rows = _adds_to_zeros(node) and _is_of_rows(node, "inserted", "window_dims", node.operands[2])
+    return node if of_rows else None
 
 
 def _add_by_product(root: Node, make: Maker) -> Value:

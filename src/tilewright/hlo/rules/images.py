@@ -30,6 +30,9 @@ class _Patches(NamedTuple):
     order: tuple[int, ...]
     letters: dict[str, int]
 
+    def size(self, letter: str) -> int:
+        return self.parts[self.letters[letter]]
+
 
 def _patches(root: Node) -> _Patches | None:
     own, (left, weights) = root.attributes, root.operands
@@ -70,18 +73,13 @@ def _convolve_patches(found: _Patches, make: Maker) -> Value:
     kernel = make.reshape(weights, (*(parts[k] for k in order[3:]), weights.sizes[1]))
     by_dim = {found.owner[letters[c]]: c for c in "b01f"}
     numbers = "".join(by_dim[d] for d in range(4)), "".join(names[k] for k in order[3:]) + "o", "b01f"
-    strides = (parts[letters["p"]], parts[letters["q"]])
+    strides = (found.size("p"), found.size("q"))
     own = {
         "numbers": numbers, "strides": strides, "padding": ((0, 0),) * 2, "lhs_dilation": (1, 1),
         "rhs_dilation": (1, 1), "reversal": (False,) * 2, "groups": 1, "batch_groups": 1,
         "precision": root.attributes["precision"],
     }  # fmt: skip
     return make.reshape(make.convolution(found.image, kernel, root.result.dtype, own), root.result.sizes)
-
-
-def _patches_pay(found: _Patches) -> bool:
-    letters, parts = found.letters, found.parts
-    return parts[letters["f"]] < 128 and parts[letters["p"]] * parts[letters["q"]] >= 4
 
 
 PATCHES = Rule(
@@ -93,7 +91,7 @@ PATCHES = Rule(
     source="the TPU compiler's estimate; ViT-B/16's patches",
     roots=("dot_general",),
     find=_patches,
-    pays=_patches_pay,
+    pays=lambda of: of.size("f") < 128 and of.size("p") * of.size("q") >= 4,
     build=_convolve_patches,
     exact=False,
     example=Example(
@@ -331,22 +329,22 @@ def _interleave(found: _Shuffle, make: Maker) -> Value:
     columns = _interleaving_matrices(sizes[-1], sizes[across], source.dtype, make)
     rows = _interleaving_matrices(sizes[-2], sizes[down], source.dtype, make) if down is not None else [None]
     precision = precision_for_zero_one(source.dtype)
-    total: Value | None = None
+    spread = []
     for i, to_rows in enumerate(rows):
-        wide: Value | None = None
+        parts = []
         for j, to_columns in enumerate(columns):
             at = {across: j, down: i}
             start, limit = [at.get(d, 0) for d in range(rank)], [at.get(d, n - 1) + 1 for d, n in enumerate(sizes)]
             part = make.reshape(make.slice(source, start, limit), small)
-            part = make.dot(part, to_columns, ((len(small) - 1,), (0,)), precision=precision)
-            wide = part if wide is None else make.binary("add", wide, part)
-        assert wide is not None
+            parts.append(make.dot(part, to_columns, ((len(small) - 1,), (0,)), precision=precision))
+        wide = make.total(parts)
         if to_rows is not None:
             wide = make.dot(wide, to_rows, ((len(small) - 2,), (0,)), precision=precision)
-        total = wide if total is None else make.binary("add", total, wide)
-    assert total is not None
+        spread.append(wide)
     last = [len(kept) + 1, len(kept)] if down is not None else [len(kept), len(kept) + 1]
-    return make.reshape(make.transpose(total, [*(kept.index(d) for d in found.lead), *last]), found.result.sizes)
+    return make.reshape(
+        make.transpose(make.total(spread), [*(kept.index(d) for d in found.lead), *last]), found.result.sizes
+    )
 
 
 def _interleaving_matrices(size: int, times: int, dtype: str, make: Maker) -> list[Value]:

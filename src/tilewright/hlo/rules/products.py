@@ -75,7 +75,7 @@ def _add_products(found: _Joined, make: Maker) -> Value:
     batch, contract = product_dims(root)
     other, other_dim = root.operands[1 - side], contract[1 - side][0]
     narrow = root.result.dtype in ("bf16", "f16")
-    total, start = None, 0
+    products, start = [], 0
     for part, repeated in zip(found.parts.operands, found.repeated):
         rows = make.part(other, other_dim, start, start + part.sizes[found.dim])
         start += part.sizes[found.dim]
@@ -90,9 +90,8 @@ def _add_products(found: _Joined, make: Maker) -> Value:
         )  # fmt: skip
         if repeated is not None:  # the product of what is repeated is repeated instead
             product = make.broadcast(product, root.result.sizes, _places(root, side, kept))
-        total = product if total is None else make.binary("add", total, product)
-    assert total is not None
-    return make.convert(total, root.result.dtype)
+        products.append(product)
+    return make.convert(make.total(products), root.result.dtype)
 
 
 def _places(root: Node, side: int, kept: list[int]) -> list[int]:
@@ -156,16 +155,16 @@ def _joined_channels(root: Node) -> _JoinedChannels | None:
     return _JoinedChannels(root, parts) if channels else None
 
 
-def _add_convolutions(found: _JoinedChannels, make: Maker) -> Value | None:
+def _add_convolutions(found: _JoinedChannels, make: Maker) -> Value:
     """Each part with its own channels of the kernel; the results are added."""
     root, kernel = found.root, found.root.operands[1]
-    channel, start, total = root.attributes["numbers"][1].index("i"), 0, None
+    channel = root.attributes["numbers"][1].index("i")
+    convolved, start = [], 0
     for part, width in zip(found.parts.operands, found.widths):
         weights = make.part(kernel, channel, start, start + width)
         start += width
-        convolved = make.convolution(part, weights, root.result.dtype, root.attributes)
-        total = convolved if total is None else make.binary("add", total, convolved)
-    return total
+        convolved.append(make.convolution(part, weights, root.result.dtype, root.attributes))
+    return make.total(convolved)
 
 
 CONVOLUTION_OF_CONCATENATION = Rule(
@@ -258,11 +257,6 @@ def _rotary(root: Node) -> Pairs | None:
     return pairs if pairs.moved[0].dtype in ("bf16", "f32") and pairs.full[-1] <= 256 else None
 
 
-def _rotary_pays(pairs: Pairs) -> bool:
-    """Not the few rows of a decode step, where the product costs more than all the rest."""
-    return pairs.root.result.sizes[-1] <= 128 and megabytes(pairs.root.result) >= 1
-
-
 INTERLEAVED_ROTARY = Rule(
     name="interleaved-rotary",
     phase="shape",
@@ -272,7 +266,8 @@ INTERLEAVED_ROTARY = Rule(
     source="the TPU compiler's estimate; equimo's mlla",
     roots=("reshape", "add"),
     find=_rotary,
-    pays=_rotary_pays,
+    # Not the few rows of a decode step, where the product costs more than all the rest.
+    pays=lambda pairs: pairs.root.result.sizes[-1] <= 128 and megabytes(pairs.root.result) >= 1,
     build=lambda pairs, make: pairs.build(make),
     finite=lambda pairs: pairs.moved,
     over=("interleaved-pairs",),
@@ -335,11 +330,6 @@ def _small_integers(value: Value, sizes: tuple[int, ...]) -> Value | None:
     return value if convert is not None and value.dtype in ("i8", "ui8", "i4", "ui4") and value.sizes == sizes else None
 
 
-def _scaled_pays(found: _Scaled) -> bool:
-    """In f32 the exact product takes as long as what it saves."""
-    return found.result.dtype == "bf16" and found.scales.times >= 16 and megabytes(found.result) >= 2
-
-
 def _repeat_by_product(found: _Scaled, make: Maker) -> Value:
     result, (scales, dim, times, _) = found.result, found.scales
     matrix = make.group_matrix(result.sizes[dim], times, scales.dtype, repeats=dim == 1)
@@ -357,7 +347,8 @@ REPEATED_SCALES = Rule(
     source="the TPU compiler's estimate; a linear layer with int8 weights and a scale for every 128 of a column",
     roots=("multiply", "reshape"),
     find=_scaled,
-    pays=_scaled_pays,
+    # In f32 the exact product takes as long as what it saves.
+    pays=lambda of: of.result.dtype == "bf16" and of.scales.times >= 16 and megabytes(of.result) >= 2,
     build=_repeat_by_product,
     finite=lambda found: [found.scales.source],
     example=Example(

@@ -29,10 +29,11 @@ class Example:
 
     ``before``, ``after`` and ``away`` are bodies of Python functions with ``jnp``, ``jax`` and ``lax`` at hand;
     ``away`` is a program that looks alike and that the rule must leave alone. ``shapes`` are their arguments, one a
-    line, with the sizes as letters or products (``q: T[b,8*g,d]``); ``T`` is each of ``types`` in turn. ``sizes`` gives
-    the letters (``b=8 g=8 d=64``) at which the gain is confirmed, with the first of the types; ``small`` those for
-    tests, each with what hypothesis draws others from (``b=2(1..3) d=4``). The bodies may use the letters. ``away_shapes`` are the arguments of ``away`` where they differ, ``after_shapes`` those
-    of ``after``: an advice is about how arguments are stored.
+    line, with the sizes as letters or products (``q: T[b,8*g,d]``); ``T`` is each of ``types`` in turn. ``sizes``
+    gives the letters (``b=8 g=8 d=64``) at which the gain is confirmed, with the first of the types; ``small`` those
+    for tests, each with what hypothesis draws others from (``b=2(1..3) d=4``). The bodies may use the letters.
+    ``away_shapes`` are the arguments of ``away`` where they differ, ``after_shapes`` those of ``after``: an advice is
+    about how arguments are stored.
     """
 
     before: str

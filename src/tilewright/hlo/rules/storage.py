@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from math import prod
+from operator import attrgetter
 from typing import NamedTuple
 
 from tilewright.hlo.graphs.graph import Node, Value
@@ -87,12 +88,8 @@ def _flattened(vector: Value, is_end: Callable[[Node], bool]) -> _Flattened | No
     lengths = {tuple(piece.sizes[0] for piece in pieces) for pieces in leaves.values()}
     if len(lengths) != 1 or not 1 < len(next(iter(lengths))) <= _MOST_PIECES:
         return None
-    ordered = tuple(sorted(steps, key=_position))
-    return _Flattened(ordered, leaves, lengths.pop(), tuple(sorted(ends, key=_position)))
-
-
-def _position(node: Node) -> int:
-    return node.position
+    ordered = tuple(sorted(steps, key=attrgetter("position")))
+    return _Flattened(ordered, leaves, lengths.pop(), tuple(sorted(ends, key=attrgetter("position"))))
 
 
 def _joined(value: Value) -> list[Value]:
@@ -149,7 +146,7 @@ def _takers(end: Node) -> list[Node]:
     users = list(end.result.users)
     if any(user.name != "reshape" or not user.plain for user in users):
         return [end]
-    return sorted((user for user in users if user.result.users), key=_position)
+    return sorted((user for user in users if user.result.users), key=attrgetter("position"))
 
 
 def _update(root: Node) -> _Update | None:
@@ -243,12 +240,11 @@ def _sum_pieces(found: _FlatSum, make: Maker) -> Value | None:
     begin = starts(monoid, root.operands[1], make)
     if begin is None:
         return None
-    total = None if begin[0] is begin[1] else begin[1]
+    sums = [] if begin[0] is begin[1] else [begin[1]]
     for piece in range(len(work.lengths)):
         part = make.convert(work.computed(piece, make)[vector], begin[0].dtype)
-        partial = make.reduce(part, begin[0], range(len(part.sizes)), monoid)
-        total = partial if total is None else make.binary(monoid, total, partial)
-    return make.convert(total, vector.dtype) if total is not None else None
+        sums.append(make.reduce(part, begin[0], range(len(part.sizes)), monoid))
+    return make.convert(make.total(sums, monoid), vector.dtype)
 
 
 FLATTENED_SUM = Rule(
