@@ -53,10 +53,7 @@ def plain_opcode(opcode: str) -> str:
 
 
 def movement(
-    opcode: str,
-    operands: Sequence[TensorLayout],
-    result: TensorLayout,
-    dimensions: Sequence[int] | None = None,
+    opcode: str, operands: Sequence[TensorLayout], result: TensorLayout, dimensions: Sequence[int] | None = None
 ) -> Traffic:
     """Bytes that ``opcode`` (HLO's or StableHLO's name) moves from ``operands`` to ``result``.
 

@@ -10,13 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from tilewright.hlo.alike import title
-from tilewright.hlo.reporting.types import (
-    MovementRow,
-    PaddedTensor,
-    Peak,
-    ReportData,
-    Suggestion,
-)
+from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ReportData, Suggestion
 from tilewright.hlo.timing.step import exchanges_text
 from tilewright.render import Field, bytes_text, count_text, percent_text, seconds_text
 from tilewright.render.formats import Kind, format_value, place_text, ratio_text

@@ -7,15 +7,7 @@ from typing import ClassVar
 
 from tilewright.hlo.graphs.dims import plan_reduce, runs
 from tilewright.hlo.graphs.graph import Node, Value
-from tilewright.hlo.rewriting.base import (
-    LocalRewrite,
-    is_exact,
-    is_identity,
-    may_regroup,
-    option,
-    regroups,
-    starts,
-)
+from tilewright.hlo.rewriting.base import LocalRewrite, is_exact, is_identity, may_regroup, option, regroups, starts
 from tilewright.hlo.rewriting.maker import Maker, is_static, made_by
 from tilewright.hlo.rewriting.sinking import ReshapeMove, Sinking, TransposeMove
 
