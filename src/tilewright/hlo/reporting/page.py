@@ -233,12 +233,13 @@ def _change(report: ReportData, change: Suggestion) -> Html:
 
 
 def _figures(report: ReportData) -> list[Card]:
-    ratio = report.padded_bytes / report.logical_bytes if report.logical_bytes else 1.0
     figures = [
         Card("moved", bytes_text(report.moved_bytes), f"by {count_text(len(report.ranked()))} operations"),
         Card("free", count_text(report.bitcasts), f"bitcasts among {count_text(len(report.rows))} operations", "good"),
         Card("padding", bytes_text(report.wasted_bytes), f"in {count_text(len(report.wasteful()))} tensors"),
-        Card("memory over data", ratio_text(ratio), f"{bytes_text(report.padded_bytes)} hold the tensors"),
+        Card(
+            "memory over data", ratio_text(report.padding_ratio), f"{bytes_text(report.padded_bytes)} hold the tensors"
+        ),
     ]
     if report.peak is not None:
         padding = f"{percent_text(report.peak.padding_share)} of it padding"

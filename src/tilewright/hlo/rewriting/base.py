@@ -18,10 +18,16 @@ def option(default: bool | int, summary: str) -> Any:
 
 @dataclass(frozen=True)
 class Step:
-    """One named step of a pipeline: :class:`Inline`, or a :class:`Rewrite`. Its options are its fields."""
+    """One step of a pipeline: :class:`Inline`, or a :class:`Rewrite`. Its options are its fields.
+
+    ``name`` is its class's, as pipelines write it: ``dead-code`` for ``DeadCode``.
+    """
 
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        cls.name = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
 
     def __str__(self) -> str:
         """With the options that differ from their defaults: ``reduce-of-reshape{allow_reassociation=false}``."""
