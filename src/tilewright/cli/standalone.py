@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -301,11 +301,11 @@ def explain_error(
         reports, sparse, kernels = _explained(text, stack)
     except UsageError as problem:
         raise no_such_file(error, problem) from None
-    found = {"allocator": reports, "sparsecore": sparse, "kernels": kernels}
+    found: dict[str, Sequence[Any]] = {"allocator": reports, "sparsecore": sparse, "kernels": kernels}
     value = {name: [each.to_json() for each in some] for name, some in found.items()}
 
     def lines() -> Iterator[Line]:
-        parts = [report.lines(top) for report in reports]
+        parts: list[Iterable[Line]] = [report.lines(top) for report in reports]
         parts += [[text] for text in (*map(explanation_text, sparse), *map(str, kernels))]
         for number, part in enumerate(parts):
             yield from ([""] if number else [])

@@ -125,8 +125,8 @@ class Optimized:
             moves = f"; moves {bytes_text(left)}" if left else ""
             lines.append(f"{'rewritten' if one.accepted else 'left alone'}{times}: {one.region}{moves}{place}")
             lines.append(f"    {one.name}: {one.reason}" if one.name else f"    {one.reason}")
-        moves = (op for _, op in self.original.operations() if op.opcode in MOVES | {"dynamic_reshape"})
-        unknown = sum("?" in " ".join((op.shape, *op.operand_shapes)) for op in moves)
+        moving = (op for _, op in self.original.operations() if op.opcode in MOVES | {"dynamic_reshape"})
+        unknown = sum("?" in " ".join((op.shape, *op.operand_shapes)) for op in moving)
         if unknown:
             lines.append(
                 "left alone: reshapes and transposes of arrays whose sizes are not known before the program runs, "

@@ -39,10 +39,14 @@ class RowChange:
     after: MovementRow | None
 
     @property
+    def moved(self) -> tuple[int, int]:
+        """Bytes moved before and after, over all runs."""
+        return self.before.total_bytes if self.before else 0, self.after.total_bytes if self.after else 0
+
+    @property
     def change(self) -> int:
-        """Bytes moved after, less bytes moved before, over all runs."""
-        before, after = (side.total_bytes if side else 0 for side in (self.before, self.after))
-        return after - before
+        """Bytes moved after, less bytes moved before."""
+        return self.moved[1] - self.moved[0]
 
     @property
     def sides(self) -> list[MovementRow]:
@@ -226,7 +230,7 @@ _TONES: dict[str, Tone] = {"new": "bad", "gone": "good", "changed": "warn"}
 _TOTALS = (Column("quantity"), Column("before", "bytes"), Column("after", "bytes"), Column("change", "bytes"))
 _ROWS = (
     Field("change", "bytes", "bytes moved after, less before, over all runs",
-          lambda row: change_cell(*(side.total_bytes if side else 0 for side in (row.before, row.after)), "bytes")),
+          lambda row: change_cell(*row.moved, "bytes")),
     Field("status", of=lambda row: badge(row.status, _TONES.get(row.status, "plain"))),
     Field("operation", "text", "what it is and what it is called",
           lambda row: Html(escape(row.sides[0].op) + " " + element("code", row.sides[0].name))),
