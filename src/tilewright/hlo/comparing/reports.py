@@ -230,7 +230,7 @@ _TONES: dict[str, Tone] = {"new": "bad", "gone": "good", "changed": "warn"}
 _TOTALS = (Column("quantity"), Column("before", "bytes"), Column("after", "bytes"), Column("change", "bytes"))
 _ROWS = (
     Field("change", "bytes", "bytes moved after, less before, over all runs",
-          lambda row: change_cell(*row.moved, "bytes")),
+          lambda row: change_cell(row.moved[0], row.moved[1], "bytes")),
     Field("status", of=lambda row: badge(row.status, _TONES.get(row.status, "plain"))),
     Field("operation", "text", "what it is and what it is called",
           lambda row: Html(escape(row.sides[0].op) + " " + element("code", row.sides[0].name))),
