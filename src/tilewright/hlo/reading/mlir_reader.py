@@ -180,7 +180,7 @@ def _broadcast(text: str) -> dict[str, str]:
     return {"dimensions": "{" + ",".join(map(str, dims)) + "}"}
 
 
-# What says more than what an operation does on one device, as HLO writes it: exchanges, custom calls, what is given away.
+# More than what an operation does on one device, as HLO writes it: exchanges, custom calls, what is given away.
 
 #: For how many devices a module is.
 _DEVICES = re.compile(r"\bmhlo\.num_(partitions|replicas)\s*=\s*(\d{1,9})\b")
@@ -247,12 +247,10 @@ def meshes(text: str) -> dict[str, str]:
     return found
 
 
-_HLO_NAMES = {"partitions": "num_partitions", "replicas": "replica_count"}
-
-
 def _devices(header: str) -> dict[str, str]:
     """For how many devices a module is, from its first line."""
-    return {_HLO_NAMES[kind]: count for kind, count in _DEVICES.findall(header)}
+    names = {"partitions": "num_partitions", "replicas": "replica_count"}
+    return {names[kind]: count for kind, count in _DEVICES.findall(header)}
 
 
 def _donations(donated: list[tuple[int, str]]) -> dict[str, str]:
