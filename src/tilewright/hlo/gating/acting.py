@@ -14,7 +14,7 @@ from typing import Any
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.gating.gate import Verdict, copied_block, source_of, take_out
-from tilewright.hlo.gating.moves import layout_of, type_text
+from tilewright.hlo.gating.moves import layout_of
 from tilewright.hlo.gating.regions import Region, leaves_of
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value, walk
 from tilewright.hlo.graphs.mlir import block_program, module_text
@@ -300,7 +300,7 @@ class Acting:
         return Verdict(
             accepted=accepted,
             name=rule.name,
-            region=f"{type_text(root.result)}: {', '.join(sorted({op.name for op in case.dead}))}",
+            region=f"{root.result.xla}: {', '.join(sorted({op.name for op in case.dead}))}",
             source=source_of(case.dead) if root.block is not None else None,
             reason=case.refusal or f"{rule.finding}; {case.gain.note}",
             changes={rule.name: 1},

@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
-from tilewright.hlo.gating.moves import SMALL, Cost, bytes_moved, cost, type_text
+from tilewright.hlo.gating.moves import SMALL, Cost, bytes_moved, cost
 from tilewright.hlo.gating.regions import Region, collect, grown
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value, walk
 from tilewright.hlo.graphs.mlir import module_text
@@ -414,7 +414,7 @@ def _what_remains(body: Block, target: Target) -> str:
     if not bytes_moved(left, target):
         return ""
     users = sorted({"the rest of the program" if user.name == "return" else user.name for user in left.result.users})
-    kinds = f"{left.name} {type_text(left.operands[0])} -> {type_text(left.result)}"
+    kinds = f"{left.name} {left.operands[0].xla} -> {left.result.xla}"
     return f"; {kinds} is still needed by {', '.join(users)}"
 
 
@@ -423,7 +423,7 @@ def _describe(region: Region) -> str:
         "elementwise" if is_elementwise(op) else op.name.partition("_")[0] for op in region.operations
     )
     seed = next(op.result for op in region.operations if op.result.shape == region.shape)
-    return f"{type_text(seed)}: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    return f"{seed.xla}: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
 
 
 def source_of(operations: Iterable[Node]) -> Source | None:

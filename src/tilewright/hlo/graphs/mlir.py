@@ -491,12 +491,12 @@ def block_program(block: Block) -> Program:
     def named(values: Sequence[Value]) -> str:
         for value in values:
             names[value] = f"%{len(names)}"
-        shapes = [_xla_shape(value) for value in values]
+        shapes = [value.xla for value in values]
         return shapes[0] if len(shapes) == 1 else f"({', '.join(shapes)})"
 
     operations = [Operation(f"%{number}", "parameter", named([v])) for number, v in enumerate(block.arguments)]
     for op in block.operations:
-        taken = tuple(names[v] for v in op.operands), tuple(map(_xla_shape, op.operands))
+        taken = tuple(names[v] for v in op.operands), tuple(v.xla for v in op.operands)
         if op is block.operations[-1]:
             operations.append(Operation("", "return", "()", *taken, root=True))
             continue
@@ -506,10 +506,6 @@ def block_program(block: Block) -> Program:
         opcode = op.name.rpartition(".")[2]
         operations.append(Operation(names[op.result], opcode, shape, *taken, attributes, calls=calls))
     return Program("stablehlo", "main", "", (Computation("main", tuple(operations), True), *computations))
-
-
-def _xla_shape(value: Value) -> str:
-    return f"{xla_dtype(value.dtype)}[{','.join(map(str, value.sizes))}]"
 
 
 def _reducer(op: Node, name: str, computations: list[Computation]) -> tuple[str, ...]:
