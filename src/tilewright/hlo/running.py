@@ -475,7 +475,6 @@ class OptimizedFunction:
         self._options = {name: value for name, value in (options or {}).items() if value is not None}
         wraps(fn, updated=())(self)  # not its __dict__: an object's attributes must not stand in place of our own
         self._jitted = jax.jit(self._run_function(None), **self._options)
-        self.lower, self.trace = self._jitted.lower, self._jitted.trace
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's value; compiled once for each signature."""
@@ -484,6 +483,12 @@ class OptimizedFunction:
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Bind like a method, as a jitted function does (name ``self`` in ``static_argnums``)."""
         return self if instance is None else partial(self, instance)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        return self._jitted.lower(*args, **kwargs)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        return self._jitted.trace(*args, **kwargs)
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """What was rewritten or left alone for arguments like these, and why."""
