@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.maker import Maker, made_by, precision_for_zero_one
 from tilewright.hlo.rules.matching import behind, counts_along, elements_of, megabytes, number_of, one_hot_of
-from tilewright.hlo.rules.rule import Example, Rule
+from tilewright.hlo.rules.rule import Rule
 
 _FLOATS = ("f32", "bf16", "f16")
 
@@ -125,22 +125,20 @@ TAKE_ALONG_MINOR = Rule(
     find=_along_minor,
     pays=_take_pays,
     build=_masked_sum,
-    example=Example(
-        before="""
-            picked = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=-1)
-            return -picked[:, 0].astype(jnp.float32).mean()
-        """,
-        after="""
-            hit = jnp.arange(c) == labels[:, None]
-            loss = jax.nn.logsumexp(logits, axis=-1) - jnp.where(hit, logits, 0).sum(-1)
-            return loss.astype(jnp.float32).mean()
-        """,
-        shapes="logits: T[n,c]\nlabels: i32[n]",
-        sizes="n=8192 c=32000",
-        small="n=4(1..5) c=7(1..9)",
-        types=("f32", "bf16"),
-        away="return jnp.take_along_axis(logits, jnp.stack([labels, labels], axis=1), axis=-1)",
-    ),
+    before="""
+        picked = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=-1)
+        return -picked[:, 0].astype(jnp.float32).mean()
+    """,
+    after="""
+        hit = jnp.arange(c) == labels[:, None]
+        loss = jax.nn.logsumexp(logits, axis=-1) - jnp.where(hit, logits, 0).sum(-1)
+        return loss.astype(jnp.float32).mean()
+    """,
+    shapes="logits: T[n,c]\nlabels: i32[n]",
+    sizes="n=8192 c=32000",
+    small="n=4(1..5) c=7(1..9)",
+    types=("f32", "bf16"),
+    away="return jnp.take_along_axis(logits, jnp.stack([labels, labels], axis=1), axis=-1)",
 )
 
 # The loss by a one-hot matrix: the same masked sum of the logits, where the product wants their log softmax in memory.
@@ -196,18 +194,16 @@ ONE_HOT_LOSS = Rule(
     pays=_hits_pay,
     build=_sum_of_hits,
     finite=lambda found: (found.values,),
-    example=Example(
-        before="return -(jax.nn.log_softmax(logits) * jax.nn.one_hot(labels, c, dtype=logits.dtype)).sum(-1)",
-        after="""
-            hit = jnp.arange(c) == labels[:, None]
-            return jax.nn.logsumexp(logits, axis=-1) - jnp.where(hit, logits, 0).sum(-1)
-        """,
-        shapes="logits: T[n,c]\nlabels: i32[n]",
-        sizes="n=8192 c=32000",
-        small="n=4(1..5) c=7(2..9)",
-        types=("bf16", "f32"),
-        away="return -(jax.nn.log_softmax(logits) * (jnp.arange(c) <= labels[:, None])).sum(-1)",
-    ),
+    before="return -(jax.nn.log_softmax(logits) * jax.nn.one_hot(labels, c, dtype=logits.dtype)).sum(-1)",
+    after="""
+        hit = jnp.arange(c) == labels[:, None]
+        return jax.nn.logsumexp(logits, axis=-1) - jnp.where(hit, logits, 0).sum(-1)
+    """,
+    shapes="logits: T[n,c]\nlabels: i32[n]",
+    sizes="n=8192 c=32000",
+    small="n=4(1..5) c=7(2..9)",
+    types=("bf16", "f32"),
+    away="return -(jax.nn.log_softmax(logits) * (jnp.arange(c) <= labels[:, None])).sum(-1)",
 )
 
 # The gradient of a cross entropy: one number a row goes into a matrix of zeros, which a scatter does row by row.
@@ -242,15 +238,13 @@ SCATTER_ALONG_MINOR = Rule(
     find=_along_minor,
     pays=_scatter_pays,
     build=_select_by_index,
-    example=Example(
-        before="return jnp.zeros((n, c), g.dtype).at[jnp.arange(n), labels].add(g)",
-        after="return jnp.where(jnp.arange(c) == labels[:, None], g[:, None], 0)",
-        shapes="g: T[n]\nlabels: i32[n]",
-        sizes="n=2048 c=4096",
-        small="n=4(1..5) c=7(1..9)",
-        types=("f32", "bf16"),
-        away="return jnp.zeros((n, c), g.dtype).at[labels, labels].add(g)",
-    ),
+    before="return jnp.zeros((n, c), g.dtype).at[jnp.arange(n), labels].add(g)",
+    after="return jnp.where(jnp.arange(c) == labels[:, None], g[:, None], 0)",
+    shapes="g: T[n]\nlabels: i32[n]",
+    sizes="n=2048 c=4096",
+    small="n=4(1..5) c=7(1..9)",
+    types=("f32", "bf16"),
+    away="return jnp.zeros((n, c), g.dtype).at[labels, labels].add(g)",
 )
 
 # A gather whose indices are constants: strided slices, or rows repeated, as the indices turn out.
@@ -372,15 +366,13 @@ GATHER_AT_FIXED_PLACES = Rule(
     find=_fixed_gather,
     pays=_fixed_gather_pays,
     build=_slice_at_places,
-    example=Example(
-        before="return x[:, :, (2 * jnp.arange(h))[:, None], 2 * jnp.arange(w)]",
-        after="return x[:, :, ::2, ::2]",
-        shapes="x: T[b,c,2*h,2*w]",
-        sizes="b=4 c=96 h=28 w=28",
-        small="b=2(1..3) c=2(1..3) h=3(2..4) w=2(2..4)",
-        types=("f32", "bf16"),
-        away="return x[:, :, (2 * jnp.arange(h) * (x[0, 0, 0, 0] > 0).astype(int))[:, None], 2 * jnp.arange(w)]",
-    ),
+    before="return x[:, :, (2 * jnp.arange(h))[:, None], 2 * jnp.arange(w)]",
+    after="return x[:, :, ::2, ::2]",
+    shapes="x: T[b,c,2*h,2*w]",
+    sizes="b=4 c=96 h=28 w=28",
+    small="b=2(1..3) c=2(1..3) h=3(2..4) w=2(2..4)",
+    types=("f32", "bf16"),
+    away="return x[:, :, (2 * jnp.arange(h) * (x[0, 0, 0, 0] > 0).astype(int))[:, None], 2 * jnp.arange(w)]",
 )
 
 # Rows of a small table picked by index: a product with a one-hot matrix is faster than a gather, and than the scatter
@@ -433,14 +425,12 @@ SMALL_TABLE_GATHER = Rule(
     pays=_lookup_pays,
     build=_look_up_by_product,
     finite=lambda root: [root.operands[0]],
-    example=Example(
-        before="return t[i]",
-        after='return jnp.dot(jax.nn.one_hot(i, v, dtype=t.dtype), t, precision="highest")',
-        shapes="t: T[v,d]\ni: i32[n]",
-        sizes="v=100 d=64 n=65536",
-        small="v=5(1..6) d=3(1..4) n=4(1..5)",
-        away="return t[:, jnp.clip(i, 0, d - 1)]",
-    ),
+    before="return t[i]",
+    after='return jnp.dot(jax.nn.one_hot(i, v, dtype=t.dtype), t, precision="highest")',
+    shapes="t: T[v,d]\ni: i32[n]",
+    sizes="v=100 d=64 n=65536",
+    small="v=5(1..6) d=3(1..4) n=4(1..5)",
+    away="return t[:, jnp.clip(i, 0, d - 1)]",
 )
 
 
@@ -477,14 +467,12 @@ SMALL_TABLE_GRADIENT = Rule(
     build=_add_by_product,
     finite=lambda root: [root.operands[2]],
     exact=False,
-    example=Example(
-        before="return jnp.zeros((v, d), g.dtype).at[i].add(g)",
-        after='return jnp.dot(jax.nn.one_hot(i, v, dtype=g.dtype).T, g, precision="highest")',
-        shapes="g: T[n,d]\ni: i32[n]",
-        sizes="v=732 d=12 n=38809",
-        small="v=5(1..6) d=3(1..4) n=7(1..7)",
-        away="return jnp.ones((v, d), g.dtype).at[i].add(g)",
-    ),
+    before="return jnp.zeros((v, d), g.dtype).at[i].add(g)",
+    after='return jnp.dot(jax.nn.one_hot(i, v, dtype=g.dtype).T, g, precision="highest")',
+    shapes="g: T[n,d]\ni: i32[n]",
+    sizes="v=732 d=12 n=38809",
+    small="v=5(1..6) d=3(1..4) n=7(1..7)",
+    away="return jnp.ones((v, d), g.dtype).at[i].add(g)",
 )
 
 RULES = (

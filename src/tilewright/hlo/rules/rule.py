@@ -1,4 +1,4 @@
-"""What a rule is, a place where it may act, and its example as a program."""
+"""What a rule is, a place where it may act, and its examples as programs."""
 
 from __future__ import annotations
 
@@ -21,30 +21,6 @@ from tilewright.hlo.rules.matching import is_finite
 PHASES = ("work", "shape", "movement", "advice")
 
 Found = TypeVar("Found")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Example:
-    """A program that the rule is for, and what to write instead, as users would write both.
-
-    ``before``, ``after`` and ``away`` are bodies of Python functions with ``jnp``, ``jax`` and ``lax`` at hand;
-    ``away`` is a program that looks alike and that the rule must leave alone. ``shapes`` are their arguments, one a
-    line, with the sizes as letters or products (``q: T[b,8*g,d]``); ``T`` is each of ``types`` in turn. ``sizes``
-    gives the letters (``b=8 g=8 d=64``) at which the gain is confirmed, with the first of the types; ``small`` those
-    for tests, each with what hypothesis draws others from (``b=2(1..3) d=4``). The bodies may use the letters.
-    ``away_shapes`` are the arguments of ``away`` where they differ, ``after_shapes`` those of ``after``: an advice is
-    about how arguments are stored.
-    """
-
-    before: str
-    after: str
-    shapes: str
-    sizes: str
-    small: str
-    away: str
-    types: tuple[str, ...] = ("bf16", "f32")
-    away_shapes: str = ""
-    after_shapes: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +48,15 @@ class Rule(LocalRewrite, Generic[Found]):
     ``families``    families of targets whose compilers the gain depends on, where it is not of the layouts alone
     ``over``        names of rules that it goes before where both would act: the compiler's figures say so, and the time
                     model cannot tell them apart
-    ``example``     a program before and after
+    ``before``      a program that it is for, ``after`` what to write instead, as users would write both: bodies of
+                    Python functions with ``jnp``, ``jax`` and ``lax`` at hand, which may use the letters of ``sizes``
+    ``away``        one that looks alike and that it must leave alone
+    ``shapes``      their arguments, one a line, with the sizes as letters or products (``q: T[b,8*g,d]``)
+    ``sizes``       the letters (``b=8 g=8 d=64``) at which the gain is confirmed, with the first of the types
+    ``small``       those for tests, each with what hypothesis draws others from (``b=2(1..3) d=4``)
+    ``types``       what ``T`` is in turn
+    ``away_shapes`` the arguments of ``away`` where they differ; ``after_shapes`` those of ``after``, as an advice is
+                    about how arguments are stored
     ==============  ================================================================================================
     """
 
@@ -85,13 +69,21 @@ class Rule(LocalRewrite, Generic[Found]):
     roots: tuple[str, ...]  # type: ignore[assignment, misc]
     find: Callable[[Node], Found | None]
     build: Callable[[Found, Maker], Value | Sequence[Value] | None] | None
-    example: Example
+    before: str
+    after: str
+    away: str
+    shapes: str
+    sizes: str
+    small: str
     pays: Callable[[Found], bool] = lambda found: True
     replaces: Callable[[Found], Sequence[Node]] | None = None
     finite: Callable[[Found], Sequence[Value]] | None = None
     exact: bool = True
     families: tuple[str, ...] = ()
     over: tuple[str, ...] = ()
+    types: tuple[str, ...] = ("bf16", "f32")
+    away_shapes: str = ""
+    after_shapes: str = ""
 
     @property
     def guard(self) -> str:
@@ -102,9 +94,9 @@ class Rule(LocalRewrite, Generic[Found]):
     @property
     def instead(self) -> list[str]:
         """What to write, as lines of Python to paste: the example's, below the shapes that its letters stand for."""
-        shapes = self.example.after_shapes or self.example.shapes
+        shapes = self.after_shapes or self.shapes
         arguments = ", ".join(f"{name}[{dims}]" for name, _, dims in _ARGUMENT.findall(shapes))
-        return [f"# {arguments}", *dedent(self.example.after).strip().splitlines()]
+        return [f"# {arguments}", *dedent(self.after).strip().splitlines()]
 
     def match(self, root: Node) -> Match | None:
         """The place that ends in ``root``, or None where the rule must not touch it."""
@@ -192,13 +184,13 @@ def bindings(text: str) -> dict[str, int]:
     return {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", text)}
 
 
-def arguments(example: Example, sizes: Mapping[str, int], dtype: str, shapes: str = "") -> dict[str, Any]:
+def arguments(rule: Rule[Any], sizes: Mapping[str, int], dtype: str, shapes: str = "") -> dict[str, Any]:
     """The arguments of an example as ``jax.ShapeDtypeStruct`` by name."""
     import jax
 
     struct: Any = jax.ShapeDtypeStruct
     structs = {}
-    for name, kind, dims in _ARGUMENT.findall(shapes or example.shapes):
+    for name, kind, dims in _ARGUMENT.findall(shapes or rule.shapes):
         shape = tuple(int(eval(part, {}, dict(sizes))) for part in dims.split(",") if part.strip())
         structs[name] = struct(shape, _TYPES[dtype if kind == "T" else kind])
     return structs
@@ -216,8 +208,8 @@ def function_of(body: str, names: list[str], sizes: Mapping[str, int]) -> Callab
     return function
 
 
-def program_of(example: Example, part: str, sizes: Mapping[str, int], dtype: str | None = None) -> Program:
+def program_of(rule: Rule[Any], part: str, sizes: Mapping[str, int], dtype: str | None = None) -> Program:
     """``before``, ``after`` or ``away`` of an example as a program, at the given sizes."""
-    shapes = {"away": example.away_shapes, "after": example.after_shapes}.get(part, "")
-    structs = arguments(example, sizes, dtype or example.types[0], shapes)
-    return from_jax(function_of(getattr(example, part), list(structs), sizes), *structs.values())
+    shapes = {"away": rule.away_shapes, "after": rule.after_shapes}.get(part, "")
+    structs = arguments(rule, sizes, dtype or rule.types[0], shapes)
+    return from_jax(function_of(getattr(rule, part), list(structs), sizes), *structs.values())
