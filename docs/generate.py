@@ -105,7 +105,6 @@ looked, and a rule does not act on a chip where its factor is below 1.02.
 GUARDS = {
     "finite": "its values must be known to be finite, or `--assume-finite` says that all are",
     "rounding": "it rounds in another order: not with `--bit-exact`",
-    "opt-in": "it changes the numerics: only by name, `--rules`",
     "advice": "only you can make this change, for it is about how data is stored",
     "none": "nothing; the values stay the same",
 }
@@ -132,11 +131,10 @@ def rules_reference() -> str:
 
 def rule_section(row: dict[str, Any], rule: Rule[Any]) -> list[str]:
     """One rule: what it does and why, the code before and after, guard, figures, and where it stays away."""
-    example = rule.example
     lines = [f"### {row['name']}", "", f"{sentence(row['finding'])} {sentence(row['change'])}", ""]
-    lines += [f"With {shapes(example.shapes)}; {numbers(example.sizes)}:", "", *code(example.before), ""]
-    after = f", with {shapes(example.after_shapes)}," if example.after_shapes else ""
-    lines += [f"becomes{after}", "", *code(example.after), ""]
+    lines += [f"With {shapes(rule.shapes)}; {numbers(rule.sizes)}:", "", *code(rule.before), ""]
+    after = f", with {shapes(rule.after_shapes)}," if rule.after_shapes else ""
+    lines += [f"becomes{after}", "", *code(rule.after), ""]
     lines += [f"* What it needs: {'; '.join(GUARDS[guard] for guard in row['guard'].split(', '))}."]
     figures: dict[str, list[str]] = {}
     for chip, figure in row["confirmed"].items():
@@ -144,8 +142,8 @@ def rule_section(row: dict[str, Any], rule: Rule[Any]) -> list[str]:
         figures.setdefault(by, []).append(f"{chip} {figure['factor']:.3g}")
     said = "; ".join(f"{', '.join(found)} ({by})" for by, found in figures.items())
     lines += [f"* Times as fast: {said or 'not confirmed yet'}. Source: {row['source']}."]
-    away = f", with {shapes(example.away_shapes)}" if example.away_shapes else ""
-    return [*lines, f"* It stays away from what looks alike{away}:", "", *code(example.away, "  ")]
+    away = f", with {shapes(rule.away_shapes)}" if rule.away_shapes else ""
+    return [*lines, f"* It stays away from what looks alike{away}:", "", *code(rule.away, "  ")]
 
 
 def sentence(text: str) -> str:

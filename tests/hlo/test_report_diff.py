@@ -118,7 +118,7 @@ def test_reports_come_back_from_json(data_folder):
         ({"kind": "run_report"}, "not a movement report"),
         ({"schema_version": 1}, "schema_version 1, but this version reads 2"),
         ({"schema_version": None}, "schema_version None"),
-        ({"rows": [{}]}, "no field 'op'"),
+        ({"rows": [{}]}, "missing required field `op`"),
         ({"rows": 3}, "not a whole movement report"),
         ({"peaks": None}, "not a whole movement report"),
         ({"program": []}, "not a whole movement report"),

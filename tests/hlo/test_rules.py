@@ -36,7 +36,7 @@ def acted(text, rule):
 
 @cache
 def small(rule):
-    program = program_of(rule.example, "before", bindings(rule.example.small), rule.example.types[-1])
+    program = program_of(rule, "before", bindings(rule.small), rule.types[-1])
     return program, *acted(program.text, rule)
 
 
@@ -52,12 +52,11 @@ def test_it_acts_on_its_example_and_keeps_the_values(rule):
 @pytest.mark.parametrize("rule", RULES)
 def test_what_to_write_instead_computes_the_same(rule):
     """In float64, where nothing is rounded on the way; what numpy does not know runs under XLA."""
-    example = rule.example
-    sizes = bindings(example.small)
-    dtype = example.types[-1]
-    structs = arguments(example, sizes, dtype)
+    sizes = bindings(rule.small)
+    dtype = rule.types[-1]
+    structs = arguments(rule, sizes, dtype)
     program, _, _ = small(rule)
-    instead = from_jax(function_of(example.after, list(structs), sizes), *structs.values())
+    instead = from_jax(function_of(rule.after, list(structs), sizes), *structs.values())
     bodies = [read_functions(parse_module(text))[0] for text in (program.text, instead.text)]
     results = [body.operations[-1].operands for body in bodies]
     assert [repr(value) for value in results[0]] == [repr(value) for value in results[1]]  # shapes and types
@@ -66,7 +65,7 @@ def test_what_to_write_instead_computes_the_same(rule):
     try:
         both, off = [float64(text, given_) for text in (program.text, instead.text)], 1e-9
     except UnsupportedError:
-        both = [jax.jit(function_of(text, list(structs), sizes))(*given_) for text in (example.before, example.after)]
+        both = [jax.jit(function_of(text, list(structs), sizes))(*given_) for text in (rule.before, rule.after)]
         off = 0.04 if dtype in ("bf16", "f16") else 1e-4
     for left, right in zip(jax.tree.leaves(both[0]), jax.tree.leaves(both[1]), strict=True):
         wide = [np.asarray(x).astype(np.float64) for x in (left, right)]
@@ -76,13 +75,13 @@ def test_what_to_write_instead_computes_the_same(rule):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_it_stays_away_from_what_looks_alike(rule):
-    away = program_of(rule.example, "away", bindings(rule.example.small), rule.example.types[-1])
+    away = program_of(rule, "away", bindings(rule.small), rule.types[-1])
     assert acted(away.text, rule)[1] == 0
 
 
-def drawn(example, data):
-    sizes = bindings(example.small)
-    for name, low, high in re.findall(r"(\w+)=(\d+)\.\.(\d+)", example.draw):
+def drawn(rule, data):
+    sizes = bindings(rule.small)
+    for name, low, high in re.findall(r"(\w+)=\d+\((\d+)\.\.(\d+)\)", rule.small):
         sizes[name] = data.draw(st.integers(int(low), int(high)), label=name)
     return sizes
 
@@ -100,8 +99,8 @@ def float64(text, arrays):
 @given(data=st.data())
 def test_it_keeps_the_values_at_random_shapes_and_types(rule, data):
     """By day: at the sizes of its example, above, and random programs in test_rules_together.py."""
-    dtype = data.draw(st.sampled_from(rule.example.types), label="dtype")
-    program = program_of(rule.example, "before", drawn(rule.example, data), dtype)
+    dtype = data.draw(st.sampled_from(rule.types), label="dtype")
+    program = program_of(rule, "before", drawn(rule, data), dtype)
     result, count = acted(program.text, rule)
     assume(count)  # at some sizes the pattern is another (a repeat by one)
     body = read_functions(parse_module(program.text))[0]
@@ -110,7 +109,7 @@ def test_it_keeps_the_values_at_random_shapes_and_types(rule, data):
         np.testing.assert_allclose(np.asarray(left, np.float64), np.asarray(right, np.float64), rtol=1e-9, atol=1e-9)
 
 
-DIFFERENTIABLE = [p for p in RULES if "T[" in p.values[0].example.shapes]
+DIFFERENTIABLE = [p for p in RULES if "T[" in p.values[0].shapes]
 
 
 @pytest.mark.parametrize(
@@ -122,10 +121,10 @@ DIFFERENTIABLE = [p for p in RULES if "T[" in p.values[0].example.shapes]
 )
 def test_gradients_keep_their_values_under_it(rule):
     """By day: of every third rule; the others' values are kept by the tests above."""
-    example, sizes = rule.example, bindings(rule.example.small)
-    structs = arguments(example, sizes, "f32" if "f32" in example.types else example.types[-1])
+    sizes = bindings(rule.small)
+    structs = arguments(rule, sizes, "f32" if "f32" in rule.types else rule.types[-1])
     floating = [k for k, struct in enumerate(structs.values()) if jnp.issubdtype(struct.dtype, jnp.floating)]
-    function = function_of(example.before, list(structs), sizes)
+    function = function_of(rule.before, list(structs), sizes)
 
     def loss(*args):
         return sum(
@@ -153,7 +152,7 @@ def test_filecheck(rule):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_it_is_accepted_at_the_confirmed_sizes(rule):
-    program = program_of(rule.example, "before", bindings(rule.example.sizes))
+    program = program_of(rule, "before", bindings(rule.sizes))
     done = optimize(program, "tpu-v5e", rules=[rule.name], assume_finite=True)
     assert [verdict.rule for verdict in done.rewrites if verdict.rule == rule.name], done.explain()
 

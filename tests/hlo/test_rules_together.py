@@ -20,13 +20,13 @@ from tilewright.hlo.ir import parse_module
 from tilewright.hlo.proving.trial_inputs import trial_inputs
 from tilewright.hlo.rules.rule import arguments, bindings, function_of
 
-NAMES = [name for name, rule in catalogue().items() if rule.build is not None and "f32" in rule.example.types]
+NAMES = [name for name, rule in catalogue().items() if rule.build is not None and "f32" in rule.types]
 
 
 @cache
 def both(first, second):
     """Two examples one behind the other: a number made from the first's results shifts the second's arguments."""
-    examples = [catalogue()[name].example for name in (first, second)]
+    examples = [catalogue()[name] for name in (first, second)]
     parts = []
     for example in examples:
         sizes = bindings(example.small)

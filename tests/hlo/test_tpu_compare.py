@@ -9,6 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 from tests.hlo.norms import arguments, gradient, group_norm
+from tilewright.child import ChildDied, ChildLate
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo import compare_on_tpu, from_jax, judge_on_tpu, load, optimize
 from tilewright.hlo.proving import tpu as compare
@@ -121,24 +122,37 @@ def program(monkeypatch):
     return from_jax(lambda x: x + 1, arguments(group_norm, small=True)[0])
 
 
-def answer(*texts):
-    compiled = [{"text": text, "temp_bytes": 5} if text.startswith("Hlo") else {"error": text} for text in texts]
-    versions = {"libtpu": "1.2", "jax": "3.4", "chip": "TPU v5 lite"}
-    return "".join(json.dumps(each) + "\n" for each in (versions, *compiled))
+VERSIONS = {"libtpu": "1.2", "jax": "3.4", "chip": "TPU v5 lite"}
+
+
+def compiler(monkeypatch, answer):
+    """The process of the compiler, whose answers to a topology and a text are ``answer``'s; what was asked."""
+    asked = []
+
+    class Process:
+        def __init__(self, home, environment):
+            pass
+
+        def ask(self, question, seconds):
+            asked.append(tuple(json.loads(question).values()))
+            made = answer(len(asked), asked[-1][1])
+            if isinstance(made, Exception):
+                raise made
+            compiled = {"text": made, "temp_bytes": 5} if made.startswith("Hlo") else {"error": made}
+            return json.dumps({"versions": VERSIONS, **compiled}).encode()
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(compare, "Child", Process)
+    return asked
 
 
 def test_the_lock_is_waited_for_and_the_version_stamped(monkeypatch, program):
-    asked = []
-
-    def run(job, deadline):
-        asked.append(job["topology"])
-        if len(asked) < 3:
-            return 1, "", "ABORTED: Internal error when accessing libtpu multi-process lockfile."
-        return 0, answer(STREAM, COMPILED), ""
-
-    monkeypatch.setattr(compare, "_run", run)
+    locked = ChildDied("ABORTED: Internal error when accessing libtpu multi-process lockfile.")
+    asked = compiler(monkeypatch, lambda time, text: locked if time < 3 else STREAM if time == 3 else COMPILED)
     found = compare_on_tpu(program, program, "tpu-v5e")
-    assert asked == ["v5e:2x2"] * 3
+    assert [topology for topology, _ in asked] == ["v5e:2x2"] * 4
     assert found.compiler == "libtpu 1.2, jax 3.4"
     assert found.ratio == 1
     assert found.before == found.after == estimate(load(COMPILED), found.rate, 5)
@@ -150,20 +164,10 @@ def test_a_pair_that_ends_the_compiler_leaves_the_others_their_answers(monkeypat
     """Programs 1 and 2 compile, 3 does not, 4 aborts the process, 5 compiles in the next and 6 never ends."""
     programs = [replace(program, text=f"// {n}\n{program.text}") for n in range(1, 7)]
     one, two, three, four, five, six = programs
-    outcomes = [
-        (-6, answer(STREAM, COMPILED, STREAM, "Boom: no such operation") + '{"text": "cut o', "Fatal Error: abort"),
-        (-14, answer(COMPILED), ""),
-    ]
-    asked = []
-
-    def run(job, deadline):
-        asked.append(job["programs"])
-        return outcomes[len(asked) - 1]
-
-    monkeypatch.setattr(compare, "_run", run)
+    outcomes = [STREAM, COMPILED, STREAM, "Boom: no such operation", ChildDied("Fatal Error: abort"), COMPILED]
+    asked = compiler(monkeypatch, lambda time, text: [*outcomes, ChildLate("stopped")][time - 1])
     found = judge_on_tpu([(one, two), (one, three), (four, one), (one, five), (two, six)])
-    assert asked[0][1:] == [each.text for each in programs]
-    assert asked[1] == [five.text, six.text]
+    assert [text for _, text in asked[1:]] == [each.text for each in programs]
     assert found[0].before == found[3].before == found[3].after == estimate(load(COMPILED), found[0].rate, 5)
     assert found[0].after.operations == 1
     assert [str(found[n]) for n in (1, 2)] == [
@@ -174,16 +178,20 @@ def test_a_pair_that_ends_the_compiler_leaves_the_others_their_answers(monkeypat
     assert judge_on_tpu([]) == []
 
 
-def test_a_compiler_that_dies_or_hangs_is_an_error_of_one_line(monkeypatch, program):
-    monkeypatch.setattr(compare, "_START", "import sys; sys.exit('some.Error: mosaic is unhappy')")
-    with pytest.raises(UnsupportedError, match=r"some\.Error: mosaic is unhappy"):
-        compare_on_tpu(program, program)
-    monkeypatch.setattr(compare, "_START", "import os; os.abort()")
-    with pytest.raises(UnsupportedError, match="the TPU compiler failed"):
-        compare_on_tpu(program, program)
-    monkeypatch.setattr(compare, "_START", "import time; time.sleep(60)")
-    with pytest.raises(UnsupportedError, match="did not finish in time; give it longer"):
-        compare_on_tpu(program, program, timeout=0.5)
+@pytest.mark.parametrize(
+    ("does", "problem"),
+    [
+        ("sys.exit('some.Error: mosaic is unhappy')", r"some\.Error: mosaic is unhappy"),
+        ("os.abort()", "the TPU compiler failed"),
+        ("time.sleep(60)", "did not finish in time; give it longer"),
+    ],
+)
+def test_a_compiler_that_dies_or_hangs_is_an_error_of_one_line(monkeypatch, tmp_path, program, does, problem):
+    (tmp_path / "compiler_home.py").write_text(f"import os, sys, time\n\ndef main():\n    {does}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(compare, "_HOME", "compiler_home")
+    with pytest.raises(UnsupportedError, match=problem):
+        compare_on_tpu(program, program, timeout=0.5 if "sleep" in does else 60)
 
 
 @pytest.mark.skipif(find_spec("libtpu") is None, reason="the TPU compiler is not installed")

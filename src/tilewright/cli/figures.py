@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilewright.cli.streams import read_text
 from tilewright.errors import UsageError
-from tilewright.render.compare import Change, Comparison, Quantity, Statement, changes, value_at
+from tilewright.render.compare import Change, Comparison, Quantity, Statement, changes, partners, value_at
 from tilewright.render.delivery import Output, deliver, remark
 from tilewright.render.formats import Kind
 
@@ -269,22 +269,14 @@ def _paired(before: list[_Layer], after: list[_Layer]) -> Iterator[tuple[_Layer 
     By name, kind and amount of work; what is left without the name, as numbers shift where a layer was added; then by
     name and kind, as another batch changes all amounts; then by kind.
     """
-    partner: dict[int, int] = {}
-    taken: set[int] = set()
-    for key in (
+    keys: tuple[Callable[[_Layer], Hashable], ...] = (
         lambda each: (each.name, each.kind, each.work),
         lambda each: (each.kind, each.work),
         lambda each: (each.name, each.kind),
         lambda each: each.kind,
-    ):
-        waiting: dict[Hashable, list[int]] = {}
-        for i in reversed(range(len(before))):
-            if i not in taken:
-                waiting.setdefault(key(before[i]), []).append(i)
-        for j, each in enumerate(after):
-            if j not in partner and waiting.get(key(each)):
-                partner[j] = waiting[key(each)].pop()
-                taken.add(partner[j])
+    )
+    partner = partners(before, after, keys)
+    taken = set(partner.values())
     yield from ((before[partner[j]] if j in partner else None, each) for j, each in enumerate(after))
     yield from ((each, None) for i, each in enumerate(before) if i not in taken)
 

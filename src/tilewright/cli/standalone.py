@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from tilewright.cli.streams import Json, done_text, progress, read_bytes
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.extras import installed, need
 from tilewright.files import making_folder
-from tilewright.render.delivery import Answer, Line, Output, deliver, json_text, remark, show, write_file
+from tilewright.render.delivery import Answer, Line, Output, deliver, remark, show
 from tilewright.render.formats import bytes_text, count_text, seconds_text
 from tilewright.render.tables import Table
 
@@ -301,21 +301,17 @@ def explain_error(
         reports, sparse, kernels = _explained(text, stack)
     except UsageError as problem:
         raise no_such_file(error, problem) from None
-    if as_json:
-        allocator = [report.to_json() for report in reports]
-        sparsecore = [explanation.to_json() for explanation in sparse]
-        refused = [error.to_json() for error in kernels]
-        value = {"kind": "explained_errors", "allocator": allocator, "sparsecore": sparsecore, "kernels": refused}
-        write_file("-", json_text(value))
-        return
-    for number, report in enumerate(reports):
-        if number:
-            show([""])
-        show(report.lines(top))
-    if sparse:
-        show(["\n" * bool(reports) + "\n\n".join(map(explanation_text, sparse))])
-    if kernels:
-        show(["\n" * bool(reports or sparse) + "\n\n".join(map(str, kernels))])
+    found: dict[str, Sequence[Any]] = {"allocator": reports, "sparsecore": sparse, "kernels": kernels}
+    value = {name: [each.to_json() for each in some] for name, some in found.items()}
+
+    def lines() -> Iterator[Line]:
+        parts: list[Iterable[Line]] = [report.lines(top) for report in reports]
+        parts += [[text] for text in (*map(explanation_text, sparse), *map(str, kernels))]
+        for number, part in enumerate(parts):
+            yield from ([""] if number else [])
+            yield from part
+
+    deliver(Answer(lambda: {"kind": "explained_errors", **value}, lines), Output(as_json=as_json))
 
 
 def _explained(

@@ -18,6 +18,7 @@ from tilewright.hlo.program import Computation, Operation
 from tilewright.layout import TensorLayout, is_bitcast, parse, predict, preset, tiled
 from tilewright.targets import Target, TileMemory
 
+_BOUNDS = re.compile(r"\[\s*([0-9]{1,18})\s*:\s*([0-9]{1,18})\s*[:\]]")
 _REARRANGING = frozenset({"broadcast", "reshape", "transpose"})
 
 _Shape = tuple[int, ...]
@@ -53,10 +54,7 @@ def plain_opcode(opcode: str) -> str:
 
 
 def movement(
-    opcode: str,
-    operands: Sequence[TensorLayout],
-    result: TensorLayout,
-    dimensions: Sequence[int] | None = None,
+    opcode: str, operands: Sequence[TensorLayout], result: TensorLayout, dimensions: Sequence[int] | None = None
 ) -> Traffic:
     """Bytes that ``opcode`` (HLO's or StableHLO's name) moves from ``operands`` to ``result``.
 
@@ -212,18 +210,10 @@ def _same_words(a: TensorLayout, b: TensorLayout) -> bool:
 
 def _slice_sizes(op: Operation, operand: TensorLayout) -> tuple[int, ...]:
     """The box a slice reads of its operand: from the first element to the last, strides included."""
-    numbers = op.attributes.get("slice", "").split("[")[1:]
-    bounds = [part.partition("]")[0].split(":") for part in numbers]
-    sizes = tuple(_size(bound) for bound in bounds)
+    sizes = tuple(int(end) - int(start) for start, end in _BOUNDS.findall(op.attributes.get("slice", "")))
     if len(sizes) != operand.rank or any(not 0 <= size <= whole for size, whole in zip(sizes, operand.shape)):
         raise UsageError(f"its bounds do not fit {operand}")
     return sizes
-
-
-def _size(bound: list[str]) -> int:
-    words = [word.strip() for word in bound[:2]]
-    readable = len(words) == 2 and all(word.isdecimal() and len(word) < 19 for word in words)
-    return int(words[1]) - int(words[0]) if readable else -1
 
 
 def _box(layout: TensorLayout, sizes: Sequence[int]) -> TensorLayout:

@@ -14,12 +14,10 @@ from typing import Any
 from tilewright.errors import ParseError, UnsupportedError, UsageError
 from tilewright.extras import need
 
-_NEEDED = {
-    "jax": (),  # first: it keeps jaxlib from logging its devices to stderr
-    "jax._src.export._export": ("_module_to_bytecode",),
-}
-
-
+_NEEDED = (
+    ("jax", ()),  # first: it keeps jaxlib from logging its devices to stderr
+    ("jax._src.export._export", ("_module_to_bytecode",)),
+)
 _BINARY = {
     "jaxlib.mlir.ir": ("Module", "Context", "DialectRegistry", "Operation", "InsertionPoint", "MLIRError"),
     "jaxlib.mlir.dialects.stablehlo": ("deserialize_portable_artifact", "register_dialect"),
@@ -28,10 +26,6 @@ _BINARY = {
 }
 _DIALECTS = {"sdy": "register_dialect", "mpmd": "register_dialect", "mhlo": "register_mhlo_dialect"}
 _DIALECTS |= {"chlo": "register_dialect", "stablehlo": "register_dialect"}
-
-
-def _parts() -> dict[str, Any]:
-    return probed("rewriting programs", tuple(_NEEDED.items()))
 
 
 def binary_parts() -> dict[str, Any]:
@@ -69,11 +63,6 @@ class _LazyModule:
 
 
 ir: Any = _LazyModule()
-
-
-def context() -> Any:
-    """The MLIR context Tilewright keeps its clones in, with every dialect JAX emits; jax itself is not imported."""
-    return plain_context()
 
 
 _PLACE = re.compile(r'"-":(\d+):(\d+): (.*)')
@@ -163,7 +152,7 @@ def verify_module(module: Any) -> None:
 def module_bytes(module: Any) -> bytes:
     """The module as the portable artifact that ``jax.export`` carries."""
     with context():
-        raw: bytes = _parts()["jax._src.export._export"]._module_to_bytecode(module)
+        raw: bytes = probed("rewriting programs", _NEEDED)["jax._src.export._export"]._module_to_bytecode(module)
     return raw
 
 
@@ -207,8 +196,8 @@ def kept_arguments(lowered: Any, count: int) -> tuple[int, ...]:
 
 
 @cache
-def plain_context() -> Any:
-    """A context with the dialects that JAX emits, of jaxlib alone and without threads: a fork can use it."""
+def context() -> Any:
+    """The MLIR context of all modules, with the dialects that JAX emits; of jaxlib alone, and without threads."""
     from importlib import import_module
 
     parts = binary_parts()
@@ -227,9 +216,9 @@ def plain_context() -> Any:
 def bytecode_text(raw: bytes) -> str:
     """The text of MLIR bytecode or of a portable artifact. Damaged bytes may end the process."""
     parts = binary_parts()
-    with plain_context() as context:
+    with context() as here:
         if b"StableHLO_v" in raw[:32]:
-            module = parts["jaxlib.mlir.dialects.stablehlo"].deserialize_portable_artifact(context, raw)
+            module = parts["jaxlib.mlir.dialects.stablehlo"].deserialize_portable_artifact(here, raw)
         else:
             module = parts["jaxlib.mlir.ir"].Module.parse(raw)
         return str(module.operation.get_asm(enable_debug_info=True))
@@ -239,9 +228,8 @@ def kernel_text(raw: bytes) -> str:
     """The text of a Pallas kernel's bytecode in MLIR's generic form. Damaged bytes may end the process."""
     from importlib import import_module
 
-    context = plain_context()
-    import_module("jaxlib.mlir._mlir_libs._tpu_ext").register_dialect(context)
-    with context:
+    import_module("jaxlib.mlir._mlir_libs._tpu_ext").register_dialect(context())
+    with context():
         module = binary_parts()["jaxlib.mlir.ir"].Module.parse(raw)
         return str(module.operation.get_asm(print_generic_op_form=True))
 
@@ -274,7 +262,7 @@ def interpreted(raw: bytes) -> bytes:
 
     parts = binary_parts()
     mlir, (text, arrays) = parts["jaxlib.mlir.ir"], pickle.loads(raw)  # of our own process, which made it
-    with plain_context():
+    with context():
         module = mlir.Module.parse(text)
         main = next(f for f in module.body.operations if mlir.StringAttr(f.attributes["sym_name"]).value == "main")
         types = mlir.FunctionType(mlir.TypeAttr(main.attributes["function_type"]).value).inputs

@@ -77,7 +77,7 @@ _DOES = {b"v": ir.interpreted, b"p": xla_partitioner.partitioned, b"s": xla_part
 def main() -> None:
     missing = ""
     try:
-        ir.plain_context()
+        ir.context()
     except TilewrightError as error:
         missing = str(error)
 
@@ -128,9 +128,8 @@ def _answer(kind: bytes, payload: bytes) -> tuple[bytes, bytes]:
     except MemoryError:
         return b"e", b"it asks for more memory than there is"
     except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = next((line for line in lines if "error:" in line), lines[-1] if lines else type(error).__name__)
-        return b"e", reason.encode()
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        return b"e", next((line for line in lines if "error:" in line), lines[-1]).encode()
 
 
 def _died(code: int, seconds: int) -> str:

@@ -21,7 +21,7 @@ from tilewright.hlo.gating.moves import moved
 from tilewright.hlo.graphs.graph import Block, collector_paused
 from tilewright.hlo.graphs.mlir import read_functions, write_functions
 from tilewright.hlo.ir import parse_module, print_module, verify_module
-from tilewright.hlo.program import Operation, Program
+from tilewright.hlo.program import Program
 from tilewright.hlo.proving.tpu import TpuComparison, compare_on_tpu, judge_on_tpu
 from tilewright.hlo.proving.verify import Verification
 from tilewright.hlo.proving.verify import verify as prove
@@ -94,7 +94,7 @@ class Optimized:
         """A unified diff of the two texts, source positions left out; "" where nothing was accepted."""
         if not self.rewrites:
             return ""
-        before, after = (print_module(parse_module(p.text)).splitlines() for p in (self.original, self.program))
+        before, after = (text.splitlines() for text in self._printed())
         return "\n".join(unified_diff(before, after, "before", "after", lineterm="", n=context))
 
     def explain(self) -> str:
@@ -125,7 +125,8 @@ class Optimized:
             moves = f"; moves {bytes_text(left)}" if left else ""
             lines.append(f"{'rewritten' if one.accepted else 'left alone'}{times}: {one.region}{moves}{place}")
             lines.append(f"    {one.name}: {one.reason}" if one.name else f"    {one.reason}")
-        unknown = sum(map(_is_unsized_move, (op for each in self.original.computations for op in each.operations)))
+        moving = (op for _, op in self.original.operations() if op.opcode in MOVES | {"dynamic_reshape"})
+        unknown = sum("?" in " ".join((op.shape, *op.operand_shapes)) for op in moving)
         if unknown:
             lines.append(
                 "left alone: reshapes and transposes of arrays whose sizes are not known before the program runs, "
@@ -177,12 +178,12 @@ class Optimized:
         page.section("changes", "What changed", *(changes or [note("nothing: no region of it pays on this target")]))
         if self.refusals:
             page.section("left", "Left alone", _refusals(self.refusals))
-        page.section("program", "The whole program", details("before and after", self._whole_texts()))
+        page.section("program", "The whole program", details("before and after", _beside(*self._printed())))
         return page.html()
 
-    def _whole_texts(self) -> Html:
-        texts = (print_module(parse_module(program.text)) for program in (self.original, self.program))
-        return _beside(*texts)
+    def _printed(self) -> list[str]:
+        """Both programs without source positions."""
+        return [print_module(parse_module(program.text)) for program in (self.original, self.program)]
 
     def callable(self) -> Any:
         """The result as a function of the arguments of the JAX function it was made from, for ``jax.jit``.
@@ -190,11 +191,6 @@ class Optimized:
         Raises UnsupportedError for a program that was read from a file.
         """
         return callable_of(self.program)
-
-
-def _is_unsized_move(op: Operation) -> bool:
-    shapes = (op.shape, *op.operand_shapes)
-    return op.opcode in MOVES | {"dynamic_reshape"} and any("?" in shape for shape in shapes)
 
 
 def _alike(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
@@ -254,19 +250,18 @@ def optimize(
             optimized, done = _rewrite(program, chip, steps, acts)
         if judge is not None:
             optimized = _judged(optimized, steps, done, judge)
-        return _verified(optimized, allow_reassociation, assume_finite) if verify and optimized.rewrites else optimized
+        if not verify or not optimized.rewrites:
+            return optimized
+        exact = not allow_reassociation
+        proof = prove(program, optimized.program, bit_exact=exact, assume_finite=assume_finite)
+        if not proof.ok:
+            raise CheckFailed(f"the rewritten program differs from the original: {proof.reason}")
+        return replace(optimized, verification=proof)
     except TilewrightError:
         raise
     except Exception as error:  # the bindings' own, mostly: nothing was changed, and the program runs as it is
         reason = f"rewriting this program failed with {type(error).__name__}: {str(error) or 'no message'}"
         raise UnsupportedError(reason.replace("\n", " "), how="use the program as it is, and report this") from error
-
-
-def _verified(optimized: Optimized, allow_reassociation: bool, assume_finite: bool) -> Optimized:
-    proof = prove(optimized.original, optimized.program, bit_exact=not allow_reassociation, assume_finite=assume_finite)
-    if not proof.ok:
-        raise CheckFailed(f"the rewritten program differs from the original: {proof.reason}")
-    return replace(optimized, verification=proof)
 
 
 def _read(program: Program, steps: Sequence[Step]) -> tuple[Any, list[Block], int]:

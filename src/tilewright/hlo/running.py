@@ -117,7 +117,7 @@ def _tangents(
 
 def _push_linear(primals: Sequence[Any], tangents: Sequence[Any], *, map_: LinearMap) -> tuple[list[Any], list[Any]]:
     """A linear map is its own derivative by its tangents; by its residuals it is a program like any other."""
-    from jax.interpreters.ad import Zero, instantiate_zeros
+    from jax.interpreters.ad import Zero, add_tangents, instantiate_zeros
 
     n = map_.residuals
     outs = _linear(map_, *primals)
@@ -127,7 +127,7 @@ def _push_linear(primals: Sequence[Any], tangents: Sequence[Any], *, map_: Linea
     if any(type(t) is not Zero for t in tangents[:n]):
         still = [_zero(p) for p in primals[n:]]
         moved = _tangents(outs, map_.forward(), primals, [*tangents[:n], *still])
-        result = [_sum(a, b) for a, b in zip(result, moved)]
+        result = list(map(add_tangents, result, moved))
     return outs, result
 
 
@@ -170,13 +170,6 @@ def _zero(primal: Any) -> Any:
     from jax.interpreters.ad import Zero
 
     return Zero(jax.typeof(primal).to_tangent_aval())
-
-
-def _sum(a: Any, b: Any) -> Any:
-    from jax.interpreters import ad
-
-    add: Any = ad.add_tangents
-    return add(a, b)
 
 
 # A function of arrays, traced once: its rewritten form for each platform, and the programs derived from it.

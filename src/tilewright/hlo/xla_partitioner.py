@@ -152,7 +152,7 @@ def stablehlo(raw: bytes) -> bytes:
     ours = ir.probed("partitioning programs", tuple(_PARTS.items()))
     stable, passes = ours["jaxlib._jax"].mlir, ours["jaxlib.mlir.passmanager"].PassManager
     proto = parts["jaxlib._hlo"].hlo_module_from_text(raw.decode()).as_serialized_hlo_module_proto()
-    with ir.plain_context():
+    with ir.context():
         module = mlir.Module.parse(stable.hlo_to_stablehlo(proto))
         passes.parse("builtin.module(symbol-privatize{exclude=main},symbol-dce,cse)").run(module.operation)
         if _tidied(module.operation, mlir):

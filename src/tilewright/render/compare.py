@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tilewright.render.delivery import Line
 from tilewright.render.formats import Kind, format_value, place_text
@@ -12,6 +13,7 @@ from tilewright.render.markup import Sortable, escape
 from tilewright.render.page import Page, Step, Tone, note, steps
 from tilewright.render.tables import Better, Heading, Table, change_cell, change_text, table
 
+T = TypeVar("T")
 _VERDICTS = {"good": "better", "bad": "worse"}
 
 
@@ -192,3 +194,25 @@ def changes(quantities: Iterable[Quantity], before: Mapping[str, Any], after: Ma
     """Every quantity that one of the two results has."""
     sides = [(quantity, quantity.of(before), quantity.of(after)) for quantity in quantities]
     return tuple(Change(q.name, q.kind, q.better, *two) for q, *two in sides if any(n is not None for n in two))
+
+
+def partners(left: Sequence[T], right: Sequence[T], keys: Sequence[Callable[[T], Hashable]]) -> dict[int, int]:
+    """Place on the right -> the place on the left that it pairs with; linear in their number.
+
+    Items pair whose first key agrees, then of what is left those whose second does, and so on; equal ones in their
+    order. None as a key pairs with nothing.
+
+    >>> partners(["b", "A"], ["a", "b", "c"], [lambda text: text, lambda text: text.lower()])
+    {1: 0, 0: 1}
+    """
+    found: dict[int, int] = {}
+    for key in keys:
+        taken = set(found.values())
+        waiting: dict[Hashable, list[int]] = defaultdict(list)
+        for place in reversed(range(len(left))):
+            if place not in taken and (named := key(left[place])) is not None:
+                waiting[named].append(place)
+        for place, item in enumerate(right):
+            if place not in found and (places := waiting.get(key(item))):
+                found[place] = places.pop()
+    return found

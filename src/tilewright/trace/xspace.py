@@ -60,7 +60,7 @@ def read_xspace(
     ('/device:TPU:0', 'Steps', 7)
     """
     try:
-        for number, value in _fields(memoryview(raw)):
+        for number, value in protobuf_fields(memoryview(raw)):
             if number == 1:
                 reader = _PlaneReader(_message(value), stats)
                 if reader.name.startswith(planes):
@@ -77,14 +77,17 @@ class _PlaneReader:
         self.name, self.stats, self.lines = "", stats, list[memoryview]()
         self.kinds: dict[int, tuple[str, str, list[memoryview]]] = {}  # number -> name, display name, statistics
         self.statistics: dict[int, str] = {}
-        for number, value in _fields(raw):
+        for number, value in protobuf_fields(raw):
             if number == 2:
                 self.name = _text(value)
             elif number == 3:
                 self.lines.append(_message(value))
             elif number in (4, 5):  # entries of maps from numbers
-                entry = dict(_fields(_message(value)))
-                key, fields = int(_number(entry.get(1, 0))), list(_fields(_message(entry.get(2, memoryview(b"")))))
+                entry = dict(protobuf_fields(_message(value)))
+                key, fields = (
+                    int(_number(entry.get(1, 0))),
+                    list(protobuf_fields(_message(entry.get(2, memoryview(b""))))),
+                )
                 texts = {n: _text(v) for n, v in fields if n in ((2, 4) if number == 4 else (2,))}
                 if number == 5:
                     self.statistics[key] = texts.get(2, "")
@@ -95,7 +98,7 @@ class _PlaneReader:
         return XPlane(self.name, [self._line(raw) for raw in self.lines])
 
     def _line(self, raw: memoryview) -> XLine:
-        fields = list(_fields(raw))
+        fields = list(protobuf_fields(raw))
         texts = {number: _text(value) for number, value in fields if number in (2, 11)}
         start = 1000 * next((int(_number(value)) for number, value in fields if number == 3), 0)  # nanoseconds
         events = [self._event(_message(value), start) for number, value in fields if number == 4]
@@ -103,7 +106,7 @@ class _PlaneReader:
 
     def _event(self, raw: memoryview, line_start: int) -> XEvent:
         kind, offset, picoseconds, count, own = 0, 0, 0, 1, list[memoryview]()
-        for number, value in _fields(raw):
+        for number, value in protobuf_fields(raw):
             if number == 4:
                 own.append(_message(value))
             elif not isinstance(value, int):
@@ -123,7 +126,7 @@ class _PlaneReader:
     def _statistic(self, raw: memoryview) -> tuple[str, str | int | float]:
         name = ""
         found: str | int | float = ""
-        for number, value in _fields(raw):
+        for number, value in protobuf_fields(raw):
             if number == 1:
                 name = self.statistics.get(int(_number(value)), "")
             elif number in (5, 6):
@@ -151,8 +154,11 @@ def _number(value: _Value) -> int | float:
     return value
 
 
-def _fields(raw: memoryview) -> Iterator[tuple[int, _Value]]:
-    """(number, value) of every field of a message; ValueError or IndexError where the wire format is broken."""
+def protobuf_fields(raw: memoryview) -> Iterator[tuple[int, _Value]]:
+    """(number, value) of every field of a protobuf message: bytes of a text or message, else a number.
+
+    Raises ValueError, IndexError or struct.error where the wire format is broken.
+    """
     at, end = 0, len(raw)
     while at < end:
         tag, at = _varint(raw, at)

@@ -313,33 +313,13 @@ def _program(text: str | None, file: str | None, folder: Path) -> bytes:
     return _below(file or "", folder).read_bytes() or b"\n"
 
 
-def _leaves(name: str, folder: Path) -> bool:
-    """Whether a name leaves the folder on its way, by its words alone.
-
-    Asked before the file system is: what a name outside of it comes to would say which links and folders there are.
-    """
-    path = Path(name)
-    if path.is_absolute():
-        if not path.is_relative_to(folder):
-            return True
-        path = path.relative_to(folder)
-    depth = 0
-    for part in path.parts:
-        depth += -1 if part == ".." else 1
-        if depth < 0:
-            return True
-    return False
-
-
 def _below(name: str, folder: Path, suffixes: tuple[str, ...] = ()) -> Path:
     """A file of the folder, links followed. ToolError for any other, the same whether there is such a file or not."""
-    outside = UsageError(f"{name} does not lie below the server's folder", how="start it with --root FOLDER")
     try:
-        if _leaves(name, folder):
-            raise outside
-        path = (folder / name).resolve()
-        if not path.is_relative_to(folder):
-            raise outside
+        # By its words first: what a name outside of the folder comes to would say which links and folders there are.
+        path = Path(os.path.normpath(folder / name))
+        if not path.is_relative_to(folder) or not (path := path.resolve()).is_relative_to(folder):
+            raise UsageError(f"{name} does not lie below the server's folder", how="start it with --root FOLDER")
         if not path.is_file():
             raise UsageError(f"{name} is no file below the server's folder")
         if suffixes and not path.name.lower().endswith(suffixes):

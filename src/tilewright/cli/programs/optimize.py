@@ -18,7 +18,7 @@ from tilewright.errors import CheckFailed, TilewrightError, UnsupportedError, Us
 from tilewright.extras import need
 from tilewright.files import making_folder, write_whole
 from tilewright.render import bytes_text
-from tilewright.render.delivery import Answer, Line, Output, deliver, remark, write_file
+from tilewright.render.delivery import Answer, Form, Line, Output, deliver, remark, write_file
 from tilewright.render.tables import Heading, Table
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def optimize(
     if program is None:
         raise UsageError("no program given", how="name a StableHLO file, model.py:function, or - for stdin")
     need("jax", "jaxlib", what="`optimize`")
+    where = Output(None if output and _is_folder(output) else output, as_json, "", ".html", ".htm")
     if passes is not None and (bit_exact or products):
         flag, text = ("--bit-exact", "reassociation=false") if bit_exact else ("--products", "products=true")
         raise UsageError(f"{flag} and --passes do not go together", how=f"write reduce-of-reshape{{allow_{text}}}")
@@ -79,7 +80,7 @@ def optimize(
         loaded = load_program(program, arg, module)
         if loaded.kind != "stablehlo":
             raise UnsupportedError("rewrites work on StableHLO, and this is HLO text", where=program)
-        _run_passes(loaded.text, passes, output, diff, print_after_all, as_json)
+        _run_passes(loaded.text, passes, output, where, diff, print_after_all)
         return
     if target is None:
         raise UsageError("no target given", where=program, how="add --target, such as --target vector8x128")
@@ -96,12 +97,15 @@ def optimize(
         rules=named,
         judge=judge,
         assume_finite=assume_finite,
-        regions=_is_page(output),
+        regions=where.suffix == ".html",
         allow_products=products,
     )
-    _write(optimized, output, print_after_all)
-    if output != "-":
-        deliver(Answer(optimized.to_json, lambda: _lines(optimized, diff, explain)), Output(as_json=as_json))
+    if print_after_all and where.suffix != ".html":
+        _print_after(_stages(optimized), output)
+    elif output and _is_folder(output):
+        raise UsageError("it is a folder", where=output, how="name a file, or add --print-after-all")
+    forms: dict[str, Form] = {"": lambda: optimized.text.removesuffix("\n") + "\n", ".html": optimized.to_html}
+    deliver(Answer(optimized.to_json, lambda: _lines(optimized, diff, explain)), where, forms)
     if optimized.target.compiler_normalizes:
         remark(
             f"note: XLA:TPU performs these rewrites itself, so on {optimized.target.name} a gain is claimed only where "
@@ -118,20 +122,6 @@ def optimize(
         if not proof.ok:
             raise CheckFailed(f"the rewritten program differs: {proof.reason}")
         remark(f"verified on random inputs: {proof}")
-
-
-def _write(optimized: Optimized, output: str | None, print_after_all: bool) -> None:
-    """The result, or its page, and with --print-after-all the stages it went through."""
-    if output and _is_page(output):
-        write_file(output, optimized.to_html())
-        return
-    if print_after_all:
-        _print_after(_stages(optimized), output)
-    if output and _is_folder(output):
-        if not print_after_all:
-            raise UsageError("it is a folder", where=output, how="name a file, or add --print-after-all")
-    elif output:
-        write_file(output, optimized.text if optimized.text.endswith("\n") else optimized.text + "\n")
 
 
 def _lines(optimized: Optimized, diff: bool, explain: bool) -> Iterator[Line]:
@@ -183,37 +173,28 @@ def _rules_listed() -> Answer:
     return Answer(lambda: {"rules": rows}, lines)
 
 
-def _run_passes(text: str, passes: str, output: str | None, diff: bool, print_after_all: bool, as_json: bool) -> None:
+def _run_passes(text: str, passes: str, output: str | None, where: Output, diff: bool, print_after_all: bool) -> None:
     """Run a pipeline without any gate; the result goes to ``output``, what each pass did to stdout or stderr."""
     from tilewright.hlo import parse_pipeline, passes_html, record_passes, run_pipeline
 
     steps = parse_pipeline(passes)
     pipeline = ",".join(map(str, steps))
-    if not (diff or print_after_all or as_json or _is_page(output)):
+    if not (diff or print_after_all or where.as_json or where.suffix):
         result, counts = run_pipeline(text, steps)
         write_file(output or "-", result)
         for step in steps:
             remark(f"{step}: {counts[step.name]} changes")
         return
     runs = record_passes(text, steps)
-    if output and _is_page(output):
-        write_file(output, passes_html(pipeline, runs))
-        return
-    if print_after_all:
+    if print_after_all and not where.suffix:
         _print_after(runs, output)
-    if output and not _is_folder(output):
-        write_file(output, runs[-1].after)
 
     def to_json() -> dict[str, Any]:
         rows = [{"pass": run.step, "round": run.round, "changes": run.changes, "diff": run.diff()} for run in runs]
         return {"pipeline": pipeline, "passes": rows}
 
-    deliver(Answer(to_json, lambda: _diffs(runs) if diff else ()), Output(as_json=as_json))
-
-
-def _is_page(output: str | None) -> bool:
-    """Whether ``-o`` names a page."""
-    return output is not None and output.lower().endswith((".html", ".htm"))
+    forms: dict[str, Form] = {"": lambda: runs[-1].after, ".html": lambda: passes_html(pipeline, runs)}
+    deliver(Answer(to_json, lambda: _diffs(runs) if diff and not where.suffix else ()), where, forms)
 
 
 def _is_folder(output: str) -> bool:

@@ -50,14 +50,26 @@ def time(
     """Model how long one step takes: the operations by time, what bounds each, and what a change would bring."""
     where = Output(output, as_json, ".json", ".html", ".htm", ".pftrace")
     assumed = assumptions(assume)
-    names, steps = _steps(program, target or [], changes or [], sweep, compiled, arg, module, frames, assumed)
+    from tilewright.hlo import compile_for_tpu, estimate
+    from tilewright.targets import target as find_target
     from tilewright.trace import perfetto_bytes
 
-    first = steps[0]
-    named = list(zip(names, steps, strict=True))
+    if not target:
+        raise UsageError("a time needs a chip", where=program, how="add --target, such as --target tpu-v6e")
+    chips = [find_target(name) for name in target]
+    changed = _changed(chips, changes or [])
+    named: list[tuple[str, StepTime]] = []
+    for label, texts in _swept(sweep, arg):
+        loaded = load_program(program, texts, module, frames)
+        for chip in chips:  # every changed one beside the plain one
+            for what_if, machine in [("", chip), *changed.get(chip.name, [])]:
+                ready = compile_for_tpu(loaded, chip.name) if compiled and loaded.kind != "hlo" else loaded
+                name = ", ".join(part for part in (label, chip.name, what_if) if part)
+                named.append((name, estimate(ready, machine, assumed)))
+    first = named[0][1]
     beside = [{"name": name, "device_seconds": step.device_seconds, "seconds": step.seconds} for name, step in named]
     answer = Answer(
-        lambda: first.to_json() | ({"beside": beside} if len(steps) > 1 else {}), lambda: _lines(named, top)
+        lambda: first.to_json() | ({"beside": beside} if len(named) > 1 else {}), lambda: _lines(named, top)
     )
     forms: dict[str, Form] = {
         ".json": first.to_json,
@@ -65,37 +77,6 @@ def time(
         ".pftrace": lambda: perfetto_bytes(first.events()),
     }
     deliver(answer, where, forms, notes=first.notes)
-
-
-def _steps(
-    source: str,
-    targets: Sequence[str],
-    changes: Sequence[str],
-    sweep: str | None,
-    compiled: bool,
-    arguments: list[str] | None,
-    module: str | None,
-    frames: str | None,
-    assumed: dict[str, float],
-) -> tuple[list[str], list[StepTime]]:
-    """What to model: every value of the sweep on every chip, and every changed chip beside the plain one."""
-    from tilewright.hlo import compile_for_tpu, estimate
-    from tilewright.targets import target as find_target
-
-    if not targets:
-        raise UsageError("a time needs a chip", where=source, how="add --target, such as --target tpu-v6e")
-    chips = [find_target(name) for name in targets]
-    changed = _changed(chips, changes)
-    names: list[str] = []
-    steps: list[StepTime] = []
-    for label, texts in _swept(sweep, arguments):
-        program = load_program(source, texts, module, frames)
-        for chip in chips:
-            for what_if, machine in [("", chip), *changed.get(chip.name, [])]:
-                ready = compile_for_tpu(program, chip.name) if compiled and program.kind != "hlo" else program
-                names.append(", ".join(part for part in (label, chip.name, what_if) if part))
-                steps.append(estimate(ready, machine, assumed))
-    return names, steps
 
 
 def _changed(chips: Sequence[Target], changes: Sequence[str]) -> dict[str, list[tuple[str, Target]]]:

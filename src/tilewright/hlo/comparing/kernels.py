@@ -8,7 +8,6 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
@@ -20,6 +19,7 @@ from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.estimate import estimate
 from tilewright.hlo.timing.step import StepTime, TimeRow
 from tilewright.layout import TensorLayout
+from tilewright.render.compare import partners
 from tilewright.targets import Target
 
 _RANKS = (
@@ -29,7 +29,6 @@ _RANKS = (
 )
 MOVES = frozenset({"copy", "transpose", "reshape", "copy-start", "copy-done", "slice-start", "slice-done", "bitcast"})
 SILENT = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "iota", "broadcast"})
-T = TypeVar("T")
 _NUMBERS = re.compile(r"[\d.]+$")
 _LOOP_WORDS = frozenset({"while", "body", "cond", "closed_call", "checkpoint", "scan", "remat"})
 
@@ -207,28 +206,6 @@ PAIRING_KEYS: tuple[Callable[[Kernel], Hashable], ...] = (
 def is_transpose(op: Operation) -> bool:
     """Whether the framework calls it a transpose, whatever the compiler made of it."""
     return op.op_name.rpartition("/")[2] == "transpose"
-
-
-def partners(left: Sequence[T], right: Sequence[T], keys: Sequence[Callable[[T], Hashable]]) -> dict[int, int]:
-    """Place on the right -> the place on the left that it pairs with; linear in their number.
-
-    Items pair whose first key agrees, then of what is left those whose second does, and so on; equal ones in their
-    order. None as a key pairs with nothing.
-
-    >>> partners(["b", "A"], ["a", "b", "c"], [lambda text: text, lambda text: text.lower()])
-    {1: 0, 0: 1}
-    """
-    found: dict[int, int] = {}
-    for key in keys:
-        taken = set(found.values())
-        waiting: dict[Hashable, list[int]] = defaultdict(list)
-        for place in reversed(range(len(left))):
-            if place not in taken and (named := key(left[place])) is not None:
-                waiting[named].append(place)
-        for place, item in enumerate(right):
-            if place not in found and (places := waiting.get(key(item))):
-                found[place] = places.pop()
-    return found
 
 
 def paired(

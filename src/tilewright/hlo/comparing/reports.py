@@ -14,11 +14,11 @@ from datetime import date
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from tilewright.hlo.comparing.kernels import partners
 from tilewright.hlo.comparing.steps import StepDiff
 from tilewright.hlo.reporting.lines import INDENT, folded, operation_text, runs_text
 from tilewright.hlo.reporting.types import MovementRow, ReportData
 from tilewright.render import Column, Field, Html, Page, Step, badge, bytes_text, steps, table
+from tilewright.render.compare import partners
 from tilewright.render.formats import place_text
 from tilewright.render.markup import element, escape, join
 from tilewright.render.page import Tone, note
@@ -39,10 +39,14 @@ class RowChange:
     after: MovementRow | None
 
     @property
+    def moved(self) -> tuple[int, int]:
+        """Bytes moved before and after, over all runs."""
+        return self.before.total_bytes if self.before else 0, self.after.total_bytes if self.after else 0
+
+    @property
     def change(self) -> int:
-        """Bytes moved after, less bytes moved before, over all runs."""
-        after = self.after.total_bytes if self.after else 0
-        return after - (self.before.total_bytes if self.before else 0)
+        """Bytes moved after, less bytes moved before."""
+        return self.moved[1] - self.moved[0]
 
     @property
     def sides(self) -> list[MovementRow]:
@@ -148,7 +152,8 @@ class ReportDiff:
         yield "bold", " " * 14 + "before".rjust(10) + "after".rjust(12) + "change".rjust(12)
         for key, words in QUANTITIES.items():
             before, after = self.totals[key]
-            yield "", f"{words:<14}{bytes_text(before):>10}{bytes_text(after):>12}{_growth(before, after):>12}"
+            growth = "=" if before == after else f"{(after - before) / before:+.1%}" if before else "new"
+            yield "", f"{words:<14}{bytes_text(before):>10}{bytes_text(after):>12}{growth:>12}"
         yield "dim", f"rows: {self.counts_text}"
         rows = self.ranked()
         if rows:
@@ -222,25 +227,18 @@ _MOST_STEPS = 3
 _TONES: dict[str, Tone] = {"new": "bad", "gone": "good", "changed": "warn"}
 
 
-def _bytes_change(row: RowChange) -> Html:
-    before = row.before.total_bytes if row.before else 0
-    return change_cell(before, before + row.change, "bytes")
-
-
-def _where(row: RowChange) -> Html:
-    places = (place_text(row.sides[0].source), row.sides[0].path)
-    return join([element("code", text) for text in places if text], " ")
-
-
 _TOTALS = (Column("quantity"), Column("before", "bytes"), Column("after", "bytes"), Column("change", "bytes"))
 _ROWS = (
-    Field("change", "bytes", "bytes moved after, less before, over all runs", _bytes_change),
+    Field("change", "bytes", "bytes moved after, less before, over all runs",
+          lambda row: change_cell(row.moved[0], row.moved[1], "bytes")),
     Field("status", of=lambda row: badge(row.status, _TONES.get(row.status, "plain"))),
     Field("operation", "text", "what it is and what it is called",
           lambda row: Html(escape(row.sides[0].op) + " " + element("code", row.sides[0].name))),
     Field("layouts", "text", "before, and below it after where that differs",
           lambda row: join([element("code", text) for text in row.layouts], Html("<br>now "))),
-    Field("where", "text", "source line, and the path of callers", _where),
+    Field("where", "text", "source line, and the path of callers",
+          lambda row: join([element("code", text) for text in (place_text(row.sides[0].source), row.sides[0].path)
+                            if text], " ")),
 )  # fmt: skip
 _CHANGES = (
     Field("change", "seconds", "modelled, all runs of a step", lambda c: change_cell(c.before, c.after, "seconds")),
@@ -275,12 +273,6 @@ def _step(row: RowChange) -> Step:
 # On the terminal.
 
 _SIGNS = {"new": "+", "gone": "-", "changed": "~", "same": " "}
-
-
-def _growth(before: int, after: int) -> str:
-    if before == after:
-        return "="
-    return f"{(after - before) / before:+.1%}" if before else "new"
 
 
 def _change_lines(row: RowChange, width: int) -> Iterator[tuple[str, str]]:

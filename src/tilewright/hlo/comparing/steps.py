@@ -86,7 +86,6 @@ class StepDiff:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        shown = [(c.cause, c.detail, c.source, c.before, c.after) for c in self.changes]
         return {
             "schema": "tilewright.time_diff/1",
             "schema_version": 1,
@@ -96,7 +95,9 @@ class StepDiff:
             "peak_bytes": _sides(*self.peaks),
             "lanes": {lane: _sides(*pair) for lane, pair in self.by_lane().items()},
             "changes": [
-                dict(zip(("cause", "detail", "source", "seconds_before", "seconds_after"), change)) for change in shown
+                {"cause": c.cause, "detail": c.detail, "source": c.source}
+                | {"seconds_before": c.before, "seconds_after": c.after}
+                for c in self.changes
             ],
         }
 

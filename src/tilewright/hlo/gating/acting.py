@@ -14,7 +14,7 @@ from typing import Any
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.gating.gate import Verdict, copied_block, source_of, take_out
-from tilewright.hlo.gating.moves import layout_of, type_text
+from tilewright.hlo.gating.moves import layout_of
 from tilewright.hlo.gating.regions import Region, leaves_of
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value, walk
 from tilewright.hlo.graphs.mlir import block_program, module_text
@@ -50,15 +50,14 @@ class Gain:
     seconds: float = 0.0
 
 
-def measured_kind(target: Target) -> bool:
-    """A target whose rules are judged by measurement alone."""
-    return target.name in ("cpu", "gpu")
+MEASURED = ("cpu", "gpu")
+"""Targets whose rules are judged by measurement alone."""
 
 
 def price(rule: str, before: Block, after: Block, target: Target) -> Gain:
     """What a rule gains on a region: blocks that hold what it replaces, and what it puts in its place."""
     known = factor_on(rule, target.name)
-    if measured_kind(target):
+    if target.name in MEASURED:
         if known is None:
             return Gain(1.0, "unpriced", f"nobody has measured it on {target.name}")
         return Gain(known.factor, "confirmed", f"{known} at the example's shapes")
@@ -70,8 +69,8 @@ def price(rule: str, before: Block, after: Block, target: Target) -> Gain:
         note = f"; at the example's shapes {known}" if known is not None else ""
         return Gain(gain.factor, gain.kind, gain.note + note, gain.seconds)
     sizes = [padded_bytes(block, target) for block in (before, after)]
-    factor = sizes[0] / max(sizes[1], 1)
-    return Gain(factor, "counted", f"its arrays take {bytes_text(sizes[1])} instead of {bytes_text(sizes[0])}")
+    note = f"its arrays take {bytes_text(sizes[1])} instead of {bytes_text(sizes[0])}"
+    return Gain(sizes[0] / max(sizes[1], 1), "counted", note)
 
 
 def _modelled(before: Block, after: Block, target: Target) -> Gain:
@@ -265,7 +264,7 @@ class Acting:
             return False
         if self.target.family == "tpu":
             return match.pays
-        if measured_kind(self.target):  # measured at one size: shapes of that kind only, and more than noise
+        if self.target.name in MEASURED:  # measured at one size: shapes of that kind only, and more than noise
             return gain.factor >= 1.1 and match.pays
         return gain.factor >= LEAST
 
@@ -301,7 +300,7 @@ class Acting:
         return Verdict(
             accepted=accepted,
             name=rule.name,
-            region=f"{type_text(root.result)}: {', '.join(sorted({op.name for op in case.dead}))}",
+            region=f"{root.result.xla}: {', '.join(sorted({op.name for op in case.dead}))}",
             source=source_of(case.dead) if root.block is not None else None,
             reason=case.refusal or f"{rule.finding}; {case.gain.note}",
             changes={rule.name: 1},

@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
-from tilewright.hlo.gating.moves import SMALL, Cost, bytes_moved, cost, type_text
+from tilewright.hlo.gating.moves import SMALL, Cost, bytes_moved, cost
 from tilewright.hlo.gating.regions import Region, collect, grown
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value, walk
 from tilewright.hlo.graphs.mlir import module_text
@@ -81,8 +81,11 @@ def splice(region: Region, candidate: RegionCopy, replaced: dict[Value, Value]) 
 
     ``replaced`` says what splices since the region was judged put in the place of values: a neighbour's outputs.
     """
-    block = region.block
-    values = {argument: _latest(value, replaced) for argument, value in zip(candidate.body.arguments, region.inputs)}
+    block, values = region.block, {}
+    for argument, value in zip(candidate.body.arguments, region.inputs):
+        while value in replaced:
+            value = replaced[value]
+        values[argument] = value
     lenders = dict(zip(candidate.region.members, region.members))
     *operations, end = candidate.body.operations
     for op in operations:
@@ -96,12 +99,6 @@ def splice(region: Region, candidate: RegionCopy, replaced: dict[Value, Value]) 
     for op in region.operations:
         op.drop()
     block.changed = True
-
-
-def _latest(value: Value, replaced: dict[Value, Value]) -> Value:
-    while value in replaced:
-        value = replaced[value]
-    return value
 
 
 def settle(block: Block) -> None:
@@ -193,8 +190,11 @@ def gate(
     while open_:
         changed = []
         for block in open_:
+            # What a candidate left behind holds no operation that was read, and is in normal form already.
             fresh = [
-                region for region in collect(block, target) if _is_new(region) and region.operations not in refused
+                region
+                for region in collect(block, target)
+                if any(op.handle is not None for op in region.operations) and region.operations not in refused
             ]
             cases = [_Case(region, *judge.judged(region)) for region in fresh]
             cases += judge.wider(block, cases)
@@ -265,11 +265,6 @@ class _RegionJudge:
         if region.key is not None:
             self.known[region.key] = candidate, verdict
         return candidate, verdict
-
-
-def _is_new(region: Region) -> bool:
-    """Whether any operation was read: what a candidate left behind holds none, and is in normal form already."""
-    return any(op.handle is not None for op in region.operations)
 
 
 def _is_worth_reporting(region: tuple[Node, ...], verdict: Verdict) -> bool:
@@ -419,7 +414,7 @@ def _what_remains(body: Block, target: Target) -> str:
     if not bytes_moved(left, target):
         return ""
     users = sorted({"the rest of the program" if user.name == "return" else user.name for user in left.result.users})
-    kinds = f"{left.name} {type_text(left.operands[0])} -> {type_text(left.result)}"
+    kinds = f"{left.name} {left.operands[0].xla} -> {left.result.xla}"
     return f"; {kinds} is still needed by {', '.join(users)}"
 
 
@@ -428,7 +423,7 @@ def _describe(region: Region) -> str:
         "elementwise" if is_elementwise(op) else op.name.partition("_")[0] for op in region.operations
     )
     seed = next(op.result for op in region.operations if op.result.shape == region.shape)
-    return f"{type_text(seed)}: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    return f"{seed.xla}: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
 
 
 def source_of(operations: Iterable[Node]) -> Source | None:

@@ -176,8 +176,3 @@ def short_run_charge(op: Node, target: Target) -> int:
 def moved(blocks: Iterable[Block], target: Target) -> int:
     """Bytes that reshapes and transposes of whole function bodies move."""
     return sum(bytes_moved(op, target) for body in blocks for block in walk(body) for op in block.operations)
-
-
-def type_text(value: Value) -> str:
-    """``f32[8,32]`` with XLA's name of the element type."""
-    return f"{xla_dtype(value.dtype)}[{','.join(map(str, value.shape or ()))}]"

@@ -237,9 +237,7 @@ def _between(core: set[Node], places: dict[Node, int]) -> set[Node]:
 
 
 def _reach(
-    values: list[Value],
-    step: Callable[[Value], Iterable[Node]],
-    go_on: Callable[[Node], list[Value]],
+    values: list[Value], step: Callable[[Value], Iterable[Node]], go_on: Callable[[Node], list[Value]]
 ) -> set[Node]:
     """Operations reachable from the values: ``step`` leads from a value to operations, ``go_on`` back to values."""
     reached: set[Node] = set()

@@ -45,6 +45,11 @@ class Value:
         assert self.shape is not None
         return self.shape
 
+    @property
+    def xla(self) -> str:
+        """The type of a value that is known to have a shape as XLA writes it: ``pred[8,32]``."""
+        return f"{xla_dtype(self.dtype)}[{','.join(map(str, self.sizes))}]"
+
     def __repr__(self) -> str:
         """The type as a reader writes it: ``f32[8,32]``."""
         return f"{self.dtype}[{'?' if self.shape is None else ','.join(map(str, self.shape))}]"

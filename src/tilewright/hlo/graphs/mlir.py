@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 
 from tilewright.hlo.graphs.attributes import HLO_ATTRIBUTES, WRITTEN, read_attributes, write_attributes
-from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, numpy_dtype, walk
+from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, walk
 from tilewright.hlo.ir import context, ir
 from tilewright.hlo.program import Computation, Operation, Program
 from tilewright.layout.index.types import xla_dtype
+
+Array = np.ndarray[Any, Any]
 
 # Constants: read when needed, compared with a monoid's identity, laid out in another shape.
 
@@ -28,15 +30,18 @@ _ELEMENTS = re.compile(r'dense<(?:"0x([0-9A-F]+)"|(\[[^<>"]*\]))> : tensor<')
 
 
 class Literal:
-    """The value of a ``stablehlo.constant``: one repeated element, or a handle on all of them.
+    """The value of a ``stablehlo.constant``: one repeated element, a handle on all of them, or a rewrite's ``values``.
 
     ``element`` is MLIR's text of the repeated element (``-0.000000e+00``, ``0xFF800000``, ``(1.0,0.0)``), or None.
     ``order`` gives the handle's elements, by their row-major numbers, in their new order; None where it is unchanged.
     """
 
-    def __init__(self, handle: Any = None, element: str | None = None, order: Any = None) -> None:
+    def __init__(
+        self, handle: Any = None, element: str | None = None, order: Any = None, values: Array | None = None
+    ) -> None:
         self.handle, self.order = handle, order
-        if element is not None:
+        self.values = None if values is None else np.ascontiguousarray(values)
+        if element is not None or values is not None:
             self.element = element
 
     @cached_property
@@ -58,6 +63,8 @@ class Literal:
         """Equal for constants known to be equal."""
         if self.element is not None:
             return self.element
+        if self.values is not None:
+            return self.values.dtype.str, self.values.shape, self.values.tobytes()
         return id(self.handle) if self.order is None else (id(self.handle), self.order.tobytes())
 
     @property
@@ -65,8 +72,10 @@ class Literal:
         """Whether it can be laid out in another shape: all but constants kept outside the program's text."""
         return self.element is not None or self.array() is not None or self.elements is not None
 
-    def array(self) -> np.ndarray[Any, Any] | None:
+    def array(self) -> Array | None:
         """The elements, None for element types the bindings give no buffer of."""
+        if self.values is not None:
+            return self.values
         try:
             array = np.array(self.handle.attributes["value"])
         except (TypeError, ValueError, RuntimeError):  # complex and narrow floats have no buffer in the bindings
@@ -79,6 +88,8 @@ class Literal:
         """The literal of ``numpy.transpose(constant of that shape, permutation)``."""
         if self.element is not None:
             return self
+        if self.values is not None:
+            return Literal(values=self.values.reshape(shape).transpose(permutation))
         order = np.arange(int(np.prod(shape, dtype=np.int64))).reshape(shape).transpose(permutation).reshape(-1)
         return Literal(self.handle, order=order if self.order is None else self.order[order])
 
@@ -89,6 +100,8 @@ class Literal:
         This is how constants without a buffer are read (bf16, complex, int4, 8-bit floats). None for a splat, and for
         a resource outside the text.
         """
+        if self.values is not None:
+            return self.values.tobytes()
         try:
             text = str(self.handle.attributes["value"])
         except TypeError:
@@ -113,49 +126,19 @@ class Literal:
     def attribute(self, shape: tuple[int, ...], tensor_type: Any) -> Any:
         """The attribute of a constant that is not a splat, its elements in row-major order in ``shape``.
 
-        None where the bindings give no buffer of the element type.
+        None where the bindings give no buffer of the element type, and for values, which are written as bytes.
         """
-        array = self.array()
+        array = self.array() if self.values is None else None
         if array is None:
             return None
         array = np.ascontiguousarray(array.reshape(shape))  # booleans too are one byte each to the bindings
         return ir.DenseElementsAttr.get(array, type=tensor_type.element_type, shape=list(shape))
 
 
-class ArrayLiteral(Literal):
-    """The value of a constant that a rewrite makes from a numpy array, rounded to the element type ``dtype``."""
-
-    def __init__(self, values: np.ndarray[Any, Any], dtype: str) -> None:
-        super().__init__()
-        self.values = np.ascontiguousarray(values.astype(numpy_dtype(dtype)))
-        self.element = None
-
-    @property
-    def key(self) -> object:
-        return self.values.dtype.str, self.values.shape, self.values.tobytes()
-
-    def array(self) -> np.ndarray[Any, Any] | None:
-        return self.values
-
-    @property
-    def elements(self) -> list[str] | bytes | None:
-        return self.values.tobytes()
-
-    def transposed(self, shape: tuple[int, ...], permutation: tuple[int, ...]) -> Literal:
-        turned = ArrayLiteral.__new__(ArrayLiteral)
-        turned.element, turned.handle, turned.order = None, None, None
-        turned.values = np.ascontiguousarray(self.values.reshape(shape).transpose(permutation))
-        return turned
-
-    def attribute(self, shape: tuple[int, ...], tensor_type: Any) -> Any:
-        """None: types the bindings have no buffer of are written as bytes, and so are all others."""
-        return None
-
-
 def _reordered(raw: bytes, order: Any) -> bytes:
     if order is None:
         return raw
-    rows: np.ndarray[Any, Any] = np.frombuffer(raw, np.uint8).reshape(len(order), -1)
+    rows: Array = np.frombuffer(raw, np.uint8).reshape(len(order), -1)
     return bytes(rows[order])
 
 
@@ -508,12 +491,12 @@ def block_program(block: Block) -> Program:
     def named(values: Sequence[Value]) -> str:
         for value in values:
             names[value] = f"%{len(names)}"
-        shapes = [_xla_shape(value) for value in values]
+        shapes = [value.xla for value in values]
         return shapes[0] if len(shapes) == 1 else f"({', '.join(shapes)})"
 
     operations = [Operation(f"%{number}", "parameter", named([v])) for number, v in enumerate(block.arguments)]
     for op in block.operations:
-        taken = tuple(names[v] for v in op.operands), tuple(map(_xla_shape, op.operands))
+        taken = tuple(names[v] for v in op.operands), tuple(v.xla for v in op.operands)
         if op is block.operations[-1]:
             operations.append(Operation("", "return", "()", *taken, root=True))
             continue
@@ -523,10 +506,6 @@ def block_program(block: Block) -> Program:
         opcode = op.name.rpartition(".")[2]
         operations.append(Operation(names[op.result], opcode, shape, *taken, attributes, calls=calls))
     return Program("stablehlo", "main", "", (Computation("main", tuple(operations), True), *computations))
-
-
-def _xla_shape(value: Value) -> str:
-    return f"{xla_dtype(value.dtype)}[{','.join(map(str, value.sizes))}]"
 
 
 def _reducer(op: Node, name: str, computations: list[Computation]) -> tuple[str, ...]:

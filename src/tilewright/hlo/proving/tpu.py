@@ -6,20 +6,16 @@ The compiler is libtpu, a proprietary package that comes with ``jax[tpu]``: neve
 from __future__ import annotations
 
 import json
-import math
-import os
 import re
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
+from tilewright.child import Child, ChildDied, ChildLate, serve
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
 from tilewright.hlo.execute import check_custom_calls, flat_callable
 from tilewright.hlo.opcodes import CONTROL, TAKES_NO_TIME, TAKES_PART, WRITES_IN_PLACE
@@ -146,8 +142,7 @@ def _executed(program: Program) -> list[str]:
 #: The smallest topology of each chip that its compiler takes; one of its chips is compiled for.
 TPU_TOPOLOGIES = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
 
-_PACKAGES = str(Path(__file__).resolve().parents[3])
-_START = f"import sys; sys.path.insert(0, {_PACKAGES!r}); from tilewright.hlo.proving.tpu import main; main()"
+_HOME = "tilewright.hlo.proving.tpu"
 _ENVIRONMENT = {  # no device is touched, so another process that holds the compiler's lock need not matter
     "TPU_SKIP_MDS_QUERY": "1", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "TPU_MIN_LOG_LEVEL": "3",
     "TPU_WORKER_HOSTNAMES": "localhost", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
@@ -298,83 +293,56 @@ def _ask(
     """
     versions: dict[str, str] = {}
     answers: list[dict[str, Any]] = []
-    wait = 1.0
-    while len(answers) < len(texts):
-        job = {"topology": topology, "programs": texts[len(answers) :], "seconds": math.ceil(each)}
-        code, out, output = _run(job, deadline)
-        started, *compiled = [json.loads(line) for line in out.splitlines(keepends=True) if line.endswith("\n")] or [{}]
-        versions = versions or started
-        answers += compiled
-        late = code is None or code == -signal.SIGALRM
-        failure = (
-            _LATE if late else {"error": f"the TPU compiler failed ({_last_words(output) or f'exit code {code}'})"}
-        )
-        if started and len(answers) < len(texts):
-            answers += [failure] * (len(texts) - len(answers) if code is None else 1)
-        elif (
-            not started and not late and any(word in output for word in _LOCKED) and time.monotonic() + wait < deadline
-        ):
-            time.sleep(wait)
-            wait = min(2 * wait, 15.0)
-        elif not started:
-            _module(failure)
+    child, wait = Child(_HOME, _ENVIRONMENT), 1.0
+    try:
+        while len(answers) < len(texts):
+            question = json.dumps({"topology": topology, "program": texts[len(answers)]}).encode()
+            try:
+                answer = json.loads(child.ask(question, max(0.1, min(each, deadline - time.monotonic()))))
+            except ChildLate:
+                answer = _LATE
+            except ChildDied as error:
+                answer = {"error": f"the TPU compiler failed ({error.what})"}
+            versions = versions or answer.get("versions", {})
+            locked = not versions and any(word in answer["error"] for word in _LOCKED)
+            if locked and time.monotonic() + wait < deadline:
+                time.sleep(wait)
+                wait = min(2 * wait, 15.0)
+                continue
+            if not versions:
+                _module(answer)
+            answers.append(answer)
+    finally:
+        child.close()  # libtpu takes a lock for as long as its process lives
     return versions, answers
 
 
-def _run(job: dict[str, Any], deadline: float) -> tuple[int | None, str, str]:
-    """Exit code, None where the deadline came first, and what was written until then."""
-    left = max(deadline - time.monotonic(), 0.1)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", _START], input=json.dumps(job), env={**os.environ, **_ENVIRONMENT},
-            capture_output=True, text=True, errors="replace", timeout=left, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        return None, bytes(error.stdout or b"").decode(errors="replace"), ""
-    return done.returncode, done.stdout, done.stderr
-
-
-def _last_words(output: str) -> str:
-    lines = [line.strip() for line in output.splitlines() if line.strip() and not line.startswith("For simplicity")]
-    errors = [line for line in lines if "Error" in line]
-    return (errors or lines or [""])[-1][:300]
-
-
-# -- inside the process -------------------------------------------------------------------------------------------
-#
-# libtpu can abort, hang and talk, and takes a lock for as long as its process lives; so it gets one of its own. A job
-# stands on stdin, answers on stdout, one a line, all JSON.
+# -- inside the process: libtpu can abort, hang and talk ----------------------------------------------------------
 
 
 def main() -> None:
-    """Compile the job's StableHLO texts for its topology; what libraries print goes to stderr.
-
-    Versions are the first answer, then each text's: a compiled program, or an error.
-    """
-    job = json.load(sys.stdin)
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    for answer in _answers(job):
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-    sys.stderr.flush()
-    os._exit(0)  # without libtpu's tear-down, which may abort after all is done
+    """Compile StableHLO texts for a topology, one a question."""
+    serve(lambda question, _: json.dumps(_answer(**json.loads(question))).encode())
 
 
-def _answers(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _answer(topology: str, program: str) -> dict[str, Any]:
+    """What the compiler makes of a program, or an error; its versions, if it starts."""
+    answer: dict[str, Any] = {}
+    try:
+        device = _device(topology)
+        answer["versions"] = {"libtpu": version("libtpu"), "jax": version("jax"), "chip": device.device_kind}
+        answer |= _compiled(program, device)
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0][:300]
+        answer["error"] = f"the TPU compiler failed ({type(error).__name__}: {reason})"
+    return answer
+
+
+@cache
+def _device(topology: str) -> Any:
     from jax.experimental import topologies
 
-    signal.alarm(job["seconds"])  # ends the process, wherever the compiler is
-    topology = topologies.get_topology_desc(platform="tpu", topology_name=job["topology"])
-    device: Any = topology.devices[0]
-    yield {"libtpu": version("libtpu"), "jax": version("jax"), "chip": device.device_kind}
-    for text in job["programs"]:
-        signal.alarm(job["seconds"])
-        try:
-            yield _compiled(text, device)
-        except Exception as error:
-            reason = str(error).strip().split("\n")[0][:300]
-            yield {"error": f"the TPU compiler failed ({type(error).__name__}: {reason})"}
+    return topologies.get_topology_desc(platform="tpu", topology_name=topology).devices[0]
 
 
 def _compiled(text: str, device: Any) -> dict[str, Any]:

@@ -17,18 +17,10 @@ Array = np.ndarray[Any, Any]
 Fill = Callable[[np.random.Generator, tuple[int, ...], np.dtype[Any]], Array]
 
 
-def _normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    return rng.normal(size=shape)
-
-
 def _wide(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Both signs, magnitudes spread evenly over forty powers of two, as far as the type reaches."""
     reach = min(20.0, 0.4 * float(finfo(dtype).maxexp))
     return np.asarray(rng.choice([-1.0, 1.0], shape) * np.exp2(rng.uniform(-reach, reach, shape)))
-
-
-def _zeros(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    return np.asarray(rng.choice([0.0, -0.0], shape))
 
 
 def _denormal(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -40,11 +32,6 @@ def _denormal(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[
 def _large(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Near the largest finite number and of one sign, so that sums overflow in whatever order they are taken."""
     return np.asarray(float(finfo(dtype).max) * rng.uniform(0.25, 0.9, shape))
-
-
-def _lowest(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Near the most negative finite number: a maximum that starts from anything but its identity shows."""
-    return -_large(rng, shape, dtype)
 
 
 def _special(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -63,9 +50,14 @@ def _special(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[A
 
 #: Each kind of input: what its floating elements are. Integers are small, and of all sizes in ``wide`` and ``large``.
 INPUTS: dict[str, Fill] = {
-    "normal": _normal, "wide": _wide, "zeros": _zeros, "denormal": _denormal, "large": _large, "lowest": _lowest,
+    "normal": lambda rng, shape, dtype: rng.normal(size=shape),
+    "wide": _wide,
+    "zeros": lambda rng, shape, dtype: np.asarray(rng.choice([0.0, -0.0], shape)),
+    "denormal": _denormal,
+    "large": _large,
+    "lowest": lambda *given: -_large(*given),  # a maximum that starts from anything but its identity shows
     "special": _special,
-}  # fmt: skip
+}
 
 
 #: The kinds under which an ordinary program computes no infinity and no NaN.

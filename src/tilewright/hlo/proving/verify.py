@@ -139,17 +139,15 @@ class Verification:
 
     @property
     def max_difference(self) -> float:
-        """Of the first trial."""
+        """Of the first trial, as are the errors."""
         return self.trials[0].max_difference
 
     @property
     def error_before(self) -> float | None:
-        """Of the first trial."""
         return self.trials[0].error_before
 
     @property
     def error_after(self) -> float | None:
-        """Of the first trial."""
         return self.trials[0].error_after
 
     def to_json(self) -> dict[str, Any]:
@@ -225,16 +223,11 @@ def verify(
     ``signature``) run here, with whatever this process has registered, and without these bounds; calls back into Python
     are refused. ``apart``: in the other process, too, where all that they call is known.
     """
-    options: dict[str, Any] = {
-        "seed": seed,
-        "bit_exact": bit_exact,
-        "inputs": inputs,
-        "eager": eager,
-        "assume_finite": assume_finite,
-        "within": within,
-    }
+    options = dict[str, Any](
+        seed=seed, bit_exact=bit_exact, inputs=inputs, eager=eager, assume_finite=assume_finite, within=within
+    )
     own = original.signature is not None and rewritten.signature is not None
-    if own and not (apart and _calls_are_known(original) and _calls_are_known(rewritten)):
+    if own and not (apart and all(map(_calls_are_known, (original, rewritten)))):
         return verify_here(original, rewritten, arguments, advance=advance, **options)
     for program in (original, rewritten):
         if program.kind != "stablehlo":

@@ -20,15 +20,10 @@ from tilewright.hlo.reading import hlo_scan as words
 from tilewright.hlo.reading.hlo_scan import Scanner, split_top, unquote
 from tilewright.hlo.reading.sources import SourceTables, metadata_fields
 
-_ORDER = {
-    key: place
-    for place, key in enumerate(
-        (
-            *("calls", "to_apply", "condition", "body", "branch_computations", "true_computation", "false_computation"),
-            *("called_computations", "select", "scatter", "comparator"),
-        )
-    )
-}
+_ORDER = (
+    "calls", "to_apply", "condition", "body", "branch_computations", "true_computation", "false_computation",
+    "called_computations", "select", "scatter", "comparator",
+)  # fmt: skip
 _CALLS = frozenset(_ORDER)
 _LITERAL = frozenset({"constant", "parameter"})
 _NO_PLACE: tuple[str, Source | None] = ("", None)
@@ -372,5 +367,5 @@ def _closed(text: str) -> bool:
 def _callees(attributes: Mapping[str, str]) -> tuple[str, ...]:
     if _CALLS.isdisjoint(attributes):
         return ()
-    keys = sorted(_CALLS.intersection(attributes), key=_ORDER.__getitem__)
+    keys = (key for key in _ORDER if key in attributes)
     return tuple(unquote(name) for key in keys for name in words.CALLEE.findall(attributes[key]))

@@ -11,7 +11,8 @@ jax. A few flipped ones abort jaxlib, and would take the caller along (`jaxlib_c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -25,6 +26,7 @@ from tilewright.hlo.reading.hlo_scan import FRAGMENT
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.reading.sources import checked_frames
 from tilewright.reading import read_bytes, unpacked
+from tilewright.trace import protobuf_fields
 
 _HEAD = r"(?P<head>.+\.(?:.*_)?)"
 _ENDING = r"\.(?P<form>txt|hlo|hlo\.pb|pb)(?:\.gz|\.xz)?"
@@ -122,7 +124,6 @@ def _named(modules: list[DumpedModule], module: str | None, where: str) -> list[
 # Binary forms.
 
 _BYTECODE = b"ML\xefR"
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _NAME, _COMPUTATIONS, _WRAPPED = 1, 3, 1  # HloModuleProto.name, HloModuleProto.computations, HloProto.hlo_module
 _WRAPPERS = 3
 
@@ -162,40 +163,10 @@ def _exported(raw: bytes) -> bytes | None:
 def _fields(raw: bytes) -> dict[int, bytes] | None:
     """The last value of every length-delimited field of a protobuf message, None if it is no message."""
     try:
-        return {number: value for number, kind, value in _walk(raw) if kind == _BYTES}
-    except (IndexError, ValueError):
+        fields = protobuf_fields(memoryview(raw))
+        return {number: bytes(value) for number, value in fields if isinstance(value, memoryview)}
+    except (IndexError, ValueError, struct.error):
         return None
-
-
-def _walk(raw: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """``(field number, wire type, bytes of the value)``; ValueError or IndexError where the wire format is broken."""
-    at = 0
-    while at < len(raw):
-        tag, at = _varint(raw, at)
-        number, kind = tag >> 3, tag & 7
-        if kind == _BYTES:
-            length, at = _varint(raw, at)
-        elif kind == _VARINT:
-            length = _varint(raw, at)[1] - at
-        else:
-            length = {_FIXED64: 8, _FIXED32: 4}.get(kind, -1)
-        if length < 0 or not number or at + length > len(raw):
-            raise ValueError(number)
-        yield number, kind, raw[at : at + length] if kind == _BYTES else b""
-        at += length
-
-
-def _varint(raw: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = raw[at]
-        value |= (byte & 127) << shift
-        at += 1
-        if byte < 128:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise ValueError(value)
 
 
 _FORMS = {"mlir": (b"m", "MLIR bytecode"), "hlo": (b"h", "HLO proto")}

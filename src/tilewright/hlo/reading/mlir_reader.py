@@ -8,13 +8,13 @@ rewrites parse the same text with MLIR itself.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from tilewright.errors import ParseError
 from tilewright.hlo.program import Computation, Operation, Program, Source, convolution_attributes
 from tilewright.hlo.reading.hlo_scan import Scanner
-from tilewright.hlo.reading.mlir_marks import DONATED, custom_call, devices, donations, exchange, meshes
 from tilewright.hlo.reading.sources import Locations
 from tilewright.layout.index.types import xla_dtype
 
@@ -89,13 +89,7 @@ _DOT_KEYS = {"batching": "batch_dims", "contracting": "contracting_dims"}
 _LABELS = re.compile(r"\[([\w,\s]+)\]\s*x\s*\[([\w,\s]+)\]\s*->\s*\[([\w,\s]+)\]")
 _GROUP_COUNTS = re.compile(r"\b(feature_group_count|batch_group_count)\s*=\s*(\d{1,9})")
 _WINDOW = re.compile(rf"\b(stride|window_strides|lhs_dilate|lhs_dilation|rhs_dilate|rhs_dilation)\s*=\s*{_I64S}")
-_WINDOW_KEYS = {
-    "stride": "stride",
-    "window_strides": "stride",
-    "lhs_dilate": "lhs_dilate",
-    "lhs_dilation": "lhs_dilate",
-}
-_WINDOW_KEYS |= {"rhs_dilate": "rhs_dilate", "rhs_dilation": "rhs_dilate"}
+_WINDOW_KEYS = {"window_strides": "stride", "lhs_dilation": "lhs_dilate", "rhs_dilation": "rhs_dilate"}
 _PADS = re.compile(r"\bpad(?:ding)?\s*=\s*(?:dense<)?(\[\[[-\d,\s\[\]]*\]\])")
 _TAKEN = re.compile(r"\bslice_sizes\s*=\s*array<i64(?::([^<>]*))?>")
 _SIZES = re.compile(rf"\b(?:broadcast_)?sizes\s*=\s*{_I64S}")
@@ -127,11 +121,6 @@ def _i64s(array: str | None, listed: str | None, dense: str | None, count: str |
     return numbers * int(count) if repeated and count else numbers
 
 
-def _compare(text: str) -> dict[str, str]:
-    match = _DIRECTION.search(text)
-    return {"direction": match[1] or match[2]} if match else {}
-
-
 def _dot(text: str) -> dict[str, str]:
     """Dims under HLO's names: ``lhs_contracting_dims`` ..., from the printed or the generic form."""
     parts = [(f"{side}_{_DOT_KEYS[m[1]]}", m[k]) for m in _DOT.finditer(text) for k, side in ((2, "lhs"), (3, "rhs"))]
@@ -155,17 +144,11 @@ def _convolution(text: str) -> dict[str, str]:
     if labels is None:
         return {}
     images, kernel, result = ("".join(part.replace(",", "").split()) for part in labels.groups())
-    words = {_WINDOW_KEYS[m[1]]: "x".join(_i64s(*m.groups()[1:])) for m in _WINDOW.finditer(text)}
+    words = {_WINDOW_KEYS.get(m[1], m[1]): "x".join(_i64s(*m.groups()[1:])) for m in _WINDOW.finditer(text)}
     if pads := _PADS.search(text):
         pairs = re.findall(r"\[([-\d,\s]+)\]", pads[1])
         words["pad"] = "x".join(pair.replace(" ", "").replace(",", "_") for pair in pairs)
     return convolution_attributes(f"{images}_{kernel}->{result}", words, dict(_GROUP_COUNTS.findall(text)))
-
-
-def _constant(text: str) -> dict[str, str]:
-    """The value of an integer scalar; others are not read."""
-    match = _SCALAR.search(text)
-    return {"literal": match[1]} if match else {}
 
 
 def _pad(text: str) -> dict[str, str]:
@@ -197,20 +180,103 @@ def _broadcast(text: str) -> dict[str, str]:
     return {"dimensions": "{" + ",".join(map(str, dims)) + "}"}
 
 
-def _gather(text: str) -> dict[str, str]:
-    match = _TAKEN.search(text)
-    return {"slice_sizes": "{" + (match[1] or "").replace(" ", "") + "}"} if match else {}
+# More than what an operation does on one device, as HLO writes it: exchanges, custom calls, what is given away.
+
+#: For how many devices a module is.
+_DEVICES = re.compile(r"\bmhlo\.num_(partitions|replicas)\s*=\s*(\d{1,9})\b")
+#: What says that an argument is given away: for a result, or for whichever fits.
+_DONATED = re.compile(r"\btf\.aliasing_output\s*=\s*(\d{1,9})|\bjax\.buffer_donor\s*=\s*true")
+_GROUPS = re.compile(
+    r"\b(replica_groups|source_target_pairs)\s*=\s*(dense<[^<>]*>\s*:\s*tensor<[\dx]+i64>)"
+    rf"|\breplica_groups\s*=\s*#stablehlo\.replica_group_mesh_axes<mesh = @([\w$.\-]+|{_STRING}), axes = \[([^\]]*)\]"
+)
+_TARGET = re.compile(r'\bcustom_call\s+@([\w$.\-]+)|\bcall_target_name\s*=\s*"([^"]*)"')
+_CONFIG = re.compile(rf"\bbackend_config\s*=\s*({_STRING})")
+_WRITTEN_OVER = re.compile(
+    r"output_operand_alias<output_tuple_indices = \[([\d, ]*)\],\s*operand_index = (\d{1,9}),"
+    r"\s*operand_tuple_indices = \[([\d, ]*)\]>"
+)
+_CHANNEL = re.compile(r"\bchannel_handle\s*=\s*#stablehlo\.channel_handle<handle = (\d{1,18})\b")
+_AXIS_REF = re.compile(r'axis_ref<name = "([^"]*)"(?:, sub_axis_info = [^()]*?\((\d+)\)(\d+))?')
+_MESH = re.compile(r'sdy\.mesh @([\w$.\-]+|"[^"]*") = <\[([^\]]*)\](?:, device_ids=\[([\d, ]*)\])?>')
+_MESH_AXIS = re.compile(r'"([^"]*)"\s*=\s*(\d{1,9})')
 
 
-_READERS = {"compare": _compare, "constant": _constant, "pad": _pad, "slice": _slice, "gather": _gather} | {
+def _custom_call(text: str) -> dict[str, str]:
+    """What is called, its configuration without quotes, and which results it writes over which operands."""
+    attributes: dict[str, str] = {}
+    if target := _TARGET.search(text):
+        attributes["custom_call_target"] = f'"{target[1] or target[2]}"'
+    if config := _CONFIG.search(text):
+        attributes["backend_config"] = config[1][1:-1].replace("\\22", '"').replace('\\"', '"')
+    pairs = [(result.replace(" ", ""), number, inside) for result, number, inside in _WRITTEN_OVER.findall(text)]
+    if pairs:
+        listed = (f"{{{result}}}: ({number}, {{{inside}}})" for result, number, inside in pairs)
+        attributes["output_to_operand_aliasing"] = f"{{{', '.join(listed)}}}"
+    return attributes
+
+
+def _exchange(text: str) -> dict[str, str]:
+    """The chips that take part together, as MLIR writes them: a table with a row per group, or a mesh's name and axes.
+
+    The latter as HLO has it, ``mesh[@name] {'axis'}``; the reader of the module puts the axes' sizes for the name.
+    """
+    match, channel = _GROUPS.search(text), _CHANNEL.search(text)
+    attributes = {"channel_id": channel[1]} if channel else {}
+    if match and match[3]:
+        axes = (
+            f"'{name}'" + (f":({before}){size}" if size else "") for name, before, size in _AXIS_REF.findall(match[4])
+        )
+        attributes["replica_groups"] = f"mesh[@{match[3]}] {{{','.join(axes)}}}"
+    elif match:
+        attributes[match[1]] = match[2]
+    return attributes
+
+
+def meshes(text: str) -> dict[str, str]:
+    """The meshes that a text declares, as HLO writes them in replica groups.
+
+    >>> meshes('sdy.mesh @mesh = <["d"=4, "m"=2]>')
+    {'mesh': "mesh['d'=4,'m'=2]"}
+    """
+    found = {}
+    for name, axes, devices in _MESH.findall(text):
+        sizes = ",".join(f"'{axis}'={size}" for axis, size in _MESH_AXIS.findall(axes))
+        ids = f", device_ids=({devices.replace(' ', '')})" if devices else ""
+        found[name] = f"mesh[{sizes}]{ids}"
+    return found
+
+
+def _devices(header: str) -> dict[str, str]:
+    """For how many devices a module is, from its first line."""
+    names = {"partitions": "num_partitions", "replicas": "replica_count"}
+    return {names[kind]: count for kind, count in _DEVICES.findall(header)}
+
+
+def _donations(donated: list[tuple[int, str]]) -> dict[str, str]:
+    """Arguments that are given away, as a module's header has them: each with its result, or for any that fits."""
+    over = ", ".join(f"{{{result}}}: ({number}, {{}}, may-alias)" for number, result in donated if result)
+    given = ", ".join(f"({number}, {{}})" for number, result in donated if not result)
+    words = (("input_output_alias", over), ("buffer_donor", given))
+    return {key: f"{{ {text} }}" for key, text in words if text}
+
+
+_READERS: dict[str, Callable[[str], dict[str, str]]] = {
+    "compare": lambda text: {"direction": m[1] or m[2]} if (m := _DIRECTION.search(text)) else {},
+    "constant": lambda text: {"literal": m[1]} if (m := _SCALAR.search(text)) else {},  # of an integer scalar alone
+    "gather": lambda text: (
+        {"slice_sizes": "{" + (m[1] or "").replace(" ", "") + "}"} if (m := _TAKEN.search(text)) else {}
+    ),
+    "pad": _pad,
+    "slice": _slice,
     "broadcast": _broadcast,
-    "custom_call": custom_call,
+    "custom_call": _custom_call,
     "dot": _matrix_product,
     "dot_general": _dot,
     "ragged_dot": _dot,
     "convolution": _convolution,
-    **dict.fromkeys(("all_gather", "all_reduce", "all_to_all", "reduce_scatter"), exchange),
-    **dict.fromkeys(("collective_broadcast", "collective_permute"), exchange),
+    **dict.fromkeys(("all_gather", "all_reduce", "all_to_all", "reduce_scatter"), _exchange),
+    **dict.fromkeys(("collective_broadcast", "collective_permute"), _exchange),
 }
 
 
@@ -249,17 +315,17 @@ def xla_tuple(shapes: tuple[str, ...]) -> str:
 
 def _constants_at_readers(operations: list[Operation]) -> tuple[Operation, ...]:
     """Constants of a whole function (``jit(f)``) stand at the call; they get the line of what reads them first."""
-    lost = {op.name: number for number, op in enumerate(operations) if op.opcode == "constant" and _of_call(op)}
+    lost = {
+        op.name: number
+        for number, op in enumerate(operations)
+        if op.opcode == "constant" and (op.source is None or "/" not in op.op_name)
+    }
     for op in operations if lost else ():
         for name in op.operands:
             if op.source is not None and name in lost:
                 number = lost.pop(name)
                 operations[number] = replace(operations[number], source=op.source)
     return tuple(operations)
-
-
-def _of_call(op: Operation) -> bool:
-    return op.source is None or "/" not in op.op_name
 
 
 _REGIONS = {"while": ("cond", "body"), "reduce": ("reducer",), "if": ("true", "false")}
@@ -330,7 +396,7 @@ class _Reader(Scanner):
             for op in computation.operations:
                 if missing := [name for name in op.calls if name not in known]:
                     raise self._at_line(f"{op.opcode} calls @{missing[0]}, which the module does not have", op.line)
-        attributes = self.header | donations(self.donated.get(entry, []))
+        attributes = self.header | _donations(self.donated.get(entry, []))
         return Program("stablehlo", self.module or entry, self.text, computations, attributes)
 
     def _at_line(self, reason: str, line: int) -> ParseError:
@@ -352,7 +418,7 @@ class _Reader(Scanner):
         self.at = results.end() if results else self.at
         if module := _MODULE.match(self.text, self.at):
             self.module = self.module or (module[1] or "").strip('"')
-            self.header |= devices(self.text[module.end() : self.text.find("\n", module.end()) + 1])
+            self.header |= _devices(self.text[module.end() : self.text.find("\n", module.end()) + 1])
         match = self.match(_OPCODE, "an operation")
         full = match[1] or match[2]
         opcode = full
@@ -529,7 +595,7 @@ class _Reader(Scanner):
     def _operand(self, head: _Head, name: str, index: str | None, start: int) -> None:
         """A value: an argument with its type, a loop's binding ``%a = %b``, or a use."""
         if argument := _ARGUMENT.match(self.text, self.at):
-            if head.opcode in ("func", "block") or not self._known(name):
+            if head.opcode in ("func", "block") or not any(name in scope for scope in self.scopes):
                 self._argument(head, name, argument)
                 return
         elif binding := _BINDING.match(self.text, self.at):
@@ -542,16 +608,13 @@ class _Reader(Scanner):
     def _argument(self, head: _Head, name: str, match: re.Match[str]) -> None:
         self.at = match.end()
         self.blank()
-        if self.peek("{") and (given := DONATED.search(self.balanced())) and head.opcode == "func":
+        if self.peek("{") and (given := _DONATED.search(self.balanced())) and head.opcode == "func":
             self.donated.setdefault(head.symbol, []).append((len(head.arguments), given[1] or ""))
         location = ""
         if self.take("loc("):
             self.at -= 1
             location = self.balanced()[1:-1]
         head.arguments.append((name, xla_shape(match[1]), location))
-
-    def _known(self, name: str) -> bool:
-        return any(name in scope for scope in self.scopes)
 
     def _use(self, head: _Head, name: str, index: str | None, at: int) -> str:
         for scope in reversed(self.scopes):

@@ -10,13 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from tilewright.hlo.alike import title
-from tilewright.hlo.reporting.types import (
-    MovementRow,
-    PaddedTensor,
-    Peak,
-    ReportData,
-    Suggestion,
-)
+from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ReportData, Suggestion
 from tilewright.hlo.timing.step import exchanges_text
 from tilewright.render import Field, bytes_text, count_text, percent_text, seconds_text
 from tilewright.render.formats import Kind, format_value, place_text, ratio_text
@@ -235,10 +229,10 @@ def ranking_lines(
     rest = rows[top:]
     left = bytes_text(sum(row.total_bytes for row in rest))
     if by == "time":
-        left = _time(sum(row.modelled_us or 0.0 for row in rest))
+        left = seconds_text(sum(row.modelled_us or 0.0 for row in rest) / 1e6)
         if report.profile is not None:
             columns = tuple(_measured_columns(report, report.profile.total_us))
-            left = _time(sum(row.measured_us or 0.0 for row in rest))
+            left = seconds_text(sum(row.measured_us or 0.0 for row in rest) / 1e6)
             nothing = "no operation that moves data has a measured time"
     yield "bold", _heads(columns, "operation")
     for number, row in enumerate(rows[:top], 1):
@@ -302,7 +296,8 @@ def _moved_columns(report: ReportData, rows: list[MovementRow], by_time: bool) -
     if any(row.runs != 1 + len(row.also) for row in rows):
         yield _column("runs", 7, "text", runs_text)
     if any(row.registers_after is not None for row in rows):
-        yield _column("registers", 14, "text", _registers)
+        yield _column("registers", 14, "text", lambda r: "" if None in (r.registers_before, r.registers_after) else
+                      f"{count_text(r.registers_before)} → {count_text(r.registers_after)}")  # fmt: skip
 
 
 def _measured_columns(report: ReportData, total: float) -> Iterator[_Column]:
@@ -325,19 +320,9 @@ _TENSOR_COLUMNS = (
 )
 
 
-def _time(microseconds: float | None) -> str:
-    return "" if microseconds is None else seconds_text(microseconds / 1e6)
-
-
 def runs_text(row: MovementRow) -> str:
     """``5×``, ``≥ 5×`` where a trip count is not known."""
     return f"{'' if row.runs_known else '≥ '}{count_text(row.runs)}×"
-
-
-def _registers(row: MovementRow) -> str:
-    if row.registers_before is None or row.registers_after is None:
-        return ""
-    return f"{count_text(row.registers_before)} → {count_text(row.registers_after)}"
 
 
 def operation_text(row: MovementRow | PaddedTensor) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec import ValidationError, convert
@@ -31,16 +31,7 @@ from tilewright.hlo.reporting.buffers import buffers
 from tilewright.hlo.reporting.changes import with_changes
 from tilewright.hlo.reporting.profile import join_profile
 from tilewright.hlo.reporting.rows import computing_row, fusion_row, operation_row
-from tilewright.hlo.reporting.types import (
-    SCHEMA_VERSION,
-    MovementRow,
-    PaddedTensor,
-    Peak,
-    ProfileSummary,
-    ReportData,
-    Suggestion,
-    TimeSummary,
-)
+from tilewright.hlo.reporting.types import SCHEMA_VERSION, MovementRow, ReportData, Suggestion, TimeSummary
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.predicting import fused_along
 from tilewright.hlo.timing.estimate import UNKNOWN_LOOPS, predict
@@ -48,10 +39,6 @@ from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
 _HOW = "write it with: tilewright report X -o report.json"
-_ADDED = frozenset(
-    {"modelled_us", "bound", "inside_us", "column", "kernel", "also", "exchange_us", "exposed_us", "advice", "basis"}
-)
-"""Fields of rows and suggestions that reports of this schema version, written earlier, lack."""
 
 
 @dataclass(frozen=True)
@@ -89,17 +76,6 @@ class MovementReport(ReportData):
             program = {"program": plain["program"]["name"], "kind": plain["program"]["kind"]}
             later = {"unoptimized": False, "time": None, "suggestions": (), "normal_form": 0, "not_understood": ()}
             whole = {**later, **plain, **program, "source": plain.get("input", "")}
-            peaks = plain["peaks"]
-            for record, values in (
-                (MovementRow, plain["rows"]),
-                (PaddedTensor, [*plain["tensors"], *(tensor for peak in peaks for tensor in peak["tensors"])]),
-                (Peak, peaks),
-                (ProfileSummary, [plain["profile"]] if plain["profile"] else ()),
-                (TimeSummary, [whole["time"]] if whole["time"] else ()),
-                (Suggestion, whole["suggestions"]),
-                (cls, [whole]),
-            ):
-                _require(record, values)
             return convert(whole, cls)
         except (KeyError, TypeError, AttributeError, ValidationError) as error:
             reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
@@ -175,12 +151,3 @@ def _rows(context: Context, computation: Computation) -> Iterator[MovementRow]:
             raise context.at(op, error) from None
         if row is not None:
             yield row
-
-
-def _require(record: type[Any], values: Sequence[Mapping[str, Any]]) -> None:
-    """KeyError for a field that one of the values lacks: those with a default are always written, too."""
-    names = [field.name for field in fields(record) if field.name not in _ADDED]
-    for value in values:
-        for name in names:
-            if name not in value:
-                raise KeyError(name)

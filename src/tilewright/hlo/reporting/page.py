@@ -8,6 +8,7 @@ from datetime import date
 from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import permutations
+from operator import attrgetter
 from typing import Any
 
 from tilewright.errors import TilewrightError
@@ -133,10 +134,6 @@ def _permutation(before: str, after: str) -> str:
     return ",".join(map(str, ways[0])) if len(kept) == 1 else ""
 
 
-def _first_of_several(row: MovementRow) -> str | None:
-    return first_layout(row) if row.from_layout.startswith("(") else None
-
-
 # The page, its parts for other pages, and what a notebook shows.
 
 
@@ -156,7 +153,7 @@ def to_html(report: ReportData) -> str:
     page.section("summary", "Summary", cards(_figures(report)), *map(note, report.notes))
     by = "time" if report.profile is not None or report.time is not None else "bytes moved"
     page.section("movement", f"Operations by {by}", _movement(report))
-    tensors = explorer(TENSOR_FIELDS, report.alike.wasteful(), key=_name, sort="wasted", prefix="tensor",
+    tensors = explorer(TENSOR_FIELDS, report.alike.wasteful(), key=attrgetter("name"), sort="wasted", prefix="tensor",
                        empty="no tensor has padding")  # fmt: skip
     page.section("padding", "Tensors by wasted bytes", tensors)
     if report.peak is not None:
@@ -236,12 +233,13 @@ def _change(report: ReportData, change: Suggestion) -> Html:
 
 
 def _figures(report: ReportData) -> list[Card]:
-    ratio = report.padded_bytes / report.logical_bytes if report.logical_bytes else 1.0
     figures = [
         Card("moved", bytes_text(report.moved_bytes), f"by {count_text(len(report.ranked()))} operations"),
         Card("free", count_text(report.bitcasts), f"bitcasts among {count_text(len(report.rows))} operations", "good"),
         Card("padding", bytes_text(report.wasted_bytes), f"in {count_text(len(report.wasteful()))} tensors"),
-        Card("memory over data", ratio_text(ratio), f"{bytes_text(report.padded_bytes)} hold the tensors"),
+        Card(
+            "memory over data", ratio_text(report.padding_ratio), f"{bytes_text(report.padded_bytes)} hold the tensors"
+        ),
     ]
     if report.peak is not None:
         padding = f"{percent_text(report.peak.padding_share)} of it padding"
@@ -267,23 +265,25 @@ def _movement(report: ReportData) -> Html:
     sort = "time" if report.profile is not None else "modelled" if report.time is not None else "moved"
     fields = (
         *movement_fields(report),
-        Field("operand", "code", of=_first_of_several, shown=False, listed=False),
+        Field(
+            "operand",
+            "code",
+            of=lambda r: first_layout(r) if r.from_layout.startswith("(") else None,
+            shown=False,
+            listed=False,
+        ),
         Field("matching", "text", "", matching, shown=False, listed=False),
     )
 
     def listed(transfers: bool, **options: Any) -> Html:
         some = [row for row in rows if (row.category == "transfer") == transfers]
-        return explorer(fields, some, key=_name, sort=sort, **options)
+        return explorer(fields, some, key=attrgetter("name"), sort=sort, **options)
 
     parts = [listed(False, empty="nothing else moves")]
     if report.transfers:
         parts.append(details(transfers_text(report), listed(True, prefix="transfer")))
     texts = (text for row in rows for text in (first_layout(row), row.to_layout))
     return Scripted(join([*parts, carried("layouts", digit_forms(texts))], "\n"), drawing_module())
-
-
-def _name(row: Any) -> str:
-    return str(row.name)
 
 
 def _peak(peak: Peak) -> Html:

@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
 
 from tilewright.hlo.cost import Traffic, border, permutation_of, plain_opcode
+from tilewright.hlo.graphs.dims import Run, runs
 from tilewright.hlo.opcodes import CONTROL, PRODUCTS, REARRANGES, TAKES_NO_TIME, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.reporting.types import MovementRow
@@ -328,7 +328,7 @@ def relayout_reason(a: TensorLayout, b: TensorLayout, permutation: tuple[int, ..
     order = _order_reason(a, b, groups)
     if order:
         return order
-    if regrouped := [group for group in groups if len(group.before) != 1 or len(group.after) != 1]:
+    if regrouped := [group for group in groups if len(group.source) != 1 or len(group.target) != 1]:
         cut = [text for group in regrouped if (text := _cut_reason(a, b, group))]
         if cut:
             return "; ".join(cut[:_MOST_GROUPS])
@@ -353,44 +353,25 @@ def space_reason(a: TensorLayout, b: TensorLayout) -> str:
     return f"moves from S({a.memory_space}) to S({b.memory_space})"
 
 
-class _Group(NamedTuple):
-    """Dims of the operand and of the result that hold the same elements (a run of equal product)."""
-
-    before: tuple[int, ...]
-    after: tuple[int, ...]
-
-
-def _groups(before: Sequence[int], after: Sequence[int], permutation: _Dims) -> list[_Group]:
-    """Dims matched by prefix products, as a rewrite matches them; dims of size 1 belong to no group."""
+def _groups(before: Sequence[int], after: Sequence[int], permutation: _Dims) -> list[Run]:
+    """Dims of the operand (``source``) and of the result (``target``) that hold the same elements."""
     order = range(len(before)) if permutation is None else permutation
-    left = [dim for dim in order if before[dim] != 1]
-    right = [dim for dim, size in enumerate(after) if size != 1]
-    groups, i, j = [], 0, 0
-    while i < len(left) and j < len(right):
-        i0, j0 = i, j
-        p, q = before[left[i]], after[right[j]]
-        i, j = i + 1, j + 1
-        while p != q and (i < len(left) if p < q else j < len(right)):
-            if p < q:
-                p, i = p * before[left[i]], i + 1
-            else:
-                q, j = q * after[right[j]], j + 1
-        groups.append(_Group(tuple(left[i0:i]), tuple(right[j0:j])))
-    return groups
+    matched = runs([before[dim] for dim in order], after) or ()
+    return [Run(tuple(order[place] for place in run.source), run.target) for run in matched]
 
 
-def _order_reason(a: TensorLayout, b: TensorLayout, groups: list[_Group]) -> str:
+def _order_reason(a: TensorLayout, b: TensorLayout, groups: list[Run]) -> str:
     """The words for another order of the elements, tiles apart; "" where the order is the same."""
-    before, after = _physical(a, [group.before for group in groups]), _physical(b, [group.after for group in groups])
+    before, after = _physical(a, [group.source for group in groups]), _physical(b, [group.target for group in groups])
     if before == after:
         return ""
     apart = [n for n in range(len(groups)) if (n, True) not in before or (n, True) not in after]
     if apart:
         side, layout = ("before", a) if (apart[0], True) not in before else ("after", b)
-        regrouped = _regrouping(a, b, groups[apart[0]])
-        return f"{regrouped}, which do not lie side by side in order in the layout {side}, {_order_text(layout)}"
+        regrouped, order = _regrouping(a, b, groups[apart[0]]), ",".join(map(str, layout.minor_to_major))
+        return f"{regrouped}, which do not lie side by side in order in the layout {side}, {{{order}}}"
     fastest_a, fastest_b = _fastest(a), _fastest(b)
-    if any(fastest_a == group.before[-1] and fastest_b == group.after[-1] for group in groups):
+    if any(fastest_a == group.source[-1] and fastest_b == group.target[-1] for group in groups):
         return (
             f"the slower dims change places: {_named(before, groups)} from major to minor, {_named(after, groups)} now"
         )
@@ -410,17 +391,13 @@ def _physical(layout: TensorLayout, groups: list[tuple[int, ...]]) -> list[tuple
     return [(number, whole) for _, number, whole in sorted(standing)]
 
 
-def _named(order: list[tuple[int, bool]], groups: list[_Group]) -> str:
+def _named(order: list[tuple[int, bool]], groups: list[Run]) -> str:
     """The operand's dims in an order of groups."""
-    return "dims " + ", ".join(str(dim) for number, _ in order for dim in groups[number].before)
+    return "dims " + ", ".join(str(dim) for number, _ in order for dim in groups[number].source)
 
 
 def _fastest(layout: TensorLayout) -> int:
     return next((dim for dim in layout.minor_to_major if layout.shape[dim] != 1), 0)
-
-
-def _order_text(layout: TensorLayout) -> str:
-    return "{" + ",".join(map(str, layout.minor_to_major)) + "}"
 
 
 def _padding_reason(a: TensorLayout, b: TensorLayout) -> str:
@@ -434,26 +411,26 @@ def _padding_reason(a: TensorLayout, b: TensorLayout) -> str:
     return f"{change}; dim {dim} ({larger.shape[dim]}) of {side} fills part of the tile {tile}"
 
 
-def _cut_reason(a: TensorLayout, b: TensorLayout, group: _Group) -> str:
+def _cut_reason(a: TensorLayout, b: TensorLayout, group: Run) -> str:
     """Which tile stands against the split or merge of this group, if one does."""
-    cuts = [f"dim {d} ({a.shape[d]}) is cut by the tile {t}" for d in group.before[1:] if (t := _tile_of(a, d)) > 1]
+    cuts = [f"dim {d} ({a.shape[d]}) is cut by the tile {t}" for d in group.source[1:] if (t := _tile_of(a, d)) > 1]
     cuts += [
         f"dim {d} ({b.shape[d]}) of the result is cut by the tile {t}"
-        for d in group.after[1:]
+        for d in group.target[1:]
         if (t := _tile_of(b, d)) > 1
     ]
     if not cuts:
-        cuts = [f"dim {d} ({a.shape[d]}) is cut by the tile {t}" for d in group.before if (t := _tile_of(a, d)) > 1]
+        cuts = [f"dim {d} ({a.shape[d]}) is cut by the tile {t}" for d in group.source if (t := _tile_of(a, d)) > 1]
     if not cuts:
         return ""
     return f"{_regrouping(a, b, group)}, but {' and '.join(cuts)}"
 
 
-def _regrouping(a: TensorLayout, b: TensorLayout, group: _Group) -> str:
-    before, after = _dims(a, group.before), _dims(b, group.after)
-    if len(group.after) == 1:
+def _regrouping(a: TensorLayout, b: TensorLayout, group: Run) -> str:
+    before, after = _dims(a, group.source), _dims(b, group.target)
+    if len(group.target) == 1:
         return f"{before} merge into {after}"
-    return f"{before} {'splits' if len(group.before) == 1 else 'regroup'} into {after}"
+    return f"{before} {'splits' if len(group.source) == 1 else 'regroup'} into {after}"
 
 
 def _dims(layout: TensorLayout, dims: tuple[int, ...]) -> str:

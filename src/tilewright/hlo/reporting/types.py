@@ -286,7 +286,7 @@ class TimeSummary(_Value):
 
 
 @dataclass(frozen=True)
-class ReportData:
+class ReportData(_Padded):
     """What a movement report holds, without its page: rows in the program's order, tensors with buffers, rankings.
 
     ``predicted``: layouts are the target's predictions; ``tiled``: any of them has tiles; ``unsized``: shapes with
@@ -380,19 +380,14 @@ class ReportData:
         return sum(row.bitcast for row in self.rows)
 
     @property
-    def logical_bytes(self) -> int:
+    def logical_bytes(self) -> int:  # type: ignore[override]
         """Bytes of the elements of all tensors."""
         return sum(tensor.logical_bytes for tensor in self.tensors)
 
     @property
-    def padded_bytes(self) -> int:
+    def padded_bytes(self) -> int:  # type: ignore[override]
         """Bytes of all tensors, padding included."""
         return sum(tensor.padded_bytes for tensor in self.tensors)
-
-    @property
-    def wasted_bytes(self) -> int:
-        """Bytes of padding in all tensors."""
-        return self.padded_bytes - self.logical_bytes
 
     def ranked(self, top: int | None = None) -> list[MovementRow]:
         """The rows that move bytes, most in all runs first; rows of equal weight stay in the program's order."""

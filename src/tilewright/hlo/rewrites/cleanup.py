@@ -25,7 +25,6 @@ class Canonicalize(LocalRewrite):
     """
 
     roots: ClassVar[frozenset[str]] = frozenset({"reshape", "transpose", "broadcast_in_dim"})
-    name: ClassVar[str] = "canonicalize"
     summary: ClassVar[str] = "cancel and compose reshapes, transposes and broadcasts"
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
@@ -93,7 +92,6 @@ _STEPS: dict[str, Callable[[Node, Maker], Value | None]] = {
 class CommonSubexpressions(Rewrite):
     """Replace an operation by an earlier equal one (mean and variance compute the same mean twice)."""
 
-    name: ClassVar[str] = "common-subexpressions"
     summary: ClassVar[str] = "compute equal operations once"
 
     def apply(self, block: Block) -> int:
@@ -141,7 +139,6 @@ def _lent(op: Node) -> str:
 class DeadCode(Rewrite):
     """Drop pure operations without users."""
 
-    name: ClassVar[str] = "dead-code"
     summary: ClassVar[str] = "drop operations nobody uses"
 
     def apply(self, block: Block) -> int:

@@ -29,7 +29,6 @@ class ReshapeOfDynamicSlice(LocalRewrite):
     nothing (StableHLO clamps it to 0).
     """
 
-    name: ClassVar[str] = "reshape-of-dynamic-slice"
     summary: ClassVar[str] = "slice and update the rows of a stack before a reshape that leaves the rows' number alone"
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
@@ -84,7 +83,6 @@ class ReshapeOfBranch(Rewrite):
     branch uses is made again inside it.
     """
 
-    name: ClassVar[str] = "reshape-of-branch"
     summary: ClassVar[str] = "hand results of a conditional on as they were before a reshape, which goes inside"
 
     def apply(self, block: Block) -> int:
@@ -143,7 +141,6 @@ class ReshapeOfLoop(Rewrite):
     stack is read; there ``reshape-of-loop`` takes it into the next loop.
     """
 
-    name: ClassVar[str] = "reshape-of-loop"
     summary: ClassVar[str] = "carry arrays and stacks of rows through a loop as they were before a reshape"
 
     def apply(self, block: Block) -> int:

@@ -28,7 +28,6 @@ class TransposeOfElementwise(LocalRewrite):
     Left alone: trees with another leaf of the transposed shape.
     """
 
-    name: ClassVar[str] = "transpose-of-elementwise"
     summary: ClassVar[str] = (
         "sink a transpose below elementwise operations, so that reshapes behind it meet their users"
     )
@@ -62,7 +61,6 @@ class ReshapeOfElementwise(LocalRewrite):
     goes on. Left alone: trees with another leaf of the reshaped shape.
     """
 
-    name: ClassVar[str] = "reshape-of-elementwise"
     summary: ClassVar[str] = "sink a reshape below elementwise operations, re-expressing broadcasts as small ones"
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
@@ -88,7 +86,6 @@ class MoveAboveElementwise(LocalRewrite):
     """
 
     roots: ClassVar[frozenset[str]] = frozenset({"reshape", "transpose"})
-    name: ClassVar[str] = "move-above-elementwise"
     summary: ClassVar[str] = "raise a reshape or a transpose above elementwise operations where fewer of them are left"
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
@@ -174,7 +171,6 @@ class ReshapeOfBroadcast(LocalRewrite):
     """
 
     roots: ClassVar[frozenset[str]] = frozenset({"reshape"})
-    name: ClassVar[str] = "reshape-of-broadcast"
     summary: ClassVar[str] = "reshape the operand of a broadcast instead of its result"
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:

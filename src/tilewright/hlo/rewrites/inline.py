@@ -22,7 +22,6 @@ class Inline(Step):
     itself (always a clone), before the graph is read.
     """
 
-    name: ClassVar[str] = "inline"
     summary: ClassVar[str] = "put the bodies of private functions in place of their calls"
     limit: int = option(1_000_000, "most operations that inlining may add")
 

@@ -69,11 +69,6 @@ def rewrite_options(rewrite: type[Step]) -> tuple[PassOption, ...]:
     )
 
 
-def format_pipeline(steps: Sequence[Step]) -> str:
-    """The text :func:`parse_pipeline` reads back."""
-    return ",".join(map(str, steps))
-
-
 def parse_pipeline(text: str) -> tuple[Step, ...]:
     """The rewrites a text names, with options in braces. Raises ParseError at the column of the first mistake.
 

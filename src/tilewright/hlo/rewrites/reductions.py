@@ -7,15 +7,7 @@ from typing import ClassVar
 
 from tilewright.hlo.graphs.dims import plan_reduce, runs
 from tilewright.hlo.graphs.graph import Node, Value
-from tilewright.hlo.rewriting.base import (
-    LocalRewrite,
-    is_exact,
-    is_identity,
-    may_regroup,
-    option,
-    regroups,
-    starts,
-)
+from tilewright.hlo.rewriting.base import LocalRewrite, is_exact, is_identity, may_regroup, option, regroups, starts
 from tilewright.hlo.rewriting.maker import Maker, is_static, made_by
 from tilewright.hlo.rewriting.sinking import ReshapeMove, Sinking, TransposeMove
 
@@ -47,7 +39,6 @@ class ReduceOfReshape(_Reduction):
     several arrays.
     """
 
-    name: ClassVar[str] = "reduce-of-reshape"
     summary: ClassVar[str] = "reduce the dims a reshape leaves alone before the reshape"
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
@@ -68,7 +59,6 @@ class ReduceOfSplits(_Reduction):
     inner split moves is smaller by then. Left alone: what ``reduce-of-reshape`` leaves alone, and single splits.
     """
 
-    name: ClassVar[str] = "reduce-of-splits"
     summary: ClassVar[str] = "where a reshape splits several dims to reduce parts of them, split and reduce one by one"
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
@@ -98,7 +88,6 @@ class ReduceOfSplits(_Reduction):
 class ReduceOfTranspose(_Reduction):
     """reduce(transpose(X), dims) -> transpose(reduce(X, permuted dims)): only what is left is transposed."""
 
-    name: ClassVar[str] = "reduce-of-transpose"
     summary: ClassVar[str] = "reduce before a transpose, so that reduce-of-reshape sees the reshape behind it"
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
@@ -116,7 +105,6 @@ class ReducesOfReshapes(_Reduction):
     does it all: taken apart, it could name another one of several elements that are not numbers.
     """
 
-    name: ClassVar[str] = "reduces-of-reshapes"
     summary: ClassVar[str] = "the same for reductions of several arrays (argmax): all of them move together or none"
 
     def rewrite_all(self, op: Node, make: Maker) -> list[Value] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, fields
+from math import copysign
 from typing import Any, ClassVar
 
 from tilewright.hlo.graphs.graph import Block, Node, Value, replace_value
@@ -17,10 +18,16 @@ def option(default: bool | int, summary: str) -> Any:
 
 @dataclass(frozen=True)
 class Step:
-    """One named step of a pipeline: :class:`Inline`, or a :class:`Rewrite`. Its options are its fields."""
+    """One step of a pipeline: :class:`Inline`, or a :class:`Rewrite`. Its options are its fields.
+
+    ``name`` is its class's, as pipelines write it: ``dead-code`` for ``DeadCode``.
+    """
 
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        cls.name = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
 
     def __str__(self) -> str:
         """With the options that differ from their defaults: ``reduce-of-reshape{allow_reassociation=false}``."""
@@ -117,18 +124,12 @@ def identity(monoid: str, dtype: str) -> str | None:
     return None
 
 
-def _parts(element: str) -> list[str]:
-    return [part.strip() for part in element.strip("()").split(",")]
-
-
-def _number(element: str) -> int | float | None:
-    """Integers exactly: in floating point the neighbours of 2**63 are all the same."""
-    for read in (int, float):
-        try:
-            return read(element)
-        except ValueError:  # true, false, or the bits of a float
-            continue
-    return None
+def _numbers(element: str) -> list[int | float] | None:
+    """The number, or a complex one's two; integers exactly. None for true, false and the bits of a float."""
+    try:
+        return [int(part) if part.strip("- ").isdecimal() else float(part) for part in element.strip("()").split(",")]
+    except ValueError:
+        return None
 
 
 def is_identity(monoid: str, init: Value, exact: bool) -> bool:
@@ -141,11 +142,11 @@ def is_identity(monoid: str, init: Value, exact: bool) -> bool:
         return False
     if element.lower() == neutral.lower():
         return True
-    parts = [(_number(a), _number(b), a) for a, b in zip(_parts(element), _parts(neutral))]
-    if any(number is None or number != target for number, target, _ in parts):
+    numbers = _numbers(element)
+    if numbers is None or numbers != _numbers(neutral):
         return False
     floating_sum = monoid == "add" and _integer(init.dtype) is None
-    return not (exact and floating_sum and any(not text.startswith("-") for _, _, text in parts))
+    return not (exact and floating_sum and any(copysign(1, number) > 0 for number in numbers))
 
 
 def is_exact(monoid: str, dtype: str) -> bool:
@@ -189,14 +190,10 @@ def starts(monoid: str, init: Value, make: Maker) -> tuple[Value, Value] | None:
     if init.dtype == dtype and is_identity(monoid, init, exact=False):
         return init, init  # +0.0 for -0.0 too: the second stage adds +0.0 anyway
     if monoid == "multiply" and dtype.startswith("complex"):
-        return (init, init) if _is_one(init) else None
+        op = init.operation
+        element = op.attributes["literal"].element if op is not None and op.name == "constant" else None
+        return (init, init) if element is not None and _numbers(element) == [1.0, 0.0] else None
     text = identity(monoid, dtype)
     if text is not None:
         return make.constant(text, dtype), make.convert(init, dtype)
     return (init, init) if monoid in ("maximum", "minimum", "and", "or") else None
-
-
-def _is_one(init: Value) -> bool:
-    op = init.operation
-    element = op.attributes["literal"].element if op is not None and op.name == "constant" else None
-    return element is not None and [_number(part) for part in _parts(element)] == [1.0, 0.0]

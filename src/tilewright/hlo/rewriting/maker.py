@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
-from tilewright.hlo.graphs.graph import Block, Node, Value
-from tilewright.hlo.graphs.mlir import ArrayLiteral, Literal
+from tilewright.hlo.graphs.graph import Block, Node, Value, numpy_dtype
+from tilewright.hlo.graphs.mlir import Literal
 
 _NAMES = """abs add and atan2 cbrt ceil clamp compare complex convert cosine count_leading_zeros divide exponential
 exponential_minus_one floor imag is_finite log log_plus_one logistic maximum minimum multiply negate not or popcnt
@@ -156,6 +157,10 @@ class Maker:
         """An elementwise operation of two operands of one shape: ``add``, ``multiply``, ``maximum`` ..."""
         return self.operation(name, [left, right], left.sizes, left.dtype)
 
+    def total(self, values: Iterable[Value], name: str = "add") -> Value:
+        """The values added up one after the other, or combined by another operation of two operands."""
+        return reduce(partial(self.binary, name), values)
+
     def compare(self, left: Value, right: Value, direction: str) -> Value:
         """``EQ NE GE GT LE LT`` of two operands of one shape, as i1."""
         attributes = {"direction": direction, "kind": _comparison_kind(left.dtype)}
@@ -176,7 +181,9 @@ class Maker:
 
     def array(self, values: np.ndarray[Any, Any], dtype: str) -> Value:
         """A small constant array, its elements written as ``dtype``. Keep it small: it stands in the program's text."""
-        return self.operation("constant", [], values.shape, dtype, {"literal": ArrayLiteral(values, dtype)})
+        return self.operation(
+            "constant", [], values.shape, dtype, {"literal": Literal(values=values.astype(numpy_dtype(dtype)))}
+        )
 
     def iota(self, shape: Sequence[int], dim: int, dtype: str = "i32") -> Value:
         """``0, 1, 2, ...`` along dim ``dim`` of ``shape``."""

@@ -15,13 +15,13 @@ from types import MappingProxyType
 from typing import Any
 
 from tilewright.errors import UsageError
-from tilewright.hlo.rules import attention, gathers, images, norms, one_hots, pooling, products, quantisation, storage
+from tilewright.hlo.rules import attention, gathers, images, one_hots, pooling, products, storage
 from tilewright.hlo.rules.rule import PHASES, Rule
 
 #: The files of rules, by the names that ``--list-rules`` and docs/rules.md sort them under.
 _ROOMS: dict[str, tuple[Rule[Any], ...]] = {
     module.__name__.rpartition(".")[2]: module.RULES
-    for module in (attention, gathers, images, norms, one_hots, pooling, products, quantisation, storage)
+    for module in (attention, gathers, images, one_hots, pooling, products, storage)
 }
 _CONFIRMED = Path(__file__).with_name("confirmed.json")
 
@@ -65,32 +65,27 @@ def catalogue() -> MappingProxyType[str, Rule[Any]]:
 def list_rules() -> list[dict[str, Any]]:
     """Every rule as plain values: name, phase, room, guard, what it says, and the confirmed factors by chip."""
     return [
-        {
-            "name": rule.name,
-            "phase": rule.phase,
-            "room": next(room for room, rules in _ROOMS.items() if rule in rules),
-            "guard": rule.guard,
-            "summary": rule.summary,
-            "finding": rule.finding,
-            "change": rule.change,
-            "source": rule.source,
+        {name: getattr(rule, name) for name in ("name", "phase", "guard", "summary", "finding", "change", "source")}
+        | {"room": next(room for room, rules in _ROOMS.items() if rule in rules)}
+        | {
             "confirmed": {
-                chip: {"factor": row.factor, "kind": row.kind, "by": row.by, "date": row.date}
-                for (name, chip), row in _confirmed().items() if name == rule.name
-            },
+                chip: {key: value for key, value in vars(row).items() if key not in ("rule", "chip")}
+                for (name, chip), row in _confirmed().items()
+                if name == rule.name
+            }
         }
         for rule in catalogue().values()
-    ]  # fmt: skip
+    ]
 
 
 def chosen(names: Sequence[str] | None) -> tuple[Rule[Any], ...]:
-    """The rules of these names, in the catalogue's order; None is all that act and need no opting in.
+    """The rules of these names, in the catalogue's order; None is all that act.
 
     Raises UsageError for a name that there is no rule of.
     """
     known = catalogue()
     if names is None:
-        return tuple(rule for rule in known.values() if rule.build is not None and not rule.opt_in)
+        return tuple(rule for rule in known.values() if rule.build is not None)
     for name in names:
         if name not in known:
             raise UsageError(f"no rule called {name!r}", how=f"known: {', '.join(known)}")

@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.maker import Maker, made_by, precision_for_zero_one
 from tilewright.hlo.rules.matching import behind, counts_along, elements_of, megabytes, number_of, one_hot_of
-from tilewright.hlo.rules.rule import Example, Rule
+from tilewright.hlo.rules.rule import Rule
 
 _FLOATS = ("f32", "bf16", "f16")
 
@@ -125,23 +125,20 @@ TAKE_ALONG_MINOR = Rule(
     find=_along_minor,
     pays=_take_pays,
     build=_masked_sum,
-    example=Example(
-        before="""
-            picked = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=-1)
-            return -picked[:, 0].astype(jnp.float32).mean()
-        """,
-        after="""
-            hit = jnp.arange(c) == labels[:, None]
-            loss = jax.nn.logsumexp(logits, axis=-1) - jnp.where(hit, logits, 0).sum(-1)
-            return loss.astype(jnp.float32).mean()
-        """,
-        shapes="logits: T[n,c]\nlabels: i32[n]",
-        sizes="n=8192 c=32000",
-        small="n=4 c=7",
-        draw="n=1..5 c=1..9",
-        types=("f32", "bf16"),
-        away="return jnp.take_along_axis(logits, jnp.stack([labels, labels], axis=1), axis=-1)",
-    ),
+    before="""
+        picked = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=-1)
+        return -picked[:, 0].astype(jnp.float32).mean()
+    """,
+    after="""
+        hit = jnp.arange(c) == labels[:, None]
+        loss = jax.nn.logsumexp(logits, axis=-1) - jnp.where(hit, logits, 0).sum(-1)
+        return loss.astype(jnp.float32).mean()
+    """,
+    shapes="logits: T[n,c]\nlabels: i32[n]",
+    sizes="n=8192 c=32000",
+    small="n=4(1..5) c=7(1..9)",
+    types=("f32", "bf16"),
+    away="return jnp.take_along_axis(logits, jnp.stack([labels, labels], axis=1), axis=-1)",
 )
 
 # The loss by a one-hot matrix: the same masked sum of the logits, where the product wants their log softmax in memory.
@@ -197,19 +194,16 @@ ONE_HOT_LOSS = Rule(
     pays=_hits_pay,
     build=_sum_of_hits,
     finite=lambda found: (found.values,),
-    example=Example(
-        before="return -(jax.nn.log_softmax(logits) * jax.nn.one_hot(labels, c, dtype=logits.dtype)).sum(-1)",
-        after="""
-            hit = jnp.arange(c) == labels[:, None]
-            return jax.nn.logsumexp(logits, axis=-1) - jnp.where(hit, logits, 0).sum(-1)
-        """,
-        shapes="logits: T[n,c]\nlabels: i32[n]",
-        sizes="n=8192 c=32000",
-        small="n=4 c=7",
-        draw="n=1..5 c=2..9",
-        types=("bf16", "f32"),
-        away="return -(jax.nn.log_softmax(logits) * (jnp.arange(c) <= labels[:, None])).sum(-1)",
-    ),
+    before="return -(jax.nn.log_softmax(logits) * jax.nn.one_hot(labels, c, dtype=logits.dtype)).sum(-1)",
+    after="""
+        hit = jnp.arange(c) == labels[:, None]
+        return jax.nn.logsumexp(logits, axis=-1) - jnp.where(hit, logits, 0).sum(-1)
+    """,
+    shapes="logits: T[n,c]\nlabels: i32[n]",
+    sizes="n=8192 c=32000",
+    small="n=4(1..5) c=7(2..9)",
+    types=("bf16", "f32"),
+    away="return -(jax.nn.log_softmax(logits) * (jnp.arange(c) <= labels[:, None])).sum(-1)",
 )
 
 # The gradient of a cross entropy: one number a row goes into a matrix of zeros, which a scatter does row by row.
@@ -244,16 +238,13 @@ SCATTER_ALONG_MINOR = Rule(
     find=_along_minor,
     pays=_scatter_pays,
     build=_select_by_index,
-    example=Example(
-        before="return jnp.zeros((n, c), g.dtype).at[jnp.arange(n), labels].add(g)",
-        after="return jnp.where(jnp.arange(c) == labels[:, None], g[:, None], 0)",
-        shapes="g: T[n]\nlabels: i32[n]",
-        sizes="n=2048 c=4096",
-        small="n=4 c=7",
-        draw="n=1..5 c=1..9",
-        types=("f32", "bf16"),
-        away="return jnp.zeros((n, c), g.dtype).at[labels, labels].add(g)",
-    ),
+    before="return jnp.zeros((n, c), g.dtype).at[jnp.arange(n), labels].add(g)",
+    after="return jnp.where(jnp.arange(c) == labels[:, None], g[:, None], 0)",
+    shapes="g: T[n]\nlabels: i32[n]",
+    sizes="n=2048 c=4096",
+    small="n=4(1..5) c=7(1..9)",
+    types=("f32", "bf16"),
+    away="return jnp.zeros((n, c), g.dtype).at[labels, labels].add(g)",
 )
 
 # A gather whose indices are constants: strided slices, or rows repeated, as the indices turn out.
@@ -375,16 +366,13 @@ GATHER_AT_FIXED_PLACES = Rule(
     find=_fixed_gather,
     pays=_fixed_gather_pays,
     build=_slice_at_places,
-    example=Example(
-        before="return x[:, :, (2 * jnp.arange(h))[:, None], 2 * jnp.arange(w)]",
-        after="return x[:, :, ::2, ::2]",
-        shapes="x: T[b,c,2*h,2*w]",
-        sizes="b=4 c=96 h=28 w=28",
-        small="b=2 c=2 h=3 w=2",
-        draw="b=1..3 c=1..3 h=2..4 w=2..4",
-        types=("f32", "bf16"),
-        away="return x[:, :, (2 * jnp.arange(h) * (x[0, 0, 0, 0] > 0).astype(int))[:, None], 2 * jnp.arange(w)]",
-    ),
+    before="return x[:, :, (2 * jnp.arange(h))[:, None], 2 * jnp.arange(w)]",
+    after="return x[:, :, ::2, ::2]",
+    shapes="x: T[b,c,2*h,2*w]",
+    sizes="b=4 c=96 h=28 w=28",
+    small="b=2(1..3) c=2(1..3) h=3(2..4) w=2(2..4)",
+    types=("f32", "bf16"),
+    away="return x[:, :, (2 * jnp.arange(h) * (x[0, 0, 0, 0] > 0).astype(int))[:, None], 2 * jnp.arange(w)]",
 )
 
 # Rows of a small table picked by index: a product with a one-hot matrix is faster than a gather, and than the scatter
@@ -411,10 +399,6 @@ def _one_hot(index: Value, rows: int, dtype: str, make: Maker) -> Value:
     return make.convert(make.compare(make.broadcast(index, wide, (0,)), make.iota(wide, 1, index.dtype), "EQ"), dtype)
 
 
-def _table_lookup(node: Node) -> Node | None:
-    return node if _is_of_rows(node, "collapsed", "offset_dims", node.result) else None
-
-
 def _look_up_by_product(root: Node, make: Maker) -> Value:
     """A gather clamps its indices, so the one-hot rows are those of clamped indices."""
     table, indices = root.operands
@@ -437,26 +421,22 @@ SMALL_TABLE_GATHER = Rule(
     change="jax.nn.one_hot(i, rows, dtype=t.dtype) @ t (in f32 with precision='highest')",
     source="the TPU compiler's estimate; the position biases of transformers' t5, DLRM's small tables",
     roots=("gather",),
-    find=_table_lookup,
+    find=lambda node: node if _is_of_rows(node, "collapsed", "offset_dims", node.result) else None,
     pays=_lookup_pays,
     build=_look_up_by_product,
     finite=lambda root: [root.operands[0]],
-    example=Example(
-        before="return t[i]",
-        after='return jnp.dot(jax.nn.one_hot(i, v, dtype=t.dtype), t, precision="highest")',
-        shapes="t: T[v,d]\ni: i32[n]",
-        sizes="v=100 d=64 n=65536",
-        small="v=5 d=3 n=4",
-        draw="v=1..6 d=1..4 n=1..5",
-        away="return t[:, jnp.clip(i, 0, d - 1)]",
-    ),
+    before="return t[i]",
+    after='return jnp.dot(jax.nn.one_hot(i, v, dtype=t.dtype), t, precision="highest")',
+    shapes="t: T[v,d]\ni: i32[n]",
+    sizes="v=100 d=64 n=65536",
+    small="v=5(1..6) d=3(1..4) n=4(1..5)",
+    away="return t[:, jnp.clip(i, 0, d - 1)]",
 )
 
 
 def _table_gradient(node: Node) -> Node | None:
-    if not _adds_to_zeros(node):
-        return None
-    return node if _is_of_rows(node, "inserted", "window_dims", node.operands[2]) else None
+    of_rows = _adds_to_zeros(node) and _is_of_rows(node, "inserted", "window_dims", node.operands[2])
+    return node if of_rows else None
 
 
 def _add_by_product(root: Node, make: Maker) -> Value:
@@ -487,15 +467,12 @@ SMALL_TABLE_GRADIENT = Rule(
     build=_add_by_product,
     finite=lambda root: [root.operands[2]],
     exact=False,
-    example=Example(
-        before="return jnp.zeros((v, d), g.dtype).at[i].add(g)",
-        after='return jnp.dot(jax.nn.one_hot(i, v, dtype=g.dtype).T, g, precision="highest")',
-        shapes="g: T[n,d]\ni: i32[n]",
-        sizes="v=732 d=12 n=38809",
-        small="v=5 d=3 n=7",
-        draw="v=1..6 d=1..4 n=1..7",
-        away="return jnp.ones((v, d), g.dtype).at[i].add(g)",
-    ),
+    before="return jnp.zeros((v, d), g.dtype).at[i].add(g)",
+    after='return jnp.dot(jax.nn.one_hot(i, v, dtype=g.dtype).T, g, precision="highest")',
+    shapes="g: T[n,d]\ni: i32[n]",
+    sizes="v=732 d=12 n=38809",
+    small="v=5(1..6) d=3(1..4) n=7(1..7)",
+    away="return jnp.ones((v, d), g.dtype).at[i].add(g)",
 )
 
 RULES = (

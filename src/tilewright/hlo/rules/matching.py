@@ -108,15 +108,11 @@ def repeat_of(value: Value) -> Repeat | None:
     if made_by(value, "reshape") is not None:
         return _repeat_under(value, [], value.sizes)
     choice = made_by(value, "select")  # what JAX does with an index that is out of range
-    if choice is not None and _is_true(choice.operands[0]):
+    met = elements_of(behind(choice.operands[0], "broadcast_in_dim", "reshape")) if choice is not None else None
+    if choice is not None and met is not None and met.all():
         value = choice.operands[1]
     gather = made_by(value, "gather")
     return _repeat_by_gather(gather) if gather is not None else None
-
-
-def _is_true(value: Value) -> bool:
-    elements = elements_of(behind(value, "broadcast_in_dim", "reshape"))
-    return elements is not None and bool(elements.all())
 
 
 def _repeat_by_gather(gather: Node) -> Repeat | None:
@@ -372,14 +368,6 @@ def _slice(node: Node, x: Array) -> Array:
     return x[tuple(slice(a, b, step) for a, b, step in zip(own["start"], own["limit"], own["strides"]))]
 
 
-def _reduce(node: Node, x: Array, start: Array) -> Array | None:
-    return x.all(node.attributes["dims"]) & start if node.attributes.get("monoid") == "and" else None
-
-
-def _towards_zero(node: Node, a: Array, b: Array) -> Array | None:
-    return None if not b.all() else np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))
-
-
 _COMPARE: dict[str, Any] = {
     "EQ": np.equal, "NE": np.not_equal, "LT": np.less, "LE": np.less_equal, "GT": np.greater, "GE": np.greater_equal
 }  # fmt: skip
@@ -392,14 +380,16 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "concatenate": lambda node, *x: np.concatenate(x, node.attributes["dim"]),
     "constant": _constant,
     "convert": lambda node, x: x,
-    "divide": _towards_zero,
+    "divide": lambda node, a, b: np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b)) if b.all() else None,
     "iota": _iota,
     "maximum": lambda node, a, b: np.maximum(a, b),
     "minimum": lambda node, a, b: np.minimum(a, b),
     "multiply": lambda node, a, b: a * b,
     "negate": lambda node, x: -x,
     "or": lambda node, a, b: a | b,
-    "reduce": _reduce,
+    "reduce": lambda node, x, start: (
+        x.all(node.attributes["dims"]) & start if node.attributes.get("monoid") == "and" else None
+    ),
     "remainder": lambda node, a, b: np.fmod(a, b) if b.all() else None,
     "reshape": lambda node, x: x.reshape(node.result.sizes),
     "select": lambda node, p, a, b: np.where(p, a, b),

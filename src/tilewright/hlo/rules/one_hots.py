@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.maker import Maker, made_by
 from tilewright.hlo.rules.matching import number_of, one_hot_of, product_dims
-from tilewright.hlo.rules.rule import Example, Rule
+from tilewright.hlo.rules.rule import Rule
 
 # Rows of a large table: a product with a one-hot matrix reads every row for every index.
 
@@ -61,15 +61,12 @@ ONE_HOT_LOOKUP = Rule(
     build=_gathered,
     finite=lambda found: (found.table,),
     exact=False,
-    example=Example(
-        before="return jax.nn.one_hot(ids, v, dtype=table.dtype) @ table",
-        after="return table[ids]",
-        shapes="table: T[v,d]\nids: i32[n]",
-        sizes="v=32000 d=1024 n=8192",
-        small="v=6 d=3 n=5",
-        draw="v=2..9 d=1..4 n=1..5",
-        away="return (0.5 * jax.nn.one_hot(ids, v, dtype=table.dtype)) @ table",
-    ),
+    before="return jax.nn.one_hot(ids, v, dtype=table.dtype) @ table",
+    after="return table[ids]",
+    shapes="table: T[v,d]\nids: i32[n]",
+    sizes="v=32000 d=1024 n=8192",
+    small="v=6(2..9) d=3(1..4) n=5(1..5)",
+    away="return (0.5 * jax.nn.one_hot(ids, v, dtype=table.dtype)) @ table",
 )
 
 # A mixture of experts by one-hot matrices: every token is multiplied by every place of every expert.
@@ -114,20 +111,18 @@ ONE_HOT_DISPATCH = Rule(
     find=_dispatch,
     pays=lambda matrix: prod(matrix.sizes) >= 1 << 20,
     build=None,
-    example=Example(
-        before="""
-            experts, places = jax.nn.one_hot(expert, e, dtype=x.dtype), jax.nn.one_hot(place, c, dtype=x.dtype)
-            return jnp.einsum("sec,sd->ecd", experts[:, :, None] * places[:, None], x)
-        """,
-        after="return jnp.zeros((e, c, d), x.dtype).at[expert, place].add(x)",
-        shapes="x: T[s,d]\nexpert: i32[s]\nplace: i32[s]",
-        sizes="s=4096 d=1024 e=8 c=512",
-        small="s=5 d=3 e=2 c=4",
-        away="""
-            mask = jax.nn.one_hot(expert, e, dtype=x.dtype)[:, :, None] * (place[:, None, None] + jnp.arange(c))
-            return jnp.einsum("sec,sd->ecd", mask.astype(x.dtype), x)
-        """,
-    ),
+    before="""
+        experts, places = jax.nn.one_hot(expert, e, dtype=x.dtype), jax.nn.one_hot(place, c, dtype=x.dtype)
+        return jnp.einsum("sec,sd->ecd", experts[:, :, None] * places[:, None], x)
+    """,
+    after="return jnp.zeros((e, c, d), x.dtype).at[expert, place].add(x)",
+    shapes="x: T[s,d]\nexpert: i32[s]\nplace: i32[s]",
+    sizes="s=4096 d=1024 e=8 c=512",
+    small="s=5 d=3 e=2 c=4",
+    away="""
+        mask = jax.nn.one_hot(expert, e, dtype=x.dtype)[:, :, None] * (place[:, None, None] + jnp.arange(c))
+        return jnp.einsum("sec,sd->ecd", mask.astype(x.dtype), x)
+    """,
 )
 
 # The running count of a one-hot matrix (places in the queues of experts): blocks as products with a triangle.
@@ -191,21 +186,18 @@ ONE_HOT_CUMSUM = Rule(
     find=_one_hot_cumsum,
     pays=_cumsum_pays,
     build=_sum_in_blocks,
-    example=Example(
-        before="return jnp.cumsum(jax.nn.one_hot(i, e), axis=0)",
-        after="""
-            hot = jax.nn.one_hot(i, e).reshape(-1, block, e)
-            inside = jnp.einsum("pq,nqe->npe", jnp.tril(jnp.ones((block, block))), hot)
-            totals = jnp.cumsum(hot.sum(1), axis=0) - hot.sum(1)
-            return (inside + totals[:, None]).reshape(-1, e)
-        """,
-        shapes="i: i32[n]",
-        sizes="n=8192 e=64 block=256",
-        small="n=512 e=3 block=256",
-        draw="e=1..4",
-        types=("f32",),
-        away="return jnp.cumsum(jax.nn.one_hot(i, e) * 0.5, axis=0)",
-    ),
+    before="return jnp.cumsum(jax.nn.one_hot(i, e), axis=0)",
+    after="""
+        hot = jax.nn.one_hot(i, e).reshape(-1, block, e)
+        inside = jnp.einsum("pq,nqe->npe", jnp.tril(jnp.ones((block, block))), hot)
+        totals = jnp.cumsum(hot.sum(1), axis=0) - hot.sum(1)
+        return (inside + totals[:, None]).reshape(-1, e)
+    """,
+    shapes="i: i32[n]",
+    sizes="n=8192 e=64 block=256",
+    small="n=512 e=3(1..4) block=256",
+    types=("f32",),
+    away="return jnp.cumsum(jax.nn.one_hot(i, e) * 0.5, axis=0)",
 )
 
 RULES = (ONE_HOT_CUMSUM, ONE_HOT_LOOKUP, ONE_HOT_DISPATCH)

@@ -1,4 +1,4 @@
-"""Products whose operands are made badly: parts put together first, and columns interleaved in pairs."""
+"""Products whose operands are made badly: parts put together, columns interleaved in pairs, scales repeated."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tilewright.hlo.graphs.graph import Node, Value
-from tilewright.hlo.rewriting.maker import Maker, made_by
-from tilewright.hlo.rules.matching import free_dims, megabytes, product_dims
+from tilewright.hlo.rewriting.maker import Maker, made_by, precision_for_zero_one
+from tilewright.hlo.rules.matching import Repeat, free_dims, megabytes, product_dims, repeat_of, repeat_under
 from tilewright.hlo.rules.pairs import Pairs
-from tilewright.hlo.rules.rule import Example, Rule
+from tilewright.hlo.rules.rule import Rule
 
 _LANES = 128
 
@@ -75,7 +75,7 @@ def _add_products(found: _Joined, make: Maker) -> Value:
     batch, contract = product_dims(root)
     other, other_dim = root.operands[1 - side], contract[1 - side][0]
     narrow = root.result.dtype in ("bf16", "f16")
-    total, start = None, 0
+    products, start = [], 0
     for part, repeated in zip(found.parts.operands, found.repeated):
         rows = make.part(other, other_dim, start, start + part.sizes[found.dim])
         start += part.sizes[found.dim]
@@ -90,9 +90,8 @@ def _add_products(found: _Joined, make: Maker) -> Value:
         )  # fmt: skip
         if repeated is not None:  # the product of what is repeated is repeated instead
             product = make.broadcast(product, root.result.sizes, _places(root, side, kept))
-        total = product if total is None else make.binary("add", total, product)
-    assert total is not None
-    return make.convert(total, root.result.dtype)
+        products.append(product)
+    return make.convert(make.total(products), root.result.dtype)
 
 
 def _places(root: Node, side: int, kept: list[int]) -> list[int]:
@@ -124,15 +123,12 @@ PRODUCT_OF_CONCATENATION = Rule(
     pays=_joined_pays,
     build=_add_products,
     exact=False,
-    example=Example(
-        before="return jnp.concatenate([x, y], axis=-1) @ w",
-        after="return x @ w[:k] + y @ w[k:]",
-        shapes="x: T[n,k]\ny: T[n,m]\nw: T[k+m,d]",
-        sizes="n=16384 k=1000 m=24 d=512",
-        small="n=3 k=5 m=2 d=4",
-        draw="n=1..4 k=1..6 m=1..6 d=1..4",
-        away="return jnp.concatenate([x, 2 * x], axis=0) @ w[:k]",
-    ),
+    before="return jnp.concatenate([x, y], axis=-1) @ w",
+    after="return x @ w[:k] + y @ w[k:]",
+    shapes="x: T[n,k]\ny: T[n,m]\nw: T[k+m,d]",
+    sizes="n=16384 k=1000 m=24 d=512",
+    small="n=3(1..4) k=5(1..6) m=2(1..6) d=4(1..4)",
+    away="return jnp.concatenate([x, 2 * x], axis=0) @ w[:k]",
 )
 
 # A convolution over channels that are put together just before it, as the way up of a U-Net does with its skips.
@@ -157,16 +153,16 @@ def _joined_channels(root: Node) -> _JoinedChannels | None:
     return _JoinedChannels(root, parts) if channels else None
 
 
-def _add_convolutions(found: _JoinedChannels, make: Maker) -> Value | None:
+def _add_convolutions(found: _JoinedChannels, make: Maker) -> Value:
     """Each part with its own channels of the kernel; the results are added."""
     root, kernel = found.root, found.root.operands[1]
-    channel, start, total = root.attributes["numbers"][1].index("i"), 0, None
+    channel = root.attributes["numbers"][1].index("i")
+    convolved, start = [], 0
     for part, width in zip(found.parts.operands, found.widths):
         weights = make.part(kernel, channel, start, start + width)
         start += width
-        convolved = make.convolution(part, weights, root.result.dtype, root.attributes)
-        total = convolved if total is None else make.binary("add", total, convolved)
-    return total
+        convolved.append(make.convolution(part, weights, root.result.dtype, root.attributes))
+    return make.total(convolved)
 
 
 CONVOLUTION_OF_CONCATENATION = Rule(
@@ -181,28 +177,25 @@ CONVOLUTION_OF_CONCATENATION = Rule(
     pays=lambda found: min(found.widths) >= _LANES,  # fewer channels leave most lanes of a part's product empty
     build=_add_convolutions,
     exact=False,
-    example=Example(
-        before="""
-            both = jnp.concatenate([x, y], axis=3)
-            return lax.conv_general_dilated(both, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-        """,
-        after="""
-            def convolved(part, weights):
-                return lax.conv_general_dilated(
-                    part, weights, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-            return convolved(x, w[:, :, :a]) + convolved(y, w[:, :, a:])
-        """,
-        shapes="x: T[n,h,h,a]\ny: T[n,h,h,b]\nw: T[k,k,a+b,c]",
-        sizes="n=2 h=32 a=128 b=256 c=128 k=1",
-        small="n=2 h=4 a=3 b=2 c=5 k=3",
-        draw="n=1..2 h=1..5 a=1..4 b=1..4 c=1..3 k=1..3",
-        types=("f32", "bf16"),
-        away="""
-            both, dims = jnp.concatenate([x, y], axis=1), ("NHWC", "HWIO", "NHWC")
-            return lax.conv_general_dilated(both, w[:, :, :a], (1, 1), "SAME", dimension_numbers=dims)
-        """,
-        away_shapes="x: T[n,h,h,a]\ny: T[n,h,h,a]\nw: T[k,k,a+b,c]",
-    ),
+    before="""
+        both = jnp.concatenate([x, y], axis=3)
+        return lax.conv_general_dilated(both, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    """,
+    after="""
+        def convolved(part, weights):
+            return lax.conv_general_dilated(
+                part, weights, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return convolved(x, w[:, :, :a]) + convolved(y, w[:, :, a:])
+    """,
+    shapes="x: T[n,h,h,a]\ny: T[n,h,h,b]\nw: T[k,k,a+b,c]",
+    sizes="n=2 h=32 a=128 b=256 c=128 k=1",
+    small="n=2(1..2) h=4(1..5) a=3(1..4) b=2(1..4) c=5(1..3) k=3(1..3)",
+    types=("f32", "bf16"),
+    away="""
+        both, dims = jnp.concatenate([x, y], axis=1), ("NHWC", "HWIO", "NHWC")
+        return lax.conv_general_dilated(both, w[:, :, :a], (1, 1), "SAME", dimension_numbers=dims)
+    """,
+    away_shapes="x: T[n,h,h,a]\ny: T[n,h,h,a]\nw: T[k,k,a+b,c]",
 )
 
 # Pairs interleaved in the minor dim: complex numbers as (re, im, re, im, ...), rotary embeddings of neighbours. Taking
@@ -227,26 +220,23 @@ INTERLEAVED_PAIRS = Rule(
     # In smaller arrays a table that has to be repeated costs as much as all the rest.
     pays=lambda pairs: megabytes(pairs.root.result) >= 0.5,
     build=lambda pairs, make: pairs.build(make),
-    example=Example(
-        before="""
-            re, im, re2, im2 = x[:, ::2], x[:, 1::2], y[:, ::2], y[:, 1::2]
-            return jnp.stack([re * re2 - im * im2, re * im2 + im * re2], -1).reshape(n, 2 * d)
-        """,
-        after="""
-            left, right = (lambda v: jnp.roll(v, -1, 1)), (lambda v: jnp.roll(v, 1, 1))
-            even = jnp.arange(2 * d) % 2 == 0
-            return jnp.where(even, x * y - left(x) * left(y), right(x) * y + x * right(y))
-        """,
-        shapes="x: T[n,2*d]\ny: T[n,2*d]",
-        sizes="n=16384 d=256",
-        small="n=2 d=3",
-        draw="n=1..4 d=2..5",
-        types=("f32", "bf16"),
-        away="""
-            re, im, re2, im2 = x[:, :d], x[:, d:], y[:, :d], y[:, d:]
-            return jnp.stack([re * re2 - im * im2, re * im2 + im * re2], -1).reshape(n, 2 * d)
-        """,
-    ),
+    before="""
+        re, im, re2, im2 = x[:, ::2], x[:, 1::2], y[:, ::2], y[:, 1::2]
+        return jnp.stack([re * re2 - im * im2, re * im2 + im * re2], -1).reshape(n, 2 * d)
+    """,
+    after="""
+        left, right = (lambda v: jnp.roll(v, -1, 1)), (lambda v: jnp.roll(v, 1, 1))
+        even = jnp.arange(2 * d) % 2 == 0
+        return jnp.where(even, x * y - left(x) * left(y), right(x) * y + x * right(y))
+    """,
+    shapes="x: T[n,2*d]\ny: T[n,2*d]",
+    sizes="n=16384 d=256",
+    small="n=2(1..4) d=3(2..5)",
+    types=("f32", "bf16"),
+    away="""
+        re, im, re2, im2 = x[:, :d], x[:, d:], y[:, :d], y[:, d:]
+        return jnp.stack([re * re2 - im * im2, re * im2 + im * re2], -1).reshape(n, 2 * d)
+    """,
 )
 
 # Rotary embeddings of interleaved pairs: for heads of at most 128 columns a product with a permutation swaps
@@ -261,11 +251,6 @@ def _rotary(root: Node) -> Pairs | None:
     return pairs if pairs.moved[0].dtype in ("bf16", "f32") and pairs.full[-1] <= 256 else None
 
 
-def _rotary_pays(pairs: Pairs) -> bool:
-    """Not the few rows of a decode step, where the product costs more than all the rest."""
-    return pairs.root.result.sizes[-1] <= 128 and megabytes(pairs.root.result) >= 1
-
-
 INTERLEAVED_ROTARY = Rule(
     name="interleaved-rotary",
     phase="shape",
@@ -275,33 +260,106 @@ INTERLEAVED_ROTARY = Rule(
     source="the TPU compiler's estimate; equimo's mlla",
     roots=("reshape", "add"),
     find=_rotary,
-    pays=_rotary_pays,
+    # Not the few rows of a decode step, where the product costs more than all the rest.
+    pays=lambda pairs: pairs.root.result.sizes[-1] <= 128 and megabytes(pairs.root.result) >= 1,
     build=lambda pairs, make: pairs.build(make),
     finite=lambda pairs: pairs.moved,
     over=("interleaved-pairs",),
-    example=Example(
-        before="""
-            y = x.reshape(b, t, h, d, 2)
-            a, b_ = y[..., 0], y[..., 1]
-            c, s = cos[:, None], sin[:, None]
-            return jnp.stack([a * c - b_ * s, b_ * c + a * s], -1).reshape(x.shape)
-        """,
-        after="""
-            i, j = jnp.arange(2 * d)[:, None], jnp.arange(2 * d)
-            signed = jnp.where(i == (j ^ 1), jnp.where(j % 2 == 0, -1, 1), 0).astype(x.dtype)
-            c, s = (jnp.repeat(table, 2, axis=-1)[:, None] for table in (cos, sin))
-            return x * c + jnp.dot(x, signed, precision="highest") * s
-        """,
-        shapes="x: T[b,t,h,2*d]\ncos: T[t,d]\nsin: T[t,d]",
-        sizes="b=8 t=2048 h=32 d=32",
-        small="b=2 t=3 h=3 d=4",
-        draw="b=1..2 t=1..3 h=2..4 d=2..5",
-        away="""
-            a, b_ = x[..., :d], x[..., d:]
-            c, s = cos[:, None], sin[:, None]
-            return jnp.concatenate([a * c - b_ * s, b_ * c + a * s], -1)
-        """,
-    ),
+    before="""
+        y = x.reshape(b, t, h, d, 2)
+        a, b_ = y[..., 0], y[..., 1]
+        c, s = cos[:, None], sin[:, None]
+        return jnp.stack([a * c - b_ * s, b_ * c + a * s], -1).reshape(x.shape)
+    """,
+    after="""
+        i, j = jnp.arange(2 * d)[:, None], jnp.arange(2 * d)
+        signed = jnp.where(i == (j ^ 1), jnp.where(j % 2 == 0, -1, 1), 0).astype(x.dtype)
+        c, s = (jnp.repeat(table, 2, axis=-1)[:, None] for table in (cos, sin))
+        return x * c + jnp.dot(x, signed, precision="highest") * s
+    """,
+    shapes="x: T[b,t,h,2*d]\ncos: T[t,d]\nsin: T[t,d]",
+    sizes="b=8 t=2048 h=32 d=32",
+    small="b=2(1..2) t=3(1..3) h=3(2..4) d=4(2..5)",
+    away="""
+        a, b_ = x[..., :d], x[..., d:]
+        c, s = cos[:, None], sin[:, None]
+        return jnp.concatenate([a * c - b_ * s, b_ * c + a * s], -1)
+    """,
 )
 
-RULES = (PRODUCT_OF_CONCATENATION, CONVOLUTION_OF_CONCATENATION, INTERLEAVED_PAIRS, INTERLEAVED_ROTARY)
+# Dequantised weights whose scales are repeated, one for each group of rows or columns: the copies of a scale become a
+# dim of their own, in an array as large as the weights. A product of the scales with a 0/1 matrix is fused with what
+# follows.
+
+
+class _Scaled(NamedTuple):
+    """``weights``, an array of small integers in two dims, times the repeated scales."""
+
+    result: Value
+    weights: Value
+    scales: Repeat
+
+
+def _scaled(root: Node) -> _Scaled | None:
+    """``w.astype(t) * jnp.repeat(s, g, 1)``, or the product in a dim of groups, reshaped."""
+    product = root if root.name == "multiply" else made_by(root.operands[0], "multiply")
+    if product is None or len(root.result.sizes) != 2 or root.result.dtype not in ("bf16", "f32"):
+        return None
+    for wide, factor in (product.operands, product.operands[::-1]):
+        scales = repeat_of(factor) if product is root else repeat_under(factor, root)
+        weights = _small_integers(wide, root.result.sizes)
+        if weights is not None and scales is not None and scales.each and scales.times > 1:
+            return _Scaled(root.result, weights, scales)
+    return None
+
+
+def _small_integers(value: Value, sizes: tuple[int, ...]) -> Value | None:
+    """What a conversion of small integers begins with, before it is reshaped."""
+    convert = None
+    while (node := made_by(value, "convert", "reshape")) is not None and (convert is None or value.sizes != sizes):
+        convert = node if node.name == "convert" else convert
+        value = node.operands[0]
+    return value if convert is not None and value.dtype in ("i8", "ui8", "i4", "ui4") and value.sizes == sizes else None
+
+
+def _repeat_by_product(found: _Scaled, make: Maker) -> Value:
+    result, (scales, dim, times, _) = found.result, found.scales
+    matrix = make.group_matrix(result.sizes[dim], times, scales.dtype, repeats=dim == 1)
+    left, right = (scales, matrix) if dim == 1 else (matrix, scales)
+    repeated = make.dot(left, right, ((1,), (0,)), precision=precision_for_zero_one(result.dtype))
+    return make.binary("multiply", make.convert(found.weights, result.dtype), repeated)
+
+
+REPEATED_SCALES = Rule(
+    name="repeated-scales",
+    phase="shape",
+    summary="dequantised weights with a scale for each group: the scales are spread by a 0/1 product",
+    finding="scales are repeated to the size of the weights: the copies become a dim of their own",
+    change="multiply by the scales @ m, with m[i // group, i] = 1, instead of repeating them",
+    source="the TPU compiler's estimate; a linear layer with int8 weights and a scale for every 128 of a column",
+    roots=("multiply", "reshape"),
+    find=_scaled,
+    # In f32 the exact product takes as long as what it saves.
+    pays=lambda of: of.result.dtype == "bf16" and of.scales.times >= 16 and megabytes(of.result) >= 2,
+    build=_repeat_by_product,
+    finite=lambda found: [found.scales.source],
+    before="""
+        weights = w.astype(s.dtype) * jnp.repeat(s, g, axis=1)
+        return x @ weights.T
+    """,
+    after="""
+        groups = (jnp.arange(k)[:, None] == jnp.arange(k * g) // g).astype(s.dtype)
+        return x @ (w.astype(s.dtype) * jnp.dot(s, groups, precision="highest")).T
+    """,
+    shapes="x: T[m,k*g]\nw: i8[n,k*g]\ns: T[n,k]",
+    sizes="m=16 n=4096 k=32 g=128",
+    small="m=2(1..3) n=3(1..4) k=2(2..3) g=4(2..5)",
+    away="""
+        weights = w.astype(s.dtype) * jnp.tile(s, (1, g))
+        return x @ weights.T
+    """,
+)
+
+RULES = (
+    PRODUCT_OF_CONCATENATION, CONVOLUTION_OF_CONCATENATION, INTERLEAVED_PAIRS, INTERLEAVED_ROTARY, REPEATED_SCALES,
+)  # fmt: skip

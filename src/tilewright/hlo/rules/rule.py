@@ -1,4 +1,4 @@
-"""What a rule is, a place where it may act, and its example as a program."""
+"""What a rule is, a place where it may act, and its examples as programs."""
 
 from __future__ import annotations
 
@@ -24,31 +24,6 @@ Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Example:
-    """A program that the rule is for, and what to write instead, as users would write both.
-
-    ``before``, ``after`` and ``away`` are bodies of Python functions with ``jnp``, ``jax`` and ``lax`` at hand;
-    ``away`` is a program that looks alike and that the rule must leave alone. ``shapes`` are their arguments, one a
-    line, with the sizes as letters or products (``q: T[b,8*g,d]``); ``T`` is each of ``types`` in turn. ``sizes`` gives
-    the letters (``b=8 g=8 d=64``) at which the gain is confirmed, with the first of the types; ``small`` those for
-    tests, and hypothesis draws others from ``draw`` (``b=1..3 g=1..4``; letters that are not named stay small). The
-    bodies may use the letters. ``away_shapes`` are the arguments of ``away`` where they differ, ``after_shapes`` those
-    of ``after``: an advice is about how arguments are stored.
-    """
-
-    before: str
-    after: str
-    shapes: str
-    sizes: str
-    small: str
-    away: str
-    draw: str = ""
-    types: tuple[str, ...] = ("bf16", "f32")
-    away_shapes: str = ""
-    after_shapes: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Rule(LocalRewrite, Generic[Found]):
     """One rule of the catalogue; in a pipeline (``--passes grouped-query-attention``) it acts wherever it is legal.
 
@@ -70,11 +45,18 @@ class Rule(LocalRewrite, Generic[Found]):
                     the values for all of their results, in this order
     ``finite``      of a finding, the values that must be finite: a NaN or an infinity would spread
     ``exact``       the result has the same bits; a rule that is not needs ``allow_reassociation``
-    ``opt_in``      it changes the numerics beyond rounding: only by name
     ``families``    families of targets whose compilers the gain depends on, where it is not of the layouts alone
     ``over``        names of rules that it goes before where both would act: the compiler's figures say so, and the time
                     model cannot tell them apart
-    ``example``     a program before and after
+    ``before``      a program that it is for, ``after`` what to write instead, as users would write both: bodies of
+                    Python functions with ``jnp``, ``jax`` and ``lax`` at hand, which may use the letters of ``sizes``
+    ``away``        one that looks alike and that it must leave alone
+    ``shapes``      their arguments, one a line, with the sizes as letters or products (``q: T[b,8*g,d]``)
+    ``sizes``       the letters (``b=8 g=8 d=64``) at which the gain is confirmed, with the first of the types
+    ``small``       those for tests, each with what hypothesis draws others from (``b=2(1..3) d=4``)
+    ``types``       what ``T`` is in turn
+    ``away_shapes`` the arguments of ``away`` where they differ; ``after_shapes`` those of ``after``, as an advice is
+                    about how arguments are stored
     ==============  ================================================================================================
     """
 
@@ -87,34 +69,34 @@ class Rule(LocalRewrite, Generic[Found]):
     roots: tuple[str, ...]  # type: ignore[assignment, misc]
     find: Callable[[Node], Found | None]
     build: Callable[[Found, Maker], Value | Sequence[Value] | None] | None
-    example: Example
+    before: str
+    after: str
+    away: str
+    shapes: str
+    sizes: str
+    small: str
     pays: Callable[[Found], bool] = lambda found: True
     replaces: Callable[[Found], Sequence[Node]] | None = None
     finite: Callable[[Found], Sequence[Value]] | None = None
     exact: bool = True
-    opt_in: bool = False
     families: tuple[str, ...] = ()
     over: tuple[str, ...] = ()
+    types: tuple[str, ...] = ("bf16", "f32")
+    away_shapes: str = ""
+    after_shapes: str = ""
 
     @property
     def guard(self) -> str:
-        """What must hold before it may act: ``none``, or ``finite``, ``rounding``, ``opt-in``, ``advice``."""
-        parts = [
-            name
-            for name, holds in (
-                ("advice", self.build is None), ("opt-in", self.opt_in), ("finite", self.finite is not None),
-                ("rounding", not self.exact),
-            )
-            if holds
-        ]  # fmt: skip
-        return ", ".join(parts) or "none"
+        """What must hold before it may act: ``none``, or ``finite``, ``rounding``, ``advice``."""
+        guards = {"advice": self.build is None, "finite": self.finite is not None, "rounding": not self.exact}
+        return ", ".join(name for name, holds in guards.items() if holds) or "none"
 
     @property
     def instead(self) -> list[str]:
         """What to write, as lines of Python to paste: the example's, below the shapes that its letters stand for."""
-        shapes = self.example.after_shapes or self.example.shapes
+        shapes = self.after_shapes or self.shapes
         arguments = ", ".join(f"{name}[{dims}]" for name, _, dims in _ARGUMENT.findall(shapes))
-        return [f"# {arguments}", *dedent(self.example.after).strip().splitlines()]
+        return [f"# {arguments}", *dedent(self.after).strip().splitlines()]
 
     def match(self, root: Node) -> Match | None:
         """The place that ends in ``root``, or None where the rule must not touch it."""
@@ -194,21 +176,21 @@ _TYPES = {
 
 
 def bindings(text: str) -> dict[str, int]:
-    """``b=8 g=4`` as numbers by letter.
+    """The numbers by letter, without what may be drawn instead.
 
-    >>> bindings("b=8 g=4")
+    >>> bindings("b=8 g=4(2..5)")
     {'b': 8, 'g': 4}
     """
-    return {name: int(value) for name, _, value in (word.partition("=") for word in text.split())}
+    return {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", text)}
 
 
-def arguments(example: Example, sizes: Mapping[str, int], dtype: str, shapes: str = "") -> dict[str, Any]:
+def arguments(rule: Rule[Any], sizes: Mapping[str, int], dtype: str, shapes: str = "") -> dict[str, Any]:
     """The arguments of an example as ``jax.ShapeDtypeStruct`` by name."""
     import jax
 
     struct: Any = jax.ShapeDtypeStruct
     structs = {}
-    for name, kind, dims in _ARGUMENT.findall(shapes or example.shapes):
+    for name, kind, dims in _ARGUMENT.findall(shapes or rule.shapes):
         shape = tuple(int(eval(part, {}, dict(sizes))) for part in dims.split(",") if part.strip())
         structs[name] = struct(shape, _TYPES[dtype if kind == "T" else kind])
     return structs
@@ -226,8 +208,8 @@ def function_of(body: str, names: list[str], sizes: Mapping[str, int]) -> Callab
     return function
 
 
-def program_of(example: Example, part: str, sizes: Mapping[str, int], dtype: str | None = None) -> Program:
+def program_of(rule: Rule[Any], part: str, sizes: Mapping[str, int], dtype: str | None = None) -> Program:
     """``before``, ``after`` or ``away`` of an example as a program, at the given sizes."""
-    shapes = {"away": example.away_shapes, "after": example.after_shapes}.get(part, "")
-    structs = arguments(example, sizes, dtype or example.types[0], shapes)
-    return from_jax(function_of(getattr(example, part), list(structs), sizes), *structs.values())
+    shapes = {"away": rule.away_shapes, "after": rule.after_shapes}.get(part, "")
+    structs = arguments(rule, sizes, dtype or rule.types[0], shapes)
+    return from_jax(function_of(getattr(rule, part), list(structs), sizes), *structs.values())

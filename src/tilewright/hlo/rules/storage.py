@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from math import prod
+from operator import attrgetter
 from typing import NamedTuple
 
 from tilewright.hlo.graphs.graph import Node, Value
@@ -17,7 +18,7 @@ from tilewright.hlo.rewriting.base import regroups, starts
 from tilewright.hlo.rewriting.maker import Maker, made_by
 from tilewright.hlo.rules.matching import behind, is_step
 from tilewright.hlo.rules.pairs import alternating, every_second_column
-from tilewright.hlo.rules.rule import Example, Rule
+from tilewright.hlo.rules.rule import Rule
 
 # Elementwise work on vectors that several arrays were flattened into. Each step is made once a piece, so both are kept
 # within reason.
@@ -87,12 +88,8 @@ def _flattened(vector: Value, is_end: Callable[[Node], bool]) -> _Flattened | No
     lengths = {tuple(piece.sizes[0] for piece in pieces) for pieces in leaves.values()}
     if len(lengths) != 1 or not 1 < len(next(iter(lengths))) <= _MOST_PIECES:
         return None
-    ordered = tuple(sorted(steps, key=_position))
-    return _Flattened(ordered, leaves, lengths.pop(), tuple(sorted(ends, key=_position)))
-
-
-def _position(node: Node) -> int:
-    return node.position
+    ordered = tuple(sorted(steps, key=attrgetter("position")))
+    return _Flattened(ordered, leaves, lengths.pop(), tuple(sorted(ends, key=attrgetter("position"))))
 
 
 def _joined(value: Value) -> list[Value]:
@@ -149,7 +146,7 @@ def _takers(end: Node) -> list[Node]:
     users = list(end.result.users)
     if any(user.name != "reshape" or not user.plain for user in users):
         return [end]
-    return sorted((user for user in users if user.result.users), key=_position)
+    return sorted((user for user in users if user.result.users), key=attrgetter("position"))
 
 
 def _update(root: Node) -> _Update | None:
@@ -196,25 +193,22 @@ FLATTENED_UPDATE = Rule(
     find=_update,
     replaces=lambda found: [taker for taker, _, _ in found.takers],
     build=_update_pieces,
-    example=Example(
-        before="""
-            w, g = (jnp.concatenate([x.reshape(-1), y, z.reshape(-1)]) for x, y, z in ((a, b, c), (d, e, f)))
-            w = 0.9 * w - 0.001 * g
-            first, second = n * k, n * k + k
-            return w[:first].reshape(n, k), w[first:second], w[second:].reshape(k, p)
-        """,
-        after="return tuple(0.9 * x - 0.001 * y for x, y in ((a, d), (b, e), (c, f)))",
-        shapes="a: T[n,k]\nb: T[k]\nc: T[k,p]\nd: T[n,k]\ne: T[k]\nf: T[k,p]",
-        sizes="n=1024 k=512 p=512",
-        small="n=4 k=3 p=5",
-        draw="n=2..5 k=2..6 p=2..4",
-        types=("f32", "bf16"),
-        away="""
-            w, g = (jnp.concatenate([x.reshape(-1), y]) for x, y in ((a, b), (d, e)))
-            w = 0.9 * w - 0.001 * g
-            return w[: n * k - 1], w[n * k :]
-        """,
-    ),
+    before="""
+        w, g = (jnp.concatenate([x.reshape(-1), y, z.reshape(-1)]) for x, y, z in ((a, b, c), (d, e, f)))
+        w = 0.9 * w - 0.001 * g
+        first, second = n * k, n * k + k
+        return w[:first].reshape(n, k), w[first:second], w[second:].reshape(k, p)
+    """,
+    after="return tuple(0.9 * x - 0.001 * y for x, y in ((a, d), (b, e), (c, f)))",
+    shapes="a: T[n,k]\nb: T[k]\nc: T[k,p]\nd: T[n,k]\ne: T[k]\nf: T[k,p]",
+    sizes="n=1024 k=512 p=512",
+    small="n=4(2..5) k=3(2..6) p=5(2..4)",
+    types=("f32", "bf16"),
+    away="""
+        w, g = (jnp.concatenate([x.reshape(-1), y]) for x, y in ((a, b), (d, e)))
+        w = 0.9 * w - 0.001 * g
+        return w[: n * k - 1], w[n * k :]
+    """,
 )
 
 # Arrays flattened into one vector to be summed up: each is summed by itself, and the sums are added.
@@ -244,12 +238,11 @@ def _sum_pieces(found: _FlatSum, make: Maker) -> Value | None:
     begin = starts(monoid, root.operands[1], make)
     if begin is None:
         return None
-    total = None if begin[0] is begin[1] else begin[1]
+    sums = [] if begin[0] is begin[1] else [begin[1]]
     for piece in range(len(work.lengths)):
         part = make.convert(work.computed(piece, make)[vector], begin[0].dtype)
-        partial = make.reduce(part, begin[0], range(len(part.sizes)), monoid)
-        total = partial if total is None else make.binary(monoid, total, partial)
-    return make.convert(total, vector.dtype) if total is not None else None
+        sums.append(make.reduce(part, begin[0], range(len(part.sizes)), monoid))
+    return make.convert(make.total(sums, monoid), vector.dtype)
 
 
 FLATTENED_SUM = Rule(
@@ -265,22 +258,19 @@ FLATTENED_SUM = Rule(
     pays=lambda found: prod(found.reduce.operands[0].sizes) >= _LEAST * len(found.work.lengths),
     build=_sum_pieces,
     exact=False,
-    example=Example(
-        before="""
-            flat = jnp.concatenate([a.reshape(-1), b, c.reshape(-1)])
-            return jnp.sqrt(jnp.sum(flat * flat))
-        """,
-        after="return jnp.sqrt(sum(jnp.sum(x * x) for x in (a, b, c)))",
-        shapes="a: T[n,k]\nb: T[k]\nc: T[k,p]",
-        sizes="n=2048 k=1024 p=1024",
-        small="n=4 k=3 p=5",
-        draw="n=2..5 k=2..6 p=2..4",
-        types=("f32",),
-        away="""
-            flat = jnp.concatenate([a.reshape(-1), b, c.reshape(-1)])
-            return jnp.cumsum(flat), jnp.sum(flat[1:])
-        """,
-    ),
+    before="""
+        flat = jnp.concatenate([a.reshape(-1), b, c.reshape(-1)])
+        return jnp.sqrt(jnp.sum(flat * flat))
+    """,
+    after="return jnp.sqrt(sum(jnp.sum(x * x) for x in (a, b, c)))",
+    shapes="a: T[n,k]\nb: T[k]\nc: T[k,p]",
+    sizes="n=2048 k=1024 p=1024",
+    small="n=4(2..5) k=3(2..6) p=5(2..4)",
+    types=("f32",),
+    away="""
+        flat = jnp.concatenate([a.reshape(-1), b, c.reshape(-1)])
+        return jnp.cumsum(flat), jnp.sum(flat[1:])
+    """,
 )
 
 # Advice: variances in two passes, the mean first, then the distances from it. One pass changes the numerics.
@@ -311,23 +301,20 @@ ONE_PASS_VARIANCE = Rule(
     find=_two_passes,
     pays=lambda x: prod(x.sizes) >= 1 << 20,
     build=None,
-    opt_in=True,
-    example=Example(
-        before="""
-            mean = x.mean(-1, keepdims=True)
-            return (x - mean) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
-        """,
-        after="""
-            mean = x.mean(-1, keepdims=True)
-            var = (x * x).mean(-1, keepdims=True) - mean * mean
-            return (x - mean) * lax.rsqrt(var + 1e-5)
-        """,
-        shapes="x: T[n,d]",
-        sizes="n=8192 d=2048",
-        small="n=4 d=8",
-        types=("f32",),
-        away="return x * lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5)",
-    ),
+    before="""
+        mean = x.mean(-1, keepdims=True)
+        return (x - mean) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
+    """,
+    after="""
+        mean = x.mean(-1, keepdims=True)
+        var = (x * x).mean(-1, keepdims=True) - mean * mean
+        return (x - mean) * lax.rsqrt(var + 1e-5)
+    """,
+    shapes="x: T[n,d]",
+    sizes="n=8192 d=2048",
+    small="n=4 d=8",
+    types=("f32",),
+    away="return x * lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5)",
 )
 
 # Advice: rotary embeddings of interleaved pairs. Only whoever stores the weights can put the pairs' halves apart.
@@ -362,23 +349,21 @@ ROTARY_IN_HALVES = Rule(
     roots=("reshape",),
     find=_rotated_pairs,
     build=None,
-    example=Example(
-        before="""
-            first, second = x[..., ::2], x[..., 1::2]
-            return jnp.stack([first * c - second * s, first * s + second * c], -1).reshape(x.shape)
-        """,
-        after="""
-            first, second = jnp.split(x, 2, -1)  # x in the other order: its columns were permuted once
-            return jnp.concatenate([first * c - second * s, first * s + second * c], -1)
-        """,
-        shapes="x: T[b,t,h,2*d]\nc: T[t,1,d]\ns: T[t,1,d]",
-        sizes="b=8 t=1024 h=16 d=64",
-        small="b=2 t=3 h=2 d=4",
-        away="""
-            first, second = jnp.split(x, 2, -1)
-            return jnp.concatenate([first * c - second * s, first * s + second * c], -1)
-        """,
-    ),
+    before="""
+        first, second = x[..., ::2], x[..., 1::2]
+        return jnp.stack([first * c - second * s, first * s + second * c], -1).reshape(x.shape)
+    """,
+    after="""
+        first, second = jnp.split(x, 2, -1)  # x in the other order: its columns were permuted once
+        return jnp.concatenate([first * c - second * s, first * s + second * c], -1)
+    """,
+    shapes="x: T[b,t,h,2*d]\nc: T[t,1,d]\ns: T[t,1,d]",
+    sizes="b=8 t=1024 h=16 d=64",
+    small="b=2 t=3 h=2 d=4",
+    away="""
+        first, second = jnp.split(x, 2, -1)
+        return jnp.concatenate([first * c - second * s, first * s + second * c], -1)
+    """,
 )
 
 RULES = (FLATTENED_UPDATE, FLATTENED_SUM, ONE_PASS_VARIANCE, ROTARY_IN_HALVES)

@@ -18,8 +18,7 @@ from tilewright.extras import MissingExtra
 from tilewright.hlo.jaxlib_child import ask
 from tilewright.hlo.program import Computation, Operation, Program, Source, aliases
 from tilewright.hlo.reading.hlo_reader import read_hlo
-from tilewright.hlo.reading.mlir_marks import meshes
-from tilewright.hlo.reading.mlir_reader import read_stablehlo
+from tilewright.hlo.reading.mlir_reader import meshes, read_stablehlo
 from tilewright.hlo.semantics.collectives import read_groups
 
 MOST_DEVICES = 4096
