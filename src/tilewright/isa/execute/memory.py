@@ -30,7 +30,7 @@ from tilewright.isa.execute.operands import (
 from tilewright.isa.kernels import records
 from tilewright.isa.kernels.records import Record, address, int64_tables
 from tilewright.isa.language.errors import Faults
-from tilewright.isa.language.program import Address, Immediate, Instruction, SegmentName
+from tilewright.isa.language.program import Instruction
 
 Array = np.ndarray[Any, Any]
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
@@ -54,8 +54,7 @@ class _Access:
 
 def _access(pe: Pe, instruction: Instruction) -> _Access | str:
     """What a load or store asks for, or the kind of error."""
-    register, address = instruction.operands[:2]
-    assert isinstance(address, Address)
+    register, address = instruction.operands[0], instruction.address
     segment = pe.segment(address.segment)
     if segment is None:
         return "unknown_segment"
@@ -115,8 +114,7 @@ def _cost(
     pe: Pe, instruction: Instruction, access: _Access, elements: int, requests: int, fetched: int | None = None
 ) -> None:
     """``requests``: lines asked for; ``fetched``: those that L1 fetched, where it was asked."""
-    register, address = instruction.operands[:2]
-    assert isinstance(address, Address)
+    register, address = instruction.operands[0], instruction.address
     load, present = instruction.name != "st", elements * access.segment.element_bytes
     size = present if fetched is None else fetched * pe.config.line_bytes
     if load:
@@ -296,10 +294,9 @@ def _dmastat(pe: Pe, instruction: Instruction) -> Faults:
 
 def _segment(pe: Pe, instruction: Instruction) -> Faults:
     # operands
-    name = instruction.operands[1]
-    assert isinstance(name, SegmentName)
+    name = str(instruction.operands[1]).removeprefix("$")
     # operation, result
-    handle = pe.names.get(name.name, 0)
+    handle = pe.names.get(name, 0)
     pe.uniform[number(instruction.operands[0])] = handle
     return [] if handle else [("unknown_segment", -1, -1)]
 
@@ -319,21 +316,20 @@ def _set_window(pe: Pe, instruction: Instruction) -> Faults:
     """``segbase`` and ``segsize``."""
     # operands
     segment = pe.segment(number(instruction.operands[0]))
-    dim, value = instruction.operands[1], uniform_source(pe, instruction.operands[2])
-    assert isinstance(dim, Immediate)
+    dim, value = (uniform_source(pe, o) for o in instruction.operands[1:])
     # operation
     fault = "unknown_segment"
     if segment is not None:
         fault = "segment_out_of_range"
         base, sizes = segment.base.copy(), segment.sizes.copy()
-        if 1 <= dim.value <= len(sizes):
-            room = segment.storage.sizes[dim.value - 1]
+        if 1 <= dim <= len(sizes):
+            room = segment.storage.sizes[dim - 1]
             if instruction.name == "segbase":
                 # The window slides as far as it can and is cut where the storage ends.
-                base[dim.value - 1] = value
-                sizes[dim.value - 1] = min(int(sizes[dim.value - 1]), int(room) - value)
+                base[dim - 1] = value
+                sizes[dim - 1] = min(int(sizes[dim - 1]), int(room) - value)
             else:
-                sizes[dim.value - 1] = value
+                sizes[dim - 1] = value
             new = segment.window(base, sizes)
             # result
             if new is not None:
@@ -345,14 +341,13 @@ def _set_window(pe: Pe, instruction: Instruction) -> Faults:
 
 def _segget(pe: Pe, instruction: Instruction) -> Faults:
     # operands
-    segment, dim = pe.segment(number(instruction.operands[1])), instruction.operands[2]
-    assert isinstance(dim, Immediate)
+    segment, dim = pe.segment(number(instruction.operands[1])), uniform_source(pe, instruction.operands[2])
     # operation
     value, fault = 0, "unknown_segment"
     if segment is not None:
         table = segment.base if instruction.suffix("what") == "base" else segment.sizes
-        inside = 1 <= dim.value <= len(table)
-        value, fault = (int(np.asarray(table)[dim.value - 1]), "") if inside else (0, "segment_out_of_range")
+        inside = 1 <= dim <= len(table)
+        value, fault = (int(np.asarray(table)[dim - 1]), "") if inside else (0, "segment_out_of_range")
     # result
     pe.uniform[number(instruction.operands[0])] = value
     return [(fault, -1, -1)] if fault else []

@@ -114,9 +114,7 @@ def product_window(pe: Pe, first: int, sources: list[int]) -> tuple[int, int]:
 
 def assign_roles(pe: Pe, instruction: Instruction) -> Roles | str:
     """Resolve operands, or say which kind of error keeps the whole instruction from running."""
-    c = pe.config
-    address = instruction.operands[1]
-    assert isinstance(address, Address)
+    c, address = pe.config, instruction.address
     first, a = number(instruction.operands[0]), number(instruction.operands[2])
     ka, kb = (int(instruction.suffix(key) or 1) for key in ("ka", "kb"))
     segment = pe.segment(address.segment)
