@@ -6,7 +6,7 @@ search space), ``busy`` (lower bounds in cycles) and ``runs`` (the machine's own
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
@@ -92,6 +92,8 @@ class Problem:
     element_bytes: int
     config: MatrixUnitConfig
 
+    default = Choice()
+
     @property
     def title(self) -> str:
         return f"a matrix product of {self.m} x {self.n} x {self.k}"
@@ -152,15 +154,16 @@ class Problem:
         share = 1 if choice.split == "columns" else config.pes
         blocks, k_steps = self.m // (fit * share), -(-self.k // config.depth(self.element_bytes, choice.kb))
         loads = -(-self.m // fit) * self.n * k_steps * (1 if choice.order == "k_outer" else 64)
-
-        def run(rows: int) -> KernelResult:
-            a, b = (np.zeros(shape, numpy_type(dtype)) for shape in ((rows, self.k), (self.k, self.n)))
-            return matmul(a, b, _without_values(config), **choice.options)
-
         if loads <= _MOST_LOADS or blocks <= 4:
-            return [run(self.m)], (1,)
+            return [self.run(dtype, choice)], (1,)
         rows = self.m - (blocks - 3) * fit * share
-        return [run(rows), run(rows - fit * share)], (blocks - 2, 3 - blocks)
+        several = [replace(self, m=rows), replace(self, m=rows - fit * share)]
+        return [few.run(dtype, choice) for few in several], (blocks - 2, 3 - blocks)
+
+    def run(self, dtype: str, choice: Choice) -> KernelResult:
+        """All of it, without values."""
+        a, b = (np.zeros(shape, numpy_type(dtype)) for shape in ((self.m, self.k), (self.k, self.n)))
+        return matmul(a, b, _without_values(self.config), **choice.options)
 
 
 def default_columns(config: MatrixUnitConfig, ka: int) -> int:
@@ -350,6 +353,8 @@ class ConvProblem:
     element_bytes: int
     config: MatrixUnitConfig
 
+    default = ConvChoice()
+
     @property
     def shape(self) -> ConvShape:
         how: dict[str, Any] = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "layout": "NHWC"} | dict(self.how)
@@ -403,8 +408,22 @@ class ConvProblem:
 
     def runs(self, dtype: str, choice: ConvChoice) -> Runs:
         """The whole run, counted once."""
+        return [self.run(dtype, choice)], (1,)
+
+    def run(self, dtype: str, choice: ConvChoice) -> KernelResult:
+        """All of it, without values."""
         x, w = (np.zeros(shape, numpy_type(dtype)) for shape in (self.x, self.w))
-        return [conv2d(x, w, config=_without_values(self.config), **dict(self.how), **choice.options)], (1,)
+        return conv2d(x, w, config=_without_values(self.config), **dict(self.how), **choice.options)
+
+
+def problem_of(
+    sizes: Sequence[Any], how: Mapping[str, Any], element_bytes: int, config: MatrixUnitConfig
+) -> Problem | ConvProblem:
+    """A product (m, n, k), or a convolution (shapes of x and w, with stride, padding, ... in ``how``)."""
+    if len(sizes) == 2:
+        return ConvProblem(tuple(sizes[0]), tuple(sizes[1]), tuple(how.items()), element_bytes, config)
+    m, n, k = sizes
+    return Problem(m, n, k, element_bytes, config)
 
 
 def _conv_blocks(problem: ConvProblem, kb: int, fixed: Mapping[str, Any]) -> Iterator[tuple[int, int]]:

@@ -16,7 +16,7 @@ from typing import Any
 from tilewright.errors import UsageError
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.errors import whole
-from tilewright.isa.study.choices import ConvProblem, Problem
+from tilewright.isa.study.choices import ConvProblem, Problem, problem_of
 from tilewright.isa.study.roofline import LogPlane
 from tilewright.isa.study.tune import Tuned, Tuning, autotune, element_bytes, search
 from tilewright.render import Card, Column, Html, Page, Step, cards, steps, table
@@ -40,10 +40,7 @@ class LayerShape:
 
     def problem(self, element_bytes: int, config: MatrixUnitConfig) -> Problem | ConvProblem:
         """The layer as a search problem on a machine."""
-        if self.x:
-            return ConvProblem(self.x, self.w, self.how, element_bytes, config)
-        m, n, k = self.sizes
-        return Problem(m, n, k, element_bytes, config)
+        return problem_of(self.sizes or (self.x, self.w), dict(self.how), element_bytes, config)
 
     def __str__(self) -> str:
         if not self.x:
