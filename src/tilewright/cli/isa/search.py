@@ -312,14 +312,7 @@ def roofline(
 def _roofline_lines(found: Roofline, choice: str) -> Iterator[Line]:
     yield f"{found.title}, by {choice}"
     yield f"{found.macs:,} products in {found.cycles:,} cycles: {found.rate:,.0f} of {found.peak:,.0f} a cycle\n"
-    columns: list[Heading] = [("unit", "text"), ("busy at least", "count"), ("of all", "percent"), ("amount", "count")]
-    columns += [("of", "text"), ("a cycle", "number"), ("products each", "number")]
-    rows = []
-    for bound in found.bounds:
-        share = bound.cycles / max(1, found.cycles)
-        head = (bound.name, round(bound.cycles), share, round(bound.amount))
-        rows.append((*head, bound.what, round(bound.rate, 3), round(bound.intensity, 2)))
-    yield Table(columns, rows)
+    yield Table(*found.table())
     yield from ("", *(f"* {text}" for text in found.advice))
 
 

@@ -143,6 +143,17 @@ class Roofline:
         plain |= {"bounds": bounds, "stalls": self.stalls, "advice": list(self.advice)}
         return plain | {"changes": [change.__dict__ for change in self.changes]}
 
+    def table(self) -> tuple[list[Column], list[tuple[object, ...]]]:
+        """Columns, and every bound as a row: for pages and terminals."""
+        columns = [Column("unit"), Column("busy at least", "count"), Column("of all cycles", "percent")]
+        columns += [Column("amount", "count"), Column("of"), Column("a cycle", "number")]
+        columns.append(Column("products each", "number"))
+        rows: list[tuple[object, ...]] = []
+        for b in self.bounds:
+            head = (b.name, round(b.cycles), b.cycles / max(1, self.cycles), round(b.amount))
+            rows.append((*head, b.what, round(b.rate, 3), round(b.intensity, 2)))
+        return columns, rows
+
     def to_html(self, command: str = "") -> str:
         """A page: what to change, the roofs, the bounds, other machines; ``command``: what makes it again."""
         share = self.rate / self.peak
@@ -157,14 +168,7 @@ class Roofline:
             "change", "What to change", steps(todo) or paragraph("Nothing: it is as fast as it can be."), cards(figures)
         )
         page.section("roofs", "The point and its roofs", _roofs(self))
-        columns = [Column("unit", "text"), Column("busy at least", "count"), Column("of all cycles", "percent")]
-        columns += [Column("amount", "count"), Column("of", "text"), Column("a cycle", "number")]
-        columns.append(Column("products each", "number"))
-        rows = []
-        for b in self.bounds:
-            head = (b.name, round(b.cycles), b.cycles / max(1, self.cycles), round(b.amount), b.what)
-            rows.append((*head, b.rate, round(b.intensity, 2)))
-        page.section("bounds", "Every bound", table(columns, rows))
+        page.section("bounds", "Every bound", table(*self.table()))
         if self.changes:
             heads = [Column("field", "code"), Column("is", "code"), Column("as", "code"), Column("cycles", "count")]
             heads.append(Column("times as fast", "ratio"))
