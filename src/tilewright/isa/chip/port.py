@@ -164,8 +164,3 @@ class MemoryPort:
     @property
     def moved(self) -> Moved:
         return Moved(**{name: self._account(name) for name in _COUNTERS})
-
-
-def new_windows() -> Array:
-    """Windows of the two buses, all free."""
-    return np.zeros((2, 2 * WINDOWS), np.int64)

@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.isa.chip.clock import Clock
-from tilewright.isa.chip.port import MemoryPort, new_windows
+from tilewright.isa.chip.port import MemoryPort
 from tilewright.isa.chip.segments import (
     ABSENT,
     LOADED,
@@ -22,7 +22,7 @@ from tilewright.isa.chip.segments import (
     make_storage,
     whole_segment,
 )
-from tilewright.isa.kernels.records import CACHE
+from tilewright.isa.kernels.records import CACHE, WINDOWS
 from tilewright.isa.language.config import DRAMS, MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Moved, Traffic
 from tilewright.isa.language.errors import ErrorRecord, Faults, MatrixUnitError
@@ -661,7 +661,7 @@ def new_chip(config: MatrixUnitConfig, tracing: bool = False, soon: int = 0) -> 
         raise UsageError(f"no room for {c.l2_bytes} bytes of L2", how="give a smaller l2_bytes") from None
     dram = DRAMS.get(c.dram)
     banks = np.zeros((3, dram.banks if dram else 1), np.int64)
-    windows = new_windows() if c.pes > 1 else np.zeros((2, 0), np.int64)
+    windows = np.zeros((2, 2 * WINDOWS * (c.pes > 1)), np.int64)
     chip = Chip(c, store, l2, Dma(), np.zeros(lines, np.uint8), banks, windows)
     chip.pes = [Pe.of(number, chip, tracing, more) for number in range(c.pes)]
     return chip

@@ -119,22 +119,15 @@ def check(plan: MatmulPlan) -> None:
         raise UnsupportedError("the kernel gives offsets one register per dim", how="offset_mode='registers'")
     if plan.buffers > 1 and SECOND_A + plan.held * plan.block_a > c.registers:
         raise UsageError(f"two buffers of {plan.block_a} rounds of A", how="fewer rounds, or more registers")
-    most = _most_rounds(plan)
-    if plan.block_a > most:
+    # Column by column A stays, and may have all registers behind the offsets.
+    room = max(_PLACES - A_REGISTER, c.registers - SECOND_A if plan.order == "column_outer" else 0)
+    if plan.block_a > (most := room // plan.held):
         raise UsageError(f"block_a = {plan.block_a} rounds of A", how=f"registers for at most {most}")
     if plan.epilogue is not None:
         check_epilogue(plan.epilogue, bool(plan.signs), c.registers, c.uniform_registers)
     if plan.order == "column_outer" and (c.pred_scope != "loader" or c.column_numbering != "gap"):
         problem = "column_outer selects columns by the loaders' predicates, one register a column"
         raise UnsupportedError(problem, how="pred_scope='loader' and column_numbering='gap', or order='k_outer'")
-
-
-def _most_rounds(plan: MatmulPlan) -> int:
-    """Rounds of A that registers have room for: column by column A stays, and may have all behind the offsets."""
-    room = _PLACES - A_REGISTER
-    if plan.order == "column_outer":
-        room = max(room, plan.config.registers - SECOND_A)
-    return room // plan.held
 
 
 @lru_cache(maxsize=64)
@@ -572,7 +565,8 @@ def _matmul_on_elements(
         machine.page_table("B", page=page, line=line, mapped=True)
     shares = by_dim((plan.m, plan.n), 0 if split == "rows" else 1, plan.config.pes)
     parts = {pe: part for pe, (part,) in shares.items()}
-    widths = {pe: _widths(part, segments) for pe, part in parts.items()} if segments else {}
+    pieces = {pe: by_dim((part.size[1],), 0, segments).values() for pe, part in parts.items()} if segments else {}
+    widths = {pe: tuple(piece.size[0] for (piece,) in own) for pe, own in pieces.items()}
     cuts = {pe: _cuts(plan, parts[pe], own) for pe, own in widths.items()}
     page = page if page is not None or not segments else _page(plan, cuts, line)
     for pe, own_cuts in cuts.items():
@@ -604,11 +598,6 @@ def _split(plan: MatmulPlan, split: str | None, segments: int | None) -> str:
         shared = "segments of B shared by elements that do not wait for one another"
         raise UnsupportedError(shared, how="split='columns'")
     return split
-
-
-def _widths(part: Part, segments: int) -> tuple[int, ...]:
-    """Of an element's segments of B, as even as can be."""
-    return tuple(piece.size[0] for (piece,) in by_dim((part.size[1],), 0, segments).values())
 
 
 def _page(plan: MatmulPlan, cuts: dict[int, list[Part]], line: Sequence[int] | None) -> tuple[int, ...]:
