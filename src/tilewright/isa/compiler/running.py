@@ -106,7 +106,7 @@ class Recipes:
 class ChipRun:
     """A run of ``steps`` over ``tables``; ``stays``: what stands in L2 from which step to which.
 
-    ``arrays``: what the host has, by name; ``held``: what of it stands in tables.
+    ``arrays``: what the host has, by name; ``held``: what of it stands in tables; ``fetched``: tables it has read.
     """
 
     tables: Mapping[str, Table]
@@ -116,6 +116,7 @@ class ChipRun:
     stays: tuple[Stay, ...] = ()
     arrays: dict[str, Array] = field(default_factory=dict)
     held: dict[str, Held] = field(default_factory=dict)
+    fetched: dict[str, Array] = field(default_factory=dict)
     layers: list[Layer] = field(default_factory=list)
     host_bytes: int = 0
 
@@ -168,9 +169,10 @@ class ChipRun:
             result = SimpleNamespace(sizes=recipe.shape)
             node: Any = SimpleNamespace(name=recipe.name, attributes=recipe.attributes, result=result)
             return apply_layout(node, self.resolve(recipe.of))
-        array = self.machine.tensor(recipe.table)
-        self.machine.link(array.nbytes)
-        return unfolded_array(array, recipe.shape, recipe.groups, element_dtype(recipe.dtype))
+        if recipe.table not in self.fetched:  # once: it may be given up afterwards
+            self.fetched[recipe.table] = self.machine.tensor(recipe.table)
+            self.machine.link(self.fetched[recipe.table].nbytes)
+        return unfolded_array(self.fetched[recipe.table], recipe.shape, recipe.groups, element_dtype(recipe.dtype))
 
     def arrivals(self, number: int) -> None:
         """Bring tables to L2, or give them room there, before a step."""
@@ -267,7 +269,7 @@ class Execution(ChipRun):
 
     def __init__(self, lowering: Lowering, config: MatrixUnitConfig) -> None:
         super().__init__(lowering.tables, lowering.steps, config)
-        self.lowering, self.recipes, self.values = lowering, Recipes(lowering), dict[Value, Array]()
+        self.lowering, self.recipes = lowering, Recipes(lowering)
 
     def begin(self, arguments: Sequence[Array]) -> None:
         """Fill memory as it is before the first step."""
@@ -279,10 +281,8 @@ class Execution(ChipRun):
         self.stays = planned_stays(self.lowering)
 
     def value(self, value: Value) -> Array:
-        """A value as the host sees it: its own, named otherwise, or fetched from the machine, once."""
-        if value not in self.values:
-            self.values[value] = self.resolve(self.recipes.of(value))
-        return self.values[value]
+        """A value as the host sees it: its own, named otherwise, or fetched from the machine."""
+        return self.resolve(self.recipes.of(value))
 
     def compute(self, step: Step) -> tuple[list[Array], dict[str, Array]]:
         """What XLA takes for a step, and what it makes, by name."""

@@ -341,7 +341,7 @@ def lower_convolution(lowering: Lowering, node: Node, after: Group | None = None
     b = _operand_table(lowering, plan, w, kernel)
     conv = ConvPlan(replace(plan, epilogue=tail.spec), shape, 0, (0, outs))
     names, jobs = {"A": a, "B": b, "C": tail.table}, list[Job]()
-    for pe, mine, windows in conv_shares(conv, *(lowering.tables[name].shape for name in (a, b))):
+    for pe, mine, windows in conv_shares(conv, lowering.tables[a].shape, lowering.tables[b].shape):
         seen = tuple((name, names[name], part) for name, part in windows.items())
         jobs.append(Job(pe, conv_program(mine), (*seen, *tail.windows(windows["C"]))))
     macs = shape.pixels * outs * depth * kh * kw

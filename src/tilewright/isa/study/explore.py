@@ -149,7 +149,7 @@ def sweep(
     """
 
     def tune(layer: LayerShape, machine: MatrixUnitConfig) -> Tuning:
-        return autotune(*layer.sizes, dtype, machine, **how)
+        return autotune(m, n, k, dtype, machine, **how)
 
     return _points([LayerShape("product", 1, (m, n, k))], over, dtype, checked_config(config), tune, watch)
 

@@ -65,12 +65,11 @@ def terminal_ruler(layout: AddressMap, width: int = 100, *, unit: str = "auto", 
     return scene_text(lambda most: ruler_scene(layout, unit=unit, colour=colour, most=most), width)
 
 
-def scene_text(
-    make: Callable[[Bounds], Scene],
-    width: int,
-    legend: Callable[[Scene], str] = lambda scene: "; ".join(_legend(scene)),
-) -> Text:
-    """The scene that ``make`` gives for so many rows and columns, as many of these as fit in ``width`` characters."""
+def scene_text(make: Callable[[Bounds], Scene], width: int, legend: bool = True) -> Text:
+    """The scene that ``make`` gives for so many rows and columns, as many of these as fit in ``width`` characters.
+
+    ``legend``: what marks and colours mean stands below it, else only which part it is.
+    """
     from rich.text import Text
 
     columns, fits = Bounds().columns + 1, Bounds().columns
