@@ -139,7 +139,10 @@ class Problem:
         c, e, (m, n, k) = self.config, self.element_bytes, (self.m, self.n, self.k)
         given = {name: value for name, value in choice.options.items() if name != "page"}
         counts = expected_counts(m, n, k, c, e, **given)
-        units = _busy(c, e, counts, choice, m * n)
+        own = c.chunk(e, choice.kb) * choice.block_a  # elements of A that a thread loads at once
+        loads, rest = divmod(k, own * choice.kb)
+        a_lines = loads * choice.kb * -(-own * e // c.line_bytes) + -(-rest * e // c.line_bytes)  # of a row
+        units = _busy(c, e, counts, choice, (m, n), counts.a_bytes_loaded // (k * e) * a_lines)
         if choice.segments:
             units["DMA"] = c.dma_latency + -(-k * n * e // c.dram_bytes_per_cycle)
         if c.pes == 1 or c.slots == 1:  # else what one fetches another finds in L2
@@ -304,12 +307,16 @@ def _round_up(size: int, step: int) -> int:
 # Cycles no run can stay below, by closed forms.
 
 
-def _busy(c: MatrixUnitConfig, e: int, counts: Counts, choice: Any, sums: int) -> dict[str, int]:
-    """Cycles of the math unit, the load-store unit and L2's bus for what was counted, with so many ``sums`` stored."""
-    asked = min(c.line_bytes, c.chunk(e, choice.kb) * e * choice.block_a)
-    lines = counts.l1_touches + counts.a_bytes_loaded // asked + 4 * sums // c.line_bytes
+def _busy(
+    c: MatrixUnitConfig, e: int, counts: Counts, choice: Any, sums: tuple[int, int], a_lines: int
+) -> dict[str, int]:
+    """Cycles of the math unit, the load-store unit and L2's bus for what was counted of [rows, columns] ``sums``."""
+    rows, columns = sums
+    local = -(-min(choice.columns or default_columns(c, choice.ka), columns) // choice.ka)  # of a thread
+    stored = max(4 * rows * columns // c.line_bytes, rows * -(-columns // local))
+    lines = counts.l1_touches + a_lines + stored
     own = 0 if c.loads_through_l1 else counts.a_bytes_loaded
-    crossing = (counts.l1_misses * c.line_bytes + own + 4 * sums) * c.slots // c.l2_bytes_per_cycle
+    crossing = (counts.l1_misses * c.line_bytes + own + 4 * rows * columns) * c.slots // c.l2_bytes_per_cycle
     step = min(c.step_cycles(e, kb) for kb in {choice.kb, getattr(choice, "tail_kb", None) or choice.kb})
     units = {"math unit": counts.steps * step, "load-store unit": lines // c.l1_ports, "L2 bus": crossing}
     return {name: -(-cycles // c.pes) for name, cycles in units.items()}
@@ -403,7 +410,8 @@ class ConvProblem:
         options: dict[str, Any] = {"ka": choice.ka, "kb": choice.kb, "columns": choice.columns, "split": choice.split}
         counts = expected_conv2d_counts(self.x, self.w, **dict(self.how), config=c, element_bytes=e, **options)
         weights = shape.outs * shape.depth * shape.kernel[0] * shape.kernel[1] * e
-        units = _busy(c, e, counts, choice, shape.pixels * shape.outs)
+        a_lines = counts.a_bytes_loaded // min(c.line_bytes, c.chunk(e, choice.kb) * e * choice.block_a)
+        units = _busy(c, e, counts, choice, (shape.pixels, shape.outs), a_lines)
         return units | {"memory bus": (weights + 4 * shape.pixels * shape.outs) // c.dram_bytes_per_cycle}
 
     def runs(self, dtype: str, choice: ConvChoice) -> Runs:
