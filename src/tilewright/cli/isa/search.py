@@ -121,24 +121,14 @@ def _name(tuning: Tuning, tuned: Any) -> str:
 
 
 def _row(tuning: Tuning, tuned: Any) -> tuple[object, ...]:
-    cycles, default, counts = tuned.cycles, tuning.default.cycles, tuned.counts
-    beside = cycles / default if cycles and default else None
-    name = _name(tuning, tuned)
+    cycles, default, counts, name = tuned.cycles, tuning.default.cycles, tuned.counts, _name(tuning, tuned)
     if counts is None or tuned.stalls is None:
         words = "cannot run" if tuned.refused else "left out"
         return (name, None, None, None, None, None, words, None, tuned.limit, tuned.bound, None, None, None)
-    waiting = tuned.stalls[tuned.stall] if tuned.stall else 0
+    beside, waiting = cycles / default if cycles and default else None, tuned.stalls.get(tuned.stall, 0)
     numbers = (name, cycles, round(tuned.energy_pj), beside, tuned.utilisation, tuned.math_cycles)
-    return (
-        *numbers,
-        tuned.stall or "nothing",
-        waiting,
-        tuned.limit,
-        tuned.bound,
-        counts.l1_touches,
-        counts.dram_bytes,
-        counts.a_bytes_loaded,
-    )
+    waits = (tuned.stall or "nothing", waiting, tuned.limit, tuned.bound)
+    return (*numbers, *waits, counts.l1_touches, counts.dram_bytes, counts.a_bytes_loaded)
 
 
 def _shown(tuning: Tuning, top: int) -> list[Any]:

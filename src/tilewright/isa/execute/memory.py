@@ -34,6 +34,8 @@ from tilewright.isa.language.program import Instruction
 
 Array = np.ndarray[Any, Any]
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+_SEEN_AS = {"ld": "loads", "ldb": "loads", "st": "stores"}
+"""What a profile calls an access."""
 
 
 @dataclass
@@ -146,13 +148,6 @@ def _load_elements(pe: Pe, first: int, words: int, segment: Segment, reach: Reac
         pe.written[:, first : first + words] |= into.reshape(len(window), words, -1).any(axis=2)
 
 
-def _store_elements(pe: Pe, first: int, words: int, segment: Segment, reach: Reach) -> None:
-    word, there = _WORDS[segment.element_bytes], reach.there
-    values = np.ascontiguousarray(pe.registers[:, first : first + words]).view(word)
-    pe.chip.view(word)[reach.places[there]] = values[there]
-    segment.table.dirty[np.unique(reach.ids[there] // segment.map.page_elements)] = True
-
-
 def _request_lines(pe: Pe, segment: Segment, reach: Reach, storing: bool) -> tuple[int, int | None]:
     """Send a load's or store's cache lines through the cache model.
 
@@ -173,14 +168,6 @@ def _request_lines(pe: Pe, segment: Segment, reach: Reach, storing: bool) -> tup
     return requests, int(fetched) if through else None
 
 
-def _note_lines(pe: Pe, access: _Access, load: bool) -> None:
-    """Count the lines that are asked for in the profile (``Pe.heat``)."""
-    assert pe.heat is not None
-    segment, kind = access.segment, records.LINE_ACCESSES.index("loads" if load else "stores")
-    per_line = segment.map.line_elements
-    np.add.at(pe.heat[segment.storage.name][:, kind], access.reach().lines(per_line)[2] // per_line, 1)
-
-
 def _move(pe: Pe, instruction: Instruction) -> Faults:
     """``ld``, ``st``, and ``ldb``, with which what the first thread that is on asks for goes to all that are."""
     # operands
@@ -193,7 +180,9 @@ def _move(pe: Pe, instruction: Instruction) -> Faults:
         first = int(on.argmax())
         access.at, access.counts = access.at[first : first + 1], access.counts[first : first + 1]
     if pe.heat is not None:
-        _note_lines(pe, access, name != "st")
+        per_line, kind = access.segment.map.line_elements, records.LINE_ACCESSES.index(_SEEN_AS[name])
+        seen = pe.heat[access.segment.storage.name][:, kind]
+        np.add.at(seen, access.reach().lines(per_line)[2] // per_line, 1)
     pe.clock.port.begin()
     # operation, result and cost, where every page is at hand
     moved = _transfer_elements(pe, instruction, access) if on is None else None
@@ -206,7 +195,10 @@ def _move(pe: Pe, instruction: Instruction) -> Faults:
     translate(pe, segment, reach)
     # result
     if name == "st":
-        _store_elements(pe, register, access.words, segment, reach)
+        word, there = _WORDS[segment.element_bytes], reach.there
+        values = np.ascontiguousarray(pe.registers[:, register : register + access.words]).view(word)
+        pe.chip.view(word)[reach.places[there]] = values[there]
+        segment.table.dirty[np.unique(reach.ids[there] // segment.map.page_elements)] = True
     else:
         _load_elements(pe, register, access.words, segment, reach, on)
     # cost

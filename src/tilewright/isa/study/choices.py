@@ -30,8 +30,23 @@ _FIRST_OFFSET = 280
 """The first register behind those of A."""
 
 
+_WORDS = {"columns": "{} columns", "line": "line {}", "page": "page {}", "split": "split by {}"}
+_WORDS |= {"segments": "{} segments", "block_a": "A by {}", "buffers": "twice", "stream": "weights by DMA"}
+_WORDS |= {"tail_kb": "last rows kb{}"}
+"""How options that are not the default are named."""
+
+
 @dataclass(frozen=True)
 class _Options:
+    def __str__(self) -> str:
+        own, usual = self.options, {f.name: f.default for f in fields(self)}
+        words = [f"ka{own['ka']} kb{own['kb']}"]
+        words += [f"{own['order']} t{int(own['transpose_b'])}"] if "order" in own else []
+        for name in (name for name in _WORDS if own.get(name) != usual.get(name)):
+            value = own[name]
+            words.append(_WORDS[name].format("x".join(map(str, value)) if isinstance(value, tuple) else value))
+        return " ".join(words)
+
     @property
     def options(self) -> dict[str, Any]:
         """As keywords of :func:`matmul` or :func:`conv2d`."""
@@ -68,18 +83,6 @@ class Choice(_Options):
     segments: int | None = None
     block_a: int = 1
     tail_kb: int | None = None
-
-    def __str__(self) -> str:
-        parts = [f"ka{self.ka} kb{self.kb} {self.order} t{int(self.transpose_b)}"]
-        parts += [f"{self.columns} columns"] if self.columns else []
-        for name in ("line", "page"):
-            shape = getattr(self, name)
-            parts += [f"{name} {'x'.join(map(str, shape))}"] if shape else []
-        parts += [f"split by {self.split}"] if self.split else []
-        parts += [f"{self.segments} segments"] if self.segments else []
-        parts += [f"A by {self.block_a}"] if self.block_a > 1 else []
-        parts += [f"last rows kb{self.tail_kb}"] if self.tail_kb else []
-        return " ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -340,14 +343,6 @@ class ConvChoice(_Options):
     block_a: int = 1
     buffers: int = 1
     stream: bool = False
-
-    def __str__(self) -> str:
-        parts = [f"ka{self.ka} kb{self.kb}"]
-        parts += [f"{self.columns} columns"] if self.columns else []
-        parts += [f"split by {self.split}"] if self.split else []
-        parts += [f"A by {self.block_a}"] if self.block_a > 1 else []
-        parts += ["twice"] if self.buffers > 1 else []
-        return " ".join([*parts, *["weights by DMA"] * self.stream])
 
 
 @dataclass(frozen=True)
