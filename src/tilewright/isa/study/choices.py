@@ -317,11 +317,11 @@ def _busy(
     rows, columns = sums
     local = -(-min(choice.columns or default_columns(c, choice.ka), columns) // choice.ka)  # of a thread
     stored = max(4 * rows * columns // c.line_bytes, rows * -(-columns // local))
-    lines = counts.l1_touches + a_lines + stored
+    asked = max(-(-counts.l1_touches // c.l1_ports), counts.column_loads) + (a_lines + stored) // c.l1_ports
     own = 0 if c.loads_through_l1 else counts.a_bytes_loaded
     crossing = (counts.l1_misses * c.line_bytes + own + 4 * rows * columns) * c.slots // c.l2_bytes_per_cycle
     step = min(c.step_cycles(e, kb) for kb in {choice.kb, getattr(choice, "tail_kb", None) or choice.kb})
-    units = {"math unit": counts.steps * step, "load-store unit": lines // c.l1_ports, "L2 bus": crossing}
+    units = {"math unit": counts.steps * step, "load-store unit": asked, "L2 bus": crossing}
     return {name: -(-cycles // c.pes) for name, cycles in units.items()}
 
 
