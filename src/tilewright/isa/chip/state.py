@@ -253,7 +253,7 @@ def show_pe(pe: Pe) -> str:
     if waiting:
         pending = ", ".join(f"r{a}" if a == b else f"r{a}..r{b}" for a, b in runs_of(waiting))
         lines.append(f"  tokens pending: {pending}")
-    lines += _rows("segments", [(f"{s.handle}", _segment(s)) for s in pe.segments.values()])
+    lines += _rows("segments", [(f"{s.handle}", str(s)) for s in pe.segments.values()])
     lines += [f"  error {record}" for record in pe.errors[:5]]
     return "\n".join(lines)
 
@@ -336,11 +336,6 @@ def _threads(values: np.ndarray[Any, Any]) -> str:
 def _bits(values: np.ndarray[Any, Any]) -> str:
     shown = "".join("1" if v else "0" for v in values[:64].tolist())
     return shown + ("..." if len(values) > 64 else "")
-
-
-def _segment(segment: Any) -> str:
-    window = " x ".join(f"{b}..{b + s - 1}" for b, s in zip(segment.base.tolist(), segment.sizes.tolist(), strict=True))
-    return f"{segment.name or '(made by the program)'} of {segment.storage.name}: {window} (d1 first)"
 
 
 def runs_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
