@@ -76,11 +76,11 @@ def test_json_and_files_have_the_same_numbers(run, tmp_path):
 def test_the_picture_in_a_terminal(run):
     out = run("profile", "p.tasm", *GIVEN, "--heat", "B")[1]
     assert "B s8[16,16]: accesses by line" in out
-    assert re.search(r"\n 0( +2){16}\n", out)  # two rounds, each of which asks for every row's line once
+    assert re.search(r"\n +0 \|( +2){16} \|\n", out)  # two rounds, each of which asks for every row's line once
     out = run("profile", "p.tasm", *GIVEN, "--heat", "B", "--misses")[1]
-    assert re.search(r"\n 0( +1){16}\n", out)
+    assert re.search(r"\n +0 \|( +1){16} \|\n", out)
     out = run("profile", "p.tasm", *GIVEN, "--heat", "C", "--misses")[1]
-    assert re.search(r"\n 0( +·){16}\n", out)
+    assert re.search(r"\n +0 \|( +·){16} \|\n", out)
 
 
 def test_every_element_has_a_row_and_all_add_up(run, tmp_path):

@@ -297,17 +297,17 @@ def test_a_small_wrong_element_beside_large_ones_is_caught(monkeypatch):
     x, y = floats(16, 24) * np.logspace(6, -6, 16, dtype=np.float32)[:, None], floats(24, 16)
     compiled = isa.compile(lambda x, y: jax.nn.softmax((x @ y)[8:]), x, y, config=SMALL)
     compiled.check(x, y)
-    fetched = Execution.fetched
+    resolve = Execution.resolve
     for name, at in (("dot_1", (13, 3)), ("elements_1", (2, 5))):
-        number = next(n for n, step in enumerate(compiled.lowering.steps) if step.name == name)
+        (value,) = next(step.outputs for step in compiled.lowering.steps if step.name == name)
 
-        def broken(execution, value, table, groups, number=number, at=at):
-            array = fetched(execution, value, table, groups)
-            if value is compiled.lowering.steps[number].outputs[0]:
+        def broken(execution, recipe, table=compiled.lowering.places[value][0].table, at=at):
+            array = resolve(execution, recipe)
+            if recipe.table == table:
                 array[at] *= np.float32(1 + 2**-12)
             return array
 
-        monkeypatch.setattr(Execution, "fetched", broken)
+        monkeypatch.setattr(Execution, "resolve", broken)
         with pytest.raises(CheckFailed, match=rf"layer {name} .*: 1 of .* first \[{at[0]}, {at[1]}\]"):
             compiled.check(x, y)
 

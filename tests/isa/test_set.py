@@ -199,7 +199,7 @@ def test_a_descriptor_is_a_window_the_program_makes():
     assert result.state.uniform[3:6] == [3, 2, 8]
     assert result.registers[:, 3].tolist() == [35, 36, *[-1] * 6]
     assert result.registers[:, 4].tolist() == [43, 44, *[-1] * 6]
-    assert "3..4 x 4..5 (d1 first)" in str(result.state)
+    assert "[2, 2] of S from [4, 3]" in str(result.state)
 
 
 @pytest.mark.parametrize(

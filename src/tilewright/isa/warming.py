@@ -20,17 +20,13 @@ cmp.lt p1, r0, 3
 @p1, mm8.t1 r8, ur1:rf0:0x00, r20
 clr r8, 4
 mm8.t1 r8, ur2:rf0:0x00, r20"""
+_LOADED = "segment ur1, $S\nld r0, ur1:rf0:0x00\nmm8.sa.sb r0, ur1:rf8:0x00, r256\nhalt"
 _PAGES_THERE_AND_BACK = "segment ur1, $S\ndmaout ur1\ndmain ur1\nhalt"
 
 
 def _multiply(dtype: str, depth: int = 4, rows: int = 4, **options: Any) -> None:
     a, b = np.ones((rows, depth), dtype), np.ones((depth, rows), dtype)
     matmul(a, b, config=MatrixUnitConfig(threads=16, **options))
-
-
-def _profiled() -> None:
-    program = "segment ur1, $S\nld r0, ur1:rf0:0x00\nmm8.ka1.kb1.t0.sa.sb r0, ur1:rf8:0x00, r256\nhalt"
-    profile(program, {"S": np.zeros((4, 4), np.int8)}, MatrixUnitConfig(threads=4))
 
 
 def warm(report: Callable[[str, float], None] | None = None) -> None:
@@ -50,6 +46,6 @@ def warm(report: Callable[[str, float], None] | None = None) -> None:
         ("vectors", lambda: small.run("vf.add r0, r1, r2, 4\nvi.add r0, r1, r2, 4\nhalt")),
         ("pages moved out and in", lambda: small.run(_PAGES_THERE_AND_BACK, {"S": np.zeros(16, np.int32)})),
         ("walks that retain lines", lambda: poisoned.run(_WALKS, dict.fromkeys("ST", np.zeros((8, 64), np.int8)))),
-        ("a profile", _profiled),
+        ("a profile", lambda: profile(_LOADED, {"S": np.zeros((4, 4), np.int8)}, MatrixUnitConfig(threads=4))),
     )
     do_jobs(jobs, report)

@@ -15,23 +15,23 @@ from tilewright.errors import UsageError
 from tilewright.reading import open_bytes
 from tilewright.render.delivery import remark
 from tilewright.render.formats import Kind
-from tilewright.render.tables import Table
 
 if TYPE_CHECKING:
     import numpy as np
 
     from tilewright.trace import Event
 
-_PES: tuple[tuple[str, Kind, str], ...] = (
+PES: tuple[tuple[str, Kind, str], ...] = (
     ("PE", "number", "Processing element."),
-    ("cycles", "count", "By the model, until it was done."),
-    ("multiplying", "count", "Of them."),
     ("executed", "count", "Instructions of every kind."),
+    ("cycles", "count", "By the model, until it was done."),
+    ("multiplying", "count", "Cycles of the math unit."),
     ("macs", "count", "Multiplications of an element of A by one of B."),
     ("A loaded", "bytes", "Into registers."),
-    ("lines of B", "count", "Line touches in its L1."),
-    ("L1 misses", "count", "Of them, not in L1."),
-    ("L2 misses", "count", "Of these, not in L2 either."),
+    ("lines", "count", "Cache lines that mm touched, and ld and st asked for."),
+    ("L1 misses", "count", "Lines of mm that were not in its L1."),
+    ("L2 misses", "count", "Of these, not in L2 either: the element that asks first brings a line for all."),
+    ("waits for", "text", "What its issue queue waited for, the longest first."),
 )
 
 EveryPe = Annotated[bool, "Every processing element (--set pes=N) runs it, not the first alone."]
@@ -203,13 +203,17 @@ def pes_value(runs: Sequence[isa.RunResult]) -> list[dict[str, Any]]:
     ]
 
 
-def pes_table(runs: Sequence[isa.RunResult]) -> Table:
-    rows = []
-    for run in runs:
-        c = run.counts
-        head = (run.state.number, run.cycles, run.math_cycles, run.executed)
-        rows.append((*head, c.macs, c.a_bytes_loaded, c.l1_touches, c.l1_misses, c.l2_misses))
-    return Table(_PES, rows)
+def pe_row(run: isa.RunResult) -> tuple[object, ...]:
+    """A processing element's row of :data:`PES`."""
+    c, waits = run.counts, {reason: n for reason, n in run.queue.items() if n and reason != "issued"}
+    reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(waits.items(), key=lambda row: -row[1]))
+    head = (run.state.number, run.executed, run.cycles, run.math_cycles, c.macs, c.a_bytes_loaded)
+    return (*head, lines_of(run), c.l1_misses, c.l2_misses, reasons)
+
+
+def lines_of(part: Any) -> int:
+    """Cache lines that mm touched, and ld and st asked for, of a line of a program or a whole run."""
+    return int(part.counts.l1_touches + part.traffic.load_lines + part.traffic.store_lines)
 
 
 def remark_errors(errors: Sequence[Any], most: int = 5) -> None:

@@ -237,7 +237,7 @@ class _ProductRun:
             yield _listing(result)
         yield from (Table(("counter", ("machine", "count"), ("closed form", "count"), ""), rows), "")
         if len(result.pes) > 1:
-            yield from (machine.pes_table(result.pes), "")
+            yield from (Table(machine.PES, map(machine.pe_row, result.pes)), "")
         last = max(result.pes, key=lambda run: run.cycles).state.number if len(result.pes) > 1 else None
         of = "" if last is None else f" (PE {last}, the last one done)"
         yield f"{result.cycles:,} cycles by the model, {result.math_cycles:,} of them math{of}"

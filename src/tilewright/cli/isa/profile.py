@@ -31,17 +31,6 @@ _HEADINGS: tuple[tuple[str, Kind, str], ...] = (
     ("L2 misses", "count", "Of these, not in L2 either."),
     ("waits for", "text", "Why it held the queue longer than its turn, the longest first."),
 )
-_PES: tuple[tuple[str, Kind, str], ...] = (
-    ("PE", "number", "Processing element."),
-    ("executed", "count", "Instructions."),
-    ("cycles", "count", "By the model, until it was done."),
-    ("multiplying", "count", "Cycles of the math unit."),
-    ("macs", "count", "Multiplications."),
-    ("lines", "count", "Cache lines that mm touched, and ld and st asked for."),
-    ("L1 misses", "count", "Lines of mm that were not in its L1."),
-    ("L2 misses", "count", "Of these, not in L2 either: the element that asks first brings a line for all."),
-    ("waits for", "text", "What its issue queue waited for, the longest first."),
-)
 
 
 def profile(
@@ -112,7 +101,7 @@ def _lines(profile: isa.Profile, top: int) -> Iterator[Line]:
     shown = profile.hottest[:top] if top else profile.lines
     yield from (Table(_HEADINGS, [*(_row(profile, line) for line in shown), _totals(profile)]), "")
     if profile.pes:
-        yield Table(_PES, [_pe_row(part) for part in profile.pes])
+        yield Table(machine.PES, [machine.pe_row(part.result) for part in profile.pes])
         yield f"\n{profile.result.cycles:,} cycles until the last of them was done (PE {profile.number})"
     of = f" of {len(profile.pes)} elements" if profile.pes else ""
     yield machine.account_text(f"the issue queue{of}", profile.totals.queue)
@@ -124,28 +113,14 @@ def _row(profile: isa.Profile, line: Any) -> tuple[object, ...]:
     waits = ", ".join(f"{reason} {n:,}" for reason, n in line.waits.items())
     cycles = profile.totals.cycles
     share = line.cycles / cycles if cycles else None
-    shown = (line.counts.steps, line.counts.macs, _lines_of(line), line.counts.l1_misses, line.counts.l2_misses)
+    shown = (line.counts.steps, line.counts.macs, machine.lines_of(line), line.counts.l1_misses, line.counts.l2_misses)
     return (line.pc, f"{label}{line.text}", line.executed, line.cycles, share, *(n or None for n in shown), waits)
-
-
-def _pe_row(part: isa.Profile) -> tuple[object, ...]:
-    """One processing element's own totals."""
-    sums = part.totals
-    waits = {reason: n for reason, n in sums.queue.items() if n and reason != "issued"}
-    reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(waits.items(), key=lambda row: -row[1]))
-    head = (part.number, sums.executed, part.result.cycles, sums.math_cycles)
-    return (*head, sums.counts.macs, _lines_of(sums), sums.counts.l1_misses, sums.counts.l2_misses, reasons)
 
 
 def _totals(profile: isa.Profile) -> tuple[object, ...]:
     sums = profile.totals
     head = (None, "the whole run", sums.executed, sums.cycles, 1.0 if sums.cycles else None, sums.counts.steps)
-    return (*head, sums.counts.macs, _lines_of(sums), sums.counts.l1_misses, sums.counts.l2_misses, "")
-
-
-def _lines_of(part: Any) -> int:
-    """Cache lines that mm touched, and ld and st asked for, of a line of the program or a whole run."""
-    return int(part.counts.l1_touches + part.traffic.load_lines + part.traffic.store_lines)
+    return (*head, sums.counts.macs, machine.lines_of(sums), sums.counts.l1_misses, sums.counts.l2_misses, "")
 
 
 def _on_page(row: tuple[object, ...]) -> tuple[object, ...]:
@@ -193,8 +168,8 @@ def _page(profile: isa.Profile, file: str, names: tuple[str, ...]) -> str:
     page.section("look", "What to look at", steps(_hottest(profile)))
     page.section("run", "The run", cards(figures), _chart(profile))
     if profile.pes:
-        rows = [_on_page(_pe_row(part)) for part in profile.pes]
-        page.section("pes", "Every processing element", table(_PES, rows))
+        rows = [_on_page(machine.pe_row(part.result)) for part in profile.pes]
+        page.section("pes", "Every processing element", table(machine.PES, rows))
     columns = [heading for heading in _HEADINGS if heading[0] != "share"]
     rows = [_on_page((*row[:4], *row[5:])) for row in (_row(profile, line) for line in profile.hottest)]
     caption = "The most cycles first; by pc it is the program. Every column adds up to the whole run."

@@ -116,7 +116,7 @@ def _run_answer(runs: Sequence[isa.RunResult], shown: Sequence[str]) -> Answer:
     def lines() -> Iterator[Line]:
         yield from (f"{name} =\n{last.tensor(name)}\n" for name in shown)
         if len(runs) > 1:
-            yield from (machine.pes_table(runs), "")
+            yield from (Table(machine.PES, map(machine.pe_row, runs)), "")
         yield f"{executed:,} instructions executed, {last.cycles:,} cycles by the model"
         yield from (f"{key:20} {count:,}" for key, count in counts.items() if count)
         yield machine.account_text("the math unit was idle", last.stalls)

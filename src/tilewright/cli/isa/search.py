@@ -116,24 +116,14 @@ def _name(tuning: isa.Tuning, tuned: Any) -> str:
 
 
 def _row(tuning: isa.Tuning, tuned: Any) -> tuple[object, ...]:
-    cycles, default, counts = tuned.cycles, tuning.default.cycles, tuned.counts
-    beside = cycles / default if cycles and default else None
-    name = _name(tuning, tuned)
+    cycles, default, counts, name = tuned.cycles, tuning.default.cycles, tuned.counts, _name(tuning, tuned)
     if counts is None or tuned.stalls is None:
         words = "cannot run" if tuned.refused else "left out"
         return (name, None, None, None, None, None, words, None, tuned.limit, tuned.bound, None, None, None)
-    waiting = tuned.stalls[tuned.stall] if tuned.stall else 0
+    beside, waiting = cycles / default if cycles and default else None, tuned.stalls.get(tuned.stall, 0)
     numbers = (name, cycles, round(tuned.energy_pj), beside, tuned.utilisation, tuned.math_cycles)
-    return (
-        *numbers,
-        tuned.stall or "nothing",
-        waiting,
-        tuned.limit,
-        tuned.bound,
-        counts.l1_touches,
-        counts.dram_bytes,
-        counts.a_bytes_loaded,
-    )
+    waits = (tuned.stall or "nothing", waiting, tuned.limit, tuned.bound)
+    return (*numbers, *waits, counts.l1_touches, counts.dram_bytes, counts.a_bytes_loaded)
 
 
 def _shown(tuning: isa.Tuning, top: int) -> list[Any]:
@@ -222,7 +212,7 @@ def sweep(
         designs = isa.sweep(
             m, n, k, values_of(over), dtype, machine.configured(settings), watch=bar, most=most, within=within
         )
-    value = {"m": m, "n": n, "k": k, "dtype": dtype, "machines": [design.to_dict() for design in designs]}
+    value = {"m": m, "n": n, "k": k, "dtype": dtype, "machines": [_design_value(design) for design in designs]}
     deliver(Answer(lambda: value, lambda: _design_lines(designs)), Output(as_json=as_json))
 
 
@@ -237,21 +227,26 @@ def values_of(over: Sequence[str]) -> dict[str, list[Any]]:
     return fields
 
 
+def _design_value(design: Any) -> dict[str, Any]:
+    """A machine with its best choice, or why it cannot be, as JSON."""
+    if design.tuning is None:
+        return {"settings": design.settings, "refused": design.refused}
+    more = {"default_cycles": design.tuning.default.cycles, "proved": design.tuning.proved}
+    return {"settings": design.settings, **design.tuning.best.to_dict(), **more}
+
+
 def _design_lines(designs: Sequence[Any]) -> Iterator[Line]:
     columns: list[Heading] = [(name, "code") for name in (*designs[0].settings, "best choice")]
     columns += [("cycles", "count"), ("default's", "count"), ("utilisation", "percent"), "busiest", ("busy", "count")]
     rows: list[tuple[object, ...]] = []
     for design in designs:
-        values = [str(value) for value in design.settings.values()]
-        if design.tuning is None:
-            rows.append((*values, design.refused, None, None, None, "", None))
-            continue
-        best, default = design.tuning.best, design.tuning.default
-        numbers = (best.cycles, default.cycles, best.utilisation, best.limit, best.bound)
-        rows.append((*values, str(best.choice), *numbers))
+        shown: tuple[object, ...] = (design.refused, None, None, None, "", None)
+        if design.tuning is not None:
+            best, default = design.tuning.best, design.tuning.default
+            shown = (str(best.choice), best.cycles, default.cycles, best.utilisation, best.limit, best.bound)
+        rows.append((*map(str, design.settings.values()), *shown))
     yield Table(columns, rows)
-    tunings = [design.tuning for design in designs if design.tuning]
-    if tunings and not all(tuning.proved for tuning in tunings):
+    if not all(design.tuning.proved for design in designs if design.tuning):
         yield "\nnot every choice is proved the best: raise --most"
 
 
@@ -296,14 +291,7 @@ def roofline(
 def _roofline_lines(found: isa.Roofline, choice: str) -> Iterator[Line]:
     yield f"{found.title}, by {choice}"
     yield f"{found.macs:,} products in {found.cycles:,} cycles: {found.rate:,.0f} of {found.peak:,.0f} a cycle\n"
-    columns: list[Heading] = [("unit", "text"), ("busy at least", "count"), ("of all", "percent"), ("amount", "count")]
-    columns += [("of", "text"), ("a cycle", "number"), ("products each", "number")]
-    rows = []
-    for bound in found.bounds:
-        share = bound.cycles / max(1, found.cycles)
-        head = (bound.name, round(bound.cycles), share, round(bound.amount))
-        rows.append((*head, bound.what, round(bound.rate, 3), round(bound.intensity, 2)))
-    yield Table(columns, rows)
+    yield Table(*found.table())
     yield from ("", *(f"* {text}" for text in found.advice))
 
 
@@ -332,17 +320,7 @@ def explore(
 
 
 def _exploration_lines(found: isa.Exploration) -> Iterator[Line]:
-    columns: list[Heading] = [(name, "code") for name in found.points[0].settings]
-    columns += [("cycles", "count"), ("energy, uJ", "count"), ("area, mm2", "number"), ("utilisation", "percent"), ""]
-    front, rows = {id(point) for point in found.front}, list[tuple[object, ...]]()
-    for point in found.points:
-        head = [str(value) for value in point.settings.values()]
-        if point.refused:
-            rows.append((*head, None, None, None, None, point.refused))
-            continue
-        figures = (point.cycles, round(point.energy_pj / 1e6), round(point.area_mm2, 2), point.utilisation)
-        rows.append((*head, *figures, "front" if id(point) in front else ""))
-    yield Table(columns, rows)
+    yield Table(*found.table())
     fast, even = found.fastest, found.balanced
     yield f"\nfastest: {fast.name}; least product of cycles, energy and area: {even.name}"
     worst = max(fast.layers, key=lambda cost: cost.cycles)

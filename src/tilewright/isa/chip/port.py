@@ -8,7 +8,7 @@ carries more than it can, and a run ends when all of it is done.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -29,27 +29,12 @@ Array = np.ndarray[Any, Any]
 _AT, _COUNTERS = ACCOUNTS.places, [f.name for f in fields(Moved)]
 
 
-class _Cells(Protocol):
-    cells: Array
-
-
-class SharedMemory(Protocol):
-    """What all ports have together: a chip, which stands above this file."""
-
-    @property
-    def l2(self) -> _Cells:
-        """Lines of device memory in L2."""
-
-    dirty: Array
-    banks: Array
-    windows: Array
-
-
 @dataclass(eq=False)
 class MemoryPort:
     """What one processing element has asked of L2 and device memory.
 
     ==================  ================================================================================
+    ``chip``            what all ports have together: L2, its dirty lines, banks, and windows of the buses
     ``numbers``         the record ACCOUNTS
     ``last``            the line that each thread loaded last
     ``several``         whether there are other elements, so that windows of the buses are shared
@@ -59,7 +44,7 @@ class MemoryPort:
     """
 
     config: MatrixUnitConfig
-    chip: SharedMemory = field(repr=False)
+    chip: Any = field(repr=False)
     numbers: Array = field(default_factory=lambda: np.zeros(len(ACCOUNTS.names), np.int64))
     last: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     several: bool = False
@@ -179,8 +164,3 @@ class MemoryPort:
     @property
     def moved(self) -> Moved:
         return Moved(**{name: self._account(name) for name in _COUNTERS})
-
-
-def new_windows() -> Array:
-    """Windows of the two buses, all free."""
-    return np.zeros((2, 2 * WINDOWS), np.int64)

@@ -423,6 +423,12 @@ class Segment:
         """Where each dim's first coordinate stands in the storage's address tables."""
         return self.storage.starts + self.base
 
+    def __str__(self) -> str:
+        sizes, base = self.sizes[::-1].tolist(), self.base[::-1].tolist()
+        name = f"${self.name}" if self.name else "made by the program"
+        where = f" from {base}" if any(base) or sizes != list(self.storage.map.shape) else ""
+        return f"{name}, {self.dtype}{sizes} of {self.storage.name}{where}"
+
     def window(self, base: Array, sizes: Array) -> Segment | None:
         """The same descriptor over another window, or None where the storage ends before it; retention begins anew."""
         inside = (base >= 0) & (sizes >= 1) & (base + sizes <= self.storage.sizes)

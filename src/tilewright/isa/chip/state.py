@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.isa.chip.clock import Clock
-from tilewright.isa.chip.port import MemoryPort, new_windows
+from tilewright.isa.chip.port import MemoryPort
 from tilewright.isa.chip.segments import (
     ABSENT,
     LOADED,
@@ -22,7 +22,7 @@ from tilewright.isa.chip.segments import (
     make_storage,
     whole_segment,
 )
-from tilewright.isa.kernels.records import CACHE
+from tilewright.isa.kernels.records import CACHE, WINDOWS
 from tilewright.isa.language.config import DRAMS, MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Moved, Traffic
 from tilewright.isa.language.errors import ErrorRecord, Faults, MatrixUnitError
@@ -253,7 +253,7 @@ def show_pe(pe: Pe) -> str:
     if waiting:
         pending = ", ".join(f"r{a}" if a == b else f"r{a}..r{b}" for a, b in runs_of(waiting))
         lines.append(f"  tokens pending: {pending}")
-    lines += _rows("segments", [(f"{s.handle}", _segment(s)) for s in pe.segments.values()])
+    lines += _rows("segments", [(f"{s.handle}", str(s)) for s in pe.segments.values()])
     lines += [f"  error {record}" for record in pe.errors[:5]]
     return "\n".join(lines)
 
@@ -336,11 +336,6 @@ def _threads(values: np.ndarray[Any, Any]) -> str:
 def _bits(values: np.ndarray[Any, Any]) -> str:
     shown = "".join("1" if v else "0" for v in values[:64].tolist())
     return shown + ("..." if len(values) > 64 else "")
-
-
-def _segment(segment: Any) -> str:
-    window = " x ".join(f"{b}..{b + s - 1}" for b, s in zip(segment.base.tolist(), segment.sizes.tolist(), strict=True))
-    return f"{segment.name or '(made by the program)'} of {segment.storage.name}: {window} (d1 first)"
 
 
 def runs_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
@@ -661,7 +656,7 @@ def new_chip(config: MatrixUnitConfig, tracing: bool = False, soon: int = 0) -> 
         raise UsageError(f"no room for {c.l2_bytes} bytes of L2", how="give a smaller l2_bytes") from None
     dram = DRAMS.get(c.dram)
     banks = np.zeros((3, dram.banks if dram else 1), np.int64)
-    windows = new_windows() if c.pes > 1 else np.zeros((2, 0), np.int64)
+    windows = np.zeros((2, 2 * WINDOWS * (c.pes > 1)), np.int64)
     chip = Chip(c, store, l2, Dma(), np.zeros(lines, np.uint8), banks, windows)
     chip.pes = [Pe.of(number, chip, tracing, more) for number in range(c.pes)]
     return chip

@@ -70,7 +70,8 @@ def l2_plan(lowering: Lowering, sizes: dict[str, int], room: int) -> L2Plan:
     asked, spans = [], {}
     for table, own in uses.items():
         size, held = sizes.get(table, 0), lowering.tables[table].held is not None
-        firsts = [n for n in _first_of_runs(own.reads) if n > own.begin]  # else nothing runs while it comes
+        # Of neighbouring steps that read it the first; one at the begin: nothing runs while it comes.
+        firsts = [n for last, n in zip([-2, *own.reads], own.reads) if n > max(last + 1, own.begin)]
         begins = [n - 1 for n in firsts] if held else [own.begin]
         if size and begins:
             spans[table] = (begins[0], max([*own.reads, *(() if held else own.host)], default=begins[0]))
@@ -122,11 +123,6 @@ def _uses(steps: Sequence[Step], tables: dict[str, Table]) -> dict[str, _Use]:
                 if table.held is not None and table.held[0] in made:
                     uses[name].begin = number + 1
     return uses
-
-
-def _first_of_runs(reads: Sequence[int]) -> list[int]:
-    """Of the steps that read a table, in order, the first of each group of neighbours."""
-    return [n for before, n in zip([-2, *reads], reads, strict=False) if n > before + 1]
 
 
 def _free(stays: Sequence[Stay], first: int, last: int, size: int, room: int) -> int | None:

@@ -8,8 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from math import prod
+from types import SimpleNamespace
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 from tilewright.errors import UsageError
@@ -25,25 +28,101 @@ from tilewright.isa.language.counts import Counts, Moved, Traffic, energy, math_
 from tilewright.isa.lowering.reading import LAYOUT
 from tilewright.isa.lowering.sources import Groups, Stay, Step, Table
 from tilewright.isa.lowering.tables import Lowering, apply_layout, folded_array, unfolded_array
-from tilewright.isa.multiply.matmul import stored_weights
+from tilewright.isa.multiply.matmul import MatmulPlan, stored_weights
 
 Array = np.ndarray[Any, Any]
+MOST_MEMORY = 1 << 30
+Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+_Few = Annotated[int, msgspec.Meta(ge=1, le=1 << 16)]
+
+
+@dataclass
+class Recipe:
+    """How a value comes about: an array, a table, or the elements ``of`` another under other names."""
+
+    array: str | None = None
+    of: Recipe | None = None
+    name: str = ""
+    attributes: dict[str, tuple[int | tuple[int, ...], ...]] = field(default_factory=dict)
+    shape: tuple[Size, ...] = ()
+    table: str = ""
+    groups: Groups = ()
+    dtype: str = ""
+
+    @property
+    def root(self) -> str | None:
+        """The array it is made of, None where it is a table's."""
+        return self.array if self.of is None else self.of.root
+
+
+@dataclass
+class Held:
+    """What the host puts into a table; ``arranged``: element bytes, kb and block_a of a convolution's weights."""
+
+    value: Recipe
+    groups: Groups
+    arranged: tuple[_Few, _Few, _Few] | None
+
+
+class Recipes:
+    """A lowered program's values as recipes; ``kept``: names of arguments, constants and what XLA makes on the host."""
+
+    def __init__(self, lowering: Lowering) -> None:
+        reading, self.lowering = lowering.reading, lowering
+        self.kept = {value: f"argument {n}" for n, value in enumerate(reading.block.arguments)}
+        self.kept |= {value: f"constant {n}" for n, value in enumerate(reading.constants)}
+        for step in (step for step in lowering.steps if step.fallback):
+            self.kept |= {value: f"{step.name} {n}" for n, value in enumerate(step.outputs)}
+
+    def of(self, value: Value) -> Recipe:
+        """The recipe of one value."""
+        if value in self.kept:
+            return Recipe(self.kept[value])
+        node, places = value.operation, self.lowering.places.get(value)
+        if node is not None and node.name in LAYOUT:
+            plain = {key: own for key, own in node.attributes.items() if isinstance(own, tuple)}
+            return Recipe(None, self.of(node.operands[0]), node.name, plain, value.sizes)
+        if not places:
+            raise UsageError(f"{value!r} is nowhere")
+        return self.in_table(value, places[0].table)
+
+    def in_table(self, value: Value, table: str) -> Recipe:
+        """The recipe of a value that this table has."""
+        groups, dtype = self.lowering.groups[table], array_dtype(value).name
+        return Recipe(shape=value.sizes, table=table, groups=groups, dtype=dtype)
+
+    def held(self) -> dict[str, Held]:
+        """By table, what the host puts there."""
+        held = {}
+        for table in self.lowering.tables.values():
+            if table.held is not None:
+                (value, groups), plan = table.held, table.weights
+                arranged = None if plan is None else (plan.element_bytes, plan.kb, plan.block_a)
+                held[table.name] = Held(self.of(value), groups, arranged)
+        return held
 
 
 @dataclass
 class ChipRun:
-    """A run of ``steps`` over ``tables``; ``stays``: what stands in L2 from which step to which."""
+    """A run of ``steps`` over ``tables``; ``stays``: what stands in L2 from which step to which.
+
+    ``arrays``: what the host has, by name; ``held``: what of it stands in tables; ``fetched``: tables it has read.
+    """
 
     tables: Mapping[str, Table]
     steps: Sequence[Step]
     config: MatrixUnitConfig
     machine: Machine = field(init=False)
     stays: tuple[Stay, ...] = ()
+    arrays: dict[str, Array] = field(default_factory=dict)
+    held: dict[str, Held] = field(default_factory=dict)
+    fetched: dict[str, Array] = field(default_factory=dict)
     layers: list[Layer] = field(default_factory=list)
     host_bytes: int = 0
 
-    def fill(self, contents: Mapping[str, Array]) -> dict[str, Storage]:
-        """Memory as it stands before the first step: these arrays in their tables, zeros in the others."""
+    def fill(self) -> dict[str, Storage]:
+        """Memory as it stands before the first step: what the host has in its tables, zeros in the others."""
+        contents = {name: self._placed(own) for name, own in self.held.items() if own.value.root in self.arrays}
         self.machine = Machine(self.config)
         chip = self.machine.chip
         tensors: list[tuple[str, Array, dict[str, Any]]] = []
@@ -72,11 +151,28 @@ class ChipRun:
         chip.forget(storage.home, storage.total_bytes)
         self.machine.link(storage.total_bytes)
 
-    def fetch(self, table: str, shape: Sequence[int], groups: Groups, dtype: np.dtype[Any]) -> Array:
-        """Let the host read a value of this shape and type from the table that holds it; ``groups``: of its dims."""
-        array = self.machine.tensor(table)
-        self.machine.link(array.nbytes)
-        return unfolded_array(array, shape, groups, dtype)
+    def _placed(self, own: Held) -> Array:
+        """The array that the host puts into a table."""
+        array = folded_array(self.resolve(own.value), own.groups)
+        if own.arranged is None:
+            return array
+        e, kb, block = own.arranged
+        return stored_weights(MatmulPlan(1, 1, 1, "", "", e, 1, kb, False, "k_outer", 1, self.config, block), array)
+
+    def resolve(self, recipe: Recipe) -> Array:
+        """The array that a recipe describes; what a table has the host reads over its link."""
+        if recipe.array is not None:
+            return self.arrays[recipe.array]
+        if recipe.of is not None:
+            if recipe.name not in LAYOUT or prod(recipe.shape) > MOST_MEMORY:
+                raise UsageError(f"a value is {recipe.name!r} of another, which no layout is")
+            result = SimpleNamespace(sizes=recipe.shape)
+            node: Any = SimpleNamespace(name=recipe.name, attributes=recipe.attributes, result=result)
+            return apply_layout(node, self.resolve(recipe.of))
+        if recipe.table not in self.fetched:  # once: it may be given up afterwards
+            self.fetched[recipe.table] = self.machine.tensor(recipe.table)
+            self.machine.link(self.fetched[recipe.table].nbytes)
+        return unfolded_array(self.fetched[recipe.table], recipe.shape, recipe.groups, element_dtype(recipe.dtype))
 
     def arrivals(self, number: int) -> None:
         """Bring tables to L2, or give them room there, before a step."""
@@ -147,7 +243,16 @@ class ChipRun:
         return Counts.together(pe.counts for pe in pes), Traffic.together(pe.traffic for pe in pes), moved
 
     def on_host(self, step: Step) -> None:
-        """Compute a step that the machine does not."""
+        """Let XLA compute a step, from what the machine made."""
+        given, made = self.compute(step)
+        self.arrays |= made
+        self.host_bytes += sum(array.nbytes for array in (*given, *made.values()))
+        for name, own in self.held.items():
+            if own.value.root in made:
+                self.place(name, self._placed(own))
+
+    def compute(self, step: Step) -> tuple[list[Array], dict[str, Array]]:
+        """What XLA takes for a step, and what it makes, by name."""
         raise NotImplementedError
 
     def report(self) -> MachineReport:
@@ -160,59 +265,44 @@ Watch = Callable[[int, int, str], None]
 
 
 class Execution(ChipRun):
-    """A run of a model that was just lowered, with the values the host has."""
+    """A run of a model that was just lowered."""
 
     def __init__(self, lowering: Lowering, config: MatrixUnitConfig) -> None:
         super().__init__(lowering.tables, lowering.steps, config)
-        self.lowering = lowering
-        self.values: dict[Value, Array] = {}
+        self.lowering, self.recipes = lowering, Recipes(lowering)
 
     def begin(self, arguments: Sequence[Array]) -> None:
         """Fill memory as it is before the first step."""
         reading = self.lowering.reading
-        self.values = {**reading.constants, **dict(zip(reading.block.arguments, arguments, strict=True))}
-        self.fill(self.contents())
+        known = reading.constants | dict(zip(reading.block.arguments, arguments, strict=True))
+        self.arrays = {self.recipes.kept[value]: array for value, array in known.items()}
+        self.held = self.recipes.held()
+        self.fill()
         self.stays = planned_stays(self.lowering)
-
-    def contents(self) -> dict[str, Array]:
-        """The arrays that the host puts into tables before the first step."""
-        tables, root = self.lowering.tables.values(), self.lowering.reading.root
-        held = [table for table in tables if table.held is not None and root(table.held[0]) in self.values]
-        return {table.name: self._placed(table) for table in held}
-
-    def _placed(self, table: Table) -> Array:
-        """A value as the host puts it into its table."""
-        assert table.held is not None
-        value, groups = table.held
-        array = folded_array(self.value(value), groups)
-        return array if table.weights is None else stored_weights(table.weights, array)
 
     def value(self, value: Value) -> Array:
         """A value as the host sees it: its own, named otherwise, or fetched from the machine."""
-        if value in self.values:
-            return self.values[value]
-        node = value.operation
-        if node is not None and node.name in LAYOUT:
-            return apply_layout(node, self.value(node.operands[0]))
-        for source in self.lowering.places.get(value, []):
-            if source.table in self.machine.chip.storages:
-                self.values[value] = self.fetched(value, source.table, self.lowering.groups[source.table])
-                return self.values[value]
-        raise UsageError(f"{value!r} is nowhere")
+        return self.resolve(self.recipes.of(value))
 
-    def fetched(self, value: Value, table: str, groups: Groups) -> Array:
-        """Fetch a value over the host's link from the table that holds it."""
-        return self.fetch(table, value.sizes, groups, array_dtype(value))
+    def compute(self, step: Step) -> tuple[list[Array], dict[str, Array]]:
+        """What XLA takes for a step, and what it makes, by name."""
+        given = [self.value(v) for v in step.inputs]
+        made = self.lowering.reading.xla.of(step.nodes, step.inputs, step.outputs, given)
+        return given, {self.recipes.kept[v]: array for v, array in zip(step.outputs, made, strict=True)}
 
-    def on_host(self, step: Step) -> None:
-        """Let XLA compute a step, from what the machine made."""
-        arrays = [self.value(v) for v in step.inputs]
-        made = self.lowering.reading.xla.of(step.nodes, step.inputs, step.outputs, arrays)
-        self.values.update(zip(step.outputs, made, strict=True))
-        self.host_bytes += sum(a.nbytes for a in (*arrays, *made))
-        for table in self.lowering.tables.values():
-            if table.held is not None and self.lowering.reading.root(table.held[0]) in step.outputs:
-                self.place(table.name, self._placed(table))
+
+def element_dtype(name: str) -> np.dtype[Any]:
+    """A numpy type by its name, those of ml_dtypes too; UsageError for what is none of numbers."""
+    import ml_dtypes
+
+    narrow = getattr(ml_dtypes, name, None) if name.isidentifier() else None
+    try:
+        dtype = np.dtype(narrow if isinstance(narrow, type) else name)
+    except TypeError:
+        dtype = np.dtype(object)
+    if dtype.kind in "OSUMm" or dtype.hasobject or dtype.names is not None or not dtype.itemsize:
+        raise UsageError(f"no element type is called {name[:60]!r}")
+    return dtype
 
 
 def checked_arguments(lowering: Lowering, arguments: Sequence[Any]) -> list[Array]:

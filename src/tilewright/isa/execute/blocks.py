@@ -24,7 +24,7 @@ from tilewright.isa.execute.operands import all_loaded, grid_index, number, nump
 from tilewright.isa.execute.tensor import Roles, assign_roles, columns_of, factor_of, macs_counter
 from tilewright.isa.kernels import records
 from tilewright.isa.kernels.records import Record, address, int64_tables
-from tilewright.isa.language.program import Address, Instruction, Label, MachineProgram, Operand, Register, SegmentName
+from tilewright.isa.language.program import Instruction, Label, MachineProgram, Operand, Register
 from tilewright.kernels.threads import in_pieces
 
 Array = np.ndarray[Any, Any]
@@ -296,9 +296,8 @@ class BlockState:
             return None
         c, uniform, code = pe.config, np.zeros(pe.config.uniform_registers, np.int64), code.copy()
         for pc in np.flatnonzero(code["op"] == records.SEGMENT).tolist():
-            name = program.instructions[pc].operands[1]
-            assert isinstance(name, SegmentName)
-            code["x"][pc] = handle = pe.names.get(name.name, 0)
+            name = str(program.instructions[pc].operands[1]).removeprefix("$")
+            code["x"][pc] = handle = pe.names.get(name, 0)
             code["op"][pc] = records.SEGMENT if handle else records.OTHER
         clock = np.zeros(_FLIGHT + c.bcast_depth + 1, np.int64)
         counts, traffic, queue, math = (np.zeros(len(names), np.int64) for names in _ACCOUNTS)
@@ -386,8 +385,7 @@ class BlockState:
         pc = self.record["pc"]
         self._write_numbers(pe)
         instruction, row, shape = self.program.instructions[pc], self.code[pc], (pe.columns, pe.rows)
-        where = instruction.operands[1]
-        assert isinstance(where, Address)
+        where = instruction.address
         handle = int(self.uniform[where.segment])
         segment = pe.segments.get(handle)
         if segment is not None and segment.table.loading:  # its own function waits for pages, one by one
@@ -514,8 +512,7 @@ def _encode(pe: Pe, instruction: Instruction, labels: dict[str, int], row: Any) 
         row["guard"], row["negated"] = guard.predicate, guard.negated
         row["guard_place"] = pe.clock.span("p", guard.predicate).start
     if op in (records.LD, records.ST, records.LDB, records.MULTIPLY):
-        where, count = operands[1], operands[2:]
-        assert isinstance(where, Address)
+        where, count = instruction.address, operands[2:]
         row["number"], row["x"], row["immediate"] = number(operands[0]), where.offset, where.immediate
         row["x_place"], row["segment"] = pe.clock.span("ur", where.segment).start, where.segment
         if op == records.MULTIPLY:

@@ -30,10 +30,12 @@ from tilewright.isa.execute.operands import (
 from tilewright.isa.kernels import records
 from tilewright.isa.kernels.records import Record, address, int64_tables
 from tilewright.isa.language.errors import Faults
-from tilewright.isa.language.program import Address, Immediate, Instruction, SegmentName
+from tilewright.isa.language.program import Instruction
 
 Array = np.ndarray[Any, Any]
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+_SEEN_AS = {"ld": "loads", "ldb": "loads", "st": "stores"}
+"""What a profile calls an access."""
 
 
 @dataclass
@@ -54,8 +56,7 @@ class _Access:
 
 def _access(pe: Pe, instruction: Instruction) -> _Access | str:
     """What a load or store asks for, or the kind of error."""
-    register, address = instruction.operands[:2]
-    assert isinstance(address, Address)
+    register, address = instruction.operands[0], instruction.address
     segment = pe.segment(address.segment)
     if segment is None:
         return "unknown_segment"
@@ -115,8 +116,7 @@ def _cost(
     pe: Pe, instruction: Instruction, access: _Access, elements: int, requests: int, fetched: int | None = None
 ) -> None:
     """``requests``: lines asked for; ``fetched``: those that L1 fetched, where it was asked."""
-    register, address = instruction.operands[:2]
-    assert isinstance(address, Address)
+    register, address = instruction.operands[0], instruction.address
     load, present = instruction.name != "st", elements * access.segment.element_bytes
     size = present if fetched is None else fetched * pe.config.line_bytes
     if load:
@@ -148,13 +148,6 @@ def _load_elements(pe: Pe, first: int, words: int, segment: Segment, reach: Reac
         pe.written[:, first : first + words] |= into.reshape(len(window), words, -1).any(axis=2)
 
 
-def _store_elements(pe: Pe, first: int, words: int, segment: Segment, reach: Reach) -> None:
-    word, there = _WORDS[segment.element_bytes], reach.there
-    values = np.ascontiguousarray(pe.registers[:, first : first + words]).view(word)
-    pe.chip.view(word)[reach.places[there]] = values[there]
-    segment.table.dirty[np.unique(reach.ids[there] // segment.map.page_elements)] = True
-
-
 def _request_lines(pe: Pe, segment: Segment, reach: Reach, storing: bool) -> tuple[int, int | None]:
     """Send a load's or store's cache lines through the cache model.
 
@@ -175,14 +168,6 @@ def _request_lines(pe: Pe, segment: Segment, reach: Reach, storing: bool) -> tup
     return requests, int(fetched) if through else None
 
 
-def _note_lines(pe: Pe, access: _Access, load: bool) -> None:
-    """Count the lines that are asked for in the profile (``Pe.heat``)."""
-    assert pe.heat is not None
-    segment, kind = access.segment, records.LINE_ACCESSES.index("loads" if load else "stores")
-    per_line = segment.map.line_elements
-    np.add.at(pe.heat[segment.storage.name][:, kind], access.reach().lines(per_line)[2] // per_line, 1)
-
-
 def _move(pe: Pe, instruction: Instruction) -> Faults:
     """``ld``, ``st``, and ``ldb``, with which what the first thread that is on asks for goes to all that are."""
     # operands
@@ -195,7 +180,9 @@ def _move(pe: Pe, instruction: Instruction) -> Faults:
         first = int(on.argmax())
         access.at, access.counts = access.at[first : first + 1], access.counts[first : first + 1]
     if pe.heat is not None:
-        _note_lines(pe, access, name != "st")
+        per_line, kind = access.segment.map.line_elements, records.LINE_ACCESSES.index(_SEEN_AS[name])
+        seen = pe.heat[access.segment.storage.name][:, kind]
+        np.add.at(seen, access.reach().lines(per_line)[2] // per_line, 1)
     pe.clock.port.begin()
     # operation, result and cost, where every page is at hand
     moved = _transfer_elements(pe, instruction, access) if on is None else None
@@ -208,7 +195,10 @@ def _move(pe: Pe, instruction: Instruction) -> Faults:
     translate(pe, segment, reach)
     # result
     if name == "st":
-        _store_elements(pe, register, access.words, segment, reach)
+        word, there = _WORDS[segment.element_bytes], reach.there
+        values = np.ascontiguousarray(pe.registers[:, register : register + access.words]).view(word)
+        pe.chip.view(word)[reach.places[there]] = values[there]
+        segment.table.dirty[np.unique(reach.ids[there] // segment.map.page_elements)] = True
     else:
         _load_elements(pe, register, access.words, segment, reach, on)
     # cost
@@ -296,10 +286,9 @@ def _dmastat(pe: Pe, instruction: Instruction) -> Faults:
 
 def _segment(pe: Pe, instruction: Instruction) -> Faults:
     # operands
-    name = instruction.operands[1]
-    assert isinstance(name, SegmentName)
+    name = str(instruction.operands[1]).removeprefix("$")
     # operation, result
-    handle = pe.names.get(name.name, 0)
+    handle = pe.names.get(name, 0)
     pe.uniform[number(instruction.operands[0])] = handle
     return [] if handle else [("unknown_segment", -1, -1)]
 
@@ -319,21 +308,20 @@ def _set_window(pe: Pe, instruction: Instruction) -> Faults:
     """``segbase`` and ``segsize``."""
     # operands
     segment = pe.segment(number(instruction.operands[0]))
-    dim, value = instruction.operands[1], uniform_source(pe, instruction.operands[2])
-    assert isinstance(dim, Immediate)
+    dim, value = (uniform_source(pe, o) for o in instruction.operands[1:])
     # operation
     fault = "unknown_segment"
     if segment is not None:
         fault = "segment_out_of_range"
         base, sizes = segment.base.copy(), segment.sizes.copy()
-        if 1 <= dim.value <= len(sizes):
-            room = segment.storage.sizes[dim.value - 1]
+        if 1 <= dim <= len(sizes):
+            room = segment.storage.sizes[dim - 1]
             if instruction.name == "segbase":
                 # The window slides as far as it can and is cut where the storage ends.
-                base[dim.value - 1] = value
-                sizes[dim.value - 1] = min(int(sizes[dim.value - 1]), int(room) - value)
+                base[dim - 1] = value
+                sizes[dim - 1] = min(int(sizes[dim - 1]), int(room) - value)
             else:
-                sizes[dim.value - 1] = value
+                sizes[dim - 1] = value
             new = segment.window(base, sizes)
             # result
             if new is not None:
@@ -345,14 +333,13 @@ def _set_window(pe: Pe, instruction: Instruction) -> Faults:
 
 def _segget(pe: Pe, instruction: Instruction) -> Faults:
     # operands
-    segment, dim = pe.segment(number(instruction.operands[1])), instruction.operands[2]
-    assert isinstance(dim, Immediate)
+    segment, dim = pe.segment(number(instruction.operands[1])), uniform_source(pe, instruction.operands[2])
     # operation
     value, fault = 0, "unknown_segment"
     if segment is not None:
         table = segment.base if instruction.suffix("what") == "base" else segment.sizes
-        inside = 1 <= dim.value <= len(table)
-        value, fault = (int(np.asarray(table)[dim.value - 1]), "") if inside else (0, "segment_out_of_range")
+        inside = 1 <= dim <= len(table)
+        value, fault = (int(np.asarray(table)[dim - 1]), "") if inside else (0, "segment_out_of_range")
     # result
     pe.uniform[number(instruction.operands[0])] = value
     return [(fault, -1, -1)] if fault else []

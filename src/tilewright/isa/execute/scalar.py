@@ -27,7 +27,7 @@ from tilewright.isa.execute.operands import (
     write,
 )
 from tilewright.isa.language.errors import Faults
-from tilewright.isa.language.program import Immediate, Instruction, Label, Operand
+from tilewright.isa.language.program import Instruction, Operand
 
 Value = Callable[[Pe, Instruction], Any]
 
@@ -248,9 +248,7 @@ SCALAR_HANDLERS: dict[str, Handler] = {
 
 
 def _go(pe: Pe, instruction: Instruction) -> None:
-    label = instruction.operands[-1]
-    assert isinstance(label, Label)
-    pe.next_pc = pe.labels[label.name]
+    pe.next_pc = pe.labels[str(instruction.operands[-1])]
 
 
 def _br(pe: Pe, instruction: Instruction) -> None:
@@ -275,10 +273,9 @@ def _loop(pe: Pe, instruction: Instruction) -> None:
 def _bar(pe: Pe, instruction: Instruction) -> Faults:
     # operands
     on = threads_on(pe, instruction)
-    name = instruction.operands[0] if instruction.operands else Immediate(0)
-    assert isinstance(name, Immediate)
+    name = uniform_source(pe, instruction.operands[0]) if instruction.operands else 0
     # operation: the runner lets all of them go on
-    pe.barrier = name.value, pe.pc
+    pe.barrier = name, pe.pc
     return [] if on.all() else [("divergent_barrier", int(on.argmin()), -1)]
 
 

@@ -114,9 +114,7 @@ def product_window(pe: Pe, first: int, sources: list[int]) -> tuple[int, int]:
 
 def assign_roles(pe: Pe, instruction: Instruction) -> Roles | str:
     """Resolve operands, or say which kind of error keeps the whole instruction from running."""
-    c = pe.config
-    address = instruction.operands[1]
-    assert isinstance(address, Address)
+    c, address = pe.config, instruction.address
     first, a = number(instruction.operands[0]), number(instruction.operands[2])
     ka, kb = (int(instruction.suffix(key) or 1) for key in ("ka", "kb"))
     segment = pe.segment(address.segment)
@@ -138,11 +136,13 @@ def assign_roles(pe: Pe, instruction: Instruction) -> Roles | str:
     fits = (first + index >= low) & (first + index < high)
     taken = on & fits
     sequence = order if taken.all() else order[taken[order]]
-    groups = _groups(pe, ka, kb)
+    fit = c.compute_threads // (ka * kb)
+    strides = (1, kb * fit, fit) if c.group_order == "strided" else (ka * kb, kb, 1)
+    rows, keeper = fit if pe.rows is None else min(fit, pe.rows), kb - 1 if c.kb_acc == "last" else 0
     step_of = index[sequence] // c.columns_per_step
     chunk, depth = c.chunk(segment.element_bytes, kb), c.depth(segment.element_bytes, kb)
     columns = (taken, on & ~fits, part, index, sequence, step_of)
-    return Roles(segment, address, a, first, *types, groups, *columns, chunk, depth)
+    return Roles(segment, address, a, first, *types, (rows, ka, kb, *strides, keeper), *columns, chunk, depth)
 
 
 def _compacted(part: Array, on: Array, ka: int) -> tuple[Array, Array]:
@@ -152,13 +152,6 @@ def _compacted(part: Array, on: Array, ka: int) -> tuple[Array, Array]:
         own = part == qa
         index[own] = np.cumsum(on[own]) - on[own]
     return index, np.lexsort((part, index))
-
-
-def _groups(pe: Pe, ka: int, kb: int) -> tuple[int, int, int, int, int, int, int]:
-    """(active rows, ka, kb, thread strides of a row, of qa and of qb, qb of the thread that keeps the sum)."""
-    c, fit = pe.config, pe.config.compute_threads // (ka * kb)
-    strides = (1, kb * fit, fit) if c.group_order == "strided" else (ka * kb, kb, 1)
-    return fit if pe.rows is None else min(fit, pe.rows), ka, kb, *strides, kb - 1 if c.kb_acc == "last" else 0
 
 
 def _mm(pe: Pe, instruction: Instruction) -> Faults:

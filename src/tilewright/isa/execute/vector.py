@@ -42,10 +42,6 @@ def exp64(x: Array) -> Array:
     return np.asarray(np.ldexp(value, power.astype(np.int32)))
 
 
-def _exp(x: Array) -> Array:
-    return exp64(np.clip(x, -200.0, 200.0))  # float32 ends long before; a NaN stays one
-
-
 def _log(x: Array) -> Array:
     """By the series of the inverse hyperbolic tangent, of a fraction between sqrt(1/2) and sqrt(2)."""
     fraction, power = np.frexp(x)
@@ -73,7 +69,7 @@ def _tanh(x: Array) -> Array:
 
 
 FUNCTIONS: dict[str, Callable[[Array], Array]] = {
-    "exp": _exp,
+    "exp": lambda x: exp64(np.clip(x, -200.0, 200.0)),  # float32 ends long before; a NaN stays one
     "log": _log,
     "tanh": _tanh,
     "rsqrt": lambda x: 1.0 / np.sqrt(x),
@@ -276,19 +272,15 @@ def _vector(
         if count > 0:
             pe.mark_written(into, wide, on)
         # cost
-        _count(pe, cost, active)
+        done, traffic = max(0, count) * active, pe.traffic
+        traffic.vector_ops += done
+        traffic.special_ops += done if cost.slow else 0
+        traffic.register_reads += active * cost.read
+        traffic.register_writes += active * wide
         pe.clock.vector(instruction.name, cost.reads, cost.writes, cost.cycles)
         return []
 
     return execute
-
-
-def _count(pe: Pe, cost: _Cost, active: int) -> None:
-    traffic, done = pe.traffic, max(0, cost.count) * active
-    traffic.vector_ops += done
-    traffic.special_ops += done if cost.slow else 0
-    traffic.register_reads += active * cost.read
-    traffic.register_writes += active * cost.wide
 
 
 def _float_binary(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
@@ -376,10 +368,6 @@ def _thr(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
         unify_nans(into.view(kind))
 
 
-def _exchanges(pe: Pe, instruction: Instruction) -> int:
-    return max(1, (_group(pe, instruction) - 1).bit_length())
-
-
 VECTOR_HANDLERS: dict[str, Handler] = {
     "vf": _vector(_float_binary, None, lambda instruction: instruction.suffix("op") == "div"),
     "vi": _vector(_integer_binary),
@@ -391,5 +379,5 @@ VECTOR_HANDLERS: dict[str, Handler] = {
     "vcvt": _vector(_cvt),
     "vquant": _vector(_quant, passes=lambda *_: 2),
     "vred": _vector(_red),
-    "vthr": _vector(_thr, passes=_exchanges),
+    "vthr": _vector(_thr, passes=lambda pe, instruction: max(1, (_group(pe, instruction) - 1).bit_length())),
 }

@@ -6,7 +6,7 @@ The questions that the source leaves open, with their paragraphs and answers, st
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
 from tilewright.errors import UsageError, true_or_false
 from tilewright.targets import SimtCore, target
@@ -59,13 +59,7 @@ DRAMS = {
 """By the name that ``MatrixUnitConfig.dram`` gives; ``flat`` has no rows and no banks."""
 
 
-def _constants() -> SimtCore:
-    chip = target("simt").simt
-    assert chip is not None
-    return chip
-
-
-_SIMT = _constants()
+_SIMT = cast(SimtCore, target("simt").simt)
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.isa.language.config import shown
-from tilewright.isa.language.counts import Counts, Traffic
 
 KINDS = {
     "register_out_of_range": "a column's product register is out of range; the column is skipped, all others complete",
@@ -58,28 +57,14 @@ class ErrorRecord:
         return f"{where}pc {self.pc}: {self.kind}{place} in: {self.instruction}"
 
 
-class StoppedRun(Protocol):
-    """A :class:`tilewright.isa.RunResult`, which stands above this file."""
-
-    registers: np.ndarray[Any, Any]
-    errors: tuple[ErrorRecord, ...]
-    counts: Counts
-    traffic: Traffic
-    cycles: int
-    executed: int
-
-    def tensor(self, name: str) -> np.ndarray[Any, Any]:
-        """The values of a segment."""
-
-
 class MatrixUnitError(TilewrightError):
-    """A program went wrong: ``records`` says what happened, ``result`` is the machine as it stood (None: not kept)."""
+    """A program went wrong: ``records`` says what happened, ``result`` is the run so far (None: not kept)."""
 
     exit_code = 1
 
     def __init__(self, what: str, *, records: tuple[ErrorRecord, ...] = (), how: str = "") -> None:
         self.records = records
-        self.result: StoppedRun | None = None
+        self.result: Any = None
         super().__init__(what, how=how)
 
 

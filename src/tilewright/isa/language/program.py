@@ -146,6 +146,11 @@ class Instruction(_Hashed):
         """The row of the instruction table."""
         return INSTRUCTIONS[self.name]
 
+    @cached_property
+    def address(self) -> Address:
+        """Its operand that is an address."""
+        return next(o for o in self.operands if isinstance(o, Address))
+
     def suffix(self, key: str) -> str | None:
         """The value of the suffix called ``key`` in the table."""
         return self._values[key]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from graphlib import TopologicalSorter
 from math import prod
 from typing import Any
 
@@ -234,21 +234,16 @@ class _Grouping:
 
     def ordered(self) -> list[Group]:
         groups = list(dict.fromkeys(self.group.values()))
-        waiting = dict.fromkeys(groups, 0)
+        sorter = TopologicalSorter[Group](dict.fromkeys(groups, ()))
         for group in groups:
             for after in self._after(group):
-                waiting[after] += 1
-        ready = [(g.position, n, g) for n, g in enumerate(groups) if not waiting[g]]
-        heapq.heapify(ready)
-        done, count = [], len(groups)
-        while ready:
-            *_, group = heapq.heappop(ready)
+                sorter.add(after, group)
+        sorter.prepare()
+        ready, done = list[Group](), list[Group]()
+        while sorter:
+            ready = sorted([*ready, *sorter.get_ready()], key=lambda group: group.position)
+            group = ready.pop(0)
             group.nodes.sort(key=lambda node: node.position)
             done.append(group)
-            for after in self._after(group):
-                waiting[after] -= 1
-                if not waiting[after]:
-                    count += 1
-                    heapq.heappush(ready, (after.position, count, after))
-        assert len(done) == len(groups), "layers in a circle"
+            sorter.done(group)
         return done

@@ -261,9 +261,6 @@ def _fold_code(register: int, dims: Sequence[int], sizes: tuple[int, ...]) -> li
 
 def lower_gather(lowering: Lowering, node: Node) -> None:
     """Lower any ``gather`` without batching dims."""
-    if _takes_rows(node):
-        _lower_row_gather(lowering, node)
-        return
     own, (x, numbers), out = node.attributes, node.operands, node.result
     if own["batch"] or own["indices_batch"]:
         raise UnsupportedError("a gather with batches")
@@ -353,54 +350,3 @@ def _add_pick(
     jobs = lowering.jobs(plan.count, lambda runs: pick_program(replace(plan, runs=runs)), A=a, **tables, C=c)
     name, reads = lowering.name(node.name), (a, *tables.values())
     lowering.steps.append(Step(name, "copy", (node,), (), (out,), jobs, "", reads, (c,), operations(node)))
-
-
-# Whole rows by one number each.
-
-
-@lru_cache(maxsize=64)
-def rows_program(
-    rows: int, columns: int, run: int, element_bytes: int, share: tuple[int, int], config: MatrixUnitConfig
-) -> MachineProgram:
-    """Rows of ``$A`` [rows, columns], by the numbers in ``$I`` [count, 1] (the nearest there is), to ``$C``.
-
-    Every thread takes ``run`` elements of a row; ``share`` (first, end) of the runs are this processing element's.
-    """
-    registers, limit = -(-run * element_bytes // 4), f".n{run}" if run * element_bytes % 4 else ""
-    lines = ["segment ur3, $A", "segment ur4, $I", "segment ur5, $C", "tid r280", f"mov ur0, {share[0]}", "again:"]
-    lines += ["add r281, r280, ur0", f"cmp.lt p1, r281, {share[1]}", f"rem r294, r281, {columns // run}"]
-    lines += [f"mul r294, r294, {run}", "mov r298, r294", f"div r299, r281, {columns // run}"]
-    lines += ["mov r290, 0", "mov r291, r299", "@p1, ld r295, ur4:rf290:0x00, 1"]
-    lines += ["max r295, r295, 0", f"min r295, r295, {rows - 1}"]
-    lines += [f"@p1, ld{limit} r0, ur3:rf294:0x00, {registers}", f"@p1, st{limit} r0, ur5:rf298:0x00, {registers}"]
-    lines += [f"add ur0, ur0, {config.threads}", f"br.lt ur0, {share[1]}, again", "halt"]
-    return assemble("\n".join(lines), config)
-
-
-def _takes_rows(node: Node) -> bool:
-    """Whether a gather takes whole rows, each by one index."""
-    own, (x, numbers), out = node.attributes, node.operands, node.result
-    first = len(out.sizes) - len(x.sizes) + 1
-    plain = own["collapsed"] == own["index_map"] == (0,) and not own["batch"] and own["sizes"][1:] == x.sizes[1:]
-    plain &= own["offset_dims"] == tuple(range(first, len(out.sizes))) and machine_type(numbers) == "s32"
-    return bool(plain and own["index_dim"] >= len(numbers.sizes) - 1 and machine_type(out) is not None)
-
-
-def _lower_row_gather(lowering: Lowering, node: Node) -> None:
-    (x, numbers), out = node.operands, node.result
-    rest = tuple(range(1, len(x.sizes)))
-    first = len(out.sizes) - len(rest)
-    a = lowering.table(x, ((0,), rest))
-    i = lowering.table(numbers, (tuple(range(len(numbers.sizes))), ()))
-    c = lowering.new_table(out, (tuple(range(first)), tuple(range(first, len(out.sizes)))))
-    (rows, columns), (count, _) = lowering.tables[a].shape, lowering.tables[i].shape
-    e = BYTES[lowering.tables[a].dtype]
-    run = max(n for n in range(1, min(_REGISTERS * 4 // e, columns) + 1) if columns % n == 0)
-    jobs = lowering.jobs(
-        count * columns // run,
-        lambda share: rows_program(rows, columns, run, e, share, lowering.config),
-        A=a,
-        I=i,
-        C=c,
-    )
-    lowering.steps.append(Step(lowering.name("gather"), "copy", (node,), (), (out,), jobs, reads=(a, i), writes=(c,)))

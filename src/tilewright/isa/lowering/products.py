@@ -13,9 +13,9 @@ from tilewright.isa.chip.parts import Part, by_dim
 from tilewright.isa.lowering.moves import copy_padded
 from tilewright.isa.lowering.reading import Group, machine_type
 from tilewright.isa.lowering.sources import Groups, Job, Step, Table
-from tilewright.isa.lowering.tables import BYTES, Lowering, folded, whole
+from tilewright.isa.lowering.tables import BYTES, Lowering, folded
 from tilewright.isa.lowering.vectors import Tail, tail_of
-from tilewright.isa.multiply.conv import ConvPlan, ConvShape, conv_ahead, conv_parts, conv_program
+from tilewright.isa.multiply.conv import ConvPlan, ConvShape, conv_ahead, conv_program, conv_shares
 from tilewright.isa.multiply.expected import expected_counts
 from tilewright.isa.multiply.matmul import A_REGISTER, ACCUMULATORS, MatmulPlan, matmul_program, type_and_signs
 
@@ -340,7 +340,10 @@ def lower_convolution(lowering: Lowering, node: Node, after: Group | None = None
     plan = _in_blocks(plan, kh * kw)
     b = _operand_table(lowering, plan, w, kernel)
     conv = ConvPlan(replace(plan, epilogue=tail.spec), shape, 0, (0, outs))
-    jobs = _conv_jobs(lowering, conv, a, b, tail)
+    names, jobs = {"A": a, "B": b, "C": tail.table}, list[Job]()
+    for pe, mine, windows in conv_shares(conv, lowering.tables[a].shape, lowering.tables[b].shape):
+        seen = tuple((name, names[name], part) for name, part in windows.items())
+        jobs.append(Job(pe, conv_program(mine), (*seen, *tail.windows(windows["C"]))))
     macs = shape.pixels * outs * depth * kh * kw
     lowering.steps.append(_step(lowering.name("conv"), tail, jobs, (a, b), 2 * macs, {}))
 
@@ -379,32 +382,3 @@ def _operand_table(lowering: Lowering, plan: MatmulPlan, value: Value, groups: G
     name, dtype = lowering.name("t"), str(machine_type(value))
     lowering.tables[name] = Table(name, folded(value.sizes, groups), dtype, held=(value, groups), weights=plan)
     return name
-
-
-def _conv_jobs(lowering: Lowering, conv: ConvPlan, a: str, b: str, tail: Tail) -> list[Job]:
-    """Rows of the result to every processing element, or output channels where there are too few."""
-    plan, shape, pes = conv.plan, conv.shape, conv.plan.config.pes
-    images, weights = lowering.tables[a].shape, lowering.tables[b].shape
-    if pes == 1:
-        part = whole((shape.pixels, shape.outs))
-        seen = (("A", a, whole(images)), ("B", b, whole(weights)), ("C", tail.table, part))
-        return [Job(0, conv_program(conv), (*seen, *tail.windows(part)))]
-    per_image = shape.out[0] * shape.out[1]
-    enough = min(shape.images * shape.out[0], -(-plan.m // plan.fit)) >= pes
-    jobs = []
-    for pe, part in conv_parts((shape.images, *shape.out, shape.outs), "rows" if enough else "channels", pes).items():
-        (pixel, channel), (rows, outs) = part.base, part.size
-        first, end = pixel // per_image, -(-(pixel + rows) // per_image)
-        mine = replace(
-            conv,
-            plan=replace(plan, m=rows),
-            pixel=pixel - first * per_image,
-            channels=(channel, channel + outs),
-        )
-        seen = (
-            ("A", a, Part((first, 0, 0, 0), (end - first, *images[1:]))),
-            ("B", b, Part((channel, 0, 0, 0), (outs, *weights[1:]))),
-            ("C", tail.table, part),
-        )
-        jobs.append(Job(pe, conv_program(mine), (*seen, *tail.windows(part))))
-    return jobs

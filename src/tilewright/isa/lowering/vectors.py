@@ -22,17 +22,11 @@ from tilewright.isa.lowering.sources import Groups, Job
 from tilewright.isa.lowering.tables import Lowering, folded
 from tilewright.isa.multiply.matmul import operand_windows
 from tilewright.isa.vector.programs import vector_program
-from tilewright.isa.vector.spec import Input, Op, Output, VectorSpec
+from tilewright.isa.vector.spec import OPERATIONS, Input, Op, Output, VectorSpec
 
 Dims = tuple[int | None, ...]
 """Which dim of a space (or of another value) each dim of a value is; None where it has one element."""
 
-_SAME = frozenset({
-    "add", "subtract", "multiply", "divide", "remainder", "maximum", "minimum", "power", "and", "or", "xor",
-    "shift_left", "shift_right_arithmetic", "shift_right_logical", "negate", "abs", "sign", "floor", "ceil",
-    "round_nearest_even", "not", "is_finite", "exponential", "exponential_minus_one", "log", "log_plus_one", "sqrt",
-    "rsqrt", "tanh", "logistic", "convert", "select", "clamp", "compare",
-})  # fmt: skip
 _CHLO = {"chlo.erf": "erf", "chlo.square": "multiply"}
 _REDUCE = {"add": "reduce_add", "maximum": "reduce_max", "minimum": "reduce_min"}
 _REDUCE |= {"and": "reduce_min", "or": "reduce_max"}
@@ -189,7 +183,7 @@ def _is_supported(reading: Reading, node: Node) -> bool:
         return monoid in _REDUCE and truth == (monoid in ("and", "or")) and reading.number(node.operands[1]) is not None
     if node.name == "compare":
         return bool(node.attributes["kind"] != "TOTALORDER")
-    return node.name in _SAME or node.name in _CHLO
+    return node.name in OPERATIONS or node.name in _CHLO
 
 
 # A region as a specification, with the tables it reads and writes.

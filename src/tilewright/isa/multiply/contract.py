@@ -61,7 +61,8 @@ def contract(subscripts: str, a: Any, b: Any, config: MatrixUnitConfig | None = 
     sizes = _sizes({"A": (of_a, a), "B": (of_b, b)})
     batch, depth = ("".join(x for x in of_a if x in of_b and (x in out) == kept) for kept in (True, False))
     alone = ("".join(x for x in own if x not in other) for own, other in ((of_a, of_b), (of_b, of_a)))
-    rows, columns = (_folded(labels, config.slice_order) for labels in alone)
+    step = 1 if config.slice_order == "y-major" else -1  # slowest first: the slices, then the dim that stays whole
+    rows, columns = (labels[1:][::step] + labels[:1] for labels in alone)
     left = a.transpose([of_a.index(label) for label in batch + rows + depth])
     right = b.transpose([of_b.index(label) for label in batch + depth + columns])
     m, k, n = (prod(sizes[label] for label in labels) for labels in (rows, depth, columns))
@@ -79,12 +80,6 @@ def contract(subscripts: str, a: Any, b: Any, config: MatrixUnitConfig | None = 
         moved=Moved.together(run.moved for run in runs),
         runs=tuple(runs),
     )
-
-
-def _folded(labels: str, order: str) -> str:
-    """Slowest first: the slices, then the dim that stays whole."""
-    slices = labels[1:] if order == "y-major" else labels[:0:-1]
-    return slices + labels[:1]
 
 
 def _parse(subscripts: str) -> tuple[str, str, str]:

@@ -8,7 +8,7 @@ last are absent from the product.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -441,6 +441,26 @@ def conv_parts(shape: tuple[int, ...], split: str, pes: int) -> dict[int, Part]:
     return parts
 
 
+def conv_shares(
+    conv: ConvPlan, images: tuple[int, ...], weights: tuple[int, ...], split: str | None = None
+) -> Iterator[tuple[int, ConvPlan, dict[str, Part]]]:
+    """Every element at work, its plan and its windows: A, the images it needs anything of; B, the weights; C.
+
+    ``images``, ``weights``: shapes of A and B; ``split``: None for rows where there are enough, else channels.
+    """
+    plan, shape, pes = conv.plan, conv.shape, conv.plan.config.pes
+    per_image = shape.out[0] * shape.out[1]
+    if split is None:
+        split = "rows" if min(shape.images * shape.out[0], -(-plan.m // plan.fit)) >= pes else "channels"
+    for pe, part in conv_parts((shape.images, *shape.out, shape.outs), split, pes).items():
+        (pixel, channel), (rows, outs) = part.base, part.size
+        first, end = pixel // per_image, -(-(pixel + rows) // per_image)
+        own = replace(plan, m=rows)
+        mine = replace(conv, plan=own, pixel=pixel - first * per_image, channels=(channel, channel + outs))
+        a, b = Part((first, 0, 0, 0), (end - first, *images[1:])), Part((channel, 0, 0, 0), (outs, *weights[1:]))
+        yield pe, mine, {"A": a, "B": b, "C": part}
+
+
 def _conv_on_elements(
     conv: ConvPlan,
     tensors: dict[str, Array],
@@ -449,14 +469,8 @@ def _conv_on_elements(
     trace: bool,
     watch: Callable[[Counts], None] | None,
 ) -> KernelResult:
-    """Every element's A is the images it needs anything of, its B the weights of its channels."""
     plan, shape = conv.plan, conv.shape
-    per_image = shape.out[0] * shape.out[1]
-    if split is None:
-        enough = min(shape.images * shape.out[0], -(-plan.m // plan.fit))
-        split = "rows" if enough >= plan.config.pes else "channels"
     machine = Machine(plan.config, trace=trace)
-    images, weights = tensors["A"], tensors["B"]
     machine.system |= tensors
     machine.page_table("A", order=order, mapped=True)
     if conv.stream:  # in the order of use: channels, taps, output channels
@@ -465,24 +479,10 @@ def _conv_on_elements(
         machine.page_table("B", mapped=True)
     for name in ("C", *(name for name in tensors if name not in ("A", "B", "C"))):
         machine.page_table(name, mapped=True)
-    parts = conv_parts((shape.images, *shape.out, shape.outs), split, plan.config.pes)
-    programs = []
-    for pe, part in parts.items():
-        (pixel, channel), (rows, outs) = part.base, part.size
-        first, end = pixel // per_image, -(-(pixel + rows) // per_image)
-        mine = replace(
-            conv,
-            plan=replace(plan, m=rows),
-            pixel=pixel - first * per_image,
-            channels=(channel, channel + outs),
-        )
-        windows = {
-            "A": Part((first, 0, 0, 0), (end - first, *images.shape[1:])),
-            "B": Part((channel, 0, 0, 0), (outs, *weights.shape[1:])),
-            "C": part,
-            **operand_windows(plan.epilogue, part),
-        }
+    programs, pes = [], list[int]()
+    for pe, mine, windows in conv_shares(conv, tensors["A"].shape, tensors["B"].shape, split):
         programs.append(conv_program(mine))
-        machine.start(programs[-1], pe, segments=windows)
+        machine.start(programs[-1], pe, segments={**windows, **operand_windows(plan.epilogue, windows["C"])})
+        pes.append(pe)
     runs = machine.run(watch)
-    return result_of_elements(machine, [runs[pe] for pe in parts], programs, machine.chip.dma.bytes("in"))
+    return result_of_elements(machine, [runs[pe] for pe in pes], programs, machine.chip.dma.bytes("in"))

@@ -119,22 +119,15 @@ def check(plan: MatmulPlan) -> None:
         raise UnsupportedError("the kernel gives offsets one register per dim", how="offset_mode='registers'")
     if plan.buffers > 1 and SECOND_A + plan.held * plan.block_a > c.registers:
         raise UsageError(f"two buffers of {plan.block_a} rounds of A", how="fewer rounds, or more registers")
-    most = _most_rounds(plan)
-    if plan.block_a > most:
+    # Column by column A stays, and may have all registers behind the offsets.
+    room = max(_PLACES - A_REGISTER, c.registers - SECOND_A if plan.order == "column_outer" else 0)
+    if plan.block_a > (most := room // plan.held):
         raise UsageError(f"block_a = {plan.block_a} rounds of A", how=f"registers for at most {most}")
     if plan.epilogue is not None:
         check_epilogue(plan.epilogue, bool(plan.signs), c.registers, c.uniform_registers)
     if plan.order == "column_outer" and (c.pred_scope != "loader" or c.column_numbering != "gap"):
         problem = "column_outer selects columns by the loaders' predicates, one register a column"
         raise UnsupportedError(problem, how="pred_scope='loader' and column_numbering='gap', or order='k_outer'")
-
-
-def _most_rounds(plan: MatmulPlan) -> int:
-    """Rounds of A that registers have room for: column by column A stays, and may have all behind the offsets."""
-    room = _PLACES - A_REGISTER
-    if plan.order == "column_outer":
-        room = max(room, plan.config.registers - SECOND_A)
-    return room // plan.held
 
 
 @lru_cache(maxsize=64)
@@ -192,12 +185,8 @@ def blocks(plan: MatmulPlan, tag: str = "", first: int = 0, begin: int = 0) -> l
 
     ``tag`` tells labels apart, ``first``: the column of C that B's first one makes.
     """
-    if plan.block_a > 1:
-        walk = _walk_blocks(plan, tag)
-    elif plan.order == "column_outer":
-        walk = _each_column(_walk_depth(plan, tag, "@p1, "), tag)
-    else:
-        walk = _walk_depth(plan, tag)
+    by_column = plan.order == "column_outer" and plan.block_a == 1
+    walk = _each_column(_walk_depth(plan, tag), tag) if by_column else _walk_depth(plan, tag)
     shifted = [f"add ur15, ur1, {first}"] if first else []
     own = f"add {'r290' if plan.transpose_b else 'r291'}, r280, ur1    # every loader's own column"
     product = [own, *walk, *shifted, *store(plan, "ur15" if first else "ur1", tag)]
@@ -263,27 +252,13 @@ def _each_column(walk: list[str], tag: str) -> list[str]:
     return [*first, "cmp.eq p1, r280, ur6    # one column on", *walk, *again]
 
 
-def _walk_depth(plan: MatmulPlan, tag: str, guard: str = "") -> list[str]:
-    suffixes = f".ka{plan.ka}.kb{plan.kb}.t{int(plan.transpose_b)}{plan.signs}"
-    return [
-        "mov ur2, 0",
-        f"depth{tag}:",
-        "add r294, r286, ur2",
-        f"@p2, ld{own_elements(plan)} r{A_REGISTER}, ur3:rf294:0x00, {plan.held}",
-        f"mov {'r291' if plan.transpose_b else 'r290'}, ur2",
-        f"{guard}mm{plan.type}{suffixes} r0, ur4:rf290:0x00, r{A_REGISTER}",
-        f"add ur2, ur2, {plan.depth}",
-        f"br.lt ur2, {plan.k}, depth{tag}",
-    ]
-
-
-def _walk_blocks(plan: MatmulPlan, tag: str) -> list[str]:
-    """As :func:`_walk_depth`, with ``block_a`` rounds of A loaded at once; the rounds that are left come at the end."""
-    rounds = -(-plan.k // plan.depth)
-    whole_blocks = rounds // plan.block_a * plan.block_a * plan.depth
+def _walk_depth(plan: MatmulPlan, tag: str) -> list[str]:
+    """All K rounds, ``block_a`` of them with A loaded at once; the rounds that are left come at the end."""
+    rounds, step = -(-plan.k // plan.depth), plan.block_a * plan.depth
+    whole_blocks = rounds // plan.block_a * step
     lines = ["mov ur2, 0"]
     if whole_blocks:
-        again = ["add ur2, ur2, " + str(plan.block_a * plan.depth), f"br.lt ur2, {whole_blocks}, depth{tag}"]
+        again = [f"add ur2, ur2, {step}", f"br.lt ur2, {whole_blocks}, depth{tag}"]
         lines += [f"depth{tag}:", *_rounds(plan, plan.block_a, tag), *again]
     return [*lines, *_rounds(plan, rounds % plan.block_a, f"_rest{tag}")]
 
@@ -294,9 +269,10 @@ def _rounds(plan: MatmulPlan, count: int, tag: str) -> list[str]:
         return []
     by_column = plan.order == "column_outer"
     first = A_REGISTER if A_REGISTER + plan.held * plan.block_a <= _PLACES else SECOND_A
-    load = ["add r294, r286, ur2", f"@p2, ld r{first}, ur3:rf294:0x00, {plan.held * count}"]
+    elements = own_elements(plan) if plan.block_a == 1 else ""
+    load = ["add r294, r286, ur2", f"@p2, ld{elements} r{first}, ur3:rf294:0x00, {plan.held * count}"]
     walk = _round_by_round(plan, count, first, "@p1, " if by_column else "")
-    return [*load, *(_each_column(walk, tag) if by_column else walk)]
+    return [*load, *(_each_column(walk, tag) if by_column and plan.block_a > 1 else walk)]
 
 
 def _round_by_round(plan: MatmulPlan, count: int, first: int, guard: str) -> list[str]:
@@ -589,7 +565,8 @@ def _matmul_on_elements(
         machine.page_table("B", page=page, line=line, mapped=True)
     shares = by_dim((plan.m, plan.n), 0 if split == "rows" else 1, plan.config.pes)
     parts = {pe: part for pe, (part,) in shares.items()}
-    widths = {pe: _widths(part, segments) for pe, part in parts.items()} if segments else {}
+    pieces = {pe: by_dim((part.size[1],), 0, segments).values() for pe, part in parts.items()} if segments else {}
+    widths = {pe: tuple(piece.size[0] for (piece,) in own) for pe, own in pieces.items()}
     cuts = {pe: _cuts(plan, parts[pe], own) for pe, own in widths.items()}
     page = page if page is not None or not segments else _page(plan, cuts, line)
     for pe, own_cuts in cuts.items():
@@ -621,11 +598,6 @@ def _split(plan: MatmulPlan, split: str | None, segments: int | None) -> str:
         shared = "segments of B shared by elements that do not wait for one another"
         raise UnsupportedError(shared, how="split='columns'")
     return split
-
-
-def _widths(part: Part, segments: int) -> tuple[int, ...]:
-    """Of an element's segments of B, as even as can be."""
-    return tuple(piece.size[0] for (piece,) in by_dim((part.size[1],), 0, segments).values())
 
 
 def _page(plan: MatmulPlan, cuts: dict[int, list[Part]], line: Sequence[int] | None) -> tuple[int, ...]:

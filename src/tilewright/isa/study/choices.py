@@ -6,22 +6,20 @@ search space), ``busy`` (lower bounds in cycles) and ``runs`` (the machine's own
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from tilewright.isa.chip.parts import Part, by_dim
 from tilewright.isa.execute.operands import numpy_type
 from tilewright.isa.language.config import MatrixUnitConfig
+from tilewright.isa.language.counts import Counts
 from tilewright.isa.multiply.conv import MOST_TAPS, SPLITS, ConvShape, conv2d, conv_shape
-from tilewright.isa.multiply.expected import expected_conv2d_counts
+from tilewright.isa.multiply.expected import expected_conv2d_counts, expected_counts
 from tilewright.isa.multiply.matmul import A_REGISTER, ACCUMULATORS, KernelResult, matmul
 
-Array = np.ndarray[Any, Any]
 Runs = tuple[list[KernelResult], tuple[int, ...]]
 """Runs without values, and how often each counts."""
 _MOST_LOADS = 1 << 20
@@ -32,8 +30,23 @@ _FIRST_OFFSET = 280
 """The first register behind those of A."""
 
 
+_WORDS = {"columns": "{} columns", "line": "line {}", "page": "page {}", "split": "split by {}"}
+_WORDS |= {"segments": "{} segments", "block_a": "A by {}", "buffers": "twice", "stream": "weights by DMA"}
+_WORDS |= {"tail_kb": "last rows kb{}"}
+"""How options that are not the default are named."""
+
+
 @dataclass(frozen=True)
 class _Options:
+    def __str__(self) -> str:
+        own, usual = self.options, {f.name: f.default for f in fields(self)}
+        words = [f"ka{own['ka']} kb{own['kb']}"]
+        words += [f"{own['order']} t{int(own['transpose_b'])}"] if "order" in own else []
+        for name in (name for name in _WORDS if own.get(name) != usual.get(name)):
+            value = own[name]
+            words.append(_WORDS[name].format("x".join(map(str, value)) if isinstance(value, tuple) else value))
+        return " ".join(words)
+
     @property
     def options(self) -> dict[str, Any]:
         """As keywords of :func:`matmul` or :func:`conv2d`."""
@@ -71,18 +84,6 @@ class Choice(_Options):
     block_a: int = 1
     tail_kb: int | None = None
 
-    def __str__(self) -> str:
-        parts = [f"ka{self.ka} kb{self.kb} {self.order} t{int(self.transpose_b)}"]
-        parts += [f"{self.columns} columns"] if self.columns else []
-        for name in ("line", "page"):
-            shape = getattr(self, name)
-            parts += [f"{name} {'x'.join(map(str, shape))}"] if shape else []
-        parts += [f"split by {self.split}"] if self.split else []
-        parts += [f"{self.segments} segments"] if self.segments else []
-        parts += [f"A by {self.block_a}"] if self.block_a > 1 else []
-        parts += [f"last rows kb{self.tail_kb}"] if self.tail_kb else []
-        return " ".join(parts)
-
 
 @dataclass(frozen=True)
 class Problem:
@@ -93,6 +94,8 @@ class Problem:
     k: int
     element_bytes: int
     config: MatrixUnitConfig
+
+    default = Choice()
 
     @property
     def title(self) -> str:
@@ -135,16 +138,20 @@ class Problem:
         return list(space)
 
     def busy(self, choice: Choice) -> dict[str, int]:
-        """Cycles each unit is busy at least, in the processing element with most to do: unit to cycles.
-
-        Units: ``math unit``, ``load-store unit``, ``L2 bus``, ``memory bus``, ``DMA``.
-        """
-        parts = by_dim((self.m, self.n), 1 if choice.split == "columns" else 0, self.config.pes)
-        most: Counter[str] = Counter()
-        for (part,) in parts.values():
-            for unit, cycles in _busy_in_part(self, choice, part, len(parts)).items():
-                most[unit] = max(most[unit], cycles)
-        return dict(most)
+        """Cycles each unit is busy at least, from the closed forms; of several elements the mean."""
+        c, e, (m, n, k) = self.config, self.element_bytes, (self.m, self.n, self.k)
+        given = {name: value for name, value in choice.options.items() if name != "page"}
+        counts = expected_counts(m, n, k, c, e, **given)
+        own = c.chunk(e, choice.kb) * choice.block_a  # elements of A that a thread loads at once
+        loads, rest = divmod(k, own * choice.kb)
+        a_lines = loads * choice.kb * -(-own * e // c.line_bytes) + -(-rest * e // c.line_bytes)  # of a row
+        units = _busy(c, e, counts, choice, (m, n), counts.a_bytes_loaded // (k * e) * a_lines)
+        if choice.segments:
+            units["DMA"] = c.dma_latency + -(-k * n * e // c.dram_bytes_per_cycle)
+        if c.pes == 1 or c.slots == 1:  # else what one fetches another finds in L2
+            lines = m * (-(-k * e // c.line_bytes) + -(-4 * n // c.line_bytes)) + counts.l2_misses
+            units["memory bus"] = lines * -(-c.line_bytes * c.slots // c.dram_bytes_per_cycle)
+        return units
 
     def runs(self, dtype: str, choice: Choice) -> Runs:
         """The whole run, counted once; of a long one three row blocks and, as often as more follow, the third."""
@@ -153,15 +160,16 @@ class Problem:
         share = 1 if choice.split == "columns" else config.pes
         blocks, k_steps = self.m // (fit * share), -(-self.k // config.depth(self.element_bytes, choice.kb))
         loads = -(-self.m // fit) * self.n * k_steps * (1 if choice.order == "k_outer" else 64)
-
-        def run(rows: int) -> KernelResult:
-            a, b = (np.zeros(shape, numpy_type(dtype)) for shape in ((rows, self.k), (self.k, self.n)))
-            return matmul(a, b, _without_values(config), **choice.options)
-
         if loads <= _MOST_LOADS or blocks <= 4:
-            return [run(self.m)], (1,)
+            return [self.run(dtype, choice)], (1,)
         rows = self.m - (blocks - 3) * fit * share
-        return [run(rows), run(rows - fit * share)], (blocks - 2, 3 - blocks)
+        several = [replace(self, m=rows), replace(self, m=rows - fit * share)]
+        return [few.run(dtype, choice) for few in several], (blocks - 2, 3 - blocks)
+
+    def run(self, dtype: str, choice: Choice) -> KernelResult:
+        """All of it, without values."""
+        a, b = (np.zeros(shape, numpy_type(dtype)) for shape in ((self.m, self.k), (self.k, self.n)))
+        return matmul(a, b, _without_values(self.config), **choice.options)
 
 
 def default_columns(config: MatrixUnitConfig, ka: int) -> int:
@@ -299,104 +307,22 @@ def _round_up(size: int, step: int) -> int:
     return -(-size // step) * step
 
 
-# Cycles no run can stay below: closed forms for every unit that does one thing after another.
+# Cycles no run can stay below, by closed forms.
 
 
-def _ceil(a: Any, b: int) -> Any:
-    return -(-a // b)
-
-
-def _busy_in_part(problem: Problem, choice: Choice, part: Part, share: int) -> dict[str, int]:
-    """Cycles each unit of one processing element is busy at least; ``share``: how many elements have a part."""
-    rows = part.size[0]
-    rest = rows % (problem.config.compute_threads // (choice.ka * choice.kb)) if choice.tail_kb else 0
-    units = _busy_with_rows(problem, replace(choice, tail_kb=None), part, rows - rest) if rows > rest else Counter()
-    if rest:
-        units += _busy_with_rows(problem, replace(choice, kb=choice.tail_kb or 1, block_a=1, tail_kb=None), part, rest)
-    return dict(units) | _buses(problem, choice, part, share)
-
-
-def _busy_with_rows(problem: Problem, choice: Choice, part: Part, count: int) -> Counter[str]:
-    """Cycles of the math and load-store units for ``count`` rows of a part."""
-    c, e, ka = problem.config, problem.element_bytes, choice.ka
-    fit, widths = c.compute_threads // (ka * choice.kb), _widths(problem, choice, part)
-    rows = Counter({fit: count // fit}) + Counter({count % fit: int(count % fit > 0)})  # height of a block: how many
-    blocks = sum(rows.values())
-    outer = choice.order == "column_outer"
-    column_lines, a_lines = _lines_of_rounds(problem, choice)
-    steps = loads = stores = 0
-    for (first, width), times in widths.items():
-        k_steps = len(column_lines) * (width if outer else 1)
-        local = 1 if outer else _ceil(_ceil(width, ka), c.columns_per_step)
-        steps += times * blocks * k_steps * local
-        loads += times * blocks * width * int(np.maximum(1, _ceil(column_lines, c.l1_ports)).sum())
-        for height, many in rows.items():
-            requests = np.maximum(1, _ceil(height * ka * a_lines, c.l1_ports))
-            loads += times * many * int(requests.sum()) * (width if outer else 1)
-            stored = height * _stored_lines(problem, choice, part.base[1] + first, width)
-            stores += times * many * max(1, _ceil(stored, c.l1_ports))
-    return Counter({"math unit": steps * c.step_cycles(e, choice.kb), "load-store unit": loads + stores})
-
-
-def _widths(problem: Problem, choice: Choice, part: Part) -> Counter[tuple[int, int]]:
-    """(first column modulo a line of C, columns) of a block of columns: how many there are."""
-    per_mm = choice.columns or default_columns(problem.config, choice.ka)
-    per_line = max(1, problem.config.line_bytes // 4)
-    blocks: Counter[tuple[int, int]] = Counter()
-    for (piece,) in by_dim((part.size[1],), 0, choice.segments or 1).values():
-        begin, size = piece.base[0], piece.size[0]
-        for at in range(0, size, per_mm):
-            blocks[(begin + at) % per_line, min(per_mm, size - at)] += 1
-    return blocks
-
-
-def _lines_of_rounds(problem: Problem, choice: Choice) -> tuple[Array, Array]:
-    """In every K round: lines of B a column touches, and lines of A a row's threads of one qa ask for."""
-    c, e, k = problem.config, problem.element_bytes, problem.k
-    depth, own = c.depth(e, choice.kb), c.chunk(e, choice.kb)
-    begin = np.arange(0, k, depth)
-    usual = 1 if choice.transpose_b else c.line_bytes // e
-    along = usual if choice.line is None else choice.line[0 if choice.transpose_b else 1]
-    column_lines = (np.minimum(begin + depth, k) - 1) // along - begin // along + 1
-    if choice.block_a > 1:  # every load has A of several k steps
-        own *= choice.block_a
-        begin = np.arange(0, k, own * choice.kb)
-    starts = begin[:, None] + np.arange(choice.kb) * own
-    ends = np.minimum(starts + own, k)
-    lines = ((ends * e - 1) // c.line_bytes) - (starts * e // c.line_bytes) + 1
-    return column_lines, np.where(ends > starts, lines, 0).sum(axis=1)
-
-
-def _stored_lines(problem: Problem, choice: Choice, first: int, width: int) -> int:
-    """Lines of C a row's threads store to at least."""
-    per_line, ka = max(1, problem.config.line_bytes // 4), choice.ka
-    local = _ceil(width, ka)
-    if problem.config.ka_split == "interleaved" and ka > 1:
-        return min(width, ka)
-    begins = first + np.arange(ka) * local
-    ends = np.minimum(begins + local, first + width)
-    return int(np.where(ends > begins, (ends - 1) // per_line - begins // per_line + 1, 0).sum())
-
-
-def _buses(problem: Problem, choice: Choice, part: Part, share: int) -> dict[str, int]:
-    """Every line of an element's B, its A and its C cross L2's bus, and all of them the memory bus, once at least."""
-    c, e, (m, n) = problem.config, problem.element_bytes, part.size
-    line, own = c.line_bytes * c.slots, 0 if c.loads_through_l1 else m * problem.k * e
-    others = _ceil((own + 4 * m * n) * c.slots, c.l2_bytes_per_cycle)
-    units = {"L2 bus": _lines_of_b(problem, choice, n) * _ceil(line, c.l2_bytes_per_cycle) + others}
-    if choice.segments:
-        units["DMA"] = c.dma_latency + _ceil(problem.k * problem.n * e, c.dram_bytes_per_cycle)
-    if share == 1 or c.slots == 1:  # else what one fetches another finds in L2
-        lines = problem.m * (_ceil(problem.k * e, c.line_bytes) + _ceil(4 * problem.n, c.line_bytes))
-        lines += 0 if choice.segments else _lines_of_b(problem, choice, problem.n)
-        units["memory bus"] = lines * _ceil(line, c.dram_bytes_per_cycle)
-    return units
-
-
-def _lines_of_b(problem: Problem, choice: Choice, columns: int) -> int:
-    high, wide = choice.line or (1, max(1, problem.config.line_bytes // problem.element_bytes))
-    rows, run = (problem.k, columns) if choice.transpose_b else (columns, problem.k)
-    return int(_ceil(rows, high) * _ceil(run, wide))
+def _busy(
+    c: MatrixUnitConfig, e: int, counts: Counts, choice: Any, sums: tuple[int, int], a_lines: int
+) -> dict[str, int]:
+    """Cycles of the math unit, the load-store unit and L2's bus for what was counted of [rows, columns] ``sums``."""
+    rows, columns = sums
+    local = -(-min(choice.columns or default_columns(c, choice.ka), columns) // choice.ka)  # of a thread
+    stored = max(4 * rows * columns // c.line_bytes, rows * -(-columns // local))
+    asked = max(-(-counts.l1_touches // c.l1_ports), counts.column_loads) + (a_lines + stored) // c.l1_ports
+    own = 0 if c.loads_through_l1 else counts.a_bytes_loaded
+    crossing = (counts.l1_misses * c.line_bytes + own + 4 * rows * columns) * c.slots // c.l2_bytes_per_cycle
+    step = min(c.step_cycles(e, kb) for kb in {choice.kb, getattr(choice, "tail_kb", None) or choice.kb})
+    units = {"math unit": counts.steps * step, "load-store unit": asked, "L2 bus": crossing}
+    return {name: -(-cycles // c.pes) for name, cycles in units.items()}
 
 
 # Convolutions.
@@ -418,14 +344,6 @@ class ConvChoice(_Options):
     buffers: int = 1
     stream: bool = False
 
-    def __str__(self) -> str:
-        parts = [f"ka{self.ka} kb{self.kb}"]
-        parts += [f"{self.columns} columns"] if self.columns else []
-        parts += [f"split by {self.split}"] if self.split else []
-        parts += [f"A by {self.block_a}"] if self.block_a > 1 else []
-        parts += ["twice"] if self.buffers > 1 else []
-        return " ".join([*parts, *["weights by DMA"] * self.stream])
-
 
 @dataclass(frozen=True)
 class ConvProblem:
@@ -436,6 +354,8 @@ class ConvProblem:
     how: tuple[tuple[str, Any], ...]
     element_bytes: int
     config: MatrixUnitConfig
+
+    default = ConvChoice()
 
     @property
     def shape(self) -> ConvShape:
@@ -484,18 +404,29 @@ class ConvProblem:
         c, shape, e = self.config, self.shape, self.element_bytes
         options: dict[str, Any] = {"ka": choice.ka, "kb": choice.kb, "columns": choice.columns, "split": choice.split}
         counts = expected_conv2d_counts(self.x, self.w, **dict(self.how), config=c, element_bytes=e, **options)
-        asked = min(c.line_bytes, c.a_bytes * choice.block_a)
-        lines = counts.l1_touches + counts.a_bytes_loaded // asked
-        weights = self.shape.outs * self.shape.depth * shape.kernel[0] * shape.kernel[1] * e
-        units = {"math unit": counts.steps * c.step_cycles(e, choice.kb), "load-store unit": lines // c.l1_ports}
-        units = {name: -(-cycles // c.pes) for name, cycles in units.items()}
-        units["memory bus"] = (weights + 4 * shape.pixels * shape.outs) // c.dram_bytes_per_cycle
-        return units
+        weights = shape.outs * shape.depth * shape.kernel[0] * shape.kernel[1] * e
+        a_lines = counts.a_bytes_loaded // min(c.line_bytes, c.chunk(e, choice.kb) * e * choice.block_a)
+        units = _busy(c, e, counts, choice, (shape.pixels, shape.outs), a_lines)
+        return units | {"memory bus": (weights + 4 * shape.pixels * shape.outs) // c.dram_bytes_per_cycle}
 
     def runs(self, dtype: str, choice: ConvChoice) -> Runs:
         """The whole run, counted once."""
+        return [self.run(dtype, choice)], (1,)
+
+    def run(self, dtype: str, choice: ConvChoice) -> KernelResult:
+        """All of it, without values."""
         x, w = (np.zeros(shape, numpy_type(dtype)) for shape in (self.x, self.w))
-        return [conv2d(x, w, config=_without_values(self.config), **dict(self.how), **choice.options)], (1,)
+        return conv2d(x, w, config=_without_values(self.config), **dict(self.how), **choice.options)
+
+
+def problem_of(
+    sizes: Sequence[Any], how: Mapping[str, Any], element_bytes: int, config: MatrixUnitConfig
+) -> Problem | ConvProblem:
+    """A product (m, n, k), or a convolution (shapes of x and w, with stride, padding, ... in ``how``)."""
+    if len(sizes) == 2:
+        return ConvProblem(tuple(sizes[0]), tuple(sizes[1]), tuple(how.items()), element_bytes, config)
+    m, n, k = sizes
+    return Problem(m, n, k, element_bytes, config)
 
 
 def _conv_blocks(problem: ConvProblem, kb: int, fixed: Mapping[str, Any]) -> Iterator[tuple[int, int]]:

@@ -204,7 +204,7 @@ _VIEWS: dict[str, Callable[[Pe], Answer]] = {
     "": lambda pe: Answer(str(pe)),
     "state": lambda pe: Answer(str(pe.chip)),
     "tokens": _tokens,
-    "segments": lambda pe: _rows((_segment(*row) for row in pe.segments.items()), "no segments yet"),
+    "segments": lambda pe: _rows((f"handle {n}: {one}" for n, one in pe.segments.items()), "no segments yet"),
     "pages": _pages,
     "caches": _caches,
     "counts": lambda pe: _account(pe.counts.to_dict()),
@@ -213,13 +213,6 @@ _VIEWS: dict[str, Callable[[Pe], Answer]] = {
     "stalls": lambda pe: _account(result_of(pe).stalls),
     "errors": lambda pe: _rows(pe.errors, "no errors"),
 }
-
-
-def _segment(handle: int, segment: Any) -> str:
-    sizes, base = segment.sizes[::-1].tolist(), segment.base[::-1].tolist()
-    name = f"${segment.name}" if segment.name else "made by the program"
-    where = f" from {base}" if any(base) or sizes != list(segment.storage.map.shape) else ""
-    return f"handle {handle}: {name}, {segment.dtype}{sizes} of {segment.storage.name}{where}"
 
 
 HELP = """\

@@ -130,8 +130,7 @@ def stage(
     All columns are on and every loader stands at its column, at k = 0: loader j at the j-th of all columns (of one dim:
     j times the depth further on). Nothing is cached; every page is there, every register was written to.
     """
-    address = instruction.operands[1]
-    assert isinstance(address, Address)
+    address = instruction.address
     columns = config.default_columns if columns is None else columns
     name = instruction.type or "8"  # bytes where TYPE is absent
     element = numpy_type(f"s{name}" if name.isdigit() else name)
@@ -235,8 +234,7 @@ def mm_words(done: DryRun, instruction: Instruction, assumed: bool = False) -> l
 
 def _reason(pe: Pe, record: ErrorRecord, instruction: Instruction) -> str:
     """The numbers that led to the record of a refused ``mm``."""
-    c, address, a = pe.config, instruction.operands[1], number(instruction.operands[2])
-    assert isinstance(address, Address)
+    c, address, a = pe.config, instruction.address, number(instruction.operands[2])
     segment = pe.segment(address.segment)
     ka, kb = instruction.suffix("ka"), instruction.suffix("kb")
     if segment is None:

@@ -1,6 +1,6 @@
 """Many machines, each at its best: one product (:func:`sweep`), or a whole network (:func:`explore`).
 
-Of a network: cycles, energy, area, and which machines are beaten by none. Networks are lists of products and
+Of each: cycles, energy, area, and which machines are beaten by none. Networks are lists of products and
 convolutions, by name or from a text of one layer a line.
 """
 
@@ -16,10 +16,10 @@ from typing import Any
 from tilewright.errors import UsageError
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.errors import whole
-from tilewright.isa.study.choices import ConvProblem, Problem
+from tilewright.isa.study.choices import ConvProblem, Problem, problem_of
 from tilewright.isa.study.roofline import LogPlane
 from tilewright.isa.study.tune import Tuned, Tuning, autotune, element_bytes, search
-from tilewright.render import Card, Column, Html, Page, Step, badge, cards, steps, table
+from tilewright.render import Card, Column, Html, Page, Step, cards, steps, table
 from tilewright.render.page import paragraph
 
 _MOST_MACHINES = 200
@@ -40,10 +40,7 @@ class LayerShape:
 
     def problem(self, element_bytes: int, config: MatrixUnitConfig) -> Problem | ConvProblem:
         """The layer as a search problem on a machine."""
-        if self.x:
-            return ConvProblem(self.x, self.w, self.how, element_bytes, config)
-        m, n, k = self.sizes
-        return Problem(m, n, k, element_bytes, config)
+        return problem_of(self.sizes or (self.x, self.w), dict(self.how), element_bytes, config)
 
     def __str__(self) -> str:
         if not self.x:
@@ -128,48 +125,6 @@ def _layer(line: str, where: str) -> LayerShape:
     return LayerShape(found["name"], int(found["count"]), (), x, w, tuple(options))
 
 
-# Machines: every combination of values of some fields.
-
-
-def _machines(
-    base: MatrixUnitConfig, over: Mapping[str, Sequence[Any]]
-) -> list[tuple[dict[str, Any], MatrixUnitConfig | UsageError]]:
-    """(fields it differs in, the machine or why it cannot be), the last field fastest."""
-    known = sorted(f.name for f in fields(MatrixUnitConfig))
-    for name, values in over.items():
-        if name not in known:
-            raise UsageError(f"the machine has no field {name!r}", how=f"one of {', '.join(known)}")
-        if not values:
-            raise UsageError(f"no values for {name}")
-    if (count := prod(len(values) for values in over.values())) > _MOST_MACHINES:
-        raise UsageError(f"{count} machines", how=f"at most {_MOST_MACHINES}: give fewer values")
-    machines: list[tuple[dict[str, Any], MatrixUnitConfig | UsageError]] = []
-    for values in product(*over.values()):
-        settings = dict(zip(over, values, strict=True))
-        try:
-            machines.append((settings, replace(base, **settings)))
-        except UsageError as error:
-            machines.append((settings, error))
-    return machines
-
-
-@dataclass(frozen=True)
-class Design:
-    """One machine: the fields it differs in, and its tuning, or why it cannot be (``refused``)."""
-
-    settings: dict[str, Any]
-    tuning: Tuning | None
-    refused: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        if self.tuning is None:
-            return {"settings": self.settings, "refused": self.refused}
-        best, tuning = self.tuning.best, self.tuning
-        plain: dict[str, Any] = {"settings": self.settings, "choice": str(best.choice), "options": best.choice.options}
-        plain |= {"cycles": best.cycles, "default_cycles": tuning.default.cycles, "utilisation": best.utilisation}
-        return plain | {"limit": best.limit, "bound": best.bound, "stalls": best.stalls, "proved": tuning.proved}
-
-
 def sweep(
     m: int,
     n: int,
@@ -179,7 +134,7 @@ def sweep(
     config: MatrixUnitConfig | None = None,
     watch: Callable[[int, int], None] | None = None,
     **how: Any,
-) -> tuple[Design, ...]:
+) -> tuple[Point, ...]:
     """:func:`autotune` on every combination of values of the machine's fields; ``how``: its other options.
 
     Each machine is compared at its best, so a field is not blamed for options that suited another machine. In the order
@@ -187,19 +142,16 @@ def sweep(
     reason. Raises :class:`UsageError` for a field that does not exist and for more than 200 machines.
 
     >>> few = {"line": None, "columns": None, "order": "k_outer"}
-    >>> for design in sweep(16, 64, 64, {"threads": (32, 64)}, **few):
-    ...     print(design.settings, design.tuning.best.choice, design.tuning.best.cycles)
+    >>> for point in sweep(16, 64, 64, {"threads": (32, 64)}, **few):
+    ...     print(point.settings, point.tuning.best.choice, point.tuning.best.cycles)
     {'threads': 32} ka2 kb1 k_outer t0 page 64x64 1 segments A by 8 1400
     {'threads': 64} ka2 kb1 k_outer t0 A by 8 1143
     """
-    family, designs = _machines(config or MatrixUnitConfig(), over), list[Design]()
-    for settings, machine in family:
-        refused = isinstance(machine, UsageError)
-        tuning = None if isinstance(machine, UsageError) else autotune(m, n, k, dtype, machine, **how)
-        designs.append(Design(settings, tuning, str(machine) if refused else ""))
-        if watch is not None:
-            watch(len(designs), len(family))
-    return tuple(designs)
+
+    def tune(layer: LayerShape, machine: MatrixUnitConfig) -> Tuning:
+        return autotune(m, n, k, dtype, machine, **how)
+
+    return _points([LayerShape("product", 1, (m, n, k))], over, dtype, checked_config(config), tune, watch)
 
 
 # A network on many machines.
@@ -233,10 +185,15 @@ def area_mm2(config: MatrixUnitConfig, element_bytes: int = 1) -> float:
 
 @dataclass(frozen=True)
 class LayerCost:
-    """One layer on one machine: its best choice among those timed."""
+    """One layer on one machine, by its best choice among those timed."""
 
     layer: LayerShape
-    best: Tuned
+    tuning: Tuning
+
+    @property
+    def best(self) -> Tuned:
+        """The choice."""
+        return self.tuning.best
 
     @property
     def cycles(self) -> int:
@@ -269,6 +226,11 @@ class Point:
     def energy_pj(self) -> float:
         """Energy of the whole network in pJ, modelled."""
         return sum(layer.energy_pj for layer in self.layers)
+
+    @property
+    def tuning(self) -> Tuning | None:
+        """The tuning of the only layer (:func:`sweep`); None of a machine that cannot be."""
+        return self.layers[0].tuning if self.layers else None
 
     @property
     def costs(self) -> tuple[float, float, float]:
@@ -325,6 +287,19 @@ class Exploration:
         points = [point.to_dict() | {"on_front": point in front} for point in self.points]
         return {"network": self.network, "dtype": self.dtype, "area": AREA_SOURCE, "points": points}
 
+    def table(self) -> tuple[list[Column], list[tuple[object, ...]]]:
+        """Columns, and every machine as a row: for pages and terminals."""
+        columns = [Column(name, "code") for name in self.points[0].settings]
+        columns += [Column("cycles", "count"), Column("energy, uJ", "count", "Modelled.")]
+        columns += [Column("area, mm2", "number", "A proxy."), Column("utilisation", "percent", "Of all threads.")]
+        columns.append(Column("", "text", "front: beaten by none in all three costs."))
+        rows, front = list[tuple[object, ...]](), self.front
+        for point in self.points:
+            figures = (point.cycles, round(point.energy_pj / 1e6), round(point.area_mm2, 2), point.utilisation)
+            shown = (*figures, "front" * (point in front)) if point.config else (None, None, None, None, point.refused)
+            rows.append((*map(str, point.settings.values()), *shown))
+        return columns, rows
+
     def to_html(self) -> str:
         """A page: what to build, the front, all machines, the layers of the fastest."""
         facts = [("network", self.network), ("elements", self.dtype), ("machines", str(len(self.points)))]
@@ -337,7 +312,7 @@ class Exploration:
         ]
         page.section("choice", "What to do", steps(_todo(self)), cards(figures))
         page.section("front", "Cycles and energy", _front(self), paragraph(_CAPTION))
-        page.section("machines", "Every machine", _machine_table(self))
+        page.section("machines", "Every machine", table(*self.table()))
         page.section(
             "layers", "Layers on the fastest", paragraph(f"{fast.name}, every layer at its best."), _layers(fast)
         )
@@ -378,25 +353,50 @@ def explore(
     elif isinstance(network, str):
         name, layers = "shapes", read_network(network, where or "shapes")
     e, most = element_bytes(dtype), whole("most", most, 1)
-    family, points, done = _machines(base, FAMILY if over is None else over), list[Point](), 0
-    for settings, machine in family:
-        if isinstance(machine, UsageError):
-            points.append(Point(settings, None, refused=str(machine)))
-            continue
-        costs, macs = [], 0
-        for layer in layers:
-            assert isinstance(layer, LayerShape)
-            problem = layer.problem(e, machine)
-            costs.append(LayerCost(layer, search(problem, dtype, most=most).best))
-            macs, done = macs + layer.count * problem.macs, done + 1
-            if watch is not None:
-                watch(done, len(family) * len(layers))
-        rate = (machine.macs_per_thread_cycle or machine.chunk(e)) * machine.compute_threads * machine.pes
-        utilisation = macs / max(1, sum(cost.cycles for cost in costs) * rate)
-        points.append(Point(settings, machine, area_mm2(machine, e), tuple(costs), utilisation))
+
+    def tune(layer: LayerShape, machine: MatrixUnitConfig) -> Tuning:
+        return search(layer.problem(e, machine), dtype, most=most)
+
+    points = _points(layers, FAMILY if over is None else over, dtype, base, tune, watch)
     if all(point.refused for point in points):
         raise UsageError(f"no machine can be: {points[0].refused}", how="give other values")
-    return Exploration(name, dtype, base, tuple(points))
+    return Exploration(name, dtype, base, points)
+
+
+def _points(
+    layers: Sequence[Any],
+    over: Mapping[str, Sequence[Any]],
+    dtype: str,
+    base: MatrixUnitConfig,
+    tune: Callable[[LayerShape, MatrixUnitConfig], Tuning],
+    watch: Callable[[int, int], None] | None,
+) -> tuple[Point, ...]:
+    """Every combination of values of fields of ``base``, the last field fastest, with all layers tuned for it."""
+    known = sorted(f.name for f in fields(MatrixUnitConfig))
+    for name, values in over.items():
+        if name not in known:
+            raise UsageError(f"the machine has no field {name!r}", how=f"one of {', '.join(known)}")
+        if not values:
+            raise UsageError(f"no values for {name}")
+    if (count := prod(len(values) for values in over.values())) > _MOST_MACHINES:
+        raise UsageError(f"{count} machines", how=f"at most {_MOST_MACHINES}: give fewer values")
+    e, points = element_bytes(dtype), list[Point]()
+    for number, values in enumerate(product(*over.values())):
+        settings, costs = dict(zip(over, values, strict=True)), list[LayerCost]()
+        try:
+            machine = replace(base, **settings)
+        except UsageError as error:
+            points.append(Point(settings, None, refused=str(error)))
+            continue
+        for done, layer in enumerate(layers, 1):
+            costs.append(LayerCost(layer, tune(layer, machine)))
+            if watch is not None:
+                watch(number * len(layers) + done, count * len(layers))
+        rate = (machine.macs_per_thread_cycle or machine.chunk(e)) * machine.compute_threads * machine.pes
+        macs = sum(cost.layer.count * cost.tuning.problem.macs for cost in costs)
+        utilisation = macs / max(1, sum(cost.cycles for cost in costs) * rate)
+        points.append(Point(settings, machine, area_mm2(machine, e), tuple(costs), utilisation))
+    return tuple(points)
 
 
 # The page of an exploration.
@@ -450,28 +450,6 @@ def _front(found: Exploration) -> Html:
         tip = f"{point.name}: {_costs(point)}"
         plane.drawing.circle(plane.x(point.cycles), plane.y(point.energy_pj / 1e6), size, style, tip=tip)
     return plane.figure()
-
-
-def _machine_table(found: Exploration) -> Html:
-    front = found.front
-    columns = [Column(name, "code") for name in found.points[0].settings]
-    columns += [
-        Column("cycles", "count"),
-        Column("energy, uJ", "count", "Modelled."),
-        Column("area, mm2", "number", "A proxy."),
-        Column("utilisation", "percent", "Products made, of those all threads could make."),
-        Column("front", "text", "Beaten by none in all three costs."),
-    ]
-    rows: list[tuple[object, ...]] = []
-    for point in found.points:
-        settings = [str(value) for value in point.settings.values()]
-        if point.refused:
-            rows.append((*settings, None, None, None, None, point.refused))
-            continue
-        mark = badge("front", "good") if point in front else ""
-        figures = (point.cycles, round(point.energy_pj / 1e6), round(point.area_mm2, 2), point.utilisation)
-        rows.append((*settings, *figures, mark))
-    return table(columns, rows)
 
 
 def _layers(point: Point) -> Html:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,9 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.isa.chip.segments import Storage
 from tilewright.isa.kernels.records import LINE_ACCESSES
-from tilewright.layout.draw.panels import Level, Panel, Scene
+from tilewright.layout.draw.panels import Bounds, Level, Panel, Scene
 from tilewright.layout.draw.picture import draw_picture
+from tilewright.layout.draw.terminal import scene_text
 from tilewright.layout.kinds.paged import PagedLayout
 from tilewright.render import count_text
 from tilewright.render.drawing import Drawing
@@ -110,31 +111,11 @@ class Heat:
 
     def to_text(self, kind: str = "accesses", width: int = 100) -> Text:
         """The map for a terminal of ``width`` columns: a number per cell, ``·`` where nothing came."""
-        from rich.text import Text
 
-        columns = _COLUMNS
-        while True:  # fewer columns may have longer numbers
-            scene, _ = _scene(self, kind, 32, columns)
-            panel = scene.panels[0][0]
-            cell, side = _cell(scene), max(len(name) for name in panel.rows)
-            if columns <= 1 or side + panel.padding.shape[1] * (cell + 1) <= width:
-                break
-            columns //= 2
-        text = Text(f"{scene.title}\n", style="bold")
-        text.append(f"{scene.facts}\n", style="dim")
-        for panel in (panel for row in scene.panels for panel in row):
-            text.append(f"\n{panel.heading}" if panel.heading else "")
-            if panel.columns:
-                heads = " ".join(f"{name:>{cell}}" for name in panel.columns)
-                text.append(f"\n{'':{side}} {heads}", style="dim")
-            for r, name in enumerate(panel.rows):
-                text.append(f"\n{name:>{side}}", style="dim")
-                for c, label in enumerate(panel.labels[r]):
-                    style = f"color(255) on color({_RAMP[int(panel.colours[r, c])]})" if label else "dim"
-                    text.append(f" {label or _NEVER * bool(panel.tips[r][c]):>{cell}}", style=style)
-            text.append("\n")
-        text.append(f"\n{scene.cut}", style="dim")
-        return text
+        def scene(most: Bounds) -> Scene:
+            return replace(_scene(self, kind, most.rows, most.columns)[0], levels=())  # a line is often one row
+
+        return scene_text(scene, width, legend=False)
 
     def __str__(self) -> str:
         return self.to_text().plain
@@ -152,8 +133,6 @@ _NAMES = {
 }
 _COLOURS, _FOLD, _BESIDE = 8, 32, 4
 _ROWS, _COLUMNS, _BLOCKS = 64, 64, 8
-_RAMP = (58, 64, 22, 29, 23, 24, 25, 54)  # xterm colours of the ramp
-_NEVER = "·"
 
 
 @dataclass(frozen=True)
@@ -301,10 +280,3 @@ def _scene(heat: Heat, kind: str, rows: int = _ROWS, columns: int = _COLUMNS) ->
     title = f"{heat.name} {heat.storage.dtype}[{shape}]: {_NAMES[kind]} by line"
     words = "; ".join(part for part in (frame.words, cut) if part)
     return Scene(title, _facts(heat), grid, _levels(heat, frame), "offset", "", words), top
-
-
-def _cell(scene: Scene) -> int:
-    """Width of a cell in characters: the longest number or heading."""
-    panels = scene.everything
-    labels = (len(label) for panel in panels for row in panel.labels for label in row)
-    return max(2, *labels, *(len(name) for panel in panels for name in panel.columns or ("",)))

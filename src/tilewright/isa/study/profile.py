@@ -246,9 +246,6 @@ class _Profiler(Runner):
         super().step(pe)
         self.accounts[pe.number].add(program, pc, end)
 
-    def _frame(self, pe: Pe) -> None:
-        """No compiled blocks: every instruction is counted."""
-
     def _release(self, waiting: list[Pe]) -> None:
         """Count the wait at a barrier for the barrier."""
         places = [(pe, self.programs[pe.number], pe.barrier[1], pe.clock.cycles) for pe in waiting if pe.barrier]

@@ -8,16 +8,11 @@ from dataclasses import dataclass, replace
 from math import floor, log10
 from typing import Any
 
-import numpy as np
-
 from tilewright.errors import UsageError
-from tilewright.isa.execute.operands import numpy_type
 from tilewright.isa.language.config import RANGES, MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import math_cycles_at_least
-from tilewright.isa.multiply.conv import conv2d
-from tilewright.isa.multiply.matmul import matmul
-from tilewright.isa.study.choices import Choice, ConvChoice
-from tilewright.isa.study.tune import autotune, autotune_conv2d
+from tilewright.isa.study.choices import problem_of
+from tilewright.isa.study.tune import element_bytes, search
 from tilewright.render import Card, Column, Html, Page, Step, cards, count_text, steps, table
 from tilewright.render.drawing import Drawing
 from tilewright.render.markup import element
@@ -89,23 +84,14 @@ class Roofline:
         >>> found.limit.name, choice, found.changes[0].field
         ('load-store unit', 'ka1 kb1 k_outer t0', 'a_bytes')
         """
-        conv, config = len(sizes) == 2, checked_config(config)
-        choice: Any = ConvChoice() if conv else Choice()
-        if tuned:
-            tune: Any = autotune_conv2d if conv else autotune
-            choice = tune(*sizes, dtype, config, **how).best.choice
-        shapes = tuple(sizes) if conv else ((sizes[0], sizes[2]), (sizes[2], sizes[1]))
-        a, b = (np.zeros(shape, numpy_type(dtype)) for shape in shapes)
-        title = f"a convolution of {'x'.join(map(str, shapes[0]))} by {'x'.join(map(str, shapes[1]))}"
-        title = title if conv else f"a product of {' x '.join(map(str, sizes))}"
+        config = checked_config(config)
+        problem: Any = problem_of(sizes, how, element_bytes(dtype), config)
+        choice: Any = search(problem, dtype).best.choice if tuned else problem.default
 
         def run(machine: MatrixUnitConfig) -> Any:
-            machine = replace(machine, values=False)
-            if conv:
-                return conv2d(a, b, config=machine, **how, **choice.options)
-            return matmul(a, b, machine, **choice.options)
+            return replace(problem, config=machine).run(dtype, choice)
 
-        found = roofline(run(config), config, title)
+        found = roofline(run(config), config, problem.title)
         if changes:
             found = replace(found, changes=what_if(config, lambda machine: int(run(machine).cycles), watch))
         return found, str(choice)
@@ -157,6 +143,17 @@ class Roofline:
         plain |= {"bounds": bounds, "stalls": self.stalls, "advice": list(self.advice)}
         return plain | {"changes": [change.__dict__ for change in self.changes]}
 
+    def table(self) -> tuple[list[Column], list[tuple[object, ...]]]:
+        """Columns, and every bound as a row: for pages and terminals."""
+        columns = [Column("unit"), Column("busy at least", "count"), Column("of all cycles", "percent")]
+        columns += [Column("amount", "count"), Column("of"), Column("a cycle", "number")]
+        columns.append(Column("products each", "number"))
+        rows: list[tuple[object, ...]] = []
+        for b in self.bounds:
+            head = (b.name, round(b.cycles), b.cycles / max(1, self.cycles), round(b.amount))
+            rows.append((*head, b.what, round(b.rate, 3), round(b.intensity, 2)))
+        return columns, rows
+
     def to_html(self, command: str = "") -> str:
         """A page: what to change, the roofs, the bounds, other machines; ``command``: what makes it again."""
         share = self.rate / self.peak
@@ -171,14 +168,7 @@ class Roofline:
             "change", "What to change", steps(todo) or paragraph("Nothing: it is as fast as it can be."), cards(figures)
         )
         page.section("roofs", "The point and its roofs", _roofs(self))
-        columns = [Column("unit", "text"), Column("busy at least", "count"), Column("of all cycles", "percent")]
-        columns += [Column("amount", "count"), Column("of", "text"), Column("a cycle", "number")]
-        columns.append(Column("products each", "number"))
-        rows = []
-        for b in self.bounds:
-            head = (b.name, round(b.cycles), b.cycles / max(1, self.cycles), round(b.amount), b.what)
-            rows.append((*head, b.rate, round(b.intensity, 2)))
-        page.section("bounds", "Every bound", table(columns, rows))
+        page.section("bounds", "Every bound", table(*self.table()))
         if self.changes:
             heads = [Column("field", "code"), Column("is", "code"), Column("as", "code"), Column("cycles", "count")]
             heads.append(Column("times as fast", "ratio"))

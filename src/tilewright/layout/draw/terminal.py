@@ -41,7 +41,7 @@ def terminal_drawing(
     <BLANKLINE>
     one colour per tile; outlined: T(2,2); · marks padding; in a cell: its offset
     """
-    return _drawing(lambda most: make_scene(layout, colour=colour, most=most, window=window, at=at), width)
+    return scene_text(lambda most: make_scene(layout, colour=colour, most=most, window=window, at=at), width)
 
 
 def terminal_ruler(layout: AddressMap, width: int = 100, *, unit: str = "auto", colour: str = "auto") -> Text:
@@ -60,10 +60,16 @@ def terminal_ruler(layout: AddressMap, width: int = 100, *, unit: str = "auto", 
     <BLANKLINE>
     one colour per tile; · marks padding; in a cell: its index
     """
-    return _drawing(lambda most: ruler_scene(layout, unit=unit, colour=colour, most=most), width)
+    return scene_text(lambda most: ruler_scene(layout, unit=unit, colour=colour, most=most), width)
 
 
-def _drawing(make: Callable[[Bounds], Scene], width: int) -> Text:
+def scene_text(make: Callable[[Bounds], Scene], width: int, legend: bool = True) -> Text:
+    """The scene that ``make`` gives for so many rows and columns, as many of these as fit in ``width`` characters.
+
+    ``legend``: what marks and colours mean stands below it, else only which part it is.
+    """
+    from rich.text import Text
+
     columns, fits = Bounds().columns + 1, Bounds().columns
     while fits < columns:  # fewer columns may need longer headings, and so fewer columns again
         columns = fits
@@ -83,8 +89,8 @@ def _drawing(make: Callable[[Bounds], Scene], width: int) -> Text:
     for panel in drawn:
         text.append("\n")
         text.append_text(_panel(panel, scene))
-    legend = "; ".join(_legend(scene))
-    text.append(f"\n{legend}" if legend else "", style="dim")
+    said = "; ".join(_legend(scene)) if legend else scene.cut
+    text.append(f"\n{said}" if said else "", style="dim")
     text.append(f"\n{scene.words}" if scene.words else "", style="dim")
     text.rstrip()
     return text
