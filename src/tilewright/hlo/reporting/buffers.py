@@ -13,6 +13,7 @@ often and reorders unscheduled programs: the figure is what the program asks for
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ from tilewright.hlo.reading.hlo_scan import split_top
 from tilewright.hlo.reporting.types import PaddedTensor, Peak
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import written_into
+from tilewright.hlo.semantics.fusions import in_kernels
 from tilewright.hlo.semantics.partitioning import of_one_device
 from tilewright.hlo.semantics.predicting import in_normal_form
 from tilewright.hlo.semantics.runs import callers_first
@@ -40,6 +42,7 @@ _NO_BUFFER = RENAMES | CONTROL | {"after-all", "send", "send-done"}
 _LARGEST = 10
 
 _Value = list[set[int]]
+_ALIASING = re.compile(r'"aliasing_operands":\{"lists":\[((?:\{"indices":\[[^\]]*\]\},?)*)\]')
 
 
 @dataclass
@@ -92,6 +95,7 @@ def _tensor(context: Context, computation: str, op: Operation, name: str, layout
 
 def peaks(context: Context) -> tuple[Peak, ...]:
     """One peak for each memory space that holds anything, main memory first."""
+    context = _of_kernels(context)
     inside = _callees(context)
     entry = context.program.entry.name
     spaces = inside[entry].peaks if entry in inside else {}
@@ -183,7 +187,15 @@ def lifetimes(program: Program, target: Target | str) -> Lifetimes:
 
 
 def _lifetimes(context: Context) -> Lifetimes:
+    context = _of_kernels(context)
     return _Sweep(context, context.program.entry, _callees(context)).fill().lifetimes()
+
+
+def _of_kernels(context: Context) -> Context:
+    """The program as kernels, where the target's compiler makes them."""
+    if context.program.kind != "stablehlo" or context.chip is None or not context.chip.compiler_normalizes:
+        return context
+    return Context(in_kernels(context), context.chip)
 
 
 class _Sweep:
@@ -250,6 +262,8 @@ class _Sweep:
         operands = [self._value(name) for name in op.operands]
         # A tuple of n elements is named n times: only the last time says when they die.
         last = [value for name, value in zip(op.operands, operands, strict=True) if self.last_used[name] == at]
+        if op.opcode in ("tuple", "get-tuple-element", "bitcast"):
+            last = []  # another name reads nothing
         used = [ids for value in last for ids in value] + self._captured(op)
         for ids in used:
             for number in ids:
@@ -290,8 +304,10 @@ class _Sweep:
             return operands[0] if operands else []
         if kind == "get-tuple-element":
             return self._element(op, operands)
-        if kind.endswith(("-done", "-update")) and operands:
-            return operands[0][:1] if kind.endswith("-done") else operands[0]
+        if kind.endswith("-done") and operands:
+            return operands[0][:1]
+        if kind.endswith("-update") and operands and (len(operands) == 1 or operands[0][:1] != [set()]):
+            return [*operands[0], *self._held(operands[1:])]
         if (shared := self._in_place(at, op, kind, operands)) is not None:
             return shared
         return self._new(at, op, kind, operands)
@@ -304,6 +320,8 @@ class _Sweep:
 
     def _in_place(self, at: int, op: Operation, kind: str, operands: list[_Value]) -> _Value | None:
         """The first operand's buffers, where the operation writes into them and nothing reads them later."""
+        if (told := _ALIASING.search(op.attributes.get("backend_config", ""))) is not None:
+            return self._told(at, op, told[1], operands)
         number: int | None = 0 if kind in WRITES_IN_PLACE else None
         started = kind == "async-start"
         if (kind == "fusion" or started) and (body := self.context.program.body(op)):
@@ -316,15 +334,28 @@ class _Sweep:
             return None
         return [set().union(*operands[number]), *self._held(operands)] if started else operands[number]
 
-    def _new(self, at: int, op: Operation, kind: str, operands: list[_Value]) -> _Value:
+    def _told(self, at: int, op: Operation, lists: str, operands: list[_Value]) -> _Value | None:
+        """By the compiler's own list of what shares a buffer: places of operands, then of results."""
+        over = {}
+        for indices in re.findall(r'"indices":\[([^\]]*)\]', lists):
+            places = [int(p.strip('"')) for p in indices.split(",")]
+            sources = [p for p in places if p < len(operands)]
+            for p in places:
+                if p >= len(operands) and sources:
+                    over[p - len(operands)] = set().union(*operands[sources[0]])
+        return self._new(at, op, plain_opcode(op.opcode), operands, over)
+
+    def _new(
+        self, at: int, op: Operation, kind: str, operands: list[_Value], told: dict[int, set[int]] | None = None
+    ) -> _Value:
         shapes = split_top(op.shape[1:-1]) if op.shape.startswith("(") else [op.shape]
         elements = [self.context.layouts(shape) for shape in shapes]
-        started = kind.endswith("-start")
+        started = kind.endswith(("-start", "-update"))
         if started and op.shape.startswith("("):  # ((operands), result, ...), but copy-start has (result, operand, ...)
             place = 0 if kind == "copy-start" else 1
             elements = elements[place : place + 1]
         value: _Value = []
-        over = _written_over(op, operands)
+        over = _written_over(op, operands) | (told or {})
         for number, layouts in enumerate(elements):
             name = f"{op.name}{{{number}}}" if len(elements) > 1 else op.name
             own = over.get(number)
@@ -359,7 +390,7 @@ class _Sweep:
                 if not self.computation.entry or (element in over and buffer.op.opcode != "parameter"):
                     buffer.born, buffer.dead = 1, 0
                 elif buffer.born <= buffer.dead:
-                    buffer.dead = last
+                    buffer.born, buffer.dead = 0, last
 
     def _callees(self, op: Operation) -> list[_Inside]:
         if plain_opcode(op.opcode) not in _CALLING:

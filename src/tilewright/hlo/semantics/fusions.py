@@ -1,0 +1,217 @@
+"""What of a StableHLO program reaches memory: one operation for each kernel that its target's compiler will make.
+
+A stated model, read off the modules of the TPU's compiler:
+
+* Elementwise operations, and those that only rearrange, run in the kernels that want their values. A value that several
+  kernels want is computed again in each of them, unless reading what it is made of would cost more than reading it.
+* A product, a reduction or a gather does what follows it elementwise, if nothing else wants its own result, and writes
+  the last of it; towards another product it writes where the value is narrowest. One kernel has one product.
+* What loops, branches, custom calls, sorts and exchanges take is written, and so are the results.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from tilewright.errors import TilewrightError
+from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.inlining import inlined
+from tilewright.hlo.opcodes import CONTROL, ELEMENTWISE, MARKER_CALLS, PRODUCTS, TAKES_PART, WRITES_IN_PLACE
+from tilewright.hlo.program import Computation, Operation, Program
+from tilewright.hlo.semantics.context import Context
+
+_FREE = frozenset({"constant", "iota", "broadcast", "partition-id", "replica-id"})
+"""Values that every kernel makes for itself."""
+_REARRANGES = frozenset({"reshape", "transpose", "slice", "dynamic-slice", "pad", "reverse", "concatenate", "bitcast-convert"})
+_FLOWS = ELEMENTWISE | _REARRANGES | _FREE
+"""Operations that run in the kernels that want their values."""
+_HEADS = PRODUCTS | {"reduce", "gather", "reduce-window"}
+"""Operations that do what follows them elementwise."""
+_MANY = 8
+_RECOMPUTED = 1.05
+"""How many times a value's bytes a kernel reads to compute it again rather than to have it written."""
+
+
+def in_kernels(context: Context) -> Program:
+    """The program with one operation for each array that is written: its operands are the written arrays it reads."""
+    program = context.program
+    captured = _captured(program)
+    computations = []
+    for computation in program.computations:
+        operations = tuple(_Fusions(context, computation, captured).kernels())
+        computations.append(replace(computation, operations=operations))
+    return replace(program, computations=tuple(computations))
+
+
+def _captured(program: Program) -> set[str]:
+    """Names that the regions of operations read of the computation around them."""
+    found: set[str] = set()
+    for computation in program.computations:
+        if "/" in computation.name:
+            own = {op.name for op in computation.operations}
+            names = {name.partition("#")[0] for op in computation.operations for name in op.operands}
+            found |= names - own
+    return found
+
+
+class _Fusions:
+    """The kernels of one computation."""
+
+    def __init__(self, context: Context, computation: Computation, captured: Collection[str]) -> None:
+        self.context, self.captured = context, captured
+        self.operations = _once(map(_marked, inlined(context.program, computation)))
+        self.by_name = {op.name: op for op in self.operations}
+        self.readers: dict[str, list[Operation]] = defaultdict(list)
+        for op in self.operations:
+            for name in dict.fromkeys(op.operands):
+                self.readers[name].append(op)
+        self.bytes = {op.name: self._bytes(op.shape) for op in self.operations}
+        self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
+        self.through = {name for name in self.by_name if self._flows(name)}
+        self._let_values_flow()
+        self._let_heads_flow()
+
+    def _bytes(self, shape: str) -> int:
+        with suppress(TilewrightError, OverflowError):
+            return sum(layout.size_bytes for layout in self.context.layouts(shape))
+        return 0
+
+    def _flows(self, name: str) -> bool:
+        """Whether a value can stay in the kernels that read it."""
+        if self.kind[name] not in _FLOWS or name in self.captured and self.kind[name] not in _FREE:
+            return False
+        return all(self._takes_inside(reader, name) for reader in self.readers[name])
+
+    def _takes_inside(self, reader: Operation, name: str) -> bool:
+        kind = self.kind[reader.name]
+        if kind in _FLOWS or kind in PRODUCTS or kind in ("reduce", "reduce-window", "sort"):
+            return kind != "sort"
+        if kind == "gather":
+            return name != reader.operands[0] or self.bytes[name] <= self.bytes[reader.name]
+        return kind in WRITES_IN_PLACE and name != reader.operands[0]
+
+    def _let_values_flow(self) -> None:
+        """Write what several kernels want and what costs more to compute again than to read."""
+        heads: dict[str, frozenset[str]] = {}
+        for op in reversed(self.operations):
+            wanted = [{reader.name} if reader.name not in self.through else heads[reader.name] for reader in self.readers[op.name]]
+            heads[op.name] = frozenset(list(frozenset().union(*wanted))[:_MANY])
+        made_of: dict[str, frozenset[str]] = {}
+        for op in self.operations:
+            name = op.name
+            if name in self.through and self.kind[name] not in _FREE:
+                sources = frozenset().union(*(made_of.get(operand, frozenset()) for operand in op.operands))
+                cost = sum(min(self.bytes.get(source.partition("#")[0], 0), self._whole(op, source)) for source in sources)
+                if len(heads[name]) > 1 and (cost > _RECOMPUTED * self.bytes[name] or len(sources) > _MANY):
+                    self.through.discard(name)
+            if name not in self.through:
+                made_of[name] = frozenset({name})
+            else:
+                made_of[name] = frozenset() if self.kind[name] in _FREE and not op.operands else frozenset().union(
+                    *(made_of.get(operand, frozenset({operand})) for operand in op.operands)
+                )
+
+    def _whole(self, op: Operation, source: str) -> int:
+        """What a kernel reads of one source: of one that a slice is taken of no more than the slice."""
+        return self.bytes[op.name] if self.kind[op.name] in TAKES_PART else 1 << 62
+
+    def _let_heads_flow(self) -> None:
+        """A product or reduction whose result only one chain wants writes the chain's end instead."""
+        taken: set[str] = set()
+        for op in reversed(self.operations):
+            name = op.name
+            if self.kind[name] not in _HEADS or name in self.captured or not self.readers[name]:
+                continue
+            end = self._end(name)
+            if end is None or end in taken or self.kind[end] in CONTROL:
+                continue
+            if end in self.by_name and end not in self.through and self.kind[end] in ELEMENTWISE | _REARRANGES:
+                if self.bytes[end] <= 2 * self.bytes[name]:
+                    self.through.add(name)
+                    taken.add(end)
+            elif self.kind[end] == "reduce" and self.kind[name] in PRODUCTS:
+                self.through.add(name)
+                taken.add(end)
+            elif self.kind[end] in PRODUCTS or self.kind[end] in WRITES_IN_PLACE:
+                narrowest = self._narrowest(name)
+                if narrowest != name:
+                    self.through.add(name)
+                    self.through.discard(narrowest)
+
+    def _end(self, name: str) -> str | None:
+        """The one kernel that wants a value, None where there are several."""
+        ends: set[str] = set()
+        seen = {name}
+        open_ = [name]
+        while open_:
+            for reader in self.readers[open_.pop()]:
+                if reader.name in self.through:
+                    if reader.name not in seen:
+                        seen.add(reader.name)
+                        open_.append(reader.name)
+                else:
+                    ends.add(reader.name)
+            if len(ends) > 1 or len(seen) > 4 * _MANY:
+                return None
+        return next(iter(ends), None)
+
+    def _narrowest(self, name: str) -> str:
+        """The smallest value on the one way from a head to the kernel that wants it."""
+        best, at = name, name
+        while len(self.readers[at]) == 1 and self.readers[at][0].name in self.through:
+            at = self.readers[at][0].name
+            if self.bytes[at] < self.bytes[best]:
+                best = at
+        return best
+
+    def kernels(self) -> Sequence[Operation]:
+        """The operations that write, each with the written arrays that it reads."""
+        read: dict[str, tuple[str, ...]] = {}
+        shapes: dict[str, str] = {}
+        found = []
+        for op in self.operations:
+            for name, shape in zip(op.operands, op.operand_shapes):
+                shapes.setdefault(name, shape)
+            operands = tuple(
+                dict.fromkeys(inner for name in op.operands for inner in read.get(name, (name,)))
+                if op.name in self.through or self.kind[op.name] in _FLOWS | _HEADS
+                else (inner for name in op.operands for inner in read.get(name, (name,)))
+            )
+            if op.name in self.through:
+                read[op.name] = operands
+                continue
+            read[op.name] = (op.name,)
+            if operands == op.operands:
+                found.append(op)
+            else:
+                told = tuple(shapes.get(name, "") or self.by_name[name].shape for name in operands)
+                found.append(replace(op, operands=operands, operand_shapes=told))
+        return found
+
+
+def _marked(op: Operation) -> Operation:
+    """A custom call that only tells the compiler something is its operand under another name."""
+    target = op.attributes.get("custom_call_target", "")
+    marks = plain_opcode(op.opcode) == "custom-call" and op.operands and any(mark in target for mark in MARKER_CALLS)
+    return replace(op, opcode="bitcast") if marks else op
+
+
+def _once(operations: Sequence[Operation]) -> list[Operation]:
+    """The operations without those that compute what another has computed."""
+    known: dict[tuple[object, ...], str] = {}
+    names: dict[str, str] = {}
+    found = []
+    for op in operations:
+        if any(name in names for name in op.operands):
+            op = replace(op, operands=tuple(names.get(name, name) for name in op.operands))
+        kind = plain_opcode(op.opcode)
+        if op.name and not op.calls or kind == "reduce":
+            key = kind, op.shape, op.operands, tuple(sorted(op.attributes.items())), op.operands or op.line
+            if kind in _FLOWS | _HEADS and kind not in ("constant", "iota") and (first := known.setdefault(key, op.name)) != op.name:
+                names[op.name] = first
+                continue
+        found.append(op)
+    return found
