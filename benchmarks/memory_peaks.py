@@ -55,19 +55,22 @@ def main() -> None:
         if args.face and args.face != face:
             continue
         found: dict[str, tuple[float, int, int]] = {}
+        said: dict[str, float] = {}
         began = time.perf_counter()
         for path in sorted(args.folder.glob("*.mem.json")):
             name = path.name.removesuffix(".mem.json")
             text = path.with_name(f"{name}.{ending}")
             if args.only not in name or not text.exists() or args.half not in (None, half(name)):
                 continue
-            true = truth(json.loads(path.read_text()))
+            memory = json.loads(path.read_text())
+            true = truth(memory)
             try:
                 peak = lifetimes(load(text), f"tpu-{name.partition('.')[0]}").peak
             except TilewrightError as error:
                 print(name, type(error).__name__, str(error).splitlines()[0])
                 peak = 0
             found[name] = peak / true - 1, peak, true
+            said[name] = peak / memory["peak_memory_in_bytes"] - 1
         groups: dict[str, list[float]] = defaultdict(list)
         for name, (off, _, _) in found.items():
             chip, op = name.split(".")[:2]
@@ -76,6 +79,7 @@ def main() -> None:
         print(f"from {face} ({time.perf_counter() - began:.0f} s)")
         for label, errors in sorted(groups.items()):
             print("  " + line(label, errors))
+        print("  " + line("all, against peak_memory_in_bytes", list(said.values())))
         for name, (off, peak, true) in sorted(found.items(), key=lambda item: -abs(item[1][0]))[: args.worst]:
             print(f"    {off:+8.1%}  {peak / 1e6:10.2f} MB against {true / 1e6:10.2f}  {name}")
 

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import prod
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
@@ -22,13 +23,15 @@ from tilewright.hlo.inlining import inlined
 from tilewright.hlo.opcodes import CONTROL, ELEMENTWISE, MARKER_CALLS, PRODUCTS, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, Program
 from tilewright.hlo.semantics.context import Context
+from tilewright.layout import is_bitcast
 
 _FREE = frozenset({"constant", "iota", "broadcast", "partition-id", "replica-id"})
 """Values that every kernel makes for itself."""
 _REARRANGES = frozenset({"reshape", "transpose", "slice", "dynamic-slice", "pad", "reverse", "concatenate", "bitcast-convert"})
+_PARTS = frozenset({"slice", "dynamic-slice", "pad", "concatenate"})
 _FLOWS = ELEMENTWISE | _REARRANGES | _FREE
 """Operations that run in the kernels that want their values."""
-_HEADS = PRODUCTS | {"reduce", "gather", "reduce-window"}
+_HEADS = PRODUCTS - {"ragged-dot"} | {"reduce", "gather", "reduce-window"}
 """Operations that do what follows them elementwise."""
 _MANY = 8
 _RECOMPUTED = 1.05
@@ -69,7 +72,9 @@ class _Fusions:
             for name in dict.fromkeys(op.operands):
                 self.readers[name].append(op)
         self.bytes = {op.name: self._bytes(op.shape) for op in self.operations}
+        self.elements = {op.name: self._elements(op.shape) for op in self.operations}
         self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
+        self.relaid = {op.name for op in self.operations if self._is_relaid(op)}
         self.through = {name for name in self.by_name if self._flows(name)}
         self._let_values_flow()
         self._let_heads_flow()
@@ -79,18 +84,34 @@ class _Fusions:
             return sum(layout.size_bytes for layout in self.context.layouts(shape))
         return 0
 
+    def _elements(self, shape: str) -> int:
+        with suppress(TilewrightError, OverflowError):
+            return sum(prod(layout.shape) for layout in self.context.layouts(shape))
+        return 0
+
+    def _is_relaid(self, op: Operation) -> bool:
+        """Whether a reshape puts dims together that lie apart: a kernel of its own, from memory to memory."""
+        if self.kind[op.name] != "reshape" or not op.operand_shapes:
+            return False
+        with suppress(TilewrightError, OverflowError):
+            before, after = self.context.layout(op.operand_shapes[0]), self.context.layout(op.shape)
+            if before is not None and after is not None:
+                dims = [sum(size > 1 for size in layout.shape) for layout in (before, after)]
+                return dims[0] > dims[1] and not is_bitcast(before, after)
+        return False
+
     def _flows(self, name: str) -> bool:
         """Whether a value can stay in the kernels that read it."""
-        if self.kind[name] not in _FLOWS or name in self.captured and self.kind[name] not in _FREE:
+        if any(reader.name in self.relaid for reader in self.readers[name]) and self.kind[name] not in _FREE:
+            return False
+        if self.kind[name] not in _FLOWS or name in self.relaid or name in self.captured and self.kind[name] not in _FREE:
             return False
         return all(self._takes_inside(reader, name) for reader in self.readers[name])
 
     def _takes_inside(self, reader: Operation, name: str) -> bool:
         kind = self.kind[reader.name]
-        if kind in _FLOWS or kind in PRODUCTS or kind in ("reduce", "reduce-window", "sort"):
-            return kind != "sort"
-        if kind == "gather":
-            return name != reader.operands[0] or self.bytes[name] <= self.bytes[reader.name]
+        if kind in _FLOWS | _HEADS:
+            return kind != "gather" or name != reader.operands[0]
         return kind in WRITES_IN_PLACE and name != reader.operands[0]
 
     def _let_values_flow(self) -> None:
@@ -126,28 +147,27 @@ class _Fusions:
             if self.kind[name] not in _HEADS or name in self.captured or not self.readers[name]:
                 continue
             end = self._end(name)
-            if end is None or end in taken or self.kind[end] in CONTROL:
-                continue
-            if end in self.by_name and end not in self.through and self.kind[end] in ELEMENTWISE | _REARRANGES:
-                if self.bytes[end] <= 2 * self.bytes[name]:
-                    self.through.add(name)
-                    taken.add(end)
-            elif self.kind[end] == "reduce" and self.kind[name] in PRODUCTS:
+            if end is not None and self.kind[end] in _FLOWS and end not in taken | self.relaid:
                 self.through.add(name)
                 taken.add(end)
-            elif self.kind[end] in PRODUCTS or self.kind[end] in WRITES_IN_PLACE:
-                narrowest = self._narrowest(name)
-                if narrowest != name:
+            elif self.kind[end or name] == "reduce" and self.kind[name] in PRODUCTS and end not in taken:
+                self.through.add(name)
+                taken.add(end)
+            else:
+                written = self._along(name, narrowest=end is not None)
+                if written != name:
                     self.through.add(name)
-                    self.through.discard(narrowest)
+                    self.through.discard(written)
 
     def _end(self, name: str) -> str | None:
-        """The one kernel that wants a value, None where there are several."""
+        """The one kernel that wants a value, through operations on each of its elements; None where there is none."""
         ends: set[str] = set()
         seen = {name}
         open_ = [name]
         while open_:
             for reader in self.readers[open_.pop()]:
+                if not self._keeps(reader, name):
+                    return None
                 if reader.name in self.through:
                     if reader.name not in seen:
                         seen.add(reader.name)
@@ -158,12 +178,19 @@ class _Fusions:
                 return None
         return next(iter(ends), None)
 
-    def _narrowest(self, name: str) -> str:
-        """The smallest value on the one way from a head to the kernel that wants it."""
+    def _keeps(self, reader: Operation, name: str) -> bool:
+        """Whether an operation has a result for each element of a head's, or is a kernel of its own that takes it."""
+        flows = self.kind[reader.name] in _FLOWS and reader.name not in self.relaid
+        return not flows or (self.kind[reader.name] not in _PARTS and self.elements[reader.name] == self.elements[name])
+
+    def _along(self, name: str, narrowest: bool) -> str:
+        """What a head writes of the one way from it: the end of it, or the smallest on it towards another head."""
         best, at = name, name
         while len(self.readers[at]) == 1 and self.readers[at][0].name in self.through:
+            if not self._keeps(self.readers[at][0], name):
+                break
             at = self.readers[at][0].name
-            if self.bytes[at] < self.bytes[best]:
+            if not narrowest or self.bytes[at] < self.bytes[best]:
                 best = at
         return best
 
