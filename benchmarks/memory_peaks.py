@@ -80,8 +80,8 @@ def main() -> None:
         for label, errors in sorted(groups.items()):
             print("  " + line(label, errors))
         print("  " + line("all, against peak_memory_in_bytes", list(said.values())))
-        for name, (off, peak, true) in sorted(found.items(), key=lambda item: -abs(item[1][0]))[: args.worst]:
-            print(f"    {off:+8.1%}  {peak / 1e6:10.2f} MB against {true / 1e6:10.2f}  {name}")
+        for name, (off, peak, true) in sorted(found.items(), key=lambda item: -abs(said[item[0]]))[: args.worst]:
+            print(f"    {said[name]:+8.1%} {off:+8.1%}  {peak / 1e6:10.2f} MB against {true / 1e6:10.2f}  {name}")
 
 
 if __name__ == "__main__":

@@ -126,7 +126,8 @@ class _Fusions:
             if name in self.through and self.kind[name] not in _FREE:
                 sources = frozenset().union(*(made_of.get(operand, frozenset()) for operand in op.operands))
                 cost = sum(min(self.bytes.get(source.partition("#")[0], 0), self._whole(op, source)) for source in sources)
-                if len(heads[name]) > 1 and (cost > _RECOMPUTED * self.bytes[name] or len(sources) > _MANY):
+                most = _RECOMPUTED * self.bytes[name] * (2 if len(heads[name]) == 2 else 1)
+                if len(heads[name]) > 1 and (cost > most or len(sources) > _MANY):
                     self.through.discard(name)
             if name not in self.through:
                 made_of[name] = frozenset({name})
@@ -146,37 +147,31 @@ class _Fusions:
             name = op.name
             if self.kind[name] not in _HEADS or name in self.captured or not self.readers[name]:
                 continue
-            end = self._end(name)
-            if end is not None and self.kind[end] in _FLOWS and end not in taken | self.relaid:
+            ends, keeps = self._ends(name)
+            end = next(iter(ends)) if len(ends) == 1 and keeps else ""
+            fused = self.kind[end] in _FLOWS and end not in self.relaid if end else False
+            if (fused or (end and self.kind[end] == "reduce" and self.kind[name] in PRODUCTS)) and end not in taken:
                 self.through.add(name)
                 taken.add(end)
-            elif self.kind[end or name] == "reduce" and self.kind[name] in PRODUCTS and end not in taken:
+                continue
+            written = self._along(name, narrowest=bool(end) or len(ends) > 1)
+            if written != name:
                 self.through.add(name)
-                taken.add(end)
-            else:
-                written = self._along(name, narrowest=end is not None)
-                if written != name:
-                    self.through.add(name)
-                    self.through.discard(written)
+                self.through.discard(written)
 
-    def _end(self, name: str) -> str | None:
-        """The one kernel that wants a value, through operations on each of its elements; None where there is none."""
+    def _ends(self, name: str) -> tuple[set[str], bool]:
+        """The kernels that want a value (two stand for more), and whether by operations on each of its elements."""
         ends: set[str] = set()
-        seen = {name}
-        open_ = [name]
-        while open_:
+        seen, keeps, open_ = {name}, True, [name]
+        while open_ and len(ends) < 2 and len(seen) <= 4 * _MANY:
             for reader in self.readers[open_.pop()]:
-                if not self._keeps(reader, name):
-                    return None
-                if reader.name in self.through:
-                    if reader.name not in seen:
-                        seen.add(reader.name)
-                        open_.append(reader.name)
-                else:
+                keeps = keeps and self._keeps(reader, name)
+                if reader.name not in self.through:
                     ends.add(reader.name)
-            if len(ends) > 1 or len(seen) > 4 * _MANY:
-                return None
-        return next(iter(ends), None)
+                elif reader.name not in seen:
+                    seen.add(reader.name)
+                    open_.append(reader.name)
+        return ends if not open_ else ends | {""}, keeps
 
     def _keeps(self, reader: Operation, name: str) -> bool:
         """Whether an operation has a result for each element of a head's, or is a kernel of its own that takes it."""
