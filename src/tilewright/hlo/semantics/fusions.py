@@ -20,14 +20,16 @@ from math import prod
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.inlining import inlined
-from tilewright.hlo.opcodes import CONTROL, ELEMENTWISE, MARKER_CALLS, PRODUCTS, TAKES_PART, WRITES_IN_PLACE
+from tilewright.hlo.opcodes import ELEMENTWISE, MARKER_CALLS, PRODUCTS, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, Program
 from tilewright.hlo.semantics.context import Context
 from tilewright.layout import is_bitcast
 
 _FREE = frozenset({"constant", "iota", "broadcast", "partition-id", "replica-id"})
 """Values that every kernel makes for itself."""
-_REARRANGES = frozenset({"reshape", "transpose", "slice", "dynamic-slice", "pad", "reverse", "concatenate", "bitcast-convert"})
+_REARRANGES = frozenset(
+    {"reshape", "transpose", "slice", "dynamic-slice", "pad", "reverse", "concatenate", "bitcast-convert"}
+)
 _PARTS = frozenset({"slice", "dynamic-slice", "pad", "concatenate"})
 _FLOWS = ELEMENTWISE | _REARRANGES | _FREE
 """Operations that run in the kernels that want their values."""
@@ -104,7 +106,12 @@ class _Fusions:
         """Whether a value can stay in the kernels that read it."""
         if any(reader.name in self.relaid for reader in self.readers[name]) and self.kind[name] not in _FREE:
             return False
-        if self.kind[name] not in _FLOWS or name in self.relaid or name in self.captured and self.kind[name] not in _FREE:
+        if (
+            self.kind[name] not in _FLOWS
+            or name in self.relaid
+            or (name in self.captured
+            and self.kind[name] not in _FREE)
+        ):
             return False
         return all(self._takes_inside(reader, name) for reader in self.readers[name])
 
@@ -118,22 +125,29 @@ class _Fusions:
         """Write what several kernels want and what costs more to compute again than to read."""
         heads: dict[str, frozenset[str]] = {}
         for op in reversed(self.operations):
-            wanted = [{reader.name} if reader.name not in self.through else heads[reader.name] for reader in self.readers[op.name]]
+            wanted = [
+                {reader.name} if reader.name not in self.through else heads[reader.name]
+                for reader in self.readers[op.name]
+            ]
             heads[op.name] = frozenset(list(frozenset().union(*wanted))[:_MANY])
         made_of: dict[str, frozenset[str]] = {}
         for op in self.operations:
             name = op.name
             if name in self.through and self.kind[name] not in _FREE:
                 sources = frozenset().union(*(made_of.get(operand, frozenset()) for operand in op.operands))
-                cost = sum(min(self.bytes.get(source.partition("#")[0], 0), self._whole(op, source)) for source in sources)
+                cost = sum(
+                    min(self.bytes.get(source.partition("#")[0], 0), self._whole(op, source)) for source in sources
+                )
                 most = _RECOMPUTED * self.bytes[name] * (2 if len(heads[name]) == 2 else 1)
                 if len(heads[name]) > 1 and (cost > most or len(sources) > _MANY):
                     self.through.discard(name)
             if name not in self.through:
                 made_of[name] = frozenset({name})
             else:
-                made_of[name] = frozenset() if self.kind[name] in _FREE and not op.operands else frozenset().union(
-                    *(made_of.get(operand, frozenset({operand})) for operand in op.operands)
+                made_of[name] = (
+                    frozenset()
+                    if self.kind[name] in _FREE and not op.operands
+                    else frozenset().union(*(made_of.get(operand, frozenset({operand})) for operand in op.operands))
                 )
 
     def _whole(self, op: Operation, source: str) -> int:
@@ -230,9 +244,13 @@ def _once(operations: Sequence[Operation]) -> list[Operation]:
         if any(name in names for name in op.operands):
             op = replace(op, operands=tuple(names.get(name, name) for name in op.operands))
         kind = plain_opcode(op.opcode)
-        if op.name and not op.calls or kind == "reduce":
+        if (op.name and not op.calls) or kind == "reduce":
             key = kind, op.shape, op.operands, tuple(sorted(op.attributes.items())), op.operands or op.line
-            if kind in _FLOWS | _HEADS and kind not in ("constant", "iota") and (first := known.setdefault(key, op.name)) != op.name:
+            if (
+                kind in _FLOWS | _HEADS
+                and kind not in ("constant", "iota")
+                and (first := known.setdefault(key, op.name)) != op.name
+            ):
                 names[op.name] = first
                 continue
         found.append(op)
