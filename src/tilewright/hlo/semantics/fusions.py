@@ -20,7 +20,7 @@ from math import prod
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.inlining import inlined
-from tilewright.hlo.opcodes import ELEMENTWISE, MARKER_CALLS, PRODUCTS, TAKES_PART, WRITES_IN_PLACE
+from tilewright.hlo.opcodes import DOTS, ELEMENTWISE, MARKER_CALLS, PRODUCTS, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, Program
 from tilewright.hlo.semantics.context import Context
 from tilewright.layout import is_bitcast
@@ -35,6 +35,7 @@ _FLOWS = ELEMENTWISE | _REARRANGES | _FREE
 """Operations that run in the kernels that want their values."""
 _HEADS = PRODUCTS - {"ragged-dot"} | {"reduce", "gather", "reduce-window"}
 """Operations that do what follows them elementwise."""
+_LANES = 128
 _MANY = 8
 _RECOMPUTED = 1.05
 """How many times a value's bytes a kernel reads to compute it again rather than to have it written."""
@@ -78,6 +79,9 @@ class _Fusions:
         self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
         self.relaid = {op.name for op in self.operations if self._is_relaid(op)}
         self.through = {name for name in self.by_name if self._flows(name)}
+        self.head_of: dict[str, str] = {}
+        returned = [op.operands for op in self.operations if op.opcode == "return"]
+        self.results = set(returned[-1]) if returned and computation.entry else set()
         self._let_values_flow()
         self._let_heads_flow()
 
@@ -109,8 +113,7 @@ class _Fusions:
         if (
             self.kind[name] not in _FLOWS
             or name in self.relaid
-            or (name in self.captured
-            and self.kind[name] not in _FREE)
+            or (name in self.captured and self.kind[name] not in _FREE)
         ):
             return False
         return all(self._takes_inside(reader, name) for reader in self.readers[name])
@@ -167,11 +170,13 @@ class _Fusions:
             if (fused or (end and self.kind[end] == "reduce" and self.kind[name] in PRODUCTS)) and end not in taken:
                 self.through.add(name)
                 taken.add(end)
+                self.head_of[end] = name
                 continue
             written = self._along(name, narrowest=bool(end) or len(ends) > 1)
             if written != name:
                 self.through.add(name)
                 self.through.discard(written)
+                self.head_of[written] = name
 
     def _ends(self, name: str) -> tuple[set[str], bool]:
         """The kernels that want a value (two stand for more), and whether by operations on each of its elements."""
@@ -220,12 +225,49 @@ class _Fusions:
                 read[op.name] = operands
                 continue
             read[op.name] = (op.name,)
-            if operands == op.operands:
-                found.append(op)
-            else:
-                told = tuple(shapes.get(name, "") or self.by_name[name].shape for name in operands)
-                found.append(replace(op, operands=operands, operand_shapes=told))
+            told = tuple(shapes.get(name, "") or self.by_name[name].shape for name in operands)
+            found += self._laid_out(replace(op, operands=operands, operand_shapes=told))
         return found
+
+    def _laid_out(self, op: Operation) -> list[Operation]:
+        """A kernel with the copies beside it of what it takes or gives in another order than memory has."""
+        if self.kind[op.name] == "ragged-dot" and len(op.operands) > 1:
+            odd = any(self._last_dim(shape) % _LANES for shape in op.operand_shapes[:2])
+            turned = op.integers("rhs_contracting_dims") not in ((), (1,))
+            copied = {0, 1} if odd else {1} if turned else set()
+            return self._with_copies(op, copied)
+        if op.name in self.results and self._turned(self.head_of.get(op.name, op.name)):
+            first = replace(op, name=f"{op.name}.turned")
+            return [first, replace(op, opcode="copy", operands=(first.name,), operand_shapes=(op.shape,), calls=())]
+        return [op]
+
+    def _with_copies(self, op: Operation, copied: set[int]) -> list[Operation]:
+        copies = {
+            k: Operation(f"{op.name}.copy{k}", "copy", op.operand_shapes[k], (op.operands[k],), (op.operand_shapes[k],))
+            for k in copied
+        }
+        operands = tuple(copies[k].name if k in copies else name for k, name in enumerate(op.operands))
+        return [*(replace(copy, source=op.source) for copy in copies.values()), replace(op, operands=operands)]
+
+    def _turned(self, name: str) -> bool:
+        """Whether a product's result comes out turned: units of 256 take the wider of two free dims as their rows."""
+        op, chip = self.by_name[name], self.context.chip
+        units = chip.matrix if chip is not None else None
+        if self.kind[name] not in DOTS or units is None or units.rows < 256 or len(op.operands) != 2:
+            return False
+        with suppress(TilewrightError, OverflowError):
+            layout = self.context.layout(op.shape)
+            left = self.by_name.get(op.operands[0])
+            flipped = op.integers("lhs_contracting_dims") == (0,) or (left and self.kind[left.name] == "transpose")
+            if layout is not None and layout.rank == 2 and flipped:
+                return layout.shape[1] > layout.shape[0] and layout.shape[0] % units.rows == 0
+        return False
+
+    def _last_dim(self, shape: str) -> int:
+        with suppress(TilewrightError, OverflowError):
+            layout = self.context.layout(shape)
+            return layout.shape[-1] if layout is not None and layout.rank else 0
+        return 0
 
 
 def _marked(op: Operation) -> Operation:
