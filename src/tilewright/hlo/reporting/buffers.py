@@ -262,11 +262,10 @@ def lifetimes(program: Program, target: Target | str) -> Lifetimes:
     program = of_one_device(program)
     if program.kind == "stablehlo" and chip.compiler_normalizes:
         program = in_normal_form(program).program
-    return _lifetimes(Context(program, chip))
+    return _lifetimes(_of_kernels(Context(program, chip)))
 
 
 def _lifetimes(context: Context) -> Lifetimes:
-    context = _of_kernels(context)
     return _Sweep(context, context.program.entry, _callees(context)).fill().lifetimes()
 
 
@@ -427,6 +426,8 @@ class _Sweep:
         kind = plain_opcode(op.opcode)
         if kind == "parameter" and not self.computation.entry:
             return []
+        if kind == "while" and self.context.program.kind == "stablehlo":
+            return self._carried(at, op, operands)
         if kind == "tuple" or (kind in _SAME and len(operands) > 1):
             return [set().union(*value) for value in operands]
         if kind in _SAME:
@@ -440,6 +441,25 @@ class _Sweep:
         if (shared := self._in_place(at, op, kind, operands)) is not None:
             return shared
         return self._new(at, op, kind, operands)
+
+    def _carried(self, at: int, op: Operation, operands: list[_Value]) -> _Value:
+        """What a loop carries, in its operands' buffers; an argument that it changes is copied first.
+
+        (The compiler's own copies stand in a dump.) One that the program gives away is changed where it is.
+        """
+        body = self.context.program.by_name[op.calls[-1]] if op.calls else None
+        given = [inner.name for inner in body.operations if inner.opcode == "parameter"] if body else []
+        left = body.root.operands if body and body.root else ()
+        carried: _Value = []
+        for number, value in enumerate(operands):
+            ids = set().union(*value)
+            changed = number < len(left) and number < len(given) and left[number] != given[number]
+            pinned = any(self.buffers[i].op.opcode == "parameter" for i in ids)
+            if changed and pinned and not written_over_arguments(self.context.program):
+                layouts = self.context.layouts(op.operand_shapes[number])
+                ids = {self._born(at, op, f"{op.name}{{{number}}}", layout) for layout in layouts}
+            carried.append(ids)
+        return carried
 
     def _element(self, op: Operation, operands: list[_Value]) -> _Value:
         index = next(iter(op.integers("index")), 0)
@@ -515,6 +535,7 @@ class _Sweep:
         names = root.operands if root.opcode == "return" else (root.name,)
         results = [ids for name in names for ids in self._value(name)]
         over = written_over_arguments(self.context.program) if self.computation.entry else ()
+        predicted = self.context.program.kind == "stablehlo"  # the compiler's own copies stand in a dump
         for element, ids in enumerate(results):
             for number in ids:
                 buffer = self.buffers[number]
@@ -522,7 +543,7 @@ class _Sweep:
                     self.aliased += buffer.layout.size_bytes
                 if not self.computation.entry or (element in over and buffer.op.opcode != "parameter"):
                     buffer.born, buffer.dead = 1, 0
-                elif element not in over and (buffer.result or buffer.op.opcode == "parameter"):
+                elif predicted and element not in over and (buffer.result or buffer.op.opcode == "parameter"):
                     copy = replace(buffer, name=f"{buffer.name}.copy", op=root, born=0, dead=last, result=True)
                     self.buffers.append(copy)  # every result has memory of its own
                 elif buffer.born <= buffer.dead:

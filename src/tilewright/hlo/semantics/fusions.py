@@ -68,7 +68,7 @@ class _Fusions:
 
     def __init__(self, context: Context, computation: Computation, captured: Collection[str]) -> None:
         self.context, self.captured = context, captured
-        self.operations = _once(map(_marked, inlined(context.program, computation)))
+        self.operations = _once([_marked(op) for op in inlined(context.program, computation)])
         self.by_name = {op.name: op for op in self.operations}
         self.readers: dict[str, list[Operation]] = defaultdict(list)
         for op in self.operations:
