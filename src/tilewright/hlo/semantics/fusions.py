@@ -11,6 +11,7 @@ A stated model, read off the modules of the TPU's compiler:
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -35,6 +36,9 @@ _FLOWS = ELEMENTWISE | _REARRANGES | _FREE
 """Operations that run in the kernels that want their values."""
 _HEADS = PRODUCTS - {"ragged-dot"} | {"reduce", "gather", "reduce-window"}
 """Operations that do what follows them elementwise."""
+_UNCHANGED = frozenset({"pad", "slice", "reshape", "convert"})
+"""Operations that do nothing where their result has the operand's shape and nothing is padded."""
+_NOT_ZERO = re.compile("[1-9]")
 _LANES = 128
 _MANY = 8
 _RECOMPUTED = 1.05
@@ -68,7 +72,8 @@ class _Fusions:
 
     def __init__(self, context: Context, computation: Computation, captured: Collection[str]) -> None:
         self.context, self.captured = context, captured
-        self.operations = _once([_marked(op) for op in inlined(context.program, computation)])
+        operations = [_marked(op) for op in inlined(context.program, computation)]
+        self.operations = _widened_first(_once(operations))
         self.by_name = {op.name: op for op in self.operations}
         self.readers: dict[str, list[Operation]] = defaultdict(list)
         for op in self.operations:
@@ -103,7 +108,8 @@ class _Fusions:
             before, after = self.context.layout(op.operand_shapes[0]), self.context.layout(op.shape)
             if before is not None and after is not None:
                 dims = [sum(size > 1 for size in layout.shape) for layout in (before, after)]
-                return dims[0] > dims[1] and not is_bitcast(before, after)
+                unit = after.rank and after.shape[0] == 1  # the product's result then has the reshape's order
+                return dims[0] > dims[1] and not unit and not is_bitcast(before, after)
         return False
 
     def _flows(self, name: str) -> bool:
@@ -286,6 +292,9 @@ def _once(operations: Sequence[Operation]) -> list[Operation]:
         if any(name in names for name in op.operands):
             op = replace(op, operands=tuple(names.get(name, name) for name in op.operands))
         kind = plain_opcode(op.opcode)
+        if kind in _UNCHANGED and op.operand_shapes[:1] == (op.shape,) and not _NOT_ZERO.search(_padding(op)):
+            names[op.name] = op.operands[0]
+            continue
         if (op.name and not op.calls) or kind == "reduce":
             key = kind, op.shape, op.operands, tuple(sorted(op.attributes.items())), op.operands or op.line
             if (
@@ -297,3 +306,28 @@ def _once(operations: Sequence[Operation]) -> list[Operation]:
                 continue
         found.append(op)
     return found
+
+
+def _padding(op: Operation) -> str:
+    return "".join(text for key, text in op.attributes.items() if "padding" in key or key in ("low", "high"))
+
+
+def _widened_first(operations: list[Operation]) -> list[Operation]:
+    """The operations with the type changed before a reshape where only that is wanted of it, as the compiler does."""
+    readers: dict[str, list[Operation]] = defaultdict(list)
+    for op in operations:
+        for name in op.operands:
+            readers[name].append(op)
+    swapped: dict[str, Operation] = {}
+    for op in operations:
+        after = readers[op.name]
+        if op.opcode == "reshape" and len(after) == 1 and after[0].opcode == "convert" and op.operand_shapes:
+            kind = after[0].shape.partition("[")[0]
+            wide = f"{kind}[{op.operand_shapes[0].partition('[')[2]}"
+            swapped[op.name] = replace(
+                after[0], name=op.name, shape=wide, operands=op.operands, operand_shapes=op.operand_shapes
+            )
+            swapped[after[0].name] = replace(
+                op, name=after[0].name, shape=after[0].shape, operands=(op.name,), operand_shapes=(wide,)
+            )
+    return [swapped.get(op.name, op) for op in operations]
