@@ -36,8 +36,9 @@ def test_straight_programs_against_a_slow_count(program):
     last = len(sizes) - 1
 
     def alive(i, at):
-        dies = last if i < 2 or i == last else max([i] + [j for j, used in enumerate(operands) if i in used])
-        return (0 if i < 2 else i) <= at <= dies
+        throughout = i < 2 or i == last
+        dies = last if throughout else max([i] + [j for j, used in enumerate(operands) if i in used])
+        return (0 if throughout else i) <= at <= dies
 
     slow = [sum(size for i, size in enumerate(sizes) if alive(i, at)) for at in range(len(sizes))]
     assert found.padded_bytes == 1024 * max(slow)
@@ -135,7 +136,7 @@ def test_memory_spaces_are_counted_apart():
         "d = f32[512]{0:S(1)} copy-done(s)",
         'ROOT b = f32[256] custom-call(d), custom_call_target="y"',
     )
-    assert peak(text).padded_bytes == 3 * 1024
+    assert peak(text).padded_bytes == 4 * 1024  # the argument, x, the result
     assert (peak(text, 1).padded_bytes, peak(text, 1).at) == (2 * 1024, "s")
     assert [tensor.name for tensor in peak(text, 1).tensors] == ["s"]
 
@@ -172,6 +173,6 @@ def test_regions_of_stablehlo_keep_what_they_read_alive():
 }
 """
     found = report(load(text), "cpu").peaks[0]
-    assert found.padded_bytes == 3 * 1024 + 4  # %a, %big, %t; the counter
+    assert found.padded_bytes == 4 * 1024 + 4  # %a, its copy that the loop changes, %big, %t; the counter
     assert found.path == "main > main/%0.body"
     assert "%big" in {tensor.name for tensor in found.tensors}

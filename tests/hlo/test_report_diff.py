@@ -98,7 +98,7 @@ def test_regressions_are_judged_one_by_one():
     assert diff_reports(one, one).regressions(0) == []
     assert diff_reports(two, one).regressions(0) == []
     failed = diff_reports(one, two).regressions(0.05)
-    assert [line.partition(" +")[0] for line in failed] == ["bytes moved", "bytes of padding"]
+    assert [line.partition(" +")[0] for line in failed] == ["bytes moved", "bytes of padding", "peak memory"]
     assert failed[0] == "bytes moved +100.0%: 69632 -> 139264"
     assert diff_reports(one, two).regressions(1.0) == []
     assert diff_reports(module(), one).regressions(0.5)[0] == "bytes moved from nothing: 0 -> 69632"

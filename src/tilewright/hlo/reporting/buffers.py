@@ -1,20 +1,23 @@
-"""Arrays that have a buffer of their own, and how many bytes live at once: a sequential reading of the program.
+"""Arrays that have a buffer of their own, and how many bytes live at once.
 
-The model of the peaks. Operations run one after the other in the order of the text (in a scheduled dump that is the
-schedule). Every operation writes a new buffer, born when it runs and dead after its last reader, but for these:
-bitcasts, tuples, their elements, barriers and the done half of an asynchronous pair are other names; a
-dynamic-update-slice or scatter writes in place of its first operand if nothing reads that later; what
-``output_to_operand_aliasing`` names is written over that operand, and a result for which an argument is given away over
-that argument; what a loop carries is updated in place, and what a called computation returns is its caller's. Inside a
+The model of the peaks, which on the TPU compiler's modules gives the live bytes of its buffer assignment to the byte.
+Operations run one after the other: a scheduled dump's in its order, StableHLO's as the kernels that its target's
+compiler makes of them (``semantics/fusions.py``), in the order of the text. Every operation writes a new buffer, born
+when it runs and dead after its last reader, but for these: bitcasts, tuples, their elements, barriers and the done half
+of an asynchronous pair are other names, which read nothing; what the dump lists as shared (``aliasing_operands``,
+``output_to_operand_aliasing``) shares it, and where it lists nothing a dynamic-update-slice or scatter writes in place
+of its first operand if nothing reads that later; a result for which an argument is given away is written over that
+argument; what a loop carries is updated in place, and what a called computation returns is its caller's. Inside a
 fusion nothing has a buffer. While a computation is called, its own buffers lie on top of its caller's. Arguments and
-results of the program live throughout. Memory spaces are counted apart. A real compiler reuses operands in place more
-often and reorders unscheduled programs: the figure is what the program asks for, not what an allocator makes of it.
+results of the program have memory throughout. Memory spaces are counted apart. What an allocator loses between buffers
+is not counted.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -27,6 +30,7 @@ from tilewright.hlo.reading.hlo_scan import split_top
 from tilewright.hlo.reporting.types import PaddedTensor, Peak
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import written_into
+from tilewright.hlo.semantics.fusions import in_kernels
 from tilewright.hlo.semantics.partitioning import of_one_device
 from tilewright.hlo.semantics.predicting import in_normal_form
 from tilewright.hlo.semantics.runs import callers_first
@@ -37,9 +41,20 @@ from tilewright.targets import target as find_target
 _SAME = RENAMES - {"tuple", "get-tuple-element", "return"} | {"while", "add-dependency"}
 _CALLING = CONTROL | {"async-start", "call-start"}
 _NO_BUFFER = RENAMES | CONTROL | {"after-all", "send", "send-done"}
+_NAMES = frozenset({"tuple", "get-tuple-element", "bitcast"})
+"""Operations that are other names of what is there, and read nothing."""
 _LARGEST = 10
+_SPACES = {0: "hbm", 1: "vmem", 5: "host"}
+_BACKWARD = "transpose("
+"""What JAX writes into the names of operations that a gradient runs backwards."""
+_ARGUMENTS = {
+    "moments": re.compile(r"\b(mu|nu|m|v|momentum|trace|opt_state|optimizer|exp_avg\w*)\b", re.IGNORECASE),
+    "caches": re.compile(r"cache|\bkv\b|kv_|pages", re.IGNORECASE),
+}
+"""Words in the names of arguments that say what they are."""
 
 _Value = list[set[int]]
+_ALIASING = re.compile(r'"aliasing_operands":\{"lists":\[((?:\{"indices":\[[^\]]*\]\},?)*)\]')
 
 
 @dataclass
@@ -49,6 +64,7 @@ class _Buffer:
     layout: TensorLayout
     born: int
     dead: int
+    result: bool = False
 
 
 @dataclass
@@ -57,6 +73,8 @@ class _Inside:
 
     peaks: dict[int, Peak] = field(default_factory=dict)
     free: set[str] = field(default_factory=set)
+    held: tuple[LiveBuffer, ...] = ()
+    least: int = 0
 
 
 def buffers(context: Context) -> tuple[tuple[PaddedTensor, ...], tuple[Peak, ...]]:
@@ -92,6 +110,7 @@ def _tensor(context: Context, computation: str, op: Operation, name: str, layout
 
 def peaks(context: Context) -> tuple[Peak, ...]:
     """One peak for each memory space that holds anything, main memory first."""
+    context = _of_kernels(context)
     inside = _callees(context)
     entry = context.program.entry.name
     spaces = inside[entry].peaks if entry in inside else {}
@@ -109,7 +128,11 @@ def _callees(context: Context) -> dict[str, _Inside]:
 
 @dataclass(frozen=True, slots=True)
 class LiveBuffer:
-    """A buffer of the entry's in main memory, from operation number ``born`` to ``dead``."""
+    """A buffer in main memory, from operation number ``born`` to ``dead`` of its computation.
+
+    ``kind``: parameters, moments, caches, results, gradients, saved activations or workspace, as far as names and
+    shapes say; ``padding``: the part of its ``bytes`` that holds no element; ``source``: the user's line.
+    """
 
     name: str
     op: str
@@ -117,15 +140,59 @@ class LiveBuffer:
     bytes: int
     born: int
     dead: int
+    padding: int = 0
+    source: str = ""
+    kind: str = "workspace"
 
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """Main memory over time: ``live`` bytes during every operation of the entry, and its buffers."""
+    """One device's memory over time: main memory's ``live`` bytes during every operation of the entry, its buffers.
+
+    ==================  ========================================================================================
+    ``peak``            the most bytes of main memory at once
+    ``at``              the number of the operation during which that is
+    ``arguments``       bytes of the arguments, padding included; ``outputs``: of the results
+    ``aliased``         bytes of results that are written over arguments
+    ``temporaries``     what the peak has beside them
+    ``least``           bytes that no order of the operations can do without
+    ``at_peak``         the buffers that live at the peak, those of called computations too, largest first
+    ``by_kind``         kind -> bytes at the peak, padding apart, most first; together they are the peak
+    ``spaces``          the peak of each memory space: ``hbm``, ``vmem``, ``host``
+    ==================  ========================================================================================
+    """
 
     context: Context = field(repr=False)
     live: tuple[int, ...]
     buffers: tuple[LiveBuffer, ...]
+    at_peak: tuple[LiveBuffer, ...] = field(repr=False)
+    spaces: Mapping[str, int]
+    least: int
+    aliased: int
+
+    @property
+    def arguments(self) -> int:
+        """Bytes of the arguments."""
+        return sum(buffer.bytes for buffer in self.buffers if buffer.op == "parameter")
+
+    @property
+    def outputs(self) -> int:
+        """Bytes of the results, those written over arguments included."""
+        return self.aliased + sum(buffer.bytes for buffer in self.buffers if buffer.kind == "results")
+
+    @property
+    def temporaries(self) -> int:
+        """Bytes at the peak that are neither of arguments nor of results."""
+        return self.peak - self.arguments - self.outputs + self.aliased
+
+    @property
+    def by_kind(self) -> dict[str, int]:
+        """Kind -> the bytes at the peak that hold elements, most first, and ``padding``."""
+        found: Counter[str] = Counter()
+        for buffer in self.at_peak:
+            found[buffer.kind] += buffer.bytes - buffer.padding
+            found["padding"] += buffer.padding
+        return {kind: count for kind, count in found.most_common() if count}
 
     @property
     def operations(self) -> tuple[Operation, ...]:
@@ -170,20 +237,43 @@ class Lifetimes:
 
 
 def lifetimes(program: Program, target: Target | str) -> Lifetimes:
-    """How many bytes of main memory live during every operation of ``program`` on ``target``.
+    """What of ``program`` lives in the memory of one device of ``target`` during every operation, and the peaks.
 
-    By the model of the peaks, on what the target's compiler makes of the program by itself. Raises UnsupportedError
-    for a target without a rule for whole programs.
+    A dump's figures are counted: they are those of the compiler's own buffer assignment, but for what its allocator
+    loses between buffers. StableHLO's are predicted: layouts, fusions and order. Raises UnsupportedError for a target
+    without a rule for whole programs.
+
+    >>> from tilewright.hlo import load
+    >>> text = '''func.func @main(%a: tensor<4096x4096xbf16>, %b: tensor<4096x4096xbf16>) -> tensor<4096x4096xbf16> {
+    ...   %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+    ...     : (tensor<4096x4096xbf16>, tensor<4096x4096xbf16>) -> tensor<4096x4096xbf16>
+    ...   %1 = stablehlo.tanh %0 : tensor<4096x4096xbf16>
+    ...   %2 = stablehlo.dot_general %1, %1, contracting_dims = [1] x [0]
+    ...     : (tensor<4096x4096xbf16>, tensor<4096x4096xbf16>) -> tensor<4096x4096xbf16>
+    ...   return %2 : tensor<4096x4096xbf16>
+    ... }'''
+    >>> lives = lifetimes(load(text), "tpu-v6e")
+    >>> [size >> 20 for size in (lives.peak, lives.arguments, lives.outputs, lives.temporaries)]
+    [128, 64, 32, 32]
+    >>> lives.by_kind["workspace"] >> 20, lives.spaces["vmem"]
+    (32, 0)
     """
     chip = find_target(target) if isinstance(target, str) else target
     program = of_one_device(program)
     if program.kind == "stablehlo" and chip.compiler_normalizes:
         program = in_normal_form(program).program
-    return _lifetimes(Context(program, chip))
+    return _lifetimes(_of_kernels(Context(program, chip)))
 
 
 def _lifetimes(context: Context) -> Lifetimes:
     return _Sweep(context, context.program.entry, _callees(context)).fill().lifetimes()
+
+
+def _of_kernels(context: Context) -> Context:
+    """The program as kernels, where the target's compiler makes them."""
+    if context.program.kind != "stablehlo" or context.chip is None or not context.chip.compiler_normalizes:
+        return context
+    return Context(in_kernels(context), context.chip)
 
 
 class _Sweep:
@@ -197,6 +287,9 @@ class _Sweep:
         self.last_named: dict[str, int] = {}
         self.last_used: dict[str, int] = {}
         self.free: set[str] = set()
+        self.least = self.aliased = 0
+        self.needs: list[tuple[set[int], int]] = []
+        self.shapes: set[str] = set()
 
     def fill(self) -> _Sweep:
         """Find the buffers: each with the numbers of the operations at which it is born and dies."""
@@ -210,8 +303,16 @@ class _Sweep:
             except TilewrightError as error:
                 raise self.context.at(op, error) from None
         self._keep_results(len(operations) - 1)
+        for at_once, inner in self.needs:
+            own = (self.buffers[number] for number in at_once)
+            self.least = max(self.least, inner + sum(b.layout.size_bytes for b in own if self._temporary(b)))
         self.buffers = [buffer for buffer in self.buffers if buffer.born <= buffer.dead]
         return self
+
+    def _temporary(self, buffer: _Buffer) -> bool:
+        """Whether a buffer is this computation's own, in main memory, and neither an argument nor a result."""
+        own = buffer.op.opcode != "parameter" and not buffer.result and buffer.born <= buffer.dead
+        return own and not buffer.layout.memory_space
 
     def live(self) -> dict[int, list[int]]:
         """Memory space -> the bytes in it during every operation, those of what it calls on top."""
@@ -235,27 +336,68 @@ class _Sweep:
         """The peaks of the computation, the first of equal ones, and what it reads of others."""
         most = {space: (max(counts), counts) for space, counts in self.live().items() if any(counts)}
         peaks = {space: self._peak(space, count, counts.index(count)) for space, (count, counts) in most.items()}
-        return _Inside(peaks, self.free)
+        held = self._held_at(most[0][1].index(most[0][0])) if 0 in most else ()
+        return _Inside(peaks, self.free, held, self.least)
 
     def lifetimes(self) -> Lifetimes:
-        """Main memory over time."""
-        buffers = (b for b in self.buffers if not b.layout.memory_space)
-        live = tuple(
-            LiveBuffer(b.name, b.op.opcode, str(b.layout), b.layout.size_bytes, b.born, b.dead) for b in buffers
+        """The memory of the program whose entry this is."""
+        live = self.live()
+        counts = tuple(live.get(0, [0] * len(self.computation.operations)))
+        spaces = {"hbm": 0, "vmem": 0, "host": 0}
+        spaces |= {
+            _SPACES.get(space, f"S({space})"): max(of_space) for space, of_space in live.items() if any(of_space)
+        }
+        held = self._held_at(counts.index(max(counts))) if counts else ()
+        buffers = tuple(self._live(b) for b in self.buffers if not b.layout.memory_space)
+        throughout = sum(b.bytes for b in buffers if b.op == "parameter" or b.kind == "results")
+        return Lifetimes(self.context, counts, buffers, held, spaces, throughout + self.least, self.aliased)
+
+    def _held_at(self, at: int) -> tuple[LiveBuffer, ...]:
+        """The buffers in main memory during an operation, those of what it calls on top, largest first."""
+        own = [self._live(b) for b in self.buffers if b.born <= at <= b.dead and not b.layout.memory_space]
+        inner = [callee for callee in self._callees(self.computation.operations[at]) if 0 in callee.peaks]
+        if inner:
+            own += max(inner, key=lambda callee: callee.peaks[0].padded_bytes).held
+        return tuple(sorted(own, key=lambda buffer: -buffer.bytes))
+
+    def _live(self, buffer: _Buffer) -> LiveBuffer:
+        layout = buffer.layout
+        return LiveBuffer(
+            *(buffer.name, buffer.op.opcode, str(layout), layout.size_bytes, buffer.born, buffer.dead),
+            *(layout.size_bytes - layout.data_bytes, self.context.source(self.computation.name, buffer.op)),
+            self._kind(buffer),
         )
-        counts = self.live().get(0, [0] * len(self.computation.operations))
-        return Lifetimes(self.context, tuple(counts), live)
+
+    def _kind(self, buffer: _Buffer) -> str:
+        """What a buffer is for, by its operation's name in the framework, its shape and its readers."""
+        op = buffer.op
+        if op.opcode == "parameter":
+            kinds = (kind for kind, words in _ARGUMENTS.items() if words.search(op.op_name or op.name))
+            return next(kinds, "parameters")
+        if buffer.result:
+            return "results"
+        backward = _BACKWARD in op.op_name
+        if backward and str(buffer.layout.shape) in self.shapes:
+            return "gradients"
+        last = self.computation.operations[buffer.dead]
+        return "saved activations" if not backward and _BACKWARD in last.op_name else "workspace"
 
     def _run(self, at: int, op: Operation) -> None:
         operands = [self._value(name) for name in op.operands]
         # A tuple of n elements is named n times: only the last time says when they die.
         last = [value for name, value in zip(op.operands, operands, strict=True) if self.last_used[name] == at]
+        if plain_opcode(op.opcode) in _NAMES:
+            last = []
         used = [ids for value in last for ids in value] + self._captured(op)
         for ids in used:
             for number in ids:
                 self.buffers[number].dead = max(self.buffers[number].dead, at)
         if op.name:
             self.values[op.name] = self._result(at, op, operands)
+            at_once = set().union(*used, *self.values[op.name])
+            inner = max((callee.least for callee in self._callees(op)), default=0)
+            if at_once or inner:
+                self.needs.append((at_once, inner))
 
     def _captured(self, op: Operation) -> list[set[int]]:
         """Values of this computation that the regions of an operation read."""
@@ -284,17 +426,40 @@ class _Sweep:
         kind = plain_opcode(op.opcode)
         if kind == "parameter" and not self.computation.entry:
             return []
+        if kind == "while" and self.context.program.kind == "stablehlo":
+            return self._carried(at, op, operands)
         if kind == "tuple" or (kind in _SAME and len(operands) > 1):
             return [set().union(*value) for value in operands]
         if kind in _SAME:
             return operands[0] if operands else []
         if kind == "get-tuple-element":
             return self._element(op, operands)
-        if kind.endswith(("-done", "-update")) and operands:
-            return operands[0][:1] if kind.endswith("-done") else operands[0]
+        if kind.endswith("-done") and operands:
+            return operands[0][:1]
+        if kind.endswith("-update") and operands and (len(operands) == 1 or operands[0][:1] != [set()]):
+            return [*operands[0], *self._held(operands[1:])]
         if (shared := self._in_place(at, op, kind, operands)) is not None:
             return shared
         return self._new(at, op, kind, operands)
+
+    def _carried(self, at: int, op: Operation, operands: list[_Value]) -> _Value:
+        """What a loop carries, in its operands' buffers; an argument that it changes is copied first.
+
+        (The compiler's own copies stand in a dump.) One that the program gives away is changed where it is.
+        """
+        body = self.context.program.by_name[op.calls[-1]] if op.calls else None
+        given = [inner.name for inner in body.operations if inner.opcode == "parameter"] if body else []
+        left = body.root.operands if body and body.root else ()
+        carried: _Value = []
+        for number, value in enumerate(operands):
+            ids = set().union(*value)
+            changed = number < len(left) and number < len(given) and left[number] != given[number]
+            pinned = any(self.buffers[i].op.opcode == "parameter" for i in ids)
+            if changed and pinned and not written_over_arguments(self.context.program):
+                layouts = self.context.layouts(op.operand_shapes[number])
+                ids = {self._born(at, op, f"{op.name}{{{number}}}", layout) for layout in layouts}
+            carried.append(ids)
+        return carried
 
     def _element(self, op: Operation, operands: list[_Value]) -> _Value:
         index = next(iter(op.integers("index")), 0)
@@ -304,6 +469,8 @@ class _Sweep:
 
     def _in_place(self, at: int, op: Operation, kind: str, operands: list[_Value]) -> _Value | None:
         """The first operand's buffers, where the operation writes into them and nothing reads them later."""
+        if (told := _ALIASING.search(op.attributes.get("backend_config", ""))) is not None:
+            return self._told(at, op, told[1], operands)
         number: int | None = 0 if kind in WRITES_IN_PLACE else None
         started = kind == "async-start"
         if (kind == "fusion" or started) and (body := self.context.program.body(op)):
@@ -316,15 +483,28 @@ class _Sweep:
             return None
         return [set().union(*operands[number]), *self._held(operands)] if started else operands[number]
 
-    def _new(self, at: int, op: Operation, kind: str, operands: list[_Value]) -> _Value:
+    def _told(self, at: int, op: Operation, lists: str, operands: list[_Value]) -> _Value | None:
+        """By the compiler's own list of what shares a buffer: places of operands, then of results."""
+        over = {}
+        for indices in re.findall(r'"indices":\[([^\]]*)\]', lists):
+            places = [int(p.strip('"')) for p in indices.split(",")]
+            sources = [p for p in places if p < len(operands)]
+            for p in places:
+                if p >= len(operands) and sources:
+                    over[p - len(operands)] = set().union(*operands[sources[0]])
+        return self._new(at, op, plain_opcode(op.opcode), operands, over)
+
+    def _new(
+        self, at: int, op: Operation, kind: str, operands: list[_Value], told: dict[int, set[int]] | None = None
+    ) -> _Value:
         shapes = split_top(op.shape[1:-1]) if op.shape.startswith("(") else [op.shape]
         elements = [self.context.layouts(shape) for shape in shapes]
-        started = kind.endswith("-start")
+        started = kind.endswith(("-start", "-update"))
         if started and op.shape.startswith("("):  # ((operands), result, ...), but copy-start has (result, operand, ...)
             place = 0 if kind == "copy-start" else 1
             elements = elements[place : place + 1]
         value: _Value = []
-        over = _written_over(op, operands)
+        over = _written_over(op, operands) | (told or {})
         for number, layouts in enumerate(elements):
             name = f"{op.name}{{{number}}}" if len(elements) > 1 else op.name
             own = over.get(number)
@@ -337,12 +517,14 @@ class _Sweep:
 
     def _born(self, at: int, op: Operation, name: str, layout: TensorLayout) -> int:
         argument = op.opcode == "parameter"
+        if argument:
+            self.shapes.add(str(layout.shape))
         last = len(self.computation.operations) - 1
         self.buffers.append(_Buffer(op, name, layout, 0 if argument else at, last if argument else at))
         return len(self.buffers) - 1
 
     def _keep_results(self, last: int) -> None:
-        """Keep the entry's result buffers alive to operation number ``last``.
+        """Give the entry's results memory from its first operation to its ``last``.
 
         Those that belong to someone else are dropped (dead before born): another computation's results are its
         caller's, and a result that is written over an argument lives in the argument's buffer.
@@ -353,13 +535,19 @@ class _Sweep:
         names = root.operands if root.opcode == "return" else (root.name,)
         results = [ids for name in names for ids in self._value(name)]
         over = written_over_arguments(self.context.program) if self.computation.entry else ()
+        predicted = self.context.program.kind == "stablehlo"  # the compiler's own copies stand in a dump
         for element, ids in enumerate(results):
             for number in ids:
                 buffer = self.buffers[number]
+                if self.computation.entry and element in over:
+                    self.aliased += buffer.layout.size_bytes
                 if not self.computation.entry or (element in over and buffer.op.opcode != "parameter"):
                     buffer.born, buffer.dead = 1, 0
+                elif predicted and element not in over and (buffer.result or buffer.op.opcode == "parameter"):
+                    copy = replace(buffer, name=f"{buffer.name}.copy", op=root, born=0, dead=last, result=True)
+                    self.buffers.append(copy)  # every result has memory of its own
                 elif buffer.born <= buffer.dead:
-                    buffer.dead = last
+                    buffer.born, buffer.dead, buffer.result = 0, last, True
 
     def _callees(self, op: Operation) -> list[_Inside]:
         if plain_opcode(op.opcode) not in _CALLING:

@@ -1,0 +1,88 @@
+"""How far the modelled peaks of main memory are from the compiler's own: one line per operation, from dump and source.
+
+    ./run python benchmarks/memory_peaks.py FOLDER [--half 0|1] [--worst 20] [--only WORD] [--from dump|source]
+
+FOLDER holds, for each program: NAME.mlir (its StableHLO), NAME.hlo (the compiler's scheduled module) and NAME.mem.json
+(``memory_analysis()``: argument_, output_, alias_ and temp_size_in_bytes). NAME begins with the chip (``v6e.``) and its
+second word is the operation. ``--half``: only the families of shapes whose hash is even (0) or odd (1), so that what
+was developed on one half is judged on the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import statistics
+import time
+from collections import defaultdict
+from pathlib import Path
+
+from tilewright.errors import TilewrightError
+from tilewright.hlo import lifetimes, load
+
+
+def truth(memory: dict[str, int]) -> int:
+    """Bytes of arguments, results and temporaries, what is written over an argument once."""
+    sizes = {name: memory[f"{name}_size_in_bytes"] for name in ("argument", "output", "temp", "alias")}
+    return sizes["argument"] + sizes["output"] + sizes["temp"] - sizes["alias"]
+
+
+def half(name: str) -> int:
+    """Which half a program belongs to: by its chip, operation and family of shapes, not by its tiling."""
+    return hashlib.md5(name.rpartition(".")[0].encode()).digest()[0] % 2
+
+
+def line(label: str, errors: list[float]) -> str:
+    """Count, shares within 5 and 15 %, median, mean and worst of errors."""
+    off = sorted(abs(e) for e in errors)
+    within = [sum(e <= bar for e in off) / len(off) for bar in (0.05, 0.15)]
+    return (
+        f"{label:52} {len(off):4}  5%: {within[0]:4.0%}  15%: {within[1]:4.0%}  median {statistics.median(off):6.1%}"
+        f"  mean {statistics.mean(off):7.1%}  {min(errors):+.0%} .. {max(errors):+.0%}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--half", type=int, choices=(0, 1))
+    parser.add_argument("--worst", type=int, default=20)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--from", dest="face", choices=("dump", "source"))
+    args = parser.parse_args()
+    for face, ending in (("dump", "hlo"), ("source", "mlir")):
+        if args.face and args.face != face:
+            continue
+        found: dict[str, tuple[float, int, int]] = {}
+        said: dict[str, float] = {}
+        began = time.perf_counter()
+        for path in sorted(args.folder.glob("*.mem.json")):
+            name = path.name.removesuffix(".mem.json")
+            text = path.with_name(f"{name}.{ending}")
+            if args.only not in name or not text.exists() or args.half not in (None, half(name)):
+                continue
+            memory = json.loads(path.read_text())
+            true = truth(memory)
+            try:
+                peak = lifetimes(load(text), f"tpu-{name.partition('.')[0]}").peak
+            except TilewrightError as error:
+                print(name, type(error).__name__, str(error).splitlines()[0])
+                peak = 0
+            found[name] = peak / true - 1, peak, true
+            said[name] = peak / memory["peak_memory_in_bytes"] - 1
+        groups: dict[str, list[float]] = defaultdict(list)
+        for name, (off, _, _) in found.items():
+            chip, op = name.split(".")[:2]
+            for label in (f"{op} {chip}", op, "all"):
+                groups[label].append(off)
+        print(f"from {face} ({time.perf_counter() - began:.0f} s)")
+        for label, errors in sorted(groups.items()):
+            print("  " + line(label, errors))
+        print("  " + line("all, against peak_memory_in_bytes", list(said.values())))
+        for name, (off, peak, true) in sorted(found.items(), key=lambda item: -abs(said[item[0]]))[: args.worst]:
+            print(f"    {said[name]:+8.1%} {off:+8.1%}  {peak / 1e6:10.2f} MB against {true / 1e6:10.2f}  {name}")
+
+
+if __name__ == "__main__":
+    main()

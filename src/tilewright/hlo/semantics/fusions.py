@@ -1,0 +1,333 @@
+"""What of a StableHLO program reaches memory: one operation for each kernel that its target's compiler will make.
+
+A stated model, read off the modules of the TPU's compiler:
+
+* Elementwise operations, and those that only rearrange, run in the kernels that want their values. A value that several
+  kernels want is computed again in each of them, unless reading what it is made of would cost more than reading it.
+* A product, a reduction or a gather does what follows it elementwise, if nothing else wants its own result, and writes
+  the last of it; towards another product it writes where the value is narrowest. One kernel has one product.
+* What loops, branches, custom calls, sorts and exchanges take is written, and so are the results.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from math import prod
+
+from tilewright.errors import TilewrightError
+from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.inlining import inlined
+from tilewright.hlo.opcodes import DOTS, ELEMENTWISE, MARKER_CALLS, PRODUCTS, TAKES_PART, WRITES_IN_PLACE
+from tilewright.hlo.program import Computation, Operation, Program
+from tilewright.hlo.semantics.context import Context
+from tilewright.layout import is_bitcast
+
+_FREE = frozenset({"constant", "iota", "broadcast", "partition-id", "replica-id"})
+"""Values that every kernel makes for itself."""
+_REARRANGES = frozenset(
+    {"reshape", "transpose", "slice", "dynamic-slice", "pad", "reverse", "concatenate", "bitcast-convert"}
+)
+_PARTS = frozenset({"slice", "dynamic-slice", "pad", "concatenate"})
+_FLOWS = ELEMENTWISE | _REARRANGES | _FREE
+"""Operations that run in the kernels that want their values."""
+_HEADS = PRODUCTS - {"ragged-dot"} | {"reduce", "gather", "reduce-window"}
+"""Operations that do what follows them elementwise."""
+_UNCHANGED = frozenset({"pad", "slice", "reshape", "convert"})
+"""Operations that do nothing where their result has the operand's shape and nothing is padded."""
+_NOT_ZERO = re.compile("[1-9]")
+_LANES = 128
+_MANY = 8
+_RECOMPUTED = 1.05
+"""How many times a value's bytes a kernel reads to compute it again rather than to have it written."""
+
+
+def in_kernels(context: Context) -> Program:
+    """The program with one operation for each array that is written: its operands are the written arrays it reads."""
+    program = context.program
+    captured = _captured(program)
+    computations = []
+    for computation in program.computations:
+        operations = tuple(_Fusions(context, computation, captured).kernels())
+        computations.append(replace(computation, operations=operations))
+    return replace(program, computations=tuple(computations))
+
+
+def _captured(program: Program) -> set[str]:
+    """Names that the regions of operations read of the computation around them."""
+    found: set[str] = set()
+    for computation in program.computations:
+        if "/" in computation.name:
+            own = {op.name for op in computation.operations}
+            names = {name.partition("#")[0] for op in computation.operations for name in op.operands}
+            found |= names - own
+    return found
+
+
+class _Fusions:
+    """The kernels of one computation."""
+
+    def __init__(self, context: Context, computation: Computation, captured: Collection[str]) -> None:
+        self.context, self.captured = context, captured
+        operations = [_marked(op) for op in inlined(context.program, computation)]
+        self.operations = _widened_first(_once(operations))
+        self.by_name = {op.name: op for op in self.operations}
+        self.readers: dict[str, list[Operation]] = defaultdict(list)
+        for op in self.operations:
+            for name in dict.fromkeys(op.operands):
+                self.readers[name].append(op)
+        self.bytes = {op.name: self._bytes(op.shape) for op in self.operations}
+        self.elements = {op.name: self._elements(op.shape) for op in self.operations}
+        self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
+        self.relaid = {op.name for op in self.operations if self._is_relaid(op)}
+        self.through = {name for name in self.by_name if self._flows(name)}
+        self.head_of: dict[str, str] = {}
+        returned = [op.operands for op in self.operations if op.opcode == "return"]
+        self.results = set(returned[-1]) if returned and computation.entry else set()
+        self._let_values_flow()
+        self._let_heads_flow()
+
+    def _bytes(self, shape: str) -> int:
+        with suppress(TilewrightError, OverflowError):
+            return sum(layout.size_bytes for layout in self.context.layouts(shape))
+        return 0
+
+    def _elements(self, shape: str) -> int:
+        with suppress(TilewrightError, OverflowError):
+            return sum(prod(layout.shape) for layout in self.context.layouts(shape))
+        return 0
+
+    def _is_relaid(self, op: Operation) -> bool:
+        """Whether a reshape puts dims together that lie apart: a kernel of its own, from memory to memory."""
+        if self.kind[op.name] != "reshape" or not op.operand_shapes:
+            return False
+        with suppress(TilewrightError, OverflowError):
+            before, after = self.context.layout(op.operand_shapes[0]), self.context.layout(op.shape)
+            if before is not None and after is not None:
+                dims = [sum(size > 1 for size in layout.shape) for layout in (before, after)]
+                unit = after.rank and after.shape[0] == 1  # the product's result then has the reshape's order
+                return dims[0] > dims[1] and not unit and not is_bitcast(before, after)
+        return False
+
+    def _flows(self, name: str) -> bool:
+        """Whether a value can stay in the kernels that read it."""
+        if any(reader.name in self.relaid for reader in self.readers[name]) and self.kind[name] not in _FREE:
+            return False
+        if (
+            self.kind[name] not in _FLOWS
+            or name in self.relaid
+            or (name in self.captured and self.kind[name] not in _FREE)
+        ):
+            return False
+        return all(self._takes_inside(reader, name) for reader in self.readers[name])
+
+    def _takes_inside(self, reader: Operation, name: str) -> bool:
+        kind = self.kind[reader.name]
+        if kind in _FLOWS | _HEADS:
+            return kind != "gather" or name != reader.operands[0]
+        return kind in WRITES_IN_PLACE and name != reader.operands[0]
+
+    def _let_values_flow(self) -> None:
+        """Write what several kernels want and what costs more to compute again than to read."""
+        heads: dict[str, frozenset[str]] = {}
+        for op in reversed(self.operations):
+            wanted = [
+                {reader.name} if reader.name not in self.through else heads[reader.name]
+                for reader in self.readers[op.name]
+            ]
+            heads[op.name] = frozenset(list(frozenset().union(*wanted))[:_MANY])
+        made_of: dict[str, frozenset[str]] = {}
+        for op in self.operations:
+            name = op.name
+            if name in self.through and self.kind[name] not in _FREE:
+                sources = frozenset().union(*(made_of.get(operand, frozenset()) for operand in op.operands))
+                cost = sum(
+                    min(self.bytes.get(source.partition("#")[0], 0), self._whole(op, source)) for source in sources
+                )
+                most = _RECOMPUTED * self.bytes[name] * (2 if len(heads[name]) == 2 else 1)
+                if len(heads[name]) > 1 and (cost > most or len(sources) > _MANY):
+                    self.through.discard(name)
+            if name not in self.through:
+                made_of[name] = frozenset({name})
+            else:
+                made_of[name] = (
+                    frozenset()
+                    if self.kind[name] in _FREE and not op.operands
+                    else frozenset().union(*(made_of.get(operand, frozenset({operand})) for operand in op.operands))
+                )
+
+    def _whole(self, op: Operation, source: str) -> int:
+        """What a kernel reads of one source: of one that a slice is taken of no more than the slice."""
+        return self.bytes[op.name] if self.kind[op.name] in TAKES_PART else 1 << 62
+
+    def _let_heads_flow(self) -> None:
+        """A product or reduction whose result only one chain wants writes the chain's end instead."""
+        taken: set[str] = set()
+        for op in reversed(self.operations):
+            name = op.name
+            if self.kind[name] not in _HEADS or name in self.captured or not self.readers[name]:
+                continue
+            ends, keeps = self._ends(name)
+            end = next(iter(ends)) if len(ends) == 1 and keeps else ""
+            fused = self.kind[end] in _FLOWS and end not in self.relaid if end else False
+            if (fused or (end and self.kind[end] == "reduce" and self.kind[name] in PRODUCTS)) and end not in taken:
+                self.through.add(name)
+                taken.add(end)
+                self.head_of[end] = name
+                continue
+            written = self._along(name, narrowest=bool(end) or len(ends) > 1)
+            if written != name:
+                self.through.add(name)
+                self.through.discard(written)
+                self.head_of[written] = name
+
+    def _ends(self, name: str) -> tuple[set[str], bool]:
+        """The kernels that want a value (two stand for more), and whether by operations on each of its elements."""
+        ends: set[str] = set()
+        seen, keeps, open_ = {name}, True, [name]
+        while open_ and len(ends) < 2 and len(seen) <= 4 * _MANY:
+            for reader in self.readers[open_.pop()]:
+                keeps = keeps and self._keeps(reader, name)
+                if reader.name not in self.through:
+                    ends.add(reader.name)
+                elif reader.name not in seen:
+                    seen.add(reader.name)
+                    open_.append(reader.name)
+        return ends if not open_ else ends | {""}, keeps
+
+    def _keeps(self, reader: Operation, name: str) -> bool:
+        """Whether an operation has a result for each element of a head's, or is a kernel of its own that takes it."""
+        flows = self.kind[reader.name] in _FLOWS and reader.name not in self.relaid
+        return not flows or (self.kind[reader.name] not in _PARTS and self.elements[reader.name] == self.elements[name])
+
+    def _along(self, name: str, narrowest: bool) -> str:
+        """What a head writes of the one way from it: the end of it, or the smallest on it towards another head."""
+        best, at = name, name
+        while len(self.readers[at]) == 1 and self.readers[at][0].name in self.through:
+            if not self._keeps(self.readers[at][0], name):
+                break
+            at = self.readers[at][0].name
+            if not narrowest or self.bytes[at] < self.bytes[best]:
+                best = at
+        return best
+
+    def kernels(self) -> Sequence[Operation]:
+        """The operations that write, each with the written arrays that it reads."""
+        read: dict[str, tuple[str, ...]] = {}
+        shapes: dict[str, str] = {}
+        found = []
+        for op in self.operations:
+            for name, shape in zip(op.operands, op.operand_shapes):
+                shapes.setdefault(name, shape)
+            operands = tuple(
+                dict.fromkeys(inner for name in op.operands for inner in read.get(name, (name,)))
+                if op.name in self.through or self.kind[op.name] in _FLOWS | _HEADS
+                else (inner for name in op.operands for inner in read.get(name, (name,)))
+            )
+            if op.name in self.through:
+                read[op.name] = operands
+                continue
+            read[op.name] = (op.name,)
+            told = tuple(shapes.get(name, "") or self.by_name[name].shape for name in operands)
+            found += self._laid_out(replace(op, operands=operands, operand_shapes=told))
+        return found
+
+    def _laid_out(self, op: Operation) -> list[Operation]:
+        """A kernel with the copies beside it of what it takes or gives in another order than memory has."""
+        if self.kind[op.name] == "ragged-dot" and len(op.operands) > 1:
+            odd = any(self._last_dim(shape) % _LANES for shape in op.operand_shapes[:2])
+            turned = op.integers("rhs_contracting_dims") not in ((), (1,))
+            copied = {0, 1} if odd else {1} if turned else set()
+            return self._with_copies(op, copied)
+        if op.name in self.results and self._turned(self.head_of.get(op.name, op.name)):
+            first = replace(op, name=f"{op.name}.turned")
+            return [first, replace(op, opcode="copy", operands=(first.name,), operand_shapes=(op.shape,), calls=())]
+        return [op]
+
+    def _with_copies(self, op: Operation, copied: set[int]) -> list[Operation]:
+        copies = {
+            k: Operation(f"{op.name}.copy{k}", "copy", op.operand_shapes[k], (op.operands[k],), (op.operand_shapes[k],))
+            for k in copied
+        }
+        operands = tuple(copies[k].name if k in copies else name for k, name in enumerate(op.operands))
+        return [*(replace(copy, source=op.source) for copy in copies.values()), replace(op, operands=operands)]
+
+    def _turned(self, name: str) -> bool:
+        """Whether a product's result comes out turned: units of 256 take the wider of two free dims as their rows."""
+        op, chip = self.by_name[name], self.context.chip
+        units = chip.matrix if chip is not None else None
+        if self.kind[name] not in DOTS or units is None or units.rows < 256 or len(op.operands) != 2:
+            return False
+        with suppress(TilewrightError, OverflowError):
+            layout = self.context.layout(op.shape)
+            left = self.by_name.get(op.operands[0])
+            flipped = op.integers("lhs_contracting_dims") == (0,) or (left and self.kind[left.name] == "transpose")
+            if layout is not None and layout.rank == 2 and flipped:
+                return layout.shape[1] > layout.shape[0] and layout.shape[0] % units.rows == 0
+        return False
+
+    def _last_dim(self, shape: str) -> int:
+        with suppress(TilewrightError, OverflowError):
+            layout = self.context.layout(shape)
+            return layout.shape[-1] if layout is not None and layout.rank else 0
+        return 0
+
+
+def _marked(op: Operation) -> Operation:
+    """A custom call that only tells the compiler something is its operand under another name."""
+    target = op.attributes.get("custom_call_target", "")
+    marks = plain_opcode(op.opcode) == "custom-call" and op.operands and any(mark in target for mark in MARKER_CALLS)
+    return replace(op, opcode="bitcast") if marks else op
+
+
+def _once(operations: Sequence[Operation]) -> list[Operation]:
+    """The operations without those that compute what another has computed."""
+    known: dict[tuple[object, ...], str] = {}
+    names: dict[str, str] = {}
+    found = []
+    for op in operations:
+        if any(name in names for name in op.operands):
+            op = replace(op, operands=tuple(names.get(name, name) for name in op.operands))
+        kind = plain_opcode(op.opcode)
+        if kind in _UNCHANGED and op.operand_shapes[:1] == (op.shape,) and not _NOT_ZERO.search(_padding(op)):
+            names[op.name] = op.operands[0]
+            continue
+        if (op.name and not op.calls) or kind == "reduce":
+            key = kind, op.shape, op.operands, tuple(sorted(op.attributes.items())), op.operands or op.line
+            if (
+                kind in _FLOWS | _HEADS
+                and kind not in ("constant", "iota")
+                and (first := known.setdefault(key, op.name)) != op.name
+            ):
+                names[op.name] = first
+                continue
+        found.append(op)
+    return found
+
+
+def _padding(op: Operation) -> str:
+    return "".join(text for key, text in op.attributes.items() if "padding" in key or key in ("low", "high"))
+
+
+def _widened_first(operations: list[Operation]) -> list[Operation]:
+    """The operations with the type changed before a reshape where only that is wanted of it, as the compiler does."""
+    readers: dict[str, list[Operation]] = defaultdict(list)
+    for op in operations:
+        for name in op.operands:
+            readers[name].append(op)
+    swapped: dict[str, Operation] = {}
+    for op in operations:
+        after = readers[op.name]
+        if op.opcode == "reshape" and len(after) == 1 and after[0].opcode == "convert" and op.operand_shapes:
+            kind = after[0].shape.partition("[")[0]
+            wide = f"{kind}[{op.operand_shapes[0].partition('[')[2]}"
+            swapped[op.name] = replace(
+                after[0], name=op.name, shape=wide, operands=op.operands, operand_shapes=op.operand_shapes
+            )
+            swapped[after[0].name] = replace(
+                op, name=after[0].name, shape=after[0].shape, operands=(op.name,), operand_shapes=(wide,)
+            )
+    return [swapped.get(op.name, op) for op in operations]
