@@ -158,6 +158,9 @@ def protobuf_fields(raw: memoryview) -> Iterator[tuple[int, _Value]]:
     """(number, value) of every field of a protobuf message: bytes of a text or message, else a number.
 
     Raises ValueError, IndexError or struct.error where the wire format is broken.
+
+    >>> [(number, bytes(value)) for number, value in protobuf_fields(memoryview(b"\\x0a\\x02hi"))]
+    [(1, b'hi')]
     """
     at, end = 0, len(raw)
     while at < end:
