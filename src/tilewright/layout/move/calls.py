@@ -7,9 +7,8 @@ call or a thread's scratch memory costs more than a small move, so both are kept
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from tilewright.kernels.threads import call_soon, thread_count
 from tilewright.layout.move import CORE, DONE, GIVEN, JOIN, KIND, LINE, SCRATCH, SHORTS, THREADS
 
 Array = np.ndarray[Any, Any]
-T = TypeVar("T")
 NO_GAPS = np.zeros((0, 2), np.int64)
 _SMALL = 1 << 22  # bytes up to which one thread does it all: waking another takes as long as moving a megabyte
 _MOST_IDLE = 16  # calls kept where threads come late: on a crowded machine many of them are underway
@@ -159,25 +157,22 @@ class MovePlan:
         """Into how many parts threads divide the move."""
         return max(1, self.total // _PART)
 
-    def _kept(self, name: str, make: Callable[[], T]) -> T:
-        """What was made for this plan first, whoever asks; made now where nobody has asked.
+    def __getattr__(self, name: str) -> Any:
+        """``tables``, ``header`` and ``kernel``: made when they are first asked for, and the same for all threads.
 
         On Python 3.11 ``functools.cached_property`` has one lock for all instances: under it one plan waits for
         another's kernel to be compiled, and a child forked meanwhile waits for ever.
         """
-        own = vars(self)
-        return own[name] if name in own else own.setdefault(name, make())  # type: ignore[no-any-return]
+        if name not in ("tables", "header", "kernel"):
+            raise AttributeError(name)
+        return vars(self).setdefault(name, getattr(self, f"_make_{name}")())
 
-    @property
-    def tables(self) -> tuple[Array, ...]:
+    def _make_tables(self) -> tuple[Array, ...]:
         """What the kernel reads. Threads that ask at the same time get the same tables, for their addresses are stored.
 
         First the header; then a row of numbers per work; inner places, rows, runs and places end to end;
         int64[works, parts + 1], where each part's places begin; and the pads.
         """
-        return self._kept("_tables", self._make_tables)
-
-    def _make_tables(self) -> tuple[Array, ...]:
         from tilewright.layout.move.move_kernels import address_of_primitive
 
         numbers, inner, outs, runs = [], 0, 0, 0
@@ -196,14 +191,12 @@ class MovePlan:
         where = [works.ctypes.data, len(works), *(table.ctypes.data for table in rest), self.parts]
         return np.array([*where, pads.ctypes.data, len(pads)], np.int64), works, *rest, pads
 
-    @property
-    def kernel(self) -> Any:
+    def _make_kernel(self) -> Any:
         """What makes the move (numba comes with it)."""
         from tilewright.layout.move.move_kernels import move
 
         return move
 
-    @property
-    def header(self) -> int:
+    def _make_header(self) -> int:
         """The address of the header, which says where the other tables are and how long."""
-        return self._kept("_header", lambda: int(self.tables[0].ctypes.data))
+        return int(self.tables[0].ctypes.data)
