@@ -2,11 +2,10 @@
 
 from tilewright.trace.events import Args, Counter, Event, Instant, Recorder, Sink, Slice, Track
 from tilewright.trace.perfetto import perfetto_bytes, write_perfetto
-from tilewright.trace.profile import PROFILES, profiles_in, read_profile
+from tilewright.trace.profile import is_profile, read_profile
 from tilewright.trace.xspace import XEvent, XPlane, read_xspace
 
 __all__ = [
-    "PROFILES",
     "Args",
     "Counter",
     "Event",
@@ -17,8 +16,8 @@ __all__ = [
     "Track",
     "XEvent",
     "XPlane",
+    "is_profile",
     "perfetto_bytes",
-    "profiles_in",
     "read_profile",
     "read_xspace",
     "write_perfetto",
