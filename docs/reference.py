@@ -44,6 +44,8 @@ SEE = {
     "hlo.diff_reports": "report report.md",
     "hlo.list_rules": "catalogue rules.md",
     "hlo.names_python": "load loading.md",
+    "trace.XEvent": "read_profile",
+    "trace.XPlane": "read_profile",
     "embed.CATEGORICAL": "read_criteo embedding_plan.md",
     "embed.COUNTERS_TEMPLATE": "read_counters embedding_diagnosis.md",
     "embed.CRITEO_CARDINALITIES": "scale_vocabs synthetic_criteo",

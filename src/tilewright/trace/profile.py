@@ -12,15 +12,24 @@ from tilewright.errors import UsageError
 from tilewright.reading import read_bytes
 from tilewright.trace.xspace import XEvent, XLine, XPlane, read_xspace
 
-PROFILES = (".trace.json", ".trace.json.gz", ".xplane.pb")
+_ENDS = (".trace.json", ".trace.json.gz", ".xplane.pb")
 """How the names of a profiler's files end; of one run the last form is whole, JSON is cut at a million events."""
 _HOW = "jax.profiler.trace(folder) writes plugins/profile/*/*.xplane.pb; XProf's trace viewer exports .trace.json.gz"
 
 
-def profiles_in(folder: str | Path) -> list[Path]:
+def is_profile(path: str | Path) -> bool:
+    """Whether a path is a profile's: a file by its name, or a folder with such a file in it.
+
+    >>> is_profile("plugins/profile/today/host.xplane.pb"), is_profile("counters.json")
+    (True, False)
+    """
+    return str(path).endswith((".pb", *_ENDS)) or (Path(path).is_dir() and bool(_profiles_in(Path(path))))
+
+
+def _profiles_in(folder: Path) -> list[Path]:
     """The profiles below a folder, the newest last; of two forms of one profile the whole one is the later."""
     found = [(path.parent.stat().st_mtime, number, path.stat().st_mtime, path)
-             for number, end in enumerate(PROFILES) for path in Path(folder).rglob(f"*{end}")]  # fmt: skip
+             for number, end in enumerate(_ENDS) for path in folder.rglob(f"*{end}")]  # fmt: skip
     return [path for *_, path in sorted(found)]
 
 
@@ -40,7 +49,7 @@ def read_profile(path: str | Path, *, planes: str | tuple[str, ...] = "", stats:
     """
     file = Path(path)
     if file.is_dir():
-        if not (found := profiles_in(file)):
+        if not (found := _profiles_in(file)):
             raise UsageError("no .xplane.pb or .trace.json.gz in this folder", where=str(file), how=_HOW)
         file = found[-1]
     raw, where = read_bytes(file), str(file)

@@ -29,7 +29,7 @@ from tilewright.embed.planning.types import TYPICAL
 from tilewright.errors import UsageError
 from tilewright.reading import check_keys, read_file, table_of, typed
 from tilewright.targets import target
-from tilewright.trace import PROFILES, XEvent, profiles_in, read_profile
+from tilewright.trace import XEvent, is_profile, read_profile
 
 
 def _limits_of(limits: Limits | None) -> dict[str, Any]:
@@ -349,7 +349,7 @@ def is_trace(path: str | Path) -> bool:
     >>> is_trace("plugins/profile/today/host.xplane.pb"), is_trace("counters.json")
     (True, False)
     """
-    return str(path).endswith((".pb", *PROFILES)) or (Path(path).is_dir() and bool(profiles_in(path)))
+    return is_profile(path)
 
 
 def read_trace(path: str | Path) -> Counters:
