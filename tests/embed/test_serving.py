@@ -192,7 +192,11 @@ def rewritten(data, change):
     change(header)
     text = json.dumps(header).encode()
     text += b" " * (length - len(text))
-    return layout._HEAD.pack(layout.MAGIC, layout.VERSION, len(text), layout.zlib.crc32(text)) + text + data[24 + len(text) :]
+    return (
+        layout._HEAD.pack(layout.MAGIC, layout.VERSION, len(text), layout.zlib.crc32(text))
+        + text
+        + data[24 + len(text) :]
+    )
 
 
 @pytest.mark.parametrize(
