@@ -43,6 +43,16 @@ def line(label: str, errors: list[float]) -> str:
     )
 
 
+def row(label: str, errors: list[float]) -> str:
+    """The same as a row of a table in the docs."""
+    off = sorted(abs(e) for e in errors)
+    within = [sum(e <= bar for e in off) / len(off) for bar in (0.05, 0.15)]
+    return (
+        f"| `{label}` | {len(off)} | {within[0]:.0%} | {within[1]:.0%} | {statistics.median(off):.1%} |"
+        f" {min(errors):+.0%} to {max(errors):+.0%} |"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -50,6 +60,7 @@ def main() -> None:
     parser.add_argument("--worst", type=int, default=20)
     parser.add_argument("--only", default="")
     parser.add_argument("--from", dest="face", choices=("dump", "source"))
+    parser.add_argument("--table", action="store_true", help="rows of the table in docs/out_of_memory.md")
     args = parser.parse_args()
     for face, ending in (("dump", "hlo"), ("source", "mlir")):
         if args.face and args.face != face:
@@ -65,12 +76,14 @@ def main() -> None:
             memory = json.loads(path.read_text())
             true = truth(memory)
             try:
-                peak = lifetimes(load(text), f"tpu-{name.partition('.')[0]}").peak
+                lives = lifetimes(load(text), f"tpu-{name.partition('.')[0]}")
             except TilewrightError as error:
                 print(name, type(error).__name__, str(error).splitlines()[0])
-                peak = 0
-            found[name] = peak / true - 1, peak, true
-            said[name] = peak / memory["peak_memory_in_bytes"] - 1
+                continue
+            found[name] = lives.peak / true - 1, lives.peak, true
+            # The compiler's figure counts the temporaries of that memory space which has most of them.
+            most = max(lives.temporaries, lives.spaces["vmem"])
+            said[name] = (lives.peak - lives.temporaries + most) / memory["peak_memory_in_bytes"] - 1
         groups: dict[str, list[float]] = defaultdict(list)
         for name, (off, _, _) in found.items():
             chip, op = name.split(".")[:2]
@@ -78,8 +91,11 @@ def main() -> None:
                 groups[label].append(off)
         print(f"from {face} ({time.perf_counter() - began:.0f} s)")
         for label, errors in sorted(groups.items()):
-            print("  " + line(label, errors))
-        print("  " + line("all, against peak_memory_in_bytes", list(said.values())))
+            if not args.table:
+                print("  " + line(label, errors))
+            elif " " not in label:
+                print(row(label, errors))
+        print("  " + line("all, live bytes (peak_memory_in_bytes)", list(said.values())))
         for name, (off, peak, true) in sorted(found.items(), key=lambda item: -abs(said[item[0]]))[: args.worst]:
             print(f"    {said[name]:+8.1%} {off:+8.1%}  {peak / 1e6:10.2f} MB against {true / 1e6:10.2f}  {name}")
 

@@ -1,6 +1,6 @@
 """Arrays that have a buffer of their own, and how many bytes live at once.
 
-The model of the peaks, which on the TPU compiler's modules gives the live bytes of its buffer assignment to the byte.
+The model of the peaks, which on the TPU compiler's modules gives what lives at once in its own buffer assignment.
 Operations run one after the other: a scheduled dump's in its order, StableHLO's as the kernels that its target's
 compiler makes of them (``semantics/fusions.py``), in the order of the text. Every operation writes a new buffer, born
 when it runs and dead after its last reader, but for these: bitcasts, tuples, their elements, barriers and the done half
