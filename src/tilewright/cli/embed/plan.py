@@ -131,9 +131,11 @@ def plan(
     from tilewright.embed import diagnose
 
     diagnosis = diagnose(planned.counters(setup.sparsecore))
-    findings = [finding.to_json() for finding in diagnosis.findings]
-    value = planned.to_json() | {"findings": findings, "counters": diagnosis.counters.to_json()}
     log = ", ".join(files or ()) or "a generated click log"
+
+    def value() -> dict[str, Any]:
+        findings = [finding.to_json() for finding in diagnosis.findings]
+        return planned.to_json() | {"findings": findings, "counters": diagnosis.counters.to_json()}
 
     def lines() -> Iterator[Line]:
         yield from planned.lines()
@@ -142,14 +144,14 @@ def plan(
     forms: dict[str, Form] = {
         ".json": planned.limits_json,
         ".toml": lambda: made.text if made else "",
-        ".html": lambda: _page(planned, diagnosis, value, log, of.config, compared),
+        ".html": lambda: _page(planned, diagnosis, value(), log, of.config, compared),
     }
     if compared is not None and not as_json:
         show([compared])
     said = [planned.verdict]
     if planned.feeding is None and planned.confidence is not None:
         said.append(planned.confidence.sentence)
-    deliver(Answer(lambda: value, lines), output, forms, said=said)
+    deliver(Answer(value, lines), output, forms, said=said)
 
 
 @dataclass(frozen=True)

@@ -293,15 +293,12 @@ def too_few_tables_stacked(counters: Counters) -> Iterator[Finding]:
 def _first_fit(small: list[tuple[str, StackCounters]], width: int, most: int) -> int:
     """How many stacks these tables fill, first fit, each of at most ``most`` activation bytes, a hundred tables, and
     rows that 32-bit ids can tell apart."""
-    bounds, filled = np.array([most, _MOST, MAX_STACK_VOCAB]), list[Any]()
+    bounds, filled = np.array([most, _MOST, MAX_STACK_VOCAB]), np.zeros((len(small), 3), np.int64)
     for _, stack in small:
-        size = np.array([4 * width * (stack.samples_per_sparsecore or 0), stack.tables, stack.rows], np.int64)
-        held = next((held for held in filled if (held + size <= bounds).all()), None)
-        if held is None:
-            filled.append(size)
-        else:
-            held += size
-    return len(filled)
+        size = 4 * width * (stack.samples_per_sparsecore or 0), stack.tables, stack.rows
+        fits = (filled + size <= bounds).all(axis=1) | ~filled.any(axis=1)
+        filled[fits.argmax()] += size
+    return int(filled.any(axis=1).sum())
 
 
 @stack_rule(
