@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -207,7 +207,7 @@ class Lifetimes:
     @property
     def at(self) -> int:
         """The number of the operation during which that is."""
-        return self.live.index(self.peak) if self.live else 0
+        return _most_at(self.live, self.operations)
 
     def recomputed(self, name: str) -> Lifetimes | None:
         """The same with buffer ``name`` given up before the peak and computed again for its first reader behind it.
@@ -276,6 +276,13 @@ def _of_kernels(context: Context) -> Context:
     return Context(in_kernels(context), context.chip)
 
 
+def _most_at(counts: Sequence[int], operations: Sequence[Operation]) -> int:
+    """The first operation during which most lives, one that runs if there is one."""
+    most = max(counts, default=0)
+    first = [at for at, count in enumerate(counts) if count == most]
+    return next((at for at in first if operations[at].opcode not in ("parameter", "constant")), (first or [0])[0])
+
+
 class _Sweep:
     """One pass over a computation's operations that finds its buffers; ``inside``: the needs of what it calls."""
 
@@ -335,8 +342,9 @@ class _Sweep:
     def inside(self) -> _Inside:
         """The peaks of the computation, the first of equal ones, and what it reads of others."""
         most = {space: (max(counts), counts) for space, counts in self.live().items() if any(counts)}
-        peaks = {space: self._peak(space, count, counts.index(count)) for space, (count, counts) in most.items()}
-        held = self._held_at(most[0][1].index(most[0][0])) if 0 in most else ()
+        operations = self.computation.operations
+        peaks = {space: self._peak(space, count, _most_at(of, operations)) for space, (count, of) in most.items()}
+        held = self._held_at(_most_at(most[0][1], operations)) if 0 in most else ()
         return _Inside(peaks, self.free, held, self.least)
 
     def lifetimes(self) -> Lifetimes:
@@ -347,7 +355,7 @@ class _Sweep:
         spaces |= {
             _SPACES.get(space, f"S({space})"): max(of_space) for space, of_space in live.items() if any(of_space)
         }
-        held = self._held_at(counts.index(max(counts))) if counts else ()
+        held = self._held_at(_most_at(counts, self.computation.operations)) if counts else ()
         buffers = tuple(self._live(b) for b in self.buffers if not b.layout.memory_space)
         throughout = sum(b.bytes for b in buffers if b.op == "parameter" or b.kind == "results")
         return Lifetimes(self.context, counts, buffers, held, spaces, throughout + self.least, self.aliased)
