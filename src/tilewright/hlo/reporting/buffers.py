@@ -362,17 +362,19 @@ class _Sweep:
 
     def _held_at(self, at: int) -> tuple[LiveBuffer, ...]:
         """The buffers in main memory during an operation, those of what it calls on top, largest first."""
-        own = [self._live(b) for b in self.buffers if b.born <= at <= b.dead and not b.layout.memory_space]
+        own = [self._live(b, near=True) for b in self.buffers if b.born <= at <= b.dead and not b.layout.memory_space]
         inner = [callee for callee in self._callees(self.computation.operations[at]) if 0 in callee.peaks]
         if inner:
             own += max(inner, key=lambda callee: callee.peaks[0].padded_bytes).held
         return tuple(sorted(own, key=lambda buffer: -buffer.bytes))
 
-    def _live(self, buffer: _Buffer) -> LiveBuffer:
-        layout = buffer.layout
+    def _live(self, buffer: _Buffer, near: bool = False) -> LiveBuffer:
+        """The buffer as others see it; ``near``: with the line of what is beside it where its own has none."""
+        layout, op = buffer.layout, buffer.op
         return LiveBuffer(
-            *(buffer.name, buffer.op.opcode, str(layout), layout.size_bytes, buffer.born, buffer.dead),
-            *(layout.size_bytes - layout.data_bytes, self.context.source(self.computation.name, buffer.op)),
+            *(buffer.name, op.opcode, str(layout), layout.size_bytes, buffer.born, buffer.dead),
+            layout.size_bytes - layout.data_bytes,
+            self.context.source(self.computation.name, op) if near else str(op.source or ""),
             self._kind(buffer),
         )
 
