@@ -117,11 +117,11 @@ def peaks(context: Context) -> tuple[Peak, ...]:
     return tuple(spaces[space] for space in sorted(spaces))
 
 
-def _callees(context: Context) -> dict[str, _Inside]:
-    """What every computation needs, those that are called first."""
+def _callees(context: Context, entry: bool = True) -> dict[str, _Inside]:
+    """What every computation needs, those that are called first; ``entry``: the program's own, too."""
     inside: dict[str, _Inside] = {}
     for computation in reversed(callers_first(context.program)):
-        if computation.name not in context.program.fused:
+        if computation.name not in context.program.fused and (entry or not computation.entry):
             inside[computation.name] = _Sweep(context, computation, inside).fill().inside()
     return inside
 
@@ -266,7 +266,7 @@ def lifetimes(program: Program, target: Target | str) -> Lifetimes:
 
 
 def _lifetimes(context: Context) -> Lifetimes:
-    return _Sweep(context, context.program.entry, _callees(context)).fill().lifetimes()
+    return _Sweep(context, context.program.entry, _callees(context, entry=False)).fill().lifetimes()
 
 
 def _of_kernels(context: Context) -> Context:
