@@ -37,7 +37,7 @@ def test_a_real_dump_in_a_terminal(data_folder):
     assert "f32[48,7,50]{0,1,2:T(8,128)S(1)} -> f32[48,7,50]{2,1,0:T(8,128)S(1)}" in done.stdout.decode()
     assert max(map(len, lines)) <= 100
     assert lines[2] == "relayout 1.57 MiB, transfer 168 KiB, part 150 KiB, repeat 8.50 KiB"
-    assert lines[3] == "peak of main memory 282 KiB, 17.5 % of it padding, at broadcast in main.2"
+    assert lines[3] == "peak of main memory 282 KiB, 17.7 % of it padding, at reshape.12 in main.2"
 
 
 @pytest.mark.parametrize("name", ["x.sarif", "x.html"])

@@ -42,7 +42,8 @@ def test_straight_programs_against_a_slow_count(program):
 
     slow = [sum(size for i, size in enumerate(sizes) if alive(i, at)) for at in range(len(sizes))]
     assert found.padded_bytes == 1024 * max(slow)
-    assert found.at == f"v{slow.index(max(slow))}"
+    runs = [at for at, count in enumerate(slow) if count == max(slow) and at > 1]  # one that runs, if there is one
+    assert found.at == f"v{(runs or [slow.index(max(slow))])[0]}"
     assert sum(tensor.padded_bytes for tensor in found.tensors) <= found.padded_bytes
 
 

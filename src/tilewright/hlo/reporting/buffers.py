@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -117,11 +117,11 @@ def peaks(context: Context) -> tuple[Peak, ...]:
     return tuple(spaces[space] for space in sorted(spaces))
 
 
-def _callees(context: Context) -> dict[str, _Inside]:
-    """What every computation needs, those that are called first."""
+def _callees(context: Context, entry: bool = True) -> dict[str, _Inside]:
+    """What every computation needs, those that are called first; ``entry``: the program's own, too."""
     inside: dict[str, _Inside] = {}
     for computation in reversed(callers_first(context.program)):
-        if computation.name not in context.program.fused:
+        if computation.name not in context.program.fused and (entry or not computation.entry):
             inside[computation.name] = _Sweep(context, computation, inside).fill().inside()
     return inside
 
@@ -207,7 +207,7 @@ class Lifetimes:
     @property
     def at(self) -> int:
         """The number of the operation during which that is."""
-        return self.live.index(self.peak) if self.live else 0
+        return _most_at(self.live, self.operations)
 
     def recomputed(self, name: str) -> Lifetimes | None:
         """The same with buffer ``name`` given up before the peak and computed again for its first reader behind it.
@@ -266,7 +266,7 @@ def lifetimes(program: Program, target: Target | str) -> Lifetimes:
 
 
 def _lifetimes(context: Context) -> Lifetimes:
-    return _Sweep(context, context.program.entry, _callees(context)).fill().lifetimes()
+    return _Sweep(context, context.program.entry, _callees(context, entry=False)).fill().lifetimes()
 
 
 def _of_kernels(context: Context) -> Context:
@@ -274,6 +274,13 @@ def _of_kernels(context: Context) -> Context:
     if context.program.kind != "stablehlo" or context.chip is None or not context.chip.compiler_normalizes:
         return context
     return Context(in_kernels(context), context.chip)
+
+
+def _most_at(counts: Sequence[int], operations: Sequence[Operation]) -> int:
+    """The first operation during which most lives, one that runs if there is one."""
+    most = max(counts, default=0)
+    first = [at for at, count in enumerate(counts) if count == most]
+    return next((at for at in first if operations[at].opcode not in ("parameter", "constant")), (first or [0])[0])
 
 
 class _Sweep:
@@ -335,8 +342,9 @@ class _Sweep:
     def inside(self) -> _Inside:
         """The peaks of the computation, the first of equal ones, and what it reads of others."""
         most = {space: (max(counts), counts) for space, counts in self.live().items() if any(counts)}
-        peaks = {space: self._peak(space, count, counts.index(count)) for space, (count, counts) in most.items()}
-        held = self._held_at(most[0][1].index(most[0][0])) if 0 in most else ()
+        operations = self.computation.operations
+        peaks = {space: self._peak(space, count, _most_at(of, operations)) for space, (count, of) in most.items()}
+        held = self._held_at(_most_at(most[0][1], operations)) if 0 in most else ()
         return _Inside(peaks, self.free, held, self.least)
 
     def lifetimes(self) -> Lifetimes:
@@ -347,24 +355,26 @@ class _Sweep:
         spaces |= {
             _SPACES.get(space, f"S({space})"): max(of_space) for space, of_space in live.items() if any(of_space)
         }
-        held = self._held_at(counts.index(max(counts))) if counts else ()
+        held = self._held_at(_most_at(counts, self.computation.operations)) if counts else ()
         buffers = tuple(self._live(b) for b in self.buffers if not b.layout.memory_space)
         throughout = sum(b.bytes for b in buffers if b.op == "parameter" or b.kind == "results")
         return Lifetimes(self.context, counts, buffers, held, spaces, throughout + self.least, self.aliased)
 
     def _held_at(self, at: int) -> tuple[LiveBuffer, ...]:
         """The buffers in main memory during an operation, those of what it calls on top, largest first."""
-        own = [self._live(b) for b in self.buffers if b.born <= at <= b.dead and not b.layout.memory_space]
+        own = [self._live(b, near=True) for b in self.buffers if b.born <= at <= b.dead and not b.layout.memory_space]
         inner = [callee for callee in self._callees(self.computation.operations[at]) if 0 in callee.peaks]
         if inner:
             own += max(inner, key=lambda callee: callee.peaks[0].padded_bytes).held
         return tuple(sorted(own, key=lambda buffer: -buffer.bytes))
 
-    def _live(self, buffer: _Buffer) -> LiveBuffer:
-        layout = buffer.layout
+    def _live(self, buffer: _Buffer, near: bool = False) -> LiveBuffer:
+        """The buffer as others see it; ``near``: with the line of what is beside it where its own has none."""
+        layout, op = buffer.layout, buffer.op
         return LiveBuffer(
-            *(buffer.name, buffer.op.opcode, str(layout), layout.size_bytes, buffer.born, buffer.dead),
-            *(layout.size_bytes - layout.data_bytes, self.context.source(self.computation.name, buffer.op)),
+            *(buffer.name, op.opcode, str(layout), layout.size_bytes, buffer.born, buffer.dead),
+            layout.size_bytes - layout.data_bytes,
+            self.context.source(self.computation.name, op) if near else str(op.source or ""),
             self._kind(buffer),
         )
 
