@@ -8,7 +8,8 @@ from types import MappingProxyType
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo.timing.links import Torus
-from tilewright.hlo.timing.mechanisms import MEGA, matrix_us
+from tilewright.hlo.timing.tiles import MEGA
+from tilewright.hlo.timing.work import matrix_us
 from tilewright.targets import Target, TimeConstants, target
 
 _NEAR = ("near_", "common_", "vector_")

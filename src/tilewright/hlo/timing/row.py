@@ -16,14 +16,14 @@ from tilewright.hlo.opcodes import PRODUCTS
 from tilewright.hlo.program import Operation
 from tilewright.hlo.semantics.dims import product_flops
 from tilewright.hlo.timing.chip import Chip
-from tilewright.hlo.timing.mechanisms import MEGA, Tiles
 from tilewright.hlo.timing.step import TimeRow
+from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.render import bytes_text
 from tilewright.targets import TimeConstants
 
 NOT_MEASURED = "not measured there"
 """What a row says whose type, size or bound no measurement of the chip has seen."""
-_NOT_HIDDEN = 0.15
+_NOT_HIDDEN = 0.2
 """Share of the second busiest unit's time that is not hidden behind the busiest (seen in fused kernels)."""
 _AT_PEAK = {
     "hbm": "raised to its bytes at HBM's published peak",
