@@ -40,8 +40,8 @@ from tilewright.hlo.program import Operation
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.chip import chip_of
 from tilewright.hlo.timing.estimate import mechanism
-from tilewright.hlo.timing.mechanisms import MEGA, Tiles
 from tilewright.hlo.timing.row import types_of
+from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.targets import Seen, Target, TimeConstants, target
 
 SECTIONS = {

@@ -20,7 +20,7 @@ from tilewright.errors import TilewrightError, UsageError
 from tilewright.hlo import estimate, load
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.chip import chip_of, what_if
-from tilewright.hlo.timing.mechanisms import Tiles
+from tilewright.hlo.timing.tiles import Tiles
 from tilewright.targets import parse_target, target
 
 sys.path.insert(0, str(ROOT / "benchmarks"))

@@ -28,7 +28,7 @@ from tilewright.hlo.program import Computation, Operation, aliases
 from tilewright.hlo.reading.hlo_scan import split_top
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.demand import Demand
-from tilewright.hlo.semantics.dims import devices_of, parts_in_fusions
+from tilewright.hlo.semantics.dims import devices_of, gathered_rows, parts_in_fusions
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.row import Run, busy, timed, untimed
@@ -317,10 +317,17 @@ class Schedule:
         else:
             megabytes = self._moved_elsewhere(op, inside)
             us = self.chip.stream_us(megabytes, self.chip.kernel["read_mb_per_us"])
+            if (sparse := self.chip.mechanisms.get("sparse")) and core == "sparsecore":
+                rows = sum(self._rows(inner) for inner in inside if inner.opcode == "gather")
+                us = sparse["launch_us"] + max(us, rows * sparse["row_ns"] / 1e3)
             if not op.opcode.endswith("-start"):
                 return Run(us, "sparsecore", megabytes, lane="sparsecore", measured=False)
             self.begun[op.name] = _Begun(self.now, self.now + us, "sparsecore", megabytes)
         return None
+
+    def _rows(self, gather: Operation) -> int:
+        indices, results = self._tiles(gather.operand_shapes[1:2]), self._tiles([gather.shape])
+        return gathered_rows(gather, indices[0], results[0]) if indices and results else 0
 
     def _moved_elsewhere(self, op: Operation, inside: Sequence[Operation]) -> float:
         """Megabytes that offloaded work reads and writes: of gathered tables what is taken of them."""

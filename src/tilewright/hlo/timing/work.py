@@ -15,7 +15,7 @@ from tilewright.hlo.semantics.dims import gathered_rows, matrix_type, product_fl
 from tilewright.hlo.timing.tiles import Tiles
 from tilewright.targets import TimeConstants
 
-_FIRST_WINDOW = 0.35
+FIRST_WINDOW = 0.35
 """Share of a window's transfer that nothing hides, at a kernel's begin and end (fitted)."""
 _ITERATIONS = re.compile(r'"iteration_bounds":\[([^\]]{1,200})\]')
 _NUMBER = re.compile(r"\d{1,9}")
@@ -93,6 +93,13 @@ class Work:
         return self.rows * constants["gather_row_us"] + self.elements * constants["gather_element_us"]
 
 
+def _across_lanes(dims: Sequence[int], operand: Tiles, result: Tiles) -> bool:
+    """Whether a broadcast must bring what lies along the lanes elsewhere, or repeat along them."""
+    lanes = next((d for d in result.minor_to_major if result.shape[d] > 1), None)
+    own = next((d for d in operand.minor_to_major if operand.shape[d] > 1), None)
+    return own is not None and (own >= len(dims) or dims[own] != lanes)
+
+
 def add_operation(
     work: Work, constants: TimeConstants, op: Operation, operands: Sequence[Tiles], result: Tiles
 ) -> None:
@@ -113,7 +120,11 @@ def add_operation(
         single = bool(sizes) and prod(sizes) == 1
         work.elements += rows if single else 0
         work.rows += 0 if single else rows
+    elif name == "broadcast" and operands and not operands[0].shape:
+        return  # one number stands in a register as it is
     elif name in _MOVES:
+        if name == "broadcast" and operands and _across_lanes(op.integers("dimensions"), operands[0], result):
+            work.rotations += min(registers, prod(operands[0].shape) / 8)  # eight of its numbers a register
         work.registers += registers * constants[_MOVES[name]]
     elif name in MOVES_ONLY:
         return
@@ -143,14 +154,13 @@ class Windows:
     ``columns``, ``rows``: into how many blocks a product's result is cut; ``depths``: and its sums. Every block of
     columns passes all of the left operand anew, every block of rows all of the right one, where its sums are cut.
 
-    >>> text = '"window_config":{"iteration_bounds":["99","13","4"]},"megacore_config":{"megacore_split_dim":"0"}'
+    >>> text = '"window_config":{"iteration_bounds":["99","13","4"]}'
     >>> Windows.of(Operation("f", "fusion", "", attributes={"backend_config": text})).passes(0)
     99
     """
 
     counts: tuple[int, ...] = ()
     known: bool = False
-    alone: bool = False  # it runs on one core of a device that has two
 
     @classmethod
     def of(cls, op: Operation) -> Windows:
@@ -160,7 +170,7 @@ class Windows:
         if match is None:
             return cls()
         counts = tuple(max(1, int(number)) for number in _NUMBER.findall(match[1]))
-        return cls(counts, True, "megacore_split_dim" not in config)
+        return cls(counts, True)
 
     @property
     def count(self) -> int:
@@ -206,15 +216,14 @@ class Asked:
     scalar: bool = False  # one number, made by the scalar core
 
     def parts(self, constants: TimeConstants, stream_us: Callable[[float, float], float]) -> dict[str, float]:
-        """Bound -> microseconds that the unit alone needs; a kernel on one of two cores has half of them."""
+        """Bound -> microseconds that the unit alone needs."""
         vector, near = self.work.vector_us(constants), self.near / constants["near_mb_per_us"]
-        alone = constants["one_core"] if self.windows.alone and constants["cores"] > 1 else 1.0
         stream = stream_us(self.far + constants["restreamed"] * self.again, constants["mb_per_us"])
         if self.common and constants["common_mb_per_us"]:
             stream = max(stream, self.common / constants["common_mb_per_us"])
         return {
-            "matrix": self.work.matrix_us * alone,
-            "vmem" if near > vector else "vector": (vector + near) * alone,
+            "matrix": self.work.matrix_us,
+            "vmem" if near > vector else "vector": vector + near,
             "hbm": stream,
             "link": self.work.link_us,
         }
@@ -224,4 +233,4 @@ class Asked:
         if self.scalar:
             return constants["scalar_us"]
         start = constants["launch_us" if self.far > _SCALAR_MB else "near_launch_us"]
-        return start + hbm_us * _FIRST_WINDOW / self.windows.count + (self.windows.count - 1) * constants["step_us"]
+        return start + hbm_us * FIRST_WINDOW / self.windows.count + (self.windows.count - 1) * constants["step_us"]
