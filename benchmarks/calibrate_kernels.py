@@ -52,7 +52,7 @@ SHARED = {
     "restreamed": (1.0, 0.3),
     "elementwise_cycles": (0.31, 0.3),
     "rotation_cycles": (3.5, 0.4),
-    "near_bytes_a_cycle": (18.0, 0.4),
+    "near_bytes_a_cycle": (7.0, 0.15),
     "step_kcycles": (0.16, 0.5),
 }
 """What all chips have in common: a first guess, and how far off it may be (as a logarithm)."""
@@ -62,8 +62,10 @@ OWN |= {"hbm": (0.9, 0.05), "gather_row_us": (0.002, 0.7)}
 CLASSES = ("narrow_ops", "convert_ops", "repeat_ops", "cut_ops", "move_ops", "sum_ops", "transcendental_ops")
 COLUMNS = ("runs", "matrix", "far", "again", "near", "common", "plain", *CLASSES, "special", "turned", "rows")
 COLUMNS += ("elements", "windows", "scalar", "link", "least")
-SEEN = Seen(("bf16", "f32", "s32"), ("hbm", "latency", "matrix", "relayout", "vector", "vmem"), {"megabytes": (0, 8e4)})
-"""What the timed functions hold: the types of their arrays, what bounds their kernels, megabytes of one."""
+SEEN = Seen(("bf16", "f32", "pred", "s32", "u32"), ("hbm", "latency", "matrix", "relayout", "vector", "vmem"), {})
+"""What the timed functions hold: the types of their arrays, and what bounds their kernels."""
+MODELS = 2.0
+"""Weight of a whole model against one function, which it has dozens of."""
 FEW = {"tpu-v5e"}
 """Chips of which one op alone was timed."""
 MOST = 0.98
@@ -192,9 +194,7 @@ class Fit:
         made |= {"rotation_ns": found["rotation_cycles"] * cycle, "transcendental_ns": cycle}
         made |= {"near_mb_per_us": found["near_bytes_a_cycle"] / cycle, "step_us": found["step_kcycles"] / old["ghz"]}
         made |= dict.fromkeys(("mb_per_us", "read_mb_per_us", "write_mb_per_us"), own["hbm"] * hbm)
-        kept = {
-            name: value for name, value in old.values.items() if name not in (*made, "cores", "one_core")
-        }
+        kept = {name: value for name, value in old.values.items() if name not in (*made, "cores", "one_core")}
         return {**made, **kept}
 
     def modelled(self, values: np.ndarray) -> np.ndarray:
@@ -216,12 +216,12 @@ class Fit:
 
     def fitted(self, on: np.ndarray) -> np.ndarray:
         """The constants that fit some of the functions best."""
+        weights = np.array([MODELS if row.op == "gpt2" else 1.0 for row in self.rows])
 
         def misses(moved: np.ndarray) -> np.ndarray:
             off = np.log(self.modelled(self.first * np.exp(moved)) / self.wanted)[on] / SOFT
-            return np.concatenate(
-                [np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off**2) - 1)), PRIOR / SOFT * moved / self.loose]
-            )
+            soft = weights[on] * np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off**2) - 1))
+            return np.concatenate([soft, PRIOR / SOFT * moved / self.loose])
 
         shares = [name.startswith(("efficiency", "hbm tpu")) for name in self.names]
         high = np.where(shares, np.log(MOST / self.first), 3.0)
@@ -270,11 +270,11 @@ SOURCES = {
 }
 
 
-def write_chip(chip: str, values: Mapping[str, float], errors: np.ndarray, fitted: int) -> None:
-    """Put ``[time.kernel]`` into the chip's file; ``errors``: of the functions held back."""
+def write_chip(chip: str, values: Mapping[str, float], errors: np.ndarray, fitted: int, largest: float) -> None:
+    """Put ``[time.kernel]`` into the chip's file; ``errors``: of the functions held back; ``largest``: megabytes."""
     on = f"{fitted} whole functions; the error is of {len(errors)} others"
     plain = {name: float(f"{value:.4g}") for name, value in values.items()}
-    seen = chip_of(target(chip)).kernel.seen or SEEN
+    seen = replace(SEEN, ranges={"megabytes": (0.0, largest)})
     constants = TimeConstants(MappingProxyType(plain), on, float(f"{np.mean(errors):.3g}"), seen)
     text = section_text("kernel", constants, f"{_FITTED}: {on}", SOURCES)
     with resources.as_file(resources.files("tilewright.targets") / "data" / f"{chip}.toml") as path:
@@ -303,7 +303,10 @@ def main() -> None:
     if options.write:
         for chip in sorted({*fit.chips} - FEW):
             of_chip = np.array([row.chip == chip for row in rows])
-            write_chip(chip, fit.constants(chip, half), np.abs(errors[held & of_chip]), int(np.sum(of_chip & ~held)))
+            largest = max(float(row.kernels[:, COLUMNS.index("far")].max()) for row in rows if row.chip == chip)
+            write_chip(
+                chip, fit.constants(chip, half), np.abs(errors[held & of_chip]), int(np.sum(of_chip & ~held)), largest
+            )
 
 
 if __name__ == "__main__":

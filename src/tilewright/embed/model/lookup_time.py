@@ -22,7 +22,7 @@ def gather_seconds(*, rows: int, width: int, dtype: str, target: Target | str) -
     Raises :class:`UsageError` for sizes below 0 or an unknown type, UnsupportedError for a chip without SparseCores.
 
     >>> round(1e6 * gather_seconds(rows=16384, width=1024, dtype="f32", target="tpu-v6e"), 1)  # measured: 184.84
-    184.5
+    184.4
     """
     machine = find_target(target) if isinstance(target, str) else target
     hbm, known = machine.memory("hbm"), find_target(MEASURED)

@@ -326,6 +326,9 @@ class Schedule:
         return None
 
     def _rows(self, gather: Operation) -> int:
+        """Rows of a gather; none of single elements, of which SparseCores take many at once."""
+        if prod(gather.integers("slice_sizes")) == 1:
+            return 0
         indices, results = self._tiles(gather.operand_shapes[1:2]), self._tiles([gather.shape])
         return gathered_rows(gather, indices[0], results[0]) if indices and results else 0
 
