@@ -119,6 +119,7 @@ def counted(item: tuple[str, str, float, str]) -> Counted:
     chip = chip_of(target(chip_name))
     try:
         program = load(text)
+        whole = _asked(program, chip, {})
         plain = _asked(program, chip, dict.fromkeys(CLASSES, 0.0))
         classes = [_asked(program, chip, {**dict.fromkeys(CLASSES, 0.0), one: 1.0}) for one in CLASSES]
     except TilewrightError as error:
@@ -137,7 +138,7 @@ def counted(item: tuple[str, str, float, str]) -> Counted:
             )
         )
     row.kernels = np.array(lines, float).reshape(-1, len(COLUMNS))
-    row.other = plain[0] - sum(runs * us for runs, _, us in plain[1])
+    row.other = whole[0] - sum(runs * us for runs, _, us in whole[1])
     return row
 
 

@@ -240,7 +240,7 @@ def test_chips_of_which_kernels_alone_were_measured_say_so(name, like):
     assert like in step.notes[0]
     assert (step.coverage["another chip"], step.rows[0].calibrated) == (1, False)  # an operation alone: scaled
     step = estimate(load(next(point.dump for point in measured_times.gpt2() if point.dump)), name)
-    assert step.coverage["this chip"] > 0.9
+    assert step.coverage["this chip"] > 0.75  # waits for transfers at their peak are no claim
     assert sum(step.coverage.values()) == pytest.approx(1)
     assert {row.error for row in step.rows if row.measured_on == "this chip"} == {target(name).time["kernel"].error}
     assert not any(row.error for row in step.rows if row.measured_on != "this chip")
@@ -305,7 +305,7 @@ def test_a_csv_of_your_own_fits_a_chip(tmp_path, monkeypatch, capsys):
     )
     assert after.time["stream"]["launch_us"] == pytest.approx(before["stream"]["launch_us"] * 1.5, rel=0.02)
     assert after.time["stream"].fitted_on
-    assert after.time["kernel"]["mb_per_us"] == after.time["stream"]["stream_mb_per_us"]
+    assert after.time["kernel"]["mb_per_us"] == before.kernel["mb_per_us"]  # kernels are fitted by themselves
     assert "mine.csv" in after.sources["time.stream"]
     assert "not calibrated" in after.sources["time.reshape"]
     text = measured_times._module("transpose", 16, 300, 500)
