@@ -86,7 +86,8 @@ class Kernel:
 def read_kernel(backend_config: str, arrays: tuple[tuple[int, ...], ...] = ()) -> Kernel:
     """The kernel in a custom call's ``backend_config``; ``arrays``: the sizes of its operands and results.
 
-    Blocks whose place a table decides are taken as passed in order: no more of them are fetched than the array has.
+    Where data decides how long the grid is, blocks whose place a table says are taken as passed in order: in one pass
+    over the table no more of them are fetched than the array has.
 
     Raises :class:`UnsupportedError` where there is none, it cannot be read, or there is no jaxlib.
     """
@@ -301,8 +302,8 @@ class _Walk:
             for dim, name in enumerate(node.operands):
                 number = self.numbers.get(name)
                 values = number.place if isinstance(number, _Data) else number
-                if isinstance(number, _Data) and values is not None and dim < len(blocks):
-                    values = values * min(1.0, blocks[dim] / max(1, prod(number.table))) // 1
+                if isinstance(number, _Data) and number.place is not None and dim < len(blocks) and self.sizes_given:
+                    values = number.place * min(blocks[dim], prod(number.table)) // max(1, prod(number.table))
                 if values is None or isinstance(values, _Chance):
                     return steps
                 flat = np.broadcast_to(values, self.grid).reshape(-1)
