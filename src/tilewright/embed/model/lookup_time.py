@@ -15,9 +15,9 @@ def gather_seconds(*, rows: int, width: int, dtype: str, target: Target | str) -
     """Seconds in which a device's SparseCores gather ``rows`` rows of ``width`` elements from HBM, modelled.
 
     A launch and its drain, which nothing hides; then each row takes its own time, by count and not by bytes (rows of
-    4 KiB in f32 and of 2 KiB in bf16 were timed, these a little slower), but no less than reading and writing it at the
-    share of HBM's peak that the compiler plans with. Constants of tpu-v6e (four public times of f32 rows of
-    4 KiB, met within 1 %); on other chips their rates follow the published HBM peak: not measured.
+    4 KiB in f32 and of 2 KiB in bf16 were timed, these a little slower; narrower ones are taken to cost by bytes), but
+    no less than reading and writing it at the share of HBM's peak that the compiler plans with. Constants of tpu-v6e
+    (four public times of f32 rows of 4 KiB, met within 2 %); elsewhere not measured: bytes follow that chip's HBM.
 
     Raises :class:`UsageError` for sizes below 0 or an unknown type, UnsupportedError for a chip without SparseCores.
 
@@ -33,5 +33,6 @@ def gather_seconds(*, rows: int, width: int, dtype: str, target: Target | str) -
     constants = (machine.time if "sparse" in machine.time else known.time)["sparse"]
     row_bytes = width * type_bits(dtype_name(dtype)) / 8
     each = constants["row_ns"] / 1e9 * (1.0 if row_bytes / width >= 4 else constants["narrow"])
+    each *= min(1.0, row_bytes / constants["narrowest_bytes"])
     moved = 2 * row_bytes / hbm.bytes_per_second / constants["hbm_share"]
     return constants["launch_us"] / 1e6 + rows * max(each, moved)

@@ -318,19 +318,20 @@ class Schedule:
             megabytes = self._moved_elsewhere(op, inside)
             us = self.chip.stream_us(megabytes, self.chip.kernel["read_mb_per_us"])
             if (sparse := self.chip.mechanisms.get("sparse")) and core == "sparsecore":
-                rows = sum(self._rows(inner) for inner in inside if inner.opcode == "gather")
+                whole = sparse["narrowest_bytes"] / 1e6
+                rows = fsum(self._rows(inner, whole) for inner in inside if inner.opcode == "gather")
                 us = sparse["launch_us"] + max(us, rows * sparse["row_ns"] / 1e3)
             if not op.opcode.endswith("-start"):
                 return Run(us, "sparsecore", megabytes, lane="sparsecore", measured=False)
             self.begun[op.name] = _Begun(self.now, self.now + us, "sparsecore", megabytes)
         return None
 
-    def _rows(self, gather: Operation) -> int:
-        """Rows of a gather; none of single elements, of which SparseCores take many at once."""
-        if prod(gather.integers("slice_sizes")) == 1:
-            return 0
+    def _rows(self, gather: Operation, whole_mb: float) -> float:
+        """Rows of a gather; of narrower ones than were timed SparseCores take many at once, as many as fit one."""
         indices, results = self._tiles(gather.operand_shapes[1:2]), self._tiles([gather.shape])
-        return gathered_rows(gather, indices[0], results[0]) if indices and results else 0
+        if not indices or not results:
+            return 0.0
+        return min(gathered_rows(gather, indices[0], results[0]), results[0].megabytes / whole_mb)
 
     def _moved_elsewhere(self, op: Operation, inside: Sequence[Operation]) -> float:
         """Megabytes that offloaded work reads and writes: of gathered tables what is taken of them."""
