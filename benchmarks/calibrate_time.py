@@ -35,13 +35,13 @@ from scipy.optimize import least_squares
 from time_page import page
 
 from tilewright.errors import TilewrightError
-from tilewright.hlo import estimate, load
+from tilewright.hlo import load
 from tilewright.hlo.program import Operation
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.chip import chip_of
 from tilewright.hlo.timing.estimate import mechanism
-from tilewright.hlo.timing.mechanisms import MEGA, Tiles
 from tilewright.hlo.timing.row import types_of
+from tilewright.hlo.timing.tiles import Tiles
 from tilewright.targets import Target, TimeConstants, target
 from tilewright.targets.chips import Seen
 
@@ -257,25 +257,6 @@ def seen_of(section: str, constants: TimeConstants, rows: Sequence[Row]) -> Seen
     return seen(types, bounds, sizes)
 
 
-def seen_in_passes(machine: Target) -> Seen | None:
-    """The same of the kernels in the measured passes of gpt2; the vector unit's work is counted, not measured."""
-    sizes: dict[str, list[float]] = {"megabytes": [], "flops": []}
-    types, bounds = set[str](), set[str]()
-    for point in measured_times.gpt2():
-        if point.chip != machine.name or not point.dump:
-            continue
-        program = load(point.dump)
-        operations = {op.line: op for _, op in program.operations()}
-        for row in estimate(program, machine).rows:
-            if row.unpriced or row.bound == "vector" or row.lane == "host":
-                continue
-            types |= types_of(operations[row.line]) if row.lane in ("matrix", "vector") else frozenset()
-            bounds.add(row.bound)
-            sizes["megabytes"].append((row.bytes / row.runs + row.resident) / MEGA)
-            sizes["flops"].append(row.flops / row.runs)
-    return seen(types, bounds, sizes) if bounds else None
-
-
 def seen(types: set[str], bounds: set[str], sizes: Mapping[str, Sequence[float]]) -> Seen:
     """Sorted, and ranges to five digits, outwards."""
     ranges = {}
@@ -347,83 +328,9 @@ def calibrate(
     return TimeConstants(constants.values, "", error), kinds
 
 
-LAUNCHES = (
-    *(("concatenate", "copy_one_us", 1.0), ("concatenate", "copy_two_us", 0.5), ("broadcast", "reduce_us", 1.0)),
-    *(("reshape", "second_us", 1.0), ("reduce", "then_copy_us", 1.0), ("reduce", "then_reshape_us", 1.0)),
-)
-"""What one more kernel costs, as the fits of operations that need a second one found it."""
-
-CARRIED = {
-    "read_mb_per_us": ("reduce", "read_mb_per_us"),
-    "write_mb_per_us": ("broadcast", "window_write_mb_per_us"),
-    "mb_per_us": ("stream", "stream_mb_per_us"),
-    "common_mb_per_us": ("reduce", "near_mb_per_us"),
-    "rotation_ns": ("reshape", "turn_row_ns"),
-    "efficiency": ("product", "efficiency"),
-    "fill_rows": ("product", "fill_rows"),
-}
-"""Constants of fused kernels, and the fitted constant of a single operation that each of them is."""
-
-KERNEL_SOURCES = {
-    **{name: f"carried over from [time.{section}] {key}" for name, (section, key) in CARRIED.items()},
-    "near_mb_per_us": "carried over: the mean of [time.product] near_mb_per_us and near_deep_mb_per_us",
-    "near_launch_us": "carried over: the mean of what a second kernel costs in concatenate, broadcast, reshape and "
-    "reduce, as their fits found it",
-    "launch_us": "carried over: near_launch_us and [time.reduce] hbm_us",
-    "vector_ns": "not fitted: four vector operations a cycle and core at the published clock",
-    "transcendental_ns": "not fitted: one operation of the transcendental unit a cycle and core at the published clock",
-    **{name: FIXED[name] for name in ("side", "units", "rows_per_cycle", "ghz")},
-    "gather_row_us": "not fitted and not measured: an assumption",
-    "convert_ops": "not fitted: vector operations that a conversion takes, counted by hand",
-    "transcendental_ops": "not fitted: vector operations around a transcendental one, counted by hand",
-    "call_us": "what a call costs beyond its kernels: the one constant read off whole models, gpt2_measured.csv",
-    "joins_softmax": "not fitted: whether modules compiled ahead of time hold softmax and product as one kernel",
-    "near_result_mb": "not fitted: the largest result that gpt2, compiled ahead of time, keeps near the core; "
-    "others keep larger ones",
-    "between_calls_mb": "not fitted: the largest argument that modules compiled ahead of time bring in between calls",
-}
-
-
-def kernel_constants(constants: Mapping[str, TimeConstants], call_us: float, error: float) -> TimeConstants:
-    """The constants of fused kernels, which nothing was fitted for: from those of the single operations."""
-    near = float(np.mean([constants[section][name] * share for section, name, share in LAUNCHES]))
-    values = dict(constants["kernel"].values)
-    values |= {name: constants[section][key] for name, (section, key) in CARRIED.items()}
-    product = constants["product"]
-    values["near_mb_per_us"] = (product["near_mb_per_us"] + product["near_deep_mb_per_us"]) / 2
-    values |= {"near_launch_us": near, "launch_us": near + constants["reduce"]["hbm_us"], "call_us": call_us}
-    values = {name: float(f"{value:.5g}") for name, value in values.items()}
-    return TimeConstants(
-        MappingProxyType(values), "gpt2 (call_us); single operations (all that is carried over)", error
-    )
-
-
 def with_time(machine: Target, constants: Mapping[str, TimeConstants]) -> Target:
     """The chip with other constants."""
     return replace(machine, time=MappingProxyType(dict(constants)))
-
-
-def call_of(machine: Target, constants: Mapping[str, TimeConstants]) -> tuple[float, float]:
-    """What a call of gpt2 costs beyond its kernels, in whole microseconds, and the error of passes it was not read off.
-
-    That error leaves out one measured pass after the other.
-    """
-    chip = with_time(machine, {**constants, "kernel": kernel_constants(constants, 0.0, 0.0)})
-    passes = [
-        (1e3 * point.milliseconds, 1e6 * estimate(load(point.dump), chip).seconds)
-        for point in measured_times.gpt2()
-        if point.chip == machine.name and point.dump
-    ]
-    if not passes:
-        return constants["kernel"]["call_us"], 0.0
-
-    def best(of: Sequence[tuple[float, float]]) -> int:
-        return min(range(1000), key=lambda call: sum(abs((time + call) / wanted - 1) for wanted, time in of))
-
-    off = []
-    for k, (wanted, time) in enumerate(passes):
-        off.append((time + best(passes[:k] + passes[k + 1 :])) / wanted - 1)
-    return float(best(passes)), float(f"{mean(np.array(off)) / 100:.3g}")
 
 
 def section_text(name: str, constants: TimeConstants, source: str, sources: Mapping[str, str]) -> str:
@@ -457,11 +364,11 @@ def write(path: Path, sections: Mapping[str, str]) -> None:
 
 
 def fit_chip(
-    machine: Target, measurements: Mapping[str, Sequence[Measured]], origin: str, ours: bool, anew: bool = True
+    machine: Target, measurements: Mapping[str, Sequence[Measured]], origin: str, anew: bool = True
 ) -> tuple[dict[str, TimeConstants], dict[str, str], list[Kind]]:
     """All sections of a chip: constants, TOML texts of those that changed, and the errors of the kinds.
 
-    ``ours``: the measurements are those of the project, not rows of a user's own. ``anew``: fit, do not only judge.
+    ``anew``: fit, do not only judge.
     """
     chip = chip_of(machine)
     constants = dict(chip.mechanisms)
@@ -487,18 +394,6 @@ def fit_chip(
         source = f"fitted by benchmarks/calibrate_time.py on {origin}, 60 % of {count} rows, seed {SEED}"
         sources = {**fixed(section), **{name: _NOT_THERE for name, value in found.values.items() if not value}}
         texts[section] = section_text(section, constants[section], source, sources)
-    call_us, error = call_of(machine, constants)
-    kernel = kernel_constants(constants, call_us, error)
-    if ours:
-        kernel = replace(kernel, seen=seen_in_passes(with_time(machine, {**constants, "kernel": kernel})))
-        source = (
-            "carried over from the fitted sections of single operations, or published; call_us alone is from models"
-        )
-        texts["kernel"] = section_text("kernel", kernel, source, KERNEL_SOURCES)
-    elif texts:
-        kernel = replace(kernel, fitted_on="", error=0.0)
-        texts["kernel"] = section_text("kernel", kernel, f"carried over from the sections fitted on {origin}", {})
-    constants["kernel"] = kernel
     if not machine.time:
         for section in constants.keys() - texts.keys():
             texts[section] = section_text(section, constants[section], chip.note, {})
@@ -540,14 +435,8 @@ def run(arguments: argparse.Namespace) -> None:
         else:
             measurements = {operation: measured_times.measured(name, operation) for operation in BARS}
             origin = "benchmarks/data/tpu_measured"
-        constants, texts, errors_seen = fit_chip(machine, measurements, origin, not arguments.csv, not arguments.docs)
+        _, texts, errors_seen = fit_chip(machine, measurements, origin, not arguments.docs)
         kinds += errors_seen
-        kernel = constants["kernel"]
-        if kernel.error:
-            print(
-                f"{name}: a call of gpt2 costs {kernel['call_us']:.0f} us beyond its kernels; passes left out of that "
-                f"reading {100 * kernel.error:.1f} % off"
-            )
         if arguments.write:
             write(file_of(name), texts)
             print(f"wrote [time.*] of {file_of(name)}: {', '.join(texts)}")

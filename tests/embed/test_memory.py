@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import tries
-from tilewright.embed import FTRL, Adam, Clipped, Limits, memory
+from tilewright.embed import FTRL, Adam, Clipped, Limits, gather_seconds, memory
 from tilewright.embed.model.formulas import (
     backward_stack_bytes,
     forward_stack_bytes,
@@ -21,7 +21,7 @@ from tilewright.embed.model.formulas import (
     round8,
     slots_per_device,
 )
-from tilewright.errors import UsageError
+from tilewright.errors import UnsupportedError, UsageError
 
 CHIPS = {"tpu-v5p": (524128, 1024), "tpu-v6e": (262112, 1024), "tpu-7x": (524032, 15872)}
 
@@ -219,3 +219,27 @@ class ThreeSlots:
 
     def apply(self, rows: Any, slots: Any, gradient: Any, rate: Any) -> Any:
         return rows, slots
+
+
+V6E_GATHERS = {2048: 42.06, 8192: 103.31, 16384: 184.84, 32768: 347.44}
+"""Public device times of both SparseCores of a v6e: rows of 1,024 f32 and their microseconds."""
+
+
+@pytest.mark.parametrize("rows", V6E_GATHERS)
+def test_gathers_take_what_was_measured_in_public(rows):
+    seconds = gather_seconds(rows=rows, width=1024, dtype="f32", target="tpu-v6e")
+    assert 1e6 * seconds == pytest.approx(V6E_GATHERS[rows], rel=0.02)
+
+
+def test_gathers_of_more_or_wider_rows_take_longer_and_bad_ones_are_refused():
+    def seconds(rows=4096, width=1024, dtype="bf16", target="tpu-7x"):
+        return gather_seconds(rows=rows, width=width, dtype=dtype, target=target)
+
+    assert seconds(rows=0) < seconds() < seconds(rows=8192)
+    assert seconds() <= seconds(width=8192) < seconds(width=8192, target="tpu-v6e")
+    with pytest.raises(UnsupportedError, match="no SparseCores"):
+        seconds(target="tpu-v5e")
+    with pytest.raises(UsageError, match="width from 1"):
+        seconds(width=0)
+    with pytest.raises(UsageError, match="no element type"):
+        seconds(dtype="f33")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 
 import pytest
 
@@ -49,8 +50,7 @@ def test_the_ranking_is_by_time_and_keeps_the_bytes(gpt2):
     assert times == sorted(times, reverse=True)
     lines = [line for _, line in found.ranking_lines("time", top=3, transfers=True, only=["transfer"])]
     assert lines[0].split() == ["#", "time", "share", "moved", "padding", "registers", "operation"]
-    assert "1.48 µs" in lines[1]
-    assert "6.75 MiB" in lines[1]
+    assert re.search(r"\d (ns|µs) .* 6\.75 MiB", lines[1])
     assert "time" in next(line for _, line in found.ranking_lines("moved")).split()
 
 

@@ -20,7 +20,7 @@ from tilewright.errors import TilewrightError, UsageError
 from tilewright.hlo import estimate, load
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.chip import chip_of, what_if
-from tilewright.hlo.timing.mechanisms import Tiles
+from tilewright.hlo.timing.tiles import Tiles
 from tilewright.targets import target
 from tilewright.targets.chips import parse_target
 
@@ -330,6 +330,30 @@ def test_a_chain_is_never_quicker_for_larger_arrays(text, chip):
     size = text.partition("tensor<")[2].partition("x")[0]
     larger = text.replace(f"<{size}x{size}x", f"<{2 * int(size)}x{2 * int(size)}x")
     assert estimate(load(larger), chip).seconds * ROUNDING >= estimate(load(text), chip).seconds
+
+
+UNARY = ("negate", "exponential", "tanh", "sqrt", "abs", "logistic")
+
+
+@few
+@given(
+    st.tuples(st.sampled_from(UNARY), st.sampled_from(UNARY)),
+    st.tuples(st.integers(1, 4096), st.integers(1, 4096)),
+    st.sampled_from(["bf16", "f32"]),
+    st.sampled_from(["", "S(1)"]),
+    chips,
+)
+def test_a_fused_pair_is_never_slower_than_both_apart(pair, sizes, kind, space, chip):
+    """The array between them in HBM or in vector memory."""
+    tiles = "T(8,128)(2,1)" if kind == "bf16" else "T(8,128)"
+    far, between = (f"{kind}[{sizes[0]},{sizes[1]}]{{1,0:{tiles}{where}}}" for where in ("", space))
+    head = f"HloModule m, is_scheduled=true\n%f (p: {far}) -> {far} {{\n  %p = {far} parameter(0)\n"
+    head += f"  %i = {far} {pair[0]}(%p)\n  ROOT %o = {far} {pair[1]}(%i)\n}}\n"
+    entry = f"ENTRY %main (a: {far}) -> {far} {{\n  %a = {far} parameter(0)\n"
+    fused = f"{head}{entry}  ROOT %r = {far} fusion(%a), kind=kLoop, calls=%f\n}}\n"
+    apart = f"{head}{entry}  %b = {between} {pair[0]}(%a)\n  ROOT %r = {far} {pair[1]}(%b)\n}}\n"
+    one, two = (estimate(load(text), chip).device_seconds for text in (fused, apart))
+    assert one <= two * ROUNDING
 
 
 # A claim holds where it was seen.

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from tilewright.embed.logs.log import Log, LogBatch, LogColumn, read_log
     from tilewright.embed.model.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
     from tilewright.embed.model.knobs import SparseCoreConfig
+    from tilewright.embed.model.lookup_time import gather_seconds
     from tilewright.embed.model.optimizers import (
         F2A,
         FTRL,

@@ -83,8 +83,11 @@ class Kernel:
 
 
 @lru_cache(maxsize=64)
-def read_kernel(backend_config: str) -> Kernel:
-    """The kernel in a custom call's ``backend_config``.
+def read_kernel(backend_config: str, arrays: tuple[tuple[int, ...], ...] = ()) -> Kernel:
+    """The kernel in a custom call's ``backend_config``; ``arrays``: the sizes of its operands and results.
+
+    Where data decides how long the grid is, blocks whose place a table says are taken as passed in order: in one pass
+    over the table no more of them are fetched than the array has.
 
     Raises :class:`UnsupportedError` where there is none, it cannot be read, or there is no jaxlib.
     """
@@ -97,7 +100,7 @@ def read_kernel(backend_config: str) -> Kernel:
         raise UnsupportedError("its body is not base64") from None
     text = jaxlib_child.ask(b"k", raw, _SECONDS).decode("utf-8", errors="replace")
     try:
-        return kernel_of(text)
+        return kernel_of(text, arrays)
     except (ValueError, IndexError, KeyError, OverflowError, TypeError) as error:
         raise UnsupportedError(f"its body is not understood: {error}") from None
 
@@ -153,10 +156,10 @@ def _tree(text: str) -> _Node:
     return root
 
 
-def kernel_of(text: str) -> Kernel:
+def kernel_of(text: str, arrays: Sequence[tuple[int, ...]] = ()) -> Kernel:
     """The kernel of a module's text in MLIR's generic form.
 
-    Raises ValueError where no kernel stands in it.
+    ``arrays``: as of :func:`read_kernel`. Raises ValueError where no kernel stands in it.
     """
     if len(text) > _LONGEST_TEXT:
         raise ValueError("it is too long")
@@ -170,7 +173,7 @@ def kernel_of(text: str) -> Kernel:
     main = main or functions.get("main") or next(iter(functions.values()), None)
     if main is None:
         raise ValueError("no function stands in it")
-    return _Walk(main, functions).walked()
+    return _Walk(main, functions, arrays).walked()
 
 
 # Numbers of a kernel: known for every step of the grid, chances of what data decides, or data.
@@ -232,8 +235,8 @@ def _below_diagonal(rows: int, columns: int) -> float:
 class _Walk:
     """One pass over a kernel's main function, for all steps of its grid at once."""
 
-    def __init__(self, main: _Node, functions: dict[str, _Node]) -> None:
-        self.main, self.functions = main, functions
+    def __init__(self, main: _Node, functions: dict[str, _Node], arrays: Sequence[tuple[int, ...]] = ()) -> None:
+        self.main, self.functions, self.arrays = main, functions, arrays
         self.arguments = main.arguments[0]
         bounds = _integers(match[1]) if (match := _BOUNDS.search(main.rest)) else []
         prefetch = self._attribute("scalar_prefetch")
@@ -264,9 +267,12 @@ class _Walk:
             window = _WINDOW.search(items[number]) if number < len(items) else None
             if window is None or "vmem" not in kind or (window[1], _integers(window[2])) not in found:
                 continue
-            fetches = self._fetches(self.functions.get(window[1]))
-            megabytes = _padded_bytes(_integers(window[2]), kind) / 1e6
-            self.kernel.windows.append(Window(self.sizes_given + self.prefetch + number, megabytes * fetches, fetches))
+            operand, bounds = self.sizes_given + self.prefetch + number, _integers(window[2])
+            array = self.arrays[operand] if operand < len(self.arrays) else ()
+            blocks = [-(-size // max(1, bound)) for size, bound in zip(array, bounds)]
+            fetches = self._fetches(self.functions.get(window[1]), blocks if len(array) == len(bounds) else [])
+            megabytes = _padded_bytes(bounds, kind) / 1e6
+            self.kernel.windows.append(Window(operand, megabytes * fetches, fetches))
         self.kernel.assumed = list(dict.fromkeys(self.kernel.assumed))
         return self.kernel
 
@@ -278,8 +284,11 @@ class _Walk:
         for name, kind in arguments[rank:]:
             self.tables[name] = _tables_of(kind)
 
-    def _fetches(self, transform: _Node | None) -> int:
-        """How often the block of a window changes from one step to the next, the first time included."""
+    def _fetches(self, transform: _Node | None, blocks: Sequence[int]) -> int:
+        """How often the block of a window changes from one step to the next, the first time included.
+
+        ``blocks``: how many there are along each dim, [] where that is not known.
+        """
         steps = self.kernel.steps
         if transform is None or not steps or steps > _MOST_STEPS:
             return steps
@@ -290,9 +299,11 @@ class _Walk:
             if node.name != "func.return":
                 self._scalar(node)
                 continue
-            for name in node.operands:
+            for dim, name in enumerate(node.operands):
                 number = self.numbers.get(name)
                 values = number.place if isinstance(number, _Data) else number
+                if isinstance(number, _Data) and number.place is not None and dim < len(blocks) and self.sizes_given:
+                    values = number.place * min(blocks[dim], prod(number.table)) // max(1, prod(number.table))
                 if values is None or isinstance(values, _Chance):
                     return steps
                 flat = np.broadcast_to(values, self.grid).reshape(-1)

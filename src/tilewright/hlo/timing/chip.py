@@ -8,7 +8,8 @@ from types import MappingProxyType
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo.timing.links import Torus
-from tilewright.hlo.timing.mechanisms import MEGA, matrix_us
+from tilewright.hlo.timing.tiles import MEGA
+from tilewright.hlo.timing.work import matrix_us
 from tilewright.targets import Target, TimeConstants, target
 
 _NEAR = ("near_", "common_", "vector_")
@@ -69,25 +70,28 @@ def chip_of(machine: Target) -> Chip:
         _near_bytes(machine),
         Torus.of(machine),
     )
-    if machine.time:
-        measured_here = any(constants.fitted_on for constants in machine.time.values())
+    own, nearest = machine.time, _NEAREST.get(machine.name)
+    fitted = any(constants.fitted_on for constants in own.values())
+    if own and (nearest is None or len(own) > 1):
         note = f"constants of {machine.name} fitted on measurements of single operations"
-        note = note if measured_here else f"{machine.name} with figures of your own: not calibrated"
-        return Chip(machine.name, machine.time, measured_here, note, *peaks)
-    nearest = _NEAREST.get(machine.name)
+        note = note if fitted else f"{machine.name} with figures of your own: not calibrated"
+        return Chip(machine.name, own, fitted, note, *peaks)
     if nearest is None or hbm is None:
         raise UnsupportedError(
             f"target {machine.name} has no time constants: no time was measured on such a chip, so none is modelled",
             how="name a tpu target, such as tpu-v6e; tilewright report counts this target's bytes",
         )
     measured = target(nearest)
-    scaled = _scaled(measured, machine)
+    scaled = MappingProxyType({**_scaled(measured, machine), **own})
     note = f"{machine.name} was not fitted: constants of {nearest}, scaled by published peaks; not calibrated"
     if machine.caveat:
         note = f"{machine.caveat}; constants of {nearest}, scaled by published peaks; not calibrated"
+    if fitted:
+        note = f"constants of kernels fitted on whole functions measured on {machine.name}; "
+        note += f"of operations alone in a program {nearest}'s, scaled by published peaks"
     if machine.devices_per_chip > 1:
         note += f"; a device is one of the chip's {machine.devices_per_chip}"
-    return Chip(machine.name, scaled, False, note, *peaks)
+    return Chip(machine.name, scaled, fitted, note, *peaks)
 
 
 def _matrix_peaks(machine: Target) -> Mapping[str, float]:
@@ -126,7 +130,7 @@ def _scaled(measured: Target, machine: Target) -> Mapping[str, TimeConstants]:
         if "ghz" in values and machine.matrix:
             values |= {"ghz": values["ghz"] * clock, "side": float(machine.matrix.rows)}
             values["units"] = float(machine.matrix.units)
-        scaled[mechanism] = TimeConstants(MappingProxyType(values))
+        scaled[mechanism] = TimeConstants(MappingProxyType(values), seen=constants.seen)
     return MappingProxyType(scaled)
 
 
@@ -139,7 +143,7 @@ def what_if(machine: Target, changes: Mapping[str, float]) -> Target:
     >>> what_if(target("tpu-v6e"), {"hbm_bandwidth": 2e12}).memory("hbm").bytes_per_second
     2000000000000
     """
-    known = machine.time or chip_of(machine).mechanisms  # a chip without measurements takes over another's
+    known = chip_of(machine).mechanisms if machine.name in _NEAREST else machine.time
     tables = {name: dict(constants.values) for name, constants in known.items()}
     memories, matrix, links = machine.memories, machine.matrix, machine.links
     for key, value in changes.items():

@@ -22,10 +22,11 @@ from tilewright.hlo.semantics.predicting import Normalised, fused_along, in_norm
 from tilewright.hlo.timing import mechanisms
 from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.fusing import Fusing
-from tilewright.hlo.timing.mechanisms import MEGA, Price, Tiles
+from tilewright.hlo.timing.mechanisms import Price
 from tilewright.hlo.timing.row import Run, rest_of_transfers, timed, with_longer_start
 from tilewright.hlo.timing.scheduled import Schedule
 from tilewright.hlo.timing.step import StepTime, TimeRow, share_with_a_time
+from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.render import percent_text
 from tilewright.targets import Target, TimeConstants
 from tilewright.targets import target as find_target

@@ -26,9 +26,10 @@ from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import gathered_rows, product_sizes
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
-from tilewright.hlo.timing.mechanisms import REGISTER_MB, Tiles, Work, add_operation
 from tilewright.hlo.timing.row import Run, busy, flops_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
+from tilewright.hlo.timing.tiles import Tiles
+from tilewright.hlo.timing.work import REGISTER_MB, Work, add_operation
 
 _KERNELS = PRODUCTS | {"reduce", "gather", "scatter", "transpose", "reduce-window"}
 _BODIES = frozenset({"map", "reduce-scatter", "all-reduce", "select-and-scatter"})

@@ -18,8 +18,9 @@ from tilewright.hlo.program import Operation
 from tilewright.hlo.reading.kernels import Kernel, read_kernel
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.chip import Chip
-from tilewright.hlo.timing.mechanisms import REGISTER, Tiles, Work, matrix_us
 from tilewright.hlo.timing.row import Run, busy
+from tilewright.hlo.timing.tiles import Tiles
+from tilewright.hlo.timing.work import REGISTER, Work, matrix_us
 from tilewright.render import count_text
 
 TARGET = "tpu_custom_call"
@@ -64,7 +65,7 @@ class Kernels:
         said = {name: int(number) for name, number in _SAID.findall(match[1])} if match else {}
         kernel, reason = None, ""
         try:
-            kernel = read_kernel(config)
+            kernel = read_kernel(config, self._sizes(op))
         except TilewrightError as error:
             reason = f"a custom call of tpu_custom_call: {error.what}"
         if kernel is not None and kernel.sparse:
@@ -157,7 +158,7 @@ class Kernels:
         for _, op in self.context.program.operations():
             if TARGET in op.attributes.get("custom_call_target", ""):
                 try:
-                    kernel = read_kernel(_configuration(op))
+                    kernel = read_kernel(_configuration(op), self._sizes(op))
                     operands = [(k, self._tiles(shape)) for k, shape in enumerate(op.operand_shapes)]
                     pages = _pages_of(kernel, op, [(k, t) for k, t in operands if t])
                 except TilewrightError:
@@ -165,6 +166,12 @@ class Kernels:
                 if pages:
                     found.add(_cut(kernel, pages.depth)[0])
         return found
+
+    def _sizes(self, op: Operation) -> tuple[tuple[int, ...], ...]:
+        """The sizes of its operands and results, () for what is no array."""
+        layouts = [self.context.layouts(shape)[:1] for shape in op.operand_shapes]
+        arrays = [tuple(found[0].shape) if found else () for found in layouts]
+        return (*arrays, *(tuple(layout.shape) for layout in self.context.layouts(op.shape)))
 
     def _tiles(self, shape: str) -> Tiles | None:
         layout = self.context.layout(shape)

@@ -14,7 +14,7 @@ from math import prod
 
 from tilewright.hlo.program import Operation
 from tilewright.hlo.semantics.dims import group_size
-from tilewright.hlo.timing.mechanisms import Tiles
+from tilewright.hlo.timing.tiles import Tiles
 from tilewright.targets import Target
 
 _ON_CHIP = 6

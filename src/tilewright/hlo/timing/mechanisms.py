@@ -1,74 +1,14 @@
-"""Arrays as tiles, and what an operation costs by itself, from its tiles and the constants of a chip."""
+"""What an operation costs alone in a program, from its tiles and the constants of a chip."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from math import exp, prod
 
-from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.opcodes import ELEMENTWISE, MOVES_ONLY, PRODUCTS, TRANSCENDENTAL, WRITTEN_OUT
-from tilewright.hlo.program import Operation
-from tilewright.hlo.semantics.dims import gathered_rows, matrix_type, product_flops, product_sizes
-from tilewright.layout import TensorLayout
+from tilewright.hlo.timing.tiles import Tiles
+from tilewright.hlo.timing.work import REGISTER_MB, matrix_us
 from tilewright.targets import TimeConstants
-
-MEGA = 1e6
-"""Bytes of the megabyte that the constants are in."""
-
-
-@dataclass(frozen=True)
-class Tiles:
-    """One array in its padded, tiled form.
-
-    >>> from tilewright.layout import parse
-    >>> t = Tiles.of(parse("bf16[20,300]{1,0:T(8,128)(2,1)}"))
-    >>> t.grid, t.count, t.elements, t.role(1)
-    ((3, 3), 9, 9216, 'lanes')
-    """
-
-    shape: tuple[int, ...]  # logical sizes
-    minor_to_major: tuple[int, ...]  # the dims, minor first
-    tile: tuple[int, ...]  # the outer tile (sublanes, lanes), such as (8, 128); (1,) or () where there is none
-    grid: tuple[int, ...]  # tiles along every physical dim, major to minor; the last two are sublanes and lanes
-    count: int  # tiles in all
-    elements: int  # elements, padding included
-    megabytes: float  # 1e6 bytes, padding included
-    space: int  # memory space: 0 HBM, 1 vector memory, others as the chip numbers them
-
-    @staticmethod
-    @lru_cache(maxsize=65536)
-    def of(layout: TensorLayout) -> Tiles:
-        """The tiles of a layout; of a shape without tiles, each element is one."""
-        order = layout.minor_to_major
-        physical = [layout.shape[d] for d in reversed(order)]
-        outer = tuple(size for size in layout.tiles[0] if size > 0) if layout.tiles else ()
-        physical = [1] * (max(2, len(outer)) - len(physical)) + physical
-        sizes = [1] * (len(physical) - len(outer)) + list(outer)
-        grid = tuple(-(-n // t) for n, t in zip(physical, sizes, strict=True))
-        elements = prod(grid) * prod(outer)
-        megabytes = layout.size_bytes / MEGA
-        return Tiles(layout.shape, order, outer, grid, prod(grid), elements, megabytes, layout.memory_space)
-
-    @property
-    def small_tile(self) -> bool:
-        """Whether the tile has fewer than the 8 sublanes of a whole register."""
-        return len(self.tile) < 2 or self.tile[0] != 8
-
-    @property
-    def one_small_tile(self) -> bool:
-        """Whether the whole array is one tile of two sublanes (512 bytes)."""
-        return self.count == 1 and self.tile[:1] == (2,)
-
-    def role(self, dim: int) -> str:
-        """Where a logical dim lies: in ``lanes``, in ``sublanes`` or ``major`` of both."""
-        return ("lanes", "sublanes", "major")[min(2, self.minor_to_major.index(dim))]
-
-    def order(self, left_out: int | None = None) -> tuple[int, ...]:
-        """The dims, minor first, without one."""
-        return tuple(d for d in self.minor_to_major if d != left_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,24 +327,6 @@ def _piece_ns(constants: TimeConstants, operand: Tiles) -> float:
 
 # Matrix products: weights stand in the matrix unit a square at a time, and the other operand streams past them.
 
-REGISTER_MB = 0.002048
-"""Megabytes of one tile (8, 128) of a type of two bytes."""
-
-
-def matrix_us(constants: TimeConstants, rows: int, columns: int, depth: int) -> float:
-    """Microseconds of passes: squares of ``side`` x ``side`` weights; each streams rows, at least ``fill_rows`` sides.
-
-    The operand that makes fewer passes stands still. ``rows_per_cycle``, ``units`` and ``ghz`` are the chip's.
-    """
-    side = int(constants["side"])
-
-    def passes(streamed: int, still: int) -> float:
-        squares = -(-depth // side) * -(-still // side)
-        return squares * max(-(-streamed // 8) * 8, side * constants["fill_rows"])
-
-    cycles = min(passes(rows, columns), passes(columns, rows)) / constants["rows_per_cycle"] / constants["units"]
-    return cycles / constants["ghz"] / 1e3
-
 
 def product(
     constants: TimeConstants,
@@ -470,79 +392,3 @@ def _overlapped(constants: TimeConstants, work: float, stream: float) -> float:
     """Work and transfers beside each other: near the larger, and above it where both are alike."""
     power = constants["overlap_power"]
     return float((work**power + stream**power) ** (1 / power))
-
-
-# What the operations of a fused kernel ask of the units: matrix passes, vector registers, rotations, gathered rows.
-
-REGISTER = 1024
-"""Elements of a vector register: 8 sublanes of 128 lanes."""
-
-_REGISTER_BY_REGISTER = ELEMENTWISE | {"map", "reverse", "reduce-window", "select-and-scatter", "set-dimension-size"}
-"""Operations that are priced by the registers of their result."""
-
-
-@dataclass
-class Work:
-    """What one kernel asks of the units."""
-
-    matrix_us: float = 0.0  # microseconds of passes on the matrix unit
-    products: Counter[str] = field(default_factory=Counter)  # type on the matrix unit -> multiplications and additions
-    registers: float = 0.0  # registers through the vector unit, operation by operation
-    transcendental: float = 0.0  # registers through the transcendental unit
-    rotations: float = 0.0  # registers turned across lanes
-    rows: int = 0  # rows gathered or scattered one by one
-    link_us: float = 0.0  # microseconds of exchanges with other chips
-    unknown: tuple[str, ...] = ()  # why operations have no price
-
-    def include(self, other: Work) -> None:
-        """Add what ``other`` asks for."""
-        for part in fields(self):
-            setattr(self, part.name, getattr(self, part.name) + getattr(other, part.name))
-
-    def taken(self, share: float) -> Work:
-        """The same where only a share of the result is wanted: products are whole, the vector unit's work is less."""
-        if share == 1.0:
-            return self
-        parts = ("registers", "transcendental", "rotations")
-        return replace(self, **{part: getattr(self, part) * share for part in parts})
-
-    def vector_us(self, constants: TimeConstants) -> float:
-        """Microseconds of the vector unit; its slots for arithmetic and for transcendentals work side by side."""
-        arithmetic = self.registers * constants["vector_ns"]
-        special = self.transcendental * constants["transcendental_ns"]
-        return (max(arithmetic, special) + self.rotations * constants["rotation_ns"]) / 1e3
-
-
-def add_operation(
-    work: Work, constants: TimeConstants, op: Operation, operands: Sequence[Tiles], result: Tiles
-) -> None:
-    """Add what ``op`` asks of the units to ``work``."""
-    name = plain_opcode(op.opcode)
-    if name in PRODUCTS:
-        sizes = product_sizes(op, operands, result)
-        if sizes is None:
-            work.unknown += (f"{name} does not say its dims",)
-            return
-        batch, rows, columns, depth = sizes
-        work.matrix_us += batch * matrix_us(constants, rows, columns, depth) / constants["efficiency"]
-        work.products[matrix_type(op)] += product_flops(op, operands, result) or 0
-    elif name in ("gather", "scatter"):
-        indices = operands[1] if len(operands) > 1 else result
-        work.rows += gathered_rows(op, indices, result)
-    elif name in MOVES_ONLY:
-        return
-    elif name == "reduce":
-        operand = operands[0] if operands else result
-        work.registers += operand.elements / REGISTER
-        reduced = set(op.integers("dimensions"))
-        if operand.minor_to_major and operand.minor_to_major[0] in reduced:
-            length = max(operand.shape[operand.minor_to_major[0]], 128)
-            work.rotations += operand.elements / length / 8
-    elif name not in _REGISTER_BY_REGISTER:
-        work.unknown += (f"no mechanism for {name} is known",)
-    else:
-        registers = max((t.elements for t in (result, *operands[:1])), default=0) / REGISTER
-        passes, more = WRITTEN_OUT.get(name, (TRANSCENDENTAL.get(name, 0), 0))
-        work.transcendental += registers * passes
-        per_register = more + constants["transcendental_ops"] * (passes if more else 1) if passes else 1.0
-        work.registers += registers * (constants["convert_ops"] if name == "convert" else per_register)

@@ -16,14 +16,14 @@ from tilewright.hlo.opcodes import PRODUCTS
 from tilewright.hlo.program import Operation
 from tilewright.hlo.semantics.dims import product_flops
 from tilewright.hlo.timing.chip import Chip
-from tilewright.hlo.timing.mechanisms import MEGA, Tiles
 from tilewright.hlo.timing.step import TimeRow
+from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.render import bytes_text
 from tilewright.targets import TimeConstants
 
 NOT_MEASURED = "not measured there"
 """What a row says whose type, size or bound no measurement of the chip has seen."""
-_NOT_HIDDEN = 0.15
+NOT_HIDDEN = 0.2
 """Share of the second busiest unit's time that is not hidden behind the busiest (seen in fused kernels)."""
 _AT_PEAK = {
     "hbm": "raised to its bytes at HBM's published peak",
@@ -59,7 +59,7 @@ def busy(parts: Mapping[str, float], latency: float, rows_us: float = 0.0) -> tu
     bound = max(parts, key=lambda unit: parts[unit]) if busiest > latency else "latency"
     if rows_us > max(busiest, latency):
         bound = "hbm"
-    return latency + busiest + rows_us + _NOT_HIDDEN * second, bound
+    return latency + busiest + rows_us + NOT_HIDDEN * second, bound
 
 
 def timed(
@@ -87,7 +87,8 @@ def timed(
         notes.append(_AT_PEAK[slowest])
     sizes = {"megabytes": run.megabytes + run.resident, "flops": float(flops / runs), "depth": float(run.depth)}
     types = types_of(op) if run.beside is None else frozenset[str]()  # a transfer moves bytes of any type alike
-    known = run.measured and not notes and constants.covers(types, bound, sizes)
+    seen = run.measured and not notes and constants.seen is not None and constants.seen.covers(types, bound, sizes)
+    known = seen and bool(constants.fitted_on)
     if not known:
         notes.append(run.notes or NOT_MEASURED)
     if resident:
@@ -104,6 +105,7 @@ def timed(
         note="; ".join(notes),
         kernel=op.kernel,
         again="rematted_computation" in op.op_name,
+        measured_on="this chip" if known else "another chip" if seen else "nowhere",
     )
 
 

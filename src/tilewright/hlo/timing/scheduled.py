@@ -19,7 +19,7 @@ from tilewright.hlo.opcodes import (
     COLLECTIVES,
     CONTROL,
     MARKER_CALLS,
-    MOVES_ONLY,
+    PRODUCTS,
     TAKES_NO_TIME,
     TAKES_PART,
     WRITES_IN_PLACE,
@@ -28,12 +28,13 @@ from tilewright.hlo.program import Computation, Operation, aliases
 from tilewright.hlo.reading.hlo_scan import split_top
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.demand import Demand
-from tilewright.hlo.semantics.dims import devices_of, parts_in_fusions
+from tilewright.hlo.semantics.dims import devices_of, gathered_rows, parts_in_fusions
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
-from tilewright.hlo.timing.mechanisms import REGISTER, Tiles, Work, add_operation
 from tilewright.hlo.timing.row import Run, busy, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
+from tilewright.hlo.timing.tiles import Tiles
+from tilewright.hlo.timing.work import AFTER, REGISTER, Asked, Fused, Windows, Work, add_operation
 
 _UNPRICED = {
     **dict.fromkeys(
@@ -41,10 +42,10 @@ _UNPRICED = {
     ),
     **dict.fromkeys(("fft", "sort", "cholesky", "triangular-solve", "topk"), "no mechanism for it was measured"),
 }
+_STARTS = ("async-start", "call-start")
+"""Operations that begin what a computation does beside others."""
 _TRANSFERS = frozenset({"slice", "dynamic-slice", "dynamic-update-slice", "copy"})
 """Operations that a transfer does on its way, where nothing says which core they are done on."""
-_LARGE_MB = 4.0
-"""Megabytes of HBM traffic from which writes alone are slower than reads and writes together."""
 _NO_LINKS = "this chip's links are not known"
 _HOST = 5
 """The host's memory, as a layout's S(5)."""
@@ -104,7 +105,7 @@ class Schedule:
     depth: int = 0
     place: tuple[str, int] = ("", 1)
     arrays: dict[str, list[Tiles]] = field(default_factory=dict)
-    works: dict[str, Work] = field(default_factory=dict)
+    works: dict[str, Fused] = field(default_factory=dict)
 
     @cached_property
     def parts(self) -> Counter[str]:
@@ -166,9 +167,9 @@ class Schedule:
             raise _NoTime("too many calls inside calls")
         if name == "while":
             self._loop(op)
-        elif name in ("call", "conditional", "async-start", "call-start") and op.calls:
+        elif name in ("call", "conditional", *_STARTS) and op.calls:
             core = self.context.core(self.place[0], op)
-            if name == "async-start" and not op.operands:
+            if name in _STARTS and not op.operands:
                 self.pending[op.name] = op
             elif core or name.endswith("-start"):
                 return self._offloaded(op, core)
@@ -186,7 +187,7 @@ class Schedule:
             self._exchange(op.name, us, megabytes)
         elif name.endswith("-start"):
             self._start(op)
-        elif name != "async-update":
+        elif name not in ("async-update", "call-update"):
             return self._kernel(op, name)
         else:
             start = op.operands[0]
@@ -316,10 +317,21 @@ class Schedule:
         else:
             megabytes = self._moved_elsewhere(op, inside)
             us = self.chip.stream_us(megabytes, self.chip.kernel["read_mb_per_us"])
+            if (sparse := self.chip.mechanisms.get("sparse")) and core == "sparsecore":
+                whole = sparse["narrowest_bytes"] / 1e6
+                rows = fsum(self._rows(inner, whole) for inner in inside if inner.opcode == "gather")
+                us = sparse["launch_us"] + max(us, rows * sparse["row_ns"] / 1e3)
             if not op.opcode.endswith("-start"):
                 return Run(us, "sparsecore", megabytes, lane="sparsecore", measured=False)
             self.begun[op.name] = _Begun(self.now, self.now + us, "sparsecore", megabytes)
         return None
+
+    def _rows(self, gather: Operation, whole_mb: float) -> float:
+        """Rows of a gather; of narrower ones than were timed SparseCores take many at once, as many as fit one."""
+        indices, results = self._tiles(gather.operand_shapes[1:2]), self._tiles([gather.shape])
+        if not indices or not results:
+            return 0.0
+        return min(gathered_rows(gather, indices[0], results[0]), results[0].megabytes / whole_mb)
 
     def _moved_elsewhere(self, op: Operation, inside: Sequence[Operation]) -> float:
         """Megabytes that offloaded work reads and writes: of gathered tables what is taken of them."""
@@ -330,16 +342,18 @@ class Schedule:
         return self._megabytes(arrays if op.opcode.endswith("-start") else [*op.operand_shapes, op.shape])
 
     def _kernel(self, op: Operation, name: str) -> Run | None:
-        constants = self.chip.kernel
         operands, results = self._operands(op), self._tiles([op.shape])
-        work, writes = Work(), [tiles.megabytes for tiles in results]
+        work, writes, windows = Work(), [tiles.megabytes for tiles in results], Windows.of(op)
         read = {k: tiles.megabytes for k, tiles in operands}
+        again = 0.0
         if name == "fusion" and op.calls:
             body = self.context.program.by_name[op.calls[0]]
-            work.include(self._fused_work(body, 0))
+            fused = self._fused(body, 0)
+            work = fused.work(windows)
             wanted = self.demand.shares(body)
             taken = {o.parameter_number: wanted[o.name] for o in body.operations if o.opcode == "parameter"}
             read = {k: tiles.megabytes * taken.get(k, 1.0) for k, tiles in operands}
+            again = fsum(read[k] * (windows.passes(fused.sides.get(k)) - 1) for k, t in operands if t.space == 0)
             for number, (_, shapes) in self.demand.updates(body).items():
                 if number < len(writes):
                     writes[number] = min(writes[number], self._megabytes(shapes))
@@ -363,25 +377,21 @@ class Schedule:
             raise _NoTime(work.unknown[0])
         passing = [(tiles.space, read[k]) for k, tiles in operands]
         passing += [(tiles.space, megabytes) for tiles, megabytes in zip(results, writes)]
-        near, common = (sum(megabytes for space, megabytes in passing if space == wanted) for wanted in (1, 3))
-        far = sum(read[k] for k, tiles in operands if tiles.space == 0)
-        written = sum(megabytes for tiles, megabytes in zip(results, writes) if tiles.space == 0)
-        parts = {
-            "matrix": work.matrix_us,
-            "vector": work.vector_us(constants),
-            "hbm": self._hbm_us(far, written, common),
-            "vmem": near / constants["near_mb_per_us"],
-            "link": work.link_us,
-        }
-        latency = constants["launch_us" if far + written > 0.001 else "near_launch_us"]
-        us, bound = busy(parts, latency, work.rows * constants["gather_row_us"])
+        far, near, common = (fsum(mb for space, mb in passing if space == wanted) for wanted in (0, 1, 3))
+        scalar = not windows.known and far < 0.001 and all(not tiles.shape for tiles in results)
+        return self._priced(op, name, Asked(work, windows, far, again, near, common, scalar))
+
+    def _priced(self, op: Operation, name: str, asked: Asked) -> Run:
+        """What a kernel takes that asks for so much; its transfers delay others."""
+        constants, work, far = self.chip.kernel, asked.work, asked.far
+        parts = asked.parts(constants, self.chip.stream_us)
+        us, bound = busy(parts, asked.latency(constants, parts["hbm"]), work.rows_us(constants))
         if work.rotations and bound == "vector" and name in ("copy", "transpose", "reshape"):
             bound = "relayout"
-        if far + written:
-            took = self.chip.stream_us(far + written, constants["mb_per_us"])
-            self.hbm_free = max(self.hbm_free, self.now) + took
+        if far:
+            self.hbm_free = max(self.hbm_free, self.now) + self.chip.stream_us(far, constants["mb_per_us"])
         lane = "matrix" if work.matrix_us else "vector"
-        return Run(us, bound, far + written, work.products, lane=lane, measured=not work.rows)
+        return Run(us, bound, far, work.products, lane=lane, measured=not work.rows)
 
     def _operands(self, op: Operation) -> list[tuple[int, Tiles]]:
         """The operands that are arrays, by their number."""
@@ -391,16 +401,6 @@ class Schedule:
             if tiles:
                 numbered.append((k, tiles[0]))
         return numbered
-
-    def _hbm_us(self, read: float, written: float, common: float) -> float:
-        """Microseconds of the kernel's own transfers; v4's common memory (S(3)) has a bandwidth of its own."""
-        constants = self.chip.kernel
-        stream = self.chip.stream_us(read + written, constants["mb_per_us"])
-        if read + written > _LARGE_MB:
-            stream = max(stream, written / constants["write_mb_per_us"])
-        if common and constants["common_mb_per_us"]:
-            stream = max(stream, common / constants["common_mb_per_us"])
-        return stream
 
     def _unfused(self, work: Work, op: Operation, name: str, operands: list[Tiles], results: list[Tiles]) -> None:
         """An operation outside a fusion; a copy or transpose that changes the minor dim turns every register."""
@@ -413,31 +413,40 @@ class Schedule:
             return
         add_operation(work, self.chip.kernel, op, operands, results[0])
 
-    def _fused_work(self, body: Computation, depth: int) -> Work:
-        """What the operations of a fusion ask for, those of fusions inside it included."""
+    def _fused(self, body: Computation, depth: int) -> Fused:
+        """What the operations of a fusion ask for, those of fusions inside it included, before its product and after.
+
+        Followed backwards from the products, every operation before one is on the side that it is made for.
+        """
         if body.name in self.works:
             return self.works[body.name]
-        work = Work()
         if depth > DEEPEST:
-            return Work(unknown=("too many fusions inside fusions",))
-        wanted = self.demand.shares(body)
-        for op in body.operations:
-            name = plain_opcode(op.opcode)
+            return Fused((Work(), Work(), Work(unknown=("too many fusions inside fusions",))))
+        wanted, found, side = self.demand.shares(body), Fused(), dict[str, int]()
+        for op in reversed(body.operations):
+            name, own, mine = plain_opcode(op.opcode), Work(), side.get(op.name, AFTER)
+            sides = dict.fromkeys(range(len(op.operands)), mine) if mine != AFTER else {}
+            if name in PRODUCTS:
+                sides = {0: 0, 1: 1}
+            if op.opcode == "parameter" and mine != AFTER:
+                found.sides[op.parameter_number or 0] = mine
             if name == "fusion" and op.calls:
-                inner = self._fused_work(self.context.program.by_name[op.calls[0]], depth + 1)
-                work.include(inner.taken(wanted[op.name]))
+                inner = self._fused(self.context.program.by_name[op.calls[0]], depth + 1)
+                sides = sides or inner.sides
+                for number, part in enumerate(inner.parts):
+                    found.parts[number if mine == AFTER else mine].include(part.times(wanted[op.name]))
             elif name in COLLECTIVES:
-                work.unknown += () if self.chip.torus else (_NO_LINKS,)
+                own.unknown += () if self.chip.torus else (_NO_LINKS,)
                 us = self._link_us(_as_scatter(body, op))[0] if self.chip.torus else 0.0
-                work.link_us += us / max(1, self.parts[op.attributes.get("channel_id", "")])
-            elif name in ("gather", "scatter") or name not in MOVES_ONLY:
-                results, own = self._tiles([op.shape]), Work()
-                if results:
-                    add_operation(own, self.chip.kernel, op, self._tiles(op.operand_shapes), results[0])
-                    work.include(own.taken(wanted[op.name]))
-        work.unknown = work.unknown[:1]
-        self.works[body.name] = work
-        return work
+                own.link_us += us / max(1, self.parts[op.attributes.get("channel_id", "")])
+            elif name not in TAKES_NO_TIME and (results := self._tiles([op.shape])):
+                add_operation(own, self.chip.kernel, op, self._tiles(op.operand_shapes), results[0])
+            found.parts[mine].include(own.times(wanted[op.name]))
+            for number, number_side in sides.items():
+                if number < len(op.operands):
+                    side.setdefault(op.operands[number].partition("#")[0], number_side)
+        self.works[body.name] = found
+        return found
 
     def _custom_call(self, work: Work, op: Operation, operands: list[Tiles]) -> None:
         """The compiler's own softmax with the product behind it: [..., rows, depth] x [..., depth, columns]."""

@@ -115,6 +115,8 @@ class TimeRow:
     ``untimed_bytes``   as far as its text says
     ``kernel``          what a custom kernel's maker called it, where ``name`` is no such name
     ``again``           whether it is computed a second time, for the gradient (``jax.checkpoint``)
+    ``measured_on``     where operations of its kind, type, size and bound were measured: ``this chip``,
+                        ``another chip`` (whose constants were scaled by published peaks) or ``nowhere``
     ``also``            of several equal rows shown as one, the names of the others; () in every step's own rows
     ==================  ========================================================================================
     """
@@ -141,6 +143,7 @@ class TimeRow:
     untimed_bytes: int = 0
     kernel: str = ""
     again: bool = False
+    measured_on: str = "nowhere"
     also: tuple[str, ...] = ()
 
     @property
@@ -221,6 +224,18 @@ class StepTime:
         return share_with_a_time((row.bytes, row.untimed_bytes) for row in self.rows)
 
     @property
+    def coverage(self) -> dict[str, float]:
+        """Shares of the step's time by where its operations' kind was measured: this chip, another chip or nowhere.
+
+        What has no time counts nowhere in it; ``priced`` says how much that is.
+        """
+        sums = dict.fromkeys(("this chip", "another chip", "nowhere"), 0.0)
+        for row in self.rows:
+            sums[row.measured_on] += row.seconds
+        whole = sum(sums.values())
+        return {place: seconds / whole if whole else 0.0 for place, seconds in sums.items()}
+
+    @property
     def exposed_seconds(self) -> float:
         """Of the step, what it waits for exchanges between chips; the rest of ``exchange_seconds`` is hidden."""
         return sum(row.seconds for row in self.rows if row.bound == "link")
@@ -280,7 +295,7 @@ class StepTime:
             "flops",
             "bytes",
         )
-        figures = {name: getattr(self, name) for name in (*shown, "matrix_utilisation", "hbm_utilisation")}
+        figures = {name: getattr(self, name) for name in (*shown, "matrix_utilisation", "hbm_utilisation", "coverage")}
         rows = [{name: value for name, value in to_builtins(row).items() if name != "also"} for row in self.rows]
         parts = {"by_bound": self.by_bound(), "notes": list(self.notes), "rows": rows}
         return {**head, "program": self.program, "target": self.target, "kind": kind, **figures, **parts}
@@ -411,6 +426,9 @@ class StepTime:
         if again := self.recomputed_seconds:
             flops = sum(row.flops for row in self.rows if row.again) / (self.flops or 1)
             lines.append(f"computed again for the gradient: {seconds_text(again)}, {percent_text(flops)} of the flops")
+        covered = [f"{percent_text(share)} {place}" for place, share in self.coverage.items() if share]
+        if covered:
+            lines.append(f"of its time, kinds measured on: {', '.join(covered)}")
         bounds = [f"{name} {seconds_text(seconds)}" for name, seconds in self.by_bound().items() if seconds]
         lines.append(f"bound by {', '.join(bounds)}" if bounds else "nothing in it takes time")
         return lines

@@ -1,0 +1,314 @@
+"""Fit the constants of kernels on whole functions that were timed, and say how far off the model is on the others.
+
+    python benchmarks/calibrate_kernels.py FOLDER [--write]
+
+FOLDER holds ``rows.jsonl.gz`` (a JSON object a line: ``id``, ``chip``, ``op`` and ``ms``, the profiler's device
+time) and ``ID.hlo``, the scheduled module of each, as a TPU compiler made it ahead of time. Beside them stand the
+measured passes of gpt2 (benchmarks/data/tpu_measured). Rows of one family (``op`` and number, without the variant) are
+either all fitted or all held back, by a hash.
+
+Every kernel is counted once by the model itself (``Schedule``), with probing constants that show one class of work at a
+time, as work is linear in them. What the units take is then fitted: the logarithm of a program's time, misses counted
+by their size. Priors keep constants near what is published or was counted by hand where rows say nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from types import MappingProxyType
+
+import measured_times
+import numpy as np
+from calibrate_time import section_text, write
+from scipy.optimize import least_squares
+
+from tilewright.errors import TilewrightError
+from tilewright.hlo import load
+from tilewright.hlo.program import Operation
+from tilewright.hlo.semantics.context import Context
+from tilewright.hlo.timing.chip import Chip, chip_of
+from tilewright.hlo.timing.row import NOT_HIDDEN, Run
+from tilewright.hlo.timing.scheduled import Schedule
+from tilewright.hlo.timing.work import FIRST_WINDOW, Asked
+from tilewright.targets import Seen, TimeConstants, target
+
+SHARED = {
+    "narrow_ops": (0.64, 0.4),
+    "convert_ops": (1.0, 0.4),
+    "repeat_ops": (0.3, 0.4),
+    "cut_ops": (0.5, 0.4),
+    "move_ops": (1.0, 0.4),
+    "sum_ops": (1.0, 0.4),
+    "transcendental_ops": (2.5, 0.4),
+    "restreamed": (1.0, 0.3),
+    "elementwise_cycles": (0.31, 0.3),
+    "rotation_cycles": (3.5, 0.4),
+    "near_bytes_a_cycle": (7.0, 0.15),
+    "step_kcycles": (0.16, 0.5),
+}
+"""What all chips have in common: a first guess, and how far off it may be (as a logarithm)."""
+OWN = {"near_launch_us": (0.3, 0.4), "hbm_us": (0.6, 0.4), "scalar_us": (0.08, 0.3), "efficiency": (0.94, 0.05)}
+OWN |= {"hbm": (0.9, 0.05), "gather_row_us": (0.002, 0.7)}
+"""What every chip has for itself: the start of a kernel, what HBM adds to it, and the shares of both peaks."""
+CLASSES = ("narrow_ops", "convert_ops", "repeat_ops", "cut_ops", "move_ops", "sum_ops", "transcendental_ops")
+COLUMNS = ("runs", "matrix", "far", "again", "near", "common", "plain", *CLASSES, "special", "turned", "rows")
+COLUMNS += ("elements", "windows", "scalar", "link", "least")
+SEEN = Seen(("bf16", "f32", "pred", "s32", "u32"), ("hbm", "latency", "matrix", "relayout", "vector", "vmem"), {})
+"""What the timed functions hold: the types of their arrays, and what bounds their kernels."""
+MODELS = 2.0
+"""Weight of a whole model against one function, which it has dozens of."""
+FEW = {"tpu-v5e"}
+"""Chips of which one op alone was timed."""
+MOST = 0.98
+"""The most of a peak that any kernel is taken to reach."""
+PRIOR = 0.05
+"""Weight of a prior against one row."""
+SOFT = 0.05
+"""Misses above this share count by their size, not by their square."""
+
+
+@dataclass
+class Counted:
+    """One timed function: its name, chip and microseconds, what its kernels ask, and what is not fitted (stalls)."""
+
+    name: str
+    chip: str
+    wanted: float
+    kernels: np.ndarray = field(default_factory=lambda: np.zeros((0, len(COLUMNS))))
+    other: float = 0.0
+    lacking: str = ""
+
+    @property
+    def impossible(self) -> bool:
+        """Whether its module cannot be what was timed: it passes more bytes than HBM can in that time."""
+        least = self.kernels[:, COLUMNS.index("least")] * self.kernels[:, COLUMNS.index("runs")]
+        return bool(least.sum() > self.wanted)
+
+    @property
+    def op(self) -> str:
+        return self.name.split(".")[1]
+
+    @property
+    def held_back(self) -> bool:
+        family = self.name.split(".", 1)[1].rpartition(".")[0]
+        return bool(hashlib.sha256(family.encode()).digest()[0] % 2)
+
+
+class _Counting(Schedule):
+    """A schedule that writes down what its kernels ask."""
+
+    def _priced(self, op: Operation, name: str, asked: Asked) -> Run:
+        run = super()._priced(op, name, asked)
+        self.asked.append((self.place[1], asked, run.us))
+        return run
+
+
+def counted(item: tuple[str, str, float, str]) -> Counted:
+    """What a function's kernels ask, class by class."""
+    name, chip_name, wanted, text = item
+    row = Counted(name, chip_name, wanted)
+    chip = chip_of(target(chip_name))
+    try:
+        program = load(text)
+        whole = _asked(program, chip, {})
+        plain = _asked(program, chip, dict.fromkeys(CLASSES, 0.0))
+        classes = [_asked(program, chip, {**dict.fromkeys(CLASSES, 0.0), one: 1.0}) for one in CLASSES]
+    except TilewrightError as error:
+        row.lacking = str(error)
+        return row
+    lines = []
+    for k, (runs, asked, _) in enumerate(plain[1]):
+        work, windows = asked.work, asked.windows
+        each = [run[1][k][1].work.registers - work.registers for run in classes]
+        lines.append(
+            (
+                *(runs, work.matrix_us * chip.kernel["efficiency"], asked.far, asked.again, asked.near, asked.common),
+                *(work.registers, *each, work.transcendental, work.rotations, work.rows, work.elements),
+                *(windows.count, asked.scalar, work.link_us),
+                1e12 * asked.far / chip.hbm_peak,
+            )
+        )
+    row.kernels = np.array(lines, float).reshape(-1, len(COLUMNS))
+    row.other = whole[0] - sum(runs * us for runs, _, us in whole[1])
+    return row
+
+
+def _asked(program, chip: Chip, values: Mapping[str, float]) -> tuple[float, list[tuple[int, Asked, float]]]:
+    kernel = replace(chip.kernel, values=MappingProxyType({**chip.kernel.values, **values}))
+    probing = replace(chip, mechanisms=MappingProxyType({**chip.mechanisms, "kernel": kernel}))
+    schedule = _Counting(Context(program, target(chip.name)), probing)
+    schedule.asked = []
+    schedule.run(program.entry, 1)
+    return schedule.now, schedule.asked
+
+
+def rows_of(folder: Path) -> list[Counted]:
+    """All timed functions that have a module, and the passes of gpt2 without what a call costs."""
+    items = []
+    with gzip.open(folder / "rows.jsonl.gz", "rt") as lines:
+        for line in map(json.loads, lines):
+            module = folder / f"{line['id']}.hlo"
+            if module.exists() and not line["op"].startswith("pallas") and line["ms"] > 0:
+                items.append((line["id"], line["chip"], 1e3 * line["ms"], module.read_text()))
+    for point in measured_times.gpt2():
+        if point.dump:
+            call = target(point.chip).time["kernel"]["call_us"]
+            name = f"{point.chip[4:]}.gpt2.{point.sequence}.{point.batch}"
+            items.append((name, point.chip, 1e3 * point.milliseconds - call, point.dump))
+    with ProcessPoolExecutor() as pool:
+        return list(pool.map(counted, items, chunksize=4))
+
+
+class Fit:
+    """All kernels of many functions as one table, and what the model makes of it under other constants."""
+
+    def __init__(self, rows: Sequence[Counted]) -> None:
+        self.rows, self.chips = rows, sorted({row.chip for row in rows})
+        self.table = dict(zip(COLUMNS, np.concatenate([row.kernels for row in rows]).T))
+        self.row = np.repeat(np.arange(len(rows)), [len(row.kernels) for row in rows])
+        which = np.array([self.chips.index(row.chip) for row in rows])
+        self.chip = which[self.row]
+        self.wanted = np.array([row.wanted for row in rows])
+        self.other = np.array([row.other for row in rows])
+        self.names = [*SHARED, *(f"{name} {chip}" for chip in self.chips for name in OWN)]
+        priors = [*SHARED.values(), *(list(OWN.values()) * len(self.chips))]
+        self.first, self.loose = np.array([prior[0] for prior in priors]), np.array([prior[1] for prior in priors])
+
+    def constants(self, chip: str, values: np.ndarray) -> dict[str, float]:
+        """The constants of one chip's kernels, in the units of its file."""
+        found = dict(zip(self.names, map(float, values)))
+        old, hbm = chip_of(target(chip)).kernel, chip_of(target(chip)).hbm_peak / 1e12
+        cycle = 1 / old["ghz"] / (2 if old["units"] > 4 else 1)  # both cores of v4 and v5p
+        own = {name: found[f"{name} {chip}"] for name in OWN}
+        made = {name: found[name] for name in (*CLASSES, "restreamed")}
+        made |= {name: own[name] for name in ("near_launch_us", "scalar_us", "efficiency", "gather_row_us")}
+        made |= {"launch_us": own["near_launch_us"] + own["hbm_us"], "vector_ns": found["elementwise_cycles"] * cycle}
+        made |= {"rotation_ns": found["rotation_cycles"] * cycle, "transcendental_ns": cycle}
+        made |= {"near_mb_per_us": found["near_bytes_a_cycle"] / cycle, "step_us": found["step_kcycles"] / old["ghz"]}
+        made |= dict.fromkeys(("mb_per_us", "read_mb_per_us", "write_mb_per_us"), own["hbm"] * hbm)
+        kept = {name: value for name, value in old.values.items() if name not in (*made, "cores", "one_core")}
+        return {**made, **kept}
+
+    def modelled(self, values: np.ndarray) -> np.ndarray:
+        """Microseconds of every function: the same composition as ``Asked`` and ``busy``, for all kernels at once."""
+        of = [self.constants(chip, values) for chip in self.chips]
+        c = {name: np.array([constants[name] for constants in of])[self.chip] for name in of[0]}
+        t = self.table
+        registers = t["plain"] + sum(t[name] * c[name] for name in CLASSES)
+        vector = np.maximum(registers * c["vector_ns"], t["special"] * c["transcendental_ns"])
+        vector = (vector + t["turned"] * c["rotation_ns"]) / 1e3 + t["near"] / c["near_mb_per_us"]
+        stream = (t["far"] + c["restreamed"] * t["again"]) / c["mb_per_us"]
+        stream = np.maximum(stream, t["common"] / np.where(c["common_mb_per_us"] > 0, c["common_mb_per_us"], np.inf))
+        parts = np.sort([t["matrix"] / c["efficiency"], vector, stream, t["link"]], axis=0)
+        start = np.where(t["far"] > 0.001, c["launch_us"], c["near_launch_us"])
+        start = start + stream * FIRST_WINDOW / t["windows"] + (t["windows"] - 1) * c["step_us"]
+        rows = t["rows"] * c["gather_row_us"] + t["elements"] * c["gather_element_us"]
+        each = np.where(t["scalar"] > 0, c["scalar_us"], start) + parts[-1] + NOT_HIDDEN * parts[-2] + rows
+        return np.bincount(self.row, each * t["runs"], len(self.rows)) + self.other
+
+    def fitted(self, on: np.ndarray) -> np.ndarray:
+        """The constants that fit some of the functions best."""
+        weights = np.array([MODELS if row.op == "gpt2" else 1.0 for row in self.rows])
+
+        def misses(moved: np.ndarray) -> np.ndarray:
+            off = np.log(self.modelled(self.first * np.exp(moved)) / self.wanted)[on] / SOFT
+            soft = weights[on] * np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off**2) - 1))
+            return np.concatenate([soft, PRIOR / SOFT * moved / self.loose])
+
+        shares = [name.startswith(("efficiency", "hbm tpu")) for name in self.names]
+        high = np.where(shares, np.log(MOST / self.first), 3.0)
+        return self.first * np.exp(least_squares(misses, np.zeros(len(high)), bounds=(-3.0, high), max_nfev=40).x)
+
+    def trimmed(self, on: np.ndarray) -> np.ndarray:
+        """The same in two turns: what is off by half or more after the first was compiled otherwise than it is here."""
+        off = np.abs(np.log(self.modelled(self.fitted(on)) / self.wanted))
+        return self.fitted(on & (off < np.log(1.5)))
+
+
+def table(rows: Sequence[Counted], errors: np.ndarray, worst: int = 20) -> str:
+    """Rows, mean and median error and the share beyond 30 %, by chip and by op and chip; then the worst."""
+    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row, error in zip(rows, errors):
+        for group in (("all", ""), ("all", row.chip), (row.op, row.chip), (row.op, "")):
+            groups[group].append(error)
+    lines = [f"{'op':50} {'chip':8} rows  mean median  >30 %  ratio"]
+    for (op, chip), found in sorted(groups.items(), key=lambda group: (group[0][0] != "all", group[0])):
+        off = 100 * np.abs(found)
+        share, ratio = 100 * np.mean(off > 30), 1 + np.median(found)
+        lines.append(f"{op:50} {chip:8} {len(off):4} {off.mean():5.1f} {np.median(off):6.1f} {share:6.0f} {ratio:6.2f}")
+    order = np.argsort(-np.abs(np.log(np.maximum(1e-3, 1 + errors))))[:worst]
+    return "\n".join([*lines, *(f"  {1 + errors[k]:8.3f} {rows[k].name} {rows[k].wanted / 1e3:.4f} ms" for k in order)])
+
+
+_FITTED = "fitted by benchmarks/calibrate_kernels.py on whole functions"
+_SHARED = f"{_FITTED}, of all chips together"
+_COUNTED = "not fitted: seen in modules compiled ahead of time"
+SOURCES = {
+    **dict.fromkeys((*CLASSES, "restreamed"), _SHARED),
+    **dict.fromkeys(("vector_ns", "rotation_ns", "near_mb_per_us", "step_us"), f"{_SHARED}, in cycles of the clock"),
+    **dict.fromkeys(("near_launch_us", "launch_us", "scalar_us", "efficiency", "gather_row_us"), _FITTED),
+    **dict.fromkeys(("mb_per_us", "read_mb_per_us", "write_mb_per_us"), f"{_FITTED}: one share of HBM's peak"),
+    "transcendental_ns": "not fitted: one operation of the transcendental unit a cycle and core at the published clock",
+    **dict.fromkeys(("side", "units"), "not fitted: published, as in [matrix]"),
+    "rows_per_cycle": "not fitted: the published peak over units, multipliers and clock",
+    "ghz": "not fitted: the published clock",
+    "fill_rows": "carried over from [time.product] fill_rows",
+    "common_mb_per_us": "carried over from [time.reduce] near_mb_per_us",
+    "gather_element_us": "read off one public time of v6e: 32,768 elements taken along an axis",
+    "call_us": "what a call costs beyond its kernels: the one constant read off whole models, gpt2_measured.csv",
+    "joins_softmax": f"{_COUNTED}: whether softmax and product are one kernel",
+    "near_result_mb": f"{_COUNTED}: the largest result that gpt2 keeps near the core; others keep larger ones",
+    "between_calls_mb": f"{_COUNTED}: the largest argument that is brought in between calls",
+}
+
+
+def write_chip(chip: str, values: Mapping[str, float], errors: np.ndarray, fitted: int, largest: float) -> None:
+    """Put ``[time.kernel]`` into the chip's file; ``errors``: of the functions held back; ``largest``: megabytes."""
+    on = f"{fitted} whole functions; the error is of {len(errors)} others"
+    plain = {name: float(f"{value:.4g}") for name, value in values.items()}
+    seen = replace(SEEN, ranges={"megabytes": (0.0, largest)})
+    constants = TimeConstants(MappingProxyType(plain), on, float(f"{np.mean(errors):.3g}"), seen)
+    text = section_text("kernel", constants, f"{_FITTED}: {on}", SOURCES)
+    with resources.as_file(resources.files("tilewright.targets") / "data" / f"{chip}.toml") as path:
+        write(path, {"kernel": text})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    rows = rows_of(options.folder)
+    for row in rows:
+        if row.lacking:
+            print(f"left out: {row.name}: {row.lacking}")
+    rows = [row for row in rows if not row.lacking and len(row.kernels)]
+    fit = Fit(rows)
+    held = np.array([row.held_back for row in rows])
+    half = fit.trimmed(~held & ~np.array([row.impossible for row in rows]))
+    errors = fit.modelled(half) / fit.wanted - 1
+    names = [row.name for row in rows if row.impossible]
+    print(f"More bytes than HBM passes in the time, so compiled otherwise: {', '.join(names)}")
+    print("Held back, fitted on the others:")
+    print(table([row for row in rows if row.held_back], errors[held]))
+    print({name: float(f"{value:.3g}") for name, value in zip(fit.names, half)})
+    if options.write:
+        for chip in sorted({*fit.chips} - FEW):
+            of_chip = np.array([row.chip == chip for row in rows])
+            largest = max(float(row.kernels[:, COLUMNS.index("far")].max()) for row in rows if row.chip == chip)
+            write_chip(
+                chip, fit.constants(chip, half), np.abs(errors[held & of_chip]), int(np.sum(of_chip & ~held)), largest
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""What a kernel asks of the units, counted from its operations, and how long the units take that work side by side."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from math import prod
+
+from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.opcodes import ELEMENTWISE, MOVES_ONLY, PRODUCTS, TRANSCENDENTAL, WRITTEN_OUT
+from tilewright.hlo.program import Operation
+from tilewright.hlo.semantics.dims import gathered_rows, matrix_type, product_flops, product_sizes
+from tilewright.hlo.timing.tiles import Tiles
+from tilewright.targets import TimeConstants
+
+FIRST_WINDOW = 0.35
+"""Share of a window's transfer that nothing hides, at a kernel's begin and end (fitted)."""
+_ITERATIONS = re.compile(r'"iteration_bounds":\[([^\]]{1,200})\]')
+_NUMBER = re.compile(r"\d{1,9}")
+_SCALAR_MB = 0.001
+"""Megabytes below which a kernel is taken to touch no HBM."""
+AFTER = 2
+"""The place of what is no operand of a product: behind it, or in a kernel without one."""
+
+REGISTER_MB = 0.002048
+"""Megabytes of one tile (8, 128) of a type of two bytes."""
+
+
+def matrix_us(constants: TimeConstants, rows: int, columns: int, depth: int) -> float:
+    """Microseconds of passes: squares of ``side`` x ``side`` weights; each streams rows, at least ``fill_rows`` sides.
+
+    The operand that makes fewer passes stands still. ``rows_per_cycle``, ``units`` and ``ghz`` are the chip's.
+    """
+    side = int(constants["side"])
+
+    def passes(streamed: int, still: int) -> float:
+        squares = -(-depth // side) * -(-still // side)
+        return squares * max(-(-streamed // 8) * 8, side * constants["fill_rows"])
+
+    cycles = min(passes(rows, columns), passes(columns, rows)) / constants["rows_per_cycle"] / constants["units"]
+    return cycles / constants["ghz"] / 1e3
+
+
+REGISTER = 1024
+"""Elements of a vector register: 8 sublanes of 128 lanes."""
+
+_REGISTER_BY_REGISTER = ELEMENTWISE | {"map", "reverse", "reduce-window", "select-and-scatter", "set-dimension-size"}
+"""Operations that are priced by the registers of their result."""
+_MOVES = {
+    **dict.fromkeys(("slice", "dynamic-slice", "pad", "concatenate"), "cut_ops"),
+    **dict.fromkeys(("copy", "transpose"), "move_ops"),
+    "broadcast": "repeat_ops",
+}
+"""Moves inside a fused kernel, and the constant that says how many vector operations a register of them takes."""
+
+
+@dataclass
+class Work:
+    """What one kernel asks of the units."""
+
+    matrix_us: float = 0.0  # microseconds of passes on the matrix unit
+    products: Counter[str] = field(default_factory=Counter)  # type on the matrix unit -> multiplications and additions
+    registers: float = 0.0  # registers through the vector unit, operation by operation
+    transcendental: float = 0.0  # registers through the transcendental unit
+    rotations: float = 0.0  # registers turned across lanes
+    rows: int = 0  # rows gathered or scattered one by one
+    elements: int = 0  # and of single elements
+    link_us: float = 0.0  # microseconds of exchanges with other chips
+    unknown: tuple[str, ...] = ()  # why operations have no price
+
+    def include(self, other: Work) -> None:
+        """Add what ``other`` asks for."""
+        for part in fields(self):
+            setattr(self, part.name, getattr(self, part.name) + getattr(other, part.name))
+
+    def times(self, share: float) -> Work:
+        """The same where only a share of the result is wanted, or it is made several times: products are whole."""
+        if share == 1.0:
+            return self
+        parts = ("registers", "transcendental", "rotations")
+        return replace(self, **{part: getattr(self, part) * share for part in parts})
+
+    def vector_us(self, constants: TimeConstants) -> float:
+        """Microseconds of the vector unit; its slots for arithmetic and for transcendentals work side by side."""
+        arithmetic = self.registers * constants["vector_ns"]
+        special = self.transcendental * constants["transcendental_ns"]
+        return (max(arithmetic, special) + self.rotations * constants["rotation_ns"]) / 1e3
+
+    def rows_us(self, constants: TimeConstants) -> float:
+        """Microseconds of rows and elements that are gathered or scattered one by one."""
+        return self.rows * constants["gather_row_us"] + self.elements * constants["gather_element_us"]
+
+
+def _across_lanes(dims: Sequence[int], operand: Tiles, result: Tiles) -> bool:
+    """Whether a broadcast must bring what lies along the lanes elsewhere, or repeat along them."""
+    lanes = next((d for d in result.minor_to_major if result.shape[d] > 1), None)
+    own = next((d for d in operand.minor_to_major if operand.shape[d] > 1), None)
+    return own is not None and (own >= len(dims) or dims[own] != lanes)
+
+
+def add_operation(
+    work: Work, constants: TimeConstants, op: Operation, operands: Sequence[Tiles], result: Tiles
+) -> None:
+    """Add what ``op`` asks of the units to ``work``."""
+    name = plain_opcode(op.opcode)
+    registers = result.elements / REGISTER
+    if name in PRODUCTS:
+        dims = product_sizes(op, operands, result)
+        if dims is None:
+            work.unknown += (f"{name} does not say its dims",)
+            return
+        batch, height, columns, depth = dims
+        work.matrix_us += batch * matrix_us(constants, height, columns, depth) / constants["efficiency"]
+        work.products[matrix_type(op)] += product_flops(op, operands, result) or 0
+    elif name in ("gather", "scatter"):
+        rows = gathered_rows(op, operands[1] if len(operands) > 1 else result, result)
+        sizes = op.integers("slice_sizes")
+        single = bool(sizes) and prod(sizes) == 1
+        work.elements += rows if single else 0
+        work.rows += 0 if single else rows
+    elif name == "broadcast" and operands and not operands[0].shape:
+        return  # one number stands in a register as it is
+    elif name in _MOVES:
+        if name == "broadcast" and operands and _across_lanes(op.integers("dimensions"), operands[0], result):
+            work.rotations += min(registers, prod(operands[0].shape) / 8)  # eight of its numbers a register
+        work.registers += registers * constants[_MOVES[name]]
+    elif name in MOVES_ONLY:
+        return
+    elif name == "reduce":
+        operand = operands[0] if operands else result
+        reduced, order = set(op.integers("dimensions")), operand.minor_to_major
+        work.registers += operand.elements / REGISTER * constants["sum_ops"] * (2 if {*order[1:2]} & reduced else 1)
+        if order and order[0] in reduced:
+            work.rotations += operand.elements / max(operand.shape[order[0]], 128) / 8
+    elif name not in _REGISTER_BY_REGISTER:
+        work.unknown += (f"no mechanism for {name} is known",)
+    else:
+        registers = max((t.elements for t in (result, *operands[:1])), default=0) / REGISTER
+        passes, more = WRITTEN_OUT.get(name, (TRANSCENDENTAL.get(name, 0), 0))
+        work.transcendental += registers * passes
+        each = more + constants["transcendental_ops"] * (passes if more else 1)
+        if not passes:
+            narrow = constants["narrow_ops"] if op.shape.startswith("bf16") else 1.0
+            each = constants["convert_ops"] if name == "convert" else narrow
+        work.registers += registers * each
+
+
+@dataclass(frozen=True)
+class Windows:
+    """How a kernel passes over its arrays, as the compiler's configuration of it says.
+
+    ``columns``, ``rows``: into how many blocks a product's result is cut; ``depths``: and its sums. Every block of
+    columns passes all of the left operand anew, every block of rows all of the right one, where its sums are cut.
+
+    >>> text = '"window_config":{"iteration_bounds":["99","13","4"]}'
+    >>> Windows.of(Operation("f", "fusion", "", attributes={"backend_config": text})).passes(0)
+    99
+    """
+
+    counts: tuple[int, ...] = ()
+    known: bool = False
+
+    @classmethod
+    def of(cls, op: Operation) -> Windows:
+        """The windows of an operation; one where it says none."""
+        config = op.attributes.get("backend_config", "")
+        match = _ITERATIONS.search(config)
+        if match is None:
+            return cls()
+        counts = tuple(max(1, int(number)) for number in _NUMBER.findall(match[1]))
+        return cls(counts, True)
+
+    @property
+    def count(self) -> int:
+        """Steps of the whole pass."""
+        return prod(self.counts)
+
+    def passes(self, side: int | None) -> int:
+        """How often an operand on one side of a product passes: 0 left, 1 right, None neither."""
+        if side is None or len(self.counts) != 3:
+            return 1
+        columns, rows, depths = self.counts
+        return columns if side == 0 else rows if depths > 1 else 1
+
+
+@dataclass
+class Fused:
+    """What a fusion asks of the units: made for a product's left operand, for its right one, and all else.
+
+    ``sides``: the parameters that flow into a product, and on which side.
+    """
+
+    parts: tuple[Work, Work, Work] = field(default_factory=lambda: (Work(), Work(), Work()))
+    sides: dict[int, int] = field(default_factory=dict)
+
+    def work(self, windows: Windows) -> Work:
+        """All of it; what is made for an operand is made in every pass of it."""
+        whole = Work()
+        for side, part in enumerate(self.parts):
+            whole.include(part.times(windows.passes(side if side != AFTER else None)))
+        return whole
+
+
+@dataclass
+class Asked:
+    """What one run of a kernel asks of the units and memories, in megabytes and counts."""
+
+    work: Work
+    windows: Windows
+    far: float = 0.0  # megabytes through HBM, each array once
+    again: float = 0.0  # megabytes that a product's windows read once more
+    near: float = 0.0  # megabytes of arrays in vector memory
+    common: float = 0.0  # and in the memory that two cores of v4 have in common
+    scalar: bool = False  # one number, made by the scalar core
+
+    def parts(self, constants: TimeConstants, stream_us: Callable[[float, float], float]) -> dict[str, float]:
+        """Bound -> microseconds that the unit alone needs."""
+        vector, near = self.work.vector_us(constants), self.near / constants["near_mb_per_us"]
+        stream = stream_us(self.far + constants["restreamed"] * self.again, constants["mb_per_us"])
+        if self.common and constants["common_mb_per_us"]:
+            stream = max(stream, self.common / constants["common_mb_per_us"])
+        return {
+            "matrix": self.work.matrix_us,
+            "vmem" if near > vector else "vector": vector + near,
+            "hbm": stream,
+            "link": self.work.link_us,
+        }
+
+    def latency(self, constants: TimeConstants, hbm_us: float) -> float:
+        """Microseconds that nothing hides: the start, the first and the last window, the steps between windows."""
+        if self.scalar:
+            return constants["scalar_us"]
+        start = constants["launch_us" if self.far > _SCALAR_MB else "near_launch_us"]
+        return start + hbm_us * FIRST_WINDOW / self.windows.count + (self.windows.count - 1) * constants["step_us"]
