@@ -39,7 +39,8 @@ from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.row import NOT_HIDDEN, Run
 from tilewright.hlo.timing.scheduled import Schedule
 from tilewright.hlo.timing.work import FIRST_WINDOW, Asked
-from tilewright.targets import Seen, TimeConstants, target
+from tilewright.targets import TimeConstants, target
+from tilewright.targets.chips import Seen
 
 SHARED = {
     "narrow_ops": (0.64, 0.4),
