@@ -84,7 +84,7 @@ def test_bad_ids_are_treated_as_everywhere(bad_ids):
         plan_pod([batch], FEATURES, TOPOLOGY, 32, bad_ids=bad_ids).limits
         == plan([batch], FEATURES, TOPOLOGY, bad_ids=bad_ids).limits
     )
-    with pytest.raises(UsageError, match=r"batch 2, feature 'user'.*is not in 0 .. 299"):
+    with pytest.raises(UsageError, match=r"batch 2, user: id -2 of sample 1 is not in 0 .. 299"):
         plan_pod([made_batch(0), batch], FEATURES, TOPOLOGY, 32)
 
 

@@ -165,7 +165,7 @@ class _Names:
             origin = self._origin(op)
             if op.opcode == "parameter":
                 wanted, same = next(parameters, op).name, True
-            elif origin is None:
+            elif origin is None or not origin.op.name:  # it may come from a return, which has none
                 wanted, same = op.name, False
             else:
                 inlined = f"{origin.function}/" if origin.function != function else ""
