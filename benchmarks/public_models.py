@@ -295,7 +295,8 @@ def _judge_on_tpu(folder: Path, rows: list[dict[str, Any]]) -> None:
 def _estimates(folder: Path, paths: list[Path]) -> list[dict[str, Any]]:
     """What the TPU compiler says of programs, from FOLDER/estimates where it has been asked before."""
     from tilewright.errors import UnsupportedError
-    from tilewright.hlo import judge_on_tpu, load
+    from tilewright.hlo import load
+    from tilewright.hlo.proving.tpu import judge_on_tpu
 
     known = folder / "estimates"
     known.mkdir(exist_ok=True)

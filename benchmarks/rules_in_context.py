@@ -32,7 +32,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from tilewright.errors import TilewrightError
-from tilewright.hlo import from_jax, judge_on_tpu, load, optimize, parse_pipeline, run_pipeline, verify
+from tilewright.hlo import (
+    from_jax,
+    load,
+    optimize,
+    parse_pipeline,
+    run_pipeline,
+    verify,
+)
+from tilewright.hlo.proving.tpu import judge_on_tpu
 
 F32, BF16, I32, I8 = jnp.float32, jnp.bfloat16, jnp.int32, jnp.int8
 CHIPS = ("v5e", "v6e", "v5p")

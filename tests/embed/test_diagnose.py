@@ -10,16 +10,14 @@ import pytest
 
 from tilewright.embed import (
     Counters,
-    HbmCounters,
     Limits,
     Seconds,
     SparseCoreConfig,
-    StackCounters,
-    TableCounters,
     diagnose,
     memory,
 )
 from tilewright.embed.diagnosis.diagnose import RULES
+from tilewright.embed.model.counters import HbmCounters, StackCounters, TableCounters
 
 GIB = 2**30
 V5P = Counters("tpu-v5p", chips=4)

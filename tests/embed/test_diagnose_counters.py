@@ -16,13 +16,10 @@ from tilewright.embed import (
     COUNTERS_TEMPLATE,
     Counters,
     Feature,
-    HbmCounters,
     Limits,
     Seconds,
     SparseCoreConfig,
-    StackCounters,
     Table,
-    TableCounters,
     Topology,
     batch_counters,
     diagnose,
@@ -32,6 +29,7 @@ from tilewright.embed import (
     stack,
 )
 from tilewright.embed.diagnosis.sources import parse_counters, partition_counts
+from tilewright.embed.model.counters import HbmCounters, StackCounters, TableCounters
 from tilewright.errors import TilewrightError, UsageError
 
 FEATURES = [Feature("user", Table("user", 1000, 16)), Feature("item", Table("item", 77, 16))]

@@ -14,7 +14,6 @@ from tilewright.embed import (
     Clipped,
     Feature,
     LaProp,
-    NarrowTables,
     RowwiseAdagrad,
     SparseCoreConfig,
     Table,
@@ -29,6 +28,7 @@ from tilewright.embed import (
     tables,
     update,
 )
+from tilewright.embed.host.tables import NarrowTables
 from tilewright.errors import UsageError
 
 TOPOLOGY = Topology(1, 4)

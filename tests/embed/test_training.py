@@ -35,10 +35,9 @@ from tilewright.embed import (
     tables,
     train_step,
     update,
-    update_rows,
-    zero_rows,
 )
 from tilewright.embed.device import step as device_step
+from tilewright.embed.device.step import update_rows, zero_rows
 from tilewright.errors import CheckFailed, UsageError
 
 SAMPLES = 16

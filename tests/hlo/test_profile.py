@@ -11,7 +11,7 @@ import pytest
 from tilewright.errors import UsageError
 from tilewright.hlo import load, report
 from tilewright.hlo.reporting.profile import read_profile
-from tilewright.trace import read_xspace
+from tilewright.trace.xspace import read_xspace
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ import pytest
 from tests.hlo.norms import arguments, gradient, group_norm
 from tilewright.child import ChildDied, ChildLate
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.hlo import compare_on_tpu, from_jax, judge_on_tpu, load, optimize
+from tilewright.hlo import compare_on_tpu, from_jax, load, optimize
 from tilewright.hlo.proving import tpu as compare
-from tilewright.hlo.proving.tpu import cycles_per_byte, estimate
+from tilewright.hlo.proving.tpu import cycles_per_byte, estimate, judge_on_tpu
 
 COST = 'backend_config={{"window_config":{{"estimated_cycles":"{}"}}}}'
 TILED = "{1,0:T(8,128)}"

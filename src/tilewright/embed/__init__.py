@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tilewright.embed.device.batch import device_batch
     from tilewright.embed.device.hot import lookup_hot, put_hot, take_hot, update_hot
     from tilewright.embed.device.state import EmbeddingState, from_tables, init, tables
-    from tilewright.embed.device.step import layer, lookup, update, update_rows, zero_rows
+    from tilewright.embed.device.step import layer, lookup, update
     from tilewright.embed.diagnosis.diagnose import diagnose
     from tilewright.embed.diagnosis.explain import ErrorExplanation, explain_error
     from tilewright.embed.diagnosis.finding import Diagnosis
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from tilewright.embed.host.tables import (
         HashedTables,
         MultiHash,
-        NarrowTables,
         hash_tables,
         hot_rows,
         pack_narrow,
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
         write_fdo,
     )
     from tilewright.embed.logs.log import Log, LogBatch, LogColumn, read_log
-    from tilewright.embed.model.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
+    from tilewright.embed.model.counters import Counters, Seconds
     from tilewright.embed.model.knobs import SparseCoreConfig
     from tilewright.embed.model.lookup_time import gather_seconds
     from tilewright.embed.model.optimizers import (
