@@ -34,7 +34,7 @@ _REARRANGES = frozenset(
 _PARTS = frozenset({"slice", "dynamic-slice", "pad", "concatenate"})
 _FLOWS = ELEMENTWISE | _REARRANGES | _FREE
 """Operations that run in the kernels that want their values."""
-_HEADS = PRODUCTS - {"ragged-dot"} | {"reduce", "gather", "reduce-window"}
+HEADS = PRODUCTS - {"ragged-dot"} | {"reduce", "gather", "reduce-window"}
 """Operations that do what follows them elementwise."""
 _UNCHANGED = frozenset({"pad", "slice", "reshape", "convert"})
 """Operations that do nothing where their result has the operand's shape and nothing is padded."""
@@ -48,15 +48,15 @@ _RECOMPUTED = 1.05
 def in_kernels(context: Context) -> Program:
     """The program with one operation for each array that is written: its operands are the written arrays it reads."""
     program = context.program
-    captured = _captured(program)
+    captured = captured_names(program)
     computations = []
     for computation in program.computations:
-        operations = tuple(_Fusions(context, computation, captured).kernels())
+        operations = tuple(Fusions(context, computation, captured).kernels())
         computations.append(replace(computation, operations=operations))
     return replace(program, computations=tuple(computations))
 
 
-def _captured(program: Program) -> set[str]:
+def captured_names(program: Program) -> set[str]:
     """Names that the regions of operations read of the computation around them."""
     found: set[str] = set()
     for computation in program.computations:
@@ -67,7 +67,7 @@ def _captured(program: Program) -> set[str]:
     return found
 
 
-class _Fusions:
+class Fusions:
     """The kernels of one computation."""
 
     def __init__(self, context: Context, computation: Computation, captured: Collection[str]) -> None:
@@ -126,7 +126,7 @@ class _Fusions:
 
     def _takes_inside(self, reader: Operation, name: str) -> bool:
         kind = self.kind[reader.name]
-        if kind in _FLOWS | _HEADS:
+        if kind in _FLOWS | HEADS:
             return kind != "gather" or name != reader.operands[0]
         return kind in WRITES_IN_PLACE and name != reader.operands[0]
 
@@ -168,7 +168,7 @@ class _Fusions:
         taken: set[str] = set()
         for op in reversed(self.operations):
             name = op.name
-            if self.kind[name] not in _HEADS or name in self.captured or not self.readers[name]:
+            if self.kind[name] not in HEADS or name in self.captured or not self.readers[name]:
                 continue
             ends, keeps = self._ends(name)
             end = next(iter(ends)) if len(ends) == 1 and keeps else ""
@@ -224,7 +224,7 @@ class _Fusions:
                 shapes.setdefault(name, shape)
             operands = tuple(
                 dict.fromkeys(inner for name in op.operands for inner in read.get(name, (name,)))
-                if op.name in self.through or self.kind[op.name] in _FLOWS | _HEADS
+                if op.name in self.through or self.kind[op.name] in _FLOWS | HEADS
                 else (inner for name in op.operands for inner in read.get(name, (name,)))
             )
             if op.name in self.through:
@@ -298,7 +298,7 @@ def _once(operations: Sequence[Operation]) -> list[Operation]:
         if (op.name and not op.calls) or kind == "reduce":
             key = kind, op.shape, op.operands, tuple(sorted(op.attributes.items())), op.operands or op.line
             if (
-                kind in _FLOWS | _HEADS
+                kind in _FLOWS | HEADS
                 and kind not in ("constant", "iota")
                 and (first := known.setdefault(key, op.name)) != op.name
             ):

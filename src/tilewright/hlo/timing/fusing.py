@@ -11,29 +11,36 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from math import fsum
+from heapq import heappop, heappush
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.inlining import DEEPEST, inlined
-from tilewright.hlo.opcodes import COLLECTIVES, ELEMENTWISE, MARKER_CALLS, MOVES_ONLY, PRODUCTS, TAKES_NO_TIME
+from tilewright.hlo.inlining import DEEPEST
+from tilewright.hlo.opcodes import (
+    COLLECTIVES,
+    ELEMENTWISE,
+    MOVES_ONLY,
+    PRODUCTS,
+    TAKES_NO_TIME,
+    TAKES_PART,
+    WRITES_IN_PLACE,
+)
 from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.semantics.dims import gathered_rows, product_sizes
+from tilewright.hlo.semantics.dims import product_sizes
+from tilewright.hlo.semantics.fusions import HEADS, Fusions, captured_names
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.row import Run, busy, flops_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.tiles import Tiles
-from tilewright.hlo.timing.work import REGISTER_MB, Work, add_operation
+from tilewright.hlo.timing.work import Asked, Windows, Work, add_operation
 
 _KERNELS = PRODUCTS | {"reduce", "gather", "scatter", "transpose", "reduce-window"}
 _BODIES = frozenset({"map", "reduce-scatter", "all-reduce", "select-and-scatter"})
-_FLOWS = frozenset({"add", "reshape", "convert", "transpose"})
 _UNPRICED = frozenset(
     {"custom-call", "fft", "sort", "cholesky", "triangular-solve", "infeed", "outfeed", "send", "recv", "top-k"}
 )
@@ -41,42 +48,26 @@ _KNOWN = _KERNELS | _BODIES | MOVES_ONLY | ELEMENTWISE | COLLECTIVES | {"while",
 _ARGUMENTS = Operation("arguments", "stream", "")
 """The row of weights that stream in beside the kernels."""
 _STREAMED_MB = 40.0
-"""Weights of one product above this are not brought in early: the product streams them."""
+"""Arguments above this are not brought in early: the kernel streams them."""
+_WINDOW_MB = 5.0
+"""Megabytes of one window of a kernel's arrays."""
 _ELEMENT = "get-tuple-element"
 _MOST_BEHIND = 4096
 """Operations that are computed again in one kernel; what is further behind it reads from memory."""
 
 
-def _without_marks(op: Operation) -> Operation:
-    """A custom call that only tells the compiler something is its operand under another name."""
-    target = op.attributes.get("custom_call_target", "")
-    marks = plain_opcode(op.opcode) == "custom-call" and op.operands and any(mark in target for mark in MARKER_CALLS)
-    return replace(op, opcode="bitcast") if marks else op
-
-
-def _across_lanes(op: Operation, table: Tiles) -> bool:
-    """Whether the rows that a gather takes lie across the lanes: the compiler turns the whole table first."""
-    sizes = op.integers("slice_sizes")
-    if len(sizes) != len(table.shape) or len(sizes) < 2:
-        return False
-    lanes = table.minor_to_major[0]
-    return sizes[lanes] == 1 < table.shape[lanes] and max(sizes) > 1
-
-
 class Fusing:
     """The kernels that one computation of a StableHLO program will become, as far as the stated model goes."""
 
-    def __init__(self, chip: Chip, context: Context, computation: Computation, kernels: Kernels | None = None) -> None:
+    def __init__(self, chip: Chip, context: Context, computation: Computation, outer: Fusing | None = None) -> None:
         self.chip, self.context, self.computation = chip, context, computation
-        self.pallas, self.pallas_runs = kernels or Kernels(context, chip), dict[str, Run | str]()
-        operations = list(map(_without_marks, inlined(context.program, computation)))
-        self.operations = [op for op in operations if op.opcode != "return"]
+        self.pallas, self.pallas_runs = outer.pallas if outer else Kernels(context, chip), dict[str, Run | str]()
+        self.captured: set[str] = outer.captured if outer else captured_names(context.program)
+        fusions = Fusions(context, computation, self.captured)
+        self.operations = [op for op in fusions.operations if op.opcode != "return"]
         self.by_name = {op.name: op for op in self.operations}
-        self.users: dict[str, list[Operation]] = defaultdict(list)
-        for op in operations:
-            for name in op.operands:
-                self.users[name].append(op)
-        returned = [op.operands for op in operations if op.opcode == "return"]
+        self.number = {op.name: k for k, op in enumerate(self.operations)}
+        returned = [op.operands for op in fusions.operations if op.opcode == "return"]
         self.results = {part for name in (returned or [()])[-1] for part in (name, name.partition("#")[0])}
         self.tiles: dict[str, Tiles] = {}
         self.broken: dict[str, str] = {}
@@ -88,104 +79,60 @@ class Fusing:
             except (TilewrightError, OverflowError) as error:
                 self.broken[op.name] = str(error)
         self.arguments = {op.name for op in self.operations if op.opcode == "parameter"}
-        self.arguments |= {op.name for op in self.operations if self._is_slice_of_argument(op)}
-        self.kernels = self._find_kernels()
+        self.through = fusions.through - self.broken.keys()
+        self.joined = self._second_results()
         sized = [op.name for op in self.operations if op.name in self.arguments and op.name in self.tiles]
         largest = max(sized, key=lambda name: self.tiles[name].megabytes, default="")
         fits = largest and self.tiles[largest].megabytes <= chip.kernel["between_calls_mb"]
-        self.prefetched = largest if fits else ""
+        self.prefetched = largest if fits and computation.entry else ""
 
-    def _is_slice_of_argument(self, op: Operation) -> bool:
-        """Weights of one layer, cut out of those of all: only the cut is read."""
-        if plain_opcode(op.opcode) not in ("slice", "dynamic-slice"):
-            return False
-        whole = self.by_name.get(op.operands[0]) if op.operands else None
-        return whole is not None and whole.opcode == "parameter"
-
-    def _cut_written_into(self, op: Operation) -> str:
-        """The slice of an argument that an update is written into, "" for others: the argument stays, hence a copy."""
-        if plain_opcode(op.opcode) != "dynamic-update-slice" or not op.operands:
-            return ""
-        target = self.by_name.get(op.operands[0])
-        while target is not None and target.opcode == "reshape" and target.operands:
-            target = self.by_name.get(target.operands[0])
-        cut = target is not None and target.opcode != "parameter" and target.name in self.arguments & self.tiles.keys()
-        return target.name if cut and target is not None else ""
-
-    def _find_kernels(self) -> set[str]:
-        """Values that reach memory: arguments, what kernels make, and sums that several kernels want."""
-        kept, second_results, activations = set(self.arguments), set[str](), set[str]()
-        weights: set[str] = set()  # arguments and constants, moved or widened at most
-
-        def is_weight(name: str) -> bool:
-            return name in weights or name not in self.by_name
-
+    def _second_results(self) -> dict[str, list[str]]:
+        """Reductions of what a product's kernel writes, by its name: second results of that kernel."""
+        joined: dict[str, list[str]] = {}
+        products: set[str] = set()
         for op in self.operations:
-            kind = plain_opcode(op.opcode)
-            moved = kind in ("reshape", "transpose", "convert", "broadcast") and op.operands
-            if kind in ("parameter", "constant") or (moved and is_weight(op.operands[0])):
-                weights.add(op.name)
-            if kind == "transpose":
-                stands = not all(map(is_weight, op.operands))
-            else:
-                takes_time = kind not in TAKES_NO_TIME and kind != "iota"
-                own = kind in _KERNELS | COLLECTIVES | {"custom-call"} or self._cut_written_into(op) != ""
-                stands = own or (takes_time and bool(op.calls or self._unknown(op)))
-            if stands or kind == _ELEMENT:
-                kept.add(op.name)
-            made_of = not activations.isdisjoint(op.operands)
-            if kind == "add" and self._several_users(op) and made_of:
-                second_results.add(op.name)
-            if kind in PRODUCTS or kind == "gather" or op.name in second_results or (kind in _FLOWS and made_of):
-                activations.add(op.name)
-        self.softmax = self._softmax_kernels() if self.chip.kernel["joins_softmax"] else set()
-        return kept | second_results
-
-    def _several_users(self, op: Operation) -> bool:
-        """Whether several operations want a value, as it is or in another type."""
-        users = self.users[op.name]
-        if len(users) == 1 and plain_opcode(users[0].opcode) == "convert":
-            users = self.users[users[0].name]
-        return len(users) > 1
-
-    def _softmax_kernels(self) -> set[str]:
-        """Reductions over rows of 256 or more, three dims before and after a product: they join the product behind."""
-        joined = set()
-        for op in self.operations:
-            named = [name for name in (*op.operands[:1], op.name) if name in self.tiles]
-            if plain_opcode(op.opcode) != "reduce" or len(named) < 2:
+            if op.name in self.through or op.name not in self.tiles:
                 continue
-            shape, result = self.tiles[op.operands[0]].shape, self.tiles[op.name].shape
-            if len(shape) >= 4 and len(result) == len(shape) - 1 and shape[:-1] == result and shape[-1] >= 256:
-                joined.add(op.name)
+            read, members = self._members(op)
+            kinds = {plain_opcode(self.by_name[name].opcode) for name in members}
+            if not kinds.isdisjoint(PRODUCTS):
+                products.add(op.name)
+            elif plain_opcode(op.opcode) == "reduce" and read:
+                last = max(read, key=lambda name: self.number[name])
+                if last in products:
+                    joined.setdefault(last, []).append(op.name)
         return joined
 
-    def _inputs_and_work(self, names: list[str]) -> tuple[set[str], Work]:
-        """What a kernel reads to compute ``names``, and the elementwise work on the way."""
-        seen: set[str] = set()
-        inputs: set[str] = set()
-        work, stack = Work(), list(names)
-        while stack:
-            name = stack.pop()
-            if name in seen or name not in self.by_name:
-                continue
-            seen.add(name)
-            if name in self.kernels or len(seen) > _MOST_BEHIND:
-                inputs.add(name)
-                continue
-            op = self.by_name[name]
-            if plain_opcode(op.opcode) not in MOVES_ONLY and name in self.tiles:
-                add_operation(work, self.chip.kernel, op, (), self.tiles[name])
-            stack += op.operands
-        return inputs, work
+    def _members(self, op: Operation) -> tuple[dict[str, float], dict[str, float]]:
+        """Shares of the written arrays that a kernel reads, and of the values that it computes on the way."""
+        read: dict[str, float] = {}
+        share, open_ = {op.name: 1.0}, [-self.number[op.name]]
+        while open_:
+            name = self.operations[-heappop(open_)].name
+            member, part = self.by_name[name], share[name]
+            kind = plain_opcode(member.opcode)
+            for k, operand in enumerate(member.operands):
+                if operand not in self.number or (kind in WRITES_IN_PLACE and not k):
+                    continue
+                wanted = 1.0 if kind in HEADS else part
+                if kind in TAKES_PART and not k and operand in self.tiles and name in self.tiles:
+                    taken = self.tiles[name].elements / max(1, self.tiles[operand].elements)
+                    wanted = min(1.0, part * taken)
+                if operand not in self.through or len(share) > _MOST_BEHIND:
+                    read[operand] = min(1.0, read.get(operand, 0.0) + wanted)
+                elif operand in share:
+                    share[operand] = max(share[operand], wanted)
+                else:
+                    share[operand] = wanted
+                    heappush(open_, -self.number[operand])
+        return read, share
 
-    def _hbm_megabytes(self, name: str) -> float:
-        """Megabytes of a value that pass through HBM when it is used."""
-        if name not in self.tiles or name == self.prefetched:
-            return 0.0
-        megabytes = self.tiles[name].megabytes
+    def _is_near(self, name: str) -> bool:
+        """Whether a value stays in vector memory."""
+        if name == self.prefetched:
+            return True
         stays = name not in self.arguments and name not in self.results
-        return 0.0 if stays and megabytes <= self.chip.kernel["near_result_mb"] else megabytes
+        return stays and self.tiles[name].megabytes <= self.chip.kernel["near_result_mb"]
 
     def price(self, runs: int = 1, begin: float = 0.0) -> tuple[list[TimeRow], float, int]:
         """Rows in the order of the text, microseconds of one run, and how many operations were priced.
@@ -194,14 +141,12 @@ class Fusing:
         """
         rows: list[TimeRow] = []
         clock = early = streamed = 0.0
-        priced = 0
-        results_without_kernel = self.results - self.kernels
-        shown = (self.kernels - self.arguments) | results_without_kernel | set(self.broken)
+        priced, seconds = 0, {name for names in self.joined.values() for name in names}
         for op in self.operations:
-            wanted = op.name in shown
-            if not wanted or op.name in self.softmax or op.opcode in ("parameter", _ELEMENT):
+            kind = plain_opcode(op.opcode)
+            if op.name in self.through or op.name in seconds or kind in TAKES_NO_TIME | {"iota"}:
                 continue
-            if op.name in self.tiles and not self.tiles[op.name].shape and op.name in results_without_kernel:
+            if op.name in self.tiles and not self.tiles[op.name].shape and op.name in self.results and kind in ELEMENTWISE:
                 continue  # scalars, such as a loop's counter, are the scalar core's
             if plain_opcode(op.opcode) == "while" and op.calls and op.name not in self.broken:
                 inside, us, within = self._loop(op, runs, begin + clock)
@@ -218,6 +163,9 @@ class Fusing:
                 rows.append(replace(row, untimed_flops=row.untimed_flops + called))
                 continue
             run, weights = self._kernel(op)
+            if isinstance(run, str):
+                rows.append(untimed(op, run, source, begin + clock, runs, self._operands(op), [self.tiles[op.name]]))
+                continue
             streamed, early = streamed + run.megabytes, early + weights
             rows.append(timed(self.chip, op, run, self.chip.kernel, source, begin + clock, runs))
             clock, priced = clock + rows[-1].seconds / runs * 1e6, priced + 1
@@ -235,7 +183,7 @@ class Fusing:
         trips = 1 if trips is None else trips
         if not trips:
             return [], 0.0, 0
-        rows, us, priced = Fusing(self.chip, self.context, body, self.pallas).price(runs * trips, begin)
+        rows, us, priced = Fusing(self.chip, self.context, body, self).price(runs * trips, begin)
         return rows, us * trips, priced
 
     def _flops_inside(self, op: Operation, known: dict[str, int], depth: int = 0) -> int:
@@ -303,64 +251,55 @@ class Fusing:
                 found += self._arrays([shape])
         return found
 
-    def _kernel(self, op: Operation) -> tuple[Run, float]:
-        """What one run of the kernel takes and streams itself, and megabytes of weights that came early."""
+    def _kernel(self, op: Operation) -> tuple[Run | str, float]:
+        """What one run of the kernel takes and streams itself, and megabytes of arguments that came early."""
         constants, kind, result = self.chip.kernel, plain_opcode(op.opcode), self.tiles[op.name]
         if kind == "custom-call" and isinstance(run := self._pallas(op), Run):
             return run, 0.0
         if kind in COLLECTIVES and self.chip.torus:
             us, megabytes = self.chip.torus.exchange_us(op, self._operands(op), [result])
             return Run(us, "link", megabytes, lane="link", measured=False), 0.0
-        operands = list(op.operands[: max(1, len(op.operands) // 2)]) if kind == "reduce" else list(op.operands)
-        inputs, work = self._inputs_and_work(operands if op.name in self.kernels else [op.name])
-        size, copied = result.megabytes, 0.0
-        if kind == "dynamic-update-slice" and len(op.operands) > 1 and op.operands[1] in self.tiles:
-            inputs, size = inputs - {op.operands[0]}, self.tiles[op.operands[1]].megabytes  # written in its place
-            if cut := self._cut_written_into(op):
-                inputs, copied = inputs - {cut}, 2 * self.tiles[cut].megabytes
-        weights = fsum(self._hbm_megabytes(name) for name in inputs & self.arguments)
-        read = fsum(self._hbm_megabytes(name) for name in inputs - self.arguments)
-        written = min(self._hbm_megabytes(op.name), size)
-        present = [name for name in inputs - self.arguments if name in self.tiles]
-        near = fsum(self.tiles[name].megabytes for name in present) + size - read - written
-        latency, rows = constants["near_launch_us"], 0
-        shapes = self._operands(op)
-        if inputs & self.softmax:
-            scores = max(
-                (self.tiles[name].megabytes for name in inputs - self.softmax if name in self.tiles), default=0.0
-            )
-            work = Work(registers=6 * scores / REGISTER_MB, transcendental=scores / REGISTER_MB)
-        if kind in PRODUCTS:
-            add_operation(work, constants, op, shapes, result)
-        elif kind in ("gather", "scatter"):
-            rows = gathered_rows(op, shapes[1] if len(shapes) > 1 else result, result)
-            weights, work, written = 0.0, Work(), self._hbm_megabytes(op.name)
-            taken = min(self._hbm_megabytes(op.operands[0]) if op.operands else 0.0, result.megabytes)
-            read += taken if kind == "gather" and op.operands[0] in inputs & self.arguments else 0.0
-            if kind == "gather" and shapes and _across_lanes(op, shapes[0]):
-                read += shapes[0].megabytes
-                work.rotations += shapes[0].megabytes / REGISTER_MB
-        elif kind == "reduce" and shapes:
-            work.registers += shapes[0].elements / 1024
-            if any(plain_opcode(self.by_name[name].opcode) in PRODUCTS for name in inputs):
-                latency = near = read = 0.0  # a second result of the product's kernel
-        elif kind == "transpose":
-            work.rotations += result.megabytes / REGISTER_MB
-        here = read + written + copied
-        if kind in PRODUCTS and weights > _STREAMED_MB:
-            here, weights = here + weights, 0.0
-        write = written / constants["write_mb_per_us"] if written > 4 else 0.0
-        parts = {
-            "matrix": work.matrix_us,
-            "vector": work.vector_us(constants),
-            "hbm": max(here / constants["mb_per_us"], write),
-            "vmem": near / (constants["common_mb_per_us"] or constants["near_mb_per_us"]),
-        }
-        us, bound = busy(parts, latency)
-        us += rows * constants["gather_row_us"]
-        if kind == "transpose" and bound == "vector":
+        read, members = self._members(op)
+        work, written = Work(), result.megabytes
+        for name in self.joined.get(op.name, ()):
+            more, made = self._members(self.by_name[name])
+            read, members = more | read, made | members
+            written += self.tiles[name].megabytes
+        read.pop(op.name, None)
+        for name, share in members.items():
+            if name in self.tiles and plain_opcode(self.by_name[name].opcode) not in TAKES_NO_TIME:
+                own = Work()
+                add_operation(own, constants, self.by_name[name], self._operands(self.by_name[name]), self.tiles[name])
+                work.include(own.times(share))
+        if work.unknown:
+            return work.unknown[0], 0.0
+        far = near = early = resident = 0.0
+        for name, share in read.items():
+            if name not in self.tiles:
+                continue
+            megabytes = share * self.tiles[name].megabytes
+            if self._is_near(name):
+                near += megabytes
+                resident += self.tiles[name].megabytes if name == self.prefetched else 0.0
+            elif name in self.arguments and megabytes <= _STREAMED_MB and self.computation.entry:
+                early += megabytes
+            else:
+                far += megabytes
+        if kind in WRITES_IN_PLACE and len(op.operands) > WRITES_IN_PLACE[kind]:
+            update = op.operands[WRITES_IN_PLACE[kind]]
+            written = min(written, self.tiles[update].megabytes) if update in self.tiles else written
+        if self._is_near(op.name):
+            near += written
+        else:
+            far += written
+        windows = Windows((max(1, round(max(far, near) / _WINDOW_MB)),))
+        asked = Asked(work, windows, far, 0.0, near)
+        if constants["common_mb_per_us"]:
+            asked = Asked(work, windows, far, 0.0, 0.0, near)
+        asked.scalar = not result.shape and far < 0.001
+        parts = asked.parts(constants, self.chip.stream_us)
+        us, bound = busy(parts, asked.latency(constants, parts["hbm"]), work.rows_us(constants))
+        if work.rotations and bound == "vector" and kind in ("copy", "transpose", "reshape"):
             bound = "relayout"
-        run = Run(us, bound, here, work.products, lane="matrix" if work.products else "vector")
-        run.measured = kind not in ("gather", "scatter")
-        run.resident = self.tiles[self.prefetched].megabytes if self.prefetched in inputs else 0.0
-        return run, weights
+        lane = "matrix" if work.matrix_us else "vector"
+        return Run(us, bound, far, work.products, resident, lane=lane, measured=not work.rows), early
