@@ -73,7 +73,7 @@ class Fusions:
     def __init__(self, context: Context, computation: Computation, captured: Collection[str]) -> None:
         self.context, self.captured = context, captured
         operations = [_marked(op) for op in inlined(context.program, computation)]
-        self.operations = _widened_first(_once(operations))
+        self.operations = _widened_first(_wanted(_once(operations), captured))
         self.by_name = {op.name: op for op in self.operations}
         self.readers: dict[str, list[Operation]] = defaultdict(list)
         for op in self.operations:
@@ -173,7 +173,8 @@ class Fusions:
             ends, keeps = self._ends(name)
             end = next(iter(ends)) if len(ends) == 1 and keeps else ""
             fused = self.kind[end] in _FLOWS and end not in self.relaid if end else False
-            if (fused or (end and self.kind[end] == "reduce" and self.kind[name] in PRODUCTS)) and end not in taken:
+            fused = fused or (end != "" and self.kind[name] in PRODUCTS and self._ends_product(end, name))
+            if fused and end not in taken:
                 self.through.add(name)
                 taken.add(end)
                 self.head_of[end] = name
@@ -183,6 +184,13 @@ class Fusions:
                 self.through.add(name)
                 self.through.discard(written)
                 self.head_of[written] = name
+
+    def _ends_product(self, end: str, name: str) -> bool:
+        """Whether a product's kernel sums its result up, or writes it where an update goes."""
+        if self.kind[end] == "dynamic-update-slice":
+            target = self.by_name[end].operands[0]
+            return target != name and target not in self.through
+        return self.kind[end] == "reduce"
 
     def _ends(self, name: str) -> tuple[set[str], bool]:
         """The kernels that want a value (two stand for more), and whether by operations on each of its elements."""
@@ -306,6 +314,16 @@ def _once(operations: Sequence[Operation]) -> list[Operation]:
                 continue
         found.append(op)
     return found
+
+
+def _wanted(operations: list[Operation], captured: Collection[str]) -> list[Operation]:
+    """The operations without those whose values nothing reads."""
+    read, found = set(captured), list[Operation]()
+    for op in reversed(operations):
+        if op.name in read or plain_opcode(op.opcode) not in _FLOWS | HEADS or not op.operands:
+            read.update(name.partition("#")[0] for name in op.operands)
+            found.append(op)
+    return found[::-1]
 
 
 def _padding(op: Operation) -> str:

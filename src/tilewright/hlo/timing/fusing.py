@@ -21,6 +21,7 @@ from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.inlining import DEEPEST
 from tilewright.hlo.opcodes import (
     COLLECTIVES,
+    DOTS,
     ELEMENTWISE,
     MOVES_ONLY,
     PRODUCTS,
@@ -49,6 +50,8 @@ _ARGUMENTS = Operation("arguments", "stream", "")
 """The row of weights that stream in beside the kernels."""
 _STREAMED_MB = 40.0
 """Arguments above this are not brought in early: the kernel streams them."""
+_BLOCK, _BLOCK_MB = 1280, 16.0
+"""Rows and columns of one block of a product's result, and megabytes of an operand that stays for all blocks."""
 _WINDOW_MB = 5.0
 """Megabytes of one window of a kernel's arrays."""
 _ELEMENT = "get-tuple-element"
@@ -131,7 +134,7 @@ class Fusing:
         """Whether a value stays in vector memory."""
         if name == self.prefetched:
             return True
-        stays = name not in self.arguments and name not in self.results
+        stays = not self.computation.entry or name not in self.arguments and name not in self.results
         return stays and self.tiles[name].megabytes <= self.chip.kernel["near_result_mb"]
 
     def price(self, runs: int = 1, begin: float = 0.0) -> tuple[list[TimeRow], float, int]:
@@ -251,6 +254,23 @@ class Fusing:
                 found += self._arrays([shape])
         return found
 
+    def _read_again(self, op: Operation) -> float:
+        """Megabytes that a product's blocks read more than once: each column of blocks reads the left operand anew."""
+        operands = self._operands(op)
+        dims = product_sizes(op, operands, self.tiles[op.name]) if plain_opcode(op.opcode) in DOTS else None
+        if dims is None or len(operands) < 2:
+            return 0.0
+        batch, rows, columns, depth = dims
+        left, right = (tiles.megabytes / batch for tiles in operands[:2])
+        if min(left, right) <= _BLOCK_MB:
+            return 0.0
+        cut = left * (columns / _BLOCK - 1) + right * (rows / _BLOCK - 1)
+        whole = min(left * (right / _BLOCK_MB - 1), right * (left / _BLOCK_MB - 1))
+        return batch * max(0.0, min(cut, whole))
+
+    def _moved_first(self, op: Operation, work: Work) -> float:
+        return 0.0
+
     def _kernel(self, op: Operation) -> tuple[Run | str, float]:
         """What one run of the kernel takes and streams itself, and megabytes of arguments that came early."""
         constants, kind, result = self.chip.kernel, plain_opcode(op.opcode), self.tiles[op.name]
@@ -266,11 +286,15 @@ class Fusing:
             read, members = more | read, made | members
             written += self.tiles[name].megabytes
         read.pop(op.name, None)
+        again = moved = 0.0
+        kinds = {plain_opcode(self.by_name[name].opcode) for name in members}
         for name, share in members.items():
             if name in self.tiles and plain_opcode(self.by_name[name].opcode) not in TAKES_NO_TIME:
-                own = Work()
-                add_operation(own, constants, self.by_name[name], self._operands(self.by_name[name]), self.tiles[name])
+                own, member = Work(), self.by_name[name]
+                add_operation(own, constants, member, self._operands(member), self.tiles[name])
                 work.include(own.times(share))
+                again += self._read_again(member)
+                moved += self._moved_first(member, own) if PRODUCTS & kinds else 0.0
         if work.unknown:
             return work.unknown[0], 0.0
         far = near = early = resident = 0.0
@@ -293,9 +317,8 @@ class Fusing:
         else:
             far += written
         windows = Windows((max(1, round(max(far, near) / _WINDOW_MB)),))
-        asked = Asked(work, windows, far, 0.0, near)
-        if constants["common_mb_per_us"]:
-            asked = Asked(work, windows, far, 0.0, 0.0, near)
+        common = constants["common_mb_per_us"] > 0
+        asked = Asked(work, windows, far, again, 0.0 if common else near, near if common else 0.0)
         asked.scalar = not result.shape and far < 0.001
         parts = asked.parts(constants, self.chip.stream_us)
         us, bound = busy(parts, asked.latency(constants, parts["hbm"]), work.rows_us(constants))
