@@ -56,6 +56,20 @@ def in_kernels(context: Context) -> Program:
     return replace(program, computations=tuple(computations))
 
 
+def in_other_kernels(context: Context) -> set[tuple[int, str]]:
+    """(line, name) of the operations that are done in kernels of others wherever they run: they take no time alone."""
+    program = context.program
+    captured = captured_names(program)
+    called = {callee for _, op in program.operations() if op.opcode == "call" for callee in op.calls}
+    found, written = set[tuple[int, str]](), set[tuple[int, str]]()
+    for computation in program.computations:
+        if computation.name not in called:
+            fusions = Fusions(context, computation, captured)
+            for op in fusions.operations:
+                (found if op.name in fusions.through else written).add((op.line, op.name.rpartition("/")[2]))
+    return found - written
+
+
 def captured_names(program: Program) -> set[str]:
     """Names that the regions of operations read of the computation around them."""
     found: set[str] = set()

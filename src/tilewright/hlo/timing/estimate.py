@@ -16,6 +16,7 @@ from tilewright.hlo.opcodes import DOTS, ELEMENTWISE, TAKES_NO_TIME
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import matrix_type, product_sizes
+from tilewright.hlo.semantics.fusions import in_other_kernels
 from tilewright.hlo.semantics.moving import movers
 from tilewright.hlo.semantics.partitioning import of_one_device
 from tilewright.hlo.semantics.predicting import Normalised, fused_along, in_normal_form
@@ -153,6 +154,7 @@ def _predict(
     context.modelled = times = _times(step, program)
     if program.kind != "stablehlo":
         return step, context, 0
+    times |= {key: (0.0, "latency") for key in in_other_kernels(context) - times.keys()}
     if (normal := _normal(program, machine)).version:
         times = dict(normal.times_of(times))
         context = Context(normal.program, machine, times, _along(normal), assume)

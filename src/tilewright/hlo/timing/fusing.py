@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -38,7 +39,7 @@ from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.row import Run, busy, flops_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.tiles import Tiles
-from tilewright.hlo.timing.work import Asked, Windows, Work, add_operation
+from tilewright.hlo.timing.work import REGISTER, Asked, Windows, Work, add_operation
 
 _KERNELS = PRODUCTS | {"reduce", "gather", "scatter", "transpose", "reduce-window"}
 _BODIES = frozenset({"map", "reduce-scatter", "all-reduce", "select-and-scatter"})
@@ -68,6 +69,10 @@ class Fusing:
         self.captured: set[str] = outer.captured if outer else captured_names(context.program)
         fusions = Fusions(context, computation, self.captured)
         self.operations = [op for op in fusions.operations if op.opcode != "return"]
+        self.copied = defaultdict[str, list[str]](list)
+        for op in fusions.kernels():
+            if op.opcode == "copy":
+                self.copied[op.name.partition(".copy")[0]].append(op.shape)
         self.by_name = {op.name: op for op in self.operations}
         self.number = {op.name: k for k, op in enumerate(self.operations)}
         returned = [op.operands for op in fusions.operations if op.opcode == "return"]
@@ -268,9 +273,6 @@ class Fusing:
         whole = min(left * (right / _BLOCK_MB - 1), right * (left / _BLOCK_MB - 1))
         return batch * max(0.0, min(cut, whole))
 
-    def _moved_first(self, op: Operation, work: Work) -> float:
-        return 0.0
-
     def _kernel(self, op: Operation) -> tuple[Run | str, float]:
         """What one run of the kernel takes and streams itself, and megabytes of arguments that came early."""
         constants, kind, result = self.chip.kernel, plain_opcode(op.opcode), self.tiles[op.name]
@@ -286,15 +288,13 @@ class Fusing:
             read, members = more | read, made | members
             written += self.tiles[name].megabytes
         read.pop(op.name, None)
-        again = moved = 0.0
-        kinds = {plain_opcode(self.by_name[name].opcode) for name in members}
+        again = 0.0
         for name, share in members.items():
             if name in self.tiles and plain_opcode(self.by_name[name].opcode) not in TAKES_NO_TIME:
                 own, member = Work(), self.by_name[name]
                 add_operation(own, constants, member, self._operands(member), self.tiles[name])
                 work.include(own.times(share))
                 again += self._read_again(member)
-                moved += self._moved_first(member, own) if PRODUCTS & kinds else 0.0
         if work.unknown:
             return work.unknown[0], 0.0
         far = near = early = resident = 0.0
@@ -316,6 +316,9 @@ class Fusing:
             near += written
         else:
             far += written
+        for tiles in self._arrays(self.copied.get(op.name, ())):  # turned first, or at last, by a copy
+            far += 2 * tiles.megabytes
+            work.rotations += tiles.elements / REGISTER
         windows = Windows((max(1, round(max(far, near) / _WINDOW_MB)),))
         common = constants["common_mb_per_us"] > 0
         asked = Asked(work, windows, far, again, 0.0 if common else near, near if common else 0.0)
