@@ -41,6 +41,7 @@ _UNCHANGED = frozenset({"pad", "slice", "reshape", "convert"})
 _NOT_ZERO = re.compile("[1-9]")
 _LANES = 128
 _MANY = 8
+_LONG_ROW = 256
 _RECOMPUTED = 1.05
 """How many times a value's bytes a kernel reads to compute it again rather than to have it written."""
 
@@ -97,7 +98,8 @@ class Fusions:
         self.elements = {op.name: self._elements(op.shape) for op in self.operations}
         self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
         self.relaid = {op.name for op in self.operations if self._is_relaid(op)}
-        self.through = {name for name in self.by_name if self._flows(name)}
+        self.joined = {op.name for op in self.operations if self._is_softmax_sum(op)}
+        self.through = {name for name in self.by_name if self._flows(name)} | self.joined
         self.head_of: dict[str, str] = {}
         returned = [op.operands for op in self.operations if op.opcode == "return"]
         self.results = set(returned[-1]) if returned and computation.entry else set()
@@ -124,6 +126,32 @@ class Fusions:
                 dims = [sum(size > 1 for size in layout.shape) for layout in (before, after)]
                 unit = after.rank and after.shape[0] == 1  # the product's result then has the reshape's order
                 return dims[0] > dims[1] and not unit and not is_bitcast(before, after)
+        return False
+
+    def _is_softmax_sum(self, op: Operation) -> bool:
+        """Whether a reduction of long rows is one of a softmax whose narrowed result only products want.
+
+        Compilers for units of 256 do such a softmax in the kernel of the product behind it.
+        """
+        units = self.context.chip.matrix if self.context.chip is not None else None
+        if self.kind[op.name] != "reduce" or units is None or units.rows < 256 or op.name in self.captured:
+            return False
+        with suppress(TilewrightError, OverflowError):
+            rows, sums = self.context.layout(op.operand_shapes[0]), self.context.layout(op.shape)
+            if rows is None or sums is None or rows.rank < 4 or rows.shape[:-1] != sums.shape:
+                return False
+            ends, seen, open_ = set[str](), {op.name}, [op.name]
+            while open_ and len(seen) <= 4 * _MANY:
+                for reader in self.readers[open_.pop()]:
+                    if reader.name not in seen and self.kind[reader.name] in _FLOWS | {"reduce"}:
+                        seen.add(reader.name)
+                        open_.append(reader.name)
+                    elif reader.name not in seen:
+                        ends.add(reader.name)
+            products = bool(ends) and not open_ and all(self.kind[name] in DOTS for name in ends)
+            wide = op.shape.partition("[")[0] == "f32"
+            narrow = products and all(shape.startswith("bf16") for shape in self.by_name[min(ends)].operand_shapes[:2])
+            return rows.shape[-1] >= _LONG_ROW and wide and narrow
         return False
 
     def _flows(self, name: str) -> bool:
@@ -182,7 +210,7 @@ class Fusions:
         taken: set[str] = set()
         for op in reversed(self.operations):
             name = op.name
-            if self.kind[name] not in HEADS or name in self.captured or not self.readers[name]:
+            if self.kind[name] not in HEADS or name in self.joined or name in self.captured or not self.readers[name]:
                 continue
             ends, keeps = self._ends(name)
             end = next(iter(ends)) if len(ends) == 1 and keeps else ""

@@ -60,6 +60,15 @@ _MOST_BEHIND = 4096
 """Operations that are computed again in one kernel; what is further behind it reads from memory."""
 
 
+def _across_lanes(op: Operation, table: Tiles) -> bool:
+    """Whether the rows that a gather takes lie across the lanes: the compiler turns the whole table first."""
+    sizes = op.integers("slice_sizes")
+    if len(sizes) != len(table.shape) or len(sizes) < 2:
+        return False
+    lanes = table.minor_to_major[0]
+    return sizes[lanes] == 1 < table.shape[lanes] and max(sizes) > 1
+
+
 class Fusing:
     """The kernels that one computation of a StableHLO program will become, as far as the stated model goes."""
 
@@ -259,6 +268,20 @@ class Fusing:
                 found += self._arrays([shape])
         return found
 
+    def _is_batched(self, name: str) -> bool:
+        op = self.by_name[name]
+        return plain_opcode(op.opcode) in DOTS and bool(op.integers("lhs_batch_dims") or op.integers("lhs_batching_dims"))
+
+    def _turned_first(self, op: Operation, work: Work) -> float:
+        """Megabytes that copies before a batched product pass: parts of an activation, and what gets other lanes."""
+        kind, result, operands = plain_opcode(op.opcode), self.tiles[op.name], self._operands(op)
+        if kind == "slice" and op.operands[0] not in self.arguments | self.through:
+            return 2 * result.megabytes
+        if kind == "reshape" and operands and operands[0].shape[-1:] != result.shape[-1:] and min(result.shape[-1:] + operands[0].shape[-1:], default=1) > 1:
+            work.rotations += result.elements / REGISTER
+            return 2 * result.megabytes
+        return 0.0
+
     def _read_again(self, op: Operation) -> float:
         """Megabytes that a product's blocks read more than once: each column of blocks reads the left operand anew."""
         operands = self._operands(op)
@@ -288,16 +311,22 @@ class Fusing:
             read, members = more | read, made | members
             written += self.tiles[name].megabytes
         read.pop(op.name, None)
-        again = 0.0
+        again = far = near = early = resident = 0.0
+        beside = 0.0
+        last = max((self.number[name] for name in members if self._is_batched(name)), default=0)
         for name, share in members.items():
             if name in self.tiles and plain_opcode(self.by_name[name].opcode) not in TAKES_NO_TIME:
                 own, member = Work(), self.by_name[name]
                 add_operation(own, constants, member, self._operands(member), self.tiles[name])
-                work.include(own.times(share))
                 again += self._read_again(member)
+                if last and name in self.number and self.number[name] < last:
+                    beside += self._turned_first(member, own)
+                if plain_opcode(member.opcode) == "gather" and _across_lanes(member, self._operands(member)[0]):
+                    far += self._operands(member)[0].megabytes
+                    own.rotations += self._operands(member)[0].elements / REGISTER
+                work.include(own.times(share))
         if work.unknown:
             return work.unknown[0], 0.0
-        far = near = early = resident = 0.0
         for name, share in read.items():
             if name not in self.tiles:
                 continue
@@ -316,6 +345,10 @@ class Fusing:
             near += written
         else:
             far += written
+        if beside > self.chip.kernel["near_result_mb"]:
+            far += beside
+        else:
+            near += beside
         for tiles in self._arrays(self.copied.get(op.name, ())):  # turned first, or at last, by a copy
             far += 2 * tiles.megabytes
             work.rotations += tiles.elements / REGISTER
