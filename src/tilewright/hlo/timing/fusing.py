@@ -78,6 +78,7 @@ class Fusing:
         self.captured: set[str] = outer.captured if outer else captured_names(context.program)
         fusions = Fusions(context, computation, self.captured)
         self.operations = [op for op in fusions.operations if op.opcode != "return"]
+        self.joined_sums = fusions.joined
         self.copied = defaultdict[str, list[str]](list)
         for op in fusions.kernels():
             if op.opcode == "copy":
@@ -275,7 +276,7 @@ class Fusing:
     def _turned_first(self, op: Operation, work: Work) -> float:
         """Megabytes that copies before a batched product pass: parts of an activation, and what gets other lanes."""
         kind, result, operands = plain_opcode(op.opcode), self.tiles[op.name], self._operands(op)
-        if kind == "slice" and op.operands[0] not in self.arguments | self.through:
+        if kind == "slice" and op.operands[0] not in self.arguments:
             return 2 * result.megabytes
         if kind == "reshape" and operands and operands[0].shape[-1:] != result.shape[-1:] and min(result.shape[-1:] + operands[0].shape[-1:], default=1) > 1:
             work.rotations += result.elements / REGISTER
@@ -312,7 +313,7 @@ class Fusing:
             written += self.tiles[name].megabytes
         read.pop(op.name, None)
         again = far = near = early = resident = 0.0
-        beside = 0.0
+        beside, starts = 0.0, 0
         last = max((self.number[name] for name in members if self._is_batched(name)), default=0)
         for name, share in members.items():
             if name in self.tiles and plain_opcode(self.by_name[name].opcode) not in TAKES_NO_TIME:
@@ -320,7 +321,9 @@ class Fusing:
                 add_operation(own, constants, member, self._operands(member), self.tiles[name])
                 again += self._read_again(member)
                 if last and name in self.number and self.number[name] < last:
-                    beside += self._turned_first(member, own)
+                    turned = self._turned_first(member, own)
+                    beside, starts = beside + turned, starts + (turned > 0)
+                starts += kind != "reduce" == plain_opcode(member.opcode) and name not in self.joined_sums
                 if plain_opcode(member.opcode) == "gather" and _across_lanes(member, self._operands(member)[0]):
                     far += self._operands(member)[0].megabytes
                     own.rotations += self._operands(member)[0].elements / REGISTER
@@ -357,7 +360,8 @@ class Fusing:
         asked = Asked(work, windows, far, again, 0.0 if common else near, near if common else 0.0)
         asked.scalar = not result.shape and far < 0.001
         parts = asked.parts(constants, self.chip.stream_us)
-        us, bound = busy(parts, asked.latency(constants, parts["hbm"]), work.rows_us(constants))
+        latency = asked.latency(constants, parts["hbm"]) + starts * constants["near_launch_us"]
+        us, bound = busy(parts, latency, work.rows_us(constants))
         if work.rotations and bound == "vector" and kind in ("copy", "transpose", "reshape"):
             bound = "relayout"
         lane = "matrix" if work.matrix_us else "vector"
