@@ -306,13 +306,20 @@ class Fusions:
         return [*(replace(copy, source=op.source) for copy in copies.values()), replace(op, operands=operands)]
 
     def _turned(self, name: str) -> bool:
-        """Whether a product's result comes out turned: units of 256 take the wider of two free dims as their rows."""
+        """Whether a product's result comes out turned and is copied into the order that results have.
+
+        Units of 256 take the wider of two free dims as their rows; columns that lie outside all rows are copied there.
+        """
         op, chip = self.by_name[name], self.context.chip
         units = chip.matrix if chip is not None else None
-        if self.kind[name] not in DOTS or units is None or units.rows < 256 or len(op.operands) != 2:
+        if self.kind[name] not in DOTS or units is None or len(op.operands) != 2:
             return False
         with suppress(TilewrightError, OverflowError):
             layout = self.context.layout(op.shape)
+            if layout is not None and layout.rank == 3 and layout.shape[0] > 1:
+                return layout.minor_to_major[-1] == 2
+            if units.rows < 256:
+                return False
             left = self.by_name.get(op.operands[0])
             flipped = op.integers("lhs_contracting_dims") == (0,) or (left and self.kind[left.name] == "transpose")
             if layout is not None and layout.rank == 2 and flipped:
