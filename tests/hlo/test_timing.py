@@ -756,7 +756,7 @@ HOSTILE = {
         "%s = s32[] parameter(1)",
         'ROOT %online-softmax = bf16[2,8,128]{2,1,0} custom-call(%a, %s), custom_call_target="tpu_custom_call"',
     ),
-    "sort": module(PARAMETER, f"ROOT %b = {FAR} sort(%a), dimensions={{1}}"),
+    "fft": module(PARAMETER, f"ROOT %b = {FAR} fft(%a), fft_type=FFT, fft_length={{128}}"),
     "infeed": module("%t = token[] after-all()", "ROOT %b = ((f32[8]{0}), token[]) infeed(%t)"),
     "opaque": module("%a = opaque[] parameter(0)", "ROOT %b = opaque[] frobnicate(%a)"),
     "no such type": module("%a = zz9[8]{0} parameter(0)", "ROOT %b = zz9[8]{0} negate(%a)"),

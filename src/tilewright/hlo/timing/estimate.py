@@ -154,7 +154,7 @@ def _predict(
     context.modelled = times = _times(step, program)
     if program.kind != "stablehlo":
         return step, context, 0
-    times |= {key: (0.0, "latency") for key in in_other_kernels(context) - times.keys()}
+    times |= dict.fromkeys(in_other_kernels(context) - times.keys(), (0.0, "latency"))
     if (normal := _normal(program, machine)).version:
         times = dict(normal.times_of(times))
         context = Context(normal.program, machine, times, _along(normal), assume)

@@ -39,14 +39,14 @@ from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.row import Run, busy, flops_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.tiles import Tiles
-from tilewright.hlo.timing.work import REGISTER, Asked, Windows, Work, add_operation
+from tilewright.hlo.timing.work import REGISTER, SORTS, Asked, Windows, Work, add_operation
 
 _KERNELS = PRODUCTS | {"reduce", "gather", "scatter", "transpose", "reduce-window"}
 _BODIES = frozenset({"map", "reduce-scatter", "all-reduce", "select-and-scatter"})
-_UNPRICED = frozenset(
-    {"custom-call", "fft", "sort", "cholesky", "triangular-solve", "infeed", "outfeed", "send", "recv", "top-k"}
+_UNPRICED = frozenset({"custom-call", "fft", "cholesky", "triangular-solve", "infeed", "outfeed", "send", "recv"})
+_KNOWN = (
+    _KERNELS | _BODIES | MOVES_ONLY | ELEMENTWISE | COLLECTIVES | {"while", "reverse", "call", "dynamic-iota"} | SORTS
 )
-_KNOWN = _KERNELS | _BODIES | MOVES_ONLY | ELEMENTWISE | COLLECTIVES | {"while", "reverse", "call", "dynamic-iota"}
 _ARGUMENTS = Operation("arguments", "stream", "")
 """The row of weights that stream in beside the kernels."""
 _STREAMED_MB = 40.0
@@ -149,7 +149,7 @@ class Fusing:
         """Whether a value stays in vector memory."""
         if name == self.prefetched:
             return True
-        stays = not self.computation.entry or name not in self.arguments and name not in self.results
+        stays = not self.computation.entry or (name not in self.arguments and name not in self.results)
         return stays and self.tiles[name].megabytes <= self.chip.kernel["near_result_mb"]
 
     def price(self, runs: int = 1, begin: float = 0.0) -> tuple[list[TimeRow], float, int]:
@@ -164,7 +164,12 @@ class Fusing:
             kind = plain_opcode(op.opcode)
             if op.name in self.through or op.name in seconds or kind in TAKES_NO_TIME | {"iota"}:
                 continue
-            if op.name in self.tiles and not self.tiles[op.name].shape and op.name in self.results and kind in ELEMENTWISE:
+            if (
+                op.name in self.tiles
+                and not self.tiles[op.name].shape
+                and op.name in self.results
+                and kind in ELEMENTWISE
+            ):
                 continue  # scalars, such as a loop's counter, are the scalar core's
             if plain_opcode(op.opcode) == "while" and op.calls and op.name not in self.broken:
                 inside, us, within = self._loop(op, runs, begin + clock)
@@ -244,7 +249,7 @@ class Fusing:
             return f"no mechanism for {kind} is known"
         if op.name not in self.tiles:
             return "its result is no array"
-        if op.calls and kind not in _KERNELS | _BODIES:
+        if op.calls and kind not in _KERNELS | _BODIES | SORTS:
             return f"{kind} is not predicted"
         if kind in COLLECTIVES and self.chip.torus is None:
             return "this chip's links are not known"
@@ -271,14 +276,21 @@ class Fusing:
 
     def _is_batched(self, name: str) -> bool:
         op = self.by_name[name]
-        return plain_opcode(op.opcode) in DOTS and bool(op.integers("lhs_batch_dims") or op.integers("lhs_batching_dims"))
+        return plain_opcode(op.opcode) in DOTS and bool(
+            op.integers("lhs_batch_dims") or op.integers("lhs_batching_dims")
+        )
 
     def _turned_first(self, op: Operation, work: Work) -> float:
         """Megabytes that copies before a batched product pass: parts of an activation, and what gets other lanes."""
         kind, result, operands = plain_opcode(op.opcode), self.tiles[op.name], self._operands(op)
         if kind == "slice" and op.operands[0] not in self.arguments:
             return 2 * result.megabytes
-        if kind == "reshape" and operands and operands[0].shape[-1:] != result.shape[-1:] and min(result.shape[-1:] + operands[0].shape[-1:], default=1) > 1:
+        if (
+            kind == "reshape"
+            and operands
+            and operands[0].shape[-1:] != result.shape[-1:]
+            and min(result.shape[-1:] + operands[0].shape[-1:], default=1) > 1
+        ):
             work.rotations += result.elements / REGISTER
             return 2 * result.megabytes
         return 0.0
@@ -289,7 +301,7 @@ class Fusing:
         dims = product_sizes(op, operands, self.tiles[op.name]) if plain_opcode(op.opcode) in DOTS else None
         if dims is None or len(operands) < 2:
             return 0.0
-        batch, rows, columns, depth = dims
+        batch, rows, columns, _ = dims
         left, right = (tiles.megabytes / batch for tiles in operands[:2])
         if min(left, right) <= _BLOCK_MB:
             return 0.0
@@ -352,9 +364,6 @@ class Fusing:
             far += beside
         else:
             near += beside
-        for tiles in self._arrays(self.copied.get(op.name, ())):  # turned first, or at last, by a copy
-            far += 2 * tiles.megabytes
-            work.rotations += tiles.elements / REGISTER
         windows = Windows((max(1, round(max(far, near) / _WINDOW_MB)),))
         common = constants["common_mb_per_us"] > 0
         asked = Asked(work, windows, far, again, 0.0 if common else near, near if common else 0.0)
@@ -362,7 +371,14 @@ class Fusing:
         parts = asked.parts(constants, self.chip.stream_us)
         latency = asked.latency(constants, parts["hbm"]) + starts * constants["near_launch_us"]
         us, bound = busy(parts, latency, work.rows_us(constants))
+        for tiles in self._arrays(self.copied.get(op.name, ())):  # turned before, or after it, by a copy
+            copy = Asked(Work(rotations=tiles.elements / REGISTER), windows, 2 * tiles.megabytes)
+            parts = copy.parts(constants, self.chip.stream_us)
+            us += busy(parts, copy.latency(constants, parts["hbm"]))[0]
+            far += copy.far
         if work.rotations and bound == "vector" and kind in ("copy", "transpose", "reshape"):
             bound = "relayout"
         lane = "matrix" if work.matrix_us else "vector"
-        return Run(us, bound, far, work.products, resident, lane=lane, measured=not work.rows), early
+        return Run(
+            us, bound, far, work.products, resident, lane=lane, measured=not work.rows and kind not in SORTS
+        ), early
