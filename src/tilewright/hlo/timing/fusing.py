@@ -1,12 +1,13 @@
 """StableHLO priced by a stated model of what the TPU compiler fuses; there is no schedule, so none is claimed.
 
-* Kernels stand at products, reductions, gathers, scatters and transposes of activations. Elementwise chains
-  and broadcasts flow into the kernels that use them and never reach memory. A reduction straight from a product, and a
-  sum of two activations with several users, are second results of the product's kernel.
-* Where ``joins_softmax`` is 1 (v6e), softmax over rows of 256 or more is one kernel with the product behind it.
-* A gather of rows that lie across the lanes turns its table first.
-* Results that fit ``near_result_mb`` stay near the core; arguments stream in beside the compute, so that the step takes
-  the longer of kernels and HBM; the largest argument, if it fits ``between_calls_mb``, is brought in between calls.
+* The kernels are those of ``semantics.fusions``, which memory is counted by too. A reduction of what a product's kernel
+  writes is a second result of it. What stands behind a reduction in its kernel starts anew.
+* Results that fit ``near_result_mb`` stay near the core, and so does what a loop carries; arguments stream in beside
+  the compute, so that the step takes the longer of kernels and HBM; the largest argument, if it fits
+  ``between_calls_mb``, is brought in between calls.
+* Operands of a product that do not fit near the core are read anew for every block of its result.
+* A gather of rows that lie across the lanes turns its table first; what a batched product takes of an activation is cut
+  out and turned first.
 """
 
 from __future__ import annotations
@@ -55,7 +56,6 @@ _BLOCK, _BLOCK_MB = 1280, 16.0
 """Rows and columns of one block of a product's result, and megabytes of an operand that stays for all blocks."""
 _WINDOW_MB = 5.0
 """Megabytes of one window of a kernel's arrays."""
-_ELEMENT = "get-tuple-element"
 _MOST_BEHIND = 4096
 """Operations that are computed again in one kernel; what is further behind it reads from memory."""
 
@@ -78,7 +78,7 @@ class Fusing:
         self.captured: set[str] = outer.captured if outer else captured_names(context.program)
         fusions = Fusions(context, computation, self.captured)
         self.operations = [op for op in fusions.operations if op.opcode != "return"]
-        self.joined_sums = fusions.joined
+        self.in_softmax = fusions.joined
         self.copied = defaultdict[str, list[str]](list)
         for op in fusions.kernels():
             if op.opcode == "copy":
@@ -130,6 +130,7 @@ class Fusing:
             member, part = self.by_name[name], share[name]
             kind = plain_opcode(member.opcode)
             for k, operand in enumerate(member.operands):
+                operand = operand if operand in self.number else operand.partition("#")[0]
                 if operand not in self.number or (kind in WRITES_IN_PLACE and not k):
                     continue
                 wanted = 1.0 if kind in HEADS else part
@@ -274,26 +275,15 @@ class Fusing:
                 found += self._arrays([shape])
         return found
 
-    def _is_batched(self, name: str) -> bool:
-        op = self.by_name[name]
-        return plain_opcode(op.opcode) in DOTS and bool(
-            op.integers("lhs_batch_dims") or op.integers("lhs_batching_dims")
-        )
-
     def _turned_first(self, op: Operation, work: Work) -> float:
-        """Megabytes that copies before a batched product pass: parts of an activation, and what gets other lanes."""
+        """Megabytes that a copy before a batched product passes: a part of an activation, or what gets other lanes."""
         kind, result, operands = plain_opcode(op.opcode), self.tiles[op.name], self._operands(op)
-        if kind == "slice" and op.operands[0] not in self.arguments:
-            return 2 * result.megabytes
-        if (
-            kind == "reshape"
-            and operands
-            and operands[0].shape[-1:] != result.shape[-1:]
-            and min(result.shape[-1:] + operands[0].shape[-1:], default=1) > 1
-        ):
+        lanes = {*result.shape[-1:], *(operands[0].shape[-1:] if operands else ())}
+        if kind == "reshape" and len(lanes) == 2 and 1 not in lanes:
             work.rotations += result.elements / REGISTER
-            return 2 * result.megabytes
-        return 0.0
+        elif kind != "slice" or op.operands[0] in self.arguments:
+            return 0.0
+        return 2 * result.megabytes
 
     def _read_again(self, op: Operation) -> float:
         """Megabytes that a product's blocks read more than once: each column of blocks reads the left operand anew."""
@@ -309,6 +299,53 @@ class Fusing:
         whole = min(left * (right / _BLOCK_MB - 1), right * (left / _BLOCK_MB - 1))
         return batch * max(0.0, min(cut, whole))
 
+    def _asked(self, op: Operation) -> tuple[Asked, float, float, int]:
+        """What a kernel asks, megabytes of arguments that come early or earlier, and how many others start for it."""
+        kind, result, near_mb = plain_opcode(op.opcode), self.tiles[op.name], self.chip.kernel["near_result_mb"]
+        read, members = self._members(op)
+        asked, early, resident, starts = Asked(Work(), Windows()), 0.0, 0.0, 0
+        written, turned = result.megabytes, 0.0
+        for name in self.joined.get(op.name, ()):
+            more, made = self._members(self.by_name[name])
+            read, members = more | read, made | members
+            written += self.tiles[name].megabytes
+        read.pop(op.name, None)
+        batched = [name for name in members if self.by_name[name].integers("lhs_batch_dims")]
+        last = max((self.number[name] for name in batched), default=0)
+        for name, share in members.items():
+            member, own = self.by_name[name], Work()
+            if name not in self.tiles or (of := plain_opcode(member.opcode)) in TAKES_NO_TIME:
+                continue
+            operands = self._operands(member)
+            add_operation(own, self.chip.kernel, member, operands, self.tiles[name])
+            asked.again += self._read_again(member)
+            if self.number[name] < last and (copied := self._turned_first(member, own)):
+                turned, starts = turned + copied, starts + 1
+            starts += kind != "reduce" == of and name not in self.in_softmax
+            if of == "gather" and operands and _across_lanes(member, operands[0]):
+                asked.far += operands[0].megabytes
+                own.rotations += operands[0].elements / REGISTER
+            asked.work.include(own.times(share))
+        passing = [(written, self._is_near(op.name)), (turned, turned <= near_mb)]
+        if kind in WRITES_IN_PLACE and len(op.operands) > WRITES_IN_PLACE[kind]:
+            update = self.tiles.get(op.operands[WRITES_IN_PLACE[kind]], result)
+            passing[0] = min(written, update.megabytes), self._is_near(op.name)
+        for name, share in read.items():
+            megabytes = share * self.tiles[name].megabytes if name in self.tiles else 0.0
+            streams_early = name in self.arguments and megabytes <= _STREAMED_MB and self.computation.entry
+            if megabytes and streams_early and name != self.prefetched:
+                early += megabytes
+            elif megabytes:
+                passing.append((megabytes, self._is_near(name)))
+                resident += self.tiles[name].megabytes if name == self.prefetched else 0.0
+        asked.near = sum(megabytes for megabytes, near in passing if near)
+        asked.far += sum(megabytes for megabytes, near in passing if not near)
+        asked.windows = Windows((max(1, round(max(asked.far, asked.near) / _WINDOW_MB)),))
+        if self.chip.kernel["common_mb_per_us"]:
+            asked.near, asked.common = 0.0, asked.near
+        asked.scalar = not result.shape and asked.far < 0.001
+        return asked, early, resident, starts
+
     def _kernel(self, op: Operation) -> tuple[Run | str, float]:
         """What one run of the kernel takes and streams itself, and megabytes of arguments that came early."""
         constants, kind, result = self.chip.kernel, plain_opcode(op.opcode), self.tiles[op.name]
@@ -317,68 +354,20 @@ class Fusing:
         if kind in COLLECTIVES and self.chip.torus:
             us, megabytes = self.chip.torus.exchange_us(op, self._operands(op), [result])
             return Run(us, "link", megabytes, lane="link", measured=False), 0.0
-        read, members = self._members(op)
-        work, written = Work(), result.megabytes
-        for name in self.joined.get(op.name, ()):
-            more, made = self._members(self.by_name[name])
-            read, members = more | read, made | members
-            written += self.tiles[name].megabytes
-        read.pop(op.name, None)
-        again = far = near = early = resident = 0.0
-        beside, starts = 0.0, 0
-        last = max((self.number[name] for name in members if self._is_batched(name)), default=0)
-        for name, share in members.items():
-            if name in self.tiles and plain_opcode(self.by_name[name].opcode) not in TAKES_NO_TIME:
-                own, member = Work(), self.by_name[name]
-                add_operation(own, constants, member, self._operands(member), self.tiles[name])
-                again += self._read_again(member)
-                if last and name in self.number and self.number[name] < last:
-                    turned = self._turned_first(member, own)
-                    beside, starts = beside + turned, starts + (turned > 0)
-                starts += kind != "reduce" == plain_opcode(member.opcode) and name not in self.joined_sums
-                if plain_opcode(member.opcode) == "gather" and _across_lanes(member, self._operands(member)[0]):
-                    far += self._operands(member)[0].megabytes
-                    own.rotations += self._operands(member)[0].elements / REGISTER
-                work.include(own.times(share))
+        asked, early, resident, starts = self._asked(op)
+        work, far = asked.work, asked.far
         if work.unknown:
             return work.unknown[0], 0.0
-        for name, share in read.items():
-            if name not in self.tiles:
-                continue
-            megabytes = share * self.tiles[name].megabytes
-            if self._is_near(name):
-                near += megabytes
-                resident += self.tiles[name].megabytes if name == self.prefetched else 0.0
-            elif name in self.arguments and megabytes <= _STREAMED_MB and self.computation.entry:
-                early += megabytes
-            else:
-                far += megabytes
-        if kind in WRITES_IN_PLACE and len(op.operands) > WRITES_IN_PLACE[kind]:
-            update = op.operands[WRITES_IN_PLACE[kind]]
-            written = min(written, self.tiles[update].megabytes) if update in self.tiles else written
-        if self._is_near(op.name):
-            near += written
-        else:
-            far += written
-        if beside > self.chip.kernel["near_result_mb"]:
-            far += beside
-        else:
-            near += beside
-        windows = Windows((max(1, round(max(far, near) / _WINDOW_MB)),))
-        common = constants["common_mb_per_us"] > 0
-        asked = Asked(work, windows, far, again, 0.0 if common else near, near if common else 0.0)
-        asked.scalar = not result.shape and far < 0.001
         parts = asked.parts(constants, self.chip.stream_us)
         latency = asked.latency(constants, parts["hbm"]) + starts * constants["near_launch_us"]
         us, bound = busy(parts, latency, work.rows_us(constants))
-        for tiles in self._arrays(self.copied.get(op.name, ())):  # turned before, or after it, by a copy
-            copy = Asked(Work(rotations=tiles.elements / REGISTER), windows, 2 * tiles.megabytes)
+        for tiles in self._arrays(self.copied.get(op.name, ())):  # turned before, or after it
+            copy = Asked(Work(rotations=tiles.elements / REGISTER), asked.windows, 2 * tiles.megabytes)
             parts = copy.parts(constants, self.chip.stream_us)
             us += busy(parts, copy.latency(constants, parts["hbm"]))[0]
             far += copy.far
         if work.rotations and bound == "vector" and kind in ("copy", "transpose", "reshape"):
             bound = "relayout"
-        lane = "matrix" if work.matrix_us else "vector"
-        return Run(
-            us, bound, far, work.products, resident, lane=lane, measured=not work.rows and kind not in SORTS
-        ), early
+        run = Run(us, bound, far, work.products, resident, lane="matrix" if work.matrix_us else "vector")
+        run.measured = not work.rows and kind not in SORTS
+        return run, early
