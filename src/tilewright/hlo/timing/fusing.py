@@ -75,6 +75,7 @@ class Fusing:
     def __init__(self, chip: Chip, context: Context, computation: Computation, outer: Fusing | None = None) -> None:
         self.chip, self.context, self.computation = chip, context, computation
         self.pallas, self.pallas_runs = outer.pallas if outer else Kernels(context, chip), dict[str, Run | str]()
+        self.begun = False  # whether a kernel has run, beside which arguments can come in
         self.captured: set[str] = outer.captured if outer else captured_names(context.program)
         fusions = Fusions(context, computation, self.captured)
         self.operations = [op for op in fusions.operations if op.opcode != "return"]
@@ -187,6 +188,7 @@ class Fusing:
                 rows.append(replace(row, untimed_flops=row.untimed_flops + called))
                 continue
             run, weights = self._kernel(op)
+            self.begun = True
             if isinstance(run, str):
                 rows.append(untimed(op, run, source, begin + clock, runs, self._operands(op), [self.tiles[op.name]]))
                 continue
@@ -333,7 +335,7 @@ class Fusing:
         for name, share in read.items():
             megabytes = share * self.tiles[name].megabytes if name in self.tiles else 0.0
             streams_early = name in self.arguments and megabytes <= _STREAMED_MB and self.computation.entry
-            if megabytes and streams_early and name != self.prefetched:
+            if megabytes and streams_early and name != self.prefetched and self.begun:
                 early += megabytes
             elif megabytes:
                 passing.append((megabytes, self._is_near(name)))
