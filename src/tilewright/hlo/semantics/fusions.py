@@ -177,7 +177,7 @@ class Fusions:
         heads: dict[str, frozenset[str]] = {}
         for op in reversed(self.operations):
             wanted = [
-                {reader.name} if reader.name not in self.through else heads[reader.name]
+                heads.get(reader.name, frozenset()) if reader.name in self.through else {reader.name}
                 for reader in self.readers[op.name]
             ]
             heads[op.name] = frozenset(list(frozenset().union(*wanted))[:_MANY])

@@ -154,11 +154,12 @@ def _predict(
     context.modelled = times = _times(step, program)
     if program.kind != "stablehlo":
         return step, context, 0
-    times |= dict.fromkeys(in_other_kernels(context) - times.keys(), (0.0, "latency"))
+    along: _Times = dict.fromkeys(in_other_kernels(context), (0.0, "latency"))
     if (normal := _normal(program, machine)).version:
-        times = dict(normal.times_of(times))
+        times, along = dict(normal.times_of(times)), dict(normal.times_of(along))
         context = Context(normal.program, machine, times, _along(normal), assume)
     _give_to_movers(context, times)
+    times.update({key: none for key, none in along.items() if key not in times})
     if normal.version and _only_operation(program) is None:
         step = _with_lone_kernels(step, context, times, chip)
     return step, context, normal.version
