@@ -54,27 +54,27 @@ def test_the_ranking_is_by_time_and_keeps_the_bytes(gpt2):
     assert "time" in next(line for _, line in found.ranking_lines("moved")).split()
 
 
-CALLS = """func.func @main(%x: tensor<4096x8x64xbf16>) -> tensor<4096x512xbf16> {
-  %0 = call @joined(%x) : (tensor<4096x8x64xbf16>) -> tensor<4096x512xbf16>
-  %1 = stablehlo.exponential %0 : tensor<4096x512xbf16>
-  %2 = stablehlo.reshape %1 : (tensor<4096x512xbf16>) -> tensor<4096x8x64xbf16>
-  %3 = call @joined(%2) : (tensor<4096x8x64xbf16>) -> tensor<4096x512xbf16>
-  return %3 : tensor<4096x512xbf16>
-}
-func.func private @joined(%x: tensor<4096x8x64xbf16>) -> tensor<4096x512xbf16> {
-  %0 = stablehlo.exponential %x : tensor<4096x8x64xbf16>
+CALLS = """func.func @main(%x: tensor<4096x512xbf16>, %w: tensor<512x512xbf16>) -> tensor<4096x8x64xbf16> {
+  %0 = call @split(%x, %w) : (tensor<4096x512xbf16>, tensor<512x512xbf16>) -> tensor<4096x8x64xbf16>
   %1 = stablehlo.reshape %0 : (tensor<4096x8x64xbf16>) -> tensor<4096x512xbf16>
-  return %1 : tensor<4096x512xbf16>
+  %2 = call @split(%1, %w) : (tensor<4096x512xbf16>, tensor<512x512xbf16>) -> tensor<4096x8x64xbf16>
+  return %2 : tensor<4096x8x64xbf16>
+}
+func.func private @split(%x: tensor<4096x512xbf16>, %w: tensor<512x512xbf16>) -> tensor<4096x8x64xbf16> {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+    : (tensor<4096x512xbf16>, tensor<512x512xbf16>) -> tensor<4096x512xbf16>
+  %1 = stablehlo.reshape %0 : (tensor<4096x512xbf16>) -> tensor<4096x8x64xbf16>
+  return %1 : tensor<4096x8x64xbf16>
 }
 """
 
 
 def test_what_is_called_twice_takes_both_times():
     step = estimate(load(CALLS), "tpu-v6e")
-    joins = [row for row in step.rows if row.op == "reshape"]
-    assert [row.line for row in joins if row.line] == [10, 10]  # the third is between them, in the normal form
-    rows = [row for row in report(load(CALLS), "tpu-v6e").rows if row.op == "reshape"]
-    assert sum(row.modelled_us or 0.0 for row in rows) == pytest.approx(1e6 * sum(join.seconds for join in joins))
+    assert sum(row.flops for row in step.rows) == 2 * 2 * 4096 * 512 * 512
+    found = report(load(CALLS), "tpu-v6e")
+    assert step.device_seconds == pytest.approx(sum(row.seconds for row in step.rows))
+    assert found.time.device_us == pytest.approx(1e6 * step.device_seconds)
 
 
 @pytest.mark.parametrize("target", [None, "vector8x128", "simt"])

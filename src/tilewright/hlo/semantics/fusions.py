@@ -83,9 +83,11 @@ def captured_names(program: Program) -> set[str]:
 
 
 class Fusions:
-    """The kernels of one computation."""
+    """The kernels of one computation; of one that is as it was ``written``, most reshapes go in its normal form."""
 
-    def __init__(self, context: Context, computation: Computation, captured: Collection[str]) -> None:
+    def __init__(
+        self, context: Context, computation: Computation, captured: Collection[str], written: bool = False
+    ) -> None:
         self.context, self.captured = context, captured
         operations = [_marked(op) for op in inlined(context.program, computation)]
         self.operations = _widened_first(_wanted(_once(operations), captured))
@@ -97,7 +99,9 @@ class Fusions:
         self.bytes = {op.name: self._bytes(op.shape) for op in self.operations}
         self.elements = {op.name: self._elements(op.shape) for op in self.operations}
         self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
-        self.relaid = {op.name for op in self.operations if self._is_relaid(op)}
+        self.relaid = {
+            op.name for op in self.operations if self._is_relaid(op) and (not written or self._is_of_product(op))
+        }
         self.joined = {op.name for op in self.operations if self._is_softmax_sum(op)}
         self.through = {name for name in self.by_name if self._flows(name)} | self.joined
         self.head_of: dict[str, str] = {}
@@ -127,6 +131,13 @@ class Fusions:
                 unit = after.rank and after.shape[0] == 1  # the product's result then has the reshape's order
                 return dims[0] > dims[1] and not unit and not is_bitcast(before, after)
         return False
+
+    def _is_of_product(self, op: Operation) -> bool:
+        """Whether what a reshape takes was a product's before elementwise operations: none other brings it along."""
+        maker = self.by_name.get(op.operands[0])
+        while maker is not None and self.kind[maker.name] in ELEMENTWISE and maker.operands:
+            maker = self.by_name.get(maker.operands[0])
+        return maker is not None and self.kind[maker.name] in PRODUCTS
 
     def _is_softmax_sum(self, op: Operation) -> bool:
         """Whether a reduction of long rows is one of a softmax whose narrowed result only products want.

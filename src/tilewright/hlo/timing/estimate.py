@@ -154,12 +154,11 @@ def _predict(
     context.modelled = times = _times(step, program)
     if program.kind != "stablehlo":
         return step, context, 0
-    along: _Times = dict.fromkeys(in_other_kernels(context), (0.0, "latency"))
     if (normal := _normal(program, machine)).version:
-        times, along = dict(normal.times_of(times)), dict(normal.times_of(along))
+        times = dict(normal.times_of(times))
         context = Context(normal.program, machine, times, _along(normal), assume)
     _give_to_movers(context, times)
-    times.update({key: none for key, none in along.items() if key not in times})
+    times.update(dict.fromkeys(in_other_kernels(context) - times.keys(), (0.0, "latency")))
     if normal.version and _only_operation(program) is None:
         step = _with_lone_kernels(step, context, times, chip)
     return step, context, normal.version

@@ -77,7 +77,7 @@ class Fusing:
         self.pallas, self.pallas_runs = outer.pallas if outer else Kernels(context, chip), dict[str, Run | str]()
         self.begun = False  # whether a kernel has run, beside which arguments can come in
         self.captured: set[str] = outer.captured if outer else captured_names(context.program)
-        fusions = Fusions(context, computation, self.captured)
+        fusions = Fusions(context, computation, self.captured, written=True)
         self.operations = [op for op in fusions.operations if op.opcode != "return"]
         self.in_softmax = fusions.joined
         self.copied = defaultdict[str, list[str]](list)
