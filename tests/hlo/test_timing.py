@@ -9,6 +9,8 @@ import re
 import sys
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -595,6 +597,18 @@ def test_a_stream_of_sums_is_computed_once_even_where_it_is_widened_first():
         step.seconds - step.call_seconds for count in (4, 8, 16) for step in [estimate(load(layers(count)), "tpu-v6e")]
     ]
     assert seconds[2] - seconds[1] == pytest.approx(2 * (seconds[1] - seconds[0]), rel=0.05)
+
+
+@pytest.mark.parametrize("function", [jnp.sort, jnp.argsort, jnp.argmax, jnp.cumsum, lambda x: jax.lax.top_k(x, 8)])
+def test_what_orders_rows_has_a_time_for_each_row(function):
+    """Sorts take a network's passes over the registers, each at least all of the array; they were never measured."""
+    shape = jax.ShapeDtypeStruct((512, 2048), jnp.float32)
+    step = estimate(load(jax.jit(function).lower(shape).as_text()), "tpu-v6e")
+    assert step.priced == 1
+    assert all(row.seconds > 0 for row in step.rows)
+    sorts = [row for row in step.rows if row.op in ("sort", "top_k")]
+    assert bool(sorts) == (function not in (jnp.argmax, jnp.cumsum))
+    assert all(not row.calibrated and row.seconds > 66 * 1024 * 0.16e-9 for row in sorts)
 
 
 def test_functions_that_the_compiler_writes_out_have_a_time():

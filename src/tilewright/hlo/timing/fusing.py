@@ -74,7 +74,8 @@ class Fusing:
 
     def __init__(self, chip: Chip, context: Context, computation: Computation, outer: Fusing | None = None) -> None:
         self.chip, self.context, self.computation = chip, context, computation
-        self.pallas, self.pallas_runs = outer.pallas if outer else Kernels(context, chip), dict[str, Run | str]()
+        self.pallas: Kernels = outer.pallas if outer else Kernels(context, chip)
+        self.pallas_runs = dict[str, Run | str]()
         self.begun = False  # whether a kernel has run, beside which arguments can come in
         self.captured: set[str] = outer.captured if outer else captured_names(context.program)
         fusions = Fusions(context, computation, self.captured, written=True)
