@@ -266,7 +266,6 @@ SOURCES = {
     "common_mb_per_us": "carried over from [time.reduce] near_mb_per_us",
     "gather_element_us": "read off one public time of v6e: 32,768 elements taken along an axis",
     "call_us": "what a call costs beyond its kernels: the one constant read off whole models, gpt2_measured.csv",
-    "joins_softmax": f"{_COUNTED}: whether softmax and product are one kernel",
     "near_result_mb": f"{_COUNTED}: the largest result that gpt2 keeps near the core; others keep larger ones",
     "between_calls_mb": f"{_COUNTED}: the largest argument that is brought in between calls",
 }

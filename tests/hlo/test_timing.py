@@ -9,6 +9,8 @@ import re
 import sys
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -597,6 +599,18 @@ def test_a_stream_of_sums_is_computed_once_even_where_it_is_widened_first():
     assert seconds[2] - seconds[1] == pytest.approx(2 * (seconds[1] - seconds[0]), rel=0.05)
 
 
+@pytest.mark.parametrize("function", [jnp.sort, jnp.argsort, jnp.argmax, jnp.cumsum, lambda x: jax.lax.top_k(x, 8)])
+def test_what_orders_rows_has_a_time_for_each_row(function):
+    """Sorts take a network's passes over the registers, each at least all of the array; they were never measured."""
+    shape = jax.ShapeDtypeStruct((512, 2048), jnp.float32)
+    step = estimate(load(jax.jit(function).lower(shape).as_text()), "tpu-v6e")
+    assert step.priced == 1
+    assert all(row.seconds > 0 for row in step.rows)
+    sorts = [row for row in step.rows if row.op in ("sort", "top_k")]
+    assert bool(sorts) == (function not in (jnp.argmax, jnp.cumsum))
+    assert all(not row.calibrated and row.seconds > 66 * 1024 * 0.16e-9 for row in sorts)
+
+
 def test_functions_that_the_compiler_writes_out_have_a_time():
     text = """func.func @main(%a: tensor<1024x1024xf32>) -> tensor<1024x1024xf32> {
   %0 = chlo.NAME %a : tensor<1024x1024xf32> -> tensor<1024x1024xf32>
@@ -756,7 +770,7 @@ HOSTILE = {
         "%s = s32[] parameter(1)",
         'ROOT %online-softmax = bf16[2,8,128]{2,1,0} custom-call(%a, %s), custom_call_target="tpu_custom_call"',
     ),
-    "sort": module(PARAMETER, f"ROOT %b = {FAR} sort(%a), dimensions={{1}}"),
+    "fft": module(PARAMETER, f"ROOT %b = {FAR} fft(%a), fft_type=FFT, fft_length={{128}}"),
     "infeed": module("%t = token[] after-all()", "ROOT %b = ((f32[8]{0}), token[]) infeed(%t)"),
     "opaque": module("%a = opaque[] parameter(0)", "ROOT %b = opaque[] frobnicate(%a)"),
     "no such type": module("%a = zz9[8]{0} parameter(0)", "ROOT %b = zz9[8]{0} negate(%a)"),

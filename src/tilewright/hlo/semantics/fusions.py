@@ -34,13 +34,14 @@ _REARRANGES = frozenset(
 _PARTS = frozenset({"slice", "dynamic-slice", "pad", "concatenate"})
 _FLOWS = ELEMENTWISE | _REARRANGES | _FREE
 """Operations that run in the kernels that want their values."""
-_HEADS = PRODUCTS - {"ragged-dot"} | {"reduce", "gather", "reduce-window"}
+HEADS = PRODUCTS - {"ragged-dot"} | {"reduce", "gather", "reduce-window"}
 """Operations that do what follows them elementwise."""
 _UNCHANGED = frozenset({"pad", "slice", "reshape", "convert"})
 """Operations that do nothing where their result has the operand's shape and nothing is padded."""
 _NOT_ZERO = re.compile("[1-9]")
 _LANES = 128
 _MANY = 8
+_LONG_ROW = 256
 _RECOMPUTED = 1.05
 """How many times a value's bytes a kernel reads to compute it again rather than to have it written."""
 
@@ -48,15 +49,29 @@ _RECOMPUTED = 1.05
 def in_kernels(context: Context) -> Program:
     """The program with one operation for each array that is written: its operands are the written arrays it reads."""
     program = context.program
-    captured = _captured(program)
+    captured = captured_names(program)
     computations = []
     for computation in program.computations:
-        operations = tuple(_Fusions(context, computation, captured).kernels())
+        operations = tuple(Fusions(context, computation, captured).kernels())
         computations.append(replace(computation, operations=operations))
     return replace(program, computations=tuple(computations))
 
 
-def _captured(program: Program) -> set[str]:
+def in_other_kernels(context: Context) -> set[tuple[int, str]]:
+    """(line, name) of the operations that are done in kernels of others wherever they run: they take no time alone."""
+    program = context.program
+    captured = captured_names(program)
+    called = {callee for _, op in program.operations() if op.opcode == "call" for callee in op.calls}
+    found, written = set[tuple[int, str]](), set[tuple[int, str]]()
+    for computation in program.computations:
+        if computation.name not in called:
+            fusions = Fusions(context, computation, captured)
+            for op in fusions.operations:
+                (found if op.name in fusions.through else written).add((op.line, op.name.rpartition("/")[2]))
+    return found - written
+
+
+def captured_names(program: Program) -> set[str]:
     """Names that the regions of operations read of the computation around them."""
     found: set[str] = set()
     for computation in program.computations:
@@ -67,13 +82,15 @@ def _captured(program: Program) -> set[str]:
     return found
 
 
-class _Fusions:
-    """The kernels of one computation."""
+class Fusions:
+    """The kernels of one computation; of one that is as it was ``written``, most reshapes go in its normal form."""
 
-    def __init__(self, context: Context, computation: Computation, captured: Collection[str]) -> None:
+    def __init__(
+        self, context: Context, computation: Computation, captured: Collection[str], written: bool = False
+    ) -> None:
         self.context, self.captured = context, captured
         operations = [_marked(op) for op in inlined(context.program, computation)]
-        self.operations = _widened_first(_once(operations))
+        self.operations = _widened_first(_wanted(_once(operations), captured))
         self.by_name = {op.name: op for op in self.operations}
         self.readers: dict[str, list[Operation]] = defaultdict(list)
         for op in self.operations:
@@ -82,8 +99,11 @@ class _Fusions:
         self.bytes = {op.name: self._bytes(op.shape) for op in self.operations}
         self.elements = {op.name: self._elements(op.shape) for op in self.operations}
         self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
-        self.relaid = {op.name for op in self.operations if self._is_relaid(op)}
-        self.through = {name for name in self.by_name if self._flows(name)}
+        self.relaid = {
+            op.name for op in self.operations if self._is_relaid(op) and (not written or self._is_of_product(op))
+        }
+        self.joined = {op.name for op in self.operations if self._is_softmax_sum(op)}
+        self.through = {name for name in self.by_name if self._flows(name)} | self.joined
         self.head_of: dict[str, str] = {}
         returned = [op.operands for op in self.operations if op.opcode == "return"]
         self.results = set(returned[-1]) if returned and computation.entry else set()
@@ -112,6 +132,39 @@ class _Fusions:
                 return dims[0] > dims[1] and not unit and not is_bitcast(before, after)
         return False
 
+    def _is_of_product(self, op: Operation) -> bool:
+        """Whether what a reshape takes was a product's before elementwise operations: none other brings it along."""
+        maker = self.by_name.get(op.operands[0])
+        while maker is not None and self.kind[maker.name] in ELEMENTWISE and maker.operands:
+            maker = self.by_name.get(maker.operands[0])
+        return maker is not None and self.kind[maker.name] in PRODUCTS
+
+    def _is_softmax_sum(self, op: Operation) -> bool:
+        """Whether a reduction of long rows is one of a softmax whose narrowed result only products want.
+
+        Compilers for units of 256 do such a softmax in the kernel of the product behind it.
+        """
+        units = self.context.chip.matrix if self.context.chip is not None else None
+        if self.kind[op.name] != "reduce" or units is None or units.rows < 256 or op.name in self.captured:
+            return False
+        with suppress(TilewrightError, OverflowError):
+            rows, sums = self.context.layout(op.operand_shapes[0]), self.context.layout(op.shape)
+            if rows is None or sums is None or rows.rank < 4 or rows.shape[:-1] != sums.shape:
+                return False
+            ends, seen, open_ = set[str](), {op.name}, [op.name]
+            while open_ and len(seen) <= 4 * _MANY:
+                for reader in self.readers[open_.pop()]:
+                    if reader.name not in seen and self.kind[reader.name] in _FLOWS | {"reduce"}:
+                        seen.add(reader.name)
+                        open_.append(reader.name)
+                    elif reader.name not in seen:
+                        ends.add(reader.name)
+            products = bool(ends) and not open_ and all(self.kind[name] in DOTS for name in ends)
+            wide = op.shape.partition("[")[0] == "f32"
+            narrow = products and all(shape.startswith("bf16") for shape in self.by_name[min(ends)].operand_shapes[:2])
+            return rows.shape[-1] >= _LONG_ROW and wide and narrow
+        return False
+
     def _flows(self, name: str) -> bool:
         """Whether a value can stay in the kernels that read it."""
         if any(reader.name in self.relaid for reader in self.readers[name]) and self.kind[name] not in _FREE:
@@ -126,7 +179,7 @@ class _Fusions:
 
     def _takes_inside(self, reader: Operation, name: str) -> bool:
         kind = self.kind[reader.name]
-        if kind in _FLOWS | _HEADS:
+        if kind in _FLOWS | HEADS:
             return kind != "gather" or name != reader.operands[0]
         return kind in WRITES_IN_PLACE and name != reader.operands[0]
 
@@ -135,7 +188,7 @@ class _Fusions:
         heads: dict[str, frozenset[str]] = {}
         for op in reversed(self.operations):
             wanted = [
-                {reader.name} if reader.name not in self.through else heads[reader.name]
+                heads.get(reader.name, frozenset()) if reader.name in self.through else {reader.name}
                 for reader in self.readers[op.name]
             ]
             heads[op.name] = frozenset(list(frozenset().union(*wanted))[:_MANY])
@@ -168,12 +221,13 @@ class _Fusions:
         taken: set[str] = set()
         for op in reversed(self.operations):
             name = op.name
-            if self.kind[name] not in _HEADS or name in self.captured or not self.readers[name]:
+            if self.kind[name] not in HEADS or name in self.joined or name in self.captured or not self.readers[name]:
                 continue
             ends, keeps = self._ends(name)
             end = next(iter(ends)) if len(ends) == 1 and keeps else ""
             fused = self.kind[end] in _FLOWS and end not in self.relaid if end else False
-            if (fused or (end and self.kind[end] == "reduce" and self.kind[name] in PRODUCTS)) and end not in taken:
+            fused = fused or (end != "" and self.kind[name] in PRODUCTS and self._ends_product(end, name))
+            if fused and end not in taken:
                 self.through.add(name)
                 taken.add(end)
                 self.head_of[end] = name
@@ -183,6 +237,13 @@ class _Fusions:
                 self.through.add(name)
                 self.through.discard(written)
                 self.head_of[written] = name
+
+    def _ends_product(self, end: str, name: str) -> bool:
+        """Whether a product's kernel sums its result up, or writes it where an update goes."""
+        if self.kind[end] == "dynamic-update-slice":
+            target = self.by_name[end].operands[0]
+            return target != name and target not in self.through
+        return self.kind[end] == "reduce"
 
     def _ends(self, name: str) -> tuple[set[str], bool]:
         """The kernels that want a value (two stand for more), and whether by operations on each of its elements."""
@@ -224,7 +285,7 @@ class _Fusions:
                 shapes.setdefault(name, shape)
             operands = tuple(
                 dict.fromkeys(inner for name in op.operands for inner in read.get(name, (name,)))
-                if op.name in self.through or self.kind[op.name] in _FLOWS | _HEADS
+                if op.name in self.through or self.kind[op.name] in _FLOWS | HEADS
                 else (inner for name in op.operands for inner in read.get(name, (name,)))
             )
             if op.name in self.through:
@@ -256,13 +317,20 @@ class _Fusions:
         return [*(replace(copy, source=op.source) for copy in copies.values()), replace(op, operands=operands)]
 
     def _turned(self, name: str) -> bool:
-        """Whether a product's result comes out turned: units of 256 take the wider of two free dims as their rows."""
+        """Whether a product's result comes out turned and is copied into the order that results have.
+
+        Units of 256 take the wider of two free dims as their rows; columns that lie outside all rows are copied there.
+        """
         op, chip = self.by_name[name], self.context.chip
         units = chip.matrix if chip is not None else None
-        if self.kind[name] not in DOTS or units is None or units.rows < 256 or len(op.operands) != 2:
+        if self.kind[name] not in DOTS or units is None or len(op.operands) != 2:
             return False
         with suppress(TilewrightError, OverflowError):
             layout = self.context.layout(op.shape)
+            if layout is not None and layout.rank == 3 and layout.shape[0] > 1:
+                return layout.minor_to_major[-1] == 2
+            if units.rows < 256:
+                return False
             left = self.by_name.get(op.operands[0])
             flipped = op.integers("lhs_contracting_dims") == (0,) or (left and self.kind[left.name] == "transpose")
             if layout is not None and layout.rank == 2 and flipped:
@@ -298,7 +366,7 @@ def _once(operations: Sequence[Operation]) -> list[Operation]:
         if (op.name and not op.calls) or kind == "reduce":
             key = kind, op.shape, op.operands, tuple(sorted(op.attributes.items())), op.operands or op.line
             if (
-                kind in _FLOWS | _HEADS
+                kind in _FLOWS | HEADS
                 and kind not in ("constant", "iota")
                 and (first := known.setdefault(key, op.name)) != op.name
             ):
@@ -306,6 +374,16 @@ def _once(operations: Sequence[Operation]) -> list[Operation]:
                 continue
         found.append(op)
     return found
+
+
+def _wanted(operations: list[Operation], captured: Collection[str]) -> list[Operation]:
+    """The operations without those whose values nothing reads."""
+    read, found = set(captured), list[Operation]()
+    for op in reversed(operations):
+        if op.name in read or plain_opcode(op.opcode) not in _FLOWS | HEADS or not op.operands:
+            read.update(name.partition("#")[0] for name in op.operands)
+            found.append(op)
+    return found[::-1]
 
 
 def _padding(op: Operation) -> str:

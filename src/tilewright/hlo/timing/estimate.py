@@ -16,6 +16,7 @@ from tilewright.hlo.opcodes import DOTS, ELEMENTWISE, TAKES_NO_TIME
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import matrix_type, product_sizes
+from tilewright.hlo.semantics.fusions import in_other_kernels
 from tilewright.hlo.semantics.moving import movers
 from tilewright.hlo.semantics.partitioning import of_one_device
 from tilewright.hlo.semantics.predicting import Normalised, fused_along, in_normal_form
@@ -157,6 +158,7 @@ def _predict(
         times = dict(normal.times_of(times))
         context = Context(normal.program, machine, times, _along(normal), assume)
     _give_to_movers(context, times)
+    times.update(dict.fromkeys(in_other_kernels(context) - times.keys(), (0.0, "latency")))
     if normal.version and _only_operation(program) is None:
         step = _with_lone_kernels(step, context, times, chip)
     return step, context, normal.version

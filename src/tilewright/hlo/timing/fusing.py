@@ -1,12 +1,13 @@
 """StableHLO priced by a stated model of what the TPU compiler fuses; there is no schedule, so none is claimed.
 
-* Kernels stand at products, reductions, gathers, scatters and transposes of activations. Elementwise chains
-  and broadcasts flow into the kernels that use them and never reach memory. A reduction straight from a product, and a
-  sum of two activations with several users, are second results of the product's kernel.
-* Where ``joins_softmax`` is 1 (v6e), softmax over rows of 256 or more is one kernel with the product behind it.
-* A gather of rows that lie across the lanes turns its table first.
-* Results that fit ``near_result_mb`` stay near the core; arguments stream in beside the compute, so that the step takes
-  the longer of kernels and HBM; the largest argument, if it fits ``between_calls_mb``, is brought in between calls.
+* The kernels are those of ``semantics.fusions``, which memory is counted by too. A reduction of what a product's kernel
+  writes is a second result of it. What stands behind a reduction in its kernel starts anew.
+* Results that fit ``near_result_mb`` stay near the core, and so does what a loop carries; arguments stream in beside
+  the compute, so that the step takes the longer of kernels and HBM; the largest argument, if it fits
+  ``between_calls_mb``, is brought in between calls.
+* Operands of a product that do not fit near the core are read anew for every block of its result.
+* A gather of rows that lie across the lanes turns its table first; what a batched product takes of an activation is cut
+  out and turned first.
 """
 
 from __future__ import annotations
@@ -15,43 +16,48 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from math import fsum
+from heapq import heappop, heappush
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.inlining import DEEPEST, inlined
-from tilewright.hlo.opcodes import COLLECTIVES, ELEMENTWISE, MARKER_CALLS, MOVES_ONLY, PRODUCTS, TAKES_NO_TIME
+from tilewright.hlo.inlining import DEEPEST
+from tilewright.hlo.opcodes import (
+    COLLECTIVES,
+    DOTS,
+    ELEMENTWISE,
+    MOVES_ONLY,
+    PRODUCTS,
+    TAKES_NO_TIME,
+    TAKES_PART,
+    WRITES_IN_PLACE,
+)
 from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.semantics.dims import gathered_rows, product_sizes
+from tilewright.hlo.semantics.dims import product_sizes
+from tilewright.hlo.semantics.fusions import HEADS, Fusions, captured_names
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.row import Run, busy, flops_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.tiles import Tiles
-from tilewright.hlo.timing.work import REGISTER_MB, Work, add_operation
+from tilewright.hlo.timing.work import REGISTER, SORTS, Asked, Windows, Work, add_operation
 
 _KERNELS = PRODUCTS | {"reduce", "gather", "scatter", "transpose", "reduce-window"}
 _BODIES = frozenset({"map", "reduce-scatter", "all-reduce", "select-and-scatter"})
-_FLOWS = frozenset({"add", "reshape", "convert", "transpose"})
-_UNPRICED = frozenset(
-    {"custom-call", "fft", "sort", "cholesky", "triangular-solve", "infeed", "outfeed", "send", "recv", "top-k"}
+_UNPRICED = frozenset({"custom-call", "fft", "cholesky", "triangular-solve", "infeed", "outfeed", "send", "recv"})
+_KNOWN = (
+    _KERNELS | _BODIES | MOVES_ONLY | ELEMENTWISE | COLLECTIVES | {"while", "reverse", "call", "dynamic-iota"} | SORTS
 )
-_KNOWN = _KERNELS | _BODIES | MOVES_ONLY | ELEMENTWISE | COLLECTIVES | {"while", "reverse", "call", "dynamic-iota"}
 _ARGUMENTS = Operation("arguments", "stream", "")
 """The row of weights that stream in beside the kernels."""
 _STREAMED_MB = 40.0
-"""Weights of one product above this are not brought in early: the product streams them."""
-_ELEMENT = "get-tuple-element"
+"""Arguments above this are not brought in early: the kernel streams them."""
+_BLOCK, _BLOCK_MB = 1280, 16.0
+"""Rows and columns of one block of a product's result, and megabytes of an operand that stays for all blocks."""
+_WINDOW_MB = 5.0
+"""Megabytes of one window of a kernel's arrays."""
 _MOST_BEHIND = 4096
 """Operations that are computed again in one kernel; what is further behind it reads from memory."""
-
-
-def _without_marks(op: Operation) -> Operation:
-    """A custom call that only tells the compiler something is its operand under another name."""
-    target = op.attributes.get("custom_call_target", "")
-    marks = plain_opcode(op.opcode) == "custom-call" and op.operands and any(mark in target for mark in MARKER_CALLS)
-    return replace(op, opcode="bitcast") if marks else op
 
 
 def _across_lanes(op: Operation, table: Tiles) -> bool:
@@ -66,17 +72,22 @@ def _across_lanes(op: Operation, table: Tiles) -> bool:
 class Fusing:
     """The kernels that one computation of a StableHLO program will become, as far as the stated model goes."""
 
-    def __init__(self, chip: Chip, context: Context, computation: Computation, kernels: Kernels | None = None) -> None:
+    def __init__(self, chip: Chip, context: Context, computation: Computation, outer: Fusing | None = None) -> None:
         self.chip, self.context, self.computation = chip, context, computation
-        self.pallas, self.pallas_runs = kernels or Kernels(context, chip), dict[str, Run | str]()
-        operations = list(map(_without_marks, inlined(context.program, computation)))
-        self.operations = [op for op in operations if op.opcode != "return"]
+        self.pallas: Kernels = outer.pallas if outer else Kernels(context, chip)
+        self.pallas_runs = dict[str, Run | str]()
+        self.begun = False  # whether a kernel has run, beside which arguments can come in
+        self.captured: set[str] = outer.captured if outer else captured_names(context.program)
+        fusions = Fusions(context, computation, self.captured, written=True)
+        self.operations = [op for op in fusions.operations if op.opcode != "return"]
+        self.in_softmax = fusions.joined
+        self.copied = defaultdict[str, list[str]](list)
+        for op in fusions.kernels():
+            if op.opcode == "copy":
+                self.copied[op.name.partition(".copy")[0]].append(op.shape)
         self.by_name = {op.name: op for op in self.operations}
-        self.users: dict[str, list[Operation]] = defaultdict(list)
-        for op in operations:
-            for name in op.operands:
-                self.users[name].append(op)
-        returned = [op.operands for op in operations if op.opcode == "return"]
+        self.number = {op.name: k for k, op in enumerate(self.operations)}
+        returned = [op.operands for op in fusions.operations if op.opcode == "return"]
         self.results = {part for name in (returned or [()])[-1] for part in (name, name.partition("#")[0])}
         self.tiles: dict[str, Tiles] = {}
         self.broken: dict[str, str] = {}
@@ -88,104 +99,61 @@ class Fusing:
             except (TilewrightError, OverflowError) as error:
                 self.broken[op.name] = str(error)
         self.arguments = {op.name for op in self.operations if op.opcode == "parameter"}
-        self.arguments |= {op.name for op in self.operations if self._is_slice_of_argument(op)}
-        self.kernels = self._find_kernels()
+        self.through = fusions.through - self.broken.keys()
+        self.joined = self._second_results()
         sized = [op.name for op in self.operations if op.name in self.arguments and op.name in self.tiles]
         largest = max(sized, key=lambda name: self.tiles[name].megabytes, default="")
         fits = largest and self.tiles[largest].megabytes <= chip.kernel["between_calls_mb"]
-        self.prefetched = largest if fits else ""
+        self.prefetched = largest if fits and computation.entry else ""
 
-    def _is_slice_of_argument(self, op: Operation) -> bool:
-        """Weights of one layer, cut out of those of all: only the cut is read."""
-        if plain_opcode(op.opcode) not in ("slice", "dynamic-slice"):
-            return False
-        whole = self.by_name.get(op.operands[0]) if op.operands else None
-        return whole is not None and whole.opcode == "parameter"
-
-    def _cut_written_into(self, op: Operation) -> str:
-        """The slice of an argument that an update is written into, "" for others: the argument stays, hence a copy."""
-        if plain_opcode(op.opcode) != "dynamic-update-slice" or not op.operands:
-            return ""
-        target = self.by_name.get(op.operands[0])
-        while target is not None and target.opcode == "reshape" and target.operands:
-            target = self.by_name.get(target.operands[0])
-        cut = target is not None and target.opcode != "parameter" and target.name in self.arguments & self.tiles.keys()
-        return target.name if cut and target is not None else ""
-
-    def _find_kernels(self) -> set[str]:
-        """Values that reach memory: arguments, what kernels make, and sums that several kernels want."""
-        kept, second_results, activations = set(self.arguments), set[str](), set[str]()
-        weights: set[str] = set()  # arguments and constants, moved or widened at most
-
-        def is_weight(name: str) -> bool:
-            return name in weights or name not in self.by_name
-
+    def _second_results(self) -> dict[str, list[str]]:
+        """Reductions of what a product's kernel writes, by its name: second results of that kernel."""
+        joined: dict[str, list[str]] = {}
+        products: set[str] = set()
         for op in self.operations:
-            kind = plain_opcode(op.opcode)
-            moved = kind in ("reshape", "transpose", "convert", "broadcast") and op.operands
-            if kind in ("parameter", "constant") or (moved and is_weight(op.operands[0])):
-                weights.add(op.name)
-            if kind == "transpose":
-                stands = not all(map(is_weight, op.operands))
-            else:
-                takes_time = kind not in TAKES_NO_TIME and kind != "iota"
-                own = kind in _KERNELS | COLLECTIVES | {"custom-call"} or self._cut_written_into(op) != ""
-                stands = own or (takes_time and bool(op.calls or self._unknown(op)))
-            if stands or kind == _ELEMENT:
-                kept.add(op.name)
-            made_of = not activations.isdisjoint(op.operands)
-            if kind == "add" and self._several_users(op) and made_of:
-                second_results.add(op.name)
-            if kind in PRODUCTS or kind == "gather" or op.name in second_results or (kind in _FLOWS and made_of):
-                activations.add(op.name)
-        self.softmax = self._softmax_kernels() if self.chip.kernel["joins_softmax"] else set()
-        return kept | second_results
-
-    def _several_users(self, op: Operation) -> bool:
-        """Whether several operations want a value, as it is or in another type."""
-        users = self.users[op.name]
-        if len(users) == 1 and plain_opcode(users[0].opcode) == "convert":
-            users = self.users[users[0].name]
-        return len(users) > 1
-
-    def _softmax_kernels(self) -> set[str]:
-        """Reductions over rows of 256 or more, three dims before and after a product: they join the product behind."""
-        joined = set()
-        for op in self.operations:
-            named = [name for name in (*op.operands[:1], op.name) if name in self.tiles]
-            if plain_opcode(op.opcode) != "reduce" or len(named) < 2:
+            if op.name in self.through or op.name not in self.tiles:
                 continue
-            shape, result = self.tiles[op.operands[0]].shape, self.tiles[op.name].shape
-            if len(shape) >= 4 and len(result) == len(shape) - 1 and shape[:-1] == result and shape[-1] >= 256:
-                joined.add(op.name)
+            read, members = self._members(op)
+            kinds = {plain_opcode(self.by_name[name].opcode) for name in members}
+            if not kinds.isdisjoint(PRODUCTS):
+                products.add(op.name)
+            elif plain_opcode(op.opcode) == "reduce" and read:
+                last = max(read, key=lambda name: self.number[name])
+                if last in products:
+                    joined.setdefault(last, []).append(op.name)
         return joined
 
-    def _inputs_and_work(self, names: list[str]) -> tuple[set[str], Work]:
-        """What a kernel reads to compute ``names``, and the elementwise work on the way."""
-        seen: set[str] = set()
-        inputs: set[str] = set()
-        work, stack = Work(), list(names)
-        while stack:
-            name = stack.pop()
-            if name in seen or name not in self.by_name:
-                continue
-            seen.add(name)
-            if name in self.kernels or len(seen) > _MOST_BEHIND:
-                inputs.add(name)
-                continue
-            op = self.by_name[name]
-            if plain_opcode(op.opcode) not in MOVES_ONLY and name in self.tiles:
-                add_operation(work, self.chip.kernel, op, (), self.tiles[name])
-            stack += op.operands
-        return inputs, work
+    def _members(self, op: Operation) -> tuple[dict[str, float], dict[str, float]]:
+        """Shares of the written arrays that a kernel reads, and of the values that it computes on the way."""
+        read: dict[str, float] = {}
+        share, open_ = {op.name: 1.0}, [-self.number[op.name]]
+        while open_:
+            name = self.operations[-heappop(open_)].name
+            member, part = self.by_name[name], share[name]
+            kind = plain_opcode(member.opcode)
+            for k, operand in enumerate(member.operands):
+                operand = operand if operand in self.number else operand.partition("#")[0]
+                if operand not in self.number or (kind in WRITES_IN_PLACE and not k):
+                    continue
+                wanted = 1.0 if kind in HEADS else part
+                if kind in TAKES_PART and not k and operand in self.tiles and name in self.tiles:
+                    taken = self.tiles[name].elements / max(1, self.tiles[operand].elements)
+                    wanted = min(1.0, part * taken)
+                if operand not in self.through or len(share) > _MOST_BEHIND:
+                    read[operand] = min(1.0, read.get(operand, 0.0) + wanted)
+                elif operand in share:
+                    share[operand] = max(share[operand], wanted)
+                else:
+                    share[operand] = wanted
+                    heappush(open_, -self.number[operand])
+        return read, share
 
-    def _hbm_megabytes(self, name: str) -> float:
-        """Megabytes of a value that pass through HBM when it is used."""
-        if name not in self.tiles or name == self.prefetched:
-            return 0.0
-        megabytes = self.tiles[name].megabytes
-        stays = name not in self.arguments and name not in self.results
-        return 0.0 if stays and megabytes <= self.chip.kernel["near_result_mb"] else megabytes
+    def _is_near(self, name: str) -> bool:
+        """Whether a value stays in vector memory."""
+        if name == self.prefetched:
+            return True
+        stays = not self.computation.entry or (name not in self.arguments and name not in self.results)
+        return stays and self.tiles[name].megabytes <= self.chip.kernel["near_result_mb"]
 
     def price(self, runs: int = 1, begin: float = 0.0) -> tuple[list[TimeRow], float, int]:
         """Rows in the order of the text, microseconds of one run, and how many operations were priced.
@@ -194,14 +162,17 @@ class Fusing:
         """
         rows: list[TimeRow] = []
         clock = early = streamed = 0.0
-        priced = 0
-        results_without_kernel = self.results - self.kernels
-        shown = (self.kernels - self.arguments) | results_without_kernel | set(self.broken)
+        priced, seconds = 0, {name for names in self.joined.values() for name in names}
         for op in self.operations:
-            wanted = op.name in shown
-            if not wanted or op.name in self.softmax or op.opcode in ("parameter", _ELEMENT):
+            kind = plain_opcode(op.opcode)
+            if op.name in self.through or op.name in seconds or kind in TAKES_NO_TIME | {"iota"}:
                 continue
-            if op.name in self.tiles and not self.tiles[op.name].shape and op.name in results_without_kernel:
+            if (
+                op.name in self.tiles
+                and not self.tiles[op.name].shape
+                and op.name in self.results
+                and kind in ELEMENTWISE
+            ):
                 continue  # scalars, such as a loop's counter, are the scalar core's
             if plain_opcode(op.opcode) == "while" and op.calls and op.name not in self.broken:
                 inside, us, within = self._loop(op, runs, begin + clock)
@@ -218,6 +189,10 @@ class Fusing:
                 rows.append(replace(row, untimed_flops=row.untimed_flops + called))
                 continue
             run, weights = self._kernel(op)
+            self.begun = True
+            if isinstance(run, str):
+                rows.append(untimed(op, run, source, begin + clock, runs, self._operands(op), [self.tiles[op.name]]))
+                continue
             streamed, early = streamed + run.megabytes, early + weights
             rows.append(timed(self.chip, op, run, self.chip.kernel, source, begin + clock, runs))
             clock, priced = clock + rows[-1].seconds / runs * 1e6, priced + 1
@@ -235,7 +210,7 @@ class Fusing:
         trips = 1 if trips is None else trips
         if not trips:
             return [], 0.0, 0
-        rows, us, priced = Fusing(self.chip, self.context, body, self.pallas).price(runs * trips, begin)
+        rows, us, priced = Fusing(self.chip, self.context, body, self).price(runs * trips, begin)
         return rows, us * trips, priced
 
     def _flops_inside(self, op: Operation, known: dict[str, int], depth: int = 0) -> int:
@@ -278,7 +253,7 @@ class Fusing:
             return f"no mechanism for {kind} is known"
         if op.name not in self.tiles:
             return "its result is no array"
-        if op.calls and kind not in _KERNELS | _BODIES:
+        if op.calls and kind not in _KERNELS | _BODIES | SORTS:
             return f"{kind} is not predicted"
         if kind in COLLECTIVES and self.chip.torus is None:
             return "this chip's links are not known"
@@ -303,64 +278,99 @@ class Fusing:
                 found += self._arrays([shape])
         return found
 
-    def _kernel(self, op: Operation) -> tuple[Run, float]:
-        """What one run of the kernel takes and streams itself, and megabytes of weights that came early."""
+    def _turned_first(self, op: Operation, work: Work) -> float:
+        """Megabytes that a copy before a batched product passes: a part of an activation, or what gets other lanes."""
+        kind, result, operands = plain_opcode(op.opcode), self.tiles[op.name], self._operands(op)
+        lanes = {*result.shape[-1:], *(operands[0].shape[-1:] if operands else ())}
+        if kind == "reshape" and len(lanes) == 2 and 1 not in lanes:
+            work.rotations += result.elements / REGISTER
+        elif kind != "slice" or op.operands[0] in self.arguments:
+            return 0.0
+        return 2 * result.megabytes
+
+    def _read_again(self, op: Operation) -> float:
+        """Megabytes that a product's blocks read more than once: each column of blocks reads the left operand anew."""
+        operands = self._operands(op)
+        dims = product_sizes(op, operands, self.tiles[op.name]) if plain_opcode(op.opcode) in DOTS else None
+        if dims is None or len(operands) < 2:
+            return 0.0
+        batch, rows, columns, _ = dims
+        left, right = (tiles.megabytes / batch for tiles in operands[:2])
+        if min(left, right) <= _BLOCK_MB:
+            return 0.0
+        cut = left * (columns / _BLOCK - 1) + right * (rows / _BLOCK - 1)
+        whole = min(left * (right / _BLOCK_MB - 1), right * (left / _BLOCK_MB - 1))
+        return batch * max(0.0, min(cut, whole))
+
+    def _asked(self, op: Operation) -> tuple[Asked, float, float, int]:
+        """What a kernel asks, megabytes of arguments that come early or earlier, and how many others start for it."""
+        kind, result, near_mb = plain_opcode(op.opcode), self.tiles[op.name], self.chip.kernel["near_result_mb"]
+        read, members = self._members(op)
+        asked, early, resident, starts = Asked(Work(), Windows()), 0.0, 0.0, 0
+        written, turned = result.megabytes, 0.0
+        for name in self.joined.get(op.name, ()):
+            more, made = self._members(self.by_name[name])
+            read, members = more | read, made | members
+            written += self.tiles[name].megabytes
+        read.pop(op.name, None)
+        batched = [name for name in members if self.by_name[name].integers("lhs_batch_dims")]
+        last = max((self.number[name] for name in batched), default=0)
+        for name, share in members.items():
+            member, own = self.by_name[name], Work()
+            if name not in self.tiles or (of := plain_opcode(member.opcode)) in TAKES_NO_TIME:
+                continue
+            operands = self._operands(member)
+            add_operation(own, self.chip.kernel, member, operands, self.tiles[name])
+            asked.again += self._read_again(member)
+            if self.number[name] < last and (copied := self._turned_first(member, own)):
+                turned, starts = turned + copied, starts + 1
+            starts += kind != "reduce" == of and name not in self.in_softmax
+            if of == "gather" and operands and _across_lanes(member, operands[0]):
+                asked.far += operands[0].megabytes
+                own.rotations += operands[0].elements / REGISTER
+            asked.work.include(own.times(share))
+        passing = [(written, self._is_near(op.name)), (turned, turned <= near_mb)]
+        if kind in WRITES_IN_PLACE and len(op.operands) > WRITES_IN_PLACE[kind]:
+            update = self.tiles.get(op.operands[WRITES_IN_PLACE[kind]], result)
+            passing[0] = min(written, update.megabytes), self._is_near(op.name)
+        for name, share in read.items():
+            megabytes = share * self.tiles[name].megabytes if name in self.tiles else 0.0
+            streams_early = name in self.arguments and megabytes <= _STREAMED_MB and self.computation.entry
+            if megabytes and streams_early and name != self.prefetched and self.begun:
+                early += megabytes
+            elif megabytes:
+                passing.append((megabytes, self._is_near(name)))
+                resident += self.tiles[name].megabytes if name == self.prefetched else 0.0
+        asked.near = sum(megabytes for megabytes, near in passing if near)
+        asked.far += sum(megabytes for megabytes, near in passing if not near)
+        asked.windows = Windows((max(1, round(max(asked.far, asked.near) / _WINDOW_MB)),))
+        if self.chip.kernel["common_mb_per_us"]:
+            asked.near, asked.common = 0.0, asked.near
+        asked.scalar = not result.shape and asked.far < 0.001
+        return asked, early, resident, starts
+
+    def _kernel(self, op: Operation) -> tuple[Run | str, float]:
+        """What one run of the kernel takes and streams itself, and megabytes of arguments that came early."""
         constants, kind, result = self.chip.kernel, plain_opcode(op.opcode), self.tiles[op.name]
         if kind == "custom-call" and isinstance(run := self._pallas(op), Run):
             return run, 0.0
         if kind in COLLECTIVES and self.chip.torus:
             us, megabytes = self.chip.torus.exchange_us(op, self._operands(op), [result])
             return Run(us, "link", megabytes, lane="link", measured=False), 0.0
-        operands = list(op.operands[: max(1, len(op.operands) // 2)]) if kind == "reduce" else list(op.operands)
-        inputs, work = self._inputs_and_work(operands if op.name in self.kernels else [op.name])
-        size, copied = result.megabytes, 0.0
-        if kind == "dynamic-update-slice" and len(op.operands) > 1 and op.operands[1] in self.tiles:
-            inputs, size = inputs - {op.operands[0]}, self.tiles[op.operands[1]].megabytes  # written in its place
-            if cut := self._cut_written_into(op):
-                inputs, copied = inputs - {cut}, 2 * self.tiles[cut].megabytes
-        weights = fsum(self._hbm_megabytes(name) for name in inputs & self.arguments)
-        read = fsum(self._hbm_megabytes(name) for name in inputs - self.arguments)
-        written = min(self._hbm_megabytes(op.name), size)
-        present = [name for name in inputs - self.arguments if name in self.tiles]
-        near = fsum(self.tiles[name].megabytes for name in present) + size - read - written
-        latency, rows = constants["near_launch_us"], 0
-        shapes = self._operands(op)
-        if inputs & self.softmax:
-            scores = max(
-                (self.tiles[name].megabytes for name in inputs - self.softmax if name in self.tiles), default=0.0
-            )
-            work = Work(registers=6 * scores / REGISTER_MB, transcendental=scores / REGISTER_MB)
-        if kind in PRODUCTS:
-            add_operation(work, constants, op, shapes, result)
-        elif kind in ("gather", "scatter"):
-            rows = gathered_rows(op, shapes[1] if len(shapes) > 1 else result, result)
-            weights, work, written = 0.0, Work(), self._hbm_megabytes(op.name)
-            taken = min(self._hbm_megabytes(op.operands[0]) if op.operands else 0.0, result.megabytes)
-            read += taken if kind == "gather" and op.operands[0] in inputs & self.arguments else 0.0
-            if kind == "gather" and shapes and _across_lanes(op, shapes[0]):
-                read += shapes[0].megabytes
-                work.rotations += shapes[0].megabytes / REGISTER_MB
-        elif kind == "reduce" and shapes:
-            work.registers += shapes[0].elements / 1024
-            if any(plain_opcode(self.by_name[name].opcode) in PRODUCTS for name in inputs):
-                latency = near = read = 0.0  # a second result of the product's kernel
-        elif kind == "transpose":
-            work.rotations += result.megabytes / REGISTER_MB
-        here = read + written + copied
-        if kind in PRODUCTS and weights > _STREAMED_MB:
-            here, weights = here + weights, 0.0
-        write = written / constants["write_mb_per_us"] if written > 4 else 0.0
-        parts = {
-            "matrix": work.matrix_us,
-            "vector": work.vector_us(constants),
-            "hbm": max(here / constants["mb_per_us"], write),
-            "vmem": near / (constants["common_mb_per_us"] or constants["near_mb_per_us"]),
-        }
-        us, bound = busy(parts, latency)
-        us += rows * constants["gather_row_us"]
-        if kind == "transpose" and bound == "vector":
+        asked, early, resident, starts = self._asked(op)
+        work, far = asked.work, asked.far
+        if work.unknown:
+            return work.unknown[0], 0.0
+        parts = asked.parts(constants, self.chip.stream_us)
+        latency = asked.latency(constants, parts["hbm"]) + starts * constants["near_launch_us"]
+        us, bound = busy(parts, latency, work.rows_us(constants))
+        for tiles in self._arrays(self.copied.get(op.name, ())):  # turned before, or after it
+            copy = Asked(Work(rotations=tiles.elements / REGISTER), asked.windows, 2 * tiles.megabytes)
+            parts = copy.parts(constants, self.chip.stream_us)
+            us += busy(parts, copy.latency(constants, parts["hbm"]))[0]
+            far += copy.far
+        if work.rotations and bound == "vector" and kind in ("copy", "transpose", "reshape"):
             bound = "relayout"
-        run = Run(us, bound, here, work.products, lane="matrix" if work.products else "vector")
-        run.measured = kind not in ("gather", "scatter")
-        run.resident = self.tiles[self.prefetched].megabytes if self.prefetched in inputs else 0.0
-        return run, weights
+        run = Run(us, bound, far, work.products, resident, lane="matrix" if work.matrix_us else "vector")
+        run.measured = not work.rows and kind not in SORTS
+        return run, early

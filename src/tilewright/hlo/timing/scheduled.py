@@ -34,13 +34,13 @@ from tilewright.hlo.timing.kernels import TARGET, Kernels
 from tilewright.hlo.timing.row import Run, busy, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.tiles import Tiles
-from tilewright.hlo.timing.work import AFTER, REGISTER, Asked, Fused, Windows, Work, add_operation
+from tilewright.hlo.timing.work import AFTER, REGISTER, SORTS, Asked, Fused, Windows, Work, add_operation
 
 _UNPRICED = {
     **dict.fromkeys(
         ("infeed", "outfeed", "send", "recv", "send-done", "recv-done"), "the other side's speed is unknown"
     ),
-    **dict.fromkeys(("fft", "sort", "cholesky", "triangular-solve", "topk"), "no mechanism for it was measured"),
+    **dict.fromkeys(("fft", "cholesky", "triangular-solve"), "no mechanism for it was measured"),
 }
 _STARTS = ("async-start", "call-start")
 """Operations that begin what a computation does beside others."""
@@ -391,7 +391,7 @@ class Schedule:
         if far:
             self.hbm_free = max(self.hbm_free, self.now) + self.chip.stream_us(far, constants["mb_per_us"])
         lane = "matrix" if work.matrix_us else "vector"
-        return Run(us, bound, far, work.products, lane=lane, measured=not work.rows)
+        return Run(us, bound, far, work.products, lane=lane, measured=not work.rows and name not in SORTS)
 
     def _operands(self, op: Operation) -> list[tuple[int, Tiles]]:
         """The operands that are arrays, by their number."""

@@ -46,6 +46,8 @@ def matrix_us(constants: TimeConstants, rows: int, columns: int, depth: int) -> 
 REGISTER = 1024
 """Elements of a vector register: 8 sublanes of 128 lanes."""
 
+SORTS = frozenset({"sort", "top-k", "topk"})
+"""Operations that are priced as a network that sorts; of the top ones too, all are sorted, with their places."""
 _REGISTER_BY_REGISTER = ELEMENTWISE | {"map", "reverse", "reduce-window", "select-and-scatter", "set-dimension-size"}
 """Operations that are priced by the registers of their result."""
 _MOVES = {
@@ -100,6 +102,19 @@ def _across_lanes(dims: Sequence[int], operand: Tiles, result: Tiles) -> bool:
     return own is not None and (own >= len(dims) or dims[own] != lanes)
 
 
+def _add_sort(work: Work, arrays: Sequence[Tiles], dim: int) -> None:
+    """Add a bitonic network: log2(n) (log2(n) + 1) / 2 passes of a comparison and two choices over all registers.
+
+    Partners nearer than a register's lanes (or sublanes) are brought together by turning it. Not measured.
+    """
+    shape = arrays[0].shape or (1,)
+    levels = max(1, (shape[dim] - 1).bit_length())
+    within = min(levels, 7 if arrays[0].minor_to_major[:1] == (dim % len(shape),) else 3)
+    registers = sum(tiles.elements for tiles in arrays) / REGISTER
+    work.registers += registers * (levels * (levels + 1) / 2) * 3
+    work.rotations += registers * (within * (within + 1) / 2 + (levels - within) * within)
+
+
 def add_operation(
     work: Work, constants: TimeConstants, op: Operation, operands: Sequence[Tiles], result: Tiles
 ) -> None:
@@ -120,6 +135,8 @@ def add_operation(
         single = bool(sizes) and prod(sizes) == 1
         work.elements += rows if single else 0
         work.rows += 0 if single else rows
+    elif name in SORTS and operands:
+        _add_sort(work, [*operands] + [operands[0]] * (name != "sort"), (op.integers("dimension") or (-1,))[0])
     elif name == "broadcast" and operands and not operands[0].shape:
         return  # one number stands in a register as it is
     elif name in _MOVES:
