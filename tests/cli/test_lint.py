@@ -69,7 +69,7 @@ def test_a_file_stands_for_all_its_functions_and_what_is_left_out_is_named(run, 
 
 
 def test_a_confirmed_factor_says_at_which_shapes_and_what_the_model_has(run):
-    _, out, _ = run("lint", f"{VECTORS}/lint/equinox_style.py:windows_by_mean")
+    _, out, _ = run("lint", f"{VECTORS}/lint/maxtext_style.py")
     assert "at the example's shapes; the time model has 0." in out
 
 

@@ -146,6 +146,11 @@ class Problem:
         loads, rest = divmod(k, own * choice.kb)
         a_lines = loads * choice.kb * -(-own * e // c.line_bytes) + -(-rest * e // c.line_bytes)  # of a row
         units = _busy(c, e, counts, choice, (m, n), counts.a_bytes_loaded // (k * e) * a_lines)
+        if choice.tail_kb and c.pes == 1:  # the last rows take another time a step
+            whole = m - m % (c.compute_threads // (choice.ka * choice.kb))
+            steps = expected_counts(whole, n, k, c, e, **given | {"tail_kb": None}).steps if whole else 0
+            rest = (counts.steps - steps) * c.step_cycles(e, choice.tail_kb)
+            units["math unit"] = steps * c.step_cycles(e, choice.kb) + rest
         if choice.segments:
             units["DMA"] = c.dma_latency + -(-k * n * e // c.dram_bytes_per_cycle)
         if c.pes == 1 or c.slots == 1:  # else what one fetches another finds in L2
