@@ -6,10 +6,11 @@ from random import Random
 
 import pytest
 
+from tests.conftest import tries
 from tests.nightly.texts import bundles, settings
 from tilewright.errors import TilewrightError
 
-COUNTS = {settings: 150, bundles: 40}
+COUNTS = {settings: tries(200), bundles: tries(56)}
 
 
 @pytest.mark.parametrize("kind", COUNTS, ids=lambda kind: kind.__name__)

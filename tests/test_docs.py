@@ -57,8 +57,9 @@ def script(name):
 
 
 #: Pages that build on one long training: tests/cli/test_embed_train_cli.py kills, resumes and reads one by day,
-#: tests/embed/test_serving.py exports and reads its tables.
-AT_NIGHT = ("tutorial_training.md", "tutorial_serving.md")
+#: tests/embed/test_serving.py exports and reads its tables. And one that plans two days of clicks five times:
+#: tests/embed/test_days.py and test_embed_cli, test_embed_check_cli of tests/cli, docs/tutorial_pod.md.
+AT_NIGHT = ("tutorial_training.md", "tutorial_serving.md", "tutorial_embedding_plan.md")
 WITH_COMMANDS = [
     pytest.param(page, id=name_of(page), marks=[pytest.mark.nightly] if page.name in AT_NIGHT else [])
     for page in PAGES
@@ -72,7 +73,8 @@ def test_a_page_shows_what_is_printed(page, tmp_path, monkeypatch):
     """Its commands run in their order, then the Python that makes claims, in the same folder.
 
     By day all but a few long ones: their answers are tested in tests/isa (test_autotune, test_sweep, test_explore,
-    test_spread, test_conv_tune), tests/hlo (test_verify, test_gate, test_time_faces), tests/embed/test_pods.py and
+    test_spread, test_conv_tune, test_compile), tests/hlo (test_verify, test_gate, test_time_faces, test_optimize_docs),
+    tests/embed/test_pods.py and
     tests/cli.
     """
     transcripts, text = script("transcripts"), page.read_text()

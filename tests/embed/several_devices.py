@@ -218,7 +218,10 @@ def whole_numbers_train_to_the_same_bits_however_they_are_laid_out(folder, night
 
 
 def rows_held_everywhere_train_as_those_at_home(folder, night):
-    """In turn and pipelined, on eight devices and on one, with checkpoints taken up in the middle."""
+    """In turn and pipelined, on eight devices and on one, with checkpoints taken up in the middle.
+
+    By day tests/embed/test_hot_and_hashed.py trains with such rows, and sums them over devices.
+    """
     draw, size = np.random.default_rng(4), 32
     made = hot_and_hashed.features(Adagrad(0.1))
     stacking = stack(made, Topology(8, 1))
@@ -233,8 +236,7 @@ def rows_held_everywhere_train_as_those_at_home(folder, night):
     def loss(params, vectors, labels):
         return sum(((vectors[name].sum(1) - labels) ** 2).mean() for name in vectors) * params
 
-    ways = [(True, True), (False, False), (True, False), (False, True)][: 4 if night else 1]
-    for meshed, pipelined in ways:
+    for meshed, pipelined in product((True, False), repeat=2):
         axis = {"mesh": Mesh(np.array(jax.devices()), ("sc",)), "axis": "sc"} if meshed else {}
         found = []
         for name, hot in (("plain", None), ("hot", hot_and_hashed.HOT)):
@@ -256,11 +258,12 @@ ALL = (
     checkpoints_go_from_mesh_to_mesh,
     tables_are_made_where_the_knobs_say,
     whole_numbers_train_to_the_same_bits_however_they_are_laid_out,
-    rows_held_everywhere_train_as_those_at_home,
 )
+AT_NIGHT = (rows_held_everywhere_train_as_those_at_home,)
 
 if __name__ == "__main__":
     assert len(jax.devices()) == 8
-    for check in ALL:
-        check(sys.argv[1], sys.argv[2:] == ["night"])
+    night = sys.argv[2:] == ["night"]
+    for check in (*ALL, *AT_NIGHT) if night else ALL:
+        check(sys.argv[1], night)
         print(check.__name__, flush=True)

@@ -356,5 +356,5 @@ def test_what_needs_several_devices(root: Path, tmp_path: Path):
     names = ["under_shard_map_four_agree_with_one", "a_step_by_the_peers_rules", "checkpoints_go_from_mesh_to_mesh"]
     names += ["tables_are_made_where_the_knobs_say"]
     names += ["whole_numbers_train_to_the_same_bits_however_they_are_laid_out"]
-    names += ["rows_held_everywhere_train_as_those_at_home"]
+    names += ["rows_held_everywhere_train_as_those_at_home"] * by_night()
     assert done.stdout.split() == names, done.stderr[-3000:]

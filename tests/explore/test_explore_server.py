@@ -320,10 +320,10 @@ def test_work_ends_when_its_time_is_up():
         endless = {"program": "again:\njump again", "step": 200_000}
         reply = json.loads(worker.ask("matrix", endless, None, 0.5))
         assert "longer than" in reply["error"]["what"]
-        assert json.loads(worker.ask("layout", {"text": TILED}, None, 60.0))["value"]["layout"] == TILED
+        assert json.loads(worker.ask("layout", {"text": TILED}, None, 600.0))["value"]["layout"] == TILED
         os.kill(worker.child.pid, signal.SIGSEGV)
         os.waitid(os.P_PID, worker.child.pid, os.WEXITED | os.WNOWAIT)
-        assert json.loads(worker.ask("layout", {"text": TILED}, None, 60.0))["value"]["layout"] == TILED
+        assert json.loads(worker.ask("layout", {"text": TILED}, None, 600.0))["value"]["layout"] == TILED
     finally:
         worker.close()
 

@@ -31,7 +31,7 @@ def address(chromium):
 
 
 def settled(page):
-    page.locator("body:not(.busy)").wait_for(timeout=60_000)
+    page.locator("body:not(.busy)").wait_for()
 
 
 def redrawn(page, act):
@@ -46,7 +46,7 @@ def says(page, selector, text):
     """Wait until an element says exactly this (a page under its policy evaluates no strings)."""
     from playwright.sync_api import expect
 
-    expect(page.locator(selector).first).to_have_text(text, timeout=30_000)
+    expect(page.locator(selector).first).to_have_text(text, timeout=300_000)
 
 
 @pytest.mark.nightly
@@ -56,7 +56,7 @@ def test_a_view_narrow_and_wide_light_and_dark(visit, address, view):
     """By day the tests below look at every view once, narrow or wide, after they have used it."""
     state, there = VIEWS[view]
     seen = visit(f"{address}#{view}{state}")
-    seen.page.wait_for_selector(there, timeout=60_000)
+    seen.page.wait_for_selector(there)
     for width, scheme in BY_DAY:
         seen.page.set_viewport_size({"width": width, "height": 900})
         seen.page.emulate_media(color_scheme=scheme)
@@ -141,7 +141,7 @@ def test_a_program_is_dropped_folded_and_walked(visit, address, tmp_path):
 @in_browser
 def test_a_machine_is_stepped_by_keyboard(visit, address):
     page = (seen := visit(f"{address}#matrix?step=12", width=420, scheme="dark")).page
-    page.wait_for_selector("li[aria-current] code:has-text('mm8')", timeout=60_000)
+    page.wait_for_selector("li[aria-current] code:has-text('mm8')")
     seen.tab_to(".instructions")
     page.keyboard.press("ArrowDown")
     page.wait_for_selector("td.changed:has-text('14')")
@@ -157,7 +157,7 @@ def test_a_machine_is_stepped_by_keyboard(visit, address):
 @in_browser
 def test_limits_are_moved_by_keyboard(visit, address):
     page = (seen := visit(f"{address}#plan?scale=1&batch=64", width=420, scheme="dark")).page
-    page.wait_for_selector(".bars i", timeout=60_000)
+    page.wait_for_selector(".bars i")
     assert page.locator(".card.good .value").inner_text() == "0.0 %"
     seen.tab_to("input[type=range]")
     for _ in range(3):

@@ -17,19 +17,19 @@ def test_there_are_forty():
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (k % 2)) for k, name in enumerate(SPELLINGS)]
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (k % 4 > 0)) for k, name in enumerate(SPELLINGS)]
 )
 def test_a_spelling_moves_what_its_form_by_hand_moves(name):
-    """Bytes by an independent count, values by ``verify`` (by day of every fourth); without rules.
+    """Bytes by an independent count, values by ``verify`` (by day of every eighth); without rules.
 
-    By day every other; random programs are held to as much in test_random_programs, texts in test_normal_form.
+    By day every fourth; random programs are held to as much in test_random_programs, texts in test_normal_form.
     """
     written, by_hand, *args = SPELLINGS[name]
     program, best = from_jax(written, *args), from_jax(by_hand, *args)
     found = optimize(program, "vector8x128", rules=[])
     assert found.moved_after == moved(found.text) <= found.moved_before
     assert found.moved_after <= moved(best.text)
-    if list(SPELLINGS).index(name) % 4 == 0 or by_night():
+    if list(SPELLINGS).index(name) % 8 == 0 or by_night():
         assert verify(program, found.program, inputs=["normal"], eager=False).ok
 
 

@@ -194,7 +194,7 @@ def test_the_page_lists_the_constants_as_they_are():
     assert "one command, `./run python benchmarks/calibrate_time.py --docs docs/time.md`" in PAGE[:200]
 
 
-@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("chip", [pytest.param("tpu-v4", marks=pytest.mark.nightly), "tpu-v6e"])
 def test_kernels_are_fitted_with_what_the_model_computes(chip):
     point = next(point for point in measured_times.gpt2() if point.chip == chip and point.dump)
     row = calibrate_kernels.counted(("gpt2", chip, 1e3 * point.milliseconds, point.dump))

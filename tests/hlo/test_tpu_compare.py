@@ -191,7 +191,7 @@ def test_a_compiler_that_dies_or_hangs_is_an_error_of_one_line(monkeypatch, tmp_
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(compare, "_HOME", "compiler_home")
     with pytest.raises(UnsupportedError, match=problem):
-        compare_on_tpu(program, program, timeout=0.5 if "sleep" in does else 60)
+        compare_on_tpu(program, program, timeout=0.5 if "sleep" in does else 600)
 
 
 @pytest.mark.skipif(find_spec("libtpu") is None, reason="the TPU compiler is not installed")

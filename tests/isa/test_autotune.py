@@ -107,7 +107,9 @@ def test_a_large_square_is_tuned_at_once():
     assert tuning.best.choice.block_a == 8
 
 
+@pytest.mark.nightly
 def test_few_rows_are_shared_by_threads_that_were_idle():
+    """By day tests/isa/test_silent_costs.py tunes the same product, in chunks."""
     for mode, speedup, steps in (("split", 1.3, 256), ("chunk", 1.5, 128)):
         tuning = autotune(16, 64, 64, config=MatrixUnitConfig(threads=64, kb_mode=mode))
         assert tuning.best.choice.ka * tuning.best.choice.kb > 1

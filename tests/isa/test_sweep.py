@@ -50,16 +50,18 @@ def run(monkeypatch, capsys, *words):
 
 
 def test_the_command(monkeypatch, capsys):
-    code, printed = run(monkeypatch, capsys, "--over", "threads=4,8", "--over", "l1_bytes=32,4096", "--json")
+    code, printed = run(
+        monkeypatch, capsys, "--over", "threads=4,8", "--over", "l1_bytes=32,4096", "--json", "--most", "12"
+    )
     machines = json.loads(printed.out)["machines"]
     assert code == 0
     assert [each["settings"] for each in machines] == [
         {"threads": t, "l1_bytes": size} for t in (4, 8) for size in (32, 4096)
     ]
     assert [("refused" in each) for each in machines] == [True, False] * 2
-    code, printed = run(monkeypatch, capsys, "--over", "threads=4,8,x", "--set", "l1_bytes=4096", "--most", "200")
+    code, printed = run(monkeypatch, capsys, "--over", "threads=4,8,x", "--set", "l1_bytes=4096", "--most", "12")
     assert code == 0
-    header, *rows = printed.out.splitlines()
+    header, *rows = printed.out.splitlines()[:4]  # then that not all choices were timed
     assert header.split()[:3] == ["threads", "best", "choice"]
     assert [row.split()[0] for row in rows] == ["4", "8", "x"]
     assert [f"{each['cycles']:,}" in row for each, row in zip(machines[1::2], rows, strict=False)] == [True, True]

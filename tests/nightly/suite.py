@@ -2,7 +2,7 @@
 
     ./run python -m tests.nightly.suite [--runs 3] [--loops 4] [--seed N]
 
-First every test, those marked nightly too, with 100 times as many examples as by day; then whole runs of the day's
+First every test, those marked nightly too, with 160 times as many examples as by day; then whole runs of the day's
 suite, each in a random order, beside busy loops; then commands that are told to end at random moments. The seed of the
 order is printed: `./run pytest --shuffle SEED` runs the tests in it again.
 """
