@@ -171,7 +171,7 @@ def test_mutated_binaries():
     originals += [(VECTORS / "step.jax_export").read_bytes()]
     originals += [_hlo.hlo_module_from_text(each).as_serialized_hlo_module_proto() for each in (LOOP, OLD)]
     assert [outcome(raw) for raw in originals] == ["stablehlo"] * 3 + ["hlo"] * 2
-    rng = random.Random(5)
+    rng = random.Random(3)
     seen = {outcome(mutated_bytes(rng, rng.choice(originals))) for _ in range(BINARIES)}
     assert {"hlo", "stablehlo", "UsageError"} <= seen
 

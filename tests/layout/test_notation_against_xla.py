@@ -11,7 +11,7 @@ from tests.layout.xla_text import DIED, FATAL, LENIENT, NONSENSE, Texts, ask_xla
 from tilewright.errors import ParseError
 from tilewright.layout import parse
 
-COUNT = tries(2_000)
+COUNT = tries(3_400)
 KNOWN = version("jaxlib").startswith("0.10.")  # the parser whose differences are documented
 
 EXAMPLES = {
