@@ -19,8 +19,8 @@ from tilewright.render import Card, Column, Html, bytes_text, count_text, percen
 NANOSECOND = 1e-9
 """Seconds drawn for a cycle: the text names no clock."""
 _LARGEST = 12
-_QUICK = 3.0
-"""Seconds of simulation up to which the cycles of changed programs are counted, too."""
+_QUICK = 500_000
+"""Cycles of a run up to which those of changed programs are counted, too: no clock is asked, so the answer is one."""
 _DOUBLINGS = 8
 
 _COMMANDS = (
@@ -187,7 +187,7 @@ def _changes(subject: Subject, done: _Run) -> Iterator[Change]:
     (now,) = done.compiled.l2_plan()
     left = sum(now.left.values())
     before = left or max(now.asked, default=0)
-    config, quick = done.compiled.config, sum(layer.seconds for layer in done.run.layers) < _QUICK
+    config, quick = done.compiled.config, done.run.cycles < _QUICK
 
     def cycles(compiled: Compiled) -> float | None:
         return compiled.estimate().cycles * NANOSECOND if quick else None
