@@ -194,10 +194,10 @@ def _add_pick(
     c = lowering.new_table(out, natural(out.sizes))
     rank = len(out.sizes)
     chosen = [places[d] for d in reversed(kept)]
-    reads = tuple(Coordinate(0, tuple(int(place.dim == d) for d in range(rank))) for place in chosen)
+    picked = tuple(Coordinate(0, tuple(int(place.dim == d) for d in range(rank))) for place in chosen)
     *writes, column = Source.of("", out.sizes, (*natural(out.sizes)[::-1], columns)).coordinates
     plan = CopyPlan(
-        *(out.sizes, reads, tuple(writes), BYTES[lowering.tables[a].dtype], lowering.config, tuple(numbers)),
+        *(out.sizes, picked, tuple(writes), BYTES[lowering.tables[a].dtype], lowering.config, tuple(numbers)),
         added=tuple(place.number for place in chosen),
         column=column,
     )

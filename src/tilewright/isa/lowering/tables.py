@@ -97,19 +97,9 @@ def merged(
     sizes: Sequence[int], reads: Sequence[Coordinate], writes: Sequence[Coordinate]
 ) -> tuple[tuple[int, ...], tuple[Coordinate, ...], tuple[Coordinate, ...]]:
     """The same with neighbouring atoms made one where every coordinate walks through both evenly; none of size 1."""
-    kept: list[tuple[int, list[int]]] = []
-    every = [*reads, *writes]
-    for atom, size in enumerate(sizes):
-        steps = [c.steps[atom] for c in every]
-        if size == 1:
-            continue
-        if kept and all(before == own * size for before, own in zip(kept[-1][1], steps, strict=True)):
-            kept[-1] = kept[-1][0] * size, steps
-        else:
-            kept.append((size, steps))
-    kept = kept or [(1, [0] * len(every))]
-    made = [Coordinate(c.first, tuple(steps[i] for _, steps in kept)) for i, c in enumerate(every)]
-    return tuple(size for size, _ in kept), tuple(made[: len(reads)]), tuple(made[len(reads) :])
+    source, kept = Source("", tuple(sizes), (tuple(range(len(sizes))),), (*reads, *writes)).merged()
+    made = [Coordinate(c.first, tuple(c.steps[a] for a in kept) or (0,)) for c in source.coordinates]
+    return tuple(source.sizes[a] for a in kept) or (1,), tuple(made[: len(reads)]), tuple(made[len(reads) :])
 
 
 @lru_cache(maxsize=512)
