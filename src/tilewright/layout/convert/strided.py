@@ -140,16 +140,17 @@ def _strided(slots: np.ndarray[Any, Any], shape: tuple[int, ...], strides: list[
 
 def _straight(layout: IndexMap, how: str) -> tuple[int, list[int]]:
     """(first slot, slots from one index to the next of every dim), looked at along each of them."""
+    known = AddressMap.strides.func(layout)  # type: ignore[attr-defined]  # lanes call other numbers their strides
+    if known is not None:
+        return layout.offset(*layout.first_index), list(known)
     whole = layout.digits is None  # a `*` whose tile does not divide: no dim can be looked at alone
     if whole and layout.num_elements > _ENUMERATED:
         raise UnsupportedError(f"{layout} has no digit form and is too large to look at every element", how=how)
     after = np.cumprod([1, *reversed(layout.shape)])[:-1][::-1].tolist()  # numbers from one index to the next
     steps = list[int]()
     for d, (size, apart) in enumerate(zip(layout.shape, after, strict=True)):
-        chain = size > _ENUMERATED and AddressMap.strides.func(layout) is not None  # type: ignore[attr-defined]
-        few = 2 if chain else size
-        along = np.diff(layout.slots_of(np.arange(few) * apart))
-        steps.append(int(along[0]) if few > 1 else 0)
+        along = np.diff(layout.slots_of(np.arange(size) * apart))
+        steps.append(int(along[0]) if size > 1 else 0)
         if not whole and (along != steps[-1]).any():
             raise UnsupportedError(f"{layout}: dim {d} is cut, so no one stride leads along it", how=how)
     numbers = np.arange(layout.num_elements if whole else 1)
