@@ -14,7 +14,7 @@ from tilewright.isa import Compiled, MachineReport, MatrixUnitConfig, compile, r
 from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
 from tilewright.machine.stages import largest_difference
 from tilewright.machine.subject import Subject
-from tilewright.render import Card, Column, Html, bytes_text, count_text, percent_text, table
+from tilewright.render import bytes_text, count_text, percent_text, table
 
 NANOSECOND = 1e-9
 """Seconds drawn for a cycle: the text names no clock."""
@@ -65,9 +65,9 @@ def study_on_matrix_unit(subject: Subject, config: MatrixUnitConfig, watch: Watc
         *(step, bottleneck, advice, _memory(subject, done), _moved(program, run), checks),
         clocked=False,
         details={"machine": {**run.to_json(), "bounds": list(done.bounds)}},
-        cards=_cards(run),
+        cards=run.figures,
         layers=(table(*run.table()),),
-        movement=(_levels(run),),
+        movement=(run.levels,),
         commands=_COMMANDS,
     )
     return studied, outputs
@@ -112,21 +112,6 @@ def _slowest(done: _Run) -> Iterator[str]:
             )
     for layer in sorted((each for each in run.layers if each.fallback), key=lambda each: -each.operations)[:2]:
         yield f"on the host: {layer.name}, {count_text(layer.operations)} operations: {layer.fallback}"
-
-
-def _cards(run: MachineReport) -> tuple[Card, ...]:
-    left = sum(1 for layer in run.layers if layer.fallback)
-    return (
-        Card("math units", percent_text(run.math_utilisation), "of all products they could make"),
-        Card("device memory", bytes_text(sum(run.bytes["dram"].values())), "through it in a step"),
-        Card("energy", f"{run.energy_pj / 1e6:,.0f} uJ", "modelled"),
-        Card("left to XLA", percent_text(run.fallback_share), f"{left} of {len(run.layers)} layers"),
-    )
-
-
-def _levels(run: MachineReport) -> Html:
-    columns = [Column("level"), *(Column(name, "bytes") for name in ("A", "B", "C", "DMA"))]
-    return table(columns, [(level.upper(), *each.values()) for level, each in run.bytes.items()])
 
 
 # What stands in L2, what has no place there, and what would have.

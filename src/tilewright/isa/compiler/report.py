@@ -135,16 +135,33 @@ class MachineReport:
             rows.append((*head, *moved, layer.fallback))
         return columns, rows
 
+    @property
+    def figures(self) -> tuple[Card, ...]:
+        """For pages: how busy it was, what moved, energy, and what was left to XLA."""
+        left = sum(1 for layer in self.layers if layer.fallback)
+        count = f"{left} of {len(self.layers)} layers"
+        return (
+            Card("math units", percent_text(self.math_utilisation), "of all products they could make"),
+            Card("device memory", bytes_text(sum(self.bytes["dram"].values())), "through it in a step"),
+            Card("energy", f"{self.energy_pj / 1e6:,.0f} uJ", "modelled"),
+            Card("left to XLA", percent_text(self.fallback_share), count, "warn" if left else "plain"),
+        )
+
+    @property
+    def levels(self) -> Html:
+        """For pages: bytes through every level of memory, by operand."""
+        columns = [Column("level"), *(Column(name, "bytes") for name in ("A", "B", "C", "DMA"))]
+        return table(columns, [(level.upper(), *each.values()) for level, each in self.bytes.items()])
+
     def to_html(self) -> str:
         """A page: figures, where the cycles go, what moved, and every layer as a row."""
         machine = self.config
         facts = [("machine", f"{machine.pes} x {machine.threads} threads"), ("times", "modelled")]
         page = Page("A model on the matrix unit", f"{self.cycles:,} cycles, {len(self.layers)} layers", facts=facts)
-        page.section("summary", "What it takes", _cards(self))
+        cycles = Card("cycles", count_text(self.cycles, compact=True), "by the model")
+        page.section("summary", "What it takes", cards((cycles, *self.figures)))
         page.section("cycles", "Where the cycles go", *_bars(self))
-        columns = [Column("level"), *(Column(name, "bytes") for name in ("A", "B", "C", "DMA"))]
-        rows = [(level.upper(), *each.values()) for level, each in self.bytes.items()]
-        page.section("bytes", "What moved", table(columns, rows))
+        page.section("bytes", "What moved", self.levels)
         page.section("layers", "Layer by layer", table(*self.table()))
         page.data("machine", self.to_json())
         return page.html()
@@ -154,20 +171,6 @@ class MachineReport:
 
 _LONGEST = 24
 _UNITS = {"matrix": "products", "vector": "work on elements", "copy": "copies", "host": "on the host, by XLA"}
-
-
-def _cards(report: MachineReport) -> Html:
-    moved = {level: sum(each.values()) for level, each in report.bytes.items()}
-    left = [layer for layer in report.layers if layer.fallback]
-    count = f"{len(left)} layer{'s' * (len(left) != 1)}"
-    figures = [
-        Card("cycles", count_text(report.cycles, compact=True), "by the model"),
-        Card("math units", percent_text(report.math_utilisation), "of all products they could make"),
-        Card("device memory", bytes_text(moved["dram"]), f"L2 {bytes_text(moved['l2'])}"),
-        Card("energy", f"{report.energy_pj / 1e6:,.0f} uJ", "modelled"),
-        Card("left to XLA", percent_text(report.fallback_share), count, "warn" if left else "plain"),
-    ]
-    return cards(figures)
 
 
 def _bars(report: MachineReport) -> list[Html]:

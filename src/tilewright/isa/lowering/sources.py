@@ -82,7 +82,7 @@ class Source:
 
     def reshaped(self, shape: Sequence[int]) -> Source | None:
         """Of ``reshape(value)``; None where a dim would end inside an atom that it does not divide."""
-        source, waiting = self._merged()
+        source, waiting = self.merged()
         dims = []
         for size in shape:
             atoms, left = [], size
@@ -104,7 +104,7 @@ class Source:
             dims.append(tuple(atoms))
         return replace(source, dims=tuple(dims))
 
-    def _merged(self) -> tuple[Source, list[int]]:
+    def merged(self) -> tuple[Source, list[int]]:
         """Atoms of more than one element, neighbours made one where every coordinate walks through both evenly."""
         sizes, steps, kept = list(self.sizes), [list(c.steps) for c in self.coordinates], list[int]()
         for atom in (a for atoms in self.dims for a in atoms if self.sizes[a] > 1):

@@ -34,6 +34,20 @@ _REGISTERS = 16
 """Registers of one load."""
 _IN_FLIGHT, _SPACE = 8, 256
 """Runs of a thread on their way, and registers of all of them."""
+_WRITE, _COLUMN, _NUMBER = 4, 8, 10
+"""Of a run: four registers for its place in ``$A``, four for that in ``$C``, two for its numbers', four for these."""
+_BASE, _RUNS, _PLACE = 260, 64, 296
+"""Where elements are loaded one by one: the same registers; the numbers of all elements; the place of one."""
+_NOWHERE = Coordinate(0, ())
+
+
+@dataclass(frozen=True)
+class Number:
+    """One number of each column of a table: ``segment``, its row; brought to 0 to ``most`` (None: it is as it is)."""
+
+    segment: str
+    row: int
+    most: int | None
 
 
 @dataclass(frozen=True)
@@ -41,6 +55,8 @@ class CopyPlan:
     """``sizes`` of the atoms, slowest first; coordinates in ``$A`` (read) and ``$C`` (written), d1 first.
 
     Elements of ``element_bytes``; ``runs`` (first, end) of the thread's runs along the fastest atom are this element's.
+    ``numbers`` that stand in memory, in the ``column`` of their tables: ``added`` says which is added to each
+    coordinate read. What lies outside ``$A`` then is 0, and ``$C`` has nothing else along d1 than the fastest atom.
     """
 
     sizes: tuple[int, ...]
@@ -48,45 +64,42 @@ class CopyPlan:
     writes: tuple[Coordinate, ...]
     element_bytes: int
     config: MatrixUnitConfig
+    numbers: tuple[Number, ...] = ()
+    added: tuple[int | None, ...] = ()
+    column: Coordinate = _NOWHERE
     runs: tuple[int, int] = (0, 0)
 
     @property
     def walk(self) -> tuple[int, int, int]:
         """Elements of a run, the dim (0: d1) along which it is read and the stride there; one where none serves.
 
-        Stride 0: one element, repeated.
+        Stride 0: one element, repeated. Dim -1: each element has numbers, or dims, of its own.
         """
         size, last = self.sizes[-1], len(self.sizes) - 1
         along = [(d, c.steps[last]) for d, c in enumerate(self.reads) if c.steps[last]] or [(0, 0)]
         back = [(d, c.steps[last]) for d, c in enumerate(self.writes) if c.steps[last]]
+        most = _REGISTERS * 4 // self.element_bytes
+        if self.numbers:
+            straight = along == [(0, 1)] and not self.column.steps[last]
+            count = -(-size // (most if straight else _REGISTERS))
+            return -(-size // count), *(along[0] if straight else (-1, 0))
         if len(along) != 1 or along[0][0] > 1 or along[0][1] < 0 or len(back) != 1 or back[0][0]:
             return 1, 0, 1
-        most = _REGISTERS * 4 // self.element_bytes
         return max(n for n in range(1, min(most, size) + 1) if size % n == 0), *along[0]
 
     @property
     def count(self) -> int:
         """How many runs there are."""
-        return prod(self.sizes) // self.walk[0]
+        return prod(self.sizes[:-1]) * -(-self.sizes[-1] // self.walk[0])
 
 
 def merged(
     sizes: Sequence[int], reads: Sequence[Coordinate], writes: Sequence[Coordinate]
 ) -> tuple[tuple[int, ...], tuple[Coordinate, ...], tuple[Coordinate, ...]]:
     """The same with neighbouring atoms made one where every coordinate walks through both evenly; none of size 1."""
-    kept: list[tuple[int, list[int]]] = []
-    every = [*reads, *writes]
-    for atom, size in enumerate(sizes):
-        steps = [c.steps[atom] for c in every]
-        if size == 1:
-            continue
-        if kept and all(before == own * size for before, own in zip(kept[-1][1], steps, strict=True)):
-            kept[-1] = kept[-1][0] * size, steps
-        else:
-            kept.append((size, steps))
-    kept = kept or [(1, [0] * len(every))]
-    made = [Coordinate(c.first, tuple(steps[i] for _, steps in kept)) for i, c in enumerate(every)]
-    return tuple(size for size, _ in kept), tuple(made[: len(reads)]), tuple(made[len(reads) :])
+    source, kept = Source("", tuple(sizes), (tuple(range(len(sizes))),), (*reads, *writes)).merged()
+    made = [Coordinate(c.first, tuple(c.steps[a] for a in kept) or (0,)) for c in source.coordinates]
+    return tuple(source.sizes[a] for a in kept) or (1,), tuple(made[: len(reads)]), tuple(made[len(reads) :])
 
 
 @lru_cache(maxsize=512)
@@ -95,26 +108,80 @@ def copy_program(plan: CopyPlan) -> MachineProgram:
 
     It has several on their way at once, so that it waits for memory once and not for each of them.
     """
+    segments = {name: 6 + n for n, name in enumerate(dict.fromkeys(number.segment for number in plan.numbers))}
+    lines = ["segment ur3, $A", "segment ur5, $C", *(f"segment ur{ur}, ${name}" for name, ur in segments.items())]
+    lines += ["tid r280", f"mov ur0, {plan.runs[0]}", "again:"]
+    body = _elements_code if plan.walk[1] < 0 else _runs_code
+    lines += body(plan, [segments[number.segment] for number in plan.numbers])
+    return assemble("\n".join([*lines, f"br.lt ur0, {plan.runs[1]}, again", "halt"]), plan.config)
+
+
+def _runs_code(plan: CopyPlan, handles: list[int]) -> list[str]:
+    """Code that moves several runs of each thread; ``handles``: uniform registers of the numbers' segments."""
     run, dim, stride = plan.walk
-    (first, end), threads = plan.runs, plan.config.threads
+    (first, end), threads, lines = plan.runs, plan.config.threads, list[str]()
     registers, limit = -(-run * plan.element_bytes // 4), f".n{run}" if run * plan.element_bytes % 4 else ""
     repeats = run > 1 and not stride
-    loads = "ld.n1" if repeats else f"ld.t{dim}{f'.s{stride}' if stride > 1 else ''}{limit}"
+    how = "ld.n1" if repeats else f"ld.t{dim}{f'.s{stride}' if stride > 1 else ''}{limit}"
     gap = plan.writes[0].steps[-1] if run > 1 else 1
     stores = f"st{f'.s{gap}' if gap > 1 else ''}{limit}"
-    lines = ["segment ur3, $A", "segment ur5, $C", "tid r280", f"mov ur0, {first}", "again:"]
-    in_flight = max(1, min(_IN_FLIGHT, _SPACE // (8 + registers), -(-(end - first) // threads)))
-    for u in range(in_flight):
-        base = u * (8 + registers)
-        lines += [*_run_number_code(u * threads, end), *_place_code(plan, run, base)]
-        lines += [f"@p1, {loads} r{base + 8}, ur3:rf{base}:0x00, {1 if repeats else registers}"]
-    for u in range(in_flight):
-        base = u * (8 + registers)
-        lines += _repeat_code(plan.element_bytes, registers, base + 8) if repeats else []
-        lines += _run_number_code(u * threads, end) if in_flight > 1 else []
-        lines += [f"@p1, {stores} r{base + 8}, ur5:rf{base + 4}:0x00, {registers}"]
-    lines += [f"add ur0, ur0, {threads * in_flight}", f"br.lt ur0, {end}, again", "halt"]
-    return assemble("\n".join(lines), plan.config)
+    data = _NUMBER + 4 if handles else _COLUMN
+    in_flight = max(1, min(_IN_FLIGHT, _SPACE // (data + registers), -(-(end - first) // threads)))
+    bases = [(u * threads, u * (data + registers)) for u in range(in_flight)]
+    loads = [f"@p1, {how} r{base + data}, ur3:rf{base}:0x00, {1 if repeats else registers}" for _, base in bases]
+    for (further, base), load in zip(bases, loads, strict=True):
+        lines += [*_run_number_code(further, end), *_place_code(plan, run, base)]
+        lines += _numbers_code(plan, handles, base, base + _NUMBER, 1) or [load]
+    for (further, base), load in zip(bases, loads, strict=True) if handles else ():
+        lines += _clamped_code(plan, base + _NUMBER, 1)
+        for d, number in enumerate(plan.added):
+            lines += [f"add r{base + d}, r{base + d}, r{base + _NUMBER + number}"] if number is not None else []
+        lines += _run_number_code(further, end) if in_flight > 1 else []
+        lines += [f"clr r{base + data}, {registers}", load]
+    for further, base in bases:
+        lines += _repeat_code(plan.element_bytes, registers, base + data) if repeats else []
+        lines += _run_number_code(further, end) if in_flight > 1 else []
+        lines += [f"@p1, {stores} r{base + data}, ur5:rf{base + _WRITE}:0x00, {registers}"]
+    return [*lines, f"add ur0, ur0, {threads * in_flight}"]
+
+
+def _numbers_code(plan: CopyPlan, handles: list[int], base: int, into: int, count: int) -> list[str]:
+    """Code that loads ``count`` neighbours of every number."""
+    lines = []
+    for n, (number, handle) in enumerate(zip(plan.numbers, handles, strict=True)):
+        lines += [f"mov r{base + _COLUMN + 1}, {number.row}"]
+        lines += [f"@p1, ld.n{count} r{into + n * count}, ur{handle}:rf{base + _COLUMN}:0x00, {count}"]
+    return lines
+
+
+def _clamped_code(plan: CopyPlan, into: int, count: int) -> list[str]:
+    """Code that brings them to where they may be."""
+    lines = []
+    for at, number in zip(range(into, into + len(plan.numbers) * count, count), plan.numbers, strict=True):
+        if number.most is not None:
+            lines += [f"vi.max r{at}, r{at}, 0, {count}", f"vi.min r{at}, r{at}, {number.most}, {count}"]
+    return lines
+
+
+def _elements_code(plan: CopyPlan, handles: list[int]) -> list[str]:
+    """Code that loads the elements of a run one by one and stores them at once."""
+    run, e = plan.walk[0], plan.element_bytes
+    words, limit, varies = -(-run * e // 4), f".n{run}" if run * e % 4 else "", plan.column.steps[-1]
+    lines = [*_run_number_code(0, plan.runs[1]), *_place_code(plan, run, _BASE)]
+    count = run if varies else 1
+    lines += [*_numbers_code(plan, handles, _BASE, _RUNS, count), *_clamped_code(plan, _RUNS, count), f"clr r0, {run}"]
+    for k in range(run):
+        for d, (coordinate, number) in enumerate(zip(plan.reads, plan.added, strict=True)):
+            at, step, anew = _PLACE + d, coordinate.steps[-1], not k or (number is not None and varies)
+            if anew and number is not None:
+                lines += [f"add r{at}, r{_BASE + d}, r{_RUNS + count * number + k * varies}"]
+            elif anew:
+                lines += [f"mov r{at}, r{_BASE + d}"]
+            lines += [f"add r{at}, r{at}, {k * step if anew else step}"] if step and k else []
+        lines += [f"@p1, ld.n1 r{k}, ur3:rf{_PLACE}:0x00, 1"]
+    lines += [f"vcvt.to_u{e * 8}.from_u32.wrap r0, r0, {run}"] if e < 4 else []
+    stored = f"@p1, st{limit} r0, ur5:rf{_BASE + _WRITE}:0x00, {words}"
+    return [*lines, stored, f"add ur0, ur0, {plan.config.threads}"]
 
 
 def _run_number_code(further: int, end: int) -> list[str]:
@@ -124,13 +191,14 @@ def _run_number_code(further: int, end: int) -> list[str]:
 
 
 def _place_code(plan: CopyPlan, run: int, base: int) -> list[str]:
-    """Coordinates of run r281, in ``$A`` from ``base`` on, in ``$C`` from four behind it."""
+    """Coordinates of run r281, in ``$A`` from ``base`` on, in ``$C`` behind it, and the column of its numbers."""
     *slow, size = plan.sizes
     at, lines = 283, list[str]()
     if size == run:
         lines += [f"mov r{at}, 0"]
     else:
-        lines += [f"rem r{at}, r281, {size // run}", f"mul r{at}, r{at}, {run}", f"div r281, r281, {size // run}"]
+        several = -(-size // run)
+        lines += [f"rem r{at}, r281, {several}", f"mul r{at}, r{at}, {run}", f"div r281, r281, {several}"]
     places = {len(slow): at}
     for atom in reversed(range(len(slow))):
         at += 1
@@ -139,7 +207,8 @@ def _place_code(plan: CopyPlan, run: int, base: int) -> list[str]:
             lines += [f"rem r{at}, r281, {slow[atom]}", f"div r281, r281, {slow[atom]}"]
         else:
             lines += [f"mov r{at}, r281"]
-    for begin, coordinates in ((base, plan.reads), (base + 4, plan.writes)):
+    column = (plan.column,) if plan.numbers else ()
+    for begin, coordinates in ((base, plan.reads), (base + _WRITE, plan.writes), (base + _COLUMN, column)):
         for d, coordinate in enumerate(coordinates):
             lines += _coordinate_code(begin + d, coordinate, places)
     return lines

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
-from tilewright.layout.index.address_map import Axis, row_major_axis
+from tilewright.layout.index.address_map import AddressMap, Axis, row_major_axis
 from tilewright.layout.index.index_map import IndexMap
-from tilewright.layout.index.steps import Digit, Split, Step, is_chain, scale_line
+from tilewright.layout.index.steps import Split, Step
 from tilewright.layout.index.types import dtype_name, require_layout, row_major_strides, to_ints, type_bits
 from tilewright.layout.kinds.tiled import tiled
 from tilewright.layout.move.pack import check_buffer
@@ -109,24 +109,6 @@ def from_strides(shape: Sequence[int], strides: Sequence[int], dtype: Any) -> In
     return converted(name, dims, (), axis, f"strides ({','.join(map(str, elements))})")
 
 
-def _value(digit: Digit, e: Any) -> Any:
-    value = (e + digit.shift) // digit.div
-    return digit.weight * (value % digit.mod if digit.mod else value)
-
-
-def _affine(digits: Sequence[Digit], size: int) -> tuple[int, int] | None:
-    """(value at 0, step) where the digits of one dim are start + step * e for every e below ``size``."""
-    if not digits:
-        return 0, 0
-    start = sum(_value(d, 0) for d in digits)
-    step = sum(_value(d, 1) for d in digits) - start if size > 1 else 0
-    if size > _ENUMERATED:
-        return (start, step) if is_chain(digits, size) else None
-    e = np.arange(size, dtype=np.int64)
-    straight = np.array_equal(sum(_value(d, e) for d in digits), start + step * e)
-    return (start, step) if straight else None
-
-
 def to_numpy_view(layout: IndexMap, buffer: Any) -> np.ndarray[Any, Any]:
     """The logical array as a view of a packed buffer, without copying; writing to it writes to the buffer.
 
@@ -145,22 +127,8 @@ def to_numpy_view(layout: IndexMap, buffer: Any) -> np.ndarray[Any, Any]:
         raise UnsupportedError(f"{layout} packs {layout.element_bits}-bit values, which numpy cannot point at", how=how)
     if not layout.num_elements:
         return slots[:0].reshape(layout.shape)
-    if layout.digits is None:
-        start, steps = _steps_by_enumeration(layout, how)
-        return _strided(slots[start:], layout.shape, [s * slots.strides[0] for s in steps])
-    start, weight, digits, strides = 0, 1, list[Digit](), list[int]()
-    for axis in reversed(layout.axis_terms):  # the axes row-major, as one line
-        scaled = scale_line(layout.digits[axis.name], weight)
-        start += scaled.base
-        digits += scaled.digits
-        weight *= axis.extent
-    for d, size in enumerate(layout.shape):
-        straight = _affine([digit for digit in digits if digit.dim == d], size)
-        if straight is None:
-            raise UnsupportedError(f"{layout}: dim {d} is cut, so no one stride leads along it", how=how)
-        start += straight[0]
-        strides.append(straight[1] * slots.strides[0])
-    return _strided(slots[start:], layout.shape, strides)
+    start, steps = _straight(layout, how)
+    return _strided(slots[start:], layout.shape, [step * slots.strides[0] for step in steps])
 
 
 def _strided(slots: np.ndarray[Any, Any], shape: tuple[int, ...], strides: list[int]) -> np.ndarray[Any, Any]:
@@ -170,14 +138,23 @@ def _strided(slots: np.ndarray[Any, Any], shape: tuple[int, ...], strides: list[
     return view
 
 
-def _steps_by_enumeration(layout: IndexMap, how: str) -> tuple[int, list[int]]:
-    """(first slot, step of every dim) of a map without digits (a `*` whose tile does not divide): looked at."""
-    if layout.num_elements > _ENUMERATED:
+def _straight(layout: IndexMap, how: str) -> tuple[int, list[int]]:
+    """(first slot, slots from one index to the next of every dim), looked at along each of them."""
+    known = AddressMap.strides.func(layout)  # type: ignore[attr-defined]  # lanes call other numbers their strides
+    if known is not None:
+        return layout.offset(*layout.first_index), list(known)
+    whole = layout.digits is None  # a `*` whose tile does not divide: no dim can be looked at alone
+    if whole and layout.num_elements > _ENUMERATED:
         raise UnsupportedError(f"{layout} has no digit form and is too large to look at every element", how=how)
-    numbers = np.arange(layout.num_elements)
+    after = np.cumprod([1, *reversed(layout.shape)])[:-1][::-1].tolist()  # numbers from one index to the next
+    steps = list[int]()
+    for d, (size, apart) in enumerate(zip(layout.shape, after, strict=True)):
+        along = np.diff(layout.slots_of(np.arange(size) * apart))
+        steps.append(int(along[0]) if size > 1 else 0)
+        if not whole and (along != steps[-1]).any():
+            raise UnsupportedError(f"{layout}: dim {d} is cut, so no one stride leads along it", how=how)
+    numbers = np.arange(layout.num_elements if whole else 1)
     inside, flat = layout.indices_of(numbers) - np.array(layout.first_index), layout.slots_of(numbers)
-    after = np.cumprod([1, *reversed(layout.shape)])[:-1][::-1]  # how far apart neighbours along a dim are, in order
-    steps = [int(flat[n] - flat[0]) if size > 1 else 0 for n, size in zip(after, layout.shape, strict=True)]
     if not np.array_equal(flat, flat[0] + inside @ np.array(steps, np.int64)):
         raise UnsupportedError(f"{layout} is not a sum over its dims (a `*` that its tile does not divide)", how=how)
     return int(flat[0]), steps
