@@ -9,7 +9,9 @@ from tilewright.errors import ParseError
 from tilewright.hlo import load, report
 from tilewright.hlo.program import aliases
 from tilewright.hlo.semantics.dims import devices_of, group_size
+from tilewright.hlo.timing.chip import what_if
 from tilewright.hlo.timing.estimate import estimate
+from tilewright.targets import target
 
 ELEMENTS = """\
 HloModule m, is_scheduled=true
@@ -263,10 +265,49 @@ ENTRY %e (a: bf16[1,1024,1024], i: s32[]) -> bf16[8,1024,1024] {
 def test_a_started_update_of_host_memory_is_a_transfer_of_what_it_writes():
     program = load(HOST.replace("THREAD", ""))
     (row,) = estimate(program, "tpu-v6e").rows
-    assert (row.name, row.lane, row.bound, row.calibrated) == ("d", "host", "hbm", False)
-    whole = 2 * 2**20 / 1.6e12  # 2 MiB, at HBM's rate
-    assert whole < row.seconds < 2 * whole
+    assert (row.name, row.lane, row.bound, row.calibrated, row.bytes) == ("d", "host", "host", False, 2 * 2**20)
+    assert row.seconds == row.beside == pytest.approx(2 * 2**20 / 32e9)  # at the rate of the host's link
     assert peak(HOST.replace("THREAD", ""), 5) == 16 * 2**20  # written where it is
+
+
+@pytest.mark.parametrize("text", [HOST.replace("THREAD", ""), "copy"])
+def test_a_host_whose_rate_is_not_public_has_no_time(text):
+    if text == "copy":
+        text = """HloModule m, is_scheduled=true
+ENTRY %e {
+  %a = bf16[1,1024,1024]{2,1,0:T(8,128)(2,1)} parameter(0)
+  ROOT %c = bf16[1,1024,1024]{2,1,0:T(8,128)(2,1)S(5)} copy(%a)
+}"""
+    step = estimate(load(text), "tpu-7x")
+    (row,) = (row for row in step.rows if row.unpriced)
+    assert "not public" in row.unpriced and row.untimed_bytes == 2 * 2**20
+    assert step.priced == 0 and step.device_seconds == 0
+    told = estimate(load(text), what_if(target("tpu-7x"), {"host_bandwidth": 1e10}))
+    assert told.priced == 1 and told.device_seconds == pytest.approx(2 * 2**20 / 1e10)
+
+
+BOTH_WAYS = """HloModule m, is_scheduled=true
+ENTRY %e {
+  %a = bf16[1024,1024]{1,0:T(8,128)(2,1)} parameter(0)
+  %b = bf16[1024,512]{1,0:T(8,128)(2,1)} parameter(1)
+  %c = bf16[1024,1024]{1,0:T(8,128)(2,1)S(5)} parameter(2)
+  %s = (bf16[1024,1024]{1,0:T(8,128)(2,1)S(5)}, bf16[1024,1024]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}) copy-start(%a)
+  %t = (bf16[1024,512]{1,0:T(8,128)(2,1)S(5)}, bf16[1024,512]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}) copy-start(%b)
+  %u = (bf16[1024,1024]{1,0:T(8,128)(2,1)}, bf16[1024,1024]{1,0:T(8,128)(2,1)S(5)}, u32[]{:S(2)}) copy-start(%c)
+  %short = bf16[1024,512]{1,0:T(8,128)(2,1)S(5)} copy-done(%t)
+  %long = bf16[1024,1024]{1,0:T(8,128)(2,1)S(5)} copy-done(%s)
+  %back = bf16[1024,1024]{1,0:T(8,128)(2,1)} copy-done(%u)
+  ROOT %r = (bf16[1024,512]{1,0:T(8,128)(2,1)S(5)}, bf16[1024,1024]{1,0:T(8,128)(2,1)S(5)}) tuple(%short, %long)
+}
+"""
+
+
+def test_the_hosts_link_carries_each_way_what_is_waited_for_first():
+    rows = {row.name: row for row in estimate(load(BOTH_WAYS), "tpu-v6e").rows}
+    mib = 2**20 / 32e9
+    waits = [rows[name].seconds for name in ("short", "long", "back")]
+    assert waits == pytest.approx([mib, 2 * mib, 0.0])  # the other way ended beside them
+    assert rows["long"].beside == pytest.approx(3 * mib)
 
 
 def test_work_of_the_sparsecores_stays_theirs():

@@ -32,6 +32,8 @@ class Torus:
     ``devices``         of a chip, which share its links
     ``hop_us``          microseconds from a chip to the next, ``start_us`` until an exchange begins
     ``gather_share``    of the links' rate that gathers and permutes reach, ``reduce_share`` what sums reach
+    ``host``            megabytes per microsecond of a device to its host's memory, or back; 0: not public
+    ``network``         the same to other slices, over the data centre's network
     ==================  =======================================================================================
     """
 
@@ -43,6 +45,8 @@ class Torus:
     start_us: float = 0.0
     gather_share: float = 1.0
     reduce_share: float = 1.0
+    host: float = 0.0
+    network: float = 0.0
 
     @classmethod
     def of(cls, machine: Target) -> Torus | None:
@@ -55,6 +59,7 @@ class Torus:
         return cls(
             *(devices * links.bytes_per_second / 1e12 / (2 * dims), dims, links.wrap, devices),
             *(links.hop_ns / 1e3, links.start_ns / 1e3, links.gather_percent / 100, links.reduce_percent / 100),
+            *(links.host_bytes_per_second / 1e12, links.network_bytes_per_second / 1e12),
         )
 
     def exchange_us(
