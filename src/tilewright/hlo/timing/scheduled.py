@@ -6,6 +6,7 @@ what they still need when their result is wanted is a stall, a row of the ``-don
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,7 @@ from tilewright.hlo.semantics.demand import Demand
 from tilewright.hlo.semantics.dims import devices_of, gathered_rows, parts_in_fusions
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
+from tilewright.hlo.timing.links import SLICES
 from tilewright.hlo.timing.row import Run, busy, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.tiles import MEGA, Tiles
@@ -48,6 +50,8 @@ _TRANSFERS = frozenset({"slice", "dynamic-slice", "dynamic-update-slice", "copy"
 """Operations that a transfer does on its way, where nothing says which core they are done on."""
 _NO_LINKS = "this chip's links are not known"
 _NO_HOST = "the rate between this chip and its host is not public (--set TARGET.host_bandwidth=BYTES a second)"
+_NO_NETWORK = "the rate between slices is not public for this chip (--set TARGET.network_bandwidth=BYTES a second)"
+_RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="?([^",}]*)')
 _HOST = 5
 """The host's memory, as a layout's S(5)."""
 _MOST_OPERATIONS = 2_000_000
@@ -62,7 +66,7 @@ class _Begun:
     ends: float  # microseconds after the step's begin
     lane: str = "dma"
     megabytes: float | None = None  # that it passes through HBM; None: those of what its end gives
-    way: str = ""  # to or from the host; ``ends`` is then how long it takes
+    way: str = ""  # to or from the host, or between slices; ``ends`` is then how long it takes
 
 
 def _as_scatter(body: Computation, op: Operation) -> Operation:
@@ -99,7 +103,8 @@ class Schedule:
 
     ``hbm_free``, ``links_free``: when transfers and exchanges that come next can begin; ``begun``: what was started,
     by the name of the operation that did; ``pending``: calls that begin when an update gives them their operands;
-    ``host_busy``: when the host's link carries what was waited for, each way;
+    ``busy``: when the host's link, each way, and the network between slices carry what was waited for;
+    ``meetings``: what a ``recv`` calls the exchange that its ``send`` begins;
     ``prefetched``: starts of transfers that happened before the program;
     ``place``: the computation that runs and how often it does in all.
     """
@@ -109,7 +114,8 @@ class Schedule:
     now: float = 0.0
     hbm_free: float = 0.0
     links_free: float = 0.0
-    host_busy: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    busy: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    meetings: dict[str, str] = field(default_factory=dict)
     begun: dict[str, _Begun] = field(default_factory=dict)
     pending: dict[str, Operation] = field(default_factory=dict)
     prefetched: set[str] = field(default_factory=set)
@@ -189,6 +195,8 @@ class Schedule:
                 return self._offloaded(op, core)
             else:
                 self._call(op)
+        elif name in _UNPRICED and SLICES in op.attributes.get("frontend_attributes", ""):
+            return self._between_slices(op, name)
         elif name in _UNPRICED:
             raise _NoTime(_UNPRICED[name])
         elif name.endswith("-done"):
@@ -289,9 +297,9 @@ class Schedule:
             raise _NoTime(_NO_HOST, megabytes)
         return megabytes / self.chip.torus.host
 
-    def _host_ends(self, begun: _Begun) -> float:
-        """When a transfer ends that the host's link carries between all that was waited for before it."""
-        busy, left, ends = self.host_busy.setdefault(begun.way, []), begun.ends, begun.at
+    def _carried(self, begun: _Begun) -> float:
+        """When a transfer ends that the host's link or the network carries between all that was waited for before."""
+        busy, left, ends = self.busy.setdefault(begun.way, []), begun.ends, begun.at
         for start, stop in busy:
             if start - ends >= left:
                 break
@@ -309,18 +317,34 @@ class Schedule:
         self.hbm_free = max(self.hbm_free, at) + self.chip.stream_us(megabytes, self.chip.kernel["mb_per_us"])
         self.begun[name] = _Begun(at, self.links_free, "link", megabytes)
 
-    def _done(self, op: Operation) -> Run:
+    def _done(self, op: Operation, start: str = "") -> Run:
         """The wait for what was started."""
-        start = op.operands[0] if op.operands else ""
+        start = start or (op.operands[0] if op.operands else "")
         given, begun = fsum(tiles.megabytes for tiles in self._tiles([op.shape])), self.begun.get(start)
         if begun is None:
             return Run(0.0, "latency", resident=given if start in self.prefetched else 0.0, lane="dma")
-        ends = self._host_ends(begun) if begun.way else begun.ends
+        ends = self._carried(begun) if begun.way else begun.ends
         us, lane = max(0.0, ends - self.now), begun.lane
         bound = "sparsecore" if lane == "sparsecore" else "latency" if not us else "hbm" if lane == "dma" else lane
         megabytes = given if begun.megabytes is None else begun.megabytes
         beside = ends - begun.at
         return Run(us, bound, megabytes, lane=lane, measured=lane == "dma", begun=begun.at, beside=beside)
+
+    def _between_slices(self, op: Operation, name: str) -> Run | None:
+        """An exchange with other slices begins when its data are sent, and ends with the ``recv-done``."""
+        meeting = _RENDEZVOUS.search(op.attributes["frontend_attributes"])
+        if name == "recv" and meeting:
+            self.meetings[op.name] = meeting[1]
+        elif name == "send" and meeting and self.chip.torus:
+            given = self._megabytes(op.operand_shapes[:1])
+            if known := self.chip.torus.between_slices_us(op, given):
+                self.begun[meeting[1]] = _Begun(self.now, known[0], "link", given + known[1], "slices")
+        elif name == "recv-done":
+            meant = self.meetings.get(op.operands[0], "") if op.operands else ""
+            if meant not in self.begun:
+                raise _NoTime(_NO_NETWORK, self._megabytes([op.shape]))
+            return replace(self._done(op, meant), notes="between slices, at the network's published rate")
+        return None
 
     def _link_us(self, op: Operation) -> tuple[float, float]:
         """Microseconds of an exchange, and its megabytes in HBM."""
