@@ -310,6 +310,56 @@ def test_the_hosts_link_carries_each_way_what_is_waited_for_first():
     assert rows["long"].beside == pytest.approx(3 * mib)
 
 
+SLICES = """HloModule m, is_scheduled=true, num_partitions=4
+ENTRY %e {
+  %a = f32[1024,512]{1,0:T(8,128)} parameter(0)
+  %t = token[] after-all()
+  %s = (f32[1024,512]{1,0:T(8,128)}, u32[]{:S(2)}, token[]) send(%a, %t), channel_id=1, is_host_transfer=true, SAID
+  %r = (TAKEN, u32[]{:S(2)}, token[]) recv(%t), channel_id=2, is_host_transfer=true, SAID
+  %over = token[] send-done(%s), channel_id=1, is_host_transfer=true, HANDLER
+  ROOT %d = (TAKEN, token[]) recv-done(%r), channel_id=2, is_host_transfer=true, HANDLER
+}
+"""
+HANDLER = 'frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime"}'
+SENT = 2 * 2**20 / 12.5e9
+"""Seconds that 2 MiB take over the network of a v6e."""
+
+
+def between_slices(kind, target, taken=1024):
+    said = f'{HANDLER[:-1]},_xla_host_transfer_rendezvous="x_0",_xla_megascale_target={target},'
+    said += f'_xla_megascale_transfer_type="{kind}"}}'
+    text = SLICES.replace("TAKEN", f"f32[{taken},512]{{1,0:T(8,128)}}")
+    return load(text.replace("SAID", said).replace("HANDLER", HANDLER))
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "taken", "times"),
+    [
+        ("ALL_REDUCE", '"{1,2}x{0:7}"', 1024, 1.0),
+        ("ALL_REDUCE", '"{1:4}x{0:7}"', 1024, 1.5),
+        ("ALL_GATHER", '"{1,2,3,4}x{0:3}"', 4096, 3.0),
+        ("REDUCE_SCATTER", '"{1,2,3,4}x{0:3}"', 256, 0.75),
+        ("ALL_TO_ALL", "{{100000,200000},{100001,200001}}", 1024, 0.5),
+        ("ONE_TO_ONE", "{{100000->200000},{200000->100000}}", 1024, 1.0),
+    ],
+)
+def test_exchanges_between_slices_go_over_the_network(kind, target, taken, times):
+    step = estimate(between_slices(kind, target, taken), "tpu-v6e")
+    (row,) = step.rows
+    assert (row.name, row.bound, row.lane, row.calibrated) == ("d", "link", "link", False)
+    assert row.bytes == (1024 + taken) * 2048 and "network" in row.note
+    assert row.seconds == step.exposed_seconds == pytest.approx(times * SENT)
+    assert step.priced == 1
+
+
+def test_a_network_whose_rate_is_not_public_has_no_time():
+    program = between_slices("ALL_REDUCE", '"{1,2}x{0:7}"')
+    (row,) = estimate(program, "tpu-8t").rows
+    assert "not public" in row.unpriced and row.untimed_bytes == 2**21
+    told = estimate(program, what_if(target("tpu-v6e"), {"network_bandwidth": 25e9}))
+    assert told.device_seconds == pytest.approx(SENT / 2)
+
+
 def test_work_of_the_sparsecores_stays_theirs():
     (row,) = estimate(load(HOST.replace("THREAD", 'async_execution_thread="sparsecore", ')), "tpu-v6e").rows
     assert (row.lane, row.bound) == ("sparsecore", "sparsecore")
