@@ -92,7 +92,8 @@ def table(folders: list[Path], kv_len: float) -> int:
 
 def name_of(opcode: str) -> str:
     """jaxlib's name of an opcode."""
-    short = {"cosine": "Cos", "sine": "Sin", "exponential": "Exp"}
+    short = {"cosine": "Cos", "sine": "Sin", "exponential": "Exp", "log-plus-one": "Log1p"}
+    short |= {"exponential-minus-one": "Expm1"}
     return short.get(opcode, "".join(word.capitalize() for word in opcode.split("-")))
 
 
@@ -102,6 +103,7 @@ def parser(folders: list[Path], python: str, most: int) -> int:
 
     sys.path.insert(0, str(ROOT))
     from tests.hlo.test_hlo_reader import plain
+
     from tilewright.hlo import load
 
     script = ROOT / "tests" / "hlo" / "xla_reprint.py"
@@ -111,7 +113,9 @@ def parser(folders: list[Path], python: str, most: int) -> int:
         if asked == most:
             break
         with tempfile.TemporaryDirectory() as folder:
-            done = subprocess.run([python, str(script), folder, str(path)], check=False, capture_output=True, timeout=600)
+            done = subprocess.run(
+                [python, str(script), folder, str(path)], check=False, capture_output=True, timeout=600
+            )
             if not (Path(folder) / "0.json").exists():
                 why = Path(folder) / "0.refused"
                 refused += 1
@@ -157,7 +161,11 @@ def differences(program: Any, theirs: dict[str, Any], again: Any, plain: Any) ->
             if [anew.get(operand, operand) for operand in mine] != operands:
                 found.append(f"operands of {each}")
     left, right = shapes_of(program), shapes_of(again)
-    found += [f"shape of {name}: {left[name]}, {right[name]}" for name in left.keys() & right.keys() if left[name] != right[name]]
+    found += [
+        f"shape of {name}: {left[name]}, {right[name]}"
+        for name in left.keys() & right.keys()
+        if left[name] != right[name]
+    ]
     if "#" not in program.text and not found and left.keys() == right.keys() and plain(program) != plain(again):
         found.append("printed anew it is read otherwise")
     return found

@@ -136,7 +136,9 @@ class Decoder:
 
         if self.remat:
             policies = jax.checkpoint_policies
-            body = jax.checkpoint(body, policy=policies.dots_with_no_batch_dims_saveable if self.remat == "dots" else None)
+            body = jax.checkpoint(
+                body, policy=policies.dots_with_no_batch_dims_saveable if self.remat == "dots" else None
+            )
         if self.scanned:
             x, _ = lax.scan(body, x, weights["layers"])
         else:
@@ -185,7 +187,7 @@ def block(x, w, heads, mask=None, other=None):
 
 
 def block_weights(width, inner):
-    square = {name: (width, width) for name in "qkvo"}
+    square = dict.fromkeys("qkvo", (width, width))
     return square | {"up": (width, inner), "out": (inner, width), "norm": (width,), "norm2": (width,)}
 
 
@@ -205,7 +207,9 @@ def encoder(layers, width, heads, inner, vocabulary, batch, length):
 
 def translator(layers, width, heads, inner, vocabulary, batch, length):
     """An encoder and a decoder that looks at it, as T5 and Whisper have them, each scanned."""
-    many = jax.tree.map(lambda size: (layers, *size), block_weights(width, inner), is_leaf=lambda x: isinstance(x, tuple))
+    many = jax.tree.map(
+        lambda size: (layers, *size), block_weights(width, inner), is_leaf=lambda x: isinstance(x, tuple)
+    )
     weights = shapes({"in": many, "own": many, "cross": many, "table": (vocabulary, width)}, jnp.float32)
 
     def loss(weights, source, tokens):
@@ -248,7 +252,9 @@ def patches(width, layers, heads, size, patch, batch, classes=1000, mixer=False)
         return x + jax.nn.gelu(norm(x, w["norm2"]) @ w["up"]) @ w["out"], None
 
     def loss(weights, pictures, labels):
-        x = lax.conv_general_dilated(pictures, weights["cut"], (patch,) * 2, "VALID", None, None, ("NHWC", "HWIO", "NHWC"))
+        x = lax.conv_general_dilated(
+            pictures, weights["cut"], (patch,) * 2, "VALID", None, None, ("NHWC", "HWIO", "NHWC")
+        )
         x, _ = lax.scan(jax.checkpoint(body), x.reshape(batch, count, width), weights["layers"])
         return cross_entropy(x.mean(1) @ weights["head"], labels)
 
@@ -314,7 +320,12 @@ def denoiser(batch=8, size=64):
 def recurrent(cell, width, batch, length, vocabulary=10_000):
     """Language models of an LSTM, a GRU, RWKV's and a state space's layer, a scan over time."""
     gates = {"lstm": 4, "gru": 3, "rwkv": 3}.get(cell, 2)
-    weights = {"table": (vocabulary, width), "x": (width, gates * width), "h": (width, gates * width), "o": (width, width)}
+    weights = {
+        "table": (vocabulary, width),
+        "x": (width, gates * width),
+        "h": (width, gates * width),
+        "o": (width, width),
+    }
     weights = shapes(weights, jnp.float32)
 
     def lstm(w, carry, x):
@@ -339,7 +350,9 @@ def recurrent(cell, width, batch, length, vocabulary=10_000):
 
     def states(w, xs):  # all steps at once, as a tree
         kept, taken = jnp.split(xs, 2, -1)
-        both = lax.associative_scan(lambda a, b: (a[0] * b[0], b[0] * a[1] + b[1]), (jax.nn.sigmoid(kept), taken), axis=0)
+        both = lax.associative_scan(
+            lambda a, b: (a[0] * b[0], b[0] * a[1] + b[1]), (jax.nn.sigmoid(kept), taken), axis=0
+        )
         return both[1]
 
     def loss(weights, tokens):
@@ -393,7 +406,9 @@ def recommender(batch=4096, tables=26, vocabulary=100_000, width=64):
 
 def graph(nodes=10_000, edges=100_000, width=256, layers=3):
     """A graph network: messages over edges are summed at their nodes."""
-    weights = shapes({"m": [(2 * width, width)] * layers, "n": [(2 * width, width)] * layers, "o": (width, 40)}, jnp.float32)
+    weights = shapes(
+        {"m": [(2 * width, width)] * layers, "n": [(2 * width, width)] * layers, "o": (width, 40)}, jnp.float32
+    )
 
     def loss(weights, x, ends, labels):
         for m, n in zip(weights["m"], weights["n"]):
@@ -402,12 +417,17 @@ def graph(nodes=10_000, edges=100_000, width=256, layers=3):
             x = jax.nn.relu(jnp.concatenate([x, got], -1) @ n)
         return cross_entropy(x @ weights["o"], labels)
 
-    return trained(weights, loss, (jax.ShapeDtypeStruct((nodes, width), jnp.float32), integers(2, edges), integers(nodes)))
+    return trained(
+        weights, loss, (jax.ShapeDtypeStruct((nodes, width), jnp.float32), integers(2, edges), integers(nodes))
+    )
 
 
 def triangles(length=256, width=128):
     """AlphaFold's pair stack: triangles multiplied, attention along rows."""
-    weights = {name: (width, width) for name in ("a", "b", "g", "c", "q", "k", "v", "o")} | {"norm": (width,), "norm2": (width,)}
+    weights = dict.fromkeys(("a", "b", "g", "c", "q", "k", "v", "o"), (width, width)) | {
+        "norm": (width,),
+        "norm2": (width,),
+    }
     weights = shapes({"layers": {name: (4, *size) for name, size in weights.items()}}, jnp.bfloat16)
 
     def layer(x, w):
