@@ -1,9 +1,10 @@
-"""Whole steps in plain JAX and optax, models of the sizes of their papers: trained with an optimizer, or one token decoded.
+"""Whole steps in plain JAX and optax, models of the sizes of their papers: trained by an optimizer, or one token decoded.
 
 Layers are scanned, unrolled or computed again; products of experts are ragged; caches are written in place.
 """
 
 import functools
+import itertools
 from dataclasses import dataclass
 
 import jax
@@ -45,7 +46,7 @@ def norm(x, scale):
 
 def attention(q, k, v, mask=None):
     """Softmax attention; several heads of ``q`` share one of ``k``."""
-    batch, length, heads, kept = q.shape
+    batch, length, _, kept = q.shape
     q = q.reshape(batch, length, k.shape[2], -1, kept)
     scores = jnp.einsum("bqhgd,bkhd->bhgqk", q, k).astype(jnp.float32) * kept**-0.5
     if mask is not None:
@@ -296,7 +297,7 @@ def denoiser(batch=8, size=64):
     """A U-Net that takes noise away: down, attention in the middle, up over transposed convolutions."""
     widths = (64, 128, 256)
     weights = {"in": (3, 3, 3, 64), "out": (3, 3, 64, 3), **{f"m{name}": (256, 256) for name in "qkvo"}}
-    for k, (a, b) in enumerate(zip(widths, widths[1:])):
+    for k, (a, b) in enumerate(itertools.pairwise(widths)):
         weights |= {f"d{k}": (3, 3, a, b), f"e{k}": (3, 3, b, b), f"u{k}": (2, 2, b, a), f"v{k}": (3, 3, 2 * a, a)}
     weights = shapes(weights, jnp.float32)
 
@@ -524,6 +525,7 @@ FALCON = Decoder(32, 4544, 71, 1, 64, 18_176, 65_024, gated=False, parallel=True
 QWEN = Decoder(28, 1536, 12, 2, 128, 8960, 151_936, remat="dots")
 LATENT = Decoder(27, 2048, 16, 16, 128, 1408, 102_400, experts=64, chosen=6, latent=512)
 PYTHIA = Decoder(6, 512, 8, 8, 64, 2048, 50_304, gated=False, parallel=True, scanned=False, remat="all")
+PHI = Decoder(32, 2560, 32, 32, 80, 10_240, 51_200, gated=False, parallel=True)
 MODELS = {
     "gpt2_adamw": GPT2.train(8, 1024),
     "gpt2_muon": GPT2.train(8, 1024, optax.contrib.muon(0.02)),
@@ -535,16 +537,21 @@ MODELS = {
     "qwen2_1_5b": QWEN.train(2, 2048),
     "deepseek_lite": LATENT.train(1, 1024),
     "pythia_70m": PYTHIA.train(4, 512),
+    "phi2": PHI.train(1, 1024),
     "llama3_lora": adapted(LLAMA),
     "gpt2_token": GPT2.decode(16, 1024),
     "llama3_token": LLAMA.decode(8, 4096),
     "mistral_token": MISTRAL.decode(16, 2048),
+    "phi2_token": PHI.decode(16, 2048),
+    "pythia_token": PYTHIA.decode(32, 512),
     "gemma_token": GEMMA.decode(32, 1024),
     "mixtral_token": MIXTRAL.decode(8, 2048),
     "falcon_token": FALCON.decode(8, 2048),
     "qwen2_token": QWEN.decode(64, 1024),
     "deepseek_token": LATENT.decode(16, 1024),
     "bert_base": encoder(12, 768, 12, 3072, 30_522, 16, 512),
+    "distilbert": encoder(6, 768, 12, 3072, 30_522, 32, 256),
+    "whisper_tiny": translator(4, 384, 6, 1536, 51_865, 8, 448),
     "t5_small": translator(6, 512, 8, 2048, 32_128, 8, 512),
     "vit_b16": patches(768, 12, 12, 224, 16, 64),
     "vit_l14": patches(1024, 24, 16, 224, 14, 32),

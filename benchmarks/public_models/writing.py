@@ -25,7 +25,7 @@ import numpy as np
 
 @dataclass
 class Case:
-    """``forward(weights, *inputs)``, and ``loss`` of the same arguments, whose gradient by the weights is taken, if any.
+    """``forward(weights, *inputs)``, and ``loss`` of the same arguments, if its gradient by the weights is to be taken.
 
     ``weights`` may be shapes alone, as making them one by one takes long.
 
@@ -104,6 +104,13 @@ def _write(function, arguments, path: Path, platforms: tuple[str, ...] | None = 
         path.with_suffix(".mlirbc").write_bytes(xla_client._xla.mlir.serialize_portable_artifact(text, "0.9.0"))
 
 
+def wanted(jaxpr: Any) -> Any:
+    """Without what no result needs: compilers leave it out (equimo's mlla has attention that nobody reads)."""
+    from jax.interpreters import partial_eval
+
+    return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0]
+
+
 def product_flops(jaxpr: Any) -> float:
     """Multiplications and additions of a jaxpr's products and convolutions, as XLA counts them, loops by their trips.
 
@@ -173,7 +180,7 @@ def write(library: str, folder: Path) -> int:
             for function, program in programs.items():
                 functions[function] = f"{library}.{name}.{function}.mlir"
                 _write(program, arguments, folder / functions[function], case.platforms)
-                flops[function] = product_flops(jax.make_jaxpr(program)(*arguments).jaxpr)
+                flops[function] = product_flops(wanted(jax.make_jaxpr(program)(*arguments).jaxpr))
         except Exception as error:
             failed += 1
             traceback.print_exc(limit=-6)

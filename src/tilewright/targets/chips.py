@@ -156,9 +156,10 @@ class Links:
     """What joins a device to others: all of its links to other chips together, bytes per second in one direction.
 
     ``host_bytes_per_second``: to its host's memory, each way; ``network_bytes_per_second``: to other slices, over the
-    data centre's network; 0: not public. Where a chip's devices share these, each has its part of them. A dim of the torus is a ring where its size is a
-    multiple of ``wrap`` (0: never). ``hop_ns``: from a chip to the next; ``start_ns``: until an exchange begins.
-    ``gather_percent``, ``reduce_percent``: of the rate, what gathers and what sums over chips reach.
+    data centre's network; 0: not public. Where a chip's devices share these, each has its part of them. A dim of the
+    torus is a ring where its size is a multiple of ``wrap`` (0: never). ``hop_ns``: from a chip to the next;
+    ``start_ns``: until an exchange begins. ``gather_percent``, ``reduce_percent``: of the rate, what gathers and what
+    sums over chips reach.
     """
 
     bytes_per_second: int

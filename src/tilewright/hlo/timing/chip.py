@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo.timing.links import Torus
@@ -166,7 +167,8 @@ def what_if(machine: Target, changes: Mapping[str, float]) -> Target:
             matrix = replace(matrix, bf16_ops_per_second=int(value))
             _scale(tables, share, lambda name: name == "ghz")
         elif key in _LINKS and links is not None:
-            links = replace(links, **{_LINKS[key]: int(value)})
+            rates: dict[str, Any] = {_LINKS[key]: int(value)}
+            links = replace(links, **rates)
         elif mechanism in tables and constant in tables[mechanism]:
             tables[mechanism][constant] = value
         else:
