@@ -136,8 +136,8 @@ def parser(folders: list[Path], python: str, most: int) -> int:
 def differences(program: Any, theirs: dict[str, Any], again: Any, plain: Any) -> list[str]:
     """What is not the same, in words.
 
-    Three forms differ in the text alone: ``slice-start`` is short for an async-start of a computation that slices, which
-    jaxlib spells out; where an instruction in there takes a name that another has, jaxlib numbers that anew; an element
+    Three forms differ in the text alone: ``slice-start`` is short for an async-start of a computation that slices,
+    which jaxlib spells out; where an instruction in there takes a name that another has, jaxlib numbers that anew; an element
     of a tuple where it is used (``%x#1``) is an instruction of its own in jaxlib.
     """
     found: list[str] = []

@@ -1,4 +1,4 @@
-"""Whole steps in plain JAX and optax, models of the sizes of their papers: trained by an optimizer, or one token decoded.
+"""Whole steps in plain JAX and optax, models of the sizes of their papers: trained, or one token decoded.
 
 Layers are scanned, unrolled or computed again; products of experts are ragged; caches are written in place.
 """
@@ -272,9 +272,10 @@ def images(kind, batch, size):
         weights |= {
             "bottleneck": {f"a{k}": (1, 1, width, width // 4), f"b{k}": (3, 3, width // 4, width // 4),
                            f"c{k}": (1, 1, width // 4, width)},
-            "depthwise": {f"a{k}": (7, 7, 1, width), f"b{k}": (1, 1, width, 4 * width), f"c{k}": (1, 1, 4 * width, width)},
-            "inverted": {f"a{k}": (1, 1, width, 6 * width), f"b{k}": (5, 5, 1, 6 * width), f"s{k}": (6 * width, width // 4),
-                         f"t{k}": (width // 4, 6 * width), f"c{k}": (1, 1, 6 * width, width)},
+            "depthwise": {f"a{k}": (7, 7, 1, width), f"b{k}": (1, 1, width, 4 * width),
+                          f"c{k}": (1, 1, 4 * width, width)},
+            "inverted": {f"a{k}": (1, 1, width, 6 * width), f"b{k}": (5, 5, 1, 6 * width),
+                         f"s{k}": (6 * width, width // 4), f"t{k}": (width // 4, 6 * width), f"c{k}": (1, 1, 6 * width, width)},
         }[kind]  # fmt: skip
     weights = shapes(weights, jnp.float32)
 

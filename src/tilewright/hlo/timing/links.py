@@ -101,7 +101,7 @@ class Torus:
         return self.start_us + times * (hops * self.hop_us + us), moved
 
     def between_slices_us(self, op: Operation, given: float) -> tuple[float, float] | None:
-        """Microseconds of an exchange with other slices that a ``send`` of ``given`` megabytes begins, and its result's.
+        """Microseconds of an exchange with other slices that a ``send`` of ``given`` megabytes begins; its result's.
 
         Of n slices each device sends, over the network of its host, (n - 1) / n of what a sum scatters or all swap,
         twice that of what is summed for all, n - 1 times what is gathered, all of what is passed on; all it sends and
