@@ -3,8 +3,8 @@
     python benchmarks/real_jobs.py table FOLDER... [--kv-len 1024]
     python benchmarks/real_jobs.py parser FOLDER... [--python PYTHON] [-n 150]
 
-``table`` prints a row for every ``NAME.hlo``, ``.hlo.gz`` or ``.hlo.xz``: processor seconds to read and to time it, its
-step, what share has a time, and its flops over the model's closed form. That is ``model_flops`` of ``NAME.json`` beside
+``table`` prints a row for every ``NAME.hlo``, ``.hlo.gz`` or ``.hlo.xz``: seconds to read and to time it, its step, what
+share has a time, and its flops over the model's closed form. That is ``model_flops`` of ``NAME.json`` beside
 it (of one device), or for a serving step made by tpu-inference computed here from the sizes of ``model``. It says what
 fell short: more than 10 s, less than .99 priced, fewer than .97 or more than 1.6 times the flops.
 
@@ -69,11 +69,11 @@ def table(folders: list[Path], kv_len: float) -> int:
     short = 0
     for path in dumps(folders):
         chip = next((chip for word, chip in CHIPS.items() if word in path.name), "tpu-v6e")
-        begun = time.process_time()
+        begun = time.perf_counter()
         program = load(path)
-        read = time.process_time() - begun
+        read = time.perf_counter() - begun
         step = estimate(program, chip, assume={"kv_len": kv_len})
-        took = time.process_time() - begun
+        took = time.perf_counter() - begun
         known = model_flops(path, max(1, devices_of(program)), kv_len)
         ratio = step.flops / known if known else 0.0
         again = sum(row.flops for row in step.rows if row.again) / step.flops if step.flops else 0.0
@@ -137,8 +137,8 @@ def differences(program: Any, theirs: dict[str, Any], again: Any, plain: Any) ->
     """What is not the same, in words.
 
     Three forms differ in the text alone: ``slice-start`` is short for an async-start of a computation that slices,
-    which jaxlib spells out; where an instruction in there takes a name that another has, jaxlib numbers that anew; an element
-    of a tuple where it is used (``%x#1``) is an instruction of its own in jaxlib.
+    which jaxlib spells out; where an instruction in there takes a name that another has, jaxlib numbers that anew; an
+    element of a tuple where it is used (``%x#1``) is an instruction of its own in jaxlib.
     """
     found: list[str] = []
     ours = {computation.name: computation.operations for computation in program.computations}

@@ -275,7 +275,8 @@ def images(kind, batch, size):
             "depthwise": {f"a{k}": (7, 7, 1, width), f"b{k}": (1, 1, width, 4 * width),
                           f"c{k}": (1, 1, 4 * width, width)},
             "inverted": {f"a{k}": (1, 1, width, 6 * width), f"b{k}": (5, 5, 1, 6 * width),
-                         f"s{k}": (6 * width, width // 4), f"t{k}": (width // 4, 6 * width), f"c{k}": (1, 1, 6 * width, width)},
+                         f"s{k}": (6 * width, width // 4), f"t{k}": (width // 4, 6 * width),
+                         f"c{k}": (1, 1, 6 * width, width)},
         }[kind]  # fmt: skip
     weights = shapes(weights, jnp.float32)
 
