@@ -3,8 +3,8 @@
     python benchmarks/real_jobs.py table FOLDER... [--kv-len 1024]
     python benchmarks/real_jobs.py parser FOLDER... [--python PYTHON] [-n 150]
 
-``table`` prints a row for every ``NAME.hlo``, ``.hlo.gz`` or ``.hlo.xz``: seconds to read and to time it, its step, what
-share has a time, and its flops over the model's closed form. That is ``model_flops`` of ``NAME.json`` beside
+``table`` prints a row for every ``NAME.hlo``, ``.hlo.gz`` or ``.hlo.xz``: seconds to read and to time it, its step,
+what share has a time, and its flops over the model's closed form. That is ``model_flops`` of ``NAME.json`` beside
 it (of one device), or for a serving step made by tpu-inference computed here from the sizes of ``model``. It says what
 fell short: more than 10 s, less than .99 priced, fewer than .97 or more than 1.6 times the flops.
 
