@@ -37,9 +37,10 @@ HERE = Path(__file__).resolve().parent / "public_models"
 ENVIRONMENTS = {
     "new": (
         ["jax==0.10.2", "flax==0.12.8", "equinox==0.13.8", "keras==3.15.1", "dm-haiku==0.0.17", "equimo==1.1.0",
-         "penzai==0.2.5", "gemma==3.3.0", "sentencepiece==0.2.0", "kagglehub", "tokenizers", "tensorflow", "regex"],
+         "penzai==0.2.5", "optax==0.2.8", "gemma==3.3.0", "sentencepiece==0.2.0", "kagglehub", "tokenizers",
+         "tensorflow", "regex"],
         ["keras-hub==0.32.0"],
-        ["penzai", "gemma", "haiku", "equimo", "keras", "keras_hub"],
+        ["penzai", "gemma", "haiku", "equimo", "keras", "keras_hub", "steps"],
     ),
     "flax": (
         ["jax==0.4.30", "jaxlib==0.4.30", "flax==0.8.5", "transformers==4.49.0", "diffusers==0.32.2", "numpy<2",

@@ -25,18 +25,20 @@ import numpy as np
 
 @dataclass
 class Case:
-    """``forward(weights, *inputs)``, and ``loss`` of the same arguments, whose gradient by the weights is taken.
+    """``forward(weights, *inputs)``, and ``loss`` of the same arguments, if its gradient by the weights is to be taken.
 
     ``weights`` may be shapes alone, as making them one by one takes long.
 
-    ``function`` names what forward does, where that is not the whole model on a batch.
+    ``function`` names what forward does, where that is not the whole model on a batch. ``platforms`` are what it is
+    lowered for, where that is not this machine: products of experts are one operation on a TPU alone.
     """
 
     forward: Callable[..., Any]
     weights: Any
     inputs: Sequence[Any]
-    loss: Callable[..., Any]
+    loss: Callable[..., Any] | None
     function: str = "forward"
+    platforms: tuple[str, ...] | None = None
 
 
 def squares(forward):
@@ -86,9 +88,13 @@ def tokens(batch, length, vocabulary, seed=0):
     return jnp.asarray(np.random.default_rng(seed).integers(1, vocabulary, (batch, length)), jnp.int32)
 
 
-def _write(function, arguments, path: Path) -> None:
+def _write(function, arguments, path: Path, platforms: tuple[str, ...] | None = None) -> None:
     """StableHLO with source lines; of an old jax, whose text is read no more, its portable bytes."""
-    lowered = jax.jit(function, keep_unused=True).lower(*arguments)
+    jitted = jax.jit(function, keep_unused=True)
+    if platforms is None:
+        lowered = jitted.lower(*arguments)
+    else:
+        lowered = jitted.trace(*arguments).lower(lowering_platforms=platforms)
     text = lowered.compiler_ir("stablehlo").operation.get_asm(enable_debug_info=True, large_elements_limit=None)
     if jax.__version_info__ >= (0, 4, 30):
         path.write_text(text)
@@ -96,6 +102,13 @@ def _write(function, arguments, path: Path) -> None:
         from jax._src.lib import xla_client
 
         path.with_suffix(".mlirbc").write_bytes(xla_client._xla.mlir.serialize_portable_artifact(text, "0.9.0"))
+
+
+def wanted(jaxpr: Any) -> Any:
+    """Without what no result needs: compilers leave it out (equimo's mlla has attention that nobody reads)."""
+    from jax.interpreters import partial_eval
+
+    return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0]
 
 
 def product_flops(jaxpr: Any) -> float:
@@ -121,6 +134,9 @@ def product_flops(jaxpr: Any) -> float:
             params = {**equation.params, "preferred_element_type": None}
             alone = jax.jit(lambda *x: equation.primitive.bind(*x, **params))  # noqa: B023
             total += alone.lower(*shapes).cost_analysis()["flops"]
+        elif kind == "ragged_dot_general":
+            left, right, out = given[0].shape, given[1].shape, equation.outvars[0].aval.shape
+            total += 2 * np.prod(left) * (out[-1] if len(out) == 2 or len(right) == 2 else 1)
         elif kind == "cond":
             total += max(map(product_flops, inner))
         else:
@@ -157,12 +173,14 @@ def write(library: str, folder: Path) -> int:
         try:
             case = make()
             arguments = (case.weights, *case.inputs)
-            gradient = jax.grad(case.loss, allow_int=True)
+            programs = {case.function: case.forward}
+            if case.loss is not None:
+                programs["gradient"] = jax.grad(case.loss, allow_int=True)
             functions, flops = {}, {}
-            for function, program in {case.function: case.forward, "gradient": gradient}.items():
+            for function, program in programs.items():
                 functions[function] = f"{library}.{name}.{function}.mlir"
-                _write(program, arguments, folder / functions[function])
-                flops[function] = product_flops(jax.make_jaxpr(program)(*arguments).jaxpr)
+                _write(program, arguments, folder / functions[function], case.platforms)
+                flops[function] = product_flops(wanted(jax.make_jaxpr(program)(*arguments).jaxpr))
         except Exception as error:
             failed += 1
             traceback.print_exc(limit=-6)

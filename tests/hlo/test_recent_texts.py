@@ -9,7 +9,9 @@ from tilewright.errors import ParseError
 from tilewright.hlo import load, report
 from tilewright.hlo.program import aliases
 from tilewright.hlo.semantics.dims import devices_of, group_size
+from tilewright.hlo.timing.chip import what_if
 from tilewright.hlo.timing.estimate import estimate
+from tilewright.targets import target
 
 ELEMENTS = """\
 HloModule m, is_scheduled=true
@@ -263,10 +265,104 @@ ENTRY %e (a: bf16[1,1024,1024], i: s32[]) -> bf16[8,1024,1024] {
 def test_a_started_update_of_host_memory_is_a_transfer_of_what_it_writes():
     program = load(HOST.replace("THREAD", ""))
     (row,) = estimate(program, "tpu-v6e").rows
-    assert (row.name, row.lane, row.bound, row.calibrated) == ("d", "host", "hbm", False)
-    whole = 2 * 2**20 / 1.6e12  # 2 MiB, at HBM's rate
-    assert whole < row.seconds < 2 * whole
+    assert (row.name, row.lane, row.bound, row.calibrated, row.bytes) == ("d", "host", "host", False, 2 * 2**20)
+    assert row.seconds == row.beside == pytest.approx(2 * 2**20 / 32e9)  # at the rate of the host's link
     assert peak(HOST.replace("THREAD", ""), 5) == 16 * 2**20  # written where it is
+
+
+@pytest.mark.parametrize("text", [HOST.replace("THREAD", ""), "copy"])
+def test_a_host_whose_rate_is_not_public_has_no_time(text):
+    if text == "copy":
+        text = """HloModule m, is_scheduled=true
+ENTRY %e {
+  %a = bf16[1,1024,1024]{2,1,0:T(8,128)(2,1)} parameter(0)
+  ROOT %c = bf16[1,1024,1024]{2,1,0:T(8,128)(2,1)S(5)} copy(%a)
+}"""
+    step = estimate(load(text), "tpu-7x")
+    (row,) = (row for row in step.rows if row.unpriced)
+    assert "not public" in row.unpriced
+    assert row.untimed_bytes == 2 * 2**20
+    assert step.priced == 0
+    assert step.device_seconds == 0
+    told = estimate(load(text), what_if(target("tpu-7x"), {"host_bandwidth": 1e10}))
+    assert told.priced == 1
+    assert told.device_seconds == pytest.approx(2 * 2**20 / 1e10)
+
+
+BOTH_WAYS = """HloModule m, is_scheduled=true
+ENTRY %e {
+  %a = bf16[1024,1024]{1,0:T(8,128)(2,1)} parameter(0)
+  %b = bf16[1024,512]{1,0:T(8,128)(2,1)} parameter(1)
+  %c = bf16[1024,1024]{1,0:T(8,128)(2,1)S(5)} parameter(2)
+  %s = (bf16[1024,1024]{1,0:T(8,128)(2,1)S(5)}, bf16[1024,1024]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}) copy-start(%a)
+  %t = (bf16[1024,512]{1,0:T(8,128)(2,1)S(5)}, bf16[1024,512]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}) copy-start(%b)
+  %u = (bf16[1024,1024]{1,0:T(8,128)(2,1)}, bf16[1024,1024]{1,0:T(8,128)(2,1)S(5)}, u32[]{:S(2)}) copy-start(%c)
+  %short = bf16[1024,512]{1,0:T(8,128)(2,1)S(5)} copy-done(%t)
+  %long = bf16[1024,1024]{1,0:T(8,128)(2,1)S(5)} copy-done(%s)
+  %back = bf16[1024,1024]{1,0:T(8,128)(2,1)} copy-done(%u)
+  ROOT %r = (bf16[1024,512]{1,0:T(8,128)(2,1)S(5)}, bf16[1024,1024]{1,0:T(8,128)(2,1)S(5)}) tuple(%short, %long)
+}
+"""
+
+
+def test_the_hosts_link_carries_each_way_what_is_waited_for_first():
+    rows = {row.name: row for row in estimate(load(BOTH_WAYS), "tpu-v6e").rows}
+    mib = 2**20 / 32e9
+    waits = [rows[name].seconds for name in ("short", "long", "back")]
+    assert waits == pytest.approx([mib, 2 * mib, 0.0])  # the other way ended beside them
+    assert rows["long"].beside == pytest.approx(3 * mib)
+
+
+SLICES = """HloModule m, is_scheduled=true, num_partitions=4
+ENTRY %e {
+  %a = f32[1024,512]{1,0:T(8,128)} parameter(0)
+  %t = token[] after-all()
+  %s = (f32[1024,512]{1,0:T(8,128)}, u32[]{:S(2)}, token[]) send(%a, %t), channel_id=1, is_host_transfer=true, SAID
+  %r = (TAKEN, u32[]{:S(2)}, token[]) recv(%t), channel_id=2, is_host_transfer=true, SAID
+  %over = token[] send-done(%s), channel_id=1, is_host_transfer=true, HANDLER
+  ROOT %d = (TAKEN, token[]) recv-done(%r), channel_id=2, is_host_transfer=true, HANDLER
+}
+"""
+HANDLER = 'frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime"}'
+SENT = 2 * 2**20 / 12.5e9
+"""Seconds that 2 MiB take over the network of a v6e."""
+
+
+def between_slices(kind, target, taken=1024):
+    said = f'{HANDLER[:-1]},_xla_host_transfer_rendezvous="x_0",_xla_megascale_target={target},'
+    said += f'_xla_megascale_transfer_type="{kind}"}}'
+    text = SLICES.replace("TAKEN", f"f32[{taken},512]{{1,0:T(8,128)}}")
+    return load(text.replace("SAID", said).replace("HANDLER", HANDLER))
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "taken", "times"),
+    [
+        ("ALL_REDUCE", '"{1,2}x{0:7}"', 1024, 1.0),
+        ("ALL_REDUCE", '"{1:4}x{0:7}"', 1024, 1.5),
+        ("ALL_GATHER", '"{1,2,3,4}x{0:3}"', 4096, 3.0),
+        ("REDUCE_SCATTER", '"{1,2,3,4}x{0:3}"', 256, 0.75),
+        ("ALL_TO_ALL", "{{100000,200000},{100001,200001}}", 1024, 0.5),
+        ("ONE_TO_ONE", "{{100000->200000},{200000->100000}}", 1024, 1.0),
+    ],
+)
+def test_exchanges_between_slices_go_over_the_network(kind, target, taken, times):
+    step = estimate(between_slices(kind, target, taken), "tpu-v6e")
+    (row,) = step.rows
+    assert (row.name, row.bound, row.lane, row.calibrated) == ("d", "link", "link", False)
+    assert row.bytes == (1024 + taken) * 2048
+    assert "network" in row.note
+    assert row.seconds == step.exposed_seconds == pytest.approx(times * SENT)
+    assert step.priced == 1
+
+
+def test_a_network_whose_rate_is_not_public_has_no_time():
+    program = between_slices("ALL_REDUCE", '"{1,2}x{0:7}"')
+    (row,) = estimate(program, "tpu-8t").rows
+    assert "not public" in row.unpriced
+    assert row.untimed_bytes == 2**21
+    told = estimate(program, what_if(target("tpu-v6e"), {"network_bandwidth": 25e9}))
+    assert told.device_seconds == pytest.approx(SENT / 2)
 
 
 def test_work_of_the_sparsecores_stays_theirs():

@@ -104,6 +104,7 @@ def test_a_whole_chip_has_what_its_devices_have():
     chip, whole = target("tpu-7x"), target("tpu-7x").whole
     assert (chip.memory("hbm").bytes, whole.memory("hbm").bytes) == (96 << 30, 192 << 30)
     assert whole.links.bytes_per_second == 2 * chip.links.bytes_per_second
+    assert whole.links.network_bytes_per_second == 100e9 / 8  # 100 Gbps
     assert whole.memory("vmem") == chip.memory("vmem")
     assert target("tpu-v5p").whole is target("tpu-v5p")
 

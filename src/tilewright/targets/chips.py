@@ -153,11 +153,13 @@ class SparseCores:
 
 @dataclass(frozen=True)
 class Links:
-    """Inter-chip links: all of a device's links together, bytes per second in one direction.
+    """What joins a device to others: all of its links to other chips together, bytes per second in one direction.
 
-    Where a chip's devices share its links, each has its part of them. A dim of the torus is a ring where its size is a
-    multiple of ``wrap`` (0: never). ``hop_ns``: from a chip to the next; ``start_ns``: until an exchange begins.
-    ``gather_percent``, ``reduce_percent``: of the rate, what gathers and what sums over chips reach.
+    ``host_bytes_per_second``: to its host's memory, each way; ``network_bytes_per_second``: to other slices, over the
+    data centre's network; 0: not public. Where a chip's devices share these, each has its part of them. A dim of the
+    torus is a ring where its size is a multiple of ``wrap`` (0: never). ``hop_ns``: from a chip to the next;
+    ``start_ns``: until an exchange begins. ``gather_percent``, ``reduce_percent``: of the rate, what gathers and what
+    sums over chips reach.
     """
 
     bytes_per_second: int
@@ -167,6 +169,8 @@ class Links:
     start_ns: int = 0
     gather_percent: int = 100
     reduce_percent: int = 100
+    host_bytes_per_second: int = 0
+    network_bytes_per_second: int = 0
 
 
 @dataclass(frozen=True)
@@ -282,7 +286,8 @@ class Target:
             else m
             for m in self.memories
         )
-        links = self.links and replace(self.links, bytes_per_second=n * self.links.bytes_per_second)
+        rates = ("bytes_per_second", "host_bytes_per_second", "network_bytes_per_second")
+        links = self.links and replace(self.links, **{rate: n * getattr(self.links, rate) for rate in rates})
         return replace(self, devices_per_chip=1, memories=memories, links=links)
 
 

@@ -516,8 +516,7 @@ def _transfer(op: Operation) -> str:
     if op.opcode == "slice-done":
         places.reverse()  # its tuple begins with the operand
     way = f" from {places[1]} to {places[0]}" if len(places) == 2 else ""
-    unknown = " (at the rate of HBM: the host's link is not known)" if _SPACES[5] in places else ""
-    return f"{op.shape.lstrip('(').partition('{')[0]}{way}, waited for{unknown}"
+    return f"{op.shape.lstrip('(').partition('{')[0]}{way}, waited for"
 
 
 def _order_and_tiles(shape: str) -> tuple[str, ...] | None:

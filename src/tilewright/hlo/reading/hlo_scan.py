@@ -259,3 +259,12 @@ def unquote(text: str) -> str:
         return text
     body = text[1:-1]
     return re.sub(r"\\(.)", lambda m: {"n": "\n", "t": "\t"}.get(m[1], m[1]), body) if "\\" in body else body
+
+
+def configuration(written: str) -> str:
+    """What stands between the quotes of a custom call's configuration, its own quotes as they are meant.
+
+    >>> configuration('{\\\\22body\\\\22: 1}')
+    '{"body": 1}'
+    """
+    return written.replace("\\22", '"').replace('\\"', '"')

@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 
 from tilewright.errors import ParseError
 from tilewright.hlo.program import Computation, Operation, Program, Source, convolution_attributes
-from tilewright.hlo.reading.hlo_scan import Scanner
+from tilewright.hlo.reading.hlo_scan import Scanner, configuration
 from tilewright.hlo.reading.sources import Locations
 from tilewright.layout.index.types import xla_dtype
 
@@ -208,7 +208,7 @@ def _custom_call(text: str) -> dict[str, str]:
     if target := _TARGET.search(text):
         attributes["custom_call_target"] = f'"{target[1] or target[2]}"'
     if config := _CONFIG.search(text):
-        attributes["backend_config"] = config[1][1:-1].replace("\\22", '"').replace('\\"', '"')
+        attributes["backend_config"] = configuration(config[1][1:-1])
     pairs = [(result.replace(" ", ""), number, inside) for result, number, inside in _WRITTEN_OVER.findall(text)]
     if pairs:
         listed = (f"{{{result}}}: ({number}, {{{inside}}})" for result, number, inside in pairs)

@@ -18,6 +18,7 @@ from tilewright.extras import MissingExtra
 from tilewright.hlo.jaxlib_child import ask
 from tilewright.hlo.program import Computation, Operation, Program, Source, aliases
 from tilewright.hlo.reading.hlo_reader import read_hlo
+from tilewright.hlo.reading.hlo_scan import configuration
 from tilewright.hlo.reading.mlir_reader import meshes, read_stablehlo
 from tilewright.hlo.semantics.collectives import read_groups
 
@@ -176,8 +177,9 @@ def _with_kernels(computation: Computation, kernels: Sequence[str]) -> Computati
         config = op.attributes.get("backend_config", "")
         if _TOKEN not in config:
             return op
-        return replace(op, attributes={**op.attributes, "backend_config": _restored(config, kernels)})
+        return replace(op, attributes={**op.attributes, "backend_config": _restored(config, meant)})
 
+    meant = tuple(map(configuration, kernels))
     return replace(computation, operations=tuple(map(whole, computation.operations)))
 
 

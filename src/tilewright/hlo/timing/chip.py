@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo.timing.links import Torus
@@ -16,6 +17,12 @@ _NEAR = ("near_", "common_", "vector_")
 """Rates of memories beside the core: they follow the clock, not HBM."""
 _KEPT_NEAR = ("resident_mb", "prefetched_mb", "between_calls_mb")
 """The largest arguments that are kept near the core: no larger than the memory there."""
+_LINKS = {
+    "link_bandwidth": "bytes_per_second",
+    "host_bandwidth": "host_bytes_per_second",
+    "network_bandwidth": "network_bytes_per_second",
+}
+"""What :func:`what_if` calls the rates between a device and others."""
 _NEAREST = {"tpu-v5e": "tpu-v6e", "tpu-v5p": "tpu-v4", "tpu-7x": "tpu-v6e", "tpu-8t": "tpu-v6e", "tpu-8i": "tpu-v6e"}
 """Chips without measurements, and the measured one most like each: one core, or two that share memory, as a device."""
 
@@ -136,7 +143,8 @@ def _scaled(measured: Target, machine: Target) -> Mapping[str, TimeConstants]:
 
 def what_if(machine: Target, changes: Mapping[str, float]) -> Target:
     """A chip with other figures: ``hbm_bandwidth`` (bytes per second), ``matrix_peak`` (bf16 operations per second),
-    ``link_bandwidth``, or a constant of the time model, ``MECHANISM.CONSTANT`` such as ``kernel.launch_us``.
+    ``link_bandwidth``, ``host_bandwidth`` and ``network_bandwidth`` (between slices), or a constant of the time model,
+    ``MECHANISM.CONSTANT`` such as ``kernel.launch_us``.
 
     A bandwidth or peak scales every constant that depends on it. Raises :class:`UsageError` for an unknown key.
 
@@ -158,12 +166,13 @@ def what_if(machine: Target, changes: Mapping[str, float]) -> Target:
             share = value / matrix.bf16_ops_per_second
             matrix = replace(matrix, bf16_ops_per_second=int(value))
             _scale(tables, share, lambda name: name == "ghz")
-        elif key == "link_bandwidth" and links is not None:
-            links = replace(links, bytes_per_second=int(value))
+        elif key in _LINKS and links is not None:
+            rates: dict[str, Any] = {_LINKS[key]: int(value)}
+            links = replace(links, **rates)
         elif mechanism in tables and constant in tables[mechanism]:
             tables[mechanism][constant] = value
         else:
-            how = "hbm_bandwidth, matrix_peak, link_bandwidth, or MECHANISM.CONSTANT such as kernel.launch_us"
+            how = f"hbm_bandwidth, matrix_peak, {', '.join(_LINKS)}, or MECHANISM.CONSTANT such as kernel.launch_us"
             raise UsageError(f"no figure called {key!r}", where=machine.name, how=how)
     time = MappingProxyType({name: TimeConstants(MappingProxyType(values)) for name, values in tables.items()})
     return replace(machine, memories=memories, matrix=matrix, links=links, time=time)

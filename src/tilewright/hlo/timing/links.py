@@ -6,6 +6,7 @@ size, and a group to lie along whole dims of it where its size is a product of s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +18,10 @@ from tilewright.hlo.semantics.dims import group_size
 from tilewright.hlo.timing.tiles import Tiles
 from tilewright.targets import Target
 
+SLICES = "xla_megascale_runtime"
+"""What sends and receives name as their handler that exchange data with other slices."""
+_KIND = re.compile(r'_xla_megascale_transfer_type="?(\w+)')
+_TARGET = re.compile(r'_xla_megascale_target="?\{?\{([^{}]*)\}')
 _ON_CHIP = 6
 """Links that the two devices of a chip have to each other are as fast as so many between chips (published for 7x)."""
 
@@ -32,6 +37,8 @@ class Torus:
     ``devices``         of a chip, which share its links
     ``hop_us``          microseconds from a chip to the next, ``start_us`` until an exchange begins
     ``gather_share``    of the links' rate that gathers and permutes reach, ``reduce_share`` what sums reach
+    ``host``            megabytes per microsecond of a device to its host's memory, or back; 0: not public
+    ``network``         the same to other slices, over the data centre's network
     ==================  =======================================================================================
     """
 
@@ -43,6 +50,8 @@ class Torus:
     start_us: float = 0.0
     gather_share: float = 1.0
     reduce_share: float = 1.0
+    host: float = 0.0
+    network: float = 0.0
 
     @classmethod
     def of(cls, machine: Target) -> Torus | None:
@@ -55,6 +64,7 @@ class Torus:
         return cls(
             *(devices * links.bytes_per_second / 1e12 / (2 * dims), dims, links.wrap, devices),
             *(links.hop_ns / 1e3, links.start_ns / 1e3, links.gather_percent / 100, links.reduce_percent / 100),
+            *(links.host_bytes_per_second / 1e12, links.network_bytes_per_second / 1e12),
         )
 
     def exchange_us(
@@ -89,6 +99,31 @@ class Torus:
             us = max(us, parts * whole / link)
         times = 2 if kind == "all-reduce" else 1
         return self.start_us + times * (hops * self.hop_us + us), moved
+
+    def between_slices_us(self, op: Operation, given: float) -> tuple[float, float] | None:
+        """Microseconds of an exchange with other slices that a ``send`` of ``given`` megabytes begins; its result's.
+
+        Of n slices each device sends, over the network of its host, (n - 1) / n of what a sum scatters or all swap,
+        twice that of what is summed for all, n - 1 times what is gathered, all of what is passed on; all it sends and
+        gets passes the host's link on its way. None where the rate is not public or the text does not say how many.
+
+        >>> said = '_xla_megascale_target="{1,2}x{0:7}",_xla_megascale_transfer_type="ALL_GATHER"'
+        >>> send = Operation("s", "send", "", attributes={"frontend_attributes": said})
+        >>> Torus(0.1, 2, host=0.032, network=0.0125).between_slices_us(send, 1.0)
+        (80.0, 2.0)
+        """
+        said = op.attributes.get("frontend_attributes", "")
+        kind, target = _KIND.search(said), _TARGET.search(said)
+        if not (self.network and kind and target):
+            return None
+        numbers, many = re.findall(r"\d{1,9}", target[1]), max(2, target[1].count(",") + 1)
+        if ":" in target[1] and len(numbers) == 2:
+            many = max(2, int(numbers[1]) - int(numbers[0]) + 1)
+        rest = (many - 1) / many
+        shares = {"ALL_REDUCE": (2 * rest, 1.0), "ALL_GATHER": (many - 1.0, float(many)), "ALL_TO_ALL": (rest, 1.0)}
+        sent, taken = (shares | {"REDUCE_SCATTER": (rest, 1 / many)}).get(kind[1], (1.0, 1.0))
+        hosted = given * max(1.0, taken) / self.host if self.host else 0.0
+        return max(given * sent / self.network, hosted), given * taken
 
     def extents(self, chips: int, slice_: int) -> tuple[tuple[int, bool], ...]:
         """(size, whether it is a ring) along each dim that a group of ``chips`` of a slice of ``slice_`` has.

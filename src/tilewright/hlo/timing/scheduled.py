@@ -6,6 +6,7 @@ what they still need when their result is wanted is a stall, a row of the ``-don
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -31,9 +32,10 @@ from tilewright.hlo.semantics.demand import Demand
 from tilewright.hlo.semantics.dims import devices_of, gathered_rows, parts_in_fusions
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
+from tilewright.hlo.timing.links import SLICES
 from tilewright.hlo.timing.row import Run, busy, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
-from tilewright.hlo.timing.tiles import Tiles
+from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.hlo.timing.work import AFTER, REGISTER, SORTS, Asked, Fused, Windows, Work, add_operation
 
 _UNPRICED = {
@@ -47,6 +49,9 @@ _STARTS = ("async-start", "call-start")
 _TRANSFERS = frozenset({"slice", "dynamic-slice", "dynamic-update-slice", "copy"})
 """Operations that a transfer does on its way, where nothing says which core they are done on."""
 _NO_LINKS = "this chip's links are not known"
+_NO_HOST = "the rate between this chip and its host is not public (--set TARGET.host_bandwidth=BYTES a second)"
+_NO_NETWORK = "the rate between slices is not public for this chip (--set TARGET.network_bandwidth=BYTES a second)"
+_RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="?([^",}]*)')
 _HOST = 5
 """The host's memory, as a layout's S(5)."""
 _MOST_OPERATIONS = 2_000_000
@@ -61,6 +66,7 @@ class _Begun:
     ends: float  # microseconds after the step's begin
     lane: str = "dma"
     megabytes: float | None = None  # that it passes through HBM; None: those of what its end gives
+    way: str = ""  # to or from the host, or between slices; ``ends`` is then how long it takes
 
 
 def _as_scatter(body: Computation, op: Operation) -> Operation:
@@ -79,7 +85,16 @@ def _is_softmax(op: Operation, operands: Sequence[tuple[int, Tiles]]) -> bool:
 
 
 class _NoTime(UnsupportedError):
-    """An operation has no time; ``what`` says why."""
+    """An operation has no time; ``what`` says why, ``megabytes`` what it moves where that is less than its arrays."""
+
+    def __init__(self, what: str, megabytes: float | None = None) -> None:
+        super().__init__(what)
+        self.megabytes = megabytes
+
+
+def _way(source: int, destination: int) -> str:
+    """``to`` or ``from`` the host's memory, "" for a transfer between others."""
+    return "" if _HOST not in (source, destination) else "to" if destination == _HOST else "from"
 
 
 @dataclass
@@ -88,6 +103,8 @@ class Schedule:
 
     ``hbm_free``, ``links_free``: when transfers and exchanges that come next can begin; ``begun``: what was started,
     by the name of the operation that did; ``pending``: calls that begin when an update gives them their operands;
+    ``busy``: when the host's link, each way, and the network between slices carry what was waited for;
+    ``meetings``: what a ``recv`` calls the exchange that its ``send`` begins;
     ``prefetched``: starts of transfers that happened before the program;
     ``place``: the computation that runs and how often it does in all.
     """
@@ -97,6 +114,8 @@ class Schedule:
     now: float = 0.0
     hbm_free: float = 0.0
     links_free: float = 0.0
+    busy: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    meetings: dict[str, str] = field(default_factory=dict)
     begun: dict[str, _Begun] = field(default_factory=dict)
     pending: dict[str, Operation] = field(default_factory=dict)
     prefetched: set[str] = field(default_factory=set)
@@ -140,12 +159,12 @@ class Schedule:
                     self.rows.append(row)
                     self.now += row.seconds / runs * 1e6
             except _NoTime as error:
-                self._skip(op, error.what)
+                self._skip(op, error.what, error.megabytes)
             except (TilewrightError, OverflowError, IndexError, ValueError) as error:
                 self._skip(op, f"its shapes cannot be read: {error}")
         self.place = outer
 
-    def _skip(self, op: Operation, reason: str) -> None:
+    def _skip(self, op: Operation, reason: str, megabytes: float | None = None) -> None:
         """The row of an operation without a time; its results that are written over operands count once."""
         computation, runs = self.place
         over = {element or 0 for element, _, _ in aliases(op.attributes.get("output_to_operand_aliasing", ""))}
@@ -155,7 +174,8 @@ class Schedule:
             arrays = self._tiles(op.operand_shapes), self._tiles(own)
         except (TilewrightError, OverflowError, ValueError):
             arrays = [], []
-        self.rows.append(untimed(op, reason, self.context.source(computation, op), self.now, runs, *arrays))
+        row = untimed(op, reason, self.context.source(computation, op), self.now, runs, *arrays)
+        self.rows.append(row if megabytes is None else replace(row, untimed_bytes=round(megabytes * MEGA) * runs))
 
     def _operation(self, op: Operation, name: str) -> Run | None:
         """What one run of an operation takes; None for what only begins something, or is made of others' rows."""
@@ -175,6 +195,8 @@ class Schedule:
                 return self._offloaded(op, core)
             else:
                 self._call(op)
+        elif name in _UNPRICED and SLICES in op.attributes.get("frontend_attributes", ""):
+            return self._between_slices(op, name)
         elif name in _UNPRICED:
             raise _NoTime(_UNPRICED[name])
         elif name.endswith("-done"):
@@ -252,14 +274,41 @@ class Schedule:
             self.prefetched.add(op.name)
             return
         moved = self._tiles([op.shape] if op.opcode == "copy-start" else op.operand_shapes)
+        ends = [tiles.space for tiles in self._tiles([op.shape])[:2]]
         if op.opcode == "slice-start":
             moved = self._tiles([op.shape])[1:2]
-        self._transfer(op.name, max((tiles.megabytes for tiles in moved[:2]), default=0.0))
+        else:
+            ends.reverse()  # a copy's tuple begins with the result
+        way = _way(*ends) if len(ends) == 2 else ""
+        self._transfer(op.name, max((tiles.megabytes for tiles in moved[:2]), default=0.0), way=way)
 
-    def _transfer(self, name: str, megabytes: float, carried: float | None = None) -> None:
+    def _transfer(self, name: str, megabytes: float, carried: float | None = None, way: str = "") -> None:
+        """A transfer within the device; or one ``to`` or ``from`` the host, which passes HBM on its way.
+
+        Of what is under way the host's link carries first what is waited for first: its wait says when it ends.
+        """
+        hosted = _Begun(self.now, self._host_us(megabytes), "host", carried, way) if way else None
         at = max(self.hbm_free, self.now)
         self.hbm_free = at + self.chip.stream_us(megabytes, self.chip.kernel["read_mb_per_us"])
-        self.begun[name] = _Begun(at, self.hbm_free, megabytes=carried)
+        self.begun[name] = hosted or _Begun(at, self.hbm_free, megabytes=carried)
+
+    def _host_us(self, megabytes: float) -> float:
+        if self.chip.torus is None or not self.chip.torus.host:
+            raise _NoTime(_NO_HOST, megabytes)
+        return megabytes / self.chip.torus.host
+
+    def _carried(self, begun: _Begun) -> float:
+        """When a transfer ends that the host's link or the network carries between all that was waited for before."""
+        busy, left, ends = self.busy.setdefault(begun.way, []), begun.ends, begun.at
+        for start, stop in busy:
+            if start - ends >= left:
+                break
+            left, ends = left - max(0.0, start - ends), max(ends, stop)
+        ends += left
+        beside = [span for span in busy if span[1] < begun.at or span[0] > ends]
+        met = [time for span in busy if span not in beside for time in span]
+        busy[:] = sorted([*beside, (min([begun.at, *met]), max([ends, *met]))])
+        return ends
 
     def _exchange(self, name: str, us: float, megabytes: float) -> None:
         """An exchange with other chips begins when the links are free: each takes all of them. It shares HBM."""
@@ -268,19 +317,34 @@ class Schedule:
         self.hbm_free = max(self.hbm_free, at) + self.chip.stream_us(megabytes, self.chip.kernel["mb_per_us"])
         self.begun[name] = _Begun(at, self.links_free, "link", megabytes)
 
-    def _done(self, op: Operation) -> Run:
+    def _done(self, op: Operation, start: str = "") -> Run:
         """The wait for what was started."""
-        start = op.operands[0] if op.operands else ""
+        start = start or (op.operands[0] if op.operands else "")
         given, begun = fsum(tiles.megabytes for tiles in self._tiles([op.shape])), self.begun.get(start)
         if begun is None:
             return Run(0.0, "latency", resident=given if start in self.prefetched else 0.0, lane="dma")
-        us, lane = max(0.0, begun.ends - self.now), begun.lane
+        ends = self._carried(begun) if begun.way else begun.ends
+        us, lane = max(0.0, ends - self.now), begun.lane
         bound = "sparsecore" if lane == "sparsecore" else "latency" if not us else "hbm" if lane == "dma" else lane
-        if lane == "dma" and any(tiles.space == _HOST for tiles in self._tiles(op.operand_shapes)):
-            lane = "host"
         megabytes = given if begun.megabytes is None else begun.megabytes
-        beside = begun.ends - begun.at
+        beside = ends - begun.at
         return Run(us, bound, megabytes, lane=lane, measured=lane == "dma", begun=begun.at, beside=beside)
+
+    def _between_slices(self, op: Operation, name: str) -> Run | None:
+        """An exchange with other slices begins when its data are sent, and ends with the ``recv-done``."""
+        meeting = _RENDEZVOUS.search(op.attributes["frontend_attributes"])
+        if name == "recv" and meeting:
+            self.meetings[op.name] = meeting[1]
+        elif name == "send" and meeting and self.chip.torus:
+            given = self._megabytes(op.operand_shapes[:1])
+            if known := self.chip.torus.between_slices_us(op, given):
+                self.begun[meeting[1]] = _Begun(self.now, known[0], "link", given + known[1], "slices")
+        elif name == "recv-done":
+            meant = self.meetings.get(op.operands[0], "") if op.operands else ""
+            if meant not in self.begun:
+                raise _NoTime(_NO_NETWORK, self._megabytes([op.shape]))
+            return replace(self._done(op, meant), notes="between slices, at the network's published rate")
+        return None
 
     def _link_us(self, op: Operation) -> tuple[float, float]:
         """Microseconds of an exchange, and its megabytes in HBM."""
@@ -306,14 +370,10 @@ class Schedule:
             known = list(map(self._link_us, exchanges))
             self._exchange(op.name, fsum(us for us, _ in known), fsum(megabytes for _, megabytes in known))
         elif not core and all(plain_opcode(o.opcode) in _TRANSFERS | TAKES_NO_TIME for o in inside):
-            carried = self._megabytes(
-                [
-                    o.shape if (written := WRITES_IN_PLACE.get(o.opcode)) is None else o.operand_shapes[written]
-                    for o in inside
-                    if plain_opcode(o.opcode) in _TRANSFERS
-                ]
-            )
-            self._transfer(op.name, carried, carried)
+            moves = [o for o in inside if plain_opcode(o.opcode) in _TRANSFERS]
+            pairs = [self._moved(o) for o in moves]
+            carried = fsum(megabytes for megabytes, _ in pairs)
+            self._transfer(op.name, carried, carried, next((way for _, way in pairs if way), ""))
         else:
             megabytes = self._moved_elsewhere(op, inside)
             us = self.chip.stream_us(megabytes, self.chip.kernel["read_mb_per_us"])
@@ -325,6 +385,13 @@ class Schedule:
                 return Run(us, "sparsecore", megabytes, lane="sparsecore", measured=False)
             self.begun[op.name] = _Begun(self.now, self.now + us, "sparsecore", megabytes)
         return None
+
+    def _moved(self, op: Operation) -> tuple[float, str]:
+        """Megabytes that a copy, a slice or an update in place moves, and whether to or from the host."""
+        written = WRITES_IN_PLACE.get(op.opcode)
+        moved = op.shape if written is None else op.operand_shapes[written]
+        ends = self._tiles([op.operand_shapes[written or 0]])[:1] + self._tiles([op.shape])[:1]
+        return self._megabytes([moved]), _way(*(tiles.space for tiles in ends)) if len(ends) == 2 else ""
 
     def _rows(self, gather: Operation, whole_mb: float) -> float:
         """Rows of a gather; of narrower ones than were timed SparseCores take many at once, as many as fit one."""
@@ -379,7 +446,10 @@ class Schedule:
         passing += [(tiles.space, megabytes) for tiles, megabytes in zip(results, writes)]
         far, near, common = (fsum(mb for space, mb in passing if space == wanted) for wanted in (0, 1, 3))
         scalar = not windows.known and far < 0.001 and all(not tiles.shape for tiles in results)
-        return self._priced(op, name, Asked(work, windows, far, again, near, common, scalar))
+        run = self._priced(op, name, Asked(work, windows, far, again, near, common, scalar))
+        if hosted := fsum(mb for space, mb in passing if space == _HOST):
+            return replace(run, us=max(run.us, self._host_us(hosted)), bound="host", lane="host", measured=False)
+        return run
 
     def _priced(self, op: Operation, name: str, asked: Asked) -> Run:
         """What a kernel takes that asks for so much; its transfers delay others."""

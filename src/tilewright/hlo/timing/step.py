@@ -54,12 +54,14 @@ _WAITS = {
     "latency": "waits for its start",
     "link": "waits for links",
     "sparsecore": "waits for the SparseCores",
+    "host": "waits for its host's memory",
 }
 _HELPS = {
     "vector": "fewer transcendental functions, a narrower type, or work on smaller arrays",
     "vmem": "fuse it with its neighbours",
     "relayout": "keep the order of dims that its users want, or leave a transpose out",
     "sparsecore": "start the lookup earlier, or gather fewer rows",
+    "host": "offload less to the host, or compute it a second time",
 }
 _OFFLOAD, _OFFLOADED = "xla_tpu_enable_sparse_core_collective_offload_", ("all-gather", "all-reduce", "reduce-scatter")
 """The compiler's flags that let SparseCores exchange beside the products, and for which exchanges there are some."""
@@ -96,7 +98,7 @@ class TimeRow:
     ``name``, ``op``    the operation and its opcode; for StableHLO the operation that ends a predicted fusion
     ``seconds``         of all its runs in one step: ``runs`` times one
     ``bound``           what it waits for: ``matrix``, ``vector``, ``hbm``, ``vmem``, ``link``, ``latency``,
-                        ``relayout``, ``sparsecore``; "" where it is not priced
+                        ``relayout``, ``sparsecore``, ``host``; "" where it is not priced
     ``bytes``           bytes through HBM, padding included, all runs; no row is below these at HBM's peak
     ``flops``           multiplications and additions on the matrix unit, all runs
     ``source``          the line of the user's program
