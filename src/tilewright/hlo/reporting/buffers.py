@@ -9,8 +9,8 @@ of an asynchronous pair are other names, which read nothing; what the dump lists
 of its first operand if nothing reads that later; a result for which an argument is given away is written over that
 argument; what a loop carries is updated in place, and what a called computation returns is its caller's. Inside a
 fusion nothing has a buffer. While a computation is called, its own buffers lie on top of its caller's. Arguments and
-results of the program have memory throughout. Memory spaces are counted apart. What an allocator loses between buffers
-is not counted.
+results of the program have memory throughout. Memory spaces are counted apart. What the allocator loses between
+temporaries in main memory is added to its peak (``packing.py``), twice where the compiler's own memory analysis did so.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import CONTROL, RENAMES, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, Program, aliases, written_over_arguments
 from tilewright.hlo.reading.hlo_scan import split_top
+from tilewright.hlo.reporting.packing import Span, at_once, moments, room
 from tilewright.hlo.reporting.types import PaddedTensor, Peak
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import written_into
@@ -65,6 +66,20 @@ class _Buffer:
     born: int
     dead: int
     result: bool = False
+
+
+@dataclass
+class _Array:
+    """One array of a buffer, from the operation that writes it to its last reader: what an allocator counts as live.
+
+    ``called``: the last reader calls a computation, which takes it over when it begins.
+    """
+
+    bytes: int
+    born: int
+    dead: int
+    number: int | None = None
+    called: bool = False
 
 
 @dataclass
@@ -111,19 +126,44 @@ def _tensor(context: Context, computation: str, op: Operation, name: str, layout
 def peaks(context: Context) -> tuple[Peak, ...]:
     """One peak for each memory space that holds anything, main memory first."""
     context = _of_kernels(context)
-    inside = _callees(context)
-    entry = context.program.entry.name
-    spaces = inside[entry].peaks if entry in inside else {}
+    entry, lost, again = _swept(context)
+    spaces = entry.inside().peaks
+    if 0 in spaces:
+        spaces[0] = replace(spaces[0], padded_bytes=spaces[0].padded_bytes + lost + again)
     return tuple(spaces[space] for space in sorted(spaces))
 
 
-def _callees(context: Context, entry: bool = True) -> dict[str, _Inside]:
-    """What every computation needs, those that are called first; ``entry``: the program's own, too."""
+def _swept(context: Context) -> tuple[_Sweep, int, int]:
+    """The entry's buffers, on top of what it calls; the bytes lost between temporaries; those counted again."""
+    program, order = context.program, callers_first(context.program)
     inside: dict[str, _Inside] = {}
-    for computation in reversed(callers_first(context.program)):
-        if computation.name not in context.program.fused and (entry or not computation.entry):
-            inside[computation.name] = _Sweep(context, computation, inside).fill().inside()
-    return inside
+    sweeps: dict[str, _Sweep] = {}
+    for computation in reversed(order):
+        if computation.name not in program.fused:
+            sweep = sweeps[computation.name] = _Sweep(context, computation, inside).fill()
+            if not computation.entry:
+                inside[computation.name] = sweep.inside()
+    entry = sweeps[program.entry.name]
+    if context.chip is None or not context.chip.compiler_normalizes:
+        return entry, 0, 0
+    buffers, arrays = list[Span](), list[Span]()
+    for name, (at, begins) in moments(order, program.entry.name, sweeps.__contains__).items():
+        sweep = sweeps[name]
+        own = (buffer for buffer in sweep.buffers if sweep.is_temporary(buffer))
+        buffers += [(begins[b.born], at[b.dead], b.layout.size_bytes) for b in own]
+        arrays += [(at[a.born], begins[a.dead] if a.called else at[a.dead], a.bytes) for a in sweep.arrays]
+    most = max(entry.live().get(0, ()), default=0) - entry.throughout
+    taken = max(room(buffers), most)
+    again = taken - min(at_once(arrays), taken) if _of_older_compiler(program) else 0
+    return entry, taken - most, again
+
+
+def _of_older_compiler(program: Program) -> bool:
+    """Whether a dump is of a compiler that counts what is lost twice (libtpu up to 0.0.50), by the fields it writes.
+
+    A dump in which neither field stands is taken for a newer one's.
+    """
+    return '"buffering_level"' in program.text and '"output_reverse_dimensions"' not in program.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +195,8 @@ class Lifetimes:
     ``arguments``       bytes of the arguments, padding included; ``outputs``: of the results
     ``aliased``         bytes of results that are written over arguments
     ``temporaries``     what the peak has beside them
+    ``lost``            bytes of the peak that the allocator loses between temporaries
+    ``again``           bytes of the peak that only the memory analysis of older compilers counts: nothing needs them
     ``least``           bytes that no order of the operations can do without
     ``at_peak``         the buffers that live at the peak, those of called computations too, largest first
     ``by_kind``         kind -> bytes at the peak, padding apart, most first; together they are the peak
@@ -169,6 +211,8 @@ class Lifetimes:
     spaces: Mapping[str, int]
     least: int
     aliased: int
+    lost: int = 0
+    again: int = 0
 
     @property
     def arguments(self) -> int:
@@ -187,11 +231,12 @@ class Lifetimes:
 
     @property
     def by_kind(self) -> dict[str, int]:
-        """Kind -> the bytes at the peak that hold elements, most first, and ``padding``."""
+        """Kind -> the bytes at the peak that hold elements, most first, ``padding`` and ``fragmentation``."""
         found: Counter[str] = Counter()
         for buffer in self.at_peak:
             found[buffer.kind] += buffer.bytes - buffer.padding
             found["padding"] += buffer.padding
+        found["fragmentation"] += self.lost + self.again
         return {kind: count for kind, count in found.most_common() if count}
 
     @property
@@ -201,8 +246,8 @@ class Lifetimes:
 
     @property
     def peak(self) -> int:
-        """The most bytes at once."""
-        return max(self.live, default=0)
+        """The most bytes at once, with what the allocator loses."""
+        return max(self.live, default=0) + self.lost + self.again
 
     @property
     def at(self) -> int:
@@ -239,8 +284,7 @@ class Lifetimes:
 def lifetimes(program: Program, target: Target | str) -> Lifetimes:
     """What of ``program`` lives in the memory of one device of ``target`` during every operation, and the peaks.
 
-    A dump's figures are counted: they are those of the compiler's own buffer assignment, but for what its allocator
-    loses between buffers. StableHLO's are predicted: layouts, fusions and order. Raises UnsupportedError for a target
+    A dump's figures are counted: they are those of the compiler's own memory analysis. StableHLO's are predicted: layouts, fusions and order. Raises UnsupportedError for a target
     without a rule for whole programs.
 
     >>> from tilewright.hlo import load
@@ -266,7 +310,8 @@ def lifetimes(program: Program, target: Target | str) -> Lifetimes:
 
 
 def _lifetimes(context: Context) -> Lifetimes:
-    return _Sweep(context, context.program.entry, _callees(context, entry=False)).fill().lifetimes()
+    entry, lost, again = _swept(context)
+    return entry.lifetimes(lost, again)
 
 
 def _of_kernels(context: Context) -> Context:
@@ -297,6 +342,8 @@ class _Sweep:
         self.least = self.aliased = 0
         self.needs: list[tuple[set[int], int]] = []
         self.shapes: set[str] = set()
+        self.arrays: list[_Array] = []
+        self.newest: dict[int, _Array | None] = {}
 
     def fill(self) -> _Sweep:
         """Find the buffers: each with the numbers of the operations at which it is born and dies."""
@@ -312,11 +359,17 @@ class _Sweep:
         self._keep_results(len(operations) - 1)
         for at_once, inner in self.needs:
             own = (self.buffers[number] for number in at_once)
-            self.least = max(self.least, inner + sum(b.layout.size_bytes for b in own if self._temporary(b)))
+            self.least = max(self.least, inner + sum(b.layout.size_bytes for b in own if self.is_temporary(b)))
         self.buffers = [buffer for buffer in self.buffers if buffer.born <= buffer.dead]
         return self
 
-    def _temporary(self, buffer: _Buffer) -> bool:
+    @property
+    def throughout(self) -> int:
+        """Bytes of arguments and results in main memory."""
+        held = (b.layout.size_bytes for b in self.buffers if not b.layout.memory_space and not self.is_temporary(b))
+        return sum(held)
+
+    def is_temporary(self, buffer: _Buffer) -> bool:
         """Whether a buffer is this computation's own, in main memory, and neither an argument nor a result."""
         own = buffer.op.opcode != "parameter" and not buffer.result and buffer.born <= buffer.dead
         return own and not buffer.layout.memory_space
@@ -347,18 +400,19 @@ class _Sweep:
         held = self._held_at(_most_at(most[0][1], operations)) if 0 in most else ()
         return _Inside(peaks, self.free, held, self.least)
 
-    def lifetimes(self) -> Lifetimes:
-        """The memory of the program whose entry this is."""
+    def lifetimes(self, lost: int, again: int) -> Lifetimes:
+        """The memory of the program whose entry this is, with what its allocator loses."""
         live = self.live()
         counts = tuple(live.get(0, [0] * len(self.computation.operations)))
         spaces = {"hbm": 0, "vmem": 0, "host": 0}
         spaces |= {
             _SPACES.get(space, f"S({space})"): max(of_space) for space, of_space in live.items() if any(of_space)
         }
+        spaces["hbm"] += lost + again
         held = self._held_at(_most_at(counts, self.computation.operations)) if counts else ()
         buffers = tuple(self._live(b) for b in self.buffers if not b.layout.memory_space)
-        throughout = sum(b.bytes for b in buffers if b.op == "parameter" or b.kind == "results")
-        return Lifetimes(self.context, counts, buffers, held, spaces, throughout + self.least, self.aliased)
+        least = self.throughout + self.least
+        return Lifetimes(self.context, counts, buffers, held, spaces, least, self.aliased, lost, again)
 
     def _held_at(self, at: int) -> tuple[LiveBuffer, ...]:
         """The buffers in main memory during an operation, those of what it calls on top, largest first."""
@@ -402,12 +456,31 @@ class _Sweep:
         for ids in used:
             for number in ids:
                 self.buffers[number].dead = max(self.buffers[number].dead, at)
+                if (array := self.newest.get(number)) is not None:
+                    array.dead, array.called = at, plain_opcode(op.opcode) in CONTROL
         if op.name:
             self.values[op.name] = self._result(at, op, operands)
-            at_once = set().union(*used, *self.values[op.name])
+            self._written(at, op)
+            needed = set().union(*used, *self.values[op.name])
             inner = max((callee.least for callee in self._callees(op)), default=0)
-            if at_once or inner:
-                self.needs.append((at_once, inner))
+            if needed or inner:
+                self.needs.append((needed, inner))
+
+    def _written(self, at: int, op: Operation) -> None:
+        """Note the arrays that an operation writes; what a loop or branch gives is none."""
+        kind, numbers = plain_opcode(op.opcode), set().union(*self.values[op.name])
+        if kind in CONTROL:
+            self.newest.update(dict.fromkeys(numbers))
+            return
+        named = kind in _NO_BUFFER | _SAME or kind.endswith(("-start", "-update", "-done"))
+        for number in numbers if not named else numbers - self.newest.keys():
+            array = _Array(self.buffers[number].layout.size_bytes, at, at, number)
+            self.newest[number] = array
+            self.arrays.append(array)
+        if not numbers and not named and kind not in ("parameter", "constant"):  # into what the computation was given
+            layouts = [layout for layout in self.context.layouts(op.shape) if not layout.memory_space]
+            last = self.last_used.get(op.name, at)
+            self.arrays += [_Array(layout.size_bytes, at, last) for layout in layouts]
 
     def _captured(self, op: Operation) -> list[set[int]]:
         """Values of this computation that the regions of an operation read."""
@@ -546,6 +619,13 @@ class _Sweep:
         results = [ids for name in names for ids in self._value(name)]
         over = written_over_arguments(self.context.program) if self.computation.entry else ()
         predicted = self.context.program.kind == "stablehlo"  # the compiler's own copies stand in a dump
+        kept = {number for ids in results for number in ids}
+        other = {n for n, b in enumerate(self.buffers) if b.op.opcode == "parameter" or b.layout.memory_space}
+        gone = other | kept if self.computation.entry else other
+        for number in kept:
+            if (array := self.newest.get(number)) is not None:
+                array.dead = last
+        self.arrays = [array for array in self.arrays if array.number not in gone]
         for element, ids in enumerate(results):
             for number in ids:
                 buffer = self.buffers[number]
