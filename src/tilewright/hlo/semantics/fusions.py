@@ -24,6 +24,7 @@ from tilewright.hlo.inlining import inlined
 from tilewright.hlo.opcodes import DOTS, ELEMENTWISE, MARKER_CALLS, PRODUCTS, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, Program
 from tilewright.hlo.semantics.context import Context
+from tilewright.hlo.semantics.scheduling import sooner
 from tilewright.layout import is_bitcast
 
 _FREE = frozenset({"constant", "iota", "broadcast", "partition-id", "replica-id"})
@@ -52,7 +53,8 @@ def in_kernels(context: Context) -> Program:
     captured = captured_names(program)
     computations = []
     for computation in program.computations:
-        operations = tuple(Fusions(context, computation, captured).kernels())
+        fusions = Fusions(context, computation, captured)
+        operations = sooner(fusions.kernels(), fusions.results, fusions.size)
         computations.append(replace(computation, operations=operations))
     return replace(program, computations=tuple(computations))
 
@@ -90,13 +92,13 @@ class Fusions:
     ) -> None:
         self.context, self.captured = context, captured
         operations = [_marked(op) for op in inlined(context.program, computation)]
-        self.operations = _widened_first(_wanted(_once(operations), captured))
+        self.operations = _widened_first(_wanted(_without_barriers(_once(operations)), captured))
         self.by_name = {op.name: op for op in self.operations}
         self.readers: dict[str, list[Operation]] = defaultdict(list)
         for op in self.operations:
             for name in dict.fromkeys(op.operands):
                 self.readers[name].append(op)
-        self.bytes = {op.name: self._bytes(op.shape) for op in self.operations}
+        self.bytes = {op.name: self.size(op.shape) for op in self.operations}
         self.elements = {op.name: self._elements(op.shape) for op in self.operations}
         self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
         self.relaid = {
@@ -110,7 +112,8 @@ class Fusions:
         self._let_values_flow()
         self._let_heads_flow()
 
-    def _bytes(self, shape: str) -> int:
+    def size(self, shape: str) -> int:
+        """Bytes of a shape as its target lays it out."""
         with suppress(TilewrightError, OverflowError):
             return sum(layout.size_bytes for layout in self.context.layouts(shape))
         return 0
@@ -180,7 +183,7 @@ class Fusions:
     def _takes_inside(self, reader: Operation, name: str) -> bool:
         kind = self.kind[reader.name]
         if kind in _FLOWS | HEADS:
-            return kind != "gather" or name != reader.operands[0]
+            return kind != "gather" or name != reader.operands[0] or self.kind[name] == "convert"
         return kind in WRITES_IN_PLACE and name != reader.operands[0]
 
     def _let_values_flow(self) -> None:
@@ -373,6 +376,20 @@ def _once(operations: Sequence[Operation]) -> list[Operation]:
                 names[op.name] = first
                 continue
         found.append(op)
+    return found
+
+
+def _without_barriers(operations: Sequence[Operation]) -> list[Operation]:
+    """The operations that read what went into barriers: those only keep what is computed again from being merged."""
+    names: dict[str, str] = {}
+    found = []
+    for op in operations:
+        if any(name in names for name in op.operands):
+            op = replace(op, operands=tuple(names.get(name, name) for name in op.operands))
+        if plain_opcode(op.opcode) == "optimization-barrier" and len(op.operands) == 1:
+            names[op.name] = op.operands[0]
+        else:
+            found.append(op)
     return found
 
 
