@@ -235,7 +235,7 @@ class Fusions:
                 taken.add(end)
                 self.head_of[end] = name
                 continue
-            written = self._along(name, narrowest=bool(end) or len(ends) > 1)
+            written = self._along(name, narrowest=bool(end) or (len(ends) > 1 and not self._ends_computed(name)))
             if written != name:
                 self.through.add(name)
                 self.through.discard(written)
@@ -266,6 +266,16 @@ class Fusions:
         """Whether an operation has a result for each element of a head's, or is a kernel of its own that takes it."""
         flows = self.kind[reader.name] in _FLOWS and reader.name not in self.relaid
         return not flows or (self.kind[reader.name] not in _PARTS and self.elements[reader.name] == self.elements[name])
+
+    def _ends_computed(self, name: str) -> bool:
+        """Whether a batch of products computes more than conversions on its one way: then it writes the end of that."""
+        if not self.by_name[name].integers("lhs_batch_dims"):
+            return False
+        at, computed = name, False
+        while len(self.readers[at]) == 1 and self.readers[at][0].name in self.through:
+            at = self.readers[at][0].name
+            computed = computed or self.kind[at] in ELEMENTWISE - {"convert", "reduce-precision"}
+        return computed
 
     def _along(self, name: str, narrowest: bool) -> str:
         """What a head writes of the one way from it: the end of it, or the smallest on it towards another head."""
