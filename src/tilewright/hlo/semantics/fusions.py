@@ -183,8 +183,12 @@ class Fusions:
     def _takes_inside(self, reader: Operation, name: str) -> bool:
         kind = self.kind[reader.name]
         if kind in _FLOWS | HEADS:
-            return kind != "gather" or name != reader.operands[0] or self.kind[name] == "convert"
+            return kind != "gather" or name != reader.operands[0] or self._is_picked(reader, name)
         return kind in WRITES_IN_PLACE and name != reader.operands[0]
+
+    def _is_picked(self, gather: Operation, name: str) -> bool:
+        """Whether a gather takes few elements of a converted value: it takes them of what was converted."""
+        return self.kind[name] == "convert" and _MANY * self.elements[gather.name] <= self.elements[name]
 
     def _let_values_flow(self) -> None:
         """Write what several kernels want and what costs more to compute again than to read."""
@@ -267,12 +271,16 @@ class Fusions:
         flows = self.kind[reader.name] in _FLOWS and reader.name not in self.relaid
         return not flows or (self.kind[reader.name] not in _PARTS and self.elements[reader.name] == self.elements[name])
 
+    def _runs_inside(self, op: Operation) -> bool:
+        """Whether an operation is done in kernels of others, and makes none of its own."""
+        return op.name in self.through and (self.kind[op.name] not in HEADS or op.name in self.joined)
+
     def _ends_computed(self, name: str) -> bool:
         """Whether a batch of products computes more than conversions on its one way: then it writes the end of that."""
         if not self.by_name[name].integers("lhs_batch_dims"):
             return False
         at, computed = name, False
-        while len(self.readers[at]) == 1 and self.readers[at][0].name in self.through:
+        while len(self.readers[at]) == 1 and self._runs_inside(self.readers[at][0]):
             at = self.readers[at][0].name
             computed = computed or self.kind[at] in ELEMENTWISE - {"convert", "reduce-precision"}
         return computed
@@ -280,11 +288,11 @@ class Fusions:
     def _along(self, name: str, narrowest: bool) -> str:
         """What a head writes of the one way from it: the end of it, or the smallest on it towards another head."""
         best, at = name, name
-        while len(self.readers[at]) == 1 and self.readers[at][0].name in self.through:
+        while len(self.readers[at]) == 1 and self._runs_inside(self.readers[at][0]):
             if not self._keeps(self.readers[at][0], name):
                 break
             at = self.readers[at][0].name
-            if not narrowest or self.bytes[at] < self.bytes[best]:
+            if not narrowest or self.bytes[at] <= self.bytes[best]:
                 best = at
         return best
 

@@ -12,6 +12,9 @@ from tilewright.hlo.program import Operation
 _STAYS = CONTROL | WRITES_IN_PLACE.keys() | {"parameter", "constant", "return", "custom-call"}
 """Operations that stay where they are written."""
 
+_LITTLE = 1024
+"""How many times smaller than the largest a result is that may be made at any time."""
+
 
 def sooner(
     operations: Sequence[Operation], results: Collection[str], size: Callable[[str], int]
@@ -29,6 +32,7 @@ def sooner(
     place = {op.name: at for at, op in enumerate(operations)}
     moved: list[tuple[float, int]] = [(at, at) for at in range(len(operations))]
     sizes = {op.name: 0 if op.opcode == "parameter" or op.name in results else size(op.shape) for op in operations}
+    little = max(sizes.values(), default=0) // _LITTLE
     for at, op in enumerate(operations):
         if plain_opcode(op.opcode) in _STAYS or not op.operands or not op.name:
             continue
@@ -36,7 +40,7 @@ def sooner(
         if len(made) < len(op.operands):
             continue
         available = max(moved[number][0] for number in made)
-        freed, earliest, small = 0, available, sizes[op.name] == 0
+        freed, earliest, small = 0, available, sizes[op.name] <= little
         for name in dict.fromkeys(op.operands):
             last = max((moved[reader][0] for reader in readers[name] if reader != at), default=-1.0)
             if operations[place[name]].opcode == "parameter":
