@@ -32,6 +32,12 @@ class Misfit:
     why: str
 
 
+_NOTHING = (
+    "What was tried brings nothing: donated arguments, moments in bfloat16, arrays computed again or kept on the host. "
+    "Arguments alone fill it: shard them over more devices."
+)
+
+
 @dataclass(frozen=True)
 class Change:
     """Something else that could be run, and what it needs then, computed anew.
@@ -111,7 +117,7 @@ class Memory:
             first = self.changes[0]
             less = f"{bytes_text(first.before)} -> {bytes_text(first.after)}"
             return f"{said}No change tried is enough; the best is {first.what} ({self.counts}: {less})."
-        return f"{said}No change could be tried."
+        return f"{said}{_NOTHING}"
 
 
 @dataclass(frozen=True)

@@ -254,31 +254,64 @@ class Lifetimes:
         """The number of the operation during which that is."""
         return _most_at(self.live, self.operations)
 
-    def recomputed(self, name: str) -> Lifetimes | None:
+    def donated(self) -> Lifetimes | None:
+        """The same with every argument given away that a result of its shape can be written over; None for none."""
+        program = self.context.program
+        arguments = [op.shape for op in program.entry.operations if op.opcode == "parameter"]
+        donors = ", ".join(f"({number}, {{}})" for number in range(len(arguments)))
+        given = replace(program, attributes={**program.attributes, "buffer_donor": donors})
+        if program.kind != "stablehlo" or written_over_arguments(given) == written_over_arguments(program):
+            return None
+        return _lifetimes(Context(given, self.context.chip))
+
+    def narrowed(self, kind: str = "moments") -> Lifetimes | None:
+        """The same with the arguments of a kind, and what is written in their place, in bfloat16; None without any."""
+        program = self.context.program
+        wide = {b.name for b in self.buffers if b.kind == kind and b.op == "parameter" and b.layout.startswith("f32")}
+        if not wide or program.kind != "stablehlo":
+            return None
+        results = set(program.entry.root.operands) if program.entry.root else set()
+        shapes = {op.name: op.shape for op in program.entry.operations}
+        new = {op.name for op in program.entry.operations for name in wide & {*op.operands} if shapes[name] == op.shape}
+        narrow = wide | (new & results)
+
+        def narrowed(op: Operation) -> Operation:
+            told = zip(op.operands, op.operand_shapes)
+            operands = tuple(_bf16(shape) if name in narrow else shape for name, shape in told)
+            return replace(op, shape=_bf16(op.shape) if op.name in narrow else op.shape, operand_shapes=operands)
+
+        return self._with(tuple(narrowed(op) for op in program.entry.operations))
+
+    def _with(self, operations: tuple[Operation, ...]) -> Lifetimes:
+        program = self.context.program
+        computations = tuple(replace(c, operations=operations) if c.entry else c for c in program.computations)
+        return _lifetimes(Context(replace(program, computations=computations), self.context.chip))
+
+    def recomputed(self, name: str, offloaded: bool = False) -> Lifetimes | None:
         """The same with buffer ``name`` given up before the peak and computed again for its first reader behind it.
 
-        What it is computed of then lives until there. None where nothing reads it behind the peak, where something
+        What it is computed of then lives until there; ``offloaded``: it comes back from the host instead. None where nothing reads it behind the peak, where something
         reads it there, and for what is not one plain operation.
         """
-        program, at = self.context.program, self.at
-        operations = self.operations
+        at, operations = self.at, self.operations
         own = next((op for op in operations if op.name == name), None)
         uses = [k for k, op in enumerate(operations) if name in op.operands]
         later = [k for k in uses if k > at]
         if own is None or own.calls or own.opcode == "parameter" or not later or at in uses or operations[at] is own:
             return None
         again = replace(own, name=f"{name}.again")
+        if offloaded:
+            again = replace(again, opcode="copy", operands=(), operand_shapes=())
 
         def renamed(op: Operation) -> Operation:
             return replace(op, operands=tuple(again.name if each == name else each for each in op.operands))
 
         first = later[0]
-        changed = (*operations[:first], again, *(renamed(op) for op in operations[first:]))
-        entry = program.entry
-        computations = tuple(
-            replace(each, operations=changed) if each is entry else each for each in program.computations
-        )
-        return _lifetimes(Context(replace(program, computations=computations), self.context.chip))
+        return self._with((*operations[:first], again, *(renamed(op) for op in operations[first:])))
+
+
+def _bf16(shape: str) -> str:
+    return shape.replace("f32", "bf16", 1)
 
 
 def lifetimes(program: Program, target: Target | str) -> Lifetimes:
