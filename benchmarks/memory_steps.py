@@ -17,6 +17,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def gpt_layer(w: Any, x: Any, heads: int) -> Any:
 
 
 def rope(x: Any) -> Any:
-    b, s, h, d = x.shape
+    s, d = x.shape[1], x.shape[3]
     angle = jnp.arange(s, dtype=jnp.float32)[:, None] * 10000.0 ** (-jnp.arange(d // 2) / (d // 2))
     cos, sin = (f(angle)[:, None].astype(x.dtype) for f in (jnp.cos, jnp.sin))
     first, second = jnp.split(x, 2, -1)
@@ -74,7 +75,7 @@ def rope(x: Any) -> Any:
 def llama_layer(w: Any, x: Any, heads: int) -> Any:
     x = checkpoint_name(x, "input")
     w = jax.tree.map(lambda a: a.astype(x.dtype) if a.ndim > 1 else a, w)
-    b, s, d = x.shape
+    b, s, _ = x.shape
     y, few = norm(x, w["n1"]), heads // 4
     q = rope((y @ w["q"]).reshape(b, s, heads, -1))
     k, v = rope((y @ w["k"]).reshape(b, s, few, -1)), (y @ w["v"]).reshape(b, s, few, -1)
@@ -100,7 +101,7 @@ def loss(w: Any, tokens: Any, *, layer: Step, heads: int, scan: bool, policy: st
         x = jax.lax.scan(lambda x, w: (run(w, x), None), x, w["layers"])[0]
     else:
         for number in range(w["layers"]["n1"].shape[0]):
-            x = run(jax.tree.map(lambda a: a[number], w["layers"]), x)
+            x = run(jax.tree.map(itemgetter(number), w["layers"]), x)
     scores = (norm(x, w["n"]) @ w["embed"].astype(x.dtype).T).astype(jnp.float32)
     picked = jnp.take_along_axis(scores, tokens[:, 1:, None], -1)[..., 0]
     return jnp.mean(jax.nn.logsumexp(scores, -1) - picked)

@@ -61,7 +61,7 @@ def _bottleneck(step: hlo.StepTime) -> str:
 def hbm(subject: Subject, chip: Target, step: hlo.StepTime, taken: int = 0) -> Memory:
     """Main memory over time, and what other ways to run the program would need; ``taken``: bytes tables have of it."""
     lives, size = hlo.lifetimes(subject.program, chip), chip.memory("hbm")
-    capacity = size.bytes - taken if size is not None else 0
+    capacity = size.usable - taken if size is not None else 0
     peak, at = lives.peak, lives.at
     # StableHLO numbers its values: without the operation, %155 tells a reader nothing.
     steps = tuple(f"{op.opcode} {op.name}" if "%" in op.name else op.name or op.opcode for op in lives.operations)
@@ -74,7 +74,9 @@ def hbm(subject: Subject, chip: Target, step: hlo.StepTime, taken: int = 0) -> M
     def change(what: str, runs: int, program: hlo.Program) -> Change:
         tried = hlo.lifetimes(program, chip)
         need = tried.peak
-        return Change(what, peak, need, need - tried.again <= capacity, runs * hlo.estimate(program, chip).device_seconds)
+        return Change(
+            what, peak, need, need - tried.again <= capacity, runs * hlo.estimate(program, chip).device_seconds
+        )
 
     changes = [*subject.try_changes(change), *_from_outside(lives, capacity, step)]
     changes += [c for how in (False, True) if (c := _given_up(lives, capacity, step, how)) is not None]

@@ -17,10 +17,10 @@ from tilewright.cli.programs.program import (
     assumptions,
     load_program,
 )
-from tilewright.cli.streams import Json, remark
+from tilewright.cli.streams import Json
 from tilewright.errors import UsageError
 from tilewright.render import bytes_text
-from tilewright.render.delivery import Answer, Form, Line, Output, deliver
+from tilewright.render.delivery import Answer, Form, Line, Output, deliver, remark
 
 if TYPE_CHECKING:
     from tilewright.hlo import Program, StepTime
@@ -62,7 +62,9 @@ def time(
     changed = _changed(chips, changes or [])
     named: list[tuple[str, StepTime]] = []
     if largest is not None:
-        sweep = f"{largest}={_largest(largest, arg, chips[0], lambda texts: load_program(program, texts, module, frames))}"
+        sweep = (
+            f"{largest}={_largest(largest, arg, chips[0], lambda texts: load_program(program, texts, module, frames))}"
+        )
     for label, texts in _swept(sweep, arg):
         loaded = load_program(program, texts, module, frames)
         for chip in chips:  # every changed one beside the plain one
@@ -135,17 +137,19 @@ def _largest(name: str, arguments: list[str] | None, chip: Target, load: Callabl
     def need(number: int) -> int:
         ((_, texts),) = _swept(f"{name}={number}", arguments)
         peak = lifetimes(load(texts), chip).peak
-        remark(f"note: {name} {number} needs {bytes_text(peak)} of {bytes_text(memory.bytes)}")
+        remark(f"note: {name} {number} needs {bytes_text(peak)} of {bytes_text(memory.usable)}")
         return peak
 
-    if need(1) > memory.bytes:
-        raise UsageError(f"nothing fits {chip.name}, not even {name} 1", where="--largest", how="run says what to change")
+    if need(1) > memory.usable:
+        raise UsageError(
+            f"nothing fits {chip.name}, not even {name} 1", where="--largest", how="run says what to change"
+        )
     fits, over = 1, 2
-    while over <= _MOST and need(over) <= memory.bytes:
+    while over <= _MOST and need(over) <= memory.usable:
         fits, over = over, 2 * over
     while over - fits > 1:
         middle = (fits + over) // 2
-        fits, over = (middle, over) if need(middle) <= memory.bytes else (fits, middle)
+        fits, over = (middle, over) if need(middle) <= memory.usable else (fits, middle)
     return fits
 
 

@@ -290,8 +290,8 @@ class Lifetimes:
     def recomputed(self, name: str, offloaded: bool = False) -> Lifetimes | None:
         """The same with buffer ``name`` given up before the peak and computed again for its first reader behind it.
 
-        What it is computed of then lives until there; ``offloaded``: it comes back from the host instead. None where nothing reads it behind the peak, where something
-        reads it there, and for what is not one plain operation.
+        What it is computed of then lives until there; ``offloaded``: it comes back from the host instead. None where
+        nothing reads it behind the peak, where something reads it there, and for what is not one plain operation.
         """
         at, operations = self.at, self.operations
         own = next((op for op in operations if op.name == name), None)
@@ -317,8 +317,8 @@ def _bf16(shape: str) -> str:
 def lifetimes(program: Program, target: Target | str) -> Lifetimes:
     """What of ``program`` lives in the memory of one device of ``target`` during every operation, and the peaks.
 
-    A dump's figures are counted: they are those of the compiler's own memory analysis. StableHLO's are predicted: layouts, fusions and order. Raises UnsupportedError for a target
-    without a rule for whole programs.
+    A dump's figures are counted: they are those of the compiler's own memory analysis. StableHLO's are predicted:
+    layouts, fusions and order. Raises UnsupportedError for a target without a rule for whole programs.
 
     >>> from tilewright.hlo import load
     >>> text = '''func.func @main(%a: tensor<4096x4096xbf16>, %b: tensor<4096x4096xbf16>) -> tensor<4096x4096xbf16> {
@@ -390,8 +390,8 @@ class _Sweep:
             except TilewrightError as error:
                 raise self.context.at(op, error) from None
         self._keep_results(len(operations) - 1)
-        for at_once, inner in self.needs:
-            own = (self.buffers[number] for number in at_once)
+        for numbers, inner in self.needs:
+            own = (self.buffers[number] for number in numbers)
             self.least = max(self.least, inner + sum(b.layout.size_bytes for b in own if self.is_temporary(b)))
         self.buffers = [buffer for buffer in self.buffers if buffer.born <= buffer.dead]
         return self

@@ -1,9 +1,10 @@
 """Where buffers lie in memory: the room that temporaries take once an allocator has found each of them a place.
 
 The TPU compiler's allocator, read off its buffer assignments: in the order of the schedule, what an operation calls in
-front of it, every buffer goes to the lowest place that is free, in steps of 16 KiB, and is free after its last reader.
-Its memory analysis adds what is lost in between once more: the room less the most that lives at once, where an array
-does not count while a loop carries it.
+front of it, every buffer goes to the lowest place that is free, and is free after its last reader. (It rounds places up
+to 16 KiB, which counts in the smallest programs alone and is left out.) The memory analysis of older compilers adds
+what is lost in between once more: the room less the most that lives at once, where an array does not count while a loop
+carries it.
 """
 
 from __future__ import annotations
@@ -14,9 +15,6 @@ from heapq import heappop, heappush
 from itertools import accumulate
 
 from tilewright.hlo.program import Computation
-
-_STEP = 16 << 10
-"""Bytes that places are multiples of."""
 
 Span = tuple[int, int, int]
 """First moment, last moment, bytes."""
@@ -64,7 +62,7 @@ def room(spans: Iterable[Span]) -> int:
     for start, last, size in sorted(spans, key=lambda span: span[0]):
         while leaving and leaving[0][0] < start:
             del places[bisect_left(places, heappop(leaving)[1])]
-        at, size = 0, -(-size // _STEP) * _STEP
+        at = 0
         for begin, end in places:
             if begin - at >= size:
                 break

@@ -19,7 +19,7 @@ _LITTLE = 1024
 def sooner(
     operations: Sequence[Operation], results: Collection[str], size: Callable[[str], int]
 ) -> tuple[Operation, ...]:
-    """The operations with each moved up to where what it takes is last read otherwise, if that frees more than it makes.
+    """The operations, each moved up to where what it takes is last read otherwise, if that frees more than it makes.
 
     A gradient's product that ends in an update of the weights stands where the update is written, and would keep
     alive until there what it multiplies. ``results``: names of what has memory throughout; over an argument that is
