@@ -189,11 +189,12 @@ def steps() -> dict[str, tuple[str, bool, tuple[Step, tuple[Any, ...]]]]:
     return found
 
 
-def compiled(step: Step, arguments: tuple[Any, ...], chip: str, donated: bool) -> tuple[str, str, dict[str, int]]:
+def compiled(
+    step: Step, arguments: tuple[Any, ...], chip: str, given: tuple[int, ...]
+) -> tuple[str, str, dict[str, int]]:
     """A step's StableHLO, the compiler's module and its memory."""
     topology = topologies.get_topology_desc(platform="tpu", topology_name=TOPOLOGIES[chip])
     place = jax.sharding.SingleDeviceSharding(topology.devices[0])
-    given = (0, 1) if donated else ()
     placed = jax.tree.map(lambda a: shape(a.shape, a.dtype, sharding=place), arguments)
     lowered = jax.jit(step, donate_argnums=given, out_shardings=place).trace(*placed).lower(lowering_platforms=("tpu",))
     done = lowered.compile()
@@ -209,7 +210,7 @@ def main() -> None:
         if (folder / f"{name}.mem.json").exists() or not all(word in name for word in words):
             continue
         try:
-            text, module, sizes = compiled(step, arguments, chip, donated)
+            text, module, sizes = compiled(step, arguments, chip, (0, 1) if donated else ())
         except Exception as error:  # the compiler's: the others are still worth having
             print(name, str(error).splitlines()[0], file=sys.stderr)
             continue

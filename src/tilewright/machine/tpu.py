@@ -100,10 +100,10 @@ def _from_outside(lives: hlo.Lifetimes, capacity: int, step: hlo.StepTime) -> It
     both = donated.narrowed() if donated is not None else None
     give = "donate the arguments that results can be written over (donate_argnums)"
     narrow = "the optimizer's moments in bfloat16"
-    for what, tried in ((give, donated), (narrow, narrowed), (f"{give}, {narrow}", both)):
+    for what, tried, asks in ((give, donated, 0), (narrow, narrowed, 2), (f"{give}, {narrow}", both, 2)):
         if tried is not None and tried.peak < _LESS * lives.peak:
             need = tried.peak - tried.again
-            yield Change(what, lives.peak, tried.peak, need <= capacity, step.device_seconds)
+            yield Change(what, lives.peak, tried.peak, need <= capacity, step.device_seconds, asks=asks)
 
 
 def _given_up(lives: hlo.Lifetimes, capacity: int, step: hlo.StepTime, offloaded: bool) -> Change | None:
@@ -132,7 +132,7 @@ def _given_up(lives: hlo.Lifetimes, capacity: int, step: hlo.StepTime, offloaded
     how = "keep {} on the host until behind the peak" if offloaded else "compute {} again behind the peak"
     instead = "" if offloaded else " instead of keeping " + ("it" if first else "them")
     need = now.peak - now.again
-    return Change(f"{how.format(what)}{instead}", lives.peak, now.peak, need <= capacity, seconds)
+    return Change(f"{how.format(what)}{instead}", lives.peak, now.peak, need <= capacity, seconds, asks=1)
 
 
 def _checks(subject: Subject, optimized: dict[str, hlo.Optimized], need: int) -> tuple[Check, ...]:
