@@ -567,13 +567,16 @@ class _Sweep:
         given = [inner.name for inner in body.operations if inner.opcode == "parameter"] if body else []
         left = body.root.operands if body and body.root else ()
         carried: _Value = []
+        taken = set[int]()
         for number, value in enumerate(operands):
             ids = set().union(*value)
             changed = number < len(left) and number < len(given) and left[number] != given[number]
             pinned = any(self.buffers[i].op.opcode == "parameter" for i in ids)
-            if changed and pinned and not written_over_arguments(self.context.program):
+            again = bool(ids & taken)  # zeros that several of what a loop fills begin with
+            if changed and (again or (pinned and not written_over_arguments(self.context.program))):
                 layouts = self.context.layouts(op.operand_shapes[number])
                 ids = {self._born(at, op, f"{op.name}{{{number}}}", layout) for layout in layouts}
+            taken |= ids if changed else set()
             carried.append(ids)
         return carried
 

@@ -208,7 +208,8 @@ class Fusions:
                     min(self.bytes.get(source.partition("#")[0], 0), self._whole(op, source)) for source in sources
                 )
                 most = _RECOMPUTED * self.bytes[name] * (2 if len(heads[name]) == 2 else 1)
-                if len(heads[name]) > 1 and (cost > most or len(sources) > _MANY):
+                apart = cost > most or len(sources) > _MANY
+                if len(heads[name]) > 1 and apart and not (self.kind[name] == "compare" and len(sources) == 1):
                     self.through.discard(name)
             if name not in self.through:
                 made_of[name] = frozenset({name})
