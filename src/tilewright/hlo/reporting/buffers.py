@@ -27,7 +27,7 @@ from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import CONTROL, RENAMES, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, Program, aliases, written_over_arguments
 from tilewright.hlo.reading.hlo_scan import split_top
-from tilewright.hlo.reporting.packing import Span, at_once, moments, room
+from tilewright.hlo.reporting.packing import Span, at_once, moments, of_older_compiler, room
 from tilewright.hlo.reporting.types import PaddedTensor, Peak
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import written_into
@@ -154,16 +154,8 @@ def _swept(context: Context) -> tuple[_Sweep, int, int]:
         arrays += [(at[a.born], begins[a.dead] if a.called else at[a.dead], a.bytes) for a in sweep.arrays]
     most = max(entry.live().get(0, ()), default=0) - entry.throughout
     taken = max(room(buffers), most)
-    again = taken - min(at_once(arrays), taken) if _of_older_compiler(program) else 0
+    again = taken - min(at_once(arrays), taken) if of_older_compiler(program) else 0
     return entry, taken - most, again
-
-
-def _of_older_compiler(program: Program) -> bool:
-    """Whether a dump is of a compiler that counts what is lost twice (libtpu up to 0.0.50), by the fields it writes.
-
-    A dump in which neither field stands is taken for a newer one's.
-    """
-    return '"buffering_level"' in program.text and '"output_reverse_dimensions"' not in program.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,8 +269,10 @@ class Lifetimes:
 
         def narrowed(op: Operation) -> Operation:
             told = zip(op.operands, op.operand_shapes)
-            operands = tuple(_bf16(shape) if name in narrow else shape for name, shape in told)
-            return replace(op, shape=_bf16(op.shape) if op.name in narrow else op.shape, operand_shapes=operands)
+            operands = tuple(shape.replace("f32", "bf16", 1) if name in narrow else shape for name, shape in told)
+            return replace(
+                op, shape=op.shape.replace("f32", "bf16", 1) if op.name in narrow else op.shape, operand_shapes=operands
+            )
 
         return self._with(tuple(narrowed(op) for op in program.entry.operations))
 
@@ -308,10 +302,6 @@ class Lifetimes:
 
         first = later[0]
         return self._with((*operations[:first], again, *(renamed(op) for op in operations[first:])))
-
-
-def _bf16(shape: str) -> str:
-    return shape.replace("f32", "bf16", 1)
 
 
 def lifetimes(program: Program, target: Target | str) -> Lifetimes:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
 from itertools import accumulate
 
-from tilewright.hlo.program import Computation
+from tilewright.hlo.program import Computation, Program
 
 Span = tuple[int, int, int]
 """First moment, last moment, bytes."""
@@ -81,3 +81,11 @@ def at_once(spans: Iterable[Span]) -> int:
     """
     changes = sorted(change for start, last, size in spans for change in ((start, 0, size), (last, 1, -size)))
     return max(accumulate(change[2] for change in changes), default=0)
+
+
+def of_older_compiler(program: Program) -> bool:
+    """Whether a dump is of a compiler that counts what is lost twice (libtpu up to 0.0.50), by the fields it writes.
+
+    A dump in which neither field stands is taken for a newer one's.
+    """
+    return '"buffering_level"' in program.text and '"output_reverse_dimensions"' not in program.text
