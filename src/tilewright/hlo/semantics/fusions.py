@@ -293,7 +293,8 @@ class Fusions:
             if not self._keeps(self.readers[at][0], name):
                 break
             at = self.readers[at][0].name
-            if not narrowest or self.bytes[at] <= self.bytes[best]:
+            same = self.kind[name] in PRODUCTS and self.bytes[at] == self.bytes[best]
+            if not narrowest or same or self.bytes[at] < self.bytes[best]:
                 best = at
         return best
 
