@@ -274,7 +274,7 @@ class Fusions:
 
     def _runs_inside(self, op: Operation) -> bool:
         """Whether an operation is done in kernels of others, and makes none of its own."""
-        return op.name in self.through and (self.kind[op.name] not in HEADS or op.name in self.joined)
+        return op.name in self.through and (self.kind[op.name] not in PRODUCTS or op.name in self.joined)
 
     def _ends_computed(self, name: str) -> bool:
         """Whether a batch of products computes more than conversions on its one way: then it writes the end of that."""
