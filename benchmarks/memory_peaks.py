@@ -1,21 +1,27 @@
 """How far the modelled peaks of main memory are from the compiler's own: one line per operation, from dump and source.
 
     ./run python benchmarks/memory_peaks.py FOLDER [--half 0|1] [--worst 20] [--only WORD] [--from dump|source]
+    ./run python benchmarks/memory_peaks.py FOLDER --rows rows.jsonl.gz     # of StableHLO alone
+    ./run python benchmarks/memory_peaks.py FOLDER --orders                 # of remat policies (memory_steps.py)
 
 FOLDER holds, for each program: NAME.mlir (its StableHLO), NAME.hlo (the compiler's scheduled module) and NAME.mem.json
 (``memory_analysis()``: argument_, output_, alias_ and temp_size_in_bytes). NAME begins with the chip (``v6e.``) and its
 second word is the operation. ``--half``: only the families of shapes whose hash is even (0) or odd (1), so that what
-was developed on one half is judged on the other.
+was developed on one half is judged on the other. ``--rows``: the peaks of a list of lines of JSON (``id``, ``peak_mb``:
+bytes that live at once by the compiler that a library was tuned with), for which FOLDER needs no more than ID.mlir.
+``--orders``: whether the programs that share a name up to its last dot stand in the compiler's order.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import hashlib
 import json
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 from tilewright.errors import TilewrightError
@@ -53,6 +59,45 @@ def row(label: str, errors: list[float]) -> str:
     )
 
 
+def by_rows(folder: Path, rows: Path, worst: int) -> None:
+    """A table of source peaks against those of a list: what lives at once, without what an allocator loses."""
+    groups: dict[str, list[float]] = defaultdict(list)
+    off: dict[str, float] = {}
+    for text in gzip.decompress(rows.read_bytes()).decode().splitlines():
+        row_ = json.loads(text)
+        path = folder / f"{row_['id']}.mlir"
+        if not path.exists() or not row_.get("peak_mb"):
+            continue
+        try:
+            lives = lifetimes(load(path), row_["chip"])
+        except TilewrightError as error:
+            print(row_["id"], str(error).splitlines()[0])
+            continue
+        off[row_["id"]] = (lives.peak - lives.lost) / (row_["peak_mb"] * 1e6) - 1
+        for label in (row_["op"], "all"):
+            groups[label].append(off[row_["id"]])
+    for label, errors in sorted(groups.items()):
+        print(row(label, errors))
+    for name, error in sorted(off.items(), key=lambda item: -abs(item[1]))[:worst]:
+        print(f"    {error:+8.1%}  {name}")
+
+
+def orders(found: Mapping[str, tuple[float, int, int]]) -> None:
+    """Programs by what they need, ours and the compiler's; two within 5 % of each other there may stand either way."""
+    groups: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
+    for name, (_, ours, true) in found.items():
+        group, _, policy = name.rpartition(".")
+        groups[group].append((policy, ours, true))
+    for group, each in sorted(groups.items()):
+        wrong = [
+            f"{a} and {b}" for a, ours, true in each for b, other, theirs in each
+            if true * 1.05 < theirs and ours >= other
+        ]  # fmt: skip
+        if len(each) > 1:
+            order = " < ".join(policy for policy, _, _ in sorted(each, key=lambda one: one[1]))
+            print(f"  {group:32} {order}: {'wrong: ' + ', '.join(wrong) if wrong else 'right'}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -61,7 +106,12 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--from", dest="face", choices=("dump", "source"))
     parser.add_argument("--table", action="store_true", help="rows of the table in docs/out_of_memory.md")
+    parser.add_argument("--rows", type=Path)
+    parser.add_argument("--orders", action="store_true")
     args = parser.parse_args()
+    if args.rows:
+        by_rows(args.folder, args.rows, args.worst)
+        return
     for face, ending in (("dump", "hlo"), ("source", "mlir")):
         if args.face and args.face != face:
             continue
@@ -84,6 +134,9 @@ def main() -> None:
             # The compiler's figure counts the temporaries of that memory space which has most of them.
             most = max(lives.temporaries, lives.spaces["vmem"])
             said[name] = (lives.peak - lives.temporaries + most) / memory["peak_memory_in_bytes"] - 1
+        if args.orders:
+            orders(found)
+            continue
         groups: dict[str, list[float]] = defaultdict(list)
         for name, (off, _, _) in found.items():
             chip, op = name.split(".")[:2]

@@ -23,7 +23,7 @@ def inlined(
     """A computation's operations with the bodies of its calls in their place; names of a body carry its call's.
 
     A result of an operation with several, ``%1#0``, is an operation of its own (``get-tuple-element``), as in HLO; a
-    barrier's is what went in. ``seen`` counts operations over all calls.
+    barrier is one for each of its operands. ``seen`` counts operations over all calls.
     """
     seen = seen if seen is not None else [0]
     seen[0] += len(computation.operations)
@@ -41,7 +41,13 @@ def inlined(
     for op in computation.operations:
         operands = tuple(known(name) for name in op.operands)
         if plain_opcode(op.opcode) == "optimization-barrier":
-            rename(op, operands)
+            results = tuple(f"{prefix}{op.name}#{k}" for k in range(len(operands)))
+            operations += [
+                replace(op, name=result, shape=shape, operands=(name,), operand_shapes=(shape,))
+                for result, name, shape in zip(results, operands, op.operand_shapes)
+            ]
+            elements.update(results)
+            rename(op, results)
             continue
         for name, shape in zip(operands, op.operand_shapes):
             whole, mark, _ = name.partition("#")

@@ -32,12 +32,20 @@ class Misfit:
     why: str
 
 
+_NOTHING = (
+    "What was tried brings nothing: donated arguments, moments in bfloat16, arrays computed again or kept on the host. "
+    "Arguments alone fill it: shard them over more devices."
+)
+
+
 @dataclass(frozen=True)
 class Change:
     """Something else that could be run, and what it needs then, computed anew.
 
     ``before`` and ``after``: bytes of what :attr:`Memory.counts` says; ``seconds`` for the work of one step, modelled,
     where that is known; ``fits``: whether everything has room then. ``name``: what it concerns, "" for the whole.
+    ``asks``: 0 where only how the program is called changes, 1 where its text does, 2 where its
+    moments do, 3 where all its numbers do.
     """
 
     what: str
@@ -47,6 +55,7 @@ class Change:
     seconds: float | None = None
     moved: int | None = None
     name: str = ""
+    asks: int = 0
 
 
 @dataclass(frozen=True)
@@ -111,7 +120,7 @@ class Memory:
             first = self.changes[0]
             less = f"{bytes_text(first.before)} -> {bytes_text(first.after)}"
             return f"{said}No change tried is enough; the best is {first.what} ({self.counts}: {less})."
-        return f"{said}No change could be tried."
+        return f"{said}{_NOTHING}"
 
 
 @dataclass(frozen=True)
@@ -174,11 +183,11 @@ class Studied:
 
 
 def ranked(changes: Sequence[Change]) -> tuple[Change, ...]:
-    """What fits first; of those that do, or do not, the one with the least time, then traffic, then bytes."""
+    """What fits first; of those that do, or do not, what asks least, then time, traffic and bytes."""
 
-    def key(change: Change) -> tuple[bool, float, int, int]:
+    def key(change: Change) -> tuple[bool, int, float, int, int]:
         seconds = float("inf") if change.seconds is None else change.seconds
-        return not change.fits, seconds, change.moved or 0, change.after
+        return not change.fits, change.asks, seconds, change.moved or 0, change.after
 
     return tuple(sorted(changes, key=key))
 

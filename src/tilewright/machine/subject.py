@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -78,9 +78,12 @@ class Subject:
 
     def try_changes(self, change: Callable[[str, int, Program], Change]) -> Iterator[Change]:
         """What ``change`` says of smaller batches, down to the first that fits, and of narrower types; what is less."""
-        for some in (self.batches(), self.types()):
+        types = self.types()
+        for some in (self.batches(), types):
             for what, runs, program in some:
                 found = change(what, runs, program)
+                if some is types:
+                    found = replace(found, asks=3)
                 if found.after < _LESS * found.before:
                     yield found
                 if found.fits:
@@ -154,11 +157,13 @@ def argument_text(value: Any) -> str:
 def batch_of(example: Arguments) -> int:
     """The number of samples: the first size of the first array behind the parameters, which are argument 0.
 
-    0 where there is none.
+    An array shaped like one of them is an optimizer's. 0 where there is none.
     """
     args, kwargs = example
     behind = [*args[1:], *kwargs.values()] or list(args)
-    sizes = [leaf.shape[0] for leaf in jax.tree.leaves(behind) if getattr(leaf, "ndim", 0)]
+    arrays = [leaf for leaf in jax.tree.leaves(behind) if getattr(leaf, "ndim", 0)]
+    known = {leaf.shape for leaf in jax.tree.leaves(args[:1]) if hasattr(leaf, "shape")} if behind != [*args] else set()
+    sizes = [leaf.shape[0] for leaf in arrays if leaf.shape not in known] or [leaf.shape[0] for leaf in arrays]
     return int(sizes[0]) if sizes else 0
 
 

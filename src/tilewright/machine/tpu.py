@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tilewright import hlo
 from tilewright.machine.results import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
 from tilewright.machine.stages import REWRITING_TARGET
@@ -10,6 +12,10 @@ from tilewright.render import bytes_text, percent_text, seconds_text
 from tilewright.targets import Target
 
 _MOST_RECOMPUTED = 8
+_MOST_GIVEN_UP = 16
+_LESS = 0.99
+_HOST = 16e9
+"""Bytes a second between a chip and its host, each way: assumed, half of what PCIe 4.0 with 16 lanes can do."""
 _LARGEST = 12
 _MOST_VERIFIED = 1 << 30
 """Bytes alive at once up to which a program is also run, to be verified."""
@@ -55,28 +61,32 @@ def _bottleneck(step: hlo.StepTime) -> str:
 def hbm(subject: Subject, chip: Target, step: hlo.StepTime, taken: int = 0) -> Memory:
     """Main memory over time, and what other ways to run the program would need; ``taken``: bytes tables have of it."""
     lives, size = hlo.lifetimes(subject.program, chip), chip.memory("hbm")
-    capacity = size.bytes - taken if size is not None else 0
+    capacity = size.usable - taken if size is not None else 0
     peak, at = lives.peak, lives.at
     # StableHLO numbers its values: without the operation, %155 tells a reader nothing.
     steps = tuple(f"{op.opcode} {op.name}" if "%" in op.name else op.name or op.opcode for op in lives.operations)
     alive = sorted((b for b in lives.buffers if b.born <= at <= b.dead), key=lambda b: -b.bytes)
     largest = tuple(Held(b.name, b.bytes, b.born, b.dead, b.layout) for b in alive[:_LARGEST])
     misfits: tuple[Misfit, ...] = ()
-    if peak > capacity:
+    if peak - lives.again > capacity:
         misfits = (Misfit("the program", peak, capacity, f"{bytes_text(peak - capacity)} too much during {steps[at]}"),)
 
     def change(what: str, runs: int, program: hlo.Program) -> Change:
-        need = hlo.lifetimes(program, chip).peak
-        return Change(what, peak, need, need <= capacity, runs * hlo.estimate(program, chip).device_seconds)
+        tried = hlo.lifetimes(program, chip)
+        need = tried.peak
+        return Change(
+            what, peak, need, need - tried.again <= capacity, runs * hlo.estimate(program, chip).device_seconds
+        )
 
-    changes = [*subject.try_changes(change), *_recomputed(lives, capacity, step)]
+    changes = [*subject.try_changes(change), *_from_outside(lives, capacity, step)]
+    changes += [c for how in (False, True) if (c := _given_up(lives, capacity, step, how)) is not None]
     return Memory(
         "HBM beside the tables" if taken else "HBM",
         capacity,
         peak,
         steps[at],
         steps,
-        lives.live,
+        tuple(count + lives.lost + lives.again for count in lives.live),  # what is lost, throughout
         (),
         largest,
         misfits,
@@ -84,20 +94,45 @@ def hbm(subject: Subject, chip: Target, step: hlo.StepTime, taken: int = 0) -> M
     )
 
 
-def _recomputed(lives: hlo.Lifetimes, capacity: int, step: hlo.StepTime) -> list[Change]:
-    """The buffer that brings the peak down most when it is given up before it and computed again behind it."""
-    at, best, name = lives.at, lives.peak, ""
-    alive = sorted((b for b in lives.buffers if b.born < at < b.dead), key=lambda b: -b.bytes)
-    for buffer in alive[:_MOST_RECOMPUTED]:
-        again = lives.recomputed(buffer.name)
-        if again is not None and again.peak < best:
-            best, name = again.peak, buffer.name
-    if not name:
-        return []
-    own = next((row.seconds for row in step.rows if row.name == name), None)
-    buffer = next(b for b in alive if b.name == name)
-    what = f"compute {name} ({buffer.layout}) again behind the peak instead of keeping it"
-    return [Change(what, lives.peak, best, best <= capacity, None if own is None else step.device_seconds + own)]
+def _from_outside(lives: hlo.Lifetimes, capacity: int, step: hlo.StepTime) -> Iterator[Change]:
+    """Arguments given away, the optimizer's moments in bfloat16, and both: nothing else of the program changes."""
+    donated, narrowed = lives.donated(), lives.narrowed()
+    both = donated.narrowed() if donated is not None else None
+    give = "donate the arguments that results can be written over (donate_argnums)"
+    narrow = "the optimizer's moments in bfloat16"
+    for what, tried, asks in ((give, donated, 0), (narrow, narrowed, 2), (f"{give}, {narrow}", both, 2)):
+        if tried is not None and tried.peak < _LESS * lives.peak:
+            need = tried.peak - tried.again
+            yield Change(what, lives.peak, tried.peak, need <= capacity, step.device_seconds, asks=asks)
+
+
+def _given_up(lives: hlo.Lifetimes, capacity: int, step: hlo.StepTime, offloaded: bool) -> Change | None:
+    """Buffers given up before the peak, the one that brings it down most first, until it fits or nothing helps.
+
+    They are computed again behind it, or come back from the host, in the time that :data:`_HOST` needs for both ways.
+    """
+    times = {row.name: row.seconds for row in step.rows}
+    now, names, seconds, moved = lives, list[str](), step.device_seconds, 0
+    while not names or (now.peak - now.again > capacity and len(names) < _MOST_GIVEN_UP):
+        at = now.at
+        alive = sorted((b for b in now.buffers if b.born < at < b.dead and b.op != "parameter"), key=lambda b: -b.bytes)
+        tried = ((b, now.recomputed(b.name, offloaded)) for b in alive[:_MOST_RECOMPUTED])
+        better = [(again.peak, b.name, b.bytes, again) for b, again in tried if again is not None]
+        best = min(better, key=lambda each: each[0], default=None)
+        if best is None or best[0] >= now.peak:
+            break
+        _, name, size, now = best
+        names.append(name)
+        moved += size
+        seconds += 2 * size / _HOST if offloaded else times.get(name, 0.0)
+    if not names:
+        return None
+    first = next(b for b in lives.buffers if b.name == names[0]) if len(names) == 1 else None
+    what = f"{names[0]} ({first.layout})" if first else f"{len(names)} arrays ({bytes_text(moved)}), {names[0]} first,"
+    how = "keep {} on the host until behind the peak" if offloaded else "compute {} again behind the peak"
+    instead = "" if offloaded else " instead of keeping " + ("it" if first else "them")
+    need = now.peak - now.again
+    return Change(f"{how.format(what)}{instead}", lives.peak, now.peak, need <= capacity, seconds, asks=1)
 
 
 def _checks(subject: Subject, optimized: dict[str, hlo.Optimized], need: int) -> tuple[Check, ...]:

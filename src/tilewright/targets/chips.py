@@ -22,13 +22,20 @@ from tilewright.reading import check_keys, parse, read_file, table_of
 class Memory:
     """One memory of a chip: ``bytes`` per ``scope`` and the bandwidth the scope sees (0 = not stated).
 
-    ``scope``: ``TensorCore``, ``chip``, or ``device`` where a chip has several and each has its own.
+    ``scope``: ``TensorCore``, ``chip``, or ``device`` where a chip has several and each has its own. ``reserved``:
+    bytes of it that the runtime keeps for itself; a program has the ``usable`` ones.
     """
 
     name: str
     bytes: int
     bytes_per_second: int = 0
     scope: str = "chip"
+    reserved: int = 0
+
+    @property
+    def usable(self) -> int:
+        """Bytes that a program can have."""
+        return self.bytes - self.reserved
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -13,6 +14,7 @@ from typer import Argument
 
 from tilewright.cli.streams import read_bytes
 from tilewright.errors import UsageError
+from tilewright.render import bytes_text
 from tilewright.render.delivery import remark
 
 if TYPE_CHECKING:
@@ -52,6 +54,25 @@ def assumptions(texts: Sequence[str] | None) -> dict[str, float]:
     return found
 
 
+_SPACE = re.compile(r"^Memory Space: (\S+) \(color=\d+\)\nTotal bytes: (\d{1,18})", re.MULTILINE)
+
+
+def _say_memory(path: Path) -> None:
+    """What the compiler's own memory report says, where the dump has it beside the module: facts, not modelled."""
+    beside = path.with_name(f"{path.name.removesuffix('.txt')}-memory-usage-report.txt")
+    if path.suffix != ".txt" or not beside.is_file():
+        return
+    with beside.open(encoding="utf-8", errors="replace") as text:
+        spaces = _SPACE.findall(text.read(_MOST_READ))
+    sizes = [f"{bytes_text(int(size))} in {'HBM' if name == 'default' else name}" for name, size in spaces if int(size)]
+    if sizes:
+        remark(f"note: the compiler's own buffer assignment ({beside.name}): {', '.join(sizes)}")
+
+
+_MOST_READ = 1 << 26
+"""Characters of a memory report that are read."""
+
+
 def load_program(
     source: str, arguments: Sequence[str] | None = None, module: str | None = None, frames: str | None = None
 ) -> Program:
@@ -75,6 +96,7 @@ def load_program(
         return load(read_bytes(source), frames=frames or "")
     if folder:
         chosen, *others = dumped_modules(Path(source), module)
+        _say_memory(chosen.path)
         stage = "" if chosen.stage == "after optimizations" else f" ({chosen.stage})"
         remark(f"note: {chosen.path.name}{stage}")
         if others:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
@@ -19,10 +19,11 @@ from tilewright.cli.programs.program import (
 )
 from tilewright.cli.streams import Json
 from tilewright.errors import UsageError
-from tilewright.render.delivery import Answer, Form, Line, Output, deliver
+from tilewright.render import bytes_text
+from tilewright.render.delivery import Answer, Form, Line, Output, deliver, remark
 
 if TYPE_CHECKING:
-    from tilewright.hlo import StepTime
+    from tilewright.hlo import Program, StepTime
     from tilewright.targets import Target
 
 _SETTING = re.compile(r"([\w-]+)\.([\w.]+)=(.+)")
@@ -41,6 +42,7 @@ def time(
         list[str] | None, "--set", "What if: CHIP.KEY=VALUE, such as tpu-v6e.hbm_bandwidth=2e12; repeat it."
     ] = None,
     sweep: Annotated[str | None, "NAME=1,8,32: the word NAME in --arg takes each value in turn."] = None,
+    largest: Annotated[str | None, "NAME: find the largest number for the word NAME in --arg that still fits."] = None,
     compiled: Annotated[bool, "--compile", "Price what an installed TPU compiler (libtpu) makes of StableHLO."] = False,
     assume: AssumeOption = None,
     arg: ArgOption = None,
@@ -59,6 +61,10 @@ def time(
     chips = [find_target(name) for name in target]
     changed = _changed(chips, changes or [])
     named: list[tuple[str, StepTime]] = []
+    if largest is not None:
+        sweep = (
+            f"{largest}={_largest(largest, arg, chips[0], lambda texts: load_program(program, texts, module, frames))}"
+        )
     for label, texts in _swept(sweep, arg):
         loaded = load_program(program, texts, module, frames)
         for chip in chips:  # every changed one beside the plain one
@@ -114,6 +120,37 @@ def _swept(sweep: str | None, arguments: list[str] | None) -> list[tuple[str, li
         raise UsageError(f"no --arg has the word {match[1]}", where="--sweep", how=how)
     values = [value.strip() for value in match[2].split(",") if value.strip()]
     return [(f"{match[1]} {value}", [word.sub(value, text) for text in arguments or ()]) for value in values]
+
+
+_MOST = 1 << 24
+"""The largest number that is tried."""
+
+
+def _largest(name: str, arguments: list[str] | None, chip: Target, load: Callable[[list[str] | None], Program]) -> int:
+    """The largest number for a word of the arguments with which the program fits, by tracing it anew for each."""
+    from tilewright.hlo import lifetimes
+
+    memory = chip.memory("hbm")
+    if memory is None:
+        raise UsageError(f"{chip.name} has no HBM", where="--largest")
+
+    def need(number: int) -> int:
+        ((_, texts),) = _swept(f"{name}={number}", arguments)
+        peak = lifetimes(load(texts), chip).peak
+        remark(f"note: {name} {number} needs {bytes_text(peak)} of {bytes_text(memory.usable)}")
+        return peak
+
+    if need(1) > memory.usable:
+        raise UsageError(
+            f"nothing fits {chip.name}, not even {name} 1", where="--largest", how="run says what to change"
+        )
+    fits, over = 1, 2
+    while over <= _MOST and need(over) <= memory.usable:
+        fits, over = over, 2 * over
+    while over - fits > 1:
+        middle = (fits + over) // 2
+        fits, over = (middle, over) if need(middle) <= memory.usable else (fits, middle)
+    return fits
 
 
 def _lines(named: Sequence[tuple[str, StepTime]], top: int) -> Iterator[Line]:

@@ -132,6 +132,7 @@ class AllocatorMessage:
     largest_free: StatedSize | None = None  # the runtime: the largest free block
     sparsecores: StatedSize | None = None  # the SparseCores' part of ``used``, where they and TensorCores do not fit
     program: str = ""  # the program the runtime was loading
+    flag: str = ""  # the option that the message itself names
     instruction: Label = field(default_factory=Label)  # the instruction whose scoped memory is too small
     totals: tuple[tuple[str, StatedSize | None], ...] = ()  # "Total hbm usage": name -> size, None for "unknown size"
     requirement: StatedSize | None = None  # "Program hbm requirement"
@@ -190,6 +191,7 @@ _EVENT = re.compile(
     )
     + ")"
 )
+_OPTION = re.compile(r"--xla_\w{1,80}(?:=-?\w{1,20})?")
 _FAR = 4000
 """Characters between two parts of one message, at most; what comes later belongs to something else."""
 
@@ -370,8 +372,9 @@ def _head(event: _Event, drafts: list[_Draft]) -> AllocatorMessage:
         case "cores":
             return replace(found, kind=Kind.CORES, **_cores(rest))  # type: ignore[arg-type]
         case "early":
-            early = _REQUIRES.search(rest)
-            return replace(found, kind=Kind.ESTIMATE, used=_sized(early, 1), limit=_sized(early, 2))
+            early, option = _REQUIRES.search(rest), _OPTION.search(rest)
+            flag = option[0] if option else ""
+            return replace(found, kind=Kind.ESTIMATE, used=_sized(early, 1), limit=_sized(early, 2), flag=flag)
         case "single":
             return replace(found, kind=Kind.SINGLE, used=event.size("wanted"), limit=event.size("memory"))
         case "request":

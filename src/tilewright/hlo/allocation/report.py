@@ -106,9 +106,16 @@ def _main_memory(message: AllocatorMessage, explained: Sequence[Explained]) -> I
     temporary = dict(message.parts).get("HLO temp")
     if message.kind is Kind.ESTIMATE:
         yield "look at the sizes first: the compiler does not try programs so far from fitting"
+        flag = message.flag or "--xla_tpu_impure_oom_fast_exit_threshold=-1"
+        whose = "the message's own flag" if message.flag else "the flag for it"
+        yield f"LIBTPU_INIT_ARGS={flag} ({whose}) has it compile on and list the largest allocations"
     elif temporary or message.kind is Kind.TEMPORARIES or not listed:
         size = f" ({temporary})" if temporary else ""
         yield f"temporaries{size} follow the batch: micro-batches, jax.checkpoint around layers, or more chips"
+    yield (
+        "with the program at hand, tilewright run FILE.py:STEP -t CHIP tries these on it: donated arguments, moments "
+        "in bfloat16, smaller batches, arrays computed again or kept on the host, each with bytes and time"
+    )
 
 
 def _vector_memory(message: AllocatorMessage, explained: Sequence[Explained]) -> Iterator[str]:

@@ -9,8 +9,8 @@ of an asynchronous pair are other names, which read nothing; what the dump lists
 of its first operand if nothing reads that later; a result for which an argument is given away is written over that
 argument; what a loop carries is updated in place, and what a called computation returns is its caller's. Inside a
 fusion nothing has a buffer. While a computation is called, its own buffers lie on top of its caller's. Arguments and
-results of the program have memory throughout. Memory spaces are counted apart. What an allocator loses between buffers
-is not counted.
+results of the program have memory throughout. Memory spaces are counted apart. What the allocator loses between
+temporaries in main memory is added to its peak (``packing.py``), twice where the compiler's own memory analysis did so.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import CONTROL, RENAMES, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, Program, aliases, written_over_arguments
 from tilewright.hlo.reading.hlo_scan import split_top
+from tilewright.hlo.reporting.packing import Span, at_once, moments, of_older_compiler, room
 from tilewright.hlo.reporting.types import PaddedTensor, Peak
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import written_into
@@ -65,6 +66,20 @@ class _Buffer:
     born: int
     dead: int
     result: bool = False
+
+
+@dataclass
+class _Array:
+    """One array of a buffer, from the operation that writes it to its last reader: what an allocator counts as live.
+
+    ``called``: the last reader calls a computation, which takes it over when it begins.
+    """
+
+    bytes: int
+    born: int
+    dead: int
+    number: int | None = None
+    called: bool = False
 
 
 @dataclass
@@ -111,19 +126,36 @@ def _tensor(context: Context, computation: str, op: Operation, name: str, layout
 def peaks(context: Context) -> tuple[Peak, ...]:
     """One peak for each memory space that holds anything, main memory first."""
     context = _of_kernels(context)
-    inside = _callees(context)
-    entry = context.program.entry.name
-    spaces = inside[entry].peaks if entry in inside else {}
+    entry, lost, again = _swept(context)
+    spaces = entry.inside().peaks
+    if 0 in spaces:
+        spaces[0] = replace(spaces[0], padded_bytes=spaces[0].padded_bytes + lost + again)
     return tuple(spaces[space] for space in sorted(spaces))
 
 
-def _callees(context: Context, entry: bool = True) -> dict[str, _Inside]:
-    """What every computation needs, those that are called first; ``entry``: the program's own, too."""
+def _swept(context: Context) -> tuple[_Sweep, int, int]:
+    """The entry's buffers, on top of what it calls; the bytes lost between temporaries; those counted again."""
+    program, order = context.program, callers_first(context.program)
     inside: dict[str, _Inside] = {}
-    for computation in reversed(callers_first(context.program)):
-        if computation.name not in context.program.fused and (entry or not computation.entry):
-            inside[computation.name] = _Sweep(context, computation, inside).fill().inside()
-    return inside
+    sweeps: dict[str, _Sweep] = {}
+    for computation in reversed(order):
+        if computation.name not in program.fused:
+            sweep = sweeps[computation.name] = _Sweep(context, computation, inside).fill()
+            if not computation.entry:
+                inside[computation.name] = sweep.inside()
+    entry = sweeps[program.entry.name]
+    if context.chip is None or not context.chip.compiler_normalizes:
+        return entry, 0, 0
+    buffers, arrays = list[Span](), list[Span]()
+    for name, (at, begins) in moments(order, program.entry.name, sweeps.__contains__).items():
+        sweep = sweeps[name]
+        own = (buffer for buffer in sweep.buffers if sweep.is_temporary(buffer))
+        buffers += [(begins[b.born], at[b.dead], b.layout.size_bytes) for b in own]
+        arrays += [(at[a.born], begins[a.dead] if a.called else at[a.dead], a.bytes) for a in sweep.arrays]
+    most = max(entry.live().get(0, ()), default=0) - entry.throughout
+    taken = max(room(buffers), most)
+    again = taken - min(at_once(arrays), taken) if of_older_compiler(program) else 0
+    return entry, taken - most, again
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +187,8 @@ class Lifetimes:
     ``arguments``       bytes of the arguments, padding included; ``outputs``: of the results
     ``aliased``         bytes of results that are written over arguments
     ``temporaries``     what the peak has beside them
+    ``lost``            bytes of the peak that the allocator loses between temporaries
+    ``again``           bytes of the peak that only the memory analysis of older compilers counts: nothing needs them
     ``least``           bytes that no order of the operations can do without
     ``at_peak``         the buffers that live at the peak, those of called computations too, largest first
     ``by_kind``         kind -> bytes at the peak, padding apart, most first; together they are the peak
@@ -169,6 +203,8 @@ class Lifetimes:
     spaces: Mapping[str, int]
     least: int
     aliased: int
+    lost: int = 0
+    again: int = 0
 
     @property
     def arguments(self) -> int:
@@ -187,11 +223,12 @@ class Lifetimes:
 
     @property
     def by_kind(self) -> dict[str, int]:
-        """Kind -> the bytes at the peak that hold elements, most first, and ``padding``."""
+        """Kind -> the bytes at the peak that hold elements, most first, ``padding`` and ``fragmentation``."""
         found: Counter[str] = Counter()
         for buffer in self.at_peak:
             found[buffer.kind] += buffer.bytes - buffer.padding
             found["padding"] += buffer.padding
+        found["fragmentation"] += self.lost + self.again
         return {kind: count for kind, count in found.most_common() if count}
 
     @property
@@ -201,47 +238,77 @@ class Lifetimes:
 
     @property
     def peak(self) -> int:
-        """The most bytes at once."""
-        return max(self.live, default=0)
+        """The most bytes at once, with what the allocator loses."""
+        return max(self.live, default=0) + self.lost + self.again
 
     @property
     def at(self) -> int:
         """The number of the operation during which that is."""
         return _most_at(self.live, self.operations)
 
-    def recomputed(self, name: str) -> Lifetimes | None:
+    def donated(self) -> Lifetimes | None:
+        """The same with every argument given away that a result of its shape can be written over; None for none."""
+        program = self.context.program
+        arguments = [op.shape for op in program.entry.operations if op.opcode == "parameter"]
+        donors = ", ".join(f"({number}, {{}})" for number in range(len(arguments)))
+        given = replace(program, attributes={**program.attributes, "buffer_donor": donors})
+        if program.kind != "stablehlo" or written_over_arguments(given) == written_over_arguments(program):
+            return None
+        return _lifetimes(Context(given, self.context.chip))
+
+    def narrowed(self, kind: str = "moments") -> Lifetimes | None:
+        """The same with the arguments of a kind, and what is written in their place, in bfloat16; None without any."""
+        program = self.context.program
+        wide = {b.name for b in self.buffers if b.kind == kind and b.op == "parameter" and b.layout.startswith("f32")}
+        if not wide or program.kind != "stablehlo":
+            return None
+        results = set(program.entry.root.operands) if program.entry.root else set()
+        shapes = {op.name: op.shape for op in program.entry.operations}
+        new = {op.name for op in program.entry.operations for name in wide & {*op.operands} if shapes[name] == op.shape}
+        narrow = wide | (new & results)
+
+        def narrowed(op: Operation) -> Operation:
+            told = zip(op.operands, op.operand_shapes)
+            operands = tuple(shape.replace("f32", "bf16", 1) if name in narrow else shape for name, shape in told)
+            return replace(
+                op, shape=op.shape.replace("f32", "bf16", 1) if op.name in narrow else op.shape, operand_shapes=operands
+            )
+
+        return self._with(tuple(narrowed(op) for op in program.entry.operations))
+
+    def _with(self, operations: tuple[Operation, ...]) -> Lifetimes:
+        program = self.context.program
+        computations = tuple(replace(c, operations=operations) if c.entry else c for c in program.computations)
+        return _lifetimes(Context(replace(program, computations=computations), self.context.chip))
+
+    def recomputed(self, name: str, offloaded: bool = False) -> Lifetimes | None:
         """The same with buffer ``name`` given up before the peak and computed again for its first reader behind it.
 
-        What it is computed of then lives until there. None where nothing reads it behind the peak, where something
-        reads it there, and for what is not one plain operation.
+        What it is computed of then lives until there; ``offloaded``: it comes back from the host instead. None where
+        nothing reads it behind the peak, where something reads it there, and for what is not one plain operation.
         """
-        program, at = self.context.program, self.at
-        operations = self.operations
+        at, operations = self.at, self.operations
         own = next((op for op in operations if op.name == name), None)
         uses = [k for k, op in enumerate(operations) if name in op.operands]
         later = [k for k in uses if k > at]
         if own is None or own.calls or own.opcode == "parameter" or not later or at in uses or operations[at] is own:
             return None
         again = replace(own, name=f"{name}.again")
+        if offloaded:
+            again = replace(again, opcode="copy", operands=(), operand_shapes=())
 
         def renamed(op: Operation) -> Operation:
             return replace(op, operands=tuple(again.name if each == name else each for each in op.operands))
 
         first = later[0]
-        changed = (*operations[:first], again, *(renamed(op) for op in operations[first:]))
-        entry = program.entry
-        computations = tuple(
-            replace(each, operations=changed) if each is entry else each for each in program.computations
-        )
-        return _lifetimes(Context(replace(program, computations=computations), self.context.chip))
+        return self._with((*operations[:first], again, *(renamed(op) for op in operations[first:])))
 
 
 def lifetimes(program: Program, target: Target | str) -> Lifetimes:
     """What of ``program`` lives in the memory of one device of ``target`` during every operation, and the peaks.
 
-    A dump's figures are counted: they are those of the compiler's own buffer assignment, but for what its allocator
-    loses between buffers. StableHLO's are predicted: layouts, fusions and order. Raises UnsupportedError for a target
-    without a rule for whole programs.
+    A dump's figures are counted: they are those of the compiler's own memory analysis. StableHLO's are predicted:
+    layouts, fusions and order. Raises UnsupportedError for a target without a rule for whole programs.
 
     >>> from tilewright.hlo import load
     >>> text = '''func.func @main(%a: tensor<4096x4096xbf16>, %b: tensor<4096x4096xbf16>) -> tensor<4096x4096xbf16> {
@@ -266,7 +333,8 @@ def lifetimes(program: Program, target: Target | str) -> Lifetimes:
 
 
 def _lifetimes(context: Context) -> Lifetimes:
-    return _Sweep(context, context.program.entry, _callees(context, entry=False)).fill().lifetimes()
+    entry, lost, again = _swept(context)
+    return entry.lifetimes(lost, again)
 
 
 def _of_kernels(context: Context) -> Context:
@@ -297,6 +365,8 @@ class _Sweep:
         self.least = self.aliased = 0
         self.needs: list[tuple[set[int], int]] = []
         self.shapes: set[str] = set()
+        self.arrays: list[_Array] = []
+        self.newest: dict[int, _Array | None] = {}
 
     def fill(self) -> _Sweep:
         """Find the buffers: each with the numbers of the operations at which it is born and dies."""
@@ -310,13 +380,19 @@ class _Sweep:
             except TilewrightError as error:
                 raise self.context.at(op, error) from None
         self._keep_results(len(operations) - 1)
-        for at_once, inner in self.needs:
-            own = (self.buffers[number] for number in at_once)
-            self.least = max(self.least, inner + sum(b.layout.size_bytes for b in own if self._temporary(b)))
+        for numbers, inner in self.needs:
+            own = (self.buffers[number] for number in numbers)
+            self.least = max(self.least, inner + sum(b.layout.size_bytes for b in own if self.is_temporary(b)))
         self.buffers = [buffer for buffer in self.buffers if buffer.born <= buffer.dead]
         return self
 
-    def _temporary(self, buffer: _Buffer) -> bool:
+    @property
+    def throughout(self) -> int:
+        """Bytes of arguments and results in main memory."""
+        held = (b.layout.size_bytes for b in self.buffers if not b.layout.memory_space and not self.is_temporary(b))
+        return sum(held)
+
+    def is_temporary(self, buffer: _Buffer) -> bool:
         """Whether a buffer is this computation's own, in main memory, and neither an argument nor a result."""
         own = buffer.op.opcode != "parameter" and not buffer.result and buffer.born <= buffer.dead
         return own and not buffer.layout.memory_space
@@ -347,18 +423,19 @@ class _Sweep:
         held = self._held_at(_most_at(most[0][1], operations)) if 0 in most else ()
         return _Inside(peaks, self.free, held, self.least)
 
-    def lifetimes(self) -> Lifetimes:
-        """The memory of the program whose entry this is."""
+    def lifetimes(self, lost: int, again: int) -> Lifetimes:
+        """The memory of the program whose entry this is, with what its allocator loses."""
         live = self.live()
         counts = tuple(live.get(0, [0] * len(self.computation.operations)))
         spaces = {"hbm": 0, "vmem": 0, "host": 0}
         spaces |= {
             _SPACES.get(space, f"S({space})"): max(of_space) for space, of_space in live.items() if any(of_space)
         }
+        spaces["hbm"] += lost + again
         held = self._held_at(_most_at(counts, self.computation.operations)) if counts else ()
         buffers = tuple(self._live(b) for b in self.buffers if not b.layout.memory_space)
-        throughout = sum(b.bytes for b in buffers if b.op == "parameter" or b.kind == "results")
-        return Lifetimes(self.context, counts, buffers, held, spaces, throughout + self.least, self.aliased)
+        least = self.throughout + self.least
+        return Lifetimes(self.context, counts, buffers, held, spaces, least, self.aliased, lost, again)
 
     def _held_at(self, at: int) -> tuple[LiveBuffer, ...]:
         """The buffers in main memory during an operation, those of what it calls on top, largest first."""
@@ -402,12 +479,31 @@ class _Sweep:
         for ids in used:
             for number in ids:
                 self.buffers[number].dead = max(self.buffers[number].dead, at)
+                if (array := self.newest.get(number)) is not None:
+                    array.dead, array.called = at, plain_opcode(op.opcode) in CONTROL
         if op.name:
             self.values[op.name] = self._result(at, op, operands)
-            at_once = set().union(*used, *self.values[op.name])
+            self._written(at, op)
+            needed = set().union(*used, *self.values[op.name])
             inner = max((callee.least for callee in self._callees(op)), default=0)
-            if at_once or inner:
-                self.needs.append((at_once, inner))
+            if needed or inner:
+                self.needs.append((needed, inner))
+
+    def _written(self, at: int, op: Operation) -> None:
+        """Note the arrays that an operation writes; what a loop or branch gives is none."""
+        kind, numbers = plain_opcode(op.opcode), set().union(*self.values[op.name])
+        if kind in CONTROL:
+            self.newest.update(dict.fromkeys(numbers))
+            return
+        named = kind in _NO_BUFFER | _SAME or kind.endswith(("-start", "-update", "-done"))
+        for number in numbers if not named else numbers - self.newest.keys():
+            array = _Array(self.buffers[number].layout.size_bytes, at, at, number)
+            self.newest[number] = array
+            self.arrays.append(array)
+        if not numbers and not named and kind not in ("parameter", "constant"):  # into what the computation was given
+            layouts = [layout for layout in self.context.layouts(op.shape) if not layout.memory_space]
+            last = self.last_used.get(op.name, at)
+            self.arrays += [_Array(layout.size_bytes, at, last) for layout in layouts]
 
     def _captured(self, op: Operation) -> list[set[int]]:
         """Values of this computation that the regions of an operation read."""
@@ -461,13 +557,16 @@ class _Sweep:
         given = [inner.name for inner in body.operations if inner.opcode == "parameter"] if body else []
         left = body.root.operands if body and body.root else ()
         carried: _Value = []
+        taken = set[int]()
         for number, value in enumerate(operands):
             ids = set().union(*value)
             changed = number < len(left) and number < len(given) and left[number] != given[number]
             pinned = any(self.buffers[i].op.opcode == "parameter" for i in ids)
-            if changed and pinned and not written_over_arguments(self.context.program):
+            again = bool(ids & taken)  # zeros that several of what a loop fills begin with
+            if changed and (again or (pinned and not written_over_arguments(self.context.program))):
                 layouts = self.context.layouts(op.operand_shapes[number])
                 ids = {self._born(at, op, f"{op.name}{{{number}}}", layout) for layout in layouts}
+            taken |= ids if changed else set()
             carried.append(ids)
         return carried
 
@@ -546,6 +645,13 @@ class _Sweep:
         results = [ids for name in names for ids in self._value(name)]
         over = written_over_arguments(self.context.program) if self.computation.entry else ()
         predicted = self.context.program.kind == "stablehlo"  # the compiler's own copies stand in a dump
+        kept = {number for ids in results for number in ids}
+        other = {n for n, b in enumerate(self.buffers) if b.op.opcode == "parameter" or b.layout.memory_space}
+        gone = other | kept if self.computation.entry else other
+        for number in kept:
+            if (array := self.newest.get(number)) is not None:
+                array.dead = last
+        self.arrays = [array for array in self.arrays if array.number not in gone]
         for element, ids in enumerate(results):
             for number in ids:
                 buffer = self.buffers[number]

@@ -24,6 +24,7 @@ from tilewright.hlo.inlining import inlined
 from tilewright.hlo.opcodes import DOTS, ELEMENTWISE, MARKER_CALLS, PRODUCTS, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, Program
 from tilewright.hlo.semantics.context import Context
+from tilewright.hlo.semantics.scheduling import sooner
 from tilewright.layout import is_bitcast
 
 _FREE = frozenset({"constant", "iota", "broadcast", "partition-id", "replica-id"})
@@ -52,7 +53,8 @@ def in_kernels(context: Context) -> Program:
     captured = captured_names(program)
     computations = []
     for computation in program.computations:
-        operations = tuple(Fusions(context, computation, captured).kernels())
+        fusions = Fusions(context, computation, captured)
+        operations = sooner(fusions.kernels(), fusions.results, fusions.size)
         computations.append(replace(computation, operations=operations))
     return replace(program, computations=tuple(computations))
 
@@ -90,13 +92,13 @@ class Fusions:
     ) -> None:
         self.context, self.captured = context, captured
         operations = [_marked(op) for op in inlined(context.program, computation)]
-        self.operations = _widened_first(_wanted(_once(operations), captured))
+        self.operations = _widened_first(_wanted(_without_barriers(_once(operations)), captured))
         self.by_name = {op.name: op for op in self.operations}
         self.readers: dict[str, list[Operation]] = defaultdict(list)
         for op in self.operations:
             for name in dict.fromkeys(op.operands):
                 self.readers[name].append(op)
-        self.bytes = {op.name: self._bytes(op.shape) for op in self.operations}
+        self.bytes = {op.name: self.size(op.shape) for op in self.operations}
         self.elements = {op.name: self._elements(op.shape) for op in self.operations}
         self.kind = {op.name: plain_opcode(op.opcode) for op in self.operations}
         self.relaid = {
@@ -110,7 +112,8 @@ class Fusions:
         self._let_values_flow()
         self._let_heads_flow()
 
-    def _bytes(self, shape: str) -> int:
+    def size(self, shape: str) -> int:
+        """Bytes of a shape as its target lays it out."""
         with suppress(TilewrightError, OverflowError):
             return sum(layout.size_bytes for layout in self.context.layouts(shape))
         return 0
@@ -180,8 +183,12 @@ class Fusions:
     def _takes_inside(self, reader: Operation, name: str) -> bool:
         kind = self.kind[reader.name]
         if kind in _FLOWS | HEADS:
-            return kind != "gather" or name != reader.operands[0]
+            return kind != "gather" or name != reader.operands[0] or self._is_picked(reader, name)
         return kind in WRITES_IN_PLACE and name != reader.operands[0]
+
+    def _is_picked(self, gather: Operation, name: str) -> bool:
+        """Whether a gather takes few elements of a converted value: it takes them of what was converted."""
+        return self.kind[name] == "convert" and _MANY * self.elements[gather.name] <= self.elements[name]
 
     def _let_values_flow(self) -> None:
         """Write what several kernels want and what costs more to compute again than to read."""
@@ -201,7 +208,8 @@ class Fusions:
                     min(self.bytes.get(source.partition("#")[0], 0), self._whole(op, source)) for source in sources
                 )
                 most = _RECOMPUTED * self.bytes[name] * (2 if len(heads[name]) == 2 else 1)
-                if len(heads[name]) > 1 and (cost > most or len(sources) > _MANY):
+                apart = cost > most or len(sources) > _MANY
+                if len(heads[name]) > 1 and apart and not (self.kind[name] == "compare" and len(sources) == 1):
                     self.through.discard(name)
             if name not in self.through:
                 made_of[name] = frozenset({name})
@@ -232,7 +240,7 @@ class Fusions:
                 taken.add(end)
                 self.head_of[end] = name
                 continue
-            written = self._along(name, narrowest=bool(end) or len(ends) > 1)
+            written = self._along(name, narrowest=bool(end) or (len(ends) > 1 and not self._ends_computed(name)))
             if written != name:
                 self.through.add(name)
                 self.through.discard(written)
@@ -264,14 +272,29 @@ class Fusions:
         flows = self.kind[reader.name] in _FLOWS and reader.name not in self.relaid
         return not flows or (self.kind[reader.name] not in _PARTS and self.elements[reader.name] == self.elements[name])
 
+    def _runs_inside(self, op: Operation) -> bool:
+        """Whether an operation is done in kernels of others, and makes none of its own."""
+        return op.name in self.through and (self.kind[op.name] not in PRODUCTS or op.name in self.joined)
+
+    def _ends_computed(self, name: str) -> bool:
+        """Whether a batch of products computes more than conversions on its one way: then it writes the end of that."""
+        if not self.by_name[name].integers("lhs_batch_dims"):
+            return False
+        at, computed = name, False
+        while len(self.readers[at]) == 1 and self._runs_inside(self.readers[at][0]):
+            at = self.readers[at][0].name
+            computed = computed or self.kind[at] in ELEMENTWISE - {"convert", "reduce-precision"}
+        return computed
+
     def _along(self, name: str, narrowest: bool) -> str:
         """What a head writes of the one way from it: the end of it, or the smallest on it towards another head."""
         best, at = name, name
-        while len(self.readers[at]) == 1 and self.readers[at][0].name in self.through:
+        while len(self.readers[at]) == 1 and self._runs_inside(self.readers[at][0]):
             if not self._keeps(self.readers[at][0], name):
                 break
             at = self.readers[at][0].name
-            if not narrowest or self.bytes[at] < self.bytes[best]:
+            same = self.kind[name] in PRODUCTS and self.bytes[at] == self.bytes[best]
+            if not narrowest or same or self.bytes[at] < self.bytes[best]:
                 best = at
         return best
 
@@ -373,6 +396,20 @@ def _once(operations: Sequence[Operation]) -> list[Operation]:
                 names[op.name] = first
                 continue
         found.append(op)
+    return found
+
+
+def _without_barriers(operations: Sequence[Operation]) -> list[Operation]:
+    """The operations that read what went into barriers: those only keep what is computed again from being merged."""
+    names: dict[str, str] = {}
+    found = []
+    for op in operations:
+        if any(name in names for name in op.operands):
+            op = replace(op, operands=tuple(names.get(name, name) for name in op.operands))
+        if plain_opcode(op.opcode) == "optimization-barrier" and len(op.operands) == 1:
+            names[op.name] = op.operands[0]
+        else:
+            found.append(op)
     return found
 
 

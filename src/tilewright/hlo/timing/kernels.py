@@ -21,7 +21,7 @@ from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.row import Run, busy
 from tilewright.hlo.timing.tiles import Tiles
 from tilewright.hlo.timing.work import REGISTER, Work, matrix_us
-from tilewright.render import count_text
+from tilewright.render import bytes_text, count_text
 
 TARGET = "tpu_custom_call"
 """The target of a custom call that is a Pallas kernel."""
@@ -134,7 +134,10 @@ class Kernels:
         said = f"{count_text(round(sequences))} sequences of {count_text(round(length))} tokens in the cache"
         how = "as stated" if stated else "assumed: state kv_len, sequences and tokens of a step for another"
         notes = [f"kernel: from its products and the pages it reads; {said} {how}"]
-        self.notes += [] if f"{said} {how}" in self.notes else [f"{said} {how}"]
+        room = round(pages.megabytes / pages.megabytes_a_token) if pages.megabytes_a_token else 0
+        held = f"a cache takes {bytes_text(round(pages.megabytes_a_token * 1e6))} a token, layer and device as laid out"
+        for note in (f"{said} {how}", f"{held}, and has room for {count_text(room)} tokens"):
+            self.notes += [] if note in self.notes else [note]
         rows, block = _cut(kernel, pages.depth)
         if len(self.rows_at_once) > 1 and rows != (min if decodes else max)(self.rows_at_once):
             kind = "tokens one by one" if decodes else "many tokens at once"

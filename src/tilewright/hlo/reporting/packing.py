@@ -1,0 +1,91 @@
+"""Where buffers lie in memory: the room that temporaries take once an allocator has found each of them a place.
+
+The TPU compiler's allocator, read off its buffer assignments: in the order of the schedule, what an operation calls in
+front of it, every buffer goes to the lowest place that is free, and is free after its last reader. (It rounds places up
+to 16 KiB, which counts in the smallest programs alone and is left out.) The memory analysis of older compilers adds
+what is lost in between once more: the room less the most that lives at once, where an array does not count while a loop
+carries it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heappop, heappush
+from itertools import accumulate
+
+from tilewright.hlo.program import Computation, Program
+
+Span = tuple[int, int, int]
+"""First moment, last moment, bytes."""
+
+
+def moments(
+    callers_first: Iterable[Computation], entry: str, run: Callable[[str], bool]
+) -> Mapping[str, tuple[list[int], list[int]]]:
+    """Computation -> the moments of its operations, and those at which what they call begins, of all that is reached.
+
+    ``run``: whether a computation runs on its own, not in a kernel. One that is called twice has its first moments.
+    """
+    order = list(callers_first)
+    lasts: dict[str, int] = {}
+    for computation in reversed(order):
+        called = (lasts.get(name, 0) for op in computation.operations for name in op.calls if run(name))
+        lasts[computation.name] = len(computation.operations) + sum(called)
+    starts = {entry: 0}
+    found = {}
+    for computation in order:
+        if computation.name not in starts:
+            continue
+        clock, at, begins = starts[computation.name], list[int](), list[int]()
+        for op in computation.operations:
+            begins.append(clock)
+            for name in op.calls:
+                if run(name):
+                    starts.setdefault(name, clock)
+                    clock += lasts.get(name, 0)
+            at.append(clock)
+            clock += 1
+        found[computation.name] = at, begins
+    return found
+
+
+def room(spans: Iterable[Span]) -> int:
+    """The bytes up to the highest place that is ever taken.
+
+    >>> room([(0, 1, 1 << 20), (1, 2, 2 << 20), (2, 3, 2 << 20)]) >> 20
+    5
+    """
+    places: list[tuple[int, int]] = []  # (from, to), in order
+    leaving: list[tuple[int, tuple[int, int]]] = []  # (last moment, place), the first to leave in front
+    top = 0
+    for start, last, size in sorted(spans, key=lambda span: span[0]):
+        while leaving and leaving[0][0] < start:
+            del places[bisect_left(places, heappop(leaving)[1])]
+        at = 0
+        for begin, end in places:
+            if begin - at >= size:
+                break
+            at = end
+        insort(places, (at, at + size))
+        heappush(leaving, (last, (at, at + size)))
+        top = max(top, at + size)
+    return top
+
+
+def at_once(spans: Iterable[Span]) -> int:
+    """The most bytes of any moment.
+
+    >>> at_once([(0, 1, 1 << 20), (1, 2, 2 << 20), (2, 3, 2 << 20)]) >> 20
+    4
+    """
+    changes = sorted(change for start, last, size in spans for change in ((start, 0, size), (last, 1, -size)))
+    return max(accumulate(change[2] for change in changes), default=0)
+
+
+def of_older_compiler(program: Program) -> bool:
+    """Whether a dump is of a compiler that counts what is lost twice (libtpu up to 0.0.50), by the fields it writes.
+
+    A dump in which neither field stands is taken for a newer one's.
+    """
+    return '"buffering_level"' in program.text and '"output_reverse_dimensions"' not in program.text
