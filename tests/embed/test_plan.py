@@ -21,6 +21,7 @@ from tilewright.embed import (
     RowwiseAdagrad,
     Table,
     Topology,
+    gather_seconds,
     memory,
     plan,
     preprocess,
@@ -164,7 +165,9 @@ def test_a_chip_of_a_plan_has_the_memory_of_all_its_devices():
     batch = {"f": np.arange(16, dtype=np.int32).reshape(16, 1)}
     made = plan([batch], [Feature("f", Table("t", 100, 16))], Topology.for_target("tpu-7x"), target="tpu-7x")
     assert made.heap.capacity == 192 << 30
-    assert made.feeding.step_bytes / made.feeding.step_seconds == pytest.approx(7.38e12)
+    traffic = made.traffic
+    assert traffic.hbm_bytes / traffic.least == pytest.approx(7.38e12)
+    assert traffic.launches == 2 * gather_seconds(rows=0, width=16, dtype="f32", target="tpu-7x")
 
 
 def test_what_does_not_compile_is_said_with_a_way_out():
@@ -292,7 +295,7 @@ def test_faces(capsys):
         "log shuffled",
         "hottest ids of its fullest shard",
         "arrangements",
-        "feeding: this host makes a batch",
+        "this host makes a batch of all chips in",
     ):
         assert text in out
     assert ">a_b<" in html

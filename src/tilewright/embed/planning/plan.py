@@ -99,7 +99,7 @@ def plan(
     narrow = pack_narrow(features, narrow_packing)
     batches = _packed_batches(batches, narrow, bad_ids, apart or {})
     stacking, batches = _stacking(batches, narrow.features, topology, stacking, table_stacking)
-    observed = Observed(stacking, bad_ids)
+    observed = Observed(stacking, bad_ids, target)
     for batch in batches:
         with naming_batch(observed.batches + 1):
             observed.add(batch)
@@ -140,7 +140,7 @@ def plan(
         skew=skew,
         savings=savings_of(observed, skew.alone, today),
     )
-    return replace(made, feeding=feeding_of(observed, limits, target, made.traffic))
+    return replace(made, feeding=feeding_of(observed, limits, made.traffic))
 
 
 def made_plan(

@@ -154,6 +154,13 @@ class Plan:
         compiles = all(program.compiles for stack in self.stacks for program in stack.programs)
         return compiles and self.heap.total <= self.heap.capacity
 
+    @property
+    def waits_for(self) -> str:
+        """What a step waits for, fed by this host: ``launches``, ``rows``, ``ids``, ``links``, ``host``; "" without a
+        target."""
+        fed = self.feeding.host_seconds if self.feeding else 0.0
+        return self.traffic.waits_for(fed) if self.traffic.waited else ""
+
     @cached_property
     def verdict(self) -> str:
         """One sentence: whether everything compiles and fits, or what does not."""
@@ -179,7 +186,7 @@ class Plan:
         """The plan's counts, as :func:`diagnose` reads them, with the guide's knobs in use where they are given.
 
         Steps are the log's batches; ``seconds.host`` is this host's preprocessing time, ``hbm.moved`` the least traffic
-        of a step. Times of a chip are not in a plan: put them on top with :meth:`Counters.merged`.
+        of a step, ``seconds.modelled`` what it takes without the dense part. Times of a chip are not in a plan: put them on top with :meth:`Counters.merged`.
         """
         topology, heap, feeding = self.stacking.topology, self.heap, self.feeding
         return Counters(
@@ -191,7 +198,12 @@ class Plan:
             uncut=round(self.uncut * self.batches),
             uncut_because=self.uncut_because,
             buffer_bytes=sum(stack.buffer_bytes for stack in self.stacks) * topology.devices // topology.chips,
-            seconds=Seconds(host=feeding.host_seconds if feeding else None),
+            seconds=Seconds(
+                host=feeding.host_seconds if feeding else None,
+                modelled=self.traffic.waited or None,
+                launches=self.traffic.launches or None,
+                least=self.traffic.least or None,
+            ),
             hbm=HbmCounters(
                 tables=heap.tables,
                 slots=heap.slots,
@@ -216,6 +228,7 @@ class Plan:
         remedies = [remedy for remedy in self.skew.remedies if remedy.stack == stack.name]
         return replace(
             stack.counters,
+            wait_seconds=self.traffic.waits[stack.name] if self.traffic.waited and stack.counted else None,
             combiner=self.stacking.stacks[stack.name].combiner,
             rows=self.stacking.stacks[stack.name].vocab,
             hot=(hot.table, hot.id, hot.share) if hot else None,
@@ -250,7 +263,7 @@ class Plan:
             "hot_rows": self._hot_json(),
             "stacks": [stack.to_json() for stack in self.stacks],
             "tables": plain(self.tables),
-            "step_per_chip": {**plain(self.traffic), "basis": "modelled"},
+            "step_per_chip": {**plain(self.traffic), "waits_for": self.waits_for or None, "basis": "modelled"},
         }
         if self.feeding is None:
             return value
@@ -446,20 +459,21 @@ class Plan:
         """What a step moves, beside what this host feeds it with, in a sentence that says what is measured and what
         modelled."""
         step, fed = self.traffic, self.feeding
+        text = (
+            f"a step of one chip: {bytes_text(round(step.hbm_bytes))} of HBM traffic, "
+            f"{bytes_text(round(step.link_bytes))} over its links, {bytes_text(step.host_bytes)} from the host"
+        )
+        if step.waited:
+            parts = ", ".join(f"{part} {seconds_text(took)}" for part, took in step.parts.items())
+            text += f"; {seconds_text(step.sparse)} on the SparseCores ({parts})"
+            text += f", {seconds_text(step.links)} on the links" if step.links else ""
+            text += f", modelled: it waits for {step.waits_for()}"
         if fed is None:
-            return (
-                f"a step of one chip, modelled: {bytes_text(round(step.hbm_bytes))} of HBM traffic, "
-                f"{bytes_text(round(step.link_bytes))} over its links, {bytes_text(step.host_bytes)} from the host; "
-                f"{seconds_text(step.seconds)} at least"
-            )
+            return text
         made_in, threads = seconds_text(fed.host_seconds), counted(fed.threads, "thread")
-        host = f"feeding: this host makes a batch of all chips in {made_in} (measured, {threads})"
-        moved = f"{host}; a step moves {bytes_text(fed.step_bytes)} through each chip's HBM"
-        if not fed.step_seconds:
-            return moved
-        fast = fed.host_seconds <= fed.step_seconds
-        keeps = "it keeps up with any step" if fast else f"a step shorter than {made_in} waits"
-        return f"{moved}, at least {seconds_text(fed.step_seconds)} (modelled): {keeps}"
+        text += f"; this host makes a batch of all chips in {made_in} (measured, {threads})"
+        slow = step.waited and step.waits_for(fed.host_seconds) == "host"
+        return text + (": fed by it alone, a step waits for the host" if slow else "")
 
     def html(self, part: Literal["all", "head", "body"] = "all") -> Html:
         """The plan of a log as blocks of a page: figures, tables and drawings. Put it into ``Page.section``.
