@@ -98,8 +98,8 @@ def test_rotations_tables_alone_and_the_state_of_things_equal_brute_force():
 
 @pytest.mark.parametrize("target", ["tpu-v6e", "tpu-v5p"])
 def test_what_a_step_takes_equals_a_sum_by_hand(target):
-    """Rows by the time that gathers of their width take, ids and sums by their bytes, launches, exchanges; the plan says
-    which of them a step waits for."""
+    """Rows by the time that gathers of their width take, ids and sums by their bytes, launches, exchanges; the plan
+    says which of them a step waits for."""
     batches, table = logs(3), Table("a", 100, 1024, optimizer=Adam(0.1))
     [group] = (stacking := stack([Feature("fa", table)], TOPOLOGY, batch_size=16)).groups
     made = plan([{"fa": b["fa"]} for b in batches], stacking.features, TOPOLOGY, stacking=stacking, target=target)

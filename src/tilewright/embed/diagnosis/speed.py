@@ -359,7 +359,7 @@ def float32(counters: Counters) -> Iterator[Finding]:
         "warning" if bound else "note",
         f"rows are float32, the only type that training has, and {why}",
         (
-            "make rows half as wide, or hash the largest vocabularies into fewer (hashing); compare the model's quality",
+            "make rows half as wide, or hash the largest tables' ids into fewer rows; compare the model's quality",
             "where this is the serving's memory, train with simulated quantisation (quantization_config_low, _high, "
             "_num_buckets = 256) and serve int8 (embed export), a quarter of the bytes",
         ),
@@ -457,8 +457,8 @@ def _knob(change: str, name: str, stack: StackCounters) -> str:
 
 
 def _gains(stack: StackCounters, uneven: float, lost: float | None) -> list[tuple[float, str]]:
-    """What was tried on the log and helps: the waits left, or imbalances, the least first. ``lost``: the share of a step
-    that even shards would save, of which what is left is not saved."""
+    """What was tried on the log and helps: the waits left, or imbalances, the least first. ``lost``: the share of a
+    step that even shards would save, of which what is left is not saved."""
     then = stack.remedy_waits if stack.wait is not None else {c: v[2] for c, v in stack.remedies.items()}
     helps = ((left, change) for change, left in then.items() if change != AS_IT_IS and left < 0.95 * uneven)
     return sorted((left, change) for left, change in helps if _pays(_saved(left, uneven, lost)))

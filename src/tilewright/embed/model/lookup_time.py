@@ -43,8 +43,8 @@ def gather_seconds(*, rows: int, width: int, dtype: str, target: Target | str) -
 
 @dataclass(frozen=True)
 class StackWork:
-    """What one SparseCore does in a step for a stack, lookup and update: ``launch`` once, ``row`` for every distinct row
-    it is asked for, ``id`` for every entry, ``sample`` for every sample of its own; seconds, modelled.
+    """What one SparseCore does in a step for a stack, lookup and update: ``launch`` once, ``row`` for every distinct
+    row it is asked for, ``id`` for every entry, ``sample`` for every sample of its own; seconds, modelled.
 
     The lookup gathers rows, the update rows with their optimizer slots, as :func:`gather_seconds` has it; a device's
     cores share its rate. For an entry its row, sample and gain are read and a vector goes into a sum, once each way; a

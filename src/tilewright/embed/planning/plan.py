@@ -120,7 +120,8 @@ def plan(
     if quantile == 1:
         if days and len(days) != observed.batches:
             raise UsageError(f"{len(days)} days for {observed.batches} batches", where="plan", how="name each one's")
-        confidence = confidence_of_all(np.array(observed.peaks), allowed_by(headroom), days, list(stacking.stacks))
+        seen = np.array(observed.peaks), observed.fillings
+        confidence = confidence_of_all(*seen, allowed_by(headroom), days, list(stacking.stacks))
     made = made_plan(
         stacking,
         stacks,

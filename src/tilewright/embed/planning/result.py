@@ -186,7 +186,8 @@ class Plan:
         """The plan's counts, as :func:`diagnose` reads them, with the guide's knobs in use where they are given.
 
         Steps are the log's batches; ``seconds.host`` is this host's preprocessing time, ``hbm.moved`` the least traffic
-        of a step, ``seconds.modelled`` what it takes without the dense part. Times of a chip are not in a plan: put them on top with :meth:`Counters.merged`.
+        of a step, ``seconds.modelled`` what it takes without the dense part. Times measured on a chip
+        are not in a plan: put them on top with :meth:`Counters.merged`.
         """
         topology, heap, feeding = self.stacking.topology, self.heap, self.feeding
         return Counters(
@@ -484,7 +485,7 @@ class Plan:
         head = [note(self.verdict, tone=tone)]
         if sure := self.confidence:  # limits that every other batch may exceed are no ground for a green box alone
             text = f"Confidence: {sure.sentence}."
-            more = " Plan with more batches, or raise the limits with --headroom."
+            more = "" if sure.week else " Plan with more batches, or raise the limits with --headroom."
             held = sure.batches > 1 and sure.at_most <= _MOSTLY_HELD
             head.append(paragraph(text) if held else note(text + more, tone="warn"))
         if part == "head":

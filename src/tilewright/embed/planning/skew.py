@@ -44,7 +44,8 @@ class Observed:
     ``batches``            how many
     ``sizes``              the first batch's size of every feature
     ``loads``              of every stack: how full its partitions are, how evenly its shards work
-    ``peaks``              per batch int64[stacks, 2]: the fullest partition
+    ``peaks``              per batch int64[stacks, 2]: the fullest partition; ``fillings``: of those fuller than all
+                           before, (batch, stack, kind) -> feature -> its part of the entries or distinct ids
     ``sample``             copies of up to ``keep`` batches, every one with the same chance
     =====================  =======================================================================================
     """
@@ -56,6 +57,8 @@ class Observed:
         self.sizes: dict[str, int] = {}
         self.loads = {name: Loads(work, stacking.topology, histograms=True) for name, work in self.work.items()}
         self.peaks: list[Longs] = []
+        self.fillings: dict[tuple[int, int, int], dict[str, int]] = {}
+        self._most = np.zeros((len(stacking.stacks), 2), np.int64)
         self.sample: list[Mapping[str, Any]] = []
         self.keep = REPLAYED
         self._draw = np.random.Generator(np.random.PCG64(0))
@@ -70,11 +73,22 @@ class Observed:
         for loads, of_stack in zip(self.loads.values(), counts):
             loads.add(of_stack)
         self.peaks.append(counts.max(axis=(2, 3)))
+        self._note_fillings(batch, counts)
         self.batches += 1
         if len(self.sample) < self.keep:
             self.sample.append(deepcopy(dict(batch)))
         elif (at := int(self._draw.integers(self.batches))) < self.keep:
             self.sample[at] = deepcopy(dict(batch))
+
+    def _note_fillings(self, batch: Mapping[str, Any], counts: Longs) -> None:
+        """Which features fill the partitions of this batch that are fuller than all before."""
+        fuller = np.argwhere(self.peaks[-1] > self._most).tolist()
+        inputs = unweighted(batch, self.stacking) if fuller else {}
+        for k, kind in fuller:
+            source, shard = divmod(int(counts[k, kind].argmax()), counts.shape[-1])
+            group = self.stacking.groups[k]
+            self.fillings[self.batches, k, kind] = _filling(group, self.stacking, inputs, source, shard, bool(kind))
+        np.maximum(self._most, self.peaks[-1], out=self._most)
 
     def limits(self, quantile: float) -> dict[str, Limits]:
         """Per stack the smallest limits that at least the share ``quantile`` of all partitions keep (1.0: all)."""
@@ -314,9 +328,7 @@ def _loads(observed: Observed, batches: Iterable[Inputs]) -> dict[str, Loads]:
     return loads
 
 
-def _rotations(
-    observed: Observed, batches: Sequence[Inputs]
-) -> tuple[dict[str, list[Remedy]], dict[str, Limits]]:
+def _rotations(observed: Observed, batches: Sequence[Inputs]) -> tuple[dict[str, list[Remedy]], dict[str, Limits]]:
     """Per stack what no rotation and the best one would give, and every table's limits were it not stacked.
 
     Tables are counted one by one, so that however many there are only one table's partitions are in memory.
@@ -378,6 +390,23 @@ def _hottest_ids(group: Stack, stacking: Stacking, batches: Sequence[Inputs], sh
                 sums[key] = sums.get(key, 0) + int(entries[k])
     hottest = sorted(sums.items(), key=lambda item: -item[1])[:_HOTTEST]
     return [HotId(group.name, table, i, shard, n, n / max(1, total)) for (table, i), n in hottest]
+
+
+def _filling(
+    group: Stack, stacking: Stacking, inputs: Inputs, source: int, shard: int, distinct: bool
+) -> dict[str, int]:
+    """What every feature brings into one partition: entries, or distinct ids that no feature before it has."""
+    brought, seen = {}, dict[str, Longs]()
+    for feature in group.features:
+        whole, table = inputs[feature.name], feature.table.name
+        size = whole.batch_size // group.shards
+        ids = whole.take(np.arange(source * size, (source + 1) * size))
+        here = _on_shard(ids, stacking.tables[table], shard)
+        if distinct:
+            here = np.setdiff1d(here, seen.get(table, here[:0]))
+            seen[table] = np.union1d(here, seen.get(table, here[:0]))
+        brought[feature.name] = len(here)
+    return brought
 
 
 def _on_shard(ids: Ragged, place: TablePlacement, shard: int) -> Longs:
