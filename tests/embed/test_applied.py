@@ -74,7 +74,7 @@ def test_what_is_applied_comes_as_said_and_makes_no_step_longer(seed):
             [now] = [s for s in after.stacks if s.name == finding.subject]
             assert now.wait == pytest.approx(said[change].wait, rel=1e-6)
             assert now.imbalance == pytest.approx(said[change].imbalance, rel=1e-6)
-            assert now.limits == said[change].limits
+            assert now.observed == said[change].limits
             assert now.wait < said[AS_IT_IS].wait
             assert shorter >= 0.02, "what gains less is no advice"
 

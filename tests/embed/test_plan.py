@@ -71,14 +71,17 @@ def test_limits_buffers_and_imbalance_equal_brute_force(quantile):
     for each in made.stacks:
         seen = counts(batches, made.stacking, each.name)
         rank = math.ceil(quantile * len(seen)) - 1
-        ids, unique = np.sort(seen, axis=0)[rank]
-        assert each.limits == Limits(int(ids), int(unique))
+        ids, unique = (-(-np.sort(seen, axis=0)[rank] // 8) * 8).tolist()
+        assert each.limits == Limits(ids, unique)
         assert each.observed == Limits(*map(int, seen.max(axis=0)))
         assert each.mean_ids == pytest.approx(seen[:, 0].mean())
         assert each.partitions_over == pytest.approx(max((seen[:, 0] > ids).mean(), (seen[:, 1] > unique).mean()))
         per_shard = seen[:, 0].reshape(-1, 4).sum(axis=0)
         assert each.imbalance == pytest.approx(per_shard.max() / per_shard.mean())
-        assert each.slots == -(-int(ids) // 8) * 8 * 2 * 4
+        assert each.slots == ids * 2 * 4
+        low, chip = Limits(ids - 7, unique - 7), ("tpu-v5p", 4, each.padded_width)
+        exact, rounded = memory(*chip, low), memory(*chip, each.limits)
+        assert (exact.tile_bytes, exact.stack_bytes) == (rounded.tile_bytes, rounded.stack_bytes), "it costs nothing"
         assert each.pointers == 16
         assert each.buffer_bytes == 12 * each.slots + 4 * 16
         over |= (seen > [ids, unique]).any(axis=1).reshape(12, -1).any(axis=1)

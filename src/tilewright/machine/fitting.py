@@ -308,9 +308,7 @@ def _limits(job: FitJob, source: LogSource, tables: embed.EmbedConfig) -> dict[s
         pipelining=job.pipelined,
         apart=tables.hot_rows,
     )
-    # Buffers hold a multiple of 8 entries a partition: what is left of the last 8 costs nothing.
-    rounded = {name: -(-limit.max_ids_per_partition // 8) * 8 for name, limit in learnt.limits.items()}
-    return {name: replace(limit, max_ids_per_partition=rounded[name]) for name, limit in learnt.limits.items()}
+    return learnt.limits
 
 
 class LogSource:

@@ -71,8 +71,8 @@ def plan(
     sampled batches are kept, to be run again under the limits found). Every batch must divide by the SparseCores.
 
     ``quantile``: the share of partitions (source x shard x batch, per stack) that the limits must hold; 1.0 takes the
-    maxima. ``headroom`` raises them by a share of themselves, rounded up to 8: 0.1 for days that ask a tenth more than
-    the log does. ``target`` adds the compiler's verdicts and the chip's HBM. ``stacking`` is the one to plan for, by
+    maxima. ``headroom`` raises them by a share of themselves: 0.1 for days that ask a tenth more than the log does.
+    Limits are rounded up to 8, which costs nothing: buffers and scratchpads are laid out in eights. ``target`` adds the compiler's verdicts and the chip's HBM. ``stacking`` is the one to plan for, by
     default ``stack(features, topology, table_stacking, batch_size=the first batch's)``. ``narrow_packing`` plans
     for :func:`pack_narrow` of the features (``stacking``, where given, is of those), from batches of the features as
     they are. ``prefetched_batches`` is the guide's maximum_parallel_iterations, ``serialized_tables`` its
@@ -89,7 +89,7 @@ def plan(
     >>> logs = [{"user": np.arange(64).reshape(64, 1) % 10} for _ in range(3)]
     >>> learnt = plan(logs, [Feature("user", table)], Topology(chips=1, sparsecores_per_chip=4), target="tpu-v5p")
     >>> learnt.limits["user"], learnt.batches, learnt.fits
-    (Limits(max_ids_per_partition=5, max_unique_ids_per_partition=3), 3, True)
+    (Limits(max_ids_per_partition=8, max_unique_ids_per_partition=8), 3, True)
     """
     if not 0 < quantile <= 1:
         raise UsageError(f"quantile {quantile}", where="plan", how="give a share above 0 and at most 1")

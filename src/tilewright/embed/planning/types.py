@@ -361,8 +361,8 @@ def check_headroom(headroom: float) -> None:
 
 
 def raised(limits: Limits, headroom: float) -> Limits:
-    """Both limits raised by a share of themselves, rounded up to 8."""
-    return limits.with_headroom(headroom) if headroom else limits
+    """Both limits raised by a share of themselves, rounded up to 8: buffers and scratchpads are laid out in eights."""
+    return limits.with_headroom(headroom)
 
 
 def allowed_by(headroom: float) -> Callable[[Longs], Longs]:

@@ -224,7 +224,7 @@ def plan_pod(
     >>> features = [Feature(f"t{k}", Table(f"t{k}", 10**9, 16)) for k in range(4)]
     >>> made = plan_pod(None, features, Topology.for_target("tpu-v5p", 4096), 1 << 20, target="tpu-v5p")
     >>> made.fits, made.limits["t0_t1"]
-    (True, Limits(max_ids_per_partition=4, max_unique_ids_per_partition=4))
+    (True, Limits(max_ids_per_partition=8, max_unique_ids_per_partition=8))
     """
     if engine not in ENGINES:
         raise UsageError(f"engine {engine!r}", where="plan", how=f"one of {', '.join(ENGINES)}")
@@ -236,7 +236,7 @@ def plan_pod(
     confidence, means, observed = None, dict[str, float](), dict[str, Limits]()
     if source is None:
         sizes = {feature.name: batch for feature in stacking.features}
-        limits = uniform_limits(stacking, sizes, ids_per_sample)
+        limits = {n: raised(limit, headroom) for n, limit in uniform_limits(stacking, sizes, ids_per_sample).items()}
         each = ids_per_sample * topology.sparsecores
         distinct = {group.name: float(group.samples_per_sparsecore(sizes) * each) for group in stacking.groups}
     else:
