@@ -212,6 +212,35 @@ def test_three_processes_train_as_one(run, log, tmp_path):
     np.testing.assert_allclose(json.loads(out)["losses"], json.loads(done.stdout)["losses"], rtol=1e-5)
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_two_processes_with_hot_rows_and_renewed_limits_train_as_one(run, log, pipelined):
+    """By day: hot rows and renewed limits, each on one device and several (embed/test_training, embed/test_loop); two
+    processes without them."""
+    draw = np.random.default_rng(1)
+    users = np.where(draw.random(160) < 0.4, 5, draw.integers(40, size=160))
+    users[100:] = draw.integers(0, 40, 60) // 8 * 8  # the last batches ask one shard for more
+    columns = {"user": users, "item": draw.integers(30, size=160), "age": draw.random(160)}
+    np.savez(log / "log.npz", rating=draw.integers(1, 6, 160), **columns)
+    tables = "".join(
+        f'[[table]]\nname = "{name}"\nvocab = {vocab}\nwidth = 8\noptimizer = "adagrad"\n'
+        f'[[feature]]\nname = "{name}"\nids = "direct"\n'
+        for name, vocab in (("user", 40), ("item", 30))
+    )
+    (log / "model.toml").write_text(f"chips = 2\nhot_rows.user = [5]\n{tables}")
+    more = ("--renew-limits", "3", "--headroom", "0.1", "--steps", "10", *["--pipelined"] * pipelined)
+    given = words(log, "--data", str(log / "log.npz"), "--config", str(log / "model.toml"), *more, "--json")
+    code, out, err = run(*given)
+    assert code == 0, err
+    assert err.count("the limits are renewed") == 3, err
+    shutil.rmtree(log / "steps", ignore_errors=True)
+    command = [sys.executable, "-m", "tilewright", *given, "--processes", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    alone, together = json.loads(out), json.loads(done.stdout)
+    assert (together["processes"], len(together["losses"])) == (2, 10)
+    np.testing.assert_allclose(together["losses"], alone["losses"], rtol=1e-6)
+
+
 def test_a_page_shows_both_curves(run, log):
     page = log / "page.html"
     code, out, err = run(*words(log, "--steps", "6", "--pipelined", "-o", str(page)))

@@ -119,7 +119,7 @@ def test_a_plan_of_packed_tables_agrees_with_check_and_batches(topology):
     assert found.passed
     assert all(each.limit == -(-each.observed // 8) * 8 for each in found.limits)
     seen = [preprocess(narrow.batch(b), made.stacking, made.limits, overflow="error").stats for b in batches]
-    for name, limits in {stack.name: stack.observed for stack in made.stacks}.items():
+    for name, limits in {each.name: each.observed for each in made.stacks}.items():
         assert max(int(s[name].max_ids_per_partition.max()) for s in seen) == limits.max_ids_per_partition
         assert max(int(s[name].max_unique_ids_per_partition.max()) for s in seen) == limits.max_unique_ids_per_partition
 

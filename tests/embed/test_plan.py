@@ -29,6 +29,7 @@ from tilewright.embed import (
     stack,
 )
 from tilewright.errors import LimitError, UsageError
+from tilewright.render import bytes_text
 
 TOPOLOGY = Topology(2, 2)
 
@@ -191,6 +192,24 @@ def test_tables_too_large_for_the_chip():
     )
     assert made.fits is False
     assert "does not fit on tpu-v6e" in made.verdict
+
+
+def test_tables_that_the_host_could_hold():
+    """The fewest, the largest first, without which HBM holds the rest, and what a step moves of them at most."""
+    sizes = {"small": 10**6, "large": 10**9, "larger": 2 * 10**9}
+    several = [Feature(n, Table(n, v, 16, optimizer=Adagrad(0.1))) for n, v in sizes.items()]
+    batch = {f.name: np.arange(4, dtype=np.int32).reshape(4, 1) for f in several}
+    for dense, names in ((0, ("larger",)), (40 * 2**30, ("larger", "large")), (100 * 2**30, ())):
+        made = plan([batch], several, TOPOLOGY, target="tpu-v5p", dense_bytes=dense)
+        assert (made.heap.dense, made.fits) == (dense, False)
+        assert made.for_host == tuple(made.to_json()["tables_for_the_host"]) == names
+        left = [f for f in several if f.name not in names]
+        rest = plan([{f.name: batch[f.name] for f in left}], left, TOPOLOGY, target="tpu-v5p", dense_bytes=dense)
+        assert rest.fits is bool(names)
+        held = sum(t.padded_bytes for t in made.tables if t.name in names)  # rows and one slot, on two chips
+        said = f"; or hold {', '.join(names)} on the host ({bytes_text(held)} a chip; at most "
+        assert (said in made.verdict) is bool(names)
+    assert plan([batch], several[:1], TOPOLOGY, target="tpu-v5p").for_host == ()
 
 
 def test_a_generator_is_read_once_and_progress_is_told():

@@ -64,6 +64,7 @@ def plan(
     progress: Callable[[int], None] | None = None,
     days: Sequence[str] = (),
     apart: Mapping[str, Longs] | None = None,
+    dense_bytes: int = 0,
 ) -> Plan:
     """Limits, buffers, memory, padding and imbalance for ``features`` on ``topology``, learnt from ``batches``.
 
@@ -79,7 +80,8 @@ def plan(
     num_serialized_tables_to_optimize_hbm, and ``pipelining`` is off where it sets disable_full_embedding_pipelining.
     ``progress(n)`` is called after each batch. ``days``: the day of every batch, read when all batches have been: the
     limits of the days before are then held against each later day. ``apart``: table -> ids, rising, that every device
-    holds (:func:`hot_rows`); they are not counted.
+    holds (:func:`hot_rows`); they are not counted. ``dense_bytes``: the dense weights, their optimizer's slots and the
+    constants of one chip.
 
     Raises :class:`UsageError` for no batches, other than one day for each, a quantile outside (0, 1], a headroom below
     0, or anything ``preprocess`` refuses.
@@ -96,6 +98,7 @@ def plan(
     check_headroom(headroom)
     prefetched_batches = count(prefetched_batches, "prefetched_batches", "plan", least=0)
     serialized_tables = count(serialized_tables, "serialized_tables", "plan", least=0)
+    dense_bytes = count(dense_bytes, "dense_bytes", "plan", least=0)
     narrow = pack_narrow(features, narrow_packing)
     batches = _packed_batches(batches, narrow, bad_ids, apart or {})
     stacking, batches = _stacking(batches, narrow.features, topology, stacking, table_stacking)
@@ -127,7 +130,7 @@ def plan(
         stacks,
         {name: loads.means()[1] * topology.sparsecores**2 for name, loads in observed.loads.items()},
         target,
-        (prefetched_batches, pipelining, serialized_tables, apart),
+        (prefetched_batches, pipelining, serialized_tables, apart, dense_bytes),
         narrow,
         batch=max(size // parts[name] for name, size in observed.sizes.items()),
         batches=observed.batches,
@@ -149,21 +152,21 @@ def made_plan(
     stacks: tuple[StackPlan, ...],
     distinct: Mapping[str, float],
     target: str | Target | None,
-    held: tuple[int, bool, int, Mapping[str, Longs] | None],
+    held: tuple[int, bool, int, Mapping[str, Longs] | None, int],
     narrow: NarrowTables,
     **known: Any,
 ) -> Plan:
     """The plan of a log or of a pod from its planned ``stacks``: HBM, traffic and tables follow.
 
     ``distinct``: of every stack the distinct ids of a batch, summed over the sources. ``held``: prefetched batches,
-    pipelining, tables in turn, rows on every device. ``known``: fields of :class:`Plan` that were counted.
+    pipelining, tables in turn, rows on every device, dense bytes. ``known``: fields of :class:`Plan` that were counted.
     """
-    prefetched, pipelining, serialized, apart = held
+    prefetched, pipelining, serialized, apart, dense = held
     heap = heap_of(stacking, stacks, target, *held)
     turns = range(2, len(stacks) + 1) if heap.capacity and heap.total > heap.capacity else range(0)
 
     def fits(n: int) -> bool:
-        return heap_of(stacking, stacks, target, prefetched, pipelining, n, apart).total <= heap.capacity
+        return heap_of(stacking, stacks, target, prefetched, pipelining, n, apart, dense).total <= heap.capacity
 
     least = bisect_left(turns, True, key=fits)
     models = {feature.table.name: feature.table for feature in narrow.original}

@@ -68,6 +68,8 @@ _LONG = 24
 """Rows above which a table of the page opens on a click."""
 _SHARDS_OF = 4
 """Stacks of which the page draws what every shard receives: those that wait most."""
+_FEW = 4
+"""Tables that a verdict names."""
 _MOSTLY_HELD = 0.5
 """Limits that a fresh batch may exceed with a greater chance are warned of."""
 
@@ -179,8 +181,38 @@ class Plan:
             verdict = f"does not compile on {self.target}: {refused}{advice}"
         elif self.heap.total > self.heap.capacity:
             verdict = f"does not fit on {self.target}: {figures}; take more chips, or smaller tables"
+            if self.for_host:
+                held, moved = map(bytes_text, self._host_bytes())
+                names = ", ".join(self.for_host[:_FEW]) + (", ..." if len(self.for_host) > _FEW else "")
+                verdict += f"; or hold {names} on the host ({held} a chip; at most {moved} a step each way)"
         serial = f"; or set num_serialized_tables_to_optimize_hbm to {self.serialized_fits}, with which it fits"
         return verdict + (serial if self.serialized_fits else "")
+
+    @cached_property
+    def for_host(self) -> tuple[str, ...]:
+        """Tables, the largest first, without which HBM holds the rest: a place for them is the host's memory, which
+        neither training here nor jax-tpu-embedding looks up from. () where HBM holds all, or not even the rest."""
+        over = self.heap.total - self.heap.capacity if self.heap.capacity else 0
+        names: list[str] = []
+        for name, size in sorted(self._bytes_of_tables().items(), key=lambda item: -item[1]):
+            if over <= 0:
+                break
+            names.append(name)
+            over -= size
+        return tuple(names) if over <= 0 else ()
+
+    def _bytes_of_tables(self) -> dict[str, int]:
+        """Rows and slots of every table on one chip."""
+        chips, stacks, tables = self.stacking.topology.chips, self.stacking.stacks, self.stacking.tables
+        floats = {name: stacks[p.stack].padded_width + stacks[p.stack].slot_floats for name, p in tables.items()}
+        return {name: 4 * p.padded_vocab * floats[name] // chips for name, p in tables.items()}
+
+    def _host_bytes(self) -> tuple[int, int]:
+        """Bytes of :attr:`for_host` a chip, and what a step moves of them each way at most: all rows, the widest."""
+        of = self._bytes_of_tables()
+        groups = [self.stacking.stacks[self.stacking.tables[name].stack] for name in self.for_host]
+        widest = max((group.padded_width + group.slot_floats for group in groups), default=0)
+        return sum(of[name] for name in self.for_host), round(4 * widest * self.traffic.rows)
 
     def counters(self, sparsecore: SparseCoreConfig | None = None) -> Counters:
         """The plan's counts, as :func:`diagnose` reads them, with the guide's knobs in use where they are given.
@@ -208,6 +240,7 @@ class Plan:
             hbm=HbmCounters(
                 tables=heap.tables,
                 slots=heap.slots,
+                dense=heap.dense,
                 inputs=heap.inputs,
                 exchange=heap.exchange + heap.pipelined,
                 forward_stack=heap.forward_stack if self.target else None,
@@ -261,6 +294,7 @@ class Plan:
             "confidence": self.confidence.to_json() if self.confidence else None,
             "hbm_per_chip": {**self.heap.to_json(), "prefetched_batches": self.prefetched_batches},
             "num_serialized_tables_that_fit": self.serialized_fits or None,
+            "tables_for_the_host": list(self.for_host),
             "hot_rows": self._hot_json(),
             "stacks": [stack.to_json() for stack in self.stacks],
             "tables": plain(self.tables),
@@ -336,7 +370,7 @@ class Plan:
             replace(part, **fields_of_limits(groups[part.name], topology, limits.get(part.name, part.limits), chip))
             for part in self.stacks
         )
-        held = self.prefetched_batches, self.heap.pipelined > 0, self.serialized_tables, self.hot
+        held = self.prefetched_batches, self.heap.pipelined > 0, self.serialized_tables, self.hot, self.heap.dense
         heap = heap_of(self.stacking, stacks, chip, *held)
         return replace(self, stacks=stacks, heap=heap)
 
@@ -421,6 +455,7 @@ class Plan:
         parts = [("tables", heap.tables), ("optimizer slots", heap.slots), ("inputs fetched ahead", heap.inputs)]
         parts += [("activations and gradients", heap.exchange)]
         parts += [("held for pipelining", heap.pipelined)] if heap.pipelined else []
+        parts += [("dense weights", heap.dense)] if heap.dense else []
         if self.target:
             parts += [("stack of the lookup", heap.forward_stack), ("stack of the update", heap.backward_stack)]
         return parts

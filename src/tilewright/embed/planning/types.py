@@ -316,8 +316,8 @@ class CurvePoint:
 @dataclass(frozen=True)
 class Heap:
     """HBM of one chip, in bytes: what stays (tables, optimizer slots, inputs fetched ahead, activations and their
-    gradients on the way between SparseCores and TensorCore, what pipelining holds on top) and the stack in use,
-    ``measured`` or ``modelled`` as ``stack_note`` says.
+    gradients on the way between SparseCores and TensorCore, what pipelining holds on top, the dense weights as they
+    were given) and the stack in use, ``measured`` or ``modelled`` as ``stack_note`` says.
 
     Inputs are in the plain layout; ``if_cut``: what they take on top where each is laid out for mini-batches."""
 
@@ -332,11 +332,12 @@ class Heap:
     stack_basis: str
     stack_note: str
     if_cut: int = field(metadata=key("minibatch_layout_bytes_more"), default=0)
+    dense: int = field(metadata=key("dense_bytes"), default=0)
 
     @property
     def total(self) -> int:
         """Heap and the larger of the two stacks."""
-        kept = self.tables + self.slots + self.inputs + self.exchange + self.pipelined
+        kept = self.tables + self.slots + self.inputs + self.exchange + self.pipelined + self.dense
         return kept + max(self.forward_stack, self.backward_stack)
 
     def to_json(self) -> dict[str, Any]:
@@ -421,9 +422,10 @@ def heap_of(
     pipelining: bool = True,
     serialized: int = 0,
     apart: Mapping[str, Longs] | None = None,
+    dense: int = 0,
 ) -> Heap:
     """Bytes of HBM on one chip; all chips hold the same. ``serialized``: stacks processed one after the other;
-    ``apart``: rows that every device holds on top.
+    ``apart``: rows that every device holds on top, beside ``dense`` bytes of weights and constants.
 
     With pipelining the SparseCores run lookup i and update i - 2 while the TensorCore runs step i - 1: two sets of
     activations and of gradients are on their way instead of one, and the inputs of two more batches wait for their
@@ -453,6 +455,7 @@ def heap_of(
         if_cut=(prefetched + (2 if pipelining else 0)) * batch * (BUCKETS - 1),
         stack_basis="modelled" if how else "measured",
         stack_note="; ".join(how) or f"rules measured ahead of time against {RULE_VERSION}",
+        dense=dense,
     )
 
 

@@ -206,6 +206,7 @@ def plan_pod(
     serialized_tables: int = 0,
     bad_ids: str = "error",
     apart: Mapping[str, Longs] | None = None,
+    dense_bytes: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Plan:
     """Limits, buffers, memory and verdict for ``batch`` samples on any number of chips.
@@ -265,7 +266,7 @@ def plan_pod(
         planned,
         distinct,
         target,
-        (prefetched_batches, pipelining, serialized_tables, apart),
+        (prefetched_batches, pipelining, serialized_tables, apart, count(dense_bytes, "dense_bytes", "plan", least=0)),
         pack_narrow(stacking.features, False),
         batch=max(sizes.values()),
         batches=peaks.batches,
