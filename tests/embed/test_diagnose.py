@@ -356,6 +356,7 @@ CASES = [
         knobs(hbm(tables=GIB, forward_stack=96 * GIB), num_serialized_tables_to_optimize_hbm=4),
     ),
     ("checks-left-on", "warning", knobs(V5P, detect_nan=True), "xla_sc_detect_nan", knobs(V5P)),
+    ("checks-left-on", "warning", knobs(V5P, assert_level="bounds"), "complex strided accesses", knobs(V5P)),
 ]
 
 

@@ -238,10 +238,14 @@ def needless_serialization(counters: Counters) -> Iterator[Finding]:
 def checks_left_on(counters: Counters) -> Iterator[Finding]:
     knobs = counters.knobs
     if on := [knob for knob in fields(knobs) if knob.name in _CHECKS and getattr(knobs, knob.name) != knob.default]:
+        bounds = knobs.assert_level == "bounds"
         yield Finding(
             "warning",
             f"checks for debugging are on and slow every step: {', '.join(knob.metadata['flag'] for knob in on)}",
-            ("leave these flags out of LIBTPU_INIT_ARGS once the fault is found",),
+            (
+                "leave these flags out of LIBTPU_INIT_ARGS once the fault is found",
+                *(["take an alarm of the bounds check for a hint: complex strided accesses raise false ones"] * bounds),
+            ),
             evidence={"checks": len(on)},
             change={"sparsecore": {knob.name: knob.default for knob in on}},
         )

@@ -230,10 +230,13 @@ def week_headroom(most: Longs) -> float:
 
     Each limit is taken to need the share more that such limits of the days before some day needed, at most, for a day
     up to seven behind it; where the log has fewer, as much more for each day that it lacks as for each that it has.
+    0.0 where it has but two days, of which nobody knows what grows.
 
     >>> week_headroom(np.array([[[100, 10]], [[104, 10]], [[108, 10]], [[112, 10]]]))  # 4 more a day: 112 -> 144
     0.22
     """
+    if len(most) < 3:
+        return 0.0
     before = np.maximum(np.maximum.accumulate(most), 1)
     far = min(WEEK, len(most) - 1)
     needs = np.array([(most[h:] / before[:-h]).max(axis=0) - 1 for h in range(1, far + 1)]).clip(0)

@@ -73,10 +73,11 @@ def plan(
 
     ``quantile``: the share of partitions (source x shard x batch, per stack) that the limits must hold; 1.0 takes the
     maxima. ``headroom`` raises them by a share of themselves: 0.1 for days that ask a tenth more than the log does.
-    Limits are rounded up to 8, which costs nothing: buffers and scratchpads are laid out in eights. ``target`` adds the compiler's verdicts and the chip's HBM. ``stacking`` is the one to plan for, by
-    default ``stack(features, topology, table_stacking, batch_size=the first batch's)``. ``narrow_packing`` plans
-    for :func:`pack_narrow` of the features (``stacking``, where given, is of those), from batches of the features as
-    they are. ``prefetched_batches`` is the guide's maximum_parallel_iterations, ``serialized_tables`` its
+    Limits are rounded up to 8, which costs nothing: buffers and scratchpads are laid out in eights. ``target`` adds the
+    compiler's verdicts, the chip's HBM and a step's time. ``stacking`` is the one to plan for, by default
+    ``stack(features, topology, table_stacking, batch_size=the first batch's)``. ``narrow_packing`` plans for
+    :func:`pack_narrow` of the features (``stacking``, where given, is of those), from batches of them as they are.
+    ``prefetched_batches`` is the guide's maximum_parallel_iterations, ``serialized_tables`` its
     num_serialized_tables_to_optimize_hbm, and ``pipelining`` is off where it sets disable_full_embedding_pipelining.
     ``progress(n)`` is called after each batch. ``days``: the day of every batch, read when all batches have been: the
     limits of the days before are then held against each later day. ``apart``: table -> ids, rising, that every device

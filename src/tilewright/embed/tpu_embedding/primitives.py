@@ -173,7 +173,8 @@ def install(sparsecores_per_device: int = _PER_DEVICE) -> None:
 
     ``sparsecores_per_device``: what the package is told where it asks a device that has none (a TPU v5p has 4, a v6e
     2); buffers, tables and activations are laid out for it. May be called again with another number. On TPUs nothing
-    changes. The newest packages' lookup on one device alone, local_sparse_dense_matmul, is refused there. Raises :class:`UsageError` where the package is not installed.
+    changes. A newer package's lookup without exchange, local_sparse_dense_matmul, is refused, with the reason.
+    Raises :class:`UsageError` where the package is not installed.
 
     >>> from tilewright.embed import tpu_embedding  # doctest: +SKIP
     >>> tpu_embedding.install()  # doctest: +SKIP
