@@ -403,7 +403,7 @@ class Plan:
         yield from self._packed_notes()
         yield from self._modelled_notes()
         yield self._layout_note()
-        yield self._step_note()
+        yield from self._step_notes()
 
     def _hot_notes(self) -> Iterator[str]:
         for name, ids in self.hot.items():
@@ -491,9 +491,8 @@ class Plan:
         ids = "ids shown of these tables are lines: id // rows of the model's"
         return [f"packed: {', '.join(lines)} share a line; {ids}"] if lines else []
 
-    def _step_note(self) -> str:
-        """What a step moves, beside what this host feeds it with, in a sentence that says what is measured and what
-        modelled."""
+    def _step_notes(self) -> Iterator[str]:
+        """What a step moves, takes and waits for, and what this host feeds it with: what is measured, what modelled."""
         step, fed = self.traffic, self.feeding
         text = (
             f"a step of one chip: {bytes_text(round(step.hbm_bytes))} of HBM traffic, "
@@ -504,12 +503,12 @@ class Plan:
             text += f"; {seconds_text(step.sparse)} on the SparseCores ({parts})"
             text += f", {seconds_text(step.links)} on the links" if step.links else ""
             text += f", modelled: it waits for {step.waits_for()}"
-        if fed is None:
-            return text
-        made_in, threads = seconds_text(fed.host_seconds), counted(fed.threads, "thread")
-        text += f"; this host makes a batch of all chips in {made_in} (measured, {threads})"
-        slow = step.waited and step.waits_for(fed.host_seconds) == "host"
-        return text + (": fed by it alone, a step waits for the host" if slow else "")
+        yield text
+        if fed is not None:
+            made_in, threads = seconds_text(fed.host_seconds), counted(fed.threads, "thread")
+            keeps = ": fed by it alone, a step waits for the host" if self.waits_for == "host" else ": it keeps up"
+            host = f"feeding: this host makes a batch of all chips in {made_in} (measured, {threads})"
+            yield host + (keeps if step.waited else "")
 
     def html(self, part: Literal["all", "head", "body"] = "all") -> Html:
         """The plan of a log as blocks of a page: figures, tables and drawings. Put it into ``Page.section``.
@@ -535,7 +534,7 @@ class Plan:
         blocks += [*self._lower_limits(), _figure(rows["curve"]), *map(paragraph, self._uncut_notes()), self._shares()]
         blocks += [_folded(rows["hot"], "hottest ids"), _folded(rows["remedies"], "changes")]
         blocks += [_figure(rows["savings"]), _figure(rows["tables"]), *map(paragraph, self._packed_notes())]
-        blocks.append(note(self._step_note()))
+        blocks += map(note, self._step_notes())
         return join(blocks, "\n")
 
     def _figures(self) -> Html:
