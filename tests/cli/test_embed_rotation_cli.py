@@ -29,8 +29,9 @@ optimizer = "adagrad"
 
 @pytest.fixture
 def log(tmp_path, monkeypatch):
-    """Two stacks of four tables, whose most frequent ids the default rotation by 4 of 8 shards brings together; rows are
-    wide, so that a step waits for them."""
+    """Two stacks of four tables, whose most frequent ids the default rotation by 4 of 8 shards brings together.
+
+    Rows are wide, so that a step waits for them."""
     monkeypatch.chdir(tmp_path)
     draw = np.random.default_rng(0)
     ids = draw.integers(0, 4096, (8, 2048))

@@ -209,7 +209,7 @@ def test_tables_that_the_host_could_hold():
         held = sum(t.padded_bytes for t in made.tables if t.name in names)  # rows and one slot, on two chips
         said = f"; or hold {', '.join(names)} on the host ({bytes_text(held)} a chip; at most "
         assert (said in made.verdict) is bool(names)
-    assert plan([batch], several[:1], TOPOLOGY, target="tpu-v5p").for_host == ()
+    assert plan([{"small": batch["small"]}], several[:1], TOPOLOGY, target="tpu-v5p").for_host == ()
 
 
 def test_a_generator_is_read_once_and_progress_is_told():

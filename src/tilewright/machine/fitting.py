@@ -106,7 +106,11 @@ class Fitted:
         assert self.tables is not None
         plan, hot = _stacking(self.tables), self.tables.hot_rows
         raised = {name: limits.with_headroom(self.job.headroom) for name, limits in self.recorded.items()}
-        facts = {"target": self.job.target, "topology": dict(vars(plan.topology)), "rotation": plan.rotations}
+        facts: dict[str, Any] = {
+            "target": self.job.target,
+            "topology": dict(vars(plan.topology)),
+            "rotation": plan.rotations,
+        }
         facts |= {"batch": self.job.batch, "batches": len(self.trained.losses), "basis": "training"}
         return embed.FdoStats.of_limits(raised).limits_json(**facts, hot_rows={n: i.tolist() for n, i in hot.items()})
 

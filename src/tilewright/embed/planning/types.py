@@ -490,7 +490,7 @@ def traffic_of(
         links += here * (4 + 8 * width) * (chips - 1) / chips
         asked = distinct[group.name], topology, StackWork.of(group, chip)
         own, apart = planned.step_work(*asked), sum(replace(planned, wait=1.0).step_work(*asked))
-        work, even, waits[group.name] = work + own, even + apart, sum(own) - apart
+        work, even, waits[group.name] = work + own, even + apart, max(0.0, sum(own) - apart)
     host = sum(s.buffer_bytes for s in stacks) * topology.devices // chips
     if chip is None:
         return Traffic(rows, hbm, links, host)
@@ -500,8 +500,13 @@ def traffic_of(
         latency = (between.start_ns + between.hop_ns) / 1e9
         exchanges = links / between.bytes_per_second + _EXCHANGES * len(stacks) * latency
     least = max(exchanges, hbm / hbm_memory.bytes_per_second if hbm_memory else 0.0)
-    times = least, max(even, least), max(float(work.sum()), least)
-    return Traffic(rows, hbm, links, host, *work.tolist(), exchanges, *times, waits)
+    launches, row_work, id_work = work.tolist()
+    return Traffic(
+        *(rows, hbm, links, host, launches, row_work, id_work, exchanges, least),
+        seconds=max(even, least),
+        waited=max(launches + row_work + id_work, least),
+        waits=waits,
+    )
 
 
 _EXCHANGES = 3
