@@ -139,7 +139,7 @@ def lasting(line: str) -> str:
     if not line.startswith("feeding: "):
         return line.rstrip()
     known = re.sub(r"[0-9.]+ (m|µ)?s|[0-9]+ threads?", "_", line.rstrip())
-    return re.sub(r": (it keeps up with any step|a step shorter than _ waits)$", ": _", known)
+    return re.sub(r": (it keeps up|fed by it alone, a step waits for the host)$", ": _", known)
 
 
 def agrees(shown: str, out: str, err: str, beginning: bool) -> bool:

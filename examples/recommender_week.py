@@ -8,10 +8,12 @@ also the model file of its own training: plain JAX, without tables.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import jax
@@ -79,12 +81,14 @@ def day(number, rows):
     return pyarrow.table(columns)
 
 
-def tilewright(folder, *words, devices=1, allowed=(0,)):
-    """Run a command in the folder as if the machine had so many devices; its exit code."""
-    print(f"\n$ tilewright {' '.join(words)}", flush=True)
+def tilewright(folder, *words, devices=1, allowed=(0,), into=None):
+    """Run a command in the folder as if the machine had so many devices; its exit code. ``into``: a file for stdout."""
+    print(f"\n$ tilewright {' '.join(words)}{f' > {into}' if into else ''}", flush=True)
     flags = f"--xla_force_host_platform_device_count={devices}"
     environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-m", "tilewright", *words], cwd=folder, env=environment, check=False)
+    command = [sys.executable, "-m", "tilewright", *words]
+    with (folder / into).open("wb") if into else nullcontext() as out:
+        done = subprocess.run(command, cwd=folder, env=environment, stdout=out, check=False)
     if done.returncode not in allowed:
         sys.exit(f"that ended with exit code {done.returncode}")
     return done.returncode
@@ -101,8 +105,11 @@ def week(folder, rows):
     print(f"{DAYS} days of {each:,} rows", flush=True)
     early, late = logs[:LEARNT], logs[LEARNT:]
     tilewright(folder, "embed", "plan", *early, "--config", "model.toml", "--apply", "all", "-o", "applied.toml")
-    limits = ("--config", "applied.toml", "--headroom", "0.15", "-o", "limits.json")
-    tilewright(folder, "embed", "plan", *early, *limits)
+    plan = ("embed", "plan", *early, "--config", "applied.toml")
+    tilewright(folder, *plan, "--json", into="plan.json")
+    confidence = json.loads((folder / "plan.json").read_text())["confidence"]
+    print(confidence["sentence"])
+    tilewright(folder, *plan, "--headroom", f"{confidence['headroom_for_a_week']:.2f}", "-o", "limits.json")
     held = [
         tilewright(folder, "embed", "check", log, "limits.json", "--config", "applied.toml", allowed=(0, 1)) == 0
         for log in late

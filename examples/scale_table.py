@@ -32,7 +32,7 @@ def sweep(name):
     from tilewright.render import bytes_text, seconds_text
 
     print(f"{name:>13}{'parameters':>13}{'tables+slots':>14}{'inputs':>11}{'HBM stack':>11}{'traffic':>11}{'links':>11}"
-          f"{'at least':>10}  fits")  # fmt: skip
+          f"{'a step':>10}  fits")  # fmt: skip
     for line in SWEEPS[name]:
         made, value = planned(**line), line[{"vocabulary": "rows"}.get(name, name)]
         heap, step = made.heap, made.traffic
@@ -40,7 +40,7 @@ def sweep(name):
         cells = [heap.tables + heap.slots, heap.inputs, max(heap.forward_stack, heap.backward_stack)]
         cells += [round(step.hbm_bytes), round(step.link_bytes)]
         texts = "".join(f"{bytes_text(cell):>{width}}" for cell, width in zip(cells, (14, 11, 11, 11, 11), strict=True))
-        print(f"{value:13,}{parameters:13.1e}{texts}{seconds_text(step.seconds):>10}  {'yes' if made.fits else 'no'}")
+        print(f"{value:13,}{parameters:13.1e}{texts}{seconds_text(step.waited):>10}  {'yes' if made.fits else 'no'}")
 
 
 def measured():

@@ -14,7 +14,8 @@ PLAN = {
     "stacks": [{"buffer_bytes_per_device": 4096, "imbalance": 1.8, "limits": {"max_ids_per_partition": 80}}],
     "tables": [{"name": "C1", "padded_bytes": 1024}, {"name": "C2", "padded_bytes": 2048}],
     "hbm_per_chip": {"total_bytes": 10_000, "tables_bytes": 5000, "slots_bytes": 5000},
-    "feeding": {"step_bytes_per_chip": 100, "step_seconds_at_least": 1e-6},
+    "feeding": {"step_bytes_per_chip": 100},
+    "step_per_chip": {"waited": 1e-6},
 }
 RUN = {
     "kind": "run",

@@ -98,10 +98,11 @@ def test_what_a_plan_found_can_be_diagnosed_again(run, files, tmp_path):
 
 
 def test_plan_and_check_print_findings(run, files, tmp_path):
-    np.savez("skewed.npz", user=np.where(np.arange(256) % 16, 8, np.arange(256)))
-    _, out, _ = run("embed", "plan", "skewed.npz", "--config", "model.toml")
-    assert "\nfindings\nwarning: skew, user: one shard combines more ids" in out
-    assert run("embed", "plan", "skewed.npz", "--config", "model.toml", "-o", "plan.html")[0] == 0
+    np.savez("skewed.npz", user=np.arange(256) * 2)  # of wide rows, so that a step waits for them
+    (tmp_path / "wide.toml").write_text((tmp_path / "model.toml").read_text().replace("width = 16", "width = 4096"))
+    _, out, _ = run("embed", "plan", "skewed.npz", "--config", "wide.toml")
+    assert "\nwarning: skew, user: one shard combines more ids" in out
+    assert run("embed", "plan", "skewed.npz", "--config", "wide.toml", "-o", "plan.html")[0] == 0
     page = (tmp_path / "plan.html").read_text()
     assert page.index("one shard combines more ids") < page.index("<table")
     assert "guide section 10, data distribution skew" in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -110,6 +111,9 @@ def test_one_description_serves_plan_check_diagnose_and_train(run, tmp_path, mon
         assert code == 0, err
         value = json.loads(out)
         assert (value["chips"], value["batch"], value["num_minibatches"]) == (2, 32, 1)
+        asked = value["recorded"]["user_item"]  # of ten batches, as the plan counted them
+        if name == "apart":
+            assert all(learnt["stacks"]["user_item"][knob] == -(-most // 8) * 8 for knob, most in asked.items())
         losses[name] = value["losses"]
     np.testing.assert_allclose(losses["apart"], losses["learnt"], rtol=1e-5)
     # what the model says of hot rows, limits and stacks counts without a limits file, too
@@ -210,6 +214,47 @@ def test_three_processes_train_as_one(run, log, tmp_path):
     command = [sys.executable, "-m", "tilewright", *given, "--processes", "3"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     np.testing.assert_allclose(json.loads(out)["losses"], json.loads(done.stdout)["losses"], rtol=1e-5)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_two_processes_with_hot_rows_and_renewed_limits_train_as_one(run, log, pipelined):
+    """By day: hot rows and renewed limits, each on one device and several (embed/test_training, embed/test_loop); two
+    processes without them."""
+    draw = np.random.default_rng(1)
+    users = np.where(draw.random(160) < 0.4, 5, draw.integers(40, size=160))
+    users[100:] = draw.integers(0, 40, 60) // 8 * 8  # the last batches ask one shard for more
+    columns = {"user": users, "item": draw.integers(30, size=160), "age": draw.random(160)}
+    np.savez(log / "log.npz", rating=draw.integers(1, 6, 160), **columns)
+    tables = "".join(
+        f'[[table]]\nname = "{name}"\nvocab = {vocab}\nwidth = 8\noptimizer = "adagrad"\n'
+        f'[[feature]]\nname = "{name}"\nids = "direct"\n'
+        for name, vocab in (("user", 40), ("item", 30))
+    )
+    (log / "model.toml").write_text(f"chips = 2\nhot_rows.user = [5]\n{tables}")
+    more = ("--renew-limits", "3", "--headroom", "0.1", "--steps", "10", *["--pipelined"] * pipelined)
+    given = words(log, "--data", str(log / "log.npz"), "--config", str(log / "model.toml"), *more, "--json")
+    code, out, err = run(*given)
+    assert code == 0, err
+    assert err.count("the limits are renewed") == 3, err
+    shutil.rmtree(log / "steps", ignore_errors=True)
+    command = [sys.executable, "-m", "tilewright", *given, "--processes", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    alone, together = json.loads(out), json.loads(done.stdout)
+    assert (together["processes"], len(together["losses"])) == (2, 10)
+    np.testing.assert_allclose(together["losses"], alone["losses"], rtol=1e-6)
+    assert together["recorded"] == alone["recorded"], "of all processes"
+    shutil.rmtree(log / "steps", ignore_errors=True)
+    code, _, err = run(*given[:-1], "-o", str(log / "limits.json"))
+    assert code == 0, err
+    written = json.loads((log / "limits.json").read_text())
+    assert (written["basis"], written["batches"], written["hot_rows"]) == ("training", 10, {"user": [5]})
+    asked = alone["recorded"]["user_item"]
+    assert written["stacks"]["user_item"] == {n: -(-math.ceil(most * 1.1) // 8) * 8 for n, most in asked.items()}
+    shutil.rmtree(log / "steps", ignore_errors=True)
+    code, out, err = run(*given, "--limits", str(log / "limits.json"))
+    assert code == 0, err
+    np.testing.assert_allclose(json.loads(out)["losses"], alone["losses"], rtol=1e-6)
 
 
 def test_a_page_shows_both_curves(run, log):

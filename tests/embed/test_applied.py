@@ -18,18 +18,18 @@ TABLES = """
 [[table]]
 name = "user"
 vocab = 50
-width = 8
+width = 1024
 [[table]]
 name = "item"
 vocab = 60
-width = 8
+width = 1024
 """
 
 
 def skewed(seed: int) -> tuple[EmbedConfig, list[dict[str, np.ndarray]]]:
     """Tables of one kind, some with a hot id or hot low rows, and a log of eight batches of them."""
     draw = np.random.default_rng(seed)
-    tables = [Table(f"t{k}", int(draw.integers(200, 5000)), 16, optimizer=Adagrad(0.1)) for k in range(3)]
+    tables = [Table(f"t{k}", int(draw.integers(200, 5000)), 1024, optimizer=Adagrad(0.1)) for k in range(3)]
     config = EmbedConfig(tuple(Feature(t.name, t) for t in tables), chips=int(draw.integers(2, 5)), batch=512 * 3)
     config = (
         config if config.batch % config.topology.sparsecores == 0 else EmbedConfig(config.features, chips=2, batch=1536)
@@ -55,14 +55,16 @@ def planned(config: EmbedConfig, log: list[dict[str, np.ndarray]]):
 
 @pytest.mark.parametrize("seed", range(20) if by_night() else range(6))
 def test_what_is_applied_comes_as_said_and_makes_no_step_longer(seed):
-    """Every batch of the log is among those run again, so the waits are those that the advice names."""
+    """Every batch of the log is among those run again, so the waits are those that the advice names. Rows are wide, so
+    that a small log makes a step that does not wait for launches alone."""
     config, log = skewed(seed)
     before = planned(config, log)
     for finding in diagnose(before.counters()).findings:
         if not finding.change:
             continue
         after = planned(config.changed(finding.change), log)
-        assert after.traffic.waited <= before.traffic.waited * 1.0001, finding
+        shorter = 1 - after.traffic.waited / before.traffic.waited
+        assert shorter >= -1e-4, finding
         if finding.bottleneck == "skew":
             said = {r.change: r for r in before.skew.remedies if r.stack == finding.subject}
             change = "hottest id held apart"
@@ -72,8 +74,9 @@ def test_what_is_applied_comes_as_said_and_makes_no_step_longer(seed):
             [now] = [s for s in after.stacks if s.name == finding.subject]
             assert now.wait == pytest.approx(said[change].wait, rel=1e-6)
             assert now.imbalance == pytest.approx(said[change].imbalance, rel=1e-6)
-            assert now.limits == said[change].limits
+            assert now.observed == said[change].limits
             assert now.wait < said[AS_IT_IS].wait
+            assert shorter >= 0.02, "what gains less is no advice"
 
 
 def test_most_logs_have_something_to_apply():

@@ -22,8 +22,11 @@ def observed(batches):
 
 def test_the_plans_limits_hold_and_one_less_does_not():
     batches = logs(6)
-    limits = plan(batches, features(), TOPOLOGY).limits
+    made = plan(batches, features(), TOPOLOGY)
+    limits = {stack.name: stack.observed for stack in made.stacks}
     assert limits == observed(batches)
+    assert made.limits == {name: most.with_headroom(0) for name, most in limits.items()}
+    assert check_batches(batches, STACKING, made.limits).passed
     whole = check_batches(iter(batches), STACKING, limits)
     assert (whole.passed, whole.batches, whole.batches_over, whole.minibatches) == (True, 6, 0, 1)
     assert all(each.observed == each.limit for each in whole.limits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, date, datetime
 
 import numpy as np
@@ -9,8 +10,10 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from tests.conftest import by_night
+from tests.embed.slow_batch import partitions
 from tests.embed.test_pods import FEATURES, TOPOLOGY, made_batch
-from tilewright.embed import Feature, Table, check_batches, plan, read_log
+from tilewright.embed import Feature, Table, Topology, check_batches, plan, read_log
 from tilewright.embed.logs.log import day_of
 from tilewright.errors import UsageError
 
@@ -56,6 +59,68 @@ def test_a_quiet_first_day_is_not_trusted():
     assert sure.days[-1].exceeded == 4
     assert "wed in 100% of its batches" in sure.sentence
     assert f"a headroom of {sure.days[-1].headroom:.2f} would have held them" in sure.sentence
+
+
+def fullest_by_feature(batches, stacking, stack, distinct):
+    """Feature -> its part of the fullest partition of these batches, by the slow reference; the first of equal ones."""
+    found = []
+    for batch in batches:
+        rows = {f.name: samples_of(batch[f.name]) for f in stacking.features}
+        parts = partitions(rows, stacking, stack)
+        of = {key: len({row for row, _, _ in part} if distinct else part) for key, part in parts.items()}
+        key = max(sorted(of), key=lambda one: of[one])
+        alone = {
+            f.name: partitions({g: r if g == f.name else [[]] * len(r) for g, r in rows.items()}, stacking, stack)
+            for f in stacking.stacks[stack].features
+        }
+        filled, seen = {}, set()
+        for name, parts in alone.items():
+            here = [row for row, _, _ in parts.get(key, [])]
+            filled[name] = len(set(here) - seen) if distinct else len(here)
+            seen |= set(here)
+        found.append((of[key], filled))
+    return max(found, key=lambda one: one[0])[1]
+
+
+def samples_of(value):
+    rows = value if not isinstance(value, tuple) else [value[0][a:b] for a, b in itertools.pairwise(value[1])]
+    return [[(int(i), 1.0) for i in row] for row in rows]
+
+
+@pytest.mark.parametrize("seed", range(10) if by_night() else range(2))
+def test_features_that_drift_are_named(seed):
+    """By how much each fills the fullest partition of the day more than that of the days before, by brute force."""
+    early, late = [made_batch(10 * seed + n) for n in range(3)], [made_batch(10 * seed + n) for n in range(3, 5)]
+    late[0] = {**late[0], "friend": np.tile(np.arange(9) * 4 + seed, (32, 1))}
+    made = plan([*early, *late], FEATURES, TOPOLOGY, days=["mon"] * 3 + ["tue"] * 2)
+    [day] = made.confidence.days
+    distinct = day.knob == "max_unique_ids_per_partition"
+    then, now = (fullest_by_feature(some, made.stacking, day.stack, distinct) for some in (early, late))
+    more = {name: now[name] - then[name] for name in now if now[name] > then[name]}
+    least = sum(more.values()) / 10
+    assert dict(day.grown) == {name: n for name, n in more.items() if n >= least}
+    assert next(iter(day.grown)) == "friend"
+    assert f"friend +{day.grown['friend']}" in made.confidence.sentence
+    assert made.confidence.to_json()["days"][0]["grown"] == dict(day.grown)
+
+
+@pytest.mark.parametrize("growth", [0.05, 0.0, 0.02] if by_night() else [0.05])
+def test_a_headroom_is_proposed_that_the_next_week_needs(growth):
+    """Four days teach, seven more judge: histories that get longer each day stay within limits so raised."""
+
+    def batch(day):
+        draw = np.random.default_rng(day)
+        return {"user": draw.integers(0, 20_000, (256, round(40 * (1 + growth * (day // 3)))))}
+
+    topology, features = Topology(1, 4), [Feature("user", Table("user", 20_000, 8))]
+    made = plan([batch(n) for n in range(12)], features, topology, days=[str(n // 3) for n in range(12)])
+    week = made.confidence.week
+    assert f"--headroom {week:.2f}" in made.confidence.sentence or not week
+    raised = plan([batch(n) for n in range(12)], features, topology, headroom=week, stacking=made.stacking)
+    assert check_batches([batch(n) for n in range(12, 33)], made.stacking, raised.limits).passed
+    assert week <= 2 * 7 * growth + 0.15, "and not much more than it needs"
+    if growth:
+        assert not check_batches([batch(n) for n in range(12, 33)], made.stacking, made.limits).passed
 
 
 NOON = [datetime(2026, 11, 24 + k // 8, 12, tzinfo=UTC) for k in range(24)]

@@ -40,6 +40,12 @@ def alone(n, **counted):
     return replace(V5P, stacks={f"t{i}": each for i in range(n)})
 
 
+def uneven(**counted):
+    """A stack with a remedy that makes half of its wait go."""
+    waits = {"remedies": {"ids hashed": (5, 5, 1.2)}, "remedy_waits": {"ids hashed": 1.5}}
+    return stacks(imbalance=2.0, wait=2.0, wait_ids=2.0, wait_rows=1.5, mean_ids=90.0, **waits, **counted)
+
+
 def tables(**shapes):
     return replace(V5P, tables={name: TableCounters(*shape) for name, shape in shapes.items()})
 
@@ -69,9 +75,9 @@ CASES = [
     (
         "host-bound",
         "note",
-        replace(hbm(moved=2765000000), seconds=Seconds(host=0.02)),
+        times(host=0.02, modelled=0.001),
         "20.0 ms",
-        replace(hbm(moved=2765000000 * 30), seconds=Seconds(host=0.02)),
+        times(host=0.02, modelled=0.03),
     ),
     (
         "host-bound",
@@ -235,12 +241,33 @@ CASES = [
         "disable_table_stacking = false",
         replace(alone(0), stacks={"a": StackCounters(tables=26, width=16)}),
     ),
+    (  # what gains less than 2 % of the modelled step is no advice
+        "too-few-tables-stacked",
+        "warning",
+        replace(alone(6), seconds=Seconds(modelled=0.010, launches=0.0003)),
+        "a step 2.5 % shorter, modelled",
+        replace(alone(6), seconds=Seconds(modelled=0.010, launches=0.0002)),
+    ),
+    (
+        "skew",
+        "warning",
+        replace(uneven(wait_seconds=0.0004), seconds=Seconds(modelled=0.010)),
+        "ids hashed: wait 1.50 instead of 2.00",
+        replace(uneven(wait_seconds=0.0001), seconds=Seconds(modelled=0.010)),
+    ),
+    (
+        "skew",
+        "warning",
+        replace(uneven(wait_seconds=0.0003), seconds=Seconds(modelled=0.010)),
+        "neither rotating, hashing nor shuffling helps",
+        replace(uneven(wait_seconds=0.0004), seconds=Seconds(modelled=0.010, least=0.0099)),
+    ),
     ("too-many-tables-stacked", "warning", stacks(tables=201), "3 stacks of 67", stacks(tables=100)),
     (
         "float32",
         "warning",
         replace(tables(user=(1000, 16)), target="tpu-v6e", seconds=Seconds(sparsecore=0.02, tensorcore=0.01)),
-        "16 lanes instead of 8 on tpu-v6e",
+        "rows half as wide",
         replace(tables(user=(1000, 16)), seconds=Seconds(sparsecore=0.009, tensorcore=0.01)),
     ),
     (
@@ -329,6 +356,7 @@ CASES = [
         knobs(hbm(tables=GIB, forward_stack=96 * GIB), num_serialized_tables_to_optimize_hbm=4),
     ),
     ("checks-left-on", "warning", knobs(V5P, detect_nan=True), "xla_sc_detect_nan", knobs(V5P)),
+    ("checks-left-on", "warning", knobs(V5P, assert_level="bounds"), "complex strided accesses", knobs(V5P)),
 ]
 
 

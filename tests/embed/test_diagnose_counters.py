@@ -72,7 +72,8 @@ def test_batches_under_limits():
     assert (one.ids, one.shard_ids, one.observed_ids) == (two.ids, two.shard_ids, two.observed_ids)
     planned = plan((batch(seed) for seed in range(3)), FEATURES, TOPOLOGY, stacking=STACKING).stacks[0]
     assert (two.wait, two.wait_rows, two.wait_ids) == (planned.wait, planned.wait_rows, planned.wait_ids)
-    assert one.wait == two.wait
+    on_chip = batch_counters(iter(whole), None, "tpu-v5p").stacks["user_item"]
+    assert one.wait == on_chip.wait == plan(map(batch, range(3)), FEATURES, TOPOLOGY, target="tpu-v5p").stacks[0].wait
     assert two.ids == sum(len(b.partition("user_item", s, t)[0]) for b in whole for s in range(4) for t in range(4))
     names = {each.bottleneck for each in diagnose(cut).findings}
     assert {"limits-too-low", "mini-batching"} <= names

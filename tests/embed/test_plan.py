@@ -21,6 +21,7 @@ from tilewright.embed import (
     RowwiseAdagrad,
     Table,
     Topology,
+    gather_seconds,
     memory,
     plan,
     preprocess,
@@ -28,6 +29,7 @@ from tilewright.embed import (
     stack,
 )
 from tilewright.errors import LimitError, UsageError
+from tilewright.render import bytes_text
 
 TOPOLOGY = Topology(2, 2)
 
@@ -70,14 +72,17 @@ def test_limits_buffers_and_imbalance_equal_brute_force(quantile):
     for each in made.stacks:
         seen = counts(batches, made.stacking, each.name)
         rank = math.ceil(quantile * len(seen)) - 1
-        ids, unique = np.sort(seen, axis=0)[rank]
-        assert each.limits == Limits(int(ids), int(unique))
+        ids, unique = (-(-np.sort(seen, axis=0)[rank] // 8) * 8).tolist()
+        assert each.limits == Limits(ids, unique)
         assert each.observed == Limits(*map(int, seen.max(axis=0)))
         assert each.mean_ids == pytest.approx(seen[:, 0].mean())
         assert each.partitions_over == pytest.approx(max((seen[:, 0] > ids).mean(), (seen[:, 1] > unique).mean()))
         per_shard = seen[:, 0].reshape(-1, 4).sum(axis=0)
         assert each.imbalance == pytest.approx(per_shard.max() / per_shard.mean())
-        assert each.slots == -(-int(ids) // 8) * 8 * 2 * 4
+        assert each.slots == ids * 2 * 4
+        low, chip = Limits(ids - 7, unique - 7), ("tpu-v5p", 4, each.padded_width)
+        exact, rounded = memory(*chip, low), memory(*chip, each.limits)
+        assert (exact.tile_bytes, exact.stack_bytes) == (rounded.tile_bytes, rounded.stack_bytes), "it costs nothing"
         assert each.pointers == 16
         assert each.buffer_bytes == 12 * each.slots + 4 * 16
         over |= (seen > [ids, unique]).any(axis=1).reshape(12, -1).any(axis=1)
@@ -164,7 +169,9 @@ def test_a_chip_of_a_plan_has_the_memory_of_all_its_devices():
     batch = {"f": np.arange(16, dtype=np.int32).reshape(16, 1)}
     made = plan([batch], [Feature("f", Table("t", 100, 16))], Topology.for_target("tpu-7x"), target="tpu-7x")
     assert made.heap.capacity == 192 << 30
-    assert made.feeding.step_bytes / made.feeding.step_seconds == pytest.approx(7.38e12)
+    traffic = made.traffic
+    assert traffic.hbm_bytes / traffic.least == pytest.approx(7.38e12)
+    assert traffic.launches == 2 * gather_seconds(rows=0, width=16, dtype="f32", target="tpu-7x")
 
 
 def test_what_does_not_compile_is_said_with_a_way_out():
@@ -185,6 +192,24 @@ def test_tables_too_large_for_the_chip():
     )
     assert made.fits is False
     assert "does not fit on tpu-v6e" in made.verdict
+
+
+def test_tables_that_the_host_could_hold():
+    """The fewest, the largest first, without which HBM holds the rest, and what a step moves of them at most."""
+    sizes = {"small": 10**6, "large": 10**9, "larger": 2 * 10**9}
+    several = [Feature(n, Table(n, v, 16, optimizer=Adagrad(0.1))) for n, v in sizes.items()]
+    batch = {f.name: np.arange(4, dtype=np.int32).reshape(4, 1) for f in several}
+    for dense, names in ((0, ("larger",)), (40 * 2**30, ("larger", "large")), (100 * 2**30, ())):
+        made = plan([batch], several, TOPOLOGY, target="tpu-v5p", dense_bytes=dense)
+        assert (made.heap.dense, made.fits) == (dense, False)
+        assert made.for_host == tuple(made.to_json()["tables_for_the_host"]) == names
+        left = [f for f in several if f.name not in names]
+        rest = plan([{f.name: batch[f.name] for f in left}], left, TOPOLOGY, target="tpu-v5p", dense_bytes=dense)
+        assert rest.fits is bool(names)
+        held = sum(t.padded_bytes for t in made.tables if t.name in names)  # rows and one slot, on two chips
+        said = f"; or hold {', '.join(names)} on the host ({bytes_text(held)} a chip; at most "
+        assert (said in made.verdict) is bool(names)
+    assert plan([{"small": batch["small"]}], several[:1], TOPOLOGY, target="tpu-v5p").for_host == ()
 
 
 def test_a_generator_is_read_once_and_progress_is_told():
@@ -292,7 +317,7 @@ def test_faces(capsys):
         "log shuffled",
         "hottest ids of its fullest shard",
         "arrangements",
-        "feeding: this host makes a batch",
+        "this host makes a batch of all chips in",
     ):
         assert text in out
     assert ">a_b<" in html

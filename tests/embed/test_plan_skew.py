@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.embed.slow_batch import partitions
-from tilewright.embed import SGD, Adam, Feature, Limits, Table, Topology, plan, stack
+from tilewright import targets
+from tilewright.embed import SGD, Adam, Feature, Limits, Table, Topology, gather_seconds, plan, stack
 from tilewright.embed.planning.skew import Observed, permuted, shuffled, skew_of, unweighted
 
 TOPOLOGY = Topology(2, 2)
@@ -41,10 +43,13 @@ def brute(batches, stacking):
     return found
 
 
-def work(batches, stacking, name):
-    """What a step waits for, by the slow reference: work, rows and ids of the fullest shard over the average one's."""
+def work(batches, stacking, name, each=None):
+    """What a step waits for, by the slow reference: work, rows and ids of the fullest shard over the average one's.
+
+    ``each``: what a row and an entry take, by default their bytes.
+    """
     group, shards = stacking.stacks[name], stacking.topology.sparsecores
-    row, entry = 4 * (3 * group.padded_width + 2 * group.slot_floats), 8 * (group.padded_width + 3)
+    row, entry = each or (4 * (3 * group.padded_width + 2 * group.slot_floats), 8 * (group.padded_width + 3))
     fullest, average = np.zeros(3), np.zeros(3)
     for batch in batches:
         ids, distinct = np.zeros(shards), np.zeros(shards)
@@ -89,6 +94,42 @@ def test_rotations_tables_alone_and_the_state_of_things_equal_brute_force():
         most, load = turned(batches, step)
         assert each.limits.max_ids_per_partition == most
         assert each.imbalance == pytest.approx(load)
+
+
+@pytest.mark.parametrize("target", ["tpu-v6e", "tpu-v5p"])
+def test_what_a_step_takes_equals_a_sum_by_hand(target):
+    """Rows by the time that gathers of their width take, ids and sums by their bytes, launches, exchanges; the plan
+    says which of them a step waits for."""
+    batches, table = logs(3), Table("a", 100, 1024, optimizer=Adam(0.1))
+    [group] = (stacking := stack([Feature("fa", table)], TOPOLOGY, batch_size=16)).groups
+    made = plan([{"fa": b["fa"]} for b in batches], stacking.features, TOPOLOGY, stacking=stacking, target=target)
+    chip, floats = targets.target(target), (1024, 1024 + group.slot_floats)
+    per_device, byte = 2, 1 / (chip.memory("hbm").bytes_per_second * 0.8)
+
+    def gathers(rows):
+        return sum(gather_seconds(rows=rows, width=w, dtype="f32", target=target) for w in floats)
+
+    cores = chip.sparse.per_chip
+    row, entry = (gathers(1) - gathers(0)) * cores, 8 * (1024 + 3) * byte * cores
+    wait = work([{"fa": b["fa"]} for b in batches], stacking, group.name, (row, entry))[0]
+    assert made.stacks[0].wait == pytest.approx(wait)
+    parts = [partitions({"fa": [[(int(i), 1.0) for i in r] for r in b["fa"]]}, stacking, group.name) for b in batches]
+    ids, rows = (
+        sum(len(kind(part)) for batch in parts for part in batch.values()) / 3 / TOPOLOGY.sparsecores
+        for kind in (list, lambda part: {r for r, _, _ in part})
+    )
+    traffic, samples = made.traffic, group.samples_per_sparsecore({"fa": 16})
+    assert traffic.row_work == pytest.approx(rows * row * wait)
+    assert traffic.id_work == pytest.approx(ids * entry * wait + samples * 8 * 1024 * byte * cores)
+    assert traffic.launches == pytest.approx(gathers(0))
+    assert traffic.waited == pytest.approx(traffic.row_work + traffic.id_work + traffic.launches)
+    exchanged = rows * per_device * (4 + 8 * 1024) / 2
+    assert traffic.links == pytest.approx(exchanged / chip.links.bytes_per_second + 3e-9 * chip.links.hop_ns)
+    assert traffic.waits_for() == "launches"
+    assert traffic.waits_for(host_seconds=1.0) == made.waits_for == "host"
+    for name in ("rows", "ids", "links"):
+        longer = replace(traffic, **{{"rows": "row_work", "ids": "id_work"}.get(name, name): 1.0})
+        assert longer.waits_for() == name
 
 
 def test_duplicates_of_one_row_are_no_skew_of_rows():
@@ -185,7 +226,7 @@ def test_savings_exchange_and_feeding():
     assert made.heap.exchange == 2 * 2 * 4 * sum(s.padded_width * s.samples_per_sparsecore for s in made.stacks)
     assert made.feeding.host_seconds > 0
     assert made.feeding.step_bytes > 0
-    assert made.feeding.step_seconds == pytest.approx(made.feeding.step_bytes / 2.765e12, rel=0.01)
+    assert made.feeding.step_seconds == made.traffic.waited > made.traffic.least > 0
     quantiles = [q for q, _ in made.stacks[0].quantiles]
     assert quantiles == sorted(quantiles)
     assert made.stacks[0].quantiles[-1] == (1.0, made.stacks[0].observed)

@@ -98,7 +98,8 @@ def test_parts_join_in_any_order():
             for number in range(k * 5, min(14, k * 5 + 5)):
                 part.add(number, made_batch(number))
             whole.merge(part)
-        assert (whole.limits(), whole.batches, sorted(whole.held_out)) == (pod.limits, 14, [4, 9])
+        rounded = {name: limits.with_headroom(0) for name, limits in whole.limits().items()}
+        assert (rounded, whole.batches, sorted(whole.held_out)) == (pod.limits, 14, [4, 9])
         joined.append([vars(whole)[name].tolist() for name in ("most", "second", "holder", "learnt", "totals")])
     assert joined[0] == joined[1] == joined[2]
 

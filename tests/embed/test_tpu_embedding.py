@@ -100,6 +100,20 @@ KINDS = {
 }
 
 
+def test_a_lookup_without_exchange_is_refused(monkeypatch):
+    """Of packages newer than 0.2.0: the reason in place of jax's error on a missing rule."""
+    made, name = stand_in(), "local_sparse_dense_matmul"
+    primitive = Primitive(name)
+    primitive.def_abstract_eval(lambda ids: like(ids))
+    made[f"{HOME}.lib.core.primitives.{name}"] = ModuleType(name)
+    vars(made[f"{HOME}.lib.core.primitives.{name}"])[f"tpu_{name}_primitive"] = primitive
+    for module, stands_in in made.items():
+        monkeypatch.setitem(sys.modules, module, stands_in)
+    tpu_embedding.install(4)
+    with pytest.raises(UnsupportedError, match="the primitive local_sparse_dense_matmul has no rule for CPU and GPU"):
+        jax.jit(primitive.bind)(jnp.zeros(3))
+
+
 @pytest.fixture
 def bind(monkeypatch):
     """bind(word) -> the bind of a stand-in primitive, with rules for the CPU."""

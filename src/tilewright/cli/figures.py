@@ -47,8 +47,7 @@ PLAN = (
     Quantity("entries dropped, largest share", "percent", "less", "stacks", _largest("drop_rate")),
     Quantity("batches over the limits", "percent", "less", "batches_over"),
     Quantity("bytes a step moves, a chip", "bytes", "less", "feeding.step_bytes_per_chip"),
-    Quantity("a step's lookups, at least", "seconds", "less", "feeding.step_seconds_at_least"),
-    Quantity("a step's lookups and updates, the fullest shard's", "seconds", "less", "step_per_chip.waited"),
+    Quantity("a step's lookups and updates, modelled", "seconds", "less", "step_per_chip.waited"),
     Quantity("chips", "count", "neither", "topology.chips"),
     Quantity("samples a batch", "count", "neither", "batch"),
 )

@@ -84,7 +84,10 @@ class FitWatch:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A trained model: what was asked for, what came of it, and the phases of all steps."""
+    """A trained model: what was asked for, what came of it, and the phases of all steps.
+
+    ``recorded``: of every stack the most ids and distinct ids that a batch asked of a partition.
+    """
 
     job: FitJob
     name: str
@@ -95,6 +98,21 @@ class Fitted:
     trained: embed.Trained
     saved: tuple[int, ...]
     recorder: Recorder = field(repr=False)
+    recorded: Mapping[str, embed.Limits] = field(default_factory=dict)
+    tables: embed.EmbedConfig | None = None
+
+    def limits_json(self) -> dict[str, Any]:
+        """A limits file of what was recorded, raised by the job's headroom: for the next training."""
+        assert self.tables is not None
+        plan, hot = _stacking(self.tables), self.tables.hot_rows
+        raised = {name: limits.with_headroom(self.job.headroom) for name, limits in self.recorded.items()}
+        facts: dict[str, Any] = {
+            "target": self.job.target,
+            "topology": dict(vars(plan.topology)),
+            "rotation": plan.rotations,
+        }
+        facts |= {"batch": self.job.batch, "batches": len(self.trained.losses), "basis": "training"}
+        return embed.FdoStats.of_limits(raised).limits_json(**facts, hot_rows={n: i.tolist() for n, i in hot.items()})
 
     @property
     def examples_per_second(self) -> float:
@@ -127,6 +145,7 @@ class Fitted:
             "dropped_ids": done.dropped_ids,
             "num_minibatches": done.num_minibatches,
             "checkpoints": list(self.saved),
+            "recorded": {name: dict(vars(limits)) for name, limits in self.recorded.items()},
         }
 
 
@@ -196,7 +215,8 @@ def _trained(
     trained = loop.train(carry, samples, first)
     devices = 1 if one.mesh is None else one.mesh.size
     saved = tuple(saver.saved) if saver is not None else ()
-    return Fitted(job, model.name, source.name, first, devices, jax.process_count(), trained, saved, recorder)
+    done = (first, devices, jax.process_count(), trained, saved, recorder, feed.agreed(), tables)
+    return Fitted(job, model.name, source.name, *done)
 
 
 def _renewed(watch: FitWatch, saver: embed.Checkpoints | None, seen: int, limits: Mapping[str, embed.Limits]) -> None:
@@ -308,9 +328,7 @@ def _limits(job: FitJob, source: LogSource, tables: embed.EmbedConfig) -> dict[s
         pipelining=job.pipelined,
         apart=tables.hot_rows,
     )
-    # Buffers hold a multiple of 8 entries a partition: what is left of the last 8 costs nothing.
-    rounded = {name: -(-limit.max_ids_per_partition // 8) * 8 for name, limit in learnt.limits.items()}
-    return {name: replace(limit, max_ids_per_partition=rounded[name]) for name, limit in learnt.limits.items()}
+    return learnt.limits
 
 
 class LogSource:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
+from tilewright.embed import Plan
 from tilewright.hlo import MovementReport, Optimized, StepTime, TimeRow, Verdict
 from tilewright.isa import Counts
 from tilewright.machine.model import RunData
@@ -178,14 +179,17 @@ _PRODUCTS = (
 _COUNTS = (Column("counter", "code"), Column("the machine", "count"), Column("closed form", "count"), Column(""))
 
 
-def pipelined_step_blocks(step: StepTime, sparse: float) -> Iterator[Html]:
-    """One step on the chip, SparseCores (``sparse`` seconds) and TensorCore in turn and pipelined, with lanes."""
-    dense = step.device_seconds
+def pipelined_step_blocks(step: StepTime, plan: Plan) -> Iterator[Html]:
+    """One step on the chip, SparseCores and TensorCore in turn and pipelined, with lanes."""
+    dense, traffic = step.device_seconds, plan.traffic
+    sparse = traffic.waited
+    parts = ", ".join(f"{part} {seconds_text(took)}" for part, took in traffic.parts.items())
+    parts += f"; exchanges between chips {seconds_text(traffic.links)}" if traffic.links else ""
     longer, end = "the SparseCores" if sparse > dense else "the TensorCore", sparse + dense
     yield paragraph(
         f"Modelled, not measured: the TensorCore takes {seconds_text(dense)} for the whole batch, the lookups "
-        f"and updates of a chip's SparseCores at least {seconds_text(sparse)} (their bytes at the rate of HBM). One "
-        f"after the other that is {seconds_text(end)}; pipelined, a step takes as long as {longer}: "
+        f"and updates of a chip's SparseCores {seconds_text(sparse)} ({parts}: they wait for {traffic.waits_for()}). "
+        f"One after the other that is {seconds_text(end)}; pipelined, a step takes as long as {longer}: "
         f"{seconds_text(max(sparse, dense))}."
     )
     bars = [
@@ -194,12 +198,16 @@ def pipelined_step_blocks(step: StepTime, sparse: float) -> Iterator[Html]:
         Bar("pipelined, TensorCore", (0.0, dense)),
     ]
     yield bar_chart(bars, title="Time of a step", kind="seconds", parts=("SparseCores", "TensorCore"))
-    lookups = TimeRow("lookups and updates", "sparsecore", sparse, "sparsecore", 0, 0, "", lane="sparsecore")
+    lookups, begin = [TimeRow("exchanges", "link", traffic.links, "link", 0, 0, "", lane="link")], 0.0
+    for part, took in traffic.parts.items():
+        name = f"{part} of lookups and updates"
+        lookups.append(TimeRow(name, "sparsecore", took, "sparsecore", 0, 0, "", start=begin, lane="sparsecore"))
+        begin += took
     later = [replace(row, start=row.start + sparse, begun=row.begun + sparse) for row in step.rows]
     yield element("h3", "One after the other")
-    yield replace(step, rows=(lookups, *later)).lanes(end)
+    yield replace(step, rows=(*lookups, *later)).lanes(end)
     yield element("h3", "Pipelined: the SparseCores work on the next step")
-    yield replace(step, rows=(replace(lookups, name="lookups of the next step"), *step.rows)).lanes(end)
+    yield replace(step, rows=(*lookups, *step.rows)).lanes(end)
     yield from (note(remark) for remark in step.notes)
 
 

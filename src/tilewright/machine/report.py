@@ -303,7 +303,7 @@ class RunReport(Report):
             },
             "modelled_step": {
                 "dense_seconds": step.device_seconds,
-                "sparse_seconds": self.plan.feeding.step_seconds if self.plan.feeding else None,
+                "sparse_seconds": self.plan.traffic.waited,
                 "priced": step.priced,
                 "notes": list(step.notes),
             },
@@ -334,11 +334,11 @@ class RunReport(Report):
         drawings = side_by_side(
             page.waits_chart(moves.time, title, width=460), page.loss_chart(self.losses, width=460, height=190)
         )
-        lookups, optimized = self._sparse_seconds, moves.optimized
+        optimized = moves.optimized
         return [
             ("findings", "What to do", page.lead(self.failures, self._headline(), memory, todo, commands)),
             ("summary", "Summary", [cards(self._figures()), drawings]),
-            ("step", f"A modelled step on {target}", page.pipelined_step_blocks(moves.time, lookups)),
+            ("step", f"A modelled step on {target}", page.pipelined_step_blocks(moves.time, self.plan)),
             ("plan", "Embedding plan", [self.plan.html()]),
             ("memory", f"{memory.where} over time", page.memory_blocks(memory)),
             (
@@ -358,7 +358,7 @@ class RunReport(Report):
 
     @property
     def _sparse_seconds(self) -> float:
-        return self.plan.feeding.step_seconds if self.plan.feeding else 0.0
+        return self.plan.traffic.waited
 
     def _headline(self) -> str:
         dense, sparse = self.movement.time, self._sparse_seconds

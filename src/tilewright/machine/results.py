@@ -209,8 +209,7 @@ class Sparse:
     def sentence(self) -> str:
         """What was planned, and what was learnt."""
         said = f"Lookups and updates are planned for the SparseCores of a {self.chip}; this target has none."
-        if self.plan.feeding is not None:
-            said += f" They take at least {seconds_text(self.plan.feeding.step_seconds)} of a step there."
+        said += f" They take {seconds_text(self.plan.traffic.waited)} of a step there (modelled)."
         if self.loss_before is None or self.loss_after is None:
             return said
         return (

@@ -201,13 +201,14 @@ def _run_beside(job: _Job, chip: Target, config: MatrixUnitConfig | None, source
 
 def _with_lookups(studied: Studied, planned: Plan, chip: str) -> Studied:
     """The step with a lane for the lookups of the next one, which SparseCores do meanwhile."""
-    if studied.step is None or planned.feeding is None:
+    if studied.step is None:
         return studied
-    took = planned.feeding.step_seconds
+    took = planned.traffic.waited
     row = TimeRow(
         f"lookups of the next step, on {chip}", "sparsecore", 0.0, "", 0, 0, "", lane="sparsecore", beside=took
     )
     what = f"lookups of the next step and updates of the last, {seconds_text(took)}"
+    what += f", which wait for {planned.traffic.waits_for()} (modelled)"
     note = f"the lane of the SparseCores is a {chip}'s: {what}"
     step = replace(studied.step, rows=(row, *studied.step.rows), notes=(*studied.step.notes, note))
     return replace(studied, step=step)

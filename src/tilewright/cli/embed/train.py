@@ -49,7 +49,7 @@ def train(
         str | None, "A limits file, over the file's limits. None: learnt from the first 64 batches."
     ] = None,
     renew_limits: Annotated[int, "Steps after which limits become what was seen so far (0: never)."] = 0,
-    headroom: Annotated[float, "Raise renewed limits by this share, rounded up to 8."] = 0.1,
+    headroom: Annotated[float, "Raise renewed and written limits by this share, rounded up to 8."] = 0.1,
     checkpoint: Annotated[str | None, "Folder of the checkpoints. None: none is taken."] = None,
     save_every: Annotated[int, "Steps between checkpoints (0: one, after the last step)."] = 0,
     resume: Annotated[bool, "Go on from the last checkpoint."] = False,
@@ -62,7 +62,12 @@ def train(
     scale: Annotated[float, "Given to the model's features(scale)."] = 0.01,
     seed: Annotated[int, "Seed of parameters, tables and a generated log."] = 0,
     as_json: Json = False,
-    out: Annotated[str | None, "-o", "--out", "Write page.html (loss curves) or trace.pftrace (the phases)."] = None,
+    out: Annotated[
+        str | None,
+        "-o",
+        "--out",
+        "Write page.html (loss curves), trace.pftrace (the phases) or limits.json (what was asked of partitions).",
+    ] = None,
 ) -> None:
     """Train a model with embedding tables, batch by batch of a log.
 
@@ -71,7 +76,7 @@ def train(
     --resume. A damaged checkpoint is refused; with --skip-damaged it is renamed, and the last whole one taken. A folder
     of checkpoints takes one training at a time.
     """
-    where = Output(out, as_json, ".html", ".pftrace", stdout=False)
+    where = Output(out, as_json, ".html", ".pftrace", ".json", stdout=False)
     need("jax", "optax", *["orbax"] * bool(checkpoint), what="`embed train`")
     options = {"batch": batch, "target": target, "chips": chips}
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
@@ -109,6 +114,7 @@ def train(
     forms: dict[str, Form] = {
         ".html": lambda: _page(fitted, in_turn),
         ".pftrace": lambda: perfetto_bytes(fitted.recorder),
+        ".json": fitted.limits_json,
     }
     deliver(Answer(fitted.to_json, lambda: _lines(fitted)), where, forms)
 

@@ -20,6 +20,7 @@ from tilewright.embed.logs.config import EmbedConfig
 from tilewright.embed.model.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
 from tilewright.embed.model.formulas import pointers_per_segment, round8
 from tilewright.embed.model.knobs import SparseCoreConfig
+from tilewright.embed.model.lookup_time import StackWork
 from tilewright.embed.model.optimizers import name_of
 from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.embed.model.tables import Limits
@@ -93,7 +94,7 @@ def batch_counters(
     """
     fed: _RunTotals | None = None
     for batch in batches:
-        fed = fed or _RunTotals(batch)
+        fed = fed or _RunTotals(batch, target)
         fed.add(batch)
     if fed is None:
         raise UsageError("no batches", where="batch_counters", how="give at least one preprocessed batch")
@@ -103,9 +104,13 @@ def batch_counters(
 class _RunTotals:
     """What a run was fed: sums and maxima so far."""
 
-    def __init__(self, first: HostBatch) -> None:
+    def __init__(self, first: HostBatch, chip: str) -> None:
         self.stacking, self.sizes, self.sources = first.stacking, first.batch_sizes, len(first.sources)
-        self.loads = {name: Loads(group, histograms=True) for name, group in first.stacking.stacks.items()}
+        topology = first.stacking.topology
+        self.loads = {
+            name: Loads(StackWork.of(group, chip or None), topology, histograms=True)
+            for name, group in first.stacking.stacks.items()
+        }
         self.dropped = dict.fromkeys(first.stats, 0)
         self.steps = self.minibatches = self.over = self.bytes = 0
         self.layout = first.minibatch_layout

@@ -28,6 +28,20 @@ _BUSY_HBM = 0.6, 0.8
 """Shares of the HBM bandwidth in use: a warning, severe. Random rows rarely reach more."""
 
 
+_PAYS = 0.02
+"""Advice that is modelled to gain less of a step than this is not given."""
+
+
+def _pays(gain: float | None) -> bool:
+    """Whether advice of so much gain is worth giving; what is not modelled is."""
+    return gain is None or gain >= _PAYS
+
+
+def _shorter(gain: float | None) -> str:
+    """The gain as the end of a sentence on an advice's effect."""
+    return "" if gain is None else f"; a step {percent_text(gain)} shorter, modelled"
+
+
 def _severity(share: float) -> Severity:
     return "severe" if share >= _SEVERE else "warning" if share >= _WARNING else "note"
 
@@ -107,16 +121,16 @@ def _faster_host(host: float, least: float) -> str:
 
 
 def _feeding_note(counters: Counters) -> Iterator[Finding]:
-    """Without a measured step: what the host allows at most, against the least time HBM traffic takes."""
-    host, rate, moved = counters.seconds.host, _bandwidth(counters), counters.hbm.moved
-    if counters.seconds.step or not (host and rate and moved) or host <= moved / rate:
+    """Without a measured step: what the host allows at most, against lookups and updates as a plan models them."""
+    host, took = counters.seconds.host, counters.seconds.modelled
+    if counters.seconds.step or not host or not took or host <= took:
         return
     yield Finding(
         "note",
-        f"this host makes a batch in {seconds_text(host)}, HBM traffic alone takes {seconds_text(moved / rate)}: steps "
-        f"shorter than {seconds_text(host)} will wait for the host",
+        f"this host makes a batch in {seconds_text(host)}, lookups and updates take {seconds_text(took)} (modelled): "
+        f"steps shorter than {seconds_text(host)} will wait for the host",
         (f"measure a step (seconds.step): below {seconds_text(host)}, give the host more threads or processes",),
-        evidence={"host seconds per batch": host, "least seconds of HBM traffic": moved / rate},
+        evidence={"host seconds per batch": host, "modelled seconds of lookups and updates": took},
     )
 
 
@@ -224,10 +238,14 @@ def needless_serialization(counters: Counters) -> Iterator[Finding]:
 def checks_left_on(counters: Counters) -> Iterator[Finding]:
     knobs = counters.knobs
     if on := [knob for knob in fields(knobs) if knob.name in _CHECKS and getattr(knobs, knob.name) != knob.default]:
+        bounds = knobs.assert_level == "bounds"
         yield Finding(
             "warning",
             f"checks for debugging are on and slow every step: {', '.join(knob.metadata['flag'] for knob in on)}",
-            ("leave these flags out of LIBTPU_INIT_ARGS once the fault is found",),
+            (
+                "leave these flags out of LIBTPU_INIT_ARGS once the fault is found",
+                *(["take an alarm of the bounds check for a hint: complex strided accesses raise false ones"] * bounds),
+            ),
             evidence={"checks": len(on)},
             change={"sparsecore": {knob.name: knob.default for knob in on}},
         )
@@ -265,7 +283,8 @@ def too_few_tables_stacked(counters: Counters) -> Iterator[Finding]:
             while most < sum(sizes) and tables < _FEWEST * _first_fit(small, width, most):
                 most *= 2
             fit, change = _first_fit(small, width, most), {"activation_bytes": most}
-        if fit >= stacks:
+        saved = counters.seconds.gain((counters.seconds.launches or 0.0) * (stacks - fit) / len(counters.stacks))
+        if fit >= stacks or not _pays(saved):
             continue
         why = "table stacking is switched off" if off else "tables that could share a stack stand alone"
         if most > ACTIVATION_BYTES:
@@ -286,7 +305,7 @@ def too_few_tables_stacked(counters: Counters) -> Iterator[Finding]:
                 "tables a stack": round(tables / stacks, 2),
                 f"stacks at {most >> 20} MiB of activations each": fit,
             },
-            effect=f"{fit} exchanges each way a step instead of {stacks}",
+            effect=f"{fit} exchanges each way a step instead of {stacks}" + _shorter(saved),
         )
 
 
@@ -333,8 +352,6 @@ def float32(counters: Counters) -> Iterator[Finding]:
     )
     if share < _FULL and not bound:
         return
-    sparse = target(counters.target).sparse if counters.target else None
-    wider = sparse is not None and sparse.simd_bf16 > sparse.simd_f32
     evidence: dict[str, float] = {"float32 tables": len(names)}
     if share:
         evidence["share of HBM for tables and slots"] = round(share, 4)
@@ -344,14 +361,14 @@ def float32(counters: Counters) -> Iterator[Finding]:
     half = f", {bytes_text((hbm.tables or 0) / 2)} a chip less" if hbm.tables else ""
     yield Finding(
         "warning" if bound else "note",
-        f"rows are float32 and {why}: every row read, exchanged and updated is twice as long as in bfloat16",
+        f"rows are float32, the only type that training has, and {why}",
         (
-            "hold rows in bfloat16, or train with simulated quantisation (quantization_config_low, _high, "
-            "_num_buckets = 256) and serve int8, a quarter of the bytes; compare the model's quality",
+            "make rows half as wide, or hash the largest tables' ids into fewer rows; compare the model's quality",
+            "where this is the serving's memory, train with simulated quantisation (quantization_config_low, _high, "
+            "_num_buckets = 256) and serve int8 (embed export), a quarter of the bytes",
         ),
         evidence=evidence,
-        effect=f"half the bytes of tables and exchange{half}"
-        + (f"; {sparse.simd_bf16} lanes instead of {sparse.simd_f32} on {counters.target}" if sparse and wider else ""),
+        effect=f"half the bytes of tables and exchange{half}",
     )
 
 
@@ -375,6 +392,9 @@ def skew(counters: Counters, name: str, stack: StackCounters) -> Iterator[Findin
     uneven = stack.unevenness if stack.wait is None else stack.wait
     if uneven is None or uneven < _UNEVEN or _by_chance(counters, stack, uneven):
         return
+    lost = counters.seconds.gain(stack.wait_seconds)
+    if not _pays(lost):  # even shards would not pay
+        return
     small = stack.mean_ids is not None and stack.mean_ids < _FEW
     evidence: dict[str, float] = {"fullest shard over the average": round(uneven, 4)}
     for kind, ratio in (("rows fetched", stack.wait_rows), ("ids combined", stack.wait_ids)):
@@ -390,14 +410,16 @@ def skew(counters: Counters, name: str, stack: StackCounters) -> Iterator[Findin
         table, hot, share = stack.hot
         cause += f"; id {hot} of table {table} alone is {percent_text(share)} of what it receives"
         evidence["share of the hottest id"] = share
-    advice, effect = _remedies(name, stack, uneven)
+    if lost is not None:
+        evidence["share of the step, modelled"] = lost
+    advice, effect = _remedies(name, stack, uneven, lost)
     yield Finding(
         "severe" if uneven >= _VERY and not small else "warning",
         cause,
         advice,
         evidence=evidence,
         effect=effect,
-        change=next(filter(None, (_written(change, name, stack) for _, change in _gains(stack, uneven))), {}),
+        change=next(filter(None, (_written(change, name, stack) for _, change in _gains(stack, uneven, lost))), {}),
     )
 
 
@@ -438,18 +460,26 @@ def _knob(change: str, name: str, stack: StackCounters) -> str:
     return f" (at the top of the model's file: {change_text(written)})" if written else ""
 
 
-def _gains(stack: StackCounters, uneven: float) -> list[tuple[float, str]]:
-    """What was tried on the log and helps: the waits left, or imbalances, the least first."""
+def _gains(stack: StackCounters, uneven: float, lost: float | None) -> list[tuple[float, str]]:
+    """What was tried on the log and helps: the waits left, or imbalances, the least first. ``lost``: the share of a
+    step that even shards would save, of which what is left is not saved."""
     then = stack.remedy_waits if stack.wait is not None else {c: v[2] for c, v in stack.remedies.items()}
-    return sorted((left, change) for change, left in then.items() if change != AS_IT_IS and left < 0.95 * uneven)
+    helps = ((left, change) for change, left in then.items() if change != AS_IT_IS and left < 0.95 * uneven)
+    return sorted((left, change) for left, change in helps if _pays(_saved(left, uneven, lost)))
 
 
-def _remedies(name: str, stack: StackCounters, uneven: float) -> tuple[tuple[str, ...], str]:
+def _saved(left: float, uneven: float, lost: float | None) -> float | None:
+    return None if lost is None else lost * (uneven - left) / (uneven - 1)
+
+
+def _remedies(name: str, stack: StackCounters, uneven: float, lost: float | None) -> tuple[tuple[str, ...], str]:
     """What was tried on the log, the best first; the usual changes where nothing was."""
-    if best := _gains(stack, uneven):
+    if best := _gains(stack, uneven, lost):
         noun = "imbalance" if stack.wait is None else "wait"
         advice = (f"{c}: {noun} {left:.2f} instead of {uneven:.2f}{_knob(c, name, stack)}" for left, c in best[:3])
-        return tuple(advice), f"up to {uneven / best[0][0]:.2f} times the lookups of a step that waits for one shard"
+        shorter = _shorter(_saved(best[0][0], uneven, lost))
+        effect = f"up to {uneven / best[0][0]:.2f} times the lookups of a step that waits for one shard"
+        return tuple(advice), effect + shorter
     if stack.remedies or stack.remedy_waits:
         return (
             "neither rotating, hashing nor shuffling helps on this log: hold the hottest rows on every device "

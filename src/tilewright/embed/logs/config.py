@@ -44,6 +44,7 @@ class EmbedConfig:
     ``rotation``    stack -> the shards by which each next of its tables is turned, where it is not the default
     ``hot_rows``    table -> ids, rising, that every device holds beside the table
     ``activation_bytes``  the most activations of a stack on one SparseCore, as ``stack`` takes it
+    ``dense_bytes`` dense weights, their optimizer's slots and constants on one chip, which a plan's HBM counts
     ``hashed``      the tables of fewer rows than ids, which ``features`` have already; None: there are none
     ``narrow``      the features, packed where ``narrow_packing`` is set: those to stack, and what makes their batches
     ==============  ==========================================================================================
@@ -63,6 +64,7 @@ class EmbedConfig:
     rotation: Mapping[str, int] = field(default_factory=dict, hash=False)
     hot_rows: Mapping[str, Longs] = field(default_factory=dict, hash=False)
     activation_bytes: int = ACTIVATION_BYTES
+    dense_bytes: int = 0
 
     @property
     def in_log(self) -> tuple[Feature, ...]:
@@ -170,6 +172,7 @@ class EmbedConfig:
             "pipelining": not self.sparsecore.disable_full_embedding_pipelining,
             "serialized_tables": self.sparsecore.num_serialized_tables_to_optimize_hbm,
             "apart": self.hot_rows,
+            "dense_bytes": self.dense_bytes,
         }
 
     @property
@@ -190,6 +193,7 @@ def read_config(path: str | Path) -> EmbedConfig:
         batch = 4096
         narrow_packing = true    # rows of 1 to 4 floats share 32-byte lines; false where it is not given
         time = "clicked_at"      # the column of the rows' times: later days judge the limits of the days before
+        dense_bytes = 500_000_000    # of the dense weights, their optimizer's slots and constants on one chip
         activation_bytes = 2_097_152    # of a stack on one SparseCore, at most; more makes fewer, larger stacks
 
         [[table]]
@@ -286,6 +290,7 @@ class _File:
     rotation: dict[str, int] = field(default_factory=dict)
     hot_rows: dict[str, list[int]] = field(default_factory=dict)
     activation_bytes: int = ACTIVATION_BYTES
+    dense_bytes: int = 0
     sparsecore: dict[str, Any] = field(default_factory=dict)
 
 
@@ -363,6 +368,7 @@ def _config(file: _File) -> EmbedConfig:
         hashed=hashed,
         time=file.time,
         activation_bytes=count(file.activation_bytes, "activation_bytes", ""),
+        dense_bytes=count(file.dense_bytes, "dense_bytes", "", least=0),
         rotation={n: count(step, f"rotation of {n!r}", "", least=0) for n, step in file.rotation.items()},
         hot_rows={
             **{name: np.array(sorted(ids), np.int64) for name, ids in file.hot_rows.items()},

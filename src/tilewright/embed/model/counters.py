@@ -25,7 +25,7 @@ Width: TypeAlias = Annotated[int, Meta(ge=1, lt=1 << 24)]
 
 @dataclass(frozen=True)
 class Seconds:
-    """Measured times, of one step where nothing else is said; None: not measured.
+    """Times of one step where nothing else is said, measured but for the last three; None: not known.
 
     ==============  ================================================================================================
     ``step``        a training step, by the wall clock
@@ -34,6 +34,8 @@ class Seconds:
     ``sparsecore``  the SparseCores busy (XProf: the longest of the SparseCore lanes)
     ``tensorcore``  the TensorCore busy
     ``compile``     spent compiling in all ``steps`` together
+    ``modelled``    lookups and updates as a plan models them; ``launches``: of these starting and ending both, of all
+                    stacks; ``least``: what HBM and links take alone
     ==============  ================================================================================================
     """
 
@@ -43,6 +45,20 @@ class Seconds:
     sparsecore: Amount | None = None
     tensorcore: Amount | None = None
     compile: Amount | None = None
+    modelled: Amount | None = None
+    launches: Amount | None = None
+    least: Amount | None = None
+
+    def gain(self, saved: float | None) -> float | None:
+        """The share of a step, measured or else modelled, that work shorter by ``saved`` seconds makes it shorter; None
+        where no plan has modelled it.
+
+        >>> Seconds(modelled=0.01, least=0.009).gain(0.004), Seconds(step=0.1, modelled=0.01).gain(0.004)
+        (0.1, 0.04)
+        """
+        if saved is None or not self.modelled:
+            return None
+        return round(min(saved, self.modelled - (self.least or 0.0)) / max(self.step or 0.0, self.modelled), 9)
 
 
 @dataclass(frozen=True)
@@ -103,8 +119,9 @@ class StackCounters:
     ``typical_ids``                 what 99 of 100 partitions stay within; ``typical_unique_ids``
     ``mean_ids``                    the average partition
     ``imbalance``                   the fullest shard over the average one; or ``shard_ids``, what each received
-    ``wait``                        what a step waits for, modelled by the bytes of rows and ids: the fullest shard over
-                                    the average one; ``wait_rows``, ``wait_ids``: of either alone
+    ``wait``                        what a step waits for, modelled by what rows and ids take: the fullest shard over
+                                    the average one; ``wait_rows``, ``wait_ids``: of either alone; ``wait_seconds``: by
+                                    how much the fullest one takes longer
     ``ids``, ``dropped_ids``        entries in all, and those that were dropped
     ``dropped_share``               their quotient where only that is known
     ``hot``                         table, id and share of the hottest id of the fullest shard
@@ -131,6 +148,7 @@ class StackCounters:
     wait: Amount | None = None
     wait_rows: Amount | None = None
     wait_ids: Amount | None = None
+    wait_seconds: Amount | None = None
     ids: Count | None = None
     dropped_ids: Count | None = None
     dropped_share: Amount | None = None
@@ -227,8 +245,9 @@ class Counters:
         """These counters with everything ``other`` knows on top: stack by stack, time by time.
 
         >>> plan, run = Counters("tpu-v5p", seconds=Seconds(host=0.1)), Counters(seconds=Seconds(step=0.2))
-        >>> plan.merged(run).seconds
-        Seconds(step=0.2, host=0.1, wait=None, sparsecore=None, tensorcore=None, compile=None)
+        >>> merged = plan.merged(run).seconds
+        >>> merged.step, merged.host
+        (0.2, 0.1)
         """
         both: Counters = _merged(self, other)
         return both

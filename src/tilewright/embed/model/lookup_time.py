@@ -1,10 +1,13 @@
-"""How long SparseCores take to gather rows."""
+"""How long SparseCores take to gather rows, and for what a step asks of a stack."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from tilewright.embed.model.stacking import Stack
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout.index.types import dtype_name, type_bits
-from tilewright.targets import Target
+from tilewright.targets import Target, TimeConstants
 from tilewright.targets import target as find_target
 
 MEASURED = "tpu-v6e"
@@ -25,14 +28,53 @@ def gather_seconds(*, rows: int, width: int, dtype: str, target: Target | str) -
     184.4
     """
     machine = find_target(target) if isinstance(target, str) else target
-    hbm, known = machine.memory("hbm"), find_target(MEASURED)
+    hbm = machine.memory("hbm")
     if machine.sparse is None or hbm is None:
         raise UnsupportedError(f"target {machine.name} has no SparseCores", how="name one that has, such as tpu-v6e")
     if rows < 0 or width < 1:
         raise UsageError(f"{rows} rows of {width} elements", where="gather_seconds", how="rows from 0, width from 1")
-    constants = (machine.time if "sparse" in machine.time else known.time)["sparse"]
+    constants = _constants(machine)
     row_bytes = width * type_bits(dtype_name(dtype)) / 8
     each = constants["row_ns"] / 1e9 * (1.0 if row_bytes / width >= 4 else constants["narrow"])
     each *= min(1.0, row_bytes / constants["narrowest_bytes"])
     moved = 2 * row_bytes / hbm.bytes_per_second / constants["hbm_share"]
     return constants["launch_us"] / 1e6 + rows * max(each, moved)
+
+
+@dataclass(frozen=True)
+class StackWork:
+    """What one SparseCore does in a step for a stack, lookup and update: ``launch`` once, ``row`` for every distinct
+    row it is asked for, ``id`` for every entry, ``sample`` for every sample of its own; seconds, modelled.
+
+    The lookup gathers rows, the update rows with their optimizer slots, as :func:`gather_seconds` has it; a device's
+    cores share its rate. For an entry its row, sample and gain are read and a vector goes into a sum, once each way; a
+    sample's sum is written, its gradient read: taken to cost these bytes at the share of HBM's rate that gathers
+    reach, for nobody has timed it. Without a chip ``row`` and ``id`` are bytes, which say what takes longer than what.
+    """
+
+    row: float
+    id: float
+    launch: float = 0.0
+    sample: float = 0.0
+
+    @classmethod
+    def of(cls, group: Stack, chip: Target | str | None) -> StackWork:
+        """The work for ``group`` on one SparseCore of ``chip``."""
+        entry = 2 * 4 * (3 + group.padded_width)
+        machine = find_target(chip) if isinstance(chip, str) else chip
+        hbm = machine.memory("hbm") if machine is not None else None
+        if machine is None or machine.sparse is None or hbm is None:
+            return cls(4 * group.step_floats, entry)
+        widths, per_device = (group.padded_width, group.padded_width + group.slot_floats), _per_device(machine)
+        none, one = (sum(gather_seconds(rows=n, width=w, dtype="f32", target=machine) for w in widths) for n in (0, 1))
+        byte = per_device / (hbm.bytes_per_second * _constants(machine)["hbm_share"])
+        return cls((one - none) * per_device, entry * byte, none, 2 * 4 * group.padded_width * byte)
+
+
+def _per_device(machine: Target) -> int:
+    """SparseCores that a device's programs run on."""
+    return machine.sparse.per_chip // machine.devices_per_chip if machine.sparse is not None else 1
+
+
+def _constants(machine: Target) -> TimeConstants:
+    return (machine.time if "sparse" in machine.time else find_target(MEASURED).time)["sparse"]

@@ -112,6 +112,7 @@ DAYS = (
     Field("most exceeded", "code", of=lambda d: f"{d.knob} of {d.stack}" if d.exceeded else ""),
     Field("allowed", "count", "by the days before", lambda d: d.limit if d.exceeded else None),
     Field("observed", "count", of=lambda d: d.observed if d.exceeded else None),
+    Field("grown", "code", "features that fill its fullest partition more than the days before", lambda d: d.drift),
     Field("headroom", "number", "by how much higher limits would have held the day", lambda d: round(d.headroom, 2)),
 )
 

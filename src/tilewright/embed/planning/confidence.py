@@ -7,10 +7,10 @@ each batch the limits of the days before are held against every later day, which
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -34,6 +34,8 @@ class Day:
     ``stack``, ``knob``              the limit exceeded by most; "": none was
     ``limit``, ``observed``          that limit and the most that was asked of it
     ``headroom``                     with which (in hundredths, at least) the limits would have held the day
+    ``grown``                        features that drift: by how much more of that count each fills the day's fullest
+                                     partition than the fullest of the days before, most first
     ===============================  ===============================================================================
     """
 
@@ -45,6 +47,15 @@ class Day:
     limit: int
     observed: int
     headroom: float
+    grown: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    @property
+    def drift(self) -> str:
+        """The features that grew most, in words."""
+        shown = list(self.grown.items())[:_SHOWN]
+        return ", ".join(f"{feature} +{more:,}" for feature, more in shown) + (
+            ", ..." if len(self.grown) > _SHOWN else ""
+        )
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,8 @@ class Confidence:
     ``held_out``      batches that judged the limits of the others; ``exceeded``: those that exceeded some limit
     ``days``          every day but the first, where days are known: its batches are the held-out ones, and the others
                       are the days before
+    ``week``          the headroom, in hundredths, that limits of these days need for seven more: see
+                      :func:`week_headroom`
     ``expected``      the chance that a batch exceeds: records / batches, without bias for days like the log's; with
                       days the share of the held-out ones that did
     ``at_least``      a fresh batch exceeds the limits of those others with a probability between this and
@@ -70,6 +83,7 @@ class Confidence:
     held_out: int = field(metadata=key("held_out_batches"))
     exceeded: int = field(metadata=key("held_out_exceeded"))
     days: tuple[Day, ...] = ()
+    week: float = field(metadata=key("headroom_for_a_week"), default=0.0)
 
     @property
     def expected(self) -> float:
@@ -101,11 +115,16 @@ class Confidence:
         over = [day for day in self.days if day.exceeded]
         later = "later day" if len(self.days) == 1 else "later days"
         judged = f"{len(over)} of {len(self.days)} {later} exceeded what the days before gave"
+        ahead = f"; for seven days more plan with --headroom {self.week:.2f}" if self.week else ""
         if not over:
-            return f"{judged}; the next one does with a chance of at most {self.at_most:.2g} ({LEVEL:.0%} confidence)"
+            chance = f"the next one does with a chance of at most {self.at_most:.2g} ({LEVEL:.0%} confidence)"
+            return f"{judged}; {chance}{ahead}"
         some = ", ".join(f"{day.name} in {day.exceeded / day.batches:.0%} of its batches" for day in over[:_SHOWN])
         more = f" and {len(over) - _SHOWN} more" if len(over) > _SHOWN else ""
-        return f"{judged} ({some}{more}); a headroom of {max(day.headroom for day in over):.2f} would have held them"
+        held = f"a headroom of {max(day.headroom for day in over):.2f} would have held them"
+        worst = max(over, key=lambda day: day.headroom)
+        grown = f"; {worst.drift} in the fullest partition of {worst.name}" if worst.grown else ""
+        return f"{judged} ({some}{more}){grown}; {held}{ahead}"
 
     DERIVED: ClassVar = {name: name for name in ("expected", "at_least", "at_most", "sentence")}
 
@@ -120,12 +139,21 @@ HELD_OUT = 5
 """Every fifth batch is held out: it judges the limits that the others give."""
 
 
+Fillings: TypeAlias = Mapping[tuple[int, int, int], Mapping[str, int]]
+"""(batch, stack, kind of limit) -> feature -> its part of a partition fuller than all before."""
+
+
 def confidence_of_all(
-    peaks: Longs, allowed: Callable[[Longs], Longs], days: Sequence[str] = (), stacks: Sequence[str] = ()
+    peaks: Longs,
+    fillings: Fillings,
+    allowed: Callable[[Longs], Longs],
+    days: Sequence[str] = (),
+    stacks: Sequence[str] = (),
 ) -> Confidence:
     """The confidence in limits learnt from peaks int64[batches, stacks, 2]; ``allowed``: such maxima -> limits.
 
-    ``days``: of every batch, in their order, and the names of the ``stacks``.
+    ``fillings``: what the fullest partitions are full of. ``days``: of every batch, in their order, and the names of
+    the ``stacks``.
     """
     batches = len(peaks)
     if batches == 1:
@@ -134,16 +162,19 @@ def confidence_of_all(
     alone = order[-1] > allowed(order[-2])
     records = int((alone & (peaks == order[-1])).any(axis=(1, 2)).sum())
     if len(set(days)) > 1:
-        judged = judged_days(peaks, allowed, days, stacks)
+        judged = judged_days(peaks, fillings, allowed, days, stacks)
         held_out, exceeded = sum(day.batches for day in judged), sum(day.exceeded for day in judged)
-        return Confidence(batches, records, held_out, exceeded, judged)
+        starts = np.cumsum([0, *(len(list(run)) for _, run in groupby(days))])[:-1]
+        return Confidence(
+            batches, records, held_out, exceeded, judged, week_headroom(np.maximum.reduceat(peaks, starts))
+        )
     judges = np.arange(batches) % HELD_OUT == HELD_OUT - 1
     limits = allowed(peaks[~judges].max(axis=0))
     return Confidence(batches, records, int(judges.sum()), int((peaks[judges] > limits).any(axis=(1, 2)).sum()))
 
 
 def judged_days(
-    peaks: Longs, allowed: Callable[[Longs], Longs], days: Sequence[str], stacks: Sequence[str]
+    peaks: Longs, fillings: Fillings, allowed: Callable[[Longs], Longs], days: Sequence[str], stacks: Sequence[str]
 ) -> tuple[Day, ...]:
     """Every day but the first against the limits of all days before it; see :func:`confidence_of_all`.
 
@@ -157,7 +188,12 @@ def judged_days(
     judged, begin = [], runs[0][1]
     for name, number in runs[1:]:
         before, own = peaks[:begin].max(axis=0), peaks[begin : begin + number]
-        judged.append(_judge_day(name, own, before, allowed(before), stacks))
+        day = _judge_day(name, own, before, allowed(before), stacks)
+        judged.append(
+            replace(day, grown=_grown(fillings, stacks.index(day.stack), day.knob, begin, begin + number))
+            if day.exceeded
+            else day
+        )
         begin += number
     return tuple(judged)
 
@@ -173,12 +209,48 @@ def _judge_day(name: str, own: Longs, before: Longs, limits: Longs, stacks: Sequ
     return Day(name, len(own), exceeded, stacks[int(k)], knob, limit, observed, headroom_for(before, most))
 
 
+def _grown(fillings: Fillings, stack: int, knob: str, begin: int, end: int) -> dict[str, int]:
+    """By how much each feature fills the fullest partition of the batches before ``end`` more than that of those before
+    ``begin``: those that fill it a tenth of the growth more, or more."""
+    kind = [limit.name for limit in fields(Limits)].index(knob)
+    fuller = {batch: filled for (batch, *of), filled in fillings.items() if of == [stack, kind] and batch < end}
+    now, then = fuller[max(fuller)], fuller[max(batch for batch in fuller if batch < begin)]
+    more = {feature: n - then[feature] for feature, n in now.items() if n > then[feature]}
+    least = sum(more.values()) / 10
+    return dict(sorted(((f, n) for f, n in more.items() if n >= least), key=lambda item: -item[1]))
+
+
+WEEK = 7
+"""Days that limits are planned for."""
+
+
+def week_headroom(most: Longs) -> float:
+    """The headroom, in hundredths, that limits of so many days need for the next seven; ``most``: int64[days, stacks,
+    2], the fullest partitions of each day.
+
+    Each limit is taken to need the share more that such limits of the days before some day needed, at most, for a day
+    up to seven behind it; where the log has fewer, as much more for each day that it lacks as for each that it has.
+    0.0 where it has but two days, of which nobody knows what grows.
+
+    >>> week_headroom(np.array([[[100, 10]], [[104, 10]], [[108, 10]], [[112, 10]]]))  # 4 more a day: 112 -> 144
+    0.22
+    """
+    if len(most) < 3:
+        return 0.0
+    before = np.maximum(np.maximum.accumulate(most), 1)
+    far = min(WEEK, len(most) - 1)
+    needs = np.array([(most[h:] / before[:-h]).max(axis=0) - 1 for h in range(1, far + 1)]).clip(0)
+    return headroom_for(most.max(axis=0), np.ceil(before[-1] * (1 + needs.max(axis=0) * WEEK / far)))
+
+
 def headroom_for(before: Longs, most: Longs) -> float:
     """The least headroom, in hundredths, with which limits of ``before``, rounded up to 8, hold ``most``.
 
     >>> headroom_for(np.array([100, 1]), np.array([130, 5]))
     0.29
     """
+    if (most <= before).all():
+        return 0.0
     before = np.maximum(before, 1)
     hundredths = max(1, math.floor(100 * float(((round8(most) - 8) / before).max() - 1)))
     while (round8(np.ceil(before * (1 + hundredths / 100)).astype(np.int64)) < most).any():

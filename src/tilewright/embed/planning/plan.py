@@ -64,6 +64,7 @@ def plan(
     progress: Callable[[int], None] | None = None,
     days: Sequence[str] = (),
     apart: Mapping[str, Longs] | None = None,
+    dense_bytes: int = 0,
 ) -> Plan:
     """Limits, buffers, memory, padding and imbalance for ``features`` on ``topology``, learnt from ``batches``.
 
@@ -71,15 +72,17 @@ def plan(
     sampled batches are kept, to be run again under the limits found). Every batch must divide by the SparseCores.
 
     ``quantile``: the share of partitions (source x shard x batch, per stack) that the limits must hold; 1.0 takes the
-    maxima. ``headroom`` raises them by a share of themselves, rounded up to 8: 0.1 for days that ask a tenth more than
-    the log does. ``target`` adds the compiler's verdicts and the chip's HBM. ``stacking`` is the one to plan for, by
-    default ``stack(features, topology, table_stacking, batch_size=the first batch's)``. ``narrow_packing`` plans
-    for :func:`pack_narrow` of the features (``stacking``, where given, is of those), from batches of the features as
-    they are. ``prefetched_batches`` is the guide's maximum_parallel_iterations, ``serialized_tables`` its
+    maxima. ``headroom`` raises them by a share of themselves: 0.1 for days that ask a tenth more than the log does.
+    Limits are rounded up to 8, which costs nothing: buffers and scratchpads are laid out in eights. ``target`` adds the
+    compiler's verdicts, the chip's HBM and a step's time. ``stacking`` is the one to plan for, by default
+    ``stack(features, topology, table_stacking, batch_size=the first batch's)``. ``narrow_packing`` plans for
+    :func:`pack_narrow` of the features (``stacking``, where given, is of those), from batches of them as they are.
+    ``prefetched_batches`` is the guide's maximum_parallel_iterations, ``serialized_tables`` its
     num_serialized_tables_to_optimize_hbm, and ``pipelining`` is off where it sets disable_full_embedding_pipelining.
     ``progress(n)`` is called after each batch. ``days``: the day of every batch, read when all batches have been: the
     limits of the days before are then held against each later day. ``apart``: table -> ids, rising, that every device
-    holds (:func:`hot_rows`); they are not counted.
+    holds (:func:`hot_rows`); they are not counted. ``dense_bytes``: the dense weights, their optimizer's slots and the
+    constants of one chip.
 
     Raises :class:`UsageError` for no batches, other than one day for each, a quantile outside (0, 1], a headroom below
     0, or anything ``preprocess`` refuses.
@@ -89,17 +92,18 @@ def plan(
     >>> logs = [{"user": np.arange(64).reshape(64, 1) % 10} for _ in range(3)]
     >>> learnt = plan(logs, [Feature("user", table)], Topology(chips=1, sparsecores_per_chip=4), target="tpu-v5p")
     >>> learnt.limits["user"], learnt.batches, learnt.fits
-    (Limits(max_ids_per_partition=5, max_unique_ids_per_partition=3), 3, True)
+    (Limits(max_ids_per_partition=8, max_unique_ids_per_partition=8), 3, True)
     """
     if not 0 < quantile <= 1:
         raise UsageError(f"quantile {quantile}", where="plan", how="give a share above 0 and at most 1")
     check_headroom(headroom)
     prefetched_batches = count(prefetched_batches, "prefetched_batches", "plan", least=0)
     serialized_tables = count(serialized_tables, "serialized_tables", "plan", least=0)
+    dense_bytes = count(dense_bytes, "dense_bytes", "plan", least=0)
     narrow = pack_narrow(features, narrow_packing)
     batches = _packed_batches(batches, narrow, bad_ids, apart or {})
     stacking, batches = _stacking(batches, narrow.features, topology, stacking, table_stacking)
-    observed = Observed(stacking, bad_ids)
+    observed = Observed(stacking, bad_ids, target)
     for batch in batches:
         with naming_batch(observed.batches + 1):
             observed.add(batch)
@@ -120,13 +124,14 @@ def plan(
     if quantile == 1:
         if days and len(days) != observed.batches:
             raise UsageError(f"{len(days)} days for {observed.batches} batches", where="plan", how="name each one's")
-        confidence = confidence_of_all(np.array(observed.peaks), allowed_by(headroom), days, list(stacking.stacks))
+        seen = np.array(observed.peaks), observed.fillings
+        confidence = confidence_of_all(*seen, allowed_by(headroom), days, list(stacking.stacks))
     made = made_plan(
         stacking,
         stacks,
         {name: loads.means()[1] * topology.sparsecores**2 for name, loads in observed.loads.items()},
         target,
-        (prefetched_batches, pipelining, serialized_tables, apart),
+        (prefetched_batches, pipelining, serialized_tables, apart, dense_bytes),
         narrow,
         batch=max(size // parts[name] for name, size in observed.sizes.items()),
         batches=observed.batches,
@@ -140,7 +145,7 @@ def plan(
         skew=skew,
         savings=savings_of(observed, skew.alone, today),
     )
-    return replace(made, feeding=feeding_of(observed, limits, target, made.traffic))
+    return replace(made, feeding=feeding_of(observed, limits, made.traffic))
 
 
 def made_plan(
@@ -148,21 +153,21 @@ def made_plan(
     stacks: tuple[StackPlan, ...],
     distinct: Mapping[str, float],
     target: str | Target | None,
-    held: tuple[int, bool, int, Mapping[str, Longs] | None],
+    held: tuple[int, bool, int, Mapping[str, Longs] | None, int],
     narrow: NarrowTables,
     **known: Any,
 ) -> Plan:
     """The plan of a log or of a pod from its planned ``stacks``: HBM, traffic and tables follow.
 
     ``distinct``: of every stack the distinct ids of a batch, summed over the sources. ``held``: prefetched batches,
-    pipelining, tables in turn, rows on every device. ``known``: fields of :class:`Plan` that were counted.
+    pipelining, tables in turn, rows on every device, dense bytes. ``known``: fields of :class:`Plan` that were counted.
     """
-    prefetched, pipelining, serialized, apart = held
+    prefetched, pipelining, serialized, apart, dense = held
     heap = heap_of(stacking, stacks, target, *held)
     turns = range(2, len(stacks) + 1) if heap.capacity and heap.total > heap.capacity else range(0)
 
     def fits(n: int) -> bool:
-        return heap_of(stacking, stacks, target, prefetched, pipelining, n, apart).total <= heap.capacity
+        return heap_of(stacking, stacks, target, prefetched, pipelining, n, apart, dense).total <= heap.capacity
 
     least = bisect_left(turns, True, key=fits)
     models = {feature.table.name: feature.table for feature in narrow.original}

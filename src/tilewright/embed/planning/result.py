@@ -68,6 +68,8 @@ _LONG = 24
 """Rows above which a table of the page opens on a click."""
 _SHARDS_OF = 4
 """Stacks of which the page draws what every shard receives: those that wait most."""
+_FEW = 4
+"""Tables that a verdict names."""
 _MOSTLY_HELD = 0.5
 """Limits that a fresh batch may exceed with a greater chance are warned of."""
 
@@ -154,6 +156,13 @@ class Plan:
         compiles = all(program.compiles for stack in self.stacks for program in stack.programs)
         return compiles and self.heap.total <= self.heap.capacity
 
+    @property
+    def waits_for(self) -> str:
+        """What a step waits for, fed by this host: ``launches``, ``rows``, ``ids``, ``links``, ``host``; "" without a
+        target."""
+        fed = self.feeding.host_seconds if self.feeding else 0.0
+        return self.traffic.waits_for(fed) if self.traffic.waited else ""
+
     @cached_property
     def verdict(self) -> str:
         """One sentence: whether everything compiles and fits, or what does not."""
@@ -172,14 +181,45 @@ class Plan:
             verdict = f"does not compile on {self.target}: {refused}{advice}"
         elif self.heap.total > self.heap.capacity:
             verdict = f"does not fit on {self.target}: {figures}; take more chips, or smaller tables"
+            if self.for_host:
+                held, moved = map(bytes_text, self._host_bytes())
+                names = ", ".join(self.for_host[:_FEW]) + (", ..." if len(self.for_host) > _FEW else "")
+                verdict += f"; or hold {names} on the host ({held} a chip; at most {moved} a step each way)"
         serial = f"; or set num_serialized_tables_to_optimize_hbm to {self.serialized_fits}, with which it fits"
         return verdict + (serial if self.serialized_fits else "")
+
+    @cached_property
+    def for_host(self) -> tuple[str, ...]:
+        """Tables, the largest first, without which HBM holds the rest: a place for them is the host's memory, which
+        neither training here nor jax-tpu-embedding looks up from. () where HBM holds all, or not even the rest."""
+        over = self.heap.total - self.heap.capacity if self.heap.capacity else 0
+        names: list[str] = []
+        for name, size in sorted(self._bytes_of_tables().items(), key=lambda item: -item[1]):
+            if over <= 0:
+                break
+            names.append(name)
+            over -= size
+        return tuple(names) if over <= 0 else ()
+
+    def _bytes_of_tables(self) -> dict[str, int]:
+        """Rows and slots of every table on one chip."""
+        chips, stacks, tables = self.stacking.topology.chips, self.stacking.stacks, self.stacking.tables
+        floats = {name: stacks[p.stack].padded_width + stacks[p.stack].slot_floats for name, p in tables.items()}
+        return {name: 4 * p.padded_vocab * floats[name] // chips for name, p in tables.items()}
+
+    def _host_bytes(self) -> tuple[int, int]:
+        """Bytes of :attr:`for_host` a chip, and what a step moves of them each way at most: all rows, the widest."""
+        of = self._bytes_of_tables()
+        groups = [self.stacking.stacks[self.stacking.tables[name].stack] for name in self.for_host]
+        widest = max((group.padded_width + group.slot_floats for group in groups), default=0)
+        return sum(of[name] for name in self.for_host), round(4 * widest * self.traffic.rows)
 
     def counters(self, sparsecore: SparseCoreConfig | None = None) -> Counters:
         """The plan's counts, as :func:`diagnose` reads them, with the guide's knobs in use where they are given.
 
         Steps are the log's batches; ``seconds.host`` is this host's preprocessing time, ``hbm.moved`` the least traffic
-        of a step. Times of a chip are not in a plan: put them on top with :meth:`Counters.merged`.
+        of a step, ``seconds.modelled`` what it takes without the dense part. Times measured on a chip
+        are not in a plan: put them on top with :meth:`Counters.merged`.
         """
         topology, heap, feeding = self.stacking.topology, self.heap, self.feeding
         return Counters(
@@ -191,10 +231,16 @@ class Plan:
             uncut=round(self.uncut * self.batches),
             uncut_because=self.uncut_because,
             buffer_bytes=sum(stack.buffer_bytes for stack in self.stacks) * topology.devices // topology.chips,
-            seconds=Seconds(host=feeding.host_seconds if feeding else None),
+            seconds=Seconds(
+                host=feeding.host_seconds if feeding else None,
+                modelled=self.traffic.waited or None,
+                launches=self.traffic.launches or None,
+                least=self.traffic.least or None,
+            ),
             hbm=HbmCounters(
                 tables=heap.tables,
                 slots=heap.slots,
+                dense=heap.dense,
                 inputs=heap.inputs,
                 exchange=heap.exchange + heap.pipelined,
                 forward_stack=heap.forward_stack if self.target else None,
@@ -216,6 +262,7 @@ class Plan:
         remedies = [remedy for remedy in self.skew.remedies if remedy.stack == stack.name]
         return replace(
             stack.counters,
+            wait_seconds=self.traffic.waits[stack.name] if self.traffic.waited and stack.counted else None,
             combiner=self.stacking.stacks[stack.name].combiner,
             rows=self.stacking.stacks[stack.name].vocab,
             hot=(hot.table, hot.id, hot.share) if hot else None,
@@ -247,10 +294,11 @@ class Plan:
             "confidence": self.confidence.to_json() if self.confidence else None,
             "hbm_per_chip": {**self.heap.to_json(), "prefetched_batches": self.prefetched_batches},
             "num_serialized_tables_that_fit": self.serialized_fits or None,
+            "tables_for_the_host": list(self.for_host),
             "hot_rows": self._hot_json(),
             "stacks": [stack.to_json() for stack in self.stacks],
             "tables": plain(self.tables),
-            "step_per_chip": {**plain(self.traffic), "basis": "modelled"},
+            "step_per_chip": {**plain(self.traffic), "waits_for": self.waits_for or None, "basis": "modelled"},
         }
         if self.feeding is None:
             return value
@@ -322,7 +370,7 @@ class Plan:
             replace(part, **fields_of_limits(groups[part.name], topology, limits.get(part.name, part.limits), chip))
             for part in self.stacks
         )
-        held = self.prefetched_batches, self.heap.pipelined > 0, self.serialized_tables, self.hot
+        held = self.prefetched_batches, self.heap.pipelined > 0, self.serialized_tables, self.hot, self.heap.dense
         heap = heap_of(self.stacking, stacks, chip, *held)
         return replace(self, stacks=stacks, heap=heap)
 
@@ -355,7 +403,7 @@ class Plan:
         yield from self._packed_notes()
         yield from self._modelled_notes()
         yield self._layout_note()
-        yield self._step_note()
+        yield from self._step_notes()
 
     def _hot_notes(self) -> Iterator[str]:
         for name, ids in self.hot.items():
@@ -407,6 +455,7 @@ class Plan:
         parts = [("tables", heap.tables), ("optimizer slots", heap.slots), ("inputs fetched ahead", heap.inputs)]
         parts += [("activations and gradients", heap.exchange)]
         parts += [("held for pipelining", heap.pipelined)] if heap.pipelined else []
+        parts += [("dense weights", heap.dense)] if heap.dense else []
         if self.target:
             parts += [("stack of the lookup", heap.forward_stack), ("stack of the update", heap.backward_stack)]
         return parts
@@ -442,24 +491,24 @@ class Plan:
         ids = "ids shown of these tables are lines: id // rows of the model's"
         return [f"packed: {', '.join(lines)} share a line; {ids}"] if lines else []
 
-    def _step_note(self) -> str:
-        """What a step moves, beside what this host feeds it with, in a sentence that says what is measured and what
-        modelled."""
+    def _step_notes(self) -> Iterator[str]:
+        """What a step moves, takes and waits for, and what this host feeds it with: what is measured, what modelled."""
         step, fed = self.traffic, self.feeding
-        if fed is None:
-            return (
-                f"a step of one chip, modelled: {bytes_text(round(step.hbm_bytes))} of HBM traffic, "
-                f"{bytes_text(round(step.link_bytes))} over its links, {bytes_text(step.host_bytes)} from the host; "
-                f"{seconds_text(step.seconds)} at least"
-            )
-        made_in, threads = seconds_text(fed.host_seconds), counted(fed.threads, "thread")
-        host = f"feeding: this host makes a batch of all chips in {made_in} (measured, {threads})"
-        moved = f"{host}; a step moves {bytes_text(fed.step_bytes)} through each chip's HBM"
-        if not fed.step_seconds:
-            return moved
-        fast = fed.host_seconds <= fed.step_seconds
-        keeps = "it keeps up with any step" if fast else f"a step shorter than {made_in} waits"
-        return f"{moved}, at least {seconds_text(fed.step_seconds)} (modelled): {keeps}"
+        text = (
+            f"a step of one chip: {bytes_text(round(step.hbm_bytes))} of HBM traffic, "
+            f"{bytes_text(round(step.link_bytes))} over its links, {bytes_text(step.host_bytes)} from the host"
+        )
+        if step.waited:
+            parts = ", ".join(f"{part} {seconds_text(took)}" for part, took in step.parts.items())
+            text += f"; {seconds_text(step.sparse)} on the SparseCores ({parts})"
+            text += f", {seconds_text(step.links)} on the links" if step.links else ""
+            text += f", modelled: it waits for {step.waits_for()}"
+        yield text
+        if fed is not None:
+            made_in, threads = seconds_text(fed.host_seconds), counted(fed.threads, "thread")
+            keeps = ": fed by it alone, a step waits for the host" if self.waits_for == "host" else ": it keeps up"
+            host = f"feeding: this host makes a batch of all chips in {made_in} (measured, {threads})"
+            yield host + (keeps if step.waited else "")
 
     def html(self, part: Literal["all", "head", "body"] = "all") -> Html:
         """The plan of a log as blocks of a page: figures, tables and drawings. Put it into ``Page.section``.
@@ -470,7 +519,7 @@ class Plan:
         head = [note(self.verdict, tone=tone)]
         if sure := self.confidence:  # limits that every other batch may exceed are no ground for a green box alone
             text = f"Confidence: {sure.sentence}."
-            more = " Plan with more batches, or raise the limits with --headroom."
+            more = "" if sure.week else " Plan with more batches, or raise the limits with --headroom."
             held = sure.batches > 1 and sure.at_most <= _MOSTLY_HELD
             head.append(paragraph(text) if held else note(text + more, tone="warn"))
         if part == "head":
@@ -485,7 +534,7 @@ class Plan:
         blocks += [*self._lower_limits(), _figure(rows["curve"]), *map(paragraph, self._uncut_notes()), self._shares()]
         blocks += [_folded(rows["hot"], "hottest ids"), _folded(rows["remedies"], "changes")]
         blocks += [_figure(rows["savings"]), _figure(rows["tables"]), *map(paragraph, self._packed_notes())]
-        blocks.append(note(self._step_note()))
+        blocks += map(note, self._step_notes())
         return join(blocks, "\n")
 
     def _figures(self) -> Html:

@@ -21,11 +21,12 @@ from tilewright.embed.model.formulas import (
     pointers_per_device,
     slots_per_device,
 )
+from tilewright.embed.model.lookup_time import StackWork
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement, stack
-from tilewright.embed.model.tables import Limits
+from tilewright.embed.model.tables import Limits, Topology
 from tilewright.embed.planning.types import AS_IT_IS, Feeding, HotId, Remedy, Savings, Skew, Traffic
 from tilewright.kernels.threads import thread_count
-from tilewright.targets import Target, target
+from tilewright.targets import Target
 
 # What logged batches ask of the partitions, gathered in one pass and in bounded memory.
 
@@ -39,20 +40,25 @@ class Observed:
     """Counts over all batches seen so far.
 
     =====================  =======================================================================================
+    ``work``               of every stack: what its rows and entries take on ``chip``
     ``batches``            how many
     ``sizes``              the first batch's size of every feature
     ``loads``              of every stack: how full its partitions are, how evenly its shards work
-    ``peaks``              per batch int64[stacks, 2]: the fullest partition
+    ``peaks``              per batch int64[stacks, 2]: the fullest partition; ``fillings``: of those fuller than all
+                           before, (batch, stack, kind) -> feature -> its part of the entries or distinct ids
     ``sample``             copies of up to ``keep`` batches, every one with the same chance
     =====================  =======================================================================================
     """
 
-    def __init__(self, stacking: Stacking, bad_ids: str = "error") -> None:
+    def __init__(self, stacking: Stacking, bad_ids: str = "error", chip: str | Target | None = None) -> None:
         self.stacking, self.bad_ids = stacking, bad_ids
+        self.work = {name: StackWork.of(group, chip) for name, group in stacking.stacks.items()}
         self.batches = 0
         self.sizes: dict[str, int] = {}
-        self.loads = {name: Loads(group, histograms=True) for name, group in stacking.stacks.items()}
+        self.loads = {name: Loads(work, stacking.topology, histograms=True) for name, work in self.work.items()}
         self.peaks: list[Longs] = []
+        self.fillings: dict[tuple[int, int, int], dict[str, int]] = {}
+        self._most = np.zeros((len(stacking.stacks), 2), np.int64)
         self.sample: list[Mapping[str, Any]] = []
         self.keep = REPLAYED
         self._draw = np.random.Generator(np.random.PCG64(0))
@@ -67,11 +73,22 @@ class Observed:
         for loads, of_stack in zip(self.loads.values(), counts):
             loads.add(of_stack)
         self.peaks.append(counts.max(axis=(2, 3)))
+        self._note_fillings(batch, counts)
         self.batches += 1
         if len(self.sample) < self.keep:
             self.sample.append(deepcopy(dict(batch)))
         elif (at := int(self._draw.integers(self.batches))) < self.keep:
             self.sample[at] = deepcopy(dict(batch))
+
+    def _note_fillings(self, batch: Mapping[str, Any], counts: Longs) -> None:
+        """Which features fill the partitions of this batch that are fuller than all before."""
+        fuller = np.argwhere(self.peaks[-1] > self._most).tolist()
+        inputs = unweighted(batch, self.stacking) if fuller else {}
+        for k, kind in fuller:
+            source, shard = divmod(int(counts[k, kind].argmax()), counts.shape[-1])
+            group = self.stacking.groups[k]
+            self.fillings[self.batches, k, kind] = _filling(group, self.stacking, inputs, source, shard, bool(kind))
+        np.maximum(self._most, self.peaks[-1], out=self._most)
 
     def limits(self, quantile: float) -> dict[str, Limits]:
         """Per stack the smallest limits that at least the share ``quantile`` of all partitions keep (1.0: all)."""
@@ -93,16 +110,15 @@ class Loads:
     ``histograms``   where they are asked for, of entries and of distinct ids: how many partitions hold n
     ===============  ==============================================================================================
 
-    A shard's work is modelled by the bytes it moves, as if all memories were equally fast: its distinct rows through
-    HBM (``step_floats`` of each), and for every entry, once for the lookup and once for the update, its row, sample and
-    gain and the vector that goes into a sum. Duplicates weigh what combining them takes; no row is fetched twice.
+    A shard's work is modelled (:class:`StackWork`): its distinct rows, and its entries. Duplicates weigh what combining
+    them takes; no row is fetched twice.
     """
 
-    def __init__(self, group: Stack, *, histograms: bool = False) -> None:
-        self.most, self.received = np.zeros(2, np.int64), np.zeros((2, group.shards), np.int64)
+    def __init__(self, work: StackWork, topology: Topology, *, histograms: bool = False) -> None:
+        self.most, self.received = np.zeros(2, np.int64), np.zeros((2, topology.sparsecores), np.int64)
         self.partitions = 0
         self.histograms = [np.zeros(8, np.int64)] * 2 if histograms else []
-        self._row, self._id = 4 * group.step_floats, 2 * 4 * (3 + group.padded_width)
+        self._work = work
         self._fullest, self._average = np.zeros(3), np.zeros(3)
 
     def add(self, counts: Longs) -> None:
@@ -112,7 +128,7 @@ class Loads:
         self.received += of_shard
         self.partitions += counts[0].size
         self.histograms = [with_values(histogram, kind) for histogram, kind in zip(self.histograms, counts)]
-        for k, work in enumerate((rows * self._row + ids * self._id, rows, ids)):
+        for k, work in enumerate((rows * self._work.row + ids * self._work.id, rows, ids)):
             self._fullest[k] += work.max()
             self._average[k] += work.mean()
 
@@ -283,19 +299,19 @@ def skew_of(observed: Observed) -> Skew:
     """Replay the sampled batches as they are, rotated otherwise, with hashed ids, shuffled, without the hottest ids."""
     stacking = observed.stacking
     batches = [unweighted(batch, stacking) for batch in observed.sample]
-    now = _loads(stacking, batches, observed.bad_ids)
+    now = _loads(observed, batches)
     hot = tuple(
         hot_id
         for group in stacking.groups
         for hot_id in _hottest_ids(group, stacking, batches, int(now[group.name].received[0].argmax()))
     )
-    rotations, alone = _rotations(stacking, batches, observed.bad_ids)
+    rotations, alone = _rotations(observed, batches)
     others: dict[str, Iterable[Inputs]] = {
         "ids hashed": (hashed(batch, stacking) for batch in batches),
         "log shuffled": shuffled(batches),
         "hottest id held apart": (without_hottest(batch, hot, stacking) for batch in batches),
     }
-    changed = {change: _loads(stacking, inputs, observed.bad_ids) for change, inputs in others.items()}
+    changed = {change: _loads(observed, inputs) for change, inputs in others.items()}
     remedies = []
     for name in stacking.stacks:
         remedies.append(now[name].remedy(name, AS_IT_IS))
@@ -304,21 +320,20 @@ def skew_of(observed: Observed) -> Skew:
     return Skew(hot, tuple(remedies), alone)
 
 
-def _loads(stacking: Stacking, batches: Iterable[Inputs], bad_ids: str) -> dict[str, Loads]:
-    loads = {name: Loads(group) for name, group in stacking.stacks.items()}
+def _loads(observed: Observed, batches: Iterable[Inputs]) -> dict[str, Loads]:
+    loads = {name: Loads(work, observed.stacking.topology) for name, work in observed.work.items()}
     for batch in batches:
-        for of_stack, counts in zip(loads.values(), _counts(batch, stacking, bad_ids)):
+        for of_stack, counts in zip(loads.values(), _counts(batch, observed.stacking, observed.bad_ids)):
             of_stack.add(counts)
     return loads
 
 
-def _rotations(
-    stacking: Stacking, batches: Sequence[Inputs], bad_ids: str
-) -> tuple[dict[str, list[Remedy]], dict[str, Limits]]:
+def _rotations(observed: Observed, batches: Sequence[Inputs]) -> tuple[dict[str, list[Remedy]], dict[str, Limits]]:
     """Per stack what no rotation and the best one would give, and every table's limits were it not stacked.
 
     Tables are counted one by one, so that however many there are only one table's partitions are in memory.
     """
+    stacking, bad_ids = observed.stacking, observed.bad_ids
     of_table = {
         p.table.name: [f for f in stacking.features if f.table.name == p.table.name] for p in stacking.placements
     }
@@ -333,7 +348,8 @@ def _rotations(
 
     for group in stacking.groups:
         loads = {
-            step: Loads(group) for step in _rotations_to_try(group, stacking, lambda name: counted(batches[0], name))
+            step: Loads(observed.work[group.name], stacking.topology)
+            for step in _rotations_to_try(group, stacking, lambda name: counted(batches[0], name))
         }
         for batch in batches:
             turned = {step: np.zeros((2, group.shards, group.shards), np.int64) for step in loads}
@@ -376,6 +392,23 @@ def _hottest_ids(group: Stack, stacking: Stacking, batches: Sequence[Inputs], sh
     return [HotId(group.name, table, i, shard, n, n / max(1, total)) for (table, i), n in hottest]
 
 
+def _filling(
+    group: Stack, stacking: Stacking, inputs: Inputs, source: int, shard: int, distinct: bool
+) -> dict[str, int]:
+    """What every feature brings into one partition: entries, or distinct ids that no feature before it has."""
+    brought, seen = {}, dict[str, Longs]()
+    for feature in group.features:
+        whole, table = inputs[feature.name], feature.table.name
+        size = whole.batch_size // group.shards
+        ids = whole.take(np.arange(source * size, (source + 1) * size))
+        here = _on_shard(ids, stacking.tables[table], shard)
+        if distinct:
+            here = np.setdiff1d(here, seen.get(table, here[:0]))
+            seen[table] = np.union1d(here, seen.get(table, here[:0]))
+        brought[feature.name] = len(here)
+    return brought
+
+
 def _on_shard(ids: Ragged, place: TablePlacement, shard: int) -> Longs:
     """Merged ids that live on the shard, one for every sample that has them."""
     values, vocab = ids.values.astype(np.int64), place.table.vocab
@@ -416,16 +449,11 @@ def buffer_bytes(stacking: Stacking, limits: Mapping[str, Limits]) -> int:
     return 12 * slots + 4 * len(limits) * pointers_per_device(shards, per_device)
 
 
-def feeding_of(
-    observed: Observed, limits: Mapping[str, Limits], chip: str | Target | None, traffic: Traffic
-) -> Feeding:
-    """The least seconds in which this host preprocessed a replayed batch, and a step's least seconds by HBM traffic."""
+def feeding_of(observed: Observed, limits: Mapping[str, Limits], traffic: Traffic) -> Feeding:
+    """The least seconds in which this host preprocessed a replayed batch, beside what a step takes on the chip."""
     times = []
     for batch in observed.sample[:4] * 2:
         start = perf_counter()
         preprocess(batch, observed.stacking, limits, overflow="drop", bad_ids=observed.bad_ids)
         times.append(perf_counter() - start)
-    moved = round(traffic.hbm_bytes)
-    hbm = target(chip).whole.memory("hbm") if chip is not None else None
-    rate = hbm.bytes_per_second if hbm else 0
-    return Feeding(min(times), thread_count(), moved, moved / rate if rate else 0.0)
+    return Feeding(min(times), thread_count(), round(traffic.hbm_bytes), traffic.waited)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.model.counters import StackCounters, key, plain
 from tilewright.embed.model.formulas import BUCKETS, pointers_per_device, slots_per_device
+from tilewright.embed.model.lookup_time import StackWork
 from tilewright.embed.model.optimizers import name_of
 from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.embed.model.tables import Limits, Topology
@@ -39,8 +40,8 @@ class Savings:
 @dataclass(frozen=True)
 class Feeding:
     """Host against chip: ``host_seconds`` a whole batch took on this host with ``threads`` threads (measured, the
-    fastest of the batches run again), and what a step takes on the chip at least (modelled: ``step_bytes`` of one chip
-    at the rate of its HBM; 0.0 without a target)."""
+    fastest of the batches run again), and what a step moves through a chip's HBM and takes there (modelled:
+    :attr:`Traffic.waited`; 0.0 without a target)."""
 
     host_seconds: float = field(metadata=key("host_seconds_per_batch"))
     threads: int = field(metadata=key("host_threads"))
@@ -49,8 +50,8 @@ class Feeding:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, each marked as measured or modelled."""
-        least = self.step_seconds or None
-        return {**plain(self), "step_seconds_at_least": least, "host_basis": "measured", "step_basis": "modelled"}
+        took = self.step_seconds or None
+        return {**plain(self), "step_seconds": took, "host_basis": "measured", "step_basis": "modelled"}
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,14 @@ class Traffic:
                       written for the update; activations and their gradients are written and read
     ``link_bytes``    out of the chip: U * (4 + 8 W) * (C - 1) / C: an id, its vector, and its gradient
     ``host_bytes``    the batch's buffers, from the host
-    ``seconds``       the slower of HBM and links at full rate; 0.0 without a target that says both
-    ``waited``        the same where every stack waits for its fullest shard: the rows' part by the stack's ``wait``
+    ``launches``      seconds of the SparseCores for starting and ending lookups and updates, two a stack; ``row_work``:
+                      for the rows of every stack's fullest shard; ``id_work``: for its entries. All modelled, see
+                      :class:`StackWork`; 0.0 without a target
+    ``links``         seconds of the links: ``link_bytes`` at their rate, and for each of a stack's three exchanges the
+                      way of a message to the next chip
+    ``least``         the longer of ``links`` and ``hbm_bytes`` at the peak of HBM: no step is shorter
+    ``seconds``       a step, modelled: SparseCores, or ``least``, were all shards equally full
+    ``waited``        the same as it is, each stack waiting for its fullest shard, for ``waits`` seconds
     ================  ==============================================================================================
     """
 
@@ -72,8 +79,32 @@ class Traffic:
     hbm_bytes: float
     link_bytes: float
     host_bytes: int
-    seconds: float
+    launches: float = field(metadata=key("launch_seconds"), default=0.0)
+    row_work: float = field(metadata=key("row_seconds"), default=0.0)
+    id_work: float = field(metadata=key("id_seconds"), default=0.0)
+    links: float = field(metadata=key("link_seconds"), default=0.0)
+    least: float = field(metadata=key("least_seconds"), default=0.0)
+    seconds: float = 0.0
     waited: float = 0.0
+    waits: Mapping[str, float] = field(metadata=key(""), default_factory=dict, hash=False)
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """What the SparseCores do one after the other in a step, and its seconds."""
+        return {"launches": self.launches, "rows": self.row_work, "ids": self.id_work}
+
+    @property
+    def sparse(self) -> float:
+        """Seconds of a step on the SparseCores."""
+        return sum(self.parts.values())
+
+    def waits_for(self, host_seconds: float = 0.0) -> str:
+        """What takes longest in a step: ``launches``, ``rows`` or ``ids`` of the SparseCores, ``links``, or the
+        ``host``, which makes a batch in so many seconds; "" where nothing is known."""
+        longest = max(self.sparse, self.links, host_seconds)
+        if longest == host_seconds:
+            return "host" if longest else ""
+        return max(self.parts, key=lambda part: self.parts[part]) if longest == self.sparse else "links"
 
 
 @dataclass(frozen=True)
@@ -215,6 +246,13 @@ class StackPlan:
         """Lookup and update; none without a target."""
         return tuple(program for program in (self.forward, self.backward) if program)
 
+    def step_work(self, distinct: float, topology: Topology, work: StackWork) -> tuple[float, float, float]:
+        """Seconds of a step's launches, rows and ids, each stack waiting for its fullest shard. ``distinct``: rows that
+        all sources ask for."""
+        entries = distinct if self.mean_ids is None else self.mean_ids * topology.sparsecores**2
+        rows, ids = (n / topology.sparsecores * self.wait for n in (distinct, entries))
+        return work.launch, rows * work.row, ids * work.id + self.samples_per_sparsecore * work.sample
+
     @property
     def buffer_bytes(self) -> int:
         """Bytes of one batch on one device: three words per slot, one per pointer."""
@@ -278,8 +316,8 @@ class CurvePoint:
 @dataclass(frozen=True)
 class Heap:
     """HBM of one chip, in bytes: what stays (tables, optimizer slots, inputs fetched ahead, activations and their
-    gradients on the way between SparseCores and TensorCore, what pipelining holds on top) and the stack in use,
-    ``measured`` or ``modelled`` as ``stack_note`` says.
+    gradients on the way between SparseCores and TensorCore, what pipelining holds on top, the dense weights as they
+    were given) and the stack in use, ``measured`` or ``modelled`` as ``stack_note`` says.
 
     Inputs are in the plain layout; ``if_cut``: what they take on top where each is laid out for mini-batches."""
 
@@ -294,11 +332,12 @@ class Heap:
     stack_basis: str
     stack_note: str
     if_cut: int = field(metadata=key("minibatch_layout_bytes_more"), default=0)
+    dense: int = field(metadata=key("dense_bytes"), default=0)
 
     @property
     def total(self) -> int:
         """Heap and the larger of the two stacks."""
-        kept = self.tables + self.slots + self.inputs + self.exchange + self.pipelined
+        kept = self.tables + self.slots + self.inputs + self.exchange + self.pipelined + self.dense
         return kept + max(self.forward_stack, self.backward_stack)
 
     def to_json(self) -> dict[str, Any]:
@@ -323,8 +362,8 @@ def check_headroom(headroom: float) -> None:
 
 
 def raised(limits: Limits, headroom: float) -> Limits:
-    """Both limits raised by a share of themselves, rounded up to 8."""
-    return limits.with_headroom(headroom) if headroom else limits
+    """Both limits raised by a share of themselves, rounded up to 8: buffers and scratchpads are laid out in eights."""
+    return limits.with_headroom(headroom)
 
 
 def allowed_by(headroom: float) -> Callable[[Longs], Longs]:
@@ -383,9 +422,10 @@ def heap_of(
     pipelining: bool = True,
     serialized: int = 0,
     apart: Mapping[str, Longs] | None = None,
+    dense: int = 0,
 ) -> Heap:
     """Bytes of HBM on one chip; all chips hold the same. ``serialized``: stacks processed one after the other;
-    ``apart``: rows that every device holds on top.
+    ``apart``: rows that every device holds on top, beside ``dense`` bytes of weights and constants.
 
     With pipelining the SparseCores run lookup i and update i - 2 while the TensorCore runs step i - 1: two sets of
     activations and of gradients are on their way instead of one, and the inputs of two more batches wait for their
@@ -415,6 +455,7 @@ def heap_of(
         if_cut=(prefetched + (2 if pipelining else 0)) * batch * (BUCKETS - 1),
         stack_basis="modelled" if how else "measured",
         stack_note="; ".join(how) or f"rules measured ahead of time against {RULE_VERSION}",
+        dense=dense,
     )
 
 
@@ -440,19 +481,33 @@ def traffic_of(
     """What a step moves; ``distinct``: of every stack the distinct ids of a batch, summed over the sources."""
     topology = stacking.topology
     chips, per_chip = topology.chips, topology.sparsecores_per_chip
-    rows = hbm = links = waited = 0.0
+    rows = hbm = links = even = 0.0
+    work, waits = np.zeros(3), dict[str, float]()  # launches, rows, ids
     for group, planned in zip(stacking.groups, stacks):
         here, width = distinct[group.name] / chips, group.padded_width
         rows += here
         hbm += 4 * (here * group.step_floats + 4 * width * planned.samples_per_sparsecore * per_chip)
         links += here * (4 + 8 * width) * (chips - 1) / chips
-        waited += 4 * here * group.step_floats * (planned.wait - 1)
-    host, seconds, slowest = sum(s.buffer_bytes for s in stacks) * topology.devices // chips, 0.0, 0.0
-    if chip is not None:
-        whole = find_target(chip).whole
-        memory, between = whole.memory("hbm"), whole.links
-        rates = [(hbm, memory.bytes_per_second if memory else 0), (links, between.bytes_per_second if between else 0)]
-        if all(rate for _, rate in rates):
-            seconds = max(amount / rate for amount, rate in rates)
-            slowest = max(seconds, (hbm + waited) / rates[0][1])
-    return Traffic(rows, hbm, links, host, seconds, slowest)
+        asked = distinct[group.name], topology, StackWork.of(group, chip)
+        own, apart = planned.step_work(*asked), sum(replace(planned, wait=1.0).step_work(*asked))
+        work, even, waits[group.name] = work + own, even + apart, max(0.0, sum(own) - apart)
+    host = sum(s.buffer_bytes for s in stacks) * topology.devices // chips
+    if chip is None:
+        return Traffic(rows, hbm, links, host)
+    whole, exchanges = find_target(chip).whole, 0.0
+    hbm_memory = whole.memory("hbm")
+    if (between := whole.links) and chips > 1:
+        latency = (between.start_ns + between.hop_ns) / 1e9
+        exchanges = links / between.bytes_per_second + _EXCHANGES * len(stacks) * latency
+    least = max(exchanges, hbm / hbm_memory.bytes_per_second if hbm_memory else 0.0)
+    launches, row_work, id_work = work.tolist()
+    return Traffic(
+        *(rows, hbm, links, host, launches, row_work, id_work, exchanges, least),
+        seconds=max(even, least),
+        waited=max(launches + row_work + id_work, least),
+        waits=waits,
+    )
+
+
+_EXCHANGES = 3
+"""Between chips in a step, of each stack: of ids, of their rows, of gradients."""

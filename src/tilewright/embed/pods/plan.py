@@ -206,6 +206,7 @@ def plan_pod(
     serialized_tables: int = 0,
     bad_ids: str = "error",
     apart: Mapping[str, Longs] | None = None,
+    dense_bytes: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Plan:
     """Limits, buffers, memory and verdict for ``batch`` samples on any number of chips.
@@ -224,7 +225,7 @@ def plan_pod(
     >>> features = [Feature(f"t{k}", Table(f"t{k}", 10**9, 16)) for k in range(4)]
     >>> made = plan_pod(None, features, Topology.for_target("tpu-v5p", 4096), 1 << 20, target="tpu-v5p")
     >>> made.fits, made.limits["t0_t1"]
-    (True, Limits(max_ids_per_partition=4, max_unique_ids_per_partition=4))
+    (True, Limits(max_ids_per_partition=8, max_unique_ids_per_partition=8))
     """
     if engine not in ENGINES:
         raise UsageError(f"engine {engine!r}", where="plan", how=f"one of {', '.join(ENGINES)}")
@@ -236,7 +237,7 @@ def plan_pod(
     confidence, means, observed = None, dict[str, float](), dict[str, Limits]()
     if source is None:
         sizes = {feature.name: batch for feature in stacking.features}
-        limits = uniform_limits(stacking, sizes, ids_per_sample)
+        limits = {n: raised(limit, headroom) for n, limit in uniform_limits(stacking, sizes, ids_per_sample).items()}
         each = ids_per_sample * topology.sparsecores
         distinct = {group.name: float(group.samples_per_sparsecore(sizes) * each) for group in stacking.groups}
     else:
@@ -265,7 +266,7 @@ def plan_pod(
         planned,
         distinct,
         target,
-        (prefetched_batches, pipelining, serialized_tables, apart),
+        (prefetched_batches, pipelining, serialized_tables, apart, count(dense_bytes, "dense_bytes", "plan", least=0)),
         pack_narrow(stacking.features, False),
         batch=max(sizes.values()),
         batches=peaks.batches,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import wraps
 from importlib import import_module
 from typing import Any
@@ -172,7 +173,8 @@ def install(sparsecores_per_device: int = _PER_DEVICE) -> None:
 
     ``sparsecores_per_device``: what the package is told where it asks a device that has none (a TPU v5p has 4, a v6e
     2); buffers, tables and activations are laid out for it. May be called again with another number. On TPUs nothing
-    changes. Raises :class:`UsageError` where the package is not installed.
+    changes. A newer package's lookup without exchange, local_sparse_dense_matmul, is refused, with the reason.
+    Raises :class:`UsageError` where the package is not installed.
 
     >>> from tilewright.embed import tpu_embedding  # doctest: +SKIP
     >>> tpu_embedding.install()  # doctest: +SKIP
@@ -201,6 +203,21 @@ def install(sparsecores_per_device: int = _PER_DEVICE) -> None:
     for optimizer, name in NAMES.items():
         _register(f"{primitives}.sparse_dense_matmul_grad_with_{name}", _grad_with(optimizer))
     _register(f"{primitives}.sparse_dense_matmul_optimizer_grad", _custom_grad)
+    for name in _NOT_HERE:
+        with suppress(ImportError):  # a package that has it not
+            _register(f"{primitives}.{name}", _refusal(name))
+
+
+_NOT_HERE = "local_sparse_dense_matmul", "local_sparse_dense_matmul_csr"
+"""Primitives of packages newer than 0.2.0 that have no rule here."""
+
+
+def _refusal(name: str) -> Any:
+    def refuse(ctx: Any, *operands: Any, **parameters: Any) -> Any:
+        how = "look up with tpu_sparse_dense_matmul, which exchanges ids and rows by itself, or run it on a TPU"
+        raise UnsupportedError(f"the primitive {name} has no rule for CPU and GPU", where="tpu_embedding", how=how)
+
+    return refuse
 
 
 _ABOUT_DEVICES = (

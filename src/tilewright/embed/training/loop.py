@@ -51,7 +51,7 @@ class Feed:
     ``renew_every``: after so many batches the limits become the most that any batch so far asked for, raised by
     ``headroom`` and rounded up to 8 (0: they stay). Until then what exceeds them is cut, so nothing is lost; what is
     compiled stays. ``on_renewed`` is called with the batches seen and the new limits. ``recorded``: of every stack the
-    most ids and distinct ids of a partition so far, on all processes.
+    most ids and distinct ids of a partition so far, as this process knows; :meth:`agreed`: of all processes.
     """
 
     stacking: Stacking
@@ -85,12 +85,16 @@ class Feed:
             self.recorded[name] = Limits.holding(most, max(int(stats[1].max()), before.max_unique_ids_per_partition))
         if not self.renew_every or self.limits is None or self._seen % self.renew_every:
             return
+        self.limits = {name: limit.with_headroom(self.headroom) for name, limit in self.agreed().items()}
+        self.on_renewed(self._seen, self.limits)
+
+    def agreed(self) -> dict[str, Limits]:
+        """What was recorded, on all processes; every one of them must ask."""
         if self.agree is not None:
             mine = tuple(n for limit in self.recorded.values() for n in vars(limit).values())
             numbers = iter(self.agree(Agreement(0, mine)).max_ids)
             self.recorded = {name: Limits.holding(next(numbers), next(numbers)) for name in self.recorded}
-        self.limits = {name: limit.with_headroom(self.headroom) for name, limit in self.recorded.items()}
-        self.on_renewed(self._seen, self.limits)
+        return self.recorded
 
     def without_hot(
         self, features: Mapping[str, Any], hot: Mapping[str, Longs]
