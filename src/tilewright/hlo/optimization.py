@@ -246,7 +246,7 @@ def optimize(
     place((8, 128), "f32", chip)  # a target without a rule for whole programs says so here
     try:
         with collector_paused():
-            acts = Acting(chip, acting, assume_finite, allow_reassociation, keep_regions=regions)
+            acts = Acting(chip, acting, assume_finite, allow_reassociation, keep_regions=regions, judged=judge is not None)
             optimized, done = _rewrite(program, chip, steps, acts)
         if judge is not None:
             optimized = _judged(optimized, steps, done, judge)
