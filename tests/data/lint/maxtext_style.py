@@ -35,7 +35,7 @@ def rotary_interleaved(x, sin, cos):
 
 
 def rotary_complex(x, angles):
-    pairs = x.astype(jnp.float32).reshape(*x.shape[:-1], -1, 2)  # disputed: interleaved-rotary, 4521 -> 893
+    pairs = x.astype(jnp.float32).reshape(*x.shape[:-1], -1, 2)  # finds: interleaved-rotary, 4521 -> 893
     turned = jax.lax.complex(pairs[..., 0], pairs[..., 1])
     turned = turned * jnp.exp(1j * angles)[:, None]
     return jnp.stack([turned.real, turned.imag], axis=-1).reshape(x.shape).astype(x.dtype)

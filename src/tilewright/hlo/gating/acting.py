@@ -23,9 +23,7 @@ from tilewright.hlo.rewriting.maker import PURE, Maker, made_by
 from tilewright.hlo.rules.catalogue import factor_on
 from tilewright.hlo.rules.matching import number_of
 from tilewright.hlo.rules.rule import PHASES, Match, Rule
-from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.timing.chip import chip_of
-from tilewright.hlo.timing.estimate import estimate_placed
+from tilewright.hlo.timing.estimate import estimate
 from tilewright.render import bytes_text
 from tilewright.targets import Target
 
@@ -80,8 +78,7 @@ def price(rule: str, before: Block, after: Block, target: Target) -> Gain:
 
 def _modelled(before: Block, after: Block, target: Target) -> Gain:
     try:
-        chip = chip_of(target)
-        steps = [estimate_placed(Context(block_program(block), target), chip) for block in (before, after)]
+        steps = [estimate(block_program(block), target) for block in (before, after)]
     except TilewrightError as error:
         return Gain(1.0, "unpriced", f"the time model has no price for it ({error})")
     seconds = [step.device_seconds for step in steps]
