@@ -116,7 +116,8 @@ def run(
         model=job.model.name, target=chip.name, chips=chips, batch=batch, steps=steps, data=rows, plan=planned,
         movement=movement, proof=proof, before=before, after=after, losses=losses, matrix=matrix,
         products_left_out=products.left, memory=memory, stages=stages.seconds,
-        source=str(model) if isinstance(model, str | Path) else "MODEL.py", recorder=stages.recorder, peak_rss_bytes=peak_bytes(),
+        source=str(model) if isinstance(model, str | Path) else "MODEL.py", recorder=stages.recorder,
+        peak_rss_bytes=peak_bytes(),
     )  # fmt: skip
 
 
