@@ -74,7 +74,7 @@ def test_what_takes_long_is_told_once_from_its_pace(monkeypatch):
         now[0] = second
         pace(second, 60)
         quick(second, 6)
-    assert said == ["a study: about 60.0 s in all, at the pace of its first 3/60"]
+    assert said == ["a study: about 1 min 00 s in all, at the pace of its first 3/60"]
 
 
 def test_a_run_stays_within_the_memory_that_is_allowed(monkeypatch):
