@@ -99,7 +99,8 @@ A rule knows a way of writing things that an accelerator runs badly, and a way t
 
 How many times as fast the example below becomes. On a TPU that is its compiler's estimate of cycles, before over after:
 no run time, and in the middle of a model the gain is smaller. On a CPU it is measured. Nothing stands where nobody has
-looked, and a rule does not act on a chip where its factor is below 1.02.
+looked, and a rule does not act on a chip where its factor is below 1.02. Nor does it where the time model has a loss of
+more than 2 % at your shapes: the two dispute it, and only a compiler can tell, by `--judge`.
 """
 
 GUARDS = {

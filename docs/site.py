@@ -103,7 +103,10 @@ def as_pasted(found: re.Match[str]) -> str:
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
-    """The theme would fetch what lets a page from disk search; it lies here instead."""
+    """The theme would fetch what lets a page from disk search; it lies here instead. Its search box gets a name."""
+    output = output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )
     return output.replace("https://unpkg.com/iframe-worker/shim", get_relative_url("iframe-worker.js", page.url))
 
 

@@ -11,6 +11,11 @@ import pytest
 from tests.hlo.allocator_messages import EXPECTED, FOLDER, TEXTS
 
 
+def test_the_flag_that_a_message_names_is_in_the_answer(run):
+    _, out, _ = run("explain-error", str(FOLDER / "28_gave_up_early.txt"))
+    assert "set LIBTPU_INIT_ARGS=--xla_tpu_impure_oom_fast_exit_threshold=-1" in out
+
+
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_every_message(run, name):
     code, out, err = run("explain-error", str(FOLDER / name))

@@ -69,8 +69,18 @@ def test_a_file_stands_for_all_its_functions_and_what_is_left_out_is_named(run, 
 
 
 def test_a_confirmed_factor_says_at_which_shapes_and_what_the_model_has(run):
-    _, out, _ = run("lint", f"{VECTORS}/lint/maxtext_style.py")
-    assert "at the example's shapes; the time model has 0." in out
+    _, out, _ = run("lint", f"{VECTORS}/lint/flax_style.py:conv_in_groups")
+    assert "at the example's shapes; the time model sees no difference here" in out
+
+
+def test_what_model_and_compiler_dispute_is_left_to_a_judge(run):
+    path = f"{VECTORS}/lint/maxtext_style.py:queue_places"
+    code, out, err = run("lint", path)
+    assert (code, out) == (0, "")
+    assert err.startswith("0 findings")
+    _, out, _ = run("optimize", path, "--target", "tpu-v5e", "--explain")
+    assert "but the time model has 0." in out
+    assert "only a compiler can tell, with --judge tpu:v5e" in out
 
 
 def test_json_and_annotations(run, model):

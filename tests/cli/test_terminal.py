@@ -60,3 +60,33 @@ def test_closed_and_full_streams():
         assert done.returncode == code
         assert words in done.stderr
         assert len(done.stderr.splitlines()) <= 2
+
+
+def test_what_takes_long_is_told_once_from_its_pace(monkeypatch):
+    from tilewright.cli import streams
+
+    now, said = [0.0], []
+    monkeypatch.setattr(streams, "EVERY", 10.0)
+    monkeypatch.setattr(streams, "remark", said.append)
+    monkeypatch.setattr(streams.time, "monotonic", lambda: now[0])
+    pace, quick = streams.Pace("a study"), streams.Pace("quick")
+    for second in (1, 3, 4):
+        now[0] = second
+        pace(second, 60)
+        quick(second, 6)
+    assert said == ["a study: about 1 min 00 s in all, at the pace of its first 3/60"]
+
+
+def test_a_run_stays_within_the_memory_that_is_allowed(monkeypatch):
+    from tilewright.errors import UnsupportedError
+    from tilewright.machine.running import _afford
+    from tilewright.machine.stages import Stages
+
+    said = []
+    monkeypatch.setenv("TILEWRIGHT_CHILD_GIB", "6")
+    stages = Stages(lambda stage, done, total: said.append(stage))
+    _afford(stages, 1 << 30, "tables")
+    _afford(stages, 5 << 30, "tables")
+    assert said == ["tables take 5.00 GiB"]
+    with pytest.raises(UnsupportedError, match=r"7\.00 GiB, of 6\.00 GiB that are allowed"):
+        _afford(stages, 7 << 30, "tables")

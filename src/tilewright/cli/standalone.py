@@ -15,7 +15,7 @@ from typer import Argument, Option
 from tilewright.cli.embed.diagnose import Error, StackOptions, error_text, explanation_text, no_such_file
 from tilewright.cli.isa import machine
 from tilewright.cli.programs.program import ArgOption
-from tilewright.cli.streams import Json, done_text, progress, read_bytes
+from tilewright.cli.streams import Json, Pace, done_text, progress, read_bytes
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.extras import installed, need
 from tilewright.files import making_folder
@@ -78,7 +78,7 @@ def _stage_lines() -> Iterator[Callable[[str, int, int], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    console, shown, since = Console(stderr=True), "", 0.0
+    console, shown, since, pace = Console(stderr=True), "", 0.0, Pace("")
     columns = (SpinnerColumn(finished_text="*"), TextColumn("{task.description:<15}"), BarColumn(24))
     counted = TextColumn("{task.fields[count]}")
     bar = Progress(*columns, counted, TimeElapsedColumn(), console=console, disable=not console.is_terminal)
@@ -91,12 +91,13 @@ def _stage_lines() -> Iterator[Callable[[str, int, int], None]]:
             console.print(f"{shown}: {seconds_text(time.perf_counter() - since)}", highlight=False)
 
     def watch(stage: str, done: int, total: int) -> None:
-        nonlocal shown, since
+        nonlocal shown, since, pace
         if stage != shown:
             end()
-            shown, since = stage, time.perf_counter()
+            shown, since, pace = stage, time.perf_counter(), Pace(stage)
             bar.add_task(stage, total=None, count="")
         if total:
+            pace(done, total)
             bar.update(bar.tasks[-1].id, completed=done, total=total, count=done_text(done, total))
 
     with bar:

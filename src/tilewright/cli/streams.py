@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tilewright import reading
 from tilewright.files import undo_unfinished
+from tilewright.render import seconds_text
 from tilewright.render.delivery import remark
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ _IN_ASCII = {"×": "x", "→": "->", "µ": "u", "–": "-", "…": "...", "·": 
 
 #: Seconds between two lines of progress where stderr is no terminal.
 EVERY = 10.0
+#: Seconds after which a pace is known.
+PACE_AFTER = 2.0
 _SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 _SHOW_CURSOR = "\x1b[?25h"
 
@@ -68,6 +71,23 @@ def done_text(done: float, total: float | None) -> str:
     return f"{done:,.0f}/{total:,.0f}" if total else f"{done:,.0f}" if done else ""
 
 
+class Pace:
+    """Remarks once, from the pace of its first seconds, how long something will take where that is more than ten."""
+
+    def __init__(self, what: str) -> None:
+        self.what, self.begun, self.told = what, time.monotonic(), False
+
+    def __call__(self, done: float, total: float | None) -> None:
+        took = time.monotonic() - self.begun
+        if self.told or not total or not 0 < done < total or took < PACE_AFTER:
+            return
+        self.told = True
+        if (whole := took * total / done) > EVERY:
+            remark(
+                f"{self.what}: about {seconds_text(whole)} in all, at the pace of its first {done_text(done, total)}"
+            )
+
+
 @contextmanager
 def progress(description: str, total: int | None = None) -> Iterator[Any]:
     """A rich progress bar on stderr; yields ``advance(done, total, note="")``. Elsewhere a line every ten seconds.
@@ -88,11 +108,13 @@ def progress(description: str, total: int | None = None) -> Iterator[Any]:
 
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(description, total=total or None, count=done_text(0, total))
+        pace = Pace(description)
         if not console.is_terminal:
             threading.Thread(target=tell, daemon=True).start()
 
         def advance(done: int, total: int | None = None, note: str = "") -> None:
             of = total or bar.tasks[task].total
+            pace(done, of)
             bar.update(task, completed=done, total=of, description=note or description, count=done_text(done, of))
 
         try:

@@ -154,8 +154,11 @@ class Optimized:
             "refusals": [verdict.to_dict() for verdict in self.refusals],
         }
 
-    def to_html(self) -> str:
-        """One self-contained page; :func:`optimize` with ``regions=True`` gives it the regions' texts."""
+    def to_html(self, source: str = "FILE") -> str:
+        """One self-contained page; :func:`optimize` with ``regions=True`` gives it the regions' texts.
+
+        ``source``: the program and the options that it was rewritten with, as its commands write them.
+        """
         target, judged = self.target, self.judgement
         facts = [("target", target.name), ("written", date.today().isoformat())]
         head = f"{count_text(len(self.rewrites))} rewritten, {count_text(len(self.refusals))} left alone"
@@ -168,7 +171,7 @@ class Optimized:
         if judged is not None:
             figures.append(Card("judged", ratio_text(judged.ratio), f"by {judged.compiler}, cycles before over after"))
         done = "Write the rewritten program, and prove it on random inputs and edge values."
-        command = f"tilewright optimize FILE --target {target.name} -o faster.mlir --verify"
+        command = f"tilewright optimize {source} --target {target.name} -o faster.mlir --verify"
         todo = [ToDo(done, command)] if self.rewrites else []
         command = f"tilewright report faster.mlir --target {target.name} -o report.html"
         todo += [ToDo("See every operation's bytes and time after it.", command)] if todo else []
@@ -246,7 +249,9 @@ def optimize(
     place((8, 128), "f32", chip)  # a target without a rule for whole programs says so here
     try:
         with collector_paused():
-            acts = Acting(chip, acting, assume_finite, allow_reassociation, keep_regions=regions)
+            acts = Acting(
+                chip, acting, assume_finite, allow_reassociation, keep_regions=regions, judged=judge is not None
+            )
             optimized, done = _rewrite(program, chip, steps, acts)
         if judge is not None:
             optimized = _judged(optimized, steps, done, judge)

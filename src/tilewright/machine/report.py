@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -228,6 +229,7 @@ class RunReport(Report):
     ``losses``            the loss of every training step
     ``matrix``            the dense layers' products on the matrix unit
     ``memory``            HBM over the dense step, beside the tables
+    ``source``            the model's file, as commands name it
     ====================  =======================================================================================
     """
 
@@ -244,6 +246,7 @@ class RunReport(Report):
     matrix: tuple[MatrixRun, ...]
     products_left_out: tuple[LeftOut, ...]
     memory: Memory
+    source: str = "MODEL.py"
 
     @property
     def loss_before(self) -> float:
@@ -397,7 +400,7 @@ class RunReport(Report):
 
     def _commands(self) -> list[Step]:
         job = f"--target {self.target} --chips {self.chips} --batch {self.batch}"
-        again = f"tilewright run MODEL.py {job} --out other"
+        again = f"tilewright run {shlex.quote(self.source)} {job} --out other"
         return [
             Step("Change the model, a chip or the batch, run again, and see what that did.",
                  f"{again}\ntilewright diff out/report.json other/report.json -o diff.html"),

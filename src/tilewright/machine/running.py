@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from tilewright.child import half_of_memory
 from tilewright.embed import CATEGORICAL, Feature, Plan, Stacking, Topology, lookup, plan, preprocess, stack
-from tilewright.errors import UsageError
-from tilewright.hlo import Program, TimeRow, from_jax
+from tilewright.errors import TilewrightError, UnsupportedError, UsageError
+from tilewright.hlo import Program, TimeRow, from_jax, lifetimes
 from tilewright.isa import MatrixUnitConfig
 from tilewright.machine.model import Model, RunData, check_model, load_data, load_model
 from tilewright.machine.npu import study_on_npu
@@ -35,7 +37,7 @@ from tilewright.machine.stages import (
 )
 from tilewright.machine.subject import Subject, is_recommender, load_subject
 from tilewright.machine.tpu import hbm, study_on_tpu
-from tilewright.render import seconds_text
+from tilewright.render import bytes_text, seconds_text
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 from tilewright.trace import Slice, Track
@@ -84,6 +86,7 @@ def run(
     if chip.sparse is None and (chip.simt or chip.lanes or chip.family == "tpu"):
         return _run_beside(planned_job(find_target(SPARSE_CHIP), 1), chip, config, str(model), seed)
     job = planned_job(chip, chips)
+    _afford(stages, job.plan.heap.total * chips, "tables and buffers of all chips")
     rows, planned = job.rows, job.plan
     with stages.stage("start"):
         state = start(job.model, job.stacking, seed)
@@ -112,9 +115,23 @@ def run(
     return RunReport(
         model=job.model.name, target=chip.name, chips=chips, batch=batch, steps=steps, data=rows, plan=planned,
         movement=movement, proof=proof, before=before, after=after, losses=losses, matrix=matrix,
-        products_left_out=products.left, memory=memory, stages=stages.seconds, recorder=stages.recorder,
+        products_left_out=products.left, memory=memory, stages=stages.seconds,
+        source=str(model) if isinstance(model, str | Path) else "MODEL.py", recorder=stages.recorder,
         peak_rss_bytes=peak_bytes(),
     )  # fmt: skip
+
+
+_LARGE = 4 << 30
+
+
+def _afford(stages: Stages, needed: int, what: str) -> None:
+    """UnsupportedError where so many bytes (modelled) are more than are allowed; where they are many, a word before."""
+    allowed = half_of_memory()
+    if needed > allowed:
+        how = "a smaller model, batch or --scale; TILEWRIGHT_CHILD_GIB=N allows N GiB"
+        raise UnsupportedError(f"{what} take {bytes_text(needed)}, of {bytes_text(allowed)} that are allowed", how=how)
+    if needed > _LARGE:
+        stages.watch(f"{what} take {bytes_text(needed)}", 0, 0)
 
 
 def _run_program(
@@ -133,6 +150,10 @@ def _run_program(
 def _study_on(chip: Target, subject: Subject, config: MatrixUnitConfig | None, stages: Stages) -> tuple[Studied, Any]:
     """The stage of this kind of target, and what the program returned where it was run."""
     if chip.simt is not None:
+        peak = 0
+        with suppress(TilewrightError):  # what has no estimate is run without one
+            peak = lifetimes(subject.program, SPARSE_CHIP).peak
+        _afford(stages, peak, "the program's arrays")
         with stages.stage("matrix unit"):
             return study_on_matrix_unit(
                 subject,

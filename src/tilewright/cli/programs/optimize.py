@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -104,7 +105,15 @@ def optimize(
         _print_after(_stages(optimized), output)
     elif output and _is_folder(output):
         raise UsageError("it is a folder", where=output, how="name a file, or add --print-after-all")
-    forms: dict[str, Form] = {"": lambda: optimized.text.removesuffix("\n") + "\n", ".html": optimized.to_html}
+    flags = {"--bit-exact": bit_exact, "--products": products, "--assume-finite": assume_finite}
+    values = [("--passes", passes), ("--rules", rules), ("--judge", judge), ("--module", module)]
+    values += [("--arg", each) for each in arg or ()]
+    said = [program, *(flag for flag, given in flags.items() if given)]
+    written = shlex.join([*said, *(word for name, value in values if value for word in (name, value))])
+    forms: dict[str, Form] = {
+        "": lambda: optimized.text.removesuffix("\n") + "\n",
+        ".html": lambda: optimized.to_html(written),
+    }
     deliver(Answer(optimized.to_json, lambda: _lines(optimized, diff, explain)), where, forms)
     if optimized.target.compiler_normalizes:
         remark(

@@ -142,6 +142,7 @@ class AllocatorMessage:
     output: StatedSize | None = None  # the outputs
     shared: StatedSize | None = None  # how much of the outputs lies in arguments
     allocations: tuple[Allocation, ...] = ()  # the list of the largest
+    flags: tuple[str, ...] = ()  # options that the message itself names: ``--xla_...=VALUE``
     unread: tuple[str, ...] = ()  # what the text has but could not be read
 
     @property
@@ -157,6 +158,9 @@ class AllocatorMessage:
     def total(self, name: str) -> StatedSize | None:
         """A size of "Total hbm usage" by its name."""
         return dict(self.totals).get(name)
+
+
+_FLAG = re.compile(r"--[a-z]\w{2,100}=[\w.-]{1,100}")
 
 
 def _words(pattern: str) -> str:
@@ -345,6 +349,8 @@ def _read_part(drafts: list[_Draft], event: _Event) -> None:
             drafts.append(draft)
         _section(draft, kind, event)
     draft.parts.add(kind)
+    flags = _FLAG.findall(event.text, event.match.end(), event.end)
+    draft.update(flags=tuple(dict.fromkeys([*draft.found.flags, *flags])))
     draft.at = event.end if draft.found.kind is Kind.STACK else event.match.end()
 
 

@@ -176,6 +176,13 @@ def _free_memory(message: AllocatorMessage) -> Iterator[str]:
         yield "smaller caches or batches, shards over more chips, a narrower dtype"
 
 
+def _named(message: AllocatorMessage) -> Iterator[str]:
+    """What the message itself says to set."""
+    for flag in message.flags:
+        why = ", and the compiler goes on and lists the arrays: explain that list" * (message.kind is Kind.ESTIMATE)
+        yield f"the message names a flag itself: set LIBTPU_INIT_ARGS={flag}{why}"
+
+
 @dataclass(frozen=True)
 class AllocationReport:
     """One message, explained.
@@ -349,7 +356,9 @@ def _explain(message: AllocatorMessage) -> AllocationReport:
         notes += _disagreeing(each, shape)
     shapes = {allocation.number: shape for allocation, shape in explained}
     fixes = find_fixes(explained, message.space)
-    return AllocationReport(message, meaning(message), shapes, fixes, advice(message, explained), tuple(notes))
+    return AllocationReport(
+        message, meaning(message), shapes, fixes, (*advice(message, explained), *_named(message)), tuple(notes)
+    )
 
 
 def _disagreeing(each: Allocation, shape: PaddedShape) -> Iterator[str]:

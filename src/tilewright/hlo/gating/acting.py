@@ -23,9 +23,7 @@ from tilewright.hlo.rewriting.maker import PURE, Maker, made_by
 from tilewright.hlo.rules.catalogue import factor_on
 from tilewright.hlo.rules.matching import number_of
 from tilewright.hlo.rules.rule import PHASES, Match, Rule
-from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.timing.chip import chip_of
-from tilewright.hlo.timing.estimate import estimate_placed
+from tilewright.hlo.timing.estimate import estimate
 from tilewright.render import bytes_text
 from tilewright.targets import Target
 
@@ -41,7 +39,8 @@ class Gain:
     """How many times as fast (or as small) a region becomes.
 
     ``kind``: ``predicted`` (the time model), ``confirmed`` (the compiler or a measurement, at the example's shapes),
-    ``counted`` (padded bytes) or ``unpriced``. ``seconds`` is the modelled time saved, 0 where there is no model.
+    ``counted`` (padded bytes), ``unpriced``, or ``disputed`` (the compiler has a gain at the example's shapes, and the
+    time model a loss at these). ``seconds`` is the modelled time saved, 0 where there is no model.
     """
 
     factor: float
@@ -64,8 +63,12 @@ def price(rule: str, before: Block, after: Block, target: Target) -> Gain:
     if target.family == "tpu":
         gain = _modelled(before, after, target)
         if known is not None and (gain.kind == "unpriced" or gain.factor < LEAST):
-            seen = f"the time model has {gain.factor:.2g} times here" if gain.kind == "predicted" else gain.note
-            return Gain(known.factor, "confirmed", f"{known} at the example's shapes; {seen}")
+            said = f"{known} at the example's shapes"
+            if gain.kind == "unpriced":
+                return Gain(known.factor, "confirmed", f"{said}; {gain.note}")
+            if gain.factor * LEAST < 1:
+                return Gain(known.factor, "disputed", f"{said}, but the time model has {gain.factor:.2g} times here")
+            return Gain(known.factor, "confirmed", f"{said}; the time model sees no difference here")
         note = f"; at the example's shapes {known}" if known is not None else ""
         return Gain(gain.factor, gain.kind, gain.note + note, gain.seconds)
     sizes = [padded_bytes(block, target) for block in (before, after)]
@@ -75,8 +78,7 @@ def price(rule: str, before: Block, after: Block, target: Target) -> Gain:
 
 def _modelled(before: Block, after: Block, target: Target) -> Gain:
     try:
-        chip = chip_of(target)
-        steps = [estimate_placed(Context(block_program(block), target), chip) for block in (before, after)]
+        steps = [estimate(block_program(block), target) for block in (before, after)]
     except TilewrightError as error:
         return Gain(1.0, "unpriced", f"the time model has no price for it ({error})")
     seconds = [step.device_seconds for step in steps]
@@ -125,7 +127,8 @@ class Candidate:
 class Acting:
     """One run of the rules over a program, on one target.
 
-    ``passed_over`` holds what a judge has turned down: pairs of a rule's name and a region's key.
+    ``passed_over`` holds what a judge has turned down: pairs of a rule's name and a region's key. ``judged``: one will
+    be asked, so what is disputed may be tried.
     """
 
     target: Target
@@ -141,6 +144,7 @@ class Acting:
     acted: list[Candidate] = field(default_factory=list)
     left: list[Candidate] = field(default_factory=list)
     keep_regions: bool = False
+    judged: bool = False
     texts: dict[tuple[str, Hashable], tuple[str, str]] = field(default_factory=dict)
 
     def run(self, bodies: Sequence[Block]) -> None:
@@ -248,6 +252,8 @@ class Acting:
     def _refusal(self, match: Match, gain: Gain, unsure: bool) -> str:
         if not self._gains(match, gain):
             return _NO_GAIN
+        if gain.kind == "disputed" and not self.judged:
+            return f"{gain.note}: only a compiler can tell, with --judge tpu:{self.target.name.removeprefix('tpu-')}"
         if unsure and not self.assume_finite:
             return "a NaN or an infinity would spread to its neighbours: --assume-finite allows it"
         if not match.rule.exact and not self.allow_reassociation:
@@ -263,7 +269,7 @@ class Acting:
         if rule.families and self.target.family not in rule.families:
             return False
         if self.target.family == "tpu":
-            return match.pays
+            return match.pays and (known is not None or gain.kind == "unpriced" or gain.factor >= LEAST)
         if self.target.name in MEASURED:  # measured at one size: shapes of that kind only, and more than noise
             return gain.factor >= 1.1 and match.pays
         return gain.factor >= LEAST

@@ -216,7 +216,8 @@ class Explorer {
     this.split = make("div", { className: "split" });
     this.viewport = make("div", { className: "viewport", tabIndex: 0 });
     this.viewport.setAttribute("role", "region");
-    this.viewport.setAttribute("aria-label", "Rows: arrows move, Enter opens one, Escape closes it");
+    const others = document.querySelectorAll(".viewport").length;
+    this.viewport.setAttribute("aria-label", `Rows${others ? ` (${others + 1})` : ""}: arrows move, Enter opens one, Escape closes it`);
     this.hint = make("p", { className: "hint", textContent: "A row opens: click it, or move with the arrow keys and press Enter." });
     this.sums.setAttribute("aria-live", "polite");
     this.said = make("p", { className: "unseen" });
