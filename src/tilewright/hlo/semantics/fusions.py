@@ -355,7 +355,8 @@ def _once(operations: Sequence[Operation]) -> list[Operation]:
     """The operations without those that compute what another has computed."""
     known: dict[tuple[object, ...], str] = {}
     names: dict[str, str] = {}
-    found = []
+    found = list[Operation]()
+    written = {op.name: op.operands[0] for op in operations if op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE}
     for op in operations:
         if any(name in names for name in op.operands):
             op = replace(op, operands=tuple(names.get(name, name) for name in op.operands))
@@ -363,6 +364,11 @@ def _once(operations: Sequence[Operation]) -> list[Operation]:
         if kind in _UNCHANGED and op.operand_shapes[:1] == (op.shape,) and not _NOT_ZERO.search(_padding(op)):
             names[op.name] = op.operands[0]
             continue
+        if kind == "select" and len(op.operands) == 3 and op.operand_shapes[:1] == ("pred[]",):
+            _, yes, no = op.operands  # an update that is made or not: the update itself chooses, in place
+            if updated := yes if written.get(yes) == no else no if written.get(no) == yes else "":
+                names[op.name] = updated
+                continue
         if (op.name and not op.calls) or kind == "reduce":
             key = kind, op.shape, op.operands, tuple(sorted(op.attributes.items())), op.operands or op.line
             if (
