@@ -38,6 +38,8 @@ HEADS = PRODUCTS - {"ragged-dot"} | {"reduce", "gather", "reduce-window"}
 """Operations that do what follows them elementwise."""
 _UNCHANGED = frozenset({"pad", "slice", "reshape", "convert"})
 """Operations that do nothing where their result has the operand's shape and nothing is padded."""
+_NOT_ALONE = _FREE | {"reshape", "transpose", "slice", "reverse", "concatenate", "pad", "bitcast-convert"}
+"""Operations that are not done before a loop for their own sake."""
 _NOT_ZERO = re.compile("[1-9]")
 _LANES = 128
 _MANY = 8
@@ -102,6 +104,7 @@ class Fusions:
         self.relaid = {
             op.name for op in self.operations if self._is_relaid(op) and (not written or self._is_of_product(op))
         }
+        self.hoisted = self._before_the_loop() if computation.name.endswith(".body") else set[str]()
         self.joined = {op.name for op in self.operations if self._is_softmax_sum(op)}
         self.through = {name for name in self.by_name if self._flows(name)} | self.joined
         self.head_of: dict[str, str] = {}
@@ -165,8 +168,31 @@ class Fusions:
             return rows.shape[-1] >= _LONG_ROW and wide and narrow
         return False
 
+    def _before_the_loop(self) -> set[str]:
+        """What a loop's body computes of arrays that it does not change, and grows by nothing: once, before the loop."""
+        parameters = [op.name for op in self.operations if op.opcode == "parameter"]
+        returned = next((op.operands for op in reversed(self.operations) if op.opcode == "return"), ())
+        fixed = {before for before, after in zip(parameters, returned, strict=False) if before == after}
+        for op in self.operations:
+            same = all(name in fixed or name.partition("#")[0] not in self.by_name for name in op.operands)
+            if self.kind[op.name] in _FLOWS | HEADS and same:
+                fixed.add(op.name)
+        hoisted = set[str]()
+        for op in reversed(self.operations):
+            if op.name not in fixed or not op.operands:
+                continue
+            readers = self.readers[op.name]
+            worth = self.kind[op.name] not in _NOT_ALONE and self.bytes[op.name] <= sum(
+                self.bytes.get(name, self._bytes(shape)) for name, shape in zip(op.operands, op.operand_shapes)
+            )
+            if worth or (readers and all(reader.name in hoisted for reader in readers)):
+                hoisted.add(op.name)
+        return hoisted
+
     def _flows(self, name: str) -> bool:
         """Whether a value can stay in the kernels that read it."""
+        if name in self.hoisted and any(reader.name not in self.hoisted for reader in self.readers[name]):
+            return False
         if any(reader.name in self.relaid for reader in self.readers[name]) and self.kind[name] not in _FREE:
             return False
         if (
@@ -222,6 +248,8 @@ class Fusions:
         for op in reversed(self.operations):
             name = op.name
             if self.kind[name] not in HEADS or name in self.joined or name in self.captured or not self.readers[name]:
+                continue
+            if name in self.hoisted:
                 continue
             ends, keeps = self._ends(name)
             end = next(iter(ends)) if len(ends) == 1 and keeps else ""

@@ -80,7 +80,7 @@ class Fusing:
         self.captured: set[str] = outer.captured if outer else captured_names(context.program)
         fusions = Fusions(context, computation, self.captured, written=True)
         self.operations = [op for op in fusions.operations if op.opcode != "return"]
-        self.in_softmax = fusions.joined
+        self.in_softmax, self.hoisted = fusions.joined, fusions.hoisted
         self.copied = defaultdict[str, list[str]](list)
         for op in fusions.kernels():
             if op.opcode == "copy":
@@ -155,25 +155,31 @@ class Fusing:
         stays = not self.computation.entry or (name not in self.arguments and name not in self.results)
         return stays and self.tiles[name].megabytes <= self.chip.kernel["near_result_mb"]
 
-    def price(self, runs: int = 1, begin: float = 0.0) -> tuple[list[TimeRow], float, int]:
+    def price(self, runs: int = 1, begin: float = 0.0, trips: int = 1) -> tuple[list[TimeRow], float, int]:
         """Rows in the order of the text, microseconds of one run, and how many operations were priced.
 
         ``runs``: how often the computation runs in a step; rows count all runs. ``begin``: when the first begins.
+        ``trips``: how many of the runs have what is done before a loop in common.
         """
         rows: list[TimeRow] = []
         clock = early = streamed = 0.0
+        scalars = set[str]()
         priced, seconds = 0, {name for names in self.joined.values() for name in names}
         for op in self.operations:
-            kind = plain_opcode(op.opcode)
+            kind, often = plain_opcode(op.opcode), runs // trips if op.name in self.hoisted else runs
+            scalar = op.name in self.tiles and not self.tiles[op.name].shape and kind in ELEMENTWISE
+            if scalar and not self.computation.entry:  # a loop's counters and indices: a kernel each
+                behind = any(name in scalars for name in op.operands)
+                scalars.add(op.name)
+                run = Run(self.chip.kernel["scalar_us" if behind else "launch_us"], "latency")
+                source = self.context.source(self.computation.name, op)
+                rows.append(timed(self.chip, op, run, self.chip.kernel, source, begin + clock, often))
+                clock, priced = clock + run.us * often / runs, priced + 1
+                continue
             if op.name in self.through or op.name in seconds or kind in TAKES_NO_TIME | {"iota"}:
                 continue
-            if (
-                op.name in self.tiles
-                and not self.tiles[op.name].shape
-                and op.name in self.results
-                and kind in ELEMENTWISE
-            ):
-                continue  # scalars, such as a loop's counter, are the scalar core's
+            if scalar and op.name in self.results:
+                continue
             if plain_opcode(op.opcode) == "while" and op.calls and op.name not in self.broken:
                 inside, us, within = self._loop(op, runs, begin + clock)
                 rows += inside
@@ -193,8 +199,8 @@ class Fusing:
             if isinstance(run, str):
                 rows.append(untimed(op, run, source, begin + clock, runs, self._operands(op), [self.tiles[op.name]]))
                 continue
-            streamed, early = streamed + run.megabytes, early + weights
-            rows.append(timed(self.chip, op, run, self.chip.kernel, source, begin + clock, runs))
+            streamed, early = streamed + run.megabytes * often / runs, early + weights
+            rows.append(timed(self.chip, op, run, self.chip.kernel, source, begin + clock, often))
             clock, priced = clock + rows[-1].seconds / runs * 1e6, priced + 1
         arriving = self.chip.stream_us(early, self.chip.kernel["read_mb_per_us"])
         hbm = arriving + self.chip.stream_us(streamed, self.chip.kernel["mb_per_us"])
@@ -210,7 +216,12 @@ class Fusing:
         trips = 1 if trips is None else trips
         if not trips:
             return [], 0.0, 0
-        rows, us, priced = Fusing(self.chip, self.context, body, self).price(runs * trips, begin)
+        rows, us, priced = Fusing(self.chip, self.context, body, self).price(runs * trips, begin, trips)
+        for callee in op.calls[:-1]:  # whether it goes on is asked once more than it does
+            asking, once, more = Fusing(
+                self.chip, self.context, self.context.program.by_name[callee], self
+            ).price(runs * (trips + 1), begin + us)
+            rows, us, priced = rows + asking, us + once, priced + more
         return rows, us * trips, priced
 
     def _flops_inside(self, op: Operation, known: dict[str, int], depth: int = 0) -> int:
