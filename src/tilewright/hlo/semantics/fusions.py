@@ -251,6 +251,9 @@ class Fusions:
                 continue
             if name in self.hoisted:
                 continue
+            if self.kind[name] == "reduce":
+                self._end_with_sum(name)
+                continue
             ends, keeps = self._ends(name)
             end = next(iter(ends)) if len(ends) == 1 and keeps else ""
             fused = self.kind[end] in _FLOWS and end not in self.relaid if end else False
@@ -265,6 +268,14 @@ class Fusions:
                 self.through.add(name)
                 self.through.discard(written)
                 self.head_of[written] = name
+
+    def _end_with_sum(self, name: str) -> None:
+        """A reduction is the last of its kernel; no more than its type is changed behind it."""
+        readers = self.readers[name]
+        if len(readers) == 1 and self.kind[readers[0].name] == "convert" and readers[0].name in self.through:
+            self.through.add(name)
+            self.through.discard(readers[0].name)
+            self.head_of[readers[0].name] = name
 
     def _ends_product(self, end: str, name: str) -> bool:
         """Whether a product's kernel sums its result up, or writes it where an update goes."""
