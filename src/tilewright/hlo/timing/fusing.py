@@ -33,7 +33,7 @@ from tilewright.hlo.opcodes import (
 )
 from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.semantics.dims import product_sizes
+from tilewright.hlo.semantics.dims import gathered_rows, product_sizes
 from tilewright.hlo.semantics.fusions import HEADS, Fusions, captured_names
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
@@ -56,6 +56,8 @@ _BLOCK, _BLOCK_MB = 1280, 16.0
 """Rows and columns of one block of a product's result, and megabytes of an operand that stays for all blocks."""
 _WINDOW_MB = 5.0
 """Megabytes of one window of a kernel's arrays."""
+_MANY_ROWS, _LARGE_TABLE_MB = 2048, 2.0
+"""Rows, and megabytes of a table, from which a gather is left to SparseCores."""
 _MOST_BEHIND = 4096
 """Operations that are computed again in one kernel; what is further behind it reads from memory."""
 
@@ -299,6 +301,18 @@ class Fusing:
             return 0.0
         return 2 * result.megabytes
 
+    def _by_sparsecores(self, op: Operation, operands: Sequence[Tiles]) -> float:
+        """Microseconds of a gather that SparseCores do: of many rows of a large table, of more than bytes; else 0."""
+        if len(operands) < 2 or not self.context.chip or not self.context.chip.sparse or not self.computation.entry:
+            return 0.0
+        result, table = self.tiles[op.name], operands[0]
+        rows = gathered_rows(op, operands[1], result)
+        bits = 8 * 1e6 * table.megabytes / max(1, table.elements)
+        if rows < _MANY_ROWS or table.megabytes < _LARGE_TABLE_MB or bits <= 8:
+            return 0.0
+        row = result.megabytes / rows
+        return self.chip.sparse_us(rows, row, 4e-6 * rows * max(1, len(op.integers("start_index_map"))) + result.megabytes)
+
     def _read_again(self, op: Operation) -> float:
         """Megabytes that a product's blocks read more than once: each column of blocks reads the left operand anew."""
         operands = self._operands(op)
@@ -331,6 +345,9 @@ class Fusing:
             if name not in self.tiles or (of := plain_opcode(member.opcode)) in TAKES_NO_TIME:
                 continue
             operands = self._operands(member)
+            if of == "gather" and (us := self._by_sparsecores(member, operands)):
+                asked.work.sparse_us += us
+                continue
             add_operation(own, self.chip.kernel, member, operands, self.tiles[name])
             asked.again += self._read_again(member)
             if self.number[name] < last and (copied := self._turned_first(member, own)):
