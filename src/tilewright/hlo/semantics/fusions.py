@@ -91,7 +91,7 @@ class Fusions:
         self, context: Context, computation: Computation, captured: Collection[str], written: bool = False
     ) -> None:
         self.context, self.captured = context, captured
-        operations = [_marked(op) for op in inlined(context.program, computation)]
+        operations = [part for op in inlined(context.program, computation) for part in _as_sum(_marked(op))]
         self.operations = _widened_first(_wanted(_once(operations), captured))
         self.by_name = {op.name: op for op in self.operations}
         self.readers: dict[str, list[Operation]] = defaultdict(list)
@@ -388,6 +388,24 @@ def _marked(op: Operation) -> Operation:
     target = op.attributes.get("custom_call_target", "")
     marks = plain_opcode(op.opcode) == "custom-call" and op.operands and any(mark in target for mark in MARKER_CALLS)
     return replace(op, opcode="bitcast") if marks else op
+
+
+def _as_sum(op: Operation) -> Sequence[Operation]:
+    """A product of which each number is a sum of its own, of two arrays of one form: a multiplication and a reduction."""
+    over, shapes = op.integers("lhs_contracting_dims"), op.operand_shapes[:2]
+    same = op.integers("lhs_batch_dims"), over
+    if (
+        plain_opcode(op.opcode) not in DOTS
+        or not over
+        or same != (op.integers("rhs_batch_dims"), op.integers("rhs_contracting_dims"))
+        or len({shape.partition("[")[2] for shape in shapes}) != 1
+        or shapes[0].count(",") + 1 != len(same[0]) + len(over)
+    ):
+        return [op]
+    name, shape = f"{op.name}.each", f"{op.shape.partition('[')[0]}[{shapes[0].partition('[')[2]}"
+    dims = {"dimensions": "{" + ",".join(map(str, over)) + "}"}
+    each = replace(op, name=name, opcode="multiply", shape=shape, attributes={})
+    return [each, replace(op, opcode="reduce", operands=(name,), operand_shapes=(shape,), attributes=dims)]
 
 
 def _once(operations: Sequence[Operation]) -> list[Operation]:
