@@ -466,9 +466,9 @@ def _widened_first(operations: list[Operation]) -> list[Operation]:
             kind = after[0].shape.partition("[")[0]
             wide = f"{kind}[{op.operand_shapes[0].partition('[')[2]}"
             swapped[op.name] = replace(
-                after[0], name=op.name, shape=wide, operands=op.operands, operand_shapes=op.operand_shapes
+                after[0], name=op.name, line=op.line, shape=wide, operands=op.operands, operand_shapes=op.operand_shapes
             )
             swapped[after[0].name] = replace(
-                op, name=after[0].name, shape=after[0].shape, operands=(op.name,), operand_shapes=(wide,)
+                op, name=after[0].name, line=after[0].line, shape=after[0].shape, operands=(op.name,), operand_shapes=(wide,)
             )
     return [swapped.get(op.name, op) for op in operations]
