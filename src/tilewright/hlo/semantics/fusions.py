@@ -4,8 +4,11 @@ A stated model, read off the modules of the TPU's compiler:
 
 * Elementwise operations, and those that only rearrange, run in the kernels that want their values. A value that several
   kernels want is computed again in each of them, unless reading what it is made of would cost more than reading it.
-* A product, a reduction or a gather does what follows it elementwise, if nothing else wants its own result, and writes
-  the last of it; towards another product it writes where the value is narrowest. One kernel has one product.
+* A product or a gather does what follows it elementwise, if nothing else wants its own result, and writes the last of
+  it; towards another product it writes where the value is narrowest. One kernel has one product. A reduction is the
+  last of its kernel; no more than its type is changed behind it.
+* What a loop's body computes of arrays that the loop does not change is done before it, unless it makes them larger.
+* An update that a condition keeps or drops is done in place; a product without free dims is a reduction.
 * What loops, branches, custom calls, sorts and exchanges take is written, and so are the results.
 """
 
@@ -169,7 +172,7 @@ class Fusions:
         return False
 
     def _before_the_loop(self) -> set[str]:
-        """What a loop's body computes of arrays that it does not change, and grows by nothing: once, before the loop."""
+        """What a loop's body computes of what stays as it is, and is no larger: it is done once, before the loop."""
         parameters = [op.name for op in self.operations if op.opcode == "parameter"]
         returned = next((op.operands for op in reversed(self.operations) if op.opcode == "return"), ())
         fixed = {before for before, after in zip(parameters, returned, strict=False) if before == after}
@@ -391,7 +394,7 @@ def _marked(op: Operation) -> Operation:
 
 
 def _as_sum(op: Operation) -> Sequence[Operation]:
-    """A product of which each number is a sum of its own, of two arrays of one form: a multiplication and a reduction."""
+    """A product without free dims, of two arrays of one form, as the multiplication and the reduction that it is."""
     over, shapes = op.integers("lhs_contracting_dims"), op.operand_shapes[:2]
     same = op.integers("lhs_batch_dims"), over
     if (
@@ -413,7 +416,9 @@ def _once(operations: Sequence[Operation]) -> list[Operation]:
     known: dict[tuple[object, ...], str] = {}
     names: dict[str, str] = {}
     found = list[Operation]()
-    written = {op.name: op.operands[0] for op in operations if op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE}
+    written = {
+        op.name: op.operands[0] for op in operations if op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE
+    }
     for op in operations:
         if any(name in names for name in op.operands):
             op = replace(op, operands=tuple(names.get(name, name) for name in op.operands))
@@ -469,6 +474,11 @@ def _widened_first(operations: list[Operation]) -> list[Operation]:
                 after[0], name=op.name, line=op.line, shape=wide, operands=op.operands, operand_shapes=op.operand_shapes
             )
             swapped[after[0].name] = replace(
-                op, name=after[0].name, line=after[0].line, shape=after[0].shape, operands=(op.name,), operand_shapes=(wide,)
+                op,
+                name=after[0].name,
+                line=after[0].line,
+                shape=after[0].shape,
+                operands=(op.name,),
+                operand_shapes=(wide,),
             )
     return [swapped.get(op.name, op) for op in operations]

@@ -6,8 +6,9 @@
   the compute, so that the step takes the longer of kernels and HBM; the largest argument, if it fits
   ``between_calls_mb``, is brought in between calls.
 * Operands of a product that do not fit near the core are read anew for every block of its result.
-* A gather of rows that lie across the lanes turns its table first; what a batched product takes of an activation is cut
-  out and turned first.
+* In a loop every operation on one number is a kernel; the first of a chain takes a launch.
+* A gather of many rows of a large table is left to SparseCores. One of rows that lie across the lanes turns its table
+  first; what a batched product takes of an activation is cut out and turned first.
 """
 
 from __future__ import annotations
@@ -220,9 +221,9 @@ class Fusing:
             return [], 0.0, 0
         rows, us, priced = Fusing(self.chip, self.context, body, self).price(runs * trips, begin, trips)
         for callee in op.calls[:-1]:  # whether it goes on is asked once more than it does
-            asking, once, more = Fusing(
-                self.chip, self.context, self.context.program.by_name[callee], self
-            ).price(runs * (trips + 1), begin + us)
+            asking, once, more = Fusing(self.chip, self.context, self.context.program.by_name[callee], self).price(
+                runs * (trips + 1), begin + us
+            )
             rows, us, priced = rows + asking, us + once, priced + more
         return rows, us * trips, priced
 
@@ -311,7 +312,9 @@ class Fusing:
         if rows < _MANY_ROWS or table.megabytes < _LARGE_TABLE_MB or bits <= 8:
             return 0.0
         row = result.megabytes / rows
-        return self.chip.sparse_us(rows, row, 4e-6 * rows * max(1, len(op.integers("start_index_map"))) + result.megabytes)
+        return self.chip.sparse_us(
+            rows, row, 4e-6 * rows * max(1, len(op.integers("start_index_map"))) + result.megabytes
+        )
 
     def _read_again(self, op: Operation) -> float:
         """Megabytes that a product's blocks read more than once: each column of blocks reads the left operand anew."""
