@@ -174,10 +174,10 @@ class Fusing:
             if scalar and not self.computation.entry:  # a loop's counters and indices: a kernel each
                 behind = any(name in scalars for name in op.operands)
                 scalars.add(op.name)
-                run = Run(self.chip.kernel["scalar_us" if behind else "launch_us"], "latency")
+                alone = Run(self.chip.kernel["scalar_us" if behind else "launch_us"], "latency")
                 source = self.context.source(self.computation.name, op)
-                rows.append(timed(self.chip, op, run, self.chip.kernel, source, begin + clock, often))
-                clock, priced = clock + run.us * often / runs, priced + 1
+                rows.append(timed(self.chip, op, alone, self.chip.kernel, source, begin + clock, often))
+                clock, priced = clock + alone.us * often / runs, priced + 1
                 continue
             if op.name in self.through or op.name in seconds or kind in TAKES_NO_TIME | {"iota"}:
                 continue
