@@ -2,10 +2,12 @@
 
     python benchmarks/calibrate_kernels.py FOLDER [--write]
 
-FOLDER holds ``rows.jsonl.gz`` (a JSON object a line: ``id``, ``chip``, ``op`` and ``ms``, the profiler's device
-time) and ``ID.hlo``, the scheduled module of each, as a TPU compiler made it ahead of time. Beside them stand the
-measured passes of gpt2 (benchmarks/data/tpu_measured). Rows of one family (``op`` and number, without the variant) are
-either all fitted or all held back, by a hash.
+FOLDER holds ``rows.jsonl.gz`` (a JSON object a line: ``id``, ``chip``, ``op``, ``ms``, the profiler's device time, and
+``peak_mb``, its peak of memory) and ``ID.hlo``, the scheduled module of each, as a TPU compiler made it ahead of time.
+Where ``ID.mem.json`` holds the compiler's ``peak_memory_in_bytes``, a row whose peak is another one was compiled
+otherwise when it was timed: it is judged apart. Beside them stand the measured passes of gpt2
+(benchmarks/data/tpu_measured). Rows of one family (``op`` and number, without the variant) are either all fitted or all
+held back, by a hash.
 
 Every kernel is counted once by the model itself (``Schedule``), with probing constants that show one class of work at a
 time, as work is linear in them. What the units take is then fitted: the logarithm of a program's time, misses counted
@@ -69,6 +71,8 @@ MODELS = 2.0
 """Weight of a whole model against one function, which it has dozens of."""
 FEW = {"tpu-v5e"}
 """Chips of which one op alone was timed."""
+ALIKE = 0.02
+"""How far the peak of memory of a module may be from that of what was timed."""
 MOST = 0.98
 """The most of a peak that any kernel is taken to reach."""
 PRIOR = 0.05
@@ -87,6 +91,7 @@ class Counted:
     kernels: np.ndarray = field(default_factory=lambda: np.zeros((0, len(COLUMNS))))
     other: float = 0.0
     lacking: str = ""
+    as_timed: bool = True  # whether its peak of memory is that of the module that was timed
 
     @property
     def impossible(self) -> bool:
@@ -152,21 +157,35 @@ def _asked(program, chip: Chip, values: Mapping[str, float]) -> tuple[float, lis
     return schedule.now, schedule.asked
 
 
+def _same_peak(line: Mapping[str, object], module: Path) -> bool:
+    """Whether a module's peak of memory is that of what was timed, within 2 %; where nothing is known of it, yes."""
+    said, timed = module.with_suffix(".mem.json"), line.get("peak_mb")
+    if not timed or not said.exists():
+        return True
+    peak = json.loads(said.read_text()).get("peak_memory_in_bytes", 0) / 1e6
+    return not peak or abs(peak / float(str(timed)) - 1) < ALIKE
+
+
 def rows_of(folder: Path) -> list[Counted]:
     """All timed functions that have a module, and the passes of gpt2 without what a call costs."""
-    items = []
+    items, otherwise = [], set[str]()
     with gzip.open(folder / "rows.jsonl.gz", "rt") as lines:
         for line in map(json.loads, lines):
             module = folder / f"{line['id']}.hlo"
             if module.exists() and not line["op"].startswith("pallas") and line["ms"] > 0:
                 items.append((line["id"], line["chip"], 1e3 * line["ms"], module.read_text()))
+                if not _same_peak(line, module):
+                    otherwise.add(line["id"])
     for point in measured_times.gpt2():
         if point.dump:
             call = target(point.chip).time["kernel"]["call_us"]
             name = f"{point.chip[4:]}.gpt2.{point.sequence}.{point.batch}"
             items.append((name, point.chip, 1e3 * point.milliseconds - call, point.dump))
     with ProcessPoolExecutor() as pool:
-        return list(pool.map(counted, items, chunksize=4))
+        rows = list(pool.map(counted, items, chunksize=4))
+    for row in rows:
+        row.as_timed = row.name not in otherwise
+    return rows
 
 
 class Fit:
@@ -300,6 +319,9 @@ def main() -> None:
     print(f"More bytes than HBM passes in the time, so compiled otherwise: {', '.join(names)}")
     print("Held back, fitted on the others:")
     print(table([row for row in rows if row.held_back], errors[held]))
+    alike = np.array([row.as_timed for row in rows])
+    print("Of them, those whose peak of memory is that of what was timed:")
+    print(table([row for row in rows if row.held_back and row.as_timed], errors[held & alike]))
     print({name: float(f"{value:.3g}") for name, value in zip(fit.names, half)})
     if options.write:
         for chip in sorted({*fit.chips} - FEW):

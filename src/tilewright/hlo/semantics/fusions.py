@@ -4,8 +4,11 @@ A stated model, read off the modules of the TPU's compiler:
 
 * Elementwise operations, and those that only rearrange, run in the kernels that want their values. A value that several
   kernels want is computed again in each of them, unless reading what it is made of would cost more than reading it.
-* A product, a reduction or a gather does what follows it elementwise, if nothing else wants its own result, and writes
-  the last of it; towards another product it writes where the value is narrowest. One kernel has one product.
+* A product or a gather does what follows it elementwise, if nothing else wants its own result, and writes the last of
+  it; towards another product it writes where the value is narrowest. One kernel has one product. A reduction is the
+  last of its kernel; no more than its type is changed behind it.
+* What a loop's body computes of arrays that the loop does not change is done before it, unless it makes them larger.
+* An update that a condition keeps or drops is done in place; a product without free dims is a reduction.
 * What loops, branches, custom calls, sorts and exchanges take is written, and so are the results.
 """
 
@@ -39,6 +42,8 @@ HEADS = PRODUCTS - {"ragged-dot"} | {"reduce", "gather", "reduce-window"}
 """Operations that do what follows them elementwise."""
 _UNCHANGED = frozenset({"pad", "slice", "reshape", "convert"})
 """Operations that do nothing where their result has the operand's shape and nothing is padded."""
+_NOT_ALONE = _FREE | {"reshape", "transpose", "slice", "reverse", "concatenate", "pad", "bitcast-convert"}
+"""Operations that are not done before a loop for their own sake."""
 _NOT_ZERO = re.compile("[1-9]")
 _LANES = 128
 _MANY = 8
@@ -91,7 +96,7 @@ class Fusions:
         self, context: Context, computation: Computation, captured: Collection[str], written: bool = False
     ) -> None:
         self.context, self.captured = context, captured
-        operations = [_marked(op) for op in inlined(context.program, computation)]
+        operations = [part for op in inlined(context.program, computation) for part in _as_sum(_marked(op))]
         self.operations = _widened_first(_wanted(_without_barriers(_once(operations)), captured))
         self.by_name = {op.name: op for op in self.operations}
         self.readers: dict[str, list[Operation]] = defaultdict(list)
@@ -104,6 +109,7 @@ class Fusions:
         self.relaid = {
             op.name for op in self.operations if self._is_relaid(op) and (not written or self._is_of_product(op))
         }
+        self.hoisted = self._before_the_loop() if computation.name.endswith(".body") else set[str]()
         self.joined = {op.name for op in self.operations if self._is_softmax_sum(op)}
         self.through = {name for name in self.by_name if self._flows(name)} | self.joined
         self.head_of: dict[str, str] = {}
@@ -168,8 +174,31 @@ class Fusions:
             return rows.shape[-1] >= _LONG_ROW and wide and narrow
         return False
 
+    def _before_the_loop(self) -> set[str]:
+        """What a loop's body computes of what stays as it is, and is no larger: it is done once, before the loop."""
+        parameters = [op.name for op in self.operations if op.opcode == "parameter"]
+        returned = next((op.operands for op in reversed(self.operations) if op.opcode == "return"), ())
+        fixed = {before for before, after in zip(parameters, returned, strict=False) if before == after}
+        for op in self.operations:
+            same = all(name in fixed or name.partition("#")[0] not in self.by_name for name in op.operands)
+            if self.kind[op.name] in _FLOWS | HEADS and same:
+                fixed.add(op.name)
+        hoisted = set[str]()
+        for op in reversed(self.operations):
+            if op.name not in fixed or not op.operands:
+                continue
+            readers = self.readers[op.name]
+            worth = self.kind[op.name] not in _NOT_ALONE and self.bytes[op.name] <= sum(
+                self.bytes.get(name, self._bytes(shape)) for name, shape in zip(op.operands, op.operand_shapes)
+            )
+            if worth or (readers and all(reader.name in hoisted for reader in readers)):
+                hoisted.add(op.name)
+        return hoisted
+
     def _flows(self, name: str) -> bool:
         """Whether a value can stay in the kernels that read it."""
+        if name in self.hoisted and any(reader.name not in self.hoisted for reader in self.readers[name]):
+            return False
         if any(reader.name in self.relaid for reader in self.readers[name]) and self.kind[name] not in _FREE:
             return False
         if (
@@ -231,6 +260,11 @@ class Fusions:
             name = op.name
             if self.kind[name] not in HEADS or name in self.joined or name in self.captured or not self.readers[name]:
                 continue
+            if name in self.hoisted:
+                continue
+            if self.kind[name] == "reduce":
+                self._end_with_sum(name)
+                continue
             ends, keeps = self._ends(name)
             end = next(iter(ends)) if len(ends) == 1 and keeps else ""
             fused = self.kind[end] in _FLOWS and end not in self.relaid if end else False
@@ -245,6 +279,14 @@ class Fusions:
                 self.through.add(name)
                 self.through.discard(written)
                 self.head_of[written] = name
+
+    def _end_with_sum(self, name: str) -> None:
+        """A reduction is the last of its kernel; no more than its type is changed behind it."""
+        readers = self.readers[name]
+        if len(readers) == 1 and self.kind[readers[0].name] == "convert" and readers[0].name in self.through:
+            self.through.add(name)
+            self.through.discard(readers[0].name)
+            self.head_of[readers[0].name] = name
 
     def _ends_product(self, end: str, name: str) -> bool:
         """Whether a product's kernel sums its result up, or writes it where an update goes."""
@@ -374,11 +416,32 @@ def _marked(op: Operation) -> Operation:
     return replace(op, opcode="bitcast") if marks else op
 
 
+def _as_sum(op: Operation) -> Sequence[Operation]:
+    """A product without free dims, of two arrays of one form, as the multiplication and the reduction that it is."""
+    over, shapes = op.integers("lhs_contracting_dims"), op.operand_shapes[:2]
+    same = op.integers("lhs_batch_dims"), over
+    if (
+        plain_opcode(op.opcode) not in DOTS
+        or not over
+        or same != (op.integers("rhs_batch_dims"), op.integers("rhs_contracting_dims"))
+        or len({shape.partition("[")[2] for shape in shapes}) != 1
+        or shapes[0].count(",") + 1 != len(same[0]) + len(over)
+    ):
+        return [op]
+    name, shape = f"{op.name}.each", f"{op.shape.partition('[')[0]}[{shapes[0].partition('[')[2]}"
+    dims = {"dimensions": "{" + ",".join(map(str, over)) + "}"}
+    each = replace(op, name=name, opcode="multiply", shape=shape, attributes={})
+    return [each, replace(op, opcode="reduce", operands=(name,), operand_shapes=(shape,), attributes=dims)]
+
+
 def _once(operations: Sequence[Operation]) -> list[Operation]:
     """The operations without those that compute what another has computed."""
     known: dict[tuple[object, ...], str] = {}
     names: dict[str, str] = {}
-    found = []
+    found = list[Operation]()
+    written = {
+        op.name: op.operands[0] for op in operations if op.operands and plain_opcode(op.opcode) in WRITES_IN_PLACE
+    }
     for op in operations:
         if any(name in names for name in op.operands):
             op = replace(op, operands=tuple(names.get(name, name) for name in op.operands))
@@ -386,6 +449,11 @@ def _once(operations: Sequence[Operation]) -> list[Operation]:
         if kind in _UNCHANGED and op.operand_shapes[:1] == (op.shape,) and not _NOT_ZERO.search(_padding(op)):
             names[op.name] = op.operands[0]
             continue
+        if kind == "select" and len(op.operands) == 3 and op.operand_shapes[:1] == ("pred[]",):
+            _, yes, no = op.operands  # an update that is made or not: the update itself chooses, in place
+            if updated := yes if written.get(yes) == no else no if written.get(no) == yes else "":
+                names[op.name] = updated
+                continue
         if (op.name and not op.calls) or kind == "reduce":
             key = kind, op.shape, op.operands, tuple(sorted(op.attributes.items())), op.operands or op.line
             if (
@@ -440,9 +508,14 @@ def _widened_first(operations: list[Operation]) -> list[Operation]:
             kind = after[0].shape.partition("[")[0]
             wide = f"{kind}[{op.operand_shapes[0].partition('[')[2]}"
             swapped[op.name] = replace(
-                after[0], name=op.name, shape=wide, operands=op.operands, operand_shapes=op.operand_shapes
+                after[0], name=op.name, line=op.line, shape=wide, operands=op.operands, operand_shapes=op.operand_shapes
             )
             swapped[after[0].name] = replace(
-                op, name=after[0].name, shape=after[0].shape, operands=(op.name,), operand_shapes=(wide,)
+                op,
+                name=after[0].name,
+                line=after[0].line,
+                shape=after[0].shape,
+                operands=(op.name,),
+                operand_shapes=(wide,),
             )
     return [swapped.get(op.name, op) for op in operations]

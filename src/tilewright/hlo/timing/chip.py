@@ -26,6 +26,9 @@ _LINKS = {
 _NEAREST = {"tpu-v5e": "tpu-v6e", "tpu-v5p": "tpu-v4", "tpu-7x": "tpu-v6e", "tpu-8t": "tpu-v6e", "tpu-8i": "tpu-v6e"}
 """Chips without measurements, and the measured one most like each: one core, or two that share memory, as a device."""
 
+_LINE_MB = 512 / MEGA
+"""Megabytes that HBM gives at a time: what a single element that is gathered costs of it (seen on 7x)."""
+
 
 @dataclass(frozen=True)
 class Chip:
@@ -58,6 +61,19 @@ class Chip:
         """Microseconds of a transfer at a rate of the model, which is never above HBM's peak."""
         peak = self.hbm_peak / 1e6 / MEGA
         return megabytes / (min(mb_per_us, peak) if peak else mb_per_us)
+
+    def sparse_us(self, rows: float, row_mb: float, others_mb: float = 0.0) -> float:
+        """Microseconds of gathers by SparseCores: a launch, then rows by their count or by bytes, a line each at least.
+
+        ``row_mb``: megabytes of a row; of narrower ones than were timed as many as fit one of those count as one.
+        ``others_mb``: those that are read and written beside the rows.
+        """
+        sparse, moved = self.mechanisms.get("sparse"), rows * max(row_mb, _LINE_MB) + others_mb
+        us = self.stream_us(moved, self.kernel["read_mb_per_us"])
+        if sparse is None:
+            return us
+        each = sparse["row_ns"] / 1e3 * min(1.0, row_mb * MEGA / sparse["narrowest_bytes"])
+        return sparse["launch_us"] + max(us, rows * each)
 
     def matrix_us(self, rows: int, columns: int, depth: int) -> float:
         """Microseconds of one product on the matrix unit."""

@@ -6,8 +6,9 @@
   the compute, so that the step takes the longer of kernels and HBM; the largest argument, if it fits
   ``between_calls_mb``, is brought in between calls.
 * Operands of a product that do not fit near the core are read anew for every block of its result.
-* A gather of rows that lie across the lanes turns its table first; what a batched product takes of an activation is cut
-  out and turned first.
+* In a loop every operation on one number is a kernel; the first of a chain takes a launch.
+* A gather of many rows of a large table is left to SparseCores. One of rows that lie across the lanes turns its table
+  first; what a batched product takes of an activation is cut out and turned first.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tilewright.hlo.opcodes import (
 )
 from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.semantics.dims import product_sizes
+from tilewright.hlo.semantics.dims import gathered_rows, product_sizes
 from tilewright.hlo.semantics.fusions import HEADS, Fusions, captured_names
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
@@ -56,6 +57,8 @@ _BLOCK, _BLOCK_MB = 1280, 16.0
 """Rows and columns of one block of a product's result, and megabytes of an operand that stays for all blocks."""
 _WINDOW_MB = 5.0
 """Megabytes of one window of a kernel's arrays."""
+_MANY_ROWS, _LARGE_TABLE_MB = 2048, 2.0
+"""Rows, and megabytes of a table, from which a gather is left to SparseCores."""
 _MOST_BEHIND = 4096
 """Operations that are computed again in one kernel; what is further behind it reads from memory."""
 
@@ -80,7 +83,7 @@ class Fusing:
         self.captured: set[str] = outer.captured if outer else captured_names(context.program)
         fusions = Fusions(context, computation, self.captured, written=True)
         self.operations = [op for op in fusions.operations if op.opcode != "return"]
-        self.in_softmax = fusions.joined
+        self.in_softmax, self.hoisted = fusions.joined, fusions.hoisted
         self.copied = defaultdict[str, list[str]](list)
         for op in fusions.kernels():
             if op.opcode == "copy":
@@ -155,25 +158,31 @@ class Fusing:
         stays = not self.computation.entry or (name not in self.arguments and name not in self.results)
         return stays and self.tiles[name].megabytes <= self.chip.kernel["near_result_mb"]
 
-    def price(self, runs: int = 1, begin: float = 0.0) -> tuple[list[TimeRow], float, int]:
+    def price(self, runs: int = 1, begin: float = 0.0, trips: int = 1) -> tuple[list[TimeRow], float, int]:
         """Rows in the order of the text, microseconds of one run, and how many operations were priced.
 
         ``runs``: how often the computation runs in a step; rows count all runs. ``begin``: when the first begins.
+        ``trips``: how many of the runs have what is done before a loop in common.
         """
         rows: list[TimeRow] = []
         clock = early = streamed = 0.0
+        scalars = set[str]()
         priced, seconds = 0, {name for names in self.joined.values() for name in names}
         for op in self.operations:
-            kind = plain_opcode(op.opcode)
+            kind, often = plain_opcode(op.opcode), runs // trips if op.name in self.hoisted else runs
+            scalar = op.name in self.tiles and not self.tiles[op.name].shape and kind in ELEMENTWISE
+            if scalar and not self.computation.entry:  # a loop's counters and indices: a kernel each
+                behind = any(name in scalars for name in op.operands)
+                scalars.add(op.name)
+                alone = Run(self.chip.kernel["scalar_us" if behind else "launch_us"], "latency")
+                source = self.context.source(self.computation.name, op)
+                rows.append(timed(self.chip, op, alone, self.chip.kernel, source, begin + clock, often))
+                clock, priced = clock + alone.us * often / runs, priced + 1
+                continue
             if op.name in self.through or op.name in seconds or kind in TAKES_NO_TIME | {"iota"}:
                 continue
-            if (
-                op.name in self.tiles
-                and not self.tiles[op.name].shape
-                and op.name in self.results
-                and kind in ELEMENTWISE
-            ):
-                continue  # scalars, such as a loop's counter, are the scalar core's
+            if scalar and op.name in self.results:
+                continue
             if plain_opcode(op.opcode) == "while" and op.calls and op.name not in self.broken:
                 inside, us, within = self._loop(op, runs, begin + clock)
                 rows += inside
@@ -193,8 +202,8 @@ class Fusing:
             if isinstance(run, str):
                 rows.append(untimed(op, run, source, begin + clock, runs, self._operands(op), [self.tiles[op.name]]))
                 continue
-            streamed, early = streamed + run.megabytes, early + weights
-            rows.append(timed(self.chip, op, run, self.chip.kernel, source, begin + clock, runs))
+            streamed, early = streamed + run.megabytes * often / runs, early + weights
+            rows.append(timed(self.chip, op, run, self.chip.kernel, source, begin + clock, often))
             clock, priced = clock + rows[-1].seconds / runs * 1e6, priced + 1
         arriving = self.chip.stream_us(early, self.chip.kernel["read_mb_per_us"])
         hbm = arriving + self.chip.stream_us(streamed, self.chip.kernel["mb_per_us"])
@@ -210,7 +219,12 @@ class Fusing:
         trips = 1 if trips is None else trips
         if not trips:
             return [], 0.0, 0
-        rows, us, priced = Fusing(self.chip, self.context, body, self).price(runs * trips, begin)
+        rows, us, priced = Fusing(self.chip, self.context, body, self).price(runs * trips, begin, trips)
+        for callee in op.calls[:-1]:  # whether it goes on is asked once more than it does
+            asking, once, more = Fusing(self.chip, self.context, self.context.program.by_name[callee], self).price(
+                runs * (trips + 1), begin + us
+            )
+            rows, us, priced = rows + asking, us + once, priced + more
         return rows, us * trips, priced
 
     def _flops_inside(self, op: Operation, known: dict[str, int], depth: int = 0) -> int:
@@ -288,6 +302,20 @@ class Fusing:
             return 0.0
         return 2 * result.megabytes
 
+    def _by_sparsecores(self, op: Operation, operands: Sequence[Tiles]) -> float:
+        """Microseconds of a gather that SparseCores do: of many rows of a large table, of more than bytes; else 0."""
+        if len(operands) < 2 or not self.context.chip or not self.context.chip.sparse or not self.computation.entry:
+            return 0.0
+        result, table = self.tiles[op.name], operands[0]
+        rows = gathered_rows(op, operands[1], result)
+        bits = 8 * 1e6 * table.megabytes / max(1, table.elements)
+        if rows < _MANY_ROWS or table.megabytes < _LARGE_TABLE_MB or bits <= 8:
+            return 0.0
+        row = result.megabytes / rows
+        return self.chip.sparse_us(
+            rows, row, 4e-6 * rows * max(1, len(op.integers("start_index_map"))) + result.megabytes
+        )
+
     def _read_again(self, op: Operation) -> float:
         """Megabytes that a product's blocks read more than once: each column of blocks reads the left operand anew."""
         operands = self._operands(op)
@@ -320,6 +348,9 @@ class Fusing:
             if name not in self.tiles or (of := plain_opcode(member.opcode)) in TAKES_NO_TIME:
                 continue
             operands = self._operands(member)
+            if of == "gather" and (us := self._by_sparsecores(member, operands)):
+                asked.work.sparse_us += us
+                continue
             add_operation(own, self.chip.kernel, member, operands, self.tiles[name])
             asked.again += self._read_again(member)
             if self.number[name] < last and (copied := self._turned_first(member, own)):

@@ -375,12 +375,12 @@ class Schedule:
             carried = fsum(megabytes for megabytes, _ in pairs)
             self._transfer(op.name, carried, carried, next((way for _, way in pairs if way), ""))
         else:
-            megabytes = self._moved_elsewhere(op, inside)
-            us = self.chip.stream_us(megabytes, self.chip.kernel["read_mb_per_us"])
-            if (sparse := self.chip.mechanisms.get("sparse")) and core == "sparsecore":
-                whole = sparse["narrowest_bytes"] / 1e6
-                rows = fsum(self._rows(inner, whole) for inner in inside if inner.opcode == "gather")
-                us = sparse["launch_us"] + max(us, rows * sparse["row_ns"] / 1e3)
+            gathers = [inner for inner in inside if inner.opcode == "gather"] if core == "sparsecore" else []
+            if gathers:
+                us, megabytes = self._gathered_elsewhere(gathers)
+            else:
+                megabytes = self._moved_elsewhere(op)
+                us = self.chip.sparse_us(0, 0, megabytes)
             if not op.opcode.endswith("-start"):
                 return Run(us, "sparsecore", megabytes, lane="sparsecore", measured=False)
             self.begun[op.name] = _Begun(self.now, self.now + us, "sparsecore", megabytes)
@@ -393,17 +393,19 @@ class Schedule:
         ends = self._tiles([op.operand_shapes[written or 0]])[:1] + self._tiles([op.shape])[:1]
         return self._megabytes([moved]), _way(*(tiles.space for tiles in ends)) if len(ends) == 2 else ""
 
-    def _rows(self, gather: Operation, whole_mb: float) -> float:
-        """Rows of a gather; of narrower ones than were timed SparseCores take many at once, as many as fit one."""
-        indices, results = self._tiles(gather.operand_shapes[1:2]), self._tiles([gather.shape])
-        if not indices or not results:
-            return 0.0
-        return min(gathered_rows(gather, indices[0], results[0]), results[0].megabytes / whole_mb)
+    def _gathered_elsewhere(self, gathers: Sequence[Operation]) -> tuple[float, float]:
+        """Microseconds of gathers by SparseCores, and their megabytes in HBM: rows and indices read, rows written."""
+        us = megabytes = 0.0
+        for gather in gathers:
+            results, indices = self._tiles([gather.shape])[:1], self._tiles(gather.operand_shapes[1:2])
+            rows = gathered_rows(gather, indices[0], results[0]) if indices and results else 0
+            taken = results[0].megabytes if results else 0.0
+            beside = taken + 4e-6 * rows * max(1, len(gather.integers("start_index_map")))
+            us, megabytes = us + self.chip.sparse_us(rows, taken / max(1, rows), beside), megabytes + taken + beside
+        return us, megabytes
 
-    def _moved_elsewhere(self, op: Operation, inside: Sequence[Operation]) -> float:
-        """Megabytes that offloaded work reads and writes: of gathered tables what is taken of them."""
-        if gathers := [inner for inner in inside if inner.opcode == "gather"]:
-            return sum(2 * self._megabytes([g.shape]) + self._megabytes(g.operand_shapes[1:]) for g in gathers)
+    def _moved_elsewhere(self, op: Operation) -> float:
+        """Megabytes that offloaded work reads and writes."""
         body = self.context.program.by_name[op.calls[0]]
         arrays = [inner.shape for inner in body.operations if inner.opcode == "parameter" or inner.root]
         return self._megabytes(arrays if op.opcode.endswith("-start") else [*op.operand_shapes, op.shape])

@@ -69,6 +69,7 @@ class Work:
     rotations: float = 0.0  # registers turned across lanes
     rows: int = 0  # rows gathered or scattered one by one
     elements: int = 0  # and of single elements
+    sparse_us: float = 0.0  # microseconds of rows that SparseCores gather
     link_us: float = 0.0  # microseconds of exchanges with other chips
     unknown: tuple[str, ...] = ()  # why operations have no price
 
@@ -91,8 +92,8 @@ class Work:
         return (max(arithmetic, special) + self.rotations * constants["rotation_ns"]) / 1e3
 
     def rows_us(self, constants: TimeConstants) -> float:
-        """Microseconds of rows and elements that are gathered or scattered one by one."""
-        return self.rows * constants["gather_row_us"] + self.elements * constants["gather_element_us"]
+        """Microseconds of rows and elements that are gathered or scattered one by one, or by SparseCores."""
+        return self.sparse_us + self.rows * constants["gather_row_us"] + self.elements * constants["gather_element_us"]
 
 
 def _across_lanes(dims: Sequence[int], operand: Tiles, result: Tiles) -> bool:
@@ -150,6 +151,9 @@ def add_operation(
             work.unknown += (f"{name} does not say its dims",)
             return
         batch, height, columns, depth = dims
+        if batch > 1 and 1 in (height, columns):  # a product and a sum of the vector unit
+            work.registers += batch * height * columns * depth / REGISTER * (1 + constants["sum_ops"])
+            return
         work.matrix_us += batch * matrix_us(constants, height, columns, depth) / constants["efficiency"]
         work.products[matrix_type(op)] += product_flops(op, operands, result) or 0
     elif name in ("gather", "scatter"):
