@@ -22,13 +22,15 @@ from tilewright.reading import check_keys, parse, read_file, table_of
 class Memory:
     """One memory of a chip: ``bytes`` per ``scope`` and the bandwidth the scope sees (0 = not stated).
 
-    ``scope``: ``TensorCore``, ``chip``, or ``device`` where a chip has several and each has its own.
+    ``scope``: ``TensorCore``, ``chip``, or ``device`` where a chip has several and each has its own. ``kernel_bytes``:
+    what one kernel may take of it unless it asks for more (0 = not stated).
     """
 
     name: str
     bytes: int
     bytes_per_second: int = 0
     scope: str = "chip"
+    kernel_bytes: int = 0
 
 
 @dataclass(frozen=True)

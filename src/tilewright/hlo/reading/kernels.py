@@ -67,6 +67,7 @@ class Window:
     dtype: str = ""
     space: str = "vmem"
     buffers: int = 2
+    result: bool = False  # the kernel writes it
     distinct: float = 0.0  # megabytes of the blocks that differ: the least that it can move
     places: tuple[Array, ...] = field(default=(), repr=False, compare=False)
 
@@ -97,7 +98,6 @@ class Kernel:
     vmem_limit: int = 0
     scratch: list[tuple[tuple[int, ...], str, str]] = field(default_factory=list)
     tables: list[tuple[tuple[int, ...], str, str]] = field(default_factory=list)
-    inputs: int = 0  # of its windows, those before the results'
     held_bytes: int = 0
     windows: list[Window] = field(default_factory=list)
     products: dict[tuple[int, int, int, int, str], float] = field(default_factory=lambda: defaultdict(float))
@@ -302,8 +302,9 @@ class _Walk:
         self._enter(self.arguments)
         self._block(self.main.regions[0], np.ones([1] * len(self.grid)))
         first, last = len(self.grid) + self.prefetch, len(self.arguments) - self._attribute("scratch_operands")
+        stored = _stored(self.main.regions[0])
         items = re.findall(r"\{[^{}]*\}", self.main.rest.partition("window_params = [")[2])
-        for number, (_, kind) in enumerate(self.arguments[first:last]):
+        for number, (name, kind) in enumerate(self.arguments[first:last]):
             window = _WINDOW.search(items[number]) if number < len(items) else None
             operand = self.sizes_given + self.prefetch + number
             shape, dtype, space = _memory_of(kind)
@@ -317,7 +318,10 @@ class _Walk:
             fetches, moved, distinct = movement(places, self.grid, bounds, known, dtype)
             alone = "synchronous" in items[number] or self.kernel.steps <= 1 or (known == bounds and fetches == 1)
             self.kernel.windows.append(
-                Window(operand, moved, fetches, bounds, array, dtype, space, 1 if alone else 2, distinct, places)
+                Window(
+                    *(operand, moved, fetches, bounds, array, dtype, space, 1 if alone else 2),
+                    *(name in stored, distinct, places),
+                )
             )
         self.kernel.assumed = list(dict.fromkeys(self.kernel.assumed))
         return self.kernel
@@ -535,8 +539,9 @@ def movement(
     ``places`` it is taken as moved in every step.
 
     >>> rows, columns = np.arange(2).reshape(2, 1, 1), np.arange(3).reshape(1, 1, 3)
-    >>> movement((rows, columns), (2, 4, 3), (8, 128), (16, 384), "f32")
-    (24, 0.098304, 0.024576)
+    >>> fetches, moved, least = movement((rows, columns), (2, 4, 3), (8, 128), (16, 384), "f32")
+    >>> fetches, round(moved * 1e6), round(least * 1e6)
+    (24, 98304, 24576)
     """
     steps, whole = prod(grid), block_bytes(block, kind) / 1e6
     if not steps or len(places) != len(block):
@@ -558,6 +563,12 @@ def movement(
 
 _WAITS = ("vector.multi_reduction", "vector.reduction", "tpu.all_reduce", "tpu.matmul", "vector.contract")
 _MADE_AGAIN = ("vector.load", "vector.broadcast", "arith.constant", "tpu.iota", "vector.shape_cast")
+
+
+def _stored(nodes: Sequence[_Node]) -> set[str]:
+    """The references that a block writes to."""
+    found = {node.operands[1] for node in nodes if node.name.endswith("store") and len(node.operands) > 1}
+    return found.union(*(_stored(region) for node in nodes for region in node.regions))
 
 
 def _held(main: _Node) -> int:
