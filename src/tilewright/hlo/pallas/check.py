@@ -15,7 +15,8 @@ from tilewright.hlo.pallas.memory import Memory, limit_of, memory_of, near_array
 from tilewright.hlo.pallas.order import best_order
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.reading.kernels import Kernel, block_bytes, read_kernel
-from tilewright.hlo.reading.python_source import from_jax
+from tilewright.hlo.reading.loading import load
+from tilewright.hlo.reading.python_source import from_jax, names_python, python_call
 from tilewright.hlo.timing.estimate import estimate
 from tilewright.hlo.timing.kernels import TARGET, configuration, sizes_of
 from tilewright.hlo.timing.step import StepTime
@@ -32,6 +33,7 @@ _KINDS = (
 )
 """Kinds of what JAX refuses, by words of its message."""
 _CALL = re.compile(r"in pallas_call (\S+) at (\S+:\d+)")
+_PLAIN = bool | int | float | str | tuple | None
 _DEVICE_KINDS = {"tpu-v4": "TPU v4", "tpu-v5e": "TPU v5 lite", "tpu-v5p": "TPU v5", "tpu-v6e": "TPU v6 lite"}
 _DEVICE_KINDS |= {"tpu-7x": "TPU7x"}
 
@@ -151,11 +153,15 @@ def kernels(program: Program) -> list[Kernel]:
     return found
 
 
-def check_kernels(fn: Callable[..., Any] | Program, *args: Any, target: Target | str, **kwargs: Any) -> list[KernelCheck]:
+def check_kernels(
+    fn: Callable[..., Any] | Program | str, *args: Any, target: Target | str, **kwargs: Any
+) -> list[KernelCheck]:
     """Every Pallas kernel of a function, called with ``args`` (arrays, or anything with shape and dtype), on a target.
 
-    ``fn`` may be a program that was read (a dump). What JAX refuses while it lowers the function for a TPU is one check
-    that is not ok: it ends at the first. Raises what the function raises of itself before JAX is asked to lower it.
+    ``fn`` may be a program that was read, or a text that names a dump or ``model.py:function``, whose ``args`` are
+    texts such as ``f32[8,128]`` as for :func:`from_python`. Numbers, words and the like among ``kwargs`` are given to
+    the function as they are: block sizes. What JAX says while it lowers the function for a TPU is one check that is not
+    ok; it ends at the first. Raises what reading the program raises.
 
     >>> import jax, jax.numpy as jnp
     >>> from jax.experimental import pallas as pl
@@ -167,17 +173,20 @@ def check_kernels(fn: Callable[..., Any] | Program, *args: Any, target: Target |
     >>> (check,) = check_kernels(call, x, target="tpu-v5e")
     >>> check.ok, check.vmem_bytes == 2 * 2 * 64 * 1024 * 4, check.hbm_bytes == check.least_hbm_bytes == 2 * 512 * 4096
     (True, True, True)
-    >>> (check,) = check_kernels(lambda x: call(x, rows=4), x, target="tpu-v5e")
+    >>> (check,) = check_kernels(call, x, target="tpu-v5e", rows=4)
     >>> check.ok, check.problems[0].kind
     (False, 'block')
     """
     chip = find_target(target) if isinstance(target, str) else target
-    if isinstance(fn, Program):
-        program = fn
+    if isinstance(fn, str) and names_python(fn):
+        fn, args, named = python_call(fn, args)
+        kwargs = named | kwargs
+    if isinstance(fn, Program | str):
+        program = load(fn) if isinstance(fn, str) else fn
     else:
         try:
             with _lowering_for(chip):
-                program = from_jax(fn, *args, **kwargs)
+                program = from_jax(*_bound(fn, kwargs, args))
         except TilewrightError:
             raise
         except Exception as error:
@@ -188,6 +197,19 @@ def check_kernels(fn: Callable[..., Any] | Program, *args: Any, target: Target |
     except TilewrightError:
         step = None
     return [_checked(op, program, chip, step) for op in calls]
+
+
+def _bound(fn: Callable[..., Any], kwargs: dict[str, Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A function of arrays alone, and the arrays: plain values are bound to it."""
+    plain = {name: value for name, value in kwargs.items() if isinstance(value, _PLAIN)}
+    names = [name for name in kwargs if name not in plain]
+    if not kwargs:
+        return (fn, *args)
+
+    def call(*arrays: Any) -> Any:
+        return fn(*arrays[: len(args)], **plain, **dict(zip(names, arrays[len(args) :])))
+
+    return (call, *args, *(kwargs[name] for name in names))
 
 
 def refused(error: BaseException) -> KernelCheck:
