@@ -1,4 +1,4 @@
-"""`tilewright kernel check`: does a Pallas kernel compile for a TPU, what does it hold and move, how long does it take."""
+"""`tilewright kernel check`: does a Pallas kernel compile for a TPU, what does it hold and move, how long is it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,14 @@ class _Checks:
             bound = max(checks, key=lambda check: check.seconds).bound
             said = "fastest" if seconds and seconds == best else problem.kind if problem else bound
             rows.append((*(given[name] for name in names), "no" if problem else "yes", vmem, moved, seconds, said))
-        heads = (*names, "compiles", ("vector memory", "bytes"), ("HBM", "bytes"), ("time", "seconds"), "bound or why not")
+        heads = (
+            *names,
+            "compiles",
+            ("vector memory", "bytes"),
+            ("HBM", "bytes"),
+            ("time", "seconds"),
+            "bound or why not",
+        )
         yield Table(heads, rows)
         if best:
             given, checks = min(((g, c) for g, c in self.made if _seconds(c)), key=lambda pair: _seconds(pair[1]))

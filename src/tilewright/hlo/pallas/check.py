@@ -218,7 +218,9 @@ def refused(error: BaseException) -> KernelCheck:
         error = error.__cause__
     text = " ".join(str(error).split())
     known = explain_kernel(f"{type(error).__name__}: {text}")
-    kind = next((kind for kind, words in _KINDS if re.search(words, f"{type(error).__name__} {text}", re.I)), "lowering")
+    kind = next(
+        (kind for kind, words in _KINDS if re.search(words, f"{type(error).__name__} {text}", re.I)), "lowering"
+    )
     call = _CALL.search(text)
     line = call[2] if call else _line_of(error)
     suggestion = known[0].how if known else ""
@@ -228,7 +230,9 @@ def refused(error: BaseException) -> KernelCheck:
 
 def _line_of(error: BaseException) -> str:
     """The innermost line that is in no library."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not re.search(r"site-packages|/tilewright/", f.filename)]
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if not re.search(r"site-packages|/tilewright/", f.filename)
+    ]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
@@ -257,9 +261,11 @@ def _checked(op: Operation, program: Program, chip: Target, step: StepTime | Non
     try:
         kernel = _kernel_of(op)
     except TilewrightError as error:
-        return KernelCheck(op.name, False, (Problem("reading", error.what, str(op.source or "")),), str(op.source or ""))
+        return KernelCheck(
+            op.name, False, (Problem("reading", error.what, str(op.source or "")),), str(op.source or "")
+        )
     near = near_arrays(op, kernel.windows, program.kind, chip)
-    memory, limit = memory_of(kernel, near), limit_of(kernel, chip)
+    memory, limit = memory_of(kernel, chip, near), limit_of(kernel, chip)
     problems = [] if kernel.sparse else [*_tilings(kernel), *_memory_problems(kernel, memory, limit, chip)]
     windows = tuple(
         CheckedWindow(
@@ -282,7 +288,7 @@ def _checked(op: Operation, program: Program, chip: Target, step: StepTime | Non
         tuple(problems),
         kernel.line,
         kernel.grid,
-        memory.vector,
+        memory.asked(limit),
         limit,
         memory.scratch,
         memory.spilled,
@@ -303,15 +309,16 @@ def _tilings(kernel: Kernel) -> Iterator[Problem]:
         if window.space != "vmem" or len(window.block) < 2 or len(window.array) != len(window.block):
             continue
         rows, size = window.block[-2], window.array[-2]
-        tile = 32 if window.dtype in _BYTES else 8
+        tile = 32 if window.dtype in _BYTES and size % 32 == 0 else 8
         if rows != size and size > tile and rows % tile:
             fit = min(-(-rows // tile) * tile, size)
             block = (*window.block[:-2], fit, window.block[-1])
-            text = f"window {number}: a block of {rows} rows cuts the tiles of {tile} rows that {window.dtype} lies in"
+            text = f"window {number}: a block of {rows} rows cuts tiles of {tile} rows of {window.dtype}"
+            text += "; newer compilers than libtpu 0.0.42 may take it"
             yield Problem("tiling", text, kernel.line, f"take {block} as the block, or all {size} rows")
 
 
-_BYTES = ("i8", "ui8", "s8", "u8", "f8E4M3FN", "f8E5M2", "f8E4M3B11FNUZ", "i4", "i2")
+_BYTES = ("i8", "ui8", "s8", "u8", "f8E4M3FN", "f8E5M2")
 
 
 def _memory_problems(kernel: Kernel, memory: Memory, limit: int, chip: Target) -> Iterator[Problem]:

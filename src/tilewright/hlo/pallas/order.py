@@ -41,7 +41,9 @@ def _orders(kernel: Kernel) -> Iterator[Order]:
         for window in kernel.windows:
             if window.space != "vmem":
                 continue
-            places = [np.transpose(place.reshape((1,) * (rank - place.ndim) + place.shape), dims) for place in window.places]
+            places = [
+                np.transpose(place.reshape((1,) * (rank - place.ndim) + place.shape), dims) for place in window.places
+            ]
             known = window.array if len(window.array) == len(window.block) else ()
             fetches, megabytes, _ = movement(places, grid, window.block, known, window.dtype)
             if window.result and fetches > window.fetches:

@@ -596,11 +596,24 @@ def _held(main: _Node) -> int:
 
     for region in main.regions:
         follow(region)
+
+    def turned(nodes: Sequence[_Node]) -> int:
+        """The most that one change of shape keeps twice, because its rows or lanes cross tiles."""
+        most = 0
+        for node in nodes:
+            shapes = node.shapes()
+            if node.name in ("vector.shape_cast", "tpu.reshape") and len(shapes) == 2:
+                before, after = shapes[0][0], shapes[1][0]
+                if before[-1:] != after[-1:] and (before[-1] % 128 or after[-1] % 128):
+                    most = max(most, block_bytes(before, "f32"))
+            most = max([most, *(turned(region) for region in node.regions)])
+        return most
+
     ends: dict[int, int] = defaultdict(int)
     for name, (phase, size) in made.items():
         for boundary in range(phase, wanted.get(name, phase)):
             ends[boundary] += size
-    return max(ends.values(), default=0)
+    return max([turned(main.regions[0]), *ends.values()])
 
 
 def _product(node: _Node, shapes: Sequence[tuple[tuple[int, ...], str]]) -> tuple[int, int, int, int, str]:

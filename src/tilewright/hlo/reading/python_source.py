@@ -209,7 +209,9 @@ def from_python(source: str, arguments: Sequence[str] = ()) -> Program:
     return replace(program, signature=replace(program.signature, example=(args, kwargs)))
 
 
-def python_call(source: str, arguments: Sequence[str] = ()) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+def python_call(
+    source: str, arguments: Sequence[str] = ()
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
     """The function that ``source`` names, and the arguments that :func:`from_python` traces it with."""
     match = _FILE.fullmatch(source) or _MODULE.fullmatch(source)
     if match is None:
