@@ -16,7 +16,7 @@ from tilewright.hlo.pallas.order import best_order
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.reading.kernels import Kernel, block_bytes, read_kernel
 from tilewright.hlo.reading.loading import load
-from tilewright.hlo.reading.python_source import from_jax, names_python, python_call
+from tilewright.hlo.reading.python_source import as_seen, from_jax, names_python, python_call
 from tilewright.hlo.timing.estimate import estimate
 from tilewright.hlo.timing.kernels import TARGET, configuration, sizes_of
 from tilewright.hlo.timing.step import StepTime
@@ -222,7 +222,7 @@ def refused(error: BaseException) -> KernelCheck:
         (kind for kind, words in _KINDS if re.search(words, f"{type(error).__name__} {text}", re.I)), "lowering"
     )
     call = _CALL.search(text)
-    line = call[2] if call else _line_of(error)
+    line = as_seen(call[2] if call else _line_of(error))
     suggestion = known[0].how if known else ""
     problem = Problem(kind, known[0].meaning if known else f"{type(error).__name__}: {text[:400]}", line, suggestion)
     return KernelCheck(call[1] if call else "kernel", False, (problem,), line)
@@ -253,7 +253,7 @@ def _calls(program: Program) -> Iterator[Operation]:
 
 def _kernel_of(op: Operation) -> Kernel:
     kernel = read_kernel(configuration(op), sizes_of(op))
-    kernel.line = str(op.source) if op.source else ""
+    kernel.line = as_seen(str(op.source)) if op.source else ""
     return kernel
 
 

@@ -302,13 +302,13 @@ def _users_faults(where: str, doing: str) -> Iterator[None]:
 def _users_line(error: BaseException) -> str:
     """``file.py:12`` of the innermost frame outside libraries, "" if there is none."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{_as_seen(error.filename)}:{error.lineno}"
+        return f"{as_seen(error.filename)}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not is_library(f.filename) and not f.filename.startswith((_OURS, sys.base_prefix))]
-    return f"{_as_seen(own[-1].filename)}:{own[-1].lineno}" if own else ""
+    return f"{as_seen(own[-1].filename)}:{own[-1].lineno}" if own else ""
 
 
-def _as_seen(file: str) -> str:
+def as_seen(file: str) -> str:
     """The path as seen from the working folder, where it is below it."""
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
