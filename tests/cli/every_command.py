@@ -99,6 +99,7 @@ COMMANDS: list[tuple[list[str], tuple[str, ...]]] = [
     (["report", DUMP, "-o", "found.modelexplorer.json"], ()),
     (["report", "{root}/tests/data/step.jax_export", "--target", "tpu-v5e"], ("jax",)),
     (["report", "model.py:halves", "--arg", "f32[8,128]", "--target", "tpu-v5e"], ("jax",)),
+    (["kernel", "check", "{root}/examples/pallas_matmul.py:matmul"], ("jax",)),
     (["lint", STABLEHLO, "--exit-zero"], ("jax",)),
     (["optimize", STABLEHLO, "--target", "vector8x128"], ("jax",)),
     (["optimize", "--list-passes"], ()),

@@ -89,6 +89,7 @@ _add(app, (*programs.COMMANDS, explain_error, explore, mcp, run, targets, warm))
 for name, summary, commands in (
     ("embed", "Sparse cores: plan embedding tables before renting chips, and train them.", embed.COMMANDS),
     ("isa", "The matrix unit: assemble, run, multiply, count.", isa.COMMANDS),
+    ("kernel", "Pallas kernels for TPUs: checked without one.", programs.KERNEL_COMMANDS),
     ("layout", "Where every element lives: in words, drawn, compared, packed.", layout.COMMANDS),
 ):
     group = typer.Typer(help=summary, short_help=summary, no_args_is_help=True)
@@ -112,7 +113,10 @@ You have embedding tables, and a log of what is looked up:
     tilewright embed plan clicks.csv --config model.toml --target tpu-v5p
     tilewright embed train model.py --data clicks.csv
 
-You have a kernel, or a matrix unit to design:
+You have a Pallas kernel for a TPU:
+    tilewright kernel check model.py:function --target tpu-v6e --sweep bm=128,256,512
+
+You have a matrix unit to design:
     tilewright isa matmul --m 64 --n 200 --k 96
     tilewright isa step program.tasm
 

@@ -22,8 +22,13 @@ from tilewright.reading import check_keys, parse, read_file, table_of
 class Memory:
     """One memory of a chip: ``bytes`` per ``scope`` and the bandwidth the scope sees (0 = not stated).
 
+<<<<<<< HEAD
     ``scope``: ``TensorCore``, ``chip``, or ``device`` where a chip has several and each has its own. ``reserved``:
     bytes of it that the runtime keeps for itself; a program has the ``usable`` ones.
+=======
+    ``scope``: ``TensorCore``, ``chip``, or ``device`` where a chip has several and each has its own. ``kernel_bytes``:
+    what one kernel may take of it unless it asks for more (0 = not stated).
+>>>>>>> 4e973a1cc0df230aa8344358656e82d0d059f001
     """
 
     name: str
@@ -31,11 +36,28 @@ class Memory:
     bytes_per_second: int = 0
     scope: str = "chip"
     reserved: int = 0
+    kernel_bytes: int = 0
 
     @property
     def usable(self) -> int:
         """Bytes that a program can have."""
         return self.bytes - self.reserved
+    """
+
+    name: str
+    bytes: int
+    bytes_per_second: int = 0
+    scope: str = "chip"
+    reserved: int = 0
+    kernel_bytes: int = 0
+
+    @property
+    def usable(self) -> int:
+        """Bytes that a program can have."""
+        return self.bytes - self.reserved
+=======
+    kernel_bytes: int = 0
+>>>>>>> 4e973a1cc0df230aa8344358656e82d0d059f001
 
 
 @dataclass(frozen=True)

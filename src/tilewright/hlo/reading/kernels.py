@@ -41,6 +41,8 @@ _BOUNDS = re.compile(r"iteration_bounds = array<i64(?:: ([-\d, ]+))?>")
 _WINDOW = re.compile(r"transform_indices = @(\w+)[^{}]*window_bounds = array<i64(?:: ([-\d, ]+))?>")
 _NAME = re.compile(r'sym_name = "([^"]+)"')
 _BITS = re.compile(r"\d+")
+_LIMIT = re.compile(r'"scoped_memory_configs":\[\{"memory_space":"?1"?,"offset":"?0"?,"size":"?(\d+)')
+_SPACE = re.compile(r"memory_space<(\w+)>")
 _BODY = re.compile(r'"body":"([A-Za-z0-9+/=]+)"')
 
 Array = np.ndarray[Any, Any]
@@ -48,11 +50,31 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A block of an array that the pipeline brings in or takes out: ``operand`` counts operands, then results."""
+    """A block of an array that the pipeline brings in or takes out: ``operand`` counts operands, then results.
+
+    ``megabytes``: 1e6 bytes of all that is moved over the whole grid, in tiles, cut at the array's edges; ``fetches``:
+    how often its block changes, the first included. Both are 0 outside vector memory (``space``), where the kernel
+    itself moves what it wants. ``block`` has 1 for dims that the kernel does not see; ``array`` is () where nothing
+    says it; ``places``: the index of its block along every dim, arrays that broadcast over the grid, () where data
+    decides.
+    """
 
     operand: int
-    megabytes: float  # of all that is moved over the whole grid, 1e6 bytes
-    fetches: int  # how often its block changes, the first included
+    megabytes: float
+    fetches: int
+    block: tuple[int, ...] = ()
+    array: tuple[int, ...] = ()
+    dtype: str = ""
+    space: str = "vmem"
+    buffers: int = 2
+    result: bool = False  # the kernel writes it
+    distinct: float = 0.0  # megabytes of the blocks that differ: the least that it can move
+    places: tuple[Array, ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def block_bytes(self) -> int:
+        """Of one buffer of it."""
+        return block_bytes(self.block, self.dtype)
 
 
 @dataclass
@@ -62,11 +84,21 @@ class Kernel:
     ``products``: (batch, rows, columns, depth, element type of the left operand) -> how often; ``elements``: operation
     -> elements of the vectors that it makes; ``turned``: elements turned across lanes; ``copied``: megabytes of its own
     transfers to and from HBM; ``assumed``: what was taken for granted of the data, in words; ``trips_by_data``: loops
-    whose length its data decides were counted as one trip.
+    whose length its data decides were counted as one trip; ``scratch``: (sizes, type, memory space) of each buffer of
+    its own, ``tables`` the same of what is prefetched into scalar memory; ``held_bytes``: the most of the body's
+    vectors that wait for a reduction at one time; ``semantics``: a word for each dim of the grid; ``vmem_limit``: bytes
+    of vector memory that it asks for, 0 where it asks for no limit of its own; ``line``: of the user's program.
     """
 
     name: str
     steps: int = 1
+    line: str = ""
+    grid: tuple[int, ...] = ()
+    semantics: tuple[str, ...] = ()
+    vmem_limit: int = 0
+    scratch: list[tuple[tuple[int, ...], str, str]] = field(default_factory=list)
+    tables: list[tuple[tuple[int, ...], str, str]] = field(default_factory=list)
+    held_bytes: int = 0
     windows: list[Window] = field(default_factory=list)
     products: dict[tuple[int, int, int, int, str], float] = field(default_factory=lambda: defaultdict(float))
     elements: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -100,7 +132,10 @@ def read_kernel(backend_config: str, arrays: tuple[tuple[int, ...], ...] = ()) -
         raise UnsupportedError("its body is not base64") from None
     text = jaxlib_child.ask(b"k", raw, _SECONDS).decode("utf-8", errors="replace")
     try:
-        return kernel_of(text, arrays)
+        kernel = kernel_of(text, arrays)
+        limit = _LIMIT.search(backend_config.replace('": ', '":').replace(", ", ","))
+        kernel.vmem_limit = int(limit[1]) if limit else 0
+        return kernel
     except (ValueError, IndexError, KeyError, OverflowError, TypeError) as error:
         raise UnsupportedError(f"its body is not understood: {error}") from None
 
@@ -248,6 +283,12 @@ class _Walk:
             self.kernel.assumed.append(f"{longest} steps of a grid whose length its data decides")
         self.grid = [longest if bound < 0 else bound for bound in bounds]
         self.kernel.steps = prod(self.grid)
+        self.kernel.grid = tuple(self.grid)
+        self.kernel.semantics = tuple(re.findall(r"#tpu\.dimension_semantics<(\w+)>", main.rest))
+        self.kernel.tables = [_memory_of(kind) for _, kind in self.arguments[len(bounds) : len(bounds) + prefetch]]
+        if scratch := self._attribute("scratch_operands"):
+            self.kernel.scratch = [_memory_of(kind) for _, kind in self.arguments[-scratch:]]
+        self.kernel.held_bytes = _held(main)
         self.sizes_given = sum(bound < 0 for bound in bounds)  # they come as operands before all others
         self.prefetch = prefetch
         self.numbers: dict[str, _Number] = {}
@@ -261,18 +302,27 @@ class _Walk:
         self._enter(self.arguments)
         self._block(self.main.regions[0], np.ones([1] * len(self.grid)))
         first, last = len(self.grid) + self.prefetch, len(self.arguments) - self._attribute("scratch_operands")
-        found = [(match[1], _integers(match[2])) for match in _WINDOW.finditer(self.main.rest)]
+        stored = _stored(self.main.regions[0])
         items = re.findall(r"\{[^{}]*\}", self.main.rest.partition("window_params = [")[2])
-        for number, (_, kind) in enumerate(self.arguments[first:last]):
+        for number, (name, kind) in enumerate(self.arguments[first:last]):
             window = _WINDOW.search(items[number]) if number < len(items) else None
-            if window is None or "vmem" not in kind or (window[1], _integers(window[2])) not in found:
+            operand = self.sizes_given + self.prefetch + number
+            shape, dtype, space = _memory_of(kind)
+            array = tuple(self.arrays[operand]) if operand < len(self.arrays) else ()
+            if window is None or space != "vmem" or len(bounds := tuple(_integers(window[2]))) != len(shape):
+                outside = space if window is None or space != "vmem" else "other"
+                self.kernel.windows.append(Window(operand, 0.0, 0, shape, array, dtype, outside, 1))
                 continue
-            operand, bounds = self.sizes_given + self.prefetch + number, _integers(window[2])
-            array = self.arrays[operand] if operand < len(self.arrays) else ()
-            blocks = [-(-size // max(1, bound)) for size, bound in zip(array, bounds)]
-            fetches = self._fetches(self.functions.get(window[1]), blocks if len(array) == len(bounds) else [])
-            megabytes = _padded_bytes(bounds, kind) / 1e6
-            self.kernel.windows.append(Window(operand, megabytes * fetches, fetches))
+            known = array if len(array) == len(bounds) and "element_window" not in items[number] else ()
+            places = self._places(self.functions.get(window[1]), [-(-n // max(1, d)) for n, d in zip(known, bounds)])
+            fetches, moved, distinct = movement(places, self.grid, bounds, known, dtype)
+            alone = "synchronous" in items[number] or self.kernel.steps <= 1 or (known == bounds and fetches == 1)
+            self.kernel.windows.append(
+                Window(
+                    *(operand, moved, fetches, bounds, array, dtype, space, 1 if alone else 2),
+                    *(name in stored, distinct, places),
+                )
+            )
         self.kernel.assumed = list(dict.fromkeys(self.kernel.assumed))
         return self.kernel
 
@@ -284,17 +334,15 @@ class _Walk:
         for name, kind in arguments[rank:]:
             self.tables[name] = _tables_of(kind)
 
-    def _fetches(self, transform: _Node | None, blocks: Sequence[int]) -> int:
-        """How often the block of a window changes from one step to the next, the first time included.
+    def _places(self, transform: _Node | None, blocks: Sequence[int]) -> tuple[Array, ...]:
+        """The index of a window's block along each dim, over the grid; () where data decides it.
 
         ``blocks``: how many there are along each dim, [] where that is not known.
         """
-        steps = self.kernel.steps
-        if transform is None or not steps or steps > _MOST_STEPS:
-            return steps
+        if transform is None or not self.kernel.steps or self.kernel.steps > _MOST_STEPS:
+            return ()
         self._enter(transform.arguments[0])
-        changed = np.zeros(steps, bool)
-        changed[0] = True
+        found: list[Array] = []
         for node in transform.regions[0]:
             if node.name != "func.return":
                 self._scalar(node)
@@ -305,10 +353,9 @@ class _Walk:
                 if isinstance(number, _Data) and number.place is not None and dim < len(blocks) and self.sizes_given:
                     values = number.place * min(blocks[dim], prod(number.table)) // max(1, prod(number.table))
                 if values is None or isinstance(values, _Chance):
-                    return steps
-                flat = np.broadcast_to(values, self.grid).reshape(-1)
-                changed[1:] |= flat[1:] != flat[:-1]
-        return int(changed.sum())
+                    return ()
+                found.append(np.asarray(values))
+        return tuple(found)
 
     def _block(self, nodes: Sequence[_Node], weight: Array) -> None:
         """The operations of a block, which runs ``weight`` times in each step."""
@@ -457,13 +504,116 @@ def _bytes_of(kind: str) -> float:
     return int(bits[0]) / 8 if bits else 4.0
 
 
-def _padded_bytes(dims: Sequence[int], kind: str) -> float:
-    """Bytes of a block in tiles of 8 x 128; dims of which each step takes one element count as 1."""
-    match = _SHAPED.search(kind)
+def _memory_of(kind: str) -> tuple[tuple[int, ...], str, str]:
+    """(sizes, element type, memory space) of a reference."""
+    match, space = _SHAPED.search(kind), _SPACE.search(kind)
+    shape, dtype = _shape(match) if match else ((), "")
+    return shape, dtype, space[1] if space else ""
+
+
+def _rows_of_tile(rows: int, kind: str) -> int:
+    """Rows of a tile of an array with so many: less than 8 are rounded up to a power of 2; of bytes there are 32."""
+    most, packed = (32 if _bytes_of(kind) <= 1 else 8), round(4 / max(_bytes_of(kind), 0.5))
+    return most if rows >= most else max(1 << max(0, rows - 1).bit_length(), packed)
+
+
+def block_bytes(dims: Sequence[int], kind: str) -> int:
+    """Bytes of a block in tiles of rows x 128; dims of which each step takes one element count as 1.
+
+    >>> block_bytes((1, 100), "f32"), block_bytes((9, 128), "bf16")
+    (512, 4096)
+    """
     sizes = [max(1, size) for size in dims]
     if len(sizes) > 1:
-        sizes[-2:] = [-(-sizes[-2] // 8) * 8, -(-sizes[-1] // 128) * 128]
-    return prod(sizes) * _bytes_of(match[2] if match else "f32")
+        tile = _rows_of_tile(sizes[-2], kind)
+        sizes[-2:] = [-(-sizes[-2] // tile) * tile, -(-sizes[-1] // 128) * 128]
+    return round(prod(sizes) * _bytes_of(kind))
+
+
+def movement(
+    places: Sequence[Array], grid: Sequence[int], block: Sequence[int], array: Sequence[int], kind: str
+) -> tuple[int, float, float]:
+    """(fetches, megabytes moved, megabytes of different blocks) of a window over a grid.
+
+    A block is moved where its place differs from the step before; at the array's edges only what is inside. Without
+    ``places`` it is taken as moved in every step.
+
+    >>> rows, columns = np.arange(2).reshape(2, 1, 1), np.arange(3).reshape(1, 1, 3)
+    >>> fetches, moved, least = movement((rows, columns), (2, 4, 3), (8, 128), (16, 384), "f32")
+    >>> fetches, round(moved * 1e6), round(least * 1e6)
+    (24, 98304, 24576)
+    """
+    steps, whole = prod(grid), block_bytes(block, kind) / 1e6
+    if not steps or len(places) != len(block):
+        return steps, steps * whole, min(steps * whole, block_bytes(array, kind) / 1e6) if array else steps * whole
+    flat = [np.broadcast_to(place, grid).reshape(-1) for place in places]
+    changed = np.zeros(steps, bool)
+    changed[0] = True
+    for index in flat:
+        changed[1:] |= index[1:] != index[:-1]
+    at = np.stack([index[changed] for index in flat], axis=1)
+    different, times = np.unique(at, axis=0, return_counts=True)
+    each = np.full(len(different), whole)
+    if array and any(size % cut for size, cut in zip(array, block) if cut):
+        inside = np.clip(np.asarray(array) - different * np.asarray(block), 0, np.asarray(block))
+        cuts, back = np.unique(inside, axis=0, return_inverse=True)
+        each = np.asarray([block_bytes(tuple(cut), kind) / 1e6 for cut in cuts.tolist()])[back.reshape(-1)]
+    return int(changed.sum()), float((each * times).sum()), float(each.sum())
+
+
+_WAITS = ("vector.multi_reduction", "vector.reduction", "tpu.all_reduce", "tpu.matmul", "vector.contract")
+_MADE_AGAIN = ("vector.load", "vector.broadcast", "arith.constant", "tpu.iota", "vector.shape_cast")
+
+
+def _stored(nodes: Sequence[_Node]) -> set[str]:
+    """The references that a block writes to."""
+    found = {node.operands[1] for node in nodes if node.name.endswith("store") and len(node.operands) > 1}
+    return found.union(*(_stored(region) for node in nodes for region in node.regions))
+
+
+def _held(main: _Node) -> int:
+    """The most bytes of vectors that are made before a reduction or product ends and wanted after it, at one time.
+
+    What is loaded or spread out again costs no memory. Operations are taken in their order, branches one after another.
+    """
+    made: dict[str, tuple[int, int]] = {}  # name -> (the reductions that it waited for, its bytes)
+    wanted: dict[str, int] = {}
+
+    def follow(nodes: Sequence[_Node]) -> None:
+        for node in nodes:
+            for region in node.regions:
+                follow(region)
+            names = [name.partition("#")[0] for name in node.operands]
+            phase = max((made[name][0] for name in names if name in made), default=0)
+            for name in names:
+                wanted[name] = max(wanted.get(name, 0), phase)
+            shapes = node.shapes()
+            if node.result and shapes and "vector<" in node.rest:
+                dims, kind = shapes[-1]
+                kept = kind != "i1" and not node.name.startswith(_MADE_AGAIN)
+                size = block_bytes(dims, kind) if kept and min(dims, default=0) > 0 else 0
+                made[node.result] = (phase + node.name.startswith(_WAITS), size)
+
+    for region in main.regions:
+        follow(region)
+
+    def turned(nodes: Sequence[_Node]) -> int:
+        """The most that one change of shape keeps twice, because its rows or lanes cross tiles."""
+        most = 0
+        for node in nodes:
+            shapes = node.shapes()
+            if node.name in ("vector.shape_cast", "tpu.reshape") and len(shapes) == 2:
+                before, after = shapes[0][0], shapes[1][0]
+                if before[-1:] != after[-1:] and (before[-1] % 128 or after[-1] % 128):
+                    most = max(most, block_bytes(before, "f32"))
+            most = max([most, *(turned(region) for region in node.regions)])
+        return most
+
+    ends: dict[int, int] = defaultdict(int)
+    for name, (phase, size) in made.items():
+        for boundary in range(phase, wanted.get(name, phase)):
+            ends[boundary] += size
+    return max([turned(main.regions[0]), *ends.values()])
 
 
 def _product(node: _Node, shapes: Sequence[tuple[tuple[int, ...], str]]) -> tuple[int, int, int, int, str]:

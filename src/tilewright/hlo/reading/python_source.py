@@ -202,6 +202,17 @@ def from_python(source: str, arguments: Sequence[str] = ()) -> Program:
     function in ``EXAMPLES`` is taken, or the only one there is. The module is imported and so runs, with its folder on
     the path; the function is traced, not run. What fails in it is one UsageError that names the user's line.
     """
+    function, args, kwargs = python_call(source, arguments)
+    match = _FILE.fullmatch(source) or _MODULE.fullmatch(source)
+    with _users_faults(match[1] if match else source, f"tracing {getattr(function, '__name__', source)}"):
+        program = from_jax(function, *args, **kwargs)
+    return replace(program, signature=replace(program.signature, example=(args, kwargs)))
+
+
+def python_call(
+    source: str, arguments: Sequence[str] = ()
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """The function that ``source`` names, and the arguments that :func:`from_python` traces it with."""
     match = _FILE.fullmatch(source) or _MODULE.fullmatch(source)
     if match is None:
         raise UsageError("not FILE.py:FUNCTION or MODULE:FUNCTION", where=source)
@@ -212,9 +223,7 @@ def from_python(source: str, arguments: Sequence[str] = ()) -> Program:
     function = _member(module, name, where)
     with _users_faults(where, f"making the arguments of {name}"):
         args, kwargs = example_arguments(arguments) if arguments else _examples(module, name, function, where)
-    with _users_faults(where, f"tracing {name}"):
-        program = from_jax(function, *args, **kwargs)
-    return replace(program, signature=replace(program.signature, example=(args, kwargs)))
+    return function, args, kwargs
 
 
 def functions_in(source: str, arguments: Sequence[str] = ()) -> dict[str, str]:
@@ -293,13 +302,13 @@ def _users_faults(where: str, doing: str) -> Iterator[None]:
 def _users_line(error: BaseException) -> str:
     """``file.py:12`` of the innermost frame outside libraries, "" if there is none."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{_as_seen(error.filename)}:{error.lineno}"
+        return f"{as_seen(error.filename)}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not is_library(f.filename) and not f.filename.startswith((_OURS, sys.base_prefix))]
-    return f"{_as_seen(own[-1].filename)}:{own[-1].lineno}" if own else ""
+    return f"{as_seen(own[-1].filename)}:{own[-1].lineno}" if own else ""
 
 
-def _as_seen(file: str) -> str:
+def as_seen(file: str) -> str:
     """The path as seen from the working folder, where it is below it."""
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file

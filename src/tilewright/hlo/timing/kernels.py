@@ -28,6 +28,7 @@ TARGET = "tpu_custom_call"
 _STEP_US = 0.35
 """Microseconds that one step of a grid costs beyond its work, as JAX's documentation of Pallas on TPUs says."""
 _SAID = re.compile(r'"(flops|transcendentals|bytes_accessed)":"?(\d{1,18})')
+_SIZES = re.compile(r"\w\[([\d,]*)\]")
 _ESTIMATE = re.compile(r'"cost_estimate":\{([^{}]*)\}')
 _HLO_NAMES = {"exp": "exponential", "exp2": "exponential", "divf": "divide", "powf": "power", "log2": "log"}
 _HLO_NAMES |= {"sin": "sine", "cos": "cosine", "log1p": "log-plus-one", "expm1": "exponential-minus-one"}
@@ -60,12 +61,12 @@ class Kernels:
 
     def run(self, op: Operation, operands: Sequence[tuple[int, Tiles]], results: Sequence[Tiles]) -> Run | str:
         """What one run of a kernel takes, or why nothing is known of it."""
-        config = _configuration(op)
+        config = configuration(op)
         match = _ESTIMATE.search(config)
         said = {name: int(number) for name, number in _SAID.findall(match[1])} if match else {}
         kernel, reason = None, ""
         try:
-            kernel = read_kernel(config, self._sizes(op))
+            kernel = read_kernel(config, sizes_of(op))
         except TilewrightError as error:
             reason = f"a custom call of tpu_custom_call: {error.what}"
         if kernel is not None and kernel.sparse:
@@ -161,7 +162,7 @@ class Kernels:
         for _, op in self.context.program.operations():
             if TARGET in op.attributes.get("custom_call_target", ""):
                 try:
-                    kernel = read_kernel(_configuration(op), self._sizes(op))
+                    kernel = read_kernel(configuration(op), sizes_of(op))
                     operands = [(k, self._tiles(shape)) for k, shape in enumerate(op.operand_shapes)]
                     pages = _pages_of(kernel, op, [(k, t) for k, t in operands if t])
                 except TilewrightError:
@@ -170,18 +171,18 @@ class Kernels:
                     found.add(_cut(kernel, pages.depth)[0])
         return found
 
-    def _sizes(self, op: Operation) -> tuple[tuple[int, ...], ...]:
-        """The sizes of its operands and results, () for what is no array."""
-        layouts = [self.context.layouts(shape)[:1] for shape in op.operand_shapes]
-        arrays = [tuple(found[0].shape) if found else () for found in layouts]
-        return (*arrays, *(tuple(layout.shape) for layout in self.context.layouts(op.shape)))
-
     def _tiles(self, shape: str) -> Tiles | None:
         layout = self.context.layout(shape)
         return Tiles.of(layout) if layout else None
 
 
-def _configuration(op: Operation) -> str:
+def sizes_of(op: Operation) -> tuple[tuple[int, ...], ...]:
+    """The sizes of its operands and results, () for what is no array."""
+    arrays = [next(iter(_SIZES.findall(text)), "") for text in op.operand_shapes] + _SIZES.findall(op.shape)
+    return tuple(tuple(int(size) for size in text.split(",") if size) for text in arrays)
+
+
+def configuration(op: Operation) -> str:
     """What a custom call carries, without the spaces that StableHLO writes in it."""
     return op.attributes.get("backend_config", "").replace('": ', '":')
 

@@ -1,0 +1,120 @@
+"""`tilewright kernel check`: does a Pallas kernel compile for a TPU, what does it hold and move, how long is it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument
+
+from tilewright.cli.programs.program import PROGRAM_HELP, ArgOption, load_program
+from tilewright.cli.streams import Json
+from tilewright.errors import CheckFailed, UsageError
+from tilewright.render.delivery import Line, Output, deliver, remark
+from tilewright.render.tables import Table
+
+if TYPE_CHECKING:
+    from tilewright.hlo import KernelCheck
+
+_SWEEP = re.compile(r"([A-Za-z_]\w*)=([\w,.\s+-]+)")
+_MOST = 256
+
+
+@dataclass(frozen=True)
+class _Checks:
+    """Checks by the parameters that they were made with."""
+
+    made: Sequence[tuple[dict[str, Any], list[KernelCheck]]]
+
+    def to_json(self) -> dict[str, Any]:
+        if len(self.made) == 1 and not self.made[0][0]:
+            return {"kernels": [check.to_json() for check in self.made[0][1]]}
+        rows = [{"parameters": given, "kernels": [check.to_json() for check in checks]} for given, checks in self.made]
+        return {"sweep": rows}
+
+    def lines(self) -> Iterator[Line]:
+        if len(self.made) == 1:
+            for check in self.made[0][1]:
+                yield from check.lines()
+            return
+        names = list(self.made[0][0])
+        best = min((seconds for _, checks in self.made if (seconds := _seconds(checks))), default=0.0)
+        rows = []
+        for given, checks in self.made:
+            seconds, problem = _seconds(checks), next((p for check in checks for p in check.problems), None)
+            vmem, moved = max(check.vmem_bytes for check in checks), sum(check.hbm_bytes for check in checks)
+            bound = max(checks, key=lambda check: check.seconds).bound
+            said = "fastest" if seconds and seconds == best else problem.kind if problem else bound
+            rows.append((*(given[name] for name in names), "no" if problem else "yes", vmem, moved, seconds, said))
+        heads = (
+            *names,
+            "compiles",
+            ("vector memory", "bytes"),
+            ("HBM", "bytes"),
+            ("time", "seconds"),
+            "bound or why not",
+        )
+        yield Table(heads, rows)
+        if best:
+            given, checks = min(((g, c) for g, c in self.made if _seconds(c)), key=lambda pair: _seconds(pair[1]))
+            yield "fastest, as modelled: " + " ".join(f"{name}={value}" for name, value in given.items())
+            for check in checks:
+                yield from check.lines()
+
+
+def _seconds(checks: Sequence[KernelCheck]) -> float:
+    """Of kernels that all compile and all have a time; 0 of others."""
+    return sum(c.seconds for c in checks) if all(c.ok and c.seconds for c in checks) else 0.0
+
+
+def check(
+    program: Annotated[str, Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)],
+    target: Annotated[str, "--target", "-t", "The chip the kernel is for."] = "tpu-v6e",
+    arg: ArgOption = None,
+    sweep: Annotated[
+        list[str] | None, "NAME=128,256: a parameter of the function takes each value; repeat it for all combinations."
+    ] = None,
+    output: Annotated[str | None, "--output", "-o", "Write a .json file."] = None,
+    as_json: Json = False,
+) -> None:
+    """Check Pallas kernels without a TPU: whether they compile, vector memory, what is fetched how often, the time."""
+    where = Output(output, as_json, ".json")
+    from tilewright.hlo import check_kernels, names_python
+
+    if names_python(program):
+        made = []
+        for given in _combinations(sweep or []):
+            with redirect_stdout(sys.stderr):
+                made.append((given, check_kernels(program, *(arg or []), target=target, **given)))
+    else:
+        if sweep:
+            raise UsageError("a sweep needs a Python function", where=program, how="name one: model.py:function")
+        made = [({}, check_kernels(load_program(program, arg), target=target))]
+    if not all(checks for _, checks in made):
+        raise UsageError("there is no Pallas kernel for a TPU in it", where=program, how="leave interpret=True out")
+    deliver(_Checks(made), where)
+    bad = [given for given, checks in made if not all(check.ok for check in checks)]
+    if len(bad) == len(made):
+        raise CheckFailed("no kernel compiles" if len(made) > 1 else "a kernel does not compile", where=program)
+    if bad:
+        remark(f"note: {len(bad)} of {len(made)} do not compile")
+
+
+def _combinations(sweeps: Sequence[str]) -> list[dict[str, Any]]:
+    """Every choice of one value for each name."""
+    values: dict[str, list[Any]] = {}
+    for text in sweeps:
+        match = _SWEEP.fullmatch(text.strip())
+        if match is None:
+            raise UsageError(f"'{text}' is no sweep", where="--sweep", how="write bm=128,256,512")
+        words = [word.strip() for word in match[2].split(",") if word.strip()]
+        values[match[1]] = [int(word) if re.fullmatch(r"[+-]?\d{1,15}", word) else word for word in words]
+    made = [dict(zip(values, chosen)) for chosen in product(*values.values())]
+    if len(made) > _MOST:
+        raise UsageError(f"{len(made)} combinations", where="--sweep", how=f"at most {_MOST}: fewer values")
+    return made

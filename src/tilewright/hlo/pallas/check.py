@@ -1,0 +1,365 @@
+"""Is a Pallas kernel compiled for a TPU, what does it take and move, and how long? Without a TPU."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tilewright.errors import TilewrightError
+from tilewright.hlo.allocation.kernel_errors import explain_kernel
+from tilewright.hlo.pallas.memory import Memory, limit_of, memory_of, near_arrays
+from tilewright.hlo.pallas.order import best_order
+from tilewright.hlo.program import Operation, Program
+from tilewright.hlo.reading.kernels import Kernel, block_bytes, read_kernel
+from tilewright.hlo.reading.loading import load
+from tilewright.hlo.reading.python_source import as_seen, from_jax, names_python, python_call
+from tilewright.hlo.timing.estimate import estimate
+from tilewright.hlo.timing.kernels import TARGET, configuration, sizes_of
+from tilewright.hlo.timing.step import StepTime
+from tilewright.render.formats import bytes_text, count_text, seconds_text
+from tilewright.render.tables import Table
+from tilewright.targets import Target
+from tilewright.targets import target as find_target
+
+_KINDS = (
+    ("block", r"block shape|block spec|blocks? of rank|index map"),
+    ("operation", r"Unimplemented primitive|not implemented|NotImplementedError"),
+    ("buffers", r"buffering"),
+    ("memory space", r"VMEM|SMEM|memory space"),
+)
+"""Kinds of what JAX refuses, by words of its message."""
+_CALL = re.compile(r"in pallas_call (\S+) at (\S+:\d+)")
+_PLAIN = bool | int | float | str | tuple | None
+_DEVICE_KINDS = {"tpu-v4": "TPU v4", "tpu-v5e": "TPU v5 lite", "tpu-v5p": "TPU v5", "tpu-v6e": "TPU v6 lite"}
+_DEVICE_KINDS |= {"tpu-7x": "TPU7x"}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a kernel is refused: ``kind`` in a word or two, ``line`` of the user's program, ``suggestion`` "" if none."""
+
+    kind: str
+    text: str
+    line: str = ""
+    suggestion: str = ""
+
+
+@dataclass(frozen=True)
+class CheckedWindow:
+    """A block: ``bytes`` are all that it moves, ``least`` those of its different blocks, ``held`` its buffers'."""
+
+    array: tuple[int, ...]
+    dtype: str
+    block: tuple[int, ...]
+    space: str
+    buffers: int
+    fetches: int
+    bytes: int
+    least: int
+    held: int
+
+
+@dataclass(frozen=True)
+class KernelCheck:
+    """What is known of one kernel on one chip.
+
+    ================  ========================================================================================
+    ``ok``            whether the compiler takes it, as far as is known; if not, ``problems`` say why
+    ``vmem_bytes``    of vector memory: windows and scratch exactly, and an estimate of what the body spills
+    ``vmem_limit``    what it may take: the kernel's own limit, or the chip's for every kernel; 0 = not known
+    ``hbm_bytes``     moved by its windows and its own copies over the whole grid, in tiles, cut at edges
+    ``least_hbm_bytes``  each different block once
+    ``seconds``       modelled, of one run: the time that ``estimate`` gives it in its program; 0 = not known
+    ``bound``         what it waits for
+    ``advice``        what would move less, or fit
+    ``notes``         what was assumed of its data
+    ================  ========================================================================================
+    """
+
+    name: str
+    ok: bool
+    problems: tuple[Problem, ...] = ()
+    line: str = ""
+    grid: tuple[int, ...] = ()
+    vmem_bytes: int = 0
+    vmem_limit: int = 0
+    scratch_bytes: int = 0
+    spilled_bytes: int = 0
+    smem_bytes: int = 0
+    hbm_bytes: int = 0
+    least_hbm_bytes: int = 0
+    windows: tuple[CheckedWindow, ...] = ()
+    seconds: float = 0.0
+    bound: str = ""
+    advice: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    def lines(self) -> Iterator[str | Table]:
+        """What the terminal shows."""
+        where = f" ({self.line})" if self.line else ""
+        yield f"{self.name}{where}: {'compiles' if self.ok else 'does not compile'}"
+        for problem in self.problems:
+            place = f" at {problem.line}" if problem.line else ""
+            yield f"  {problem.kind}{place}: {problem.text}"
+            yield from [f"  mend it: {problem.suggestion}"] if problem.suggestion else []
+        if not self.windows:
+            return
+        grid = " x ".join(map(str, self.grid)) or "1"
+        time = f", {seconds_text(self.seconds)} by {self.bound}" if self.seconds else ""
+        limit = f" of {bytes_text(self.vmem_limit)}" if self.vmem_limit else ""
+        yield f"  grid {grid}; vector memory {bytes_text(self.vmem_bytes)}{limit}{time} (modelled)"
+        moved = f"  HBM {bytes_text(self.hbm_bytes)}, at least {bytes_text(self.least_hbm_bytes)}"
+        yield f"{moved}; scratch {bytes_text(self.scratch_bytes)}, spilled about {bytes_text(self.spilled_bytes)}"
+        rows = [
+            (
+                f"{w.dtype}[{','.join(map(str, w.array))}]",
+                " x ".join(map(str, w.block)),
+                w.space,
+                w.buffers,
+                w.fetches,
+                w.bytes,
+                w.held,
+            )
+            for w in self.windows
+        ]
+        heads = ("array", "block", "in", ("buffers", "count"), ("fetches", "count"), ("moved", "bytes"))
+        yield Table((*heads, ("held", "bytes")), rows)
+        yield from (f"  - {text}" for text in (*self.advice, *self.notes))
+
+
+def kernels(program: Program) -> list[Kernel]:
+    """The Pallas kernels of a program, in its order: of a dump, of StableHLO for a TPU or of ``from_jax``.
+
+    One that cannot be read (a text without its body, a damaged one) is left out; ``check_kernels`` says why.
+
+    >>> from tilewright.hlo import load
+    >>> kernels(load("func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> { return %x : tensor<8xf32> }"))
+    []
+    """
+    found = []
+    for op in _calls(program):
+        try:
+            found.append(_kernel_of(op))
+        except TilewrightError:
+            continue
+    return found
+
+
+def check_kernels(
+    fn: Callable[..., Any] | Program | str, *args: Any, target: Target | str, **kwargs: Any
+) -> list[KernelCheck]:
+    """Every Pallas kernel of a function, called with ``args`` (arrays, or anything with shape and dtype), on a target.
+
+    ``fn`` may be a program that was read, or a text that names a dump or ``model.py:function``, whose ``args`` are
+    texts such as ``f32[8,128]`` as for :func:`from_python`. Numbers, words and the like among ``kwargs`` are given to
+    the function as they are: block sizes. What JAX says while it lowers the function for a TPU is one check that is not
+    ok; it ends at the first. Raises what reading the program raises.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from jax.experimental import pallas as pl
+    >>> def double(x_ref, o_ref): o_ref[...] = x_ref[...] * 2
+    >>> x = jax.ShapeDtypeStruct((512, 1024), jnp.float32)
+    >>> def call(x, rows=64):
+    ...     block = pl.BlockSpec((rows, 1024), lambda i: (i, 0))
+    ...     return pl.pallas_call(double, grid=(512 // rows,), in_specs=[block], out_specs=block, out_shape=x)(x)
+    >>> (check,) = check_kernels(call, x, target="tpu-v5e")
+    >>> check.ok, check.vmem_bytes == 2 * 2 * 64 * 1024 * 4, check.hbm_bytes == check.least_hbm_bytes == 2 * 512 * 4096
+    (True, True, True)
+    >>> (check,) = check_kernels(call, x, target="tpu-v5e", rows=4)
+    >>> check.ok, check.problems[0].kind
+    (False, 'block')
+    """
+    chip = find_target(target) if isinstance(target, str) else target
+    if isinstance(fn, str) and names_python(fn):
+        fn, args, named = python_call(fn, args)
+        kwargs = named | kwargs
+    if isinstance(fn, Program | str):
+        program = load(fn) if isinstance(fn, str) else fn
+    else:
+        try:
+            with _lowering_for(chip):
+                program = from_jax(*_bound(fn, kwargs, args))
+        except TilewrightError:
+            raise
+        except Exception as error:
+            return [refused(error)]
+    calls = list(_calls(program))
+    try:
+        step = estimate(program, chip) if calls else None
+    except TilewrightError:
+        step = None
+    return [_checked(op, program, chip, step) for op in calls]
+
+
+def _bound(fn: Callable[..., Any], kwargs: dict[str, Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A function of arrays alone, and the arrays: plain values are bound to it."""
+    plain = {name: value for name, value in kwargs.items() if isinstance(value, _PLAIN)}
+    names = [name for name in kwargs if name not in plain]
+    if not kwargs:
+        return (fn, *args)
+
+    def call(*arrays: Any) -> Any:
+        return fn(*arrays[: len(args)], **plain, **dict(zip(names, arrays[len(args) :])))
+
+    return (call, *args, *(kwargs[name] for name in names))
+
+
+def refused(error: BaseException) -> KernelCheck:
+    """What JAX said while it lowered a kernel, as a check that is not ok."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = " ".join(str(error).split())
+    known = explain_kernel(f"{type(error).__name__}: {text}")
+    kind = next(
+        (kind for kind, words in _KINDS if re.search(words, f"{type(error).__name__} {text}", re.I)), "lowering"
+    )
+    call = _CALL.search(text)
+    line = as_seen(call[2] if call else _line_of(error))
+    suggestion = known[0].how if known else ""
+    problem = Problem(kind, known[0].meaning if known else f"{type(error).__name__}: {text[:400]}", line, suggestion)
+    return KernelCheck(call[1] if call else "kernel", False, (problem,), line)
+
+
+def _line_of(error: BaseException) -> str:
+    """The innermost line that is in no library."""
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if not re.search(r"site-packages|/tilewright/", f.filename)
+    ]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def _lowering_for(chip: Target) -> Any:
+    """A mesh of one such chip: kernels ask while they are lowered which chip it is for."""
+    import jax
+
+    kind = _DEVICE_KINDS.get(chip.name)
+    if kind is None:
+        return nullcontext()
+    device = jax.sharding.AbstractDevice(kind, 1, "tpu")
+    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=device))
+
+
+def _calls(program: Program) -> Iterator[Operation]:
+    return (op for _, op in program.operations() if TARGET in op.attributes.get("custom_call_target", ""))
+
+
+def _kernel_of(op: Operation) -> Kernel:
+    kernel = read_kernel(configuration(op), sizes_of(op))
+    kernel.line = as_seen(str(op.source)) if op.source else ""
+    return kernel
+
+
+def _checked(op: Operation, program: Program, chip: Target, step: StepTime | None) -> KernelCheck:
+    try:
+        kernel = _kernel_of(op)
+    except TilewrightError as error:
+        return KernelCheck(
+            op.name, False, (Problem("reading", error.what, str(op.source or "")),), str(op.source or "")
+        )
+    near = near_arrays(op, kernel.windows, program.kind, chip)
+    memory, limit = memory_of(kernel, chip, near), limit_of(kernel, chip)
+    problems = [] if kernel.sparse else [*_tilings(kernel), *_memory_problems(kernel, memory, limit, chip)]
+    windows = tuple(
+        CheckedWindow(
+            *(w.array, w.dtype, w.block, "vmem, array and all" if there else w.space, 0 if there else w.buffers),
+            *(w.fetches, round(w.megabytes * 1e6), round(w.distinct * 1e6)),
+            w.block_bytes * w.buffers if w.space == "vmem" and not there else 0,
+        )
+        for w, there in zip(kernel.windows, near)
+    )
+    own = round(kernel.copied * 1e6)
+    row = next((r for r in step.rows if r.name == op.name or (r.line and r.line == op.line)), None) if step else None
+    notes = [*kernel.assumed]
+    if kernel.trips_by_data:
+        notes.append("loops whose length its data decides count once")
+    if kernel.sparse:
+        notes.append("a kernel of the SparseCores: only its shapes are read; its memory and time are not known")
+    return KernelCheck(
+        kernel.name,
+        not problems,
+        tuple(problems),
+        kernel.line,
+        kernel.grid,
+        memory.asked(limit),
+        limit,
+        memory.scratch,
+        memory.spilled,
+        memory.scalar,
+        own + sum(w.bytes for w, there in zip(windows, near) if not there),
+        own + sum(w.least for w, there in zip(windows, near) if not there),
+        windows,
+        row.seconds / max(1, row.runs) if row else 0.0,
+        row.bound if row else "",
+        tuple(_advice(kernel, memory, limit)),
+        tuple(notes),
+    )
+
+
+def _tilings(kernel: Kernel) -> Iterator[Problem]:
+    """Blocks that the compiler refuses later: narrow types have taller tiles than the 8 rows that lowering asks for."""
+    for number, window in enumerate(kernel.windows):
+        if window.space != "vmem" or len(window.block) < 2 or len(window.array) != len(window.block):
+            continue
+        rows, size = window.block[-2], window.array[-2]
+        tile = 32 if window.dtype in _BYTES and size % 32 == 0 else 8
+        if rows != size and size > tile and rows % tile:
+            fit = min(-(-rows // tile) * tile, size)
+            block = (*window.block[:-2], fit, window.block[-1])
+            text = f"window {number}: a block of {rows} rows cuts tiles of {tile} rows of {window.dtype}"
+            text += "; newer compilers than libtpu 0.0.42 may take it"
+            yield Problem("tiling", text, kernel.line, f"take {block} as the block, or all {size} rows")
+
+
+_BYTES = ("i8", "ui8", "s8", "u8", "f8E4M3FN", "f8E5M2")
+
+
+def _memory_problems(kernel: Kernel, memory: Memory, limit: int, chip: Target) -> Iterator[Problem]:
+    if limit and memory.windows + memory.scratch + memory.spilled > limit:
+        whole = chip.memory("vmem")
+        need, have = bytes_text(memory.vector), bytes_text(limit)
+        asked = -(-memory.vector // (1 << 20)) + 1
+        how = _smaller(kernel, memory.vector - limit)
+        if whole and memory.vector < whole.bytes * 0.9:
+            how = f"pltpu.CompilerParams(vmem_limit_bytes={asked} << 20), or {how}"
+        yield Problem("vector memory", f"it takes about {need} of vector memory and may take {have}", kernel.line, how)
+    scalar = chip.memory("smem")
+    if scalar and memory.scalar > scalar.bytes:
+        text = f"its tables take {bytes_text(memory.scalar)} of {bytes_text(scalar.bytes)} of scalar memory"
+        yield Problem("scalar memory", text, kernel.line, "prefetch smaller tables: a part of them for each call")
+
+
+def _smaller(kernel: Kernel, over: int) -> str:
+    """A block that leaves so many bytes."""
+    windows = [w for w in kernel.windows if w.space == "vmem" and len(w.block) > 1]
+    if not windows:
+        return "smaller scratch"
+    largest = max(windows, key=lambda w: w.block_bytes * w.buffers)
+    block = list(largest.block)
+    while largest.block_bytes * largest.buffers - block_bytes(block, largest.dtype) * largest.buffers < over:
+        wide = max(range(len(block)), key=lambda d: block[d] / (128 if d == len(block) - 1 else 8))
+        if block[wide] % 2 or block[wide] // 2 < 8:
+            return f"smaller blocks, the window of {largest.block} first"
+        block[wide] //= 2
+    return f"a block of {tuple(block)} where now it is {largest.block}"
+
+
+def _advice(kernel: Kernel, memory: Memory, limit: int) -> Iterator[str]:
+    moved = sum(w.megabytes for w in kernel.windows) * 1e6
+    if order := best_order(kernel):
+        dims, saved = ", ".join(map(str, order.dims)), moved - order.bytes
+        yield (
+            f"another order of the grid moves {bytes_text(round(saved))} less ({saved / moved:.0%}): "
+            f"its dims as they are now numbered, the outermost first: {dims}"
+        )
+    for number, window in enumerate(kernel.windows):
+        if window.distinct and window.megabytes > 1.5 * window.distinct:
+            times = window.megabytes / window.distinct
+            yield f"window {number} is moved {times:.0f} times: {count_text(window.fetches)} fetches of {window.block}"
