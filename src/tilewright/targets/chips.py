@@ -22,13 +22,9 @@ from tilewright.reading import check_keys, parse, read_file, table_of
 class Memory:
     """One memory of a chip: ``bytes`` per ``scope`` and the bandwidth the scope sees (0 = not stated).
 
-<<<<<<< HEAD
     ``scope``: ``TensorCore``, ``chip``, or ``device`` where a chip has several and each has its own. ``reserved``:
-    bytes of it that the runtime keeps for itself; a program has the ``usable`` ones.
-=======
-    ``scope``: ``TensorCore``, ``chip``, or ``device`` where a chip has several and each has its own. ``kernel_bytes``:
-    what one kernel may take of it unless it asks for more (0 = not stated).
->>>>>>> 4e973a1cc0df230aa8344358656e82d0d059f001
+    bytes of it that the runtime keeps for itself; a program has the ``usable`` ones. ``kernel_bytes``: what one
+    kernel may take of it unless it asks for more (0 = not stated).
     """
 
     name: str
@@ -42,22 +38,6 @@ class Memory:
     def usable(self) -> int:
         """Bytes that a program can have."""
         return self.bytes - self.reserved
-    """
-
-    name: str
-    bytes: int
-    bytes_per_second: int = 0
-    scope: str = "chip"
-    reserved: int = 0
-    kernel_bytes: int = 0
-
-    @property
-    def usable(self) -> int:
-        """Bytes that a program can have."""
-        return self.bytes - self.reserved
-=======
-    kernel_bytes: int = 0
->>>>>>> 4e973a1cc0df230aa8344358656e82d0d059f001
 
 
 @dataclass(frozen=True)
