@@ -9,7 +9,7 @@ from tilewright.embed import read_config
 
 MODEL = """
 target = "tpu-v6e"
-batch = 4
+batch = 20
 time = "at"
 [[table]]
 name = "user"
@@ -26,7 +26,7 @@ def test_a_plan_by_days_as_a_user_makes_it(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.toml").write_text(MODEL)
     assert read_config("model.toml").time == "at"
-    written(tmp_path, "log.csv", [t.isoformat() for t in NOON])
+    written(tmp_path, "log.csv", [t.isoformat() for t in NOON for _ in range(5)])
     code, out, _ = run("embed", "plan", "log.csv", "--config", "model.toml")
     assert code == 0
     assert "confidence: 1 of 2 later days exceeded what the days before gave (2026-11-26 in 100% of its" in out
@@ -39,7 +39,7 @@ def test_a_plan_by_days_as_a_user_makes_it(run, tmp_path, monkeypatch):
     lines = (tmp_path / "log.csv").read_text().splitlines()
     names = ("mon.csv", "tue.csv", "wed.csv")
     for k, name in enumerate(names):
-        (tmp_path / name).write_text("\n".join([lines[0], *lines[1 + 8 * k : 9 + 8 * k]]) + "\n")
+        (tmp_path / name).write_text("\n".join([lines[0], *lines[1 + 40 * k : 41 + 40 * k]]) + "\n")
     _, by_file, _ = run("embed", "plan", *names, "--config", "model.toml", "--json")
     option, file = (json.loads(text)["confidence"]["days"] for text in (by_option, by_file))
     assert [day.pop("name") for day in option] == ["2026-11-25", "2026-11-26"]

@@ -43,7 +43,7 @@ def test_the_command_alone_shows_the_roads(run):
     assert max(map(len, lines)) <= 80
     tried = {" ".join(words[:2]) for words, _ in COMMANDS} | {words[0] for words, _ in COMMANDS if words}
     shown = re.findall(r"tilewright ((?:layout|isa|embed) [\w-]+|[a-z][\w-]*)", out)
-    assert len(shown) == 11
+    assert len(shown) == 12
     assert set(shown) <= tried
 
 

@@ -129,8 +129,8 @@ USER = [Feature("user", Table("user", 100, 8))]
 
 
 def written(folder, name, times):
-    """A log of 24 rows, eight a day; on the third day all ids are one."""
-    ids = [k if k < 16 else 7 for k in range(24)]
+    """A log of a row per time, three days of as many; on the third day all ids are one."""
+    ids = [k if k < len(times) * 2 // 3 else 7 for k in range(len(times))]
     path = folder / name
     if name.endswith(".parquet"):
         parquet.write_table(pyarrow.table({"user": ids, "at": times}), path)

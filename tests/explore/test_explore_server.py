@@ -255,7 +255,7 @@ def test_a_model_file_is_planned(tmp_path):
         assert (found["chips"], found["batch"]) == (2, 64)  # the file's, not the fields'
         assert sorted((stack["label"], stack["width"]) for stack in found["stacks"]) == [("item", 8), ("user", 32)]
         stack = found["stacks"][0]
-        limits = {stack["name"]: [most // 2 for most in stack["most"]]}
+        limits = {stack["name"]: [most // 4 for most in stack["most"]]}
         tight = asked(client, "plan", {"file": "file", "limits": limits}).json()["value"]
         assert max(tight["minibatches"]) > 1
         (tmp_path / "model.toml").write_text(MODEL + "vocab = 3")

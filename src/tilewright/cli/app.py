@@ -113,14 +113,12 @@ You have embedding tables, and a log of what is looked up:
     tilewright embed plan clicks.csv --config model.toml --target tpu-v5p
     tilewright embed train model.py --data clicks.csv
 
-You have a Pallas kernel for a TPU:
-    tilewright kernel check model.py:function --target tpu-v6e --sweep bm=128,256,512
-
 You have a matrix unit to design:
     tilewright isa matmul --m 64 --n 200 --k 96
     tilewright isa step program.tasm
 
 A TPU ran out of memory: tilewright explain-error log.txt
+A Pallas kernel for TPUs: tilewright kernel check model.py:fn --sweep bm=128,256
 A whole model on a chip: tilewright run model.py --target tpu-v5p
 Layouts and programs in a browser: tilewright explore
 All commands: tilewright --help     Completion: tilewright --install-completion"""

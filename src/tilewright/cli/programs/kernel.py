@@ -16,7 +16,7 @@ from tilewright.cli.programs.program import PROGRAM_HELP, ArgOption, load_progra
 from tilewright.cli.streams import Json
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.render.delivery import Line, Output, deliver, remark
-from tilewright.render.tables import Table
+from tilewright.render.tables import Column, Table
 
 if TYPE_CHECKING:
     from tilewright.hlo import KernelCheck
@@ -51,15 +51,8 @@ class _Checks:
             bound = max(checks, key=lambda check: check.seconds).bound
             said = "fastest" if seconds and seconds == best else problem.kind if problem else bound
             rows.append((*(given[name] for name in names), "no" if problem else "yes", vmem, moved, seconds, said))
-        heads = (
-            *names,
-            "compiles",
-            ("vector memory", "bytes"),
-            ("HBM", "bytes"),
-            ("time", "seconds"),
-            "bound or why not",
-        )
-        yield Table(heads, rows)
+        sizes = Column("vector memory", "bytes"), Column("HBM", "bytes"), Column("time", "seconds")
+        yield Table((*names, "compiles", *sizes, "bound or why not"), rows)
         if best:
             given, checks = min(((g, c) for g, c in self.made if _seconds(c)), key=lambda pair: _seconds(pair[1]))
             yield "fastest, as modelled: " + " ".join(f"{name}={value}" for name, value in given.items())

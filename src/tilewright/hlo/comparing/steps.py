@@ -30,6 +30,7 @@ _SPACES = {0: "HBM", 1: "vector memory", 3: "common memory", 5: "host memory"}
 _PASSED_ON = frozenset({"wider type", "narrower type", "changed layout"})
 """What a kernel hands to those that read its result."""
 _WORK_CAUSES = ("less work", "more work")
+_REASONS = 3
 _INDENT = " " * 11
 _NOTHING = 1e-11
 """Seconds that rounding makes."""
@@ -127,6 +128,9 @@ class StepDiff:
         if len(self.changes) > top:
             rest = sum(change.seconds for change in self.changes[top:])
             lines.append(f"{len(self.changes) - top} more with {_signed(rest)}")
+        for side, step in (("before", self.before), ("after", self.after)):
+            reasons = list(dict.fromkeys(row.unpriced for row in step.rows if row.unpriced))
+            lines += [f"without a time {side}: {reason}" for reason in reasons[:_REASONS]]
         return lines
 
 

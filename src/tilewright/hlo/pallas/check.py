@@ -21,7 +21,7 @@ from tilewright.hlo.timing.estimate import estimate
 from tilewright.hlo.timing.kernels import TARGET, configuration, sizes_of
 from tilewright.hlo.timing.step import StepTime
 from tilewright.render.formats import bytes_text, count_text, seconds_text
-from tilewright.render.tables import Table
+from tilewright.render.tables import Column, Table
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
@@ -33,7 +33,7 @@ _KINDS = (
 )
 """Kinds of what JAX refuses, by words of its message."""
 _CALL = re.compile(r"in pallas_call (\S+) at (\S+:\d+)")
-_PLAIN = bool | int | float | str | tuple | None
+_PLAIN = bool | int | float | str | tuple[object, ...] | None
 _DEVICE_KINDS = {"tpu-v4": "TPU v4", "tpu-v5e": "TPU v5 lite", "tpu-v5p": "TPU v5", "tpu-v6e": "TPU v6 lite"}
 _DEVICE_KINDS |= {"tpu-7x": "TPU7x"}
 
@@ -130,8 +130,8 @@ class KernelCheck:
             )
             for w in self.windows
         ]
-        heads = ("array", "block", "in", ("buffers", "count"), ("fetches", "count"), ("moved", "bytes"))
-        yield Table((*heads, ("held", "bytes")), rows)
+        counts = Column("buffers", "count"), Column("fetches", "count"), Column("moved", "bytes")
+        yield Table(("array", "block", "in", *counts, Column("held", "bytes")), rows)
         yield from (f"  - {text}" for text in (*self.advice, *self.notes))
 
 

@@ -189,7 +189,7 @@ class Fusions:
                 continue
             readers = self.readers[op.name]
             worth = self.kind[op.name] not in _NOT_ALONE and self.bytes[op.name] <= sum(
-                self.bytes.get(name, self._bytes(shape)) for name, shape in zip(op.operands, op.operand_shapes)
+                self.bytes.get(name, self.size(shape)) for name, shape in zip(op.operands, op.operand_shapes)
             )
             if worth or (readers and all(reader.name in hoisted for reader in readers)):
                 hoisted.add(op.name)
@@ -472,6 +472,8 @@ def _without_barriers(operations: Sequence[Operation]) -> list[Operation]:
     names: dict[str, str] = {}
     found = []
     for op in operations:
+        if op.name in names:  # a barrier's result taken out of a tuple once more, behind a call that returns it
+            continue
         if any(name in names for name in op.operands):
             op = replace(op, operands=tuple(names.get(name, name) for name in op.operands))
         if plain_opcode(op.opcode) == "optimization-barrier" and len(op.operands) == 1:
