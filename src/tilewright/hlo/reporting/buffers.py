@@ -129,7 +129,8 @@ def peaks(context: Context) -> tuple[Peak, ...]:
     entry, lost, again = _swept(context)
     spaces = entry.inside().peaks
     if 0 in spaces:
-        spaces[0] = replace(spaces[0], padded_bytes=spaces[0].padded_bytes + lost + again)
+        between = lost + again
+        spaces[0] = replace(spaces[0], padded_bytes=spaces[0].padded_bytes + between, lost_bytes=between)
     return tuple(spaces[space] for space in sorted(spaces))
 
 

@@ -193,7 +193,13 @@ def totals(report: ReportData) -> str:
 def _peak(peak: Peak) -> str:
     peak_bytes = f"{space_text(peak.memory_space)} {bytes_text(peak.padded_bytes)}"
     place = f"{peak.at} in {peak.path.rpartition(' > ')[2]}"
-    return f"peak of {peak_bytes}, {percent_text(peak.padding_share)} of it padding, at {place}"
+    return f"peak of {peak_bytes}, {peak_share_text(peak)}, at {place}"
+
+
+def peak_share_text(peak: Peak) -> str:
+    """Which part of a peak is padding, and which is lost between buffers, where any is."""
+    lost = f", {percent_text(peak.lost_bytes / peak.padded_bytes)} lost between buffers" if peak.lost_bytes else ""
+    return f"{percent_text(peak.padding_share)} of it padding{lost}"
 
 
 def _number(count: int, noun: str, plural: str = "s") -> str:

@@ -226,6 +226,7 @@ class Peak(_Padded):
     Operations run one after the other in the order of the text. A buffer lives from the operation that writes it to
     the last one that reads it; arguments and results of the program live throughout. ``at`` is the operation during
     which the peak is reached, ``path`` its computations, ``tensors`` the largest buffers alive then, equal ones as one.
+    ``lost_bytes`` of ``padded_bytes`` are in no buffer: what the compiler's allocator loses between them.
     """
 
     memory_space: int
@@ -234,6 +235,12 @@ class Peak(_Padded):
     at: str
     path: str
     tensors: tuple[PaddedTensor, ...] = ()
+    lost_bytes: int = 0
+
+    @property
+    def wasted_bytes(self) -> int:
+        """Padding, in bytes: of buffers, not what lies between them."""
+        return self.padded_bytes - self.lost_bytes - self.logical_bytes
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, with what is derived from them."""
