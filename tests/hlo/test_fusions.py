@@ -96,7 +96,12 @@ def test_a_loop_that_changes_an_argument_copies_it():
 )
 def test_laws(file, chip):
     lives = lifetimes(load(VECTORS / file), chip)
-    assert lives.peak == lives.spaces["hbm"] == sum(lives.by_kind.values()) == sum(row.bytes for row in lives.at_peak) + lives.lost + lives.again
+    assert (
+        lives.peak
+        == lives.spaces["hbm"]
+        == sum(lives.by_kind.values())
+        == sum(row.bytes for row in lives.at_peak) + lives.lost + lives.again
+    )
     assert lives.peak == lives.arguments + lives.outputs - lives.aliased + lives.temporaries
     assert lives.arguments + lives.outputs - lives.aliased <= lives.least <= lives.peak
     assert {row.kind for row in lives.at_peak} <= set(lives.by_kind)
