@@ -67,6 +67,10 @@ def test_donated_and_narrowed():
         (8, 64, 16, 4, 2 * 64 * 2 * 2),  # keys and values share rows
         (8, 64, 16, 8, 2 * 64 * 2 * 2),  # no longer: twice
         (8, 64, 8, 8, 4 * 64 * 2),
+        (8, 64, 8, 2, 4 * 64 * 2),  # four heads fill a word of rows
+        (8, 64, 8, 4, 2 * 2 * 64 * 2),  # two leave half of it empty
+        (4, 256, 8, 4, 4 * 256),  # it is heads that are packed: rows of one head's depth are not
+        (4, 32, 16, 1, 4 * 128 * 2 * 2),  # only heads of 64 share
     ],
 )
 def test_caches_as_laid_out(heads, depth, bits, devices, expected):
