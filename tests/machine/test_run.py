@@ -13,6 +13,7 @@ from tests.browser import EVERY_LOOK, in_browser
 from tests.conftest import ROOT
 from tests.render.test_pages_in_browser import walk
 from tilewright.machine import run
+from tilewright.targets import target
 
 SECTIONS = [
     "findings",
@@ -90,7 +91,7 @@ def test_report_json_keeps_its_schema(written):
     assert found["schema_version"] == 1
     assert found["counts_equal"] is True
     assert found["stages"] == report.stages
-    assert found["memory"]["capacity"] == report.plan.heap.capacity - report.plan.heap.total
+    assert found["memory"]["capacity"] == target(report.target).memory("hbm").usable - report.plan.heap.total
     steps, live = found["memory"]["steps"], found["memory"]["live"]
     assert found["memory"]["need"] == max(live) == live[steps.index(found["memory"]["at"])]
     for rows in found["rewrites"].values():

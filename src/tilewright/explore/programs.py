@@ -13,7 +13,6 @@ from typing import Any
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.explore.worker import Question
 from tilewright.hlo import MovementReport, MovementRow, Operation, Program, Suggestion, in_normal_form, load, report
-from tilewright.hlo.reporting.lines import peak_share_text
 from tilewright.reading import open_bytes, read_stream
 from tilewright.render import bytes_text, count_text, seconds_text
 from tilewright.render.formats import place_text, ratio_text
@@ -181,7 +180,7 @@ def program(asked: Question) -> dict[str, Any]:
         ("padding", bytes_text(movement.wasted_bytes), f"in {_many(len(movement.wasteful()), 'tensor')}"),
     ]
     if movement.peak is not None:
-        figures.append(("peak", bytes_text(movement.peak.padded_bytes), peak_share_text(movement.peak)))
+        figures.append(("peak", bytes_text(movement.peak.padded_bytes), movement.peak.shares))
     if movement.time is not None:
         moving = f"{seconds_text(movement.modelled_us / 1e6)} of it moves data"
         figures.append(("modelled step", seconds_text(movement.time.device_us / 1e6), moving))

@@ -21,7 +21,6 @@ from tilewright.hlo.reporting.lines import (
     change_number,
     head_lines,
     movement_fields,
-    peak_share_text,
     space_text,
     totals,
     transfers_text,
@@ -243,7 +242,7 @@ def _figures(report: ReportData) -> list[Card]:
         ),
     ]
     if report.peak is not None:
-        figures.append(Card("peak", bytes_text(report.peak.padded_bytes), peak_share_text(report.peak)))
+        figures.append(Card("peak", bytes_text(report.peak.padded_bytes), report.peak.shares))
     if report.time is not None:
         call = f", {seconds_text(report.time.call_us / 1e6)} beside it for the call" if report.time.call_us else ""
         moving = f"{seconds_text(report.modelled_us / 1e6)} of it moves data{call}"
@@ -288,7 +287,7 @@ def _movement(report: ReportData) -> Html:
 
 def _peak(peak: Peak) -> Html:
     space = space_text(peak.memory_space)
-    words = f"{bytes_text(peak.padded_bytes)} of {space}, {peak_share_text(peak)}, during "
+    words = f"{bytes_text(peak.padded_bytes)} of {space}, {peak.shares}, during "
     where = element("p", escape(words), element("code", peak.at), " in ", element("code", peak.path))
     rest = bytes_text(peak.padded_bytes - peak.lost_bytes - sum(tensor.padded_bytes for tensor in peak.tensors))
     lost = f", {bytes_text(peak.lost_bytes)} lost between buffers" if peak.lost_bytes else ""

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from msgspec import to_builtins
 
 from tilewright.hlo.alike import joined
+from tilewright.render import percent_text
 from tilewright.version import __version__
 
 #: Counts changes of the JSON that break readers. 2: totals count loops by their trips; ``tensors`` has every tensor.
@@ -241,6 +242,12 @@ class Peak(_Padded):
     def wasted_bytes(self) -> int:
         """Padding, in bytes: of buffers, not what lies between them."""
         return self.padded_bytes - self.lost_bytes - self.logical_bytes
+
+    @property
+    def shares(self) -> str:
+        """Which part is padding, and which is lost between buffers, where any is."""
+        lost = f", {percent_text(self.lost_bytes / self.padded_bytes)} lost between buffers" if self.lost_bytes else ""
+        return f"{percent_text(self.padding_share)} of it padding{lost}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, with what is derived from them."""
