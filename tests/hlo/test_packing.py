@@ -1,6 +1,7 @@
 """What an allocator loses between buffers, what it does about programs that do not fit, caches as laid out."""
 
 import json
+import random
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import pytest
 from tilewright.hlo import MovementReport, from_jax, lifetimes, load, report
 from tilewright.hlo.reporting.caches import cache_bytes, page_tokens, table_bytes
 from tilewright.hlo.reporting.lines import head_lines
+from tilewright.hlo.reporting.packing import room
 
 # f32[512,512,1024] twice behind a smaller buffer that neither fits into: the TPU compiler (libtpu 0.0.50) gives the
 # three 2,560 MiB, and its memory analysis says 3,072.
@@ -28,6 +30,20 @@ def test_what_is_lost_between_buffers():
     older = lifetimes(load(MODULE.replace("EXTRA", ', backend_config={"buffering_level":"2"}')), "tpu-v5p")
     assert [size >> 20 for size in (older.temporaries, older.lost, older.again)] == [3072, 512, 512]
     assert older.by_kind["fragmentation"] == older.lost + older.again
+
+
+def test_the_lowest_place_that_is_free():
+    """Against a search of every place, one after the other."""
+    draw = random.Random(3)
+    for _ in range(200):
+        begins = [draw.randrange(12) for _ in range(12)]
+        spans = sorted((begin, begin + draw.randrange(8), draw.choice([0, 1, 2, 3, 5])) for begin in begins)
+        placed: list[tuple[int, int, int, int]] = []
+        for begin, last, size in spans:
+            others = [(at, end) for first, until, at, end in placed if until >= begin]
+            at = next(at for at in range(99) if all(at + size <= low or high <= at for low, high in others))
+            placed.append((begin, last, at, at + size))
+        assert room(spans) == max(end for *_, at, end in placed if end > at)
 
 
 def test_what_is_lost_is_no_padding():
