@@ -95,18 +95,23 @@ def lowered(step: Callable[..., Any], given: tuple[int, ...], args: tuple[Any, .
     return load(text.as_text(debug_info=True))
 
 
-def rank(path: Path) -> None:
+def asked(name: str) -> Any:
+    """One of the programs on the chip: what it needs, and the changes that were tried."""
     from tilewright.hlo import estimate
     from tilewright.machine.subject import Subject
     from tilewright.machine.tpu import hbm
     from tilewright.targets import target
 
-    chip = target(f"tpu-{CHIP}")
+    (step, args), given = PROGRAMS[name]
+    retrace, chip = partial(lowered, step, given), target(f"tpu-{CHIP}")
+    program = retrace(args, {})
+    return hbm(Subject(name, program, (args, {}), retrace), chip, estimate(program, chip))
+
+
+def rank(path: Path) -> None:
     found = {}
-    for name, ((step, args), given) in PROGRAMS.items():
-        retrace = partial(lowered, step, given)
-        program = retrace(args, {})
-        memory = hbm(Subject(name, program, (args, {}), retrace), chip, estimate(program, chip))
+    for name in PROGRAMS:
+        memory = asked(name)
         best = memory.cheapest
         found[name] = [memory.need, best.what if best else memory.sentence, best.after if best else 0]
         print(f"{name}: {memory.need / 2**30:.2f} GiB; {found[name][1]}: {found[name][2] / 2**30:.2f} GiB", flush=True)

@@ -21,8 +21,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-os.environ.update(JAX_PLATFORMS="cpu", TPU_SKIP_MDS_QUERY="1", TPU_LIBRARY_LOCK="0", ALLOW_MULTIPLE_LIBTPU_LOAD="1")
-
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
@@ -193,6 +191,8 @@ def compiled(
     step: Step, arguments: tuple[Any, ...], chip: str, given: tuple[int, ...]
 ) -> tuple[str, str, dict[str, int]]:
     """A step's StableHLO, the compiler's module and its memory."""
+    os.environ.update(TPU_SKIP_MDS_QUERY="1", TPU_LIBRARY_LOCK="0", ALLOW_MULTIPLE_LIBTPU_LOAD="1")
+    jax.config.update("jax_platforms", "cpu")
     topology = topologies.get_topology_desc(platform="tpu", topology_name=TOPOLOGIES[chip])
     place = jax.sharding.SingleDeviceSharding(topology.devices[0])
     placed = jax.tree.map(lambda a: shape(a.shape, a.dtype, sharding=place), arguments)

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import random
 
 import pytest
 from jaxlib import _hlo
@@ -10,6 +11,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from tests.conftest import ROOT, VECTORS
+from tilewright.cli.programs.program import load_program
 from tilewright.hlo.ir import context
 
 GROUP_NORM = ROOT / "examples" / "group_norm.mlir"
@@ -129,3 +131,58 @@ def test_every_dump_is_reported_on(run, path):
     assert {type(row["moved_bytes"]) for row in rows} <= {int}
     code, out, err = run("report", str(path), "--target", "tpu-v5e")
     assert (code, " moved by " in out.splitlines()[0]) == (0, True), err
+
+
+# What XLA's CPU backend writes of a step with a loop, with the first value of each allocation.
+ASSIGNMENT = """\
+BufferAssignment:
+allocation 0: size 16384, parameter 0, shape |f32[64,64]| at ShapeIndex {}, maybe-live-out:
+ value: <24 w.1 @0> (size=16384,offset=0): f32[64,64]{1,0}
+allocation 1: size 8192, maybe-live-out:
+ value: <17 wrapped_tanh @0> (size=8192,offset=0): f32[32,64]{1,0}
+allocation 2: size 8192, parameter 1, shape |f32[32,64]| at ShapeIndex {}:
+ value: <25 x.1 @0> (size=8192,offset=0): f32[32,64]{1,0}
+allocation 3: size 4, constant:
+ value: <14 constant.3 @0> (size=4,offset=0): s32[]
+allocation 4: size 16, output shape is |(f32[64,64], f32[32,64])|, maybe-live-out:
+ value: <32 tuple.5{} @0> (size=16,offset=0): (f32[64,64]{1,0}, f32[32,64]{1,0})
+allocation 5: size 16448, preallocated-temp:
+ value: <15 wrapped_add @0> (size=4,offset=8256): s32[]
+"""
+TOTAL = 16384 + 8192 + 8192 + 4 + 16 + 16448
+
+
+def beside(files, assignment=ASSIGNMENT, total=TOTAL):
+    """A dump folder with the compiler's own texts beside its module."""
+    stem = files / "dump" / "module_0001.jit_b.cpu_after_optimizations"
+    stem.with_name(f"{stem.name}-buffer-assignment.txt").write_bytes(
+        assignment if isinstance(assignment, bytes) else assignment.encode()
+    )
+    report = f"Memory Space: default (color=0)\nTotal bytes: {total} (48.1KiB)\n"
+    stem.with_name(f"{stem.name}-memory-usage-report.txt").write_text(report * bool(total))
+    return str(files / "dump")
+
+
+def test_the_compilers_own_memory(files, capsys):
+    folder = beside(files)
+    facts = "6 allocations, 48.1 KiB in main memory: parameter 24.0 KiB, temp 16.1 KiB, output 8.02 KiB, constant 4 B"
+    for source in (folder, f"{folder}/module_0001.jit_b.cpu_after_optimizations.txt"):
+        load_program(source)
+        said = capsys.readouterr().err
+        assert "own memory report" in said
+        assert facts in said
+    on_a_tpu = ASSIGNMENT.replace("16448, ", "16448, color 1, page 0, ").replace("4, constant", "4, page 0, constant")
+    load_program(beside(files, on_a_tpu, TOTAL - 16448))
+    assert "parameter 24.0 KiB, output 8.02 KiB, constant 4 B" in capsys.readouterr().err
+
+
+def test_a_damaged_assignment_is_not_used(files, capsys):
+    draw, whole = random.Random(7), ASSIGNMENT.encode()
+    cuts = [whole[: draw.randrange(len(whole))] for _ in range(30)]
+    flips = [whole[:k] + draw.randbytes(3) + whole[k + 3 :] for k in (draw.randrange(len(whole)) for _ in range(30))]
+    for text in (b"", b"\0", b"allocation 0: size 4:\n", *cuts, *flips):
+        load_program(beside(files, text))
+        said = capsys.readouterr().err
+        assert ("buffer-assignment.txt is damaged" in said) != ("48.1 KiB in main memory: " in said)
+    load_program(beside(files, whole[:-1], 0))
+    assert "is damaged, cut off" in capsys.readouterr().err

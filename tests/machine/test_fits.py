@@ -1,62 +1,44 @@
-"""Programs that do not fit: the change ranked first makes them, by the TPU compiler's own figures.
+"""Programs that do not fit: the change ranked first makes them, by the TPU compiler's own figures."""
 
-The figures are of benchmarks/memory_fits.py (libtpu 0.0.50), which has eight more programs.
-"""
+import sys
 
-import jax
-import jax.numpy as jnp
 import pytest
 
-from tilewright.hlo import estimate, from_jax
-from tilewright.machine.subject import Subject
-from tilewright.machine.tpu import hbm
-from tilewright.targets import target
+from tests.conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from memory_fits import PROGRAMS, asked
 
 GIB = 1 << 30
 USABLE = 15.75  # GiB, in the compiler's message
 
-
-def cached(w, cache, token, place):
-    cache = jax.lax.dynamic_update_slice(cache, (token @ w)[None], (place, 0, 0))
-    return cache, (cache[place] * token).sum()
-
-
-def served(weights, x):
-    for w in weights:
-        x = jnp.tanh(x @ w)
-    return x
-
-
-def shapes(*sizes, dtype=jnp.bfloat16):
-    return tuple(jax.ShapeDtypeStruct(size, dtype) for size in sizes)
+# What `benchmarks/memory_fits.py judge` printed (libtpu 0.0.50): the program changed, GiB.
+COMPILED = {
+    "weights and momentum, kept": ("donate the arguments", 10.51),
+    "activations of a plain network": ("a batch of 81920 instead of 163840", 9.44),
+    "Adam, kept": ("donate the arguments", 11.59),
+    "moments of Adam": ("the optimizer's moments in bfloat16", 12.33),
+    "a language model, everything saved": ("a batch of 6 instead of 12", 11.45),
+    "a language model of layers in full, products saved": ("a batch of 16 instead of 32", 12.06),
+    "images": ("a batch of 3072 instead of 6144", 9.82),
+    "weights in float32": ("bfloat16 instead of float32", 9.02),
+    "a cache, copied": ("donate the arguments", 10.68),
+    "scores of attention": ("a batch of 48 instead of 96", 15.2),
+}
+BY_DAY = ("weights in float32", "a cache, copied")
 
 
 @pytest.mark.parametrize(
-    ("step", "args", "change", "compiled"),
-    [
-        (
-            cached,
-            (*shapes((128, 128), (700000, 64, 128), (64, 128)), jax.ShapeDtypeStruct((), jnp.int32)),
-            "donate the arguments",
-            10.68,
-        ),
-        (
-            served,
-            (list(shapes(*[(16384, 16384)] * 18, dtype=jnp.float32)), *shapes((256, 16384), dtype=jnp.float32)),
-            "bfloat16 instead of float32",
-            9.02,
-        ),
-    ],
+    "name", [pytest.param(name, marks=[] if name in BY_DAY else [pytest.mark.nightly]) for name in PROGRAMS]
 )
-def test_the_change_ranked_first_fits(step, args, change, compiled):
-    def retrace(args, kwargs):
-        return from_jax(step, *args)
-
-    program, chip = retrace(args, {}), target("tpu-v5e")
-    memory = hbm(Subject("step", program, (args, {}), retrace), chip, estimate(program, chip))
+def test_the_change_ranked_first_fits(name):
+    """Two by day, eight at night; what the compiler needs of the change, and what is said of it, fit both."""
+    change, compiled = COMPILED[name]
+    memory = asked(name)
     best = memory.changes[0]
-    assert chip.memory("hbm").usable == USABLE * GIB < memory.need
+    assert memory.need > USABLE * GIB
     assert best is memory.cheapest
     assert best.what.startswith(change)
-    assert best.after / GIB == pytest.approx(compiled, rel=0.02)
-    assert compiled < USABLE
+    assert max(best.after / GIB, compiled) < USABLE
+    assert best.after / GIB == pytest.approx(compiled, rel=0.02 if name in BY_DAY else 0.25)

@@ -14,7 +14,7 @@ from tilewright.errors import TilewrightError, UsageError
 from tilewright.explore.worker import Question
 from tilewright.hlo import MovementReport, MovementRow, Operation, Program, Suggestion, in_normal_form, load, report
 from tilewright.reading import open_bytes, read_stream
-from tilewright.render import bytes_text, count_text, percent_text, seconds_text
+from tilewright.render import bytes_text, count_text, seconds_text
 from tilewright.render.formats import place_text, ratio_text
 from tilewright.targets import target as find_target
 from tilewright.targets import target_names
@@ -180,8 +180,7 @@ def program(asked: Question) -> dict[str, Any]:
         ("padding", bytes_text(movement.wasted_bytes), f"in {_many(len(movement.wasteful()), 'tensor')}"),
     ]
     if movement.peak is not None:
-        share = f"{percent_text(movement.peak.padding_share)} of it padding"
-        figures.append(("peak", bytes_text(movement.peak.padded_bytes), share))
+        figures.append(("peak", bytes_text(movement.peak.padded_bytes), movement.peak.shares))
     if movement.time is not None:
         moving = f"{seconds_text(movement.modelled_us / 1e6)} of it moves data"
         figures.append(("modelled step", seconds_text(movement.time.device_us / 1e6), moving))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
@@ -54,23 +55,49 @@ def assumptions(texts: Sequence[str] | None) -> dict[str, float]:
     return found
 
 
-_SPACE = re.compile(r"^Memory Space: (\S+) \(color=\d+\)\nTotal bytes: (\d{1,18})", re.MULTILINE)
+_SPACE = re.compile(r"^Memory Space: (\S+) \(color=(\d{1,9})\)\nTotal bytes: (\d{1,18})", re.MULTILINE)
+_ALLOCATION = re.compile(r"^allocation (\d{1,9}): size (\d{1,18})(, .*)?:$", re.MULTILINE)
+_KINDS = {"parameter": "parameter", "output": "output", "maybe-live-out": "output", "constant": "constant",
+          "thread-local": "thread-local"}  # fmt: skip
+_MOST_READ = 1 << 26
+"""Characters of a text beside a module that are read."""
+
+
+def _beside(path: Path, ending: str) -> tuple[str, str]:
+    """The name and the text of what lies beside a dump's module; two empty texts where nothing can be read."""
+    if path.suffix != ".txt":
+        return "", ""
+    beside = path.with_name(f"{path.stem}-{ending}.txt")
+    try:
+        with beside.open(encoding="utf-8", errors="replace") as text:
+            return beside.name, text.read(_MOST_READ)
+    except (OSError, ValueError):  # there is none; or a name that cannot be, no permission
+        return "", ""
 
 
 def _say_memory(path: Path) -> None:
-    """What the compiler's own memory report says, where the dump has it beside the module: facts, not modelled."""
-    beside = path.with_name(f"{path.name.removesuffix('.txt')}-memory-usage-report.txt")
-    if path.suffix != ".txt" or not beside.is_file():
+    """What the compiler's own texts say of memory, where the dump has them beside the module: facts, not modelled."""
+    name, text = _beside(path, "memory-usage-report")
+    spaces = [(color, space, int(size)) for space, color, size in _SPACE.findall(text)]
+    if sizes := [f"{bytes_text(size)} in {'main memory' if c == '0' else space}" for c, space, size in spaces if size]:
+        remark(f"note: the compiler's own memory report ({name}): {', '.join(sizes)}")
+    name, text = _beside(path, "buffer-assignment")
+    if not name:
         return
-    with beside.open(encoding="utf-8", errors="replace") as text:
-        spaces = _SPACE.findall(text.read(_MOST_READ))
-    sizes = [f"{bytes_text(int(size))} in {'HBM' if name == 'default' else name}" for name, size in spaces if int(size)]
-    if sizes:
-        remark(f"note: the compiler's own buffer assignment ({beside.name}): {', '.join(sizes)}")
-
-
-_MOST_READ = 1 << 26
-"""Characters of a memory report that are read."""
+    totals: Counter[str] = Counter()
+    found = _ALLOCATION.findall(text)
+    for _, size, rest in found:
+        words = [word.partition(" ")[0] for word in re.sub(r"\|[^|]*\|", "", rest).split(", ")]
+        if "color" not in words:  # main memory
+            totals[next((_KINDS[word] for word in words if word in _KINDS), "temp")] += int(size)
+    total = totals.total()
+    whole = found and [int(number) for number, _, _ in found] == [*range(text.count("\nallocation "))]
+    if not whole or text[-1] != "\n" or any(color == "0" and size != total for color, _, size in spaces):
+        remark(f"note: {name} is damaged, cut off or of another compilation: it is not used")
+        return
+    kinds = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in totals.most_common() if size)
+    number = f"{len(found)} allocation{'s' if len(found) > 1 else ''}, {bytes_text(total)} in main memory"
+    remark(f"note: the compiler's own buffer assignment ({name}): {number}: {kinds}")
 
 
 def load_program(
@@ -102,4 +129,6 @@ def load_program(
         if others:
             names = ", ".join(other.name for other in others[:5]) + (", ..." if len(others) > 5 else "")
             remark(f"note: the largest of {len(others) + 1} modules; --module NAME takes another: {names}")
+    else:
+        _say_memory(Path(source))
     return load(Path(source), module if folder else None, frames or "")

@@ -129,7 +129,8 @@ def peaks(context: Context) -> tuple[Peak, ...]:
     entry, lost, again = _swept(context)
     spaces = entry.inside().peaks
     if 0 in spaces:
-        spaces[0] = replace(spaces[0], padded_bytes=spaces[0].padded_bytes + lost + again)
+        between = lost + again
+        spaces[0] = replace(spaces[0], padded_bytes=spaces[0].padded_bytes + between, lost_bytes=between)
     return tuple(spaces[space] for space in sorted(spaces))
 
 
@@ -496,7 +497,9 @@ class _Sweep:
             self.newest.update(dict.fromkeys(numbers))
             return
         named = kind in _NO_BUFFER | _SAME or kind.endswith(("-start", "-update", "-done"))
-        for number in numbers if not named else numbers - self.newest.keys():
+        for number in numbers:
+            if named and number in self.newest:
+                continue
             array = _Array(self.buffers[number].layout.size_bytes, at, at, number)
             self.newest[number] = array
             self.arrays.append(array)

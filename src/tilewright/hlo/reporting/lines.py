@@ -12,7 +12,7 @@ from typing import Any
 from tilewright.hlo.alike import title
 from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ReportData, Suggestion
 from tilewright.hlo.timing.step import exchanges_text
-from tilewright.render import Field, bytes_text, count_text, percent_text, seconds_text
+from tilewright.render import Field, bytes_text, count_text, seconds_text
 from tilewright.render.formats import Kind, format_value, place_text, ratio_text
 
 _SPACES = {
@@ -193,7 +193,7 @@ def totals(report: ReportData) -> str:
 def _peak(peak: Peak) -> str:
     peak_bytes = f"{space_text(peak.memory_space)} {bytes_text(peak.padded_bytes)}"
     place = f"{peak.at} in {peak.path.rpartition(' > ')[2]}"
-    return f"peak of {peak_bytes}, {percent_text(peak.padding_share)} of it padding, at {place}"
+    return f"peak of {peak_bytes}, {peak.shares}, at {place}"
 
 
 def _number(count: int, noun: str, plural: str = "s") -> str:

@@ -9,7 +9,7 @@ carries it.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
 from itertools import accumulate
@@ -56,19 +56,18 @@ def room(spans: Iterable[Span]) -> int:
     >>> room([(0, 1, 1 << 20), (1, 2, 2 << 20), (2, 3, 2 << 20)]) >> 20
     5
     """
-    places: list[tuple[int, int]] = []  # (from, to), in order
-    leaving: list[tuple[int, tuple[int, int]]] = []  # (last moment, place), the first to leave in front
+    gaps: list[tuple[int, int]] = [(0, 1 << 62)]  # (from, to) of what is free, in order
+    leaving: list[tuple[int, int, int]] = []  # (last moment, from, to), the first to leave in front
     top = 0
-    for start, last, size in sorted(spans, key=lambda span: span[0]):
+    for start, last, size in sorted((span for span in spans if span[2]), key=lambda span: span[0]):
         while leaving and leaving[0][0] < start:
-            del places[bisect_left(places, heappop(leaving)[1])]
-        at = 0
-        for begin, end in places:
-            if begin - at >= size:
-                break
-            at = end
-        insort(places, (at, at + size))
-        heappush(leaving, (last, (at, at + size)))
+            _, begin, end = heappop(leaving)
+            after = bisect_left(gaps, (begin, end))
+            first, behind = after - (after > 0 and gaps[after - 1][1] == begin), after + (gaps[after][0] == end)
+            gaps[first:behind] = [(min(begin, gaps[first][0]), max(end, gaps[behind - 1][1]) if behind > after else end)]
+        number, (at, end) = next((k, gap) for k, gap in enumerate(gaps) if gap[1] - gap[0] >= size)
+        gaps[number : number + 1] = [(at + size, end)] if at + size < end else []
+        heappush(leaving, (last, at, at + size))
         top = max(top, at + size)
     return top
 

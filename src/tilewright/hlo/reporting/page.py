@@ -242,8 +242,7 @@ def _figures(report: ReportData) -> list[Card]:
         ),
     ]
     if report.peak is not None:
-        padding = f"{percent_text(report.peak.padding_share)} of it padding"
-        figures.append(Card("peak", bytes_text(report.peak.padded_bytes), padding))
+        figures.append(Card("peak", bytes_text(report.peak.padded_bytes), report.peak.shares))
     if report.time is not None:
         call = f", {seconds_text(report.time.call_us / 1e6)} beside it for the call" if report.time.call_us else ""
         moving = f"{seconds_text(report.modelled_us / 1e6)} of it moves data{call}"
@@ -288,10 +287,11 @@ def _movement(report: ReportData) -> Html:
 
 def _peak(peak: Peak) -> Html:
     space = space_text(peak.memory_space)
-    words = f"{bytes_text(peak.padded_bytes)} of {space}, {percent_text(peak.padding_share)} of it padding, during "
+    words = f"{bytes_text(peak.padded_bytes)} of {space}, {peak.shares}, during "
     where = element("p", escape(words), element("code", peak.at), " in ", element("code", peak.path))
-    rest = bytes_text(peak.padded_bytes - sum(tensor.padded_bytes for tensor in peak.tensors))
-    below = element("p", f"and {rest} in smaller ones", class_="empty")
+    rest = bytes_text(peak.padded_bytes - peak.lost_bytes - sum(tensor.padded_bytes for tensor in peak.tensors))
+    lost = f", {bytes_text(peak.lost_bytes)} lost between buffers" if peak.lost_bytes else ""
+    below = element("p", f"and {rest} in smaller ones{lost}", class_="empty")
     return join([where, table(PEAK_FIELDS, cells(PEAK_FIELDS, peak.tensors)), below], "\n")
 
 

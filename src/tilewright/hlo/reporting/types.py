@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from msgspec import to_builtins
 
 from tilewright.hlo.alike import joined
+from tilewright.render import percent_text
 from tilewright.version import __version__
 
 #: Counts changes of the JSON that break readers. 2: totals count loops by their trips; ``tensors`` has every tensor.
@@ -226,6 +227,7 @@ class Peak(_Padded):
     Operations run one after the other in the order of the text. A buffer lives from the operation that writes it to
     the last one that reads it; arguments and results of the program live throughout. ``at`` is the operation during
     which the peak is reached, ``path`` its computations, ``tensors`` the largest buffers alive then, equal ones as one.
+    ``lost_bytes`` of ``padded_bytes`` are in no buffer: what the compiler's allocator loses between them.
     """
 
     memory_space: int
@@ -234,6 +236,18 @@ class Peak(_Padded):
     at: str
     path: str
     tensors: tuple[PaddedTensor, ...] = ()
+    lost_bytes: int = 0
+
+    @property
+    def wasted_bytes(self) -> int:
+        """Padding, in bytes: of buffers, not what lies between them."""
+        return self.padded_bytes - self.lost_bytes - self.logical_bytes
+
+    @property
+    def shares(self) -> str:
+        """Which part is padding, and which is lost between buffers, where any is."""
+        lost = f", {percent_text(self.lost_bytes / self.padded_bytes)} lost between buffers" if self.lost_bytes else ""
+        return f"{percent_text(self.padding_share)} of it padding{lost}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, with what is derived from them."""
