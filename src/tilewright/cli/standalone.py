@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ from typer import Argument, Option
 from tilewright.cli.embed.diagnose import Error, StackOptions, error_text, explanation_text, no_such_file
 from tilewright.cli.isa import machine
 from tilewright.cli.programs.program import ArgOption
-from tilewright.cli.streams import Json, Pace, done_text, progress, read_bytes
+from tilewright.cli.streams import Json, progress, read_bytes
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.extras import installed, need
 from tilewright.files import making_folder
@@ -74,33 +74,23 @@ def run(
 
 @contextmanager
 def _stage_lines() -> Iterator[Callable[[str, int, int], None]]:
-    """One progress line per stage of a run; away from a terminal one plain line when a stage ends."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    """The progress of a run's stages, one after the other; a line for each that ended."""
+    with ExitStack() as shown:
+        stage, since, advance = "", 0.0, None
 
-    console, shown, since, pace = Console(stderr=True), "", 0.0, Pace("")
-    columns = (SpinnerColumn(finished_text="*"), TextColumn("{task.description:<15}"), BarColumn(24))
-    counted = TextColumn("{task.fields[count]}")
-    bar = Progress(*columns, counted, TimeElapsedColumn(), console=console, disable=not console.is_terminal)
+        def end() -> None:
+            shown.close()
+            if stage:
+                remark(f"{stage}: {seconds_text(time.perf_counter() - since)}")
 
-    def end() -> None:
-        if shown and console.is_terminal:
-            total = bar.tasks[-1].total or 1
-            bar.update(bar.tasks[-1].id, total=total, completed=total)
-        elif shown:
-            console.print(f"{shown}: {seconds_text(time.perf_counter() - since)}", highlight=False)
+        def watch(name: str, done: int, total: int) -> None:
+            nonlocal stage, since, advance
+            if name != stage:
+                end()
+                stage, since, advance = name, time.perf_counter(), shown.enter_context(progress(name))
+            if total and advance is not None:
+                advance(done, total)
 
-    def watch(stage: str, done: int, total: int) -> None:
-        nonlocal shown, since, pace
-        if stage != shown:
-            end()
-            shown, since, pace = stage, time.perf_counter(), Pace(stage)
-            bar.add_task(stage, total=None, count="")
-        if total:
-            pace(done, total)
-            bar.update(bar.tasks[-1].id, completed=done, total=total, count=done_text(done, total))
-
-    with bar:
         yield watch
         end()
 
