@@ -79,7 +79,8 @@ def hbm(subject: Subject, chip: Target, step: hlo.StepTime, taken: int = 0) -> M
         )
 
     changes = [*subject.try_changes(change), *_from_outside(lives, capacity, step)]
-    changes += [c for how in (False, True) if (c := _given_up(lives, capacity, step, how)) is not None]
+    rate = (chip.links.host_bytes_per_second if chip.links else 0) or _HOST
+    changes += [c for how in (False, True) if (c := _given_up(lives, capacity, step, rate if how else 0.0)) is not None]
     return Memory(
         "HBM beside the tables" if taken else "HBM",
         capacity,
@@ -106,13 +107,13 @@ def _from_outside(lives: hlo.Lifetimes, capacity: int, step: hlo.StepTime) -> It
             yield Change(what, lives.peak, tried.peak, need <= capacity, step.device_seconds, asks=asks)
 
 
-def _given_up(lives: hlo.Lifetimes, capacity: int, step: hlo.StepTime, offloaded: bool) -> Change | None:
+def _given_up(lives: hlo.Lifetimes, capacity: int, step: hlo.StepTime, host: float) -> Change | None:
     """Buffers given up before the peak, the one that brings it down most first, until it fits or nothing helps.
 
-    They are computed again behind it, or come back from the host, in the time that :data:`_HOST` needs for both ways.
+    They are computed again behind it, or come back from the host, where ``host`` bytes a second travel.
     """
     times = {row.name: row.seconds for row in step.rows}
-    now, names, seconds, moved = lives, list[str](), step.device_seconds, 0
+    now, names, seconds, moved, offloaded = lives, list[str](), step.device_seconds, 0, host > 0
     while not names or (now.peak - now.again > capacity and len(names) < _MOST_GIVEN_UP):
         at = now.at
         alive = sorted((b for b in now.buffers if b.born < at < b.dead and b.op != "parameter"), key=lambda b: -b.bytes)
@@ -124,7 +125,7 @@ def _given_up(lives: hlo.Lifetimes, capacity: int, step: hlo.StepTime, offloaded
         _, name, size, now = best
         names.append(name)
         moved += size
-        seconds += 2 * size / _HOST if offloaded else times.get(name, 0.0)
+        seconds += 2 * size / host if host else times.get(name, 0.0)
     if not names:
         return None
     first = next(b for b in lives.buffers if b.name == names[0]) if len(names) == 1 else None
