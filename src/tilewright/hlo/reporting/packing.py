@@ -64,7 +64,9 @@ def room(spans: Iterable[Span]) -> int:
             _, begin, end = heappop(leaving)
             after = bisect_left(gaps, (begin, end))
             first, behind = after - (after > 0 and gaps[after - 1][1] == begin), after + (gaps[after][0] == end)
-            gaps[first:behind] = [(min(begin, gaps[first][0]), max(end, gaps[behind - 1][1]) if behind > after else end)]
+            gaps[first:behind] = [
+                (min(begin, gaps[first][0]), max(end, gaps[behind - 1][1]) if behind > after else end)
+            ]
         number, (at, end) = next((k, gap) for k, gap in enumerate(gaps) if gap[1] - gap[0] >= size)
         gaps[number : number + 1] = [(at + size, end)] if at + size < end else []
         heappush(leaving, (last, at, at + size))
