@@ -58,6 +58,7 @@ def inlined(
             operations.append(replace(op, name=prefix + op.name, operands=operands))
             continue
         body = inlined(program, program.by_name[op.calls[0]], f"{prefix}{op.name}/", depth + 1, seen)
+        elements.update(inner.name for inner in body if "#" in inner.name)
         renamed = dict(zip((inner.name for inner in body if inner.opcode == "parameter"), operands))
         for inner in body:
             wanted = tuple(renamed.get(name, name) for name in inner.operands)

@@ -497,9 +497,7 @@ class _Sweep:
             self.newest.update(dict.fromkeys(numbers))
             return
         named = kind in _NO_BUFFER | _SAME or kind.endswith(("-start", "-update", "-done"))
-        for number in numbers:
-            if named and number in self.newest:
-                continue
+        for number in [number for number in numbers if not named or number not in self.newest]:
             array = _Array(self.buffers[number].layout.size_bytes, at, at, number)
             self.newest[number] = array
             self.arrays.append(array)
