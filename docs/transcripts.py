@@ -81,7 +81,8 @@ class Shell:
         for part in rest:
             out, more = self._stage(part, out)
             err += more
-        err = re.sub(rb"^still at .*\n", b"", err, flags=re.MULTILINE)  # only where the machine was slow
+        # Only where the machine was slow.
+        err = re.sub(rb"^(still at .*|.*: about .* in all, at the pace of its first .*)\n", b"", err, flags=re.MULTILINE)
         return tuple(text.decode().replace(f"{self.folder}/", "") for text in (out, err))  # type: ignore[return-value]
 
     def _stage(self, command: str, given: bytes) -> tuple[bytes, bytes]:

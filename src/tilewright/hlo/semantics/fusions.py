@@ -472,8 +472,6 @@ def _without_barriers(operations: Sequence[Operation]) -> list[Operation]:
     names: dict[str, str] = {}
     found = []
     for op in operations:
-        if op.name in names:  # a barrier's result taken out of a tuple once more, behind a call that returns it
-            continue
         if any(name in names for name in op.operands):
             op = replace(op, operands=tuple(names.get(name, name) for name in op.operands))
         if plain_opcode(op.opcode) == "optimization-barrier" and len(op.operands) == 1:
