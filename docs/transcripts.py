@@ -82,7 +82,7 @@ class Shell:
             out, more = self._stage(part, out)
             err += more
         # Only where the machine was slow.
-        err = re.sub(rb"^(still at .*|.*: about .* in all, at the pace of its first .*)\n", b"", err, flags=re.MULTILINE)
+        err = re.sub(rb"(?m)^(still at .*|.*: about .* in all, at the pace of its first .*)\n", b"", err)
         return tuple(text.decode().replace(f"{self.folder}/", "") for text in (out, err))  # type: ignore[return-value]
 
     def _stage(self, command: str, given: bytes) -> tuple[bytes, bytes]:
