@@ -67,17 +67,17 @@ class CheckedWindow:
 class KernelCheck:
     """What is known of one kernel on one chip.
 
-    ================  ========================================================================================
-    ``ok``            whether the compiler takes it, as far as is known; if not, ``problems`` say why
-    ``vmem_bytes``    of vector memory: windows and scratch exactly, and an estimate of what the body spills
-    ``vmem_limit``    what it may take: the kernel's own limit, or the chip's for every kernel; 0 = not known
-    ``hbm_bytes``     moved by its windows and its own copies over the whole grid, in tiles, cut at edges
+    ===================  ========================================================================================
+    ``ok``               whether the compiler takes it, as far as is known; if not, ``problems`` say why
+    ``vmem_bytes``       of vector memory: windows and scratch exactly, and an estimate of what the body spills
+    ``vmem_limit``       what it may take: the kernel's own limit, or the chip's for every kernel; 0 = not known
+    ``hbm_bytes``        moved by its windows and its own copies over the whole grid, in tiles, cut at edges
     ``least_hbm_bytes``  each different block once
-    ``seconds``       modelled, of one run: the time that ``estimate`` gives it in its program; 0 = not known
-    ``bound``         what it waits for
-    ``advice``        what would move less, or fit
-    ``notes``         what was assumed of its data
-    ================  ========================================================================================
+    ``seconds``          modelled, of one run: the time that ``estimate`` gives it in its program; 0 = not known
+    ``bound``            what it waits for
+    ``advice``           what would move less, or fit
+    ``notes``            what was assumed of its data
+    ===================  ========================================================================================
     """
 
     name: str
