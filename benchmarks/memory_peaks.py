@@ -3,6 +3,7 @@
     ./run python benchmarks/memory_peaks.py FOLDER [--half 0|1] [--worst 20] [--only WORD] [--from dump|source]
     ./run python benchmarks/memory_peaks.py FOLDER --rows rows.jsonl.gz     # of StableHLO alone
     ./run python benchmarks/memory_peaks.py FOLDER --orders                 # of remat policies (memory_steps.py)
+    ./run python benchmarks/memory_peaks.py FOLDER --jobs                   # whole steps: NAME.hlo.gz and NAME.json
 
 FOLDER holds, for each program: NAME.mlir (its StableHLO), NAME.hlo (the compiler's scheduled module) and NAME.mem.json
 (``memory_analysis()``: argument_, output_, alias_ and temp_size_in_bytes). NAME begins with the chip (``v6e.``) and its
@@ -18,6 +19,7 @@ import argparse
 import gzip
 import hashlib
 import json
+import re
 import statistics
 import time
 from collections import defaultdict
@@ -98,6 +100,16 @@ def orders(found: Mapping[str, tuple[float, int, int]]) -> None:
             print(f"  {group:32} {order}: {'wrong: ' + ', '.join(wrong) if wrong else 'right'}")
 
 
+def by_jobs(folder: Path) -> None:
+    """Dumps of whole steps, NAME.hlo.gz or NAME.hlo.xz beside NAME.json with the compiler's ``memory_bytes``."""
+    for path in sorted(folder.glob("*.json")):
+        memory = {f"{key}_size_in_bytes": size for key, size in json.loads(path.read_text())["memory_bytes"].items()}
+        (dump,) = path.parent.glob(f"{path.stem}.hlo.*")
+        chip = "tpu-" + re.findall(r"v6e|v5e|v5p|v4|7x", path.stem)[-1]
+        ours, true = lifetimes(load(dump), chip).peak, truth(memory)
+        print(f"| `{path.stem}` | {ours / 2**30:.2f} | {true / 2**30:.2f} | {ours / true - 1:+.1%} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -108,7 +120,11 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="rows of the table in docs/out_of_memory.md")
     parser.add_argument("--rows", type=Path)
     parser.add_argument("--orders", action="store_true")
+    parser.add_argument("--jobs", action="store_true")
     args = parser.parse_args()
+    if args.jobs:
+        by_jobs(args.folder)
+        return
     if args.rows:
         by_rows(args.folder, args.rows, args.worst)
         return
