@@ -198,7 +198,8 @@ def pipelined_step_blocks(step: StepTime, plan: Plan) -> Iterator[Html]:
         Bar("pipelined, TensorCore", (0.0, dense)),
     ]
     yield bar_chart(bars, title="Time of a step", kind="seconds", parts=("SparseCores", "TensorCore"))
-    lookups, begin = [TimeRow("exchanges", "link", traffic.links, "link", 0, 0, "", lane="link")], 0.0
+    exchanges = TimeRow("exchanges", "link", traffic.links, "link", 0, 0, "", lane="link")
+    lookups, begin = [exchanges] if traffic.links else [], 0.0
     for part, took in traffic.parts.items():
         name = f"{part} of lookups and updates"
         lookups.append(TimeRow(name, "sparsecore", took, "sparsecore", 0, 0, "", start=begin, lane="sparsecore"))
