@@ -166,11 +166,9 @@ CHIPS = ("tpu-v5e", "tpu-v5p", "tpu-v6e")
 #: Where the compiler has a gain at a rule's own example, and the time model a loss: not given without a judge.
 DISPUTED = {
     "group-norm": {"tpu-v5p"},
-    "one-hot-cumsum": {*CHIPS},
     "pixel-shuffle-by-products": {*CHIPS},
     "product-of-concatenation": {"tpu-v5e", "tpu-v6e"},
     "spread-pairs": {*CHIPS},
-    "stem-convolution": {"tpu-v5e", "tpu-v6e"},
 }
 
 
