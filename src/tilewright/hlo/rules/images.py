@@ -94,22 +94,6 @@ PATCHES = Rule(
     pays=lambda of: of.size("f") < 128 and of.size("p") * of.size("q") >= 4,
     build=_convolve_patches,
     exact=False,
-    before="""
-        patches = x.reshape(b, h, p, w, p, c).transpose(0, 1, 3, 2, 4, 5)
-        return patches.reshape(b, h * w, p * p * c) @ k
-    """,
-    after="""
-        kernel = k.reshape(p, p, c, o)
-        y = lax.conv_general_dilated(x, kernel, (p, p), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-        return y.reshape(b, h * w, o)
-    """,
-    shapes="x: T[b,h*p,w*p,c]\nk: T[p*p*c,o]",
-    sizes="b=32 h=14 w=14 p=16 c=3 o=768",
-    small="b=2(2..3) h=2(2..3) w=3(2..3) p=2 c=3(2..3) o=4(1..4)",
-    away="""
-        windows = x.reshape(b, h, p, w, p, c).transpose(0, 2, 4, 1, 3, 5)
-        return windows.reshape(b, p * p, h * w * c) @ jnp.ones((h * w * c, o), x.dtype)
-    """,
 )
 
 # A convolution in narrow groups of channels: each fills a few rows of the matrix unit, one group after the other.
@@ -179,23 +163,6 @@ GROUPED_CONVOLUTION = Rule(
     finite=lambda found: found.root.operands,
     exact=False,
     families=("tpu",),
-    before="""
-        return lax.conv_general_dilated(
-            x, k, (1, 1), "SAME", feature_group_count=g, dimension_numbers=("NHWC", "HWIO", "NHWC"))
-    """,
-    after="""
-        blocks = jnp.zeros((3, 3, g, c, g, c), k.dtype)
-        blocks = blocks.at[:, :, jnp.arange(g), :, jnp.arange(g)].set(jnp.moveaxis(k.reshape(3, 3, c, g, c), 3, 0))
-        return lax.conv_general_dilated(
-            x, blocks.reshape(3, 3, g * c, g * c), (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-    """,
-    shapes="x: T[b,s,s,g*c]\nk: T[3,3,c,g*c]",
-    sizes="b=32 s=28 g=32 c=8",
-    small="b=1(1..2) s=3(2..4) g=2(2..3) c=2(2..3)",
-    away="""
-        return lax.conv_general_dilated(
-            x, k[:, :, :1], (1, 1), "SAME", feature_group_count=g * c, dimension_numbers=("NHWC", "HWIO", "NHWC"))
-    """,
 )
 
 # Pixel shuffle: channels become pixels by a transpose whose last dim has two elements; products interleave instead.
@@ -294,25 +261,6 @@ PIXEL_SHUFFLE = Rule(
     pays=_shuffle_pays,
     build=_interleave,
     finite=lambda found: [found.source],
-    before="""
-        y = x.reshape(1, c, t, 2, 2, f, h, w).transpose(0, 1, 5, 2, 6, 3, 7, 4)
-        return y.reshape(1, c, f * t, 2 * h, 2 * w)
-    """,
-    after="""
-        y, exact = x.reshape(c, t, 2, 2, f, h, w), "highest"
-        places = [(jnp.arange(2 * n), 2 * jnp.arange(n)[:, None]) for n in (w, h)]
-        columns, rows = ([(to == place + k).astype(x.dtype) for k in range(2)] for to, place in places)
-        wide = [sum(jnp.dot(y[:, :, i, j], columns[j], precision=exact) for j in range(2)) for i in range(2)]
-        whole = sum(jnp.einsum("ctfhw,hu->cftuw", wide[i], rows[i], precision=exact) for i in range(2))
-        return whole.reshape(1, c, f * t, 2 * h, 2 * w)
-    """,
-    shapes="x: T[1,4*c*t,f,h,w]",
-    sizes="c=16 t=3 f=4 h=60 w=106",
-    small="c=2(1..3) t=3(1..3) f=2(1..3) h=3(2..5) w=17(17..19)",
-    away="""
-        y = x.reshape(1, c, t, 2, 2, f, h, w).transpose(0, 1, 5, 2, 3, 6, 4, 7)
-        return y.reshape(1, c, f * t, 2 * h, 2 * w)
-    """,
 )
 
 # Group norm in two passes: sums over positions and groups of channels at once, in [batch, .., groups, size]. As a
@@ -521,31 +469,6 @@ GROUP_NORM = Rule(
     build=lambda found, make: found.build(make),
     exact=False,
     families=("tpu",),
-    before="""
-        def norm(x):
-            y = x.reshape(b, s, s, g, r)
-            y = (y - y.mean((1, 2, 4), keepdims=True)) * lax.rsqrt(y.var((1, 2, 4), keepdims=True) + 1e-5)
-            return y.reshape(x.shape)
-        conv = lambda x: lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-        return x + conv(jax.nn.silu(norm(conv(jax.nn.silu(norm(x))))))
-    """,
-    after="""
-        def norm(x):
-            over = lambda v: jnp.repeat(v.sum((1, 2)).reshape(b, g, r).sum(2) / (s * s * r), r, -1)[:, None, None]
-            y = x - over(x)
-            return y * lax.rsqrt(over(y * y) + 1e-5)
-        conv = lambda x: lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-        return x + conv(jax.nn.silu(norm(conv(jax.nn.silu(norm(x))))))
-    """,
-    shapes="x: T[b,s,s,g*r]\nw: T[3,3,g*r,g*r]",
-    sizes="b=4 s=32 g=32 r=8",
-    small="b=2(1..2) s=3(2..3) g=2(2..3) r=2(2..3)",
-    types=("f32", "bf16"),
-    away="""
-        y = x.reshape(b, s, s, g, r)
-        return (y / y.max((1, 2, 4), keepdims=True)).reshape(x.shape)
-    """,
-    away_shapes="x: T[b,s,s,g*r]",
 )
 
 RULES = (PATCHES, GROUPED_CONVOLUTION, PIXEL_SHUFFLE, GROUP_NORM)

@@ -61,12 +61,6 @@ ONE_HOT_LOOKUP = Rule(
     build=_gathered,
     finite=lambda found: (found.table,),
     exact=False,
-    before="return jax.nn.one_hot(ids, v, dtype=table.dtype) @ table",
-    after="return table[ids]",
-    shapes="table: T[v,d]\nids: i32[n]",
-    sizes="v=32000 d=1024 n=8192",
-    small="v=6(2..9) d=3(1..4) n=5(1..5)",
-    away="return (0.5 * jax.nn.one_hot(ids, v, dtype=table.dtype)) @ table",
 )
 
 # A mixture of experts by one-hot matrices: every token is multiplied by every place of every expert.
@@ -111,18 +105,6 @@ ONE_HOT_DISPATCH = Rule(
     find=_dispatch,
     pays=lambda matrix: prod(matrix.sizes) >= 1 << 20,
     build=None,
-    before="""
-        experts, places = jax.nn.one_hot(expert, e, dtype=x.dtype), jax.nn.one_hot(place, c, dtype=x.dtype)
-        return jnp.einsum("sec,sd->ecd", experts[:, :, None] * places[:, None], x)
-    """,
-    after="return jnp.zeros((e, c, d), x.dtype).at[expert, place].add(x)",
-    shapes="x: T[s,d]\nexpert: i32[s]\nplace: i32[s]",
-    sizes="s=4096 d=1024 e=8 c=512",
-    small="s=5 d=3 e=2 c=4",
-    away="""
-        mask = jax.nn.one_hot(expert, e, dtype=x.dtype)[:, :, None] * (place[:, None, None] + jnp.arange(c))
-        return jnp.einsum("sec,sd->ecd", mask.astype(x.dtype), x)
-    """,
 )
 
 RULES = (ONE_HOT_LOOKUP, ONE_HOT_DISPATCH)
