@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tilewright.hlo.ir import ir
+from tilewright.hlo.ir import ir, run_passes
 from tilewright.hlo.rewriting.base import Step, option
-
-_SYMBOL = re.compile(r'@(?:"((?:[^"\\]|\\.)*)"|([\w.$-]+))')
-_ESCAPE = re.compile(rb'\\(?:([0-9A-Fa-f]{2})|(["\\]))')
 
 
 @dataclass(frozen=True)
@@ -40,17 +37,13 @@ class Inline(Step):
                         _expand(call, callee)
                         budget, count = budget - size, count + 1
             if count:
-                _drop_unused(module, functions)
+                with suppress(ir.MLIRError):  # an operation that nobody knows, with a region: it may name anything
+                    run_passes(module, "symbol-dce")
         return count
 
 
 def _functions(module: Any) -> list[Any]:
-    return [op for op in _top_level(module) if op.name == "func.func"]
-
-
-def _top_level(module: Any) -> list[Any]:
-    """The functions of a module, and what stands beside them and may name them."""
-    return [view.operation for view in module.body.operations]
+    return [view.operation for view in module.body.operations if view.operation.name == "func.func"]
 
 
 def _walk(root: Any) -> list[Any]:
@@ -128,32 +121,3 @@ def _expand(call: Any, function: Any) -> None:
     for old, new in zip(call.results, last.operands):
         old.replace_all_uses_with(inside[new])
     call.erase()
-
-
-def _drop_unused(module: Any, functions: dict[str, Any]) -> None:
-    """Erase private functions that no operation names any more."""
-    named = {name: _named(function) for name, function in functions.items()}
-    elsewhere = set().union(*(_named(op) for op in _top_level(module) if op.name != "func.func"))
-    while True:
-        used = elsewhere.union(*named.values())
-        dead = [name for name in functions if name not in used and _inlinable(functions[name])]
-        if not dead:
-            return
-        for name in dead:
-            del named[name]
-            functions.pop(name).erase()
-
-
-def _named(root: Any) -> set[str]:
-    """Every symbol that ``root`` or an operation in it refers to, whatever the attribute and however it is quoted."""
-    texts = (
-        str(op.attributes[key]) for op in (root, *_walk(root)) for key in op.attributes
-        if op.name != "stablehlo.constant" or "." in key  # constants are long and name nothing
-    )  # fmt: skip
-    return {_unescaped(quoted) or bare for text in texts for quoted, bare in _SYMBOL.findall(text)}
-
-
-def _unescaped(quoted: str) -> str:
-    """MLIR's escapes undone: a backslash, then itself, a quote or two hexadecimal digits of UTF-8."""
-    raw = _ESCAPE.sub(lambda match: bytes.fromhex(match[1].decode()) if match[1] else match[2], quoted.encode())
-    return raw.decode(errors="replace")
