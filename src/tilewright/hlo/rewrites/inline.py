@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, ClassVar
 
 from tilewright.hlo.ir import ir, run_passes
@@ -23,12 +24,14 @@ class Inline(Step):
     limit: int = option(1_000_000, "most operations that inlining may add")
 
     def apply_module(self, module: Any) -> int:
-        """Inline every call that can be, and remove functions that nothing refers to any more; how many calls went."""
-        with module.context, ir.Location.unknown(module.context):
-            functions = {ir.StringAttr(f.attributes["sym_name"]).value: f for f in _functions(module)}
-            calls = {name: _calls(f) for name, f in functions.items()}
+        """Inline every call that can be, and remove functions that nothing refers to any more; how many calls went.
+
+        Nothing where a function calls itself, through others or not.
+        """
+        with module.context, ir.Location.unknown(module.context), suppress(CycleError):
+            functions, calls = _functions(module)
             budget, count = self.limit, 0
-            for name in _innermost_first(calls):
+            for name in _innermost_first(calls).static_order():
                 for call in calls[name]:
                     callee = functions.get(_callee(call))
                     size = _inlinable(callee)
@@ -39,27 +42,27 @@ class Inline(Step):
             if count:
                 with suppress(ir.MLIRError):  # an operation that nobody knows, with a region: it may name anything
                     run_passes(module, "symbol-dce")
-        return count
+            return count
+        return 0
 
 
-def _functions(module: Any) -> list[Any]:
-    return [view.operation for view in module.body.operations if view.operation.name == "func.func"]
+def _functions(module: Any) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """The functions of a module by name, and the calls in each."""
+    operations = [view.operation for view in module.body.operations]
+    functions = {ir.StringAttr(op.attributes["sym_name"]).value: op for op in operations if op.name == "func.func"}
+    return functions, {name: [op for op in _inside(f) if op.name == "func.call"] for name, f in functions.items()}
 
 
-def _walk(root: Any) -> list[Any]:
+def _inside(root: Any) -> list[Any]:
     """Every operation inside ``root``, collected before anything changes."""
-    operations, open_ = [], [root]
-    while open_:
-        for region in open_.pop().regions:
-            for block in region.blocks:
-                inner = [view.operation for view in block.operations]
-                operations += inner
-                open_ += inner
-    return operations
+    found: list[Any] = []
 
+    def look(operation: Any) -> Any:
+        found.append(operation)
+        return ir.WalkResult.ADVANCE
 
-def _calls(function: Any) -> list[Any]:
-    return [op for op in _walk(function) if op.name == "func.call"]
+    root.walk(look)
+    return found[:-1]
 
 
 def _callee(call: Any) -> str:
@@ -67,31 +70,19 @@ def _callee(call: Any) -> str:
     return name
 
 
-def _innermost_first(calls: dict[str, list[Any]]) -> list[str]:
-    """Functions in an order that expands a callee before its callers (the call graph of StableHLO has no cycles)."""
-    done: list[str] = []
-    seen: set[str] = set()
-    stack = [(name, False) for name in reversed(calls)]
-    while stack:
-        name, ready = stack.pop()
-        if ready:
-            done.append(name)
-        elif name not in seen and name in calls:
-            seen.add(name)
-            stack.append((name, True))
-            stack += [(_callee(call), False) for call in calls[name]]
-    return done
+def _innermost_first(calls: dict[str, list[Any]]) -> TopologicalSorter[str]:
+    """Functions in an order that expands a callee before its callers."""
+    return TopologicalSorter({name: [c for c in map(_callee, inner) if c in calls] for name, inner in calls.items()})
 
 
 def calls_itself(module: Any) -> str:
     """A function of the module that calls itself, through others or not; "" if none does. XLA ends the process then."""
-    with module.context:
-        functions = {ir.StringAttr(f.attributes["sym_name"]).value: f for f in _functions(module)}
-        open_ = {name: {_callee(call) for call in _calls(f)} & functions.keys() for name, f in functions.items()}
-    while ready := [name for name, callees in open_.items() if not callees & open_.keys()]:
-        for name in ready:
-            del open_[name]
-    return next(iter(open_), "")
+    try:
+        with module.context:
+            _innermost_first(_functions(module)[1]).prepare()
+    except CycleError as error:
+        return str(error.args[1][0])
+    return ""
 
 
 def _inlinable(function: Any) -> int:
@@ -100,7 +91,7 @@ def _inlinable(function: Any) -> int:
         return 0
     if ir.StringAttr(function.attributes["sym_visibility"]).value != "private":
         return 0
-    return len(_walk(function)) if len(function.regions[0].blocks) == 1 else 0
+    return len(_inside(function)) if len(function.regions[0].blocks) == 1 else 0
 
 
 def _expand(call: Any, function: Any) -> None:
@@ -111,7 +102,7 @@ def _expand(call: Any, function: Any) -> None:
     for op in inner:
         with ir.InsertionPoint(call):
             copy = op.clone()
-        for user in (copy.operation, *_walk(copy.operation)):
+        for user in (copy.operation, *_inside(copy.operation)):
             if called_somewhere:
                 user.location = ir.Location.callsite(user.location, [call.location])
             for index, value in enumerate(user.operands):

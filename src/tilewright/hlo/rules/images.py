@@ -7,7 +7,7 @@ from math import prod
 from typing import NamedTuple
 
 from tilewright.hlo.graphs.dims import runs
-from tilewright.hlo.graphs.graph import Node, Value
+from tilewright.hlo.graphs.graph import Node, Value, in_order
 from tilewright.hlo.rewriting.maker import Maker, is_elementwise, made_by, precision_for_zero_one
 from tilewright.hlo.rules.matching import megabytes, number_of
 from tilewright.hlo.rules.rule import Rule
@@ -353,8 +353,8 @@ class _InGroups:
     def build(self, make: Maker) -> list[Value]:
         """The same on the channels as one dim: a value for each of the ends."""
         made: dict[Value, Value] = {}
-        for value in _operands_first(self.inside):
-            made[value] = self._on_channels(make, self.inside[value], made)
+        for node in in_order(list(self.inside.values())):
+            made[node.result] = self._on_channels(make, node, made)
         return [made[end.operands[0]] if end.name == "reshape" else self._sum(make, end, made) for end in self.ends]
 
     def _on_channels(self, make: Maker, node: Node, made: dict[Value, Value]) -> Value:
@@ -385,19 +385,6 @@ class _InGroups:
         at = self.dim - sum(d < self.dim for d in dims)
         apart = (*channels.sizes[:at], *self.parts[self.dim : self.dim + 2], *channels.sizes[at + 1 :])
         return make.reduce(make.reshape(channels, apart), zero, [at + 1], "add")
-
-
-def _operands_first(values: dict[Value, Node]) -> list[Value]:
-    """The values, each after those that it is made of."""
-    done: dict[Value, None] = {}
-    open_ = list(values)
-    while open_:
-        value = open_[-1]
-        missing = [x for x in values[value].operands if x in values and x not in done]
-        if value in done or not missing:
-            done[open_.pop()] = None
-        open_ += missing if value not in done else []
-    return list(done)
 
 
 def _joined_dim(node: Node) -> int | None:
