@@ -43,8 +43,10 @@ PLATFORMS = {"cpu": "cpu", "gpu": "cuda"}
 def pair(rule: Rule[Any]) -> tuple[Program, Program]:
     """A rule's example at the confirmed sizes, and what the rule alone makes of it; an advice's is what it says."""
     if rule.build is None:
-        return program_of(rule, "before", bindings(rule.sizes)), program_of(rule, "after", bindings(rule.sizes))
-    before = program_of(rule, "before", bindings(rule.sizes))
+        return program_of(rule, "before", bindings(rule.example.sizes)), program_of(
+            rule, "after", bindings(rule.example.sizes)
+        )
+    before = program_of(rule, "before", bindings(rule.example.sizes))
     text, counts = run_pipeline(before.text, parse_pipeline(f"inline,{rule.name}"))
     if not counts[rule.name]:
         raise SystemExit(f"{rule.name} does not act on its own example")

@@ -133,9 +133,9 @@ def rules_reference() -> str:
 def rule_section(row: dict[str, Any], rule: Rule[Any]) -> list[str]:
     """One rule: what it does and why, the code before and after, guard, figures, and where it stays away."""
     lines = [f"### {row['name']}", "", f"{sentence(row['finding'])} {sentence(row['change'])}", ""]
-    lines += [f"With {shapes(rule.shapes)}; {numbers(rule.sizes)}:", "", *code(rule.before), ""]
-    after = f", with {shapes(rule.after_shapes)}," if rule.after_shapes else ""
-    lines += [f"becomes{after}", "", *code(rule.after), ""]
+    lines += [f"With {shapes(rule.example.shapes)}; {numbers(rule.example.sizes)}:", "", *code(rule.example.before), ""]
+    after = f", with {shapes(rule.example.after_shapes)}," if rule.example.after_shapes else ""
+    lines += [f"becomes{after}", "", *code(rule.example.after), ""]
     lines += [f"* What it needs: {'; '.join(GUARDS[guard] for guard in row['guard'].split(', '))}."]
     figures: dict[str, list[str]] = {}
     for chip, figure in row["confirmed"].items():
@@ -143,8 +143,8 @@ def rule_section(row: dict[str, Any], rule: Rule[Any]) -> list[str]:
         figures.setdefault(by, []).append(f"{chip} {figure['factor']:.3g}")
     said = "; ".join(f"{', '.join(found)} ({by})" for by, found in figures.items())
     lines += [f"* Times as fast: {said or 'not confirmed yet'}. Source: {row['source']}."]
-    away = f", with {shapes(rule.away_shapes)}" if rule.away_shapes else ""
-    return [*lines, f"* It stays away from what looks alike{away}:", "", *code(rule.away, "  ")]
+    away = f", with {shapes(rule.example.away_shapes)}" if rule.example.away_shapes else ""
+    return [*lines, f"* It stays away from what looks alike{away}:", "", *code(rule.example.away, "  ")]
 
 
 def sentence(text: str) -> str:

@@ -73,12 +73,16 @@ def test_a_confirmed_factor_says_at_which_shapes_and_what_the_model_has(run):
     assert "at the example's shapes; the time model sees no difference here" in out
 
 
-def test_what_model_and_compiler_dispute_is_left_to_a_judge(run):
-    path = f"{VECTORS}/lint/maxtext_style.py:queue_places"
-    code, out, err = run("lint", path)
+def test_what_model_and_compiler_dispute_is_left_to_a_judge(run, tmp_path):
+    path = tmp_path / "joined.py"
+    path.write_text(
+        "import jax.numpy as jnp\n\n\ndef joined(x, y, w):\n    return jnp.concatenate([x, y], axis=-1) @ w\n"
+    )
+    arguments = [word for shape in ("16384,1000", "16384,24", "1024,512") for word in ("--arg", f"bf16[{shape}]")]
+    code, out, err = run("lint", f"{path}:joined", *arguments)
     assert (code, out) == (0, "")
     assert err.startswith("0 findings")
-    _, out, _ = run("optimize", path, "--target", "tpu-v5e", "--explain")
+    _, out, _ = run("optimize", f"{path}:joined", *arguments, "--target", "tpu-v5e", "--explain")
     assert "but the time model has 0." in out
     assert "only a compiler can tell, with --judge tpu:v5e" in out
 

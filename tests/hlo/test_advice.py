@@ -14,7 +14,7 @@ ADVICE = [pytest.param(rule, id=rule.name) for rule in catalogue().values() if r
 
 @pytest.mark.parametrize("rule", ADVICE)
 def test_it_is_given_where_it_pays_and_optimize_passes_it_over(rule):
-    program = program_of(rule, "before", bindings(rule.sizes))
+    program = program_of(rule, "before", bindings(rule.example.sizes))
     known = factor_on(rule.name, "tpu-v5e")
     said = [each for each in suggest(program, "tpu-v5e") if each.rule == rule.name]
     assert bool(said) is (known is None or known.factor >= LEAST)
@@ -27,7 +27,7 @@ def test_it_is_given_where_it_pays_and_optimize_passes_it_over(rule):
 @pytest.mark.parametrize("part", ["after", "away"])
 @pytest.mark.parametrize("rule", ADVICE)
 def test_it_is_not_given_where_nothing_is_to_be_done(rule, part):
-    program = program_of(rule, part, bindings(rule.sizes))
+    program = program_of(rule, part, bindings(rule.example.sizes))
     assert rule.name not in {each.rule for each in suggest(program, "vector8x128")}
 
 

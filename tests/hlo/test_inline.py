@@ -36,6 +36,11 @@ def test_a_name_in_any_attribute_is_a_use():
     assert functions(called(line, "kept", "gone")) == ["main", "kept"]
 
 
+def test_beside_an_unknown_operation_with_a_region_every_function_stays():
+    line = f'%y = "my.op"(%a) ({{ ^bb0(%q: {KIND}): "my.end"(%q) : ({KIND}) -> () }}) : ({KIND}) -> {KIND}'
+    assert functions(called(line, "kept")) == ["main", "helper", "kept"]
+
+
 def test_a_call_with_attributes_of_another_dialect_stays():
     line = f'%y = func.call @pinned(%a) {{mhlo.frontend_attributes = {{where = "host"}}}} : ({KIND}) -> {KIND}'
     found = rewritten(called(line, "pinned"), "inline")

@@ -20,7 +20,7 @@ from tilewright.hlo.ir import parse_module
 from tilewright.hlo.proving.trial_inputs import trial_inputs
 from tilewright.hlo.rules.rule import arguments, bindings, function_of
 
-NAMES = [name for name, rule in catalogue().items() if rule.build is not None and "f32" in rule.types]
+NAMES = [name for name, rule in catalogue().items() if rule.build is not None and "f32" in rule.example.types]
 
 
 @cache
@@ -29,9 +29,9 @@ def both(first, second):
     examples = [catalogue()[name] for name in (first, second)]
     parts = []
     for example in examples:
-        sizes = bindings(example.small)
+        sizes = bindings(example.example.small)
         structs = arguments(example, sizes, "f32")
-        parts.append((function_of(example.before, list(structs), sizes), list(structs.values())))
+        parts.append((function_of(example.example.before, list(structs), sizes), list(structs.values())))
     (one, given_one), (two, given_two) = parts
 
     def program(*args):

@@ -241,14 +241,18 @@ def proto_text(raw: bytes) -> str:
     return str(module.to_string(parts.HloPrintOptions()))
 
 
-def chlo_to_stablehlo(module: Any) -> None:
-    """Replace what of CHLO stands in a module by the StableHLO that it means: grouped products become masked ones."""
+def run_passes(module: Any, passes: str) -> None:
+    """Run MLIR's own passes (``symbol-dce``: remove private functions that nothing names) on a module, in place."""
     from importlib import import_module
 
-    binary_parts()["jaxlib.mlir.dialects.stablehlo"].register_stablehlo_passes()
-    passes = import_module("jaxlib.mlir.passmanager").PassManager
     with module.context:
-        passes.parse("builtin.module(func.func(chlo-legalize-to-stablehlo))").run(module.operation)
+        import_module("jaxlib.mlir.passmanager").PassManager.parse(f"builtin.module({passes})").run(module.operation)
+
+
+def chlo_to_stablehlo(module: Any) -> None:
+    """Replace what of CHLO stands in a module by the StableHLO that it means: grouped products become masked ones."""
+    binary_parts()["jaxlib.mlir.dialects.stablehlo"].register_stablehlo_passes()
+    run_passes(module, "func.func(chlo-legalize-to-stablehlo)")
 
 
 def interpreted(raw: bytes) -> bytes:

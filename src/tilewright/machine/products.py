@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.hlo import Node, Value, XlaValues, array_dtype, from_jax, operations_of
+from tilewright.hlo.semantics.runs import loop_trips
 from tilewright.isa import Counts, MatrixUnitConfig, conv2d, expected_conv2d_counts, expected_counts, matmul
 
 _TYPES = {f"{kind}{bits}": bits for kind in ("int", "uint") for bits in (8, 16, 32)}
@@ -89,32 +90,10 @@ def _left_out(nodes: Iterable[Node], why: str = "", times: int = 1) -> Iterator[
     for node in nodes:
         if node.name in _PRODUCTS and (reason := why or _refusal(node)):
             yield LeftOut(_name(node), reason, times * _macs(node))
+        trips = loop_trips(node) if node.name == "while" else None
         for body in node.blocks:
             inside = why or f"inside {_INSIDE.get(node.name, node.name)}"
-            yield from _left_out(body.operations, inside, times * _trips(node))
-
-
-def _trips(node: Node) -> int:
-    """How often the bodies of an operation run: of a loop that counts up to a constant its rounds, else 1."""
-    if node.name != "while":
-        return 1
-    test = node.blocks[0].operations[-1].operands[0].operation
-    if test is None or test.name != "compare" or test.attributes["direction"] != "LT":
-        return 1
-    counter, end = test.operands
-    if counter not in node.blocks[0].arguments:
-        return 1
-    start, stop = _constant(node.operands[counter.index]), _constant(end)
-    grown = node.blocks[1].operations[-1].operands[counter.index].operation
-    by_one = grown is not None and grown.name == "add" and 1 in map(_constant, grown.operands)
-    return max(0, stop - start) if start is not None and stop is not None and by_one else 1
-
-
-def _constant(value: Value) -> int | None:
-    """The integer that a value is, None where it is no constant."""
-    made = value.operation
-    element = made.attributes["literal"].element if made is not None and made.name == "constant" else None
-    return int(element) if element is not None and element.lstrip("-").isdecimal() else None
+            yield from _left_out(body.operations, inside, times * (1 if trips is None else trips))
 
 
 def _text(value: Value) -> str:

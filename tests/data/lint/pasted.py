@@ -96,14 +96,6 @@ def rotary_interleaved(x, sin, cos):
     return x * c + jnp.dot(x, signed, precision="highest") * s
 
 
-@pasted(maxtext_style.queue_places, "one-hot-cumsum", "i:512", i="expert", e="64", block="256")
-def queue_places(expert):
-    hot = jax.nn.one_hot(expert, 64).reshape(-1, 256, 64)
-    inside = jnp.einsum("pq,nqe->npe", jnp.tril(jnp.ones((256, 256))), hot)
-    totals = jnp.cumsum(hot.sum(1), axis=0) - hot.sum(1)
-    return (inside + totals[:, None]).reshape(-1, 64)
-
-
 @pasted(maxtext_style.dispatch_one_hot, "one-hot-dispatch", "6,4 i:6 i:6", e="8", c="512", d="width")
 def dispatch_one_hot(x, expert, place):
     width = x.shape[-1]
@@ -128,18 +120,6 @@ def windows_by_mean(x):
     rows = min(128, 4 * n)
     means = (jnp.arange(rows)[:, None] // 4 == jnp.arange(rows // 4)).astype(x.dtype) / 4
     return jnp.einsum("bnkd,kj->bnjd", x.reshape(b, -1, rows, d), means, precision="highest").reshape(b, n, d)
-
-
-@pasted(flax_style.stem, "stem-convolution", "2,8,8,3 7,7,3,5", k="kernel", h="rows", w="columns")
-def stem(x, kernel):
-    (b, rows, columns, c), o = x.shape, kernel.shape[-1]
-    rows, columns = rows // 2, columns // 2
-    blocks = x.reshape(b, rows, 2, columns, 2, c).transpose(0, 1, 3, 2, 4, 5).reshape(b, rows, columns, 4 * c)
-    whole = jnp.pad(kernel, ((1, 0), (1, 0), (0, 0), (0, 0))).reshape(4, 2, 4, 2, c, o)
-    folded = whole.transpose(0, 2, 1, 3, 4, 5).reshape(4, 4, 4 * c, o)
-    return lax.conv_general_dilated(
-        blocks, folded, (1, 1), [(2, 1), (2, 1)], dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
 
 
 @pasted(flax_style.conv_in_groups, "grouped-convolution", "2,4,4,64 3,3,2,64", k="kernel", g="32", c="width")

@@ -33,6 +33,7 @@ from tilewright.hlo.rewrites.pipeline import fixpoint, pipeline
 from tilewright.hlo.rewrites.reductions import ReduceOfSplits
 from tilewright.hlo.rewriting.base import Rewrite, is_exact
 from tilewright.hlo.rewriting.maker import is_elementwise
+from tilewright.hlo.semantics.runs import loop_trips
 from tilewright.render import bytes_text
 from tilewright.targets import Target
 
@@ -446,7 +447,6 @@ def source_of(operations: Iterable[Node]) -> Source | None:
 #: How often a loop is assumed to run, where constants do not say, when bytes inside and outside are compared.
 _TRIPS = 8
 _ROUNDS = 16
-_INTEGER = re.compile(r"-?\d{1,18}")
 
 
 def change_carried_shapes(bodies: Sequence[Block], steps: Sequence[Rewrite]) -> Counter[str]:
@@ -478,34 +478,5 @@ def weighted_cost(bodies: Sequence[Block], target: Target) -> int:
         own = cost(block, target)
         total += times * own.total
         for op in block.operations:
-            open_ += [(inner, times * (_trips(op) if op.name == "while" else 1)) for inner in op.blocks]
+            open_ += [(inner, times * (loop_trips(op) or _TRIPS if op.name == "while" else 1)) for inner in op.blocks]
     return total
-
-
-def _trips(loop: Node) -> int:
-    """How often a counted loop runs: from the constants its counter starts from, is compared with and grows by."""
-    condition, body = loop.blocks
-    test = condition.operations[-1].operands[0].operation
-    if test is None or test.name != "compare":
-        return _TRIPS
-    counter = next((value for value in test.operands if value in condition.arguments), None)
-    bound = next((value for value in test.operands if value is not counter), None)
-    if counter is None or bound is None:
-        return _TRIPS
-    step = body.operations[-1].operands[counter.index].operation
-    if step is None or step.name not in ("add", "subtract") or body.arguments[counter.index] not in step.operands:
-        return _TRIPS
-    by = next((value for value in step.operands if value is not body.arguments[counter.index]), None)
-    numbers = [_integer(value) for value in (loop.operands[counter.index], bound, by)]
-    if None in numbers or not numbers[2]:
-        return _TRIPS
-    first, last, grows = (number or 0 for number in numbers)
-    return max(1, abs(last - first) // abs(grows))
-
-
-def _integer(value: Value | None) -> int | None:
-    """The integer of a constant, None for anything else."""
-    if value is None or value.operation is None or value.operation.name != "constant":
-        return None
-    element = value.operation.attributes["literal"].element
-    return int(element) if element is not None and _INTEGER.fullmatch(element) else None

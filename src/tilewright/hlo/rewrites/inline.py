@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
+from contextlib import suppress
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, ClassVar
 
-from tilewright.hlo.ir import ir
+from tilewright.hlo.ir import ir, run_passes
 from tilewright.hlo.rewriting.base import Step, option
-
-_SYMBOL = re.compile(r'@(?:"((?:[^"\\]|\\.)*)"|([\w.$-]+))')
-_ESCAPE = re.compile(rb'\\(?:([0-9A-Fa-f]{2})|(["\\]))')
 
 
 @dataclass(frozen=True)
@@ -26,12 +24,14 @@ class Inline(Step):
     limit: int = option(1_000_000, "most operations that inlining may add")
 
     def apply_module(self, module: Any) -> int:
-        """Inline every call that can be, and remove functions that nothing refers to any more; how many calls went."""
-        with module.context, ir.Location.unknown(module.context):
-            functions = {ir.StringAttr(f.attributes["sym_name"]).value: f for f in _functions(module)}
-            calls = {name: _calls(f) for name, f in functions.items()}
+        """Inline every call that can be, and remove functions that nothing refers to any more; how many calls went.
+
+        Nothing where a function calls itself, through others or not.
+        """
+        with module.context, ir.Location.unknown(module.context), suppress(CycleError):
+            functions, calls = _functions(module)
             budget, count = self.limit, 0
-            for name in _innermost_first(calls):
+            for name in _innermost_first(calls).static_order():
                 for call in calls[name]:
                     callee = functions.get(_callee(call))
                     size = _inlinable(callee)
@@ -40,33 +40,29 @@ class Inline(Step):
                         _expand(call, callee)
                         budget, count = budget - size, count + 1
             if count:
-                _drop_unused(module, functions)
-        return count
+                with suppress(ir.MLIRError):  # an operation that nobody knows, with a region: it may name anything
+                    run_passes(module, "symbol-dce")
+            return count
+        return 0
 
 
-def _functions(module: Any) -> list[Any]:
-    return [op for op in _top_level(module) if op.name == "func.func"]
+def _functions(module: Any) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """The functions of a module by name, and the calls in each."""
+    operations = [view.operation for view in module.body.operations]
+    functions = {ir.StringAttr(op.attributes["sym_name"]).value: op for op in operations if op.name == "func.func"}
+    return functions, {name: [op for op in _inside(f) if op.name == "func.call"] for name, f in functions.items()}
 
 
-def _top_level(module: Any) -> list[Any]:
-    """The functions of a module, and what stands beside them and may name them."""
-    return [view.operation for view in module.body.operations]
-
-
-def _walk(root: Any) -> list[Any]:
+def _inside(root: Any) -> list[Any]:
     """Every operation inside ``root``, collected before anything changes."""
-    operations, open_ = [], [root]
-    while open_:
-        for region in open_.pop().regions:
-            for block in region.blocks:
-                inner = [view.operation for view in block.operations]
-                operations += inner
-                open_ += inner
-    return operations
+    found: list[Any] = []
 
+    def look(operation: Any) -> Any:
+        found.append(operation)
+        return ir.WalkResult.ADVANCE
 
-def _calls(function: Any) -> list[Any]:
-    return [op for op in _walk(function) if op.name == "func.call"]
+    root.walk(look)
+    return found[:-1]
 
 
 def _callee(call: Any) -> str:
@@ -74,31 +70,19 @@ def _callee(call: Any) -> str:
     return name
 
 
-def _innermost_first(calls: dict[str, list[Any]]) -> list[str]:
-    """Functions in an order that expands a callee before its callers (the call graph of StableHLO has no cycles)."""
-    done: list[str] = []
-    seen: set[str] = set()
-    stack = [(name, False) for name in reversed(calls)]
-    while stack:
-        name, ready = stack.pop()
-        if ready:
-            done.append(name)
-        elif name not in seen and name in calls:
-            seen.add(name)
-            stack.append((name, True))
-            stack += [(_callee(call), False) for call in calls[name]]
-    return done
+def _innermost_first(calls: dict[str, list[Any]]) -> TopologicalSorter[str]:
+    """Functions in an order that expands a callee before its callers."""
+    return TopologicalSorter({name: [c for c in map(_callee, inner) if c in calls] for name, inner in calls.items()})
 
 
 def calls_itself(module: Any) -> str:
     """A function of the module that calls itself, through others or not; "" if none does. XLA ends the process then."""
-    with module.context:
-        functions = {ir.StringAttr(f.attributes["sym_name"]).value: f for f in _functions(module)}
-        open_ = {name: {_callee(call) for call in _calls(f)} & functions.keys() for name, f in functions.items()}
-    while ready := [name for name, callees in open_.items() if not callees & open_.keys()]:
-        for name in ready:
-            del open_[name]
-    return next(iter(open_), "")
+    try:
+        with module.context:
+            _innermost_first(_functions(module)[1]).prepare()
+    except CycleError as error:
+        return str(error.args[1][0])
+    return ""
 
 
 def _inlinable(function: Any) -> int:
@@ -107,7 +91,7 @@ def _inlinable(function: Any) -> int:
         return 0
     if ir.StringAttr(function.attributes["sym_visibility"]).value != "private":
         return 0
-    return len(_walk(function)) if len(function.regions[0].blocks) == 1 else 0
+    return len(_inside(function)) if len(function.regions[0].blocks) == 1 else 0
 
 
 def _expand(call: Any, function: Any) -> None:
@@ -118,7 +102,7 @@ def _expand(call: Any, function: Any) -> None:
     for op in inner:
         with ir.InsertionPoint(call):
             copy = op.clone()
-        for user in (copy.operation, *_walk(copy.operation)):
+        for user in (copy.operation, *_inside(copy.operation)):
             if called_somewhere:
                 user.location = ir.Location.callsite(user.location, [call.location])
             for index, value in enumerate(user.operands):
@@ -128,32 +112,3 @@ def _expand(call: Any, function: Any) -> None:
     for old, new in zip(call.results, last.operands):
         old.replace_all_uses_with(inside[new])
     call.erase()
-
-
-def _drop_unused(module: Any, functions: dict[str, Any]) -> None:
-    """Erase private functions that no operation names any more."""
-    named = {name: _named(function) for name, function in functions.items()}
-    elsewhere = set().union(*(_named(op) for op in _top_level(module) if op.name != "func.func"))
-    while True:
-        used = elsewhere.union(*named.values())
-        dead = [name for name in functions if name not in used and _inlinable(functions[name])]
-        if not dead:
-            return
-        for name in dead:
-            del named[name]
-            functions.pop(name).erase()
-
-
-def _named(root: Any) -> set[str]:
-    """Every symbol that ``root`` or an operation in it refers to, whatever the attribute and however it is quoted."""
-    texts = (
-        str(op.attributes[key]) for op in (root, *_walk(root)) for key in op.attributes
-        if op.name != "stablehlo.constant" or "." in key  # constants are long and name nothing
-    )  # fmt: skip
-    return {_unescaped(quoted) or bare for text in texts for quoted, bare in _SYMBOL.findall(text)}
-
-
-def _unescaped(quoted: str) -> str:
-    """MLIR's escapes undone: a backslash, then itself, a quote or two hexadecimal digits of UTF-8."""
-    raw = _ESCAPE.sub(lambda match: bytes.fromhex(match[1].decode()) if match[1] else match[2], quoted.encode())
-    return raw.decode(errors="replace")

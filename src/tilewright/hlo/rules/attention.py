@@ -102,21 +102,6 @@ GROUPED_QUERIES = Rule(
     find=_repeated_keys,
     pays=_few_queries,
     build=_group_queries,
-    before="""
-        keys = jnp.repeat(k, 8, axis=2)
-        return jnp.einsum("bhd,bkhd->bhk", q, keys)
-    """,
-    after="""
-        grouped = q.reshape(b, g, 8, d)
-        return jnp.einsum("bghd,bkgd->bghk", grouped, k).reshape(b, 8 * g, s)
-    """,
-    shapes="q: T[b,8*g,d]\nk: T[b,s,g,d]",
-    sizes="b=8 g=8 d=64 s=2048",
-    small="b=2(1..3) g=2(1..3) d=4(1..5) s=6(1..7)",
-    away="""
-        keys = jnp.tile(k, (1, 1, 8, 1))
-        return jnp.einsum("bhd,bkhd->bhk", q, keys)
-    """,
 )
 
 # Softmax before a product: the row sums come out of the product itself, from a column of ones.
@@ -256,23 +241,6 @@ SOFTMAX_SUM = Rule(
     build=_divide_afterwards,
     exact=False,
     families=("tpu",),
-    before="""
-        weights = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k) / d**0.5, axis=-1)
-        return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
-    """,
-    after="""
-        x = jnp.einsum("bqhd,bkhd->bhqk", q, k) / d**0.5
-        e = jnp.exp(x - x.max(-1, keepdims=True))
-        o = jnp.einsum("bhqk,bkhd->bqhd", e, jnp.concatenate([v, jnp.ones_like(v[..., :1])], -1))
-        return o[..., :-1] / o[..., -1:]
-    """,
-    shapes="q: T[b,s,h,d]\nk: T[b,s,h,d]\nv: T[b,s,h,d]",
-    sizes="b=2 s=1024 h=8 d=128",
-    small="b=1(1..2) s=4(2..5) h=2(1..2) d=2(1..3)",
-    away="""
-        weights = jnp.exp(jnp.einsum("bqhd,bkhd->bhqk", q, k))
-        return jnp.einsum("bhqk,bkhd->bqhd", weights / weights.sum(-1, keepdims=True), v)
-    """,
 )
 
 # Work on interleaved pairs, as a rotary embedding does it: the elements of a pair lie side by side in a dim of two.
@@ -428,28 +396,6 @@ SPREAD_PAIRS = Rule(
     find=_pair_work,
     build=_on_whole_rows,
     finite=lambda found: [found.x],
-    before="""
-        pairs = x.reshape(b, s, h, d, 1, 2)
-        turned = table[..., 0] * pairs[..., 0] + table[..., 1] * pairs[..., 1]
-        return turned.reshape(b, s, h, 2 * d)
-    """,
-    after="""
-        place = jnp.arange(2 * d)
-        first, second = ((place[:, None] == place // 2 * 2 + k).astype(x.dtype) for k in range(2))
-        rows = table.reshape(b, s, 1, 2 * d, 2)
-        return rows[..., 0] * jnp.dot(x, first, precision="highest") + rows[..., 1] * jnp.dot(
-            x, second, precision="highest"
-        )
-    """,
-    shapes="x: T[b,s,h,2*d]\ntable: T[b,s,1,d,2,2]",
-    sizes="b=2 s=1024 h=16 d=64",
-    small="b=2(1..2) s=3(1..3) h=2(1..3) d=5(5..8)",
-    types=("f32", "bf16"),
-    away="""
-        pairs = x.reshape(b, s, h, 2, d)
-        turned = table[..., 0, 0] * pairs[..., 0, :] + table[..., 1, 1] * pairs[..., 1, :]
-        return turned.reshape(b, s, h, d)
-    """,
 )
 
 RULES = (GROUPED_QUERIES, SOFTMAX_SUM, SPREAD_PAIRS)

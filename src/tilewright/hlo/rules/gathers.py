@@ -125,20 +125,6 @@ TAKE_ALONG_MINOR = Rule(
     find=_along_minor,
     pays=_take_pays,
     build=_masked_sum,
-    before="""
-        picked = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=-1)
-        return -picked[:, 0].astype(jnp.float32).mean()
-    """,
-    after="""
-        hit = jnp.arange(c) == labels[:, None]
-        loss = jax.nn.logsumexp(logits, axis=-1) - jnp.where(hit, logits, 0).sum(-1)
-        return loss.astype(jnp.float32).mean()
-    """,
-    shapes="logits: T[n,c]\nlabels: i32[n]",
-    sizes="n=8192 c=32000",
-    small="n=4(1..5) c=7(1..9)",
-    types=("f32", "bf16"),
-    away="return jnp.take_along_axis(logits, jnp.stack([labels, labels], axis=1), axis=-1)",
 )
 
 # The loss by a one-hot matrix: the same masked sum of the logits, where the product wants their log softmax in memory.
@@ -194,16 +180,6 @@ ONE_HOT_LOSS = Rule(
     pays=_hits_pay,
     build=_sum_of_hits,
     finite=lambda found: (found.values,),
-    before="return -(jax.nn.log_softmax(logits) * jax.nn.one_hot(labels, c, dtype=logits.dtype)).sum(-1)",
-    after="""
-        hit = jnp.arange(c) == labels[:, None]
-        return jax.nn.logsumexp(logits, axis=-1) - jnp.where(hit, logits, 0).sum(-1)
-    """,
-    shapes="logits: T[n,c]\nlabels: i32[n]",
-    sizes="n=8192 c=32000",
-    small="n=4(1..5) c=7(2..9)",
-    types=("bf16", "f32"),
-    away="return -(jax.nn.log_softmax(logits) * (jnp.arange(c) <= labels[:, None])).sum(-1)",
 )
 
 # The gradient of a cross entropy: one number a row goes into a matrix of zeros, which a scatter does row by row.
@@ -238,13 +214,6 @@ SCATTER_ALONG_MINOR = Rule(
     find=_along_minor,
     pays=_scatter_pays,
     build=_select_by_index,
-    before="return jnp.zeros((n, c), g.dtype).at[jnp.arange(n), labels].add(g)",
-    after="return jnp.where(jnp.arange(c) == labels[:, None], g[:, None], 0)",
-    shapes="g: T[n]\nlabels: i32[n]",
-    sizes="n=2048 c=4096",
-    small="n=4(1..5) c=7(1..9)",
-    types=("f32", "bf16"),
-    away="return jnp.zeros((n, c), g.dtype).at[labels, labels].add(g)",
 )
 
 # A gather whose indices are constants: strided slices, or rows repeated, as the indices turn out.
@@ -366,13 +335,6 @@ GATHER_AT_FIXED_PLACES = Rule(
     find=_fixed_gather,
     pays=_fixed_gather_pays,
     build=_slice_at_places,
-    before="return x[:, :, (2 * jnp.arange(h))[:, None], 2 * jnp.arange(w)]",
-    after="return x[:, :, ::2, ::2]",
-    shapes="x: T[b,c,2*h,2*w]",
-    sizes="b=4 c=96 h=28 w=28",
-    small="b=2(1..3) c=2(1..3) h=3(2..4) w=2(2..4)",
-    types=("f32", "bf16"),
-    away="return x[:, :, (2 * jnp.arange(h) * (x[0, 0, 0, 0] > 0).astype(int))[:, None], 2 * jnp.arange(w)]",
 )
 
 # Rows of a small table picked by index: a product with a one-hot matrix is faster than a gather, and than the scatter
@@ -425,12 +387,6 @@ SMALL_TABLE_GATHER = Rule(
     pays=_lookup_pays,
     build=_look_up_by_product,
     finite=lambda root: [root.operands[0]],
-    before="return t[i]",
-    after='return jnp.dot(jax.nn.one_hot(i, v, dtype=t.dtype), t, precision="highest")',
-    shapes="t: T[v,d]\ni: i32[n]",
-    sizes="v=100 d=64 n=65536",
-    small="v=5(1..6) d=3(1..4) n=4(1..5)",
-    away="return t[:, jnp.clip(i, 0, d - 1)]",
 )
 
 
@@ -467,12 +423,6 @@ SMALL_TABLE_GRADIENT = Rule(
     build=_add_by_product,
     finite=lambda root: [root.operands[2]],
     exact=False,
-    before="return jnp.zeros((v, d), g.dtype).at[i].add(g)",
-    after='return jnp.dot(jax.nn.one_hot(i, v, dtype=g.dtype).T, g, precision="highest")',
-    shapes="g: T[n,d]\ni: i32[n]",
-    sizes="v=732 d=12 n=38809",
-    small="v=5(1..6) d=3(1..4) n=7(1..7)",
-    away="return jnp.ones((v, d), g.dtype).at[i].add(g)",
 )
 
 RULES = (

@@ -7,7 +7,7 @@ from math import prod
 from typing import NamedTuple
 
 from tilewright.hlo.graphs.dims import runs
-from tilewright.hlo.graphs.graph import Node, Value
+from tilewright.hlo.graphs.graph import Node, Value, in_order
 from tilewright.hlo.rewriting.maker import Maker, is_elementwise, made_by, precision_for_zero_one
 from tilewright.hlo.rules.matching import megabytes, number_of
 from tilewright.hlo.rules.rule import Rule
@@ -94,99 +94,6 @@ PATCHES = Rule(
     pays=lambda of: of.size("f") < 128 and of.size("p") * of.size("q") >= 4,
     build=_convolve_patches,
     exact=False,
-    before="""
-        patches = x.reshape(b, h, p, w, p, c).transpose(0, 1, 3, 2, 4, 5)
-        return patches.reshape(b, h * w, p * p * c) @ k
-    """,
-    after="""
-        kernel = k.reshape(p, p, c, o)
-        y = lax.conv_general_dilated(x, kernel, (p, p), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-        return y.reshape(b, h * w, o)
-    """,
-    shapes="x: T[b,h*p,w*p,c]\nk: T[p*p*c,o]",
-    sizes="b=32 h=14 w=14 p=16 c=3 o=768",
-    small="b=2(2..3) h=2(2..3) w=3(2..3) p=2 c=3(2..3) o=4(1..4)",
-    away="""
-        windows = x.reshape(b, h, p, w, p, c).transpose(0, 2, 4, 1, 3, 5)
-        return windows.reshape(b, p * p, h * w * c) @ jnp.ones((h * w * c, o), x.dtype)
-    """,
-)
-
-# The first convolution of an image model: three channels leave lanes empty; blocks of four pixels fill more.
-
-
-def _stem(node: Node) -> Node | None:
-    """Two spatial dims, stride 2, few channels, an odd or even window of at least 3, even image sizes, no dilation."""
-    own, (image, kernel) = node.attributes, node.operands
-    if own["numbers"] != ("b01f", "01io", "b01f") or own["strides"] != (2, 2) or own["groups"] != 1:
-        return None
-    if not own["lhs_dilation"] == own["rhs_dilation"] == (1, 1) or own["batch_groups"] != 1 or any(own["reversal"]):
-        return None
-    even = image.sizes[1] % 2 == 0 and image.sizes[2] % 2 == 0
-    fits = even and image.sizes[3] <= 4 and min(kernel.sizes[:2]) >= 3 and min(own["padding"][0]) >= 0
-    return node if fits else None
-
-
-def _fold_stem(root: Node, make: Maker) -> Value:
-    """Blocks of 2 x 2 pixels become channels of a convolution of stride 1; the kernel is padded to whole blocks.
-
-    Tap ``u`` of the kernel meets pixel ``2 i + u - low``. With ``s = low mod 2`` rows of zeros before the kernel the
-    shift is even, so tap ``u + s = 2 a + r`` meets row r of block ``i + a - (low + s) / 2``.
-    """
-    own, (image, kernel) = root.attributes, root.operands
-    batch, high, wide, channels = image.sizes
-    blocks = make.transpose(make.reshape(image, (batch, high // 2, 2, wide // 2, 2, channels)), (0, 1, 3, 2, 4, 5))
-    blocks = make.reshape(blocks, (batch, high // 2, wide // 2, 4 * channels))
-    before = [low % 2 for low, _ in own["padding"]]
-    after = [(kernel.sizes[k] + before[k]) % 2 for k in range(2)]
-    zero = make.constant("0.0", kernel.dtype)
-    whole = make.pad(kernel, zero, (*before, 0, 0), (*after, 0, 0))
-    taps = [whole.sizes[k] // 2 for k in range(2)]
-    split = make.reshape(whole, (taps[0], 2, taps[1], 2, channels, kernel.sizes[3]))
-    folded = make.reshape(make.transpose(split, (0, 2, 1, 3, 4, 5)), (*taps, 4 * channels, kernel.sizes[3]))
-    padding = []
-    for k in range(2):
-        low = (own["padding"][k][0] + before[k]) // 2
-        padding.append((low, root.result.sizes[k + 1] - 1 + taps[k] - low - blocks.sizes[k + 1]))
-    return make.convolution(blocks, folded, root.result.dtype, {**own, "strides": (1, 1), "padding": tuple(padding)})
-
-
-def _stem_pays(root: Node) -> bool:
-    """Large batches in bf16 only: in f32, and for a few images, whole models took up to twice the estimated cycles."""
-    image, kernel = root.operands
-    return image.dtype == "bf16" and image.sizes[0] >= 16 and image.sizes[1] >= 128 and kernel.sizes[0] >= 7
-
-
-STEM = Rule(
-    name="stem-convolution",
-    phase="shape",
-    summary="a convolution of stride 2 on at most 4 channels: blocks of 2 x 2 pixels as channels",
-    finding="the image has so few channels that the matrix unit is mostly empty",
-    change="give the model images with blocks of 2 x 2 pixels as channels, and a kernel folded the same way",
-    source="the TPU compiler's estimate; the stems of ResNet-50 and DenseNet-121",
-    roots=("convolution",),
-    find=_stem,
-    pays=_stem_pays,
-    build=_fold_stem,
-    exact=False,
-    before="""
-        return lax.conv_general_dilated(
-            x, k, (2, 2), [(3, 3), (3, 3)], dimension_numbers=("NHWC", "HWIO", "NHWC"))
-    """,
-    after="""
-        blocks = x.reshape(b, h, 2, w, 2, c).transpose(0, 1, 3, 2, 4, 5).reshape(b, h, w, 4 * c)
-        whole = jnp.pad(k, ((1, 0), (1, 0), (0, 0), (0, 0))).reshape(4, 2, 4, 2, c, o)
-        folded = whole.transpose(0, 2, 1, 3, 4, 5).reshape(4, 4, 4 * c, o)
-        return lax.conv_general_dilated(
-            blocks, folded, (1, 1), [(2, 1), (2, 1)], dimension_numbers=("NHWC", "HWIO", "NHWC"))
-    """,
-    shapes="x: T[b,2*h,2*w,c]\nk: T[7,7,c,o]",
-    sizes="b=32 h=112 w=112 c=3 o=64",
-    small="b=2(1..2) h=4(3..5) w=5(3..5) c=3(1..4) o=4(1..3)",
-    away="""
-        return lax.conv_general_dilated(
-            x, k, (1, 1), [(3, 3), (3, 3)], dimension_numbers=("NHWC", "HWIO", "NHWC"))
-    """,
 )
 
 # A convolution in narrow groups of channels: each fills a few rows of the matrix unit, one group after the other.
@@ -256,23 +163,6 @@ GROUPED_CONVOLUTION = Rule(
     finite=lambda found: found.root.operands,
     exact=False,
     families=("tpu",),
-    before="""
-        return lax.conv_general_dilated(
-            x, k, (1, 1), "SAME", feature_group_count=g, dimension_numbers=("NHWC", "HWIO", "NHWC"))
-    """,
-    after="""
-        blocks = jnp.zeros((3, 3, g, c, g, c), k.dtype)
-        blocks = blocks.at[:, :, jnp.arange(g), :, jnp.arange(g)].set(jnp.moveaxis(k.reshape(3, 3, c, g, c), 3, 0))
-        return lax.conv_general_dilated(
-            x, blocks.reshape(3, 3, g * c, g * c), (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-    """,
-    shapes="x: T[b,s,s,g*c]\nk: T[3,3,c,g*c]",
-    sizes="b=32 s=28 g=32 c=8",
-    small="b=1(1..2) s=3(2..4) g=2(2..3) c=2(2..3)",
-    away="""
-        return lax.conv_general_dilated(
-            x, k[:, :, :1], (1, 1), "SAME", feature_group_count=g * c, dimension_numbers=("NHWC", "HWIO", "NHWC"))
-    """,
 )
 
 # Pixel shuffle: channels become pixels by a transpose whose last dim has two elements; products interleave instead.
@@ -371,25 +261,6 @@ PIXEL_SHUFFLE = Rule(
     pays=_shuffle_pays,
     build=_interleave,
     finite=lambda found: [found.source],
-    before="""
-        y = x.reshape(1, c, t, 2, 2, f, h, w).transpose(0, 1, 5, 2, 6, 3, 7, 4)
-        return y.reshape(1, c, f * t, 2 * h, 2 * w)
-    """,
-    after="""
-        y, exact = x.reshape(c, t, 2, 2, f, h, w), "highest"
-        places = [(jnp.arange(2 * n), 2 * jnp.arange(n)[:, None]) for n in (w, h)]
-        columns, rows = ([(to == place + k).astype(x.dtype) for k in range(2)] for to, place in places)
-        wide = [sum(jnp.dot(y[:, :, i, j], columns[j], precision=exact) for j in range(2)) for i in range(2)]
-        whole = sum(jnp.einsum("ctfhw,hu->cftuw", wide[i], rows[i], precision=exact) for i in range(2))
-        return whole.reshape(1, c, f * t, 2 * h, 2 * w)
-    """,
-    shapes="x: T[1,4*c*t,f,h,w]",
-    sizes="c=16 t=3 f=4 h=60 w=106",
-    small="c=2(1..3) t=3(1..3) f=2(1..3) h=3(2..5) w=17(17..19)",
-    away="""
-        y = x.reshape(1, c, t, 2, 2, f, h, w).transpose(0, 1, 5, 2, 3, 6, 4, 7)
-        return y.reshape(1, c, f * t, 2 * h, 2 * w)
-    """,
 )
 
 # Group norm in two passes: sums over positions and groups of channels at once, in [batch, .., groups, size]. As a
@@ -482,8 +353,8 @@ class _InGroups:
     def build(self, make: Maker) -> list[Value]:
         """The same on the channels as one dim: a value for each of the ends."""
         made: dict[Value, Value] = {}
-        for value in _operands_first(self.inside):
-            made[value] = self._on_channels(make, self.inside[value], made)
+        for node in in_order(list(self.inside.values())):
+            made[node.result] = self._on_channels(make, node, made)
         return [made[end.operands[0]] if end.name == "reshape" else self._sum(make, end, made) for end in self.ends]
 
     def _on_channels(self, make: Maker, node: Node, made: dict[Value, Value]) -> Value:
@@ -514,19 +385,6 @@ class _InGroups:
         at = self.dim - sum(d < self.dim for d in dims)
         apart = (*channels.sizes[:at], *self.parts[self.dim : self.dim + 2], *channels.sizes[at + 1 :])
         return make.reduce(make.reshape(channels, apart), zero, [at + 1], "add")
-
-
-def _operands_first(values: dict[Value, Node]) -> list[Value]:
-    """The values, each after those that it is made of."""
-    done: dict[Value, None] = {}
-    open_ = list(values)
-    while open_:
-        value = open_[-1]
-        missing = [x for x in values[value].operands if x in values and x not in done]
-        if value in done or not missing:
-            done[open_.pop()] = None
-        open_ += missing if value not in done else []
-    return list(done)
 
 
 def _joined_dim(node: Node) -> int | None:
@@ -598,31 +456,6 @@ GROUP_NORM = Rule(
     build=lambda found, make: found.build(make),
     exact=False,
     families=("tpu",),
-    before="""
-        def norm(x):
-            y = x.reshape(b, s, s, g, r)
-            y = (y - y.mean((1, 2, 4), keepdims=True)) * lax.rsqrt(y.var((1, 2, 4), keepdims=True) + 1e-5)
-            return y.reshape(x.shape)
-        conv = lambda x: lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-        return x + conv(jax.nn.silu(norm(conv(jax.nn.silu(norm(x))))))
-    """,
-    after="""
-        def norm(x):
-            over = lambda v: jnp.repeat(v.sum((1, 2)).reshape(b, g, r).sum(2) / (s * s * r), r, -1)[:, None, None]
-            y = x - over(x)
-            return y * lax.rsqrt(over(y * y) + 1e-5)
-        conv = lambda x: lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-        return x + conv(jax.nn.silu(norm(conv(jax.nn.silu(norm(x))))))
-    """,
-    shapes="x: T[b,s,s,g*r]\nw: T[3,3,g*r,g*r]",
-    sizes="b=4 s=32 g=32 r=8",
-    small="b=2(1..2) s=3(2..3) g=2(2..3) r=2(2..3)",
-    types=("f32", "bf16"),
-    away="""
-        y = x.reshape(b, s, s, g, r)
-        return (y / y.max((1, 2, 4), keepdims=True)).reshape(x.shape)
-    """,
-    away_shapes="x: T[b,s,s,g*r]",
 )
 
-RULES = (PATCHES, STEM, GROUPED_CONVOLUTION, PIXEL_SHUFFLE, GROUP_NORM)
+RULES = (PATCHES, GROUPED_CONVOLUTION, PIXEL_SHUFFLE, GROUP_NORM)

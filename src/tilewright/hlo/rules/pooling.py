@@ -149,15 +149,6 @@ AVERAGE_POOL = Rule(
     pays=_average_pays,
     build=_pool_average,
     exact=False,
-    before="return x.reshape(b, h, 2, h, 2, c).mean((2, 4))",
-    after="""
-        total = lax.reduce_window(x.astype("float32"), 0.0, lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-        return (total / 4).astype(x.dtype)
-    """,
-    shapes="x: T[b,2*h,2*h,c]",
-    sizes="b=32 h=28 c=256",
-    small="b=1(1..3) h=2(1..4) c=3(1..5)",
-    away="return x.reshape(b, 2, h, 2, h, c).mean((1, 3))",
 )
 
 # Max pooling of an image that was padded with zeros before: Keras' networks pad in an operation of its own.
@@ -211,22 +202,6 @@ PADDED_MAX_POOL = Rule(
     find=_padded_pool,
     pays=lambda found: only_used_by(found.pad.result, found.pool),  # a gradient reads the padded image, too
     build=_pool_with_padding,
-    before="""
-        x = jnp.pad(jax.nn.relu(x), ((0, 0), (1, 1), (1, 1), (0, 0)))
-        return lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "VALID")
-    """,
-    after="""
-        around = ((0, 0), (1, 1), (1, 1), (0, 0))
-        return lax.reduce_window(jax.nn.relu(x), -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), around)
-    """,
-    shapes="x: T[b,h,w,c]",
-    sizes="b=4 h=80 w=80 c=64",
-    small="b=1(1..2) h=4(3..6) w=5(3..6) c=2(1..3)",
-    types=("f32", "bf16"),
-    away="""
-        x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
-        return lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "VALID")
-    """,
 )
 
 # Sums of every few rows or columns, written as a reshape: a product with a block matrix does them in one pass.
@@ -287,16 +262,6 @@ WINDOW_SUM = Rule(
     build=_sum_by_product,
     finite=lambda found: [found.root.operands[0]],
     exact=False,
-    before="return x.reshape(b, n, 4, d).mean(2)",
-    after="""
-        rows = min(128, 4 * n)
-        means = (jnp.arange(rows)[:, None] // 4 == jnp.arange(rows // 4)).astype(x.dtype) / 4
-        return jnp.einsum("bnkd,kj->bnjd", x.reshape(b, -1, rows, d), means, precision="highest").reshape(b, n, d)
-    """,
-    shapes="x: T[b,4*n,d]",
-    sizes="b=8 n=512 d=1024",
-    small="b=1(1..3) n=3(2..5) d=5(1..5)",
-    away="return x.reshape(b, 4, n, d).mean(1)",
 )
 
 RULES = (AVERAGE_POOL, PADDED_MAX_POOL, WINDOW_SUM)

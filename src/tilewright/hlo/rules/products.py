@@ -123,12 +123,6 @@ PRODUCT_OF_CONCATENATION = Rule(
     pays=_joined_pays,
     build=_add_products,
     exact=False,
-    before="return jnp.concatenate([x, y], axis=-1) @ w",
-    after="return x @ w[:k] + y @ w[k:]",
-    shapes="x: T[n,k]\ny: T[n,m]\nw: T[k+m,d]",
-    sizes="n=16384 k=1000 m=24 d=512",
-    small="n=3(1..4) k=5(1..6) m=2(1..6) d=4(1..4)",
-    away="return jnp.concatenate([x, 2 * x], axis=0) @ w[:k]",
 )
 
 # A convolution over channels that are put together just before it, as the way up of a U-Net does with its skips.
@@ -177,25 +171,6 @@ CONVOLUTION_OF_CONCATENATION = Rule(
     pays=lambda found: min(found.widths) >= _LANES,  # fewer channels leave most lanes of a part's product empty
     build=_add_convolutions,
     exact=False,
-    before="""
-        both = jnp.concatenate([x, y], axis=3)
-        return lax.conv_general_dilated(both, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-    """,
-    after="""
-        def convolved(part, weights):
-            return lax.conv_general_dilated(
-                part, weights, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-        return convolved(x, w[:, :, :a]) + convolved(y, w[:, :, a:])
-    """,
-    shapes="x: T[n,h,h,a]\ny: T[n,h,h,b]\nw: T[k,k,a+b,c]",
-    sizes="n=2 h=32 a=128 b=256 c=128 k=1",
-    small="n=2(1..2) h=4(1..5) a=3(1..4) b=2(1..4) c=5(1..3) k=3(1..3)",
-    types=("f32", "bf16"),
-    away="""
-        both, dims = jnp.concatenate([x, y], axis=1), ("NHWC", "HWIO", "NHWC")
-        return lax.conv_general_dilated(both, w[:, :, :a], (1, 1), "SAME", dimension_numbers=dims)
-    """,
-    away_shapes="x: T[n,h,h,a]\ny: T[n,h,h,a]\nw: T[k,k,a+b,c]",
 )
 
 # Pairs interleaved in the minor dim: complex numbers as (re, im, re, im, ...), rotary embeddings of neighbours. Taking
@@ -220,23 +195,6 @@ INTERLEAVED_PAIRS = Rule(
     # In smaller arrays a table that has to be repeated costs as much as all the rest.
     pays=lambda pairs: megabytes(pairs.root.result) >= 0.5,
     build=lambda pairs, make: pairs.build(make),
-    before="""
-        re, im, re2, im2 = x[:, ::2], x[:, 1::2], y[:, ::2], y[:, 1::2]
-        return jnp.stack([re * re2 - im * im2, re * im2 + im * re2], -1).reshape(n, 2 * d)
-    """,
-    after="""
-        left, right = (lambda v: jnp.roll(v, -1, 1)), (lambda v: jnp.roll(v, 1, 1))
-        even = jnp.arange(2 * d) % 2 == 0
-        return jnp.where(even, x * y - left(x) * left(y), right(x) * y + x * right(y))
-    """,
-    shapes="x: T[n,2*d]\ny: T[n,2*d]",
-    sizes="n=16384 d=256",
-    small="n=2(1..4) d=3(2..5)",
-    types=("f32", "bf16"),
-    away="""
-        re, im, re2, im2 = x[:, :d], x[:, d:], y[:, :d], y[:, d:]
-        return jnp.stack([re * re2 - im * im2, re * im2 + im * re2], -1).reshape(n, 2 * d)
-    """,
 )
 
 # Rotary embeddings of interleaved pairs: for heads of at most 128 columns a product with a permutation swaps
@@ -265,26 +223,6 @@ INTERLEAVED_ROTARY = Rule(
     build=lambda pairs, make: pairs.build(make),
     finite=lambda pairs: pairs.moved,
     over=("interleaved-pairs",),
-    before="""
-        y = x.reshape(b, t, h, d, 2)
-        a, b_ = y[..., 0], y[..., 1]
-        c, s = cos[:, None], sin[:, None]
-        return jnp.stack([a * c - b_ * s, b_ * c + a * s], -1).reshape(x.shape)
-    """,
-    after="""
-        i, j = jnp.arange(2 * d)[:, None], jnp.arange(2 * d)
-        signed = jnp.where(i == (j ^ 1), jnp.where(j % 2 == 0, -1, 1), 0).astype(x.dtype)
-        c, s = (jnp.repeat(table, 2, axis=-1)[:, None] for table in (cos, sin))
-        return x * c + jnp.dot(x, signed, precision="highest") * s
-    """,
-    shapes="x: T[b,t,h,2*d]\ncos: T[t,d]\nsin: T[t,d]",
-    sizes="b=8 t=2048 h=32 d=32",
-    small="b=2(1..2) t=3(1..3) h=3(2..4) d=4(2..5)",
-    away="""
-        a, b_ = x[..., :d], x[..., d:]
-        c, s = cos[:, None], sin[:, None]
-        return jnp.concatenate([a * c - b_ * s, b_ * c + a * s], -1)
-    """,
 )
 
 # Dequantised weights whose scales are repeated, one for each group of rows or columns: the copies of a scale become a
@@ -343,21 +281,6 @@ REPEATED_SCALES = Rule(
     pays=lambda of: of.result.dtype == "bf16" and of.scales.times >= 16 and megabytes(of.result) >= 2,
     build=_repeat_by_product,
     finite=lambda found: [found.scales.source],
-    before="""
-        weights = w.astype(s.dtype) * jnp.repeat(s, g, axis=1)
-        return x @ weights.T
-    """,
-    after="""
-        groups = (jnp.arange(k)[:, None] == jnp.arange(k * g) // g).astype(s.dtype)
-        return x @ (w.astype(s.dtype) * jnp.dot(s, groups, precision="highest")).T
-    """,
-    shapes="x: T[m,k*g]\nw: i8[n,k*g]\ns: T[n,k]",
-    sizes="m=16 n=4096 k=32 g=128",
-    small="m=2(1..3) n=3(1..4) k=2(2..3) g=4(2..5)",
-    away="""
-        weights = w.astype(s.dtype) * jnp.tile(s, (1, g))
-        return x @ weights.T
-    """,
 )
 
 RULES = (

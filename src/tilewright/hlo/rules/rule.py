@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from textwrap import dedent, indent
+from functools import cache, cached_property
+from pathlib import Path
+from textwrap import indent
 from typing import Any, Generic, TypeVar
 
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value
@@ -14,6 +17,7 @@ from tilewright.hlo.reading.python_source import from_jax
 from tilewright.hlo.rewriting.base import LocalRewrite
 from tilewright.hlo.rewriting.maker import Maker, is_static
 from tilewright.hlo.rules.matching import is_finite
+from tilewright.reading import typed
 
 #: The phases in their order. A rule never touches what a rule of this run has made, so none undoes another; an earlier
 #: phase has the first choice. ``work``: fewer operations or bytes whatever the layout. ``shape``: the same work on
@@ -48,15 +52,7 @@ class Rule(LocalRewrite, Generic[Found]):
     ``families``    families of targets whose compilers the gain depends on, where it is not of the layouts alone
     ``over``        names of rules that it goes before where both would act: the compiler's figures say so, and the time
                     model cannot tell them apart
-    ``before``      a program that it is for, ``after`` what to write instead, as users would write both: bodies of
-                    Python functions with ``jnp``, ``jax`` and ``lax`` at hand, which may use the letters of ``sizes``
-    ``away``        one that looks alike and that it must leave alone
-    ``shapes``      their arguments, one a line, with the sizes as letters or products (``q: T[b,8*g,d]``)
-    ``sizes``       the letters (``b=8 g=8 d=64``) at which the gain is confirmed, with the first of the types
-    ``small``       those for tests, each with what hypothesis draws others from (``b=2(1..3) d=4``)
-    ``types``       what ``T`` is in turn
-    ``away_shapes`` the arguments of ``away`` where they differ; ``after_shapes`` those of ``after``, as an advice is
-                    about how arguments are stored
+    ``example``     the programs that it is for, from ``examples.toml``
     ==============  ================================================================================================
     """
 
@@ -69,21 +65,17 @@ class Rule(LocalRewrite, Generic[Found]):
     roots: tuple[str, ...]  # type: ignore[assignment, misc]
     find: Callable[[Node], Found | None]
     build: Callable[[Found, Maker], Value | Sequence[Value] | None] | None
-    before: str
-    after: str
-    away: str
-    shapes: str
-    sizes: str
-    small: str
     pays: Callable[[Found], bool] = lambda found: True
     replaces: Callable[[Found], Sequence[Node]] | None = None
     finite: Callable[[Found], Sequence[Value]] | None = None
     exact: bool = True
     families: tuple[str, ...] = ()
     over: tuple[str, ...] = ()
-    types: tuple[str, ...] = ("bf16", "f32")
-    away_shapes: str = ""
-    after_shapes: str = ""
+
+    @cached_property
+    def example(self) -> Example:
+        """The programs that it is for."""
+        return _examples()[self.name]
 
     @property
     def guard(self) -> str:
@@ -94,9 +86,9 @@ class Rule(LocalRewrite, Generic[Found]):
     @property
     def instead(self) -> list[str]:
         """What to write, as lines of Python to paste: the example's, below the shapes that its letters stand for."""
-        shapes = self.after_shapes or self.shapes
+        shapes = self.example.after_shapes or self.example.shapes
         arguments = ", ".join(f"{name}[{dims}]" for name, _, dims in _ARGUMENT.findall(shapes))
-        return [f"# {arguments}", *dedent(self.after).strip().splitlines()]
+        return [f"# {arguments}", *self.example.after.splitlines()]
 
     def match(self, root: Node) -> Match | None:
         """The place that ends in ``root``, or None where the rule must not touch it."""
@@ -168,6 +160,41 @@ class Match:
 
 # Examples as programs: what tests run, benchmarks compile and pages show.
 
+
+@dataclass(frozen=True)
+class Example:
+    """Programs of a rule; :func:`program_of` makes one of them.
+
+    ===============  ===============================================================================================
+    ``before``       what the rule is for, ``after`` what to write instead, as users would write both: bodies of
+                     Python functions with ``jnp``, ``jax`` and ``lax`` at hand, which may use the letters of ``sizes``
+    ``away``         what looks alike and the rule must leave alone
+    ``shapes``       their arguments, one a line, with the sizes as letters or products (``q: T[b,8*g,d]``)
+    ``sizes``        the letters (``b=8 g=8 d=64``) at which the gain is confirmed, with the first of the types
+    ``small``        those for tests, each with what hypothesis draws others from (``b=2(1..3) d=4``)
+    ``types``        what ``T`` is in turn
+    ``away_shapes``  the arguments of ``away`` where they differ; ``after_shapes`` those of ``after``, as an advice is
+                     about how arguments are stored
+    ===============  ===============================================================================================
+    """
+
+    before: str
+    after: str
+    away: str
+    shapes: str
+    sizes: str
+    small: str
+    types: tuple[str, ...] = ("bf16", "f32")
+    away_shapes: str = ""
+    after_shapes: str = ""
+
+
+@cache
+def _examples() -> dict[str, Example]:
+    read = tomllib.loads(Path(__file__).with_name("examples.toml").read_text(encoding="utf-8"))
+    return {name: typed(example, Example, name) for name, example in read.items()}
+
+
 _ARGUMENT = re.compile(r"(\w+): (\w+)\[([^\]]*)\]")
 _TYPES = {
     "f32": "float32", "bf16": "bfloat16", "f16": "float16", "f64": "float64", "i8": "int8", "i32": "int32",
@@ -190,7 +217,7 @@ def arguments(rule: Rule[Any], sizes: Mapping[str, int], dtype: str, shapes: str
 
     struct: Any = jax.ShapeDtypeStruct
     structs = {}
-    for name, kind, dims in _ARGUMENT.findall(shapes or rule.shapes):
+    for name, kind, dims in _ARGUMENT.findall(shapes or rule.example.shapes):
         shape = tuple(int(eval(part, {}, dict(sizes))) for part in dims.split(",") if part.strip())
         structs[name] = struct(shape, _TYPES[dtype if kind == "T" else kind])
     return structs
@@ -201,7 +228,7 @@ def function_of(body: str, names: list[str], sizes: Mapping[str, int]) -> Callab
     import jax
     import jax.numpy as jnp
 
-    source = f"def example({', '.join(names)}):\n{indent(dedent(body).strip(), '    ')}\n"
+    source = f"def example({', '.join(names)}):\n{indent(body.strip(), '    ')}\n"
     scope: dict[str, Any] = {"jax": jax, "jnp": jnp, "lax": jax.lax, **sizes}
     exec(compile(source, "example.py", "exec"), scope)
     function: Callable[..., Any] = scope["example"]
@@ -210,6 +237,6 @@ def function_of(body: str, names: list[str], sizes: Mapping[str, int]) -> Callab
 
 def program_of(rule: Rule[Any], part: str, sizes: Mapping[str, int], dtype: str | None = None) -> Program:
     """``before``, ``after`` or ``away`` of an example as a program, at the given sizes."""
-    shapes = {"away": rule.away_shapes, "after": rule.after_shapes}.get(part, "")
-    structs = arguments(rule, sizes, dtype or rule.types[0], shapes)
-    return from_jax(function_of(getattr(rule, part), list(structs), sizes), *structs.values())
+    shapes = {"away": rule.example.away_shapes, "after": rule.example.after_shapes}.get(part, "")
+    structs = arguments(rule, sizes, dtype or rule.example.types[0], shapes)
+    return from_jax(function_of(getattr(rule.example, part), list(structs), sizes), *structs.values())

@@ -193,22 +193,6 @@ FLATTENED_UPDATE = Rule(
     find=_update,
     replaces=lambda found: [taker for taker, _, _ in found.takers],
     build=_update_pieces,
-    before="""
-        w, g = (jnp.concatenate([x.reshape(-1), y, z.reshape(-1)]) for x, y, z in ((a, b, c), (d, e, f)))
-        w = 0.9 * w - 0.001 * g
-        first, second = n * k, n * k + k
-        return w[:first].reshape(n, k), w[first:second], w[second:].reshape(k, p)
-    """,
-    after="return tuple(0.9 * x - 0.001 * y for x, y in ((a, d), (b, e), (c, f)))",
-    shapes="a: T[n,k]\nb: T[k]\nc: T[k,p]\nd: T[n,k]\ne: T[k]\nf: T[k,p]",
-    sizes="n=1024 k=512 p=512",
-    small="n=4(2..5) k=3(2..6) p=5(2..4)",
-    types=("f32", "bf16"),
-    away="""
-        w, g = (jnp.concatenate([x.reshape(-1), y]) for x, y in ((a, b), (d, e)))
-        w = 0.9 * w - 0.001 * g
-        return w[: n * k - 1], w[n * k :]
-    """,
 )
 
 # Arrays flattened into one vector to be summed up: each is summed by itself, and the sums are added.
@@ -258,19 +242,6 @@ FLATTENED_SUM = Rule(
     pays=lambda found: prod(found.reduce.operands[0].sizes) >= _LEAST * len(found.work.lengths),
     build=_sum_pieces,
     exact=False,
-    before="""
-        flat = jnp.concatenate([a.reshape(-1), b, c.reshape(-1)])
-        return jnp.sqrt(jnp.sum(flat * flat))
-    """,
-    after="return jnp.sqrt(sum(jnp.sum(x * x) for x in (a, b, c)))",
-    shapes="a: T[n,k]\nb: T[k]\nc: T[k,p]",
-    sizes="n=2048 k=1024 p=1024",
-    small="n=4(2..5) k=3(2..6) p=5(2..4)",
-    types=("f32",),
-    away="""
-        flat = jnp.concatenate([a.reshape(-1), b, c.reshape(-1)])
-        return jnp.cumsum(flat), jnp.sum(flat[1:])
-    """,
 )
 
 # Advice: variances in two passes, the mean first, then the distances from it. One pass changes the numerics.
@@ -301,20 +272,6 @@ ONE_PASS_VARIANCE = Rule(
     find=_two_passes,
     pays=lambda x: prod(x.sizes) >= 1 << 20,
     build=None,
-    before="""
-        mean = x.mean(-1, keepdims=True)
-        return (x - mean) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
-    """,
-    after="""
-        mean = x.mean(-1, keepdims=True)
-        var = (x * x).mean(-1, keepdims=True) - mean * mean
-        return (x - mean) * lax.rsqrt(var + 1e-5)
-    """,
-    shapes="x: T[n,d]",
-    sizes="n=8192 d=2048",
-    small="n=4 d=8",
-    types=("f32",),
-    away="return x * lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5)",
 )
 
 # Advice: rotary embeddings of interleaved pairs. Only whoever stores the weights can put the pairs' halves apart.
@@ -349,21 +306,6 @@ ROTARY_IN_HALVES = Rule(
     roots=("reshape",),
     find=_rotated_pairs,
     build=None,
-    before="""
-        first, second = x[..., ::2], x[..., 1::2]
-        return jnp.stack([first * c - second * s, first * s + second * c], -1).reshape(x.shape)
-    """,
-    after="""
-        first, second = jnp.split(x, 2, -1)  # x in the other order: its columns were permuted once
-        return jnp.concatenate([first * c - second * s, first * s + second * c], -1)
-    """,
-    shapes="x: T[b,t,h,2*d]\nc: T[t,1,d]\ns: T[t,1,d]",
-    sizes="b=8 t=1024 h=16 d=64",
-    small="b=2 t=3 h=2 d=4",
-    away="""
-        first, second = jnp.split(x, 2, -1)
-        return jnp.concatenate([first * c - second * s, first * s + second * c], -1)
-    """,
 )
 
 RULES = (FLATTENED_UPDATE, FLATTENED_SUM, ONE_PASS_VARIANCE, ROTARY_IN_HALVES)

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.program import Computation, Operation, Program
 
 _KNOWN = re.compile(r'"?known_trip_count"?\s*:\s*\{\s*"?n"?\s*:\s*"?(\d{1,18})"?')
@@ -220,6 +221,32 @@ def _count(start: int, step: int, direction: str, bound: int) -> int | None:
     if distance <= 0:
         return 0
     return -(-distance // step) if step > 0 else None
+
+
+def loop_trips(loop: Node) -> int | None:
+    """How often the body of a graph's counted loop runs; None where constants do not say."""
+    condition, body = loop.blocks
+    test = condition.operations[-1].operands[0].operation
+    if test is None or test.name != "compare" or test.attributes["direction"] not in _FLIPPED:
+        return None
+    (counter, bound), direction = test.operands, test.attributes["direction"]
+    if counter not in condition.arguments:
+        counter, bound, direction = bound, counter, _FLIPPED[direction]
+    grown = body.operations[-1].operands[counter.index].operation if counter in condition.arguments else None
+    if grown is None or grown.name not in ("add", "subtract") or body.arguments[counter.index] not in grown.operands:
+        return None
+    by = next((value for value in grown.operands if value is not body.arguments[counter.index]), None)
+    start, step, end = (_integer(value) for value in (loop.operands[counter.index], by, bound))
+    if start is None or step is None or end is None or not step:
+        return None
+    return _count(start, -step if grown.name == "subtract" else step, direction, end)
+
+
+def _integer(value: Value | None) -> int | None:
+    """The integer of a constant, None for anything else."""
+    made = None if value is None else value.operation
+    element = made.attributes["literal"].element if made is not None and made.name == "constant" else None
+    return int(element) if element is not None and _INTEGER.match(element) else None
 
 
 _MOST = 10**18
