@@ -20,6 +20,7 @@ from tilewright.hlo.proving.tpu import TpuComparison, compare_on_tpu, compile_fo
 from tilewright.hlo.proving.verify import Trial, Verification, operations_of, sample_arrays, trial_arguments, verify
 from tilewright.hlo.reading.loading import dumped_modules, load
 from tilewright.hlo.reading.python_source import from_jax, from_python, functions_in, names_python
+from tilewright.hlo.reading.sharded import sharded
 from tilewright.hlo.reporting.buffers import Lifetimes, lifetimes
 from tilewright.hlo.reporting.movement import MovementReport, report
 from tilewright.hlo.reporting.types import MovementRow, Suggestion

@@ -18,6 +18,7 @@ from tilewright.cli.programs.program import (
     ArgOption,
     AssumeOption,
     FramesOption,
+    MeshOptions,
     ModuleOption,
     ProgramArgument,
     assumptions,
@@ -142,6 +143,8 @@ def report(
     fail_on: Annotated[
         str | None, "With --baseline: exit 1 if bytes moved, padding or peak memory grew by more than, say, 5%."
     ] = None,
+    *,
+    meshed: MeshOptions,
     assume: AssumeOption = None,
     arg: ArgOption = None,
     module: ModuleOption = None,
@@ -153,7 +156,7 @@ def report(
         raise UsageError("--fail-on needs something to compare with", how="add --baseline OLD.json")
     chip, allowed = _chip(target), _share(fail_on or "0%")
     old = _read_report(baseline) if baseline else None
-    loaded = load_program(program, arg, module, frames)
+    loaded = load_program(program, arg, module, frames, meshed)
     movement = _make_report(loaded, chip, program, assumptions(assume))
     if profile:
         movement = movement.with_profile(loaded, profile)
