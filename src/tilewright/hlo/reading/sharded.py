@@ -18,7 +18,7 @@ from tilewright.layout import Mesh
 from tilewright.layout.meshes.mesh import Sharding
 from tilewright.layout.meshes.text import mesh_of, sharding_of
 
-_MESH = re.compile(r"^[^\S\n]*sdy\.mesh\s+@([\w.$-]+)\s*=\s*(?:mesh)?(<\[.*?\]>)", re.M)
+MESH = re.compile(r"^[^\S\n]*sdy\.mesh\s+@([\w.$-]+)\s*=\s*(?:mesh)?(<\[.*?\]>)", re.M)
 _MODULE = re.compile(r"^\s*(?:builtin\.)?module\b[^\n]*\{[^\S\n]*(?:loc\([^\n]*\)[^\S\n]*)?$", re.M)
 _ARGUMENT = re.compile(r"%(\w+)\s*:\s*")
 _WORD = re.compile(r'"(?:[^"\\]|\\.)*"|->|[<>(){}\[\],]|[^"<>(){}\[\],-]+|-')
@@ -159,7 +159,7 @@ def _declared(text: str, mesh: Mesh) -> tuple[str, str]:
     if _OLD.search(text):
         how = "take them out, or lower the function without in_shardings"
         raise UsageError("the program has shardings of XLA's older form already", where="--mesh", how=how)
-    for found in _MESH.finditer(text):
+    for found in MESH.finditer(text):
         if mesh_of(found[2]).axes == mesh.axes:
             return found[1], text
         raise UsageError(f"the program is over the mesh {found[2]}, not {mesh}", where="--mesh", how="give that one")
@@ -180,11 +180,15 @@ def _mark(place: Place, sharding: Sharding, alone: bool, name: str) -> str | Non
             raise UsageError(f"{place.name} has {rank} dims, and its sharding {len(counts)}", where="--shard")
         size, parts = place.shape[uneven[0]], counts[uneven[0]]
         raise UsageError(f"dim {uneven[0]} of {place.name} has {size}, which {parts} devices do not divide")
-    dims = [*sharding.dims, *[()] * (rank - len(counts))]
-    text = ", ".join(
+    return f"sdy.sharding = #sdy.sharding<@{name}, [{cuts_text(sharding, rank)}]>"
+
+
+def cuts_text(sharding: Sharding, rank: int) -> str:
+    """``{"d"}, {?}``: the axes that cut each dim of an array, as Shardy has them."""
+    dims = [*sharding.dims, *[()] * (rank - len(sharding.dims))]
+    return ", ".join(
         "{" + ", ".join([*map(str, dim), *["?"] * (k in sharding.open)]) + "}" for k, dim in enumerate(dims)
     )
-    return f"sdy.sharding = #sdy.sharding<@{name}, [{text}]>"
 
 
 def _marked(text: str, place: Place, mark: str) -> str:

@@ -8,15 +8,18 @@ test holds it to JAX's own.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from tilewright.errors import UsageError
+from tilewright.render import bytes_text
+from tilewright.render.drawing import Drawing
+from tilewright.render.markup import Html
 
 
 def squarest(count: int, dims: int) -> tuple[int, ...]:
@@ -96,6 +99,12 @@ def _splits(size: int, free: Sequence[int]) -> Iterator[tuple[int, ...]]:
         yield from ((part, *rest) for rest in _splits(size // part, free[1:]))
 
 
+Chip: TypeAlias = tuple[int, ...]
+"""A slice's number, and coordinates on its torus."""
+Link: TypeAlias = tuple[Chip, int, int]
+"""From a chip along a dim, 1 or -1."""
+
+
 class Extent(NamedTuple):
     """Chips of a group along a dim: how many, whether in a ring, hops to the next, groups that share a link."""
 
@@ -125,7 +134,7 @@ class Slice:
         names: Sequence[str],
     ) -> None:
         self.torus, self.rings, self.mesh, self.names = tuple(torus), tuple(rings), tuple(mesh), tuple(names)
-        self.chips = list(map(tuple, places.tolist()))
+        self.chips: list[Chip] = list(map(tuple, places.tolist()))
         self._known = dict[tuple[tuple[int, ...], ...], tuple[Extent, ...]]()
 
     def __str__(self) -> str:
@@ -143,9 +152,9 @@ class Slice:
         torus += f" (a ring in its dim of {rings[0]})" if len(rings) == 1 else " (rings in all dims)" if rings else ""
         return f"{f'{slices} slices of ' if slices > 1 else ''}{torus} chips, laid as JAX does: {', '.join(said)}"
 
-    def way(self, a: tuple[int, ...], b: tuple[int, ...]) -> list[tuple[tuple[int, ...], int, int]]:
+    def way(self, a: Chip, b: Chip) -> list[Link]:
         """The links from a chip to another, dim by dim, the short way round: (chip, dim, 1 or -1)."""
-        links, at = list[tuple[tuple[int, ...], int, int]](), list(a)
+        links, at = list[Link](), list(a)
         for dim, (size, ring) in enumerate(zip(self.torus, self.rings, strict=True), 1):
             gap = b[dim] - at[dim]
             step = 1 if gap > 0 else -1
@@ -185,7 +194,75 @@ class Slice:
         hops, shared = self.routed([*pairs, *(ends if closed else ())])
         return (Extent(len(first) // len(slices), closed, max(1, hops), max(1, shared)),)
 
-    def routed(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> tuple[int, int]:
+    def loads(self, kind: str, groups: tuple[tuple[int, ...], ...], size: float) -> Counter[Link]:
+        """What passes each link, one way, in an exchange: ``size`` is of the whole array, of a permute a shard.
+
+        Along a dim as :meth:`extents` has it, to both sides; of several dims each carries its part.
+        """
+        found = Counter[Link]()
+        if kind == "collective-permute":
+            for source, target in groups:
+                found.update(dict.fromkeys(self.way(self.chips[source], self.chips[target]), size))
+            return found
+        extents, times = self.extents(groups), 2 if kind == "all-reduce" else 1
+        ways = sum((1 + each.ring) / each.shared for each in extents)
+        inside = {tuple(dict.fromkeys(self.chips[device] for device in group)) for group in groups}
+        for chips, extent in product(inside, extents):
+            part, n = times * size * (1 + extent.ring) / extent.shared / ways, extent.size
+            for line in self._lines(chips, extent, len(extents)):
+                for k, (a, b) in enumerate(pairwise([*line, *line[:1]] if extent.ring else line)):
+                    right, left = ((n - 1) / 2, (n - 1) / 2) if extent.ring else (k + 1, n - 1 - k)
+                    if "all-to-all" in kind:
+                        right = left = n * n / 8 if extent.ring else (k + 1) * (n - 1 - k)
+                    found.update(dict.fromkeys(self.way(a, b), part * right / n))
+                    found.update(dict.fromkeys(self.way(b, a), part * left / n))
+        return found
+
+    def _lines(self, chips: Sequence[Chip], extent: Extent, dims: int) -> list[list[Chip]]:
+        """The lines of a group along an extent: of a block those along its dim, else the group in its order."""
+        for dim in range(1, len(self.torus) + 1):
+            lines = defaultdict[Chip, list[Chip]](list)
+            for chip in sorted(chips):
+                lines[*chip[:dim], *chip[dim + 1 :]].append(chip)
+            steps = {b[dim] - a[dim] for line in lines.values() for a, b in pairwise(line)}
+            if {len(line) for line in lines.values()} == {extent.size} and steps == {extent.hops}:
+                return list(lines.values())
+        return [list(chips)] if dims == 1 else []
+
+    def to_svg(self, loads: Mapping[Link, float]) -> Html:
+        """The first slice with what passes each link in a step, the deeper the more; planes of three dims side by side.
+
+        A ring's closing link stands at both ends.
+        """
+        across, down, planes = (*self.torus, 1, 1)[:3]
+        most, cell, gap = max(loads.values(), default=1.0) or 1.0, 24, 48
+        wide = across * gap + gap
+        drawing = Drawing(planes * wide, down * gap + 56, title=f"{self}: bytes over each link", ground=True)
+        drawing.text(12, 20, f"at most {bytes_text(round(most))} over a link, one way, in a step", "small")
+        for (chip, dim, step), load in loads.items():
+            place = (*chip[1:], 0, 0)[:3]
+            x, y = place[2] * wide + 36 + place[0] * gap, 44 + place[1] * gap
+            style, tip = (
+                f"r{min(7, int(8 * load / most))}",
+                f"{chip[1:]} {'xyz'[dim - 1]}{step:+d}: {bytes_text(round(load))}",
+            )
+            if chip[0] == 0 and dim < 3:
+                far = gap - cell
+                if dim == 1:
+                    drawing.rect(x + cell if step > 0 else x - far, y + (4 if step > 0 else 13), far, 7, style, tip=tip)
+                else:
+                    drawing.rect(x + (4 if step > 0 else 13), y + cell if step > 0 else y - far, 7, far, style, tip=tip)
+            elif chip[0] == 0:  # to the next plane: beside the chip
+                drawing.circle(x + (cell if step > 0 else 0), y + (cell if step > 0 else 0), 5, style, tip=tip)
+        for device, chip in enumerate(self.chips):
+            place = (*chip[1:], 0, 0)[:3]
+            x, y = place[2] * wide + 36 + place[0] * gap, 44 + place[1] * gap
+            if chip[0] == 0:
+                drawing.rect(x, y, cell, cell, "cell c0", tip=f"device {device} of the mesh, chip {chip[1:]}")
+                drawing.text(x + cell / 2, y + 16, str(device), "small", anchor="middle")
+        return drawing.svg()
+
+    def routed(self, pairs: Sequence[tuple[Chip, Chip]]) -> tuple[int, int]:
         """Of chips that send at once: the most links that one passes, and the most that pass one link."""
         ways = [self.way(a, b) for a, b in pairs if a[0] == b[0]]
         loads = Counter(link for way in ways for link in way)
