@@ -52,5 +52,6 @@ __all__ = [
     "from_jax", "from_python", "functions_in", "in_normal_form", "inputs_of", "kernels", "lifetimes", "list_rules",
     "load", "names_python", "operations_of", "optimize", "optimize_function", "parse_pipeline", "partition",
     "passes_html", "record_passes", "report", "rewrite_options", "run_pipeline", "sample_arrays",
-    "search_shardings", "sharded", "sharding_advice", "suggest", "suggest_rewrites", "suggestions_sarif", "trial_arguments", "verify", "what_if",
+    "search_shardings", "sharded", "sharding_advice", "suggest", "suggest_rewrites", "suggestions_sarif",
+    "trial_arguments", "verify", "what_if",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.partition import Partition, partition
-from tilewright.hlo.program import Operation, Program, aliases
+from tilewright.hlo.program import Operation, Program, Source, aliases
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.reading.sharded import MESH, cuts_text, places, sharded
 from tilewright.hlo.reporting.types import Suggestion
@@ -46,7 +46,10 @@ def sharding_advice(program: Program, target: Target | str) -> list[Suggestion]:
     now, mesh = partition(program, target), mesh_of(found[2])
     tried = [*_between(program, mesh, now), *_orders(program, mesh), *_states(program, mesh), *_scattered(program, now)]
     kept = filter(None, (_judged(suggestion, changed, now, target) for suggestion, changed in tried))
-    return sorted(kept, key=lambda each: -(each.saved_us or 0.0))
+    best = dict[tuple[str, str, str], Suggestion]()
+    for each in sorted(kept, key=lambda each: -(each.saved_us or 0.0)):
+        best.setdefault((each.rule, each.source, each.what), each)
+    return list(best.values())
 
 
 _Tried = Iterator[tuple[Suggestion, Program]]
@@ -73,8 +76,9 @@ def _judged(suggestion: Suggestion, changed: Program, now: Partition, target: Ta
     return replace(suggestion, how=how, factor=before / after, saved_us=max(0.0, before - after) * 1e6)
 
 
-def _suggestion(rule: str, what: str, how: str, op: str = "", source: object = None, column: int = 0) -> Suggestion:
-    return Suggestion(op, rule, None, "predicted", how, str(source or ""), what, column=column)
+def _suggestion(rule: str, what: str, how: str, source: Source | None = None) -> Suggestion:
+    column = source.column if source is not None else 0
+    return Suggestion("", rule, None, "predicted", how, str(source or ""), what, column=column)
 
 
 # -- proposals ---------------------------------------------------------------------------------------------------------
@@ -100,7 +104,7 @@ def _between(program: Program, mesh: Mesh, now: Partition) -> _Tried:
             f"write {', then '.join(specs)} on the result of {each.op_name.rpartition('/')[2] or each.op}, before that"
         )
         if changed is not None and middle:
-            yield _suggestion("put-whole", what + spec_text(becomes), how, "", each.source), changed
+            yield _suggestion("put-whole", what + spec_text(becomes), how, each.source), changed
 
 
 def spec_text(sharding: Sharding) -> str:
@@ -216,4 +220,4 @@ def _scattered(program: Program, now: Partition) -> _Tried:
             if (changed := _constrained(program, op, [cut])) is not None:
                 how = f"write x = jax.lax.with_sharding_constraint(x, {spec_text(cut)}) on its result"
                 what = f"the sum over {axis} of {op_name.rpartition('/')[2]} leaves a copy on every device"
-                yield _suggestion("sum-in-copies", what, how, "", each.source), changed
+                yield _suggestion("sum-in-copies", what, how, each.source), changed

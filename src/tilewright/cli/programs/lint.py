@@ -128,7 +128,7 @@ def findings(
     meshed: MeshOptions | None = None,
 ) -> list[Suggestion]:
     """What the rules say about one program; UsageError for one that carries its compiler's layouts already."""
-    from tilewright.hlo import suggest
+    from tilewright.hlo import sharding_advice, suggest
     from tilewright.targets import target as find_target
 
     need("jax", "jaxlib", what="`lint`")  # without them no rule can look, and nothing found would be a false all-clear
@@ -136,7 +136,7 @@ def findings(
     loaded = load_program(program, arguments, meshed=meshed)
     if loaded.kind != "stablehlo":
         raise UsageError("a compiler's dump is no model", where=program, how="lint the function, or its StableHLO")
-    return suggest(loaded, chip, assume_finite)
+    return [*suggest(loaded, chip, assume_finite), *sharding_advice(loaded, chip)]
 
 
 def fails(finding: Suggestion, threshold: float) -> bool:

@@ -55,7 +55,7 @@ def _make_report(
 ) -> MovementReport:
     """The report of a loaded program; UsageError where its layouts must be predicted and no target is named."""
     from tilewright.hlo import report as report_movement
-    from tilewright.hlo import suggest, suggest_rewrites
+    from tilewright.hlo import sharding_advice, suggest, suggest_rewrites
 
     if program.kind == "stablehlo" and chip is None:
         raise UsageError(
@@ -65,6 +65,7 @@ def _make_report(
         )
     try:  # what optimize would change
         suggested = (*suggest(program, chip), *suggest_rewrites(program, chip)) if chip is not None else ()
+        suggested += tuple(sharding_advice(program, chip)) if chip is not None else ()
     except TilewrightError:  # no JAX, a target that optimize does not take, an old text: a report does
         suggested = ()
     movement = replace(report_movement(program, chip, suggested, assumed), source=where)

@@ -237,11 +237,11 @@ class Slice:
         across, down, planes = (*self.torus, 1, 1)[:3]
         most, cell, gap = max(loads.values(), default=1.0) or 1.0, 24, 48
         wide = across * gap + gap
-        drawing = Drawing(planes * wide, down * gap + 56, title=f"{self}: bytes over each link", ground=True)
+        drawing = Drawing(max(planes * wide, 320), down * gap + 84, title=f"{self}: bytes over each link", ground=True)
         drawing.text(12, 20, f"at most {bytes_text(round(most))} over a link, one way, in a step", "small")
         for (chip, dim, step), load in loads.items():
             place = (*chip[1:], 0, 0)[:3]
-            x, y = place[2] * wide + 36 + place[0] * gap, 44 + place[1] * gap
+            x, y = place[2] * wide + 36 + place[0] * gap, 64 + place[1] * gap
             style, tip = (
                 f"r{min(7, int(8 * load / most))}",
                 f"{chip[1:]} {'xyz'[dim - 1]}{step:+d}: {bytes_text(round(load))}",
@@ -256,7 +256,7 @@ class Slice:
                 drawing.circle(x + (cell if step > 0 else 0), y + (cell if step > 0 else 0), 5, style, tip=tip)
         for device, chip in enumerate(self.chips):
             place = (*chip[1:], 0, 0)[:3]
-            x, y = place[2] * wide + 36 + place[0] * gap, 44 + place[1] * gap
+            x, y = place[2] * wide + 36 + place[0] * gap, 64 + place[1] * gap
             if chip[0] == 0:
                 drawing.rect(x, y, cell, cell, "cell c0", tip=f"device {device} of the mesh, chip {chip[1:]}")
                 drawing.text(x + cell / 2, y + 16, str(device), "small", anchor="middle")
