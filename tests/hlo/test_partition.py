@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import ORIGINALS, by_night
-from tilewright.errors import UnsupportedError
-from tilewright.hlo import collectives, estimate, lifetimes, load, partition, report
+from tilewright.errors import ParseError, UnsupportedError, UsageError
+from tilewright.hlo import collectives, estimate, lifetimes, load, partition, report, sharded
 from tilewright.hlo.program import Operation
+from tilewright.hlo.reading.sharded import places
 from tilewright.hlo.semantics.collectives import groups_of, read_groups
 from tilewright.hlo.semantics.dims import group_size
+from tilewright.layout import Mesh
 
 AXES = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 
@@ -254,3 +256,61 @@ def test_slices_hold_and_exchange_what_the_tpus_compiler_says():
     print(f"of {len(rows)}: arguments exact in {exact}, exchanges alike in {alike}")
     assert exact >= 0.9 * len(rows)
     assert alike >= 0.6 * len(rows)
+
+
+PLAIN = """\
+#loc1 = loc("params['w']")
+#loc2 = loc("model.py":4:10)
+#loc3 = loc("jit(f)/dot_general"(#loc2))
+module @jit_f attributes {mhlo.num_partitions = 1 : i32} {
+  func.func public @main(%arg0: tensor<512x512xf32> {tf.aliasing_output = 0 : i32, a.b = "{,}->"} loc(#loc1), %arg1: tensor<1024x512xf32> loc("x"), %arg2: tensor<f32>) -> (tensor<512x512xf32>, tensor<1024x512xf32> {jax.result_info = "result['y']"}) {
+    %0 = stablehlo.dot_general %arg1, %arg0, contracting_dims = [1] x [0] : (tensor<1024x512xf32>, tensor<512x512xf32>) -> tensor<1024x512xf32> loc(#loc3)
+    return %arg0, %0 : tensor<512x512xf32>, tensor<1024x512xf32>
+  }
+}
+"""  # noqa: E501
+
+
+def test_arguments_are_known_by_the_names_that_the_function_has():
+    found = [(place.name, place.shape) for place in places(load(PLAIN))]
+    arguments = [("params['w']", (512, 512)), ("x", (1024, 512)), ("arg2", ())]
+    assert found == [*arguments, ("result", (512, 512)), ("result['y']", (1024, 512))]
+
+
+@pytest.mark.parametrize("names", [{"x": "d,m", "params": "m,-"}, {"1": "d,m", "*['w']": "m"}, {"arg1": [["d"], "m"], "0": "{devices=[2,1,4]<=[4,2]T(1,0) last_tile_dim_replicate}"}])  # fmt: skip  # noqa: E501
+def test_shardings_said_beside_a_program_are_those_of_its_text(names):
+    pytest.importorskip("jaxlib._hlo")
+    cut = partition(sharded(load(PLAIN), {"d": 4, "m": 2}, names), "tpu-v5e")
+    assert cut.devices == 8
+    assert [op.shape for op in cut.program.entry.operations[:2]] == ["f32[256,512]", "f32[256,256]"]
+    assert {each.op for each in cut.collectives} <= {"all-reduce", "reduce-scatter", "all-gather"}
+
+
+def test_what_the_text_says_of_a_sharding_stays_or_is_replaced():
+    mesh = Mesh({"d": 4, "m": 2}, "v5e:2x4")
+    once = sharded(load(SHARDED.replace("MARK_", "")), mesh, {"w": "-,m"})
+    assert once.attributes["topology"] == "v5e:2x4"
+    assert once.text.count("sdy.mesh") == 1
+    assert '%x: tensor<1024x512xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {"m"}]>}' in once.text
+    assert '%w: tensor<512x512xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"m"}]>}' in once.text
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ({"y": "d"}, "no argument 'y'"),
+        ({"arg2": "d"}, "arg2 has 0 dims"),
+        ({"x": "d,e"}, "no axis 'e'"),
+        ({"x": "d+d"}, "used twice"),
+        ({"x": "d,-,m"}, "x has 2 dims"),
+    ],
+)
+def test_what_cannot_be_cut_so_is_one_error(names, words):
+    with pytest.raises((ParseError, UsageError), match=words):
+        sharded(load(PLAIN), {"d": 4, "m": 2}, names)
+    with pytest.raises(UsageError, match="3 devices do not divide"):
+        sharded(load(PLAIN), {"d": 3}, {"x": "d"})
+    with pytest.raises(UsageError, match="over the mesh"):
+        sharded(load(SHARDED.replace("MARK_", "")), {"d": 8}, {})
+    with pytest.raises(UsageError, match="older form"):
+        sharded(load(GSPMD), {"d": 4}, {})

@@ -3,6 +3,7 @@
 jax is imported when a function that needs it is called: a report on a dump starts without it.
 """
 
+from tilewright.hlo.advice import sharding_advice
 from tilewright.hlo.allocation.kernel_errors import KernelError, explain_kernel
 from tilewright.hlo.allocation.report import AllocationReport, explain_allocation
 from tilewright.hlo.comparing.reports import diff_reports
@@ -20,6 +21,7 @@ from tilewright.hlo.proving.tpu import TpuComparison, compare_on_tpu, compile_fo
 from tilewright.hlo.proving.verify import Trial, Verification, operations_of, sample_arrays, trial_arguments, verify
 from tilewright.hlo.reading.loading import dumped_modules, load
 from tilewright.hlo.reading.python_source import from_jax, from_python, functions_in, names_python
+from tilewright.hlo.reading.sharded import sharded
 from tilewright.hlo.reporting.buffers import Lifetimes, lifetimes
 from tilewright.hlo.reporting.movement import MovementReport, report
 from tilewright.hlo.reporting.types import MovementRow, Suggestion
@@ -34,6 +36,7 @@ from tilewright.hlo.rewrites.pipeline import (
 )
 from tilewright.hlo.rules.catalogue import catalogue, list_rules
 from tilewright.hlo.running import optimize_function
+from tilewright.hlo.search import search_shardings
 from tilewright.hlo.semantics.collectives import Collective, collectives
 from tilewright.hlo.semantics.predicting import in_normal_form
 from tilewright.hlo.timing.chip import what_if
@@ -48,6 +51,7 @@ __all__ = [
     "diagnose_upgrade", "diff_reports", "dumped_modules", "estimate", "explain_allocation", "explain_kernel",
     "from_jax", "from_python", "functions_in", "in_normal_form", "inputs_of", "kernels", "lifetimes", "list_rules",
     "load", "names_python", "operations_of", "optimize", "optimize_function", "parse_pipeline", "partition",
-    "passes_html", "record_passes", "report", "rewrite_options", "run_pipeline", "sample_arrays", "suggest",
-    "suggest_rewrites", "suggestions_sarif", "trial_arguments", "verify", "what_if",
+    "passes_html", "record_passes", "report", "rewrite_options", "run_pipeline", "sample_arrays",
+    "search_shardings", "sharded", "sharding_advice", "suggest", "suggest_rewrites", "suggestions_sarif",
+    "trial_arguments", "verify", "what_if",
 ]  # fmt: skip

@@ -3,14 +3,15 @@
 A question is one byte of kind ("m" bytecode, "h" HLO proto, "k" a Pallas kernel: to text; "v" a StableHLO text and
 arrays: its values; "p" a StableHLO text with shardings: what one device does, "s" HLO text: as StableHLO) and a
 payload; an answer one byte ("t" what was asked for, "e" refused, "d" died, "u" no jaxlib) and the rest. The process
-starts with the first question and is kept. Every question is served by a fork, which has everything imported already,
-has its own limits on memory and time, and may crash.
+starts with the first question and is kept; threads that ask at once have one each. Every question is served by a fork,
+which has everything imported already, has its own limits on memory and time, and may crash.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import queue
 import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,9 @@ _QUIET = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "1", "JAX_PLATFOR
 _QUIET |= {"MALLOC_ARENA_MAX": "2"}  # a virtual device has threads, and each would reserve addresses of its own
 CHILD = Child("tilewright.hlo.jaxlib_child", _QUIET)
 atexit.register(CHILD.close)
+_IDLE: queue.LifoQueue[Child] = queue.LifoQueue()
+"""Processes that work on nothing: threads that ask at once each have one of their own."""
+_IDLE.put(CHILD)
 
 
 class Refused(UnsupportedError):
@@ -45,9 +49,16 @@ def ask(kind: bytes, payload: bytes, seconds: int) -> bytes:
     need("jax", "jaxlib", what="reading binary programs")
     question = kind + seconds.to_bytes(4, "big") + payload
     try:
-        answer = CHILD.ask(question, _PATIENCE * seconds)
+        child = _IDLE.get_nowait()
+    except queue.Empty:
+        child = Child("tilewright.hlo.jaxlib_child", _QUIET)
+        atexit.register(child.close)
+    try:
+        answer = child.ask(question, _PATIENCE * seconds)
     except (ChildDied, ChildLate) as error:
         raise Refused(error.what) from None
+    finally:
+        _IDLE.put(child)
     if answer[:1] == b"t":
         return answer[1:]
     reason = answer[1:].decode("utf-8", errors="replace")

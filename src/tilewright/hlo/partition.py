@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 
 from tilewright.hlo.program import Program
 from tilewright.hlo.reporting.buffers import lifetimes
-from tilewright.hlo.semantics.collectives import Collective, collectives
+from tilewright.hlo.reporting.types import Suggestion
+from tilewright.hlo.semantics.collectives import Collective, Groups, collectives
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.partitioning import Replicated, partitioned
+from tilewright.hlo.semantics.runs import Runs, count_runs
 from tilewright.hlo.timing.estimate import estimate
-from tilewright.hlo.timing.step import StepTime
+from tilewright.hlo.timing.links import Torus
+from tilewright.hlo.timing.step import StepTime, lanes
+from tilewright.layout import Mesh
+from tilewright.layout.meshes.text import DeviceGroups
+from tilewright.layout.meshes.torus import Link, Slice
+from tilewright.render import Page, Step, bytes_text, percent_text, seconds_text, steps, table
+from tilewright.render.formats import place_text
+from tilewright.render.tables import Heading, Table
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
+
+_EXCHANGES: tuple[Heading, ...] = ("exchange", "over", ("runs", "count"), ("sent by a device", "bytes"), "line")
+
+
+def read_axes(groups: Groups, mesh: Mesh) -> str:
+    """The axes of a mesh that groups lie along, as ``data+model``; "" where they lie along none."""
+    parts = DeviceGroups(groups).axes(mesh) if groups else None
+    return "+".join(part.axis for part in parts or ())
 
 
 @dataclass(frozen=True)
@@ -63,6 +82,75 @@ class Partition:
     @cached_property
     def step(self) -> StepTime:
         return estimate(self.program, self.target)
+
+    @cached_property
+    def _runs(self) -> Mapping[str, Runs]:
+        return count_runs(self.program)[0]
+
+    @cached_property
+    def slice(self) -> Slice | None:
+        """The chips, where the devices stand on them, and the links; None for one device."""
+        torus = Torus.of(self.target)
+        return torus.slice_of(self.program) if torus is not None else None
+
+    @cached_property
+    def link_bytes(self) -> Counter[Link]:
+        """What passes each link one way in a step, in bytes: (slice and chip, dim, 1 or -1) -> bytes, modelled."""
+        found, on = Counter[Link](), self.slice
+        for each in self.collectives:
+            if on is None or not each.groups:
+                continue
+            n = max(map(len, each.groups), default=1)
+            whole = each.bytes if each.op == "collective-permute" else each.bytes * n / max(1, n - 1)
+            size = whole / 2 if each.op == "all-reduce" else whole
+            for link, load in on.loads(each.op, each.groups, size).items():
+                found[link] += load * self._runs[each.computation].count
+        return found
+
+    def head(self) -> str:
+        """The step, what of it is exposed, and what a device holds, in one line."""
+        hbm, step = self.target.memory("hbm"), self.step
+        share = percent_text(step.exposed_seconds / step.device_seconds) if step.device_seconds else "none"
+        holds = f"{bytes_text(self.peak_bytes)}{f' of {bytes_text(hbm.usable)}' if hbm else ''}"
+        return (
+            f"a step {seconds_text(step.device_seconds)}, {share} of it exposed communication; a device holds {holds}"
+        )
+
+    def lines(self, changes: Sequence[Suggestion] = (), top: int = 10) -> Iterator[str | Table]:
+        """For a terminal: the head, the changes that pay most, the slice, the exchanges by their bytes."""
+        yield f"{self.program.name} on {self.devices} devices of {self.target.name}: {self.head()}"
+        for number, each in enumerate(changes[:3], 1):
+            place = f"{place_text(each.source)}  " if each.source else ""
+            yield f"{number:>4} saves {seconds_text((each.saved_us or 0.0) / 1e6)}  {place}{each.what}: {each.how}"
+        yield from (f"it is of {self.slice}" for _ in range(self.slice is not None))
+        yield ""
+        yield Table(_EXCHANGES, self._exchanges()[:top])
+
+    def _exchanges(self) -> list[tuple[object, ...]]:
+        """Exchanges of one kind, group and line as one, the most bytes first."""
+        sums = defaultdict[tuple[str, str, str], list[int]](lambda: [0, 0])
+        mesh = Mesh(dict(zip(self.slice.names, self.slice.mesh, strict=True))) if self.slice else None
+        for each in self.collectives:
+            axes = read_axes(each.groups, mesh) if mesh and each.op != "collective-permute" else ""
+            found = sums[each.op, axes or f"{len(each.groups)} groups", place_text(str(each.source or ""))]
+            times = self._runs[each.computation].count
+            found[0], found[1] = found[0] + times, found[1] + times * each.bytes
+        ordered = sorted(sums.items(), key=lambda item: -item[1][1])
+        return [(op, axes, times, sent, line) for (op, axes, line), (times, sent) in ordered]
+
+    def to_html(self, changes: Sequence[Suggestion] = ()) -> str:
+        """A page: the changes, the torus with the bytes over its links, the exchanges, the step's lanes."""
+        page = Page(f"{self.program.name} on {self.devices} devices of {self.target.name}", self.head())
+        told = [
+            Step(f"{each.what}: {each.how}", why=each.source, worth=seconds_text((each.saved_us or 0.0) / 1e6))
+            for each in changes
+        ]
+        page.section("changes", "What pays most", *([steps(told)] if told else ["nothing that was tried pays"]))
+        if self.slice is not None and self.link_bytes and prod(self.slice.torus) <= 256:
+            page.section("torus", "Bytes over each link", f"It is of {self.slice}.", self.slice.to_svg(self.link_bytes))
+        page.section("exchanges", "Exchanges", table(_EXCHANGES, self._exchanges()))
+        page.section("lanes", "Lanes over the step", *lanes([("", self.step)]))
+        return page.html()
 
 
 def partition(program: Program, target: Target | str) -> Partition:

@@ -166,7 +166,9 @@ class Links:
 
     ``host_bytes_per_second``: to its host's memory, each way; ``network_bytes_per_second``: to other slices, over the
     data centre's network; 0: not public. Where a chip's devices share these, each has its part of them. A dim of the
-    torus is a ring where its size is a multiple of ``wrap`` (0: never). ``hop_ns``: from a chip to the next;
+    torus is a ring where its size is a multiple of ``wrap`` (0: never); in three dims all have to be.
+    ``largest``: chips of a slice at most (0: more than anybody asks for); ``orders``: JAX's orders of small slices'
+    devices, in rings, as ``2x2: 0 1 3 2; ...``. ``hop_ns``: from a chip to the next;
     ``start_ns``: until an exchange begins. ``gather_percent``, ``reduce_percent``: of the rate, what gathers and what
     sums over chips reach.
     """
@@ -174,6 +176,8 @@ class Links:
     bytes_per_second: int
     topology: str = ""
     wrap: int = 0
+    largest: int = 0
+    orders: str = ""
     hop_ns: int = 0
     start_ns: int = 0
     gather_percent: int = 100

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument
 
-from tilewright.cli.programs.program import ArgOption, load_program
+from tilewright.cli.programs.program import ArgOption, MeshOptions, load_program
 from tilewright.cli.streams import Json
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.extras import need
@@ -44,6 +44,8 @@ def lint(
         _Format, "--format", "How findings are written: github makes annotations in a workflow, sarif a log."
     ] = _Format.LINES,
     as_json: Json = False,
+    *,
+    meshed: MeshOptions,
     arg: ArgOption = None,
 ) -> None:
     """Name the lines of a model that a rule would make faster, by how much, and what to write instead."""
@@ -51,7 +53,9 @@ def lint(
         how = "lint one at a time, or let the files say it: step_example_args, or EXAMPLES"
         raise UsageError("--arg goes with one function", how=how)
     found = {
-        each: some for program in programs for each, some in _by_function(program, target, assume_finite, arg or ())
+        each: some
+        for program in programs
+        for each, some in _by_function(program, target, assume_finite, arg or (), meshed)
     }
     ranked = [each for some in found.values() for each in some]
     ranked.sort(key=lambda each: (-(each.saved_us or 0.0), -(each.factor or 0.0)))
@@ -87,13 +91,13 @@ def lint(
 
 
 def _by_function(
-    program: str, target: str, assume_finite: bool, arguments: Sequence[str]
+    program: str, target: str, assume_finite: bool, arguments: Sequence[str], meshed: MeshOptions
 ) -> Iterator[tuple[str, list[Suggestion]]]:
     """The findings of a program, or of each function of a Python file; those left out are named on stderr."""
     from tilewright.hlo import functions_in
 
     if not program.endswith(".py"):
-        yield program, findings(program, target, assume_finite, arguments)
+        yield program, findings(program, target, assume_finite, arguments, meshed)
         return
     need("jax", "jaxlib", what="`lint`")
     with redirect_stdout(sys.stderr):
@@ -102,7 +106,8 @@ def _by_function(
     for name, why in functions.items():
         try:
             if not why:
-                linted.append((f"{program}:{name}", findings(f"{program}:{name}", target, assume_finite, arguments)))
+                each = f"{program}:{name}"
+                linted.append((each, findings(each, target, assume_finite, arguments, meshed)))
         except UsageError as error:  # tracing it fails
             why = str(error)
         if why:
@@ -115,17 +120,23 @@ def _by_function(
     yield from linted
 
 
-def findings(program: str, target: str, assume_finite: bool = False, arguments: Sequence[str] = ()) -> list[Suggestion]:
+def findings(
+    program: str,
+    target: str,
+    assume_finite: bool = False,
+    arguments: Sequence[str] = (),
+    meshed: MeshOptions | None = None,
+) -> list[Suggestion]:
     """What the rules say about one program; UsageError for one that carries its compiler's layouts already."""
-    from tilewright.hlo import suggest
+    from tilewright.hlo import sharding_advice, suggest
     from tilewright.targets import target as find_target
 
     need("jax", "jaxlib", what="`lint`")  # without them no rule can look, and nothing found would be a false all-clear
     chip = find_target(target)  # before the program is loaded for it
-    loaded = load_program(program, arguments)
+    loaded = load_program(program, arguments, meshed=meshed)
     if loaded.kind != "stablehlo":
         raise UsageError("a compiler's dump is no model", where=program, how="lint the function, or its StableHLO")
-    return suggest(loaded, chip, assume_finite)
+    return [*suggest(loaded, chip, assume_finite), *sharding_advice(loaded, chip)]
 
 
 def fails(finding: Suggestion, threshold: float) -> bool:

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +20,7 @@ from tilewright.render.delivery import remark
 
 if TYPE_CHECKING:
     from tilewright.hlo import Program
+    from tilewright.layout import Mesh
 
 PROGRAM_HELP = (
     "HLO or StableHLO text, bytecode, a portable artifact (jax.export), an HLO proto, any of them packed (.gz, .xz), a "
@@ -34,6 +35,21 @@ FramesOption = Annotated[
     str | None,
     "A pattern for files, such as maxtext/ or train.py: an operation's line is the innermost of its stack in one of "
     "them; without it the innermost outside JAX, Flax and libraries like them.",
+]
+
+_Mesh = Annotated[
+    str | None,
+    "--mesh AXIS=N,..",
+    "Devices along named axes, the last one fastest, as data=8,model=4: what is shown is one device's part.",
+]
+_Shard = Annotated[
+    list[str] | None,
+    "--shard NAME=AXES,..",
+    "With --mesh: the axes that cut each dim of an argument, as x=data,- (NAME: x, params['w'], params for all in it, "
+    "*['w'], 0, result); repeat it. What is not named is the partitioner's choice.",
+]
+_Topology = Annotated[
+    str | None, "--topology", "With --mesh: the chips of a slice, as 4x8; by default the squarest torus."
 ]
 
 AssumeOption = Annotated[
@@ -100,25 +116,67 @@ def _say_memory(path: Path) -> None:
     remark(f"note: the compiler's own buffer assignment ({name}): {number}: {kinds}")
 
 
+@dataclass(frozen=True)
+class MeshOptions:
+    """Over what devices a program is cut, and how: options that commands have together."""
+
+    mesh: _Mesh = None
+    shard: _Shard = None
+    topology: _Topology = None
+
+    def over(self) -> Mesh | None:
+        """The mesh, or None. Raises UsageError where only what belongs to one is said."""
+        from tilewright.layout import Mesh
+        from tilewright.layout.meshes.text import read_mesh
+
+        if self.mesh is None:
+            if self.shard or self.topology:
+                raise UsageError("--shard and --topology go with --mesh", how="add --mesh, as --mesh data=8,model=4")
+            return None
+        return Mesh(read_mesh(self.mesh).axes, self.topology)
+
+    def put_on(self, program: Program, mesh: Mesh | None) -> Program:
+        """The program cut over it."""
+        from tilewright.hlo import sharded
+
+        if mesh is None:
+            return program
+        said = (text.partition("=") for text in self.shard or ())
+        return sharded(program, mesh, {name.strip(): axes.strip() for name, _, axes in said})
+
+
 def load_program(
-    source: str, arguments: Sequence[str] | None = None, module: str | None = None, frames: str | None = None
+    source: str,
+    arguments: Sequence[str] | None = None,
+    module: str | None = None,
+    frames: str | None = None,
+    meshed: MeshOptions | None = None,
 ) -> Program:
     """The program that ``source`` names on the command line. What the user's code prints goes to stderr.
 
     Options that do not fit the source get a remark, not an error: commands on two programs give them to both.
     """
-    from tilewright.hlo import dumped_modules, from_python, load, names_python
+    from tilewright.hlo import from_python, load, names_python
 
-    python, folder = names_python(source), source != "-" and Path(source).is_dir()
-    if arguments and not python:
+    meshed = meshed or MeshOptions()
+    mesh = meshed.over()
+    if names_python(source):
+        with redirect_stdout(sys.stderr):
+            program = from_python(source, arguments or (), None if mesh is None else mesh.axes)
+        put = meshed.put_on(program, mesh)
+        again = load(put.text, frames=frames) if frames else put
+        return replace(again, attributes=put.attributes, signature=program.signature)
+    return meshed.put_on(_loaded(source, arguments, module, frames), mesh)
+
+
+def _loaded(source: str, arguments: Sequence[str] | None, module: str | None, frames: str | None) -> Program:
+    from tilewright.hlo import dumped_modules, load
+
+    folder = source != "-" and Path(source).is_dir()
+    if arguments:
         remark(f"note: {source} is not a function of a Python file; --arg is ignored")
     if module is not None and not folder:
         remark(f"note: {source} is not a dump folder; --module is ignored")
-    if python:
-        with redirect_stdout(sys.stderr):
-            program = from_python(source, arguments or ())
-        again = load(program.text, frames=frames) if frames else program
-        return replace(again, signature=program.signature)
     if source == "-":
         return load(read_bytes(source), frames=frames or "")
     if folder:

@@ -18,6 +18,7 @@ from tilewright.cli.programs.program import (
     ArgOption,
     AssumeOption,
     FramesOption,
+    MeshOptions,
     ModuleOption,
     ProgramArgument,
     assumptions,
@@ -54,7 +55,7 @@ def _make_report(
 ) -> MovementReport:
     """The report of a loaded program; UsageError where its layouts must be predicted and no target is named."""
     from tilewright.hlo import report as report_movement
-    from tilewright.hlo import suggest, suggest_rewrites
+    from tilewright.hlo import sharding_advice, suggest, suggest_rewrites
 
     if program.kind == "stablehlo" and chip is None:
         raise UsageError(
@@ -64,6 +65,7 @@ def _make_report(
         )
     try:  # what optimize would change
         suggested = (*suggest(program, chip), *suggest_rewrites(program, chip)) if chip is not None else ()
+        suggested += tuple(sharding_advice(program, chip)) if chip is not None else ()
     except TilewrightError:  # no JAX, a target that optimize does not take, an old text: a report does
         suggested = ()
     movement = replace(report_movement(program, chip, suggested, assumed), source=where)
@@ -142,6 +144,8 @@ def report(
     fail_on: Annotated[
         str | None, "With --baseline: exit 1 if bytes moved, padding or peak memory grew by more than, say, 5%."
     ] = None,
+    *,
+    meshed: MeshOptions,
     assume: AssumeOption = None,
     arg: ArgOption = None,
     module: ModuleOption = None,
@@ -153,7 +157,7 @@ def report(
         raise UsageError("--fail-on needs something to compare with", how="add --baseline OLD.json")
     chip, allowed = _chip(target), _share(fail_on or "0%")
     old = _read_report(baseline) if baseline else None
-    loaded = load_program(program, arg, module, frames)
+    loaded = load_program(program, arg, module, frames, meshed)
     movement = _make_report(loaded, chip, program, assumptions(assume))
     if profile:
         movement = movement.with_profile(loaded, profile)

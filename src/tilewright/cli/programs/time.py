@@ -12,6 +12,7 @@ from tilewright.cli.programs.program import (
     ArgOption,
     AssumeOption,
     FramesOption,
+    MeshOptions,
     ModuleOption,
     ProgramArgument,
     assumptions,
@@ -44,6 +45,8 @@ def time(
     sweep: Annotated[str | None, "NAME=1,8,32: the word NAME in --arg takes each value in turn."] = None,
     largest: Annotated[str | None, "NAME: find the largest number for the word NAME in --arg that still fits."] = None,
     compiled: Annotated[bool, "--compile", "Price what an installed TPU compiler (libtpu) makes of StableHLO."] = False,
+    *,
+    meshed: MeshOptions,
     assume: AssumeOption = None,
     arg: ArgOption = None,
     module: ModuleOption = None,
@@ -61,12 +64,14 @@ def time(
     chips = [find_target(name) for name in target]
     changed = _changed(chips, changes or [])
     named: list[tuple[str, StepTime]] = []
+
+    def loading(texts: list[str] | None) -> Program:
+        return load_program(program, texts, module, frames, meshed)
+
     if largest is not None:
-        sweep = (
-            f"{largest}={_largest(largest, arg, chips[0], lambda texts: load_program(program, texts, module, frames))}"
-        )
+        sweep = f"{largest}={_largest(largest, arg, chips[0], loading)}"
     for label, texts in _swept(sweep, arg):
-        loaded = load_program(program, texts, module, frames)
+        loaded = loading(texts)
         for chip in chips:  # every changed one beside the plain one
             for what_if, machine in [("", chip), *changed.get(chip.name, [])]:
                 ready = compile_for_tpu(loaded, chip.name) if compiled and loaded.kind != "hlo" else loaded

@@ -13,7 +13,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -193,20 +193,34 @@ def names_python(source: str) -> bool:
     return _FILE.fullmatch(source) is not None or (_MODULE.fullmatch(source) is not None and not Path(source).exists())
 
 
-def from_python(source: str, arguments: Sequence[str] = ()) -> Program:
+def from_python(source: str, arguments: Sequence[str] = (), mesh: Mapping[str, int] | None = None) -> Program:
     """The StableHLO program of a function in a Python file (``model.py:step``) or module (``package.module:step``).
 
     ``arguments`` are texts such as ``f32[8,128]`` (see ``--arg``). Without any, the module says what its functions are
     called with: ``EXAMPLES = {"step": make_arguments}``, ``step_example_args`` or ``example_args``, each a tuple of
     arguments, a dict of keyword arguments, or a function that returns one of the two. Without a name, the first
     function in ``EXAMPLES`` is taken, or the only one there is. The module is imported and so runs, with its folder on
-    the path; the function is traced, not run. What fails in it is one UsageError that names the user's line.
+    the path; the function is traced, not run. What fails in it is one UsageError that names the user's line. ``mesh``:
+    sizes by name of the axes that its ``with_sharding_constraint(x, P("data"))`` are about.
     """
     function, args, kwargs = python_call(source, arguments)
     match = _FILE.fullmatch(source) or _MODULE.fullmatch(source)
-    with _users_faults(match[1] if match else source, f"tracing {getattr(function, '__name__', source)}"):
+    tracing = f"tracing {getattr(function, '__name__', source)}"
+    with _users_faults(match[1] if match else source, tracing), _over(mesh):
         program = from_jax(function, *args, **kwargs)
     return replace(program, signature=replace(program.signature, example=(args, kwargs)))
+
+
+def _over(mesh: Mapping[str, int] | None) -> AbstractContextManager[Any]:
+    """JAX's context of a mesh whose devices nobody has."""
+    if mesh is None:
+        return nullcontext()
+    import jax
+
+    kinds = (jax.sharding.AxisType.Auto,) * len(mesh)
+    return jax.sharding.use_abstract_mesh(
+        jax.sharding.AbstractMesh(tuple(mesh.values()), tuple(mesh), axis_types=kinds)
+    )
 
 
 def python_call(

@@ -12,7 +12,7 @@ from typing import Any
 from tilewright.hlo.alike import title
 from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ReportData, Suggestion
 from tilewright.hlo.timing.step import exchanges_text
-from tilewright.render import Field, bytes_text, count_text, seconds_text
+from tilewright.render import Field, bytes_text, count_text, percent_text, seconds_text
 from tilewright.render.formats import Kind, format_value, place_text, ratio_text
 
 _SPACES = {
@@ -146,6 +146,10 @@ _SMALL = 4096
 
 def head_lines(report: ReportData) -> Iterator[str]:
     """The program and what it moves; the kinds of operation and of movement, if there are several; the peaks."""
+    if report.time is not None and report.time.exchange_us and report.time.device_us:
+        exposed = percent_text(report.time.exposed_us / report.time.device_us)
+        holds = f"; a device holds {bytes_text(report.peak.padded_bytes)}" if report.peak is not None else ""
+        yield f"a step {seconds_text(report.time.device_us / 1e6)}, {exposed} of it exposed communication{holds}"
     layouts = f"predicted for {report.target}" if report.predicted else "its own layouts"
     layouts += ", before optimisation" if report.unoptimized else ""
     yield f"{report.program} ({layouts}): {totals(report)}"

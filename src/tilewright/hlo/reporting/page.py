@@ -233,7 +233,8 @@ def _change(report: ReportData, change: Suggestion) -> Html:
 
 
 def _figures(report: ReportData) -> list[Card]:
-    figures = [
+    figures, first = list[Card](), report.time is not None and bool(report.time.exchange_us)
+    figures += [
         Card("moved", bytes_text(report.moved_bytes), f"by {count_text(len(report.ranked()))} operations"),
         Card("free", count_text(report.bitcasts), f"bitcasts among {count_text(len(report.rows))} operations", "good"),
         Card("padding", bytes_text(report.wasted_bytes), f"in {count_text(len(report.wasteful()))} tensors"),
@@ -250,6 +251,9 @@ def _figures(report: ReportData) -> list[Card]:
         if report.time.exchange_us:
             waited = f"of {seconds_text(report.time.exchange_us / 1e6)} of exchanges between chips"
             figures.append(Card("exposed", seconds_text(report.time.exposed_us / 1e6), waited))
+    if first:  # of a program on many devices: the step, what is exposed and the peak stand in front
+        order = ("modelled step", "exposed", "peak")
+        figures.sort(key=lambda card: order.index(card.label) if card.label in order else len(order))
     if report.profile is not None:
         time, share = report.profile.rows_us, report.profile.rows_us / (report.profile.total_us or 1.0)
         figures.append(Card("measured", seconds_text(time / 1e6), f"{percent_text(share)} of the profile's time"))

@@ -118,7 +118,9 @@ def partitioned(program: Program, whole: bool = True) -> OneDevice:
         made = replace(made, text=_restored(made.text, kernels))
     lines = _sources(program)
     found = (replace(each, source=each.source or lines.get(each.op_name)) for each in replicated)
-    return OneDevice(replace(made, name=program.name), devices, tuple(found))
+    where = {key: program.attributes[key] for key in ("topology",) if key in program.attributes}
+    made = replace(made, name=program.name, attributes={**made.attributes, **where})
+    return OneDevice(made, devices, tuple(found))
 
 
 def _sources(program: Program) -> dict[str, Source]:
@@ -159,10 +161,16 @@ def _partitioned(
         computations=tuple(_with_kernels(each, kept) for each in program.computations)
         if kept
         else program.computations,
-        attributes={**program.attributes, "num_partitions": str(devices)},
+        attributes={**program.attributes, "num_partitions": str(devices), **_mesh(text)},
         notes=(note,),
     )
     return program, _replicated(log.decode("utf-8", errors="replace"), one), kept
+
+
+def _mesh(text: str) -> dict[str, str]:
+    """The mesh that it was over, as ``data=8,model=4``."""
+    known = list(meshes(text).values())
+    return {"mesh": known[0].partition("[")[2].partition("]")[0].replace("'", "")} if known else {}
 
 
 def _restored(text: str, kernels: Sequence[str]) -> str:

@@ -91,6 +91,8 @@ def estimate_placed(context: Context, chip: Chip) -> StepTime:
         notes += schedule.kernels.notes
         if program.attributes.get("is_scheduled") != "true":
             notes.append("the module has no schedule: its operations are taken in the order of the text")
+    if chip.torus is not None and any(row.lane == "link" for row in rows) and (on := chip.torus.slice_of(program)):
+        notes.append(f"the slice is taken to be of {on}")
     if context.unknown_loops and alone is None:
         notes.append(f"{UNKNOWN_LOOPS} count as one trip: {', '.join(context.unknown_loops[:3])}")
     if rest := rest_of_transfers(chip, rows, seconds):

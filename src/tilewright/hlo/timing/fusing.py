@@ -34,7 +34,7 @@ from tilewright.hlo.opcodes import (
 )
 from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.semantics.dims import gathered_rows, product_sizes
+from tilewright.hlo.semantics.dims import devices_of, gathered_rows, product_sizes
 from tilewright.hlo.semantics.fusions import HEADS, Fusions, captured_names
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
@@ -42,6 +42,7 @@ from tilewright.hlo.timing.row import Run, busy, flops_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.tiles import Tiles
 from tilewright.hlo.timing.work import REGISTER, SORTS, Asked, Windows, Work, add_operation
+from tilewright.layout.meshes.torus import Slice
 
 _KERNELS = PRODUCTS | {"reduce", "gather", "scatter", "transpose", "reduce-window"}
 _BODIES = frozenset({"map", "reduce-scatter", "all-reduce", "select-and-scatter"})
@@ -78,6 +79,8 @@ class Fusing:
     def __init__(self, chip: Chip, context: Context, computation: Computation, outer: Fusing | None = None) -> None:
         self.chip, self.context, self.computation = chip, context, computation
         self.pallas: Kernels = outer.pallas if outer else Kernels(context, chip)
+        on = chip.torus.slice_of(context.program) if chip.torus and outer is None else None
+        self.slice: Slice | None = outer.slice if outer else on
         self.pallas_runs = dict[str, Run | str]()
         self.begun = False  # whether a kernel has run, beside which arguments can come in
         self.captured: set[str] = outer.captured if outer else captured_names(context.program)
@@ -386,7 +389,8 @@ class Fusing:
         if kind == "custom-call" and isinstance(run := self._pallas(op), Run):
             return run, 0.0
         if kind in COLLECTIVES and self.chip.torus:
-            us, megabytes = self.chip.torus.exchange_us(op, self._operands(op), [result])
+            devices = devices_of(self.context.program)
+            us, megabytes = self.chip.torus.exchange_us(op, self._operands(op), [result], devices, self.slice)
             return Run(us, "link", megabytes, lane="link", measured=False), 0.0
         asked, early, resident, starts = self._asked(op)
         work, far = asked.work, asked.far

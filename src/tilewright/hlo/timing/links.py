@@ -1,7 +1,8 @@
 """How long devices exchange data: the bytes that each sends, over the links that its group has on the torus.
 
-A dump names the devices of a group by number and not where they stand. A slice is taken to be the squarest torus of its
-size, and a group to lie along whole dims of it where its size is a product of some, else in a block of lines.
+A program names the devices of a group by their places in its mesh, and not where they stand: that is taken to be where
+JAX puts them (``device_places``), on the squarest slice of their number unless the program's topology is known. A dump
+that names no mesh has one of which all its groups run along axes.
 """
 
 from __future__ import annotations
@@ -9,19 +10,27 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import combinations
+from itertools import pairwise
 from math import prod
 
-from tilewright.hlo.program import Operation
-from tilewright.hlo.semantics.dims import group_size
+import numpy as np
+
+from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.opcodes import COLLECTIVES
+from tilewright.hlo.program import Operation, Program
+from tilewright.hlo.semantics.collectives import Groups, groups_of
+from tilewright.hlo.semantics.dims import devices_of, group_size
 from tilewright.hlo.timing.tiles import Tiles
+from tilewright.layout.meshes.mesh import read_topology
+from tilewright.layout.meshes.text import digits
+from tilewright.layout.meshes.torus import Extent, Slice, device_places, squarest
 from tilewright.targets import Target
 
 SLICES = "xla_megascale_runtime"
 """What sends and receives name as their handler that exchange data with other slices."""
 _KIND = re.compile(r'_xla_megascale_transfer_type="?(\w+)')
 _TARGET = re.compile(r'_xla_megascale_target="?\{?\{([^{}]*)\}')
+_MOST_DEVICES = 1 << 16
 _ON_CHIP = 6
 """Links that the two devices of a chip have to each other are as fast as so many between chips (published for 7x)."""
 
@@ -33,12 +42,14 @@ class Torus:
     ==================  =======================================================================================
     ``link``            megabytes per microsecond of one link in one direction
     ``dims``            dims of the torus; a chip has two links in each
-    ``wrap``            a dim is a ring where its size is a multiple of this; 0: never
+    ``wrap``            a dim is a ring where its size (in three dims, all sizes) is a multiple of this; 0: never
     ``devices``         of a chip, which share its links
     ``hop_us``          microseconds from a chip to the next, ``start_us`` until an exchange begins
     ``gather_share``    of the links' rate that gathers and permutes reach, ``reduce_share`` what sums reach
     ``host``            megabytes per microsecond of a device to its host's memory, or back; 0: not public
     ``network``         the same to other slices, over the data centre's network
+    ``largest``         chips of a slice at most, 0 where nobody asks for so many
+    ``orders``          small slices -> JAX's order of their devices
     ==================  =======================================================================================
     """
 
@@ -52,6 +63,8 @@ class Torus:
     reduce_share: float = 1.0
     host: float = 0.0
     network: float = 0.0
+    largest: int = 0
+    orders: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @classmethod
     def of(cls, machine: Target) -> Torus | None:
@@ -61,21 +74,54 @@ class Torus:
             return None
         dims = int(links.topology[:1]) if links.topology[:1].isdigit() else 1
         devices = machine.devices_per_chip
+        orders = (order.partition(":")[::2] for order in links.orders.split(";") if order)
         return cls(
             *(devices * links.bytes_per_second / 1e12 / (2 * dims), dims, links.wrap, devices),
             *(links.hop_ns / 1e3, links.start_ns / 1e3, links.gather_percent / 100, links.reduce_percent / 100),
-            *(links.host_bytes_per_second / 1e12, links.network_bytes_per_second / 1e12),
+            *(links.host_bytes_per_second / 1e12, links.network_bytes_per_second / 1e12, links.largest),
+            tuple((chips.strip(), tuple(map(int, order.split()))) for chips, order in orders),
         )
 
+    def slice_of(self, program: Program) -> Slice | None:
+        """Where the devices of a program stand; None where it is for one, or does not say for how many."""
+        tables = _groups(program)
+        devices = max(devices_of(program), 1 + max((max(group) for rows in tables for group in rows), default=0))
+        chips = devices // self.devices
+        if devices < 2 or devices % self.devices or devices > _MOST_DEVICES:
+            return None
+        slices, torus = read_topology(program.attributes.get("topology") or "1")
+        if prod(torus) * slices != chips:
+            slices = -(-chips // self.largest) if self.largest else 1
+            slices = slices if chips % slices == 0 else 1
+            torus = squarest(chips // slices, self.dims)
+        said = [axis.rpartition("=")[::2] for axis in program.attributes.get("mesh", "").split(",") if axis]
+        mesh = tuple(int(size) for _, size in said) or mesh_along(tables, devices)
+        if prod(mesh) != devices or mesh[0] % slices:
+            mesh, said = (devices,), []
+        inside = (mesh[0] // slices, *mesh[1:])  # the first axis runs over the slices, as JAX's hybrid meshes have it
+        places = device_places(inside, torus, self.devices, dict(self.orders))
+        numbers = np.repeat(np.arange(slices), len(places))[:, None]
+        rings = [bool(self.wrap) and size % self.wrap == 0 for size in torus]
+        rings = [ring and (self.dims < 3 or all(rings)) for ring in rings]
+        names = tuple(name for name, _ in said) or tuple(f"axis {k}" for k in range(len(mesh)))
+        return Slice(np.concatenate([numbers, np.tile(places, (slices, 1))], 1), torus, rings, mesh, names)
+
     def exchange_us(
-        self, op: Operation, operands: Sequence[Tiles], results: Sequence[Tiles], devices: int = 0
+        self,
+        op: Operation,
+        operands: Sequence[Tiles],
+        results: Sequence[Tiles],
+        devices: int = 0,
+        on: Slice | None = None,
     ) -> tuple[float, float]:
         """Microseconds of one exchange, and the megabytes that it reads and writes in a device's memory.
 
         Each of n sends, padding included: in a gather (n - 1) / n of its result, in a scatter of sums of its operand,
         in an all-reduce twice that, over both links of a ring and the one that the ends of a line have, all dims at
-        once; in a permute all of it, over one link. In an all-to-all every part passes all links on its way. Where a
-        chip's devices are in one group, each sends its share of what the chip does. ``devices``: all of the program's.
+        once; in a permute all of it, over the links on its way. In an all-to-all every part passes all links on its
+        way. Groups that share links share their rate. Where a chip's devices are in one group, each sends its share of
+        what the chip does. Of a group in several slices the chips of one do their part first, and the rest goes over
+        the network. ``devices``: all of the program's; ``on``: where they stand.
         """
         kind, n = op.opcode.removesuffix("-start").replace("_", "-"), max(1, group_size(op, devices))
         if op.opcode.endswith("-start") and len(results) > len(operands):
@@ -83,22 +129,47 @@ class Torus:
         given = sum(tiles.megabytes for tiles in operands)
         taken = sum(tiles.megabytes for tiles in results[: len(operands)])
         moved = sum(tiles.megabytes for tiles in (*operands, *results[: len(operands)]) if not tiles.space)
-        chips = max(1, n // self.devices) if n % self.devices == 0 else n
-        together = n // chips  # devices of one chip in the group
-        whole, sums = taken if kind == "all-gather" else given, kind in ("all-reduce", "reduce-scatter")
-        us = (together - 1) / together * whole / (_ON_CHIP * self.link)
-        hops, link = 1, self.link * (self.reduce_share if sums else self.gather_share) / self.devices
+        groups = groups_of(op, devices)
+        if on is None or not groups or max(map(max, groups)) >= len(on.chips):
+            on = None
+        sums = kind in ("all-reduce", "reduce-scatter")
+        link = self.link * (self.reduce_share if sums else self.gather_share)
         if kind == "collective-permute":
-            us = given / link
-        elif chips > 1:
-            extents = self.extents(chips, max(chips, devices // self.devices))
-            hops = sum(size // 2 if ring else size - 1 for size, ring in extents)
-            parts = (chips - 1) / chips / together / sum(1 + ring for _, ring in extents)
+            return self.start_us + self._permute_us(groups, given, link, on), moved
+        chips = max(1, n // self.devices) if n % self.devices == 0 else n
+        extents, slices, whole = self._lines(chips), 1, taken if kind == "all-gather" else given
+        if on is not None:
+            first = {on.chips[device] for device in groups[0]}
+            slices = len({chip[0] for chip in first})
+            chips, extents, n = len(first) // slices, on.extents(groups), len(groups[0]) // slices
+        together = max(1, n // chips)  # devices of one chip in the group
+        us = (together - 1) / together * whole / (_ON_CHIP * self.link)
+        hops = 1
+        if chips > 1:
+            hops = sum((size // 2 if ring else size - 1) * apart for size, ring, apart, _ in extents)
+            parts = (chips - 1) / chips / together / sum((1 + ring) / shared for _, ring, _, shared in extents)
             if "all-to-all" in kind:
-                parts = max(parts, *(size / (8 if ring else 4) for size, ring in extents))
-            us = max(us, parts * whole / link)
+                parts = max(parts, *(size * shared / (8 if ring else 4) for size, ring, _, shared in extents))
+            us = max(us, parts * whole / (link / self.devices))
         times = 2 if kind == "all-reduce" else 1
-        return self.start_us + times * (hops * self.hop_us + us), moved
+        us = self.start_us + times * (hops * self.hop_us + us)
+        if slices > 1:
+            sent = {"all-gather": whole / n, "all-to-all": whole / slices}.get(kind, times * whole / n / slices)
+            us += (slices - 1) * sent / self.network if self.network else 0.0
+        return us, moved
+
+    def _permute_us(self, groups: Groups, given: float, link: float, on: Slice | None) -> float:
+        if on is None:
+            return self.hop_us + given / (link / self.devices)
+        pairs = [(on.chips[source], on.chips[target]) for source, target in groups]
+        if self.network and any(a[0] != b[0] for a, b in pairs):
+            return self.hop_us + given / self.network
+        hops, shared = on.routed(pairs)
+        return self.hop_us * max(1, hops) + max(given * shared / link, given / (_ON_CHIP * self.link))
+
+    def _lines(self, chips: int) -> tuple[Extent, ...]:
+        """A block of lines, for a group that nobody says where it is."""
+        return tuple(Extent(size) for size in squarest(chips, self.dims) if size > 1)
 
     def between_slices_us(self, op: Operation, given: float) -> tuple[float, float] | None:
         """Microseconds of an exchange with other slices that a ``send`` of ``given`` megabytes begins; its result's.
@@ -125,33 +196,26 @@ class Torus:
         hosted = given * max(1.0, taken) / self.host if self.host else 0.0
         return max(given * sent / self.network, hosted), given * taken
 
-    def extents(self, chips: int, slice_: int) -> tuple[tuple[int, bool], ...]:
-        """(size, whether it is a ring) along each dim that a group of ``chips`` of a slice of ``slice_`` has.
 
-        >>> Torus(0.1, 2, wrap=16).extents(256, 256), Torus(0.1, 2, wrap=16).extents(4, 32)
-        (((16, True), (16, True)), ((4, False),))
-        """
-        return _extents(chips, slice_, self.dims, self.wrap)
-
-
-@lru_cache(maxsize=1024)
-def _extents(chips: int, slice_: int, dims: int, wrap: int) -> tuple[tuple[int, bool], ...]:
-    shape = _squarest(slice_, dims)
-    choices = [
-        [(size, bool(wrap) and size % wrap == 0) for size in chosen]
-        for count in range(1, dims + 1)
-        for chosen in combinations(shape, count)
-        if prod(chosen) == chips and min(chosen) > 1
-    ]
-    lines = [(size, False) for size in _squarest(chips, dims) if size > 1]
-    return tuple(max(choices, key=lambda extents: sum(1 + ring for _, ring in extents), default=lines))
+def _groups(program: Program) -> list[Groups]:
+    """The groups of a program's exchanges, each once, and the pairs of its permutes."""
+    exchanges = (op for _, op in program.operations() if plain_opcode(op.opcode).removesuffix("-start") in COLLECTIVES)
+    keys = ("replica_groups", "source_target_pairs")
+    once = {tuple(op.attributes.get(key, "") for key in keys): op for op in exchanges}
+    return [groups for op in once.values() if (groups := groups_of(op, devices_of(program)))]
 
 
-def _squarest(count: int, dims: int) -> tuple[int, ...]:
-    """Sizes of a slice: 32 chips in two dims are 8 x 4; the largest prime factors first, each to the smallest dim."""
-    sizes, rest, factors, by = [1] * dims, count, list[int](), 2
-    while rest > 1 and by * by <= rest:
-        by, rest, factors = (by, rest // by, [*factors, by]) if rest % by == 0 else (by + 1, rest, factors)
-    for factor in sorted([*factors, rest], reverse=True):
-        sizes[sizes.index(min(sizes))] *= factor
-    return tuple(sorted(sizes, reverse=True))
+def mesh_along(tables: Sequence[Groups], devices: int) -> tuple[int, ...]:
+    """The sizes of the axes of a mesh along which all these groups run.
+
+    >>> mesh_along([((0, 2), (1, 3), (4, 6), (5, 7))], 8)
+    (2, 2, 2)
+    """
+    bounds, kept = {1, devices}, [1]
+    for rows in (np.array(table) for table in tables if len({*map(len, table)}) == 1):
+        for size, stride in digits(rows - rows[:, :1], 1) or ():
+            bounds |= {stride, stride * size}
+    for bound in sorted(bounds):
+        if bound > kept[-1] and bound % kept[-1] == 0 == devices % bound:
+            kept.append(bound)
+    return tuple(b // a for a, b in reversed([*pairwise(kept)])) or (1,)

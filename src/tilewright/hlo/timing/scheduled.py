@@ -37,6 +37,7 @@ from tilewright.hlo.timing.row import Run, busy, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.tiles import MEGA, Tiles
 from tilewright.hlo.timing.work import AFTER, REGISTER, SORTS, Asked, Fused, Windows, Work, add_operation
+from tilewright.layout.meshes.torus import Slice
 
 _UNPRICED = {
     **dict.fromkeys(
@@ -135,6 +136,11 @@ class Schedule:
     def devices(self) -> int:
         """The devices that take part in what names no groups."""
         return devices_of(self.context.program)
+
+    @cached_property
+    def slice(self) -> Slice | None:
+        """Where the devices stand."""
+        return self.chip.torus.slice_of(self.context.program) if self.chip.torus else None
 
     @cached_property
     def demand(self) -> Demand:
@@ -351,7 +357,7 @@ class Schedule:
         if self.chip.torus is None:
             raise _NoTime(_NO_LINKS)
         operands, results = self._tiles(op.operand_shapes), self._tiles([op.shape])
-        return self.chip.torus.exchange_us(op, operands, results, self.devices)
+        return self.chip.torus.exchange_us(op, operands, results, self.devices, self.slice)
 
     def _offloaded(self, op: Operation, core: str) -> Run | None:
         """Time of a call that runs beside the TensorCore, on "sparsecore", "host" or "" (none named).

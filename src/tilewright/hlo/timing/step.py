@@ -479,7 +479,7 @@ class StepTime:
         )
         page.section("operations", "Operations by time", rows)
         page.section("roofline", "Roofline", self._roofline())
-        page.section("lanes", "Lanes over the step", *_lanes(beside or [("", self)]))
+        page.section("lanes", "Lanes over the step", *lanes(beside or [("", self)]))
         page.data("time", self.to_json())
         return page.html()
 
@@ -647,7 +647,7 @@ def _compared(steps: Sequence[NamedStep]) -> list[Html]:
     return parts
 
 
-def _lanes(steps: Sequence[NamedStep]) -> list[Html]:
+def lanes(steps: Sequence[NamedStep]) -> list[Html]:
     """The lanes of the first steps at one scale, each under its name where there are several."""
     shown = steps[:_MOST_LANES]
     end = max(step.seconds for _, step in shown)

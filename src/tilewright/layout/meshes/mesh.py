@@ -20,7 +20,19 @@ from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout.index.types import to_ints
 
 MOST_DEVICES = 1 << 16
-_TOPOLOGY = re.compile(r"(?:\w+:)?(\d{1,6}(?:x\d{1,6})*)")
+_TOPOLOGY = re.compile(r"(?:\w+:)?(?:(\d{1,4})\*)?(\d{1,6}(?:x\d{1,6})*)")
+
+
+def read_topology(text: str) -> tuple[int, tuple[int, ...]]:
+    """How many slices there are, and the chips of one along each dim of its torus.
+
+    >>> read_topology("v5e:4x8"), read_topology("2*16x16")
+    ((1, (4, 8)), (2, (16, 16)))
+    """
+    found = _TOPOLOGY.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"{text!r} is no topology", how="as 4x8, v5e:4x8, or 2*16x16 for two slices")
+    return int(found[1] or 1), tuple(map(int, found[2].split("x")))
 
 
 class Piece(NamedTuple):
@@ -55,7 +67,7 @@ class Mesh:
     ==============  =====================================================================================
     ``names``       the axes, major first
     ``shape``       their sizes
-    ``topology``    the chips of a slice as ``v5e:4x4`` or ``4x4``; None where nobody said
+    ``topology``    the chips of a slice as ``v5e:4x4`` or ``4x4``, ``2*4x4`` for two; None where nobody said
     ``devices``     the id of the device at every place of the mesh; None where it is the place's number
     ==============  =====================================================================================
 
@@ -84,8 +96,8 @@ class Mesh:
             raise UsageError(f"devices= needs {math.prod(shape)} different ids from 0 up, one per place of the mesh")
         chips = None if topology is None else topology if isinstance(topology, str) else "x".join(map(str, topology))
         if chips is not None:
-            dims = _TOPOLOGY.fullmatch(chips)
-            count = math.prod(map(int, dims[1].split("x"))) if dims else 0
+            slices, dims = read_topology(chips)
+            count = slices * math.prod(dims)
             if math.prod(shape) not in (count, 2 * count) or not count:  # some chips are two devices
                 raise UsageError(f"topology {chips!r} is not of {math.prod(shape)} devices", how="write it as v5e:4x4")
         for name, value in zip(

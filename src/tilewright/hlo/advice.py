@@ -1,0 +1,223 @@
+"""What to change in a partitioned program: every proposal is put into its text, partitioned again and timed.
+
+Only what makes the modelled step shorter, or a device's memory smaller at the same time, is told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+from tilewright.errors import TilewrightError
+from tilewright.hlo.partition import Partition, partition
+from tilewright.hlo.program import Operation, Program, Source, aliases
+from tilewright.hlo.reading.mlir_reader import read_stablehlo
+from tilewright.hlo.reading.sharded import MESH, cuts_text, places, sharded
+from tilewright.hlo.reporting.types import Suggestion
+from tilewright.hlo.semantics.partitioning import Replicated, devices_in
+from tilewright.layout import Mesh, reshard, shard
+from tilewright.layout.meshes.mesh import Sharding
+from tilewright.layout.meshes.text import mesh_of, sharding_of
+from tilewright.render import bytes_text, seconds_text
+from tilewright.targets import Target
+
+_SMALL = 0.01
+"""Share of the step, or of a device's arguments, from which a change is worth a word."""
+_TYPE = re.compile(r"(tensor<[^<>]*(?:<[^<>]*>)?>)\s*(?:loc\(.*\)\s*)?$")
+_FUNCTION = re.compile(r"^\s*func\.func\b", re.M)
+_MOST = 3
+"""Sums over devices, and places where arrays are put whole, that are tried."""
+
+
+def sharding_advice(program: Program, target: Target | str) -> list[Suggestion]:
+    """Changes to a StableHLO program with Shardy's shardings that pay, most modelled time saved first.
+
+    Where an array is put whole on every device for want of a way between two shardings: the sharding to write between
+    them. Where a sum over devices leaves copies: that each keeps its part. Arrays that are given away and lie in copies
+    over an axis: that they are cut over it. The axes of the mesh in another order on the torus. What was tried and did
+    not pay is not told; without Shardy's shardings nothing is tried.
+    """
+    if devices_in(program) <= 1 or not (found := MESH.search(program.text)):
+        return []
+    now, mesh = partition(program, target), mesh_of(found[2])
+    tried = [*_between(program, mesh, now), *_orders(program, mesh), *_states(program, mesh), *_scattered(program, now)]
+    kept = filter(None, (_judged(suggestion, changed, now, target) for suggestion, changed in tried))
+    best = dict[tuple[str, str, str], Suggestion]()
+    for each in sorted(kept, key=lambda each: -(each.saved_us or 0.0)):
+        best.setdefault((each.rule, each.source, each.what), each)
+    return list(best.values())
+
+
+_Tried = Iterator[tuple[Suggestion, Program]]
+
+
+def _judged(suggestion: Suggestion, changed: Program, now: Partition, target: Target | str) -> Suggestion | None:
+    """With what partitioning again shows; None where it does not pay."""
+    try:
+        then = partition(changed, target)
+        before, after = now.step.device_seconds, then.step.device_seconds
+    except TilewrightError:
+        return None
+    lighter = now.arguments_bytes - then.arguments_bytes
+    if before - after < _SMALL * before and not (after <= before and lighter > _SMALL * now.arguments_bytes):
+        return None
+    facts = [f"a step {seconds_text(before)} -> {seconds_text(after)}"]
+    if len(then.replicated) < len(now.replicated):
+        facts.append(f"arrays put whole on every device {len(now.replicated)} -> {len(then.replicated)}")
+    sent = [sum(each.bytes for each in part.collectives) for part in (now, then)]
+    facts += [f"sent by a device {bytes_text(sent[0])} -> {bytes_text(sent[1])}"] * (sent[0] != sent[1])
+    if lighter:
+        facts.append(f"arguments {bytes_text(now.arguments_bytes)} -> {bytes_text(then.arguments_bytes)} a device")
+    how = f"{suggestion.how} (partitioned again: {', '.join(facts)})"
+    return replace(suggestion, how=how, factor=before / after, saved_us=max(0.0, before - after) * 1e6)
+
+
+def _suggestion(rule: str, what: str, how: str, source: Source | None = None) -> Suggestion:
+    column = source.column if source is not None else 0
+    return Suggestion("", rule, None, "predicted", how, str(source or ""), what, column=column)
+
+
+# -- proposals ---------------------------------------------------------------------------------------------------------
+
+
+def _between(program: Program, mesh: Mesh, now: Partition) -> _Tried:
+    """Where an array was put whole on every device: the shardings on the cheapest way from the one to the other."""
+    for each in now.replicated[:_MOST]:
+        try:
+            was, becomes = sharding_of(each.was, mesh), sharding_of(each.becomes, mesh)
+            dims = [
+                size * was.count(k) for k, size in enumerate(map(int, re.findall(r"\d+", each.shape.split("[")[1])))
+            ]
+            whole = f"{each.shape.split('[')[0]}[{','.join(map(str, dims))}]"
+            way = reshard(shard(whole, mesh, was), shard(whole, mesh, becomes))
+            middle = [step.after.sharding for step in way.steps[:-1] if step.op != "slice" or len(way.steps) == 2]
+            changed = _constrained(program, _origin(program, each, whole), middle)
+        except TilewrightError:
+            continue
+        specs = [f"x = jax.lax.with_sharding_constraint(x, {spec_text(sharding)})" for sharding in middle]
+        what = f"{each.op} {each.name} ({whole}) is put whole on every device to get from {spec_text(was)} to "
+        how = (
+            f"write {', then '.join(specs)} on the result of {each.op_name.rpartition('/')[2] or each.op}, before that"
+        )
+        if changed is not None and middle:
+            yield _suggestion("put-whole", what + spec_text(becomes), how, each.source), changed
+
+
+def spec_text(sharding: Sharding) -> str:
+    """``P('d', ('a', 'b'))``."""
+    return f"P({', '.join('P.UNCONSTRAINED' if k in sharding.open else repr(e) for k, e in enumerate(sharding.spec))})"
+
+
+def _origin(program: Program, each: Replicated, whole: str) -> Operation | None:
+    known = [op for _, op in program.operations() if op.op_name == each.op_name and op.shape.startswith(whole)]
+    return next(iter(known), None) if each.op_name else None
+
+
+def _constrained(program: Program, op: Operation | None, shardings: Sequence[Sharding]) -> Program | None:
+    """The program with a result of one of its operations, or an argument, taken through these shardings."""
+    found, lines = MESH.search(program.text), program.text.split("\n")
+    if op is None or found is None or not op.line:
+        return None
+    at, name = op.line - 1, op.name if op.name.startswith("%") else f"%{op.name}"
+    if op.opcode == "parameter":
+        place = next((place for place in places(program) if place.argument and place.called(op.name.strip("%"))), None)
+        kind = place and re.search(r"tensor<[^<>]*(?:<[^<>]*>)?>$", program.text[: place.ends])
+        if not kind or not _FUNCTION.match(lines[at]):
+            return None
+        type_ = kind[0]
+    elif not (type_found := _TYPE.search(lines[at])) or not re.match(rf"\s*{re.escape(name)} =", lines[at]):
+        return None
+    else:
+        type_ = type_found[1]
+    made, last = list[str](), name
+    for number, sharding in enumerate(shardings):
+        new = f"%tilewright{number}"
+        cuts = cuts_text(sharding, type_.count("x") if re.search(r"\d", type_) else 0)
+        made.append(f"    {new} = sdy.sharding_constraint {last} <@{found[1]}, [{cuts}]> : {type_}")
+        last = new
+    end = next((k for k in range(at + 1, len(lines)) if _FUNCTION.match(lines[k])), len(lines))
+    used = re.compile(rf"{re.escape(name)}(?![\w#:])")
+    rest = [used.sub(last, line) for line in lines[at + 1 : end]]
+    return _again(program, "\n".join([*lines[: at + 1], *made, *rest, *lines[end:]]))
+
+
+def _again(program: Program, text: str) -> Program:
+    made = read_stablehlo(text)
+    kept = {key: program.attributes[key] for key in ("num_partitions", "topology") if key in program.attributes}
+    return replace(made, attributes={**made.attributes, **kept})
+
+
+def _orders(program: Program, mesh: Mesh) -> _Tried:
+    """The axes of the mesh in another order: which of them run over which dims of the torus."""
+    names = [name for name, size in mesh.axes.items() if size > 1]
+    for order in [*permutations(names)][1:] if 1 < len(names) < 4 and mesh.devices is None else ():
+        axes = ", ".join(f'"{name}"={mesh.axes[name]}' for name in order)
+        text = MESH.sub(lambda found: f"  sdy.mesh @{found[1]} = <[{axes}]>", program.text)  # noqa: B023
+        text = re.sub(r"(sdy\.mesh[^\n]*?>) \{stablehlo\.mesh[^\n]*?\}\]?\}\}?(?= loc|$)", r"\1", text, flags=re.M)
+        what = f"the mesh lies on the torus in the order {', '.join(names)}"
+        try:
+            yield (
+                _suggestion("mesh-order", what, f"make the mesh with its axes as {', '.join(order)}"),
+                _again(program, text),
+            )
+        except TilewrightError:
+            continue
+
+
+def _states(program: Program, mesh: Mesh) -> _Tried:
+    """Arrays that are given away, as parameters and an optimizer's state are, and lie in copies over an axis."""
+    known = places(program)
+    results = {place.number: place for place in known if not place.argument}
+    over = {
+        number: results.get(element or 0)
+        for element, number, _ in aliases(program.attributes.get("input_output_alias", ""))
+    }
+    for axis, size in mesh.axes.items():
+        cut, said = dict[str, Any](), program.text
+        for place in (place for place in known if place.argument and place.number in over):
+            own = re.search(r"#sdy\.sharding<@[\w.$-]+, (\[[^<>]*?\])", said[slice(*(place.braces or (0, 0)))])
+            dims = [re.findall(r'"(\w+)"', dim) for dim in re.findall(r"\{([^}]*)\}", own[1])] if own else []
+            dims += [[] for _ in range(len(place.shape) - len(dims))]
+            free = [k for k, n in enumerate(place.shape) if not dims[k] and n % size == 0 and n >= 8 * size]
+            if size > 1 and free and not any(axis in dim for dim in dims):
+                dims[max(free, key=lambda k: place.shape[k])].append(axis)
+                cut[place.name] = dims
+                if (result := over[place.number]) is not None and result.shape == place.shape:
+                    cut[result.name] = dims
+        if cut:
+            first = next(iter(cut))
+            what = f"{first} and what else is given away ({len(cut)} arrays) lie in copies over {axis}"
+            how = f"cut them over it, such as {first} by {spec_text(sharding_of(cut[first], mesh))}"
+            yield _suggestion("copies-of-state", what, how), sharded(program, replace_topology(mesh, program), cut)
+
+
+def replace_topology(mesh: Mesh, program: Program) -> Mesh:
+    """The mesh on the slice that the program says."""
+    return Mesh(mesh.axes, program.attributes.get("topology") or None, mesh.devices)
+
+
+def _scattered(program: Program, now: Partition) -> _Tried:
+    """Sums over devices of which each could keep a part (a reduce-scatter), where the result is used in parts."""
+    found, sums = MESH.search(program.text), defaultdict[str, int](int)
+    for each in now.collectives:
+        if each.op == "all-reduce" and each.op_name:
+            sums[each.op_name] += each.bytes
+    mesh = mesh_of(found[2]) if found else Mesh({})
+    for op_name in sorted(sums, key=lambda name: -sums[name])[:_MOST]:
+        each = next(each for each in now.collectives if each.op_name == op_name)
+        op = next((op for _, op in program.operations() if op.op_name == op_name and op.shape.endswith("]")), None)
+        axis = next((name for name in mesh.names if set(mesh.groups([name])) == set(each.groups)), None)
+        sizes = [int(size) for size in re.findall(r"\d+", op.shape.split("[")[1])] if op else []
+        for dim in [k for k, size in enumerate(sizes) if axis and size % mesh.axes[axis] == 0 and size > 1][:2]:
+            cut = replace(
+                sharding_of([[axis] if k == dim else None for k in range(len(sizes))], mesh),
+                open=frozenset({*range(len(sizes))} - {dim}),
+            )
+            if (changed := _constrained(program, op, [cut])) is not None:
+                how = f"write x = jax.lax.with_sharding_constraint(x, {spec_text(cut)}) on its result"
+                what = f"the sum over {axis} of {op_name.rpartition('/')[2]} leaves a copy on every device"
+                yield _suggestion("sum-in-copies", what, how, each.source), changed

@@ -1,0 +1,199 @@
+"""Shardings that are said beside a program: put into StableHLO's text at its arguments and results.
+
+The text is then what JAX would have written for ``in_shardings=``, so that all that comes after is one way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from tilewright.errors import ParseError, UsageError
+from tilewright.hlo.program import Program
+from tilewright.hlo.reading.mlir_reader import read_stablehlo
+from tilewright.layout import Mesh
+from tilewright.layout.meshes.mesh import Sharding
+from tilewright.layout.meshes.text import mesh_of, sharding_of
+
+MESH = re.compile(r"^[^\S\n]*sdy\.mesh\s+@([\w.$-]+)\s*=\s*(?:mesh)?(<\[.*?\]>)", re.M)
+_MODULE = re.compile(r"^\s*(?:builtin\.)?module\b[^\n]*\{[^\S\n]*(?:loc\([^\n]*\)[^\S\n]*)?$", re.M)
+_ARGUMENT = re.compile(r"%(\w+)\s*:\s*")
+_WORD = re.compile(r'"(?:[^"\\]|\\.)*"|->|[<>(){}\[\],]|[^"<>(){}\[\],-]+|-')
+_OWN = re.compile(r"sdy\.sharding = #sdy\.sharding<[^<>]*>(?:, )?")
+_RESULT = re.compile(r'jax\.result_info = "((?:[^"\\]|\\.)*)"')
+_OLD = re.compile(r"\bmhlo\.sharding\s*=")
+_CLOSED = {"(": ")", "<": ">", "{": "}", "[": "]"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """An argument or a result of a program's entry: its ``name``, its sizes, and where its attributes stand."""
+
+    name: str
+    number: int
+    shape: tuple[int, ...]
+    ends: int  # of its type, in the text
+    braces: tuple[int, int] | None  # of its attributes, where there are any
+    argument: bool = True
+
+    def called(self, name: str) -> bool:
+        """Whether a name on the command line means it: its own, its number, that of a tree it is in, a pattern."""
+        tree = self.name.startswith(name) and self.name[len(name) : len(name) + 1] in (".", "[")
+        own = self.argument and name in (str(self.number), f"arg{self.number}", f"%arg{self.number}")
+        return name == self.name or own or tree or fnmatchcase(self.name, name.replace("[", "[[]"))
+
+
+def places(program: Program) -> list[Place]:
+    """The arguments and results of a StableHLO program's entry, by the names that the function has for them.
+
+    >>> from tilewright.hlo import load
+    >>> text = 'func.func @main(%arg0: tensor<2x3xf32> loc("x")) -> tensor<2x3xf32> { return %arg0 : tensor<2x3xf32> }'
+    >>> [(place.name, place.shape) for place in places(load(text))]
+    [('x', (2, 3)), ('result', (2, 3))]
+    """
+    text = program.text
+    head = re.search(rf'func\.func\s+(?:public\s+|private\s+)?@"?{re.escape(program.entry.name)}"?\s*\(', text)
+    if program.kind != "stablehlo" or head is None:
+        raise UsageError("only StableHLO and JAX functions are sharded so; a dump has been partitioned already")
+    named = {op.name.removeprefix("%"): op.op_name for op in program.entry.operations if op.opcode == "parameter"}
+    found, end = list[Place](), _closed(text, head.end() - 1)
+    for start, stop in _items(text, head.end(), end - 1):
+        if argument := _ARGUMENT.match(text, start):
+            found.append(_place(text, argument.end(), stop, named.get(argument[1]) or argument[1], len(found)))
+    count = len(found)
+    if arrow := re.compile(r"\s*->\s*(\()?").match(text, end):
+        last = _closed(text, arrow.end() - 1) - 1 if arrow[1] else text.find("{", arrow.end())
+        for start, stop in _items(text, arrow.end(), last):
+            info = _RESULT.search(text, start, stop)
+            name = info[1] if info and info[1] else f"result{len(found) - count or ''}"
+            found.append(replace(_place(text, start, stop, name, len(found) - count), argument=False))
+    return found
+
+
+def _place(text: str, start: int, stop: int, name: str, number: int) -> Place:
+    opens = text.find("<", start, stop)
+    ends = _closed(text, opens) if opens >= 0 else stop
+    sizes = re.match(r"(?:\d{1,15}x)*", text[opens + 1 : ends]) if text.startswith("tensor<", start) else None
+    brace = re.compile(r"\s*\{").match(text, ends, stop)
+    braces = (brace.end() - 1, _closed(text, brace.end() - 1)) if brace else None
+    shape = tuple(int(size) for size in sizes[0].split("x")[:-1]) if sizes else ()
+    return Place(name, number, shape, ends, braces)
+
+
+def _words(text: str, at: int) -> Iterator[tuple[str, int]]:
+    for word in _WORD.finditer(text, at):
+        yield word[0], word.end()
+
+
+def _closed(text: str, at: int) -> int:
+    """Behind the bracket that closes the one at ``at``."""
+    open_ = list[str]()
+    for word, end in _words(text, at):
+        if word in _CLOSED:
+            open_.append(_CLOSED[word])
+        elif open_ and word == open_[-1]:
+            open_.pop()
+            if not open_:
+                return end
+    raise ParseError("a bracket is never closed", text=text, column=at)
+
+
+def _items(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """What stands between commas."""
+    at, skip = start, start
+    for word, stop in _words(text, start):
+        if stop > end:
+            break
+        if stop <= skip:
+            continue
+        if word in _CLOSED:
+            skip = _closed(text, stop - 1)
+        elif word == ",":
+            yield at, stop - 1
+            at = stop + len(text[stop:end]) - len(text[stop:end].lstrip())
+    if text[at:end].strip():
+        yield at, end
+
+
+def sharded(program: Program, mesh: Mesh | Mapping[str, int] | str, shardings: Mapping[str, Any]) -> Program:
+    """A StableHLO program with its arguments and results cut over a mesh, for :func:`partition` and all that asks it.
+
+    ``shardings``: name -> what :func:`tilewright.layout.shard` takes (``"data,-"``, ``[("data",), ()]``, a text). Names
+    are the function's (``x``, ``params['w']``, ``result``), numbers of arguments (``0``), trees (``params`` means each
+    of its arrays that the axes divide) or patterns (``*['w']``). What no name means is the partitioner's choice, what
+    has a sharding in its text keeps it. The mesh's ``topology`` says how many chips lie along each dim of the torus.
+    Raises UsageError for an unknown name, an axis that is not there, and sizes that do not divide (as JAX).
+
+    >>> from tilewright.hlo import load
+    >>> text = 'func.func @main(%arg0: tensor<8x4xf32> loc("x")) -> tensor<8x4xf32> { return %arg0 : tensor<8x4xf32> }'
+    >>> print(sharded(load(text), {"data": 2}, {"x": "data,-"}).text.splitlines()[2].strip())
+    func.func @main(%arg0: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>} loc("x")) -> \
+tensor<8x4xf32> { return %arg0 : tensor<8x4xf32> }
+    """
+    over = mesh_of(mesh)
+    known, marks = places(program), dict[Place, str]()
+    name, text = _declared(program.text, over)
+    known = known if text is program.text else places(read_stablehlo(text))
+    for wanted, value in shardings.items():
+        meant = [place for place in known if place.called(wanted)]
+        if not meant:
+            there = ", ".join(place.name for place in known[:12]) + (", ..." if len(known) > 12 else "")
+            raise UsageError(f"the program has no argument {wanted!r}", where="--shard", how=f"there are: {there}")
+        sharding, alone = sharding_of(value, over), [place.name for place in meant] == [wanted]
+        for place in meant:
+            if (mark := _mark(place, sharding, alone, name)) is not None:
+                marks[place] = mark
+    for place in sorted(marks, key=lambda place: -place.ends):
+        text = _marked(text, place, marks[place])
+    made = read_stablehlo(text)
+    topology = {"topology": over.topology} if over.topology is not None else {}
+    attributes = {**made.attributes, "num_partitions": str(over.size), **topology}
+    return replace(made, attributes=attributes, signature=program.signature)
+
+
+def _declared(text: str, mesh: Mesh) -> tuple[str, str]:
+    """The name of the mesh in the text, and the text with it."""
+    if _OLD.search(text):
+        how = "take them out, or lower the function without in_shardings"
+        raise UsageError("the program has shardings of XLA's older form already", where="--mesh", how=how)
+    for found in MESH.finditer(text):
+        if mesh_of(found[2]).axes == mesh.axes:
+            return found[1], text
+        raise UsageError(f"the program is over the mesh {found[2]}, not {mesh}", where="--mesh", how="give that one")
+    line = f"  sdy.mesh @mesh = {Mesh(mesh.axes)}\n"
+    if module := _MODULE.search(text):
+        return "mesh", f"{text[: module.end()]}\n{line}{text[module.end() + 1 :]}"
+    return "mesh", f"module {{\n{line}  {text.strip()}\n}}\n"
+
+
+def _mark(place: Place, sharding: Sharding, alone: bool, name: str) -> str | None:
+    """The attribute of an argument; None where a name that means several does not fit this one."""
+    rank, counts = len(place.shape), list(map(sharding.count, range(len(sharding.dims))))
+    uneven = [k for k, (size, count) in enumerate(zip(place.shape, counts)) if size % count]
+    if len(counts) > rank or uneven:
+        if not alone:
+            return None
+        if not uneven:
+            raise UsageError(f"{place.name} has {rank} dims, and its sharding {len(counts)}", where="--shard")
+        size, parts = place.shape[uneven[0]], counts[uneven[0]]
+        raise UsageError(f"dim {uneven[0]} of {place.name} has {size}, which {parts} devices do not divide")
+    return f"sdy.sharding = #sdy.sharding<@{name}, [{cuts_text(sharding, rank)}]>"
+
+
+def cuts_text(sharding: Sharding, rank: int) -> str:
+    """``{"d"}, {?}``: the axes that cut each dim of an array, as Shardy has them."""
+    dims = [*sharding.dims, *[()] * (rank - len(sharding.dims))]
+    return ", ".join(
+        "{" + ", ".join([*map(str, dim), *["?"] * (k in sharding.open)]) + "}" for k, dim in enumerate(dims)
+    )
+
+
+def _marked(text: str, place: Place, mark: str) -> str:
+    if place.braces is None:
+        return f"{text[: place.ends]} {{{mark}}}{text[place.ends :]}"
+    start, end = place.braces
+    rest = _OWN.sub("", text[start + 1 : end - 1]).strip().removesuffix(",")
+    return f"{text[: start + 1]}{', '.join(filter(None, (mark, rest)))}{text[end - 1 :]}"

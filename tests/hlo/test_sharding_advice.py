@@ -1,0 +1,111 @@
+"""Changes to partitioned programs: the cases of public threads, an optimizer's state, and a search over shardings."""
+
+import math
+import re
+
+import pytest
+
+from tilewright.errors import UsageError
+from tilewright.hlo import load, partition, search_shardings, sharded, sharding_advice
+from tilewright.hlo.reading.sharded import places
+
+pytest.importorskip("jaxlib._hlo")
+
+THREAD = """\
+#loc1 = loc("model.py":14:8)
+#loc2 = loc("jit(f)/add"(#loc1))
+module @jit_f {
+  sdy.mesh @mesh = <["x"=4, "y"=2]>
+  func.func public @main(%arg0: tensor<512x512x512xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}, {"x"}]>} loc("a"), %arg1: tensor<512x512x512xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}, {"x"}]>} loc("b"), %arg2: tensor<512x512x512xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x", "y"}, {}]>} loc("c")) -> (tensor<512x512x512xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x", "y"}, {}]>}) {
+    %0 = stablehlo.add %arg0, %arg1 : tensor<512x512x512xf32> loc(#loc2)
+    %1 = sdy.sharding_constraint %0 <@mesh, [{}, {"x", "y"}, {}]> : tensor<512x512x512xf32>
+    %2 = stablehlo.add %arg2, %1 : tensor<512x512x512xf32>
+    return %2 : tensor<512x512x512xf32>
+  }
+}
+"""  # noqa: E501
+"""github.com/jax-ml/jax/issues/21562 and github.com/openxla/xla/issues/15207, with arrays of 512 MB."""
+WARNED = """\
+#loc1 = loc("model.py":7:4)
+#loc2 = loc("jit(g)/tanh"(#loc1))
+module @jit_g {
+  sdy.mesh @mesh = <["a"=64, "b"=4]>
+  func.func public @main(%arg0: tensor<8192x8192xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a", "b"}, {}]>} loc("x")) -> (tensor<8192x8192xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"a"}]>}) {
+    %0 = stablehlo.tanh %arg0 : tensor<8192x8192xf32> loc(#loc2)
+    return %0 : tensor<8192x8192xf32>
+  }
+}
+"""  # noqa: E501
+"""The shardings of the message in github.com/jax-ml/jax/issues/18591: 256 x 1 to 1 x 64, with copies."""
+CASES = {
+    "jax 21562, xla 15207": (THREAD, "model.py:14", "P('y', 'x', None)"),
+    "jax 18591": (WARNED, "", "P(None, ('a', 'b'))"),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly) if name == "jax 18591" else name for name in CASES]
+)
+def test_what_public_threads_ask_is_answered(name):
+    """The line, the constraint to write, and that the gather of the whole array is gone when it is written."""
+    text, line, spec = CASES[name]
+    assert partition(load(text), "tpu-v5e").replicated
+    first = sharding_advice(load(text), "tpu-v5e")[0]
+    assert (first.rule, first.source) == ("put-whole", line)
+    assert f"with_sharding_constraint(x, {spec})" in first.how
+    assert "arrays put whole on every device 1 -> 0" in first.how
+    before, after = map(float, re.search(r"sent by a device ([\d.]+) MiB -> ([\d.]+) MiB", first.how).groups())
+    assert after < before / 4
+    assert first.saved_us > 1000
+
+
+def training(mark: str, more: str) -> str:
+    def given(name: str, at: int) -> str:
+        return f'%arg{at}: tensor<2048x2048xf32> {{tf.aliasing_output = {at} : i32{mark}}} loc("{name}")'
+
+    arguments = f'{given("params", 0)}, {given("state", 1)}, %arg2: tensor<4096x2048xf32> {{{more}}} loc("x")'
+    body = [
+        "%0 = stablehlo.dot_general %arg2, %arg2, contracting_dims = [0] x [0]"
+        " : (tensor<4096x2048xf32>, tensor<4096x2048xf32>) -> tensor<2048x2048xf32>",
+        "%1 = stablehlo.add %arg1, %0 : tensor<2048x2048xf32>",
+        "%2 = stablehlo.add %arg0, %1 : tensor<2048x2048xf32>",
+        "return %2, %1 : tensor<2048x2048xf32>, tensor<2048x2048xf32>",
+    ]
+    results = "tensor<2048x2048xf32>, tensor<2048x2048xf32>"
+    lines = "\n    ".join(body)
+    return f"module @t {{\n  func.func public @main({arguments}) -> ({results}) {{\n    {lines}\n  }}\n}}\n"
+
+
+@pytest.mark.nightly
+def test_state_in_copies_is_cut_over_the_data_axis():
+    program = sharded(load(training("", "")), {"data": 8}, {"x": "data,-", "params": "-", "state": "-"})
+    found = {each.rule: each for each in sharding_advice(program, "tpu-v5e")}
+    assert "arguments 36.0 MiB -> 8.00 MiB a device" in found["copies-of-state"].how
+
+
+@pytest.mark.nightly
+def test_a_search_finds_what_fits_and_is_fastest():
+    """Every candidate is what partitioning with its options gives; the best is no worse than any."""
+    program, mesh = load(training("", "")), {"data": 4, "model": 2}
+    found = search_shardings(program, "tpu-v5e", mesh, most=25)
+    assert 3 < len(found.tried) <= 25
+    best = found.best
+    assert all(best.rank <= each.rank for each in found.tried)
+    again = partition(sharded(program, mesh, {name: cut for name, cut in best.shardings.items() if cut}), "tpu-v5e")
+    assert math.isclose(again.step.device_seconds, best.seconds)
+    assert best.seconds < found.tried[0].seconds
+    assert [place.name for place in places(program) if place.argument] == ["params", "state", "x"]
+    with pytest.raises(UsageError, match="no HBM"):
+        search_shardings(program, "cpu", mesh)
+
+
+def test_links_carry_what_the_exchanges_send():
+    """On a line of 4 an all-gather's last link carries 3 of 4 parts one way; every link's two ways come to as much."""
+    text = THREAD.replace('["x"=4, "y"=2]', '["x"=4, "y"=1]')
+    part = partition(load(text), "tpu-v5p")
+    loads = part.link_bytes
+    assert part.slice is not None
+    assert set(loads)
+    assert min(loads.values()) >= 0
+    assert "torus" in part.to_html()
+    assert part.head().startswith("a step ")

@@ -1,0 +1,105 @@
+"""Where JAX puts a mesh on a torus: held to ``mesh_utils.create_device_mesh`` with devices that nobody has."""
+
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.errors import UsageError
+from tilewright.hlo import load
+from tilewright.hlo.timing.chip import chip_of
+from tilewright.layout.meshes.torus import Extent, device_places, squarest
+from tilewright.targets import target
+
+
+@dataclass(frozen=True)
+class Device:
+    id: int
+    coords: tuple[int, ...]
+    core_on_chip: int
+    device_kind: str
+    platform: str = "tpu"
+
+
+def devices(kind: str, torus: tuple[int, ...], cores: int) -> list[Device]:
+    """In the order of ``jax.devices()`` of small slices: z, y, x, core."""
+    whole = (*torus, 1)[:3]
+    places = [place[::-1] for place in product(*map(range, whole[::-1]))]
+    return [Device(k, place, core, kind) for k, (place, core) in enumerate(product(places, range(cores)))]
+
+
+def meshes(size: int) -> list[tuple[int, ...]]:
+    twos = [n for n in range(1, size + 1) if size % n == 0]
+    return [(a, b, size // a // b) for a in twos for b in twos if size % (a * b) == 0] + [(a, size // a) for a in twos]
+
+
+SLICES: dict[str, tuple[str, list[tuple[int, ...]]]] = {
+    "tpu-v5e": ("TPU v5 lite", [(2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16)]),
+    "tpu-v6e": ("TPU v6 lite", [(2, 4), (4, 4), (16, 16)]),
+    "tpu-v5p": ("TPU v5", [(2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4), (4, 4, 4), (4, 4, 8), (8, 8, 8), (4, 4, 12)]),
+    "tpu-7x": ("TPU7x", [(2, 2, 1), (2, 2, 2), (2, 2, 4), (4, 4, 4), (4, 4, 8)]),
+}
+
+
+@pytest.mark.parametrize(("name", "torus"), [(name, t) for name, (_, several) in SLICES.items() for t in several])
+def test_devices_stand_where_jax_puts_them(name, torus):
+    utils = pytest.importorskip("jax.experimental.mesh_utils")
+    cores = target(name).devices_per_chip
+    orders: Any = dict(chip_of(target(name)).torus.orders)
+    have = devices(SLICES[name][0], torus, cores)
+    for mesh in meshes(prod(torus) * cores):
+        theirs = utils.create_device_mesh(mesh, have, allow_split_physical_axes=True)
+        ours = device_places(mesh, torus, cores, orders)
+        assert ours.tolist() == [list(d.coords[: len(torus)]) for d in theirs.reshape(-1)], mesh
+
+
+def test_squarest_slices_and_meshes_that_do_not_fit():
+    assert [squarest(n, 3) for n in (4, 8, 16, 64, 512)] == [(1, 2, 2), (2, 2, 2), (2, 2, 4), (4, 4, 4), (8, 8, 8)]
+    with pytest.raises(UsageError, match="are no mesh"):
+        device_places((4, 4), (2, 4))
+
+
+def slice_of(name: str, count: int, mesh: str, topology: str = ""):
+    program = load("HloModule m\nENTRY e { ROOT p = f32[4] parameter(0) }")
+    said = {"num_partitions": str(count), "mesh": mesh, "topology": topology}
+    object.__setattr__(program, "attributes", said)
+    return chip_of(target(name)).torus.slice_of(program)
+
+
+def along(mesh: tuple[int, ...], axis: int) -> tuple[tuple[int, ...], ...]:
+    numbers = np.moveaxis(np.arange(prod(mesh)).reshape(mesh), axis, -1).reshape(-1, mesh[axis])
+    return tuple(map(tuple, numbers.tolist()))
+
+
+LYING = [
+    ("tpu-v5e", (16, 16), 0, (Extent(16, True),)),  # a ring: a dim of 16
+    ("tpu-v5e", (8, 8), 1, (Extent(8),)),  # a line
+    ("tpu-v5e", (256,), 0, (Extent(16, True), Extent(16, True))),
+    ("tpu-v5p", (64, 8), 0, (Extent(8, True), Extent(8, True))),
+    ("tpu-v5p", (4, 4), 0, (Extent(4),)),  # no ring: 2 x 2 x 4 is no whole cube
+    ("tpu-v5p", (4, 4), 1, (Extent(2), Extent(2))),
+    ("tpu-v5e", (4, 8, 8), 1, (Extent(2, True, 8, 8), Extent(4))),  # both ways round
+]
+
+
+@pytest.mark.parametrize(("name", "mesh", "axis", "extents"), LYING)
+def test_groups_along_an_axis_lie_along_dims_of_the_torus(name, mesh, axis, extents):
+    on = slice_of(name, prod(mesh), ",".join(map(str, mesh)))
+    assert on.extents(along(mesh, axis)) == extents
+
+
+def test_links_between_chips_the_short_way_round():
+    on = slice_of("tpu-v5e", 128, "8,16")
+    assert (on.torus, on.rings) == ((8, 16), (False, True))
+    assert len(on.way((0, 0, 1), (0, 7, 15))) == 7 + 2
+    assert on.way((0, 0, 15), (0, 0, 0)) == [((0, 0, 15), 2, 1)]
+    assert on.routed([((0, 0, 0), (0, 3, 0)), ((0, 1, 0), (0, 2, 0))]) == (3, 2)
+
+
+def test_more_chips_than_a_slice_has_are_several():
+    assert {chip[0] for chip in slice_of("tpu-v5e", 512, "2,16,16").chips} == {0, 1}
+    assert {chip[0] for chip in slice_of("tpu-v5e", 32, "4,8", "2*4x4").chips} == {0, 1}
+    assert {chip[0] for chip in slice_of("tpu-v5p", 512, "2,16,16").chips} == {0}
