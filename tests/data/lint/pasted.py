@@ -104,12 +104,6 @@ def queue_places(expert):
     return (inside + totals[:, None]).reshape(-1, 64)
 
 
-@pasted(maxtext_style.dispatch_one_hot, "one-hot-dispatch", "6,4 i:6 i:6", e="8", c="512", d="width")
-def dispatch_one_hot(x, expert, place):
-    width = x.shape[-1]
-    return jnp.zeros((8, 512, width), x.dtype).at[expert, place].add(x)
-
-
 @pasted(maxtext_style.quantised_dense, "repeated-scales", "3,512 i8:5,512 5,4", s="scale", k="count", g="128")
 def quantised_dense(x, w, scale):
     count = scale.shape[1]

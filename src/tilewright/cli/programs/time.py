@@ -17,13 +17,14 @@ from tilewright.cli.programs.program import (
     assumptions,
     load_program,
 )
+from tilewright.cli.programs.report import make_report, terminal_width
 from tilewright.cli.streams import Json
 from tilewright.errors import UsageError
 from tilewright.render import bytes_text
 from tilewright.render.delivery import Answer, Form, Line, Output, deliver, remark
 
 if TYPE_CHECKING:
-    from tilewright.hlo import Program, StepTime
+    from tilewright.hlo import MovementReport, Program, StepTime
     from tilewright.targets import Target
 
 _SETTING = re.compile(r"([\w-]+)\.([\w.]+)=(.+)")
@@ -61,6 +62,7 @@ def time(
     chips = [find_target(name) for name in target]
     changed = _changed(chips, changes or [])
     named: list[tuple[str, StepTime]] = []
+    moved: MovementReport | None = None
     if largest is not None:
         sweep = (
             f"{largest}={_largest(largest, arg, chips[0], lambda texts: load_program(program, texts, module, frames))}"
@@ -72,14 +74,16 @@ def time(
                 ready = compile_for_tpu(loaded, chip.name) if compiled and loaded.kind != "hlo" else loaded
                 name = ", ".join(part for part in (label, chip.name, what_if) if part)
                 named.append((name, estimate(ready, machine, assumed)))
+                moved = moved or make_report(ready, machine, program, assumed)
+    assert moved is not None
     first = named[0][1]
     beside = [{"name": name, "device_seconds": step.device_seconds, "seconds": step.seconds} for name, step in named]
-    answer = Answer(
-        lambda: first.to_json() | ({"beside": beside} if len(named) > 1 else {}), lambda: _lines(named, top)
-    )
+    changes = list(moved.change_lines(width=terminal_width()))
+    plain = first.to_json() | {"changes": moved.to_json()["suggestions"]}
+    answer = Answer(lambda: plain | ({"beside": beside} if len(named) > 1 else {}), lambda: _lines(named, top, changes))
     forms: dict[str, Form] = {
-        ".json": first.to_json,
-        ".html": lambda: first.to_html(named),
+        ".json": lambda: plain,
+        ".html": lambda: first.to_html(named, [each.sentence for each in moved.suggestions[:3]]),
         ".pftrace": lambda: perfetto_bytes(first.events()),
     }
     deliver(answer, where, forms, notes=first.notes)
@@ -153,9 +157,9 @@ def _largest(name: str, arguments: list[str] | None, chip: Target, load: Callabl
     return fits
 
 
-def _lines(named: Sequence[tuple[str, StepTime]], top: int) -> Iterator[Line]:
+def _lines(named: Sequence[tuple[str, StepTime]], top: int, changes: Sequence[Line]) -> Iterator[Line]:
     first = named[0][1]
-    yield from (*first.lines(), "")
+    yield from (*first.lines(), "", *changes, "")
     yield first.slowest_table(top)
     if len(named) > 1:
         yield ""

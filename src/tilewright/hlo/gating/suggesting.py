@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import prod
 from pathlib import Path
 
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo.gating.acting import LEAST, Acting, Candidate
+from tilewright.hlo.gating.causes import causes
 from tilewright.hlo.gating.gate import source_of
 from tilewright.hlo.graphs.graph import Block, Node, collector_paused, walk
 from tilewright.hlo.graphs.mlir import read_functions
@@ -33,7 +35,7 @@ _NAMED_FIRST = ("broadcast_in_dim", "transpose", "concatenate", "gather", "resha
 
 @collector_paused()
 def suggest(program: Program, target: str | Target, assume_finite: bool = False) -> list[Suggestion]:
-    """Every rule that would act on a StableHLO program, and every advice that meets it; most saved first.
+    """Every change that is known to pay in a StableHLO program: of rules, and those of its user; most saved first.
 
     A rule that is held back by its guard alone is among them, and says how to let it act; ``assume_finite=True`` means
     that ``optimize`` will be called so. What the compiler finds faster at a rule's example and the time model slower in
@@ -51,6 +53,16 @@ def suggest(program: Program, target: str | Target, assume_finite: bool = False)
     chip = find_target(target)
     if program.kind != "stablehlo":
         return []
+    found = list[Suggestion]()
+    with suppress(TilewrightError):  # no time model, or no time for this program
+        found = causes(program, chip)
+    kernels = {each.source: each.saved_us or 0.0 for each in found if each.source}
+    rules = _of_rules(program, chip, assume_finite)
+    rules = [each for each in rules if kernels.get(each.source, 0.0) <= (each.saved_us or 0.0)]  # of a line the larger
+    return sorted([*found, *rules], key=_order)
+
+
+def _of_rules(program: Program, chip: Target, assume_finite: bool) -> list[Suggestion]:
     try:
         names = _Names(program, chip)
     except TilewrightError:
@@ -70,7 +82,7 @@ def suggest(program: Program, target: str | Target, assume_finite: bool = False)
             continue
         each = _suggestion(case, names, chip, assume_finite)
         groups[each.rule, each.path, each.source or each.op, each.column].append(each)
-    return sorted(map(_merged, groups.values()), key=_order)
+    return list(map(_merged, groups.values()))
 
 
 def _order(each: Suggestion) -> tuple[float, float]:
