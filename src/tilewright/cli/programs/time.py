@@ -6,14 +6,15 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option
+from typer import Argument, Option
 
+from tilewright.cli.programs.calibrate import calibrate, calibrated
 from tilewright.cli.programs.program import (
+    PROGRAM_HELP,
     ArgOption,
     AssumeOption,
     FramesOption,
     ModuleOption,
-    ProgramArgument,
     assumptions,
     load_program,
 )
@@ -32,7 +33,7 @@ _SWEEP = re.compile(r"([A-Za-z_]\w*)=([\w,.\s-]+)")
 
 
 def time(
-    program: ProgramArgument,
+    program: Annotated[str | None, Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)] = None,
     target: Annotated[
         list[str] | None, "--target", "-t", "The chip; repeat it to see several beside each other."
     ] = None,
@@ -44,6 +45,12 @@ def time(
     ] = None,
     sweep: Annotated[str | None, "NAME=1,8,32: the word NAME in --arg takes each value in turn."] = None,
     largest: Annotated[str | None, "NAME: find the largest number for the word NAME in --arg that still fits."] = None,
+    measured: Annotated[
+        str | None,
+        "--calibrate",
+        "Refit the chip's constants on rows.csv (program,us), or on an XProf profile of PROGRAM's dump; -o keeps them.",
+    ] = None,
+    calibration: Annotated[str | None, "Take the constants that --calibrate has kept in this file."] = None,
     compiled: Annotated[bool, "--compile", "Price what an installed TPU compiler (libtpu) makes of StableHLO."] = False,
     assume: AssumeOption = None,
     arg: ArgOption = None,
@@ -60,6 +67,14 @@ def time(
     if not target:
         raise UsageError("a time needs a chip", where=program, how="add --target, such as --target tpu-v6e")
     chips = [find_target(name) for name in target]
+    if measured is not None:
+        refitted, said = calibrate(measured, program, chips[0])
+        deliver(Answer(lambda: refitted, lambda: said), Output(output, as_json, ".json"), {".json": lambda: refitted})
+        return
+    if program is None:
+        raise UsageError("no program given", how="name a file of HLO or StableHLO, or model.py:function")
+    if calibration is not None:
+        chips = [calibrated(chip, calibration) for chip in chips]
     changed = _changed(chips, changes or [])
     named: list[tuple[str, StepTime]] = []
     moved: MovementReport | None = None
