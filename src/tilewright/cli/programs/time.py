@@ -65,7 +65,7 @@ def time(
     from tilewright.trace import perfetto_bytes
 
     if not target:
-        raise UsageError("a time needs a chip", where=program, how="add --target, such as --target tpu-v6e")
+        raise UsageError("a time needs a chip", where=program or "", how="add --target, such as --target tpu-v6e")
     chips = [find_target(name) for name in target]
     if measured is not None:
         refitted, said = calibrate(measured, program, chips[0])
@@ -93,7 +93,7 @@ def time(
     assert moved is not None
     first = named[0][1]
     beside = [{"name": name, "device_seconds": step.device_seconds, "seconds": step.seconds} for name, step in named]
-    changes = list(moved.change_lines(width=terminal_width()))
+    changes: list[Line] = [*moved.change_lines(width=terminal_width())]
     plain = first.to_json() | {"changes": moved.to_json()["suggestions"]}
     answer = Answer(lambda: plain | ({"beside": beside} if len(named) > 1 else {}), lambda: _lines(named, top, changes))
     forms: dict[str, Form] = {

@@ -191,7 +191,7 @@ def _written_out(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Caus
             leaves = {name for name in sums if not body.read_within(name, inside | sums)}
             left = [end for end in ends if end.name not in sums or body.after([end.name]) & leaves]
             others = [end for end in left if body.kind[end.name] not in DOTS]
-            edits = {e.name: (_in_one_kernel(body, e, inside, sums, e in others[1:]),) for e in left}
+            edits: Edits = {e.name: (_in_one_kernel(body, e, inside, sums, e in others[1:]),) for e in left}
             first = min(starts, key=body.operations.index)
             found["attention" if batched else "loss", str(first.source)].append((body, first, edits))
     for (name, _), places in found.items():
