@@ -15,6 +15,7 @@ from typing import Any
 
 import measured_times
 import numpy as np
+import time_rows
 from measured_times import CHIPS, OPERATIONS, Gpt2, Measured, training
 
 from tilewright.hlo import estimate, load
@@ -61,8 +62,8 @@ $ ./run tilewright time model.py:step -a 'bf16[n,2048]' -a 'bf16[2048,8192]' --s
 $ ./run tilewright time examples/group_norm.mlir -t tpu-v6e -t tpu-v5e --set tpu-v6e.hbm_bandwidth=3.2e12 --top 1
 ```
 
-`--set` takes `hbm_bandwidth`, `matrix_peak`, `link_bandwidth`, or any constant of the model, such as
-`tpu-v6e.kernel.launch_us=0.5`.
+`--set` takes `hbm_bandwidth`, `matrix_peak`, `link_bandwidth` (between chips), `host_bandwidth`, `network_bandwidth`
+(between slices), or any constant of the model, such as `tpu-v6e.kernel.launch_us=0.5`.
 
 **Compare two dumps** of one program, of two compiler or code versions: `tilewright diff before.hlo after.hlo`.
 
@@ -127,6 +128,17 @@ constants of kernels are fitted on; all are shown. Bars: 12 % from dumps, 20 % f
 
 {models}
 
+## Whole functions of a kernel library
+
+Errors in per cent on functions of a public kernel library that were timed on v5e, v5p, v6e and 7x (the profiler's
+device times of Tokamax's tuning records, rows of XLA's programs), from StableHLO and, on the right, from modules that
+a TPU compiler made ahead of time (libtpu 0.0.50). The constants of kernels are fitted on one half of the families of
+shapes from their modules; every figure here is of the other half. `benchmarks/data/time_rows.csv` has each row;
+`./run python benchmarks/time_rows.py ROWS FOLDER --docs docs/time.md` makes it anew from the records and a folder of
+programs, and without them the tables and pictures from it.
+
+{rows}
+
 ## Which of two is faster
 
 Pairs whose measured times differ by more than 5 %, and in how many the model names the faster one (bar: 90 %). *all*:
@@ -175,7 +187,27 @@ them; a first note says that.
 
 ### With a chip of your own
 
-Measure single operations (bf16, one operation a program, times from the profiler) and write a CSV file:
+Measure whole functions or steps (the profiler's device times) and write a CSV file: a program (a file of HLO or
+StableHLO, or `model.py:function` with its arguments in a column `args`) and its microseconds.
+
+```
+program,us
+prefill.hlo,1834.2
+decode.mlir,92.7
+model.py:step,512.0
+```
+
+```sh
+tilewright time --calibrate rows.csv -t tpu-v6e -o mine.json
+tilewright time model.py:step -a 'bf16[8,2048]' -t tpu-v6e --calibration mine.json
+```
+
+The first scales what HBM, the matrix unit, the vector unit, vector memory and the start of a kernel take, each by one
+factor, prints every row before and after, and keeps the factors. Of six rows and more every third is held back, and
+the errors are of those. Two rows fit, but are judged by themselves. `--calibrate profile.xplane.pb` with the dump of
+what ran takes the profile's kernels as rows.
+
+Single operations have constants of their own. Measure single operations (bf16, one operation a program, times from the profiler) and write a CSV file:
 
 ```
 op,d0,d1,d2,kernel_us
@@ -218,6 +250,7 @@ def page(kinds: Sequence[Any]) -> str:
         single=_single(kinds),
         calls=", ".join(f"{target(chip).time['kernel']['call_us']:.0f} us on {chip}" for chip in CHIPS),
         models=_models(errors),
+        rows=time_rows.section(time_rows.stored()),
         ranking=_ranking(),
         gpt2_ranking=_gpt2_ranking(errors),
         machine=f"{platform.machine()}, Python {platform.python_version()}, beside other work",

@@ -1,7 +1,7 @@
 """People's functions (tests/data/lint): what must be named is, all else stays silent, and what is printed is right.
 
 A mark such as `# finds: one-hot-loss, 14155 -> 10525` has the TPU compiler's estimate for v5e (libtpu 0.0.42.1) of the
-whole function, in thousand cycles, as written and as advised. What is `disputed` there, because the time model has a
+whole function, in thousand cycles, as written and as advised; a cause that no rule mends has none. What is `disputed` there, because the time model has a
 loss, is silent.
 """
 
@@ -21,7 +21,7 @@ from tests.conftest import VECTORS
 from tilewright.hlo import catalogue, from_python, functions_in, suggest
 
 CORPUS = sorted((VECTORS / "lint").glob("*_style.py"))
-MARK = re.compile(r"# (finds|misses|disputed): ([\w-]+), (\d+) -> (\d+)$")
+MARK = re.compile(r"# (finds|misses|disputed): ([\w-]+)(?:, (\d+) -> (\d+))?$")
 
 
 def marks(path):
@@ -30,7 +30,7 @@ def marks(path):
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if mark := MARK.search(line):
             found[mark[1]].add((number, mark[2]))
-            assert int(mark[3]) > int(mark[4])
+            assert mark[3] is None or int(mark[3]) > int(mark[4])
     return found["finds"], found["misses"] | found["disputed"]
 
 
@@ -92,7 +92,7 @@ def arrays(texts):
 
 def test_what_is_printed_gives_the_same_values_when_it_is_pasted(monkeypatch):
     cases = mended(monkeypatch)
-    wanted = {rule for path in CORPUS for found in marks(path) for _, rule in found}
+    wanted = {rule for path in CORPUS for found in marks(path) for _, rule in found} & catalogue().keys()
     # group-norm is a whole block, and rotary-in-halves stores the weights in another order: tests/hlo/test_rules.py
     # and test_advice.py have their examples.
     assert {rule for _, _, rule, _, _ in cases} == wanted - {"group-norm", "rotary-in-halves"}

@@ -17,6 +17,7 @@ _LESS = 0.99
 _HOST = 16e9
 """Bytes a second between a chip and its host, each way: assumed, half of what PCIe 4.0 with 16 lanes can do."""
 _LARGEST = 12
+_MOST_CHANGES = 3
 _MOST_VERIFIED = 1 << 30
 """Bytes alive at once up to which a program is also run, to be verified."""
 
@@ -24,14 +25,14 @@ _MOST_VERIFIED = 1 << 30
 def study_on_tpu(subject: Subject, chip: Target) -> Studied:
     """The modelled step of ``subject`` on ``chip``, with memory, movement and the proof of what was rewritten."""
     program = subject.program
-    step, moves = hlo.estimate(program, chip), hlo.report(program, chip)
+    step, moves = hlo.estimate(program, chip), hlo.report(program, chip, hlo.suggest(program, chip))
     names = () if program.kind == "hlo" else dict.fromkeys((chip.name, REWRITING_TARGET))
     optimized = {name: hlo.optimize(program, name) for name in names}
     memory = hbm(subject, chip, step)
     moved = _moved(moves, optimized, chip.name)
     bottleneck = _bottleneck(step)
     checks = _checks(subject, optimized, memory.need)
-    advice = tuple(step.advice())
+    advice = (*(change.sentence for change in moves.suggestions[:_MOST_CHANGES]), *step.waits())
     details = {"rewrites": {name: len(done.rewrites) for name, done in optimized.items()}}
     return Studied(
         step, bottleneck, advice, memory, moved, checks, details=details, report=moves, commands=_commands(chip.name)

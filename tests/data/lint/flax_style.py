@@ -28,13 +28,13 @@ def attention_prefill(query, key):
 
 
 def dot_product_attention(query, key, value):
-    weights = jnp.einsum("bqhd,bkhd->bhqk", query * 128**-0.5, key)
+    weights = jnp.einsum("bqhd,bkhd->bhqk", query * 128**-0.5, key)  # finds: fused-attention
     weights = jax.nn.softmax(weights)
     return jnp.einsum("bhqk,bkhd->bqhd", weights, value)
 
 
 def masked_attention(query, key, value, mask):
-    weights = jnp.einsum("bqhd,bkhd->bhqk", query, key)
+    weights = jnp.einsum("bqhd,bkhd->bhqk", query, key)  # finds: fused-attention
     weights = jnp.where(mask, weights, -1e9)
     weights = jax.nn.softmax(weights)  # finds: softmax-sum, 515 -> 356
     return jnp.einsum("bhqk,bkhd->bqhd", weights, value)

@@ -52,13 +52,13 @@ def queue_places(expert):
 
 def dispatch_one_hot(x, expert, place):
     mask = jax.nn.one_hot(expert, 8, dtype=x.dtype)[:, :, None] * jax.nn.one_hot(place, 512, dtype=x.dtype)[:, None]
-    return jnp.einsum("sec,sd->ecd", mask, x)  # finds: one-hot-dispatch, 295 -> 42
+    return jnp.einsum("sec,sd->ecd", mask, x)  # finds: one-hot-dispatch
 
 
 def combine_one_hot(mixed, expert, place):
     dtype = mixed.dtype
     mask = jax.nn.one_hot(expert, 8, dtype=dtype)[:, :, None] * jax.nn.one_hot(place, 512, dtype=dtype)[:, None]
-    return jnp.einsum("sec,ecd->sd", mask, mixed)  # finds: one-hot-dispatch, 299 -> 40
+    return jnp.einsum("sec,ecd->sd", mask, mixed)  # finds: one-hot-dispatch
 
 
 def dispatch_sorted(x, expert):

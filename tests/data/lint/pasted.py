@@ -96,10 +96,6 @@ def rotary_interleaved(x, sin, cos):
     return x * c + jnp.dot(x, signed, precision="highest") * s
 
 
-@pasted(maxtext_style.dispatch_one_hot, "one-hot-dispatch", "6,4 i:6 i:6", e="8", c="512", d="width")
-def dispatch_one_hot(x, expert, place):
-    width = x.shape[-1]
-    return jnp.zeros((8, 512, width), x.dtype).at[expert, place].add(x)
 
 
 @pasted(maxtext_style.quantised_dense, "repeated-scales", "3,512 i8:5,512 5,4", s="scale", k="count", g="128")

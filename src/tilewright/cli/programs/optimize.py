@@ -14,6 +14,7 @@ from typer import Argument, Option
 
 from tilewright.child import half_of_memory
 from tilewright.cli.programs.program import PROGRAM_HELP, ArgOption, ModuleOption, load_program
+from tilewright.cli.programs.report import make_report
 from tilewright.cli.streams import Json, progress
 from tilewright.errors import CheckFailed, TilewrightError, UnsupportedError, UsageError
 from tilewright.extras import need
@@ -23,7 +24,7 @@ from tilewright.render.delivery import Answer, Form, Line, Output, deliver, rema
 from tilewright.render.tables import Heading, Table
 
 if TYPE_CHECKING:
-    from tilewright.hlo import Optimized, PassRun, Program, TpuComparison, Trial, Verification
+    from tilewright.hlo import MovementReport, Optimized, PassRun, Program, TpuComparison, Trial, Verification
 
 
 _WITHIN = Option(min=1, help="Seconds for all trials of a proof: no other begins that would take longer.")
@@ -114,7 +115,9 @@ def optimize(
         "": lambda: optimized.text.removesuffix("\n") + "\n",
         ".html": lambda: optimized.to_html(written),
     }
-    deliver(Answer(optimized.to_json, lambda: _lines(optimized, diff, explain)), where, forms)
+    left = make_report(optimized.program, chip, program)
+    plain = {"changes": left.to_json()["suggestions"]}  # what only the user can change
+    deliver(Answer(lambda: optimized.to_json() | plain, lambda: _lines(optimized, diff, explain, left)), where, forms)
     if optimized.target.compiler_normalizes:
         remark(
             f"note: XLA:TPU performs these rewrites itself, so on {optimized.target.name} a gain is claimed only where "
@@ -133,7 +136,7 @@ def optimize(
         remark(f"verified on random inputs: {proof}")
 
 
-def _lines(optimized: Optimized, diff: bool, explain: bool) -> Iterator[Line]:
+def _lines(optimized: Optimized, diff: bool, explain: bool, left: MovementReport) -> Iterator[Line]:
     if explain or not diff:
         yield optimized.explain()
     if diff and not optimized.rewrites:
@@ -142,6 +145,7 @@ def _lines(optimized: Optimized, diff: bool, explain: bool) -> Iterator[Line]:
         width = max(map(len, optimized.changes), default=0)
         yield from (f"# {name:{width}}  {_count(count)}" for name, count in optimized.changes.items())
         yield optimized.diff()
+    yield from left.change_lines()
 
 
 def _passes_listed() -> Answer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -50,8 +50,8 @@ def _chip(name: str | None) -> Target | None:
     return find_target(name) if name else None
 
 
-def _make_report(
-    program: Program, chip: Target | None, where: str, assumed: dict[str, float] | None = None
+def make_report(
+    program: Program, chip: Target | None, where: str, assumed: Mapping[str, float] | None = None
 ) -> MovementReport:
     """The report of a loaded program; UsageError where its layouts must be predicted and no target is named."""
     from tilewright.hlo import report as report_movement
@@ -99,7 +99,7 @@ def _report_or_program(
     if Path(source).suffix.lower() == ".json":
         return _read_report(source), None
     program = load_program(source, arguments, module)
-    return _make_report(program, chip, source), program
+    return make_report(program, chip, source), program
 
 
 def _share(text: str) -> float:
@@ -114,7 +114,7 @@ def _share(text: str) -> float:
     return value
 
 
-def _terminal_width() -> int:
+def terminal_width() -> int:
     """Columns to fill: the terminal's, or at least 100 where there is none."""
     from rich.console import Console
 
@@ -158,7 +158,7 @@ def report(
     chip, allowed = _chip(target), _share(fail_on or "0%")
     old = _read_report(baseline) if baseline else None
     loaded = load_program(program, arg, module, frames, meshed)
-    movement = _make_report(loaded, chip, program, assumptions(assume))
+    movement = make_report(loaded, chip, program, assumptions(assume))
     if profile:
         movement = movement.with_profile(loaded, profile)
     if by is _By.TIME and movement.time is None and profile is None:
@@ -181,7 +181,7 @@ def report(
 
 
 def _lines(movement: MovementReport, rankings: list[str], top: int, only: list[str], transfers: bool) -> Iterator[Line]:
-    width = _terminal_width()
+    width = terminal_width()
     for text in movement.head_lines():
         yield from (("", line) for line in textwrap.wrap(text, width, subsequent_indent="  "))
     if changes := list(movement.change_lines(width=width)):
@@ -203,7 +203,7 @@ def _compare(old: MovementReport, new: MovementReport, allowed: float, quiet: bo
             raise UsageError(problem, where="--baseline", how="make the baseline anew, from the same kind of program")
     difference = diff_reports(old, new)
     if not quiet:
-        show(["", ("bold", "against the baseline"), *difference.lines(10, _terminal_width())])
+        show(["", ("bold", "against the baseline"), *difference.lines(10, terminal_width())])
     if failed := difference.regressions(allowed):
         raise CheckFailed("; ".join(failed), how=f"--fail-on allows {allowed:.1%}")
 
@@ -234,8 +234,8 @@ def diff(
 
     def lines() -> Iterator[Line]:
         if upgrade is not None:
-            yield from (("", line) for line in (*upgrade.lines(top, _terminal_width()), ""))
-        yield from difference.lines(top, _terminal_width())
+            yield from (("", line) for line in (*upgrade.lines(top, terminal_width()), ""))
+        yield from difference.lines(top, terminal_width())
 
     plain = difference.to_json() | ({"time": upgrade.to_json()} if upgrade else {})
     deliver(Answer(lambda: plain, lines), where, {".html": lambda: difference.to_html(upgrade)}, said=())

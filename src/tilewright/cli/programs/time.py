@@ -6,25 +6,27 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option
+from typer import Argument, Option
 
+from tilewright.cli.programs.calibrate import calibrate, calibrated
 from tilewright.cli.programs.program import (
+    PROGRAM_HELP,
     ArgOption,
     AssumeOption,
     FramesOption,
     MeshOptions,
     ModuleOption,
-    ProgramArgument,
     assumptions,
     load_program,
 )
+from tilewright.cli.programs.report import make_report, terminal_width
 from tilewright.cli.streams import Json
 from tilewright.errors import UsageError
 from tilewright.render import bytes_text
 from tilewright.render.delivery import Answer, Form, Line, Output, deliver, remark
 
 if TYPE_CHECKING:
-    from tilewright.hlo import Program, StepTime
+    from tilewright.hlo import MovementReport, Program, StepTime
     from tilewright.targets import Target
 
 _SETTING = re.compile(r"([\w-]+)\.([\w.]+)=(.+)")
@@ -32,7 +34,7 @@ _SWEEP = re.compile(r"([A-Za-z_]\w*)=([\w,.\s-]+)")
 
 
 def time(
-    program: ProgramArgument,
+    program: Annotated[str | None, Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)] = None,
     target: Annotated[
         list[str] | None, "--target", "-t", "The chip; repeat it to see several beside each other."
     ] = None,
@@ -44,6 +46,12 @@ def time(
     ] = None,
     sweep: Annotated[str | None, "NAME=1,8,32: the word NAME in --arg takes each value in turn."] = None,
     largest: Annotated[str | None, "NAME: find the largest number for the word NAME in --arg that still fits."] = None,
+    measured: Annotated[
+        str | None,
+        "--calibrate",
+        "Refit the chip's constants on rows.csv (program,us), or on an XProf profile of PROGRAM's dump; -o keeps them.",
+    ] = None,
+    calibration: Annotated[str | None, "Take the constants that --calibrate has kept in this file."] = None,
     compiled: Annotated[bool, "--compile", "Price what an installed TPU compiler (libtpu) makes of StableHLO."] = False,
     *,
     meshed: MeshOptions,
@@ -60,10 +68,19 @@ def time(
     from tilewright.trace import perfetto_bytes
 
     if not target:
-        raise UsageError("a time needs a chip", where=program, how="add --target, such as --target tpu-v6e")
+        raise UsageError("a time needs a chip", where=program or "", how="add --target, such as --target tpu-v6e")
     chips = [find_target(name) for name in target]
+    if measured is not None:
+        refitted, said = calibrate(measured, program, chips[0])
+        deliver(Answer(lambda: refitted, lambda: said), Output(output, as_json, ".json"), {".json": lambda: refitted})
+        return
+    if program is None:
+        raise UsageError("no program given", how="name a file of HLO or StableHLO, or model.py:function")
+    if calibration is not None:
+        chips = [calibrated(chip, calibration) for chip in chips]
     changed = _changed(chips, changes or [])
     named: list[tuple[str, StepTime]] = []
+    moved: MovementReport | None = None
 
     def loading(texts: list[str] | None) -> Program:
         return load_program(program, texts, module, frames, meshed)
@@ -77,14 +94,16 @@ def time(
                 ready = compile_for_tpu(loaded, chip.name) if compiled and loaded.kind != "hlo" else loaded
                 name = ", ".join(part for part in (label, chip.name, what_if) if part)
                 named.append((name, estimate(ready, machine, assumed)))
+                moved = moved or make_report(ready, machine, program, assumed)
+    assert moved is not None
     first = named[0][1]
     beside = [{"name": name, "device_seconds": step.device_seconds, "seconds": step.seconds} for name, step in named]
-    answer = Answer(
-        lambda: first.to_json() | ({"beside": beside} if len(named) > 1 else {}), lambda: _lines(named, top)
-    )
+    changes: list[Line] = [*moved.change_lines(width=terminal_width())]
+    plain = first.to_json() | {"changes": moved.to_json()["suggestions"]}
+    answer = Answer(lambda: plain | ({"beside": beside} if len(named) > 1 else {}), lambda: _lines(named, top, changes))
     forms: dict[str, Form] = {
-        ".json": first.to_json,
-        ".html": lambda: first.to_html(named),
+        ".json": lambda: plain,
+        ".html": lambda: first.to_html(named, [each.sentence for each in moved.suggestions[:3]]),
         ".pftrace": lambda: perfetto_bytes(first.events()),
     }
     deliver(answer, where, forms, notes=first.notes)
@@ -158,9 +177,9 @@ def _largest(name: str, arguments: list[str] | None, chip: Target, load: Callabl
     return fits
 
 
-def _lines(named: Sequence[tuple[str, StepTime]], top: int) -> Iterator[Line]:
+def _lines(named: Sequence[tuple[str, StepTime]], top: int, changes: Sequence[Line]) -> Iterator[Line]:
     first = named[0][1]
-    yield from (*first.lines(), "")
+    yield from (*first.lines(), "", *changes, "")
     yield first.slowest_table(top)
     if len(named) > 1:
         yield ""

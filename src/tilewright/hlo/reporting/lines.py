@@ -181,6 +181,8 @@ def change_lines(report: ReportData, top: int = 3, width: int = 100) -> Iterator
         first, *more = textwrap.wrap(words, width - 16, break_long_words=False, break_on_hyphens=False)
         yield "", f"{number:>4} {saved:>9}  {first}"
         yield from (("", " " * 16 + line) for line in more)
+    if report.time is not None and report.predicted and not any(each.saved_us for each in report.suggestions):
+        yield "", "     no change is known that takes a hundredth off the modelled step"
     if report.time is not None and not report.predicted and report.time.device_us > report.time.call_us:
         yield "bold", "     what the step waits for"
         for sentence in report.time.advice:

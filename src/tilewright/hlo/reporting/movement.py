@@ -109,7 +109,7 @@ def report(
     if step is not None:
         notes = tuple(n for n in step.notes if not n.startswith(UNKNOWN_LOOPS) and n not in program.notes)
         exchange, exposed = step.exchange_seconds * 1e6, step.exposed_seconds * 1e6
-        most = tuple(step.advice(3))
+        most = tuple(step.waits(3))
         time = TimeSummary(*(step.seconds * 1e6, step.call_seconds * 1e6, step.priced, notes), exchange, exposed, most)
         for timed in step.rows:
             lines[timed.source] += timed.seconds * 1e6

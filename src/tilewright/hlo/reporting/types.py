@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 from msgspec import to_builtins
 
 from tilewright.hlo.alike import joined
-from tilewright.render import percent_text
+from tilewright.render import bytes_text, percent_text, seconds_text
+from tilewright.render.formats import place_text
 from tilewright.version import __version__
 
 #: Counts changes of the JSON that break readers. 2: totals count loops by their trips; ``tensors`` has every tensor.
@@ -195,6 +196,12 @@ class Suggestion:
         """Whether the report found it by itself; a rule has a factor, or says that it has none."""
         return self.factor is None and self.kind != "unpriced"
 
+    @property
+    def sentence(self) -> str:
+        """What it saves, where, what costs now, and what to do: one line of advice."""
+        saved = seconds_text(self.saved_us / 1e6) if self.saved_us else bytes_text(self.saved_bytes)
+        return f"saves {saved}: {place_text(self.source)} {self.what or self.op}: {self.how}"
+
     def concerns(self, row: MovementRow) -> bool:
         """Whether it is about this row's operation."""
         if not self.op:
@@ -280,8 +287,8 @@ class TimeSummary(_Value):
 
     ``device_us``: on the device, which is what is shown; ``call_us``: the call beside it; ``step_us``: both.
     ``priced``: the share of its flops or bytes, the lesser, that has a time; ``notes``: where the constants are from;
-    ``exchange_us``: exchanges between chips, ``exposed_us`` of them waited for; ``advice``: what concerns most of the
-    step, in sentences.
+    ``exchange_us``: exchanges between chips, ``exposed_us`` of them waited for; ``advice``: what it waits for, in
+    sentences, the most first.
     """
 
     step_us: float

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import NamedTuple
 
 from tilewright.hlo.graphs.graph import Node, Value
@@ -63,48 +62,4 @@ ONE_HOT_LOOKUP = Rule(
     exact=False,
 )
 
-# A mixture of experts by one-hot matrices: every token is multiplied by every place of every expert.
-
-#: Operations on the way from one-hot matrices to the matrix that sends tokens to places.
-_ON_THE_WAY = ("multiply", "convert", "compare", "select", "broadcast_in_dim", "reshape", "transpose")
-_MOST = 64
-
-
-def _dispatch(product: Node) -> Value | None:
-    """The operand that is made of several one-hot matrices."""
-    return next((value for value in product.operands if len(value.sizes) > 2 and _one_hots(value) > 1), None)
-
-
-def _one_hots(value: Value) -> int:
-    """How many one-hot matrices are multiplied with each other to make ``value``."""
-    open_, seen, found = [value], {value}, 0
-    while open_ and len(seen) < _MOST:
-        each = open_.pop()
-        if one_hot_of(each) is not None:
-            found += 1
-            continue
-        node = each.operation
-        outer = node is not None and node.name == "dot_general" and not any(product_dims(node)[1])
-        if node is None or (node.name not in _ON_THE_WAY and not outer):
-            continue
-        fresh = [operand for operand in node.operands if operand not in seen]
-        seen.update(fresh)
-        open_ += fresh
-    return found
-
-
-ONE_HOT_DISPATCH = Rule(
-    name="one-hot-dispatch",
-    phase="advice",
-    summary="rows sent to places by a product with a matrix of zeros and ones: scatter and gather them",
-    finding="every row is multiplied by every place that it could go to, by a matrix of zeros and ones",
-    change="add the rows to their places by index, and read them back by index, times the gates: "
-    'y.at[expert, place].get(mode="fill", fill_value=0); or sort them by expert for jax.lax.ragged_dot',
-    source="the TPU compiler's estimate; a mixture of experts as GShard's einsums write it",
-    roots=("dot_general",),
-    find=_dispatch,
-    pays=lambda matrix: prod(matrix.sizes) >= 1 << 20,
-    build=None,
-)
-
-RULES = (ONE_HOT_LOOKUP, ONE_HOT_DISPATCH)
+RULES = (ONE_HOT_LOOKUP,)

@@ -23,6 +23,14 @@ _LINKS = {
     "network_bandwidth": "network_bytes_per_second",
 }
 """What :func:`what_if` calls the rates between a device and others."""
+SCALED = {
+    "scale.hbm": ("mb_per_us", "read_mb_per_us", "write_mb_per_us"),
+    "scale.matrix": ("efficiency",),
+    "scale.vector": ("vector_ns", "transcendental_ns", "rotation_ns"),
+    "scale.vmem": ("near_mb_per_us",),
+    "scale.latency": ("launch_us", "near_launch_us", "scalar_us"),
+}
+"""Factors on the time of a unit or memory, and the constants that hold it."""
 _NEAREST = {"tpu-v5e": "tpu-v6e", "tpu-v5p": "tpu-v4", "tpu-7x": "tpu-v6e", "tpu-8t": "tpu-v6e", "tpu-8i": "tpu-v6e"}
 """Chips without measurements, and the measured one most like each: one core, or two that share memory, as a device."""
 
@@ -98,6 +106,8 @@ def chip_of(machine: Target) -> Chip:
     if own and (nearest is None or len(own) > 1):
         note = f"constants of {machine.name} fitted on measurements of single operations"
         note = note if fitted else f"{machine.name} with figures of your own: not calibrated"
+        if "kernel" in own and own["kernel"].fitted_on.startswith("your "):
+            note = f"constants of {machine.name} refitted on {own['kernel'].fitted_on}"
         return Chip(machine.name, own, fitted, note, *peaks)
     if nearest is None or hbm is None:
         raise UnsupportedError(
@@ -157,10 +167,11 @@ def _scaled(measured: Target, machine: Target) -> Mapping[str, TimeConstants]:
     return MappingProxyType(scaled)
 
 
-def what_if(machine: Target, changes: Mapping[str, float]) -> Target:
+def what_if(machine: Target, changes: Mapping[str, float], fitted_on: str = "") -> Target:
     """A chip with other figures: ``hbm_bandwidth`` (bytes per second), ``matrix_peak`` (bf16 operations per second),
     ``link_bandwidth``, ``host_bandwidth`` and ``network_bandwidth`` (between slices), or a constant of the time model,
-    ``MECHANISM.CONSTANT`` such as ``kernel.launch_us``.
+    ``MECHANISM.CONSTANT`` such as ``kernel.launch_us``; ``scale.hbm`` and others: factors on the time of a unit.
+    ``fitted_on``: what the changes were fitted on, if they were.
 
     A bandwidth or peak scales every constant that depends on it. Raises :class:`UsageError` for an unknown key.
 
@@ -185,13 +196,19 @@ def what_if(machine: Target, changes: Mapping[str, float]) -> Target:
         elif key in _LINKS and links is not None:
             rates: dict[str, Any] = {_LINKS[key]: int(value)}
             links = replace(links, **rates)
+        elif key in SCALED:
+            for name in SCALED[key]:
+                own = 1 / value if name.endswith("per_us") or name == "efficiency" else value
+                _scale(tables, min(own, 1 / tables["kernel"][name]) if name == "efficiency" else own, name.__eq__)
         elif mechanism in tables and constant in tables[mechanism]:
             tables[mechanism][constant] = value
         else:
             how = f"hbm_bandwidth, matrix_peak, {', '.join(_LINKS)}, or MECHANISM.CONSTANT such as kernel.launch_us"
             raise UsageError(f"no figure called {key!r}", where=machine.name, how=how)
-    time = MappingProxyType({name: TimeConstants(MappingProxyType(values)) for name, values in tables.items()})
-    return replace(machine, memories=memories, matrix=matrix, links=links, time=time)
+    time = {name: TimeConstants(MappingProxyType(values)) for name, values in tables.items()}
+    if fitted_on:
+        time = {name: replace(new, fitted_on=fitted_on, seen=known[name].seen) for name, new in time.items()}
+    return replace(machine, memories=memories, matrix=matrix, links=links, time=MappingProxyType(time))
 
 
 def _scale(tables: Mapping[str, dict[str, float]], share: float, of: Callable[[str], bool]) -> None:

@@ -56,13 +56,6 @@ _WAITS = {
     "sparsecore": "waits for the SparseCores",
     "host": "waits for its host's memory",
 }
-_HELPS = {
-    "vector": "fewer transcendental functions, a narrower type, or work on smaller arrays",
-    "vmem": "fuse it with its neighbours",
-    "relayout": "keep the order of dims that its users want, or leave a transpose out",
-    "sparsecore": "start the lookup earlier, or gather fewer rows",
-    "host": "offload less to the host, or compute it a second time",
-}
 _OFFLOAD, _OFFLOADED = "xla_tpu_enable_sparse_core_collective_offload_", ("all-gather", "all-reduce", "reduce-scatter")
 """The compiler's flags that let SparseCores exchange beside the products, and for which exchanges there are some."""
 _SMALL = 0.03
@@ -70,8 +63,6 @@ _SMALL = 0.03
 _CALL = 0.3
 """And the call beside it."""
 _BESIDE = "beside every step"
-_FULL = 0.6
-"""Share of the matrix peak from which products are well used."""
 _SWEPT = re.compile(r"(\w+) ([\d.]+), (.+)")
 _MOST_LANES = 4
 """Steps whose lanes are drawn below each other."""
@@ -325,28 +316,18 @@ class StepTime:
             events.append(Slice(Track(self.target, name), row.name or row.op, start, duration, details))
         return tuple(events)
 
-    def advice(self, count: int = 5) -> list[str]:
-        """Sentences, the one that concerns most time first."""
+    def waits(self, count: int = 5) -> list[str]:
+        """What the step waits for, in sentences, the one that concerns most time first."""
         groups: dict[tuple[str, str], list[TimeRow]] = defaultdict(list)
         for row in self.rows:
             if row.seconds:
                 groups[row.source or row.name, row.bound].append(row)
-        whole, said = self.device_seconds or 1.0, list[tuple[float, str]]()
-
-        def say(seconds: float, words: str) -> None:
-            if seconds >= _SMALL * whole:
-                said.append(
-                    (seconds, f"{seconds_text(seconds)} ({percent_text(seconds / whole)} of the step): {words}")
-                )
-
+        whole, said = self.device_seconds or 1.0, [(self.recomputed_seconds, "computed a second time for the gradient")]
         for (place, bound), rows in groups.items():
-            words = f"{place_text(place)} {_WAITS.get(bound, bound)}{self._what_helps(bound, rows)}"
-            say(sum(row.seconds for row in rows), words)
-        again = (
-            "computed a second time for the gradient: keep more of it where memory allows (a policy of jax.checkpoint)"
-        )
-        say(self.recomputed_seconds, again)
-        sentences = [words for _, words in sorted(said, key=lambda item: -item[0])[:count]]
+            words = f"{place_text(place)} {_WAITS.get(bound, bound)}{self._measure(bound, rows)}"
+            said.append((sum(row.seconds for row in rows), words))
+        most = sorted((each for each in said if each[0] >= _SMALL * whole), key=lambda each: -each[0])[:count]
+        sentences = [f"{seconds_text(s)} ({percent_text(s / whole)} of the step): {words}" for s, words in most]
         if self.call_seconds >= _CALL * whole:
             words = "the call itself, whatever it computes: run several steps in one call (a loop under jit)"
             sentences.append(f"{seconds_text(self.call_seconds)} {_BESIDE}: {words}")
@@ -356,29 +337,24 @@ class StepTime:
             sentences.append(f"{lacking} of the bytes have no time, so the step takes longer: {'; '.join(reasons[:2])}")
         return sentences or ["no line of the program takes more than a few per cent of the step"]
 
-    def _what_helps(self, bound: str, rows: list[TimeRow]) -> str:
+    def _measure(self, bound: str, rows: list[TimeRow]) -> str:
+        """How much of what: bytes, kernels, the share of a peak."""
         if bound == "hbm":
             moved = bytes_text(sum(row.bytes for row in rows))
-            if all(row.lane == "dma" for row in rows):
-                return f", a transfer of {moved}: fewer bytes, or more work that can stand before it"
-            return f" for {moved}: a narrower type, less padding, or results used where they are made"
-        if bound == "latency":
-            kernels = sum(row.runs for row in rows)
-            many = f" in {count_text(kernels)} small kernels" if kernels > 1 else ""
-            return f"{many}: fuse them, or give each more to do"
+            return f", a transfer of {moved}" if all(row.lane == "dma" for row in rows) else f" for {moved}"
+        kernels = sum(row.runs for row in rows)
+        if bound == "latency" and kernels > 1:
+            return f" in {count_text(kernels)} small kernels"
         if bound == "matrix" and self.matrix_peak:
             share = sum(row.flops for row in rows) / sum(row.seconds for row in rows) / self.matrix_peak
-            words = f" at {percent_text(share)} of its peak"
-            full = ": only fewer products, or a narrower type (int8, fp8), take less"
-            more = full if share >= _FULL else ": dims that fill its tiles, larger products, or a narrower type"
-            return words + more
+            return f" at {percent_text(share)} of its peak"
         if bound == "link":
             if any(row.beside for row in rows):
                 return ", longer than what runs beside: begin earlier, or exchange less"
             flags = [f"{_OFFLOAD}{row.op.replace('-', '_')}" for row in rows if row.op in _OFFLOADED]
             how = f" ({flags[0]}=true gives it to SparseCores)" if flags else ""
             return f", and nothing runs beside: exchange less, or beside products{how}"
-        return f": {_HELPS[bound]}" if bound in _HELPS else ""
+        return ""
 
     def _fields(self) -> tuple[Field, ...]:
         """The columns of a step's rows, for terminal and page."""
@@ -457,8 +433,8 @@ class StepTime:
         )
         return Table(columns, cells(columns, steps))
 
-    def to_html(self, beside: Sequence[NamedStep] = ()) -> str:
-        """One page: this step in full, and several steps ``beside`` each other, this one the first of them."""
+    def to_html(self, beside: Sequence[NamedStep] = (), changes: Sequence[str] = ()) -> str:
+        """One page: this step in full, what would take less, and several steps ``beside`` it, itself the first."""
         kind = "predicted fusions and layouts" if self.predicted else "the dump's own schedule"
         facts = [("target", self.target), ("kind", f"modelled, {kind}"), ("made", date.today().isoformat())]
         page = Page(
@@ -467,7 +443,7 @@ class StepTime:
             facts=facts,
             wide=True,
         )
-        page.section("advice", "What to do first", steps(map(advised, self.advice())))
+        page.section("advice", "What to do first", steps(map(advised, (*changes, *self.waits()))))
         page.section("summary", "What a step takes", cards(self._figures()), *(note(text) for text in self.notes))
         if len(beside) > 1:
             page.section("compare", "Beside each other", *_compared(beside))
@@ -659,7 +635,11 @@ def lanes(steps: Sequence[NamedStep]) -> list[Html]:
 def advised(sentence: str) -> Step:
     """A sentence of advice; the time that it begins with stands out."""
     worth, colon, words = sentence.partition(": ")
-    return Step(words, worth=worth) if colon and worth.endswith(("of the step)", _BESIDE)) else Step(sentence)
+    return (
+        Step(words, worth=worth)
+        if colon and (worth.endswith(("of the step)", _BESIDE)) or worth.startswith("saves "))
+        else Step(sentence)
+    )
 
 
 def _round_numbers(low: float, high: float) -> list[float]:

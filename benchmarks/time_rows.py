@@ -1,0 +1,240 @@
+"""How far off modelled times are on thousands of functions that were timed: rows, tables of docs/time.md, pictures.
+
+    python benchmarks/time_rows.py ROWS.jsonl.gz FOLDER... [--docs docs/time.md]
+
+ROWS holds a JSON object a line (``id``, ``chip``, ``op``, ``ms``: the profiler's device time; ``peak_mb``); the folders
+``ID.mlir`` (StableHLO), ``ID.hlo`` (the module that a TPU compiler made ahead of time) and ``ID.mem.json`` of what is
+to be priced. The results stand in ``benchmarks/data/time_rows.csv``. Without ROWS the page and the pictures are made of
+the results that stand there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import hashlib
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from math import log, log10
+from pathlib import Path
+from statistics import mean, median
+
+from tilewright.errors import TilewrightError
+from tilewright.hlo import estimate, load
+from tilewright.render.drawing import Drawing
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "data" / "time_rows.csv"
+PICTURES = ROOT / "docs" / "pictures"
+CHIPS = ("tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-7x")
+SIDES = {"source": "mlir", "dump": "hlo"}
+ALIKE = 0.02
+"""How far the peak of memory of a module may be from that of what was timed."""
+WORST = 10
+BEGIN, END = "<!-- rows: benchmarks/time_rows.py -->", "<!-- end of rows -->"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One function: milliseconds as modelled, those over the measured, whether it was compiled as what was timed."""
+
+    name: str
+    side: str
+    modelled: float
+    ratio: float
+    alike: bool
+
+    @property
+    def chip(self) -> str:
+        return f"tpu-{self.name.partition('.')[0]}"
+
+    @property
+    def op(self) -> str:
+        return self.name.split(".")[1]
+
+    @property
+    def fitted(self) -> bool:
+        """Whether constants were fitted on its family of shapes; the other half is held back, by a hash."""
+        family = self.name.split(".", 1)[1].rpartition(".")[0]
+        return not hashlib.sha256(family.encode()).digest()[0] % 2
+
+    @property
+    def error(self) -> float:
+        return 100 * abs(self.ratio - 1)
+
+    @property
+    def off(self) -> float:
+        return abs(log(max(self.ratio, 1e-3)))
+
+
+def priced(item: tuple[str, str, str, float, bool]) -> Result | str:
+    """A function's result, or why it has none."""
+    name, side, path, measured, alike = item
+    try:
+        milliseconds = 1e3 * estimate(load(Path(path).read_text()), f"tpu-{name.partition('.')[0]}").device_seconds
+    except TilewrightError as error:
+        return f"{name} from {side}: {error}"
+    return Result(name, side, milliseconds, milliseconds / measured, alike)
+
+
+def computed(rows: Path, folders: Sequence[Path]) -> list[Result]:
+    """The results of all rows that a folder has a program of; what cannot be priced is printed."""
+    items = []
+    with gzip.open(rows, "rt") as lines:
+        for line in map(json.loads, lines):
+            if line["op"].startswith("pallas") or not line["ms"]:
+                continue
+            for side, suffix in SIDES.items():
+                path = next((f for folder in folders if (f := folder / f"{line['id']}.{suffix}").exists()), None)
+                said = next((f for folder in folders if (f := folder / f"{line['id']}.mem.json").exists()), None)
+                peak = json.loads(said.read_text()).get("peak_memory_in_bytes", 0) / 1e6 if said else 0.0
+                alike = bool(peak and line.get("peak_mb") and abs(peak / line["peak_mb"] - 1) < ALIKE)
+                if path is not None:
+                    items.append((line["id"], side, str(path), line["ms"], alike))
+    with ProcessPoolExecutor() as pool:
+        found = list(pool.map(priced, items, chunksize=4))
+    for each in found:
+        if isinstance(each, str):
+            print(f"left out: {each}")
+    return [each for each in found if isinstance(each, Result)]
+
+
+def written(results: Sequence[Result]) -> None:
+    """Put the results into the file that tests and pages read."""
+    with RESULTS.open("w", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(("id", "side", "modelled_ms", "over_measured", "alike"))
+        for each in sorted(results, key=lambda each: (each.name, each.side)):
+            table.writerow((each.name, each.side, f"{each.modelled:.4g}", f"{each.ratio:.4g}", int(each.alike)))
+
+
+def stored() -> list[Result]:
+    """The results that stand in the repository."""
+    with RESULTS.open() as lines:
+        return [
+            Result(row["id"], row["side"], float(row["modelled_ms"]), float(row["over_measured"]), row["alike"] == "1")
+            for row in csv.DictReader(lines)
+        ]
+
+
+def figures(results: Sequence[Result]) -> str:
+    """Mean, median and worst error in per cent, of rows that were not fitted; of none three blanks."""
+    errors = [each.error for each in results]
+    return f"{mean(errors):.1f} | {median(errors):.1f} | {max(errors):.0f}" if errors else " | | "
+
+
+def kinds(results: Sequence[Result]) -> Iterator[str]:
+    """A line for each kind and chip, then for each chip, then for all."""
+    groups: dict[tuple[str, str], list[Result]] = defaultdict(list)
+    for each in results:
+        for group in ((each.op, each.chip), ("all", each.chip), ("all", "all")):
+            groups[group].append(each)
+    order = sorted(groups, key=lambda group: (group[0] == "all", group[0], [*CHIPS, "all"].index(group[1])))
+    yield "| kind | chip | fitted | not fitted | mean | median | worst | dumps | mean | median | worst |"
+    yield "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+    for op, chip in order:
+        source, dumps = ([each for each in groups[op, chip] if each.side == side] for side in SIDES)
+        fitted = sum(each.fitted for each in source)
+        held, held_dumps = ([each for each in some if not each.fitted] for some in (source, dumps))
+        name = f"`{op}`" if op != "all" else "**all**"
+        parts = (name, chip, str(fitted), str(len(held)), figures(held), str(len(held_dumps)), figures(held_dumps))
+        yield f"| {' | '.join(parts)} |"
+
+
+def worst(results: Sequence[Result]) -> list[Result]:
+    """Of each family that was not fitted the function that is furthest off from source, the worst first."""
+    families: dict[str, Result] = {}
+    for each in sorted(results, key=lambda each: -each.off):
+        if each.side == "source" and not each.fitted:
+            families.setdefault(each.name.rpartition(".")[0].rpartition(".")[0], each)
+    return list(families.values())[:WORST]
+
+
+def section(results: Sequence[Result]) -> str:
+    """The part of docs/time.md between its two marks."""
+    alike = [each for each in results if each.alike and not each.fitted and each.side == "source"]
+    lines = [*kinds(results), "", PROSE.format(count=len(alike), figures=figures(alike).replace(" | ", " / ")), ""]
+    lines += ["| function | modelled ms | over measured | why |", "|---|--:|--:|---|"]
+    lines += [f"| `{r.name}` | {r.modelled:.3g} | {r.ratio:.2f} | {why(r)} |" for r in worst(results)]
+    return "\n".join([BEGIN, *lines, "", *(f"![{chip}](pictures/time-{chip}.svg)" for chip in CHIPS), END])
+
+
+def why(result: Result) -> str:
+    """What the model gets wrong there; every function of the table has a reason."""
+    return next(text for pattern, text in WHY.items() if re.search(pattern, result.name))
+
+
+PROSE = """Of {count} of the rows not fitted the module that a compiler makes has the very peak of memory that was
+measured, so it is the module that was timed: from source they are off by {figures} % (mean / median / worst); the
+others were compiled by another version, in part in another way.
+
+The functions furthest off, one of a family of shapes:"""
+WHY = {
+    r"^v5p\.ragged_dot": "v5p's compiler, as it was timed, multiplied all rows by the weights of every group, which is "
+    "as many times the work as there are groups; the one asked today does not",
+    r"ragged_dot": "how the compiler cuts groups into blocks is not modelled: each group is priced by its mean",
+    r"xla_chunked_dot_product_attention": "a loop of thousands of runs over chunks of 128 rows: each of its small "
+    "kernels is charged a start of its own, from its dump as well; the chip takes less",
+    r"multi_head_latent_attention": "its loops run as long as the data says, and count once",
+    r"batched_rpa": "what the compiler makes of a cache gathered by tables is not predicted; its dump is nearer",
+    r"(dsv4_compressor|csa_gather)": "many small gathers of a cache's rows, which take longer, from its dump as well",
+    r"(router_top_k|ragged_gather)": "sorts and gathers of few rows: a network that sorts was never measured by itself",
+    r".": "which operations share a kernel, or stay near the core, is predicted otherwise than the compiler does",
+}
+"""Why the functions of a kind are off where they are far off: read from their modules and dumps."""
+
+
+def drawing(chip: str, results: Sequence[Result]) -> str:
+    """Modelled against measured milliseconds of one chip's functions that were not fitted, from source."""
+    shown = [each for each in results if each.chip == chip and each.side == "source" and not each.fitted]
+    low, high, left, top, size = -3.0, 4.0, 60.0, 16.0, 420.0
+    title = f"{chip}: modelled against measured milliseconds"
+    about = f"{len(shown)} functions that were not fitted, from source, logarithmic; the lines are 30 % off"
+    picture = Drawing(left + size + 20, top + size + 44, title=title, description=about, ground=True)
+
+    def at(value: float) -> float:
+        return (log10(min(max(value, 10**low), 10**high)) - low) / (high - low) * size
+
+    for power in range(int(low), int(high) + 1):
+        across = at(10.0**power)
+        picture.line(left + across, top, left + across, top + size, "grid")
+        picture.line(left, top + size - across, left + size, top + size - across, "grid")
+        picture.text(left + across, top + size + 18, f"{10.0**power:g}", "small soft", anchor="middle")
+        picture.text(left - 6, top + size - across + 4, f"{10.0**power:g}", "small soft", anchor="end")
+    for factor in (0.7, 1.0, 1.3):
+        ends = [
+            (10**low / min(1, factor), 10**low * max(1, factor)),
+            (10**high / max(1, factor), 10**high * min(1, factor)),
+        ]
+        picture.polyline([(left + at(x), top + size - at(y)) for x, y in ends], "curve s1" if factor == 1 else "axis")
+    for each in sorted(shown, key=lambda each: each.name):
+        tip = f"{each.name}: {each.modelled:.3g} modelled, {each.modelled / each.ratio:.3g} measured"
+        picture.circle(left + at(each.modelled / each.ratio), top + size - at(each.modelled), 3, "dot s0", tip=tip)
+    picture.text(left + size / 2, top + size + 38, "measured ms", "soft", anchor="middle")
+    picture.text(left + 6, top + 14, "modelled ms", "soft")
+    return f"{picture.svg()}\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", type=Path, nargs="*", help="ROWS.jsonl.gz, then the folders of programs")
+    parser.add_argument("--docs", type=Path, help="put the tables into this page, and draw the pictures")
+    options = parser.parse_args()
+    if options.rows:
+        written(computed(options.rows[0], options.rows[1:]))
+    results = stored()
+    print("\n".join(kinds(results)))
+    if options.docs:
+        before, _, after = options.docs.read_text().partition(BEGIN)
+        options.docs.write_text(before + section(results) + after.partition(END)[2])
+        for chip in CHIPS:
+            (PICTURES / f"time-{chip}.svg").write_text(drawing(chip, results), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""`tilewright time --calibrate`: a chip's constants refitted on times that its user has measured, and kept in a file.
+
+What the units and the memories take is scaled, each by one factor: of every row the model says how long it waits for
+which of them. A factor stays near 1 where few rows say otherwise. Of six rows and more every third is held back.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tilewright.cli.programs.program import load_program
+from tilewright.cli.programs.report import make_report
+from tilewright.cli.streams import read_text
+from tilewright.errors import UsageError
+from tilewright.render import percent_text
+from tilewright.render.delivery import Line
+from tilewright.render.tables import Table
+
+if TYPE_CHECKING:
+    from tilewright.targets import Target
+
+_BOUNDS = ("hbm", "matrix", "vector", "vmem", "latency")
+"""What a row waits for, each with a factor."""
+_ROUNDS, _STEPS = 3, 20
+_PRIOR = 0.1
+"""Weight of a factor's distance from 1 against one row."""
+_HELD = 6
+_SCHEMA = "tilewright.calibration/1"
+_HOW = "columns program,us: a file of HLO or StableHLO, or model.py:function with its arguments in a column args"
+
+
+class _Point(NamedTuple):
+    name: str
+    measured: float  # microseconds
+    parts: Mapping[str, float]  # what it waits for -> microseconds, modelled
+
+    @property
+    def error(self) -> float:
+        return abs(sum(self.parts.values()) / self.measured - 1)
+
+
+def _of_rows(path: str, chip: Target) -> list[_Point]:
+    from tilewright.hlo import estimate
+
+    points = []
+    for number, row in enumerate(csv.DictReader(read_text(path).splitlines()), 2):
+        try:
+            program, measured = (row["program"] or "").strip(), float(row["us"] or "")
+        except (KeyError, ValueError):
+            raise UsageError("no row of a program and its microseconds", where=f"{path}:{number}", how=_HOW) from None
+        if not 0 < measured < float("inf"):
+            raise UsageError(f"{measured:g} us is no time", where=f"{path}:{number}")
+        place = str(Path(path).parent / program) if not Path(program).is_absolute() else program
+        step = estimate(load_program(place, (row.get("args") or "").split() or None), chip)
+        points.append(_Point(program, measured, {bound: 1e6 * s for bound, s in step.by_bound().items() if s}))
+    return points
+
+
+def _of_profile(profile: str, program: str, chip: Target) -> list[_Point]:
+    loaded = load_program(program)
+    rows = make_report(loaded, chip, program).with_profile(loaded, profile).rows
+    return [
+        _Point(row.name, row.measured_us / row.measured_runs, {row.bound: row.modelled_us / row.runs})
+        for row in rows
+        if row.measured_us and row.measured_runs and row.modelled_us and row.bound
+    ]
+
+
+def calibrate(measured: str, program: str | None, chip: Target) -> tuple[dict[str, Any], Iterator[Line]]:
+    """What a calibration's file holds, and what is said of it.
+
+    Raises UsageError for rows that are none, and where fewer than two were measured.
+    """
+
+    def points(machine: Target) -> list[_Point]:
+        if measured.lower().endswith(".csv"):
+            return _of_rows(measured, machine)
+        if program is None:
+            raise UsageError("a profile is of a program", where="--calibrate", how="name the dump of what ran first")
+        return _of_profile(measured, program, machine)
+
+    before = now = points(chip)
+    if len(before) < 2:
+        raise UsageError(f"{len(before)} measured rows fit no constant", where=measured, how="measure at least two")
+    fitted = [len(before) < _HELD or k % 3 != 2 for k in range(len(before))]
+    factors = dict.fromkeys(_BOUNDS, 1.0)
+    for _ in range(_ROUNDS):
+        more = _factors([point for point, on in zip(now, fitted) if on])
+        factors = {bound: factor * more[bound] for bound, factor in factors.items()}
+        now = points(_changed(chip, factors, f"your {sum(fitted)} rows of {measured}"))
+    judged = [k for k, on in enumerate(fitted) if not on] or range(len(before))
+    errors = [mean(some[k].error for k in judged) for some in (before, now)]
+    plain = {"schema": _SCHEMA, "target": chip.name, "factors": factors, "rows": sum(fitted)}
+    plain |= {"from": measured, "held_back": fitted.count(False), "error_before": errors[0], "error_after": errors[1]}
+    return plain, _lines(before, now, fitted, errors, factors)
+
+
+def _factors(points: Sequence[_Point]) -> dict[str, float]:
+    """By how much longer each unit and memory takes than modelled: least squares of the logarithms, misses softened."""
+    parts = np.array([[point.parts.get(bound, 0.0) for bound in _BOUNDS] for point in points])
+    rest = np.array([sum(us for bound, us in point.parts.items() if bound not in _BOUNDS) for point in points])
+    measured, moved = np.array([point.measured for point in points]), np.zeros(len(_BOUNDS))
+    for _ in range(_STEPS):
+        each = parts * np.exp(moved)
+        whole = each.sum(1) + rest
+        off, slope = np.log(whole / measured), each / whole[:, None]
+        weight = 1 / (1 + np.abs(off) / 0.3)
+        normal = (slope * weight[:, None]).T @ slope + _PRIOR * np.eye(len(moved))
+        moved -= np.linalg.solve(normal, (slope * weight[:, None]).T @ off + _PRIOR * moved)
+    return {bound: float(np.exp(np.clip(x, -2, 2))) for bound, x in zip(_BOUNDS, moved)}
+
+
+def _changed(chip: Target, factors: Mapping[str, float], fitted_on: str) -> Target:
+    from tilewright.hlo import what_if
+
+    return what_if(chip, {f"scale.{bound}": factor for bound, factor in factors.items()}, fitted_on)
+
+
+def calibrated(chip: Target, path: str) -> Target:
+    """The chip with the constants of a calibration's file. Raises UsageError for another file, or another chip's."""
+    try:
+        plain = json.loads(read_text(path))
+        factors, name = {bound: float(plain["factors"][bound]) for bound in _BOUNDS}, plain["target"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        how = f"tilewright time --calibrate rows.csv -t {chip.name} -o FILE.json writes one"
+        raise UsageError("no calibration", where=path, how=how) from None
+    if name != chip.name:
+        raise UsageError(f"it is of {name}, not of {chip.name}", where=path, how=f"take -t {name}")
+    return _changed(chip, factors, f"your {plain.get('rows', 0)} rows of {plain.get('from', path)}")
+
+
+def _lines(
+    before: Sequence[_Point],
+    now: Sequence[_Point],
+    fitted: Sequence[bool],
+    errors: Sequence[float],
+    factors: Mapping[str, float],
+) -> Iterator[Line]:
+    said = ", ".join(f"{bound} {factor:.2f}" for bound, factor in factors.items())
+    yield f"how much longer each takes than modelled before: {said}"
+    held = fitted.count(False)
+    which = (
+        f"of {held} rows that were not fitted"
+        if held
+        else f"of {len(fitted)} rows, all of them fitted (too few to hold any back)"
+    )
+    yield f"mean error {which}: {percent_text(errors[0])} before, {percent_text(errors[1])} after"
+    yield ""
+    rows = [
+        (
+            a.name,
+            a.measured / 1e6,
+            sum(a.parts.values()) / 1e6,
+            sum(b.parts.values()) / 1e6,
+            a.error,
+            b.error,
+            "" if on else "held back",
+        )
+        for a, b, on in zip(before, now, fitted)
+    ]
+    heads = (
+        "row",
+        ("measured", "seconds"),
+        ("before", "seconds"),
+        ("after", "seconds"),
+        ("error", "percent"),
+        ("now", "percent"),
+        "",
+    )
+    yield Table(heads, rows)

@@ -1,0 +1,154 @@
+"""Changes that only the user can make: found where they are, and worth what the rewritten program then takes less."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental.pallas.ops.tpu.flash_attention import BlockSizes, flash_attention
+
+from tilewright.hlo import estimate, from_jax, report, suggest
+
+CHIP = "tpu-v6e"
+F32, BF16, I32 = jnp.float32, jnp.bfloat16, jnp.int32
+S = jax.ShapeDtypeStruct
+
+
+def attention(q, k, v):
+    scores = jnp.einsum("bhqd,bhkd->bhqk", q, k, preferred_element_type=F32) * 128**-0.5
+    return jnp.einsum("bhqk,bhkd->bhqd", jax.nn.softmax(scores).astype(BF16), v)
+
+
+def in_one_kernel(q, k, v):
+    blocks = BlockSizes(block_q=2048, block_k_major=2048, block_k=2048, block_b=1)
+    return flash_attention(q, k, v, sm_scale=128**-0.5, block_sizes=blocks)
+
+
+def loss(x, w, labels):
+    logits = (x @ w).astype(F32)
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1).mean()
+
+
+def loss_in_a_kernel(x, w, labels):
+    """No kernel of a loss comes with JAX; one of the same products and exponentials, which says so itself."""
+    keys = w.T[None, None]
+    return in_one_kernel(x[None, None], keys, keys[..., :128]).astype(F32).mean()
+
+
+def mlp(x, w, v):
+    return jax.nn.gelu(x @ w) @ v
+
+
+def narrow_mlp(x, w, v):
+    return mlp(x.astype(BF16), w.astype(BF16), v.astype(BF16)).astype(F32)
+
+
+def cast_mlp(x, w, v):
+    return mlp(x, w.astype(BF16), v.astype(BF16))
+
+
+def three(x, a, b, c):
+    return jnp.tanh(x @ a), jnp.tanh(x @ b), jnp.tanh(x @ c)
+
+
+def joined(x, w):
+    return tuple(jnp.tanh(part) for part in jnp.split(x @ w, 3, -1))
+
+
+def gradient(policy):
+    block = jax.checkpoint(lambda x, w, v: x + mlp(x, w, v), policy=policy)
+    return jax.grad(lambda x, a, b, c, d: block(block(x, a, b), c, d).astype(F32).sum(), (1, 2, 3, 4))
+
+
+def sent_by_ones(x, expert, place, w):
+    experts, places = jax.nn.one_hot(expert, 8, dtype=BF16), jax.nn.one_hot(place, 1024, dtype=BF16)
+    mask = experts[:, :, None] * places[:, None]
+    return jnp.einsum("sec,ecf->sf", mask, jnp.einsum("ecd,edf->ecf", jnp.einsum("sec,sd->ecd", mask, x), w))
+
+
+def sent_by_index(x, expert, place, w):
+    sent = jnp.zeros((8, 1024, x.shape[1]), BF16).at[expert, place].add(x)
+    return jnp.einsum("ecd,edf->ecf", sent, w)[expert, place]
+
+
+def repeated(q, k):
+    return jnp.einsum("bhd,bkhd->bhk", q, jnp.repeat(k, 8, axis=2))
+
+
+def grouped(q, k):
+    return jnp.einsum("bghd,bkgd->bghk", q.reshape(8, 8, 8, 64), k).reshape(8, 64, 2048)
+
+
+def picked_by_ones(ids, table):
+    return jax.nn.one_hot(ids, 32000, dtype=BF16) @ table
+
+
+def picked_by_index(ids, table):
+    return table[ids]
+
+
+def added_one_by_one(ids, rows):
+    return jnp.zeros((732, 12), F32).at[ids].add(rows)
+
+
+def added_by_a_product(ids, rows):
+    return jnp.dot(jax.nn.one_hot(ids, 732).T, rows, precision="highest")
+
+
+HEADS = (S((4, 16, 4096, 128), BF16),) * 3
+WIDE = S((8192, 2048), F32), S((2048, 8192), F32), S((8192, 2048), F32)
+FEW, STORED = S((128, 4096), BF16), [(S((4096, 8192), kind), S((8192, 4096), kind)) for kind in (F32, BF16)]
+X, THIN = S((16384, 4096), BF16), S((4096, 64), BF16)
+LAYERS = (S((8192, 2048), BF16), *(S((2048, 8192), BF16), S((8192, 2048), BF16)) * 2)
+ROWS = (S((8192, 1024), BF16), S((8192,), I32), S((8192,), I32), S((8, 1024, 1024), BF16))
+KEPT = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+CAUSES = {
+    "fused-attention": (attention, HEADS, in_one_kernel, HEADS),
+    "float32-product": (mlp, WIDE, narrow_mlp, WIDE),
+    "cast-every-step": (cast_mlp, (FEW, *STORED[0]), cast_mlp, (FEW, *STORED[1])),
+    "thin-products": (three, (X, *(THIN,) * 3), joined, (X, S((4096, 192), BF16))),
+    "computed-again": (gradient(None), LAYERS, gradient(KEPT), LAYERS),
+    "one-hot-dispatch": (sent_by_ones, ROWS, sent_by_index, ROWS),
+    "grouped-query-attention": (repeated, (S((8, 64, 64), BF16), S((8, 2048, 8, 64), BF16)), grouped, None),
+    "one-hot-lookup": (picked_by_ones, (S((8192,), I32), S((32000, 1024), BF16)), picked_by_index, None),
+    "small-table-gradient": (added_one_by_one, (S((38809,), I32), S((38809, 12), F32)), added_by_a_product, None),
+}
+
+
+@pytest.mark.parametrize("rule", CAUSES)
+def test_a_change_is_worth_what_the_rewritten_program_takes_less(rule):
+    before, given, after, otherwise = CAUSES[rule]
+    program = from_jax(before, *given)
+    (found,) = [each for each in suggest(program, CHIP) if each.rule == rule]
+    gain = (estimate(program, CHIP).seconds - estimate(from_jax(after, *(otherwise or given)), CHIP).seconds) * 1e6
+    assert gain > 0
+    assert found.saved_us == pytest.approx(gain, rel=0.3)
+    assert found.source.partition(":")[0].endswith("test_causes.py")
+    assert rule not in {each.rule for each in suggest(from_jax(after, *(otherwise or given)), CHIP)}
+
+
+def test_logits_that_are_kept_are_named_with_their_loss():
+    given = S((8192, 2048), BF16), S((2048, 128256), BF16), S((8192,), I32)
+    program = from_jax(loss, *given)
+    (found,) = [each for each in suggest(program, CHIP) if each.rule == "fused-loss"]
+    products = 2 * 8192 * 2048 * 128256 / 918e12 * 1e6
+    assert products < estimate(program, CHIP).device_seconds * 1e6 - found.saved_us < 1.3 * products
+    assert "1.96 GiB" in found.what
+
+
+def test_nothing_is_said_where_nothing_is_known():
+    program = from_jax(lambda x, w: jax.nn.gelu(x @ w), *(S(shape, BF16) for shape in ((8192, 2048), (2048, 8192))))
+    assert suggest(program, CHIP) == []
+    lines = [line for _, line in report(program, CHIP).change_lines()]
+    assert [line.strip() for line in lines] == ["no change is known that takes a hundredth off the modelled step"]
+
+
+def test_layers_of_a_loop_save_their_scores_as_often_as_it_runs():
+    def layers(x, w):
+        return jax.lax.scan(lambda x, w: (x + attention(x, x, x * w), None), x, w)[0]
+
+    def saved(count):
+        found = suggest(from_jax(layers, HEADS[0], S((count, 128), BF16)), CHIP)
+        return next(each.saved_us for each in found if each.rule == "fused-attention")
+
+    assert saved(12) == pytest.approx(6 * saved(2), rel=0.01)

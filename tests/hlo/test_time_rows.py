@@ -1,0 +1,59 @@
+"""docs/time.md's tables of whole functions are those of the stored results, and these are what the model says today."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+
+import pytest
+
+from tests.conftest import ROOT, VECTORS
+from tilewright.hlo import estimate, load
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import time_rows
+
+SAMPLE = sorted((VECTORS / "time_rows").glob("*.mlir.gz"))
+BARS = {"source": (27.0, 10.5), "dump": (20.0, 7.5)}
+"""Mean and median error of rows that were not fitted, which the model must stay below."""
+
+
+@pytest.fixture(scope="module")
+def results():
+    return time_rows.stored()
+
+
+def test_the_page_has_the_tables_of_the_results(results):
+    page = (ROOT / "docs/time.md").read_text()
+    assert time_rows.section(results) in page
+    assert page.count(time_rows.BEGIN) == 1
+
+
+@pytest.mark.parametrize("chip", time_rows.CHIPS)
+def test_the_pictures_are_those_of_the_results(results, chip):
+    drawn = time_rows.drawing(chip, results)
+    assert (ROOT / f"docs/pictures/time-{chip}.svg").read_text(encoding="utf-8") == drawn
+    shown = [each for each in results if each.chip == chip and each.side == "source" and not each.fitted]
+    assert drawn.count("<circle") == len(shown) > 10
+
+
+@pytest.mark.parametrize("path", SAMPLE, ids=lambda path: path.name.removesuffix(".mlir.gz"))
+def test_the_results_are_what_the_model_says(results, path):
+    name = path.name.removesuffix(".mlir.gz")
+    (stored,) = [each for each in results if each.name == name and each.side == "source"]
+    said = 1e3 * estimate(load(gzip.decompress(path.read_bytes()).decode()), stored.chip).device_seconds
+    assert said == pytest.approx(stored.modelled, rel=1e-3)
+
+
+@pytest.mark.parametrize("side", BARS)
+def test_rows_that_were_not_fitted_stay_below_their_bars(results, side):
+    held = [each for each in results if each.side == side and not each.fitted]
+    mean, median, _ = map(float, time_rows.figures(held).split(" | "))
+    assert len(held) > 200
+    assert mean < BARS[side][0]
+    assert median < BARS[side][1]
+
+
+def test_every_function_far_off_has_a_reason(results):
+    assert len(time_rows.worst(results)) == time_rows.WORST
+    assert all(time_rows.why(each) for each in time_rows.worst(results))
