@@ -290,7 +290,9 @@ class Target:
         if n == 1:
             return self
         memories = tuple(
-            replace(m, scope="chip", **{name: n * getattr(m, name) for name in ("bytes", "bytes_per_second", "reserved")})
+            replace(
+                m, scope="chip", **{name: n * getattr(m, name) for name in ("bytes", "bytes_per_second", "reserved")}
+            )
             if m.scope == "device"
             else m
             for m in self.memories

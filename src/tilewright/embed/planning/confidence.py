@@ -226,11 +226,11 @@ def week_headroom(peaks: Longs, starts: Longs) -> float:
     """The headroom, in hundredths, that limits of so many days need for the next seven to exceed them with a chance of
     some 5 %; ``peaks``: int64[batches, stacks, 2], the fullest partitions; ``starts``: of the days, their first batch.
 
-    Two things make the next days ask for more. By chance alone the fullest of many batches is fuller than that of few:
-    a batch's peak is itself a maximum of many partitions, so Gumbel's law has the peak that a week's batches exceed once
-    in twenty, from how the batches of one day differ. And days grow: their mean peak is taken to grow by the share that
-    it did at most from the days before some day to one up to seven behind it; where the log has fewer, by as much more
-    for each day that it lacks. 0.0 where it has but two days, of which nobody knows what grows.
+    By chance alone the fullest of many batches is fuller than that of few: a batch's peak is itself a maximum of many
+    partitions, so Gumbel's law has the peak that one week in twenty exceeds, from how the batches of a day differ. And
+    days grow: their mean peak by the share that it did at most from the days before some day to one up to seven behind
+    it; where the log has fewer, by as much more for each day that it lacks. 0.0 where it has but two days, of which
+    nobody knows what grows.
 
     >>> week_headroom(np.array([[[100, 10]], [[104, 10]], [[108, 10]], [[112, 10]]]), np.arange(4))  # 4 more a day
     0.22
