@@ -173,7 +173,10 @@ def test_several_logs_make_one_plan_and_headroom_raises_it(run, files, tmp_path)
         (("plan", "other.csv"), "a log of other columns needs its model: --config model.toml"),
         (("check", "limits.json", "log.npz", "--config", "model.toml"), "the limits stand where the batches should"),
         (("plan", "log.npz", "--config", "model.toml", "--rows", "8"), "8 rows are less than one batch of 64"),
-        (("plan", "bad.npz", "--config", "model.toml"), "mend the data, or give --bad-ids clip or --bad-ids drop"),
+        (
+            ("plan", "bad.npz", "--config", "model.toml"),
+            'mend the data, hash them (ids = "hash" of the feature in --config), or give',
+        ),
         (("diagnose", "model.toml"), "model.toml: a model, not counters"),
         (("diagnose", "bad.npz", "--config", "model.toml"), "give --bad-ids clip"),
     ],

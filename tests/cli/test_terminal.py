@@ -75,6 +75,10 @@ def test_what_takes_long_is_told_once_from_its_pace(monkeypatch):
         pace(second, 60)
         quick(second, 6)
     assert said == ["a study: about 1 min 00 s in all, at the pace of its first 3/60"]
+    pace = streams.Pace("train")
+    for now[0], done in ((12, 1), (15, 31), (16, 41)):
+        pace(done, 301)
+    assert said[1:] == ["train: about 38.0 s in all, at the pace of its first 31/301"], "the first step compiles"
 
 
 def test_a_run_stays_within_the_memory_that_is_allowed(monkeypatch):

@@ -31,6 +31,7 @@ from tilewright.embed import (
 from tilewright.embed.diagnosis.sources import parse_counters, partition_counts
 from tilewright.embed.model.counters import HbmCounters, StackCounters, TableCounters
 from tilewright.errors import TilewrightError, UsageError
+from tilewright.targets import target
 
 FEATURES = [Feature("user", Table("user", 1000, 16)), Feature("item", Table("item", 77, 16))]
 TOPOLOGY = Topology(chips=2, sparsecores_per_chip=2)
@@ -154,7 +155,7 @@ def test_the_template_is_a_file_that_reads(tmp_path):
     (tmp_path / "t.toml").write_text(COUNTERS_TEMPLATE)
     made = read_counters(tmp_path / "t.toml")
     assert set(tomllib.loads(COUNTERS_TEMPLATE)["stack"]["user_item"]) <= set(vars(made.stacks["user_item"]))
-    assert made.hbm.capacity == 96 * 2**30
+    assert made.hbm.capacity == target("tpu-v5p").memory("hbm").usable
     assert made.shards == 16
     assert not diagnose(made).severe
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -139,6 +141,21 @@ def test_texts_are_hashed_as_the_criteo_reader_does(tmp_path):
         assert [row[0] for row in found] == [[i] if i else [] for i in want], path.name
 
 
+@pytest.mark.parametrize("ids", ["auto", "hash"])
+def test_whole_numbers_of_any_type_are_ids(tmp_path, ids):
+    """As pandas writes a column where one is missing, or a database its keys; a text may begin with its byte order."""
+    whole = [3, None, 41, 3, 1, 0]
+    want = read(write_parquet(tmp_path / "want.parquet", {"one": whole}), 6, FEATURES[:1], one=LogColumn(ids=ids))[0]
+    forms = [pa.array([math.nan if i is None else float(i) for i in whole]), pa.array(whole).cast("float32")]
+    for array in [*forms, pa.array(whole).cast(pa.decimal128(20, 0))]:
+        path = write_parquet(tmp_path / "log.parquet", {"one": array})
+        assert read(path, 6, FEATURES[:1], one=LogColumn(ids=ids))[0] == want, array.type
+    path = write_parquet(tmp_path / "log.parquet", {"one": pa.array([True, False, True])})
+    assert read(path, 3, FEATURES[:1])[0] == [([1],), ([0],), ([1],)]
+    (tmp_path / "log.csv").write_text("\ufeffone\n3\n4\n", encoding="utf-8")
+    assert read(tmp_path / "log.csv", 2, FEATURES[:1], one=LogColumn(ids="direct"))[0] == [([3],), ([4],)]
+
+
 def test_integers_can_be_hashed(tmp_path):
     path = write_parquet(tmp_path / "log.parquet", {"one": [-5, 2**62, 7, 7]})
     found, _, _ = read(path, features=FEATURES[:1], one=LogColumn(ids="hash"))
@@ -151,8 +168,9 @@ def test_integers_can_be_hashed(tmp_path):
     ("table", "named", "message"),
     [
         ({"one": [1]}, {}, "no column many; it has one"),
-        ({"one": [1.5], "many": [[1]]}, {}, "column 'one': values of type double"),
-        ({"one": [1], "many": [[True]]}, {}, "column 'many': values of type bool"),
+        ({"one": [1.5], "many": [[1]]}, {}, "column 'one': '1.500000' is not a whole number; ids are whole numbers"),
+        ({"one": [1], "many": [[{"id": 1}]]}, {}, "column 'many': values of type struct"),
+        ({"one": [1], "many": [[1.0, math.nan]]}, {}, "column 'many': 'nan' is not a whole number"),
         ({"one": [1], "many": [[1, None]]}, {}, "a list with a missing id"),
         ({"one": ["a"], "many": [[1]]}, {"one": LogColumn(ids="direct")}, "'a' is not a whole number"),
         ({"one": [1], "many": [[1]], "w": ["x"]}, {"many": LogColumn(weights="w")}, "weights that are not numbers"),

@@ -72,17 +72,22 @@ def done_text(done: float, total: float | None) -> str:
 
 
 class Pace:
-    """Remarks once, from the pace of its first seconds, how long something will take where that is more than ten."""
+    """Remarks once, from the pace behind its first part, how long something will take where that is more than ten
+    seconds. The first part says nothing of the others: it loads and compiles."""
 
     def __init__(self, what: str) -> None:
         self.what, self.begun, self.told = what, time.monotonic(), False
+        self.first: tuple[float, float] | None = None
 
     def __call__(self, done: float, total: float | None) -> None:
-        took = time.monotonic() - self.begun
-        if self.told or not total or not 0 < done < total or took < PACE_AFTER:
+        now = time.monotonic()
+        if self.first is None and done > 0:
+            self.first = done, now
+        parts, at = self.first or (0, now)
+        if self.told or not total or not parts < done < total or now - at < PACE_AFTER:
             return
         self.told = True
-        if (whole := took * total / done) > EVERY:
+        if (whole := at - self.begun + (now - at) * (total - parts) / (done - parts)) > EVERY:
             remark(
                 f"{self.what}: about {seconds_text(whole)} in all, at the pace of its first {done_text(done, total)}"
             )

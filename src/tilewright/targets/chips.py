@@ -294,7 +294,9 @@ class Target:
         if n == 1:
             return self
         memories = tuple(
-            replace(m, bytes=n * m.bytes, bytes_per_second=n * m.bytes_per_second, scope="chip")
+            replace(
+                m, scope="chip", **{name: n * getattr(m, name) for name in ("bytes", "bytes_per_second", "reserved")}
+            )
             if m.scope == "device"
             else m
             for m in self.memories

@@ -230,7 +230,8 @@ def options_named() -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        how = error.how.replace('pass bad_ids="clip" or bad_ids="drop"', "give --bad-ids clip or --bad-ids drop")
+        options = 'hash them (ids = "hash" of the feature in --config), or give --bad-ids clip or --bad-ids drop'
+        how = error.how.replace('or pass bad_ids="clip" or bad_ids="drop"', options)
         if "columns where" in error.what:
             how += "; a log of other columns needs its model: --config model.toml"
         raise UsageError(error.what, where=error.where, how=how) from None

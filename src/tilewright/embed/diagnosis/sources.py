@@ -326,14 +326,14 @@ def _decoded(value: Mapping[str, Any], where: str) -> Counters:
 
 
 def _with_capacity(counters: Counters) -> Counters:
-    """HBM figures are of the target's HBM."""
+    """HBM figures are of what the target's HBM has for a program."""
     chip = target(counters.target)
     if chip.sparse is None:
         raise UsageError(f"{chip.name} has no SparseCores", where="target", how="take one that has, such as tpu-v5p")
     hbm = chip.whole.memory("hbm")
     if hbm is None or counters.hbm == HbmCounters() or counters.hbm.capacity is not None:
         return counters
-    return counters.merged(Counters(hbm=HbmCounters(capacity=hbm.bytes)))
+    return counters.merged(Counters(hbm=HbmCounters(capacity=hbm.usable)))
 
 
 # A profile of a run on TPUs: jax.profiler's XSpace (``.xplane.pb``) or trace-viewer JSON.

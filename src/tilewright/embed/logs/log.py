@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -130,7 +131,7 @@ def read_log(
     """The batches of a log, one at a time in memory.
 
     ``path``
-        ``.parquet`` (or a folder of them): integers, lists of integers, texts, lists of texts. ``.npz``: arrays ``f``
+        ``.parquet`` (or a folder of them): whole numbers of any type, texts, or lists of them. ``.npz``: arrays ``f``
         [rows, ids], or ``f.values`` and ``f.offsets``. Anything else is text: with a header, one column per feature,
         several ids of a cell parted by ``|``; without one, Criteo's format, whose features are called C1 .. C26. "-" is
         Criteo's format on stdin. What is missing or an empty text is no id, its sample is empty; only in Criteo's
@@ -220,8 +221,12 @@ def day_of(value: Any, where: str) -> str:
 
 def _feature_input(table: Any, feature: Feature, column: LogColumn, place: str) -> Any:
     """[rows, 1], (values, offsets) or (values, offsets, weights) of one feature, as ``preprocess`` takes it."""
+    from pyarrow import compute
+
     where = f"{place}, column {column.name!r}"
     ids = _one_array(table[column.name])
+    if str(ids.type) in ("float", "double"):  # pandas writes whole numbers so where one is missing
+        ids = compute.if_else(compute.is_nan(ids), None, ids)
     values, lengths = _flattened(ids)
     numbers = _ids(values, feature.table.vocab, column.ids, where)
     if not column.weights:
@@ -250,8 +255,8 @@ def _cast(array: Any, kind: str, where: str) -> Any:
     except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError) as error:
         text = " ".join(str(error).split())[:200]
     if kind == "int64":
-        shown = text.split("'")[1] if "'" in text else text
-        how = 'hash such values: ids = "hash"'
+        shown = re.sub(r".*'(.*?)'.*|Float value (\S+) .*", r"\1\2", text)
+        how = 'hash such values: ids = "hash"' if trimmed.type == "string" else "ids are whole numbers or texts"
         raise UsageError(f"{shown[:40]!r} is not a whole number", where=where, how=how)
     problem = "weights that are not numbers" if kind == "float32" else "not a column of numbers"
     raise UsageError(f"{problem}: {text}", where=where)
@@ -282,7 +287,7 @@ def _id_kind(kind: Any, column: LogColumn) -> str:
     while _kind_of(kind) == "list":
         kind = kind.value_type
     kind = kind.value_type if types.is_dictionary(kind) else kind
-    return {"null": "", "integer": "direct"}.get(_kind_of(kind), "hash")
+    return {"null": "", "integer": "direct", "number": "direct"}.get(_kind_of(kind), "hash")
 
 
 def _one_array(chunked: Any) -> Any:
@@ -332,7 +337,7 @@ def _present(array: Any) -> NDArray[np.bool_] | None:
 
 
 def _kind_of(kind: Any) -> str:
-    """What an Arrow type is to us: text, bytes, list, integer, float, null, "" for anything else."""
+    """What an Arrow type is to us: text, bytes, list, integer, number, null, "" for anything else."""
     from pyarrow import types
 
     kinds = {
@@ -340,7 +345,7 @@ def _kind_of(kind: Any) -> str:
         "bytes": (types.is_binary, types.is_large_binary),
         "list": (types.is_list, types.is_large_list, types.is_fixed_size_list),
         "integer": (types.is_integer,),
-        "float": (types.is_floating,),
+        "number": (types.is_floating, types.is_boolean, types.is_decimal),
         "null": (types.is_null,),
     }
     return next((name for name, tests in kinds.items() if any(test(kind) for test in tests)), "")
@@ -348,6 +353,8 @@ def _kind_of(kind: Any) -> str:
 
 def _ids(array: Any, vocab: int, ids: str, where: str) -> NDArray[Any]:
     kind = _kind_of(array.type)
+    if kind == "number":
+        array, kind = _cast(array, "int64", where), "integer"
     if kind == "integer" and array.null_count:
         raise UsageError("a list with a missing id in it", where=where, how="leave it out of the list")
     if kind == "integer":
@@ -367,7 +374,7 @@ def _ids(array: Any, vocab: int, ids: str, where: str) -> NDArray[Any]:
         from tilewright.embed.logs.criteo import hashed_texts
 
         return hashed_texts(array, vocab)
-    how = "ids are integers or texts, or lists of them"
+    how = "ids are whole numbers or texts, or lists of them"
     raise UsageError(f"values of type {array.type}", where=where, how=how)
 
 
@@ -377,7 +384,7 @@ def _weights(array: Any, lengths: NDArray[np.int64], place: str, name: str) -> N
     numbers = np.ones(len(flat), np.int64) if numbers is None else numbers
     if _kind_of(flat.type) == "text":
         flat = _cast(flat, "float32", where)
-    elif _kind_of(flat.type) not in ("float", "integer"):
+    elif _kind_of(flat.type) not in ("number", "integer"):
         raise UsageError(f"weights of type {flat.type}", where=where, how="weights are numbers")
     wrong = np.flatnonzero(numbers != lengths) if len(numbers) == len(lengths) else np.zeros(1, np.int64)
     if wrong.size:
@@ -477,7 +484,7 @@ def _text_head(log: Log) -> bytes:
         head = file.readline(_BLOCK)
     if not head.strip():
         raise UsageError("the file is empty", where=log.path)
-    names = [cell.strip(' \r\n"') for cell in head.decode("utf-8", "replace").split(_separator(head))]
+    names = [cell.strip(' \r\n"') for cell in head.decode("utf-8-sig", "replace").split(_separator(head))]
     _check_columns(log, names, log.path)
     return head
 

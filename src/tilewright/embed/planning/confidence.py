@@ -68,8 +68,8 @@ class Confidence:
     ``held_out``      batches that judged the limits of the others; ``exceeded``: those that exceeded some limit
     ``days``          every day but the first, where days are known: its batches are the held-out ones, and the others
                       are the days before
-    ``week``          the headroom, in hundredths, that limits of these days need for seven more: see
-                      :func:`week_headroom`
+    ``week``          the headroom, in hundredths, that limits of these days need for seven more, drift and chance
+                      counted: see :func:`week_headroom`
     ``expected``      the chance that a batch exceeds: records / batches, without bias for days like the log's; with
                       days the share of the held-out ones that did
     ``at_least``      a fresh batch exceeds the limits of those others with a probability between this and
@@ -165,9 +165,7 @@ def confidence_of_all(
         judged = judged_days(peaks, fillings, allowed, days, stacks)
         held_out, exceeded = sum(day.batches for day in judged), sum(day.exceeded for day in judged)
         starts = np.cumsum([0, *(len(list(run)) for _, run in groupby(days))])[:-1]
-        return Confidence(
-            batches, records, held_out, exceeded, judged, week_headroom(np.maximum.reduceat(peaks, starts))
-        )
+        return Confidence(batches, records, held_out, exceeded, judged, week_headroom(peaks, starts))
     judges = np.arange(batches) % HELD_OUT == HELD_OUT - 1
     limits = allowed(peaks[~judges].max(axis=0))
     return Confidence(batches, records, int(judges.sum()), int((peaks[judges] > limits).any(axis=(1, 2)).sum()))
@@ -224,23 +222,30 @@ WEEK = 7
 """Days that limits are planned for."""
 
 
-def week_headroom(most: Longs) -> float:
-    """The headroom, in hundredths, that limits of so many days need for the next seven; ``most``: int64[days, stacks,
-    2], the fullest partitions of each day.
+def week_headroom(peaks: Longs, starts: Longs) -> float:
+    """The headroom, in hundredths, that limits of so many days need for the next seven to exceed them with a chance of
+    some 5 %; ``peaks``: int64[batches, stacks, 2], the fullest partitions; ``starts``: of the days, their first batch.
 
-    Each limit is taken to need the share more that such limits of the days before some day needed, at most, for a day
-    up to seven behind it; where the log has fewer, as much more for each day that it lacks as for each that it has.
-    0.0 where it has but two days, of which nobody knows what grows.
+    By chance alone the fullest of many batches is fuller than that of few: a batch's peak is itself a maximum of many
+    partitions, so Gumbel's law has the peak that one week in twenty exceeds, from how the batches of a day differ. And
+    days grow: their mean peak by the share that it did at most from the days before some day to one up to seven behind
+    it; where the log has fewer, by as much more for each day that it lacks. 0.0 where it has but two days, of which
+    nobody knows what grows.
 
-    >>> week_headroom(np.array([[[100, 10]], [[104, 10]], [[108, 10]], [[112, 10]]]))  # 4 more a day: 112 -> 144
+    >>> week_headroom(np.array([[[100, 10]], [[104, 10]], [[108, 10]], [[112, 10]]]), np.arange(4))  # 4 more a day
     0.22
     """
-    if len(most) < 3:
+    days = len(starts)
+    if days < 3:
         return 0.0
-    before = np.maximum(np.maximum.accumulate(most), 1)
-    far = min(WEEK, len(most) - 1)
-    needs = np.array([(most[h:] / before[:-h]).max(axis=0) - 1 for h in range(1, far + 1)]).clip(0)
-    return headroom_for(most.max(axis=0), np.ceil(before[-1] * (1 + needs.max(axis=0) * WEEK / far)))
+    most, sizes = peaks.max(axis=0), np.diff([*starts, len(peaks)])
+    means = np.add.reduceat(peaks, starts) / sizes[:, None, None]
+    before, far = np.maximum(np.maximum.accumulate(means), 1), min(WEEK, days - 1)
+    grows = np.array([(means[h:] / before[:-h]).max(axis=0) - 1 for h in range(1, far + 1)]).clip(0).max(axis=0)
+    apart = ((peaks - means.repeat(sizes, axis=0)) ** 2).sum(axis=0) / max(1, len(peaks) - days)
+    reduced = math.log(WEEK * len(peaks) / days) - math.log(-math.log(LEVEL)) - np.euler_gamma
+    level = np.maximum(most, means.max(axis=0) + np.sqrt(6 * apart) / math.pi * reduced)
+    return headroom_for(most, np.ceil(level * (1 + grows * WEEK / far)))
 
 
 def headroom_for(before: Longs, most: Longs) -> float:

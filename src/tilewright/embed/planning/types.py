@@ -317,7 +317,8 @@ class CurvePoint:
 class Heap:
     """HBM of one chip, in bytes: what stays (tables, optimizer slots, inputs fetched ahead, activations and their
     gradients on the way between SparseCores and TensorCore, what pipelining holds on top, the dense weights as they
-    were given) and the stack in use, ``measured`` or ``modelled`` as ``stack_note`` says.
+    were given) and the stack in use, ``measured`` or ``modelled`` as ``stack_note`` says; ``capacity``: of its bytes
+    those that a program can have.
 
     Inputs are in the plain layout; ``if_cut``: what they take on top where each is laid out for mini-batches."""
 
@@ -451,7 +452,7 @@ def heap_of(
         pipelined=exchange + 2 * batch if pipelining else 0,
         forward_stack=forward * per_chip,
         backward_stack=backward * per_chip,
-        capacity=hbm.bytes if hbm else 0,
+        capacity=hbm.usable if hbm else 0,
         if_cut=(prefetched + (2 if pipelining else 0)) * batch * (BUCKETS - 1),
         stack_basis="modelled" if how else "measured",
         stack_note="; ".join(how) or f"rules measured ahead of time against {RULE_VERSION}",
