@@ -523,7 +523,7 @@ class StepTime:
         drawing = Drawing(width, height, title="Roofline")
         drawing.line(left, height - base, width - 20, height - base, "axis")
         drawing.line(left, top, left, height - base, "axis")
-        for value in log_ticks(low, high / 1.3):
+        for value in log_ticks(low, high / 1.6):
             drawing.line(x(value), top, x(value), height - base, "grid")
             drawing.text(x(value), height - base + 17, count_text(value, compact=True), "soft", anchor="middle")
         if len(known) < len(marks):

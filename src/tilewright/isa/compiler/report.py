@@ -162,7 +162,7 @@ class MachineReport:
             idle, busy = (1 - layer.math_utilisation) * layer.cycles, sum(layer.bytes["dram"].values()) / rate
             if idle >= 0.02 * self.cycles:
                 what = (
-                    f"math units make nothing of it; device memory is busy for {busy:,.0f} of {layer.cycles:,} cycles: "
+                    f"math units wait so long; device memory is busy for {busy:,.0f} of {layer.cycles:,} cycles: "
                 )
                 bound = busy >= 0.5 * layer.cycles
                 what += "narrower elements, or more bytes a cycle" if bound else "too small to hide what it waits for"
