@@ -423,7 +423,7 @@ def skew(counters: Counters, name: str, stack: StackCounters) -> Iterator[Findin
         evidence["share of the step, modelled"] = lost
     advice, effect = _remedies(name, stack, uneven, lost)
     yield Finding(
-        "severe" if (uneven >= _VERY and not small if lost is None else lost >= _SEVERE) else "warning",
+        "severe" if uneven >= _VERY and not small and (lost is None or lost >= _SEVERE) else "warning",
         cause,
         advice,
         evidence=evidence,
@@ -440,18 +440,19 @@ def skew(counters: Counters, name: str, stack: StackCounters) -> Iterator[Findin
 )
 def too_few_ids(counters: Counters) -> Iterator[Finding]:
     shards = counters.shards
-    for name, table in counters.tables.items():
-        if table.used and table.used < shards:
-            held, used = table.padded_bytes(shards), count_text(table.used)
-            yield Finding(
-                "note",
-                f"only {used} of its ids are in use: most shards hold none of them, the others serve every sample",
-                (f"hold these rows in the dense model: jax.nn.one_hot(ids, {used}) @ rows, its ids numbered from 0",),
-                subject=name,
-                evidence={"ids in use": table.used, "rows": table.vocab, "bytes of the rows": held},
-                effect=f"{bytes_text(held)} of HBM, all chips together",
-                bytes=held,
-            )
+    few = {name: table for name, table in counters.tables.items() if table.used and table.used < shards}
+    held = sum(table.padded_bytes(shards) for table in few.values())
+    if few:
+        names = ", ".join(f"{name} ({table.used})" for name, table in list(few.items())[:4]) + ", ..." * (len(few) > 4)
+        yield Finding(
+            "note",
+            f"fewer ids than SparseCores are in use: most hold none of them, the others serve every sample: {names}",
+            ("hold these rows in the dense model: jax.nn.one_hot(ids, rows) @ table, ids numbered from 0",),
+            subject=next(iter(few)) if len(few) == 1 else "",
+            evidence={"tables concerned": len(few), "bytes of their rows": held},
+            effect=f"{bytes_text(held)} of HBM, all chips together",
+            bytes=held,
+        )
 
 
 def _by_chance(counters: Counters, stack: StackCounters, uneven: float) -> bool:

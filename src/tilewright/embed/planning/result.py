@@ -353,13 +353,13 @@ class Plan:
     def _repr_html_(self) -> str:
         """What a notebook shows: the verdict, limits and what lies in HBM; ``html()`` is the whole page."""
         log = f"{count_text(self.batches)} batches of {count_text(self.batch)} samples" if self.batches else self.basis
-        tables, chips = len(self.stacking.placements), self.stacking.topology
-        head = f"{tables} tables in {len(self.stacks)} stacks on {chips.sparsecores} SparseCores, from {log}"
+        tables = f"{counted(len(self.stacking.placements), 'table')} in {counted(len(self.stacks), 'stack')}"
+        head = f"{tables} on {counted(self.stacking.topology.sparsecores, 'SparseCore')}, from {log}"
         sure = f"confidence: {self.confidence.sentence}" if self.confidence is not None else ""
         columns = [Column("stack", "code"), Column("ids a partition", "count"), Column("distinct ids", "count")]
         columns += [Column("imbalance", "ratio")]
         rows = [(s.label, *vars(s.limits).values(), s.imbalance) for s in self.stacks]
-        heap = [*self.heap_parts(), ("in all", self.heap.total)]
+        heap = [*self.heap_parts(), self._heap_total()]
         limits = glance_table(columns, rows, caption="limits")
         memory = glance_table((Column("what"), Column("bytes", "bytes")), heap, caption="HBM of one chip")
         return glance(head, self.verdict, sure, limits, memory)
@@ -425,9 +425,7 @@ class Plan:
         """All tables of a plan; hot ids and remedies are those of the stacks ``explained``."""
         kinds = self.alike()
         known = tuple(f for f in STACKS if any(f.of(kind) is not None for kind in kinds))
-        heap = _titled(
-            "HBM of one chip: of the two stacks the larger", HEAP, [*self.heap_parts(), ("in all", self.heap.total)]
-        )
+        heap = _titled("HBM of one chip", HEAP, [*self.heap_parts(), self._heap_total()])
         if self.feeding is None:
             return {"limits": _titled("limits", known, kinds[:_SHOWN]), "heap": heap}
         again = f"{counted(self.replayed, 'batch', 'batches')} run again"
@@ -472,6 +470,9 @@ class Plan:
         if self.target:
             parts += [("stack of the lookup", heap.forward_stack), ("stack of the update", heap.backward_stack)]
         return parts
+
+    def _heap_total(self) -> tuple[str, int]:
+        return "in all, the larger stack" if self.target else "in all", self.heap.total
 
     def _modelled_notes(self) -> list[str]:
         """What of the memory is modelled, and how; nothing where all of it follows measured rules."""
