@@ -12,5 +12,5 @@ document$.subscribe(() => {
       nav.setAttribute("aria-label", `${name || "Navigation"} ${count}`);
     }
   }
-  for (const wide of document.querySelectorAll(".md-typeset__scrollwrap, pre > code")) wide.tabIndex = 0;
+  for (const wide of document.querySelectorAll(".md-typeset__scrollwrap, pre > code, .highlight-ipynb, .jp-OutputArea-output")) wide.tabIndex = 0;
 });

@@ -10,6 +10,7 @@ import base64
 import logging
 import posixpath
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,11 @@ from transcripts import BLOCK, commands
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"(\]\()([^)#:]+)((?:#[^)]*)?\))")
 NAMED = re.compile(r"\[(`?)(?:docs/)?([\w-]+\.md)\1\]\(")
-#: Characters of output that a page shows without scrolling, and tables never exceed: what is longer is wrapped.
-WIDEST = 120
+TEXT = re.compile(
+    r'<div class="language-text (?P<kind>[^"]*)highlight"><pre><span></span><code>(?P<lines>.*?)</code>', re.S
+)
+#: Characters that a line of a table has room for on a desktop's page; tables that are wider are set smaller.
+WIDE = 86
 BESIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md")
 
 
@@ -96,8 +100,7 @@ def as_pasted(found: re.Match[str]) -> str:
     for command, shown in commands(found[4]):
         pasted += f"{command}\n"
         if shown:
-            long = " .wrapped" if max(map(len, shown.splitlines())) > WIDEST else ""
-            blocks.append(f"```sh\n{pasted}```\n\n```{{ .text .no-copy .output{long} }}\n{shown}```")
+            blocks.append(f"```sh\n{pasted}```\n\n```{{ .text .no-copy .output }}\n{shown}```")
             pasted = ""
     return "\n\n".join([*blocks, *([f"```sh\n{pasted}```"] if pasted else [])])
 
@@ -116,7 +119,7 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     if not place.endswith(".ipynb"):
         if found := misread(html):
             logging.getLogger("mkdocs.site").warning("%s would be misread: %s", place, "; ".join(found))
-        return html
+        return TEXT.sub(with_rows, html)
 
     def led(found: re.Match[str]) -> str:
         file = files.get_file_from_path(resolved(place, found[1]).removeprefix("docs/"))
@@ -128,6 +131,28 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
 
     html = re.sub(r'<img alt="[^"]*" src="(data:image/svg\+xml;base64,)([^"]+)"', described, html)
     return re.sub(r'href="(\.\.?/[^"#]+)', led, html)
+
+
+def with_rows(block: re.Match[str]) -> str:
+    """A block of text whose sentences are wrapped where the page ends, and whose tables and drawings are not."""
+    lines = block["lines"].split("\n")
+    tables = [not is_sentence(unescape(line)) for line in lines]
+    widest = max((len(unescape(line)) for line, of_table in zip(lines, tables) if of_table), default=0)
+    shown = (f'<span class="row">{line}</span>' if of_table and line else line for line, of_table in zip(lines, tables))
+    head = block[0][: block.start("lines") - block.start()].replace(
+        "highlight", "wide highlight" if widest > WIDE else "highlight"
+    )
+    return head + "\n".join(shown) + "</code>"
+
+
+def is_sentence(line: str) -> bool:
+    """Whether a line may be wrapped: nothing in it stands below anything else.
+
+    >>> [is_sentence(line) for line in ("  -> set the limit to 368 (most seen)", "user  max_ids  296", "| 0 1 | 2 3 |")]
+    [True, False, False]
+    """
+    marks = line.replace(" ", "")
+    return "  " not in line.strip() and 2 * sum(map(str.isalpha, marks)) > len(marks)
 
 
 def misread(html: str) -> list[str]:

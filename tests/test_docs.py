@@ -237,8 +237,16 @@ def test_what_the_site_copies_is_what_a_page_runs(site, page):
             ran = [command for command, _ in site.commands(block)]
             assert all(f"{command}\n" in pasted for command in ran)
     assert not re.search(r"^\$ ", pasted, re.MULTILINE)
-    for kind, shown in re.findall(r"^```\{ .text .no-copy ([^}]*) }\n(.*?)^```", made, re.MULTILINE | re.DOTALL):
-        assert ("wrapped" in kind) == (max(map(len, shown.splitlines())) > site.WIDEST)
+
+
+def test_the_site_wraps_sentences_and_no_tables(site):
+    assert doctest.testmod(site).failed == 0
+    lines = ["a   limit  &lt;b&gt;" + " " * 80 + "holds", "a sentence &lt;b&gt;: " + "words " * 30, "", "| 1 | 2 |"]
+    block = '<div class="language-text output highlight"><pre><span></span><code>{}</code></pre></div>'
+    made = site.TEXT.sub(site.with_rows, block.format("\n".join(lines)))
+    rows = [f'<span class="row">{line}</span>' if k in (0, 3) else line for k, line in enumerate(lines)]
+    assert made == block.replace("output ", "output wide ").format("\n".join(rows))
+    assert "wide" not in site.TEXT.sub(site.with_rows, block.format("\n".join(lines[1:])))
 
 
 def test_the_site_shows_titles_instead_of_files(site):

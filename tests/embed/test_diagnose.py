@@ -355,6 +355,22 @@ CASES = [
         "to 0",
         knobs(hbm(tables=GIB, forward_stack=96 * GIB), num_serialized_tables_to_optimize_hbm=4),
     ),
+    (
+        "limits-unsure",
+        "warning",
+        steps(fresh_over=(0.33, 1.0)),
+        "about 0.33, at most 1 with",
+        steps(fresh_over=(0.1, 0.4)),
+    ),
+    ("limits-unsure", "note", steps(fresh_over=(0.06, 0.71)), "--headroom 0.1", steps(fresh_over=(0.0, 0.5))),
+    (
+        "skew",
+        "warning",
+        uneven(common=("user", 24)),
+        "ids of table user, multiples of 24 apart, reach 2 of 16 shards",
+        stacks(imbalance=1.0, common=("user", 24)),
+    ),
+    ("too-few-ids", "note", tables(t=(99, 8, "float32", 4)), "t (4)", tables(t=(99, 8, "float32", 16))),
     ("checks-left-on", "warning", knobs(V5P, detect_nan=True), "xla_sc_detect_nan", knobs(V5P)),
     ("checks-left-on", "warning", knobs(V5P, assert_level="bounds"), "complex strided accesses", knobs(V5P)),
 ]
@@ -397,6 +413,15 @@ def test_the_worst_comes_first_and_is_severe():
     assert made.severe
     plain = json.loads(json.dumps(made.to_json()))
     assert plain["findings"][0]["bottleneck"] == "host-bound"
+
+
+def test_of_one_severity_what_costs_most_comes_first():
+    some = replace(tables(few=(10**6, 8, "float32", 4)), fresh_over=(0.0, 0.9))
+    assert [each.bottleneck for each in diagnose(some).findings] == ["too-few-ids", "limits-unsure"]
+    some = tables(few=(9, 1, "float32", 4), narrow=(10**6, 1))
+    assert [each.bottleneck for each in diagnose(some).findings] == ["padding-of-width", "too-few-ids"]
+    slow = times(step=0.01, wait=0.0006, sparsecore=0.005, tensorcore=0.005)
+    assert [each.bottleneck for each in diagnose(slow).findings] == ["missing-overlap", "host-bound"]
 
 
 def test_limits_advised_compile_and_hold():

@@ -241,3 +241,19 @@ def test_savings_rows_speak_of_the_tables_that_gain():
     rows = together.arrangements()
     assert rows[1] == ("narrow rows sharing lines: 1 table", 1024 * 32, 128 * 32)
     assert apart.arrangements() == rows, "what stacking would save, where it is off"
+
+
+def test_ids_that_share_a_factor_with_the_shards_are_named_and_divided_by_it():
+    """What is advised evens the shards out; nothing is said of such ids where hardly any are in use."""
+    table, topology = Table("t", 48_000, 8, optimizer=SGD(0.1)), Topology(4, 4)
+    ids = np.random.default_rng(0).integers(0, 2000, (2, 1024, 4), dtype=np.int32)
+
+    def stack_of(values):
+        return plan([{"f": batch} for batch in values], [Feature("f", table)], topology).counters().stacks["t"]
+
+    strided, divided = stack_of(24 * ids + 5), stack_of((24 * ids + 5) // 24)
+    assert strided.common == ("t", 24)
+    assert (strided.imbalance > 7, divided.imbalance < 1.2, divided.common) == (True, True, None)
+    assert stack_of(16 * (ids % 7)).common is None
+    tables = plan([{"f": 16 * (ids[0] % 7)}], [Feature("f", table)], topology).counters().tables
+    assert tables["t"].used == 7

@@ -191,7 +191,7 @@ def column_chart(series: Sequence[Curve], *, title: str, x_label: str = "", y_la
     if not count:
         return element("p", "nothing to draw", class_="empty")
     width, height = 720.0, 240.0
-    ticks = _ticks(min(0.0, *(y for line in lines for _, y in line)), max(y for line in lines for _, y in line))
+    ticks = ticks_of(min(0.0, *(y for line in lines for _, y in line)), max(y for line in lines for _, y in line))
     per_bar = -(-count * len(lines) // _MOST_COLUMNS)
     said = x_label if per_bar == 1 else f"{x_label} (each bar the highest of {per_bar})"
     drawing, left, up = _axes(series, ticks, "number", (width, height), (title, said, y_label), box=True)
@@ -232,8 +232,8 @@ def line_chart(
     every = [point for line in points for point in line]
     if not every:
         return element("p", "nothing to draw", class_="empty")
-    x_ticks = _ticks(min(x for x, _ in every), max(x for x, _ in every))
-    y_ticks = _ticks(min(y for _, y in every), max(y for _, y in every))
+    x_ticks = ticks_of(min(x for x, _ in every), max(x for x, _ in every))
+    y_ticks = ticks_of(min(y for _, y in every), max(y for _, y in every))
     drawing, left, up = _axes(curves, y_ticks, kind, (width, height), (title, x_label, y_label), box=False)
     x_low, x_high = min(every)[0], max(every)[0]
     across, ground = (width - left - 16) / ((x_high - x_low) or 1), height - _BELOW
@@ -298,7 +298,7 @@ def _thin(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return [point for pair in pairs for point in sorted(pair)]
 
 
-def _ticks(low: float, high: float, count: int = 5) -> list[float]:
+def ticks_of(low: float, high: float, count: int = 5) -> list[float]:
     """Round numbers that enclose low to high, about ``count`` of them."""
     if high - low <= 1e-9 * max(abs(low), abs(high)):
         low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
@@ -307,3 +307,14 @@ def _ticks(low: float, high: float, count: int = 5) -> list[float]:
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(n * step, 12) for n in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round numbers between two of a logarithmic axis: 1, 2 and 5 of every power of ten, or the ones where these are
+    many; of a narrow range steps of its power."""
+    powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
+    every = [part * 10.0**power for power in powers for part in (1, 2, 5) if low <= part * 10.0**power <= high]
+    if len(every) < 3:
+        step = 10.0 ** math.floor(math.log10(high - low))
+        every = [n * step for n in range(math.floor(low / step) + 1, math.floor(low / step) + 21) if n * step <= high]
+    return every if len(every) < 13 else [tick for tick in every if f"{tick:e}".startswith("1")]

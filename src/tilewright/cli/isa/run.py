@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -202,6 +203,10 @@ def compile(
         if run:
             yield "every layer's values are XLA's"
 
-    forms = {".html": lambda: f"{report.to_html()}\n", ".tasm": lambda: f"{compiled.listing}\n"}
+    more = [
+        word for flag, values in (("-a", arg), ("--set", settings)) for value in values or () for word in (flag, value)
+    ]
+    command = "" if program == "-" else shlex.join(["tilewright", "isa", "compile", program, *more])
+    forms = {".html": lambda: f"{report.to_html(command)}\n", ".tasm": lambda: f"{compiled.listing}\n"}
     deliver(Answer(report.to_json, lines), where, forms)
     return 0

@@ -9,9 +9,16 @@ from tilewright.embed.planning.result import Plan
 
 RULES: tuple[Rule, ...] = (
     *(speed.host_bound, speed.missing_overlap, speed.hbm_bandwidth),
-    *(fit.limits_too_low, fit.limits_too_high, fit.mini_batching, fit.idle_mini_batching),
+    *(fit.limits_too_low, fit.limits_unsure, fit.limits_too_high, fit.mini_batching, fit.idle_mini_batching),
     *(fit.id_dropping, fit.recompilation),
-    *(speed.skew, speed.clustered_log, speed.too_few_tables_stacked, speed.too_many_tables_stacked, speed.float32),
+    *(
+        speed.skew,
+        speed.too_few_ids,
+        speed.clustered_log,
+        speed.too_few_tables_stacked,
+        speed.too_many_tables_stacked,
+        speed.float32,
+    ),
     *(fit.padding_of_width, fit.padding_of_vocabulary, fit.spmem_overflow, fit.gather_operand),
     *(fit.hbm_stack_overflow, fit.hbm_heap_exhaustion),
     *(speed.needless_serialization, speed.checks_left_on),
@@ -43,5 +50,5 @@ def diagnose(counters: Counters | Plan) -> Diagnosis:
             findings += of_rule
         else:
             clear.append(rule.name)
-    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), -finding.lost, -finding.bytes))
     return Diagnosis(tuple(findings), tuple(clear), not_judged, counters)

@@ -32,6 +32,8 @@ class Finding:
     ``effect``      what the first advice gives, a number where it can be computed
     ``change``      what an advice writes into the model's file, keys and values as they stand there; {}: nothing
     ``source``      where Google's SparseCore guide, or our measurement, says so
+    ``lost``        the share of a step that it takes, and ``bytes``, HBM of all chips that it holds, where known:
+                    of one severity, what loses most time comes first, then what holds most bytes
     ==============  ============================================================================================
     """
 
@@ -44,6 +46,8 @@ class Finding:
     change: Mapping[str, Any] = field(default_factory=dict, hash=False)
     bottleneck: str = ""
     source: str = ""
+    lost: float = 0.0
+    bytes: float = 0.0
 
     @property
     def written(self) -> str:

@@ -20,6 +20,8 @@ from tilewright.targets import target
 
 _TOO_HIGH = 2
 """Limits of so many times the observed maximum (rounded up to 8) are too high; or of the typical partition."""
+_UNSURE, _OFTEN = 0.5, 0.1
+"""Chances of a fresh batch over the limits, at most and about: worth a note, a warning."""
 _SMALL = 64
 """Limits this low cost nothing worth saving."""
 _LOST = 0.01
@@ -79,6 +81,25 @@ def limits_too_low(counters: Counters, name: str, stack: StackCounters) -> Itera
     )
 
 
+@rule(
+    "guide section 7, observed limits; the log's batches, held against each other",
+    needs="fresh_over",
+    when="a fresh batch exceeds the log's limits with a chance that may be a half (about a tenth: a warning)",
+)
+def limits_unsure(counters: Counters) -> Iterator[Finding]:
+    about, most = counters.fresh_over or (0.0, 0.0)
+    if most > _UNSURE:
+        yield Finding(
+            "warning" if about >= _OFTEN else "note",
+            f"so few batches do not vouch for their limits: a fresh one exceeds them with a chance of about "
+            f"{about:.2g}, at most {most:.2g} with 95 % confidence",
+            (
+                "plan with 150 batches or more: where none of the held-out ones is over, fewer than one in ten will be",
+                "or leave room: `embed plan --headroom 0.1`",
+            ),
+        )
+
+
 @stack_rule(
     "guide section 10, limits",
     needs="stack.max_ids_per_partition stack.observed_ids|stack.typical_ids",
@@ -119,6 +140,7 @@ def _lower_limits(counters: Counters, name: str, stack: StackCounters, better: L
         (f"lower {_limits_of(name, better)}{price}",),
         evidence=evidence,
         effect=saved,
+        bytes=max(0, (now or 0) - (then or 0)) * counters.shards,
     )
 
 
@@ -487,4 +509,5 @@ def _padding(
             "tables concerned": len(worst),
         },
         effect=f"up to {bytes_text(lost)} of HBM, all chips together",
+        bytes=lost,
     )

@@ -244,6 +244,7 @@ def log_counters(
     return replace(
         counters,
         stacks=stacks,
+        fresh_over=None,  # that was said of the log's own maxima
         minibatches=sum(under.minibatches[0]),
         uncut=len(refused),
         uncut_because=next(iter(refused), ""),

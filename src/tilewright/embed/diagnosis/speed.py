@@ -97,6 +97,7 @@ def host_bound(counters: Counters) -> Iterator[Finding]:
         tuple(advice),
         evidence=evidence,
         effect=_effect_on_steps(least, now),
+        lost=lost,
     )
 
 
@@ -167,6 +168,7 @@ def missing_overlap(counters: Counters) -> Iterator[Finding]:
             "overlapped share of the shorter": round(hidden, 4),
         },
         effect=_effect_on_steps(together, now),
+        lost=lost,
     )
 
 
@@ -306,6 +308,7 @@ def too_few_tables_stacked(counters: Counters) -> Iterator[Finding]:
                 f"stacks at {most >> 20} MiB of activations each": fit,
             },
             effect=f"{fit} exchanges each way a step instead of {stacks}" + _shorter(saved),
+            lost=saved or 0.0,
         )
 
 
@@ -369,6 +372,7 @@ def float32(counters: Counters) -> Iterator[Finding]:
         ),
         evidence=evidence,
         effect=f"half the bytes of tables and exchange{half}",
+        bytes=(hbm.tables or 0) / 2 * counters.chips,
     )
 
 
@@ -406,7 +410,12 @@ def skew(counters: Counters, name: str, stack: StackCounters) -> Iterator[Findin
     if stack.wait is not None:
         more = "fetches more rows" if (stack.wait_rows or 0) > (stack.wait_ids or 0) else "combines more ids"
     cause = f"one shard {more} than the others, and every step waits for it"
-    if stack.hot:
+    if stack.common:
+        table, by = stack.common
+        reached = counters.shards // math.gcd(counters.shards, by)
+        cause += f"; ids of table {table}, multiples of {by} apart, reach {reached} of {counters.shards} shards"
+        evidence["common factor"] = by
+    elif stack.hot:
         table, hot, share = stack.hot
         cause += f"; id {hot} of table {table} alone is {percent_text(share)} of what it receives"
         evidence["share of the hottest id"] = share
@@ -414,13 +423,36 @@ def skew(counters: Counters, name: str, stack: StackCounters) -> Iterator[Findin
         evidence["share of the step, modelled"] = lost
     advice, effect = _remedies(name, stack, uneven, lost)
     yield Finding(
-        "severe" if uneven >= _VERY and not small else "warning",
+        "severe" if uneven >= _VERY and not small and (lost is None or lost >= _SEVERE) else "warning",
         cause,
         advice,
         evidence=evidence,
         effect=effect,
+        lost=lost or 0.0,
         change=next(filter(None, (_written(change, name, stack) for _, change in _gains(stack, uneven, lost))), {}),
     )
+
+
+@rule(
+    "guide section 10, data distribution skew; the ids of a log",
+    needs="table.used sparsecores|target",
+    when="fewer ids of a table are in use than there are SparseCores",
+)
+def too_few_ids(counters: Counters) -> Iterator[Finding]:
+    shards = counters.shards
+    few = {name: table for name, table in counters.tables.items() if table.used and table.used < shards}
+    held = sum(table.padded_bytes(shards) for table in few.values())
+    if few:
+        names = ", ".join(f"{name} ({table.used})" for name, table in list(few.items())[:4]) + ", ..." * (len(few) > 4)
+        yield Finding(
+            "note",
+            f"fewer ids than SparseCores are in use: most hold none of them, the others serve every sample: {names}",
+            ("hold these rows in the dense model: jax.nn.one_hot(ids, rows) @ table, ids numbered from 0",),
+            subject=next(iter(few)) if len(few) == 1 else "",
+            evidence={"tables concerned": len(few), "bytes of their rows": held},
+            effect=f"{bytes_text(held)} of HBM, all chips together",
+            bytes=held,
+        )
 
 
 def _by_chance(counters: Counters, stack: StackCounters, uneven: float) -> bool:
@@ -474,12 +506,16 @@ def _saved(left: float, uneven: float, lost: float | None) -> float | None:
 
 def _remedies(name: str, stack: StackCounters, uneven: float, lost: float | None) -> tuple[tuple[str, ...], str]:
     """What was tried on the log, the best first; the usual changes where nothing was."""
+    divided = tuple[str, ...]()
+    if stack.common:
+        table, by = stack.common
+        divided = (f"look up ids // {by} of table {table}, whose vocab then is 1/{by}: every shard has its part",)
     if best := _gains(stack, uneven, lost):
         noun = "imbalance" if stack.wait is None else "wait"
         advice = (f"{c}: {noun} {left:.2f} instead of {uneven:.2f}{_knob(c, name, stack)}" for left, c in best[:3])
         shorter = _shorter(_saved(best[0][0], uneven, lost))
         effect = f"up to {uneven / best[0][0]:.2f} times the lookups of a step that waits for one shard"
-        return tuple(advice), effect + shorter
+        return (*divided, *advice), effect + shorter
     if stack.remedies or stack.remedy_waits:
         return (
             "neither rotating, hashing nor shuffling helps on this log: hold the hottest rows on every device "

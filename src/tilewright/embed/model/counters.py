@@ -89,11 +89,13 @@ class HbmCounters:
 
 @dataclass(frozen=True)
 class TableCounters:
-    """One table of ``vocab`` rows of ``width`` floats; ``dtype`` as the chip holds it."""
+    """One table of ``vocab`` rows of ``width`` floats; ``dtype`` as the chip holds it. ``used``: how many
+    different ids were seen."""
 
     vocab: Positive
     width: Width
     dtype: str = "float32"
+    used: Count | None = None
 
     def padded_bytes(self, sparsecores: int) -> int:
         """In HBM, all chips together."""
@@ -125,6 +127,7 @@ class StackCounters:
     ``ids``, ``dropped_ids``        entries in all, and those that were dropped
     ``dropped_share``               their quotient where only that is known
     ``hot``                         table, id and share of the hottest id of the fullest shard
+    ``common``                      a table whose ids share a factor with the shards, and the factor
     ``remedies``                    change -> [ids, distinct ids, imbalance] it would give; ``remedy_waits``: the wait
     ==============================  ================================================================================
     """
@@ -153,6 +156,7 @@ class StackCounters:
     dropped_ids: Count | None = None
     dropped_share: Amount | None = None
     hot: tuple[str, Count, Amount] | None = None
+    common: tuple[str, Count] | None = None
     remedies: Mapping[str, tuple[Amount, Amount, Amount]] = field(default_factory=dict, hash=False)
     remedy_waits: Mapping[str, Amount] = field(default_factory=dict, hash=False)
 
@@ -194,6 +198,7 @@ class Counters:
     ``uncut``                 steps that mini-batches cannot hold, for one hash bucket alone exceeds a limit;
                               ``uncut_because``: what ``preprocess`` says of the first
     ``steps_over``            share of the steps in which some partition exceeded a limit
+    ``fresh_over``            the chance that a fresh one exceeds what the log taught, about, and at most with 95 %
     ``compilations``          programs compiled in these steps
     ``minibatch_layout``      whether buffers were laid out for mini-batches
     ``buffer_bytes``          of one batch on one chip
@@ -211,6 +216,7 @@ class Counters:
     uncut: Count = 0
     uncut_because: str = ""
     steps_over: Amount | None = None
+    fresh_over: tuple[Amount, Amount] | None = None
     compilations: Count | None = None
     minibatch_layout: bool = False
     buffer_bytes: Count | None = None
@@ -221,10 +227,10 @@ class Counters:
     sparsecore: SparseCoreConfig | None = None
 
     def has(self, path: str) -> bool:
-        """Whether a counter is known: ``seconds.step``, or ``stack.observed_ids`` (of at least one stack)."""
+        """Whether a counter is known: ``seconds.step``, ``stack.observed_ids`` (of a stack), ``table.used``."""
         first, _, rest = path.partition(".")
-        if first == "stack":
-            return any(_known(rest, getattr(stack, rest)) for stack in self.stacks.values())
+        if first in ("stack", "table"):
+            return any(_known(rest, getattr(each, rest)) for each in getattr(self, f"{first}s").values())
         value = getattr(self, first)
         return _known(rest or first, getattr(value, rest) if rest and value is not None else value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -228,6 +229,7 @@ class Plan:
             sparsecores=topology.sparsecores,
             steps=self.batches,
             steps_over=self.batches_over,
+            fresh_over=(sure.expected, sure.at_most) if (sure := self.confidence) else None,
             uncut=round(self.uncut * self.batches),
             uncut_because=self.uncut_because,
             buffer_bytes=sum(stack.buffer_bytes for stack in self.stacks) * topology.devices // topology.chips,
@@ -252,7 +254,12 @@ class Plan:
             stacks={stack.name: self._stack_counters(stack) for stack in self.stacks},
             # a packed table as the lines it lives in
             tables={
-                t.name: TableCounters(-(-t.vocab // t.rows_per_line), t.width * t.rows_per_line) for t in self.tables
+                t.name: TableCounters(
+                    -(-t.vocab // t.rows_per_line),
+                    t.width * t.rows_per_line,
+                    used=self.skew.used.get(t.name, (None,))[0],
+                )
+                for t in self.tables
             },
             sparsecore=sparsecore,
         )
@@ -260,12 +267,16 @@ class Plan:
     def _stack_counters(self, stack: StackPlan) -> StackCounters:
         hot = next((hot for hot in self.skew.hot if hot.stack == stack.name), None)
         remedies = [remedy for remedy in self.skew.remedies if remedy.stack == stack.name]
+        shards, used = self.stacking.topology.sparsecores, self.skew.used
+        apart = [(name, *used[name]) for name in stack.tables if name in used]
+        common = [(name, by) for name, ids, by in apart if ids >= shards > 1 and math.gcd(by, shards) > 1]
         return replace(
             stack.counters,
             wait_seconds=self.traffic.waits[stack.name] if self.traffic.waited and stack.counted else None,
             combiner=self.stacking.stacks[stack.name].combiner,
             rows=self.stacking.stacks[stack.name].vocab,
             hot=(hot.table, hot.id, hot.share) if hot else None,
+            common=max(common, key=lambda pair: pair[1], default=None),
             remedies={remedy.change: (*vars(remedy.limits).values(), remedy.imbalance) for remedy in remedies},
             remedy_waits={remedy.change: remedy.wait for remedy in remedies},
         )
@@ -342,13 +353,13 @@ class Plan:
     def _repr_html_(self) -> str:
         """What a notebook shows: the verdict, limits and what lies in HBM; ``html()`` is the whole page."""
         log = f"{count_text(self.batches)} batches of {count_text(self.batch)} samples" if self.batches else self.basis
-        tables, chips = len(self.stacking.placements), self.stacking.topology
-        head = f"{tables} tables in {len(self.stacks)} stacks on {chips.sparsecores} SparseCores, from {log}"
+        tables = f"{counted(len(self.stacking.placements), 'table')} in {counted(len(self.stacks), 'stack')}"
+        head = f"{tables} on {counted(self.stacking.topology.sparsecores, 'SparseCore')}, from {log}"
         sure = f"confidence: {self.confidence.sentence}" if self.confidence is not None else ""
         columns = [Column("stack", "code"), Column("ids a partition", "count"), Column("distinct ids", "count")]
         columns += [Column("imbalance", "ratio")]
         rows = [(s.label, *vars(s.limits).values(), s.imbalance) for s in self.stacks]
-        heap = [*self.heap_parts(), ("in all", self.heap.total)]
+        heap = [*self.heap_parts(), self._heap_total()]
         limits = glance_table(columns, rows, caption="limits")
         memory = glance_table((Column("what"), Column("bytes", "bytes")), heap, caption="HBM of one chip")
         return glance(head, self.verdict, sure, limits, memory)
@@ -414,7 +425,7 @@ class Plan:
         """All tables of a plan; hot ids and remedies are those of the stacks ``explained``."""
         kinds = self.alike()
         known = tuple(f for f in STACKS if any(f.of(kind) is not None for kind in kinds))
-        heap = _titled("HBM of one chip", HEAP, self.heap_parts())
+        heap = _titled("HBM of one chip", HEAP, [*self.heap_parts(), self._heap_total()])
         if self.feeding is None:
             return {"limits": _titled("limits", known, kinds[:_SHOWN]), "heap": heap}
         again = f"{counted(self.replayed, 'batch', 'batches')} run again"
@@ -459,6 +470,9 @@ class Plan:
         if self.target:
             parts += [("stack of the lookup", heap.forward_stack), ("stack of the update", heap.backward_stack)]
         return parts
+
+    def _heap_total(self) -> tuple[str, int]:
+        return "in all, the larger stack" if self.target else "in all", self.heap.total
 
     def _modelled_notes(self) -> list[str]:
         """What of the memory is modelled, and how; nothing where all of it follows measured rules."""

@@ -317,7 +317,17 @@ def skew_of(observed: Observed) -> Skew:
         remedies.append(now[name].remedy(name, AS_IT_IS))
         remedies += rotations[name]
         remedies += [loads[name].remedy(name, change) for change, loads in changed.items()]
-    return Skew(hot, tuple(remedies), alone)
+    return Skew(hot, tuple(remedies), alone, _used(stacking, batches))
+
+
+def _used(stacking: Stacking, batches: Sequence[Inputs]) -> dict[str, tuple[int, int]]:
+    """Of every table: how many ids differ, and the greatest common divisor of their differences (0: there are none)."""
+    used = {}
+    for place in stacking.placements:
+        mine = [f.name for f in stacking.features if f.table.name == place.table.name]
+        ids = np.unique(np.concatenate([batch[name].values for batch in batches for name in mine]))
+        used[place.table.name] = len(ids), int(np.gcd.reduce(np.diff(ids), initial=0))
+    return used
 
 
 def _loads(observed: Observed, batches: Iterable[Inputs]) -> dict[str, Loads]:

@@ -133,15 +133,22 @@ class Remedy:
 @dataclass(frozen=True)
 class Skew:
     """``hot``: the ids that fill the fullest shards; ``remedies``: what changes would give, "as it is" first;
-    ``alone``: limits of every table, were it not stacked."""
+    ``alone``: limits of every table, were it not stacked; ``used``: of every table how many ids differ, and what
+    divides all their differences."""
 
     hot: tuple[HotId, ...] = ()
     remedies: tuple[Remedy, ...] = ()
     alone: Mapping[str, Limits] = field(default_factory=dict)
+    used: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         changes = [{**plain(remedy), **vars(remedy.limits)} for remedy in self.remedies]
-        return {"hot_ids": plain(self.hot), "changes": changes, "tables_alone": plain(self.alone)}
+        return {
+            "hot_ids": plain(self.hot),
+            "changes": changes,
+            "tables_alone": plain(self.alone),
+            "ids_used": plain(self.used),
+        }
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import groupby
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import to_builtins
 
@@ -35,7 +35,7 @@ from tilewright.render import (
     steps,
     table,
 )
-from tilewright.render.drawing import Curve, Drawing, line_chart, text_width
+from tilewright.render.drawing import Curve, Drawing, line_chart, log_ticks, text_width, ticks_of
 from tilewright.render.formats import place_text
 from tilewright.render.markup import element
 from tilewright.render.page import note
@@ -78,7 +78,6 @@ _TITLES = {
 _LIGHT = ("c0", "c1", "c5", "c2")
 """The lighter colours that go with those of bars."""
 _MOST_MARKS = 2000
-_ANCHORS: tuple[Literal["start", "middle", "end"], ...] = ("start", "middle", "middle", "middle", "end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +340,9 @@ class StepTime:
         """How much of what: bytes, kernels, the share of a peak."""
         if bound == "hbm":
             moved = bytes_text(sum(row.bytes for row in rows))
-            return f", a transfer of {moved}" if all(row.lane == "dma" for row in rows) else f" for {moved}"
+            if all(row.lane == "dma" for row in rows):
+                return f", a transfer of {moved}"
+            return f" for {moved}" if any(row.bytes for row in rows) else ""
         kernels = sum(row.runs for row in rows)
         if bound == "latency" and kernels > 1:
             return f" in {count_text(kernels)} small kernels"
@@ -499,12 +500,12 @@ class StepTime:
         drawing = Drawing(width, height, title="Roofline")
         drawing.line(left, height - base, width - 20, height - base, "axis")
         drawing.line(left, top, left, height - base, "axis")
-        for value in _round_numbers(low, high / 1.3):
+        for value in log_ticks(low, high / 1.6):
             drawing.line(x(value), top, x(value), height - base, "grid")
             drawing.text(x(value), height - base + 17, count_text(value, compact=True), "soft", anchor="middle")
         if len(known) < len(marks):
             drawing.text(x(high), height - base + 17, "no HBM", "soft", anchor="end")
-        for value in _round_numbers(bottom, self.matrix_peak):
+        for value in log_ticks(bottom, self.matrix_peak):
             drawing.line(left, y(value), width - 20, y(value), "grid")
             drawing.text(left - 6, y(value) + 4, count_text(value, compact=True), "soft", anchor="end")
         roof = [(x(low), y(low * self.hbm_peak)), (x(ridge), y(self.matrix_peak)), (x(high), y(self.matrix_peak))]
@@ -548,9 +549,13 @@ class StepTime:
                 left + (call + start) * scale, tall * k + 5, max(0.4, seconds * scale), tall - 9, style, tip=tip
             )
 
-        for part in range(5):
-            across = left + end * part / 4 * scale
-            drawing.line(across, 0, across, tall * len(names), "grid")
+        for at in ticks_of(0, end):
+            if at <= end:
+                across = left + at * scale
+                drawing.line(across, 0, across, tall * len(names), "grid")
+                drawing.text(
+                    across, tall * len(names) + 20, seconds_text(at), "soft", anchor="middle" if at else "start"
+                )
         for k, lane in enumerate(names):
             drawing.text(left - 8, tall * k + 19, _TITLES.get(lane, lane), anchor="end")
             drawing.line(left, tall * (k + 1), width - 10, tall * (k + 1), "grid")
@@ -565,9 +570,6 @@ class StepTime:
                 bar(row.lane, row.begun, row.beside, tip, light=True)
             if once:
                 bar(row.lane, row.start, once, f"{row.name}: {seconds_text(once)}, {row.bound}")
-        for part in range(5):
-            at = end * part / 4
-            drawing.text(left + at * scale, tall * len(names) + 20, seconds_text(at), "soft", anchor=_ANCHORS[part])
         return element("figure", drawing.svg())
 
     def _loops(self) -> Iterator[tuple[str, float, float, str]]:
@@ -640,10 +642,3 @@ def advised(sentence: str) -> Step:
         if colon and (worth.endswith(("of the step)", _BESIDE)) or worth.startswith("saves "))
         else Step(sentence)
     )
-
-
-def _round_numbers(low: float, high: float) -> list[float]:
-    """Powers of ten between two numbers, and twice and five times them where there are few."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    factors = (1, 2, 5) if high < 100 * low else (1,)
-    return [factor * 10.0**power for power in powers for factor in factors if low <= factor * 10.0**power <= high]

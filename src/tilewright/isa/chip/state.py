@@ -302,7 +302,7 @@ def show_run_html(result: Any) -> str:
     head, *rest = show_run(result).split("\n")
     lines = [line for line in rest if not line.startswith("counts: ")]
     counts = [(name.replace("_", " "), count) for name, count in result.counts.to_dict().items() if count]
-    return glance(head, *lines, glance_table((Column("counted"), Column("", "count")), counts))
+    return glance(head, *lines, glance_table((Column("counted"), Column("number", "count")), counts))
 
 
 class Shown:

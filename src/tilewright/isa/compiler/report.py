@@ -14,11 +14,13 @@ from tilewright.render import (
     Column,
     Html,
     Page,
+    Step,
     bar_chart,
     bytes_text,
     cards,
     count_text,
     percent_text,
+    steps,
     table,
 )
 from tilewright.render.page import note
@@ -153,12 +155,31 @@ class MachineReport:
         columns = [Column("level"), *(Column(name, "bytes") for name in ("A", "B", "C", "DMA"))]
         return table(columns, [(level.upper(), *each.values()) for level, each in self.bytes.items()])
 
-    def to_html(self) -> str:
-        """A page: figures, where the cycles go, what moved, and every layer as a row."""
+    def _todo(self, command: str) -> list[Step]:
+        """What costs most: layers whose math units wait, and what was left to XLA."""
+        todo, rate = list[Step](), self.config.dram_bytes_per_cycle
+        for layer in sorted(self.layers, key=lambda layer: (layer.math_utilisation - 1) * layer.cycles)[:3]:
+            idle, busy = (1 - layer.math_utilisation) * layer.cycles, sum(layer.bytes["dram"].values()) / rate
+            if idle >= 0.02 * self.cycles:
+                what = (
+                    f"math units wait so long; device memory is busy for {busy:,.0f} of {layer.cycles:,} cycles: "
+                )
+                bound = busy >= 0.5 * layer.cycles
+                what += "narrower elements, or more bytes a cycle" if bound else "too small to hide what it waits for"
+                again = f"{command} --set dram_bytes_per_cycle={2 * rate}" if bound and command else ""
+                todo.append(Step(f"{layer.name}: {what}", again, worth=f"{idle:,.0f} cycles"))
+        left = [layer for layer in self.layers if layer.fallback]
+        return todo + [Step(f"{each.name} is left to XLA: {each.fallback}") for each in left[:3]]
+
+    def to_html(self, command: str = "") -> str:
+        """A page: what to do, figures, where the cycles go, what moved, and every layer as a row; ``command``: what
+        makes it again."""
         machine = self.config
         facts = [("machine", f"{machine.pes} x {machine.threads} threads"), ("times", "modelled")]
         page = Page("A model on the matrix unit", f"{self.cycles:,} cycles, {len(self.layers)} layers", facts=facts)
         cycles = Card("cycles", count_text(self.cycles, compact=True), "by the model")
+        if todo := self._todo(command):
+            page.section("change", "What to do", steps(todo))
         page.section("summary", "What it takes", cards((cycles, *self.figures)))
         page.section("cycles", "Where the cycles go", *_bars(self))
         page.section("bytes", "What moved", self.levels)

@@ -292,7 +292,7 @@ class Exploration:
         columns = [Column(name, "code") for name in self.points[0].settings]
         columns += [Column("cycles", "count"), Column("energy, uJ", "count", "Modelled.")]
         columns += [Column("area, mm2", "number", "A proxy."), Column("utilisation", "percent", "Of all threads.")]
-        columns.append(Column("", "text", "front: beaten by none in all three costs."))
+        columns.append(Column("on", "text", "front: beaten by none in all three costs."))
         rows, front = list[tuple[object, ...]](), self.front
         for point in self.points:
             figures = (point.cycles, round(point.energy_pj / 1e6), round(point.area_mm2, 2), point.utilisation)

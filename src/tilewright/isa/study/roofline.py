@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import floor, log10
+from math import log10
 from typing import Any
 
 from tilewright.errors import UsageError
@@ -14,7 +14,7 @@ from tilewright.isa.language.counts import math_cycles_at_least
 from tilewright.isa.study.choices import problem_of
 from tilewright.isa.study.tune import element_bytes, search
 from tilewright.render import Card, Column, Html, Page, Step, cards, count_text, steps, table
-from tilewright.render.drawing import Drawing
+from tilewright.render.drawing import Drawing, log_ticks
 from tilewright.render.markup import element
 from tilewright.render.page import paragraph
 
@@ -159,7 +159,8 @@ class Roofline:
         share = self.rate / self.peak
         page = Page(f"Roofline of {self.title}", "on the matrix unit", facts=[("products", f"{self.macs:,}")])
         todo = [Step(text) for text in self.advice]
-        todo += [Step("Change it, and look again.", command)] if command else []
+        if command and self.changes and (best := self.changes[0]).cycles < self.cycles:
+            todo.append(Step("Change the machine, and look again.", f"{command} --set {best.field}={best.after}"))
         figures = [
             Card("cycles", f"{self.cycles:,}", f"the {self.limit.name} is busy for {self.limit.cycles:,.0f}"),
             Card("products a cycle", f"{self.rate:,.0f}", f"of {self.peak:,.0f}: {share:.1%}"),
@@ -305,11 +306,11 @@ class LogPlane:
         self.left, self.top, self.right, self.low = 74, 30, 24, 300
         self.drawing, self.width = Drawing(860, 346, title=title), 860
         self.x_ends, self.y_ends = _ends(xs), _ends(ys)
-        for tick in _ticks(*self.x_ends):
+        for tick in log_ticks(*(10**end for end in self.x_ends)):
             x = self.x(tick)
             self.drawing.line(x, self.top, x, self.low, "grid")
             self.drawing.text(x, self.low + 18, count_text(tick, compact=True), "soft", anchor="middle")
-        for tick in _ticks(*self.y_ends):
+        for tick in log_ticks(*(10**end for end in self.y_ends)):
             self.drawing.line(self.left, self.y(tick), self.width - self.right, self.y(tick), "grid")
             self.drawing.text(self.left - 8, self.y(tick) + 4, count_text(tick, compact=True), "soft", anchor="end")
         self.drawing.line(self.left, self.low, self.width - self.right, self.low, "axis")
@@ -336,13 +337,3 @@ def _ends(values: Sequence[float]) -> tuple[float, float]:
     low, high = log10(min(values)), log10(max(values))
     room = max(0.06, 0.08 * (high - low))
     return low - room, high + room
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    powers = range(floor(low), floor(high) + 1)
-    every = [part * 10.0**power for power in powers for part in (1, 2, 5) if low <= log10(part * 10.0**power) <= high]
-    if len(every) < 3:  # a narrow range: twenty steps of its power
-        step = 10.0 ** floor(log10(10**high - 10**low))
-        first = floor(10**low / step) + 1
-        every = [n * step for n in range(first, first + 20) if n * step <= 10**high]
-    return every if len(every) < 13 else [tick for tick in every if f"{tick:e}".startswith("1")]
