@@ -15,7 +15,8 @@ from math import ceil, prod
 from tilewright.errors import TilewrightError
 from tilewright.hlo.opcodes import TRANSCENDENTAL
 from tilewright.hlo.program import Operation
-from tilewright.hlo.reading.kernels import Kernel, read_kernel
+from tilewright.hlo.reading.kernel import Kernel
+from tilewright.hlo.reading.kernels import read_kernel
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.row import Run, busy
