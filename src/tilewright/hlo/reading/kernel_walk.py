@@ -30,9 +30,9 @@ from tilewright.hlo.reading.kernel_tree import (
 
 _MOST_STEPS = 1 << 22
 """Steps of a grid that are counted one by one; of a longer one every window is taken as fetched in every step."""
-_MOST_TRIPS = 1024
+_MOST_TRIPS = 512
 """Trips of a loop that are followed one by one; those after them are taken to be like them."""
-_MOST_WORK = 3_000_000
+_MOST_WORK = 400_000
 """Operations that all such loops together may take."""
 _DYNAMIC = -(1 << 63)
 _REDUCED = re.compile(r"reduction_dims = array<i64: ([\d, ]+)>")
@@ -702,6 +702,7 @@ def _ranges(body: Block, tables: set[str]) -> _Ranges:
 def _part(block: Block) -> Part:
     """What the vector operations of a block ask for, those of blocks inside left out."""
     part = Part()
+    multiplied = {name for n in block.nodes if n.name in ("tpu.matmul", "vector.contract") for name in n.operands[:2]}
     for node in block.nodes:
         if not node.vector or node.blocks or node.name.startswith(_FREE):
             continue
@@ -717,8 +718,10 @@ def _part(block: Block) -> Part:
                 dims = tuple(int(d) for d in vectors[0][0].split("x")[:-1]) if vectors else ()
                 kind = vectors[0][1] if vectors else kind
             elements = max(0, prod(dims))
-            if node.name == "tpu.transpose" or node.name == "vector.transpose":
-                part.turned += elements
+            if node.name == "tpu.strided_load" and min(shapes[0][0], default=-1) >= 0:
+                elements = min(elements, prod(shapes[0][0]))  # what is loaded again and again is spread out by the load
+            if node.name in ("tpu.transpose", "vector.transpose"):
+                part.turned += 0 if node.result in multiplied else elements  # the unit takes a side as it stands
                 continue
             part.elements[node.name.partition(".")[2], kind] += elements
             reduced = _REDUCED.search(node.rest)
