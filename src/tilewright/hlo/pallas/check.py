@@ -14,7 +14,9 @@ from tilewright.hlo.allocation.kernel_errors import explain_kernel
 from tilewright.hlo.pallas.memory import Memory, limit_of, memory_of, near_arrays
 from tilewright.hlo.pallas.order import best_order
 from tilewright.hlo.program import Operation, Program
-from tilewright.hlo.reading.kernels import Kernel, block_bytes, read_kernel
+from tilewright.hlo.reading.kernel import Kernel
+from tilewright.hlo.reading.kernel_tree import block_bytes
+from tilewright.hlo.reading.kernels import read_kernel
 from tilewright.hlo.reading.loading import load
 from tilewright.hlo.reading.python_source import as_seen, from_jax, names_python, python_call
 from tilewright.hlo.timing.estimate import estimate

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.hlo.program import Operation
-from tilewright.hlo.reading.kernels import Kernel, Window, block_bytes
+from tilewright.hlo.reading.kernel import Kernel, Window
+from tilewright.hlo.reading.kernel_tree import block_bytes
 from tilewright.layout import TensorLayout, TupleLayout, parse, predict
 from tilewright.targets import Target
 

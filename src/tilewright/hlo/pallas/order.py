@@ -8,7 +8,7 @@ from itertools import permutations
 
 import numpy as np
 
-from tilewright.hlo.reading.kernels import Kernel, movement
+from tilewright.hlo.reading.kernel import Kernel, moves_of
 
 _MOST_DIMS, _MOST_STEPS = 4, 1 << 16
 
@@ -45,9 +45,9 @@ def _orders(kernel: Kernel) -> Iterator[Order]:
                 np.transpose(place.reshape((1,) * (rank - place.ndim) + place.shape), dims) for place in window.places
             ]
             known = window.array if len(window.array) == len(window.block) else ()
-            fetches, megabytes, _ = movement(places, grid, window.block, known, window.dtype)
-            if window.result and fetches > window.fetches:
+            moves = moves_of(places, grid, window.block, known, window.dtype)
+            if window.result and moves.fetches > window.fetches:
                 break
-            moved += megabytes
+            moved += moves.megabytes
         else:
             yield Order(dims, round(moved * 1e6))

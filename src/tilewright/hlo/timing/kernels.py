@@ -7,6 +7,7 @@ user states (``Context.assume``), or else a plain guess that the row and the ste
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,9 +16,11 @@ from math import ceil, prod
 from tilewright.errors import TilewrightError
 from tilewright.hlo.opcodes import TRANSCENDENTAL
 from tilewright.hlo.program import Operation
-from tilewright.hlo.reading.kernels import Kernel, read_kernel
+from tilewright.hlo.reading.kernel import Kernel
+from tilewright.hlo.reading.kernels import read_kernel
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.chip import Chip
+from tilewright.hlo.timing.pallas import matrix_kind, pipeline
 from tilewright.hlo.timing.row import Run, busy
 from tilewright.hlo.timing.tiles import Tiles
 from tilewright.hlo.timing.work import REGISTER, Work, matrix_us
@@ -82,19 +85,22 @@ class Kernels:
 
     def _from_body(self, kernel: Kernel, said: int, numbered: dict[int, Tiles]) -> Run:
         """Its grid, windows and products; where data decides, no more flops than its author says."""
+        notes = ["kernel: from its grid and products", *kernel.assumed]
         share = min(1.0, said / kernel.flops) if said and kernel.flops and kernel.assumed else 1.0
-        far, near, notes = kernel.copied, 0.0, ["kernel: from its grid and products", *kernel.assumed]
-        for window in kernel.windows:
-            tiles = numbered.get(window.operand)
-            moved = window.megabytes * share
-            far, near = (far, near + moved) if tiles is not None and tiles.space == 1 else (far + moved, near)
+        near = {operand for operand, tiles in numbered.items() if tiles.space == 1}
+        whole = pipeline(self.chip, kernel, near)
+        us, far = whole.us * share, whole.megabytes * share
         if kernel.trips_by_data:
-            far = max(far, sum(tiles.megabytes for tiles in numbered.values() if tiles.space == 0))
+            arrays = sum(tiles.megabytes for tiles in numbered.values() if tiles.space == 0)
+            us, far = us + self.chip.stream_us(max(0.0, arrays - far), self.chip.kernel["mb_per_us"]), max(far, arrays)
             notes.append("loops whose length its data decides count once, its operands are read once")
         if share < 1:
             notes.append("no more flops than its cost estimate")
-        work = _work(self.chip, kernel, share)
-        return self._timed(work, far, near, kernel.steps, notes)
+        products: Counter[str] = Counter()
+        for (batch, rows, columns, depth, kind), count in kernel.products.items():
+            products[matrix_kind(kind)] += round(2 * batch * rows * columns * depth * count * share)
+        lane = "matrix" if products else "vector"
+        return Run(us, whole.bound, far, products, lane=lane, measured=False, notes="; ".join(notes))
 
     def _from_estimate(
         self, said: dict[str, int], operands: Sequence[tuple[int, Tiles]], results: Sequence[Tiles]

@@ -1,0 +1,208 @@
+"""What one call of a Pallas kernel does: its grid, its windows, and the steps that are alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.hlo.reading.kernel_tree import block_bytes
+
+Array = np.ndarray[Any, Any]
+Product = tuple[int, int, int, int, str]
+"""(batch, rows, columns, depth, element type of the left operand)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A block of an array that the pipeline brings in or takes out: ``operand`` counts operands, then results.
+
+    ``megabytes``: 1e6 bytes of all that is moved over the whole grid, in tiles, cut at the array's edges; ``fetches``:
+    how often its block changes, the first included. Both are 0 outside vector memory (``space``), where the kernel
+    itself moves what it wants. ``block`` has 1 for dims that the kernel does not see; ``array`` is () where nothing
+    says it; ``places``: the index of its block along every dim, arrays that broadcast over the grid, () where data
+    decides.
+    """
+
+    operand: int
+    megabytes: float
+    fetches: int
+    block: tuple[int, ...] = ()
+    array: tuple[int, ...] = ()
+    dtype: str = ""
+    space: str = "vmem"
+    buffers: int = 2
+    result: bool = False  # the kernel writes it
+    distinct: float = 0.0  # megabytes of the blocks that differ: the least that it can move
+    places: tuple[Array, ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def block_bytes(self) -> int:
+        """Of one buffer of it."""
+        return block_bytes(self.block, self.dtype)
+
+
+@dataclass
+class Part:
+    """What the operations of one block ask for, each time that it runs.
+
+    ``products``: product -> how often; ``elements``: (operation, element type) -> elements of its vectors; ``turned``:
+    elements turned across lanes.
+    """
+
+    products: Counter[Product] = field(default_factory=Counter)
+    elements: Counter[tuple[str, str]] = field(default_factory=Counter)
+    turned: float = 0.0
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Steps that are alike: of the grid, or of a loop that brings in blocks by itself.
+
+    While it computes ``parts`` (its number in the kernel, how often in one step), ``moved`` passes: (the array's number
+    among operands and results, -1 where nobody knows; megabytes; how many transfers). ``alone``: nothing is computed
+    beside it: the first block, and the last result.
+    """
+
+    times: float
+    parts: tuple[tuple[int, float], ...] = ()
+    moved: tuple[tuple[int, float, float], ...] = ()
+    alone: bool = False
+
+
+@dataclass
+class Kernel:
+    """What one call of a kernel does.
+
+    ``parts`` and ``moments``: what its blocks compute, and which of them run in how many steps beside which transfers;
+    ``copied``: megabytes of its own transfers to and from HBM; ``assumed``: what was taken for granted of the data, in
+    words; ``trips_by_data``: loops whose length its data decides were counted as one trip; ``scratch``: (sizes, type,
+    memory space) of each buffer of its own, ``tables`` the same of what is prefetched into scalar memory;
+    ``held_bytes``: the most of the body's vectors that wait for a reduction at one time; ``semantics``: a word for each
+    dim of the grid; ``vmem_limit``: bytes of vector memory that it asks for, 0 where it asks for no limit of its own;
+    ``line``: of the user's program.
+    """
+
+    name: str
+    steps: int = 1
+    line: str = ""
+    grid: tuple[int, ...] = ()
+    semantics: tuple[str, ...] = ()
+    vmem_limit: int = 0
+    scratch: list[tuple[tuple[int, ...], str, str]] = field(default_factory=list)
+    tables: list[tuple[tuple[int, ...], str, str]] = field(default_factory=list)
+    held_bytes: int = 0
+    windows: list[Window] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+    moments: list[Moment] = field(default_factory=list)
+    copied: float = 0.0
+    assumed: list[str] = field(default_factory=list)
+    trips_by_data: bool = False
+    sparse: bool = False
+
+    def _summed(self, what: str) -> Counter[Any]:
+        sums: Counter[Any] = Counter()
+        for moment in self.moments:
+            for number, runs in moment.parts:
+                for key, count in getattr(self.parts[number], what).items():
+                    sums[key] += count * runs * moment.times
+        return sums
+
+    @property
+    def products(self) -> Counter[Product]:
+        """Product -> how often over the whole grid."""
+        return self._summed("products")
+
+    @property
+    def elements(self) -> Counter[str]:
+        """Operation -> elements of the vectors that it makes, over the whole grid."""
+        sums: Counter[str] = Counter()
+        for (name, _), count in self._summed("elements").items():
+            sums[name] += count
+        return sums
+
+    @property
+    def turned(self) -> float:
+        """Elements turned across lanes."""
+        return sum(m.times * n * self.parts[number].turned for m in self.moments for number, n in m.parts)
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of its products."""
+        return round(sum(2 * prod(sizes[:4]) * count for sizes, count in self.products.items()))
+
+
+@dataclass(frozen=True)
+class Moves:
+    """A window over a grid: ``changed`` in which steps another block is wanted, ``cut`` which size each step's block
+    has (a number into ``sizes``, megabytes), ``distinct``: megabytes of the blocks that differ."""
+
+    changed: Array
+    cut: Array
+    sizes: Array
+    distinct: float
+
+    @property
+    def fetches(self) -> int:
+        """How often a block is moved."""
+        return int(np.count_nonzero(self.changed))
+
+    @property
+    def megabytes(self) -> float:
+        """Of all that is moved."""
+        if len(self.sizes) == 1:
+            return float(self.fetches * self.sizes[0])
+        return float(np.bincount(self.cut[self.changed], minlength=len(self.sizes)) @ self.sizes)
+
+
+def moves_of(
+    places: Sequence[Array], grid: Sequence[int], block: Sequence[int], array: Sequence[int], kind: str
+) -> Moves:
+    """What a window moves: where its place differs from the step before; at the array's edges only what is inside.
+
+    Without ``places`` it is taken as moved in every step.
+
+    >>> rows, columns = np.arange(2).reshape(2, 1, 1), np.arange(3).reshape(1, 1, 3)
+    >>> moves = moves_of((rows, columns), (2, 4, 3), (8, 128), (16, 384), "f32")
+    >>> moves.fetches, round(moves.megabytes * 1e6), round(moves.distinct * 1e6)
+    (24, 98304, 24576)
+    """
+    steps, whole = prod(grid), block_bytes(block, kind) / 1e6
+    none, sizes = np.zeros(1, np.int64), np.asarray([whole])
+    if not steps or len(places) != len(block):
+        distinct = min(steps * whole, block_bytes(array, kind) / 1e6) if array else steps * whole
+        return Moves(np.ones(max(0, steps), bool), none, sizes, distinct)
+    lows = [int(place.min()) for place in places]
+    widths = [int(place.max()) - low + 1 for place, low in zip(places, lows)]
+    at, cut = np.zeros((), np.int64), np.zeros((), np.int64)
+    cuts: list[tuple[int, ...]] = [()]
+    for d, place in enumerate(places):
+        at = at * widths[d] + (place - lows[d])
+        inside = np.full(1, block[d])
+        if array and block[d] and array[d] % block[d]:
+            inside = np.clip(array[d] - place * block[d], 0, block[d])
+        seen, number = np.unique(inside, return_inverse=True)
+        cut = cut * len(seen) + number.reshape(np.shape(inside) if inside.size > 1 else ())
+        cuts = [(*one, size) for one in cuts for size in seen.tolist()]
+    flat = np.broadcast_to(at, grid).reshape(-1)
+    changed = np.ones(steps, bool)
+    np.not_equal(flat[1:], flat[:-1], out=changed[1:])
+    sizes = np.asarray([block_bytes(one, kind) / 1e6 for one in cuts])
+    if len(cuts) == 1:
+        return Moves(changed, none, sizes, len(_different(flat, prod(widths))) * float(sizes[0]))
+    flat_cut = np.broadcast_to(cut, grid).reshape(-1)
+    both = _different(flat * len(cuts) + flat_cut, prod(widths) * len(cuts))
+    return Moves(changed, flat_cut, sizes, float(sizes[both % len(cuts)].sum()))
+
+
+def _different(numbers: Array, most: int) -> Array:
+    """The different ones of numbers from 0 to ``most``."""
+    if most > 4 * len(numbers) + 1024:
+        return np.unique(numbers)
+    seen = np.zeros(most, bool)
+    seen[numbers] = True
+    return np.flatnonzero(seen)

@@ -1,0 +1,220 @@
+"""The text of a Pallas kernel, in MLIR's generic form, as blocks of operations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+
+_LONGEST_TEXT = 64 << 20
+_NESTED = 64
+_OPERATION = re.compile(r'\s*(?:%(\w+)(?::\d+)? = )?"(?:stable_mosaic\.)?([\w.]+)"\(([^()]*)\)(.*)')
+_BLOCK = re.compile(r"%(\w+): ([^%]+?)(?:, (?=%)|\):$)")
+_SHAPED = re.compile(r"(?:vector|memref)<((?:(?:\d+|\?)x)*)(\w+|!tpu\.\w+)(?:, [^<>]*(?:<[^<>]*>)?[^<>]*)?>")
+_VALUE = re.compile(r"\bvalue = (-?\d+|true|false)\b")
+_PREDICATE = re.compile(r"\bpredicate = (\d+)")
+_SPACE = re.compile(r"memory_space<(\w+)>")
+_BITS = re.compile(r"\d+")
+_DIMS = re.compile(r"dot_dimension_numbers<\[([\d, ]*)\], \[([\d, ]*)\].*?\[([\d, ]*)\], \[[\d, ]*\]>")
+
+Shaped = tuple[tuple[int, ...], str]
+"""(dims, element type) of a vector or memref; -1 for a dim that is not known."""
+
+
+@dataclass
+class Block:
+    """Operations one after another, and the names and types of what it is entered with."""
+
+    nodes: list[Node] = field(default_factory=list)
+    arguments: list[tuple[str, str]] = field(default_factory=list)
+    part: int = -1  # the number of what its vector operations ask for, once it is counted
+
+    @cached_property
+    def moves(self) -> bool:
+        """Whether a transfer to or from HBM stands in it, or in a block inside it."""
+        return any(node.moves or any(block.moves for block in node.blocks) for node in self.nodes)
+
+    def all(self) -> Iterator[Node]:
+        """Its operations and those of the blocks inside, in their order."""
+        for node in self.nodes:
+            yield node
+            for block in node.blocks:
+                yield from block.all()
+
+
+@dataclass
+class Node:
+    """One operation with its blocks; ``rest`` is the text behind the operands."""
+
+    result: str
+    name: str
+    operands: list[str]
+    rest: str = ""
+    blocks: list[Block] = field(default_factory=list)
+
+    @cached_property
+    def signature(self) -> str:
+        """The types of its operands and results."""
+        return self.rest[self.rest.rfind(" : (") :]
+
+    @cached_property
+    def shapes(self) -> list[Shaped]:
+        """Of the vectors and memrefs in its signature, operands first."""
+        return [shape_of(match) for match in _SHAPED.finditer(self.signature)]
+
+    @cached_property
+    def moves(self) -> bool:
+        """Whether it is a transfer to or from HBM."""
+        return self.name == "tpu.enqueue_dma" and re.search(r"memory_space<(?:any|hbm)>", self.signature) is not None
+
+    @cached_property
+    def vector(self) -> bool:
+        """Whether it works on vectors."""
+        return "vector<" in self.rest
+
+    @cached_property
+    def constant(self) -> int | bool | None:
+        """Of a constant: its number."""
+        match = _VALUE.search(self.rest)
+        return None if match is None else match[1] == "true" if match[1] in ("true", "false") else int(match[1])
+
+    @cached_property
+    def predicate(self) -> int:
+        """Of a comparison: MLIR's number of it."""
+        match = _PREDICATE.search(self.rest)
+        return int(match[1]) if match else 0
+
+    @cached_property
+    def product(self) -> tuple[int, int, int, int, str]:
+        """Of a product: (batch, rows, columns, depth, element type of the left operand)."""
+        (left, kind), (right, _), (result, _) = self.shapes[:3]
+        match = _DIMS.search(self.rest)
+        if match is None:  # rows x depth, depth x columns
+            depth = round((prod(left) * prod(right) / max(1, prod(result))) ** 0.5) or 1
+            return 1, prod(left) // depth, prod(right) // depth, depth, kind
+        batches = prod(left[d] for d in integers(match[3]))
+        depth = prod(left[d] for d in integers(match[1]))
+        shared = max(1, batches * depth)
+        return batches, prod(left) // shared, prod(right) // shared, depth, kind
+
+
+def shape_of(match: re.Match[str]) -> Shaped:
+    return tuple(-1 if d == "?" else int(d) for d in match[1].split("x")[:-1]), match[2]
+
+
+def integers(text: str | None) -> list[int]:
+    return [int(word) for word in text.split(",")] if text and text.strip() else []
+
+
+def memory_of(kind: str) -> tuple[tuple[int, ...], str, str]:
+    """(sizes, element type, memory space) of a reference's type."""
+    match, space = _SHAPED.search(kind), _SPACE.search(kind)
+    shape, dtype = shape_of(match) if match else ((), "")
+    return shape, dtype, space[1] if space else ""
+
+
+def bytes_of(kind: str) -> float:
+    """Bytes of an element."""
+    bits = _BITS.search(kind)
+    return int(bits[0]) / 8 if bits else 4.0
+
+
+def _rows_of_tile(rows: int, kind: str) -> int:
+    """Rows of a tile of an array with so many: less than 8 are rounded up to a power of 2; of bytes there are 32."""
+    most, packed = (32 if bytes_of(kind) <= 1 else 8), round(4 / max(bytes_of(kind), 0.5))
+    return most if rows >= most else max(1 << max(0, rows - 1).bit_length(), packed)
+
+
+def block_bytes(dims: Sequence[int], kind: str) -> int:
+    """Bytes of a block in tiles of rows x 128; dims of which each step takes one element count as 1.
+
+    >>> block_bytes((1, 100), "f32"), block_bytes((9, 128), "bf16")
+    (512, 4096)
+    """
+    sizes = [max(1, size) for size in dims]
+    if len(sizes) > 1:
+        tile = _rows_of_tile(sizes[-2], kind)
+        sizes[-2:] = [-(-sizes[-2] // tile) * tile, -(-sizes[-1] // 128) * 128]
+    return round(prod(sizes) * bytes_of(kind))
+
+
+def module_of(text: str) -> Block:
+    """The operations of a module.
+
+    Raises ValueError where it is too long, or too deep.
+    """
+    if len(text) > _LONGEST_TEXT:
+        raise ValueError("it is too long")
+    root = Node("", "", [], blocks=[Block()])
+    open_ = [root]
+    for line in text.splitlines():
+        stripped = line.lstrip()
+        if stripped.startswith("})"):
+            open_[-1].rest += stripped[2:]
+            open_.pop()
+        elif stripped.startswith("}, {"):
+            open_[-1].blocks.append(Block())
+        elif stripped.startswith("^bb"):
+            open_[-1].blocks[-1].arguments = _BLOCK.findall(stripped)
+        elif match := _OPERATION.match(line):
+            operands = [word.strip().lstrip("%") for word in match[3].split(",") if word.strip()]
+            node = Node(match[1] or "", match[2], operands, match[4])
+            open_[-1].blocks[-1].nodes.append(node)
+            if match[4].endswith("({"):
+                node.rest = match[4][:-2]
+                node.blocks = [Block()]
+                open_.append(node)
+                if len(open_) > _NESTED:
+                    raise ValueError("too many blocks inside blocks")
+    module = root.blocks[0]
+    return module.nodes[0].blocks[0] if module.nodes and module.nodes[0].name == "builtin.module" else module
+
+
+_WAITS = ("vector.multi_reduction", "vector.reduction", "tpu.all_reduce", "tpu.matmul", "vector.contract")
+_MADE_AGAIN = ("vector.load", "vector.broadcast", "arith.constant", "tpu.iota", "vector.shape_cast")
+
+
+def stored(block: Block) -> set[str]:
+    """The references that a block writes to."""
+    return {n.operands[1] for n in block.all() if n.name.endswith("store") and len(n.operands) > 1}
+
+
+def held(main: Node) -> int:
+    """The most bytes of vectors that are made before a reduction or product ends and wanted after it, at one time.
+
+    What is loaded or spread out again costs no memory. Operations are taken in their order, branches one after another.
+    What a change of shape keeps twice, because its rows or lanes cross tiles, is the least.
+    """
+    made: dict[str, tuple[int, int]] = {}  # name -> (the reductions that it waited for, its bytes)
+    wanted: dict[str, int] = {}
+    most = 0
+
+    def follow(block: Block) -> None:
+        nonlocal most
+        for node in block.nodes:
+            for inner in node.blocks:
+                follow(inner)
+            names = [name.partition("#")[0] for name in node.operands]
+            phase = max((made[name][0] for name in names if name in made), default=0)
+            for name in names:
+                wanted[name] = max(wanted.get(name, 0), phase)
+            if not (node.result and node.vector and node.shapes):
+                continue
+            dims, kind = node.shapes[-1]
+            kept = kind != "i1" and not node.name.startswith(_MADE_AGAIN)
+            size = block_bytes(dims, kind) if kept and min(dims, default=0) > 0 else 0
+            made[node.result] = (phase + node.name.startswith(_WAITS), size)
+            if node.name in ("vector.shape_cast", "tpu.reshape") and len(node.shapes) == 2:
+                before, after = node.shapes[0][0], node.shapes[1][0]
+                if before[-1:] != after[-1:] and (before[-1] % 128 or after[-1] % 128):
+                    most = max(most, block_bytes(before, "f32"))
+
+    for block in main.blocks:
+        follow(block)
+    ends: dict[int, int] = {}
+    for name, (phase, size) in made.items():
+        for boundary in range(phase, wanted.get(name, phase)):
+            ends[boundary] = ends.get(boundary, 0) + size
+    return max([most, *ends.values()])

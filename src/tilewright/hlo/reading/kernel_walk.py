@@ -1,0 +1,730 @@
+"""A Pallas kernel followed once, for all steps of its grid: its numbers, its branches, its loops, its transfers.
+
+Numbers that depend on the grid alone are arrays over it. A loop that starts transfers is a pipeline of its own: it is
+followed trip by trip, with the numbers that it carries. All others count as often as they run.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tilewright.hlo.reading.kernel import Array, Kernel, Moment, Moves, Part, Window, moves_of
+from tilewright.hlo.reading.kernel_tree import (
+    Block,
+    Node,
+    Shaped,
+    block_bytes,
+    held,
+    integers,
+    memory_of,
+    stored,
+)
+
+_MOST_STEPS = 1 << 22
+"""Steps of a grid that are counted one by one; of a longer one every window is taken as fetched in every step."""
+_MOST_TRIPS = 512
+"""Trips of a loop that are followed one by one; those after them are taken to be like them."""
+_MOST_WORK = 400_000
+"""Operations that all such loops together may take."""
+_DYNAMIC = -(1 << 63)
+_REDUCED = re.compile(r"reduction_dims = array<i64: ([\d, ]+)>")
+_BOUNDS = re.compile(r"iteration_bounds = array<i64(?:: ([-\d, ]+))?>")
+_WINDOW = re.compile(r"transform_indices = @(\w+)[^{}]*window_bounds = array<i64(?:: ([-\d, ]+))?>")
+_NAME = re.compile(r'sym_name = "([^"]+)"')
+_SEGMENTS = re.compile(r"operandSegmentSizes = array<i32: ([\d, ]+)>")
+_FREE = ("vector.shape_cast", "arith.constant", "scf.", "memref.", "tpu.memref", "vector.extract_strided_slice")
+"""Vector operations that cost nothing by themselves."""
+_CONTROL = ("tpu.enqueue_dma", "memref.load", "memref.store", "scf.yield", "scf.condition", "func.return")
+_MET = "conditions on its data taken as met"
+
+
+@dataclass(frozen=True)
+class _Chance:
+    """A condition: for every step 0 or 1, or between them the share of what data decides."""
+
+    share: float | Array
+    assumed: str = ""  # what was taken for granted of the data
+
+
+@dataclass(frozen=True)
+class _Data:
+    """An integer that data decides: from a table of these sizes, and where in it it stands, if that is known."""
+
+    table: tuple[int, ...] = ()
+    place: int | Array | None = None
+
+
+_Number: TypeAlias = "int | Array | _Chance | _Data"
+_YES, _NO, _UNKNOWN = _Chance(1.0), _Chance(0.0), _Data()
+
+
+def _both(few: Callable[[int, int], int], many: Callable[[Array, Array], Array]) -> Callable[[Any, Any], Any]:
+    return lambda a, b: few(a, b) if type(a) is int and type(b) is int else many(np.asarray(a), np.asarray(b))
+
+
+_ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+    "arith.addi": operator.add,
+    "arith.subi": operator.sub,
+    "arith.muli": operator.mul,
+    "arith.minsi": _both(min, np.minimum),
+    "arith.maxsi": _both(max, np.maximum),
+    "arith.divsi": _both(lambda a, b: a // (b or 1), lambda a, b: np.floor_divide(a, np.where(b == 0, 1, b))),
+    "arith.remsi": _both(lambda a, b: a % (b or 1), lambda a, b: np.remainder(a, np.where(b == 0, 1, b))),
+}
+for _same, _as in (("divui", "divsi"), ("floordivsi", "divsi"), ("remui", "remsi"), ("minui", "minsi")):
+    _ARITHMETIC[f"arith.{_same}"] = _ARITHMETIC[f"arith.{_as}"]
+_COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge) + (
+    (operator.lt, operator.le, operator.gt, operator.ge)
+)
+"""By the number of MLIR's predicate."""
+_SAME = frozenset({"arith.index_cast", "arith.extui", "arith.extsi", "arith.trunci", "arith.index_castui"})
+_SAME |= {"tpu.assume_multiple"}
+_LOGIC = ("arith.andi", "arith.ori", "arith.xori")
+
+
+def _below_diagonal(rows: int, columns: int) -> float:
+    """The share of blocks of a square that a causal mask leaves."""
+    return sum(-(-(row + 1) * columns // rows) for row in range(rows)) / (rows * columns)
+
+
+class _Steps:
+    """What is counted of the steps that are being followed: weights over the grid of its parts, and what moves."""
+
+    def __init__(self) -> None:
+        self.parts: dict[int, Any] = defaultdict(float)
+        self.moved: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
+
+
+class Walk:
+    """One pass over a kernel's main function, for all steps of its grid at once."""
+
+    def __init__(self, main: Node, functions: Mapping[str, Node], arrays: Sequence[tuple[int, ...]] = ()) -> None:
+        self.main, self.functions, self.arrays = main, functions, arrays
+        self.arguments = main.blocks[0].arguments
+        bounds = integers(match[1]) if (match := _BOUNDS.search(main.rest)) else []
+        self.prefetch = self._attribute("scalar_prefetch")
+        first = len(bounds)
+        self.last = len(self.arguments) - self._attribute("scratch_operands")
+        name = _NAME.search(main.rest)
+        kernel = self.kernel = Kernel(name[1] if name else "kernel", sparse="core_type<sc" in main.rest)
+        kernel.tables = [memory_of(kind) for _, kind in self.arguments[first : first + self.prefetch]]
+        given = [memory_of(kind) for _, kind in self.arguments[first : self.last]]
+        longest = max((sizes[0] for sizes, _, space in given if len(sizes) == 1 and space == "smem"), default=1)
+        if any(bound == _DYNAMIC or bound < 0 for bound in bounds):
+            kernel.assumed.append(f"{longest} steps of a grid whose length its data decides")
+        self.longest = longest
+        self.grid = [longest if bound < 0 else bound for bound in bounds]
+        kernel.steps, kernel.grid = prod(self.grid), tuple(self.grid)
+        kernel.semantics = tuple(re.findall(r"#tpu\.dimension_semantics<(\w+)>", main.rest))
+        kernel.scratch = [memory_of(kind) for _, kind in self.arguments[self.last :]]
+        kernel.held_bytes = held(main)
+        self.sizes_given = sum(bound < 0 for bound in bounds)  # they come as operands before all others
+        self.numbers: dict[str, _Number] = {}
+        self.defined: dict[str, Node] = {}
+        self.tables: dict[str, tuple[int, ...]] = {}
+        self.contents: dict[str, Array] = {}
+        self.cells: dict[str, dict[int, _Number]] = defaultdict(dict)
+        self.ranges = _ranges(main.blocks[0], {name for name, kind in self.arguments if "smem" in kind})
+        self.steps, self.work = _Steps(), 0
+        self.entered: list[tuple[dict[str, _Number], dict[str, Node], list[Node]]] = []
+        self.trips: Counter[tuple[Any, ...]] = Counter()
+
+    def _attribute(self, name: str) -> int:
+        match = re.search(rf"\b{name} = (\d+)", self.main.rest)
+        return int(match[1]) if match else 0
+
+    def walked(self) -> Kernel:
+        kernel, rank = self.kernel, len(self.grid)
+        self._enter(self.arguments)
+        self._share_out()
+        self.operands = {name: self.sizes_given + k for k, (name, _) in enumerate(self.arguments[rank : self.last])}
+        self._block(self.main.blocks[0], 1.0)
+        written = stored(self.main.blocks[0])
+        items = re.findall(r"\{[^{}]*\}", self.main.rest.partition("window_params = [")[2])
+        moves: list[Moves | None] = []
+        for number, (name, kind) in enumerate(self.arguments[rank + self.prefetch : self.last]):
+            window = _WINDOW.search(items[number]) if number < len(items) else None
+            operand = self.sizes_given + self.prefetch + number
+            shape, dtype, space = memory_of(kind)
+            array = tuple(self.arrays[operand]) if operand < len(self.arrays) else ()
+            if window is None or space != "vmem" or len(bounds := tuple(integers(window[2]))) != len(shape):
+                outside = space if window is None or space != "vmem" else "other"
+                kernel.windows.append(Window(operand, 0.0, 0, shape, array, dtype, outside, 1))
+                moves.append(None)
+                continue
+            known = array if len(array) == len(bounds) and "element_window" not in items[number] else ()
+            places = self._places(self.functions.get(window[1]), [-(-n // max(1, d)) for n, d in zip(known, bounds)])
+            moved = moves_of(places, self.grid, bounds, known, dtype)
+            moves.append(moved)
+            alone = "synchronous" in items[number] or kernel.steps <= 1 or (known == bounds and moved.fetches == 1)
+            kernel.windows.append(
+                Window(
+                    *(operand, moved.megabytes, moved.fetches, bounds, array, dtype, space, 1 if alone else 2),
+                    *(name in written, moved.distinct, places),
+                )
+            )
+        self._moments(moves)
+        kernel.assumed = list(dict.fromkeys(kernel.assumed))
+        return kernel
+
+    # Steps that are alike.
+
+    def _moments(self, moves: Sequence[Moves | None]) -> None:
+        """The grid's steps: each computes while the next one's blocks come in and the last one's results go out."""
+        kernel, steps = self.kernel, max(1, self.kernel.steps)
+        columns: list[tuple[Array, Array]] = []  # for each thing that steps differ in: its values, and which one
+        meanings: list[tuple[str, int]] = []
+        for number, weight in self.steps.parts.items():
+            seen, which = np.unique(np.asarray(weight, float), return_inverse=True)
+            columns.append((seen, which.reshape(np.shape(weight))))
+            meanings.append(("part", number))
+        first: list[tuple[int, float, float]] = []
+        last: list[tuple[int, float, float]] = []
+        followed = steps <= _MOST_STEPS
+        for window, moved in zip(kernel.windows, moves):
+            if moved is None or not moved.changed.size:
+                continue
+            megabytes = moved.megabytes / max(1, moved.fetches)
+            edge = float(moved.sizes[moved.cut[0]]), float(moved.sizes[moved.cut[-1]])
+            (last if window.result else first).append((window.operand, edge[1 if window.result else 0], 1.0))
+            if not followed or len(moved.changed) == 1:
+                continue
+            changed = moved.changed.astype(np.int8)
+            # a block comes in one step before it is wanted; a result goes out one step after it was made
+            at = changed if window.result else np.append(changed[1:], np.int8(0))
+            if window.result:
+                at = at.copy()
+                at[0] = 0
+            columns.append((np.asarray([0.0, megabytes]), at.reshape(self.grid)))
+            meanings.append(("window", window.operand))
+        kernel.moments = [Moment(1.0, (), tuple(first), alone=True)] if first else []
+        codes, width = np.zeros((), np.int64), 1
+        for seen, which in columns:
+            codes, width = codes * len(seen) + which, width * len(seen)
+            if width > 1 << 40:
+                break
+        flat = np.broadcast_to(codes, self.grid).reshape(-1) if followed and self.grid else np.reshape(codes, -1)
+        if width <= max(1 << 16, 4 * flat.size):
+            counts = np.bincount(flat, minlength=1)
+            kinds = np.flatnonzero(counts)
+            times = counts[kinds]
+        else:
+            kinds, times = np.unique(flat, return_counts=True)
+        for kind, count in zip(kinds.tolist(), times.tolist()):
+            parts, moved_now = [], []
+            for (seen, _), (what, number) in zip(reversed(columns), reversed(meanings)):
+                kind, which = divmod(kind, len(seen))
+                value = float(seen[which])
+                if value and what == "part":
+                    parts.append((number, value))
+                elif value:
+                    moved_now.append((number, value, 1.0))
+            scale = steps / max(1, flat.size)
+            kernel.moments.append(Moment(count * scale, tuple(parts), tuple(moved_now)))
+        own = tuple((operand, each[0] / steps, each[1] / steps) for operand, each in self.steps.moved.items())
+        if own:  # transfers that the body starts by itself, outside any loop, beside all steps
+            kernel.moments = [
+                m if m.alone else Moment(m.times, m.parts, (*m.moved, *own)) for m in kernel.moments
+            ]
+        kernel.moments += [Moment(times, *key) for key, times in self.trips.items()]
+        if last:
+            kernel.moments.append(Moment(1.0, (), tuple(last), alone=True))
+
+    # Blocks, branches, loops.
+
+    def _enter(self, arguments: Sequence[tuple[str, str]]) -> None:
+        """The grid's indices and the tables as numbers, under the names that a function gives them."""
+        rank = len(self.grid)
+        for k, (name, _) in enumerate(arguments[:rank]):
+            one = self.grid[k] == 1
+            self.numbers[name] = 0 if one else np.arange(self.grid[k]).reshape([-1 if d == k else 1 for d in range(rank)])
+        for name, kind in arguments[rank:]:
+            sizes, _, space = memory_of(kind)
+            if space == "smem":
+                self.tables[name] = sizes
+
+    def _share_out(self) -> None:
+        """A table with a number for each matrix of an operand [groups, depth, columns] is taken for groups of rows."""
+        kinds = [kind for _, kind in self.arguments[len(self.grid) : self.last]]
+        shapes = [memory_of(kind)[0] for kind in kinds]
+        if any(len(sizes) > 1 for sizes, _, _ in self.kernel.tables):
+            return
+        for groups, *sides in (shape for shape in shapes if len(shape) == 3):
+            rows = next((s[0] for s in shapes if len(s) == 2 and s[0] > groups and s[1] in sides), 0)
+            for name, sizes in self.tables.items():
+                if rows and sizes in ((groups,), (groups + 1,)):
+                    ends = _ends(groups, rows)
+                    self.contents[name] = np.diff(ends) if sizes[0] == groups else ends
+                    self.kernel.assumed.append(f"{rows} rows in {groups} groups, none of them equal")
+
+    def _places(self, transform: Node | None, blocks: Sequence[int]) -> tuple[Array, ...]:
+        """The index of a window's block along each dim, over the grid; () where data decides it.
+
+        ``blocks``: how many there are along each dim, [] where that is not known.
+        """
+        if transform is None or not self.kernel.steps or self.kernel.steps > _MOST_STEPS:
+            return ()
+        body = transform.blocks[0]
+        self._enter(body.arguments)
+        found: list[Array] = []
+        for node in self._define(body):
+            if node.name == "memref.load":
+                self._load(node)
+            if node.name != "func.return":
+                continue
+            for dim, name in enumerate(node.operands):
+                number = self._value(name)
+                values = number.place if isinstance(number, _Data) else number
+                if isinstance(number, _Data) and number.place is not None and dim < len(blocks) and self.sizes_given:
+                    values = number.place * min(blocks[dim], prod(number.table)) // max(1, prod(number.table))
+                if values is None or isinstance(values, _Chance):
+                    return ()
+                wide = np.asarray(values)
+                found.append(wide.reshape((1,) * (len(self.grid) - wide.ndim) + wide.shape))
+        return tuple(found)
+
+    def _define(self, block: Block) -> Sequence[Node]:
+        """Names that a block gives anew each time that it runs; its branches, loops, transfers and the like."""
+        if block.part < 0:
+            block.part = len(self.kernel.parts)
+            self.kernel.parts.append(_part(block))
+            constants = {n.result: _constant(n) for n in block.nodes if n.name == "arith.constant"}
+            made = {n.result: n for n in block.nodes if n.result and n.name != "arith.constant"}
+            control = [n for n in block.nodes if n.blocks or n.name in _CONTROL]
+            self.entered.append((constants, made, control))
+        constants, made, control = self.entered[block.part]
+        self.numbers.update(constants)
+        self.defined.update(made)
+        for name in made:
+            self.numbers.pop(name, None)
+        self.work += len(made)
+        return control
+
+    def _block(self, block: Block, weight: Any) -> Sequence[str]:
+        """The operations of a block, which runs ``weight`` times in each step; the names that it gives back."""
+        control = self._define(block)
+        part = self.kernel.parts[block.part]
+        if part.products or part.elements or part.turned:
+            self.steps.parts[block.part] += weight
+        for node in control:
+            if node.name == "scf.if":
+                self._branches(node, weight)
+            elif node.name == "scf.for":
+                self._for(node, weight)
+            elif node.name == "scf.while":
+                self._while(node, weight)
+            elif node.name == "tpu.enqueue_dma":
+                self._copy(node, weight)
+            elif node.name == "memref.load":
+                self._load(node)
+            elif node.name == "memref.store":
+                self._store(node, weight)
+            elif node.name in ("scf.yield", "scf.condition"):
+                return node.operands
+            else:
+                for inner in node.blocks:
+                    self._block(inner, weight)
+        return ()
+
+    def _branches(self, node: Node, weight: Any) -> None:
+        condition = self._value(node.operands[0])
+        if not isinstance(condition, _Chance):
+            condition = _Chance(1.0, _MET)
+        counted = self._counted() if condition.assumed else 0.0
+        given: list[tuple[Any, list[_Number]]] = []
+        for block, share in zip(node.blocks, (condition.share, 1 - condition.share)):
+            if share if type(share) is float else np.any(share):
+                names = self._block(block, weight * share)
+                given.append((share, [self._value(name) for name in names]))
+        if condition.assumed and self._counted() > counted:
+            self.kernel.assumed.append(condition.assumed)
+        if node.result and given:
+            for k, number in enumerate(given[0][1]):
+                if len(given) > 1 and k < len(given[1][1]):
+                    number = _chosen(condition, number, given[1][1][k])
+                self._give(node, k, number)
+
+    def _counted(self) -> float:
+        return sum(_mean(weight) for weight in self.steps.parts.values())
+
+    def _give(self, node: Node, k: int, number: _Number) -> None:
+        """The ``k``-th result of an operation with blocks."""
+        self.numbers[f"{node.result}#{k}"] = number
+        if not k:
+            self.numbers[node.result] = number
+
+    def _for(self, node: Node, weight: Any) -> None:
+        low, high, step = (self._known(name) for name in node.operands[:3])
+        if low is None or high is None or step is None:
+            self.kernel.trips_by_data |= True
+            trips: Any = 1
+        else:
+            trips = np.maximum(0, -(-(np.asarray(high) - low) // np.maximum(1, step)))
+        block, carried = node.blocks[0], [self._value(name) for name in node.operands[3:]]
+        names = [name for name, _ in block.arguments]
+        scalars = any(inner.name == "memref.store" for inner in block.all())
+        most = int(np.max(trips)) if np.size(trips) else 0
+        if low is None or not (block.moves or scalars) or (low is not None and most <= 0):
+            self._forget(names)
+            if most > 0:
+                self._block(block, weight * trips)
+            for k in range(len(carried)):
+                self._give(node, k, _UNKNOWN)
+            return
+        outer, before = self.steps, self.trips
+        if block.moves:
+            self.steps, self.trips = _Steps(), Counter()
+        for trip in range(min(most, _MOST_TRIPS)):
+            if self.work > _MOST_WORK and trip > 8:
+                most = max(most, trip + 1)
+                break
+            runs = (trip < trips).astype(float) if np.size(trips) > 1 else 1.0
+            self.numbers[names[0]] = _plain(low + trip * step)
+            for name, number in zip(names[1:], carried):
+                self.numbers[name] = number
+            carried = [self._value(name) for name in self._block(block, weight * runs)]
+            if block.moves:
+                self._close(1.0)
+        else:
+            trip = min(most, _MOST_TRIPS)
+        share = most / max(1, trip)
+        if most > trip:
+            self.kernel.assumed.append(f"trips of a loop after its first {trip:,} taken to be like them")
+        if block.moves:
+            for key, times in self.trips.items():
+                before[key] += times * share  # type: ignore[assignment]
+            self.steps, self.trips = outer, before
+        for k, number in enumerate(carried):
+            self._give(node, k, number)
+
+    def _close(self, share: float) -> None:
+        """Count what was followed as one trip of a loop that is a pipeline of its own."""
+        steps = self.steps
+        if steps.parts or steps.moved:
+            every = max(1, self.kernel.steps)
+            runs = max((_mean(weight) for weight in steps.parts.values()), default=1.0 / every) or 1.0 / every
+            parts = tuple(
+                (number, round(mean / runs, 4))
+                for number, weight in sorted(steps.parts.items())
+                if (mean := _mean(weight))
+            )
+            times = runs * every * share
+            moved = tuple((k, round(m / times, 6), round(n / times, 4)) for k, (m, n) in sorted(steps.moved.items()))
+            self.trips[parts, moved] += times  # type: ignore[assignment]
+        self.steps = _Steps()
+
+    def _while(self, node: Node, weight: Any) -> None:
+        """A loop until a condition ends it: as long as the condition is known, else one trip."""
+        test, block = node.blocks[0], node.blocks[1]
+        carried = [self._value(name) for name in node.operands]
+        for trip in range(_MOST_TRIPS):
+            for (name, _), number in zip(test.arguments, carried):
+                self.numbers[name] = number
+            names = self._block(test, weight)
+            condition = self._value(names[0]) if names else _UNKNOWN
+            carried = [self._value(name) for name in names[1:]]
+            sure = isinstance(condition, _Chance) and np.size(condition.share) == 1 and not condition.assumed
+            if sure and isinstance(condition, _Chance) and not np.any(condition.share):
+                break
+            if not sure and trip:
+                break
+            self.kernel.trips_by_data |= not sure and (block.moves or any(n.vector for n in block.all()))
+            for (name, _), number in zip(block.arguments, carried):
+                self.numbers[name] = number
+            carried = [self._value(name) for name in self._block(block, weight)]
+        for k, number in enumerate(carried):
+            self._give(node, k, number)
+
+    def _forget(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.numbers[name] = _UNKNOWN
+            self.defined.pop(name, None)
+
+    # Transfers and tables.
+
+    def _copy(self, node: Node, weight: Any) -> None:
+        """A transfer of the kernel's own; one of a size that data decides counts as one loop of unknown length."""
+        if not node.moves:
+            return
+        sides = [shape for shape in node.shapes if not shape[1].startswith("!")]
+        extents = [self._extent(name, shape) for name, shape in zip(node.operands, sides)]
+        sized = [(sizes, kind) for sizes, kind in extents if all(isinstance(size, int | np.ndarray) for size in sizes)]
+        if not sized:
+            self.kernel.trips_by_data = True
+            return
+        sizes, kind = sized[0]
+        flat = [float(np.mean(size)) for size in sizes]
+        whole = all(size == round(size) for size in flat)
+        megabytes = block_bytes([round(size) for size in flat], kind) / 1e6 if whole else 0.0
+        runs = _mean(weight) * max(1, self.kernel.steps)
+        operand = next((k for name in node.operands[:2] if (k := self._array(name)) is not None), -1)
+        self.kernel.copied += megabytes * runs
+        total = self.steps.moved[operand]
+        total[0] += megabytes * runs
+        total[1] += runs
+
+    def _extent(self, name: str, shape: Shaped) -> tuple[list[Any], str]:
+        """The sizes of a part of an array; those that its text leaves open from the numbers that it was cut by."""
+        node = self.defined.get(name)
+        sizes: list[Any] = list(shape[0])
+        if -1 not in sizes or node is None:
+            return [None if size == -1 else size for size in sizes], shape[1]
+        if node.name == "tpu.memref_slice" and (match := _SEGMENTS.search(node.rest)):
+            _, starts, given = (integers(match[1]) + [0, 0])[:3]
+            dynamic = iter(node.operands[1 + starts : 1 + starts + given])
+            return [self._known(next(dynamic, "")) if size == -1 else size for size in sizes], shape[1]
+        if not node.operands or not node.shapes:
+            return [None], shape[1]
+        inner, kind = self._extent(node.operands[0], node.shapes[0])
+        return inner, kind
+
+    def _array(self, name: str) -> int | None:
+        """The number, among operands and results, of the array that a reference is a part of."""
+        for _ in range(16):
+            if name in self.operands:
+                return self.operands[name]
+            node = self.defined.get(name)
+            if node is None or not node.operands or not node.name.startswith(("tpu.memref", "memref.")):
+                return None
+            name = node.operands[0]
+        return None
+
+    def _load(self, node: Node) -> None:
+        self.numbers[node.result] = self._loaded(node.operands[0], [self._value(name) for name in node.operands[1:]])
+
+    def _loaded(self, table: str, indices: Sequence[_Number]) -> _Number:
+        """A value of a table; where nothing says its values, its place stands for it, as if no two were alike."""
+        sizes = self.tables.get(table, ())
+        if len(sizes) != len(indices) or not all(isinstance(index, int | np.ndarray) for index in indices):
+            return _Data(sizes)
+        place: Any = 0
+        for size, index in zip(sizes, indices):
+            place = place * size + index
+        if type(place) is int and place in self.cells[table]:
+            return self.cells[table][place]
+        if table in self.contents:
+            return _plain(self.contents[table][np.clip(place, 0, prod(sizes) - 1)])
+        if sizes == (1,) and self.contents:
+            return self.longest if table in self.ranges.lengths else 0
+        if blocks := self.ranges.blocks.get(table):
+            count = prod(sizes)
+            if other := self._beside(table, count - blocks + 1):
+                self.contents |= _merged(table, blocks, other, count - blocks + 1)
+                return _plain(self.contents[table][np.clip(place, 0, count - 1)])
+            return _plain(np.clip(place, 0, count - 1) * min(blocks, count) // max(1, count))
+        return _Data(sizes, place)
+
+    def _beside(self, table: str, blocks: int) -> str:
+        """A table as long as this one that passes over so many blocks: groups and tiles of rows, one new each step."""
+        same = (name for name, sizes in self.tables.items() if name != table and sizes == self.tables[table])
+        return next((name for name in same if self.ranges.blocks.get(name) == blocks > 1), "")
+
+    def _store(self, node: Node, weight: Any) -> None:
+        """A number that the kernel keeps in scalar memory, where it is sure which and where."""
+        value, table = node.operands[:2]
+        place = [self._value(name) for name in node.operands[2:]]
+        sizes = self.tables.get(table, ())
+        if len(sizes) != len(place) or not all(type(index) is int for index in place):
+            self.cells[table].clear()
+            return
+        at = 0
+        for size, index in zip(sizes, place):
+            at = at * size + int(index)  # type: ignore[call-overload]
+        sure = np.size(weight) == 1 and float(np.max(weight)) >= 1.0
+        self.cells[table][at] = self._value(value) if sure else _UNKNOWN
+
+    # Numbers.
+
+    def _known(self, name: str) -> Any:
+        number = _as_integer(self._value(name))
+        return number if isinstance(number, int | np.ndarray) else None
+
+    def _value(self, name: str) -> _Number:
+        """A number, worked out when it is first asked for, and those that it is made of before it."""
+        numbers, waiting = self.numbers, [name]
+        while waiting:
+            name = waiting[-1]
+            if name in numbers:
+                waiting.pop()
+                continue
+            node = self.defined.get(name)
+            if node is None or node.blocks or node.vector or node.name == "memref.load":
+                numbers[name] = _UNKNOWN
+            elif missing := [operand for operand in node.operands if operand not in numbers]:
+                waiting += missing
+            else:
+                numbers[name] = self._number(node)
+        return numbers[name]
+
+    def _number(self, node: Node) -> _Number:
+        name = node.name
+        if name in _SAME:
+            return self.numbers[node.operands[0]]
+        if name == "arith.select":
+            condition, yes, no = (self.numbers[operand] for operand in node.operands)
+            return _chosen(condition, yes, no)
+        given = [self.numbers[operand] for operand in node.operands]
+        if name == "arith.cmpi":
+            return _compared(node.predicate, given)
+        if name in _LOGIC and all(isinstance(one, _Chance) for one in given):
+            return _combined(name, given)
+        if name in _ARITHMETIC:
+            a, b = _as_integer(given[0]), _as_integer(given[1])
+            if isinstance(a, int | np.ndarray) and isinstance(b, int | np.ndarray):
+                return _ARITHMETIC[name](a, b)  # type: ignore[no-any-return]
+        return next((one for one in given if isinstance(one, _Data)), _UNKNOWN)
+
+
+def _constant(node: Node) -> _Number:
+    value = node.constant
+    return _UNKNOWN if value is None else value if type(value) is int else _YES if value else _NO
+
+
+def _mean(weight: Any) -> float:
+    return weight if type(weight) is float else float(np.mean(weight))
+
+
+def _plain(number: Any) -> int | Array:
+    """An array of one number as that number."""
+    return int(number) if np.size(number) == 1 else number
+
+
+def _as_integer(number: _Number) -> _Number:
+    """A condition that is sure, as 0 or 1."""
+    if isinstance(number, _Chance) and not number.assumed:
+        share = np.asarray(number.share)
+        return _plain(share.astype(np.int64)) if np.all((share == 0) | (share == 1)) else number
+    return number
+
+
+def _chosen(condition: _Number, yes: _Number, no: _Number) -> _Number:
+    if yes is no:
+        return yes
+    if isinstance(condition, _Chance) and not condition.assumed:
+        if type(condition.share) is float or np.size(condition.share) == 1:
+            return yes if condition.share else no
+        a, b = _as_integer(yes), _as_integer(no)
+        if isinstance(a, int | np.ndarray) and isinstance(b, int | np.ndarray):
+            return np.where(condition.share, a, b)
+    return next((one for one in (yes, no) if isinstance(one, _Data)), _UNKNOWN)
+
+
+def _compared(predicate: int, given: Sequence[_Number]) -> _Number:
+    a, b = given
+    if isinstance(a, _Chance) and isinstance(b, int) and b in (0, 1):
+        if (b == 1) == (predicate == 0):  # a condition as an integer, against 0 or 1
+            return a
+        return _NO if a is _YES else _YES if a is _NO else _Chance(1.0 - a.share, a.assumed)
+    if isinstance(a, int | np.ndarray) and isinstance(b, int | np.ndarray):
+        result = _COMPARISONS[predicate % len(_COMPARISONS)](a, b)
+        return _Chance(result.astype(float)) if isinstance(result, np.ndarray) else _YES if result else _NO
+    wide = [one.table for one in (a, b) if isinstance(one, _Data) and len([d for d in one.table if d > 1]) > 1]
+    if predicate and wide:
+        kept = _below_diagonal(*wide[0][-2:])
+        return _Chance(kept, f"its mask taken as causal: {kept:.0%} of its blocks")
+    return _Chance(1.0, _MET)
+
+
+def _combined(name: str, given: Sequence[Any]) -> _Chance:
+    first, second = given
+    if first is _NO or second is _NO:
+        return _NO if name == "arith.andi" else second if first is _NO else first
+    if first is _YES or second is _YES:
+        other = second if first is _YES else first
+        return other if name == "arith.andi" else _YES if name == "arith.ori" else _Chance(1.0 - other.share, other.assumed)
+    a, b = first.share, second.share
+    share = a * b if name == "arith.andi" else a + b - a * b if name == "arith.ori" else a + b - 2 * a * b
+    return _Chance(share, next((one.assumed for one in given if one.assumed), ""))
+
+
+def _ends(groups: int, rows: int) -> Array:
+    """Where groups of rows end that are of different sizes, spread as evenly as a golden section does."""
+    sizes = 0.5 + (np.arange(groups) * 0.6180339887) % 1
+    return np.rint(np.concatenate([[0.0], np.cumsum(sizes) / sizes.sum()]) * rows).astype(np.int64)
+
+
+def _merged(one: str, blocks: int, other: str, others: int) -> dict[str, Array]:
+    """Two tables, of which in each step one goes on to its next block: tiles of rows, and groups that end in them."""
+    ends = np.concatenate([np.arange(1, blocks) / blocks, _ends(others, 1 << 30)[1:-1] / (1 << 30)])
+    first = np.argsort(ends, kind="stable") < blocks - 1
+    return {one: np.append(0, np.cumsum(first)), other: np.append(0, np.cumsum(~first))}
+
+
+@dataclass(frozen=True)
+class _Ranges:
+    """``blocks``: of tables that say which block of an array comes next, how many blocks that array has; ``lengths``:
+    tables of one number that says how long a loop is."""
+
+    blocks: Mapping[str, int]
+    lengths: frozenset[str]
+
+
+def _ranges(body: Block, tables: set[str]) -> _Ranges:
+    """What the numbers of tables are used for, as far as the text says it."""
+    blocks: dict[str, int] = {}
+    lengths: set[str] = set()
+    of: dict[str, tuple[str, int, bool]] = {}  # name -> (its table, times how much, whether nothing is added to it)
+    constants: dict[str, int] = {}
+    for node in body.all():
+        name, operands = node.name, node.operands
+        of.pop(node.result, None)
+        constants.pop(node.result, None)
+        if name == "arith.constant" and type(node.constant) is int:
+            constants[node.result] = node.constant
+        elif name == "memref.load" and operands[0] in tables:
+            of[node.result] = operands[0], 1, True
+        elif name in _SAME or name in ("arith.select", "arith.addi", "arith.subi"):
+            if source := next((of[operand] for operand in operands if operand in of), None):
+                alone = all(operand in of or not constants.get(operand, 1) for operand in operands)
+                of[node.result] = *source[:2], source[2] and alone
+        elif name == "arith.muli":
+            for a, b in (operands, operands[::-1]):
+                if a in of and b in constants:
+                    of[node.result] = of[a][0], of[a][1] * constants[b], of[a][2]
+        elif name == "scf.for":
+            lengths |= {of[operand][0] for operand in operands[1:2] if operand in of and of[operand][2]}
+        elif name == "tpu.memref_slice" and node.shapes and "semaphore" not in node.signature:
+            for size, operand in zip(node.shapes[0][0], operands[1:]):
+                if operand in of and size > 0 and of[operand][1] > 0:
+                    table, each, _ = of[operand]
+                    blocks[table] = max(blocks.get(table, 0), -(-size // each))
+    return _Ranges(blocks, frozenset(lengths))
+
+
+def _part(block: Block) -> Part:
+    """What the vector operations of a block ask for, those of blocks inside left out."""
+    part = Part()
+    multiplied = {name for n in block.nodes if n.name in ("tpu.matmul", "vector.contract") for name in n.operands[:2]}
+    for node in block.nodes:
+        if not node.vector or node.blocks or node.name.startswith(_FREE):
+            continue
+        shapes = node.shapes
+        if node.name in ("tpu.matmul", "vector.contract") and len(shapes) >= 3:
+            part.products[node.product] += 1
+        elif shapes:
+            dims, kind = max(shapes, key=lambda shape: max(0, prod(shape[0])))
+            if node.name == "vector.broadcast" and len(shapes) < 2:
+                continue  # one number stands in a register as it is
+            if "load" in node.name or "store" in node.name:
+                vectors = [s for s in re.findall(r"vector<((?:\d+x)*)(\w+)", node.signature)]
+                dims = tuple(int(d) for d in vectors[0][0].split("x")[:-1]) if vectors else ()
+                kind = vectors[0][1] if vectors else kind
+            elements = max(0, prod(dims))
+            if node.name == "tpu.strided_load" and min(shapes[0][0], default=-1) >= 0:
+                elements = min(elements, prod(shapes[0][0]))  # what is loaded again and again is spread out by the load
+            if node.name in ("tpu.transpose", "vector.transpose"):
+                part.turned += 0 if node.result in multiplied else elements  # the unit takes a side as it stands
+                continue
+            part.elements[node.name.partition(".")[2], kind] += elements
+            reduced = _REDUCED.search(node.rest)
+            if reduced and len(shapes[0][0]) - 1 in integers(reduced[1]):
+                part.turned += elements / max(shapes[0][0][-1], 128) / 8
+    return part
