@@ -395,7 +395,7 @@ class RunReport(Report):
             )
             for change in self.movement.report.suggestions[:_MOST_FINDINGS]
         ]
-        slowest = [page.advised(line, len(line)) for line in self.movement.time.advice(_MOST_FINDINGS)]
+        slowest = [page.advised(line, len(line)) for line in self.movement.time.waits(_MOST_FINDINGS)]
         return [*found[:_MOST_FINDINGS], *changes, *slowest]
 
     def _commands(self) -> list[Step]:
