@@ -80,8 +80,24 @@ def run(
     ()
     """
     chip, stages = find_target(target), Stages(watch)
-    if not is_recommender(model):
-        return _run_program(model, chip, arguments, config, stages)
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):  # a GPU would round its products otherwise
+        if not is_recommender(model):
+            return _run_program(model, chip, arguments, config, stages)
+        return _run_recommender(model, chip, chips, steps, batch, data, scale, seed, config, stages)
+
+
+def _run_recommender(
+    model: Any,
+    chip: Target,
+    chips: int,
+    steps: int,
+    batch: int,
+    data: str | None,
+    scale: float,
+    seed: int,
+    config: MatrixUnitConfig | None,
+    stages: Stages,
+) -> RunReport | ProgramReport:
     planned_job = partial(_planned_job, model, steps, batch, data, scale, seed, stages)
     if chip.sparse is None and (chip.simt or chip.lanes or chip.family == "tpu"):
         return _run_beside(planned_job(find_target(SPARSE_CHIP), 1), chip, config, str(model), seed)
