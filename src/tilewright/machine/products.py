@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from tilewright.hlo import Node, Value, XlaValues, array_dtype, from_jax, operations_of
-from tilewright.hlo.semantics.runs import loop_trips
 from tilewright.isa import Counts, MatrixUnitConfig, conv2d, expected_conv2d_counts, expected_counts, matmul
 
 _TYPES = {f"{kind}{bits}": bits for kind in ("int", "uint") for bits in (8, 16, 32)}
@@ -90,10 +89,9 @@ def _left_out(nodes: Iterable[Node], why: str = "", times: int = 1) -> Iterator[
     for node in nodes:
         if node.name in _PRODUCTS and (reason := why or _refusal(node)):
             yield LeftOut(_name(node), reason, times * _macs(node))
-        trips = loop_trips(node) if node.name == "while" else None
         for body in node.blocks:
             inside = why or f"inside {_INSIDE.get(node.name, node.name)}"
-            yield from _left_out(body.operations, inside, times * (1 if trips is None else trips))
+            yield from _left_out(body.operations, inside, times * (1 if node.trips is None else node.trips))
 
 
 def _text(value: Value) -> str:

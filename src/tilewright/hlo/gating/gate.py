@@ -33,7 +33,6 @@ from tilewright.hlo.rewrites.pipeline import fixpoint, pipeline
 from tilewright.hlo.rewrites.reductions import ReduceOfSplits
 from tilewright.hlo.rewriting.base import Rewrite, is_exact
 from tilewright.hlo.rewriting.maker import is_elementwise
-from tilewright.hlo.semantics.runs import loop_trips
 from tilewright.render import bytes_text
 from tilewright.targets import Target
 
@@ -478,5 +477,5 @@ def weighted_cost(bodies: Sequence[Block], target: Target) -> int:
         own = cost(block, target)
         total += times * own.total
         for op in block.operations:
-            open_ += [(inner, times * (loop_trips(op) or _TRIPS if op.name == "while" else 1)) for inner in op.blocks]
+            open_ += [(inner, times * (op.trips or _TRIPS if op.name == "while" else 1)) for inner in op.blocks]
     return total

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import gc
 import heapq
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -112,6 +113,28 @@ class Node:
         """What lends a made operation attributes and position; one that was read lends its own."""
         return self.like if self.handle is None and self.like is not None else self
 
+    @property
+    def trips(self) -> int | None:
+        """How often the body of a counted loop runs; None where constants do not say, and for all but loops."""
+        if self.name != "while":
+            return None
+        condition, body = self.blocks
+        test = condition.operations[-1].operands[0].operation
+        if test is None or test.name != "compare" or test.attributes["direction"] not in FLIPPED:
+            return None
+        (counter, bound), direction = test.operands, test.attributes["direction"]
+        if counter not in condition.arguments:
+            counter, bound, direction = bound, counter, FLIPPED[direction]
+        k = counter.index
+        grown = body.operations[-1].operands[k].operation if counter in condition.arguments else None
+        if grown is None or grown.name not in ("add", "subtract") or body.arguments[k] not in grown.operands:
+            return None
+        by = next((value for value in grown.operands if value is not body.arguments[k]), None)
+        start, step, end = (_integer(value) for value in (self.operands[k], by, bound))
+        if start is None or step is None or end is None or not step:
+            return None
+        return trip_count(start, -step if grown.name == "subtract" else step, direction, end)
+
     def add_result(self, shape: Shape | None, dtype: str) -> Value:
         value = Value(shape, dtype, self, len(self.results))
         self.results.append(value)
@@ -133,6 +156,31 @@ class Node:
         """``reshape(f32[8,256]) -> f32[8,32,8]``."""
         results = ", ".join(map(repr, self.results))
         return f"{self.name}({', '.join(map(repr, self.operands))}) -> {results}"
+
+
+FLIPPED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
+"""The comparisons that counted loops go on by -> the same with its operands the other way round."""
+_INTEGER = re.compile(r"-?\d{1,18}$")
+
+
+def trip_count(start: int, step: int, direction: str, bound: int) -> int | None:
+    """How many of start, start + step, ... pass the comparison before the first fails; None: never, or not so."""
+    if direction == "NE":
+        trips, rest = divmod(bound - start, step)
+        return trips if rest == 0 and trips >= 0 else None
+    if direction in ("GT", "GE"):
+        start, step, bound = -start, -step, -bound
+    distance = bound - start + (direction in ("LE", "GE"))
+    if distance <= 0:
+        return 0
+    return -(-distance // step) if step > 0 else None
+
+
+def _integer(value: Value | None) -> int | None:
+    """The integer of a constant, None for anything else."""
+    made = None if value is None else value.operation
+    element = made.attributes["literal"].element if made is not None and made.name == "constant" else None
+    return int(element) if element is not None and _INTEGER.match(element) else None
 
 
 def _release(value: Value, user: Node) -> None:

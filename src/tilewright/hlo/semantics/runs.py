@@ -6,13 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tilewright.hlo.graphs.graph import Node, Value
+from tilewright.hlo.graphs.graph import FLIPPED, trip_count
 from tilewright.hlo.program import Computation, Operation, Program
 
 _KNOWN = re.compile(r'"?known_trip_count"?\s*:\s*\{\s*"?n"?\s*:\s*"?(\d{1,18})"?')
 _INTEGER = re.compile(r"-?\d{1,18}$")
 _SAME = frozenset({"bitcast", "convert", "copy", "optimization-barrier", "opt-barrier", "reshape", "copy-done"})
-_FLIPPED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
 _DEEPEST = 40
 
 
@@ -67,7 +66,7 @@ class Trips:
         element, first, direction, bound = test
         step = self._step(body, element)
         start = self._start(computation, loop, element)
-        return _count(start + first, step, direction, bound) if step and start is not None else None
+        return trip_count(start + first, step, direction, bound) if step and start is not None else None
 
     def _carried(self, computation: str) -> _Arguments:
         """What a loop's computation gets: HLO's one tuple, or StableHLO's list of values."""
@@ -88,10 +87,10 @@ class Trips:
             return None
         a, b = (self._value(computation, name, arguments, 0) for name in root.operands)
         direction = root.attributes.get("direction", "")
-        if a is None or b is None or direction not in _FLIPPED:
+        if a is None or b is None or direction not in FLIPPED:
             return None
         if a.element is None:
-            a, b, direction = b, a, _FLIPPED[direction]
+            a, b, direction = b, a, FLIPPED[direction]
         if a.element is None or a.element < 0 or b.element is not None:
             return None
         return a.element, a.offset, direction, b.offset
@@ -208,45 +207,6 @@ def _sum(a: _Linear | None, b: _Linear | None, minus: bool) -> _Linear | None:
         return None
     offset = a.offset - b.offset if minus else a.offset + b.offset
     return _Linear(a.element if a.element is not None else b.element, offset)
-
-
-def _count(start: int, step: int, direction: str, bound: int) -> int | None:
-    """How many of start, start + step, ... pass the comparison before the first fails; None: never, or not so."""
-    if direction == "NE":
-        trips, rest = divmod(bound - start, step)
-        return trips if rest == 0 and trips >= 0 else None
-    if direction in ("GT", "GE"):
-        start, step, bound = -start, -step, -bound
-    distance = bound - start + (direction in ("LE", "GE"))
-    if distance <= 0:
-        return 0
-    return -(-distance // step) if step > 0 else None
-
-
-def loop_trips(loop: Node) -> int | None:
-    """How often the body of a graph's counted loop runs; None where constants do not say."""
-    condition, body = loop.blocks
-    test = condition.operations[-1].operands[0].operation
-    if test is None or test.name != "compare" or test.attributes["direction"] not in _FLIPPED:
-        return None
-    (counter, bound), direction = test.operands, test.attributes["direction"]
-    if counter not in condition.arguments:
-        counter, bound, direction = bound, counter, _FLIPPED[direction]
-    grown = body.operations[-1].operands[counter.index].operation if counter in condition.arguments else None
-    if grown is None or grown.name not in ("add", "subtract") or body.arguments[counter.index] not in grown.operands:
-        return None
-    by = next((value for value in grown.operands if value is not body.arguments[counter.index]), None)
-    start, step, end = (_integer(value) for value in (loop.operands[counter.index], by, bound))
-    if start is None or step is None or end is None or not step:
-        return None
-    return _count(start, -step if grown.name == "subtract" else step, direction, end)
-
-
-def _integer(value: Value | None) -> int | None:
-    """The integer of a constant, None for anything else."""
-    made = None if value is None else value.operation
-    element = made.attributes["literal"].element if made is not None and made.name == "constant" else None
-    return int(element) if element is not None and _INTEGER.match(element) else None
 
 
 _MOST = 10**18
