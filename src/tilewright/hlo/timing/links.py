@@ -161,10 +161,9 @@ class Torus:
     def _permute_us(self, groups: Groups, given: float, link: float, on: Slice | None) -> float:
         if on is None:
             return self.hop_us + given / (link / self.devices)
-        pairs = [(on.chips[source], on.chips[target]) for source, target in groups]
-        if self.network and any(a[0] != b[0] for a, b in pairs):
+        hops, shared, across = on.permuted(groups)
+        if self.network and across:
             return self.hop_us + given / self.network
-        hops, shared = on.routed(pairs)
         return self.hop_us * max(1, hops) + max(given * shared / link, given / (_ON_CHIP * self.link))
 
     def _lines(self, chips: int) -> tuple[Extent, ...]:

@@ -135,6 +135,7 @@ class Slice:
     ) -> None:
         self.torus, self.rings, self.mesh, self.names = tuple(torus), tuple(rings), tuple(mesh), tuple(names)
         self.chips: list[Chip] = list(map(tuple, places.tolist()))
+        self._routes = dict[tuple[tuple[int, ...], ...], tuple[int, int, bool]]()
         self._known = dict[tuple[tuple[int, ...], ...], tuple[Extent, ...]]()
 
     def __str__(self) -> str:
@@ -261,6 +262,13 @@ class Slice:
                 drawing.rect(x, y, cell, cell, "cell c0", tip=f"device {device} of the mesh, chip {chip[1:]}")
                 drawing.text(x + cell / 2, y + 16, str(device), "small", anchor="middle")
         return drawing.svg()
+
+    def permuted(self, pairs: tuple[tuple[int, ...], ...]) -> tuple[int, int, bool]:
+        """Of a permute's pairs of devices: as :meth:`routed` says, and whether any lies in two slices."""
+        if pairs not in self._routes:
+            ends = [(self.chips[source], self.chips[target]) for source, target in pairs]
+            self._routes[pairs] = (*self.routed(ends), any(a[0] != b[0] for a, b in ends))
+        return self._routes[pairs]
 
     def routed(self, pairs: Sequence[tuple[Chip, Chip]]) -> tuple[int, int]:
         """Of chips that send at once: the most links that one passes, and the most that pass one link."""
