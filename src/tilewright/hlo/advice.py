@@ -192,12 +192,7 @@ def _states(program: Program, mesh: Mesh) -> _Tried:
             first = next(iter(cut))
             what = f"{first} and what else is given away ({len(cut)} arrays) lie in copies over {axis}"
             how = f"cut them over it, such as {first} by {spec_text(sharding_of(cut[first], mesh))}"
-            yield _suggestion("copies-of-state", what, how), sharded(program, replace_topology(mesh, program), cut)
-
-
-def replace_topology(mesh: Mesh, program: Program) -> Mesh:
-    """The mesh on the slice that the program says."""
-    return Mesh(mesh.axes, program.attributes.get("topology") or None, mesh.devices)
+            yield _suggestion("copies-of-state", what, how), _again(program, sharded(program, mesh, cut).text)
 
 
 def _scattered(program: Program, now: Partition) -> _Tried:

@@ -11,7 +11,7 @@ from math import prod
 from tilewright.hlo.program import Program
 from tilewright.hlo.reporting.buffers import lifetimes
 from tilewright.hlo.reporting.types import Suggestion
-from tilewright.hlo.semantics.collectives import Collective, Groups, collectives
+from tilewright.hlo.semantics.collectives import Collective, collectives
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.partitioning import Replicated, partitioned
 from tilewright.hlo.semantics.runs import Runs, count_runs
@@ -28,12 +28,6 @@ from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
 _EXCHANGES: tuple[Heading, ...] = ("exchange", "over", ("runs", "count"), ("sent by a device", "bytes"), "line")
-
-
-def read_axes(groups: Groups, mesh: Mesh) -> str:
-    """The axes of a mesh that groups lie along, as ``data+model``; "" where they lie along none."""
-    parts = DeviceGroups(groups).axes(mesh) if groups else None
-    return "+".join(part.axis for part in parts or ())
 
 
 @dataclass(frozen=True)
@@ -131,7 +125,8 @@ class Partition:
         sums = defaultdict[tuple[str, str, str], list[int]](lambda: [0, 0])
         mesh = Mesh(dict(zip(self.slice.names, self.slice.mesh, strict=True))) if self.slice else None
         for each in self.collectives:
-            axes = read_axes(each.groups, mesh) if mesh and each.op != "collective-permute" else ""
+            parts = DeviceGroups(each.groups).axes(mesh) if mesh and each.groups else None
+            axes = "+".join(part.axis for part in parts or () if each.op != "collective-permute")
             found = sums[each.op, axes or f"{len(each.groups)} groups", place_text(str(each.source or ""))]
             times = self._runs[each.computation].count
             found[0], found[1] = found[0] + times, found[1] + times * each.bytes

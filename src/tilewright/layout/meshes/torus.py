@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations, pairwise, product
+from itertools import pairwise, product
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -56,22 +56,8 @@ def device_places(
         turned = numbers.transpose(*reversed(range(len(torus))), *range(len(torus), numbers.ndim)).reshape(-1)
         numbers = turned[np.concatenate([np.array(order) + start for start in range(0, size, len(order))])]
     else:
-        numbers = _on_dims(numbers, tuple(mesh))
+        numbers = _on_parts(numbers, tuple(mesh))
     return np.stack(np.unravel_index(numbers.reshape(-1), shape), 1)[:, : len(torus)]
-
-
-def _on_dims(physical: np.ndarray[Any, Any], mesh: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """The numbers in the mesh's order: every axis on whole dims of the torus, or on parts of some."""
-    left, taken = list(physical.shape), list[tuple[int, ...]]([()] * len(mesh))
-    for axis in reversed(range(len(mesh))):
-        several = [some for n in range(len(left), 0, -1) for some in combinations(range(len(left)), n)]
-        found = next((some for some in several if prod([left[dim] for dim in some]) == mesh[axis]), None)
-        if found is None and mesh[axis] > 1:
-            return _on_parts(physical, mesh)
-        taken[axis] = found or ()
-        left = [0 if dim in taken[axis] else size for dim, size in enumerate(left)]
-    order = [dim for some in taken for dim in some]
-    return physical.transpose(*order, *(dim for dim in range(physical.ndim) if dim not in order))
 
 
 def _on_parts(physical: np.ndarray[Any, Any], mesh: tuple[int, ...]) -> np.ndarray[Any, Any]:
