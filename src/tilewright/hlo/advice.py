@@ -98,11 +98,11 @@ def _between(program: Program, mesh: Mesh, now: Partition) -> _Tried:
             changed = _constrained(program, _origin(program, each, whole), middle)
         except TilewrightError:
             continue
+        name = each.op_name.rpartition("/")[2] or each.op
+        on = f"on the argument {name}" if each.op == "parameter" else f"on the result of {name}"
         specs = [f"x = jax.lax.with_sharding_constraint(x, {spec_text(sharding)})" for sharding in middle]
         what = f"{each.op} {each.name} ({whole}) is put whole on every device to get from {spec_text(was)} to "
-        how = (
-            f"write {', then '.join(specs)} on the result of {each.op_name.rpartition('/')[2] or each.op}, before that"
-        )
+        how = f"write {', then '.join(specs)} {on}, before that"
         if changed is not None and middle:
             yield _suggestion("put-whole", what + spec_text(becomes), how, each.source), changed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -113,10 +114,12 @@ class Partition:
     def lines(self, changes: Sequence[Suggestion] = (), top: int = 10) -> Iterator[str | Table]:
         """For a terminal: the head, the changes that pay most, the slice, the exchanges by their bytes."""
         yield f"{self.program.name} on {self.devices} devices of {self.target.name}: {self.head()}"
+        yield from ["   # " + "saves".rjust(9) + "  what pays most"] * bool(changes)
         for number, each in enumerate(changes[:3], 1):
             place = f"{place_text(each.source)}  " if each.source else ""
-            yield f"{number:>4} saves {seconds_text((each.saved_us or 0.0) / 1e6)}  {place}{each.what}: {each.how}"
-        yield from (f"it is of {self.slice}" for _ in range(self.slice is not None))
+            saved = seconds_text((each.saved_us or 0.0) / 1e6)
+            words = f"{number:>4} {saved:>9}  {place}{each.what}: {each.how}"
+            yield from textwrap.wrap(words, 120, subsequent_indent=" " * 16, break_on_hyphens=False)
         yield ""
         yield Table(_EXCHANGES, self._exchanges()[:top])
 

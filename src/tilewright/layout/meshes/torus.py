@@ -100,7 +100,7 @@ class Extent(NamedTuple):
     shared: int = 1
 
     def __str__(self) -> str:
-        apart = f", {self.hops} hops apart" if self.hops > 1 else ""
+        apart = f" ({self.hops} hops apart)" if self.hops > 1 else ""
         return f"{self.size}{' in a ring' if self.ring else ''}{apart}"
 
 
@@ -133,7 +133,7 @@ class Slice:
             if size > 1:
                 across = len({self.chips[device][0] for device in groups[0]})
                 lines = [f"{across} slices"] * (across > 1) + [str(extent) for extent in self.extents(groups)]
-                said.append(f"{name} over {' x '.join(lines) or 'the devices of a chip'}")
+                said.append(f"{name} over {' by '.join(lines) or 'the devices of a chip'}")
         rings = [f"{size}" for size, ring in zip(self.torus, self.rings, strict=True) if ring]
         torus = "x".join(map(str, self.torus))
         torus += f" (a ring in its dim of {rings[0]})" if len(rings) == 1 else " (rings in all dims)" if rings else ""
