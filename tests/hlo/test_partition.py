@@ -293,6 +293,12 @@ def test_what_the_text_says_of_a_sharding_stays_or_is_replaced():
     assert '%w: tensor<512x512xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"m"}]>}' in once.text
 
 
+def test_an_empty_mesh_is_none():
+    """JAX declares one in what it lowers without a mesh."""
+    text = PLAIN.replace("  func.func", "  sdy.mesh @empty_mesh = <[]>\n  func.func", 1)
+    assert 'sdy.mesh @mesh = <["d"=4]>' in sharded(load(text), {"d": 4}, {"x": "d"}).text
+
+
 @pytest.mark.parametrize(
     ("names", "words"),
     [
