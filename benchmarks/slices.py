@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 SLICES = {
-    "v5e:2x4": (4, 2), "v5e:4x4": (4, 4), "v5e:8x8": (8, 8), "v5e:16x16": (16, 16), "v6e:4x8": (8, 4), "v6e:8x16": (16, 8),
-    "v5p:2x4x4": (8, 4), "v5p:4x4x4": (16, 4), "v5p:4x8x8": (32, 8), "v5p:8x8x8": (64, 8),
+    "v5e:2x4": (4, 2), "v5e:4x4": (4, 4), "v5e:8x8": (8, 8), "v5e:16x16": (16, 16), "v6e:4x8": (8, 4),
+    "v6e:8x16": (16, 8), "v5p:2x4x4": (8, 4), "v5p:4x4x4": (16, 4), "v5p:4x8x8": (32, 8), "v5p:8x8x8": (64, 8),
 }  # fmt: skip
 """Slice -> devices along d and m."""
 
@@ -129,11 +129,11 @@ def programs(mesh: Any) -> dict[str, tuple[Any, tuple[Any, ...]]]:
 
 
 CHOSEN = {
-    "layer": "v5e:2x4 v5e:8x8 v6e:8x16 v5p:8x8x8", "train_fsdp": "v5e:4x4 v5e:16x16 v5p:4x4x4 v5p:8x8x8",
     "entropy": "v5e:4x4 v6e:4x8 v5p:4x8x8", "embed": "v5e:8x8 v5p:4x4x4", "experts": "v5e:2x4 v6e:8x16 v5p:4x4x4",
     "ring": "v5e:4x4 v5p:2x4x4 v5p:4x8x8", "decode": "v5e:8x8 v5p:8x8x8", "decode_long": "v5e:4x4 v6e:4x8 v5p:4x4x4",
     "conv": "v5e:2x4 v6e:8x16", "product_2d": "v5e:8x8 v5p:4x4x4", "product_sum": "v5e:2x4 v5p:8x8x8", "sorted": "v5e:4x4 v5p:4x8x8",
     "running_sum": "v5e:2x4 v5p:2x4x4", "mean_all": "v5e:16x16 v5p:4x8x8", "turned": "v5e:4x4 v6e:8x16 v5p:4x8x8", "psum_two": "v6e:4x8 v5p:8x8x8 v5e:16x16",
+    "layer": "v5e:2x4 v5e:8x8 v6e:8x16 v5p:8x8x8", "train_fsdp": "v5e:4x4 v5p:4x4x4",
 }  # fmt: skip
 """Program -> the slices that it is compiled for."""
 

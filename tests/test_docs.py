@@ -59,7 +59,8 @@ def script(name):
 #: Pages that build on one long training: tests/cli/test_embed_train_cli.py kills, resumes and reads one by day,
 #: tests/embed/test_serving.py exports and reads its tables. And one that plans two days of clicks five times:
 #: tests/embed/test_days.py and test_embed_cli, test_embed_check_cli of tests/cli, docs/tutorial_pod.md.
-AT_NIGHT = ("tutorial_training.md", "tutorial_serving.md", "tutorial_embedding_plan.md")
+#: tests/hlo/test_advice.py: a page that searches shardings.
+AT_NIGHT = ("tutorial_slice.md", "tutorial_training.md", "tutorial_serving.md", "tutorial_embedding_plan.md")
 WITH_COMMANDS = [
     pytest.param(page, id=name_of(page), marks=[pytest.mark.nightly] if page.name in AT_NIGHT else [])
     for page in PAGES

@@ -101,6 +101,7 @@ COMMANDS: list[tuple[list[str], tuple[str, ...]]] = [
     (["report", "model.py:halves", "--arg", "f32[8,128]", "--target", "tpu-v5e"], ("jax",)),
     (["kernel", "check", "{root}/examples/pallas_matmul.py:matmul"], ("jax",)),
     (["lint", STABLEHLO, "--exit-zero"], ("jax",)),
+    (["shard", STABLEHLO, "--mesh", "d=2"], ("jax",)),
     (["optimize", STABLEHLO, "--target", "vector8x128"], ("jax",)),
     (["optimize", "--list-passes"], ()),
     (["optimize", "--list-rules"], ()),

@@ -8,7 +8,8 @@ from tests.conftest import by_night, within
 from tilewright.errors import ParseError
 from tilewright.hlo import load, report
 from tilewright.hlo.program import aliases
-from tilewright.hlo.semantics.dims import devices_of, group_size
+from tilewright.hlo.semantics.collectives import groups_of
+from tilewright.hlo.semantics.dims import devices_of
 from tilewright.hlo.timing.chip import what_if
 from tilewright.hlo.timing.estimate import estimate
 from tilewright.targets import target
@@ -178,7 +179,7 @@ ENTRY %e {{
     program = load(text)
     exchange = program.entry.operations[-1]
     assert set(exchange.attributes) == {"channel_id", "replica_groups", "dimensions"}
-    assert group_size(exchange, devices_of(program)) == GROUPS[groups]
+    assert len(groups_of(exchange, devices_of(program))[0]) == GROUPS[groups]
 
 
 def test_an_exchange_that_is_spread_over_fusions_goes_over_the_links_once():

@@ -67,13 +67,23 @@ def notations() -> Attack:
 
 
 def shardings() -> Attack:
-    """Shardings, meshes and groups of devices, as XLA, Shardy and JAX write them."""
+    """Shardings, meshes and groups of devices, as XLA, Shardy and JAX write them; and programs that get shardings."""
     from tests.hlo.test_loading_fuzz import mutated
     from tests.layout.test_meshes import TEXTS
+    from tilewright.hlo import load, sharded
     from tilewright.layout import Mesh, read_groups, read_sharding, shard
+    from tilewright.layout.meshes.mesh import read_topology
     from tilewright.layout.meshes.text import mesh_of
 
-    mesh = Mesh({"d": 4, "m": 4})
+    mesh, kind = (
+        Mesh({"d": 4, "m": 4}),
+        'tensor<16x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"d"}, {}]>, a.b = ["}"]}',
+    )
+    program = load(
+        'module @m {\n  sdy.mesh @mesh = <["d"=4, "m"=4]>\n'
+        f'  func.func @main(%arg0: {kind} loc("a"), %arg1: tensor<16x8xf32> loc("b")) -> ({kind}) {{\n'
+        "    return %arg0 : tensor<16x8xf32>\n  }\n}\n"
+    )
     texts = [*TEXTS, '#sdy.sharding<@mesh, [{"d"}, {"m":(1)2, ?}p1]>', "P('d', ('m',), None)", "d+m,-", "{replicated}"]
     texts += ['{devices=[2,1,2,4]<=[4,4]T(1,0) last_tile_dims={manual, replicated} metadata={op_name="x"}}']
     texts += ["{{replicated}, {maximal device=0}}", "{mesh['d'=4,'m'=4], device_ids=([4,4]T(1,0)), [{'d'}, {'m'}]}"]
@@ -85,7 +95,12 @@ def shardings() -> Attack:
         read_sharding,
         lambda text: str(read_sharding(text, mesh)),
     ]
-    readers += [lambda text: shard("f32[9,5]{1,0:T(2,4)}", mesh, text).where(8, 4)]
+    readers += [lambda text: shard("f32[9,5]{1,0:T(2,4)}", mesh, text).where(8, 4), read_topology]
+    readers += [
+        lambda text: sharded(program, mesh, {"a": text, text: "d,-"}),
+        lambda text: sharded(load(text), mesh, {"a": "d"}),
+    ]
+    texts += [program.text, "2*4x8", "v5e:4x4", "a", "arg1", "*"]
 
     def attack(rng: Random) -> Callable[[], Any]:
         text, reader = mutated(rng, rng.choice(texts), rng.choice(texts)), rng.choice(readers)

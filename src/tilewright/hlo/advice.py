@@ -16,12 +16,12 @@ from tilewright.errors import TilewrightError
 from tilewright.hlo.partition import Partition, partition
 from tilewright.hlo.program import Operation, Program, Source, aliases
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
-from tilewright.hlo.reading.sharded import MESH, cuts_text, places, sharded
+from tilewright.hlo.reading.sharded import MESH, cuts_text, mesh_in, places, sharded
 from tilewright.hlo.reporting.types import Suggestion
 from tilewright.hlo.semantics.partitioning import Replicated, devices_in
 from tilewright.layout import Mesh, reshard, shard
 from tilewright.layout.meshes.mesh import Sharding
-from tilewright.layout.meshes.text import mesh_of, sharding_of
+from tilewright.layout.meshes.text import sharding_of
 from tilewright.render import bytes_text, seconds_text
 from tilewright.targets import Target
 
@@ -41,9 +41,9 @@ def sharding_advice(program: Program, target: Target | str) -> list[Suggestion]:
     over an axis: that they are cut over it. The axes of the mesh in another order on the torus. What was tried and did
     not pay is not told; without Shardy's shardings nothing is tried.
     """
-    if devices_in(program) <= 1 or not (found := MESH.search(program.text)):
+    if devices_in(program) <= 1 or not (found := mesh_in(program.text)):
         return []
-    now, mesh = partition(program, target), mesh_of(found[2])
+    now, mesh = partition(program, target), found[1]
     tried = [*_between(program, mesh, now), *_orders(program, mesh), *_states(program, mesh), *_scattered(program, now)]
     kept = filter(None, (_judged(suggestion, changed, now, target) for suggestion, changed in tried))
     best = dict[tuple[str, str, str], Suggestion]()
@@ -98,11 +98,11 @@ def _between(program: Program, mesh: Mesh, now: Partition) -> _Tried:
             changed = _constrained(program, _origin(program, each, whole), middle)
         except TilewrightError:
             continue
+        name = each.op_name.rpartition("/")[2] or each.op
+        on = f"on the argument {name}" if each.op == "parameter" else f"on the result of {name}"
         specs = [f"x = jax.lax.with_sharding_constraint(x, {spec_text(sharding)})" for sharding in middle]
         what = f"{each.op} {each.name} ({whole}) is put whole on every device to get from {spec_text(was)} to "
-        how = (
-            f"write {', then '.join(specs)} on the result of {each.op_name.rpartition('/')[2] or each.op}, before that"
-        )
+        how = f"write {', then '.join(specs)} {on}, before that"
         if changed is not None and middle:
             yield _suggestion("put-whole", what + spec_text(becomes), how, each.source), changed
 
@@ -119,7 +119,7 @@ def _origin(program: Program, each: Replicated, whole: str) -> Operation | None:
 
 def _constrained(program: Program, op: Operation | None, shardings: Sequence[Sharding]) -> Program | None:
     """The program with a result of one of its operations, or an argument, taken through these shardings."""
-    found, lines = MESH.search(program.text), program.text.split("\n")
+    found, lines = mesh_in(program.text), program.text.split("\n")
     if op is None or found is None or not op.line:
         return None
     at, name = op.line - 1, op.name if op.name.startswith("%") else f"%{op.name}"
@@ -137,7 +137,7 @@ def _constrained(program: Program, op: Operation | None, shardings: Sequence[Sha
     for number, sharding in enumerate(shardings):
         new = f"%tilewright{number}"
         cuts = cuts_text(sharding, type_.count("x") if re.search(r"\d", type_) else 0)
-        made.append(f"    {new} = sdy.sharding_constraint {last} <@{found[1]}, [{cuts}]> : {type_}")
+        made.append(f"    {new} = sdy.sharding_constraint {last} <@{found[0]}, [{cuts}]> : {type_}")
         last = new
     end = next((k for k in range(at + 1, len(lines)) if _FUNCTION.match(lines[k])), len(lines))
     used = re.compile(rf"{re.escape(name)}(?![\w#:])")
@@ -156,7 +156,7 @@ def _orders(program: Program, mesh: Mesh) -> _Tried:
     names = [name for name, size in mesh.axes.items() if size > 1]
     for order in [*permutations(names)][1:] if 1 < len(names) < 4 and mesh.devices is None else ():
         axes = ", ".join(f'"{name}"={mesh.axes[name]}' for name in order)
-        text = MESH.sub(lambda found: f"  sdy.mesh @{found[1]} = <[{axes}]>", program.text)  # noqa: B023
+        text = MESH.sub(lambda m: f"  sdy.mesh @{m[1]} = <[{axes}]>" if "=" in m[2] else m[0], program.text)  # noqa: B023
         text = re.sub(r"(sdy\.mesh[^\n]*?>) \{stablehlo\.mesh[^\n]*?\}\]?\}\}?(?= loc|$)", r"\1", text, flags=re.M)
         what = f"the mesh lies on the torus in the order {', '.join(names)}"
         try:
@@ -192,21 +192,16 @@ def _states(program: Program, mesh: Mesh) -> _Tried:
             first = next(iter(cut))
             what = f"{first} and what else is given away ({len(cut)} arrays) lie in copies over {axis}"
             how = f"cut them over it, such as {first} by {spec_text(sharding_of(cut[first], mesh))}"
-            yield _suggestion("copies-of-state", what, how), sharded(program, replace_topology(mesh, program), cut)
-
-
-def replace_topology(mesh: Mesh, program: Program) -> Mesh:
-    """The mesh on the slice that the program says."""
-    return Mesh(mesh.axes, program.attributes.get("topology") or None, mesh.devices)
+            yield _suggestion("copies-of-state", what, how), _again(program, sharded(program, mesh, cut).text)
 
 
 def _scattered(program: Program, now: Partition) -> _Tried:
     """Sums over devices of which each could keep a part (a reduce-scatter), where the result is used in parts."""
-    found, sums = MESH.search(program.text), defaultdict[str, int](int)
+    found, sums = mesh_in(program.text), defaultdict[str, int](int)
     for each in now.collectives:
         if each.op == "all-reduce" and each.op_name:
             sums[each.op_name] += each.bytes
-    mesh = mesh_of(found[2]) if found else Mesh({})
+    mesh = found[1] if found else Mesh({})
     for op_name in sorted(sums, key=lambda name: -sums[name])[:_MOST]:
         each = next(each for each in now.collectives if each.op_name == op_name)
         op = next((op for _, op in program.operations() if op.op_name == op_name and op.shape.endswith("]")), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from math import prod
 from tilewright.hlo.program import Program
 from tilewright.hlo.reporting.buffers import lifetimes
 from tilewright.hlo.reporting.types import Suggestion
-from tilewright.hlo.semantics.collectives import Collective, Groups, collectives
+from tilewright.hlo.semantics.collectives import Collective, collectives
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.partitioning import Replicated, partitioned
 from tilewright.hlo.semantics.runs import Runs, count_runs
@@ -28,12 +29,6 @@ from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
 _EXCHANGES: tuple[Heading, ...] = ("exchange", "over", ("runs", "count"), ("sent by a device", "bytes"), "line")
-
-
-def read_axes(groups: Groups, mesh: Mesh) -> str:
-    """The axes of a mesh that groups lie along, as ``data+model``; "" where they lie along none."""
-    parts = DeviceGroups(groups).axes(mesh) if groups else None
-    return "+".join(part.axis for part in parts or ())
 
 
 @dataclass(frozen=True)
@@ -119,10 +114,12 @@ class Partition:
     def lines(self, changes: Sequence[Suggestion] = (), top: int = 10) -> Iterator[str | Table]:
         """For a terminal: the head, the changes that pay most, the slice, the exchanges by their bytes."""
         yield f"{self.program.name} on {self.devices} devices of {self.target.name}: {self.head()}"
+        yield from ["   # " + "saves".rjust(9) + "  what pays most"] * bool(changes)
         for number, each in enumerate(changes[:3], 1):
             place = f"{place_text(each.source)}  " if each.source else ""
-            yield f"{number:>4} saves {seconds_text((each.saved_us or 0.0) / 1e6)}  {place}{each.what}: {each.how}"
-        yield from (f"it is of {self.slice}" for _ in range(self.slice is not None))
+            saved = seconds_text((each.saved_us or 0.0) / 1e6)
+            words = f"{number:>4} {saved:>9}  {place}{each.what}: {each.how}"
+            yield from textwrap.wrap(words, 120, subsequent_indent=" " * 16, break_on_hyphens=False)
         yield ""
         yield Table(_EXCHANGES, self._exchanges()[:top])
 
@@ -131,7 +128,8 @@ class Partition:
         sums = defaultdict[tuple[str, str, str], list[int]](lambda: [0, 0])
         mesh = Mesh(dict(zip(self.slice.names, self.slice.mesh, strict=True))) if self.slice else None
         for each in self.collectives:
-            axes = read_axes(each.groups, mesh) if mesh and each.op != "collective-permute" else ""
+            parts = DeviceGroups(each.groups).axes(mesh) if mesh and each.groups else None
+            axes = "+".join(part.axis for part in parts or () if each.op != "collective-permute")
             found = sums[each.op, axes or f"{len(each.groups)} groups", place_text(str(each.source or ""))]
             times = self._runs[each.computation].count
             found[0], found[1] = found[0] + times, found[1] + times * each.bytes

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
-from math import prod
+from math import log, prod
 from typing import Any
 
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
@@ -44,9 +44,9 @@ class Tried:
 
     @property
     def rank(self) -> tuple[bool, float, float]:
-        """What fits first, by its step to three digits and its memory; what does not by its memory."""
-        seconds = float(f"{self.seconds:.3g}") if self.fits else 0.0
-        return not self.fits, seconds, float("inf") if self.error else self.peak_bytes
+        """What fits first, by its step, and of steps within a hundredth by its memory; what does not by its memory."""
+        step = round(100 * log(self.seconds)) if self.fits and self.seconds else 0
+        return not self.fits, step, float("inf") if self.error else self.peak_bytes
 
     def __str__(self) -> str:
         return "  ".join(f"{name}={axes}" for name, axes in self.shardings.items() if axes) or "nothing is cut"

@@ -16,7 +16,7 @@ from tilewright.cli.programs.program import (
 )
 from tilewright.cli.streams import Json, progress
 from tilewright.errors import UsageError
-from tilewright.render.delivery import Answer, Output, deliver
+from tilewright.render.delivery import Answer, Form, Output, deliver
 
 
 def shard(
@@ -57,5 +57,5 @@ def shard(
         {"op": each.op, "bytes": each.bytes, "groups": each.groups, "source": str(each.source or "")}
         for each in part.collectives
     ]
-    forms = {".json": lambda: plain, ".html": lambda: part.to_html(changes)}
+    forms: dict[str, Form] = {".json": lambda: plain, ".html": lambda: part.to_html(changes)}
     deliver(Answer(lambda: plain, lambda: part.lines(changes, top)), where, forms, notes=part.step.notes)

@@ -159,14 +159,20 @@ def _declared(text: str, mesh: Mesh) -> tuple[str, str]:
     if _OLD.search(text):
         how = "take them out, or lower the function without in_shardings"
         raise UsageError("the program has shardings of XLA's older form already", where="--mesh", how=how)
-    for found in MESH.finditer(text):
-        if mesh_of(found[2]).axes == mesh.axes:
-            return found[1], text
-        raise UsageError(f"the program is over the mesh {found[2]}, not {mesh}", where="--mesh", how="give that one")
+    if found := mesh_in(text):
+        if found[1].axes == mesh.axes:
+            return found[0], text
+        raise UsageError(f"the program is over the mesh {found[1]}, not {mesh}", where="--mesh", how="give that one")
     line = f"  sdy.mesh @mesh = {Mesh(mesh.axes)}\n"
     if module := _MODULE.search(text):
         return "mesh", f"{text[: module.end()]}\n{line}{text[module.end() + 1 :]}"
     return "mesh", f"module {{\n{line}  {text.strip()}\n}}\n"
+
+
+def mesh_in(text: str) -> tuple[str, Mesh] | None:
+    """The name of the first mesh with devices that a text declares, and the mesh; JAX writes an empty one, too."""
+    known = ((found[1], mesh_of(found[2])) for found in MESH.finditer(text))
+    return next((pair for pair in known if pair[1].names), None)
 
 
 def _mark(place: Place, sharding: Sharding, alone: bool, name: str) -> str | None:

@@ -17,12 +17,6 @@ from tilewright.hlo.program import Computation, Operation, Program
 _WINDOW = re.compile(r"(\w+)=([-\dx_]+)")
 _INTEGERS = re.compile(r"[su][248]\b")
 _LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")
-_GROUPS = re.compile(r"\{\{([\d,]+)\}")
-_IOTA = re.compile(r"\[(\d{1,9}),(\d{1,9})\]<=")
-_TENSOR = re.compile(r"tensor<(\d{1,9})x(\d{1,9})xi64>")
-_MESH = re.compile(r"mesh\[([^\[\]]*)\](?:, device_ids=\(.*\))? ?\{([^{}]*)\}")
-_SIZE = re.compile(r"'([^']*)'=(\d{1,9})")
-_AXIS = re.compile(r"'([^']*)'(?::\(\d+\)(\d{1,9}))?")
 """An axis of a mesh, or as ``'a':(2)4`` a part of one: how many come before it, and its size."""
 
 
@@ -203,25 +197,6 @@ def written_into(body: Computation) -> int | None:
 
 
 # Exchanges between chips.
-
-
-def group_size(op: Operation, devices: int = 0) -> int:
-    """Chips that take part together, from ``replica_groups``: of groups that differ in size those of the first.
-
-    Groups that name none are all ``devices`` (0: not known, which counts as 2).
-
-    >>> group_size(Operation("g", "all-gather", "", attributes={"replica_groups": "mesh['a'=4,'b'=2] {'b'}"}))
-    2
-    """
-    text = op.attributes.get("replica_groups", "")
-    if match := _IOTA.search(text) or _TENSOR.search(text):
-        return int(match[2]) or devices or 2
-    if match := _GROUPS.search(text):
-        return match[1].count(",") + 1
-    if match := _MESH.search(text):
-        sizes = {name: int(size) for name, size in _SIZE.findall(match[1])}
-        return prod(int(part) if part else sizes.get(name, 1) for name, part in _AXIS.findall(match[2]))
-    return devices or 2
 
 
 def devices_of(program: Program) -> int:

@@ -169,7 +169,7 @@ def _partitioned(
 
 def _mesh(text: str) -> dict[str, str]:
     """The mesh that it was over, as ``data=8,model=4``."""
-    known = list(meshes(text).values())
+    known = [mesh for mesh in meshes(text).values() if "=" in mesh]
     return {"mesh": known[0].partition("[")[2].partition("]")[0].replace("'", "")} if known else {}
 
 

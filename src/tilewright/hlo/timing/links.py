@@ -19,7 +19,7 @@ from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import COLLECTIVES
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.semantics.collectives import Groups, groups_of
-from tilewright.hlo.semantics.dims import devices_of, group_size
+from tilewright.hlo.semantics.dims import devices_of
 from tilewright.hlo.timing.tiles import Tiles
 from tilewright.layout.meshes.mesh import read_topology
 from tilewright.layout.meshes.text import digits
@@ -123,13 +123,13 @@ class Torus:
         what the chip does. Of a group in several slices the chips of one do their part first, and the rest goes over
         the network. ``devices``: all of the program's; ``on``: where they stand.
         """
-        kind, n = op.opcode.removesuffix("-start").replace("_", "-"), max(1, group_size(op, devices))
+        kind, groups = op.opcode.removesuffix("-start").replace("_", "-"), groups_of(op, devices)
         if op.opcode.endswith("-start") and len(results) > len(operands):
             results = results[len(operands) :]  # its tuple begins with the operands
         given = sum(tiles.megabytes for tiles in operands)
         taken = sum(tiles.megabytes for tiles in results[: len(operands)])
         moved = sum(tiles.megabytes for tiles in (*operands, *results[: len(operands)]) if not tiles.space)
-        groups = groups_of(op, devices)
+        n = len(groups[0]) if groups else devices or 2
         if on is None or not groups or max(map(max, groups)) >= len(on.chips):
             on = None
         sums = kind in ("all-reduce", "reduce-scatter")
@@ -161,10 +161,9 @@ class Torus:
     def _permute_us(self, groups: Groups, given: float, link: float, on: Slice | None) -> float:
         if on is None:
             return self.hop_us + given / (link / self.devices)
-        pairs = [(on.chips[source], on.chips[target]) for source, target in groups]
-        if self.network and any(a[0] != b[0] for a, b in pairs):
+        hops, shared, across = on.permuted(groups)
+        if self.network and across:
             return self.hop_us + given / self.network
-        hops, shared = on.routed(pairs)
         return self.hop_us * max(1, hops) + max(given * shared / link, given / (_ON_CHIP * self.link))
 
     def _lines(self, chips: int) -> tuple[Extent, ...]:

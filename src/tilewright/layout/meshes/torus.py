@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations, pairwise, product
+from itertools import pairwise, product
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -56,22 +56,8 @@ def device_places(
         turned = numbers.transpose(*reversed(range(len(torus))), *range(len(torus), numbers.ndim)).reshape(-1)
         numbers = turned[np.concatenate([np.array(order) + start for start in range(0, size, len(order))])]
     else:
-        numbers = _on_dims(numbers, tuple(mesh))
+        numbers = _on_parts(numbers, tuple(mesh))
     return np.stack(np.unravel_index(numbers.reshape(-1), shape), 1)[:, : len(torus)]
-
-
-def _on_dims(physical: np.ndarray[Any, Any], mesh: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """The numbers in the mesh's order: every axis on whole dims of the torus, or on parts of some."""
-    left, taken = list(physical.shape), list[tuple[int, ...]]([()] * len(mesh))
-    for axis in reversed(range(len(mesh))):
-        several = [some for n in range(len(left), 0, -1) for some in combinations(range(len(left)), n)]
-        found = next((some for some in several if prod([left[dim] for dim in some]) == mesh[axis]), None)
-        if found is None and mesh[axis] > 1:
-            return _on_parts(physical, mesh)
-        taken[axis] = found or ()
-        left = [0 if dim in taken[axis] else size for dim, size in enumerate(left)]
-    order = [dim for some in taken for dim in some]
-    return physical.transpose(*order, *(dim for dim in range(physical.ndim) if dim not in order))
 
 
 def _on_parts(physical: np.ndarray[Any, Any], mesh: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -114,7 +100,7 @@ class Extent(NamedTuple):
     shared: int = 1
 
     def __str__(self) -> str:
-        apart = f", {self.hops} hops apart" if self.hops > 1 else ""
+        apart = f" ({self.hops} hops apart)" if self.hops > 1 else ""
         return f"{self.size}{' in a ring' if self.ring else ''}{apart}"
 
 
@@ -135,6 +121,7 @@ class Slice:
     ) -> None:
         self.torus, self.rings, self.mesh, self.names = tuple(torus), tuple(rings), tuple(mesh), tuple(names)
         self.chips: list[Chip] = list(map(tuple, places.tolist()))
+        self._routes = dict[tuple[tuple[int, ...], ...], tuple[int, int, bool]]()
         self._known = dict[tuple[tuple[int, ...], ...], tuple[Extent, ...]]()
 
     def __str__(self) -> str:
@@ -146,7 +133,7 @@ class Slice:
             if size > 1:
                 across = len({self.chips[device][0] for device in groups[0]})
                 lines = [f"{across} slices"] * (across > 1) + [str(extent) for extent in self.extents(groups)]
-                said.append(f"{name} over {' x '.join(lines) or 'the devices of a chip'}")
+                said.append(f"{name} over {' by '.join(lines) or 'the devices of a chip'}")
         rings = [f"{size}" for size, ring in zip(self.torus, self.rings, strict=True) if ring]
         torus = "x".join(map(str, self.torus))
         torus += f" (a ring in its dim of {rings[0]})" if len(rings) == 1 else " (rings in all dims)" if rings else ""
@@ -261,6 +248,13 @@ class Slice:
                 drawing.rect(x, y, cell, cell, "cell c0", tip=f"device {device} of the mesh, chip {chip[1:]}")
                 drawing.text(x + cell / 2, y + 16, str(device), "small", anchor="middle")
         return drawing.svg()
+
+    def permuted(self, pairs: tuple[tuple[int, ...], ...]) -> tuple[int, int, bool]:
+        """Of a permute's pairs of devices: as :meth:`routed` says, and whether any lies in two slices."""
+        if pairs not in self._routes:
+            ends = [(self.chips[source], self.chips[target]) for source, target in pairs]
+            self._routes[pairs] = (*self.routed(ends), any(a[0] != b[0] for a, b in ends))
+        return self._routes[pairs]
 
     def routed(self, pairs: Sequence[tuple[Chip, Chip]]) -> tuple[int, int]:
         """Of chips that send at once: the most links that one passes, and the most that pass one link."""

@@ -1,0 +1,71 @@
+"""`tilewright shard`, and `--mesh` and `--shard` of the commands about programs."""
+
+import json
+
+import pytest
+
+pytest.importorskip("jaxlib._hlo")
+
+TEXT = """\
+module @m {
+  func.func public @main(%arg0: tensor<512x256xf32> loc("x"), %arg1: tensor<256x512xf32> loc("w")) -> tensor<512x512xf32> {
+    %0 = stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [0] : (tensor<512x256xf32>, tensor<256x512xf32>) -> tensor<512x512xf32> loc("model.py":3:4)
+    return %0 : tensor<512x512xf32>
+  }
+}
+"""  # noqa: E501
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "m.mlir"
+    path.write_text(TEXT)
+    return str(path)
+
+
+MESH = ("--mesh", "d=4,m=2", "--shard", "x=d,m", "--shard", "w=m,-")
+
+
+def test_one_program_cut_is_the_same_to_every_command(run, program, tmp_path):
+    """The step of `time`, `report` and `shard`; what a device holds; a page with the torus."""
+    page = tmp_path / "page.html"
+    code, out, _ = run("shard", program, "-t", "tpu-v5e", *MESH, "--json", "-o", str(page))
+    said = json.loads(out)
+    assert (code, said["devices"], said["arguments_bytes"]) == (0, 8, (128 * 128 + 128 * 512) * 4)
+    assert {each["op"] for each in said["collectives"]} == {"all-reduce"}
+    assert "laid as JAX does: d over 4" in said["slice"]
+    assert "Bytes over each link" in page.read_text()
+    _, out, _ = run("time", program, "-t", "tpu-v5e", *MESH, "--json")
+    assert json.loads(out)["device_seconds"] == pytest.approx(said["step"])
+    code, out, err = run("report", program, "-t", "tpu-v5e", *MESH)
+    assert out.startswith("a step ")
+    assert "for 8 devices" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--shard", "x=d"), "go with --mesh"),
+        (("--mesh", "d=3", "--shard", "x=d"), "3 devices do not divide"),
+        (("--mesh", "d=4", "--shard", "y=d"), "no argument 'y'"),
+        (("--mesh", "d=4", "--topology", "3x3"), "is not of 4 devices"),
+        (("--search",), "--search needs a mesh"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_one_line(run, program, words, reason):
+    code, out, err = run("shard", program, *words)
+    assert (code, out) == (2, "")
+    assert reason in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.nightly
+def test_a_search_says_what_to_type(run, program):
+    code, out, _ = run("shard", program, "-t", "tpu-v5e", "--mesh", "d=4,m=2", "--search", "--most", "12")
+    assert code == 0
+    best = out.rstrip().rpartition("take it: ")[2]
+    assert best.startswith("--shard ")
+    words = [word.strip('"') for word in best.split()]
+    code, again, _ = run("shard", program, "-t", "tpu-v5e", "--mesh", "d=4,m=2", *words, "--json")
+    assert code == 0
+    assert f"{json.loads(again)['step'] * 1e6:.1f}"[:3] in out
