@@ -207,7 +207,8 @@ factor, prints every row before and after, and keeps the factors. Of six rows an
 the errors are of those. Two rows fit, but are judged by themselves. `--calibrate profile.xplane.pb` with the dump of
 what ran takes the profile's kernels as rows.
 
-Single operations have constants of their own. Measure single operations (bf16, one operation a program, times from the profiler) and write a CSV file:
+Single operations have constants of their own. To fit these, measure single operations (bf16, one operation a program,
+times from the profiler) and write a CSV file:
 
 ```
 op,d0,d1,d2,kernel_us
