@@ -1,4 +1,4 @@
-"""`tilewright time --calibrate`: a chip that is slower than its constants say is found again from a few measured rows."""
+"""`tilewright time --calibrate`: a chip slower than its constants say is found again from a few measured rows."""
 
 from __future__ import annotations
 

@@ -330,7 +330,7 @@ def _made_again(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Cause
     firsts, again = dict[tuple[str, ...], str](), list[tuple[int, _Body, Operation, tuple[str, ...]]]()
     for body in bodies:
         for op in body.dots:
-            key = body.name, op.shape, body.behind(op.operands[1])
+            key: tuple[str, ...] = (body.name, op.shape, body.behind(op.operands[1]))
             if _AGAIN not in op.op_name:
                 firsts.setdefault(key, op.name)
             else:
