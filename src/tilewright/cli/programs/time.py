@@ -98,7 +98,7 @@ def time(
     answer = Answer(lambda: plain | ({"beside": beside} if len(named) > 1 else {}), lambda: _lines(named, top, pays))
     forms: dict[str, Form] = {
         ".json": lambda: plain,
-        ".html": lambda: first.to_html(named, [each.sentence for each in moved.suggestions[:3]]),
+        ".html": lambda: first.to_html(named, [f"saves {each.saved}: {each.words}" for each in moved.suggestions[:3]]),
         ".pftrace": lambda: perfetto_bytes(first.events()),
     }
     deliver(answer, where, forms, notes=first.notes)
