@@ -36,8 +36,8 @@ def with_changes(
 ) -> tuple[Suggestion, ...]:
     """The suggestions of rules with what each saves, and findings about the other rows, most saved first.
 
-    By modelled time where there is a model, then by bytes; what saves neither is left out, and so is a finding about rows
-    that a rule takes up.
+    By modelled time where there is a model, then by bytes; what saves neither is left out, and so is a finding about
+    rows that a rule takes up.
     ``line_us``: the modelled time of each line of the user's program; ``along``: (computation, operation) of what any
     compiler is expected to fuse, which is no finding, whatever it counts.
     """
