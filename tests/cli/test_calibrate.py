@@ -51,7 +51,7 @@ def test_a_chip_is_fitted_and_its_file_is_used(measured):
     assert kept["error_before"] > 0.1
     assert kept["error_after"] < 0.06
     assert kept["factors"]["hbm"] > 1.2
-    _, said, notes = run("2048_4096.mlir", "-t", CHIP, "--calibration", "mine.json", "--json", folder=measured)
+    _, said, _ = run("2048_4096.mlir", "-t", CHIP, "--calibration", "mine.json", "--json", folder=measured)
     real = estimate(load((measured / "2048_4096.mlir").read_text()), what_if(target(CHIP), REAL)).device_seconds
     assert json.loads(said)["device_seconds"] == pytest.approx(real, rel=0.1)
     assert any("refitted on your 6 rows of " in note for note in json.loads(said)["notes"])
