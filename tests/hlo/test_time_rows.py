@@ -20,7 +20,7 @@ BARS = {
     ("source", True): (20.0, 10.0),
     ("dump", True): (15.0, 7.0),
 }
-"""Mean and median error to stay below, of rows that were not fitted: of all, and of those compiled as what was timed."""
+"""Mean and median error to stay below, of rows not fitted: of all, and of those compiled as what was timed."""
 
 
 @pytest.fixture(scope="module")

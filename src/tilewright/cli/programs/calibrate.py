@@ -13,8 +13,6 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from tilewright.cli.programs.program import load_program
 from tilewright.cli.programs.report import make_report
 from tilewright.cli.streams import read_text
@@ -108,6 +106,8 @@ def calibrate(measured: str, program: str | None, chip: Target) -> tuple[dict[st
 
 def _factors(points: Sequence[_Point]) -> dict[str, float]:
     """By how much longer each unit and memory takes than modelled: least squares of the logarithms, misses softened."""
+    import numpy as np
+
     parts = np.array([[point.parts.get(bound, 0.0) for bound in _BOUNDS] for point in points])
     rest = np.array([sum(us for bound, us in point.parts.items() if bound not in _BOUNDS) for point in points])
     measured, moved = np.array([point.measured for point in points]), np.zeros(len(_BOUNDS))
