@@ -83,6 +83,14 @@ class _Body:
             name = self.by_name[name].operands[0]
         return name
 
+    def is_softmax(self, op: Operation) -> bool:
+        """Whether it is an exponential of what a number of its row was taken off: a maximum, or a sum's logarithm."""
+        less = self.by_name.get(self.behind(op.operands[0])) if self.kind[op.name] == "exponential" else None
+        if less is None or self.kind[less.name] != "subtract":
+            return False
+        row = self.array.get(self.behind(less.operands[1]))
+        return row is not None and 1 < row.elements < self.array[op.name].elements
+
     def around(self, seed: str) -> tuple[set[str], dict[str, None]]:
         """All values of as many elements as ``seed`` that are computed from each other; and what makes less of them."""
         size, inside, ends, open_ = self.array[seed].elements, {seed}, dict[str, None](), [seed]
@@ -180,7 +188,7 @@ def _written_out(bodies: list[_Body], room: Callable[[], int]) -> Iterator[_Caus
     for body in bodies:
         seen = set[str]()
         for op in body.operations:
-            if body.kind[op.name] != "exponential" or op.name in seen or body.array[op.name].elements < _LARGE:
+            if op.name in seen or body.array[op.name].elements < _LARGE or not body.is_softmax(op):
                 continue
             inside, ends = body.around(op.name)
             seen |= inside
