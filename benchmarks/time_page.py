@@ -65,6 +65,22 @@ $ ./run tilewright time examples/group_norm.mlir -t tpu-v6e -t tpu-v5e --set tpu
 `--set` takes `hbm_bandwidth`, `matrix_peak`, `link_bandwidth` (between chips), `host_bandwidth`, `network_bandwidth`
 (between slices), or any constant of the model, such as `tpu-v6e.kernel.launch_us=0.5`.
 
+**Change what pays.** Above the operations stand the changes that are known to save more than a hundredth of the step,
+the most first: the line, what costs now, the code to write, the command that does or checks it. What each saves is the
+modelled step less that of the program with the change, so two of them that meet in one place do not add up. `report`,
+`optimize`, `run` and `lint` show the same list; it needs StableHLO or a function, as a dump is the compiler's own.
+
+| change | found where | what is modelled instead |
+|---|---|---|
+| `fused-attention` | scores and their softmax are written out | one kernel for each result: its products, an exponential a score, its arrays once through HBM |
+| `fused-loss` | logits and their softmax are larger than what they are made of | the same |
+| `float32-product` | both operands of a product are float32 | bfloat16 for them and what is computed of them alone |
+| `cast-every-step` | an argument is float32 and only used narrow, in a program that does not return it | an argument of the narrow type |
+| `thin-products` | products of one array with weights of fewer than 256 columns | one product, its result cut |
+| `computed-again` | a product stands in what `jax.checkpoint` computes again, and memory has room for its result | the first result is kept |
+| `one-hot-dispatch` | products with arrays of zeros and ones send rows to places | rows scattered and gathered by index |
+| [rules](rules.md) | heads repeated, one-hot lookups and losses, gradients of small tables, and more | what the rule writes |
+
 **Compare two dumps** of one program, of two compiler or code versions: `tilewright diff before.hlo after.hlo`.
 
 **In Python**:
@@ -207,7 +223,8 @@ factor, prints every row before and after, and keeps the factors. Of six rows an
 the errors are of those. Two rows fit, but are judged by themselves. `--calibrate profile.xplane.pb` with the dump of
 what ran takes the profile's kernels as rows.
 
-Single operations have constants of their own. Measure single operations (bf16, one operation a program, times from the profiler) and write a CSV file:
+Single operations have constants of their own. To fit these, measure single operations (bf16, one operation a program,
+times from the profiler) and write a CSV file:
 
 ```
 op,d0,d1,d2,kernel_us

@@ -19,7 +19,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log, log10
 from pathlib import Path
 from statistics import mean, median
@@ -76,10 +76,11 @@ def priced(item: tuple[str, str, str, float, bool]) -> Result | str:
     """A function's result, or why it has none."""
     name, side, path, measured, alike = item
     try:
-        milliseconds = 1e3 * estimate(load(Path(path).read_text()), f"tpu-{name.partition('.')[0]}").device_seconds
+        step = estimate(load(Path(path).read_text()), f"tpu-{name.partition('.')[0]}")
     except TilewrightError as error:
         return f"{name} from {side}: {error}"
-    return Result(name, side, milliseconds, milliseconds / measured, alike)
+    milliseconds, possible = 1e3 * step.device_seconds, 1e3 * step.bytes <= measured * step.hbm_peak
+    return Result(name, side, milliseconds, milliseconds / measured, alike and (possible or side == "source"))
 
 
 def computed(rows: Path, folders: Sequence[Path]) -> list[Result]:
@@ -101,7 +102,9 @@ def computed(rows: Path, folders: Sequence[Path]) -> list[Result]:
     for each in found:
         if isinstance(each, str):
             print(f"left out: {each}")
-    return [each for each in found if isinstance(each, Result)]
+    results = [each for each in found if isinstance(each, Result)]
+    otherwise = {each.name for each in results if each.side == "dump" and not each.alike}
+    return [replace(each, alike=each.alike and each.name not in otherwise) for each in results]
 
 
 def written(results: Sequence[Result]) -> None:
@@ -157,8 +160,9 @@ def worst(results: Sequence[Result]) -> list[Result]:
 
 def section(results: Sequence[Result]) -> str:
     """The part of docs/time.md between its two marks."""
-    alike = [each for each in results if each.alike and not each.fitted and each.side == "source"]
-    lines = [*kinds(results), "", PROSE.format(count=len(alike), figures=figures(alike).replace(" | ", " / ")), ""]
+    alike = {side: [r for r in results if r.alike and not r.fitted and r.side == side] for side in SIDES}
+    said = {side: figures(some).replace(" | ", " / ") for side, some in alike.items()}
+    lines = [*kinds(results), "", PROSE.format(count=len(alike["source"]), **said), ""]
     lines += ["| function | modelled ms | over measured | why |", "|---|--:|--:|---|"]
     lines += [f"| `{r.name}` | {r.modelled:.3g} | {r.ratio:.2f} | {why(r)} |" for r in worst(results)]
     return "\n".join([BEGIN, *lines, "", *(f"![{chip}](pictures/time-{chip}.svg)" for chip in CHIPS), END])
@@ -170,8 +174,9 @@ def why(result: Result) -> str:
 
 
 PROSE = """Of {count} of the rows not fitted the module that a compiler makes has the very peak of memory that was
-measured, so it is the module that was timed: from source they are off by {figures} % (mean / median / worst); the
-others were compiled by another version, in part in another way.
+measured, and passes no more bytes than HBM can in the measured time, so it may be the module that was timed. From
+source they are off by {source} % (mean / median / worst), from their dumps by {dump} %. Of the others some were
+compiled in another way.
 
 The functions furthest off, one of a family of shapes:"""
 WHY = {

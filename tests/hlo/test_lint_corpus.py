@@ -1,8 +1,8 @@
 """People's functions (tests/data/lint): what must be named is, all else stays silent, and what is printed is right.
 
 A mark such as `# finds: one-hot-loss, 14155 -> 10525` has the TPU compiler's estimate for v5e (libtpu 0.0.42.1) of the
-whole function, in thousand cycles, as written and as advised; a cause that no rule mends has none. What is `disputed` there, because the time model has a
-loss, is silent.
+whole function, in thousand cycles, as written and as advised; a cause that no rule mends has none. What is `disputed`
+there, because the time model has a loss, is silent.
 """
 
 from __future__ import annotations

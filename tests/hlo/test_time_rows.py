@@ -14,8 +14,13 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import time_rows
 
 SAMPLE = sorted((VECTORS / "time_rows").glob("*.mlir.gz"))
-BARS = {"source": (27.0, 10.5), "dump": (20.0, 7.5)}
-"""Mean and median error of rows that were not fitted, which the model must stay below."""
+BARS = {
+    ("source", False): (27.0, 10.5),
+    ("dump", False): (20.0, 7.5),
+    ("source", True): (20.0, 10.0),
+    ("dump", True): (15.0, 7.0),
+}
+"""Mean and median error to stay below, of rows not fitted: of all, and of those compiled as what was timed."""
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +50,14 @@ def test_the_results_are_what_the_model_says(results, path):
     assert said == pytest.approx(stored.modelled, rel=1e-3)
 
 
-@pytest.mark.parametrize("side", BARS)
-def test_rows_that_were_not_fitted_stay_below_their_bars(results, side):
-    held = [each for each in results if each.side == side and not each.fitted]
+@pytest.mark.parametrize(("side", "alike"), BARS)
+def test_rows_that_were_not_fitted_stay_below_their_bars(results, side, alike):
+    held = [each for each in results if each.side == side and not each.fitted and (each.alike or not alike)]
     mean, median, _ = map(float, time_rows.figures(held).split(" | "))
-    assert len(held) > 200
-    assert mean < BARS[side][0]
-    assert median < BARS[side][1]
+    assert len(held) > 150
+    most = BARS[side, alike]
+    assert mean < most[0]
+    assert median < most[1]
 
 
 def test_every_function_far_off_has_a_reason(results):

@@ -21,7 +21,6 @@ from tilewright.machine.products import LeftOut, MatrixRun
 from tilewright.machine.results import Memory, Sparse, Studied
 from tilewright.machine.stages import Judgement, Movement, Proof
 from tilewright.render import Card, Column, Html, Page, Step, bytes_text, cards, count_text, seconds_text
-from tilewright.render.formats import place_text
 from tilewright.render.page import Tone, paragraph, side_by_side
 from tilewright.render.tables import glance, glance_table
 from tilewright.trace import Recorder, perfetto_bytes
@@ -387,14 +386,8 @@ class RunReport(Report):
             for finding in diagnose(self.plan).findings
             if finding.severity in tones
         ]
-        changes = [
-            Step(
-                f"{change.what or change.op}{f', {place_text(change.source)}' if change.source else ''}: {change.how}",
-                worth=seconds_text(change.saved_us / 1e6) if change.saved_us else bytes_text(change.saved_bytes),
-                tone="good",
-            )
-            for change in self.movement.report.suggestions[:_MOST_FINDINGS]
-        ]
+        best = self.movement.report.suggestions[:_MOST_FINDINGS]
+        changes = [Step(each.words, worth=each.saved, tone="good") for each in best]
         slowest = [page.advised(line, len(line)) for line in self.movement.time.waits(_MOST_FINDINGS)]
         return [*found[:_MOST_FINDINGS], *changes, *slowest]
 

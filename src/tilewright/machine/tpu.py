@@ -32,7 +32,7 @@ def study_on_tpu(subject: Subject, chip: Target) -> Studied:
     moved = _moved(moves, optimized, chip.name)
     bottleneck = _bottleneck(step)
     checks = _checks(subject, optimized, memory.need)
-    advice = (*(change.sentence for change in moves.suggestions[:_MOST_CHANGES]), *step.waits())
+    advice = (*(f"saves {each.saved}: {each.words}" for each in moves.suggestions[:_MOST_CHANGES]), *step.waits())
     details = {"rewrites": {name: len(done.rewrites) for name, done in optimized.items()}}
     return Studied(
         step, bottleneck, advice, memory, moved, checks, details=details, report=moves, commands=_commands(chip.name)

@@ -13,23 +13,21 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from tilewright.cli.programs.program import load_program
 from tilewright.cli.programs.report import make_report
 from tilewright.cli.streams import read_text
 from tilewright.errors import UsageError
 from tilewright.render import percent_text
 from tilewright.render.delivery import Line
-from tilewright.render.tables import Table
+from tilewright.render.tables import Heading, Table
 
 if TYPE_CHECKING:
     from tilewright.targets import Target
 
 _BOUNDS = ("hbm", "matrix", "vector", "vmem", "latency")
 """What a row waits for, each with a factor."""
-_ROUNDS, _STEPS = 3, 20
-_PRIOR = 0.1
+_ROUNDS, _STEPS = 5, 20
+_PRIOR = 0.02
 """Weight of a factor's distance from 1 against one row."""
 _HELD = 6
 _SCHEMA = "tilewright.calibration/1"
@@ -42,8 +40,12 @@ class _Point(NamedTuple):
     parts: Mapping[str, float]  # what it waits for -> microseconds, modelled
 
     @property
+    def modelled(self) -> float:
+        return sum(self.parts.values())
+
+    @property
     def error(self) -> float:
-        return abs(sum(self.parts.values()) / self.measured - 1)
+        return abs(self.modelled / self.measured - 1)
 
 
 def _of_rows(path: str, chip: Target) -> list[_Point]:
@@ -104,6 +106,8 @@ def calibrate(measured: str, program: str | None, chip: Target) -> tuple[dict[st
 
 def _factors(points: Sequence[_Point]) -> dict[str, float]:
     """By how much longer each unit and memory takes than modelled: least squares of the logarithms, misses softened."""
+    import numpy as np
+
     parts = np.array([[point.parts.get(bound, 0.0) for bound in _BOUNDS] for point in points])
     rest = np.array([sum(us for bound, us in point.parts.items() if bound not in _BOUNDS) for point in points])
     measured, moved = np.array([point.measured for point in points]), np.zeros(len(_BOUNDS))
@@ -146,32 +150,13 @@ def _lines(
     said = ", ".join(f"{bound} {factor:.2f}" for bound, factor in factors.items())
     yield f"how much longer each takes than modelled before: {said}"
     held = fitted.count(False)
-    which = (
-        f"of {held} rows that were not fitted"
-        if held
-        else f"of {len(fitted)} rows, all of them fitted (too few to hold any back)"
-    )
-    yield f"mean error {which}: {percent_text(errors[0])} before, {percent_text(errors[1])} after"
+    which = f"{held} rows that were not fitted" if held else f"{len(fitted)} rows, too few to hold any back"
+    yield f"mean error of {which}: {percent_text(errors[0])} before, {percent_text(errors[1])} after"
     yield ""
-    rows = [
-        (
-            a.name,
-            a.measured / 1e6,
-            sum(a.parts.values()) / 1e6,
-            sum(b.parts.values()) / 1e6,
-            a.error,
-            b.error,
-            "" if on else "held back",
-        )
-        for a, b, on in zip(before, now, fitted)
-    ]
-    heads = (
-        "row",
-        ("measured", "seconds"),
-        ("before", "seconds"),
-        ("after", "seconds"),
-        ("error", "percent"),
-        ("now", "percent"),
-        "",
-    )
-    yield Table(heads, rows)
+    times: list[Heading] = [(name, "seconds") for name in ("measured", "before", "after")]
+    heads = ["row", *times, ("error", "percent"), ("now", "percent"), ""]
+    marks = ("" if on else "held back" for on in fitted)
+    yield Table(heads, [
+        (a.name, a.measured / 1e6, a.modelled / 1e6, b.modelled / 1e6, a.error, b.error, mark)
+        for a, b, mark in zip(before, now, marks)
+    ])  # fmt: skip

@@ -98,12 +98,12 @@ def time(
     assert moved is not None
     first = named[0][1]
     beside = [{"name": name, "device_seconds": step.device_seconds, "seconds": step.seconds} for name, step in named]
-    changes: list[Line] = [*moved.change_lines(width=terminal_width())]
+    pays: list[Line] = [*moved.change_lines(width=terminal_width())]
     plain = first.to_json() | {"changes": moved.to_json()["suggestions"]}
-    answer = Answer(lambda: plain | ({"beside": beside} if len(named) > 1 else {}), lambda: _lines(named, top, changes))
+    answer = Answer(lambda: plain | ({"beside": beside} if len(named) > 1 else {}), lambda: _lines(named, top, pays))
     forms: dict[str, Form] = {
         ".json": lambda: plain,
-        ".html": lambda: first.to_html(named, [each.sentence for each in moved.suggestions[:3]]),
+        ".html": lambda: first.to_html(named, [f"saves {each.saved}: {each.words}" for each in moved.suggestions[:3]]),
         ".pftrace": lambda: perfetto_bytes(first.events()),
     }
     deliver(answer, where, forms, notes=first.notes)

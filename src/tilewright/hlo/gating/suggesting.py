@@ -58,10 +58,7 @@ def suggest(program: Program, target: str | Target, assume_finite: bool = False)
     found = list[Suggestion]()
     with suppress(TilewrightError):  # no time model, or no time for this program
         found = causes(program, chip)
-    kernels = {each.source: each.saved_us or 0.0 for each in found if each.source}
-    rules = _of_rules(program, chip, assume_finite)
-    rules = [each for each in rules if kernels.get(each.source, 0.0) <= (each.saved_us or 0.0)]  # of a line the larger
-    return sorted([*found, *rules], key=_order)
+    return sorted([*found, *_of_rules(program, chip, assume_finite)], key=_order)
 
 
 def _of_rules(program: Program, chip: Target, assume_finite: bool) -> list[Suggestion]:

@@ -36,14 +36,16 @@ def with_changes(
 ) -> tuple[Suggestion, ...]:
     """The suggestions of rules with what each saves, and findings about the other rows, most saved first.
 
-    By modelled time where there is a model, then by bytes. A finding about rows that a rule takes up is left out.
+    By modelled time where there is a model, then by bytes; what saves neither is left out, and so is a finding about
+    rows that a rule takes up.
     ``line_us``: the modelled time of each line of the user's program; ``along``: (computation, operation) of what any
     compiler is expected to fuse, which is no finding, whatever it counts.
     """
     alone = [row for row in rows if (row.path.rpartition(" > ")[2], row.name) not in along]
     own = _findings([row for row in alone if not any(each.concerns(row) for each in given)], rows, program, time)
     suggestions = [*(_weighed(each, rows, line_us) for each in given), *own]
-    return tuple(sorted(suggestions, key=lambda each: (-(each.saved_us or 0.0), -each.saved_bytes)))
+    worth = (each for each in suggestions if each.saved_us or each.saved_bytes)
+    return tuple(sorted(worth, key=lambda each: (-(each.saved_us or 0.0), -each.saved_bytes)))
 
 
 def _weighed(suggestion: Suggestion, rows: Sequence[MovementRow], line_us: Mapping[str, float]) -> Suggestion:

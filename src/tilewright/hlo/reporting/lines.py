@@ -174,12 +174,11 @@ def change_lines(report: ReportData, top: int = 3, width: int = 100) -> Iterator
     for number, change in enumerate(report.suggestions[:top], 1):
         if number == 1:
             yield "bold", "   # " + "saves".rjust(9) + "  what pays most"
-        saved = seconds_text(change.saved_us / 1e6) if change.saved_us else bytes_text(change.saved_bytes)
         place = f"{place_text(change.source)}  " if change.source else ""
         rule = "" if change.own else f"; {change_number(change)}"
         words = f"{place}{change.what or change.op}{rule}: {change.how}"
         first, *more = textwrap.wrap(words, width - 16, break_long_words=False, break_on_hyphens=False)
-        yield "", f"{number:>4} {saved:>9}  {first}"
+        yield "", f"{number:>4} {change.saved:>9}  {first}"
         yield from (("", " " * 16 + line) for line in more)
     if report.time is not None and report.predicted and not any(each.saved_us for each in report.suggestions):
         yield "", "     no change is known that takes a hundredth off the modelled step"

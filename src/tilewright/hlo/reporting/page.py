@@ -217,12 +217,9 @@ def _changes(report: ReportData) -> Html:
 
 
 def _change(report: ReportData, change: Suggestion) -> Html:
-    saved = bytes_text(change.saved_bytes)
-    if change.saved_us:
-        step = report.time.device_us if report.time is not None else 0.0
-        share = f" ({percent_text(change.saved_us / step)} of the kernels)" if step else ""
-        saved = f"{seconds_text(change.saved_us / 1e6)}{share}"
-    head = [element("strong", saved), " "] if change.saved_us or change.saved_bytes else []
+    step = report.time.device_us if report.time is not None else 0.0
+    share = f" ({percent_text(change.saved_us / step)} of the kernels)" if change.saved_us and step else ""
+    head = [element("strong", f"{change.saved}{share}"), " "] if change.saved_us or change.saved_bytes else []
     head += [badge(change_number(change), "good" if change.factor else "plain")]
     if change.source:
         head += [" ", element("code", place_text(change.source))]

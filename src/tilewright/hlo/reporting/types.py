@@ -197,10 +197,14 @@ class Suggestion:
         return self.factor is None and self.kind != "unpriced"
 
     @property
-    def sentence(self) -> str:
-        """What it saves, where, what costs now, and what to do: one line of advice."""
-        saved = seconds_text(self.saved_us / 1e6) if self.saved_us else bytes_text(self.saved_bytes)
-        return f"saves {saved}: {place_text(self.source)} {self.what or self.op}: {self.how}"
+    def saved(self) -> str:
+        """What it saves, as text: modelled time, or bytes moved where no time is known."""
+        return seconds_text(self.saved_us / 1e6) if self.saved_us else bytes_text(self.saved_bytes)
+
+    @property
+    def words(self) -> str:
+        """Where, what costs now, and what to do."""
+        return f"{place_text(self.source)} {self.what or self.op}: {self.how}".lstrip()
 
     def concerns(self, row: MovementRow) -> bool:
         """Whether it is about this row's operation."""

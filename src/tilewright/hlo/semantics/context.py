@@ -111,6 +111,7 @@ class Context:
         self.assume = checked_assumptions(assume or {})
         self.runs, self.unknown_loops = count_runs(program)
         self._scopes: dict[str, Scope] = {}
+        self._layouts: dict[str, TensorLayout] = {}
         self._lines_beside: dict[tuple[str, str], str] = {}
         self._lines_inside: dict[str, str] = {}
         self._beside: dict[str, tuple[dict[str, list[Operation]], dict[str, list[Operation]]]] = {}
@@ -143,6 +144,8 @@ class Context:
 
     def layout(self, shape: str) -> TensorLayout | None:
         """Where an array lives; None for what is no array (tuples, tokens) or has no size."""
+        if known := self._layouts.get(shape):
+            return known
         if shape.startswith(("(", "token", "opaque", "b(")) or shape in self.unknown:
             return None
         try:
@@ -157,6 +160,7 @@ class Context:
         if self.predicted and self.chip is not None:
             layout = place(layout.shape, layout.dtype, self.chip)
         self.tiled = self.tiled or bool(layout.tiles)
+        self._layouts[shape] = layout
         return layout
 
     def _new_form(self, shape: str) -> bool:

@@ -317,6 +317,6 @@ def mechanism(
         along = (op.integers("lhs_contracting_dims") or (1,))[0], (op.integers("rhs_contracting_dims") or (0,))[0]
         return "product", mechanisms.product(constants["product"], a, b, result, (rows, columns, depth), along)
     kind = "batched_product"
-    if kind not in constants:
+    if kind not in constants or 1 in (rows, columns):  # a sum of the vector unit
         return None
     return kind, mechanisms.batched_product(constants[kind], a, b, result, batch, (rows, columns, depth))

@@ -1,0 +1,93 @@
+"""Which kernels a StableHLO program becomes, rule by rule: what ends each, how often it runs, on which unit."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tilewright.hlo import estimate, from_jax
+
+F32, BF16, I32 = jnp.float32, jnp.bfloat16, jnp.int32
+S = jax.ShapeDtypeStruct
+X, NARROW = S((1024, 1024), F32), S((1024, 1024), BF16)
+HEADS = S((16, 1024, 128), BF16)
+LINES = S((4096, 1024), BF16)
+
+
+def kernels(function, *given):
+    rows = estimate(from_jax(function, *given), "tpu-v6e").rows
+    return [row for row in rows if row.op != "stream"]
+
+
+def looped(body):
+    return lambda x, w: jax.lax.fori_loop(0, 8, body, (x, w))
+
+
+CASES = {
+    # what a loop's body computes of what stays as it is, is done once, before it; of its counters each is a kernel
+    "invariant": (
+        (looped(lambda _, c: (jnp.tanh(c[0] @ c[1].astype(BF16)), c[1])), NARROW, X),
+        [("convert", 1, "vector"), ("tanh", 8, "matrix"), ("add", 8, "vector"), ("compare", 9, "vector")],
+    ),
+    "changing": (
+        (looped(lambda _, c: (jnp.tanh(c[0] @ c[1].astype(BF16)), 2 * c[1])), NARROW, X),
+        [("tanh", 8, "matrix"), ("multiply", 8, "vector"), ("add", 8, "vector"), ("compare", 9, "vector")],
+    ),
+    # a reduction is the last of its kernel
+    "reduction": ((lambda x: jnp.exp(x.sum(1)), X), [("reduce", 1, "vector"), ("exponential", 1, "vector")]),
+    # and the end of a product's
+    "product and sum": ((lambda x, w: (x @ w).sum(1), X, X), [("reduce", 1, "matrix")]),
+    # a product behind a head is a kernel of its own
+    "head behind a head": (
+        (lambda x, w: (x / x.sum(1, keepdims=True)) @ w, X, X),
+        [("reduce", 1, "vector"), ("dot_general", 1, "matrix")],
+    ),
+    "products": ((lambda x, w: (x @ w) @ w, X, X), [("dot_general", 1, "matrix")] * 2),
+    # a batch of products writes the end of what it computes
+    "batch": (
+        (lambda a, b: jnp.tanh(2 * jnp.einsum("bqd,bkd->bqk", a, b)) + 1, HEADS, HEADS),
+        [("add", 1, "matrix")],
+    ),
+    # without free dims it is a sum of the vector unit, alone in a program as well
+    "no free dims": (
+        (lambda a, b: jnp.einsum("bd,bd->b", a, b) + 1, LINES, LINES),
+        [("reduce", 1, "vector"), ("add", 1, "vector")],
+    ),
+    "no free dims alone": ((lambda a, b: jnp.einsum("bd,bd->b", a, b), LINES, LINES), [("reduce", 1, "vector")]),
+    # what an update that is made or not gives is in place
+    "update or not": (
+        (
+            lambda x, u, i, made: jnp.where(made, jax.lax.dynamic_update_slice(x, u, (i, 0)), x),
+            *(S((8192, 1024), F32), S((8, 1024), F32), S((), I32), S((), jnp.bool_)),
+        ),
+        [("dynamic_update_slice", 1, "vector")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_program_becomes_these_kernels(name):
+    asked, wanted = CASES[name]
+    assert [(row.op, row.runs, row.lane) for row in kernels(*asked)] == wanted
+
+
+def test_an_update_in_place_passes_its_own_bytes():
+    (row,) = kernels(*CASES["update or not"][0])
+    assert row.bytes <= 4 * 8 * 1024 * 4
+
+
+def test_a_sum_of_the_vector_unit_takes_no_less_than_its_bytes_and_not_ten_times_that():
+    (row,) = kernels(*CASES["no free dims alone"][0])
+    least = row.bytes / 1638e9
+    assert row.bytes + row.resident > 2 * 4096 * 1024 * 2
+    assert least < row.seconds < 10 * least
+
+
+def test_many_rows_of_a_large_table_are_gathered_by_the_sparsecores():
+    def seconds(rows):
+        (row,) = kernels(lambda table, ids: table[ids], S((100_000, 1024), F32), S((rows,), I32))
+        return row.seconds
+
+    bytes_a_row = 2 * 4096
+    assert 0.5 * bytes_a_row / 1638e9 < (seconds(32768) - seconds(16384)) / 16384 < 4 * bytes_a_row / 1638e9
