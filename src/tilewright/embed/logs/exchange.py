@@ -76,7 +76,7 @@ class FdoStats:
         }
 
     def limits_json(self, **facts: Any) -> dict[str, Any]:
-        """Those limits as a limits file has them, rounded up to 8 as buffers are; ``facts`` say where they come from."""
+        """Those limits as a limits file has them, rounded up to 8 as buffers; ``facts`` say where they come from."""
         return limits_json({name: limits.with_headroom(0) for name, limits in self.limits().items()}, **facts)
 
     @classmethod
