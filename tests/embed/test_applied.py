@@ -142,6 +142,10 @@ def test_the_command_plans_again_and_writes_the_file(tmp_path, monkeypatch):
     assert read_config("applied.toml").hot_rows["user"].tolist() == [5]
     done = completed("embed", "plan", "log.csv", "--config", "applied.toml", "-o", "limits.json")
     assert b"hot_rows" in (tmp_path / "limits.json").read_bytes(), done.stderr
+    done = completed("embed", "plan", "log.csv", "--config", "applied.toml", "--apply", "all", "-o", "again.toml")
+    assert b"nothing to apply: no finding of this plan changes" in done.stderr
+    assert b"before and after" not in done.stdout
+    assert (tmp_path / "again.toml").read_bytes() == (tmp_path / "applied.toml").read_bytes()
     done = completed(*command, "--apply", "9")
     assert done.returncode == 2
     assert b"no finding 9 that can be written" in done.stderr

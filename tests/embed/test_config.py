@@ -86,6 +86,7 @@ def test_a_whole_file(tmp_path):
         3,
         {"user": 100},
     )
+    assert made.plan_options["prefetched_batches"] == 3
     assert knobs.flags() == ("--xla_sc_detect_nan=true",)
     assert hash(made) == hash(pickle.loads(pickle.dumps(made)))
 
@@ -95,6 +96,14 @@ def test_the_least_a_file_needs(tmp_path):
     assert made.features == (Feature("t", Table("t", 9, 4)),)
     assert (made.target, made.chips, made.batch, made.limits) == ("tpu-v5p", 1, 4096, None)
     assert made.sparsecore == SparseCoreConfig()
+    assert made.sparsecore.initialize_tables_on_host
+    assert not made.sparsecore.enable_fast_table_initialization
+
+
+@pytest.mark.parametrize(("off", "stacks"), [("false", ["t_u"]), ("true", ["t", "u"])])
+def test_the_guides_knob_decides_over_stacks(tmp_path, off, stacks):
+    text = LEAST + LEAST.replace('"t"', '"u"') + f"[sparsecore]\ndisable_table_stacking = {off}\n"
+    assert list(read_config(written(tmp_path, text)).stacking().stacks) == stacks
 
 
 def test_packing_of_narrow_tables(tmp_path):

@@ -133,6 +133,13 @@ def test_a_broken_entry_is_named(kind, value, message):
     assert "stack 'a', source 0, shard 0" in error.value.where
 
 
+def test_the_guides_knob_checks_the_finished_buffers(monkeypatch):
+    moved(monkeypatch, 8)
+    with pytest.raises(CheckFailed, match=r"is not in|row pointers"):
+        preprocess(BATCH, STACKING, sparsecore=SparseCoreConfig(enable_id_bound_check=True, **LOOSE))
+    preprocess(BATCH, STACKING)
+
+
 def test_broken_pointers_are_named():
     host = preprocess(BATCH, STACKING)
     host.row_pointers["b"][1, 3] = 2**20

@@ -152,6 +152,9 @@ def test_whole_numbers_of_any_type_are_ids(tmp_path, ids):
         assert read(path, 6, FEATURES[:1], one=LogColumn(ids=ids))[0] == want, array.type
     path = write_parquet(tmp_path / "log.parquet", {"one": pa.array([True, False, True])})
     assert read(path, 3, FEATURES[:1])[0] == [([1],), ([0],), ([1],)]
+    (tmp_path / "listed.csv").write_text('one\n"[1, 2]"\n[]\n')
+    with pytest.raises(UsageError, match=r"such as '\[1, 2\]' would be one id each; part ids by \|"):
+        read_log(tmp_path / "listed.csv", FEATURES[:1], 2).hashed_numbers()
     (tmp_path / "log.csv").write_text("\ufeffone\n3\n4\n", encoding="utf-8")
     assert read(tmp_path / "log.csv", 2, FEATURES[:1], one=LogColumn(ids="direct"))[0] == [([3],), ([4],)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import signal
+import time
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tilewright.embed import (
     Feed,
     Limits,
     Loop,
+    SparseCoreConfig,
     Table,
     Topology,
     init,
@@ -101,6 +103,27 @@ def test_phases_stand_on_their_lanes(pipelined):
         assert all(before <= after for (_, before), (after, _) in itertools.pairwise(slices)), lane
     assert 0 <= trained.hidden <= 1
     assert trained.preparing > 0
+
+
+@pytest.mark.parametrize(("ahead", "prepared"), [(0, 2), (4, 5)])
+def test_so_many_batches_are_prepared_ahead_as_the_knob_says(ahead, prepared):
+    """While a step runs: those, and the one that it takes."""
+    taken, seen, one = [], [], step(False)
+
+    def watched():
+        for number, sample in enumerate(samples(0, 8)):
+            taken.append(number)
+            yield sample
+
+    def waiting(done, value):
+        end = time.monotonic() + 20
+        while done == 1 and len(taken) < prepared and time.monotonic() < end:
+            time.sleep(0.001)
+        seen.append(len(taken))
+
+    feed = Feed(STACKING, sparsecore=SparseCoreConfig(maximum_parallel_iterations=ahead))
+    Loop(one, feed, on_step=waiting).train(fresh(one), watched())
+    assert (seen[0], seen[-1]) == (prepared, 8)
 
 
 def test_a_feed_keeps_its_longest_arrays():

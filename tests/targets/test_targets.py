@@ -106,6 +106,7 @@ def test_a_whole_chip_has_what_its_devices_have():
     assert whole.links.bytes_per_second == 2 * chip.links.bytes_per_second
     assert whole.links.network_bytes_per_second == 100e9 / 8  # 100 Gbps
     assert whole.memory("vmem") == chip.memory("vmem")
+    assert (chip.memory("vmem").scope, chip.memory("hbm").scope) == ("TensorCore", "device")
     assert target("tpu-v5p").whole is target("tpu-v5p")
 
 

@@ -120,11 +120,13 @@ def plan(
     made, compared = None, None
     if apply is not None:
         made = _applied(setup, planned, apply, of.config)
-        before, setup = planned, model.with_stacking(made.setup, stacking)
-        planned = _plan_log(setup, files, rows, shared)
-        found = changes(PLAN, before.to_json(), planned.to_json())
-        compared = Table(("what", "before", "after", "change", ""), [each.line() for each in found], "before and after")
-        remark("\n".join(f"applied: {line}" for line in made.lines))
+        applied = "\n".join(f"applied: {line}" for line in made.lines)
+        remark(applied or "nothing to apply: no finding of this plan changes the model's file, which stays as it is")
+        if applied:
+            before, setup = planned, model.with_stacking(made.setup, stacking)
+            planned = _plan_log(setup, files, rows, shared)
+            found = [each.line() for each in changes(PLAN, before.to_json(), planned.to_json())]
+            compared = Table(("what", "before", "after", "change", ""), found, "before and after")
     if flags:
         show([setup.sparsecore.paste_text(others, planned.limits_json())])
         return

@@ -356,12 +356,6 @@ SGD, ADAGRAD, ROWWISE_ADAGRAD, ADAM = range(4)
 
 
 @inner()
-def _step_sgd(row: Any, slots: Any, gradient: Any, rates: Any, columns: Any) -> None:
-    for d in range(len(row)):
-        row[d] -= rates[0] * gradient[d]
-
-
-@inner()
 def _step_adagrad(row: Any, slots: Any, gradient: Any, rates: Any, columns: Any) -> None:
     accumulator = _row(slots[0], len(row))
     for d in range(len(row)):
@@ -396,9 +390,11 @@ def _step_adam(row: Any, slots: Any, gradient: Any, rates: Any, columns: Any) ->
 
 
 @inner()
-def _step(optimizer: Any, row: Any, slots: Any, gradient: Any, rates: Any, columns: Any) -> None:
+def _step(optimizer: Any, kept: Any, total: Any, gradient: Any, rates: Any, columns: Any) -> None:
+    """``kept``: addresses of the row and its slots; ``total``: the gradient's."""
+    row, slots = _row(kept[0], len(gradient)), kept[1:]
     if optimizer == SGD:
-        _step_sgd(row, slots, gradient, rates, columns)
+        _add(kept[0], total, -rates[0], len(gradient))
     elif optimizer == ADAGRAD:
         _step_adagrad(row, slots, gradient, rates, columns)
     elif optimizer == ROWWISE_ADAGRAD:
@@ -502,7 +498,7 @@ def _update(frame: Any, part: Any, parts: Any) -> None:
                 fresh = False
             for a in range(arrays):
                 slots[a] = kept[a, 0] + 4 * kept[a, 1] * (shard * height + row)
-            _step(optimizer, _row(slots[0], padded), slots[1:], sums, rates, columns)
+            _step(optimizer, slots, total, sums, rates, columns)
 
 
 @cfunc(FRAME)

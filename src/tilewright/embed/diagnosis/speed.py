@@ -519,12 +519,12 @@ def _remedies(name: str, stack: StackCounters, uneven: float, lost: float | None
     if stack.remedies or stack.remedy_waits:
         return (
             "neither rotating, hashing nor shuffling helps on this log: hold the hottest rows on every device "
-            "(embed plan --hot)",
+            "(embed plan --hot 0.01)",
         ), ""
     return (
         "hash the ids before they are looked up, so that neighbours do not share a shard",
-        "hold the hottest rows on every device (embed plan --hot, in limits that embed train takes), or give them a "
-        "default vector",
+        "hold the hottest rows on every device (embed plan --hot 0.01, in limits that embed train takes), or give them "
+        "a default vector",
         "stack the table with others: rotation puts their hot rows on different shards",
     ), f"at most {uneven:.2f} times the lookups of a step that waits for one shard"
 

@@ -76,8 +76,8 @@ class FdoStats:
         }
 
     def limits_json(self, **facts: Any) -> dict[str, Any]:
-        """Those limits as a limits file has them; ``facts`` say where they come from."""
-        return limits_json(self.limits(), **facts)
+        """Those limits as a limits file has them, rounded up to 8 as buffers; ``facts`` say where they come from."""
+        return limits_json({name: limits.with_headroom(0) for name, limits in self.limits().items()}, **facts)
 
     @classmethod
     def of_limits(cls, limits: Mapping[str, Limits]) -> FdoStats:

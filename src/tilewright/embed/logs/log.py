@@ -102,7 +102,8 @@ class Log:
     def hashed_numbers(self) -> tuple[str, ...]:
         """Features of a CSV or TSV whose first cells are whole numbers of their table, and which are hashed by default.
 
-        () for every other kind of log, and where the configuration says ``ids``.
+        () for every other kind of log, and where the configuration says ``ids``. Raises :class:`UsageError` where every
+        cell is a list in brackets, as pandas writes them: each would be hashed as one id.
         """
         if self.kind != "text":
             return ()
@@ -114,6 +115,9 @@ class Log:
         for feature, column in self.pairs:
             texts = [cell for text in table[column.name].to_pylist() for cell in (text or "").split(SEPARATOR)]
             cells = [cell.strip() for cell in texts if cell.strip()]
+            if cells and all(cell[0] + cell[-1] == "[]" for cell in cells):
+                problem = f"cells of column {column.name!r} such as {cells[0]!r} would be one id each"
+                raise UsageError(problem, where=self.path, how=f"part ids by {SEPARATOR}, or write Parquet")
             numbers = all(cell.isdecimal() and int(cell) < feature.table.vocab for cell in cells)
             if column.ids == "auto" and cells and numbers:
                 found.append(feature.name)

@@ -38,9 +38,6 @@ from tilewright.trace import Args, Recorder, Sink, Slice, Track
 Samples: TypeAlias = tuple[Mapping[str, Any], tuple[Any, ...]]
 """A batch of a log: features as ``preprocess`` takes them, and what the loss takes beside the activations."""
 
-AHEAD = 2
-"""Batches that are prepared while the device works on one."""
-
 
 @dataclass
 class Feed:
@@ -269,7 +266,9 @@ class _Host(AbstractContextManager["_Host"]):
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def __iter__(self) -> Iterator[_Ready]:
-        ahead: deque[Future[_Ready | None]] = deque(self._pool.submit(self._prepare) for _ in range(AHEAD))
+        knobs = self._loop.feed.sparsecore or SparseCoreConfig()
+        wanted = range(max(1, knobs.maximum_parallel_iterations))
+        ahead: deque[Future[_Ready | None]] = deque(self._pool.submit(self._prepare) for _ in wanted)
         first = True
         while True:
             begin = time.perf_counter()
