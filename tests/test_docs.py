@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import doctest
 import importlib.util
+import os
 import re
+import subprocess
 import sys
 
 import markdown
 import pytest
 
+from tests.browser import in_browser
 from tests.conftest import ROOT, by_night
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -248,6 +251,19 @@ def test_the_site_wraps_sentences_and_no_tables(site):
     rows = [f'<span class="row">{line}</span>' if k in (0, 3) else line for k, line in enumerate(lines)]
     assert made == block.replace("output ", "output wide ").format("\n".join(rows))
     assert "wide" not in site.TEXT.sub(site.with_rows, block.format("\n".join(lines[1:])))
+
+
+@pytest.mark.nightly
+@in_browser
+def test_the_site_is_read_on_a_desktop_and_a_phone(visit, tmp_path):
+    """By day: what the site makes of blocks and links, above; axe-core on all pages of results (tests/render)."""
+    built = [sys.executable, "-m", "mkdocs", "build", "-q", "-d", str(tmp_path)]
+    subprocess.run(built, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, check=True, timeout=600)
+    tutorials = ("layout", "tutorial_rules", "tutorial_matmul", "tutorial_embedding_plan", "tutorial_training")
+    notebooks = ("examples/tour", "examples/embeddings", "examples/matmul")
+    for page in ("index", *tutorials, *notebooks, "rules", "commands"):
+        for width, scheme in ((1280, "light"), (390, "dark")):
+            visit(tmp_path / f"{page}.html", width, scheme).check()
 
 
 def test_the_site_shows_titles_instead_of_files(site):
