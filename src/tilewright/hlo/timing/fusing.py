@@ -38,6 +38,7 @@ from tilewright.hlo.semantics.dims import devices_of, gathered_rows, product_siz
 from tilewright.hlo.semantics.fusions import HEADS, Fusions, captured_names
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
+from tilewright.hlo.timing.links import as_scatter
 from tilewright.hlo.timing.row import Run, busy, flops_of, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.tiles import Tiles
@@ -390,7 +391,8 @@ class Fusing:
             return run, 0.0
         if kind in COLLECTIVES and self.chip.torus:
             devices = devices_of(self.context.program)
-            us, megabytes = self.chip.torus.exchange_us(op, self._operands(op), [result], devices, self.slice)
+            sums = as_scatter(self.operations, op)
+            us, megabytes = self.chip.torus.exchange_us(sums, self._operands(op), [result], devices, self.slice)
             return Run(us, "link", megabytes, lane="link", measured=False), 0.0
         asked, early, resident, starts = self._asked(op)
         work, far = asked.work, asked.far
