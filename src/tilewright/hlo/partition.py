@@ -98,7 +98,7 @@ class Partition:
                 continue
             n = max(map(len, each.groups), default=1)
             whole = each.bytes if each.op == "collective-permute" else each.bytes * n / max(1, n - 1)
-            size = whole / 2 if each.op == "all-reduce" else whole
+            size = whole / 2 if each.op == "all-reduce" else whole  # of one that is kept in part half passes
             for link, load in on.loads(each.op, each.groups, size).items():
                 found[link] += load * self.runs[each.computation].count
         return found

@@ -8,8 +8,8 @@ that names no mesh has one of which all its groups run along axes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
@@ -194,13 +194,6 @@ class Torus:
         sent, taken = (shares | {"REDUCE_SCATTER": (rest, 1 / many)}).get(kind[1], (1.0, 1.0))
         hosted = given * max(1.0, taken) / self.host if self.host else 0.0
         return max(given * sent / self.network, hosted), given * taken
-
-
-def as_scatter(operations: Iterable[Operation], op: Operation) -> Operation:
-    """An all-reduce of which a device keeps a slice is a scatter of sums; any other exchange as it is."""
-    users = {plain_opcode(user.opcode) for user in operations if op.name in user.operands}
-    scatters = plain_opcode(op.opcode) == "all-reduce" and users == {"dynamic-slice"}
-    return replace(op, opcode="reduce-scatter") if scatters else op
 
 
 def _groups(program: Program) -> list[Groups]:

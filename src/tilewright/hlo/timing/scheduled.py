@@ -27,12 +27,13 @@ from tilewright.hlo.opcodes import (
 )
 from tilewright.hlo.program import Computation, Operation, aliases
 from tilewright.hlo.reading.hlo_scan import split_top
+from tilewright.hlo.semantics.collectives import as_scatter, read_in_part
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.demand import Demand
 from tilewright.hlo.semantics.dims import devices_of, gathered_rows, parts_in_fusions
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.kernels import TARGET, Kernels
-from tilewright.hlo.timing.links import SLICES, as_scatter
+from tilewright.hlo.timing.links import SLICES
 from tilewright.hlo.timing.row import Run, busy, timed, untimed
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.tiles import MEGA, Tiles
@@ -508,7 +509,7 @@ class Schedule:
                     found.parts[number if mine == AFTER else mine].include(part.times(wanted[op.name]))
             elif name in COLLECTIVES:
                 own.unknown += () if self.chip.torus else (_NO_LINKS,)
-                us = self._link_us(as_scatter(body.operations, op))[0] if self.chip.torus else 0.0
+                us = self._link_us(as_scatter(op, read_in_part(body.operations)))[0] if self.chip.torus else 0.0
                 own.link_us += us / max(1, self.parts[op.attributes.get("channel_id", "")])
             elif name not in TAKES_NO_TIME and (results := self._tiles([op.shape])):
                 add_operation(own, self.chip.kernel, op, self._tiles(op.operand_shapes), results[0])
