@@ -145,7 +145,7 @@ def _constrained(program: Program, op: Operation | None, shardings: Sequence[Sha
     made, last = list[str](), name
     for number, sharding in enumerate(shardings):
         new = f"%tilewright{number}"
-        cuts = cuts_text(sharding, type_.count("x") if re.search(r"\d", type_) else 0)
+        cuts = cuts_text(sharding, len(re.findall(r"\d+x", type_)))
         made.append(f"    {new} = sdy.sharding_constraint {last} <@{found[0]}, [{cuts}]> : {type_}")
         last = new
     end = next((k for k in range(at + 1, len(lines)) if _FUNCTION.match(lines[k])), len(lines))
@@ -169,10 +169,8 @@ def _orders(program: Program, mesh: Mesh) -> _Tried:
         text = re.sub(r"(sdy\.mesh[^\n]*?>) \{stablehlo\.mesh[^\n]*?\}\]?\}\}?(?= loc|$)", r"\1", text, flags=re.M)
         what = f"the mesh lies on the torus in the order {', '.join(names)}"
         try:
-            yield (
-                _suggestion("mesh-order", what, f"make the mesh with its axes as {', '.join(order)}"),
-                _again(program, text),
-            )
+            how = f"make the mesh with its axes as {', '.join(order)}"
+            yield _suggestion("mesh-order", what, how), _again(program, text)
         except TilewrightError:
             continue
 
