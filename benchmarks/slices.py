@@ -3,7 +3,7 @@
     python benchmarks/slices.py make FOLDER     # with a TPU compiler: pip install "jax[tpu]", no TPU is needed
     python benchmarks/slices.py table FOLDER
 
-``make`` lowers 42 programs over meshes with axes d and m, and has each compiled for a slice ahead of time: beside every
+``make`` lowers 41 programs over meshes with axes d and m, and has each compiled for a slice ahead of time: beside every
 ``NAME.stablehlo.mlir.gz`` stands ``NAME.hlo.gz``, the module of one chip, and ``NAME.json`` with the compiler's bytes.
 ``table`` reads both: the share of the compiled module that has a time; from StableHLO alone the bytes of arguments, the
 kinds and counts of collectives and the bytes they send, and seconds of processor time in this process and of the clock.

@@ -109,3 +109,55 @@ def test_links_carry_what_the_exchanges_send():
     assert min(loads.values()) >= 0
     assert "torus" in part.to_html()
     assert part.head().startswith("a step ")
+
+
+LOOP = """\
+module @l {
+  func.func public @main(%arg0: tensor<1024x1024xf32> loc("x"), %arg1: tensor<1024x1024xf32> loc("w")) -> tensor<1024x1024xf32> {
+    %c = stablehlo.constant dense<0> : tensor<i32>
+    %0:3 = stablehlo.while(%a = %arg0, %i = %c, %w = %arg1) : tensor<1024x1024xf32>, tensor<i32>, tensor<1024x1024xf32>
+     cond {
+      %n = stablehlo.constant dense<8> : tensor<i32>
+      %1 = stablehlo.compare LT, %i, %n, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %1 : tensor<i1>
+    } do {
+      %one = stablehlo.constant dense<1> : tensor<i32>
+      %1 = stablehlo.dot_general %a, %w, contracting_dims = [1] x [0] : (tensor<1024x1024xf32>, tensor<1024x1024xf32>) -> tensor<1024x1024xf32> loc("model.py":3:4)
+      %2 = stablehlo.add %i, %one : tensor<i32>
+      stablehlo.return %1, %2, %w : tensor<1024x1024xf32>, tensor<i32>, tensor<1024x1024xf32>
+    }
+    return %0#0 : tensor<1024x1024xf32>
+  }
+}
+"""  # noqa: E501
+
+
+@pytest.mark.nightly
+def test_a_gather_of_the_same_in_every_trip_is_told():
+    program = sharded(load(LOOP), {"d": 8}, {"x": "d,-", "w": "-,d", "result": "d,-"})
+    found = [each for each in sharding_advice(program, "tpu-v5e") if each.rule == "gather-in-loop"]
+    assert len(found) == 1
+    gathered = next(row for row in partition(program, "tpu-v5e").step.rows if row.op == "all_gather")
+    assert found[0].saved_us == pytest.approx(gathered.seconds * 1e6 * 7 / 8)
+
+
+@pytest.mark.nightly
+def test_the_axes_of_the_mesh_are_tried_in_another_order():
+    """On 8 x 8 chips JAX gives the axis of 4 the whole dim that the axis of 16 would need, if it comes last."""
+    text = TEXT_OF_SUMS
+    program = sharded(load(text), {"m": 16, "d": 4}, {"x": "d,m", "w": "m,-", "result": "d,-"})
+    found = {each.rule: each for each in sharding_advice(program, "tpu-v5e")}
+    assert found["mesh-order"].how.startswith("make the mesh with its axes as d, m")
+    turned = sharded(load(text), {"d": 4, "m": 16}, {"x": "d,m", "w": "m,-", "result": "d,-"})
+    steps = [partition(each, "tpu-v5e").step.device_seconds for each in (program, turned)]
+    assert found["mesh-order"].saved_us == pytest.approx((steps[0] - steps[1]) * 1e6)
+
+
+TEXT_OF_SUMS = """\
+module @s {
+  func.func public @main(%arg0: tensor<8192x4096xf32> loc("x"), %arg1: tensor<4096x2048xf32> loc("w")) -> tensor<8192x2048xf32> {
+    %0 = stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [0] : (tensor<8192x4096xf32>, tensor<4096x2048xf32>) -> tensor<8192x2048xf32>
+    return %0 : tensor<8192x2048xf32>
+  }
+}
+"""  # noqa: E501

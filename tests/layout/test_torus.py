@@ -103,3 +103,17 @@ def test_more_chips_than_a_slice_has_are_several():
     assert {chip[0] for chip in slice_of("tpu-v5e", 512, "2,16,16").chips} == {0, 1}
     assert {chip[0] for chip in slice_of("tpu-v5e", 32, "4,8", "2*4x4").chips} == {0, 1}
     assert {chip[0] for chip in slice_of("tpu-v5p", 512, "2,16,16").chips} == {0}
+
+
+@pytest.mark.parametrize(("name", "mesh", "axis", "extents"), [case for case in LYING if len(case[3]) == 1])
+def test_links_carry_what_the_time_is_of(name, mesh, axis, extents):
+    """Along one dim the fullest link of a gather carries (n - 1) / n of the whole over the ways there are."""
+    on = slice_of(name, prod(mesh), ",".join(map(str, mesh)))
+    groups, (extent,) = along(mesh, axis), extents
+    loads = on.loads("all-gather", groups, 1.0)
+    n = extent.size
+    assert max(loads.values()) == pytest.approx((n - 1) / n / (1 + extent.ring))
+    assert sum(on.loads("all-reduce", groups, 1.0).values()) == pytest.approx(2 * sum(loads.values()))
+    permute = tuple((group[0], group[1]) for group in groups)
+    assert set(on.loads("collective-permute", permute, 5.0).values()) == {5.0}
+    assert str(on.to_svg(loads)).startswith("<svg")

@@ -13,6 +13,7 @@ from itertools import permutations
 from typing import Any
 
 from tilewright.errors import TilewrightError
+from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.partition import Partition, partition
 from tilewright.hlo.program import Operation, Program, Source, aliases
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
@@ -29,23 +30,31 @@ _SMALL = 0.01
 """Share of the step, or of a device's arguments, from which a change is worth a word."""
 _TYPE = re.compile(r"(tensor<[^<>]*(?:<[^<>]*>)?>)\s*(?:loc\(.*\)\s*)?$")
 _FUNCTION = re.compile(r"^\s*func\.func\b", re.M)
+_SAME = frozenset({"convert", "copy", "reshape", "transpose"})
+"""Operations whose result is an array as it came in, in another form."""
 _MOST = 3
 """Sums over devices, and places where arrays are put whole, that are tried."""
 
 
-def sharding_advice(program: Program, target: Target | str) -> list[Suggestion]:
+def sharding_advice(program: Program, target: Target | str, every: bool = True) -> list[Suggestion]:
     """Changes to a StableHLO program with Shardy's shardings that pay, most modelled time saved first.
 
     Where an array is put whole on every device for want of a way between two shardings: the sharding to write between
     them. Where a sum over devices leaves copies: that each keeps its part. Arrays that are given away and lie in copies
     over an axis: that they are cut over it. The axes of the mesh in another order on the torus. What was tried and did
-    not pay is not told; without Shardy's shardings nothing is tried.
+    not pay is not told; without Shardy's shardings nothing is tried. ``every=False``: only the first of these.
+    What a loop gathers anew at each trip, though it stays the same, is told without a trial.
     """
     if devices_in(program) <= 1 or not (found := mesh_in(program.text)):
         return []
     now, mesh = partition(program, target), found[1]
-    tried = [*_between(program, mesh, now), *_orders(program, mesh), *_states(program, mesh), *_scattered(program, now)]
-    kept = filter(None, (_judged(suggestion, changed, now, target) for suggestion, changed in tried))
+    tried = list(_between(program, mesh, now))
+    if every:
+        tried += [*_orders(program, mesh), *_states(program, mesh), *_scattered(program, now)]
+    kept = [
+        *filter(None, (_judged(suggestion, changed, now, target) for suggestion, changed in tried)),
+        *_in_loops(now),
+    ]
     best = dict[tuple[str, str, str], Suggestion]()
     for each in sorted(kept, key=lambda each: -(each.saved_us or 0.0)):
         best.setdefault((each.rule, each.source, each.what), each)
@@ -136,7 +145,7 @@ def _constrained(program: Program, op: Operation | None, shardings: Sequence[Sha
     made, last = list[str](), name
     for number, sharding in enumerate(shardings):
         new = f"%tilewright{number}"
-        cuts = cuts_text(sharding, type_.count("x") if re.search(r"\d", type_) else 0)
+        cuts = cuts_text(sharding, len(re.findall(r"\d+x", type_)))
         made.append(f"    {new} = sdy.sharding_constraint {last} <@{found[0]}, [{cuts}]> : {type_}")
         last = new
     end = next((k for k in range(at + 1, len(lines)) if _FUNCTION.match(lines[k])), len(lines))
@@ -160,10 +169,8 @@ def _orders(program: Program, mesh: Mesh) -> _Tried:
         text = re.sub(r"(sdy\.mesh[^\n]*?>) \{stablehlo\.mesh[^\n]*?\}\]?\}\}?(?= loc|$)", r"\1", text, flags=re.M)
         what = f"the mesh lies on the torus in the order {', '.join(names)}"
         try:
-            yield (
-                _suggestion("mesh-order", what, f"make the mesh with its axes as {', '.join(order)}"),
-                _again(program, text),
-            )
+            how = f"make the mesh with its axes as {', '.join(order)}"
+            yield _suggestion("mesh-order", what, how), _again(program, text)
         except TilewrightError:
             continue
 
@@ -193,6 +200,28 @@ def _states(program: Program, mesh: Mesh) -> _Tried:
             what = f"{first} and what else is given away ({len(cut)} arrays) lie in copies over {axis}"
             how = f"cut them over it, such as {first} by {spec_text(sharding_of(cut[first], mesh))}"
             yield _suggestion("copies-of-state", what, how), _again(program, sharded(program, mesh, cut).text)
+
+
+def _in_loops(now: Partition) -> Iterator[Suggestion]:
+    """Gathers of what a loop's trips all have alike: one before the loop would do."""
+    step = now.step
+    seconds = {(row.line, row.name.rpartition("/")[2]): row.seconds for row in step.rows}
+    for each in now.collectives:
+        body, runs = now.program.by_name[each.computation], now.runs[each.computation].count
+        named, op, root = {op.name: op for op in body.operations}, None, body.operations[-1]
+        if each.op == "all-gather" and runs > 1:
+            op = gather = named[each.name]
+            while op is not None and (op is gather or plain_opcode(op.opcode) in _SAME) and op.operands:
+                op = named.get(op.operands[0])
+        carried = [op.name for op in body.operations if op.opcode == "parameter"]
+        saved = seconds.get((each.line, each.name), 0.0) * (1 - 1 / max(1, runs))
+        if op is None or op.name not in carried or saved < _SMALL * step.device_seconds:
+            continue
+        if root.operands[carried.index(op.name) :][:1] == (op.name,):
+            what = f"all-gather {each.name} of {each.shape} is the same in each of {runs} trips of a loop"
+            how = "gather it once, by a with_sharding_constraint before the loop, where it fits"
+            found = _suggestion("gather-in-loop", what, how, each.source)
+            yield replace(found, saved_us=saved * 1e6, factor=step.device_seconds / (step.device_seconds - saved))
 
 
 def _scattered(program: Program, now: Partition) -> _Tried:

@@ -79,7 +79,8 @@ class Partition:
         return estimate(self.program, self.target)
 
     @cached_property
-    def _runs(self) -> Mapping[str, Runs]:
+    def runs(self) -> Mapping[str, Runs]:
+        """Computation -> how often it runs."""
         return count_runs(self.program)[0]
 
     @cached_property
@@ -97,9 +98,9 @@ class Partition:
                 continue
             n = max(map(len, each.groups), default=1)
             whole = each.bytes if each.op == "collective-permute" else each.bytes * n / max(1, n - 1)
-            size = whole / 2 if each.op == "all-reduce" else whole
+            size = whole / 2 if each.op == "all-reduce" else whole  # of one that is kept in part half passes
             for link, load in on.loads(each.op, each.groups, size).items():
-                found[link] += load * self._runs[each.computation].count
+                found[link] += load * self.runs[each.computation].count
         return found
 
     def head(self) -> str:
@@ -131,7 +132,7 @@ class Partition:
             parts = DeviceGroups(each.groups).axes(mesh) if mesh and each.groups else None
             axes = "+".join(part.axis for part in parts or () if each.op != "collective-permute")
             found = sums[each.op, axes or f"{len(each.groups)} groups", place_text(str(each.source or ""))]
-            times = self._runs[each.computation].count
+            times = self.runs[each.computation].count
             found[0], found[1] = found[0] + times, found[1] + times * each.bytes
         ordered = sorted(sums.items(), key=lambda item: -item[1][1])
         return [(op, axes, times, sent, line) for (op, axes, line), (times, sent) in ordered]

@@ -49,7 +49,7 @@ class Tried:
         return not self.fits, step, float("inf") if self.error else self.peak_bytes
 
     def __str__(self) -> str:
-        return "  ".join(f"{name}={axes}" for name, axes in self.shardings.items() if axes) or "nothing is cut"
+        return "  ".join(f"{name}={axes}" for name, axes in self.shardings.items() if axes) or "as the program says"
 
 
 @dataclass(frozen=True)
@@ -89,17 +89,10 @@ class Search:
             yield f"{failed} could not be partitioned"
         shown = sorted((each for each in self.tried if not each.error), key=lambda each: each.rank)[:top]
         columns = ("", ("step", "seconds"), ("exposed", "seconds"), ("a device", "bytes"), "fits", "shardings")
-        rows = [
-            (
-                "given" if e is first else "",
-                e.seconds,
-                e.exposed_seconds,
-                e.peak_bytes,
-                "yes" if e.fits else "no",
-                str(e),
-            )
-            for e in ([] if first in shown or first.error else [first]) + shown
-        ]
+        rows = list[tuple[object, ...]]()
+        for e in ([] if first in shown or first.error else [first]) + shown:
+            fits = "yes" if e.fits else "no"
+            rows.append(("given" if e is first else "", e.seconds, e.exposed_seconds, e.peak_bytes, fits, str(e)))
         yield ""
         yield Table(columns, rows)  # type: ignore[arg-type]
 
@@ -108,14 +101,13 @@ def search_shardings(
     program: Program,
     target: Target | str,
     mesh: Mesh | Mapping[str, int] | str,
-    given: Mapping[str, str] | None = None,
     most: int = MOST,
     told: Callable[[int], None] | None = None,
 ) -> Search:
     """The shardings of a program's arguments over a mesh with the shortest modelled step that fits a device's memory.
 
     Arguments of one shape and of one name but for numbers and the first word (``params['w']`` and ``momentum['w']``,
-    all layers) are cut alike. From what is ``given`` and from inputs cut along their first dim, the largest arrays
+    all layers) are cut alike. From what the program says and from inputs cut along their first dim, the largest arrays
     first, every way to cut one is partitioned while the others stay, until nothing gets better or ``most`` were tried.
     ``told`` is called with how many are done. Raises UsageError for a chip without HBM.
     """
@@ -125,24 +117,13 @@ def search_shardings(
         raise UsageError(f"{machine.name} has no HBM", where="--search")
     groups = _groups([place for place in places(program) if place.argument and place.shape])
     done = dict[tuple[str, ...], Tried]()
-    names = [each.name for places_ in groups for each in places_]
-    said = dict(given or {})
-    for name in [name for name in said if name not in names]:  # trees, patterns and results, by their places
-        meant = [place for place in places(program) if place.called(name)]
-        axes = said.pop(name)
-        said = {place.name: axes for place in meant if not place.argument or place.name in names} | said
 
     def tried(choice: tuple[str, ...]) -> Tried:
-        cut = said | {
-            place.name: axes
-            for several, axes in zip(groups, choice, strict=True)
-            for place in several
-            if axes != "given"
-        }
-        shown = {_title(several): axes for several, axes in zip(groups, choice, strict=True)}
-        shown = {name: said.get(name, "") if axes == "given" else axes for name, axes in shown.items()}
+        pairs = [(several, axes) for several, axes in zip(groups, choice, strict=True) if axes != "given"]
+        shown = {_title(several): axes for several, axes in pairs}
         try:
-            part = partition(sharded(program, over, {name: axes for name, axes in cut.items() if axes}), machine)
+            cut = {place.name: axes for several, axes in pairs for place in several}
+            part = partition(sharded(program, over, cut), machine)
             step, peak = part.step, part.peak_bytes
         except TilewrightError as error:
             return Tried(shown, error=error.what)

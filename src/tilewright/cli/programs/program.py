@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections import Counter
@@ -161,6 +162,10 @@ def load_program(
     meshed = meshed or MeshOptions()
     mesh = meshed.over()
     if names_python(source):
+        if mesh is not None and "jax" not in sys.modules:  # a file that makes a mesh of jax.devices() finds as many
+            flags = os.environ.get("XLA_FLAGS", "")
+            count = f"--xla_force_host_platform_device_count={mesh.size}"
+            os.environ["XLA_FLAGS"] = flags if count.partition("=")[0] in flags else f"{flags} {count}".strip()
         with redirect_stdout(sys.stderr):
             program = from_python(source, arguments or (), None if mesh is None else mesh.axes)
         put = meshed.put_on(program, mesh)

@@ -65,7 +65,7 @@ def make_report(
         )
     try:  # what optimize would change
         suggested = (*suggest(program, chip), *suggest_rewrites(program, chip)) if chip is not None else ()
-        suggested += tuple(sharding_advice(program, chip)) if chip is not None else ()
+        suggested += tuple(sharding_advice(program, chip, every=False)) if chip is not None else ()
     except TilewrightError:  # no JAX, a target that optimize does not take, an old text: a report does
         suggested = ()
     movement = replace(report_movement(program, chip, suggested, assumed), source=where)

@@ -38,6 +38,7 @@ class Place:
     ends: int  # of its type, in the text
     braces: tuple[int, int] | None  # of its attributes, where there are any
     argument: bool = True
+    bare: int = -1  # where the type of a lone result begins that stands in no parentheses
 
     def called(self, name: str) -> bool:
         """Whether a name on the command line means it: its own, its number, that of a tree it is in, a pattern."""
@@ -69,7 +70,8 @@ def places(program: Program) -> list[Place]:
         for start, stop in _items(text, arrow.end(), last):
             info = _RESULT.search(text, start, stop)
             name = info[1] if info and info[1] else f"result{len(found) - count or ''}"
-            found.append(replace(_place(text, start, stop, name, len(found) - count), argument=False))
+            made = _place(text, start, stop, name, len(found) - count)
+            found.append(replace(made, argument=False, bare=-1 if arrow[1] else start))
     return found
 
 
@@ -198,6 +200,8 @@ def cuts_text(sharding: Sharding, rank: int) -> str:
 
 
 def _marked(text: str, place: Place, mark: str) -> str:
+    if place.bare >= 0:
+        return f"{text[: place.bare]}({text[place.bare : place.ends]} {{{mark}}}){text[place.ends :]}"
     if place.braces is None:
         return f"{text[: place.ends]} {{{mark}}}{text[place.ends :]}"
     start, end = place.braces

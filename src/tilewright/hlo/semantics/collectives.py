@@ -9,8 +9,9 @@ what the compiler prints. Texts of groups: lists ``{{0,1},{2,3}}``, iota ``[4,2]
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tilewright.errors import TilewrightError
@@ -64,9 +65,9 @@ def collectives(program: Program, target: Target | str | None = None) -> tuple[C
     """The exchanges of ``program`` in the order of its text.
 
     In bytes a chip sends, of n chips: an all-gather (n - 1) / n of its result, a reduce-scatter or all-to-all (n - 1)
-    / n of its operands, an all-reduce twice that, a permute all of them. A dump's own layouts say what is padded;
-    StableHLO has none: there it is ``target`` that says it, and without one the bytes are those of the elements. Groups
-    that a text does not tell count as of two chips.
+    / n of its operands, an all-reduce twice that (once where a chip keeps a slice of it), a permute all of them. A
+    dump's own layouts say what is padded; StableHLO has none: there it is ``target`` that says it, and without one the
+    bytes are those of the elements. Groups that a text does not tell count as of two chips.
 
     >>> from tilewright.hlo import load
     >>> text = '''HloModule m, num_partitions=4
@@ -78,7 +79,7 @@ def collectives(program: Program, target: Target | str | None = None) -> tuple[C
     [('g', 'all-gather', ((0, 1), (2, 3)), 8192)]
     """
     context = Context(program, find_target(target) if isinstance(target, str) else target)
-    devices, seen = devices_of(program), set[str]()
+    devices, seen, in_part = devices_of(program), set[str](), dict[str, frozenset[str]]()
     found = []
     for computation, op in program.operations():
         kind = plain_opcode(op.opcode)
@@ -89,17 +90,37 @@ def collectives(program: Program, target: Target | str | None = None) -> tuple[C
             if channel in seen:
                 continue
             seen.add(channel)
-        found.append(_collective(context, computation, op, kind.removesuffix("-start"), devices))
+        if kind == "all-reduce" and computation.name not in in_part:
+            in_part[computation.name] = read_in_part(computation.operations)
+        sums = as_scatter(op, in_part[computation.name]) is not op if kind == "all-reduce" else False
+        found.append(_collective(context, computation, op, kind.removesuffix("-start"), devices, sums))
     return tuple(found)
 
 
-def _collective(context: Context, computation: Computation, op: Operation, kind: str, devices: int) -> Collective:
+def read_in_part(operations: Iterable[Operation]) -> frozenset[str]:
+    """Results of which nothing but slices is read."""
+    readers = defaultdict[str, set[str]](set)
+    for op in operations:
+        for name in op.operands:
+            readers[name].add(plain_opcode(op.opcode))
+    return frozenset(name for name, opcodes in readers.items() if opcodes == {"dynamic-slice"})
+
+
+def as_scatter(op: Operation, in_part: frozenset[str]) -> Operation:
+    """An all-reduce of which a device keeps a slice is a scatter of sums; any other exchange as it is."""
+    scatters = plain_opcode(op.opcode) == "all-reduce" and op.name in in_part
+    return replace(op, opcode="reduce-scatter") if scatters else op
+
+
+def _collective(
+    context: Context, computation: Computation, op: Operation, kind: str, devices: int, kept: bool
+) -> Collective:
     groups = groups_of(op, devices)
     if kind == "collective-permute":
         share = float(not groups or any(source != target for source, target in groups))
     else:
         size = max(map(len, groups), default=devices or 2)
-        share = (size - 1) / size * (2 if kind == "all-reduce" else 1)
+        share = (size - 1) / size * (2 if kind == "all-reduce" and not kept else 1)
     sizes = map(context.layout, _sent(op, kind))
     sent = sum(layout.size_bytes for layout in sizes if layout is not None)
     return Collective(

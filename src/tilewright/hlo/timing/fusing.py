@@ -33,6 +33,7 @@ from tilewright.hlo.opcodes import (
     WRITES_IN_PLACE,
 )
 from tilewright.hlo.program import Computation, Operation
+from tilewright.hlo.semantics.collectives import as_scatter, read_in_part
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import devices_of, gathered_rows, product_sizes
 from tilewright.hlo.semantics.fusions import HEADS, Fusions, captured_names
@@ -92,6 +93,7 @@ class Fusing:
             if op.opcode == "copy":
                 self.copied[op.name.partition(".copy")[0]].append(op.shape)
         self.by_name = {op.name: op for op in self.operations}
+        self.in_part = read_in_part(self.operations)
         self.number = {op.name: k for k, op in enumerate(self.operations)}
         returned = [op.operands for op in fusions.operations if op.opcode == "return"]
         self.results = {part for name in (returned or [()])[-1] for part in (name, name.partition("#")[0])}
@@ -390,7 +392,8 @@ class Fusing:
             return run, 0.0
         if kind in COLLECTIVES and self.chip.torus:
             devices = devices_of(self.context.program)
-            us, megabytes = self.chip.torus.exchange_us(op, self._operands(op), [result], devices, self.slice)
+            sums = as_scatter(op, self.in_part)
+            us, megabytes = self.chip.torus.exchange_us(sums, self._operands(op), [result], devices, self.slice)
             return Run(us, "link", megabytes, lane="link", measured=False), 0.0
         asked, early, resident, starts = self._asked(op)
         work, far = asked.work, asked.far

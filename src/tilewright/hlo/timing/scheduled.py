@@ -27,6 +27,7 @@ from tilewright.hlo.opcodes import (
 )
 from tilewright.hlo.program import Computation, Operation, aliases
 from tilewright.hlo.reading.hlo_scan import split_top
+from tilewright.hlo.semantics.collectives import as_scatter, read_in_part
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.demand import Demand
 from tilewright.hlo.semantics.dims import devices_of, gathered_rows, parts_in_fusions
@@ -68,13 +69,6 @@ class _Begun:
     lane: str = "dma"
     megabytes: float | None = None  # that it passes through HBM; None: those of what its end gives
     way: str = ""  # to or from the host, or between slices; ``ends`` is then how long it takes
-
-
-def _as_scatter(body: Computation, op: Operation) -> Operation:
-    """An all-reduce of which a device keeps a slice is a scatter of sums; any other exchange as it is."""
-    users = [user.opcode for user in body.operations if op.name in user.operands]
-    scatters = op.opcode == "all-reduce" and users and {*users} == {"dynamic-slice"}
-    return replace(op, opcode="reduce-scatter") if scatters else op
 
 
 def _is_softmax(op: Operation, operands: Sequence[tuple[int, Tiles]]) -> bool:
@@ -515,7 +509,7 @@ class Schedule:
                     found.parts[number if mine == AFTER else mine].include(part.times(wanted[op.name]))
             elif name in COLLECTIVES:
                 own.unknown += () if self.chip.torus else (_NO_LINKS,)
-                us = self._link_us(_as_scatter(body, op))[0] if self.chip.torus else 0.0
+                us = self._link_us(as_scatter(op, read_in_part(body.operations)))[0] if self.chip.torus else 0.0
                 own.link_us += us / max(1, self.parts[op.attributes.get("channel_id", "")])
             elif name not in TAKES_NO_TIME and (results := self._tiles([op.shape])):
                 add_operation(own, self.chip.kernel, op, self._tiles(op.operand_shapes), results[0])
