@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -115,9 +116,16 @@ def optimize(
         "": lambda: optimized.text.removesuffix("\n") + "\n",
         ".html": lambda: optimized.to_html(written),
     }
-    left = make_report(optimized.program, chip, program)
-    plain = {"changes": left.to_json()["suggestions"]}  # what only the user can change
-    deliver(Answer(lambda: optimized.to_json() | plain, lambda: _lines(optimized, diff, explain, left)), where, forms)
+
+    def left() -> MovementReport:
+        """What only the user can change, which is priced by time."""
+        found = make_report(optimized.program, chip, program)
+        return found if found.time is not None else replace(found, suggestions=())
+
+    def plain() -> dict[str, Any]:
+        return optimized.to_json() | {"changes": left().to_json()["suggestions"]}
+
+    deliver(Answer(plain, lambda: _lines(optimized, diff, explain, left)), where, forms)
     if optimized.target.compiler_normalizes:
         remark(
             f"note: XLA:TPU performs these rewrites itself, so on {optimized.target.name} a gain is claimed only where "
@@ -136,7 +144,7 @@ def optimize(
         remark(f"verified on random inputs: {proof}")
 
 
-def _lines(optimized: Optimized, diff: bool, explain: bool, left: MovementReport) -> Iterator[Line]:
+def _lines(optimized: Optimized, diff: bool, explain: bool, left: Callable[[], MovementReport]) -> Iterator[Line]:
     if explain or not diff:
         yield optimized.explain()
     if diff and not optimized.rewrites:
@@ -145,7 +153,8 @@ def _lines(optimized: Optimized, diff: bool, explain: bool, left: MovementReport
         width = max(map(len, optimized.changes), default=0)
         yield from (f"# {name:{width}}  {_count(count)}" for name, count in optimized.changes.items())
         yield optimized.diff()
-    yield from left.change_lines()
+    if explain or not diff:
+        yield from left().change_lines()
 
 
 def _passes_listed() -> Answer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from tilewright.hlo.cost import plain_opcode
@@ -75,8 +75,8 @@ class Work:
 
     def include(self, other: Work) -> None:
         """Add what ``other`` asks for."""
-        for part in fields(self):
-            setattr(self, part.name, getattr(self, part.name) + getattr(other, part.name))
+        own = vars(self)
+        own.update({name: own[name] + value for name, value in vars(other).items() if value})
 
     def times(self, share: float) -> Work:
         """The same where only a share of the result is wanted, or it is made several times: products are whole."""
