@@ -210,7 +210,7 @@ def _plan_log(setup: EmbedConfig, files: Sequence[str] | None, rows: int, option
             stacking=setup.stacking(),
             narrow_packing=setup.narrow_packing,
             **setup.plan_options,
-            progress=lambda n: advance(n, total),
+            progress=lambda n: advance(n, total, "batches that are run again" if n == total else ""),
             days=days,
             **options,
         )

@@ -390,12 +390,8 @@ def _step_adam(row: Any, slots: Any, gradient: Any, rates: Any, columns: Any) ->
 
 
 @inner()
-def _step(optimizer: Any, kept: Any, total: Any, gradient: Any, rates: Any, columns: Any) -> None:
-    """``kept``: addresses of the row and its slots; ``total``: the gradient's."""
-    row, slots = _row(kept[0], len(gradient)), kept[1:]
-    if optimizer == SGD:
-        _add(kept[0], total, -rates[0], len(gradient))
-    elif optimizer == ADAGRAD:
+def _step(optimizer: Any, row: Any, slots: Any, gradient: Any, rates: Any, columns: Any) -> None:
+    if optimizer == ADAGRAD:
         _step_adagrad(row, slots, gradient, rates, columns)
     elif optimizer == ROWWISE_ADAGRAD:
         _step_rowwise_adagrad(row, slots, gradient, rates, columns)
@@ -496,9 +492,12 @@ def _update(frame: Any, part: Any, parts: Any) -> None:
                 if not fresh:
                     _add(total, other, one, padded)
                 fresh = False
+            if optimizer == SGD:
+                _add(kept[0, 0] + 4 * padded * (shard * height + row), total, -rates[0], padded)
+                continue
             for a in range(arrays):
                 slots[a] = kept[a, 0] + 4 * kept[a, 1] * (shard * height + row)
-            _step(optimizer, slots, total, sums, rates, columns)
+            _step(optimizer, _row(slots[0], padded), slots[1:], sums, rates, columns)
 
 
 @cfunc(FRAME)
