@@ -170,7 +170,8 @@ def change_lines(report: ReportData, top: int = 3, width: int = 100) -> Iterator
     for number, change in enumerate(report.suggestions[:top], 1):
         if number == 1:
             yield "bold", "   # " + "saves".rjust(9) + "  what pays most"
-        saved = seconds_text(change.saved_us / 1e6) if change.saved_us else bytes_text(change.saved_bytes)
+        saved = bytes_text(change.saved_bytes) if change.saved_bytes else "–"
+        saved = seconds_text(change.saved_us / 1e6) if change.saved_us else saved
         place = f"{place_text(change.source)}  " if change.source else ""
         rule = "" if change.own else f"; {change_number(change)}"
         words = f"{place}{change.what or change.op}{rule}: {change.how}"
