@@ -169,7 +169,7 @@ def test_an_error_that_arguments_one_unit_off_make_too_is_rounding():
 
 def test_a_remark_says_where_rounding_decides():
     x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
-    before, after = (from_jax(lambda x, add=add: (x + x * 3e8) - x * 3e8 + add, x) for add in (0.0, 0.05))
+    before, after = (from_jax(lambda x, add=add: (x + x * 3e6) - x * 3e6 + add, x) for add in (0.0, 0.005))
     proof = verify(before, after, inputs=["normal"])
     assert not proof.ok
     assert any("rounding decides there" in remark for remark in proof.remarks)
