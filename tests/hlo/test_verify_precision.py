@@ -155,3 +155,21 @@ def scanned(x):
 def test_the_coarsest_type_that_is_rounded_to(function, types, expected):
     body = _main(from_jax(function, *(struct(4, dtype=dtype) for dtype in types)))
     assert coarsest(body) == [each and np.dtype(each) for each in expected]
+
+
+def test_an_error_that_arguments_one_unit_off_make_too_is_rounding():
+    """A phase of ten thousand radians: half of its rounding is in the argument already. More than that is wrong."""
+    x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    steep = from_jax(lambda x: jnp.sin(x * 1e4), x)
+    proof = verify(steep, from_jax(lambda x: jnp.sin((x * 1e2) * 1e2), x), inputs=["normal"])
+    assert proof.ok, proof.reason
+    wrong = verify(steep, from_jax(lambda x: jnp.sin(x * 1e4) + 0.05, x), inputs=["normal"])
+    assert "are wrong" in wrong.reason
+
+
+def test_a_remark_says_where_rounding_decides():
+    x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    before, after = (from_jax(lambda x, add=add: (x + x * 3e6) - x * 3e6 + add, x) for add in (0.0, 0.005))
+    proof = verify(before, after, inputs=["normal"])
+    assert not proof.ok
+    assert any("rounding decides there" in remark for remark in proof.remarks)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.render import Bar, bar_chart
-from tilewright.render.drawing import Curve, Drawing, _thin, _ticks, column_chart, line_chart, text_width
+from tilewright.render.drawing import Curve, Drawing, _thin, column_chart, line_chart, text_width, ticks_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -46,7 +46,7 @@ def test_curves_stay_inside_the_frame():
 
 @given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e9))
 def test_ticks_enclose_and_are_few(low, span):
-    ticks = _ticks(low, low + span)
+    ticks = ticks_of(low, low + span)
     slack = (ticks[1] - ticks[0]) * 1e-6 + 1e-9 * abs(low)
     assert ticks[0] <= low + slack
     assert ticks[-1] >= low + span - slack

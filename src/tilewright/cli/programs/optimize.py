@@ -280,6 +280,9 @@ def verify(
         list[str] | None, "A kind of inputs (default: all): normal, wide, zeros, denormal, large, lowest, special."
     ] = None,
     bit_exact: Annotated[bool, "The bits must be equal, not only the values."] = False,
+    assume_finite: Annotated[
+        bool, "Leave out inputs with a NaN or infinity: `optimize --assume-finite` did so."
+    ] = False,
     eager: Annotated[bool, "--eager/--no-eager", "Also run both one operation at a time."] = True,
     save: Annotated[str | None, "Write the inputs that show the worst case: a .npz file."] = None,
     tpu: Annotated[str | None, "Also compile both for a TPU such as v5e, and compare cycles (needs jax[tpu])."] = None,
@@ -302,7 +305,7 @@ def verify(
     # First: the TPU compiler may not be installed.
     compiled = compare_on_tpu(before, after, tpu, timeout=timeout) if tpu else None
     options: dict[str, Any] = {"bit_exact": bit_exact, "inputs": inputs, "eager": eager, "seconds": timeout}
-    options |= {"within": within / seeds, **_limits(before, memory)}
+    options |= {"within": within / seeds, "assume_finite": assume_finite, **_limits(before, memory)}
     with progress("verify") as advance:
         parts = [verify_programs(before, after, None, seed, advance=advance, **options) for seed in range(seeds)]
     trials, remarks = (tuple(each for part in parts for each in getattr(part, name)) for name in ("trials", "remarks"))

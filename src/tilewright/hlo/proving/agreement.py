@@ -117,14 +117,17 @@ def differing(before: Array, after: Array, allowed: float) -> Array:
     return np.asarray(~(equal | close))
 
 
-def missed(before: Array, after: Array, reference: Array, depth: int, allowed: float) -> str:
+def missed(
+    before: Array, after: Array, reference: Array, depth: int, allowed: float, moved: Callable[[], Sequence[Array]]
+) -> str:
     """Why ``after`` cannot stand for ``before``, "" if it can.
 
     An element may stand if the two programs agree on it to rounding (``allowed``, see :func:`allowance`), if the result
     is right (it agrees with the reference to rounding), or if the original's own error there is rounding (of ``depth``
     operations in a row, and never more than :data:`ROUNDING_LIMIT`) and the result's is at most twice as large. An
     original that is far from the reference thus excuses nothing; where it overflows, the result must overflow likewise
-    or be right.
+    or be right. ``moved`` gives the reference for :func:`nudged` arguments: an error of no more than :data:`FAR` times
+    what that alone changes (the root mean square over the output) is rounding, too.
     """
     apart = differing(before, after, allowed)
     if not apart.any():
@@ -141,6 +144,10 @@ def missed(before: Array, after: Array, reference: Array, depth: int, allowed: f
             near = min(allowed * depth, max(allowed, ROUNDING_LIMIT)) * scale
             right = right | (np.isfinite(r) & (new <= allowed * np.where(sound, scale, np.abs(r))))
             right = right | (sound & (old <= near) & (new <= 2 * old))
+            for other in () if right.all() else moved():
+                with np.errstate(over="ignore"):
+                    spread = FAR * float(np.sqrt(np.mean(np.square(np.abs(other - reference)))))
+                right = right | (np.isfinite(r) & (new <= spread) & (spread <= ROUNDING_LIMIT * scale))
     if right.all():
         return ""
     first = int(np.flatnonzero(~right)[0])

@@ -198,8 +198,9 @@ class Suggestion:
 
     @property
     def saved(self) -> str:
-        """What it saves, as text: modelled time, or bytes moved where no time is known."""
-        return seconds_text(self.saved_us / 1e6) if self.saved_us else bytes_text(self.saved_bytes)
+        """What it saves, as text: modelled time, or bytes moved where no time is known; a dash where neither is."""
+        bytes_saved = bytes_text(self.saved_bytes) if self.saved_bytes else "–"
+        return seconds_text(self.saved_us / 1e6) if self.saved_us else bytes_saved
 
     @property
     def words(self) -> str:

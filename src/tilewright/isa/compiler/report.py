@@ -161,9 +161,7 @@ class MachineReport:
         for layer in sorted(self.layers, key=lambda layer: (layer.math_utilisation - 1) * layer.cycles)[:3]:
             idle, busy = (1 - layer.math_utilisation) * layer.cycles, sum(layer.bytes["dram"].values()) / rate
             if idle >= 0.02 * self.cycles:
-                what = (
-                    f"math units wait so long; device memory is busy for {busy:,.0f} of {layer.cycles:,} cycles: "
-                )
+                what = f"math units wait so long; device memory is busy for {busy:,.0f} of {layer.cycles:,} cycles: "
                 bound = busy >= 0.5 * layer.cycles
                 what += "narrower elements, or more bytes a cycle" if bound else "too small to hide what it waits for"
                 again = f"{command} --set dram_bytes_per_cycle={2 * rate}" if bound and command else ""
