@@ -183,8 +183,6 @@ def compile(
     as_json: Json = False,
 ) -> int:
     """Compile a model for the matrix unit: every layer with its cycles, bytes, and why it is not on the machine."""
-    from tilewright import isa
-
     where = Output(out, as_json, ".html", ".json", ".tasm", ".bundle")
     compiled = isa.compile(load_program(program, arg), config=machine.configured(settings, kb_mode="chunk"))
     if where.path is not None and where.suffix == ".bundle":
