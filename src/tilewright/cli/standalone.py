@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from tilewright import embed, isa, layout, machine
+from tilewright import embed, hlo, isa, layout, machine
 from tilewright import explore as explorer
+from tilewright import targets as chips_known
 from tilewright.cli.embed.diagnose import Error, StackOptions, error_text, explanation_text, no_such_file
 from tilewright.cli.isa.machine import Settings, configured
 from tilewright.cli.programs.program import ArgOption
@@ -24,10 +25,6 @@ from tilewright.files import making_folder
 from tilewright.render.delivery import Answer, Line, Output, deliver, remark, show
 from tilewright.render.formats import bytes_text, count_text, seconds_text
 from tilewright.render.tables import Table
-
-if TYPE_CHECKING:
-    from tilewright.hlo import AllocationReport, KernelError
-    from tilewright.targets import Target
 
 
 def run(
@@ -156,17 +153,15 @@ def targets(
     """List the targets, or print one with the source of every constant."""
     import msgspec
 
-    from tilewright.targets import target, target_names
-
     if name is not None:
-        chip = target(name)
+        chip = chips_known.target(name)
         constants = Table(("constant", "value", "source"), _constants(chip), chip.title)
         value = msgspec.to_builtins(chip, enc_hook=dict) | {"types": dict(chip.types)}
         for constants_of_time in value["time"].values():
             del constants_of_time["seen"]
         deliver(Answer(lambda: value, lambda: [constants]), Output(as_json=as_json))
         return
-    chips = [target(known) for known in target_names()]
+    chips = [chips_known.target(known) for known in chips_known.target_names()]
     rows = []
     for t in chips:
         size = f"{t.memories[0].bytes / 2**30:.4g} GiB" if t.memories else ""
@@ -181,7 +176,7 @@ def targets(
 _SHORT_RUNS = ("short_run_bytes", "short_kept_run_bytes")
 
 
-def _constants(chip: Target) -> Iterator[tuple[str, str, str]]:
+def _constants(chip: chips_known.Target) -> Iterator[tuple[str, str, str]]:
     """Every constant of a chip: its key, its value, and the source of it or of its section."""
     for key in ("family", "layout_rule", "compiler_normalizes", "devices_per_chip", *_SHORT_RUNS):
         yield key, str(getattr(chip, key)), chip.sources["target"]
@@ -251,15 +246,13 @@ def explore(
 
 def _explorer(file: str | None) -> explorer.Explorer:
     """The explorer of a file; no other file is read later."""
-    from tilewright.hlo import from_python, names_python
-
     if file is None:
         return explorer.Explorer()
     if file == "-":
         return explorer.Explorer(given=("stdin", read_bytes("-")))
-    if names_python(file):
+    if hlo.names_python(file):
         remark(f"tracing {file}")
-        program = from_python(file)
+        program = hlo.from_python(file)
         texts = {str(op.source.file) for _, op in program.operations() if op.source}
         sources = {name: Path(name).read_text("utf-8", "replace") for name in texts if Path(name).is_file()}
         return explorer.Explorer(given=(f"{Path(file).name}.mlir", program.text.encode()), sources=sources)
@@ -301,13 +294,11 @@ def explain_error(
 
 def _explained(
     text: str, stack: StackOptions
-) -> tuple[tuple[AllocationReport, ...], tuple[embed.ErrorExplanation, ...], tuple[KernelError, ...]]:
+) -> tuple[tuple[hlo.AllocationReport, ...], tuple[embed.ErrorExplanation, ...], tuple[hlo.KernelError, ...]]:
     """What the text says of the TensorCore's memories, the SparseCores' and of kernels. UsageError where nothing."""
-    from tilewright.hlo import explain_allocation, explain_kernel
-
-    of_sparsecores, kernels = embed.ErrorExplanation.is_in(text), explain_kernel(text)
+    of_sparsecores, kernels = embed.ErrorExplanation.is_in(text), hlo.explain_kernel(text)
     try:
-        reports = explain_allocation(text)
+        reports = hlo.explain_allocation(text)
     except UsageError:
         if not of_sparsecores and not kernels:
             if re.search("Pallas|Mosaic", text):

@@ -21,7 +21,7 @@ from typing import IO, Annotated, Any
 
 from typer import Argument, Exit
 
-from tilewright import embed, machine
+from tilewright import embed, machine, trace
 from tilewright.cli.embed.model import ModelOptions
 from tilewright.cli.streams import Json, progress
 from tilewright.errors import CheckFailed, UsageError
@@ -99,11 +99,9 @@ def train(
     fitted = _watched(job, "train")
     if not _is_first():
         return
-    from tilewright.trace import perfetto_bytes
-
     forms: dict[str, Form] = {
         ".html": lambda: _page(fitted, in_turn),
-        ".pftrace": lambda: perfetto_bytes(fitted.recorder),
+        ".pftrace": lambda: trace.perfetto_bytes(fitted.recorder),
         ".json": fitted.limits_json,
     }
     deliver(Answer(fitted.to_json, lambda: _lines(fitted)), where, forms)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument
 
 from tilewright import layout as layouts
+from tilewright import targets
 from tilewright.cli.layout import show
 from tilewright.cli.layout.draw import View
 from tilewright.cli.streams import Json, npy_bytes, read_bytes, read_text
@@ -144,9 +145,7 @@ def predict(shape: _Shapes, target: _Target = "tpu-v5e", boundary: _Boundary = F
 
     Of several shapes, or a tuple's arrays, one line each.
     """
-    from tilewright.targets import target as find_target
-
-    chip = find_target(target).name
+    chip = targets.target(target).name
     arrays = [sides for where, text in _texts(shape) for sides in _all_sides(text, where, chip, boundary)]
     values = [
         {"dtype": sides["predicted"].dtype, "shape": list(sides["predicted"].shape)}

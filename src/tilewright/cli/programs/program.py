@@ -9,17 +9,15 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument
 
+from tilewright import hlo
 from tilewright.cli.streams import read_bytes
 from tilewright.errors import UsageError
 from tilewright.render import bytes_text
 from tilewright.render.delivery import remark
-
-if TYPE_CHECKING:
-    from tilewright.hlo import Program
 
 PROGRAM_HELP = (
     "HLO or StableHLO text, bytecode, a portable artifact (jax.export), an HLO proto, any of them packed (.gz, .xz), a "
@@ -102,27 +100,25 @@ def _say_memory(path: Path) -> None:
 
 def load_program(
     source: str, arguments: Sequence[str] | None = None, module: str | None = None, frames: str | None = None
-) -> Program:
+) -> hlo.Program:
     """The program that ``source`` names on the command line. What the user's code prints goes to stderr.
 
     Options that do not fit the source get a remark, not an error: commands on two programs give them to both.
     """
-    from tilewright.hlo import dumped_modules, from_python, load, names_python
-
-    python, folder = names_python(source), source != "-" and Path(source).is_dir()
+    python, folder = hlo.names_python(source), source != "-" and Path(source).is_dir()
     if arguments and not python:
         remark(f"note: {source} is not a function of a Python file; --arg is ignored")
     if module is not None and not folder:
         remark(f"note: {source} is not a dump folder; --module is ignored")
     if python:
         with redirect_stdout(sys.stderr):
-            program = from_python(source, arguments or ())
-        again = load(program.text, frames=frames) if frames else program
+            program = hlo.from_python(source, arguments or ())
+        again = hlo.load(program.text, frames=frames) if frames else program
         return replace(again, signature=program.signature)
     if source == "-":
-        return load(read_bytes(source), frames=frames or "")
+        return hlo.load(read_bytes(source), frames=frames or "")
     if folder:
-        chosen, *others = dumped_modules(Path(source), module)
+        chosen, *others = hlo.dumped_modules(Path(source), module)
         _say_memory(chosen.path)
         stage = "" if chosen.stage == "after optimizations" else f" ({chosen.stage})"
         remark(f"note: {chosen.path.name}{stage}")
@@ -131,4 +127,4 @@ def load_program(
             remark(f"note: the largest of {len(others) + 1} modules; --module NAME takes another: {names}")
     else:
         _say_memory(Path(source))
-    return load(Path(source), module if folder else None, frames or "")
+    return hlo.load(Path(source), module if folder else None, frames or "")
