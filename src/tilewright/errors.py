@@ -59,11 +59,11 @@ def true_or_false(value: object, name: str, where: str) -> bool:
 
 
 @contextmanager
-def placed_at(where: str) -> Iterator[None]:
-    """An error of Tilewright's raised inside is a UsageError whose place is ``where``, whatever it was."""
+def placed_at(where: str, kind: type[TilewrightError] = UsageError) -> Iterator[None]:
+    """Errors of a kind that are raised inside become UsageErrors whose place is ``where``, whatever theirs was."""
     try:
         yield
-    except TilewrightError as error:
+    except kind as error:
         raise UsageError(error.what, where=where, how=error.how) from None
 
 

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.errors import ParseError, UnsupportedError, UsageError, placed_at
+from tilewright.errors import ParseError, TilewrightError, UnsupportedError, UsageError, placed_at
 from tilewright.layout.kinds.lanes import LaneLayout, lane_memory, lanes
 from tilewright.layout.kinds.local_plan import BankConflict, LocalPlan, PlacedTensor, conflicts_of, fitted
 from tilewright.targets import LaneMemory
@@ -101,7 +101,7 @@ def read_tpu_mlir(text: str, chip: str | None = None, where: str = "") -> tuple[
     name = chip or (found[1].lower() if found else "")
     if not name:
         raise UsageError("no chip is named", where=where, how="pass --chip, such as bm1684x")
-    with placed_at(where):
+    with placed_at(where, TilewrightError):
         memory = lane_memory(name, None, None)
     groups = [_group(head, number, lines, memory, where) for head, number, lines in _groups(text, where) if lines]
     if not groups:
@@ -195,7 +195,7 @@ def _layout(line: _Line, memory: LaneMemory, where: str) -> tuple[LaneLayout, bo
     for shape in (_slice(line), _whole_tensor(line.shape)):
         if math.prod(shape) >= _LARGEST:
             continue
-        with placed_at(f"{where}: line {line.number}"):
+        with placed_at(f"{where}: line {line.number}", TilewrightError):
             low = line.dtype.lower()
             layout = lanes(shape, {"f8e4m3": "f8e4m3fn"}.get(low, low), memory, mode=mode)
         if layout.bytes_per_npu == size or "out_size" not in line.ginfo:
