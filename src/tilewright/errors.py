@@ -6,6 +6,9 @@ one line (plus a caret line where the place is a column of a text) and exits wit
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class TilewrightError(Exception):
     """Something the user can mend.
@@ -53,6 +56,15 @@ def true_or_false(value: object, name: str, where: str) -> bool:
     if not isinstance(value, numpy.bool_):
         raise UsageError(f"{name} = {str(value)[:80]!r} is neither true nor false", where=where)
     return bool(value)
+
+
+@contextmanager
+def placed_at(where: str, kind: type[TilewrightError] = UsageError) -> Iterator[None]:
+    """Errors of a kind that are raised inside become UsageErrors whose place is ``where``, whatever theirs was."""
+    try:
+        yield
+    except kind as error:
+        raise UsageError(error.what, where=where, how=error.how) from None
 
 
 class UnsupportedError(TilewrightError):

@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from tilewright import embed, hlo, isa, layout, machine
+from tilewright import explore as explorer
+from tilewright import targets as chips_known
 from tilewright.cli.embed.diagnose import Error, StackOptions, error_text, explanation_text, no_such_file
-from tilewright.cli.isa import machine
+from tilewright.cli.isa.machine import Settings, configured
 from tilewright.cli.programs.program import ArgOption
 from tilewright.cli.streams import Json, progress, read_bytes
 from tilewright.errors import CheckFailed, UsageError
@@ -22,13 +25,6 @@ from tilewright.files import making_folder
 from tilewright.render.delivery import Answer, Line, Output, deliver, remark, show
 from tilewright.render.formats import bytes_text, count_text, seconds_text
 from tilewright.render.tables import Table
-
-if TYPE_CHECKING:
-    from tilewright.embed import ErrorExplanation
-    from tilewright.explore import Explorer
-    from tilewright.hlo import AllocationReport, KernelError
-    from tilewright.machine import ProgramReport, RunReport
-    from tilewright.targets import Target
 
 
 def run(
@@ -42,30 +38,28 @@ def run(
     scale: Annotated[float, "Share of Criteo's published vocabularies to keep."] = 0.01,
     seed: Annotated[int, "Seed of data, parameters and tables."] = 0,
     arg: ArgOption = None,
-    settings: machine.Settings = None,
+    settings: Settings = None,
     as_json: Json = False,
 ) -> None:
     """Plan, rewrite, prove, train and count a model, or run any program on a target; write one report."""
     need("jax", "optax", "orbax", what="`run`")
     if not installed("perfetto"):
         remark("note: no trace.pftrace will be written; pip install 'tilewright[trace]' brings what writes it")
-    from tilewright.machine import ProgramReport
-    from tilewright.machine import run as run_model
 
     # A folder that cannot be written to is better known now than after the run.
     with making_folder(out), _stage_lines() as watch:
-        report = run_model(
+        report = machine.run(
             *(model, target, chips, steps, batch),
             data=data,
             scale=scale,
             seed=seed,
             watch=watch,
             arguments=arg or (),
-            config=machine.configured(settings, kb_mode="chunk") if settings else None,
+            config=configured(settings, kb_mode="chunk") if settings else None,
         )
         watch("report", 0, 0)
         written = report.write(out)
-    lines = _program_summary(report) if isinstance(report, ProgramReport) else _summary(report)
+    lines = _program_summary(report) if isinstance(report, machine.ProgramReport) else _summary(report)
     deliver(Answer(report.to_json, lambda: lines), Output(as_json=as_json))
     remark(f"wrote {', '.join(str(path) for path in written)}")
     if report.failures:
@@ -95,7 +89,7 @@ def _stage_lines() -> Iterator[Callable[[str, int, int], None]]:
         end()
 
 
-def _summary(run: RunReport) -> Iterator[Line]:
+def _summary(run: machine.RunReport) -> Iterator[Line]:
     """A row per stage: what came out and how long it took."""
     rows = [(stage, result, run.stages[stage]) for stage, result in _results(run) if stage in run.stages]
     title = f"{run.model} on {run.chips} x {run.target}: {run.steps} steps of {count_text(run.batch)} samples"
@@ -103,7 +97,7 @@ def _summary(run: RunReport) -> Iterator[Line]:
     yield f"total {seconds_text(sum(run.stages.values()))}, peak memory {bytes_text(run.peak_rss_bytes)}"
 
 
-def _program_summary(run: ProgramReport) -> Iterator[Line]:
+def _program_summary(run: machine.ProgramReport) -> Iterator[Line]:
     """Time and bottleneck, what fits, what moved, what was checked; then what to do."""
     studied, moved = run.studied, run.studied.moved
     rows = [
@@ -120,7 +114,7 @@ def _program_summary(run: ProgramReport) -> Iterator[Line]:
     yield f"total {seconds_text(sum(run.stages.values()))}, peak memory {bytes_text(run.peak_rss_bytes)}"
 
 
-def _results(run: RunReport) -> list[tuple[str, str]]:
+def _results(run: machine.RunReport) -> list[tuple[str, str]]:
     movement, plan = run.movement, run.plan
     moved = movement.report
     verdicts = [
@@ -159,17 +153,15 @@ def targets(
     """List the targets, or print one with the source of every constant."""
     import msgspec
 
-    from tilewright.targets import target, target_names
-
     if name is not None:
-        chip = target(name)
+        chip = chips_known.target(name)
         constants = Table(("constant", "value", "source"), _constants(chip), chip.title)
         value = msgspec.to_builtins(chip, enc_hook=dict) | {"types": dict(chip.types)}
         for constants_of_time in value["time"].values():
             del constants_of_time["seen"]
         deliver(Answer(lambda: value, lambda: [constants]), Output(as_json=as_json))
         return
-    chips = [target(known) for known in target_names()]
+    chips = [chips_known.target(known) for known in chips_known.target_names()]
     rows = []
     for t in chips:
         size = f"{t.memories[0].bytes / 2**30:.4g} GiB" if t.memories else ""
@@ -184,7 +176,7 @@ def targets(
 _SHORT_RUNS = ("short_run_bytes", "short_kept_run_bytes")
 
 
-def _constants(chip: Target) -> Iterator[tuple[str, str, str]]:
+def _constants(chip: chips_known.Target) -> Iterator[tuple[str, str, str]]:
     """Every constant of a chip: its key, its value, and the source of it or of its section."""
     for key in ("family", "layout_rule", "compiler_normalizes", "devices_per_chip", *_SHORT_RUNS):
         yield key, str(getattr(chip, key)), chip.sources["target"]
@@ -202,7 +194,6 @@ def _constants(chip: Target) -> Iterator[tuple[str, str, str]]:
 
 def warm(as_json: Json = False) -> None:
     """Compile all kernels, or load them from the cache, so that a first use does not wait."""
-    from tilewright import embed, isa, layout
     from tilewright.kernels import cache_text, compiled
 
     kernels: list[tuple[str, str, float]] = []
@@ -241,7 +232,6 @@ def explore(
     Ctrl-C ends it.
     """
     need("starlette", "uvicorn", what="the explorer")
-    from tilewright.explore import serve
 
     def opened(address: str) -> None:
         show([address])
@@ -251,27 +241,24 @@ def explore(
 
             webbrowser.open(address)
 
-    serve(_explorer(file), port, opened)
+    explorer.serve(_explorer(file), port, opened)
 
 
-def _explorer(file: str | None) -> Explorer:
+def _explorer(file: str | None) -> explorer.Explorer:
     """The explorer of a file; no other file is read later."""
-    from tilewright.explore import Explorer
-    from tilewright.hlo import from_python, names_python
-
     if file is None:
-        return Explorer()
+        return explorer.Explorer()
     if file == "-":
-        return Explorer(given=("stdin", read_bytes("-")))
-    if names_python(file):
+        return explorer.Explorer(given=("stdin", read_bytes("-")))
+    if hlo.names_python(file):
         remark(f"tracing {file}")
-        program = from_python(file)
+        program = hlo.from_python(file)
         texts = {str(op.source.file) for _, op in program.operations() if op.source}
         sources = {name: Path(name).read_text("utf-8", "replace") for name in texts if Path(name).is_file()}
-        return Explorer(given=(f"{Path(file).name}.mlir", program.text.encode()), sources=sources)
+        return explorer.Explorer(given=(f"{Path(file).name}.mlir", program.text.encode()), sources=sources)
     if not Path(file).exists():
         raise UsageError("no such file", where=file)
-    return Explorer(Path(file))
+    return explorer.Explorer(Path(file))
 
 
 def explain_error(
@@ -307,15 +294,11 @@ def explain_error(
 
 def _explained(
     text: str, stack: StackOptions
-) -> tuple[tuple[AllocationReport, ...], tuple[ErrorExplanation, ...], tuple[KernelError, ...]]:
+) -> tuple[tuple[hlo.AllocationReport, ...], tuple[embed.ErrorExplanation, ...], tuple[hlo.KernelError, ...]]:
     """What the text says of the TensorCore's memories, the SparseCores' and of kernels. UsageError where nothing."""
-    from tilewright.embed import ErrorExplanation
-    from tilewright.embed import explain_error as explain
-    from tilewright.hlo import explain_allocation, explain_kernel
-
-    of_sparsecores, kernels = ErrorExplanation.is_in(text), explain_kernel(text)
+    of_sparsecores, kernels = embed.ErrorExplanation.is_in(text), hlo.explain_kernel(text)
     try:
-        reports = explain_allocation(text)
+        reports = hlo.explain_allocation(text)
     except UsageError:
         if not of_sparsecores and not kernels:
             if re.search("Pallas|Mosaic", text):
@@ -326,7 +309,7 @@ def _explained(
     if not of_sparsecores:
         return reports, (), kernels
     try:
-        return reports, explain(text, **vars(stack), hbm=False), kernels
+        return reports, embed.explain_error(text, **vars(stack), hbm=False), kernels
     except UsageError as problem:  # only the head of an error, or a width that is not its own
         if not reports and not kernels:
             raise

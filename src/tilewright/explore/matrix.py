@@ -185,11 +185,8 @@ def _tensor(name: str, values: Any, before: Any) -> dict[str, Any]:
     array = np.atleast_2d(values)
     corner = array[(0,) * (array.ndim - 2)][:_SIDE, :_SIDE]
     old = corner if before is None else np.atleast_2d(before)[(0,) * (array.ndim - 2)][:_SIDE, :_SIDE]
-    shown = [[_plain(value) for value in row] for row in corner]
+    whole_numbers = array.dtype.kind in "biu"
+    shown = [[str(int(value)) if whole_numbers else f"{float(value):g}" for value in row] for row in corner]
     whole = "" if corner.size == array.size else f", its first {corner.shape[0]} by {corner.shape[1]}"
     shape = f"{dtype_name(values.dtype)}[{','.join(map(str, values.shape))}]{whole}"
     return {"name": name, "shape": shape, "values": shown, "changed": (corner != old).tolist()}
-
-
-def _plain(value: Any) -> str:
-    return f"{float(value):g}" if np.asarray(value).dtype.kind not in "biu" else str(int(value))

@@ -57,7 +57,7 @@ def plan(asked: Question) -> dict[str, Any]:
         "dropped": percent_text(dropped_share),
         "droppedShare": dropped_share,
         "figures": _figures(under, cuts),
-        "heap": _heap(under),
+        "heap": [(name, size, bytes_text(size)) for name, size in under.heap_parts()],
         "stacks": [
             {
                 "name": stack.name,
@@ -160,7 +160,3 @@ def _figures(under: embed.Plan, cuts: list[int | None]) -> list[tuple[str, str, 
         ("buffers", bytes_text(total), "of one batch on one device"),
         ("HBM", bytes_text(under.heap.total), f"of {bytes_text(under.heap.capacity)} a chip"),
     ]
-
-
-def _heap(under: embed.Plan) -> list[tuple[str, int, str]]:
-    return [(name, size, bytes_text(size)) for name, size in under.heap_parts()]

@@ -14,12 +14,12 @@ from typing import Any
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.partition import Partition, partition
 from tilewright.hlo.program import Operation, Program, Source, aliases
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.reading.sharded import MESH, cuts_text, mesh_in, places, sharded
 from tilewright.hlo.reporting.types import Suggestion
 from tilewright.hlo.semantics.partitioning import Replicated, devices_in
+from tilewright.hlo.slices import Partition, partition
 from tilewright.layout import Mesh, reshard, shard
 from tilewright.layout.meshes.mesh import Sharding
 from tilewright.layout.meshes.text import sharding_of

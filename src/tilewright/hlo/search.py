@@ -12,9 +12,9 @@ from math import log, prod
 from typing import Any
 
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
-from tilewright.hlo.partition import partition
 from tilewright.hlo.program import Program
 from tilewright.hlo.reading.sharded import Place, places, sharded
+from tilewright.hlo.slices import partition
 from tilewright.layout import Mesh
 from tilewright.layout.meshes.text import mesh_of
 from tilewright.render import bytes_text, seconds_text

@@ -96,8 +96,6 @@ def rotary_interleaved(x, sin, cos):
     return x * c + jnp.dot(x, signed, precision="highest") * s
 
 
-
-
 @pasted(maxtext_style.quantised_dense, "repeated-scales", "3,512 i8:5,512 5,4", s="scale", k="count", g="128")
 def quantised_dense(x, w, scale):
     count = scale.shape[1]

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from tilewright import embed
 from tilewright.cli.embed import model
 from tilewright.cli.streams import Json, progress, read_text
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.render.delivery import Answer, Line, Output, deliver, remark, show
 from tilewright.render.tables import Heading, Table
-
-if TYPE_CHECKING:
-    from tilewright.embed import Check, Counters, Diagnosis, EmbedConfig, ErrorExplanation, Limits, Stacking
 
 Error = Annotated[str, typer.Argument(help="The error's text, a file that holds it (a whole log may), or - (stdin).")]
 
@@ -56,21 +54,18 @@ def diagnose(
 
     Exit code 1 when a finding is severe.
     """
-    from tilewright.embed import COUNTERS_TEMPLATE, is_trace, read_counters
-    from tilewright.embed import diagnose as find_bottlenecks
-
     if template:
-        show([COUNTERS_TEMPLATE])
+        show([embed.COUNTERS_TEMPLATE])
         return
     if file is None and counters is None:
         raise UsageError("nothing to judge", how="name a log or a counters file; --template prints one to fill in")
-    counted: Counters | None = None
-    if file is not None and (file.endswith(_COUNTED) or is_trace(file)):
+    counted: embed.Counters | None = None
+    if file is not None and (file.endswith(_COUNTED) or embed.is_trace(file)):
         log_options = vars(of) | {"narrow_packing": narrow_packing, "limits": limits}
         if of_log := [name for name, value in log_options.items() if value]:
             option = of_log[0].replace("_", "-")
             raise UsageError(f"--{option} beside a counters file", where=file, how="they belong to a log")
-        counted = read_counters(file)
+        counted = embed.read_counters(file)
         if init_args and counted.sparsecore is None:  # flags count where the file says nothing of knobs
             counted = replace(counted, sparsecore=counted.knobs.with_flags(init_args)[0])
     elif file is not None:
@@ -79,27 +74,23 @@ def diagnose(
         knobs, _ = setup.sparsecore.with_flags(init_args or "")
         counted = _of_log(replace(setup, sparsecore=knobs), file, limits, bad_ids, rows)
     if counters is not None:
-        measured = read_counters(counters)
+        measured = embed.read_counters(counters)
         counted = measured if counted is None else counted.merged(measured)
     assert counted is not None
-    diagnosis = find_bottlenecks(counted)
+    diagnosis = embed.diagnose(counted)
     deliver(Answer(diagnosis.to_json, lambda: [diagnosis.text()]), Output(as_json=as_json))
     if diagnosis.severe:
         worst = diagnosis.findings[0]
         raise CheckFailed(worst.bottleneck, where=file or counters or "", how=worst.advice[0])
 
 
-def _of_log(setup: EmbedConfig, file: str, limits: str | None, bad_ids: str, rows: int) -> Counters:
-    from tilewright.embed import log_counters
-
-    bounds: dict[str, Limits] | None = None
+def _of_log(setup: embed.EmbedConfig, file: str, limits: str | None, bad_ids: str, rows: int) -> embed.Counters:
+    bounds: dict[str, embed.Limits] | None = None
     if limits is not None:
-        from tilewright.embed import read_limits
-
-        bounds = read_limits(limits, setup.topology)
+        bounds = embed.read_limits(limits, setup.topology)
     log, total = model.batches(setup, file, rows)
     with model.options_named(), progress("batches", total) as advance:
-        counters = log_counters(
+        counters = embed.log_counters(
             (part.features for part in log), setup, bounds, bad_ids=bad_ids, progress=lambda n: advance(n, total)
         )
     many = "1 batch" if counters.steps == 1 else f"{counters.steps} batches"
@@ -109,11 +100,9 @@ def _of_log(setup: EmbedConfig, file: str, limits: str | None, bad_ids: str, row
 
 def explain_error(error: Error, stack: StackOptions, as_json: Json = False) -> None:
     """Read a TPU compiler's error about SparseCore memory: what was too large, and the changes that compile."""
-    from tilewright.embed import explain_error as explain
-
     text = error_text(error)
     try:
-        explained = explain(text, **vars(stack))
+        explained = embed.explain_error(text, **vars(stack))
     except UsageError as problem:
         raise no_such_file(error, problem) from None
     value = {"kind": "explained_errors", "errors": [explanation.to_json() for explanation in explained]}
@@ -140,7 +129,7 @@ def no_such_file(argument: str, problem: UsageError) -> UsageError:
     return problem
 
 
-def explanation_text(explanation: ErrorExplanation) -> str:
+def explanation_text(explanation: embed.ErrorExplanation) -> str:
     program = {"forward": "lookup", "backward": "update", "host": "preprocessing on the host"}.get(
         explanation.program, "program"
     )
@@ -171,7 +160,6 @@ def check(
     setup = model.with_stacking(of.configured(narrow_packing=narrow_packing), stacking)
     bounds = _limits(limits, setup, file)
     setup = model.settled(setup, file, rows, limits, of.batch, free=of.config is None)
-    from tilewright.embed import check_batches, check_counters, diagnose
 
     stacked = setup.stacking()
     _check_names(bounds, stacked, limits or "--config")
@@ -179,8 +167,10 @@ def check(
     with model.options_named(), progress("batches", total) as advance:
         inputs = (part.features for part in log)
         knobs = setup.sparsecore if of.config is not None else None
-        checked = check_batches(inputs, stacked, bounds, knobs, bad_ids, lambda n: advance(n, total), setup.narrow)
-    diagnosis = diagnose(check_counters(checked, stacked, setup.target))
+        checked = embed.check_batches(
+            inputs, stacked, bounds, knobs, bad_ids, lambda n: advance(n, total), setup.narrow
+        )
+    diagnosis = embed.diagnose(embed.check_counters(checked, stacked, setup.target))
     value = {**checked.to_json(), "findings": [finding.to_json() for finding in diagnosis.findings]}
     deliver(Answer(lambda: value, lambda: _lines(checked, diagnosis)), Output(as_json=as_json))
     if not checked.passed:
@@ -189,7 +179,7 @@ def check(
         raise CheckFailed(f"{checked.batches_over} of {checked.batches} batches overflow", where=file, how=how)
 
 
-def _cut(checked: Check) -> str:
+def _cut(checked: embed.Check) -> str:
     """What mini-batches would help: nothing above a bound of a table or sample, which they do not cut."""
     if whole := [limit.knob for limit in checked.limits if limit.over and not limit.of_partition]:
         return f"; {whole[0]} does not bound partitions, so mini-batches do not help"
@@ -198,20 +188,19 @@ def _cut(checked: Check) -> str:
     return f", or let the host cut up to {checked.minibatches} mini-batches"
 
 
-def _limits(file: str | None, setup: EmbedConfig, batches: str) -> dict[str, Limits]:
+def _limits(file: str | None, setup: embed.EmbedConfig, batches: str) -> dict[str, embed.Limits]:
     if file is not None:
         if batches.endswith(".json") and not file.endswith(".json"):
             how = "first the batches, then the limits: tilewright embed check LOG limits.json"
             raise UsageError("the limits stand where the batches should", where=batches, how=how)
-        from tilewright.embed import read_limits
 
-        return read_limits(file, setup.topology)
+        return embed.read_limits(file, setup.topology)
     if setup.limits is None:
         raise UsageError("no limits", how="name a limits file, or write [limits.STACK] into --config")
     return dict(setup.limits)
 
 
-def _check_names(limits: dict[str, Limits], stacking: Stacking, where: str) -> None:
+def _check_names(limits: dict[str, embed.Limits], stacking: embed.Stacking, where: str) -> None:
     """UsageError for limits of stacks that the model has not, and for stacks without limits."""
     if other := [name for name in limits if name not in stacking.stacks]:
         how = f"the stacks are {', '.join(stacking.stacks)}: plan again for this model, batch and topology"
@@ -220,7 +209,7 @@ def _check_names(limits: dict[str, Limits], stacking: Stacking, where: str) -> N
         raise UsageError(f"no limits of stack {unbound[0]!r}", where=where, how="plan again for this model")
 
 
-def _lines(checked: Check, diagnosis: Diagnosis) -> Iterator[Line]:
+def _lines(checked: embed.Check, diagnosis: embed.Diagnosis) -> Iterator[Line]:
     columns: list[Heading] = [("of", "code"), ("limit", "code"), ("allowed", "count"), ("observed", "count")]
     rows = [(e.what, e.knob, e.limit, e.observed, e.place, "no" if e.over else "yes") for e in checked.limits]
     many = "1 batch" if checked.batches == 1 else f"{checked.batches:,} batches"

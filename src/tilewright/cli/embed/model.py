@@ -7,15 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Option
 
+from tilewright import embed
 from tilewright.errors import UsageError
 from tilewright.render.delivery import remark
-
-if TYPE_CHECKING:
-    from tilewright.embed import EmbedConfig, Log, LogBatch
 
 Batch = Annotated[int | None, "Samples of a batch (the limits file's, else the model's, else 4096)."]
 TableStacking = Annotated[bool | None, "--stacking/--no-stacking", "Stack tables, over the file's (stack)."]
@@ -46,24 +44,22 @@ class ModelOptions:
         "a colon, as in adam:learning_rate=0.1,b1=0.8.",
     ] = None
 
-    def configured(self, **others: Any) -> EmbedConfig:
+    def configured(self, **others: Any) -> embed.EmbedConfig:
         """The file's model, or Criteo's tables; ``others``: more fields over the file's, None for none."""
         given = {name: value for name, value in (vars(self) | others).items() if value is not None}
         tables = {name: given.pop(name) for name in ("vocab", "scale", "width", "optimizer") if name in given}
         if (config := given.pop("config", None)) is None:
             result = _criteo(**tables)
         else:
-            from tilewright.embed import read_config
-
             if tables:
                 raise UsageError(f"--{next(iter(tables))} beside --config", how="the tables are those of the file")
-            result = read_config(config)
+            result = embed.read_config(config)
         result = replace(result, **given)
         _check_batch(result.batch, result.topology.sparsecores)
         return result
 
 
-def with_stacking(config: EmbedConfig, stacking: bool | None) -> EmbedConfig:
+def with_stacking(config: embed.EmbedConfig, stacking: bool | None) -> embed.EmbedConfig:
     """The model with --stacking over its own knob, where it is given."""
     if stacking is None:
         return config
@@ -77,34 +73,32 @@ def _check_batch(batch: int, sparsecores: int) -> None:
         raise UsageError(problem, where="--batch", how=f"take a multiple of them, such as {near}")
 
 
-def _criteo(vocab: str = "kaggle", scale: float = 1.0, width: int = 16, optimizer: str = "adagrad") -> EmbedConfig:
-    from tilewright.embed import EmbedConfig, Feature, Table
-
+def _criteo(
+    vocab: str = "kaggle", scale: float = 1.0, width: int = 16, optimizer: str = "adagrad"
+) -> embed.EmbedConfig:
     vocabs, rule = _vocabs(vocab, scale), _optimizer(optimizer)
-    features = [Feature(f"C{i}", Table(f"C{i}", n, width, optimizer=rule)) for i, n in enumerate(vocabs, 1)]
-    return EmbedConfig(tuple(features))
+    features = [embed.Feature(f"C{i}", embed.Table(f"C{i}", n, width, optimizer=rule)) for i, n in enumerate(vocabs, 1)]
+    return embed.EmbedConfig(tuple(features))
 
 
 def _vocabs(text: str, scale: float) -> tuple[int, ...]:
-    from tilewright.embed import CRITEO_CARDINALITIES, scale_vocabs
-
-    known = CRITEO_CARDINALITIES.get(text)
+    known = embed.CRITEO_CARDINALITIES.get(text)
     if known is None:
         words = text.split(",")
         if not all(word.strip().isdecimal() for word in words) or len(words) not in (1, 26):
-            how = f"{', '.join(CRITEO_CARDINALITIES)}, one number, or 26 with commas"
+            how = f"{', '.join(embed.CRITEO_CARDINALITIES)}, one number, or 26 with commas"
             raise UsageError(f"unknown vocabularies {text!r}", where="--vocab", how=f"give {how}")
         known = tuple(int(word) for word in words) * (26 if len(words) == 1 else 1)
-    return scale_vocabs(known, scale)
+    return embed.scale_vocabs(known, scale)
 
 
 def _optimizer(text: str) -> Any:
     """``adam`` or ``adam:learning_rate=0.1,b1=0.8``."""
-    from tilewright.embed import OPTIMIZERS, optimizer_of
-
     name, _, given = text.partition(":")
-    if name not in OPTIMIZERS:
-        raise UsageError(f"unknown optimizer {name!r}", where="--optimizer", how=f"known: {', '.join(OPTIMIZERS)}")
+    if name not in embed.OPTIMIZERS:
+        raise UsageError(
+            f"unknown optimizer {name!r}", where="--optimizer", how=f"known: {', '.join(embed.OPTIMIZERS)}"
+        )
     arguments: dict[str, Any] = {}
     for part in filter(None, given.split(",")):
         key, _, value = part.partition("=")
@@ -112,29 +106,26 @@ def _optimizer(text: str) -> Any:
             arguments[key.strip()] = json.loads(value)
         except ValueError:
             raise UsageError(f"{part!r}", where="--optimizer", how="such as adam:learning_rate=0.1,b1=0.8") from None
-    return optimizer_of({"kind": name, **arguments}, "--optimizer")
+    return embed.optimizer_of({"kind": name, **arguments}, "--optimizer")
 
 
-def generated(config: EmbedConfig, rows: int) -> Iterator[LogBatch]:
+def generated(config: embed.EmbedConfig, rows: int) -> Iterator[embed.LogBatch]:
     """Batches of a generated click log for Criteo's tables."""
-    from tilewright.embed import LogBatch, synthetic_criteo
-
     if len(config.features) != 26:
         raise UsageError("no log", how="name a file: only Criteo's 26 tables have a generated one")
     vocabs = [feature.table.vocab for feature in config.features]
     names = [feature.name for feature in config.features]
-    for clicks in synthetic_criteo(0, rows or 16 * config.batch, vocabs).batches(config.batch):
-        yield LogBatch(len(clicks), dict(config.counted(dict(zip(names, clicks.features().values())))))
+    for clicks in embed.synthetic_criteo(0, rows or 16 * config.batch, vocabs).batches(config.batch):
+        yield embed.LogBatch(len(clicks), dict(config.counted(dict(zip(names, clicks.features().values())))))
 
 
-def fitted(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -> EmbedConfig:
+def fitted(config: embed.EmbedConfig, files: str | Sequence[str] | None, rows: int) -> embed.EmbedConfig:
     """The model; where its one log is shorter than a batch, with a batch of what the log holds."""
     names = [files] if isinstance(files, str) else files or ()
     if len(names) != 1 or rows or names[0] == "-" or names[0].endswith(".toml"):
         return config
-    from tilewright.embed import read_log
 
-    log = read_log(names[0], config.in_log, config.batch, config.columns)
+    log = embed.read_log(names[0], config.in_log, config.batch, config.columns)
     with options_named():
         held = next((part.rows for part in log), 0) if log.rows is None else log.rows
     fits = held // config.topology.sparsecores * config.topology.sparsecores
@@ -145,18 +136,16 @@ def fitted(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) ->
 
 
 def settled(
-    config: EmbedConfig, file: str, rows: int, limits: str | None, batch: int | None, free: bool
-) -> EmbedConfig:
+    config: embed.EmbedConfig, file: str, rows: int, limits: str | None, batch: int | None, free: bool
+) -> embed.EmbedConfig:
     """The model with its batch: ``batch``, else what the limits file was learnt with, else the model's; and with the
     rotation and the hot rows of the limits file.
 
     ``free``: nobody chose one, so a log shorter than a batch is one batch, as a plan takes it.
     """
-    from tilewright.embed import LimitsFile
-
     learnt = None
     if limits is not None:
-        learnt_limits = LimitsFile(limits)
+        learnt_limits = embed.LimitsFile(limits)
         config, learnt = config.under(learnt_limits), learnt_limits.batch
     if learnt is None:
         return fitted(config, file, rows) if free and batch is None else config
@@ -170,7 +159,9 @@ def settled(
     return replace(config, batch=learnt)
 
 
-def batches(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -> tuple[Iterator[LogBatch], int | None]:
+def batches(
+    config: embed.EmbedConfig, files: str | Sequence[str] | None, rows: int
+) -> tuple[Iterator[embed.LogBatch], int | None]:
     """Whole batches of one log or several in turn (None: a generated one), and how many there will be, if known.
 
     A batch's day is that of its times, or its file where there are several.
@@ -180,12 +171,11 @@ def batches(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -
         raise UsageError(problem, where="--rows", how="give a multiple of --batch")
     if not files:
         return generated(config, rows), (rows or 16 * config.batch) // config.batch
-    from tilewright.embed import read_log
 
     names = [files] if isinstance(files, str) else files
     if wrong := next((name for name in names if name.endswith(".toml")), None):
         raise UsageError("a model, not a log", where=wrong, how=f"name the log, and this file as --config {wrong}")
-    logs = [read_log(name, config.in_log, config.batch, config.columns, time=config.time) for name in names]
+    logs = [embed.read_log(name, config.in_log, config.batch, config.columns, time=config.time) for name in names]
     known = [log.rows // config.batch for log in logs if log.rows is not None]
     total = sum(known) if len(known) == len(logs) else None
     if rows:
@@ -198,15 +188,13 @@ def batches(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -
     return islice(parts, rows // config.batch if rows else None), total or None
 
 
-def say_collisions(config: EmbedConfig, files: Sequence[str] | None) -> None:
+def say_collisions(config: embed.EmbedConfig, files: Sequence[str] | None) -> None:
     """What ids of hashed tables share, in the first batches of the log."""
     if config.hashed is None or not files or "-" in files:
         return
     import numpy as np
 
-    from tilewright.embed import read_log
-
-    log = islice(read_log(files[0], config.in_log, config.batch, config.columns), _LOOKED_AT)
+    log = islice(embed.read_log(files[0], config.in_log, config.batch, config.columns), _LOOKED_AT)
     seen: dict[str, list[Any]] = {}
     for part in log:
         for feature in config.in_log:
@@ -237,7 +225,7 @@ def options_named() -> Iterator[None]:
         raise UsageError(error.what, where=error.where, how=how) from None
 
 
-def _whole(log: Log, config: EmbedConfig) -> Iterator[LogBatch]:
+def _whole(log: embed.Log, config: embed.EmbedConfig) -> Iterator[embed.LogBatch]:
     batch, seen, file = config.batch, 0, log.path
     for part in log:
         if part.rows < batch:

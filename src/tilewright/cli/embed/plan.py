@@ -10,21 +10,19 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from tilewright import embed
 from tilewright.cli.embed import model
 from tilewright.cli.figures import PLAN
 from tilewright.cli.streams import Json, progress
 from tilewright.errors import UsageError
+from tilewright.render import Page, Step, steps, table
 from tilewright.render.compare import changes
 from tilewright.render.delivery import Answer, Form, Line, Output, deliver, remark, show
 from tilewright.render.tables import Table
-
-if TYPE_CHECKING:
-    from tilewright.embed import Diagnosis, EmbedConfig, LogBatch, Plan
-    from tilewright.render import Step
 
 _MANY = 1 << 26
 """Partitions of all tables from which a log is counted as a pod's."""
@@ -130,9 +128,8 @@ def plan(
     if flags:
         show([setup.sparsecore.paste_text(others, planned.limits_json())])
         return
-    from tilewright.embed import diagnose
 
-    diagnosis = diagnose(planned.counters(setup.sparsecore))
+    diagnosis = embed.diagnose(planned.counters(setup.sparsecore))
     log = ", ".join(files or ()) or "a generated click log"
 
     def value() -> dict[str, Any]:
@@ -160,17 +157,15 @@ def plan(
 class _Applied:
     """The model with findings' changes, its file's text, and lines that say which were made."""
 
-    setup: EmbedConfig
+    setup: embed.EmbedConfig
     text: str
     lines: tuple[str, ...]
 
 
-def _applied(setup: EmbedConfig, plan: Plan, which: str, config: str | None) -> _Applied:
-    from tilewright.embed import diagnose
-
+def _applied(setup: embed.EmbedConfig, plan: embed.Plan, which: str, config: str | None) -> _Applied:
     if config is None:
         raise UsageError("--apply without --config", how="name the model's file, which it changes")
-    findings = dict(enumerate(diagnose(plan.counters(setup.sparsecore)).findings, 1))
+    findings = dict(enumerate(embed.diagnose(plan.counters(setup.sparsecore)).findings, 1))
     named = [k for k, finding in findings.items() if finding.change] if which == "all" else which.split(",")
     text, lines = Path(config).read_text(encoding="utf-8"), []
     for word in named:
@@ -185,25 +180,23 @@ def _applied(setup: EmbedConfig, plan: Plan, which: str, config: str | None) -> 
     return _Applied(setup, text, tuple(lines))
 
 
-def _like_tables(setup: EmbedConfig, tables: int, rows: int) -> EmbedConfig:
+def _like_tables(setup: embed.EmbedConfig, tables: int, rows: int) -> embed.EmbedConfig:
     """The model of so many tables alike, one feature each; width and optimizer are those of the options."""
-    from tilewright.embed import Feature, Table
-
     for option, value in (("--tables", tables), ("--rows-per-table", rows)):
         if value < 1:
             raise UsageError(f"{option} {value}", how="give a whole number of at least 1")
     first = setup.features[0].table
-    named = [Table(f"t{k}", rows, first.width, optimizer=first.optimizer) for k in range(tables)]
-    return replace(setup, features=tuple(Feature(table.name, table) for table in named), columns={})
+    named = [embed.Table(f"t{k}", rows, first.width, optimizer=first.optimizer) for k in range(tables)]
+    return replace(setup, features=tuple(embed.Feature(table.name, table) for table in named), columns={})
 
 
-def _plan_log(setup: EmbedConfig, files: Sequence[str] | None, rows: int, options: Mapping[str, Any]) -> Plan:
-    from tilewright.embed import plan as make_plan
-
+def _plan_log(
+    setup: embed.EmbedConfig, files: Sequence[str] | None, rows: int, options: Mapping[str, Any]
+) -> embed.Plan:
     log, total = model.batches(setup, files, rows)
     days: list[str] = []
     with model.options_named(), progress("batches", total) as advance:
-        return make_plan(
+        return embed.plan(
             _noting_days(log, days),
             setup.features,
             setup.topology,
@@ -216,7 +209,7 @@ def _plan_log(setup: EmbedConfig, files: Sequence[str] | None, rows: int, option
         )
 
 
-def _noting_days(log: Iterator[LogBatch], days: list[str]) -> Iterator[dict[str, Any]]:
+def _noting_days(log: Iterator[embed.LogBatch], days: list[str]) -> Iterator[dict[str, Any]]:
     """The features of every batch, whose day is noted as it passes."""
     for part in log:
         days.append(part.day)
@@ -224,11 +217,9 @@ def _noting_days(log: Iterator[LogBatch], days: list[str]) -> Iterator[dict[str,
 
 
 def _plan_pod(
-    setup: EmbedConfig, files: Sequence[str] | None, rows: int, uniform: bool, options: Mapping[str, Any]
-) -> Plan:
+    setup: embed.EmbedConfig, files: Sequence[str] | None, rows: int, uniform: bool, options: Mapping[str, Any]
+) -> embed.Plan:
     """The plan of a log (without files: a generated one), or that of ``uniform`` ids."""
-    from tilewright.embed import LogBatches, plan_pod, read_log
-
     ray = options["engine"] == "ray"
     if setup.narrow_packing:
         raise UsageError("--narrow-packing on a pod", how="plan without it: narrow tables then have lines of their own")
@@ -238,12 +229,12 @@ def _plan_pod(
     if files and ray:
         if rows:
             raise UsageError("--rows beside --engine ray", how="give the log that is meant")
-        logs = [read_log(name, setup.in_log, setup.batch, setup.columns) for name in files]
-        source = LogBatches(logs, setup.hashed)
+        logs = [embed.read_log(name, setup.in_log, setup.batch, setup.columns) for name in files]
+        source = embed.LogBatches(logs, setup.hashed)
     elif not uniform:
         source = (part.features for part in model.batches(setup, files, rows)[0])
     with model.options_named(), progress("batches") as advance:
-        return plan_pod(
+        return embed.plan_pod(
             source,
             setup.features,
             setup.topology,
@@ -258,21 +249,22 @@ def _plan_pod(
         )
 
 
-def _hot(setup: EmbedConfig, files: Sequence[str] | None, share: float) -> Mapping[str, Any]:
-    from tilewright.embed import hot_rows
-
+def _hot(setup: embed.EmbedConfig, files: Sequence[str] | None, share: float) -> Mapping[str, Any]:
     if not files or "-" in files:
         raise UsageError("--hot without a log in a file", how="name one: hot rows are those of a log")
     batches = (part.features for part in model.batches(replace(setup, hot_rows={}), files, 0)[0])
     with model.options_named():
-        return hot_rows(batches, setup.features, share)
+        return embed.hot_rows(batches, setup.features, share)
 
 
 def _page(
-    plan: Plan, diagnosis: Diagnosis, value: dict[str, Any], source: str, config: str | None, compared: Table | None
+    plan: embed.Plan,
+    diagnosis: embed.Diagnosis,
+    value: dict[str, Any],
+    source: str,
+    config: str | None,
+    compared: Table | None,
 ) -> str:
-    from tilewright.render import Page, steps, table
-
     topology, found = plan.stacking.topology, diagnosis.html()
     facts = [
         ("target", plan.target),
@@ -290,9 +282,7 @@ def _page(
     return page.html()
 
 
-def _next_steps(plan: Plan, config: str | None) -> list[Step]:
-    from tilewright.render import Step
-
+def _next_steps(plan: embed.Plan, config: str | None) -> list[Step]:
     chips = plan.stacking.topology.chips
     target = f" --target {plan.target}" if plan.target else ""
     of = f" --config {shlex.quote(config)}" if config else f"{target} --chips {chips} --batch {plan.batch}"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from tilewright import embed
 from tilewright.cli.embed import model
 from tilewright.cli.streams import Json, progress
 from tilewright.errors import UsageError
@@ -16,9 +17,6 @@ from tilewright.reading import read_file
 from tilewright.render.delivery import Answer, Line, Output, deliver, remark
 from tilewright.render.formats import bytes_text
 from tilewright.render.tables import Heading, Table
-
-if TYPE_CHECKING:
-    from tilewright.embed import EmbedConfig, FdoStats
 
 _HOW = "end it in .npz or .csv (FDO), .json (a limits file) or .torchrec.json (a sharding plan)"
 
@@ -64,35 +62,31 @@ def stats(
         remark(f"wrote {out}")
 
 
-def _counted(source: str, setup: EmbedConfig | None, rows: int, bad_ids: str) -> FdoStats:
-    from tilewright.embed import FdoStats, fdo_stats, preprocess, read_fdo, read_limits
-
+def _counted(source: str, setup: embed.EmbedConfig | None, rows: int, bad_ids: str) -> embed.FdoStats:
     if setup is None and source.endswith(".json"):
-        return FdoStats.of_limits(read_limits(source))
+        return embed.FdoStats.of_limits(embed.read_limits(source))
     if setup is None:
-        return read_fdo(source)
+        return embed.read_fdo(source)
     stacking = setup.stacking()
     log, total = model.batches(setup, source, rows)
     with model.options_named(), progress("batches", total) as advance:
 
         def preprocessed() -> Any:
             for number, part in enumerate(log):
-                yield preprocess(setup.narrow.batch(part.features, bad_ids), stacking, bad_ids=bad_ids)
+                yield embed.preprocess(setup.narrow.batch(part.features, bad_ids), stacking, bad_ids=bad_ids)
                 advance(number + 1, total)
 
-        return fdo_stats(preprocessed())
+        return embed.fdo_stats(preprocessed())
 
 
-def _write(out: str, counted: FdoStats, setup: EmbedConfig | None, source: str) -> None:
-    from tilewright.embed import torchrec_plan, write_fdo
-
+def _write(out: str, counted: embed.FdoStats, setup: embed.EmbedConfig | None, source: str) -> None:
     if out.endswith((".npz", ".csv")):
-        write_fdo(out, counted)
+        embed.write_fdo(out, counted)
         return
     if out.endswith(".torchrec.json"):
         assert setup is not None
         stacking = setup.stacking()
-        value = torchrec_plan(stacking)
+        value = embed.torchrec_plan(stacking)
     else:
         facts: dict[str, Any] = {"source": Path(source).name}
         if setup is not None:
@@ -115,12 +109,10 @@ def _table(stacks: dict[str, dict[str, Any]]) -> Table:
 
 def _compare(source: str, config: str | None, out: str | None, as_json: bool) -> None:
     """A TorchRec plan's tables, and its ranks' bytes beside those of our chips."""
-    from tilewright.embed import rank_bytes, read_torchrec
-
     if out is not None:
         raise UsageError("a TorchRec plan is read, not written again", where=out, how="leave -o away")
-    tables = read_torchrec(source)
-    ranks = rank_bytes(tables)
+    tables = embed.read_torchrec(source)
+    ranks = embed.rank_bytes(tables)
     ours = None
     if config is not None:
         setup = model.ModelOptions(config).configured()

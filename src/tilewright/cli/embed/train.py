@@ -16,12 +16,12 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import IO, Annotated, Any
 
 from typer import Argument, Exit
 
-from tilewright import embed, machine
+from tilewright import embed, machine, trace
 from tilewright.cli.embed.model import ModelOptions
 from tilewright.cli.streams import Json, progress
 from tilewright.errors import CheckFailed, UsageError
@@ -33,34 +33,41 @@ from tilewright.render.page import Card, Page, cards, paragraph
 from tilewright.render.tables import Heading, Table
 
 
+@dataclass(frozen=True)
+class Training:
+    """The options that are a :class:`machine.FitJob`'s fields."""
+
+    data: Annotated[
+        str | None, "Parquet, CSV or TSV with a header, .npz, Criteo's TSV. None: a generated click log."
+    ] = None
+    steps: Annotated[int, "Training steps, counted from the training's start."] = 100
+    limits: Annotated[str | None, "A limits file, over the file's limits. None: learnt from the first 64 batches."] = (
+        None
+    )
+    renew_limits: Annotated[int, "Steps after which limits become what was seen so far (0: never)."] = 0
+    headroom: Annotated[float, "Raise renewed and written limits by this share, rounded up to 8."] = 0.1
+    checkpoint: Annotated[str | None, "Folder of the checkpoints. None: none is taken."] = None
+    save_every: Annotated[int, "Steps between checkpoints (0: one, after the last step)."] = 0
+    resume: Annotated[bool, "Go on from the last checkpoint."] = False
+    skip_damaged: Annotated[bool, "With --resume: from the last checkpoint that is whole."] = False
+    pipelined: Annotated[bool, "Lookups, dense part and updates of three batches at once."] = False
+    detect_nan: Annotated[
+        bool, "--detect-nan/--no-detect-nan", "Stop at a loss or gradient that is not finite (stop)."
+    ] = True
+    scale: Annotated[float, "Given to the model's features(scale)."] = 0.01
+    seed: Annotated[int, "Seed of parameters, tables and a generated log."] = 0
+
+
 def train(
     model: Annotated[str, Argument(help="A model file, such as examples/dlrm.py.")],
+    of: Training,
     config: Annotated[
         str | None, "The tables: a TOML file, as plan and check take it, in place of the model's features()."
     ] = None,
-    data: Annotated[
-        str | None, "Parquet, CSV or TSV with a header, .npz, Criteo's TSV. None: a generated click log."
-    ] = None,
-    steps: Annotated[int, "Training steps, counted from the training's start."] = 100,
     batch: Annotated[int | None, "Samples per step, over all chips, over the file's (512)."] = None,
     target: Annotated[str | None, "The chip whose SparseCores hold the tables, over the file's (tpu-v5p)."] = None,
     chips: Annotated[int | None, "Number of chips, over the file's (1)."] = None,
-    limits: Annotated[
-        str | None, "A limits file, over the file's limits. None: learnt from the first 64 batches."
-    ] = None,
-    renew_limits: Annotated[int, "Steps after which limits become what was seen so far (0: never)."] = 0,
-    headroom: Annotated[float, "Raise renewed and written limits by this share, rounded up to 8."] = 0.1,
-    checkpoint: Annotated[str | None, "Folder of the checkpoints. None: none is taken."] = None,
-    save_every: Annotated[int, "Steps between checkpoints (0: one, after the last step)."] = 0,
-    resume: Annotated[bool, "Go on from the last checkpoint."] = False,
-    skip_damaged: Annotated[bool, "With --resume: from the last checkpoint that is whole."] = False,
-    pipelined: Annotated[bool, "Lookups, dense part and updates of three batches at once."] = False,
-    detect_nan: Annotated[
-        bool, "--detect-nan/--no-detect-nan", "Stop at a loss or gradient that is not finite (stop)."
-    ] = True,
     processes: Annotated[int, "Processes on this machine (jax.distributed), each with its share of the chips."] = 1,
-    scale: Annotated[float, "Given to the model's features(scale)."] = 0.01,
-    seed: Annotated[int, "Seed of parameters, tables and a generated log."] = 0,
     as_json: Json = False,
     out: Annotated[
         str | None,
@@ -77,7 +84,7 @@ def train(
     of checkpoints takes one training at a time.
     """
     where = Output(out, as_json, ".html", ".pftrace", ".json", stdout=False)
-    need("jax", "optax", *["orbax"] * bool(checkpoint), what="`embed train`")
+    need("jax", "optax", *["orbax"] * bool(of.checkpoint), what="`embed train`")
     options = {"batch": batch, "target": target, "chips": chips}
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     tables = None if config is None else ModelOptions(config, **given).configured()
@@ -85,35 +92,16 @@ def train(
         where_of = (tables.chips, tables.target) if tables else (given.get("chips", 1), given.get("target", "tpu-v5p"))
         _start_all(processes, *where_of)
         return
-    job = machine.FitJob(
-        *(model, data),
-        steps=steps,
-        limits=limits,
-        checkpoint=checkpoint,
-        save_every=save_every,
-        resume=resume,
-        pipelined=pipelined,
-        detect_nan=detect_nan,
-        scale=scale,
-        seed=seed,
-        skip_damaged=skip_damaged,
-        config=tables,
-        renew_limits=renew_limits,
-        headroom=headroom,
-        **given,
-    )
-    job = job.settled()
+    job = machine.FitJob(model, config=tables, **vars(of), **given).settled()
     in_turn = None
-    if where.suffix == ".html" and pipelined and not resume:
+    if where.suffix == ".html" and of.pipelined and not of.resume:
         in_turn = _watched(replace(job, pipelined=False, checkpoint=None, save_every=0), "in turn")
     fitted = _watched(job, "train")
     if not _is_first():
         return
-    from tilewright.trace import perfetto_bytes
-
     forms: dict[str, Form] = {
         ".html": lambda: _page(fitted, in_turn),
-        ".pftrace": lambda: perfetto_bytes(fitted.recorder),
+        ".pftrace": lambda: trace.perfetto_bytes(fitted.recorder),
         ".json": fitted.limits_json,
     }
     deliver(Answer(fitted.to_json, lambda: _lines(fitted)), where, forms)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from tilewright import isa
+from tilewright import isa, layout, trace
 from tilewright.errors import UsageError
 from tilewright.reading import open_bytes
 from tilewright.render.delivery import remark
@@ -18,8 +18,6 @@ from tilewright.render.formats import Kind
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from tilewright.trace import Event
 
 PES: tuple[tuple[str, Kind, str], ...] = (
     ("PE", "number", "Processing element."),
@@ -87,16 +85,14 @@ def array(text: str, option: str, count_up: bool = False) -> np.ndarray[Any, Any
     """An array of the shape and type of ``text``, as s32[4,4]: zeros, or 0, 1, 2, ..."""
     import numpy as np
 
-    from tilewright.layout import TensorLayout, parse
-
-    layout = parse(text)
-    if not isinstance(layout, TensorLayout):
+    form = layout.parse(text)
+    if not isinstance(form, layout.TensorLayout):
         raise UsageError(f"{text} is a tuple", where=option)
-    if layout.num_elements > MOST:
+    if form.num_elements > MOST:
         raise UsageError(f"{text} has more than {MOST} elements", where=option)
     if count_up:
-        return np.arange(layout.num_elements).astype(layout.numpy_dtype).reshape(layout.shape)
-    return np.zeros(layout.shape, layout.numpy_dtype)
+        return np.arange(form.num_elements).astype(form.numpy_dtype).reshape(form.shape)
+    return np.zeros(form.shape, form.numpy_dtype)
 
 
 @dataclass(frozen=True)
@@ -224,6 +220,6 @@ def remark_errors(errors: Sequence[Any], most: int = 5) -> None:
         remark(f"... and {len(errors) - most} more error records")
 
 
-def timeline_text(events: Sequence[Event]) -> str:
+def timeline_text(events: Sequence[trace.Event]) -> str:
     """What is said of a Perfetto trace that was written."""
     return f"{len(events)} events; open it at https://ui.perfetto.dev"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from tilewright import isa
+from tilewright import isa, layout, trace
 from tilewright.cli.isa import machine
 from tilewright.cli.streams import Json, npy_bytes, progress
 from tilewright.errors import UsageError
@@ -32,9 +32,7 @@ def random_array(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray[An
     """Seeded values: the whole range of an integer type, normal floats."""
     import numpy as np
 
-    from tilewright.layout import paged
-
-    rng, kind = np.random.default_rng(seed), paged((1,), dtype).numpy_dtype
+    rng, kind = np.random.default_rng(seed), layout.paged((1,), dtype).numpy_dtype
     if dtype[0] in "su":
         bits = int(dtype[1:])
         low = -(1 << (bits - 1)) if dtype[0] == "s" else 0
@@ -111,9 +109,7 @@ def operands(
 
 def _read(name: str, array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
     """A matrix as it was saved; numpy saves bf16 as two bytes of no type."""
-    from tilewright.layout import paged
-
-    kind = paged((1,), dtype).numpy_dtype
+    kind = layout.paged((1,), dtype).numpy_dtype
     if array.dtype.kind == "V" and array.dtype.itemsize == kind.itemsize:
         array = array.view(kind)
     if array.ndim != 2:
@@ -160,8 +156,6 @@ def matmul(
     as_json: Json = False,
 ) -> int:
     """Multiply two matrices on the machine; its counts beside the closed forms, its value beside numpy's."""
-    from tilewright.trace import perfetto_bytes
-
     where = Output(out, as_json, ".tasm", ".pftrace", ".npy")
     config = machine.configured(settings)
     a, b = operands(data, m, n, k, (dtype, dtype_b or dtype), seed)
@@ -180,7 +174,7 @@ def matmul(
     ran.value |= {**sizes, "dtype": types[0], "dtype_b": types[1], **options, **more, "counts": counts}
     ran.value |= {"value_equals_numpy": ran.equal, "difference": ran.away, "errors": len(result.errors)}
     forms: dict[str, Form] = {
-        ".pftrace": lambda: perfetto_bytes(result.trace),
+        ".pftrace": lambda: trace.perfetto_bytes(result.trace),
         ".npy": lambda: npy_bytes(result.value),
         ".tasm": lambda: f"{result.program}\n",
     }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
 
-from tilewright import isa
+from tilewright import isa, trace
 from tilewright.cli.isa import machine
 from tilewright.cli.programs.program import ArgOption, load_program
 from tilewright.cli.streams import Json, npy_bytes, progress, read_text
@@ -50,8 +50,6 @@ def run(
 
     FILE may be a model that `isa compile -o FILE.bundle` wrote: --tensor 0=FILE.npy gives its first argument.
     """
-    from tilewright.trace import perfetto_bytes
-
     if isa.is_bundle(file):
         return _run_bundle(file, tensors.tensor, save, as_json)
     where = Output(out, as_json, ".pftrace", stdout=False)
@@ -71,7 +69,7 @@ def run(
         write_file(path, npy_bytes(runs[0].tensor(name)), note=None)
     shown = [machine.pair(shape, "--zeros", "")[0] for shape in tensors.zeros or ()]
     events = isa.timeline(runs) if traced else ()
-    forms = {".pftrace": lambda: perfetto_bytes(events)}
+    forms = {".pftrace": lambda: trace.perfetto_bytes(events)}
     deliver(_run_answer(runs, shown), where, forms, wrote=machine.timeline_text(events))
     errors = [error for run in runs for error in run.errors]
     machine.remark_errors(errors)
@@ -184,8 +182,6 @@ def compile(
     as_json: Json = False,
 ) -> int:
     """Compile a model for the matrix unit: every layer with its cycles, bytes, and why it is not on the machine."""
-    from tilewright import isa
-
     where = Output(out, as_json, ".html", ".json", ".tasm", ".bundle")
     compiled = isa.compile(load_program(program, arg), config=machine.configured(settings, kb_mode="chunk"))
     if where.path is not None and where.suffix == ".bundle":

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument
 
 from tilewright import layout as layouts
+from tilewright import targets
 from tilewright.cli.layout import show
 from tilewright.cli.layout.draw import View
 from tilewright.cli.streams import Json, npy_bytes, read_bytes, read_text
-from tilewright.errors import ParseError, TilewrightError, UnsupportedError, UsageError
+from tilewright.errors import ParseError, TilewrightError, UnsupportedError, UsageError, placed_at
 from tilewright.reading import open_bytes
 from tilewright.render.delivery import Answer, Output, deliver, remark
 from tilewright.render.formats import ratio_text
@@ -144,9 +145,7 @@ def predict(shape: _Shapes, target: _Target = "tpu-v5e", boundary: _Boundary = F
 
     Of several shapes, or a tuple's arrays, one line each.
     """
-    from tilewright.targets import target as find_target
-
-    chip = find_target(target).name
+    chip = targets.target(target).name
     arrays = [sides for where, text in _texts(shape) for sides in _all_sides(text, where, chip, boundary)]
     values = [
         {"dtype": sides["predicted"].dtype, "shape": list(sides["predicted"].shape)}
@@ -231,10 +230,8 @@ def pack(source: _Npy, text: _TiledText, out: _Raw, as_json: Json = False) -> No
         raise UsageError("packed bytes are no .npy file", where="-o", how="name it .bin, say")
     where, layout = Output(out, as_json, ""), show.sized_array(text)
     array = _as_layout_type(_read_array(source), layout, source)
-    try:
+    with placed_at(source):
         image = _memory_image(layout, layout.pack(array))
-    except UsageError as error:
-        raise UsageError(error.what, where=source, how=error.how) from None
     _deliver_data(image, layout, source, where)
 
 

@@ -263,7 +263,7 @@ def _figure(move: layouts.Relayout, name: str) -> int | None:
 def _place_text(layout: layouts.IndexMap, place: tuple[int, ...], in_bytes: bool) -> str:
     if in_bytes and len(place) == 1:
         return f"byte {place[0] * layout.element_bits // 8}"
-    return ", ".join(f"{name} {value}" for name, value in zip(layout.axes, place, strict=True))
+    return layout.place_text(place)
 
 
 def _sentence(comparison: Comparison, moved: MovedElement) -> str:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import DEVNULL, PIPE
-from typing import Annotated, Literal
+from tempfile import TemporaryFile
+from typing import Annotated, Any, Literal
 
 import anyio
 from anyio import CapacityLimiter
-from anyio.abc import ByteReceiveStream, Process
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
-from tilewright.child import kill_group
 from tilewright.errors import CheckFailed, TilewrightError, UsageError
 from tilewright.targets import target_names
 from tilewright.version import __version__
@@ -64,55 +61,18 @@ async def run_bounded(words: Sequence[str], stdin: bytes, folder: str, bounds: B
     # -P: the folder may hold a json.py of its own. The processor's time is limited as well, should this process die.
     command = [sys.executable, "-P", "-c", _RUN, str(2 * bounds.seconds), str(bounds.memory), *words]
     environment = os.environ | {"COLUMNS": "120", "NO_COLOR": "1", "JAX_PLATFORMS": "cpu", "PYTHONIOENCODING": "utf-8"}
-    process = await anyio.open_process(
-        command, stdin=PIPE if stdin else DEVNULL, cwd=folder, env=environment, start_new_session=True
-    )
-    try:
-        with anyio.fail_after(bounds.seconds):
-            out, err = await _exchange(process, stdin, bounds.output)
-            code = await process.wait()
-    except TimeoutError:
-        how = "give a smaller program or plan, or start the server with --seconds N"
-        raise UsageError(f"stopped after {bounds.seconds} s", how=how) from None
-    finally:
-        await _end(process)
-    return _answer(out, err, code, bounds)
-
-
-async def _exchange(process: Process, stdin: bytes, limit: int) -> tuple[bytes, bytes]:
-    """Hand stdin over and read both outputs, each up to its limit and a byte; the process ends where it prints more."""
-    read: dict[str, bytes] = {}
-
-    async def receive(name: str, stream: ByteReceiveStream) -> None:
-        data = bytearray()
-        async for part in stream:
-            data += part
-            if len(data) > limit:
-                kill_group(process)
-                break
-        read[name] = bytes(data[: limit + 1])
-
-    async def send() -> None:
-        assert process.stdin is not None
-        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # it failed before it read everything
-            await process.stdin.send(stdin)
-        await process.stdin.aclose()
-
-    assert process.stdout is not None
-    assert process.stderr is not None
-    async with anyio.create_task_group() as tasks:
-        if stdin:
-            tasks.start_soon(send)
-        tasks.start_soon(receive, "out", process.stdout)
-        tasks.start_soon(receive, "err", process.stderr)
-    return read["out"], read["err"]
-
-
-async def _end(process: Process) -> None:
-    if process.returncode is None:
-        kill_group(process)
-    with anyio.CancelScope(shield=True):
-        await process.aclose()
+    with TemporaryFile() as given, TemporaryFile() as printed:
+        given.write(stdin)
+        given.seek(0)
+        how: dict[str, Any] = {"cwd": folder, "env": environment, "start_new_session": True}
+        try:
+            with anyio.fail_after(bounds.seconds):
+                done = await anyio.run_process(command, stdin=given, stdout=printed, check=False, **how)
+        except TimeoutError:
+            hint = "give a smaller program or plan, or start the server with --seconds N"
+            raise UsageError(f"stopped after {bounds.seconds} s", how=hint) from None
+        printed.seek(0)
+        return _answer(printed.read(bounds.output + 1), done.stderr, done.returncode, bounds)
 
 
 def _answer(out: bytes, err: bytes, code: int, bounds: Bounds) -> str:

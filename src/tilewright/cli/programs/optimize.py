@@ -5,14 +5,15 @@ from __future__ import annotations
 import io
 import os
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from tilewright import hlo, targets
 from tilewright.child import half_of_memory
 from tilewright.cli.programs.program import PROGRAM_HELP, ArgOption, ModuleOption, load_program
 from tilewright.cli.programs.report import make_report
@@ -23,10 +24,6 @@ from tilewright.files import making_folder, write_whole
 from tilewright.render import bytes_text
 from tilewright.render.delivery import Answer, Form, Line, Output, deliver, remark, write_file
 from tilewright.render.tables import Heading, Table
-
-if TYPE_CHECKING:
-    from tilewright.hlo import MovementReport, Optimized, PassRun, Program, TpuComparison, Trial, Verification
-
 
 _WITHIN = Option(min=1, help="Seconds for all trials of a proof: no other begins that would take longer.")
 _MEMORY = Option(min=1, help="GiB that running the programs may take; default: half of what is free.")
@@ -87,12 +84,9 @@ def optimize(
         return
     if target is None:
         raise UsageError("no target given", where=program, how="add --target, such as --target vector8x128")
-    from tilewright.hlo import optimize as optimize_program
-    from tilewright.targets import target as find_target
-
-    chip = find_target(target)  # before the program is loaded for it
+    chip = targets.target(target)  # before the program is loaded for it
     named = None if rules is None else [name for name in map(str.strip, rules.split(",")) if name not in ("", "none")]
-    optimized = optimize_program(
+    optimized = hlo.optimize(
         load_program(program, arg, module),
         chip,
         allow_reassociation=not bit_exact,
@@ -132,19 +126,17 @@ def optimize(
             "it remains after normalising both programs"
         )
     if verify:
-        from tilewright.hlo import verify as verify_programs
-
         sides = optimized.original, optimized.program
         options: dict[str, Any] = {"bit_exact": bit_exact, "assume_finite": assume_finite, "within": within}
         options |= _limits(sides[0], memory)
         with progress("verify") as advance:
-            proof = verify_programs(*sides, advance=advance, **options)
+            proof = hlo.verify(*sides, advance=advance, **options)
         if not proof.ok:
             raise CheckFailed(f"the rewritten program differs: {proof.reason}")
         remark(f"verified on random inputs: {proof}")
 
 
-def _lines(optimized: Optimized, diff: bool, explain: bool, left: Callable[[], MovementReport]) -> Iterator[Line]:
+def _lines(optimized: hlo.Optimized, diff: bool, explain: bool, left: hlo.MovementReport) -> Iterator[Line]:
     if explain or not diff:
         yield optimized.explain()
     if diff and not optimized.rewrites:
@@ -159,31 +151,27 @@ def _lines(optimized: Optimized, diff: bool, explain: bool, left: Callable[[], M
 
 def _passes_listed() -> Answer:
     """Every rewrite with one line, its options below it, and the default pipeline."""
-    from tilewright.hlo import DEFAULT_PIPELINE, REWRITES, rewrite_options
-
-    width = max(map(len, REWRITES))
-    options = {name: rewrite_options(rewrite) for name, rewrite in REWRITES.items()}
+    width = max(map(len, hlo.REWRITES))
+    options = {name: hlo.rewrite_options(rewrite) for name, rewrite in hlo.REWRITES.items()}
     passes = [
         {"name": name, "summary": rewrite.summary, "options": [vars(option) for option in options[name]]}
-        for name, rewrite in REWRITES.items()
+        for name, rewrite in hlo.REWRITES.items()
     ]
 
     def lines() -> Iterator[Line]:
-        for name, rewrite in REWRITES.items():
+        for name, rewrite in hlo.REWRITES.items():
             yield f"{name:{width}}  {rewrite.summary}"
             for option in options[name]:
                 yield f"{'':{width}}    {option.name}={option.default}  {option.summary} ({option.kind})"
         yield "\nby default all of them, in this order, until none changes anything:"
-        yield DEFAULT_PIPELINE
+        yield hlo.DEFAULT_PIPELINE
 
-    return Answer(lambda: {"passes": passes, "default": DEFAULT_PIPELINE}, lines)
+    return Answer(lambda: {"passes": passes, "default": hlo.DEFAULT_PIPELINE}, lines)
 
 
 def _rules_listed() -> Answer:
     """Every rule with one line, its guard, and what confirmed its gain."""
-    from tilewright.hlo import list_rules
-
-    rows = list_rules()
+    rows = hlo.list_rules()
     width = max(len(row["name"]) for row in rows)
 
     def lines() -> Iterator[Line]:
@@ -197,17 +185,15 @@ def _rules_listed() -> Answer:
 
 def _run_passes(text: str, passes: str, output: str | None, where: Output, diff: bool, print_after_all: bool) -> None:
     """Run a pipeline without any gate; the result goes to ``output``, what each pass did to stdout or stderr."""
-    from tilewright.hlo import parse_pipeline, passes_html, record_passes, run_pipeline
-
-    steps = parse_pipeline(passes)
+    steps = hlo.parse_pipeline(passes)
     pipeline = ",".join(map(str, steps))
     if not (diff or print_after_all or where.as_json or where.suffix):
-        result, counts = run_pipeline(text, steps)
+        result, counts = hlo.run_pipeline(text, steps)
         write_file(output or "-", result)
         for step in steps:
             remark(f"{step}: {counts[step.name]} changes")
         return
-    runs = record_passes(text, steps)
+    runs = hlo.record_passes(text, steps)
     if print_after_all and not where.suffix:
         _print_after(runs, output)
 
@@ -215,7 +201,7 @@ def _run_passes(text: str, passes: str, output: str | None, where: Output, diff:
         rows = [{"pass": run.step, "round": run.round, "changes": run.changes, "diff": run.diff()} for run in runs]
         return {"pipeline": pipeline, "passes": rows}
 
-    forms: dict[str, Form] = {"": lambda: runs[-1].after, ".html": lambda: passes_html(pipeline, runs)}
+    forms: dict[str, Form] = {"": lambda: runs[-1].after, ".html": lambda: hlo.passes_html(pipeline, runs)}
     deliver(Answer(to_json, lambda: _diffs(runs) if diff and not where.suffix else ()), where, forms)
 
 
@@ -224,7 +210,7 @@ def _is_folder(output: str) -> bool:
     return output.endswith("/") or Path(output).is_dir()
 
 
-def _print_after(runs: Sequence[PassRun], output: str | None) -> None:
+def _print_after(runs: Sequence[hlo.PassRun], output: str | None) -> None:
     """The program after every pass that changed it: a file each in a folder, else on stderr."""
     if not output or not _is_folder(output):
         for run in runs:
@@ -242,18 +228,16 @@ def _print_after(runs: Sequence[PassRun], output: str | None) -> None:
     remark(f"wrote {sum(run.changes > 0 for run in runs) + 1} files to {folder}")
 
 
-def _stages(optimized: Optimized) -> list[PassRun]:
+def _stages(optimized: hlo.Optimized) -> list[hlo.PassRun]:
     """A gated run: the passes work on copies of regions, so there is the program with calls inlined, and the result."""
-    from tilewright.hlo import PassRun, parse_pipeline, record_passes, run_pipeline
-
-    inlined = record_passes(optimized.original.text, parse_pipeline("inline"))[0]
-    result = run_pipeline(optimized.text, ())[0]
+    inlined = hlo.record_passes(optimized.original.text, hlo.parse_pipeline("inline"))[0]
+    result = hlo.run_pipeline(optimized.text, ())[0]
     fired = {name: count for name, count in optimized.changes.items() if count and name != "inline"}
     step = f"the accepted regions ({', '.join(fired) or 'none'})"
-    return [inlined, PassRun(step, 1, sum(fired.values()), inlined.after, result)]
+    return [inlined, hlo.PassRun(step, 1, sum(fired.values()), inlined.after, result)]
 
 
-def _diffs(runs: Sequence[PassRun]) -> Iterator[Line]:
+def _diffs(runs: Sequence[hlo.PassRun]) -> Iterator[Line]:
     """What each pass changed, one diff after the other; those that changed nothing are marked."""
     for run in runs:
         yield f"# {_heading(run)}"
@@ -261,7 +245,7 @@ def _diffs(runs: Sequence[PassRun]) -> Iterator[Line]:
             yield run.diff()
 
 
-def _heading(run: PassRun) -> str:
+def _heading(run: hlo.PassRun) -> str:
     return f"round {run.round}, {run.step}: {_count(run.changes)}"
 
 
@@ -296,20 +280,17 @@ def verify(
     if save and not save.endswith(".npz"):
         raise UsageError("inputs are written as .npz", where=save)
     need("jax", "jaxlib", what="`verify`")
-    from tilewright.hlo import Verification, compare_on_tpu
-    from tilewright.hlo import verify as verify_programs
-
     before, after = (
         load_program(source, arg if ".py" in source or ":" in source else None) for source in (original, rewritten)
     )
     # First: the TPU compiler may not be installed.
-    compiled = compare_on_tpu(before, after, tpu, timeout=timeout) if tpu else None
+    compiled = hlo.compare_on_tpu(before, after, tpu, timeout=timeout) if tpu else None
     options: dict[str, Any] = {"bit_exact": bit_exact, "inputs": inputs, "eager": eager, "seconds": timeout}
     options |= {"within": within / seeds, "assume_finite": assume_finite, **_limits(before, memory)}
     with progress("verify") as advance:
-        parts = [verify_programs(before, after, None, seed, advance=advance, **options) for seed in range(seeds)]
+        parts = [hlo.verify(before, after, None, seed, advance=advance, **options) for seed in range(seeds)]
     trials, remarks = (tuple(each for part in parts for each in getattr(part, name)) for name in ("trials", "remarks"))
-    verification = Verification(trials, parts[0].reference, tuple(dict.fromkeys(remarks)))
+    verification = hlo.Verification(trials, parts[0].reference, tuple(dict.fromkeys(remarks)))
     if save:
         _save(before, verification.worst, save)
     value = {**verification.to_json(), "tpu": compiled.to_json() if compiled else None}
@@ -322,14 +303,12 @@ def verify(
 _LONG, _LARGE = 10**11, 4 << 30
 
 
-def _limits(before: Program, memory: int | None) -> dict[str, Any]:
+def _limits(before: hlo.Program, memory: int | None) -> dict[str, Any]:
     """How a proof runs within ``memory`` GiB; says what a run takes where that is much."""
-    from tilewright.hlo import estimate, lifetimes
-
     if memory is not None:
         os.environ["TILEWRIGHT_CHILD_GIB"] = str(memory)  # for the process that runs them, which is yet to start
     with suppress(TilewrightError):  # what has no estimate is run without one
-        flops, peak = float(estimate(before, "tpu-v5e").flops), lifetimes(before, "tpu-v5e").peak
+        flops, peak = float(hlo.estimate(before, "tpu-v5e").flops), hlo.lifetimes(before, "tpu-v5e").peak
         if flops > _LONG or peak > _LARGE:
             remark(
                 f"a run computes {flops:.2g} multiplications and additions on {bytes_text(peak)} of arrays (modelled), "
@@ -338,18 +317,16 @@ def _limits(before: Program, memory: int | None) -> dict[str, Any]:
     return {"apart": True}
 
 
-def _save(program: Program, trial: Trial, path: str) -> None:
+def _save(program: hlo.Program, trial: hlo.Trial, path: str) -> None:
     import numpy as np
 
-    from tilewright.hlo import trial_arguments
-
     buffer = io.BytesIO()
-    arrays = {f"argument_{k}": array for k, array in enumerate(trial_arguments(program, trial))}
+    arrays = {f"argument_{k}": array for k, array in enumerate(hlo.trial_arguments(program, trial))}
     np.savez(buffer, allow_pickle=False, **arrays)
     write_file(path, buffer.getvalue(), f"{trial.inputs} inputs, seed {trial.seed}")
 
 
-def _trials_lines(verification: Verification, compiled: TpuComparison | None) -> Iterator[Line]:
+def _trials_lines(verification: hlo.Verification, compiled: hlo.TpuComparison | None) -> Iterator[Line]:
     columns: list[Heading] = ["inputs", ("seed", "number"), "run", "verdict", "differ by", "error of A", "error of B"]
     rows = []
     for trial in verification.trials:

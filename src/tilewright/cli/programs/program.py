@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument
 
+from tilewright import hlo
 from tilewright.cli.streams import read_bytes
 from tilewright.errors import UsageError
 from tilewright.render import bytes_text
 from tilewright.render.delivery import remark
 
 if TYPE_CHECKING:
-    from tilewright.hlo import Program
     from tilewright.layout import Mesh
 
 PROGRAM_HELP = (
@@ -136,14 +136,12 @@ class MeshOptions:
             return None
         return Mesh(read_mesh(self.mesh).axes, self.topology)
 
-    def put_on(self, program: Program, mesh: Mesh | None) -> Program:
+    def put_on(self, program: hlo.Program, mesh: Mesh | None) -> hlo.Program:
         """The program cut over it."""
-        from tilewright.hlo import sharded
-
         if mesh is None:
             return program
         said = (text.partition("=") for text in self.shard or ())
-        return sharded(program, mesh, {name.strip(): axes.strip() for name, _, axes in said})
+        return hlo.sharded(program, mesh, {name.strip(): axes.strip() for name, _, axes in said})
 
 
 def load_program(
@@ -152,40 +150,36 @@ def load_program(
     module: str | None = None,
     frames: str | None = None,
     meshed: MeshOptions | None = None,
-) -> Program:
+) -> hlo.Program:
     """The program that ``source`` names on the command line. What the user's code prints goes to stderr.
 
     Options that do not fit the source get a remark, not an error: commands on two programs give them to both.
     """
-    from tilewright.hlo import from_python, load, names_python
-
     meshed = meshed or MeshOptions()
     mesh = meshed.over()
-    if names_python(source):
+    if hlo.names_python(source):
         if mesh is not None and "jax" not in sys.modules:  # a file that makes a mesh of jax.devices() finds as many
             flags = os.environ.get("XLA_FLAGS", "")
             count = f"--xla_force_host_platform_device_count={mesh.size}"
             os.environ["XLA_FLAGS"] = flags if count.partition("=")[0] in flags else f"{flags} {count}".strip()
         with redirect_stdout(sys.stderr):
-            program = from_python(source, arguments or (), None if mesh is None else mesh.axes)
+            program = hlo.from_python(source, arguments or (), None if mesh is None else mesh.axes)
         put = meshed.put_on(program, mesh)
-        again = load(put.text, frames=frames) if frames else put
+        again = hlo.load(put.text, frames=frames) if frames else put
         return replace(again, attributes=put.attributes, signature=program.signature)
     return meshed.put_on(_loaded(source, arguments, module, frames), mesh)
 
 
-def _loaded(source: str, arguments: Sequence[str] | None, module: str | None, frames: str | None) -> Program:
-    from tilewright.hlo import dumped_modules, load
-
+def _loaded(source: str, arguments: Sequence[str] | None, module: str | None, frames: str | None) -> hlo.Program:
     folder = source != "-" and Path(source).is_dir()
     if arguments:
         remark(f"note: {source} is not a function of a Python file; --arg is ignored")
     if module is not None and not folder:
         remark(f"note: {source} is not a dump folder; --module is ignored")
     if source == "-":
-        return load(read_bytes(source), frames=frames or "")
+        return hlo.load(read_bytes(source), frames=frames or "")
     if folder:
-        chosen, *others = dumped_modules(Path(source), module)
+        chosen, *others = hlo.dumped_modules(Path(source), module)
         _say_memory(chosen.path)
         stage = "" if chosen.stage == "after optimizations" else f" ({chosen.stage})"
         remark(f"note: {chosen.path.name}{stage}")
@@ -194,4 +188,4 @@ def _loaded(source: str, arguments: Sequence[str] | None, module: str | None, fr
             remark(f"note: the largest of {len(others) + 1} modules; --module NAME takes another: {names}")
     else:
         _say_memory(Path(source))
-    return load(Path(source), module if folder else None, frames or "")
+    return hlo.load(Path(source), module if folder else None, frames or "")

@@ -105,10 +105,8 @@ def restore(
                         rows[:] = made
             _fill(parts, stacking, {table: columns.rows for table, columns in own.items()})
             stacks[name], new_slots[name] = shards.array(parts.__getitem__), {}
-            for (
-                slot,
-                start,
-            ) in stack.optimizer.slots.items():  # padding and tables not restored hold what it starts from
+            for slot, start in stack.optimizer.slots.items():
+                # Padding and tables that are not restored hold what it starts from.
                 if not slots or not own:
                     new_slots[name][slot] = shards.full(slot_shape(stack, slot), start)
                     continue

@@ -6,7 +6,6 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.optimizers import OPTIMIZERS
 from tilewright.embed.model.stacking import ACTIVATION_BYTES, Stacking, manual_stacks, stack, stack_name
 from tilewright.embed.model.tables import Feature, Limits, LimitsFile, Quantization, Table, Topology, count, limits_of
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, placed_at
 from tilewright.reading import check_keys, read_file, typed
 
 _GUIDE = SparseCoreConfig()
@@ -324,15 +323,6 @@ class _FeatureEntry:
     ids: str = "auto"
 
 
-@contextmanager
-def _named(where: str) -> Iterator[None]:
-    """UsageErrors raised inside name ``where`` as their place."""
-    try:
-        yield
-    except UsageError as error:
-        raise UsageError(error.what, where=where, how=error.how) from None
-
-
 def _config(file: _File) -> EmbedConfig:
     if not file.table:
         raise UsageError("no table", where="table", how="add a [[table]] with name, vocab and width")
@@ -343,7 +333,7 @@ def _config(file: _File) -> EmbedConfig:
     for entry in entries:
         check_choice(f"placement of table {entry.name!r}", entry.placement, ("sharded", "replicated"))
         if entry.hashing is not None:
-            with _named(f"table {entry.name!r}: hashing"):
+            with placed_at(f"table {entry.name!r}: hashing"):
                 rules[entry.name] = typed(entry.hashing, MultiHash, "")
     read = [typed(e, _FeatureEntry, _where("feature", e)) for e in file.feature or [{"name": n} for n in tables]]
     features = tuple(_feature(entry, tables) for entry in read)
@@ -387,7 +377,7 @@ def _table(entry: _TableEntry) -> Table:
     missing = [name for name, value in zip(names, values) if value is None]
     if 0 < len(missing) < len(names):
         raise UsageError(f"{' and '.join(missing)} missing", where=where)
-    with _named(where):
+    with placed_at(where):
         quantization = None if missing else Quantization(*values)
     optimizer = optimizer_of(entry.optimizer, where)
     return Table(entry.name, entry.vocab, entry.width, entry.combiner, optimizer, quantization=quantization)
@@ -400,7 +390,7 @@ def optimizer_of(entry: str | dict[str, Any], where: str) -> Any:
     if kind is None:
         raise UsageError(f"optimizer = {entry!r}", where=where, how=f"one of {', '.join(OPTIMIZERS)}")
     check_keys(arguments, [argument.name for argument in fields(kind)], f"{where}: optimizer")
-    with _named(f"{where}: optimizer"):
+    with placed_at(f"{where}: optimizer"):
         return kind(**arguments)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.embed.model.optimizers import SGD
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, placed_at
 from tilewright.reading import read_file, typed
 from tilewright.targets import Target, target
 
@@ -321,7 +321,5 @@ def read_rotation(path: str | Path, stacks: Iterable[str]) -> dict[str, int]:
 
 def limits_of(entry: Any, where: str) -> Limits:
     """Limits of a file's entry, checked: whole numbers, and no more distinct ids than ids."""
-    try:
+    with placed_at(where):
         return typed(entry, Limits, where).consistent(where)
-    except UsageError as error:
-        raise UsageError(error.what, where=where, how=error.how) from None

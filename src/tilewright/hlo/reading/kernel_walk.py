@@ -231,9 +231,7 @@ class Walk:
             kernel.moments.append(Moment(count * scale, tuple(parts), tuple(moved_now)))
         own = tuple((operand, each[0] / steps, each[1] / steps) for operand, each in self.steps.moved.items())
         if own:  # transfers that the body starts by itself, outside any loop, beside all steps
-            kernel.moments = [
-                m if m.alone else Moment(m.times, m.parts, (*m.moved, *own)) for m in kernel.moments
-            ]
+            kernel.moments = [m if m.alone else Moment(m.times, m.parts, (*m.moved, *own)) for m in kernel.moments]
         kernel.moments += [Moment(times, *key) for key, times in self.trips.items()]
         if last:
             kernel.moments.append(Moment(1.0, (), tuple(last), alone=True))
@@ -245,7 +243,9 @@ class Walk:
         rank = len(self.grid)
         for k, (name, _) in enumerate(arguments[:rank]):
             one = self.grid[k] == 1
-            self.numbers[name] = 0 if one else np.arange(self.grid[k]).reshape([-1 if d == k else 1 for d in range(rank)])
+            self.numbers[name] = (
+                0 if one else np.arange(self.grid[k]).reshape([-1 if d == k else 1 for d in range(rank)])
+            )
         for name, kind in arguments[rank:]:
             sizes, _, space = memory_of(kind)
             if space == "smem":
@@ -639,7 +639,13 @@ def _combined(name: str, given: Sequence[Any]) -> _Chance:
         return _NO if name == "arith.andi" else second if first is _NO else first
     if first is _YES or second is _YES:
         other = second if first is _YES else first
-        return other if name == "arith.andi" else _YES if name == "arith.ori" else _Chance(1.0 - other.share, other.assumed)
+        return (
+            other
+            if name == "arith.andi"
+            else _YES
+            if name == "arith.ori"
+            else _Chance(1.0 - other.share, other.assumed)
+        )
     a, b = first.share, second.share
     share = a * b if name == "arith.andi" else a + b - a * b if name == "arith.ori" else a + b - 2 * a * b
     return _Chance(share, next((one.assumed for one in given if one.assumed), ""))

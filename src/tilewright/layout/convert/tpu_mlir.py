@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.errors import ParseError, TilewrightError, UnsupportedError, UsageError
+from tilewright.errors import ParseError, TilewrightError, UnsupportedError, UsageError, placed_at
 from tilewright.layout.kinds.lanes import LaneLayout, lane_memory, lanes
 from tilewright.layout.kinds.local_plan import BankConflict, LocalPlan, PlacedTensor, conflicts_of, fitted
 from tilewright.targets import LaneMemory
@@ -101,10 +101,8 @@ def read_tpu_mlir(text: str, chip: str | None = None, where: str = "") -> tuple[
     name = chip or (found[1].lower() if found else "")
     if not name:
         raise UsageError("no chip is named", where=where, how="pass --chip, such as bm1684x")
-    try:
+    with placed_at(where, TilewrightError):
         memory = lane_memory(name, None, None)
-    except TilewrightError as error:
-        raise UsageError(error.what, where=where, how=error.how) from None
     groups = [_group(head, number, lines, memory, where) for head, number, lines in _groups(text, where) if lines]
     if not groups:
         raise UsageError("no tensor lies in local memory: the file has no layer group (tpu.Group)", where=where)
@@ -197,11 +195,9 @@ def _layout(line: _Line, memory: LaneMemory, where: str) -> tuple[LaneLayout, bo
     for shape in (_slice(line), _whole_tensor(line.shape)):
         if math.prod(shape) >= _LARGEST:
             continue
-        try:
+        with placed_at(f"{where}: line {line.number}", TilewrightError):
             low = line.dtype.lower()
             layout = lanes(shape, {"f8e4m3": "f8e4m3fn"}.get(low, low), memory, mode=mode)
-        except TilewrightError as error:
-            raise UsageError(error.what, where=f"{where}: line {line.number}", how=error.how) from None
         if layout.bytes_per_npu == size or "out_size" not in line.ginfo:
             return layout, True
     return _region(size, memory), False

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
@@ -46,83 +46,64 @@ class FoundText:
     bare: bool = False
 
 
-class _Elsewhere(NamedTuple):
-    """A kind of text that another command reads."""
-
-    pattern: re.Pattern[str]
-    what: str
-    how: str
-
+_Elsewhere = tuple[str, str, str]
+"""A kind of text that another command reads: its pattern, what it is, and how to read it."""
 
 _REPORT = "`tilewright report FILE` reads whole programs; give it the file, or - for stdin"
 _CUTE = "`tilewright layout cute` reads it"
 _PROGRAMS = (
-    _Elsewhere(re.compile(r"^[ \t]*HloModule\b", re.M), "this is the text of a whole program (HloModule)", _REPORT),
-    _Elsewhere(re.compile(r"^[ \t]*ENTRY\b.*\{[ \t]*$", re.M), "this is a whole computation (ENTRY)", _REPORT),
-    _Elsewhere(
-        re.compile(
-            r"^[ \t]*(?:\"?builtin\.module\"?|module)\b[^\n]*\{[ \t]*$|^[ \t]*func\.func\b[^\n]*\{[ \t]*\n", re.M
-        ),
+    (r"(?m)^[ \t]*HloModule\b", "this is the text of a whole program (HloModule)", _REPORT),
+    (r"(?m)^[ \t]*ENTRY\b.*\{[ \t]*$", "this is a whole computation (ENTRY)", _REPORT),
+    (
+        r"(?m)^[ \t]*(?:\"?builtin\.module\"?|module)\b[^\n]*\{[ \t]*$|^[ \t]*func\.func\b[^\n]*\{[ \t]*\n",
         "this is a whole program of MLIR",
         _REPORT,
     ),
-    _Elsewhere(
-        re.compile(r"^\s*\{ *lambda\b"),
+    (
+        r"^\s*\{ *lambda\b",
         "this is a jaxpr, a whole function",
         "`tilewright report FILE.py:FUNCTION` reads a function of JAX",
     ),
 )
 _TREE = r"\(?[_(]*[0-9][_0-9(), ]*"
 _LAYOUTS_ELSEWHERE = (
-    _Elsewhere(
-        re.compile(rf"\bSw?<\s*-?[0-9]|\bsmem_ptr\[|\bgmem_ptr\[|^\s*\(?{_TREE}:\s*{_TREE}\s*$"),
-        "this is a layout of CuTe",
-        _CUTE,
-    ),
-    _Elsewhere(
-        re.compile(r"\b(?:linalg|tensor)\.(?:un)?pack\b"), "this is linalg.pack", "`tilewright layout linalg` reads it"
-    ),
+    (rf"\bSw?<\s*-?[0-9]|\bsmem_ptr\[|\bgmem_ptr\[|^\s*\(?{_TREE}:\s*{_TREE}\s*$", "this is a layout of CuTe", _CUTE),
+    (r"\b(?:linalg|tensor)\.(?:un)?pack\b", "this is linalg.pack", "`tilewright layout linalg` reads it"),
 )
 _ELSEWHERE = (
-    _Elsewhere(
-        re.compile(
-            r"Ran out of memory|RESOURCE_EXHAUSTED|Resource exhausted|Attempting to (?:allocate|reserve)|Hbm usage"
-        ),
+    (
+        r"Ran out of memory|RESOURCE_EXHAUSTED|Resource exhausted|Attempting to (?:allocate|reserve)|Hbm usage",
         "this message names no shape",
         "`tilewright explain-error` says what it means",
     ),
-    _Elsewhere(
-        re.compile(r"logical replica|max_ids_per_partition|SparseCore"),
+    (
+        r"logical replica|max_ids_per_partition|SparseCore",
         "this is about SparseCores and names no shape",
         "`tilewright explain-error` says what it means",
     ),
-    _Elsewhere(
-        re.compile(r"#tpu\.vpad|vector layout"),
-        "this is a layout of vector registers, not of memory",
-        "paste the memref beside it",
-    ),
-    _Elsewhere(
-        re.compile(r"#ttcore|#ttnn|\bttnn\."),
+    (r"#tpu\.vpad|vector layout", "this is a layout of vector registers, not of memory", "paste the memref beside it"),
+    (
+        r"#ttcore|#ttnn|\bttnn\.",
         "this is a layout of Tenstorrent's compiler",
         "`tilewright layout preset tenstorrent TYPE[DIMS]` shows that of its tiles",
     ),
-    _Elsewhere(
-        re.compile(r"#ttg?\.|#triton_gpu|#blocked|BlockedLayout"),
+    (
+        r"#ttg?\.|#triton_gpu|#blocked|BlockedLayout",
         "this is a layout of Triton, of registers over threads",
         "the same layout as CuTe's shape:stride can be read by `tilewright layout cute`",
     ),
-    _Elsewhere(
-        re.compile(r"\bArray\(|\btensor\(\[|\barray\(\["),
+    (
+        r"\bArray\(|\btensor\(\[|\barray\(\[",
         "these are an array's values",
         "`tilewright.layout.from_jax(x)` or `from_strides(x.shape, x.strides, x.dtype)` tell its layout",
     ),
-    _Elsewhere(
-        re.compile(r"torch\.Size|\.stride\(\)|\bstrides?\s*[=:]"),
+    (
+        r"torch\.Size|\.stride\(\)|\bstrides?\s*[=:]",
         "this names no element type",
         "`tilewright.layout.from_strides(shape, strides, dtype)` takes strides in bytes",
     ),
-    _Elsewhere(
-        re.compile(r"^\s*(?:[a-l]{2,12}|[nN][cC]?[dhwDHW]+[a-z0-9]*|[a-lA-L]+(?:[0-9]+[a-l])+)\s*$"),
+    (
+        r"^\s*(?:[a-l]{2,12}|[nN][cC]?[dhwDHW]+[a-z0-9]*|[a-lA-L]+(?:[0-9]+[a-l])+)\s*$",
         "this may be a tag of oneDNN",
         "`tilewright layout onednn TAG SHAPE` reads it",
     ),
@@ -134,10 +115,10 @@ _NOTHING = (
 )
 
 
-def _first_of(table: tuple[_Elsewhere, ...], text: str) -> ParseError | None:
-    for kind in table:
-        if found := kind.pattern.search(text):
-            return ParseError(kind.what, text=text, column=found.start(), how=kind.how)
+def _first_of(table: Sequence[_Elsewhere], text: str) -> ParseError | None:
+    for pattern, what, how in table:
+        if found := re.search(pattern, text):
+            return ParseError(what, text=text, column=found.start(), how=how)
     return None
 
 
