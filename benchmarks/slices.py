@@ -9,6 +9,8 @@
 kinds and counts of collectives and the bytes they send, and seconds of processor time in this process and of the clock.
 """
 
+# ruff: noqa: E501  a program is a line of a table
+
 from __future__ import annotations
 
 import argparse

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -111,7 +111,7 @@ def optimize(
         ".html": lambda: optimized.to_html(written),
     }
 
-    def left() -> MovementReport:
+    def left() -> hlo.MovementReport:
         """What only the user can change, which is priced by time."""
         found = make_report(optimized.program, chip, program)
         return found if found.time is not None else replace(found, suggestions=())
@@ -136,7 +136,9 @@ def optimize(
         remark(f"verified on random inputs: {proof}")
 
 
-def _lines(optimized: hlo.Optimized, diff: bool, explain: bool, left: hlo.MovementReport) -> Iterator[Line]:
+def _lines(
+    optimized: hlo.Optimized, diff: bool, explain: bool, left: Callable[[], hlo.MovementReport]
+) -> Iterator[Line]:
     if explain or not diff:
         yield optimized.explain()
     if diff and not optimized.rewrites:
