@@ -79,12 +79,12 @@ class Kernel:
     """What one call of a kernel does.
 
     ``parts`` and ``moments``: what its blocks compute, and which of them run in how many steps beside which transfers;
-    ``copied``: megabytes of its own transfers to and from HBM; ``assumed``: what was taken for granted of the data, in
-    words; ``trips_by_data``: loops whose length its data decides were counted as one trip; ``scratch``: (sizes, type,
-    memory space) of each buffer of its own, ``tables`` the same of what is prefetched into scalar memory;
-    ``held_bytes``: the most of the body's vectors that wait for a reduction at one time; ``semantics``: a word for each
-    dim of the grid; ``vmem_limit``: bytes of vector memory that it asks for, 0 where it asks for no limit of its own;
-    ``line``: of the user's program.
+    ``first``: the places in ``moments`` of its first steps, one after another; ``copied``: megabytes of its own
+    transfers to and from HBM; ``assumed``: what was taken for granted of the data, in words; ``trips_by_data``: loops
+    whose length its data decides were counted as one trip; ``scratch``: (sizes, type, memory space) of each buffer of
+    its own, ``tables`` the same of what is prefetched into scalar memory; ``held_bytes``: the most of the body's
+    vectors that wait for a reduction at one time; ``semantics``: a word for each dim of the grid; ``vmem_limit``: bytes
+    of vector memory that it asks for, 0 where it asks for no limit of its own; ``line``: of the user's program.
     """
 
     name: str
@@ -99,6 +99,7 @@ class Kernel:
     windows: list[Window] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
     copied: float = 0.0
     assumed: list[str] = field(default_factory=list)
     trips_by_data: bool = False

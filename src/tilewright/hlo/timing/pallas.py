@@ -1,4 +1,4 @@
-"""How long a Pallas kernel takes: step by step the longest of what it brings in, what it computes and what it takes out.
+"""How long a Pallas kernel takes: each step the longest of what it brings in, what it computes and what it takes out.
 
 A step's computation is as long as its busiest unit: the matrix unit by passes, the slots for vector arithmetic, loads,
 stores and transcendentals, and beside them what crosses lanes. The cycles are fitted on one half of a public library's
