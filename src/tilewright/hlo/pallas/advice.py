@@ -24,10 +24,8 @@ def advice(kernel: Kernel, whole: Pipeline | None, chip: Target) -> Iterator[str
     latency = bounds.get("latency", 0.0)
     if latency > 2 * _SAID * whole.us:
         steps = sum(step.moment.times for step in whole.steps if not step.moment.alone)
-        yield (
-            f"{count_text(round(steps))} steps, of which {percent_text(latency / whole.us)} of the time takes less to "
-            "compute than to begin: larger blocks"
-        )
+        share = percent_text(latency / whole.us)
+        yield f"{share} of the time goes to beginning steps, {count_text(round(steps))} of them: larger blocks"
     moved = bounds.get("hbm", 0.0)
     if moved > 0.5 * whole.us:
         yield "it waits for HBM: blocks that are kept for more steps, or a narrower type"

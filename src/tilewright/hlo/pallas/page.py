@@ -25,15 +25,16 @@ from tilewright.render import (
 )
 from tilewright.render import steps as listed
 from tilewright.render.drawing import Drawing
+from tilewright.render.formats import place_text
 from tilewright.render.markup import element
-from tilewright.render.page import code_block, note
+from tilewright.render.page import code_block, note, side_by_side
 
 if TYPE_CHECKING:
     from tilewright.hlo.pallas.check import KernelCheck
 
 _CELLS = 48
 """Blocks along a dim that are drawn; of more, as many lie in one cell."""
-_LANES = ("in and out", "matrix", "vector", "lanes")
+_LANES = ("in and out", "matrix", "vector", "across lanes")
 
 
 def kernels_page(checks: Sequence[KernelCheck], target: str) -> str:
@@ -54,7 +55,7 @@ def _sections(check: KernelCheck) -> Iterator[tuple[str, str, list[str]]]:
     least = f"at least {bytes_text(check.least_hbm_bytes)}"
     grid = " x ".join(map(str, check.grid)) or "1"
     figures = [
-        Card("verdict", verdict, check.line, "good" if check.ok else "bad"),
+        Card("verdict", verdict, place_text(check.line), "good" if check.ok else "bad"),
         Card("time", seconds_text(check.seconds), f"by {check.bound}") if check.seconds else Card("time", "not known"),
         Card("vector memory", bytes_text(check.vmem_bytes), limit),
         Card("HBM", bytes_text(check.hbm_bytes), least),
@@ -74,7 +75,7 @@ def _sections(check: KernelCheck) -> Iterator[tuple[str, str, list[str]]]:
             (k, w.dtype, str(w.array), str(w.block), w.fetches, w.bytes, w.held) for k, w in enumerate(check.windows)
         ]
         heads = ("window", "type", "array", "block", ("fetches", "count"), ("moved", "bytes"), ("held", "bytes"))
-        yield "windows", "What moves", [table(heads, rows), *_grids(check)]
+        yield "windows", "What moves", [table(heads, rows), side_by_side(*_grids(check))]
         held = [Bar(f"window {k}: {w.dtype} {w.block}", (w.held,)) for k, w in enumerate(check.windows) if w.held]
         held += [Bar("scratch", (check.scratch_bytes,)), Bar("spilled, estimated", (check.spilled_bytes,))]
         held += [Bar("may take", (check.vmem_limit,))] if check.vmem_limit else []

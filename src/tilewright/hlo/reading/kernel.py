@@ -79,7 +79,8 @@ class Kernel:
     """What one call of a kernel does.
 
     ``parts`` and ``moments``: what its blocks compute, and which of them run in how many steps beside which transfers;
-    ``first``: the places in ``moments`` of its first steps, one after another; ``copied``: megabytes of its own
+    ``first``: the places in ``moments`` of its first steps, one after another; ``uneven``: trips of the
+    step of the grid that has most of them, against all steps' average; ``copied``: megabytes of its own
     transfers to and from HBM; ``assumed``: what was taken for granted of the data, in words; ``trips_by_data``: loops
     whose length its data decides were counted as one trip; ``scratch``: (sizes, type, memory space) of each buffer of
     its own, ``tables`` the same of what is prefetched into scalar memory; ``held_bytes``: the most of the body's
@@ -100,6 +101,7 @@ class Kernel:
     parts: list[Part] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
     first: list[int] = field(default_factory=list)
+    uneven: float = 1.0
     copied: float = 0.0
     assumed: list[str] = field(default_factory=list)
     trips_by_data: bool = False

@@ -107,6 +107,7 @@ class Walk:
         self.entered: list[tuple[dict[str, Number], dict[str, Node], list[Node]]] = []
         self.trips: Counter[tuple[Any, ...]] = Counter()
         self.first: list[tuple[Any, ...]] = []
+        self.begun: Any = 0.0  # trips over the grid
 
     def _attribute(self, name: str) -> int:
         match = re.search(rf"\b{name} = (\d+)", self.main.rest)
@@ -143,6 +144,8 @@ class Walk:
                 )
             )
         self._moments(moves)
+        if average := mean(self.begun):
+            kernel.uneven = float(np.max(self.begun)) / average
         kernel.assumed = list(dict.fromkeys(kernel.assumed))
         return kernel
 
@@ -369,6 +372,7 @@ class Walk:
                 self.numbers[name] = number
             carried = [self._value(name) for name in self._block(block, weight * runs)]
             if block.moves:
+                self.begun = self.begun + weight * runs
                 self._close(1.0)
         else:
             trip = min(most, _MOST_TRIPS)

@@ -14,7 +14,6 @@ from functools import cached_property
 from math import ceil, prod
 
 from tilewright.errors import TilewrightError
-from tilewright.hlo.opcodes import TRANSCENDENTAL
 from tilewright.hlo.program import Operation
 from tilewright.hlo.reading.kernel import Kernel
 from tilewright.hlo.reading.kernels import read_kernel
@@ -23,19 +22,14 @@ from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.pallas import matrix_kind, pipeline
 from tilewright.hlo.timing.row import Run, busy
 from tilewright.hlo.timing.tiles import Tiles
-from tilewright.hlo.timing.work import REGISTER, Work, matrix_us
+from tilewright.hlo.timing.work import REGISTER
 from tilewright.render import bytes_text, count_text
 
 TARGET = "tpu_custom_call"
 """The target of a custom call that is a Pallas kernel."""
-_STEP_US = 0.35
-"""Microseconds that one step of a grid costs beyond its work, as JAX's documentation of Pallas on TPUs says."""
 _SAID = re.compile(r'"(flops|transcendentals|bytes_accessed)":"?(\d{1,18})')
 _SIZES = re.compile(r"\w\[([\d,]*)\]")
 _ESTIMATE = re.compile(r'"cost_estimate":\{([^{}]*)\}')
-_HLO_NAMES = {"exp": "exponential", "exp2": "exponential", "divf": "divide", "powf": "power", "log2": "log"}
-_HLO_NAMES |= {"sin": "sine", "cos": "cosine", "log1p": "log-plus-one", "expm1": "exponential-minus-one"}
-_CONVERTS = frozenset({"truncf", "extf", "sitofp", "uitofp", "fptosi", "fptoui"})
 _OPS_AN_EXPONENTIAL = 8
 """Vector operations beside each transcendental of a kernel of which only its author's estimate is known: a softmax."""
 
@@ -104,27 +98,20 @@ class Kernels:
         self, said: dict[str, int], operands: Sequence[tuple[int, Tiles]], results: Sequence[Tiles]
     ) -> Run:
         """What its author says, and at least its arrays once through HBM."""
-        constants, work = self.chip.kernel, Work()
-        flops, special = said.get("flops", 0), said.get("transcendentals", 0) / REGISTER
-        work.matrix_us = flops / self.chip.matrix_peaks["bf16"] / constants["efficiency"] * 1e6
-        work.products["bf16"] += flops
-        work.transcendental, work.registers = special, special * _OPS_AN_EXPONENTIAL
+        constants, flops = self.chip.kernel, said.get("flops", 0)
+        matrix = flops / self.chip.matrix_peaks["bf16"] / constants["efficiency"] * 1e6
+        special = said.get("transcendentals", 0) / REGISTER / 1e3
+        vector = special * max(constants["transcendental_ns"], _OPS_AN_EXPONENTIAL * constants["vector_ns"])
         arrays = sum(tiles.megabytes for tiles in (*(t for _, t in operands), *results) if tiles.space == 0)
         far = max(arrays, said.get("bytes_accessed", 0) / 1e6)
-        return self._timed(work, far, 0.0, 0, ["kernel: from its cost estimate"])
+        return self._timed(matrix, vector, far, flops, "kernel: from its cost estimate")
 
-    def _timed(self, work: Work, far: float, near: float, steps: int, notes: Sequence[str]) -> Run:
+    def _timed(self, matrix: float, vector: float, far: float, flops: int, note: str) -> Run:
         constants = self.chip.kernel
-        begins = steps * _STEP_US  # the core begins each step by itself; transfers go on meanwhile
-        core, bound = busy({"matrix": work.matrix_us, "vector": work.vector_us(constants)}, 0.0)
-        parts = {
-            bound if core > begins else "latency": core + begins,
-            "hbm": self.chip.stream_us(far, constants["mb_per_us"]),
-            "vmem": near / constants["near_mb_per_us"],
-        }
+        parts = {"matrix": matrix, "vector": vector, "hbm": self.chip.stream_us(far, constants["mb_per_us"])}
         us, bound = busy(parts, constants["launch_us"])
-        lane = "matrix" if work.products else "vector"
-        return Run(us, bound, far, work.products, lane=lane, measured=False, notes="; ".join(notes))
+        lane = "matrix" if flops else "vector"
+        return Run(us, bound, far, {"bf16": flops} if flops else {}, lane=lane, measured=False, notes=note)
 
     # Attention over pages.
 
@@ -148,18 +135,18 @@ class Kernels:
         rows, block = _cut(kernel, pages.depth)
         if len(self.rows_at_once) > 1 and rows != (min if decodes else max)(self.rows_at_once):
             kind = "tokens one by one" if decodes else "many tokens at once"
-            notes[0] = f"kernel: nothing to do in a step of {kind}"
-            return self._timed(Work(), 0.0, 0.0, kernel.steps, notes)
+            return self._timed(0.0, 0.0, 0.0, 0, f"kernel: nothing to do in a step of {kind}")
         seen = 1.0 if decodes else 1 - each / length / 2  # of the cache, by a token in the middle
         passes = max(1, ceil(each * pages.rows / rows)) if rows else 1
         blocks = sequences * passes * ceil(length / block) * seen
         wanted = blocks * 4 * rows * block * pages.depth  # scores and values of each block
-        work = _work(self.chip, kernel, wanted / kernel.flops if kernel.flops else 0.0)
+        share = wanted / kernel.flops if kernel.flops else 0.0
+        matrix, vector = (us * share for us in pipeline(self.chip, kernel).core_us())
         streamed = sequences * length * pages.megabytes_a_token
         if not decodes:
             streamed *= max(1.0, passes * seen / pages.heads)
         far = min(streamed, pages.megabytes) + pages.others * tokens / pages.tokens
-        return self._timed(work, far, 0.0, kernel.steps, notes)
+        return self._timed(matrix, vector, far, round(wanted), notes[0])
 
     @cached_property
     def rows_at_once(self) -> set[int]:
@@ -191,23 +178,6 @@ def sizes_of(op: Operation) -> tuple[tuple[int, ...], ...]:
 def configuration(op: Operation) -> str:
     """What a custom call carries, without the spaces that StableHLO writes in it."""
     return op.attributes.get("backend_config", "").replace('": ', '":')
-
-
-def _work(chip: Chip, kernel: Kernel, share: float) -> Work:
-    """What a share of all that a kernel computes asks of the units."""
-    constants, work = chip.kernel, Work(rotations=kernel.turned * share / REGISTER)
-    for (batch, rows, columns, depth, kind), count in kernel.products.items():
-        us = matrix_us(constants, rows, columns, depth) / constants["efficiency"]
-        work.matrix_us += count * share * batch * us
-        slow = "int8" if kind in ("i8", "i4") else "fp8" if kind.startswith("f8") else "bf16"
-        work.products[slow] += round(2 * batch * rows * columns * depth * count * share)
-    for name, elements in kernel.elements.items():
-        registers = elements * share / REGISTER
-        passes = TRANSCENDENTAL.get(_HLO_NAMES.get(name, name), 0)
-        work.transcendental += registers * passes
-        each = constants["convert_ops"] if name in _CONVERTS else constants["transcendental_ops"] if passes else 1.0
-        work.registers += registers * each
-    return work
 
 
 def _cut(kernel: Kernel, depth: int) -> tuple[int, int]:
