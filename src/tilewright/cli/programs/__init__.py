@@ -1,6 +1,6 @@
 """`tilewright report`, `diff`, `lint`, `optimize`, `time` and `verify`: commands about a program."""
 
-from tilewright.cli.programs.kernel import check, explain
+from tilewright.cli.programs.kernel import check, explain, run
 from tilewright.cli.programs.kernel import time as kernel_time
 from tilewright.cli.programs.lint import lint
 from tilewright.cli.programs.optimize import optimize, verify
@@ -8,4 +8,4 @@ from tilewright.cli.programs.report import diff, report
 from tilewright.cli.programs.time import time
 
 COMMANDS = (diff, lint, optimize, report, time, verify)
-KERNEL_COMMANDS = (check, explain, kernel_time)
+KERNEL_COMMANDS = (check, explain, run, kernel_time)

@@ -1,4 +1,4 @@
-"""`tilewright kernel check`, `time`, `explain`: does a Pallas kernel compile, what does it hold and move, how long."""
+"""`tilewright kernel check`, `time`, `explain`, `run`: does a Pallas kernel compile, what moves, how long, is it right."""
 
 from __future__ import annotations
 
@@ -134,6 +134,29 @@ def explain(
     """Explain Pallas kernels: what moves again, what the time goes to, what to do; as a page with pictures."""
     where = Output(output, as_json, ".json", ".html")
     deliver(_Explained(_checked(program, arg, target), target, "movement"), where)
+
+
+def run(
+    program: Annotated[str, Argument(metavar="MODEL.PY:FN", help=PROGRAM_HELP, show_default=False)],
+    arg: ArgOption = None,
+    seed: Annotated[int, "--seed", "Of the random numbers that its arrays hold."] = 0,
+    output: Annotated[str | None, "--output", "-o", "Write a .json file."] = None,
+    as_json: Json = False,
+) -> None:
+    """Run Pallas kernels block by block: what is read unwritten, what is never written, races, padding in results."""
+    where = Output(output, as_json, ".json")
+    from tilewright.hlo import names_python
+    from tilewright.hlo.pallas.run import random_arrays, run_kernels
+    from tilewright.hlo.reading.python_source import python_call
+
+    if not names_python(program):
+        raise UsageError("only a Python function can be run", where=program, how="name one: model.py:function")
+    with redirect_stdout(sys.stderr):
+        fn, args, named = python_call(program, arg or [])
+        ran = run_kernels(lambda *given: fn(*given, **named), *random_arrays(args, seed))
+    deliver(ran, where)
+    if ran.faults:
+        raise CheckFailed(f"{len(ran.faults)} faults", where=program)
 
 
 def _checked(program: str, arg: list[str] | None, target: str, given: Mapping[str, Any] | None = None) -> Any:
