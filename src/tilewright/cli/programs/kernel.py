@@ -1,4 +1,4 @@
-"""`tilewright kernel check`, `time`, `explain`, `run`: does a Pallas kernel compile, what moves, how long, is it right."""
+"""`tilewright kernel check`, `time`, `explain`, `run`: does a Pallas kernel compile, how long is it, is it right."""
 
 from __future__ import annotations
 

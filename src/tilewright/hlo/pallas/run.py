@@ -292,11 +292,9 @@ class _Program:
         self.steps += steps
         tables, arrays = given[: mapping.num_index_operands], given[mapping.num_index_operands :]
         refs = [_whole(f"table {k}", table) for k, table in enumerate(tables)]
-        blocks = mapping.block_mappings
+        blocks, first = mapping.block_mappings, mapping.num_inputs
         inputs = [_whole(f"input {k}", array) for k, array in enumerate(arrays)]
-        outs = [
-            self._new(f"output {k}", b.array_aval, scratch=False) for k, b in enumerate(blocks[mapping.num_inputs :])
-        ]
+        outs = [self._new(f"output {k}", b.array_aval, scratch=False) for k, b in enumerate(blocks[first:])]
         scratch = [self._new(f"scratch {k}", aval) for k, aval in enumerate(mapping.scratch_avals)]
         semantics = getattr(eqn.params.get("compiler_params"), "dimension_semantics", None) or ()
         parallel = [d for d, word in enumerate(semantics) if "parallel" in str(word).lower()]
@@ -306,9 +304,9 @@ class _Program:
         owners: dict[tuple[int, Any], int] = {}
         for ids in np.ndindex(*grid):
             self.ids = tuple(int(k) for k in ids)
-            self.lane = (
-                int(np.ravel_multi_index([ids[d] for d in parallel], [grid[d] for d in parallel])) if parallel else 0
-            )
+            self.lane = 0
+            for d in parallel:
+                self.lane = self.lane * grid[d] + self.ids[d]
             held = [window.at(self, refs) for window in windows]
             for number, window in enumerate(windows[first:]):
                 if owners.setdefault((number, window.index), self.lane) != self.lane:
