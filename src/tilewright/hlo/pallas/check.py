@@ -21,7 +21,7 @@ from tilewright.hlo.reading.loading import load
 from tilewright.hlo.reading.python_source import as_seen, from_jax, names_python, python_call
 from tilewright.hlo.timing.chip import chip_of
 from tilewright.hlo.timing.estimate import estimate
-from tilewright.hlo.timing.kernels import TARGET, configuration, sizes_of
+from tilewright.hlo.timing.kernels import FROM_BODY, TARGET, configuration, sizes_of
 from tilewright.hlo.timing.pallas import Pipeline, pipeline
 from tilewright.hlo.timing.step import StepTime
 from tilewright.render.formats import bytes_text, seconds_text
@@ -114,11 +114,14 @@ class KernelCheck:
 
     def times(self) -> Iterator[str | Table]:
         """What the terminal shows of its time: by what bounds its steps, and the steps that take most of it."""
-        if not self.pipeline or not self.seconds:
+        if not self.seconds:
             why = "; ".join(self.notes) or "nothing in it takes time"
             yield f"{self.name}: no time: {why if self.ok else 'it does not compile'}"
             return
         yield f"{self.name}: {seconds_text(self.seconds)} by {self.bound} (modelled)"
+        if not self.pipeline:
+            yield from (f"  - {text}" for text in self.notes)
+            return
         bounds = ", ".join(f"{name} {seconds_text(us / 1e6)}" for name, us in self.pipeline.by_bound().items())
         yield f"  its steps by what bounds them: {bounds}"
         units = Column("matrix", "seconds"), Column("vector", "seconds"), Column("HBM", "seconds")
@@ -317,7 +320,7 @@ def _checked(op: Operation, program: Program, chip: Target, step: StepTime | Non
     )
     own = round(kernel.copied * 1e6)
     row = next((r for r in step.rows if r.name == op.name or (r.line and r.line == op.line)), None) if step else None
-    timed = row is not None and not kernel.sparse
+    timed = row is not None and FROM_BODY in row.note and not kernel.trips_by_data
     whole = (
         pipeline(chip_of(chip), kernel, {w.operand for w, there in zip(kernel.windows, near) if there})
         if timed

@@ -234,16 +234,16 @@ class Walk:
     def _share_out(self) -> None:
         """A table with a number for each matrix of an operand [groups, depth, columns] is taken for groups of rows."""
         kinds = [kind for _, kind in self.arguments[len(self.grid) : self.last]]
-        shapes = [memory_of(kind)[0] for kind in kinds]
+        shapes = [tuple(sizes) for sizes in self.arrays] or [memory_of(kind)[0] for kind in kinds]
         if any(len(sizes) > 1 for sizes, _, _ in self.kernel.tables):
             return
         for groups, *sides in (shape for shape in shapes if len(shape) == 3):
             rows = next((s[0] for s in shapes if len(s) == 2 and s[0] > groups and s[1] in sides), 0)
             for name, sizes in self.tables.items():
-                if rows and sizes in ((groups,), (groups + 1,)):
+                if rows and groups > 1 and sizes in ((groups,), (groups + 1,)):
                     ends = _ends(groups, rows)
                     self.contents[name] = np.diff(ends) if sizes[0] == groups else ends
-                    self.kernel.assumed.append(f"{rows} rows in {groups} groups, none of them equal")
+                    self.kernel.assumed.append(f"{rows:,} rows in {groups:,} groups of different sizes")
 
     def _places(self, transform: Node | None, blocks: Sequence[int]) -> tuple[Array, ...]:
         """The index of a window's block along each dim, over the grid; () where data decides it.

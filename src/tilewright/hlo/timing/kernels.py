@@ -16,6 +16,7 @@ from math import ceil, prod
 from tilewright.errors import TilewrightError
 from tilewright.hlo.program import Operation
 from tilewright.hlo.reading.kernel import Kernel
+from tilewright.hlo.reading.kernel_numbers import MET
 from tilewright.hlo.reading.kernels import read_kernel
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.chip import Chip
@@ -27,6 +28,8 @@ from tilewright.render import bytes_text, count_text
 
 TARGET = "tpu_custom_call"
 """The target of a custom call that is a Pallas kernel."""
+FROM_BODY = "kernel: from its grid and products"
+"""How the note of a row begins whose time is a pipeline's."""
 _SAID = re.compile(r'"(flops|transcendentals|bytes_accessed)":"?(\d{1,18})')
 _SIZES = re.compile(r"\w\[([\d,]*)\]")
 _ESTIMATE = re.compile(r'"cost_estimate":\{([^{}]*)\}')
@@ -77,8 +80,8 @@ class Kernels:
 
     def _from_body(self, kernel: Kernel, said: int, numbered: dict[int, Tiles]) -> Run:
         """Its grid, windows and products; where data decides, no more flops than its author says."""
-        notes = ["kernel: from its grid and products", *kernel.assumed]
-        share = min(1.0, said / kernel.flops) if said and kernel.flops and kernel.assumed else 1.0
+        notes = [FROM_BODY, *kernel.assumed]
+        share = min(1.0, said / kernel.flops) if said and kernel.flops and kernel.assumed == [MET] else 1.0
         near = {operand for operand, tiles in numbered.items() if tiles.space == 1}
         whole = pipeline(self.chip, kernel, near)
         us, far = whole.us * share, whole.megabytes * share
