@@ -309,7 +309,8 @@ def _checked(op: Operation, program: Program, chip: Target, step: StepTime | Non
         )
     near = near_arrays(op, kernel.windows, program.kind, chip)
     memory, limit = memory_of(kernel, chip, near), limit_of(kernel, chip)
-    problems = [] if kernel.sparse else [*_tilings(kernel), *_memory_problems(kernel, memory, limit, chip)]
+    tilings = [] if kernel.sparse else _tilings(kernel)
+    problems = [*tilings, *_memory_problems(kernel, memory, limit, chip)]
     windows = tuple(
         CheckedWindow(
             *(w.array, w.dtype, w.block, "vmem, array and all" if there else w.space, 0 if there else w.buffers),
@@ -330,7 +331,7 @@ def _checked(op: Operation, program: Program, chip: Target, step: StepTime | Non
     if kernel.trips_by_data:
         notes.append("loops whose length its data decides count once")
     if kernel.sparse:
-        notes.append("a kernel of the SparseCores: only its shapes are read; its memory and time are not known")
+        notes.append("a kernel of the SparseCores: its memory is one subcore's; priced by its rows, if at all")
     return KernelCheck(
         kernel.name,
         not problems,
@@ -378,7 +379,7 @@ def _memory_problems(kernel: Kernel, memory: Memory, limit: int, chip: Target) -
         need, have = bytes_text(memory.vector), bytes_text(limit)
         asked = -(-memory.vector // (1 << 20)) + 1
         how = _smaller(kernel, memory.vector - limit)
-        if whole and memory.vector < whole.bytes * 0.9:
+        if whole and memory.vector < whole.bytes * 0.9 and not kernel.sparse:
             how = f"pltpu.CompilerParams(vmem_limit_bytes={asked} << 20), or {how}"
         yield Problem("vector memory", f"it takes about {need} of vector memory and may take {have}", kernel.line, how)
     scalar = chip.memory("smem")

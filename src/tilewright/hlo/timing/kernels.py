@@ -70,7 +70,7 @@ class Kernels:
         except TilewrightError as error:
             reason = f"a custom call of tpu_custom_call: {error.what}"
         if kernel is not None and kernel.sparse:
-            kernel, reason = None, "a kernel of the SparseCores: no mechanism for it was measured"
+            return self._gathered(op, operands, results)
         if kernel is not None and (pages := _pages_of(kernel, op, operands)):
             return self._paged(kernel, pages)
         if kernel is not None and not (kernel.trips_by_data and said.get("flops")):
@@ -81,7 +81,7 @@ class Kernels:
     def _from_body(self, kernel: Kernel, said: int, numbered: dict[int, Tiles]) -> Run:
         """Its grid, windows and products; where data decides, no more flops than its author says."""
         notes = [FROM_BODY, *kernel.assumed]
-        share = min(1.0, said / kernel.flops) if said and kernel.flops and kernel.assumed == [MET] else 1.0
+        share = min(1.0, said / kernel.flops) if said and kernel.flops and _by_chance(kernel) else 1.0
         near = {operand for operand, tiles in numbered.items() if tiles.space == 1}
         whole = pipeline(self.chip, kernel, near)
         us, far = whole.us * share, whole.megabytes * share
@@ -109,6 +109,17 @@ class Kernels:
         far = max(arrays, said.get("bytes_accessed", 0) / 1e6)
         return self._timed(matrix, vector, far, flops, "kernel: from its cost estimate")
 
+    def _gathered(self, op: Operation, operands: Sequence[tuple[int, Tiles]], results: Sequence[Tiles]) -> Run | str:
+        """A kernel of the SparseCores: a row of its results for each of its indices, priced as gathers are."""
+        lists = [t for k, t in operands if len(t.shape) == 1 and op.operand_shapes[k].startswith(("s32[", "u32["))]
+        tables = [prod(tiles.shape) for tiles in lists]
+        rows, written = max(tables, default=0), sum(tiles.megabytes for tiles in results)
+        if not rows or not written or "sparse" not in self.chip.mechanisms:
+            return "a kernel of the SparseCores that takes no indices: no mechanism for it was measured"
+        us, each = self.chip.sparse_us(rows, written / rows, written), count_text(rows)
+        note = f"kernel: of the SparseCores, {each} rows gathered and written; what else it computes is not known"
+        return Run(us, "sparsecore", 2 * written, lane="sparsecore", measured=False, notes=note)
+
     def _timed(self, matrix: float, vector: float, far: float, flops: int, note: str) -> Run:
         constants = self.chip.kernel
         parts = {"matrix": matrix, "vector": vector, "hbm": self.chip.stream_us(far, constants["mb_per_us"])}
@@ -125,13 +136,13 @@ class Kernels:
         decodes = tokens <= pages.most
         sequences = min(assume.get("sequences", tokens if decodes else ceil(tokens / pages.longest)), pages.most)
         each = tokens / max(1, sequences)
-        guess = max(each, pages.longest / 2 if decodes else 0)
+        room = round(pages.megabytes / pages.megabytes_a_token) if pages.megabytes_a_token else 0
+        guess = min(max(each, pages.longest / 2 if decodes else 0), max(each, room / max(1, sequences)))
         length = min(max(assume.get("kv_len", guess), 1), pages.longest)
         stated = "kv_len" in assume
         said = f"{count_text(round(sequences))} sequences of {count_text(round(length))} tokens in the cache"
         how = "as stated" if stated else "assumed: state kv_len, sequences and tokens of a step for another"
         notes = [f"kernel: from its products and the pages it reads; {said} {how}"]
-        room = round(pages.megabytes / pages.megabytes_a_token) if pages.megabytes_a_token else 0
         held = f"a cache takes {bytes_text(round(pages.megabytes_a_token * 1e6))} a token, layer and device as laid out"
         for note in (f"{said} {how}", f"{held}, and has room for {count_text(room)} tokens"):
             self.notes += [] if note in self.notes else [note]
@@ -170,6 +181,11 @@ class Kernels:
     def _tiles(self, shape: str) -> Tiles | None:
         layout = self.context.layout(shape)
         return Tiles.of(layout) if layout else None
+
+
+def _by_chance(kernel: Kernel) -> bool:
+    """Whether its data decides which blocks are computed, and nothing else."""
+    return bool(kernel.assumed) and all(text == MET or text.startswith("its mask") for text in kernel.assumed)
 
 
 def sizes_of(op: Operation) -> tuple[tuple[int, ...], ...]:
