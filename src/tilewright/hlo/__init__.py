@@ -13,6 +13,7 @@ from tilewright.hlo.gating.suggesting import suggest
 from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype
 from tilewright.hlo.optimization import Optimized, optimize, passes_html, suggest_rewrites
 from tilewright.hlo.pallas.check import KernelCheck, check_kernels, kernels
+from tilewright.hlo.pallas.run import run_kernels
 from tilewright.hlo.partition import partition
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.proving.reference import XlaValues, inputs_of
@@ -48,6 +49,6 @@ __all__ = [
     "diagnose_upgrade", "diff_reports", "dumped_modules", "estimate", "explain_allocation", "explain_kernel",
     "from_jax", "from_python", "functions_in", "in_normal_form", "inputs_of", "kernels", "lifetimes", "list_rules",
     "load", "names_python", "operations_of", "optimize", "optimize_function", "parse_pipeline", "partition",
-    "passes_html", "record_passes", "report", "rewrite_options", "run_pipeline", "sample_arrays", "suggest",
-    "suggest_rewrites", "suggestions_sarif", "trial_arguments", "verify", "what_if",
+    "passes_html", "record_passes", "report", "rewrite_options", "run_kernels", "run_pipeline", "sample_arrays",
+    "suggest", "suggest_rewrites", "suggestions_sarif", "trial_arguments", "verify", "what_if",
 ]  # fmt: skip

@@ -77,9 +77,7 @@ class _Explained:
             yield from getattr(check, self.shown)()
 
     def page(self) -> str:
-        from tilewright.hlo.pallas.page import kernels_page
-
-        return kernels_page(self.checks, self.target)
+        return self.checks[0].to_html(self.target, self.checks[1:])
 
 
 def _seconds(checks: Sequence[KernelCheck]) -> float:
@@ -145,15 +143,12 @@ def run(
 ) -> None:
     """Run Pallas kernels block by block: what is read unwritten, what is never written, races, padding in results."""
     where = Output(output, as_json, ".json")
-    from tilewright.hlo import names_python
-    from tilewright.hlo.pallas.run import random_arrays, run_kernels
-    from tilewright.hlo.reading.python_source import python_call
+    from tilewright.hlo import names_python, run_kernels
 
     if not names_python(program):
         raise UsageError("only a Python function can be run", where=program, how="name one: model.py:function")
     with redirect_stdout(sys.stderr):
-        fn, args, named = python_call(program, arg or [])
-        ran = run_kernels(lambda *given: fn(*given, **named), *random_arrays(args, seed))
+        ran = run_kernels(program, *(arg or []), seed=seed)
     deliver(ran, where)
     if ran.faults:
         raise CheckFailed(f"{len(ran.faults)} faults", where=program)

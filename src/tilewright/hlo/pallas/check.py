@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -13,6 +13,7 @@ from tilewright.errors import TilewrightError
 from tilewright.hlo.allocation.kernel_errors import explain_kernel
 from tilewright.hlo.pallas.advice import advice
 from tilewright.hlo.pallas.memory import Memory, limit_of, memory_of, near_arrays
+from tilewright.hlo.pallas.page import kernels_page
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.reading.kernel import Kernel
 from tilewright.hlo.reading.kernel_tree import block_bytes
@@ -111,6 +112,10 @@ class KernelCheck:
         del plain["kernel"]
         plain["pipeline"] = {name: us / 1e6 for name, us in self.pipeline.by_bound().items()} if self.pipeline else {}
         return plain
+
+    def to_html(self, target: str, beside: Sequence[KernelCheck] = ()) -> str:
+        """One page: this kernel, and others ``beside`` it."""
+        return kernels_page([self, *beside], target)
 
     def times(self) -> Iterator[str | Table]:
         """What the terminal shows of its time: by what bounds its steps, and the steps that take most of it."""

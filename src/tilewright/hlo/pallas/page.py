@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import date
-from typing import TYPE_CHECKING
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -28,16 +28,16 @@ from tilewright.render.drawing import Drawing
 from tilewright.render.formats import place_text
 from tilewright.render.markup import element
 from tilewright.render.page import code_block, note, side_by_side
+from tilewright.render.tables import Column
 
-if TYPE_CHECKING:
-    from tilewright.hlo.pallas.check import KernelCheck
-
+Check: TypeAlias = Any
+"""A ``KernelCheck``, whose face this is."""
 _CELLS = 48
 """Blocks along a dim that are drawn; of more, as many lie in one cell."""
 _LANES = ("in and out", "matrix", "vector", "across lanes")
 
 
-def kernels_page(checks: Sequence[KernelCheck], target: str) -> str:
+def kernels_page(checks: Sequence[Check], target: str) -> str:
     """One self-contained page."""
     name = checks[0].name if len(checks) == 1 else f"{len(checks)} kernels"
     page = Page(f"Pallas: {name}", f"on {target}, never run: modelled", facts=[("made", date.today().isoformat())])
@@ -49,7 +49,7 @@ def kernels_page(checks: Sequence[KernelCheck], target: str) -> str:
     return page.html()
 
 
-def _sections(check: KernelCheck) -> Iterator[tuple[str, str, list[str]]]:
+def _sections(check: Check) -> Iterator[tuple[str, str, list[str]]]:
     verdict = "compiles" if check.ok else "does not compile"
     limit = f"of {bytes_text(check.vmem_limit)}" if check.vmem_limit else ""
     least = f"at least {bytes_text(check.least_hbm_bytes)}"
@@ -74,7 +74,8 @@ def _sections(check: KernelCheck) -> Iterator[tuple[str, str, list[str]]]:
         rows = [
             (k, w.dtype, str(w.array), str(w.block), w.fetches, w.bytes, w.held) for k, w in enumerate(check.windows)
         ]
-        heads = ("window", "type", "array", "block", ("fetches", "count"), ("moved", "bytes"), ("held", "bytes"))
+        sizes = Column("fetches", "count"), Column("moved", "bytes"), Column("held", "bytes")
+        heads = ("window", "type", "array", "block", *sizes)
         yield "windows", "What moves", [table(heads, rows), side_by_side(*_grids(check))]
         held = [Bar(f"window {k}: {w.dtype} {w.block}", (w.held,)) for k, w in enumerate(check.windows) if w.held]
         held += [Bar("scratch", (check.scratch_bytes,)), Bar("spilled, estimated", (check.spilled_bytes,))]
@@ -114,7 +115,7 @@ def _first_steps(whole: Pipeline, first: Sequence[int]) -> Html:
     return element("figure", element("figcaption", "a step lasts as long as its longest lane"), drawing.svg())
 
 
-def _grids(check: KernelCheck) -> Iterator[Html]:
+def _grids(check: Check) -> Iterator[Html]:
     """The blocks of every window, light where they come early, deep where late; a tip says how often each comes."""
     if check.kernel is None:
         return

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError
+from tilewright.hlo.reading.python_source import python_call
 from tilewright.render.formats import count_text
 
 _MOST_STEPS = 1 << 14
@@ -67,8 +68,11 @@ class KernelRun:
         yield from (f"  {fault.kind}: {fault.text}" for fault in self.faults)
 
 
-def run_kernels(fn: Callable[..., Any], *args: Any) -> KernelRun:
+def run_kernels(fn: Callable[..., Any] | str, *args: Any, seed: int = 0) -> KernelRun:
     """Run a function of arrays; its kernels block by block, all else by JAX.
+
+    ``fn`` may be a text that names ``model.py:function``, whose ``args`` are texts such as ``f32[8,128]``; its arrays
+    hold random numbers from ``seed``, integers from 0 to 3.
 
     Raises :class:`UnsupportedError` for kernels with operations that are not followed: transfers of their own,
     semaphores, operations without a meaning on the CPU; and for longer grids than a simulation can pass.
@@ -86,6 +90,9 @@ def run_kernels(fn: Callable[..., Any], *args: Any) -> KernelRun:
     """
     import jax
 
+    if isinstance(fn, str):
+        function, shapes, named = python_call(fn, args)
+        return run_kernels(lambda *arrays: function(*arrays, **named), *_random_arrays(shapes, seed))
     flat, tree = jax.tree.flatten(args)
     closed = jax.make_jaxpr(lambda *leaves: fn(*jax.tree.unflatten(tree, leaves)))(*flat)
     base = _Program(0, 0)
@@ -103,8 +110,7 @@ def run_kernels(fn: Callable[..., Any], *args: Any) -> KernelRun:
     return KernelRun(name, *arrays, tuple(dict.fromkeys(faults)), base.steps)
 
 
-def random_arrays(shapes: Sequence[Any], seed: int) -> list[Any]:
-    """Arrays of these shapes and types: normal numbers, integers from 0 to 3."""
+def _random_arrays(shapes: Sequence[Any], seed: int) -> list[Any]:
     import jax
 
     random = np.random.default_rng(seed)

@@ -182,10 +182,10 @@ class Walk:
         kernel.moments = [Moment(1.0, (), tuple(first), alone=True)] if first else []
         codes: Array = np.zeros((), np.int64)
         width = 1
+        while prod(len(seen) for seen, _ in columns) > 1 << 40:  # what was counted last tells steps apart no more
+            columns, meanings = columns[:-1], meanings[:-1]
         for seen, which in columns:
             codes, width = codes * len(seen) + which, width * len(seen)
-            if width > 1 << 40:
-                break
         flat = np.broadcast_to(codes, self.grid).reshape(-1) if followed and self.grid else np.reshape(codes, -1)
         if width <= max(1 << 16, 4 * flat.size):
             counts = np.bincount(flat, minlength=1)
@@ -195,11 +195,11 @@ class Walk:
             kinds, times = np.unique(flat, return_counts=True)
         begun = len(kernel.moments)
         kernel.first = [begun + int(place) for place in np.searchsorted(kinds, flat[:_SHOWN])]
-        for kind, count in zip(kinds.tolist(), times.tolist()):
+        for code, count in zip(kinds.tolist(), times.tolist()):
             parts, moved_now = [], []
             for (seen, _), (what, number) in zip(reversed(columns), reversed(meanings)):
-                kind, which = divmod(kind, len(seen))
-                value = float(seen[which])
+                code, at_value = divmod(code, len(seen))
+                value = float(seen[at_value])
                 if value and what == "part":
                     parts.append((number, value))
                 elif value:
