@@ -238,7 +238,8 @@ class Walk:
         if any(len(sizes) > 1 for sizes, _, _ in self.kernel.tables):
             return
         for groups, *sides in (shape for shape in shapes if len(shape) == 3):
-            rows = next((s[0] for s in shapes if len(s) == 2 and s[0] > groups and s[1] in sides), 0)
+            flat = [shape for shape in shapes if len(shape) == 2 and shape[0] > groups]
+            rows = next((m for m, side in flat if side == sides[0] and any((m, n) in flat for n in sides[1:])), 0)
             for name, sizes in self.tables.items():
                 if rows and groups > 1 and sizes in ((groups,), (groups + 1,)):
                     ends = _ends(groups, rows)

@@ -184,8 +184,9 @@ class Kernels:
 
 
 def _by_chance(kernel: Kernel) -> bool:
-    """Whether its data decides which blocks are computed, and nothing else."""
-    return bool(kernel.assumed) and all(text == MET or text.startswith("its mask") for text in kernel.assumed)
+    """Whether its data decides which blocks are computed: by conditions alone, or by how rows are grouped."""
+    grouped = any("groups of different sizes" in text for text in kernel.assumed)
+    return grouped or (bool(kernel.assumed) and all(t == MET or t.startswith("its mask") for t in kernel.assumed))
 
 
 def sizes_of(op: Operation) -> tuple[tuple[int, ...], ...]:
@@ -229,8 +230,9 @@ def _pages_of(kernel: Kernel, op: Operation, operands: Sequence[tuple[int, Tiles
     if len(cache.shape) < 4 or not sized or queries is None:
         return None
     most = max(begins or sized)
-    pages_each = max(size for size in tables if size % most == 0) // most
     pages, page = cache.shape[:2] if begins else cache.shape[1:3]
+    fitting = [n // most for n in tables if n % most == 0 and n <= most * pages]  # no sequence has more than all pages
+    pages_each = pages // most if pages in tables and pages % most == 0 else max(fitting, default=0)
     added = next((tiles for tiles in arrays if begins and tiles.shape[1:] == cache.shape[2:]), None)
     tokens = added.shape[0] if added else queries.shape[0]
     depth, whole = queries.shape[-1], sum(t.megabytes for t in arrays if t.shape == cache.shape)
