@@ -173,7 +173,11 @@ def test_every_constant_says_where_it_is_from(chip):
         for constant in constants.values:
             own = machine.sources.get(f"time.{name}.{constant}")
             whole = machine.sources[f"time.{name}"]
-            assert own or name in ("sparse", "pallas") or (name != "kernel" and "fitted by benchmarks/calibrate_time.py" in whole)
+            assert (
+                own
+                or name in ("sparse", "pallas")
+                or (name != "kernel" and "fitted by benchmarks/calibrate_time.py" in whole)
+            )
             fixed = constant in calibrate_time.fixed(name) or constants[constant] == 0
             assert name in ("kernel", "pallas", "sparse") or bool(own) == fixed
     assert machine.time["kernel"]["side"] == machine.matrix.rows

@@ -13,6 +13,8 @@ import numpy as np
 from tilewright.hlo.reading.kernel_tree import block_bytes
 
 Array = np.ndarray[Any, Any]
+_MOST_CUTS = 64
+"""Sizes of blocks at an array's edges that are told apart."""
 Product = tuple[int, int, int, int, str]
 """(batch, rows, columns, depth, element type of the left operand)."""
 
@@ -186,7 +188,7 @@ def moves_of(
     for d, place in enumerate(places):
         at = at * widths[d] + (place - lows[d])
         inside = np.full(1, block[d])
-        if array and block[d] and array[d] % block[d]:
+        if array and block[d] and array[d] % block[d] and len(cuts) < _MOST_CUTS:
             inside = np.clip(array[d] - place * block[d], 0, block[d])
         seen, number = np.unique(inside, return_inverse=True)
         cut = cut * len(seen) + number.reshape(np.shape(inside) if inside.size > 1 else ())

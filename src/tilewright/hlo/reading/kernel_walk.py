@@ -48,7 +48,9 @@ _MOST_STEPS = 1 << 22
 _MOST_TRIPS = 512
 """Trips of a loop that are followed one by one; those after them are taken to be like them."""
 _MOST_WORK = 400_000
-"""Operations that all such loops together may take."""
+"""Operations that all such loops together may take; with twice as many a kernel is not followed at all."""
+_LARGEST = 1 << 20
+"""Numbers in a table that is made up, and groups of rows."""
 _SHOWN = 12
 """Steps from the first whose kinds are kept in their order."""
 _DYNAMIC = -(1 << 63)
@@ -223,6 +225,9 @@ class Walk:
         rank = len(self.grid)
         for k, (name, _) in enumerate(arguments[:rank]):
             one = self.grid[k] == 1
+            if self.grid[k] > _MOST_STEPS:
+                self.numbers[name] = UNKNOWN
+                continue
             self.numbers[name] = (
                 0 if one else np.arange(self.grid[k]).reshape([-1 if d == k else 1 for d in range(rank)])
             )
@@ -241,7 +246,7 @@ class Walk:
             flat = [shape for shape in shapes if len(shape) == 2 and shape[0] > groups]
             rows = next((m for m, side in flat if side == sides[0] and any((m, n) in flat for n in sides[1:])), 0)
             for name, sizes in self.tables.items():
-                if rows and groups > 1 and sizes in ((groups,), (groups + 1,)):
+                if rows and 1 < groups <= _LARGEST and sizes in ((groups,), (groups + 1,)):
                     ends = _ends(groups, rows)
                     self.contents[name] = np.diff(ends) if sizes[0] == groups else ends
                     self.kernel.assumed.append(f"{rows:,} rows in {groups:,} groups of different sizes")
@@ -286,7 +291,9 @@ class Walk:
         self.defined.update(made)
         for name in made:
             self.numbers.pop(name, None)
-        self.work += len(made)
+        self.work += 10 + len(made)  # entering a block takes as long as ten numbers
+        if self.work > 2 * _MOST_WORK:
+            raise ValueError("its loops are too long to follow")
         return control
 
     def _block(self, block: Block, weight: Any) -> Sequence[str]:
@@ -417,7 +424,7 @@ class Walk:
             sure = isinstance(condition, Chance) and np.size(condition.share) == 1 and not condition.assumed
             if sure and isinstance(condition, Chance) and not np.any(condition.share):
                 break
-            if not sure and trip:
+            if trip and (not sure or self.work > _MOST_WORK):
                 break
             self.kernel.trips_by_data |= not sure and (block.moves or any(n.vector for n in block.all()))
             for (name, _), number in zip(block.arguments, carried):
@@ -499,7 +506,7 @@ class Walk:
             return self.longest if table in self.ranges.lengths else 0
         if blocks := self.ranges.blocks.get(table):
             count = prod(sizes)
-            if other := self._beside(table, count - blocks + 1):
+            if count <= _LARGEST and (other := self._beside(table, count - blocks + 1)):
                 self.contents |= _merged(table, blocks, other, count - blocks + 1)
                 return plain(self.contents[table][np.clip(place, 0, count - 1)])
             return plain(np.clip(place, 0, count - 1) * min(blocks, count) // max(1, count))
@@ -562,7 +569,8 @@ class Walk:
         if name in ARITHMETIC:
             a, b = as_integer(given[0]), as_integer(given[1])
             if isinstance(a, int | np.ndarray) and isinstance(b, int | np.ndarray):
-                return ARITHMETIC[name](a, b)  # type: ignore[no-any-return]
+                number: int | Array = ARITHMETIC[name](a, b)
+                return UNKNOWN if type(number) is int and abs(number) >> 62 else number
         return next((one for one in given if isinstance(one, Data)), UNKNOWN)
 
 
