@@ -1,5 +1,7 @@
 """Checks of Pallas kernels: the verdict, vector memory, movement, another order of the grid, the time."""
 
+import time
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -126,3 +128,65 @@ def test_one_time_for_check_and_estimate():
     assert kernel.grid == (4, 4, 4)
     assert [window.block for window in kernel.windows] == [(512, 512)] * 3
     assert [sizes for sizes, _, _ in kernel.scratch] == [(512, 512)]
+
+
+def test_a_step_is_the_longest_of_its_parts():
+    check = checked("tpu-v6e")
+    whole = check.pipeline
+    steps = [step for step in whole.steps if not step.moment.alone]
+    assert sum(step.moment.times for step in steps) == 64
+    for step in steps:
+        core = max(step.units.values(), default=0.0)
+        assert step.us >= max(core, step.moved_us)
+    alone = [step for step in whole.steps if step.moment.alone]
+    assert len(alone) == 2  # the first blocks come in, the last result goes out
+    assert whole.us >= sum(step.us * step.moment.times for step in whole.steps)
+    moved = sum(megabytes * step.moment.times for step in whole.steps for _, megabytes, _ in step.moment.moved)
+    assert moved * 1e6 == pytest.approx(check.hbm_bytes, rel=1e-3)
+
+
+def test_a_million_steps_are_checked_within_a_second():
+    call, _ = product()
+    check_kernels(
+        call, *[jax.ShapeDtypeStruct((2048, 2048), jnp.bfloat16)] * 2, target="tpu-v6e"
+    )  # loads what it needs
+    block = pl.BlockSpec((8, 128), lambda i, j, k: (i, j + k))
+    array = jax.ShapeDtypeStruct((8 * 128, 128 * 191), jnp.float32)
+
+    def body(x, o):
+        o[...] = jnp.where(pl.program_id(2) > 0, x[...], 0)
+
+    begun = time.process_time()
+    call = pl.pallas_call(body, grid=(128, 128, 64), in_specs=[block], out_specs=block, out_shape=array)
+    (check,) = check_kernels(call, array, target="tpu-v6e")
+    assert time.process_time() - begun < 1
+    assert check.windows[0].fetches == 128 * 128 * 64
+    assert check.windows[0].least == 1024 * 128 * 191 * 4
+    assert check.bound == "latency"
+
+
+def test_loops_that_start_transfers_are_pipelines_of_their_own():
+    def outer(x_hbm, o_hbm):
+        def body(x, o):
+            o[...] = x[...] * 2
+
+        block = pl.BlockSpec((8, 512), lambda i: (i, 0))
+        pltpu.emit_pipeline(body, grid=(16,), in_specs=[block], out_specs=[block])(x_hbm, o_hbm)
+
+    array = jax.ShapeDtypeStruct((128, 512), jnp.float32)
+    spaces = pl.BlockSpec(memory_space=pl.ANY)
+    (check,) = check_kernels(
+        pl.pallas_call(outer, in_specs=[spaces], out_specs=spaces, out_shape=array), array, target="tpu-v6e"
+    )
+    assert check.hbm_bytes == 2 * 128 * 512 * 4
+    trips = [m for m in check.kernel.moments if m.parts]
+    assert sum(m.times for m in trips) == 16
+    assert check.seconds > check.hbm_bytes / 1.64e12
+
+
+def test_a_kernel_explained_as_a_page():
+    check = checked("tpu-v6e", order="mnk", bk=2048, bm=256)
+    text = check.to_html("tpu-v6e")
+    for part in ("The first steps", "Blocks of window 1", "bytes of vector memory", "What to do"):
+        assert part in text
+    assert any("fetched again" in line for line in check.movement() if isinstance(line, str))

@@ -13,6 +13,7 @@ from jax.experimental.pallas import tpu as pltpu
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo import estimate, load
 from tilewright.hlo.jaxlib_child import ask
+from tilewright.hlo.reading import kernel_walk
 from tilewright.hlo.reading.kernels import kernel_of, read_kernel
 from tilewright.targets import target
 
@@ -206,3 +207,21 @@ def test_lengths_that_nobody_states_are_assumed_and_named(paged):
 def test_what_cannot_be_assumed_is_refused(paged, assume):
     with pytest.raises(UsageError, match="kv_len"):
         estimate(load(paged), "tpu-v6e", assume)
+
+
+def test_loops_that_never_end_are_refused_in_time(monkeypatch):
+    monkeypatch.setattr(kernel_walk, "_MOST_WORK", 4000)
+    loop = '"t.enqueue_dma"(%a) : (memref<8x128xf32, #tpu.memory_space<hbm>>) -> ()\n'.replace("t.", "tpu.", 1)
+    for depth in range(12):
+        loop = (
+            '%l = "arith.constant"() {value = 0 : i32} : () -> i32\n'
+            '%h = "arith.constant"() {value = 1000000 : i32} : () -> i32\n'
+            '%s = "arith.constant"() {value = 3 : i32} : () -> i32\n'
+            f'%r{depth} = "scf.for"(%l, %h, %s, %s) ({{\n^bb0(%i{depth}: i32, %x{depth}: i32):\n'
+            f'%y{depth} = "arith.muli"(%x{depth}, %x{depth}) : (i32, i32) -> i32\n{loop}'
+            f'"scf.yield"(%y{depth}) : (i32) -> ()\n}}) : (i32, i32, i32, i32) -> i32\n'
+        )
+    main = f'"func.func"() ({{\n^bb0(%g: i32, %a: memref<8x128xf32, #tpu.memory_space<hbm>>):\n{loop}'
+    main += '}) {iteration_bounds = array<i64: 1099511627776>, sym_name = "main"} : () -> ()\n'
+    with pytest.raises(ValueError, match="too long to follow"):
+        kernel_of(f'"builtin.module"() ({{\n{main}}}) : () -> ()\n')

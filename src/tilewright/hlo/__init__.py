@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype
     from tilewright.hlo.optimization import Optimized, optimize, passes_html, suggest_rewrites
     from tilewright.hlo.pallas.check import KernelCheck, check_kernels, kernels
+    from tilewright.hlo.pallas.run import run_kernels
     from tilewright.hlo.program import Operation, Program
     from tilewright.hlo.proving.reference import XlaValues, inputs_of
     from tilewright.hlo.proving.tpu import TpuComparison, compare_on_tpu, compile_for_tpu

@@ -1,6 +1,7 @@
 """`tilewright report`, `diff`, `lint`, `optimize`, `shard`, `time` and `verify`: commands about a program."""
 
-from tilewright.cli.programs.kernel import check
+from tilewright.cli.programs.kernel import check, explain, run
+from tilewright.cli.programs.kernel import time as kernel_time
 from tilewright.cli.programs.lint import lint
 from tilewright.cli.programs.optimize import optimize, verify
 from tilewright.cli.programs.report import diff, report
@@ -8,4 +9,4 @@ from tilewright.cli.programs.shard import shard
 from tilewright.cli.programs.time import time
 
 COMMANDS = (diff, lint, optimize, report, shard, time, verify)
-KERNEL_COMMANDS = (check,)
+KERNEL_COMMANDS = (check, explain, run, kernel_time)

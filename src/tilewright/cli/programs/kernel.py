@@ -1,10 +1,10 @@
-"""`tilewright kernel check`: does a Pallas kernel compile for a TPU, what does it hold and move, how long is it."""
+"""`tilewright kernel check`, `time`, `explain`, `run`: does a Pallas kernel compile, how long is it, is it right."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from itertools import product
@@ -21,6 +21,7 @@ from tilewright.render.tables import Column, Table
 if TYPE_CHECKING:
     from tilewright.hlo import KernelCheck
 
+TargetOption = Annotated[str, "--target", "-t", "The chip the kernel is for."]
 _SWEEP = re.compile(r"([A-Za-z_]\w*)=([\w,.\s+-]+)")
 _MOST = 256
 
@@ -60,6 +61,25 @@ class _Checks:
                 yield from check.lines()
 
 
+@dataclass(frozen=True)
+class _Explained:
+    """Kernels, and which of their accounts the terminal shows."""
+
+    checks: Sequence[KernelCheck]
+    target: str
+    shown: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kernels": [check.to_json() for check in self.checks]}
+
+    def lines(self) -> Iterator[Line]:
+        for check in self.checks:
+            yield from getattr(check, self.shown)()
+
+    def page(self) -> str:
+        return self.checks[0].to_html(self.target, self.checks[1:])
+
+
 def _seconds(checks: Sequence[KernelCheck]) -> float:
     """Of kernels that all compile and all have a time; 0 of others."""
     return sum(c.seconds for c in checks) if all(c.ok and c.seconds for c in checks) else 0.0
@@ -67,7 +87,7 @@ def _seconds(checks: Sequence[KernelCheck]) -> float:
 
 def check(
     program: Annotated[str, Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)],
-    target: Annotated[str, "--target", "-t", "The chip the kernel is for."] = "tpu-v6e",
+    target: TargetOption = "tpu-v6e",
     arg: ArgOption = None,
     sweep: Annotated[
         list[str] | None, "NAME=128,256: a parameter of the function takes each value; repeat it for all combinations."
@@ -77,25 +97,74 @@ def check(
 ) -> None:
     """Check Pallas kernels without a TPU: whether they compile, vector memory, what is fetched how often, the time."""
     where = Output(output, as_json, ".json")
-    from tilewright.hlo import check_kernels, names_python
+    from tilewright.hlo import names_python
 
-    if names_python(program):
-        made = []
-        for given in _combinations(sweep or []):
-            with redirect_stdout(sys.stderr):
-                made.append((given, check_kernels(program, *(arg or []), target=target, **given)))
-    else:
-        if sweep:
-            raise UsageError("a sweep needs a Python function", where=program, how="name one: model.py:function")
-        made = [({}, check_kernels(load_program(program, arg), target=target))]
-    if not all(checks for _, checks in made):
-        raise UsageError("there is no Pallas kernel for a TPU in it", where=program, how="leave interpret=True out")
+    if sweep and not names_python(program):
+        raise UsageError("a sweep needs a Python function", where=program, how="name one: model.py:function")
+    made = [(given, _checked(program, arg, target, given)) for given in _combinations(sweep or [])]
     deliver(_Checks(made), where)
     bad = [given for given, checks in made if not all(check.ok for check in checks)]
     if len(bad) == len(made):
         raise CheckFailed("no kernel compiles" if len(made) > 1 else "a kernel does not compile", where=program)
     if bad:
         remark(f"note: {len(bad)} of {len(made)} do not compile")
+
+
+def time(
+    program: Annotated[str, Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)],
+    target: TargetOption = "tpu-v6e",
+    arg: ArgOption = None,
+    output: Annotated[str | None, "--output", "-o", "Write a .json file."] = None,
+    as_json: Json = False,
+) -> None:
+    """Time Pallas kernels, modelled: the steps of each grid by what bounds them, and the steps that take most of it."""
+    where = Output(output, as_json, ".json")
+    deliver(_Explained(_checked(program, arg, target), target, "times"), where)
+
+
+def explain(
+    program: Annotated[str, Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)],
+    target: TargetOption = "tpu-v6e",
+    arg: ArgOption = None,
+    output: Annotated[str | None, "--output", "-o", "Write a .html page or a .json file."] = None,
+    as_json: Json = False,
+) -> None:
+    """Explain Pallas kernels: what moves again, what the time goes to, what to do; as a page with pictures."""
+    where = Output(output, as_json, ".json", ".html")
+    deliver(_Explained(_checked(program, arg, target), target, "movement"), where)
+
+
+def run(
+    program: Annotated[str, Argument(metavar="MODEL.PY:FN", help=PROGRAM_HELP, show_default=False)],
+    arg: ArgOption = None,
+    seed: Annotated[int, "--seed", "Of the random numbers that its arrays hold."] = 0,
+    output: Annotated[str | None, "--output", "-o", "Write a .json file."] = None,
+    as_json: Json = False,
+) -> None:
+    """Run Pallas kernels block by block: what is read unwritten, what is never written, races, padding in results."""
+    where = Output(output, as_json, ".json")
+    from tilewright.hlo import names_python, run_kernels
+
+    if not names_python(program):
+        raise UsageError("only a Python function can be run", where=program, how="name one: model.py:function")
+    with redirect_stdout(sys.stderr):
+        ran = run_kernels(program, *(arg or []), seed=seed)
+    deliver(ran, where)
+    if ran.faults:
+        raise CheckFailed(f"{len(ran.faults)} faults", where=program)
+
+
+def _checked(program: str, arg: list[str] | None, target: str, given: Mapping[str, Any] | None = None) -> Any:
+    from tilewright.hlo import check_kernels, names_python
+
+    if names_python(program):
+        with redirect_stdout(sys.stderr):
+            checks = check_kernels(program, *(arg or []), target=target, **(given or {}))
+    else:
+        checks = check_kernels(load_program(program, arg), target=target)
+    if not checks:
+        raise UsageError("there is no Pallas kernel for a TPU in it", where=program, how="leave interpret=True out")
+    return checks
 
 
 def _combinations(sweeps: Sequence[str]) -> list[dict[str, Any]]:

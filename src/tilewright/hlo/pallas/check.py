@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.allocation.kernel_errors import explain_kernel
+from tilewright.hlo.pallas.advice import advice
 from tilewright.hlo.pallas.memory import Memory, limit_of, memory_of, near_arrays
-from tilewright.hlo.pallas.order import best_order
+from tilewright.hlo.pallas.page import kernels_page
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.reading.kernel import Kernel
 from tilewright.hlo.reading.kernel_tree import block_bytes
 from tilewright.hlo.reading.kernels import read_kernel
 from tilewright.hlo.reading.loading import load
 from tilewright.hlo.reading.python_source import as_seen, from_jax, names_python, python_call
+from tilewright.hlo.timing.chip import chip_of
 from tilewright.hlo.timing.estimate import estimate
-from tilewright.hlo.timing.kernels import TARGET, configuration, sizes_of
+from tilewright.hlo.timing.kernels import FROM_BODY, TARGET, configuration, sizes_of
+from tilewright.hlo.timing.pallas import Pipeline, pipeline
 from tilewright.hlo.timing.step import StepTime
-from tilewright.render.formats import bytes_text, count_text, seconds_text
+from tilewright.render.formats import bytes_text, seconds_text
 from tilewright.render.tables import Column, Table
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
@@ -79,6 +82,7 @@ class KernelCheck:
     ``bound``            what it waits for
     ``advice``           what would move less, or fit
     ``notes``            what was assumed of its data
+    ``kernel``           what was read of it, and ``pipeline``: its steps with their times; None where it has none
     ===================  ========================================================================================
     """
 
@@ -99,10 +103,51 @@ class KernelCheck:
     bound: str = ""
     advice: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    kernel: Kernel | None = field(default=None, repr=False, compare=False)
+    pipeline: Pipeline | None = field(default=None, repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
+        """Plain values; of its pipeline the seconds by what bounds its steps."""
+        plain = asdict(replace(self, kernel=None, pipeline=None))
+        del plain["kernel"]
+        plain["pipeline"] = {name: us / 1e6 for name, us in self.pipeline.by_bound().items()} if self.pipeline else {}
+        return plain
+
+    def to_html(self, target: str, beside: Sequence[KernelCheck] = ()) -> str:
+        """One page: this kernel, and others ``beside`` it."""
+        return kernels_page([self, *beside], target)
+
+    def times(self) -> Iterator[str | Table]:
+        """What the terminal shows of its time: by what bounds its steps, and the steps that take most of it."""
+        if not self.seconds:
+            why = "; ".join(self.notes) or "nothing in it takes time"
+            yield f"{self.name}: no time: {why if self.ok else 'it does not compile'}"
+            return
+        yield f"{self.name}: {seconds_text(self.seconds)} by {self.bound} (modelled)"
+        if not self.pipeline:
+            yield from (f"  - {text}" for text in self.notes)
+            return
+        bounds = ", ".join(f"{name} {seconds_text(us / 1e6)}" for name, us in self.pipeline.by_bound().items())
+        yield f"  its steps by what bounds them: {bounds}"
+        units = Column("matrix", "seconds"), Column("vector", "seconds"), Column("HBM", "seconds")
+        rows = []
+        for step in sorted(self.pipeline.steps, key=lambda step: -step.us * step.moment.times)[:6]:
+            vector = max((us for unit, us in step.units.items() if unit != "matrix"), default=0.0)
+            parts = step.us, step.units.get("matrix", 0.0), vector, step.moved_us
+            rows.append((round(step.moment.times), *(us / 1e6 for us in parts), step.bound))
+        yield Table((Column("steps", "count"), Column("each", "seconds"), *units, "bound"), rows)
+        yield from (f"  - {text}" for text in self.notes)
+
+    def movement(self) -> Iterator[str | Table]:
+        """What the terminal explains: what moves and how often, what the time goes to, and what would be better."""
+        yield from self.times()
+        saved = self.hbm_bytes - self.least_hbm_bytes
+        yield f"  HBM {bytes_text(self.hbm_bytes)}; each different block once: {bytes_text(self.least_hbm_bytes)}"
+        if saved > 0:
+            again = [(number, w.bytes - w.least) for number, w in enumerate(self.windows) if w.bytes > w.least]
+            parts = ", ".join(f"window {number} {bytes_text(size)}" for number, size in again)
+            yield f"  fetched again: {bytes_text(saved)}" + (f" ({parts})" if parts else "")
+        yield from (f"  what to do: {text}" for text in self.advice)
 
     def lines(self) -> Iterator[str | Table]:
         """What the terminal shows."""
@@ -245,7 +290,8 @@ def _lowering_for(chip: Target) -> Any:
     kind = _DEVICE_KINDS.get(chip.name)
     if kind is None:
         return nullcontext()
-    device = jax.sharding.AbstractDevice(kind, 1, "tpu")
+    cores = round(chip_of(chip)["pallas"]["cores"])
+    device = jax.sharding.AbstractDevice(kind, cores, "tpu")
     return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=device))
 
 
@@ -268,7 +314,8 @@ def _checked(op: Operation, program: Program, chip: Target, step: StepTime | Non
         )
     near = near_arrays(op, kernel.windows, program.kind, chip)
     memory, limit = memory_of(kernel, chip, near), limit_of(kernel, chip)
-    problems = [] if kernel.sparse else [*_tilings(kernel), *_memory_problems(kernel, memory, limit, chip)]
+    tilings = [] if kernel.sparse else _tilings(kernel)
+    problems = [*tilings, *_memory_problems(kernel, memory, limit, chip)]
     windows = tuple(
         CheckedWindow(
             *(w.array, w.dtype, w.block, "vmem, array and all" if there else w.space, 0 if there else w.buffers),
@@ -279,11 +326,17 @@ def _checked(op: Operation, program: Program, chip: Target, step: StepTime | Non
     )
     own = round(kernel.copied * 1e6)
     row = next((r for r in step.rows if r.name == op.name or (r.line and r.line == op.line)), None) if step else None
+    timed = row is not None and FROM_BODY in row.note and not kernel.trips_by_data
+    whole = (
+        pipeline(chip_of(chip), kernel, {w.operand for w, there in zip(kernel.windows, near) if there})
+        if timed
+        else None
+    )
     notes = [*kernel.assumed]
     if kernel.trips_by_data:
         notes.append("loops whose length its data decides count once")
     if kernel.sparse:
-        notes.append("a kernel of the SparseCores: only its shapes are read; its memory and time are not known")
+        notes.append("a kernel of the SparseCores: its memory is one subcore's; priced by its rows, if at all")
     return KernelCheck(
         kernel.name,
         not problems,
@@ -300,8 +353,10 @@ def _checked(op: Operation, program: Program, chip: Target, step: StepTime | Non
         windows,
         row.seconds / max(1, row.runs) if row else 0.0,
         row.bound if row else "",
-        tuple(_advice(kernel, memory, limit)),
+        tuple(advice(kernel, whole, chip)),
         tuple(notes),
+        kernel,
+        whole,
     )
 
 
@@ -329,7 +384,7 @@ def _memory_problems(kernel: Kernel, memory: Memory, limit: int, chip: Target) -
         need, have = bytes_text(memory.vector), bytes_text(limit)
         asked = -(-memory.vector // (1 << 20)) + 1
         how = _smaller(kernel, memory.vector - limit)
-        if whole and memory.vector < whole.bytes * 0.9:
+        if whole and memory.vector < whole.bytes * 0.9 and not kernel.sparse:
             how = f"pltpu.CompilerParams(vmem_limit_bytes={asked} << 20), or {how}"
         yield Problem("vector memory", f"it takes about {need} of vector memory and may take {have}", kernel.line, how)
     scalar = chip.memory("smem")
@@ -351,17 +406,3 @@ def _smaller(kernel: Kernel, over: int) -> str:
             return f"smaller blocks, the window of {largest.block} first"
         block[wide] //= 2
     return f"a block of {tuple(block)} where now it is {largest.block}"
-
-
-def _advice(kernel: Kernel, memory: Memory, limit: int) -> Iterator[str]:
-    moved = sum(w.megabytes for w in kernel.windows) * 1e6
-    if order := best_order(kernel):
-        dims, saved = ", ".join(map(str, order.dims)), moved - order.bytes
-        yield (
-            f"another order of the grid moves {bytes_text(round(saved))} less ({saved / moved:.0%}): "
-            f"its dims as they are now numbered, the outermost first: {dims}"
-        )
-    for number, window in enumerate(kernel.windows):
-        if window.distinct and window.megabytes > 1.5 * window.distinct:
-            times = window.megabytes / window.distinct
-            yield f"window {number} is moved {times:.0f} times: {count_text(window.fetches)} fetches of {window.block}"

@@ -70,7 +70,9 @@ def _spilled_by_products(kernel: Kernel, target: Target) -> int:
 
 
 def limit_of(kernel: Kernel, target: Target) -> int:
-    """Bytes of vector memory that the kernel may take; 0 where nothing says it."""
+    """Bytes of vector memory that the kernel may take, on SparseCores those of one subcore; 0 where nothing says it."""
+    if kernel.sparse:
+        return target.sparse.tile_spmem_bytes if target.sparse else 0
     memory = target.memory("vmem")
     return kernel.vmem_limit or (memory.kernel_bytes if memory else 0)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.hlo.reading.kernel import Kernel, moves_of
 
-_MOST_DIMS, _MOST_STEPS = 4, 1 << 16
+_MOST_DIMS, _MOST_STEPS = 4, 1 << 20
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ import numpy as np
 from tilewright.hlo.reading.kernel_tree import block_bytes
 
 Array = np.ndarray[Any, Any]
+_MOST_CUTS = 64
+"""Sizes of blocks at an array's edges that are told apart."""
 Product = tuple[int, int, int, int, str]
 """(batch, rows, columns, depth, element type of the left operand)."""
 
@@ -79,12 +81,13 @@ class Kernel:
     """What one call of a kernel does.
 
     ``parts`` and ``moments``: what its blocks compute, and which of them run in how many steps beside which transfers;
-    ``copied``: megabytes of its own transfers to and from HBM; ``assumed``: what was taken for granted of the data, in
-    words; ``trips_by_data``: loops whose length its data decides were counted as one trip; ``scratch``: (sizes, type,
-    memory space) of each buffer of its own, ``tables`` the same of what is prefetched into scalar memory;
-    ``held_bytes``: the most of the body's vectors that wait for a reduction at one time; ``semantics``: a word for each
-    dim of the grid; ``vmem_limit``: bytes of vector memory that it asks for, 0 where it asks for no limit of its own;
-    ``line``: of the user's program.
+    ``first``: the places in ``moments`` of its first steps, one after another; ``uneven``: trips of the
+    step of the grid that has most of them, against all steps' average; ``copied``: megabytes of its own
+    transfers to and from HBM; ``assumed``: what was taken for granted of the data, in words; ``trips_by_data``: loops
+    whose length its data decides were counted as one trip; ``scratch``: (sizes, type, memory space) of each buffer of
+    its own, ``tables`` the same of what is prefetched into scalar memory; ``held_bytes``: the most of the body's
+    vectors that wait for a reduction at one time; ``semantics``: a word for each dim of the grid; ``vmem_limit``: bytes
+    of vector memory that it asks for, 0 where it asks for no limit of its own; ``line``: of the user's program.
     """
 
     name: str
@@ -99,6 +102,8 @@ class Kernel:
     windows: list[Window] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
+    uneven: float = 1.0
     copied: float = 0.0
     assumed: list[str] = field(default_factory=list)
     trips_by_data: bool = False
@@ -183,7 +188,7 @@ def moves_of(
     for d, place in enumerate(places):
         at = at * widths[d] + (place - lows[d])
         inside = np.full(1, block[d])
-        if array and block[d] and array[d] % block[d]:
+        if array and block[d] and array[d] % block[d] and len(cuts) < _MOST_CUTS:
             inside = np.clip(array[d] - place * block[d], 0, block[d])
         seen, number = np.unique(inside, return_inverse=True)
         cut = cut * len(seen) + number.reshape(np.shape(inside) if inside.size > 1 else ())

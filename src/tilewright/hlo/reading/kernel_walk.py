@@ -6,17 +6,32 @@ followed trip by trip, with the numbers that it carries. All others count as oft
 
 from __future__ import annotations
 
-import operator
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, cast
 
 import numpy as np
 
 from tilewright.hlo.reading.kernel import Array, Kernel, Moment, Moves, Part, Window, moves_of
+from tilewright.hlo.reading.kernel_numbers import (
+    ARITHMETIC,
+    MET,
+    SAME,
+    UNKNOWN,
+    Chance,
+    Data,
+    Number,
+    as_integer,
+    chosen,
+    combined,
+    compared,
+    constant,
+    mean,
+    plain,
+)
 from tilewright.hlo.reading.kernel_tree import (
     Block,
     Node,
@@ -33,7 +48,11 @@ _MOST_STEPS = 1 << 22
 _MOST_TRIPS = 512
 """Trips of a loop that are followed one by one; those after them are taken to be like them."""
 _MOST_WORK = 400_000
-"""Operations that all such loops together may take."""
+"""Operations that all such loops together may take; with twice as many a kernel is not followed at all."""
+_LARGEST = 1 << 20
+"""Numbers in a table that is made up, and groups of rows."""
+_SHOWN = 12
+"""Steps from the first whose kinds are kept in their order."""
 _DYNAMIC = -(1 << 63)
 _REDUCED = re.compile(r"reduction_dims = array<i64: ([\d, ]+)>")
 _BOUNDS = re.compile(r"iteration_bounds = array<i64(?:: ([-\d, ]+))?>")
@@ -43,56 +62,9 @@ _SEGMENTS = re.compile(r"operandSegmentSizes = array<i32: ([\d, ]+)>")
 _FREE = ("vector.shape_cast", "arith.constant", "scf.", "memref.", "tpu.memref", "vector.extract_strided_slice")
 """Vector operations that cost nothing by themselves."""
 _CONTROL = ("tpu.enqueue_dma", "memref.load", "memref.store", "scf.yield", "scf.condition", "func.return")
-_MET = "conditions on its data taken as met"
 
 
-@dataclass(frozen=True)
-class _Chance:
-    """A condition: for every step 0 or 1, or between them the share of what data decides."""
-
-    share: float | Array
-    assumed: str = ""  # what was taken for granted of the data
-
-
-@dataclass(frozen=True)
-class _Data:
-    """An integer that data decides: from a table of these sizes, and where in it it stands, if that is known."""
-
-    table: tuple[int, ...] = ()
-    place: int | Array | None = None
-
-
-_Number: TypeAlias = "int | Array | _Chance | _Data"
-_YES, _NO, _UNKNOWN = _Chance(1.0), _Chance(0.0), _Data()
-
-
-def _both(few: Callable[[int, int], int], many: Callable[[Array, Array], Array]) -> Callable[[Any, Any], Any]:
-    return lambda a, b: few(a, b) if type(a) is int and type(b) is int else many(np.asarray(a), np.asarray(b))
-
-
-_ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
-    "arith.addi": operator.add,
-    "arith.subi": operator.sub,
-    "arith.muli": operator.mul,
-    "arith.minsi": _both(min, np.minimum),
-    "arith.maxsi": _both(max, np.maximum),
-    "arith.divsi": _both(lambda a, b: a // (b or 1), lambda a, b: np.floor_divide(a, np.where(b == 0, 1, b))),
-    "arith.remsi": _both(lambda a, b: a % (b or 1), lambda a, b: np.remainder(a, np.where(b == 0, 1, b))),
-}
-for _same, _as in (("divui", "divsi"), ("floordivsi", "divsi"), ("remui", "remsi"), ("minui", "minsi")):
-    _ARITHMETIC[f"arith.{_same}"] = _ARITHMETIC[f"arith.{_as}"]
-_COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge) + (
-    (operator.lt, operator.le, operator.gt, operator.ge)
-)
-"""By the number of MLIR's predicate."""
-_SAME = frozenset({"arith.index_cast", "arith.extui", "arith.extsi", "arith.trunci", "arith.index_castui"})
-_SAME |= {"tpu.assume_multiple"}
 _LOGIC = ("arith.andi", "arith.ori", "arith.xori")
-
-
-def _below_diagonal(rows: int, columns: int) -> float:
-    """The share of blocks of a square that a causal mask leaves."""
-    return sum(-(-(row + 1) * columns // rows) for row in range(rows)) / (rows * columns)
 
 
 class _Steps:
@@ -127,15 +99,17 @@ class Walk:
         kernel.scratch = [memory_of(kind) for _, kind in self.arguments[self.last :]]
         kernel.held_bytes = held(main)
         self.sizes_given = sum(bound < 0 for bound in bounds)  # they come as operands before all others
-        self.numbers: dict[str, _Number] = {}
+        self.numbers: dict[str, Number] = {}
         self.defined: dict[str, Node] = {}
         self.tables: dict[str, tuple[int, ...]] = {}
         self.contents: dict[str, Array] = {}
-        self.cells: dict[str, dict[int, _Number]] = defaultdict(dict)
+        self.cells: dict[str, dict[int, Number]] = defaultdict(dict)
         self.ranges = _ranges(main.blocks[0], {name for name, kind in self.arguments if "smem" in kind})
         self.steps, self.work = _Steps(), 0
-        self.entered: list[tuple[dict[str, _Number], dict[str, Node], list[Node]]] = []
+        self.entered: list[tuple[dict[str, Number], dict[str, Node], list[Node]]] = []
         self.trips: Counter[tuple[Any, ...]] = Counter()
+        self.first: list[tuple[Any, ...]] = []
+        self.begun: Any = 0.0  # trips over the grid
 
     def _attribute(self, name: str) -> int:
         match = re.search(rf"\b{name} = (\d+)", self.main.rest)
@@ -172,6 +146,8 @@ class Walk:
                 )
             )
         self._moments(moves)
+        if average := mean(self.begun):
+            kernel.uneven = float(np.max(self.begun)) / average
         kernel.assumed = list(dict.fromkeys(kernel.assumed))
         return kernel
 
@@ -206,11 +182,12 @@ class Walk:
             columns.append((np.asarray([0.0, megabytes]), at.reshape(self.grid)))
             meanings.append(("window", window.operand))
         kernel.moments = [Moment(1.0, (), tuple(first), alone=True)] if first else []
-        codes, width = np.zeros((), np.int64), 1
+        codes: Array = np.zeros((), np.int64)
+        width = 1
+        while prod(len(seen) for seen, _ in columns) > 1 << 40:  # what was counted last tells steps apart no more
+            columns, meanings = columns[:-1], meanings[:-1]
         for seen, which in columns:
             codes, width = codes * len(seen) + which, width * len(seen)
-            if width > 1 << 40:
-                break
         flat = np.broadcast_to(codes, self.grid).reshape(-1) if followed and self.grid else np.reshape(codes, -1)
         if width <= max(1 << 16, 4 * flat.size):
             counts = np.bincount(flat, minlength=1)
@@ -218,11 +195,13 @@ class Walk:
             times = counts[kinds]
         else:
             kinds, times = np.unique(flat, return_counts=True)
-        for kind, count in zip(kinds.tolist(), times.tolist()):
+        begun = len(kernel.moments)
+        kernel.first = [begun + int(place) for place in np.searchsorted(kinds, flat[:_SHOWN])]
+        for code, count in zip(kinds.tolist(), times.tolist()):
             parts, moved_now = [], []
             for (seen, _), (what, number) in zip(reversed(columns), reversed(meanings)):
-                kind, which = divmod(kind, len(seen))
-                value = float(seen[which])
+                code, at_value = divmod(code, len(seen))
+                value = float(seen[at_value])
                 if value and what == "part":
                     parts.append((number, value))
                 elif value:
@@ -232,6 +211,9 @@ class Walk:
         own = tuple((operand, each[0] / steps, each[1] / steps) for operand, each in self.steps.moved.items())
         if own:  # transfers that the body starts by itself, outside any loop, beside all steps
             kernel.moments = [m if m.alone else Moment(m.times, m.parts, (*m.moved, *own)) for m in kernel.moments]
+        if self.trips:
+            keys = {key: len(kernel.moments) + k for k, key in enumerate(self.trips)}
+            kernel.first = [keys[key] for key in self.first[:_SHOWN] if key in keys]
         kernel.moments += [Moment(times, *key) for key, times in self.trips.items()]
         if last:
             kernel.moments.append(Moment(1.0, (), tuple(last), alone=True))
@@ -243,6 +225,9 @@ class Walk:
         rank = len(self.grid)
         for k, (name, _) in enumerate(arguments[:rank]):
             one = self.grid[k] == 1
+            if self.grid[k] > _MOST_STEPS:
+                self.numbers[name] = UNKNOWN
+                continue
             self.numbers[name] = (
                 0 if one else np.arange(self.grid[k]).reshape([-1 if d == k else 1 for d in range(rank)])
             )
@@ -254,16 +239,17 @@ class Walk:
     def _share_out(self) -> None:
         """A table with a number for each matrix of an operand [groups, depth, columns] is taken for groups of rows."""
         kinds = [kind for _, kind in self.arguments[len(self.grid) : self.last]]
-        shapes = [memory_of(kind)[0] for kind in kinds]
+        shapes = [tuple(sizes) for sizes in self.arrays] or [memory_of(kind)[0] for kind in kinds]
         if any(len(sizes) > 1 for sizes, _, _ in self.kernel.tables):
             return
         for groups, *sides in (shape for shape in shapes if len(shape) == 3):
-            rows = next((s[0] for s in shapes if len(s) == 2 and s[0] > groups and s[1] in sides), 0)
+            flat = [shape for shape in shapes if len(shape) == 2 and shape[0] > groups]
+            rows = next((m for m, side in flat if side == sides[0] and any((m, n) in flat for n in sides[1:])), 0)
             for name, sizes in self.tables.items():
-                if rows and sizes in ((groups,), (groups + 1,)):
+                if rows and 1 < groups <= _LARGEST and sizes in ((groups,), (groups + 1,)):
                     ends = _ends(groups, rows)
                     self.contents[name] = np.diff(ends) if sizes[0] == groups else ends
-                    self.kernel.assumed.append(f"{rows} rows in {groups} groups, none of them equal")
+                    self.kernel.assumed.append(f"{rows:,} rows in {groups:,} groups of different sizes")
 
     def _places(self, transform: Node | None, blocks: Sequence[int]) -> tuple[Array, ...]:
         """The index of a window's block along each dim, over the grid; () where data decides it.
@@ -282,10 +268,10 @@ class Walk:
                 continue
             for dim, name in enumerate(node.operands):
                 number = self._value(name)
-                values = number.place if isinstance(number, _Data) else number
-                if isinstance(number, _Data) and number.place is not None and dim < len(blocks) and self.sizes_given:
+                values = number.place if isinstance(number, Data) else number
+                if isinstance(number, Data) and number.place is not None and dim < len(blocks) and self.sizes_given:
                     values = number.place * min(blocks[dim], prod(number.table)) // max(1, prod(number.table))
-                if values is None or isinstance(values, _Chance):
+                if values is None or isinstance(values, Chance):
                     return ()
                 wide = np.asarray(values)
                 found.append(wide.reshape((1,) * (len(self.grid) - wide.ndim) + wide.shape))
@@ -296,7 +282,7 @@ class Walk:
         if block.part < 0:
             block.part = len(self.kernel.parts)
             self.kernel.parts.append(_part(block))
-            constants = {n.result: _constant(n) for n in block.nodes if n.name == "arith.constant"}
+            constants = {n.result: constant(n) for n in block.nodes if n.name == "arith.constant"}
             made = {n.result: n for n in block.nodes if n.result and n.name != "arith.constant"}
             control = [n for n in block.nodes if n.blocks or n.name in _CONTROL]
             self.entered.append((constants, made, control))
@@ -305,7 +291,9 @@ class Walk:
         self.defined.update(made)
         for name in made:
             self.numbers.pop(name, None)
-        self.work += len(made)
+        self.work += 10 + len(made)  # entering a block takes as long as ten numbers
+        if self.work > 2 * _MOST_WORK:
+            raise ValueError("its loops are too long to follow")
         return control
 
     def _block(self, block: Block, weight: Any) -> Sequence[str]:
@@ -336,10 +324,10 @@ class Walk:
 
     def _branches(self, node: Node, weight: Any) -> None:
         condition = self._value(node.operands[0])
-        if not isinstance(condition, _Chance):
-            condition = _Chance(1.0, _MET)
+        if not isinstance(condition, Chance):
+            condition = Chance(1.0, MET)
         counted = self._counted() if condition.assumed else 0.0
-        given: list[tuple[Any, list[_Number]]] = []
+        given: list[tuple[Any, list[Number]]] = []
         for block, share in zip(node.blocks, (condition.share, 1 - condition.share)):
             if share if type(share) is float else np.any(share):
                 names = self._block(block, weight * share)
@@ -349,13 +337,13 @@ class Walk:
         if node.result and given:
             for k, number in enumerate(given[0][1]):
                 if len(given) > 1 and k < len(given[1][1]):
-                    number = _chosen(condition, number, given[1][1][k])
+                    number = chosen(condition, number, given[1][1][k])
                 self._give(node, k, number)
 
     def _counted(self) -> float:
-        return sum(_mean(weight) for weight in self.steps.parts.values())
+        return sum(mean(weight) for weight in self.steps.parts.values())
 
-    def _give(self, node: Node, k: int, number: _Number) -> None:
+    def _give(self, node: Node, k: int, number: Number) -> None:
         """The ``k``-th result of an operation with blocks."""
         self.numbers[f"{node.result}#{k}"] = number
         if not k:
@@ -377,7 +365,7 @@ class Walk:
             if most > 0:
                 self._block(block, weight * trips)
             for k in range(len(carried)):
-                self._give(node, k, _UNKNOWN)
+                self._give(node, k, UNKNOWN)
             return
         outer, before = self.steps, self.trips
         if block.moves:
@@ -387,11 +375,12 @@ class Walk:
                 most = max(most, trip + 1)
                 break
             runs = (trip < trips).astype(float) if np.size(trips) > 1 else 1.0
-            self.numbers[names[0]] = _plain(low + trip * step)
+            self.numbers[names[0]] = plain(low + trip * step)
             for name, number in zip(names[1:], carried):
                 self.numbers[name] = number
             carried = [self._value(name) for name in self._block(block, weight * runs)]
             if block.moves:
+                self.begun = self.begun + weight * runs
                 self._close(1.0)
         else:
             trip = min(most, _MOST_TRIPS)
@@ -410,14 +399,15 @@ class Walk:
         steps = self.steps
         if steps.parts or steps.moved:
             every = max(1, self.kernel.steps)
-            runs = max((_mean(weight) for weight in steps.parts.values()), default=1.0 / every) or 1.0 / every
+            runs = max((mean(weight) for weight in steps.parts.values()), default=1.0 / every) or 1.0 / every
             parts = tuple(
-                (number, round(mean / runs, 4))
+                (number, round(share_of / runs, 4))
                 for number, weight in sorted(steps.parts.items())
-                if (mean := _mean(weight))
+                if (share_of := mean(weight))
             )
             times = runs * every * share
             moved = tuple((k, round(m / times, 6), round(n / times, 4)) for k, (m, n) in sorted(steps.moved.items()))
+            self.first += [(parts, moved)] if len(self.first) < _SHOWN else []
             self.trips[parts, moved] += times  # type: ignore[assignment]
         self.steps = _Steps()
 
@@ -429,12 +419,12 @@ class Walk:
             for (name, _), number in zip(test.arguments, carried):
                 self.numbers[name] = number
             names = self._block(test, weight)
-            condition = self._value(names[0]) if names else _UNKNOWN
+            condition = self._value(names[0]) if names else UNKNOWN
             carried = [self._value(name) for name in names[1:]]
-            sure = isinstance(condition, _Chance) and np.size(condition.share) == 1 and not condition.assumed
-            if sure and isinstance(condition, _Chance) and not np.any(condition.share):
+            sure = isinstance(condition, Chance) and np.size(condition.share) == 1 and not condition.assumed
+            if sure and isinstance(condition, Chance) and not np.any(condition.share):
                 break
-            if not sure and trip:
+            if trip and (not sure or self.work > _MOST_WORK):
                 break
             self.kernel.trips_by_data |= not sure and (block.moves or any(n.vector for n in block.all()))
             for (name, _), number in zip(block.arguments, carried):
@@ -445,7 +435,7 @@ class Walk:
 
     def _forget(self, names: Iterable[str]) -> None:
         for name in names:
-            self.numbers[name] = _UNKNOWN
+            self.numbers[name] = UNKNOWN
             self.defined.pop(name, None)
 
     # Transfers and tables.
@@ -464,7 +454,7 @@ class Walk:
         flat = [float(np.mean(size)) for size in sizes]
         whole = all(size == round(size) for size in flat)
         megabytes = block_bytes([round(size) for size in flat], kind) / 1e6 if whole else 0.0
-        runs = _mean(weight) * max(1, self.kernel.steps)
+        runs = mean(weight) * max(1, self.kernel.steps)
         operand = next((k for name in node.operands[:2] if (k := self._array(name)) is not None), -1)
         self.kernel.copied += megabytes * runs
         total = self.steps.moved[operand]
@@ -478,7 +468,7 @@ class Walk:
         if -1 not in sizes or node is None:
             return [None if size == -1 else size for size in sizes], shape[1]
         if node.name == "tpu.memref_slice" and (match := _SEGMENTS.search(node.rest)):
-            _, starts, given = (integers(match[1]) + [0, 0])[:3]
+            _, starts, given = [*integers(match[1]), 0, 0][:3]
             dynamic = iter(node.operands[1 + starts : 1 + starts + given])
             return [self._known(next(dynamic, "")) if size == -1 else size for size in sizes], shape[1]
         if not node.operands or not node.shapes:
@@ -500,27 +490,27 @@ class Walk:
     def _load(self, node: Node) -> None:
         self.numbers[node.result] = self._loaded(node.operands[0], [self._value(name) for name in node.operands[1:]])
 
-    def _loaded(self, table: str, indices: Sequence[_Number]) -> _Number:
+    def _loaded(self, table: str, indices: Sequence[Number]) -> Number:
         """A value of a table; where nothing says its values, its place stands for it, as if no two were alike."""
         sizes = self.tables.get(table, ())
         if len(sizes) != len(indices) or not all(isinstance(index, int | np.ndarray) for index in indices):
-            return _Data(sizes)
+            return Data(sizes)
         place: Any = 0
         for size, index in zip(sizes, indices):
             place = place * size + index
         if type(place) is int and place in self.cells[table]:
             return self.cells[table][place]
         if table in self.contents:
-            return _plain(self.contents[table][np.clip(place, 0, prod(sizes) - 1)])
+            return plain(self.contents[table][np.clip(place, 0, prod(sizes) - 1)])
         if sizes == (1,) and self.contents:
             return self.longest if table in self.ranges.lengths else 0
         if blocks := self.ranges.blocks.get(table):
             count = prod(sizes)
-            if other := self._beside(table, count - blocks + 1):
+            if count <= _LARGEST and (other := self._beside(table, count - blocks + 1)):
                 self.contents |= _merged(table, blocks, other, count - blocks + 1)
-                return _plain(self.contents[table][np.clip(place, 0, count - 1)])
-            return _plain(np.clip(place, 0, count - 1) * min(blocks, count) // max(1, count))
-        return _Data(sizes, place)
+                return plain(self.contents[table][np.clip(place, 0, count - 1)])
+            return plain(np.clip(place, 0, count - 1) * min(blocks, count) // max(1, count))
+        return Data(sizes, place)
 
     def _beside(self, table: str, blocks: int) -> str:
         """A table as long as this one that passes over so many blocks: groups and tiles of rows, one new each step."""
@@ -537,17 +527,17 @@ class Walk:
             return
         at = 0
         for size, index in zip(sizes, place):
-            at = at * size + int(index)  # type: ignore[call-overload]
+            at = at * size + cast(int, index)
         sure = np.size(weight) == 1 and float(np.max(weight)) >= 1.0
-        self.cells[table][at] = self._value(value) if sure else _UNKNOWN
+        self.cells[table][at] = self._value(value) if sure else UNKNOWN
 
     # Numbers.
 
     def _known(self, name: str) -> Any:
-        number = _as_integer(self._value(name))
+        number = as_integer(self._value(name))
         return number if isinstance(number, int | np.ndarray) else None
 
-    def _value(self, name: str) -> _Number:
+    def _value(self, name: str) -> Number:
         """A number, worked out when it is first asked for, and those that it is made of before it."""
         numbers, waiting = self.numbers, [name]
         while waiting:
@@ -557,104 +547,37 @@ class Walk:
                 continue
             node = self.defined.get(name)
             if node is None or node.blocks or node.vector or node.name == "memref.load":
-                numbers[name] = _UNKNOWN
+                numbers[name] = UNKNOWN
             elif missing := [operand for operand in node.operands if operand not in numbers]:
                 waiting += missing
             else:
                 numbers[name] = self._number(node)
         return numbers[name]
 
-    def _number(self, node: Node) -> _Number:
+    def _number(self, node: Node) -> Number:
         name = node.name
-        if name in _SAME:
+        if name in SAME:
             return self.numbers[node.operands[0]]
         if name == "arith.select":
             condition, yes, no = (self.numbers[operand] for operand in node.operands)
-            return _chosen(condition, yes, no)
+            return chosen(condition, yes, no)
         given = [self.numbers[operand] for operand in node.operands]
         if name == "arith.cmpi":
-            return _compared(node.predicate, given)
-        if name in _LOGIC and all(isinstance(one, _Chance) for one in given):
-            return _combined(name, given)
-        if name in _ARITHMETIC:
-            a, b = _as_integer(given[0]), _as_integer(given[1])
+            return compared(node.predicate, given)
+        if name in _LOGIC and all(isinstance(one, Chance) for one in given):
+            return combined(name, given)
+        if name in ARITHMETIC:
+            a, b = as_integer(given[0]), as_integer(given[1])
             if isinstance(a, int | np.ndarray) and isinstance(b, int | np.ndarray):
-                return _ARITHMETIC[name](a, b)  # type: ignore[no-any-return]
-        return next((one for one in given if isinstance(one, _Data)), _UNKNOWN)
-
-
-def _constant(node: Node) -> _Number:
-    value = node.constant
-    return _UNKNOWN if value is None else value if type(value) is int else _YES if value else _NO
-
-
-def _mean(weight: Any) -> float:
-    return weight if type(weight) is float else float(np.mean(weight))
-
-
-def _plain(number: Any) -> int | Array:
-    """An array of one number as that number."""
-    return int(number) if np.size(number) == 1 else number
-
-
-def _as_integer(number: _Number) -> _Number:
-    """A condition that is sure, as 0 or 1."""
-    if isinstance(number, _Chance) and not number.assumed:
-        share = np.asarray(number.share)
-        return _plain(share.astype(np.int64)) if np.all((share == 0) | (share == 1)) else number
-    return number
-
-
-def _chosen(condition: _Number, yes: _Number, no: _Number) -> _Number:
-    if yes is no:
-        return yes
-    if isinstance(condition, _Chance) and not condition.assumed:
-        if type(condition.share) is float or np.size(condition.share) == 1:
-            return yes if condition.share else no
-        a, b = _as_integer(yes), _as_integer(no)
-        if isinstance(a, int | np.ndarray) and isinstance(b, int | np.ndarray):
-            return np.where(condition.share, a, b)
-    return next((one for one in (yes, no) if isinstance(one, _Data)), _UNKNOWN)
-
-
-def _compared(predicate: int, given: Sequence[_Number]) -> _Number:
-    a, b = given
-    if isinstance(a, _Chance) and isinstance(b, int) and b in (0, 1):
-        if (b == 1) == (predicate == 0):  # a condition as an integer, against 0 or 1
-            return a
-        return _NO if a is _YES else _YES if a is _NO else _Chance(1.0 - a.share, a.assumed)
-    if isinstance(a, int | np.ndarray) and isinstance(b, int | np.ndarray):
-        result = _COMPARISONS[predicate % len(_COMPARISONS)](a, b)
-        return _Chance(result.astype(float)) if isinstance(result, np.ndarray) else _YES if result else _NO
-    wide = [one.table for one in (a, b) if isinstance(one, _Data) and len([d for d in one.table if d > 1]) > 1]
-    if predicate and wide:
-        kept = _below_diagonal(*wide[0][-2:])
-        return _Chance(kept, f"its mask taken as causal: {kept:.0%} of its blocks")
-    return _Chance(1.0, _MET)
-
-
-def _combined(name: str, given: Sequence[Any]) -> _Chance:
-    first, second = given
-    if first is _NO or second is _NO:
-        return _NO if name == "arith.andi" else second if first is _NO else first
-    if first is _YES or second is _YES:
-        other = second if first is _YES else first
-        return (
-            other
-            if name == "arith.andi"
-            else _YES
-            if name == "arith.ori"
-            else _Chance(1.0 - other.share, other.assumed)
-        )
-    a, b = first.share, second.share
-    share = a * b if name == "arith.andi" else a + b - a * b if name == "arith.ori" else a + b - 2 * a * b
-    return _Chance(share, next((one.assumed for one in given if one.assumed), ""))
+                number: int | Array = ARITHMETIC[name](a, b)
+                return UNKNOWN if type(number) is int and abs(number) >> 62 else number
+        return next((one for one in given if isinstance(one, Data)), UNKNOWN)
 
 
 def _ends(groups: int, rows: int) -> Array:
     """Where groups of rows end that are of different sizes, spread as evenly as a golden section does."""
     sizes = 0.5 + (np.arange(groups) * 0.6180339887) % 1
-    return np.rint(np.concatenate([[0.0], np.cumsum(sizes) / sizes.sum()]) * rows).astype(np.int64)
+    return np.asarray(np.rint(np.concatenate([[0.0], np.cumsum(sizes) / sizes.sum()]) * rows), np.int64)
 
 
 def _merged(one: str, blocks: int, other: str, others: int) -> dict[str, Array]:
@@ -687,7 +610,7 @@ def _ranges(body: Block, tables: set[str]) -> _Ranges:
             constants[node.result] = node.constant
         elif name == "memref.load" and operands[0] in tables:
             of[node.result] = operands[0], 1, True
-        elif name in _SAME or name in ("arith.select", "arith.addi", "arith.subi"):
+        elif name in SAME or name in ("arith.select", "arith.addi", "arith.subi"):
             if source := next((of[operand] for operand in operands if operand in of), None):
                 alone = all(operand in of or not constants.get(operand, 1) for operand in operands)
                 of[node.result] = *source[:2], source[2] and alone
@@ -720,7 +643,7 @@ def _part(block: Block) -> Part:
             if node.name == "vector.broadcast" and len(shapes) < 2:
                 continue  # one number stands in a register as it is
             if "load" in node.name or "store" in node.name:
-                vectors = [s for s in re.findall(r"vector<((?:\d+x)*)(\w+)", node.signature)]
+                vectors = re.findall(r"vector<((?:\d+x)*)(\w+)", node.signature)
                 dims = tuple(int(d) for d in vectors[0][0].split("x")[:-1]) if vectors else ()
                 kind = vectors[0][1] if vectors else kind
             elements = max(0, prod(dims))

@@ -14,28 +14,25 @@ from functools import cached_property
 from math import ceil, prod
 
 from tilewright.errors import TilewrightError
-from tilewright.hlo.opcodes import TRANSCENDENTAL
 from tilewright.hlo.program import Operation
 from tilewright.hlo.reading.kernel import Kernel
+from tilewright.hlo.reading.kernel_numbers import MET
 from tilewright.hlo.reading.kernels import read_kernel
 from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.pallas import matrix_kind, pipeline
 from tilewright.hlo.timing.row import Run, busy
 from tilewright.hlo.timing.tiles import Tiles
-from tilewright.hlo.timing.work import REGISTER, Work, matrix_us
+from tilewright.hlo.timing.work import REGISTER
 from tilewright.render import bytes_text, count_text
 
 TARGET = "tpu_custom_call"
 """The target of a custom call that is a Pallas kernel."""
-_STEP_US = 0.35
-"""Microseconds that one step of a grid costs beyond its work, as JAX's documentation of Pallas on TPUs says."""
+FROM_BODY = "kernel: from its grid and products"
+"""How the note of a row begins whose time is a pipeline's."""
 _SAID = re.compile(r'"(flops|transcendentals|bytes_accessed)":"?(\d{1,18})')
 _SIZES = re.compile(r"\w\[([\d,]*)\]")
 _ESTIMATE = re.compile(r'"cost_estimate":\{([^{}]*)\}')
-_HLO_NAMES = {"exp": "exponential", "exp2": "exponential", "divf": "divide", "powf": "power", "log2": "log"}
-_HLO_NAMES |= {"sin": "sine", "cos": "cosine", "log1p": "log-plus-one", "expm1": "exponential-minus-one"}
-_CONVERTS = frozenset({"truncf", "extf", "sitofp", "uitofp", "fptosi", "fptoui"})
 _OPS_AN_EXPONENTIAL = 8
 """Vector operations beside each transcendental of a kernel of which only its author's estimate is known: a softmax."""
 _EXPONENTIALS_A_STEP = 1 << 20
@@ -75,7 +72,7 @@ class Kernels:
         except TilewrightError as error:
             reason = f"a custom call of tpu_custom_call: {error.what}"
         if kernel is not None and kernel.sparse:
-            kernel, reason = None, "a kernel of the SparseCores: no mechanism for it was measured"
+            return self._gathered(op, operands, results)
         if kernel is not None and (pages := _pages_of(kernel, op, operands)):
             return self._paged(kernel, pages)
         if kernel is not None and not (kernel.trips_by_data and said.get("flops")):
@@ -85,8 +82,8 @@ class Kernels:
 
     def _from_body(self, kernel: Kernel, said: int, numbered: dict[int, Tiles]) -> Run:
         """Its grid, windows and products; where data decides, no more flops than its author says."""
-        notes = ["kernel: from its grid and products", *kernel.assumed]
-        share = min(1.0, said / kernel.flops) if said and kernel.flops and kernel.assumed else 1.0
+        notes = [FROM_BODY, *kernel.assumed]
+        share = min(1.0, said / kernel.flops) if said and kernel.flops and _by_chance(kernel) else 1.0
         near = {operand for operand, tiles in numbered.items() if tiles.space == 1}
         whole = pipeline(self.chip, kernel, near)
         us, far = whole.us * share, whole.megabytes * share
@@ -106,28 +103,33 @@ class Kernels:
         self, said: dict[str, int], operands: Sequence[tuple[int, Tiles]], results: Sequence[Tiles]
     ) -> Run:
         """What its author says, and at least its arrays once through HBM."""
-        constants, work = self.chip.kernel, Work()
-        flops, special = said.get("flops", 0), said.get("transcendentals", 0) / REGISTER
-        work.matrix_us = flops / self.chip.matrix_peaks["bf16"] / constants["efficiency"] * 1e6
-        work.products["bf16"] += flops
-        work.transcendental, work.registers = special, special * _OPS_AN_EXPONENTIAL
+        constants, flops = self.chip.kernel, said.get("flops", 0)
+        matrix = flops / self.chip.matrix_peaks["bf16"] / constants["efficiency"] * 1e6
+        special = said.get("transcendentals", 0) / REGISTER / 1e3
+        vector = special * max(constants["transcendental_ns"], _OPS_AN_EXPONENTIAL * constants["vector_ns"])
         arrays = sum(tiles.megabytes for tiles in (*(t for _, t in operands), *results) if tiles.space == 0)
         far = max(arrays, said.get("bytes_accessed", 0) / 1e6)
-        steps = said.get("transcendentals", 0) // _EXPONENTIALS_A_STEP
-        return self._timed(work, far, 0.0, steps, ["kernel: from its cost estimate"])
+        begins = said.get("transcendentals", 0) // _EXPONENTIALS_A_STEP * self.chip["pallas"]["step_us"]
+        matrix, vector = (matrix + begins, vector) if matrix > vector else (matrix, vector + begins)
+        return self._timed(matrix, vector, far, flops, "kernel: from its cost estimate")
 
-    def _timed(self, work: Work, far: float, near: float, steps: int, notes: Sequence[str]) -> Run:
+    def _gathered(self, op: Operation, operands: Sequence[tuple[int, Tiles]], results: Sequence[Tiles]) -> Run | str:
+        """A kernel of the SparseCores: a row of its results for each of its indices, priced as gathers are."""
+        lists = [t for k, t in operands if len(t.shape) == 1 and op.operand_shapes[k].startswith(("s32[", "u32["))]
+        tables = [prod(tiles.shape) for tiles in lists]
+        rows, written = max(tables, default=0), sum(tiles.megabytes for tiles in results)
+        if not rows or not written or "sparse" not in self.chip.mechanisms:
+            return "a kernel of the SparseCores that takes no indices: no mechanism for it was measured"
+        us, each = self.chip.sparse_us(rows, written / rows, written), count_text(rows)
+        note = f"kernel: of the SparseCores, {each} rows gathered and written; what else it computes is not known"
+        return Run(us, "sparsecore", 2 * written, lane="sparsecore", measured=False, notes=note)
+
+    def _timed(self, matrix: float, vector: float, far: float, flops: int, note: str) -> Run:
         constants = self.chip.kernel
-        begins = steps * _STEP_US  # the core begins each step by itself; transfers go on meanwhile
-        core, bound = busy({"matrix": work.matrix_us, "vector": work.vector_us(constants)}, 0.0)
-        parts = {
-            bound if core > begins else "latency": core + begins,
-            "hbm": self.chip.stream_us(far, constants["mb_per_us"]),
-            "vmem": near / constants["near_mb_per_us"],
-        }
+        parts = {"matrix": matrix, "vector": vector, "hbm": self.chip.stream_us(far, constants["mb_per_us"])}
         us, bound = busy(parts, constants["launch_us"])
-        lane = "matrix" if work.products else "vector"
-        return Run(us, bound, far, work.products, lane=lane, measured=False, notes="; ".join(notes))
+        lane = "matrix" if flops else "vector"
+        return Run(us, bound, far, {"bf16": flops} if flops else {}, lane=lane, measured=False, notes=note)
 
     # Attention over pages.
 
@@ -138,31 +140,31 @@ class Kernels:
         decodes = tokens <= pages.most
         sequences = min(assume.get("sequences", tokens if decodes else ceil(tokens / pages.longest)), pages.most)
         each = tokens / max(1, sequences)
-        guess = max(each, pages.longest / 2 if decodes else 0)
+        room = round(pages.megabytes / pages.megabytes_a_token) if pages.megabytes_a_token else 0
+        guess = min(max(each, pages.longest / 2 if decodes else 0), max(each, room / max(1, sequences)))
         length = min(max(assume.get("kv_len", guess), 1), pages.longest)
         stated = "kv_len" in assume
         said = f"{count_text(round(sequences))} sequences of {count_text(round(length))} tokens in the cache"
         how = "as stated" if stated else "assumed: state kv_len, sequences and tokens of a step for another"
         notes = [f"kernel: from its products and the pages it reads; {said} {how}"]
-        room = round(pages.megabytes / pages.megabytes_a_token) if pages.megabytes_a_token else 0
         held = f"a cache takes {bytes_text(round(pages.megabytes_a_token * 1e6))} a token, layer and device as laid out"
         for note in (f"{said} {how}", f"{held}, and has room for {count_text(room)} tokens"):
             self.notes += [] if note in self.notes else [note]
         rows, block = _cut(kernel, pages.depth)
         if len(self.rows_at_once) > 1 and rows != (min if decodes else max)(self.rows_at_once):
             kind = "tokens one by one" if decodes else "many tokens at once"
-            notes[0] = f"kernel: nothing to do in a step of {kind}"
-            return self._timed(Work(), 0.0, 0.0, kernel.steps, notes)
+            return self._timed(0.0, 0.0, 0.0, 0, f"kernel: nothing to do in a step of {kind}")
         seen = 1.0 if decodes else 1 - each / length / 2  # of the cache, by a token in the middle
         passes = max(1, ceil(each * pages.rows / rows)) if rows else 1
         blocks = sequences * passes * ceil(length / block) * seen
         wanted = blocks * 4 * rows * block * pages.depth  # scores and values of each block
-        work = _work(self.chip, kernel, wanted / kernel.flops if kernel.flops else 0.0)
+        share = wanted / kernel.flops if kernel.flops else 0.0
+        matrix, vector = (us * share for us in pipeline(self.chip, kernel).core_us())
         streamed = sequences * length * pages.megabytes_a_token
         if not decodes:
             streamed *= max(1.0, passes * seen / pages.heads)
         far = min(streamed, pages.megabytes) + pages.others * tokens / pages.tokens
-        return self._timed(work, far, 0.0, kernel.steps, notes)
+        return self._timed(matrix, vector, far, round(wanted), notes[0])
 
     @cached_property
     def rows_at_once(self) -> set[int]:
@@ -185,6 +187,12 @@ class Kernels:
         return Tiles.of(layout) if layout else None
 
 
+def _by_chance(kernel: Kernel) -> bool:
+    """Whether its data decides which blocks are computed: by conditions alone, or by how rows are grouped."""
+    grouped = any("groups of different sizes" in text for text in kernel.assumed)
+    return grouped or (bool(kernel.assumed) and all(t == MET or t.startswith("its mask") for t in kernel.assumed))
+
+
 def sizes_of(op: Operation) -> tuple[tuple[int, ...], ...]:
     """The sizes of its operands and results, () for what is no array."""
     arrays = [next(iter(_SIZES.findall(text)), "") for text in op.operand_shapes] + _SIZES.findall(op.shape)
@@ -194,23 +202,6 @@ def sizes_of(op: Operation) -> tuple[tuple[int, ...], ...]:
 def configuration(op: Operation) -> str:
     """What a custom call carries, without the spaces that StableHLO writes in it."""
     return op.attributes.get("backend_config", "").replace('": ', '":')
-
-
-def _work(chip: Chip, kernel: Kernel, share: float) -> Work:
-    """What a share of all that a kernel computes asks of the units."""
-    constants, work = chip.kernel, Work(rotations=kernel.turned * share / REGISTER)
-    for (batch, rows, columns, depth, kind), count in kernel.products.items():
-        us = matrix_us(constants, rows, columns, depth) / constants["efficiency"]
-        work.matrix_us += count * share * batch * us
-        slow = "int8" if kind in ("i8", "i4") else "fp8" if kind.startswith("f8") else "bf16"
-        work.products[slow] += round(2 * batch * rows * columns * depth * count * share)
-    for name, elements in kernel.elements.items():
-        registers = elements * share / REGISTER
-        passes = TRANSCENDENTAL.get(_HLO_NAMES.get(name, name), 0)
-        work.transcendental += registers * passes
-        each = constants["convert_ops"] if name in _CONVERTS else constants["transcendental_ops"] if passes else 1.0
-        work.registers += registers * each
-    return work
 
 
 def _cut(kernel: Kernel, depth: int) -> tuple[int, int]:
@@ -243,8 +234,9 @@ def _pages_of(kernel: Kernel, op: Operation, operands: Sequence[tuple[int, Tiles
     if len(cache.shape) < 4 or not sized or queries is None:
         return None
     most = max(begins or sized)
-    pages_each = max(size for size in tables if size % most == 0) // most
     pages, page = cache.shape[:2] if begins else cache.shape[1:3]
+    fitting = [n // most for n in tables if n % most == 0 and n <= most * pages]  # no sequence has more than all pages
+    pages_each = pages // most if pages in tables and pages % most == 0 else max(fitting, default=0)
     added = next((tiles for tiles in arrays if begins and tiles.shape[1:] == cache.shape[2:]), None)
     tokens = added.shape[0] if added else queries.shape[0]
     depth, whole = queries.shape[-1], sum(t.megabytes for t in arrays if t.shape == cache.shape)

@@ -1,4 +1,4 @@
-"""How long a Pallas kernel takes: step by step the longest of what it brings in, what it computes and what it takes out.
+"""How long a Pallas kernel takes: each step the longest of what it brings in, what it computes and what it takes out.
 
 A step's computation is as long as its busiest unit: the matrix unit by passes, the slots for vector arithmetic, loads,
 stores and transcendentals, and beside them what crosses lanes. The cycles are fitted on one half of a public library's
@@ -54,6 +54,12 @@ class Pipeline:
             sums[step.bound] += step.us * step.moment.times  # type: ignore[assignment]
         return dict(sums.most_common())
 
+    def core_us(self) -> tuple[float, float]:
+        """Microseconds of the matrix unit, and of the other units of the core, over all steps."""
+        matrix = sum(step.units.get("matrix", 0.0) * step.moment.times for step in self.steps)
+        others = (max((us for unit, us in s.units.items() if unit != "matrix"), default=0.0) for s in self.steps)
+        return matrix, sum(us * step.moment.times for us, step in zip(others, self.steps))
+
 
 def pipeline(chip: Chip, kernel: Kernel, near: Collection[int] = ()) -> Pipeline:
     """The pipeline of one run; ``near``: numbers of the arrays that lie in vector memory already.
@@ -63,7 +69,7 @@ def pipeline(chip: Chip, kernel: Kernel, near: Collection[int] = ()) -> Pipeline
     constants = chip["pallas"]
     cores = round(constants["cores"])
     shared = any(word == "parallel" and size > 1 for word, size in zip(kernel.semantics, kernel.grid))
-    split = cores if shared else 1
+    split = max(1.0, cores / kernel.uneven) if shared else 1.0
     units = [_units(chip, constants, part, cores) for part in kernel.parts]
     rate = chip.kernel["mb_per_us"] * constants["hbm"]
     steps, far_all = [], 0.0

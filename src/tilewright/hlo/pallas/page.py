@@ -1,0 +1,156 @@
+"""A page about kernels: the verdict, what to do, the time by what bounds it, the first steps, the grid, the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import date
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tilewright.hlo.reading.kernel import Window
+from tilewright.hlo.timing.pallas import Pipeline
+from tilewright.render import (
+    Bar,
+    Card,
+    Html,
+    Page,
+    Step,
+    bar_chart,
+    bytes_text,
+    cards,
+    count_text,
+    seconds_text,
+    table,
+)
+from tilewright.render import steps as listed
+from tilewright.render.drawing import Drawing
+from tilewright.render.formats import place_text
+from tilewright.render.markup import element
+from tilewright.render.page import code_block, note, side_by_side
+from tilewright.render.tables import Column
+
+Check: TypeAlias = Any
+"""A ``KernelCheck``, whose face this is."""
+_CELLS = 48
+"""Blocks along a dim that are drawn; of more, as many lie in one cell."""
+_LANES = ("in and out", "matrix", "vector", "across lanes")
+
+
+def kernels_page(checks: Sequence[Check], target: str) -> str:
+    """One self-contained page."""
+    name = checks[0].name if len(checks) == 1 else f"{len(checks)} kernels"
+    page = Page(f"Pallas: {name}", f"on {target}, never run: modelled", facts=[("made", date.today().isoformat())])
+    for number, check in enumerate(checks):
+        for part, heading, content in _sections(check):
+            title = heading if len(checks) == 1 else f"{check.name}: {heading.lower()}"
+            page.section(f"{part}-{number + 1}", title, *content)
+    page.data("kernels", {"kernels": [check.to_json() for check in checks]})
+    return page.html()
+
+
+def _sections(check: Check) -> Iterator[tuple[str, str, list[str]]]:
+    verdict = "compiles" if check.ok else "does not compile"
+    limit = f"of {bytes_text(check.vmem_limit)}" if check.vmem_limit else ""
+    least = f"at least {bytes_text(check.least_hbm_bytes)}"
+    grid = " x ".join(map(str, check.grid)) or "1"
+    figures = [
+        Card("verdict", verdict, place_text(check.line), "good" if check.ok else "bad"),
+        Card("time", seconds_text(check.seconds), f"by {check.bound}") if check.seconds else Card("time", "not known"),
+        Card("vector memory", bytes_text(check.vmem_bytes), limit),
+        Card("HBM", bytes_text(check.hbm_bytes), least),
+        Card("grid", grid, ""),
+    ]
+    problems = [code_block(f"{p.text}\n{p.suggestion}".strip(), f"{p.kind} {p.line}") for p in check.problems]
+    yield "summary", "What it is", [cards(figures), *problems, *(note(text) for text in check.notes)]
+    if check.advice:
+        yield "advice", "What to do", [listed(Step(text) for text in check.advice)]
+    if check.pipeline and check.pipeline.us:
+        bars = [Bar(bound, (us / 1e6,)) for bound, us in check.pipeline.by_bound().items()]
+        yield "time", "Where the time goes", [bar_chart(bars, title="time by what bounds its steps", kind="seconds")]
+        if check.kernel and check.kernel.first:
+            yield "steps", "The first steps", [_first_steps(check.pipeline, check.kernel.first)]
+    if check.windows:
+        rows = [
+            (k, w.dtype, str(w.array), str(w.block), w.fetches, w.bytes, w.held) for k, w in enumerate(check.windows)
+        ]
+        sizes = Column("fetches", "count"), Column("moved", "bytes"), Column("held", "bytes")
+        heads = ("window", "type", "array", "block", *sizes)
+        yield "windows", "What moves", [table(heads, rows), side_by_side(*_grids(check))]
+        held = [Bar(f"window {k}: {w.dtype} {w.block}", (w.held,)) for k, w in enumerate(check.windows) if w.held]
+        held += [Bar("scratch", (check.scratch_bytes,)), Bar("spilled, estimated", (check.spilled_bytes,))]
+        held += [Bar("may take", (check.vmem_limit,))] if check.vmem_limit else []
+        yield "memory", "Vector memory", [bar_chart(held, title="bytes of vector memory", kind="bytes")]
+
+
+def _first_steps(whole: Pipeline, first: Sequence[int]) -> Html:
+    """A lane for transfers and one for each unit, over the first steps: each as long as the longest of them."""
+    tall, left, width = 28.0, 90.0, 900.0
+    opening = [step for step in whole.steps if step.moment.alone][:1]
+    shown = [*opening, *(whole.steps[place] for place in first if place < len(whole.steps))]
+    end = sum(step.us for step in shown) or 1.0
+    drawing = Drawing(width, tall * len(_LANES) + 30, title="The first steps")
+    scale, at = (width - left - 20) / end, 0.0
+    for k, lane in enumerate(_LANES):
+        drawing.text(left - 8, tall * k + 19, lane, anchor="end")
+        drawing.line(left, tall * (k + 1), width - 10, tall * (k + 1), "grid")
+    for number, step in enumerate(shown):
+        what = "before the first" if step.moment.alone else f"step {number + 1 - len(opening)}"
+        vector = max((us for unit, us in step.units.items() if unit not in ("matrix", "lanes")), default=0.0)
+        busy = step.moved_us, step.units.get("matrix", 0.0), vector, step.units.get("lanes", 0.0)
+        drawing.line(left + at * scale, 0, left + at * scale, tall * len(_LANES), "grid")
+        for k, us in enumerate(busy):
+            if us:
+                tip = f"{what}, {_LANES[k]}: {seconds_text(us / 1e6)} of {seconds_text(step.us / 1e6)}, by {step.bound}"
+                drawing.rect(left + at * scale, tall * k + 5, max(0.5, us * scale), tall - 9, f"bar s{k % 4}", tip=tip)
+        at += step.us
+    for part in range(5):
+        drawing.text(
+            left + end * part / 4 * scale,
+            tall * len(_LANES) + 20,
+            seconds_text(end * part / 4 / 1e6),
+            "soft",
+            anchor="start" if not part else "end" if part == 4 else "middle",
+        )
+    return element("figure", element("figcaption", "a step lasts as long as its longest lane"), drawing.svg())
+
+
+def _grids(check: Check) -> Iterator[Html]:
+    """The blocks of every window, light where they come early, deep where late; a tip says how often each comes."""
+    if check.kernel is None:
+        return
+    for number, window in enumerate(check.kernel.windows):
+        if len(window.places) == len(window.block) and window.fetches > 1 and window.array:
+            yield _grid(number, window, check.grid)
+
+
+def _grid(number: int, window: Window, grid: Sequence[int]) -> Html:
+    flat = [np.broadcast_to(place, grid).reshape(-1) for place in window.places]
+    counts = [-(-size // max(1, cut)) for size, cut in zip(window.array, window.block)]
+    while len(counts) < 2:
+        flat, counts = [np.zeros_like(flat[0]), *flat], [1, *counts]
+    across, down = flat[-1], flat[0]
+    wide, high = counts[-1], counts[0]
+    for place, count in zip(flat[1:-1], counts[1:-1]):
+        down, high = down * count + place, high * count
+    changed = np.ones(len(across), bool)
+    changed[1:] = (across[1:] != across[:-1]) | (down[1:] != down[:-1])
+    columns, rows = min(wide, _CELLS), min(high, _CELLS)
+    inside = (across >= 0) & (across < wide) & (down >= 0) & (down < high) & changed
+    cell = (down[inside] * rows // high) * columns + across[inside] * columns // wide
+    times = np.bincount(cell, minlength=rows * columns)
+    first = np.full(rows * columns, -1)
+    at = np.flatnonzero(inside)
+    first[cell[::-1]] = at[::-1]
+    size = max(5.0, min(18.0, 420 / columns, 300 / rows))
+    drawing = Drawing(size * columns + 4, size * rows + 4, title=f"Blocks of window {number}")
+    for k in range(rows * columns):
+        row, column = divmod(k, columns)
+        tone = f"cell r{min(7, int(8 * first[k] / max(1, len(across))))}" if first[k] >= 0 else "cell"
+        tip = f"row {row}, column {column}: first in step {first[k] + 1}, {times[k]} times" if times[k] else "never"
+        drawing.rect(2 + size * column, 2 + size * row, size - 1, size - 1, tone, tip=tip)
+    most = count_text(int(times.max())) if times.size else "0"
+    caption = (
+        f"window {number}, {count_text(high)} x {count_text(wide)} blocks of {window.block}: up to {most} times each"
+    )
+    return element("figure", element("figcaption", f"{caption}; the deeper, the later"), drawing.svg())

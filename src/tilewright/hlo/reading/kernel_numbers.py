@@ -1,0 +1,128 @@
+"""Numbers of a Pallas kernel's scalar core: known for every step of the grid, chances of what data decides, or data."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tilewright.hlo.reading.kernel import Array
+from tilewright.hlo.reading.kernel_tree import Node
+
+MET = "conditions on its data taken as met"
+
+
+@dataclass(frozen=True)
+class Chance:
+    """A condition: for every step 0 or 1, or between them the share of what data decides."""
+
+    share: float | Array
+    assumed: str = ""  # what was taken for granted of the data
+
+
+@dataclass(frozen=True)
+class Data:
+    """An integer that data decides: from a table of these sizes, and where in it it stands, if that is known."""
+
+    table: tuple[int, ...] = ()
+    place: int | Array | None = None
+
+
+Number: TypeAlias = "int | Array | Chance | Data"
+YES, NO, UNKNOWN = Chance(1.0), Chance(0.0), Data()
+
+
+def _both(few: Callable[[int, int], int], many: Callable[[Array, Array], Array]) -> Callable[[Any, Any], Any]:
+    return lambda a, b: few(a, b) if type(a) is int and type(b) is int else many(np.asarray(a), np.asarray(b))
+
+
+ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+    "arith.addi": operator.add,
+    "arith.subi": operator.sub,
+    "arith.muli": operator.mul,
+    "arith.minsi": _both(min, np.minimum),
+    "arith.maxsi": _both(max, np.maximum),
+    "arith.divsi": _both(lambda a, b: a // (b or 1), lambda a, b: np.floor_divide(a, np.where(b == 0, 1, b))),
+    "arith.remsi": _both(lambda a, b: a % (b or 1), lambda a, b: np.remainder(a, np.where(b == 0, 1, b))),
+}
+for _same, _as in (("divui", "divsi"), ("floordivsi", "divsi"), ("remui", "remsi"), ("minui", "minsi")):
+    ARITHMETIC[f"arith.{_same}"] = ARITHMETIC[f"arith.{_as}"]
+_ORDERED = (operator.lt, operator.le, operator.gt, operator.ge)
+_COMPARISONS = (operator.eq, operator.ne, *_ORDERED, *_ORDERED)
+"""By the number of MLIR's predicate."""
+SAME = frozenset({"arith.index_cast", "arith.extui", "arith.extsi", "arith.trunci", "arith.index_castui"})
+SAME |= {"tpu.assume_multiple"}
+
+
+def _below_diagonal(rows: int, columns: int) -> float:
+    """The share of blocks of a square that a causal mask leaves."""
+    return sum(-(-(row + 1) * columns // rows) for row in range(rows)) / (rows * columns)
+
+
+def constant(node: Node) -> Number:
+    value = node.constant
+    return UNKNOWN if value is None else value if type(value) is int else YES if value else NO
+
+
+def mean(weight: Any) -> float:
+    return weight if type(weight) is float else float(np.mean(weight))
+
+
+def plain(number: Any) -> int | Array:
+    """An array of one number as that number."""
+    return int(number) if np.size(number) == 1 else number
+
+
+def as_integer(number: Number) -> Number:
+    """A condition that is sure, as 0 or 1."""
+    if isinstance(number, Chance) and not number.assumed:
+        share = np.asarray(number.share)
+        return plain(share.astype(np.int64)) if np.all((share == 0) | (share == 1)) else number
+    return number
+
+
+def chosen(condition: Number, yes: Number, no: Number) -> Number:
+    if yes is no:
+        return yes
+    if isinstance(condition, Chance) and not condition.assumed:
+        if type(condition.share) is float or np.size(condition.share) == 1:
+            return yes if condition.share else no
+        a, b = as_integer(yes), as_integer(no)
+        if isinstance(a, int | np.ndarray) and isinstance(b, int | np.ndarray):
+            return np.where(condition.share, a, b)
+    return next((one for one in (yes, no) if isinstance(one, Data)), UNKNOWN)
+
+
+def compared(predicate: int, given: Sequence[Number]) -> Number:
+    a, b = given
+    if isinstance(a, Chance) and isinstance(b, int) and b in (0, 1):
+        if (b == 1) == (predicate == 0):  # a condition as an integer, against 0 or 1
+            return a
+        return NO if a is YES else YES if a is NO else Chance(1.0 - a.share, a.assumed)
+    if isinstance(a, int | np.ndarray) and isinstance(b, int | np.ndarray):
+        result = _COMPARISONS[predicate % len(_COMPARISONS)](a, b)
+        return Chance(result.astype(float)) if isinstance(result, np.ndarray) else YES if result else NO
+    wide = [one.table for one in (a, b) if isinstance(one, Data) and len([d for d in one.table if d > 1]) > 1]
+    if predicate and wide:
+        kept = _below_diagonal(*wide[0][-2:])
+        return Chance(kept, f"its mask taken as causal: {kept:.0%} of its blocks")
+    return Chance(1.0, MET)
+
+
+def combined(name: str, given: Sequence[Any]) -> Chance:
+    """Two conditions together: and, or, either."""
+    first: Chance = given[0]
+    second: Chance = given[1]
+    if first is NO or second is NO:
+        other = second if first is NO else first
+        return NO if name == "arith.andi" else other
+    if first is YES or second is YES:
+        other = second if first is YES else first
+        kept = Chance(1.0 - other.share, other.assumed) if name == "arith.xori" else YES
+        return other if name == "arith.andi" else kept
+    a, b = first.share, second.share
+    share = a * b if name == "arith.andi" else a + b - a * b if name == "arith.ori" else a + b - 2 * a * b
+    return Chance(share, next((one.assumed for one in given if one.assumed), ""))

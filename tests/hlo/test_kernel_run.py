@@ -1,0 +1,131 @@
+"""Kernels run block by block: values as Pallas' interpreter has them, and every planted fault found."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from tests.conftest import by_night
+from tilewright.errors import UnsupportedError
+from tilewright.hlo.pallas.run import run_kernels
+
+SHAPES = ((128, "product"), (256, "product"), (128, "sum"), (256, "sum"), (384, "sum"))
+BY_NIGHT = [pytest.param(name, marks=pytest.mark.nightly) for name in ("skipped", "outside", "beyond", "order")]
+FAULTS = ["place", "started", "race", "edge", *BY_NIGHT]
+KINDS = {
+    "place": {"unwritten output"},
+    "skipped": {"unwritten output"},
+    "started": {"unwritten read"},
+    "race": {"race"},
+    "edge": {"padding"},
+    "outside": {"out of window"},
+    "beyond": {"out of array"},
+    "order": {"unwritten read"},
+}
+
+
+def kernel(m, n, k, rows, columns, depth, op, dtype, fault="", parallel=True):
+    """A tiled product or a sum of tiles, [m, k] with [k, n], in blocks, with one fault or none; and its arguments."""
+    grid = m, n, k
+    order = (2, 0, 1) if fault == "order" else (0, 1, 2)  # the depth outermost: blocks of results come back
+    where = {axis: place for place, axis in enumerate(order)}
+
+    def at(*axes):
+        return lambda *ids: tuple(ids[where[axis]] for axis in axes)
+
+    def body(a, b, o, acc):
+        step, last = pl.program_id(where[2]), k - 1
+        if fault == "order":
+            o[...] += jnp.dot(a[...], b[...], preferred_element_type=jnp.float32).astype(o.dtype)
+            return
+
+        if fault != "started":
+
+            @pl.when(step == 0)
+            def _():
+                acc[...] = jnp.zeros_like(acc)
+
+        if op == "product":
+            acc[...] += jnp.dot(a[...], b[...], preferred_element_type=jnp.float32)
+        else:
+            acc[...] += jnp.sum(a[...].astype(jnp.float32), axis=1, keepdims=True)
+            acc[...] = jnp.maximum(acc[...], jnp.max(b[...].astype(jnp.float32), axis=0)[None])
+        if fault == "outside":
+            acc[pl.ds(pl.program_id(0) + 1, rows), :] = acc[...]
+
+        @pl.when((step == last) & (pl.program_id(0) > 0 if fault == "skipped" else True))
+        def _():
+            o[...] = acc[...].astype(o.dtype)
+
+    result = at(0, 1)
+    if fault == "place":
+        result = lambda *ids: (ids[0], 0)  # noqa: E731
+    if fault == "beyond":
+        result = lambda *ids: (ids[0] + 1, ids[1])  # noqa: E731
+    short = depth // 2 if fault == "edge" else 0
+    words = ["parallel" if parallel else "arbitrary"] * 2 + ["parallel" if fault == "race" else "arbitrary"]
+    call = pl.pallas_call(
+        body,
+        grid=tuple(grid[axis] for axis in order),
+        in_specs=[pl.BlockSpec((rows, depth), at(0, 2)), pl.BlockSpec((depth, columns), at(2, 1))],
+        out_specs=pl.BlockSpec((rows, columns), result),
+        out_shape=jax.ShapeDtypeStruct((m * rows, n * columns), dtype),
+        scratch_shapes=[pltpu.VMEM((rows, columns), jnp.float32)],
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=["arbitrary"] * 3 if fault == "order" else words,
+        ),
+    )
+    random = np.random.default_rng(m + 10 * n + 100 * k)
+    return call, [
+        random.integers(-4, 5, (m * rows, k * depth - short)).astype(dtype),
+        random.integers(-4, 5, (k * depth - short, n * columns)).astype(dtype),
+    ]
+
+
+def cases(least):
+    small = st.integers(least, 2)
+    sizes = st.tuples(small, small, small, st.sampled_from((8, 16)), st.sampled_from((128, 256)), st.just(128))
+    return st.tuples(sizes, st.sampled_from(("product", "sum")), st.sampled_from((jnp.float32, jnp.bfloat16)))
+
+
+@settings(max_examples=500 if by_night() else 2)
+@given(cases(1), st.booleans())
+def test_values_are_the_interpreters(case, parallel):
+    sizes, op, dtype = case
+    call, arrays = kernel(*sizes, op, dtype, parallel=parallel)
+    run = run_kernels(call, *arrays)
+    assert run.difference == 0
+    assert not run.faults
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_found(fault):
+    for columns, op in SHAPES if by_night() else SHAPES[:1]:
+        call, arrays = kernel(2, 2, 2, 8, columns, 128, op, jnp.float32, fault)
+        assert KINDS[fault] <= {found.kind for found in run_kernels(call, *arrays).faults}
+
+
+def test_loops_and_scopes_are_followed_and_transfers_refused():
+    def body(x, o):
+        def scoped(kept):
+            kept[...] = x[...] * 2
+            o[...] = jax.lax.fori_loop(0, 3, lambda k, sums: sums + kept[pl.ds(k, 1), :] * k, jnp.zeros((1, 128)))
+
+        pl.run_scoped(scoped, pltpu.VMEM((8, 128), jnp.float32))
+
+    x = np.arange(1024, dtype=np.float32).reshape(8, 128)
+    (result,) = run_kernels(pl.pallas_call(body, out_shape=jax.ShapeDtypeStruct((1, 128), jnp.float32)), x).results
+    np.testing.assert_allclose(result, 2 * x[1:2] + 4 * x[2:3])
+
+    def copies(x, o, sem):
+        pltpu.async_copy(x, o, sem).wait()
+
+    call = pl.pallas_call(
+        copies, out_shape=jax.ShapeDtypeStruct((8, 128), jnp.float32), scratch_shapes=[pltpu.SemaphoreType.DMA]
+    )
+    with pytest.raises(UnsupportedError, match="not followed"):
+        run_kernels(call, x)
