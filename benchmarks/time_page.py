@@ -70,9 +70,10 @@ the most first: the line, what costs now, the code to write, the command that do
 modelled step less that of the program with the change, so two of them that meet in one place do not add up. `report`,
 `optimize`, `run` and `lint` show the same list; it needs StableHLO or a function, as a dump is the compiler's own.
 
-* `fused-attention`, `fused-loss`: scores or logits and their softmax are written out. Modelled instead: a kernel for each
-  result, of its products, an exponential for each score, and its arrays once through HBM.
-* `float32-product`: both operands of a product are float32. Instead: bfloat16 for them and what is computed of them alone.
+* `fused-attention`, `fused-loss`: scores or logits and their softmax are written out. Modelled instead: a kernel for
+  each result, of its products, an exponential for each score, and its arrays once through HBM. `./run python
+  benchmarks/time_rows.py --pairs ROWS FOLDER` holds this to functions that were timed as XLA's and as such kernels.
+* `float32-product`: both operands of a product are float32. Instead: bfloat16 for them and what is made of them alone.
 * `cast-every-step`: an argument is float32 and only used narrow, in a program that does not return it.
 * `thin-products`: products of one array with weights of fewer than 256 columns. Instead: one product, its result cut.
 * `computed-again`: a product that `jax.checkpoint` computes again, and memory has room for its result. It is kept.
