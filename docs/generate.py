@@ -134,8 +134,7 @@ def rule_section(row: dict[str, Any], rule: Rule[Any]) -> list[str]:
     """One rule: what it does and why, the code before and after, guard, figures, and where it stays away."""
     lines = [f"### {row['name']}", "", f"{sentence(row['finding'])} {sentence(row['change'])}", ""]
     lines += [f"With {shapes(rule.shapes)}; {numbers(rule.sizes)}:", "", *code(rule.before), ""]
-    after = f", with {shapes(rule.after_shapes)}," if rule.after_shapes else ""
-    lines += [f"becomes{after}", "", *code(rule.after), ""]
+    lines += ["becomes", "", *code(rule.after), ""]
     lines += [f"* What it needs: {'; '.join(GUARDS[guard] for guard in row['guard'].split(', '))}."]
     figures: dict[str, list[str]] = {}
     for chip, figure in row["confirmed"].items():

@@ -55,8 +55,7 @@ class Rule(LocalRewrite, Generic[Found]):
     ``sizes``       the letters (``b=8 g=8 d=64``) at which the gain is confirmed, with the first of the types
     ``small``       those for tests, each with what hypothesis draws others from (``b=2(1..3) d=4``)
     ``types``       what ``T`` is in turn
-    ``away_shapes`` the arguments of ``away`` where they differ; ``after_shapes`` those of ``after``, as an advice is
-                    about how arguments are stored
+    ``away_shapes`` the arguments of ``away`` where they differ
     ==============  ================================================================================================
     """
 
@@ -83,7 +82,6 @@ class Rule(LocalRewrite, Generic[Found]):
     over: tuple[str, ...] = ()
     types: tuple[str, ...] = ("bf16", "f32")
     away_shapes: str = ""
-    after_shapes: str = ""
 
     @property
     def guard(self) -> str:
@@ -94,8 +92,7 @@ class Rule(LocalRewrite, Generic[Found]):
     @property
     def instead(self) -> list[str]:
         """What to write, as lines of Python to paste: the example's, below the shapes that its letters stand for."""
-        shapes = self.after_shapes or self.shapes
-        arguments = ", ".join(f"{name}[{dims}]" for name, _, dims in _ARGUMENT.findall(shapes))
+        arguments = ", ".join(f"{name}[{dims}]" for name, _, dims in _ARGUMENT.findall(self.shapes))
         return [f"# {arguments}", *dedent(self.after).strip().splitlines()]
 
     def match(self, root: Node) -> Match | None:
@@ -210,6 +207,5 @@ def function_of(body: str, names: list[str], sizes: Mapping[str, int]) -> Callab
 
 def program_of(rule: Rule[Any], part: str, sizes: Mapping[str, int], dtype: str | None = None) -> Program:
     """``before``, ``after`` or ``away`` of an example as a program, at the given sizes."""
-    shapes = {"away": rule.away_shapes, "after": rule.after_shapes}.get(part, "")
-    structs = arguments(rule, sizes, dtype or rule.types[0], shapes)
+    structs = arguments(rule, sizes, dtype or rule.types[0], rule.away_shapes if part == "away" else "")
     return from_jax(function_of(getattr(rule, part), list(structs), sizes), *structs.values())
