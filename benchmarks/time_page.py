@@ -70,16 +70,15 @@ the most first: the line, what costs now, the code to write, the command that do
 modelled step less that of the program with the change, so two of them that meet in one place do not add up. `report`,
 `optimize`, `run` and `lint` show the same list; it needs StableHLO or a function, as a dump is the compiler's own.
 
-| change | found where | what is modelled instead |
-|---|---|---|
-| `fused-attention` | scores and their softmax are written out | one kernel for each result: its products, an exponential a score, its arrays once through HBM |
-| `fused-loss` | logits and their softmax are larger than what they are made of | the same |
-| `float32-product` | both operands of a product are float32 | bfloat16 for them and what is computed of them alone |
-| `cast-every-step` | an argument is float32 and only used narrow, in a program that does not return it | an argument of the narrow type |
-| `thin-products` | products of one array with weights of fewer than 256 columns | one product, its result cut |
-| `computed-again` | a product stands in what `jax.checkpoint` computes again, and memory has room for its result | the first result is kept |
-| `one-hot-dispatch` | products with arrays of zeros and ones send rows to places | rows scattered and gathered by index |
-| [rules](rules.md) | heads repeated, one-hot lookups and losses, gradients of small tables, and more | what the rule writes |
+* `fused-attention`, `fused-loss`: scores or logits and their softmax are written out. Modelled instead: a kernel for
+  each result, of its products, an exponential for each score, and its arrays once through HBM. `./run python
+  benchmarks/time_rows.py --pairs ROWS FOLDER` holds this to functions that were timed as XLA's and as such kernels.
+* `float32-product`: both operands of a product are float32. Instead: bfloat16 for them and what is made of them alone.
+* `cast-every-step`: an argument is float32 and only used narrow, in a program that does not return it.
+* `thin-products`: products of one array with weights of fewer than 256 columns. Instead: one product, its result cut.
+* `computed-again`: a product that `jax.checkpoint` computes again, and memory has room for its result. It is kept.
+* `one-hot-dispatch`: products with zeros and ones send rows to places. Instead: rows scattered and gathered by index.
+* [rules](rules.md): heads repeated, one-hot lookups, gradients of small tables, and more.
 
 **Compare two dumps** of one program, of two compiler or code versions: `tilewright diff before.hlo after.hlo`.
 

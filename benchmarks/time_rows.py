@@ -5,7 +5,8 @@
 ROWS holds a JSON object a line (``id``, ``chip``, ``op``, ``ms``: the profiler's device time; ``peak_mb``); the folders
 ``ID.mlir`` (StableHLO), ``ID.hlo`` (the module that a TPU compiler made ahead of time) and ``ID.mem.json`` of what is
 to be priced. The results stand in ``benchmarks/data/time_rows.csv``. Without ROWS the page and the pictures are made of
-the results that stand there.
+the results that stand there. With ``--pairs`` the advice of one kernel for an attention or a loss is held to the pairs
+that were timed: the function as XLA makes it, and the quickest kernel of the same arguments.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from dataclasses import dataclass, replace
 from math import log, log10
 from pathlib import Path
 from statistics import mean, median
+from typing import Any
 
 from tilewright.errors import TilewrightError
-from tilewright.hlo import estimate, load
+from tilewright.hlo import estimate, load, suggest
 from tilewright.render.drawing import Drawing
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -225,11 +227,50 @@ def drawing(chip: str, results: Sequence[Result]) -> str:
     return f"{picture.svg()}\n"
 
 
+def pairs(rows: Path, folders: Sequence[Path]) -> Iterator[str]:
+    """Of each op that was timed as XLA makes it and as kernels: where one kernel is advised, and what that is worth."""
+    best: dict[tuple[str, str, str], dict[str, Any]] = {}
+    with gzip.open(rows, "rt") as lines:
+        for line in map(json.loads, lines):
+            key = line["chip"], line["op"], line["key"]
+            best[key] = min(best.get(key, line), line, key=lambda each: each["ms"])
+    found: dict[str, list[tuple[float, float, float, float]]] = defaultdict(list)
+    for (chip, op, key), line in best.items():
+        kernels = [row for (c, name, k), row in best.items() if (c, k) == (chip, key) and name in KERNELS.get(op, ())]
+        path = next((f for folder in folders if (f := folder / f"{line['id']}.mlir").exists()), None)
+        if kernels and path is not None:
+            program = load(path.read_text())
+            saved = sum(each.saved_us or 0.0 for each in suggest(program, chip) if each.rule.startswith("fused-"))
+            modelled = 1e3 * estimate(program, chip).device_seconds
+            found[op].append((line["ms"], min(row["ms"] for row in kernels), modelled, modelled - saved / 1e3))
+    for op, some in found.items():
+        said = [(a, b, after) for a, b, before, after in some if after < before]
+        gained = sum(a > b for a, b, _ in said)
+        off = (
+            f", modelled kernels {100 * median(abs(m / b - 1) for _, b, m in said):.0f} % off (median)" if said else ""
+        )
+        yield f"{op}: {len(some)} pairs, advised in {len(said)}, of which {gained} gained as measured{off}"
+
+
+KERNELS = {
+    f"{op}{vjp}": [f"pallas_mosaic_tpu_{kernel}{vjp}"]
+    for vjp in ("", "_vjp")
+    for op, kernel in (
+        ("dot_product_attention", "flash_attention"),
+        ("linear_softmax_cross_entropy_loss", "linear_softmax_cross_entropy_loss"),
+    )
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", type=Path, nargs="*", help="ROWS.jsonl.gz, then the folders of programs")
     parser.add_argument("--docs", type=Path, help="put the tables into this page, and draw the pictures")
+    parser.add_argument("--pairs", action="store_true", help="hold the advice of one kernel to pairs that were timed")
     options = parser.parse_args()
+    if options.pairs:
+        print("\n".join(pairs(options.rows[0], options.rows[1:])))
+        return
     if options.rows:
         written(computed(options.rows[0], options.rows[1:]))
     results = stored()

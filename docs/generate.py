@@ -139,8 +139,7 @@ def rule_section(row: dict[str, Any], rule: Rule[Any]) -> list[str]:
     """One rule: what it does and why, the code before and after, guard, figures, and where it stays away."""
     lines = [f"### {row['name']}", "", f"{sentence(row['finding'])} {sentence(row['change'])}", ""]
     lines += [f"With {shapes(rule.example.shapes)}; {numbers(rule.example.sizes)}:", "", *code(rule.example.before), ""]
-    after = f", with {shapes(rule.example.after_shapes)}," if rule.example.after_shapes else ""
-    lines += [f"becomes{after}", "", *code(rule.example.after), ""]
+    lines += ["becomes", "", *code(rule.example.after), ""]
     lines += [f"* What it needs: {'; '.join(GUARDS[guard] for guard in row['guard'].split(', '))}."]
     figures: dict[str, list[str]] = {}
     for chip, figure in row["confirmed"].items():

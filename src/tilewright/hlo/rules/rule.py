@@ -86,8 +86,7 @@ class Rule(LocalRewrite, Generic[Found]):
     @property
     def instead(self) -> list[str]:
         """What to write, as lines of Python to paste: the example's, below the shapes that its letters stand for."""
-        shapes = self.example.after_shapes or self.example.shapes
-        arguments = ", ".join(f"{name}[{dims}]" for name, _, dims in _ARGUMENT.findall(shapes))
+        arguments = ", ".join(f"{name}[{dims}]" for name, _, dims in _ARGUMENT.findall(self.example.shapes))
         return [f"# {arguments}", *self.example.after.splitlines()]
 
     def match(self, root: Node) -> Match | None:
@@ -173,8 +172,7 @@ class Example:
     ``sizes``        the letters (``b=8 g=8 d=64``) at which the gain is confirmed, with the first of the types
     ``small``        those for tests, each with what hypothesis draws others from (``b=2(1..3) d=4``)
     ``types``        what ``T`` is in turn
-    ``away_shapes``  the arguments of ``away`` where they differ; ``after_shapes`` those of ``after``, as an advice is
-                     about how arguments are stored
+    ``away_shapes``  the arguments of ``away`` where they differ
     ===============  ===============================================================================================
     """
 
@@ -186,7 +184,6 @@ class Example:
     small: str
     types: tuple[str, ...] = ("bf16", "f32")
     away_shapes: str = ""
-    after_shapes: str = ""
 
 
 @cache
@@ -237,6 +234,5 @@ def function_of(body: str, names: list[str], sizes: Mapping[str, int]) -> Callab
 
 def program_of(rule: Rule[Any], part: str, sizes: Mapping[str, int], dtype: str | None = None) -> Program:
     """``before``, ``after`` or ``away`` of an example as a program, at the given sizes."""
-    shapes = {"away": rule.example.away_shapes, "after": rule.example.after_shapes}.get(part, "")
-    structs = arguments(rule, sizes, dtype or rule.example.types[0], shapes)
+    structs = arguments(rule, sizes, dtype or rule.example.types[0], rule.example.away_shapes if part == "away" else "")
     return from_jax(function_of(getattr(rule.example, part), list(structs), sizes), *structs.values())
