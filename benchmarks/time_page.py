@@ -255,7 +255,7 @@ they have. Take at least three rows for each constant, over the sizes you care f
 * Sorts, FFTs, infeeds, most custom calls and work on the host have no time: their rows say why.
 * A loop of unknown length counts as one trip, and a note says so.
 * Everything was measured on one chip running one program at a time.
-"""  # noqa: E501
+"""
 
 
 def page(kinds: Sequence[Any]) -> str:
