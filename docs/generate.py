@@ -102,9 +102,9 @@ no run time, and in the middle of a model the gain is smaller. On a CPU it is me
 looked, and a rule does not act on a chip where its factor is below 1.02. Nor does it where the time model has a loss of
 more than 2 % at your shapes: the two dispute it, and only a compiler can tell, by `--judge`.
 
-The largest factor, 129, is of one product of a decode step. As written, v5e's compiler fills memory with eight copies of
-the keys (1,748,560 cycles), and multiplies each by its single query on the vector unit (936,512). Grouped, all of it is one
-product on the matrix unit (20,762). With the rest of an attention block around it the same change gives 13
+The largest factor, 129, is of one product of a decode step. As written, v5e's compiler fills memory with eight copies
+of the keys (1,748,560 cycles), and multiplies each by its single query on the vector unit (936,512). Grouped, all of it
+is one product on the matrix unit (20,762). With the rest of an attention block around it the same change gives 13
 ([rules_in_context.md](rules_in_context.md)).
 """
 
