@@ -72,3 +72,19 @@ def test_a_block_shape_that_works(block, array, works):
     (error,) = explain_kernel(text)
     assert works is None or f"{works} for instance" in error.how
     assert ("for instance" in error.how) == (works is not None)
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning", "how"),  # as users pasted them in public threads
+    [
+        ("Matmul operandlhs must have a shape divisible by (16, 1), but got: (8, 2048)", "(8, 2048)", "(16, 1)"),
+        ("Unsupported matmul RHS type on target: vector<128x128xi8>", "no i8", "bf16"),
+        ("'vector.transpose' op Padded transposes unsupported", "whole tiles", "128"),
+        ("'tpu.enqueue_dma' op DMA source and target shape mismatch", "of another", "pl.ds"),
+    ],
+)
+def test_messages_of_mosaic_as_users_paste_them(text, meaning, how):
+    head = "E2001: CompileTimeMosaicUnsupportedRhsType: " if "RHS" in text else ""
+    (found,) = explain_kernel(f"INTERNAL: Mosaic failed to compile TPU kernel: {head}{text}")
+    assert meaning in found.meaning
+    assert how in found.how
