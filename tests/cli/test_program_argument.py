@@ -130,7 +130,7 @@ def test_every_dump_is_reported_on(run, path):
     rows = json.loads(out)["rows"]
     assert {type(row["moved_bytes"]) for row in rows} <= {int}
     code, out, err = run("report", str(path), "--target", "tpu-v5e")
-    assert (code, " moved by " in out.splitlines()[0]) == (0, True), err
+    assert (code, any(" moved by " in line for line in out.splitlines()[:2])) == (0, True), err
 
 
 # What XLA's CPU backend writes of a step with a loop, with the first value of each allocation.
