@@ -281,6 +281,16 @@ def test_mutations_end_in_a_program_or_an_error(seeds, data):
         assert str(error)
 
 
+def test_a_fusions_body_in_the_place_of_a_lost_entry():
+    """The last computation is taken for the entry where none is marked; here a fusion calls it."""
+    text = (
+        "HloModule m\n\nmain {\n  x = f32[8]{0} parameter(0)\n"
+        "  ROOT y = f32[8]{0} fusion(x), kind=kLoop, calls=body\n}\n\n"
+        "body {\n  p = f32[8]{0} parameter(0)\n  ROOT n = f32[8]{0} negate(p)\n}\n"
+    )
+    assert report(read_hlo(text)).program == "m"
+
+
 @settings(max_examples=tries(40))
 @given(st.text(max_size=200))
 def test_any_text_is_refused_or_read(text):

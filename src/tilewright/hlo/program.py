@@ -221,14 +221,14 @@ class Program:
 
     @cached_property
     def fused(self) -> frozenset[str]:
-        """Names of the computations that are bodies of fusions, and of what those call."""
+        """Names of the computations that are bodies of fusions, and of what those call; never the entry's."""
         names = {callee for _, op in self.operations() if op.opcode == "fusion" for callee in op.calls}
         open_ = list(names)
         while open_:
             inner = {callee for op in self.by_name[open_.pop()].operations for callee in op.calls} - names
             names |= inner
             open_ += inner
-        return frozenset(names)
+        return frozenset(names - {self.entry.name})
 
     def path(self, computation: str) -> str:
         """The chain of computations from the entry to this one by first callers: ``main > while_body > fused``."""
