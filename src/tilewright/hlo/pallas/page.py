@@ -10,12 +10,12 @@ import numpy as np
 
 from tilewright.hlo.reading.kernel import Window
 from tilewright.hlo.timing.pallas import Pipeline
+from tilewright.hlo.timing.step import advised
 from tilewright.render import (
     Bar,
     Card,
     Html,
     Page,
-    Step,
     bar_chart,
     bytes_text,
     cards,
@@ -55,7 +55,7 @@ def _sections(check: Check) -> Iterator[tuple[str, str, list[str]]]:
     least = f"at least {bytes_text(check.least_hbm_bytes)}"
     grid = " x ".join(map(str, check.grid)) or "1"
     figures = [
-        Card("verdict", verdict, place_text(check.line), "good" if check.ok else "bad"),
+        Card("verdict", verdict, place_text(check.line).rpartition("/")[2], "good" if check.ok else "bad"),
         Card("time", seconds_text(check.seconds), f"by {check.bound}") if check.seconds else Card("time", "not known"),
         Card("vector memory", bytes_text(check.vmem_bytes), limit),
         Card("HBM", bytes_text(check.hbm_bytes), least),
@@ -64,7 +64,7 @@ def _sections(check: Check) -> Iterator[tuple[str, str, list[str]]]:
     problems = [code_block(f"{p.text}\n{p.suggestion}".strip(), f"{p.kind} {p.line}") for p in check.problems]
     yield "summary", "What it is", [cards(figures), *problems, *(note(text) for text in check.notes)]
     if check.advice:
-        yield "advice", "What to do", [listed(Step(text) for text in check.advice)]
+        yield "advice", "What to do", [listed(map(advised, check.advice))]
     if check.pipeline and check.pipeline.us:
         bars = [Bar(bound, (us / 1e6,)) for bound, us in check.pipeline.by_bound().items()]
         yield "time", "Where the time goes", [bar_chart(bars, title="time by what bounds its steps", kind="seconds")]
