@@ -17,6 +17,7 @@ from tests.hlo.numpy_values import evaluate
 from tests.hlo.stablehlo_values import executed, module, values
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo import XlaValues, from_jax, operations_of, verify
+from tilewright.hlo.proving.agreement import missed, tolerance
 from tilewright.hlo.proving.reference import Reference
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 
@@ -82,6 +83,29 @@ def test_a_better_program_is_accepted_and_an_equally_bad_one_is_not():
     proof = under_jit(original, wrong, given)
     assert not proof.ok
     assert proof.error_after < 2 * proof.error_before
+
+
+def test_of_a_deep_float32_program_errors_are_compared_by_rank():
+    """Chance moves an error to another element; it makes none larger than the original's of its rank."""
+    draw = np.random.default_rng(0)
+    exact, near = draw.normal(size=2000), 1e-4
+    original, result = (exact + near * draw.normal(size=2000) for _ in range(2))
+    lone = exact + 1e-9 * draw.normal(size=2000)
+    lone[7] += near  # the original's only large error
+
+    def judged(before, after):
+        before, after = before.astype(np.float32), after.astype(np.float32)
+        return missed(before, after, exact, 1000, tolerance(np.dtype(np.float32)), list)
+
+    assert not judged(original, result)
+    assert "are wrong" in judged(original, exact + 4 * (result - exact))
+    for planted, where in ((3 * np.abs(original - exact).max(), 100), (0.05, 3)):
+        wrong = result.copy()
+        wrong[where] += planted
+        assert "are wrong" in judged(original, wrong)
+    moved = lone.copy()
+    moved[500] += near
+    assert "are wrong" in judged(lone, moved)  # one such error excuses one, not two
 
 
 def test_doubles_and_wide_integers_are_compared_as_they_are():
