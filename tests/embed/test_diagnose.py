@@ -415,6 +415,14 @@ def test_the_worst_comes_first_and_is_severe():
     assert plain["findings"][0]["bottleneck"] == "host-bound"
 
 
+def test_limits_that_are_unsure_are_not_called_clear():
+    sure = stacks(**LOW, observed_ids=9, typical_ids=9)
+    assert "limits-too-low" in diagnose(sure).clear
+    unsure = diagnose(replace(sure, fresh_over=(0.0, 0.9)))
+    assert "limits-too-low" not in unsure.clear
+    assert unsure.not_judged["limits-too-low"] == ("enough fresh batches (limits-unsure)",)
+
+
 def test_of_one_severity_what_costs_most_comes_first():
     some = replace(tables(few=(10**6, 8, "float32", 4)), fresh_over=(0.0, 0.9))
     assert [each.bottleneck for each in diagnose(some).findings] == ["too-few-ids", "limits-unsure"]

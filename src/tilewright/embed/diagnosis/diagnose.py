@@ -50,5 +50,8 @@ def diagnose(counters: Counters | Plan) -> Diagnosis:
             findings += of_rule
         else:
             clear.append(rule.name)
+    if "limits-too-low" in clear and any(finding.bottleneck == "limits-unsure" for finding in findings):
+        clear.remove("limits-too-low")
+        not_judged["limits-too-low"] = ("enough fresh batches (limits-unsure)",)
     findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), -finding.lost, -finding.bytes))
     return Diagnosis(tuple(findings), tuple(clear), not_judged, counters)
