@@ -29,7 +29,9 @@ from tilewright.render.tables import Table
 
 def run(
     model: Annotated[str, Argument(help="A model file such as examples/dlrm.py, model.py:function, or StableHLO.")],
-    target: Annotated[str, "tpu-*: modelled; simt: run on the matrix unit; bm1684x: local memory plan."] = "tpu-v5p",
+    target: Annotated[
+        str, "--target", "-t", "tpu-*: modelled; simt: run on the matrix unit; bm1684x: local memory plan."
+    ] = "tpu-v5p",
     chips: Annotated[int, "Number of chips."] = 1,
     data: Annotated[str | None, "Criteo TSV or CSV; without it a log is generated."] = None,
     steps: Annotated[int, "Training steps."] = 100,

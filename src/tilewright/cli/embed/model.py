@@ -32,7 +32,7 @@ class ModelOptions:
     """The options that describe a model: a file and what is over the file's, or Criteo's tables."""
 
     config: Annotated[str | None, "The model: a TOML file of tables and features. None: Criteo's 26 tables."] = None
-    target: Annotated[str | None, "The chip, over the file's (tpu-v5p)."] = None
+    target: Annotated[str | None, "--target", "-t", "The chip, over the file's (tpu-v5p)."] = None
     chips: Annotated[int | None, "How many chips, over the file's (1)."] = None
     batch: Batch = None
     vocab: Annotated[str | None, "Rows per table: kaggle (the default), terabyte, a number, or 26 numbers."] = None

@@ -65,7 +65,9 @@ def train(
         str | None, "The tables: a TOML file, as plan and check take it, in place of the model's features()."
     ] = None,
     batch: Annotated[int | None, "Samples per step, over all chips, over the file's (512)."] = None,
-    target: Annotated[str | None, "The chip whose SparseCores hold the tables, over the file's (tpu-v5p)."] = None,
+    target: Annotated[
+        str | None, "--target", "-t", "The chip whose SparseCores hold the tables, over the file's (tpu-v5p)."
+    ] = None,
     chips: Annotated[int | None, "Number of chips, over the file's (1)."] = None,
     processes: Annotated[int, "Processes on this machine (jax.distributed), each with its share of the chips."] = 1,
     as_json: Json = False,

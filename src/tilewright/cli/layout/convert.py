@@ -133,7 +133,7 @@ _Shapes = Annotated[
     list[str],
     Argument(metavar="SHAPE...", help="Element types and dims, as bf16[32,224,224,3]; - is stdin, one a line."),
 ]
-_Target = Annotated[str, "--target NAME", "The chip; see `tilewright targets`."]
+_Target = Annotated[str, "--target NAME", "-t", "The chip; see `tilewright targets`."]
 _Boundary = Annotated[bool, "An argument or a result of the program: 8 and 4 bits get larger tiles."]
 _NAMES = {"default": "default order", "predicted": "predicted", "given": "as given"}
 
