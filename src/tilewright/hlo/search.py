@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from tilewright.targets import target as find_target
 
 MOST = 200
 """Candidates that are partitioned."""
+_NUMBERS = re.compile(r"(?<=[\[_])\d+")
+"""Of layers: ``[3]``, ``['Dense_3']``."""
 _PER_ARRAY = 24
 """Ways to cut one array that are tried, those into most parts first."""
 
@@ -106,8 +109,8 @@ def search_shardings(
 ) -> Search:
     """The shardings of a program's arguments over a mesh with the shortest modelled step that fits a device's memory.
 
-    Arguments of one shape and of one name but for numbers and the first word (``params['w']`` and ``momentum['w']``,
-    all layers) are cut alike. From what the program says and from inputs cut along their first dim, the largest arrays
+    Arguments of one shape and of one place in their trees but for numbers (``params['w']``, ``state[0].mu['w']``, all
+    layers) are cut alike. From what the program says and from inputs cut along their first dim, the largest arrays
     first, every way to cut one is partitioned while the others stay, until nothing gets better or ``most`` were tried.
     ``told`` is called with how many are done. Raises UsageError for a chip without HBM.
     """
@@ -115,12 +118,17 @@ def search_shardings(
     hbm = machine.memory("hbm")
     if hbm is None:
         raise UsageError(f"{machine.name} has no HBM", where="--search")
-    groups = _groups([place for place in places(program) if place.argument and place.shape])
+    groups = groups_of([place for place in places(program) if place.argument and place.shape])
+    titles = Counter(map(title_of, groups))  # of two groups alike but for shapes, each array is named
+    names = {
+        several[0].name: [title_of(several)] if titles[title_of(several)] == 1 else [place.name for place in several]
+        for several in groups
+    }
     done = dict[tuple[str, ...], Tried]()
 
     def tried(choice: tuple[str, ...]) -> Tried:
         pairs = [(several, axes) for several, axes in zip(groups, choice, strict=True) if axes != "given"]
-        shown = {_title(several): axes for several, axes in pairs}
+        shown = {name: axes for several, axes in pairs for name in names[several[0].name]}
         try:
             cut = {place.name: axes for several, axes in pairs for place in several}
             part = partition(sharded(program, over, cut), machine)
@@ -152,37 +160,43 @@ def search_shardings(
     return Search(program.name, machine.name, hbm.usable, tuple(done.values()))
 
 
-def _groups(arguments: Sequence[Place]) -> list[list[Place]]:
+def groups_of(arguments: Sequence[Place]) -> list[list[Place]]:
     """Arguments that are cut alike, the largest arrays first."""
     found = dict[tuple[str, tuple[int, ...]], list[Place]]()
     for place in arguments:
-        inside = re.search(r"[\[.].*", place.name)
-        key = re.sub(r"\d+", "0", inside[0] if inside else place.name)
+        key = _NUMBERS.sub("0", _inside(place.name) or place.name)
         found.setdefault((key, place.shape), []).append(place)
     return sorted(found.values(), key=lambda several: -prod(several[0].shape) * len(several))
 
 
-def _title(several: Sequence[Place]) -> str:
+def _inside(name: str) -> str:
+    """Where an array is in its tree: ``['w']`` of ``params['w']`` and of an optimizer's ``state[0].mu['w']``."""
+    inside = re.search(r"\['.*", name) or re.search(r"[\[.].*", name)
+    return inside[0] if inside else ""
+
+
+def title_of(several: Sequence[Place]) -> str:
     """The name that means all of them: ``*['layers'][*]['w']``."""
-    inside = re.search(r"[\[.].*", several[0].name)
-    return several[0].name if len(several) == 1 or not inside else "*" + re.sub(r"\d+", "*", inside[0])
+    inside = _inside(several[0].name)
+    return several[0].name if len(several) == 1 or not inside else "*" + _NUMBERS.sub("*", inside)
 
 
 def _begins(groups: Sequence[Sequence[Place]], mesh: Mesh) -> list[tuple[str, ...]]:
     """Where the search begins: nothing cut, and for every split of the axes what comes in alone cut along its first dim
-    by the one part, what comes in trees (parameters, states, layers) along its largest by the other, or by both."""
+    by the one part, what comes in trees (parameters, states, layers) not at all, along its largest by the other, or by
+    both."""
     names = [name for name, size in mesh.axes.items() if size > 1]
     found = [("-",) * len(groups)]
     for chosen in product((True, False), repeat=len(names)):
         batch = [name for name, yes in zip(names, chosen) if yes]
         rest = [name for name in names if name not in batch]
-        for also in ([], batch):
+        for kept, also in ((rest, []), (rest, batch), ([], [])):
             choice = []
             for place, *_ in groups:
                 alone = re.search(r"[\[.]", place.name) is None
                 large = max(range(len(place.shape)), key=lambda k: place.shape[k])
                 other = next((k for k in range(len(place.shape)) if k != large), large)
-                cut = {0: batch} if alone else {other: also, large: rest + (also if other == large else [])}
+                cut = {0: batch} if alone else {other: also, large: kept + (also if other == large else [])}
                 way = ",".join("+".join(cut.get(k, [])) or "-" for k in range(len(place.shape)))
                 choice.append(way if way in _ways(place.shape, mesh) else "-")
             found.append(tuple(choice))
