@@ -194,9 +194,10 @@ class Slice:
         extents, times = self.extents(groups), 2 if kind == "all-reduce" else 1
         ways = sum((1 + each.ring) / each.shared for each in extents)
         inside = {tuple(dict.fromkeys(self.chips[device] for device in group)) for group in groups}
+        passed = defaultdict[tuple[Chip, ...], set[int]](set)  # dims that another extent of the group is along
         for chips, extent in product(inside, extents):
             part, n = times * size * (1 + extent.ring) / extent.shared / ways, extent.size
-            for line in self._lines(chips, extent, len(extents)):
+            for line in self._lines(chips, extent, len(extents), passed[chips]):
                 for k, (a, b) in enumerate(pairwise([*line, *line[:1]] if extent.ring else line)):
                     right, left = ((n - 1) / 2, (n - 1) / 2) if extent.ring else (k + 1, n - 1 - k)
                     if "all-to-all" in kind:
@@ -205,14 +206,18 @@ class Slice:
                     found.update(dict.fromkeys(self.way(b, a), part * left / n))
         return found
 
-    def _lines(self, chips: Sequence[Chip], extent: Extent, dims: int) -> list[list[Chip]]:
-        """The lines of a group along an extent: of a block those along its dim, else the group in its order."""
-        for dim in range(1, len(self.torus) + 1):
+    def _lines(self, chips: Sequence[Chip], extent: Extent, dims: int, passed: set[int]) -> list[list[Chip]]:
+        """The lines of a group along an extent: of a block those along its dim, else the group in its order.
+
+        A dim in ``passed`` is another extent's, perhaps of the same size; the one found is put into it.
+        """
+        for dim in sorted({*range(1, len(self.torus) + 1)} - passed):
             lines = defaultdict[Chip, list[Chip]](list)
             for chip in sorted(chips):
                 lines[*chip[:dim], *chip[dim + 1 :]].append(chip)
             steps = {b[dim] - a[dim] for line in lines.values() for a, b in pairwise(line)}
             if {len(line) for line in lines.values()} == {extent.size} and steps == {extent.hops}:
+                passed.add(dim)
                 return list(lines.values())
         return [list(chips)] if dims == 1 else []
 
