@@ -18,8 +18,7 @@ import numpy as np
 
 from tilewright.child import Tell, bound, half_of_memory, serve
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
-from tilewright.hlo.apart import SECONDS, ask
-from tilewright.hlo.execute import array_struct, check_custom_calls
+from tilewright.hlo.execute import SECONDS, array_struct, ask, check_custom_calls
 from tilewright.hlo.graphs.graph import Block, Value
 from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module

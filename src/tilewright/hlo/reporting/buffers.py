@@ -22,10 +22,9 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from tilewright.errors import TilewrightError
-from tilewright.hlo.alike import joined
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import CONTROL, RENAMES, WRITES_IN_PLACE
-from tilewright.hlo.program import Computation, Operation, Program, aliases, written_over_arguments
+from tilewright.hlo.program import Computation, Operation, Program, aliases, joined, written_over_arguments
 from tilewright.hlo.reading.hlo_scan import split_top
 from tilewright.hlo.reporting.packing import Span, at_once, moments, of_older_compiler, room
 from tilewright.hlo.reporting.types import PaddedTensor, Peak
