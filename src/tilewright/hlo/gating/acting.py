@@ -179,7 +179,7 @@ class Acting:
                 self.refused[case.match.rule.name, case.match.root] = self._verdict(case, False)
                 self.left.append(case)
         changed = False
-        for case in choose(_leading([case for case in cases if not case.refusal])):
+        for case in choose(case for case in cases if not case.refusal):
             changed |= self._put(block, case)
         if changed:
             *inner, last = [op for op in block.operations if op.block is block]
@@ -316,15 +316,6 @@ class Acting:
             before=before,
             after=after,
         )
-
-
-def _leading(cases: Sequence[Candidate]) -> list[Candidate]:
-    """The cases without those that a rule goes before by its own word, where both would replace the same."""
-    before: dict[str, set[Node]] = {}
-    for case in cases:
-        for name in case.match.rule.over:
-            before.setdefault(name, set()).update(case.dead)
-    return [case for case in cases if case.dead.isdisjoint(before.get(case.match.rule.name, ()))]
 
 
 def choose(cases: Iterable[Candidate]) -> list[Candidate]:

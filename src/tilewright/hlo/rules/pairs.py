@@ -1,13 +1,23 @@
-"""Pairs interleaved in the minor dim, and formulas of their first and second columns, computed in the full array."""
+"""Pairs interleaved in the minor dim, as rotary embeddings turn them: (x[0], x[1]), (x[2], x[3]) ..."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
+import numpy as np
+
+from tilewright.hlo.graphs.dims import only_unit_dims_differ
 from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.maker import Maker, is_elementwise, made_by, precision_for_zero_one
-from tilewright.hlo.rules.matching import megabytes, number_of
+from tilewright.hlo.rules.matching import behind, is_step, megabytes, number_of
+from tilewright.hlo.rules.rule import Rule
+
+# Formulas of first and second columns. Taking the pairs apart gives arrays with a minor dim of 2. Instead every column
+# is computed as if it were a first one and as if it were a second one: where a formula needs the other column of the
+# pair, a product with a permutation has it, which for heads of at most 128 columns is faster than shifts.
 
 #: How to make a value. All plans of a root are found before anything is made: where one of its values has no plan,
 #: the rule leaves it.
@@ -18,22 +28,21 @@ _TYPES = ("f32", "bf16", "f16", "f64")
 _PART = {"complex<f32>": "f32", "complex<f64>": "f64"}
 
 
-class Pairs:
+class _Pairs:
     """What ends in ``root``, where two arrays alternate; ``plan`` is None where something has to stay apart.
 
-    Where a formula needs the other column of a pair, it has it from the array shifted by one, or, with ``product``,
-    from a product that swaps neighbours. ``moved`` are the arrays whose columns are needed in the other place; ``full``
-    is the shape with both columns, ``half`` that of one of them.
+    ``moved`` are the arrays whose columns are needed in the other place; ``full`` is the shape with both columns,
+    ``half`` that of one of them.
     """
 
-    def __init__(self, root: Node, product: bool = False) -> None:
-        self.root, self.product = root, product
+    def __init__(self, root: Node) -> None:
+        self.root = root
         self.moved: list[Value] = []
         self.columns = 0
         self.plans: dict[Hashable, Plan | None] = {}
         self.made: dict[Hashable, Value] = {}
         self.plan: tuple[Plan, Plan] | None = None
-        found = alternating(root) if root.result.dtype in _TYPES else None
+        found = _alternating(root) if root.result.dtype in _TYPES else None
         if found is None:
             return
         parts, self.half, self.padded = found
@@ -73,12 +82,12 @@ class Pairs:
         node = value.operation
         if node is None or not node.plain or value.shape not in (self.half, (*self.half, 1)):
             return None
-        column = every_second_column(value)
+        column = _every_second_column(value)
         if column is not None and value.dtype in _TYPES:
             self.columns += 1
             if column[1] != place and column[0] not in self.moved:
                 self.moved.append(column[0])
-            return lambda make: self._shifted(make, *column, place)
+            return lambda make: self._column(make, *column, place)
         spreads = node.name == "broadcast_in_dim" and node.attributes["dims"] == tuple(range(len(self.half)))
         if (spreads or node.name == "reshape") and node.operands[0].shape in (self.half, (*self.half, 1)):
             return self._planned(node.operands[0], place)  # a unit dim at the end comes or goes
@@ -136,19 +145,10 @@ class Pairs:
 
         return table
 
-    def _shifted(self, make: Maker, source: Value, parity: int, place: int) -> Value:
-        """``source`` with its columns of one parity where those of ``place`` are."""
-        by = 1 if self.product and parity != place else parity - place  # the same product serves both places
-        return self._once(("shifted", source, by), lambda make: self._shift(make, source, by), make)
-
-    def _shift(self, make: Maker, source: Value, by: int) -> Value:
-        value = make.reshape(source, self.full)
-        if not by:
-            return value
-        if self.product:
-            return _swapped(make, value)
-        high = [0] * (len(self.full) - 1) + [by]
-        return make.pad(value, make.constant("0.0", value.dtype), [-size for size in high], high)
+    def _column(self, make: Maker, source: Value, parity: int, place: int) -> Value:
+        """``source`` with its columns of one parity where those of ``place`` are: as it is, or all pairs swapped."""
+        both = partial(make.reshape, source, self.full)
+        return both() if parity == place else self._once(("swapped", source), lambda make: _swapped(make, both()), make)
 
 
 def _swapped(make: Maker, value: Value) -> Value:
@@ -160,7 +160,7 @@ def _swapped(make: Maker, value: Value) -> Value:
     return make.dot(value, matrix, ((len(lead),), (0,)), precision=precision_for_zero_one(value.dtype))
 
 
-def alternating(root: Node) -> tuple[list[Value], tuple[int, ...], bool] | None:
+def _alternating(root: Node) -> tuple[list[Value], tuple[int, ...], bool] | None:
     """The two arrays that alternate in the root's minor dim, their shape, and whether zeros were added to them.
 
     They are stacked and reshaped, or, as gradients of slices are, padded with zeros and added.
@@ -196,7 +196,7 @@ def _padded(add: Node, interior: int) -> list[Value]:
     return [parts[0], parts[1]] if same else []
 
 
-def every_second_column(value: Value) -> tuple[Value, int] | None:
+def _every_second_column(value: Value) -> tuple[Value, int] | None:
     """(x, k) where ``value`` holds columns k, k + 2, ... of x: ``x[..., k::2]``, or ``x.reshape(.., 2)[..., k]``."""
     reshape = made_by(value, "reshape")
     part = made_by(reshape.operands[0] if reshape is not None else value, "slice")
@@ -215,3 +215,218 @@ def every_second_column(value: Value) -> tuple[Value, int] | None:
     if split.operands[0].sizes[-1] != 2 * source.sizes[-2]:
         return None
     return split.operands[0], start
+
+
+def _rotary(root: Node) -> _Pairs | None:
+    """Interleaved pairs where the columns of exactly one array, at most 256 wide, are needed in the other place."""
+    pairs = _Pairs(root)
+    if pairs.plan is None or len(pairs.moved) != 1:
+        return None
+    return pairs if pairs.moved[0].dtype in ("bf16", "f32") and pairs.full[-1] <= 256 else None
+
+
+INTERLEAVED_ROTARY = Rule(
+    name="interleaved-rotary",
+    phase="shape",
+    summary="rotary embeddings of interleaved pairs: the pairs are swapped by a product with a permutation",
+    finding="neighbouring columns are taken apart and interleaved again, through arrays whose minor dim is 2",
+    change="write x * C + (x @ P) * S with repeated tables and a signed permutation P, or rotate halves of the heads",
+    source="the TPU compiler's estimate; equimo's mlla",
+    roots=("reshape", "add"),
+    find=_rotary,
+    # Not the few rows of a decode step, where the product costs more than all the rest.
+    pays=lambda pairs: pairs.root.result.sizes[-1] <= 128 and megabytes(pairs.root.result) >= 1,
+    build=lambda pairs, make: pairs.build(make),
+    finite=lambda pairs: pairs.moved,
+)
+
+# Work on interleaved pairs, as a rotary embedding does it: the elements of a pair lie side by side in a dim of two.
+
+_FEW, _WIDEST, _LONGEST = 8, 512, 64
+_FLOATS = ("bf16", "f16", "f32", "f64")
+
+
+@dataclass
+class _PairWork:
+    """Elementwise ``steps`` on arrays that end in (n, k), and what they begin with; ``root`` merges n and k again.
+
+    ``spread``: element s of every pair of ``x``, k times; ``tables``: what is broadcast along the dims in front;
+    ``numbers``: one number all along; ``others``: arrays that are only reshaped.
+    """
+
+    root: Node
+    steps: tuple[Node, ...]
+    x: Value
+    spread: dict[Value, int]
+    tables: dict[Value, Node]
+    numbers: dict[Value, Node]
+    others: dict[Value, None]
+
+
+def _pair_work(root: Node) -> _PairWork | None:
+    value, top = root.result, root.operands[0]
+    if made_by(value, "reshape") is None or len(top.sizes) < 2 or top.sizes[:-2] != value.sizes[:-1]:
+        return None
+    if not 1 < top.sizes[-1] <= _FEW < value.sizes[-1] <= _WIDEST:
+        return None
+    steps: dict[Node, None] = {}
+    work = _PairWork(root, (), value, {}, {}, {}, {})
+    sources: list[Value] = []
+    open_ = [top]
+    while open_:
+        each = open_.pop()
+        step = each.operation
+        wide = made_by(each, "broadcast_in_dim")
+        if (element := _element_of_pair(wide, value.sizes)) is not None:
+            sources.append(element[0])
+            work.spread[each] = element[1]
+        elif wide is not None and wide.operands[0].shape == ():
+            work.numbers[each] = wide
+        elif wide is not None:
+            if not _is_table(wide):
+                return None
+            work.tables[each] = wide
+        elif step is not None and _is_pair_step(step, top.sizes):
+            if step in steps:
+                continue
+            if len(steps) == _LONGEST or any(
+                user is not root and not _is_pair_step(user, top.sizes) for user in each.users
+            ):
+                return None
+            steps[step] = None
+            open_ += step.operands
+        else:
+            work.others[each] = None
+    if not steps or not sources or any(source is not sources[0] for source in sources):
+        return None
+    work.x, work.steps = sources[0], tuple(sorted(steps, key=lambda step: step.position))
+    return work if work.x.dtype in _FLOATS else None
+
+
+def _is_pair_step(node: Node, shape: Sequence[int]) -> bool:
+    return is_step(node) and all(value.sizes == tuple(shape) for value in (node.result, *node.operands))
+
+
+def _is_table(wide: Node) -> bool:
+    """Pairs that are broadcast along dims in front of them."""
+    rank = len(wide.result.sizes)
+    dims, source = list(wide.attributes["dims"]), wide.operands[0]
+    return dims == sorted(dims) and dims[-2:] == [rank - 2, rank - 1] and source.sizes[-2:] == wide.result.sizes[-2:]
+
+
+def _element_of_pair(wide: Node | None, merged: Sequence[int]) -> tuple[Value, int] | None:
+    """(x, s) where ``wide`` holds element s of every pair in the last dim of x, once for each element of the pair."""
+    if wide is None or not wide.operands[0].sizes:
+        return None
+    narrow, shape = wide.operands[0], wide.result.sizes
+    dims = list(wide.attributes["dims"])
+    kept = [narrow.sizes[dims.index(d)] if d in dims else 1 for d in range(len(shape))]
+    if dims != sorted(dims) or kept != [*shape[:-1], 1]:
+        return None
+    while (inner := made_by(narrow, "reshape")) is not None:
+        if not only_unit_dims_differ(inner.operands[0].sizes, narrow.sizes):
+            return None
+        narrow = inner.operands[0]
+    taken = made_by(narrow, "slice")
+    split = made_by(taken.operands[0], "reshape") if taken is not None else None
+    if taken is None or split is None or set(taken.attributes["strides"]) != {1}:
+        return None
+    last = len(taken.operands[0].sizes) - 1
+    parts, start = taken.operands[0].sizes, taken.attributes["start"]
+    whole = [d for d in range(last) if narrow.sizes[d] == parts[d]]
+    x = split.operands[0]
+    if len(whole) != last or narrow.sizes[last] != 1 or parts[last] != shape[-1] or x.sizes != tuple(merged):
+        return None
+    return (x, start[last]) if only_unit_dims_differ(parts, shape) else None
+
+
+def _on_whole_rows(found: _PairWork, make: Maker) -> Value:
+    """The same steps on whole rows: an element of the pairs is spread by a product with a 0/1 matrix."""
+    shape, few = found.root.result.sizes, found.root.operands[0].sizes[-1]
+    values: dict[Value, Value] = {}
+    made: dict[int, Value] = {}
+    for value, element in found.spread.items():
+        if element not in made:
+            chooses = make.array(_choosing_matrix(shape[-1], few, element), found.x.dtype)
+            precision = precision_for_zero_one(found.x.dtype)
+            made[element] = make.dot(found.x, chooses, ((len(shape) - 1,), (0,)), precision=precision)
+        values[value] = made[element]
+    for value, wide in found.tables.items():
+        values[value] = make.broadcast(_table_rows(wide.operands[0], make), shape, wide.attributes["dims"][:-1])
+    for value, wide in found.numbers.items():
+        values[value] = make.broadcast(wide.operands[0], shape, ())
+    for value in found.others:
+        values[value] = make.reshape(value, shape)
+    for step in found.steps:
+        values[step.result] = make.elementwise(step, [values[operand] for operand in step.operands], shape)
+    return values[found.root.operands[0]]
+
+
+def _table_rows(table: Value, make: Maker) -> Value:
+    """A table [.., n, k] as [.., n * k]; an element of a last dim, table[.., s], is taken from such rows, too."""
+    *front, count, few = table.sizes
+    thin = made_by(table, "reshape")
+    taken = made_by(thin.operands[0], "slice") if thin is not None else None
+    whole = taken.operands[0] if taken is not None else None
+    if taken is None or whole is None or taken.result.sizes != (*table.sizes, 1) or whole.sizes[:-1] != table.sizes:
+        return make.reshape(table, (*front, count * few))
+    start = taken.attributes["start"][-1]
+    rows = make.reshape(whole, (*front, count * few, whole.sizes[-1]))
+    return make.reshape(make.part(rows, len(rows.sizes) - 1, start, start + 1), (*front, count * few))
+
+
+def _choosing_matrix(size: int, few: int, element: int) -> np.ndarray[Any, Any]:
+    """The 0/1 matrix whose column c takes element ``element`` of the group of ``few`` that c is in."""
+    rows, columns = np.arange(size)[:, None], np.arange(size)
+    return np.where(rows == columns // few * few + element, 1.0, 0.0)
+
+
+SPREAD_PAIRS = Rule(
+    name="spread-pairs",
+    phase="shape",
+    summary="elementwise work on interleaved pairs: whole rows and 0/1 products instead of a last dim of two",
+    finding="elements of pairs are taken apart and spread in a last dim of two, where a tile is mostly padding",
+    change="keep whole rows: x @ p spreads one element of every pair, p a 0/1 matrix; or store the halves apart",
+    source="HiDream's rotary embedding, whose pairs take 512 times their bytes (tt-xla issue 5965); the TPU compiler's "
+    "estimate: 1.5 to 10 times",
+    roots=("reshape",),
+    find=_pair_work,
+    build=_on_whole_rows,
+    finite=lambda found: [found.x],
+)
+
+# Advice: rotary embeddings of interleaved pairs. Only whoever stores the weights can put the pairs' halves apart.
+
+
+def _columns(half: Value) -> set[tuple[Value, int]]:
+    """The interleaved columns that a sum or difference of two products takes: (array, 0 or 1)."""
+    ways = ("reshape", "broadcast_in_dim", "convert")
+    total = made_by(behind(half, *ways), "add", "subtract")
+    products = [made_by(behind(value, *ways), "multiply") for value in total.operands] if total is not None else []
+    factors = [value for product in products if product is not None for value in product.operands]
+    return {column for v in factors if (column := _every_second_column(behind(v, "convert"))) is not None}
+
+
+def _rotated_pairs(root: Node) -> Node | None:
+    """A root that puts two sums of products of the same pairs side by side again."""
+    found = _alternating(root)
+    if found is None or found[2] or root.result.sizes != (*found[1][:-1], 2 * found[1][-1]):
+        return None
+    first, second = map(_columns, found[0])
+    return root if first == second and sorted(place for _, place in first) == [0, 1] else None
+
+
+ROTARY_IN_HALVES = Rule(
+    name="rotary-in-halves",
+    phase="advice",
+    summary="rotary embeddings of interleaved pairs: keep the pairs' first halves before their second ones",
+    finding="a rotary embedding turns neighbouring elements, which are taken apart and put together in the lanes",
+    change="permute the columns of Wq and Wk once, so that pairs lie half a head apart, and turn the two halves",
+    source="the TPU compiler's estimate, a lower bound, for it puts no price on some of the slices before; Llama 3's "
+    "reference code",
+    roots=("reshape",),
+    find=_rotated_pairs,
+    build=None,
+)
+
+RULES = (INTERLEAVED_ROTARY, SPREAD_PAIRS, ROTARY_IN_HALVES)
