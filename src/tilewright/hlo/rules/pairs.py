@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Any
 
-import numpy as np
-
-from tilewright.hlo.graphs.dims import only_unit_dims_differ
 from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.maker import Maker, is_elementwise, made_by, precision_for_zero_one
-from tilewright.hlo.rules.matching import behind, is_step, megabytes, number_of
+from tilewright.hlo.rules.matching import behind, megabytes, number_of
 from tilewright.hlo.rules.rule import Rule
 
 # Formulas of first and second columns. Taking the pairs apart gives arrays with a minor dim of 2. Instead every column
@@ -22,6 +17,7 @@ from tilewright.hlo.rules.rule import Rule
 #: How to make a value. All plans of a root are found before anything is made: where one of its values has no plan,
 #: the rule leaves it.
 Plan = Callable[[Maker], Value]
+_Alternating = tuple[list[Value], tuple[int, ...], bool]
 _MOST = 96  # values planned for one root
 
 _TYPES = ("f32", "bf16", "f16", "f64")
@@ -35,20 +31,15 @@ class _Pairs:
     ``half`` that of one of them.
     """
 
-    def __init__(self, root: Node) -> None:
-        self.root = root
+    def __init__(self, root: Node, parts: list[Value], half: tuple[int, ...], padded: bool) -> None:
+        self.root, self.half, self.padded = root, half, padded
         self.moved: list[Value] = []
         self.columns = 0
         self.plans: dict[Hashable, Plan | None] = {}
         self.made: dict[Hashable, Value] = {}
-        self.plan: tuple[Plan, Plan] | None = None
-        found = _alternating(root) if root.result.dtype in _TYPES else None
-        if found is None:
-            return
-        parts, self.half, self.padded = found
-        self.full = (*self.half[:-1], 2 * self.half[-1])
+        self.full, self.wide = (*half[:-1], 2 * half[-1]), (*half, 2)
         even, odd = (self._planned(value, place) for place, value in enumerate(parts))
-        fits = self.half[-1] >= 2 and self.columns and root.result.sizes[-1] % self.full[-1] == 0
+        fits = half[-1] >= 2 and self.columns and root.result.sizes[-1] % self.full[-1] == 0
         self.plan = (even, odd) if fits and even is not None and odd is not None else None
 
     def build(self, make: Maker) -> Value:
@@ -64,7 +55,7 @@ class _Pairs:
         return make.reshape(both, self.root.result.sizes)
 
     def _planned(self, value: Value, place: int) -> Plan | None:
-        """How to compute ``value``, an array of halves, in the columns of ``place`` of the full array."""
+        """How to compute ``value``, an array of halves or of pairs, in the columns of ``place`` of the full array."""
         key = (value, place)
         if key not in self.plans:
             self.plans[key] = None
@@ -78,9 +69,11 @@ class _Pairs:
         return self.made[key]
 
     def _plan(self, value: Value, place: int) -> Plan | None:
-        """How to compute ``value``, an array of halves, in the columns of ``place``: looked for, not looked up."""
+        """How to compute ``value`` in the columns of ``place``: looked for, not looked up."""
         node = value.operation
-        if node is None or not node.plain or value.shape not in (self.half, (*self.half, 1)):
+        if value.shape == self.wide and (node is None or not is_elementwise(node)):
+            return self._spread(value, place)
+        if node is None or not node.plain or value.shape not in (self.half, (*self.half, 1), self.wide):
             return None
         column = _every_second_column(value)
         if column is not None and value.dtype in _TYPES:
@@ -101,6 +94,20 @@ class _Pairs:
         if number_of(value) is not None and node.name == "constant":
             return lambda make: make.reshaped_constant(node, self.full)
         return self._table(node) if node.name == "broadcast_in_dim" and value.shape == self.half else None
+
+    def _spread(self, value: Value, place: int) -> Plan | None:
+        """What stands once for each element of a pair: a number, an element of the pairs, a table, any other array."""
+        node = made_by(value, "broadcast_in_dim")
+        if node is None:
+            return lambda make: make.reshape(value, self.full)
+        source, dims, last = node.operands[0], node.attributes["dims"], len(self.half)
+        if not source.sizes:
+            return lambda make: make.broadcast(source, self.full, ())
+        if list(dims) != sorted(dims):
+            return None
+        if dims[-2:] == (last - 1, last) and source.sizes[-2:] == self.wide[-2:]:
+            return lambda make: make.broadcast(_table_rows(source, make), self.full, dims[:-1])
+        return self._planned(source, place) if source.shape in (self.half, (*self.half, 1)) else None
 
     def _component(self, value: Value, imaginary: bool, place: int) -> Plan | None:
         """The real or imaginary part of an array of complex numbers: of ``complex``, a product of such, or a table."""
@@ -160,7 +167,29 @@ def _swapped(make: Maker, value: Value) -> Value:
     return make.dot(value, matrix, ((len(lead),), (0,)), precision=precision_for_zero_one(value.dtype))
 
 
-def _alternating(root: Node) -> tuple[list[Value], tuple[int, ...], bool] | None:
+def _table_rows(table: Value, make: Maker) -> Value:
+    """A table [.., n, k] as [.., n * k]; an element of a last dim, table[.., s], is taken from such rows, too."""
+    *front, count, few = table.sizes
+    thin = made_by(table, "reshape")
+    taken = made_by(thin.operands[0], "slice") if thin is not None else None
+    whole = taken.operands[0] if taken is not None else None
+    if taken is None or whole is None or taken.result.sizes != (*table.sizes, 1) or whole.sizes[:-1] != table.sizes:
+        return make.reshape(table, (*front, count * few))
+    start = taken.attributes["start"][-1]
+    rows = make.reshape(whole, (*front, count * few, whole.sizes[-1]))
+    return make.reshape(make.part(rows, len(rows.sizes) - 1, start, start + 1), (*front, count * few))
+
+
+def _beside_each_other(root: Node) -> _Alternating | None:
+    """The same of elementwise work on pairs, both elements at once: one array [.., n, 2] that is reshaped."""
+    value = root.operands[0]
+    if made_by(root.result, "reshape") is None or len(value.sizes) < 2 or value.sizes[-1] != 2:
+        return None
+    merged = root.result.sizes == (*value.sizes[:-2], 2 * value.sizes[-2])
+    return ([value, value], value.sizes[:-1], False) if merged else None
+
+
+def _alternating(root: Node) -> _Alternating | None:
     """The two arrays that alternate in the root's minor dim, their shape, and whether zeros were added to them.
 
     They are stacked and reshaped, or, as gradients of slices are, padded with zeros and added.
@@ -210,17 +239,16 @@ def _every_second_column(value: Value) -> tuple[Value, int] | None:
         half = (*source.sizes[:-1], source.sizes[-1] // 2)
         return (source, start) if start < 2 and source.sizes[-1] % 2 == 0 and value.sizes == half else None
     split = made_by(source, "reshape")
-    if split is None or source.sizes[-1] != 2 or own["limit"][-1] != start + 1 or len(source.sizes) < 2:
+    if split is None or source.sizes[-1] != 2 or own["limit"][-1] != start + 1:
         return None
-    if split.operands[0].sizes[-1] != 2 * source.sizes[-2]:
-        return None
-    return split.operands[0], start
+    pairs = next((size for size in reversed(source.sizes[:-1]) if size != 1), 0)
+    return (split.operands[0], start) if split.operands[0].sizes[-1] == 2 * pairs else None
 
 
-def _rotary(root: Node) -> _Pairs | None:
+def _rotated(root: Node, found: _Alternating | None) -> _Pairs | None:
     """Interleaved pairs where the columns of exactly one array, at most 256 wide, are needed in the other place."""
-    pairs = _Pairs(root)
-    if pairs.plan is None or len(pairs.moved) != 1:
+    pairs = _Pairs(root, *found) if found is not None and root.result.dtype in _TYPES else None
+    if pairs is None or pairs.plan is None or len(pairs.moved) != 1:
         return None
     return pairs if pairs.moved[0].dtype in ("bf16", "f32") and pairs.full[-1] <= 256 else None
 
@@ -233,166 +261,25 @@ INTERLEAVED_ROTARY = Rule(
     change="write x * C + (x @ P) * S with repeated tables and a signed permutation P, or rotate halves of the heads",
     source="the TPU compiler's estimate; equimo's mlla",
     roots=("reshape", "add"),
-    find=_rotary,
+    find=lambda root: _rotated(root, _alternating(root)),
     # Not the few rows of a decode step, where the product costs more than all the rest.
     pays=lambda pairs: pairs.root.result.sizes[-1] <= 128 and megabytes(pairs.root.result) >= 1,
     build=lambda pairs, make: pairs.build(make),
     finite=lambda pairs: pairs.moved,
 )
 
-# Work on interleaved pairs, as a rotary embedding does it: the elements of a pair lie side by side in a dim of two.
-
-_FEW, _WIDEST, _LONGEST = 8, 512, 64
-_FLOATS = ("bf16", "f16", "f32", "f64")
-
-
-@dataclass
-class _PairWork:
-    """Elementwise ``steps`` on arrays that end in (n, k), and what they begin with; ``root`` merges n and k again.
-
-    ``spread``: element s of every pair of ``x``, k times; ``tables``: what is broadcast along the dims in front;
-    ``numbers``: one number all along; ``others``: arrays that are only reshaped.
-    """
-
-    root: Node
-    steps: tuple[Node, ...]
-    x: Value
-    spread: dict[Value, int]
-    tables: dict[Value, Node]
-    numbers: dict[Value, Node]
-    others: dict[Value, None]
-
-
-def _pair_work(root: Node) -> _PairWork | None:
-    value, top = root.result, root.operands[0]
-    if made_by(value, "reshape") is None or len(top.sizes) < 2 or top.sizes[:-2] != value.sizes[:-1]:
-        return None
-    if not 1 < top.sizes[-1] <= _FEW < value.sizes[-1] <= _WIDEST:
-        return None
-    steps: dict[Node, None] = {}
-    work = _PairWork(root, (), value, {}, {}, {}, {})
-    sources: list[Value] = []
-    open_ = [top]
-    while open_:
-        each = open_.pop()
-        step = each.operation
-        wide = made_by(each, "broadcast_in_dim")
-        if (element := _element_of_pair(wide, value.sizes)) is not None:
-            sources.append(element[0])
-            work.spread[each] = element[1]
-        elif wide is not None and wide.operands[0].shape == ():
-            work.numbers[each] = wide
-        elif wide is not None:
-            if not _is_table(wide):
-                return None
-            work.tables[each] = wide
-        elif step is not None and _is_pair_step(step, top.sizes):
-            if step in steps:
-                continue
-            if len(steps) == _LONGEST or any(
-                user is not root and not _is_pair_step(user, top.sizes) for user in each.users
-            ):
-                return None
-            steps[step] = None
-            open_ += step.operands
-        else:
-            work.others[each] = None
-    if not steps or not sources or any(source is not sources[0] for source in sources):
-        return None
-    work.x, work.steps = sources[0], tuple(sorted(steps, key=lambda step: step.position))
-    return work if work.x.dtype in _FLOATS else None
-
-
-def _is_pair_step(node: Node, shape: Sequence[int]) -> bool:
-    return is_step(node) and all(value.sizes == tuple(shape) for value in (node.result, *node.operands))
-
-
-def _is_table(wide: Node) -> bool:
-    """Pairs that are broadcast along dims in front of them."""
-    rank = len(wide.result.sizes)
-    dims, source = list(wide.attributes["dims"]), wide.operands[0]
-    return dims == sorted(dims) and dims[-2:] == [rank - 2, rank - 1] and source.sizes[-2:] == wide.result.sizes[-2:]
-
-
-def _element_of_pair(wide: Node | None, merged: Sequence[int]) -> tuple[Value, int] | None:
-    """(x, s) where ``wide`` holds element s of every pair in the last dim of x, once for each element of the pair."""
-    if wide is None or not wide.operands[0].sizes:
-        return None
-    narrow, shape = wide.operands[0], wide.result.sizes
-    dims = list(wide.attributes["dims"])
-    kept = [narrow.sizes[dims.index(d)] if d in dims else 1 for d in range(len(shape))]
-    if dims != sorted(dims) or kept != [*shape[:-1], 1]:
-        return None
-    while (inner := made_by(narrow, "reshape")) is not None:
-        if not only_unit_dims_differ(inner.operands[0].sizes, narrow.sizes):
-            return None
-        narrow = inner.operands[0]
-    taken = made_by(narrow, "slice")
-    split = made_by(taken.operands[0], "reshape") if taken is not None else None
-    if taken is None or split is None or set(taken.attributes["strides"]) != {1}:
-        return None
-    last = len(taken.operands[0].sizes) - 1
-    parts, start = taken.operands[0].sizes, taken.attributes["start"]
-    whole = [d for d in range(last) if narrow.sizes[d] == parts[d]]
-    x = split.operands[0]
-    if len(whole) != last or narrow.sizes[last] != 1 or parts[last] != shape[-1] or x.sizes != tuple(merged):
-        return None
-    return (x, start[last]) if only_unit_dims_differ(parts, shape) else None
-
-
-def _on_whole_rows(found: _PairWork, make: Maker) -> Value:
-    """The same steps on whole rows: an element of the pairs is spread by a product with a 0/1 matrix."""
-    shape, few = found.root.result.sizes, found.root.operands[0].sizes[-1]
-    values: dict[Value, Value] = {}
-    made: dict[int, Value] = {}
-    for value, element in found.spread.items():
-        if element not in made:
-            chooses = make.array(_choosing_matrix(shape[-1], few, element), found.x.dtype)
-            precision = precision_for_zero_one(found.x.dtype)
-            made[element] = make.dot(found.x, chooses, ((len(shape) - 1,), (0,)), precision=precision)
-        values[value] = made[element]
-    for value, wide in found.tables.items():
-        values[value] = make.broadcast(_table_rows(wide.operands[0], make), shape, wide.attributes["dims"][:-1])
-    for value, wide in found.numbers.items():
-        values[value] = make.broadcast(wide.operands[0], shape, ())
-    for value in found.others:
-        values[value] = make.reshape(value, shape)
-    for step in found.steps:
-        values[step.result] = make.elementwise(step, [values[operand] for operand in step.operands], shape)
-    return values[found.root.operands[0]]
-
-
-def _table_rows(table: Value, make: Maker) -> Value:
-    """A table [.., n, k] as [.., n * k]; an element of a last dim, table[.., s], is taken from such rows, too."""
-    *front, count, few = table.sizes
-    thin = made_by(table, "reshape")
-    taken = made_by(thin.operands[0], "slice") if thin is not None else None
-    whole = taken.operands[0] if taken is not None else None
-    if taken is None or whole is None or taken.result.sizes != (*table.sizes, 1) or whole.sizes[:-1] != table.sizes:
-        return make.reshape(table, (*front, count * few))
-    start = taken.attributes["start"][-1]
-    rows = make.reshape(whole, (*front, count * few, whole.sizes[-1]))
-    return make.reshape(make.part(rows, len(rows.sizes) - 1, start, start + 1), (*front, count * few))
-
-
-def _choosing_matrix(size: int, few: int, element: int) -> np.ndarray[Any, Any]:
-    """The 0/1 matrix whose column c takes element ``element`` of the group of ``few`` that c is in."""
-    rows, columns = np.arange(size)[:, None], np.arange(size)
-    return np.where(rows == columns // few * few + element, 1.0, 0.0)
-
-
 SPREAD_PAIRS = Rule(
     name="spread-pairs",
     phase="shape",
-    summary="elementwise work on interleaved pairs: whole rows and 0/1 products instead of a last dim of two",
+    summary="elementwise work on interleaved pairs: whole rows and a permutation instead of a last dim of two",
     finding="elements of pairs are taken apart and spread in a last dim of two, where a tile is mostly padding",
-    change="keep whole rows: x @ p spreads one element of every pair, p a 0/1 matrix; or store the halves apart",
+    change="keep whole rows: x @ p swaps the elements of every pair, p a permutation; or store the halves apart",
     source="HiDream's rotary embedding, whose pairs take 512 times their bytes (tt-xla issue 5965); the TPU compiler's "
-    "estimate: 1.5 to 10 times",
+    "estimate: 1.1 to 10 times",
     roots=("reshape",),
-    find=_pair_work,
-    build=_on_whole_rows,
-    finite=lambda found: [found.x],
+    find=lambda root: _rotated(root, _beside_each_other(root)),
+    build=lambda pairs, make: pairs.build(make),
+    finite=lambda pairs: pairs.moved,
 )
 
 # Advice: rotary embeddings of interleaved pairs. Only whoever stores the weights can put the pairs' halves apart.
