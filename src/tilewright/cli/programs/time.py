@@ -83,9 +83,9 @@ def time(
     for label, texts in _swept(sweep, arg):
         loaded = loading(texts)
         for chip in chips:  # every changed one beside the plain one
-            for hlo.what_if, machine in [("", chip), *changed.get(chip.name, [])]:
+            for what, machine in [("", chip), *changed.get(chip.name, [])]:
                 ready = hlo.compile_for_tpu(loaded, chip.name) if compiled and loaded.kind != "hlo" else loaded
-                name = ", ".join(part for part in (label, chip.name, hlo.what_if) if part)
+                name = ", ".join(part for part in (label, chip.name, what) if part)
                 named.append((name, hlo.estimate(ready, machine, assumed)))
                 moved = moved or make_report(ready, machine, program, assumed)
     assert moved is not None
