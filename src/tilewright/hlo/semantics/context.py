@@ -6,12 +6,13 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 
 from tilewright.errors import ParseError, TilewrightError, UnsupportedError, UsageError
 from tilewright.hlo.cost import array_layout, place
 from tilewright.hlo.program import Computation, Operation, Program
-from tilewright.hlo.reading.hlo_scan import split_top
+from tilewright.hlo.reading.hlo_scan import array_shapes
+from tilewright.hlo.semantics.demand import Demand
 from tilewright.hlo.semantics.runs import Runs, count_runs
 from tilewright.layout import TensorLayout
 from tilewright.targets import Target
@@ -174,6 +175,11 @@ class Context:
         """Every array in a shape, those of a tuple one after the other."""
         return [layout for text in array_shapes(shape) if (layout := self.layout(text)) is not None]
 
+    @cached_property
+    def demand(self) -> Demand:
+        """What fusions read and write of their arrays, in bytes."""
+        return Demand(self.program, lambda shape: sum(layout.size_bytes for layout in self.layouts(shape)))
+
     @property
     def register_bytes(self) -> int | None:
         """Bytes of one vector register: the target's, a TPU's for a dump with tiles, None for linear memory."""
@@ -278,15 +284,3 @@ class Context:
         if isinstance(error, ParseError) and (offset := text.find(error.text, start)) >= 0:
             start = offset + error.column
         return ParseError(f"{op.opcode} {op.name}: {error.what}", text=text, column=start, how=error.how)
-
-
-@lru_cache(maxsize=4096)
-def array_shapes(shape: str) -> tuple[str, ...]:
-    """The arrays in a shape's text, nested tuples flattened; tokens and opaque values left out.
-
-    >>> array_shapes("((f32[4,2]{1,0}), f32[2]{0:S(1)}, token[])")
-    ('f32[4,2]{1,0}', 'f32[2]{0:S(1)}')
-    """
-    if not shape.startswith("("):
-        return () if shape.startswith(("token", "opaque")) else (shape,)
-    return tuple(array for element in split_top(shape[1:-1]) for array in array_shapes(element))

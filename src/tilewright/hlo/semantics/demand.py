@@ -13,6 +13,7 @@ from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.inlining import DEEPEST
 from tilewright.hlo.opcodes import ELEMENTWISE, RENAMES, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, Program
+from tilewright.hlo.reading.hlo_scan import array_shapes
 
 _SAME = RENAMES | {"copy", "convert", "reshape", "transpose", "bitcast-convert", "reverse"}
 """Operations that hold what their operand holds, in another order or type."""
@@ -28,6 +29,23 @@ class Demand:
         self._shares: dict[tuple[str, bool], Mapping[str, float]] = {}
         self._updates: dict[str, Mapping[int, tuple[int, tuple[str, ...]]]] = {}
         self._depth = 0
+
+    def border(self, op: Operation) -> tuple[list[float], list[float]]:
+        """What an operation, a fusion too, reads of each of its operands, and what it writes of each of its arrays."""
+        read, written = ([*map(self.size, shapes)] for shapes in (op.operand_shapes, array_shapes(op.shape)))
+        body, kind = self.program.body(op), plain_opcode(op.opcode)
+        if kind == "fusion" and body is not None:
+            wanted = self.shares(body)
+            taken = {inner.parameter_number: wanted[inner.name] for inner in body.operations}
+            read = [size * taken.get(number, 1.0) for number, size in enumerate(read)]
+            for number, (_, shapes) in self.updates(body).items():
+                if number < len(written):
+                    written[number] = min(written[number], sum(map(self.size, shapes)))
+        elif kind in TAKES_PART and read:
+            read[0] = min(read[0], sum(written))
+        elif kind in WRITES_IN_PLACE and len(read) > WRITES_IN_PLACE[kind]:
+            read[0], written = 0.0, [read[WRITES_IN_PLACE[kind]]]
+        return read, written
 
     def updates(self, body: Computation) -> Mapping[int, tuple[int, tuple[str, ...]]]:
         """Result number -> (the parameter it is written over, the shapes written into it), for results in place."""
