@@ -29,7 +29,6 @@ from tilewright.hlo.reading.hlo_scan import split_top
 from tilewright.hlo.reporting.packing import Span, at_once, moments, of_older_compiler, room
 from tilewright.hlo.reporting.types import PaddedTensor, Peak
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.semantics.dims import written_into
 from tilewright.hlo.semantics.fusions import in_kernels
 from tilewright.hlo.semantics.partitioning import of_one_device
 from tilewright.hlo.semantics.predicting import in_normal_form
@@ -583,7 +582,7 @@ class _Sweep:
         number: int | None = 0 if kind in WRITES_IN_PLACE else None
         started = kind == "async-start"
         if (kind == "fusion" or started) and (body := self.context.program.body(op)):
-            number = written_into(body)
+            number, _ = self.context.demand.updates(body).get(0, (None, ()))
         if number is None or number >= len(operands) or (op.shape.startswith("(") and not started):
             return None
         later = self.last_named.get(self._base(op.operands[number]), at) > at
