@@ -17,7 +17,8 @@ from tilewright.hlo.gating.gate import Verdict, copied_block, source_of, take_ou
 from tilewright.hlo.gating.moves import layout_of
 from tilewright.hlo.gating.regions import Region, leaves_of
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value, walk
-from tilewright.hlo.graphs.mlir import block_program, module_text
+from tilewright.hlo.graphs.mlir import module_text
+from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.rewrites.cleanup import DeadCode
 from tilewright.hlo.rewriting.maker import PURE, Maker, made_by
 from tilewright.hlo.rules.catalogue import factor_on
@@ -78,7 +79,8 @@ def price(rule: str, before: Block, after: Block, target: Target) -> Gain:
 
 def _modelled(before: Block, after: Block, target: Target) -> Gain:
     try:
-        steps = [estimate(block_program(block), target) for block in (before, after)]
+        programs = (read_stablehlo(module_text(block)) for block in (before, after))
+        steps = [estimate(replace(each, text=""), target) for each in programs]  # as they are, in no normal form
     except TilewrightError as error:
         return Gain(1.0, "unpriced", f"the time model has no price for it ({error})")
     seconds = [step.device_seconds for step in steps]
