@@ -13,7 +13,7 @@ from typing import Any
 
 from tilewright.cli.streams import read_text
 from tilewright.errors import UsageError
-from tilewright.render.compare import Change, Comparison, Quantity, Statement, changes, side_by_side, value_at
+from tilewright.render.compare import Change, Comparison, Quantity, Statement, changes, matched, value_at
 from tilewright.render.delivery import Output, deliver, remark
 from tilewright.render.formats import Kind
 
@@ -238,7 +238,7 @@ def layers(before: Plain, after: Plain) -> tuple[tuple[str, Change], ...]:
     added; then by name and kind, as another batch changes all amounts; then by kind.
     """
     rows: list[tuple[str, Change]] = []
-    for one, other in side_by_side(list(_layers(before)), list(_layers(after)), _KEYS):
+    for one, other in matched(list(_layers(before)), list(_layers(after)), _KEYS):
         label = " now ".join(dict.fromkeys(each.label for each in (one, other) if each is not None))
         for name, kind in _FIGURES.items():
             sides = [None if each is None else each.figures.get(name) for each in (one, other)]

@@ -196,7 +196,7 @@ def changes(quantities: Iterable[Quantity], before: Mapping[str, Any], after: Ma
     return tuple(Change(q.name, q.kind, q.better, *two) for q, *two in sides if any(n is not None for n in two))
 
 
-def side_by_side(
+def matched(
     left: Sequence[T], right: Sequence[T], keys: Sequence[Callable[[T], Hashable]]
 ) -> list[tuple[T | None, T | None]]:
     """Items that pair, in the order on the right, then those of the left alone; linear in their number.
@@ -204,7 +204,7 @@ def side_by_side(
     Items pair whose first key agrees, then of what is left those whose second does, and so on; equal ones in their
     order. None as a key pairs with nothing.
 
-    >>> side_by_side(["b", "A", "d"], ["a", "b", "c"], [lambda text: text, lambda text: text.lower()])
+    >>> matched(["b", "A", "d"], ["a", "b", "c"], [lambda text: text, lambda text: text.lower()])
     [('A', 'a'), ('b', 'b'), (None, 'c'), ('d', None)]
     """
     found: dict[int, int] = {}

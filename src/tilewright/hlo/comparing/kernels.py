@@ -19,7 +19,7 @@ from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.estimate import estimate
 from tilewright.hlo.timing.step import StepTime, TimeRow
 from tilewright.layout import TensorLayout
-from tilewright.render.compare import side_by_side
+from tilewright.render.compare import matched
 from tilewright.targets import Target
 
 _RANKS = (
@@ -212,6 +212,6 @@ def paired(
     left: Sequence[Kernel], right: Sequence[Kernel], keys: Sequence[Callable[[Kernel], Hashable]] = PAIRING_KEYS
 ) -> tuple[list[tuple[Kernel, Kernel]], list[Kernel], list[Kernel]]:
     """Kernels side by side, and those left on each side."""
-    both = side_by_side(left, right, keys)
+    both = matched(left, right, keys)
     pairs = [(before, after) for before, after in both if before and after]
     return pairs, [before for before, after in both if before and not after], [b for a, b in both if b and not a]

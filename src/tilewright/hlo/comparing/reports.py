@@ -18,7 +18,7 @@ from tilewright.hlo.comparing.steps import StepDiff
 from tilewright.hlo.reporting.lines import INDENT, folded, operation_text, runs_text
 from tilewright.hlo.reporting.types import MovementRow, ReportData
 from tilewright.render import Column, Field, Html, Page, Step, badge, bytes_text, steps, table
-from tilewright.render.compare import side_by_side
+from tilewright.render.compare import matched
 from tilewright.render.formats import place_text
 from tilewright.render.markup import element, escape, join
 from tilewright.render.page import Tone, note
@@ -190,7 +190,7 @@ def diff_reports(before: ReportData, after: ReportData) -> ReportDiff:
     """
     left, right = ([row for row in side.rows if not row.in_fusion and row.category != "compute"]
                    for side in (before, after))  # fmt: skip
-    return ReportDiff(before, after, tuple(_change(*pair) for pair in side_by_side(left, right, _KEYS)))
+    return ReportDiff(before, after, tuple(_change(*pair) for pair in matched(left, right, _KEYS)))
 
 
 def _shape(row: MovementRow) -> str:

@@ -12,8 +12,7 @@ from tilewright.hlo.graphs.dims import Run, runs
 from tilewright.hlo.opcodes import CONTROL, PRODUCTS, REARRANGES, TAKES_NO_TIME, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.reporting.types import MovementRow
-from tilewright.hlo.semantics.context import Context, Placed
-from tilewright.hlo.semantics.moving import moved_by
+from tilewright.hlo.semantics.context import Context, Placed, moved_by
 from tilewright.layout import TensorLayout
 
 _Layouts = Sequence[TensorLayout]
