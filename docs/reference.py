@@ -40,7 +40,7 @@ SEE = {
     "layout.IndexRangeError": "TensorLayout layout.md",
     "hlo.record_passes": "run_pipeline optimize.md",
     "hlo.DEFAULT_PIPELINE": "parse_pipeline optimize.md",
-    "hlo.REWRITES": "rewrite_options optimize.md",
+    "hlo.REWRITES": "parse_pipeline optimize.md",
     "hlo.diff_reports": "report report.md",
     "hlo.list_rules": "catalogue rules.md",
     "hlo.names_python": "load loading.md",

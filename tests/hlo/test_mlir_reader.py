@@ -2,22 +2,16 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import tries
 from tilewright.errors import ParseError, TilewrightError
-from tilewright.hlo import from_jax, operations_of, report
-from tilewright.hlo.graphs.mlir import block_program, module_text
+from tilewright.hlo import from_jax, report
 from tilewright.hlo.program import Source
 from tilewright.hlo.reading.mlir_reader import read_stablehlo, xla_shape
 from tilewright.hlo.reading.sources import Locations
-from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.timing.chip import chip_of
-from tilewright.hlo.timing.estimate import estimate_placed
-from tilewright.targets import target
 
 GENERIC = """\
 #map = loc("x.py":1:2)
@@ -272,32 +266,3 @@ def test_constants_stand_at_what_reads_them():
     lines = {op.source.line - here for op in operations if op.opcode == "constant"}
     assert lines == {2}
     assert {op.source.file for op in operations if op.opcode == "constant"} == {__file__}
-
-
-def test_a_block_is_the_program_that_its_text_reads_as():
-    """Operations, shapes, attributes and bodies; names apart, which a text numbers otherwise."""
-
-    def model(x, w, i, image, kernel):
-        y = jnp.concatenate([x @ w, jnp.pad(x[:, ::2], ((1, 0), (0, 4)))[1:, :8]], 1).T.reshape(4, -1)
-        top = jax.lax.reduce_window(image, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-        maps = jax.lax.conv_general_dilated(image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-        return jnp.where(y > 3, y, y.sum(0) + 2), x[i], top, maps, jnp.arange(5)[::-1]
-
-    shapes = [(16, 8), (8, 8), (4,), (1, 8, 8, 3), (3, 3, 3, 4)]
-    types = [np.float32, np.float32, np.int32, np.float32, np.float32]
-    given = [jax.ShapeDtypeStruct(*each) for each in zip(shapes, types, strict=True)]
-    block = operations_of(from_jax(model, *given))
-    direct = block_program(block)
-    text = read_stablehlo(module_text(block))
-
-    def described(program):
-        bodies = [
-            [(op.opcode, op.shape, op.operand_shapes, dict(op.attributes)) for op in c.operations] for c in program
-        ]
-        return bodies[0], sorted(len(body) > 0 for body in bodies[1:])
-
-    assert described(direct.computations) == described(text.computations)
-    assert len({name for op in direct.entry.operations for name in op.operands}) > 20
-    chip = target("tpu-v5e")
-    one, other = (estimate_placed(Context(program, chip), chip_of(chip)) for program in (direct, text))
-    assert (one.device_seconds, one.flops, len(one.rows)) == (other.device_seconds, other.flops, len(other.rows))

@@ -243,7 +243,8 @@ def test_verified_before_it_is_used():
 
 
 def test_a_program_that_verification_finds_wrong_is_not_used(monkeypatch):
-    from tilewright.hlo import Trial, Verification
+    from tilewright.hlo import Verification
+    from tilewright.hlo.proving.verify import Trial
 
     def wrong(*args, **kwargs):
         trial = Trial("normal", "jit", 0, False, False, 1.0, 0.0, 1.0, "output 0: all wrong", None)

@@ -16,7 +16,6 @@ from tilewright.hlo import (
     REWRITES,
     parse_pipeline,
     record_passes,
-    rewrite_options,
     run_pipeline,
 )
 
@@ -58,7 +57,7 @@ def test_every_rewrite_is_a_frozen_dataclass_that_says_what_it_does():
             cls().name = "other"
         assert name == cls.name
         assert cls.summary
-        assert all(option.summary for option in rewrite_options(cls))
+        assert all(option.summary for option in cls.options())
         assert cls.__doc__
     assert DEFAULT_PIPELINE.split(",") == list(REWRITES)
 

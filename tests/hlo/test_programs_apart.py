@@ -12,8 +12,8 @@ import pytest
 
 from tilewright.child import ChildDied
 from tilewright.errors import CheckFailed, ParseError, UnsupportedError
-from tilewright.hlo import XlaValues, apart, from_jax, load, optimize, verify
-from tilewright.hlo.execute import check_custom_calls
+from tilewright.hlo import XlaValues, from_jax, load, optimize, verify
+from tilewright.hlo.execute import CHILD, check_custom_calls
 from tilewright.hlo.ir import custom_calls, parse_module
 
 KIND = "tensor<4xf32>"
@@ -62,7 +62,7 @@ def test_a_function_that_calls_back_is_refused_not_run():
 def test_a_death_is_a_finding():
     program = load(ADD)
     with pytest.raises(ChildDied, match="SIGSEGV") as died:
-        verify(program, program, advance=lambda *_: os.kill(apart.CHILD.pid, signal.SIGSEGV))
+        verify(program, program, advance=lambda *_: os.kill(CHILD.pid, signal.SIGSEGV))
     assert isinstance(died.value, CheckFailed)
     assert verify(program, program, inputs=["normal"]).bit_equal
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tilewright.hlo import load, report
-from tilewright.hlo.alike import title
+from tilewright.hlo.program import title
 from tilewright.hlo.reporting.page import digit_forms, drawing_module, first_layout, matching
 from tilewright.layout import compare, parse
 from tilewright.render import bytes_text, count_text

@@ -43,15 +43,6 @@ def step(weights, mean, gradient):
     return (weights - 0.001 * mean).reshape(shape), mean.reshape(shape)
 
 
-def clipped(weights, gradient):
-    """Two arrays in one vector, clipped by their norm and taken apart again."""
-    rows = 54182
-    flat = jnp.concatenate([gradient[:rows].reshape(-1), gradient[rows:].reshape(-1)])
-    flat = flat * jnp.minimum(1, 1 / jnp.sqrt(jnp.sum(flat * flat)))
-    new = jnp.concatenate([weights[:rows].reshape(-1), weights[rows:].reshape(-1)]) - flat
-    return new[: rows * 64].reshape(rows, 64), new[rows * 64 :].reshape(-1, 64)
-
-
 ROTARY = struct(2, 4480, 5, 128, dtype=jnp.bfloat16), struct(2, 4480, 1, 64, 2, 2)
 MOCHI = (struct(1, 6144, 8, 60, 106, dtype=jnp.bfloat16),)
 HUNYUAN = (struct(1, 512, 17, 240, 424, dtype=jnp.bfloat16),)
@@ -96,7 +87,6 @@ def test_a_mask_counts_as_the_type_it_is_stored_as():
     [
         (rotary, ROTARY, BLACKHOLE, "spread-pairs", 11_744_051_200),
         (mochi, MOCHI, WORMHOLE, "pixel-shuffle-by-products", 12_079_595_520),
-        (clipped, STEP[1:], WORMHOLE, "flattened-update", 887_726_080),
         (hunyuan, HUNYUAN, f"{BLACKHOLE}:row_major", "pixel-shuffle-by-products", 28_343_009_280),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import by_night
 from tests.hlo.norms import struct
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.hlo import from_jax, load, optimize, trial_arguments, verify
+from tilewright.hlo import from_jax, load, optimize, verify
 from tilewright.hlo.graphs.graph import Value
 from tilewright.hlo.proving.reference import XlaValues
 from tilewright.hlo.proving.trial_inputs import INPUTS, may_never_end, trial_inputs
@@ -79,7 +79,7 @@ def test_both_ways_of_running_and_the_worst_element():
     assert kinds(proof, run="jit") == kinds(proof, run="op by op") == set(INPUTS)
     assert not any(trial.ok for trial in proof.trials if trial.inputs in ("normal", "wide", "zeros"))
     assert proof.worst.difference.index == (3,)
-    given = trial_arguments(original, proof.trials[0])[0]
+    given = proof.trials[0].arguments(original)[0]
     expected = np.sin(given.astype(np.float64)).sum(1)[3]
     shown = proof.trials[0].difference
     assert float(shown.before) == pytest.approx(expected, abs=1e-5)
@@ -104,7 +104,7 @@ def test_what_xla_itself_loses_is_left_out_and_told():
     """XLA's CPU backend drops NaN where it reduces a maximum; which number remains depends on the order."""
     tops = from_jax(lambda x: x.reshape(64, 9, 4, 8).max((1, 3)), struct(64, 9, 32))
     proof = verify(tops, optimize(tops, "vector8x128").program, eager=False)
-    given = trial_arguments(tops, proof.trials[-1])[0]
+    given = proof.trials[-1].arguments(tops)[0]
     kept = np.isnan(jax.jit(lambda x: x.reshape(64, 9, 4, 8).max((1, 3)))(given)).sum()
     lost = int(np.isnan(given.reshape(64, 9, 4, 8).max((1, 3))).sum() - kept)
     assert proof.ok

@@ -13,7 +13,7 @@ from typing import Any
 
 from tilewright.cli.streams import read_text
 from tilewright.errors import UsageError
-from tilewright.render.compare import Change, Comparison, Quantity, Statement, changes, partners, value_at
+from tilewright.render.compare import Change, Comparison, Quantity, Statement, changes, matched, value_at
 from tilewright.render.delivery import Output, deliver, remark
 from tilewright.render.formats import Kind
 
@@ -223,10 +223,22 @@ class _Layer:
     figures: dict[str, float] = field(compare=False)
 
 
+_KEYS: tuple[Callable[[_Layer], Hashable], ...] = (
+    lambda each: (each.name, each.kind, each.work),
+    lambda each: (each.kind, each.work),
+    lambda each: (each.name, each.kind),
+    lambda each: each.kind,
+)
+
+
 def layers(before: Plain, after: Plain) -> tuple[tuple[str, Change], ...]:
-    """The figures of layers that differ, those of time first, the largest change on top."""
+    """The figures of layers that differ, those of time first, the largest change on top.
+
+    Layers pair by name, kind and amount of work; what is left without the name, as numbers shift where a layer was
+    added; then by name and kind, as another batch changes all amounts; then by kind.
+    """
     rows: list[tuple[str, Change]] = []
-    for one, other in _paired(list(_layers(before)), list(_layers(after))):
+    for one, other in matched(list(_layers(before)), list(_layers(after)), _KEYS):
         label = " now ".join(dict.fromkeys(each.label for each in (one, other) if each is not None))
         for name, kind in _FIGURES.items():
             sides = [None if each is None else each.figures.get(name) for each in (one, other)]
@@ -260,24 +272,6 @@ def _layers(side: Plain) -> Iterator[_Layer]:
 
 def _unnumbered(name: str) -> str:
     return re.sub(r"_\d+", "", name)
-
-
-def _paired(before: list[_Layer], after: list[_Layer]) -> Iterator[tuple[_Layer | None, _Layer | None]]:
-    """Layers that compute the same, in the order of the side after; last those that only the side before has.
-
-    By name, kind and amount of work; what is left without the name, as numbers shift where a layer was added; then by
-    name and kind, as another batch changes all amounts; then by kind.
-    """
-    keys: tuple[Callable[[_Layer], Hashable], ...] = (
-        lambda each: (each.name, each.kind, each.work),
-        lambda each: (each.kind, each.work),
-        lambda each: (each.name, each.kind),
-        lambda each: each.kind,
-    )
-    partner = partners(before, after, keys)
-    taken = set(partner.values())
-    yield from ((before[partner[j]] if j in partner else None, each) for j, each in enumerate(after))
-    yield from ((each, None) for i, each in enumerate(before) if i not in taken)
 
 
 def _statements(before: Plain, after: Plain) -> tuple[Statement, ...]:

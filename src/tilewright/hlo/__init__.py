@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tilewright.hlo.program import Operation, Program
     from tilewright.hlo.proving.reference import XlaValues, inputs_of
     from tilewright.hlo.proving.tpu import TpuComparison, compare_on_tpu, compile_for_tpu
-    from tilewright.hlo.proving.verify import Trial, Verification, operations_of, sample_arrays, trial_arguments, verify
+    from tilewright.hlo.proving.verify import Verification, operations_of, sample_arrays, verify
     from tilewright.hlo.reading.loading import dumped_modules, load
     from tilewright.hlo.reading.python_source import from_jax, from_python, functions_in, names_python
     from tilewright.hlo.reading.sharded import sharded
@@ -36,13 +36,12 @@ if TYPE_CHECKING:
         PassRun,
         parse_pipeline,
         record_passes,
-        rewrite_options,
         run_pipeline,
     )
     from tilewright.hlo.rules.catalogue import catalogue, list_rules
     from tilewright.hlo.running import optimize_function
     from tilewright.hlo.search import search_shardings
-    from tilewright.hlo.semantics.collectives import Collective, collectives
+    from tilewright.hlo.semantics.collectives import collectives
     from tilewright.hlo.semantics.predicting import in_normal_form
     from tilewright.hlo.slices import partition
     from tilewright.hlo.timing.chip import what_if

@@ -8,13 +8,13 @@ and a concatenate always read and write.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.hlo.program import Computation, Operation
+from tilewright.hlo.program import Operation
 from tilewright.layout import TensorLayout, is_bitcast, parse, predict, preset, tiled
 from tilewright.targets import Target, TileMemory
 
@@ -22,7 +22,6 @@ _BOUNDS = re.compile(r"\[\s*([0-9]{1,18})\s*:\s*([0-9]{1,18})\s*[:\]]")
 _REARRANGING = frozenset({"broadcast", "reshape", "transpose"})
 
 _Shape = tuple[int, ...]
-_LayoutOf = Callable[[str], TensorLayout | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,51 +220,6 @@ def _box(layout: TensorLayout, sizes: Sequence[int]) -> TensorLayout:
     if tuple(sizes) == layout.shape:
         return layout
     return array_layout(f"{layout.dtype}[{','.join(map(str, sizes))}]{str(layout).partition(']')[2]}")
-
-
-def border(body: Computation, operands: Sequence[TensorLayout | None], result: int, layout_of: _LayoutOf) -> Traffic:
-    """What a fusion that only moves reads and writes: slices of its operands where it takes only these.
-
-    ``result``: padded bytes of what it returns; a dynamic-update-slice at its end writes only the update.
-    """
-    users: dict[str, list[Operation]] = {}
-    for op in body.operations:
-        for name in op.operands:
-            users.setdefault(name, []).append(op)
-    read = 0
-    for op in body.operations:
-        number = op.parameter_number
-        whole = operands[number] if number is not None and number < len(operands) else None
-        if whole is not None:
-            taken = sum(_taken(op.name, user, whole, layout_of) for user in users.get(op.name, []))
-            read += min(whole.size_bytes, taken)
-    return Traffic(False, read, _written(body, result, layout_of))
-
-
-def _taken(name: str, user: Operation, whole: TensorLayout, layout_of: _LayoutOf) -> int:
-    """Bytes of ``whole`` that one use inside a fusion reads."""
-    kind = plain_opcode(user.opcode)
-    part = layout_of(user.shape)
-    if part is None or user.operands[:1] != (name,) or name in user.operands[1:]:
-        return whole.size_bytes
-    if kind in ("slice", "dynamic-slice") and part.rank == whole.rank:
-        return _box(whole, _slice_sizes(user, whole) if kind == "slice" else part.shape).size_bytes
-    if kind == "dynamic-update-slice" and part.rank == whole.rank:
-        return 0
-    return part.data_bytes if kind == "gather" else whole.size_bytes
-
-
-def _written(body: Computation, result: int, layout_of: _LayoutOf) -> int:
-    named = {op.name: op for op in body.operations}
-    root = body.root or body.operations[-1]
-    while root.opcode == "bitcast" and root.operands and root.operands[0] in named:
-        root = named[root.operands[0]]
-    if root.opcode != "dynamic-update-slice" or len(root.operand_shapes) < 2:
-        return result
-    whole, update = layout_of(root.shape), layout_of(root.operand_shapes[1])
-    if whole is None or update is None or whole.rank != update.rank:
-        return result
-    return min(result, _box(whole, update.shape).size_bytes)
 
 
 def check_shapes(name: str, operands: Sequence[TensorLayout], result: TensorLayout, dimensions: _Shape | None) -> None:

@@ -4,11 +4,11 @@ For every signature (as ``jax.jit`` sees it: shapes, types, structure, static ar
 and becomes one call in JAX's eyes, whose rewritten form is made once. Its derivatives and batches are
 programs of their own, rewritten likewise.
 
-There are two JAX primitives, a call of a traced program and of a derivative, with every rule that JAX's transformations
+There is one JAX primitive, a call of a traced program or of a derivative, with every rule that JAX's transformations
 ask for. ``custom_vjp`` would refuse forward mode, ``custom_jvp`` cannot give reverse mode a program of its own, and the
 linear call that could is neither batched nor differentiated again. So the call is a primitive: lowering asks the
-program for its rewritten form on the platform at hand, a derivative is a linear call whose transpose is again a
-rewritten program, and a batch is the call of the batched program.
+program for its rewritten form on the platform at hand, a derivative is the call of a linear map, whose transpose is
+again a rewritten program, and a batch is the call of the batched program.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial, wraps
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -30,60 +30,49 @@ from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
-CALL, LINEAR = "tilewright_call", "tilewright_linear_call"
+CALL = "tilewright_call"
 
 
-def call(program: TracedProgram, *flat: Any) -> list[Any]:
+def call(program: TracedProgram | LinearMap, *flat: Any) -> list[Any]:
     """The results of a traced program; where JAX lowers the call, its rewritten form is what runs."""
-    results: list[Any] = _primitives()[CALL].bind(*flat, program=program)
+    results: list[Any] = _primitive().bind(*flat, program=program)
     return results
 
 
 _making = threading.Lock()
 
 
-def _primitives() -> dict[str, Any]:
-    """JAX's primitives of ours by name, made by the first call of the process, whichever thread that is in."""
+def _primitive() -> Any:
+    """JAX's primitive of ours, made by the first call of the process, whichever thread that is in."""
     with _making:
-        return _made_primitives()
+        return _made_primitive()
 
 
 @cache
-def _made_primitives() -> dict[str, Any]:
+def _made_primitive() -> Any:
     from jax.extend.core import Primitive
-    from jax.interpreters import ad, batching
+    from jax.interpreters import ad, batching, mlir
 
-    primitives: dict[str, Any] = {name: Primitive(name) for name in (CALL, LINEAR)}
-    for primitive in primitives.values():
-        primitive.multiple_results = True
-    plain, linear = primitives[CALL], primitives[LINEAR]
-    plain.def_abstract_eval(lambda *_, program: program.out_avals)
-    plain.def_impl(lambda *flat, program: _run(program, *flat))
-    ad.primitive_jvps[plain] = _push
-    batching.fancy_primitive_batchers[plain] = _batch
-    linear.def_abstract_eval(lambda *_, map_: map_.out_avals)
-    linear.def_impl(lambda *flat, map_: _run(map_.forward(), *flat))
-    ad.primitive_jvps[linear] = _push_linear
-    ad.primitive_transposes[linear] = _transpose
-    batching.fancy_primitive_batchers[linear] = _batch_linear
-    _register_lowering(plain, lambda program: program)
-    _register_lowering(linear, lambda map_: map_.forward())
-    return primitives
+    primitive: Any = Primitive(CALL)
+    primitive.multiple_results = True
+    primitive.def_abstract_eval(lambda *_, program: program.out_avals)
+    primitive.def_impl(lambda *flat, program: _run(program.forward(), *flat))
+    ad.primitive_jvps[primitive] = lambda primals, tangents, program: program.push(primals, tangents)
+    ad.primitive_transposes[primitive] = _transpose
+    batching.fancy_primitive_batchers[primitive] = _batch
+    mlir.register_lowering(primitive, _lower)
+    return primitive
 
 
-def _register_lowering(primitive: Any, program_of: Callable[..., TracedProgram]) -> None:
-    """Lower to the program's rewritten form; to the original where several platforms share one module."""
+def _lower(ctx: Any, *flat: Any, program: TracedProgram | LinearMap) -> Any:
+    """To the program's rewritten form; to the original where several platforms share one module."""
     import jax
     from jax.interpreters import mlir
 
-    def lower(ctx: Any, *flat: Any, **params: Any) -> Any:
-        program = program_of(**params)
-        platforms = ctx.module_context.platforms
-        run = program.on(platforms[0]).call if len(platforms) == 1 else program.original
-        with jax.enable_x64(program.wide):
-            return mlir.lower_fun(run, multiple_results=True)(ctx, *flat)
-
-    mlir.register_lowering(primitive, lower)
+    traced, platforms = program.forward(), ctx.module_context.platforms
+    run = traced.on(platforms[0]).call if len(platforms) == 1 else traced.original
+    with jax.enable_x64(traced.wide):
+        return mlir.lower_fun(run, multiple_results=True)(ctx, *flat)
 
 
 def _run(program: TracedProgram, *flat: Any) -> Any:
@@ -94,16 +83,6 @@ def _run(program: TracedProgram, *flat: Any) -> Any:
         return program.compiled()(*flat)
 
 
-def _linear(map_: LinearMap, *flat: Any) -> list[Any]:
-    results: list[Any] = _primitives()[LINEAR].bind(*flat, map_=map_)
-    return results
-
-
-def _push(primals: Sequence[Any], tangents: Sequence[Any], *, program: TracedProgram) -> tuple[list[Any], list[Any]]:
-    outs = call(program, *primals)
-    return outs, _tangents(outs, program, primals, tangents)
-
-
 def _tangents(
     outs: Sequence[Any], program: TracedProgram, primals: Sequence[Any], tangents: Sequence[Any]
 ) -> list[Any]:
@@ -111,50 +90,28 @@ def _tangents(
     from jax.interpreters.ad import Zero
 
     active = [i for i, tangent in enumerate(tangents) if type(tangent) is not Zero and is_inexact(primals[i])]
-    moved = iter(_linear(program.derivative(active), *primals, *(tangents[i] for i in active)) if active else ())
+    moved = iter(call(program.derivative(active), *primals, *(tangents[i] for i in active)) if active else ())
     return [next(moved) if active and is_inexact(out) else _zero(out) for out in outs]
 
 
-def _push_linear(primals: Sequence[Any], tangents: Sequence[Any], *, map_: LinearMap) -> tuple[list[Any], list[Any]]:
-    """A linear map is its own derivative by its tangents; by its residuals it is a program like any other."""
-    from jax.interpreters.ad import Zero, add_tangents, instantiate_zeros
-
-    n = map_.residuals
-    outs = _linear(map_, *primals)
-    result: list[Any] = [_zero(out) for out in outs]
-    if any(type(t) is not Zero for t in tangents[n:]):
-        result = _linear(map_, *primals[:n], *map(instantiate_zeros, tangents[n:]))
-    if any(type(t) is not Zero for t in tangents[:n]):
-        still = [_zero(p) for p in primals[n:]]
-        moved = _tangents(outs, map_.forward(), primals, [*tangents[:n], *still])
-        result = list(map(add_tangents, result, moved))
-    return outs, result
-
-
-def _transpose(cotangents: Sequence[Any], *flat: Any, map_: LinearMap) -> list[Any]:
+def _transpose(cotangents: Sequence[Any], *flat: Any, program: LinearMap) -> list[Any]:
     from jax.interpreters.ad import Zero
 
-    n = map_.residuals
+    n = program.residuals
     present = [type(c) is not Zero for c in cotangents]
     if not any(present):
         return [None] * len(flat)
-    backward = map_.transposed(present)
+    backward = program.transposed(present)
     results = call(backward, *flat[:n], *(c for c, is_present in zip(cotangents, present) if is_present))
     return [None] * n + list(results)
 
 
-def _batch(axis: Any, flat: Sequence[Any], dims: Sequence[Any], *, program: TracedProgram) -> tuple[Any, Any]:
+def _batch(
+    axis: Any, flat: Sequence[Any], dims: Sequence[Any], *, program: TracedProgram | LinearMap
+) -> tuple[list[Any], list[int | None]]:
+    """Results of the batched program, all along their first axis, and JAX's word for that."""
     axes = _axes(dims)  # JAX asks for this rule even if nothing is batched
-    return _batched(call(program if axes is None else program.batched(axis.size, axes), *flat), axes)
-
-
-def _batch_linear(axis: Any, flat: Sequence[Any], dims: Sequence[Any], *, map_: LinearMap) -> tuple[Any, Any]:
-    axes = _axes(dims)
-    return _batched(_linear(map_ if axes is None else map_.batched(axis.size, axes), *flat), axes)
-
-
-def _batched(outs: list[Any], axes: object) -> tuple[list[Any], list[int | None]]:
-    """Results of a batched program, all along their first axis, and JAX's word for that."""
+    outs = call(program if axes is None else program.batched(axis.size, axes), *flat)
     return outs, [None if axes is None else 0] * len(outs)
 
 
@@ -232,6 +189,15 @@ class TracedProgram:
 
         call: Flat = jaxpr_as_fun(self.jaxpr)
         return call
+
+    def forward(self) -> TracedProgram:
+        """Itself: what a call of it runs."""
+        return self
+
+    def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Its results and their tangents."""
+        outs = call(self, *primals)
+        return outs, _tangents(outs, self, primals, tangents)
 
     def on(self, platform: str) -> Rewritten:
         """The program rewritten for a platform of JAX (``cpu``, ``cuda``, ``tpu``); made once."""
@@ -330,7 +296,22 @@ class LinearMap:
     out_avals: list[Any]
     forward: Callable[[], TracedProgram]
     transposed: Callable[[Sequence[bool]], TracedProgram]
+    owner: ClassVar[None] = None
     _batches: dict[Any, LinearMap] = field(default_factory=dict, repr=False)
+
+    def push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """A linear map is its own derivative by its tangents; by its residuals it is a program like any other."""
+        from jax.interpreters.ad import Zero, add_tangents, instantiate_zeros
+
+        n, outs = self.residuals, call(self, *primals)
+        result: list[Any] = [_zero(out) for out in outs]
+        if any(type(t) is not Zero for t in tangents[n:]):
+            result = call(self, *primals[:n], *map(instantiate_zeros, tangents[n:]))
+        if any(type(t) is not Zero for t in tangents[:n]):
+            still = [_zero(p) for p in primals[n:]]
+            moved = _tangents(outs, self.forward(), primals, [*tangents[:n], *still])
+            result = list(map(add_tangents, result, moved))
+        return outs, result
 
     def batched(self, size: int, axes: Sequence[int | None]) -> LinearMap:
         """The same over a batch; what the batch shares gets the sum of its cotangents."""

@@ -196,14 +196,16 @@ def changes(quantities: Iterable[Quantity], before: Mapping[str, Any], after: Ma
     return tuple(Change(q.name, q.kind, q.better, *two) for q, *two in sides if any(n is not None for n in two))
 
 
-def partners(left: Sequence[T], right: Sequence[T], keys: Sequence[Callable[[T], Hashable]]) -> dict[int, int]:
-    """Place on the right -> the place on the left that it pairs with; linear in their number.
+def matched(
+    left: Sequence[T], right: Sequence[T], keys: Sequence[Callable[[T], Hashable]]
+) -> list[tuple[T | None, T | None]]:
+    """Items that pair, in the order on the right, then those of the left alone; linear in their number.
 
     Items pair whose first key agrees, then of what is left those whose second does, and so on; equal ones in their
     order. None as a key pairs with nothing.
 
-    >>> partners(["b", "A"], ["a", "b", "c"], [lambda text: text, lambda text: text.lower()])
-    {1: 0, 0: 1}
+    >>> matched(["b", "A", "d"], ["a", "b", "c"], [lambda text: text, lambda text: text.lower()])
+    [('A', 'a'), ('b', 'b'), (None, 'c'), ('d', None)]
     """
     found: dict[int, int] = {}
     for key in keys:
@@ -215,4 +217,6 @@ def partners(left: Sequence[T], right: Sequence[T], keys: Sequence[Callable[[T],
         for place, item in enumerate(right):
             if place not in found and (places := waiting.get(key(item))):
                 found[place] = places.pop()
-    return found
+    both = [(left[found[place]] if place in found else None, item) for place, item in enumerate(right)]
+    taken = set(found.values())
+    return [*both, *((item, None) for place, item in enumerate(left) if place not in taken)]

@@ -58,7 +58,7 @@ def small_embedding(table, ids):
 
 
 def global_norm_flat(a, b, c):
-    flat = jnp.concatenate([x.reshape(-1) for x in (a, b, c)])  # finds: flattened-sum, 123 -> 48
+    flat = jnp.concatenate([x.reshape(-1) for x in (a, b, c)])  # misses: flattened-sum, 123 -> 48
     return jnp.sqrt(jnp.sum(flat * flat))
 
 

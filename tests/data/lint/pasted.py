@@ -103,11 +103,6 @@ def quantised_dense(x, w, scale):
     return x @ (w.astype(scale.dtype) * jnp.dot(scale, groups, precision="highest")).T
 
 
-@pasted(equinox_style.global_norm_flat, "flattened-sum", "4,3 3 3,5")
-def global_norm_flat(a, b, c):
-    return jnp.sqrt(sum(jnp.sum(x * x) for x in (a, b, c)))
-
-
 @pasted(equinox_style.windows_by_mean, "window-sum", "2,256,8")
 def windows_by_mean(x):
     b, n, d = x.shape[0], x.shape[1] // 4, x.shape[2]

@@ -1,4 +1,4 @@
-// Each element of a pair is spread over the pair by a product with a 0/1 matrix; nothing has a last dim of two.
+// The elements of all pairs change places in a product with a permutation; nothing has a last dim of two.
 func.func public @turned(%x: tensor<3x12xf32>, %table: tensor<6x2xf32>, %other: tensor<6x2xf32>) -> tensor<3x12xf32> {
   %0 = stablehlo.reshape %x : (tensor<3x12xf32>) -> tensor<3x6x1x2xf32>
   %1 = stablehlo.slice %0 [0:3, 0:6, 0:1, 0:1] : (tensor<3x6x1x2xf32>) -> tensor<3x6x1x1xf32>
@@ -16,9 +16,10 @@ func.func public @turned(%x: tensor<3x12xf32>, %table: tensor<6x2xf32>, %other: 
   return %12 : tensor<3x12xf32>
 }
 // CHECK: @turned
-// CHECK: stablehlo.dot_general %arg0, %{{.*}}, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<3x12xf32>, tensor<12x12xf32>) -> tensor<3x12xf32>
-// CHECK: stablehlo.dot_general %arg0, %{{.*}}, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<3x12xf32>, tensor<12x12xf32>) -> tensor<3x12xf32>
 // CHECK: stablehlo.reshape %arg1 : (tensor<6x2xf32>) -> tensor<12xf32>
-// CHECK: stablehlo.multiply %{{.*}}, %{{.*}} : tensor<3x12xf32>
-// CHECK: %[[T:.*]] = stablehlo.add %{{.*}}, %{{.*}} : tensor<3x12xf32>
+// CHECK: %[[S:.*]] = stablehlo.dot_general %arg0, %{{.*}}, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<3x12xf32>, tensor<12x12xf32>) -> tensor<3x12xf32>
+// CHECK: stablehlo.multiply %{{.*}}, %[[S]] : tensor<3x12xf32>
+// CHECK: %[[E:.*]] = stablehlo.add %{{.*}}, %{{.*}} : tensor<3x12xf32>
+// CHECK: %[[O:.*]] = stablehlo.add %{{.*}}, %{{.*}} : tensor<3x12xf32>
+// CHECK: %[[T:.*]] = stablehlo.select %{{.*}}, %[[E]], %[[O]] : tensor<3x12xi1>, tensor<3x12xf32>
 // CHECK: return %[[T]]

@@ -11,8 +11,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from tilewright import hlo, targets
 from tilewright.cli.programs.program import load_program
 from tilewright.cli.programs.report import make_report
 from tilewright.cli.streams import read_text
@@ -20,9 +21,6 @@ from tilewright.errors import UsageError
 from tilewright.render import percent_text
 from tilewright.render.delivery import Line
 from tilewright.render.tables import Heading, Table
-
-if TYPE_CHECKING:
-    from tilewright.targets import Target
 
 _BOUNDS = ("hbm", "matrix", "vector", "vmem", "latency")
 """What a row waits for, each with a factor."""
@@ -48,9 +46,7 @@ class _Point(NamedTuple):
         return abs(self.modelled / self.measured - 1)
 
 
-def _of_rows(path: str, chip: Target) -> list[_Point]:
-    from tilewright.hlo import estimate
-
+def _of_rows(path: str, chip: targets.Target) -> list[_Point]:
     points = []
     for number, row in enumerate(csv.DictReader(read_text(path).splitlines()), 2):
         try:
@@ -60,12 +56,12 @@ def _of_rows(path: str, chip: Target) -> list[_Point]:
         if not 0 < measured < float("inf"):
             raise UsageError(f"{measured:g} us is no time", where=f"{path}:{number}")
         place = str(Path(path).parent / program) if not Path(program).is_absolute() else program
-        step = estimate(load_program(place, (row.get("args") or "").split() or None), chip)
+        step = hlo.estimate(load_program(place, (row.get("args") or "").split() or None), chip)
         points.append(_Point(program, measured, {bound: 1e6 * s for bound, s in step.by_bound().items() if s}))
     return points
 
 
-def _of_profile(profile: str, program: str, chip: Target) -> list[_Point]:
+def _of_profile(profile: str, program: str, chip: targets.Target) -> list[_Point]:
     loaded = load_program(program)
     rows = make_report(loaded, chip, program).with_profile(loaded, profile).rows
     return [
@@ -75,13 +71,13 @@ def _of_profile(profile: str, program: str, chip: Target) -> list[_Point]:
     ]
 
 
-def calibrate(measured: str, program: str | None, chip: Target) -> tuple[dict[str, Any], Iterator[Line]]:
+def calibrate(measured: str, program: str | None, chip: targets.Target) -> tuple[dict[str, Any], Iterator[Line]]:
     """What a calibration's file holds, and what is said of it.
 
     Raises UsageError for rows that are none, and where fewer than two were measured.
     """
 
-    def points(machine: Target) -> list[_Point]:
+    def points(machine: targets.Target) -> list[_Point]:
         if measured.lower().endswith(".csv"):
             return _of_rows(measured, machine)
         if program is None:
@@ -121,13 +117,11 @@ def _factors(points: Sequence[_Point]) -> dict[str, float]:
     return {bound: float(np.exp(np.clip(x, -2, 2))) for bound, x in zip(_BOUNDS, moved)}
 
 
-def _changed(chip: Target, factors: Mapping[str, float], fitted_on: str) -> Target:
-    from tilewright.hlo import what_if
-
-    return what_if(chip, {f"scale.{bound}": factor for bound, factor in factors.items()}, fitted_on)
+def _changed(chip: targets.Target, factors: Mapping[str, float], fitted_on: str) -> targets.Target:
+    return hlo.what_if(chip, {f"scale.{bound}": factor for bound, factor in factors.items()}, fitted_on)
 
 
-def calibrated(chip: Target, path: str) -> Target:
+def calibrated(chip: targets.Target, path: str) -> targets.Target:
     """The chip with the constants of a calibration's file. Raises UsageError for another file, or another chip's."""
     try:
         plain = json.loads(read_text(path))

@@ -7,18 +7,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument
 
+from tilewright import hlo, targets
 from tilewright.cli.programs.program import ArgOption, MeshOptions, load_program
 from tilewright.cli.streams import Json
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.extras import need
 from tilewright.render.delivery import Answer, Line, Output, deliver, json_text, remark
-
-if TYPE_CHECKING:
-    from tilewright.hlo import Suggestion
 
 #: What `--target` and `--threshold` are where nobody says.
 TARGET, THRESHOLD = "tpu-v5e", 1.05
@@ -63,9 +61,7 @@ def lint(
 
     def lines() -> Iterator[Line]:
         if style is _Format.SARIF:
-            from tilewright.hlo import suggestions_sarif
-
-            yield json_text(suggestions_sarif(ranked, target), own=False)
+            yield json_text(hlo.suggestions_sarif(ranked, target), own=False)
         else:
             told: set[str] = set()
             for each in ranked:
@@ -92,16 +88,14 @@ def lint(
 
 def _by_function(
     program: str, target: str, assume_finite: bool, arguments: Sequence[str], meshed: MeshOptions
-) -> Iterator[tuple[str, list[Suggestion]]]:
+) -> Iterator[tuple[str, list[hlo.Suggestion]]]:
     """The findings of a program, or of each function of a Python file; those left out are named on stderr."""
-    from tilewright.hlo import functions_in
-
     if not program.endswith(".py"):
         yield program, findings(program, target, assume_finite, arguments, meshed)
         return
     need("jax", "jaxlib", what="`lint`")
     with redirect_stdout(sys.stderr):
-        functions = functions_in(program, arguments)
+        functions = hlo.functions_in(program, arguments)
     linted = []
     for name, why in functions.items():
         try:
@@ -126,39 +120,34 @@ def findings(
     assume_finite: bool = False,
     arguments: Sequence[str] = (),
     meshed: MeshOptions | None = None,
-) -> list[Suggestion]:
+) -> list[hlo.Suggestion]:
     """What the rules say about one program; UsageError for one that carries its compiler's layouts already."""
-    from tilewright.hlo import sharding_advice, suggest
-    from tilewright.targets import target as find_target
-
     need("jax", "jaxlib", what="`lint`")  # without them no rule can look, and nothing found would be a false all-clear
-    chip = find_target(target)  # before the program is loaded for it
+    chip = targets.target(target)  # before the program is loaded for it
     loaded = load_program(program, arguments, meshed=meshed)
     if loaded.kind != "stablehlo":
         raise UsageError("a compiler's dump is no model", where=program, how="lint the function, or its StableHLO")
-    return [*suggest(loaded, chip, assume_finite), *sharding_advice(loaded, chip)]
+    return [*hlo.suggest(loaded, chip, assume_finite), *hlo.sharding_advice(loaded, chip)]
 
 
-def fails(finding: Suggestion, threshold: float) -> bool:
+def fails(finding: hlo.Suggestion, threshold: float) -> bool:
     """Whether it is worth stopping for; what has no factor never is."""
     return finding.factor is not None and finding.factor >= threshold
 
 
-def line(finding: Suggestion) -> str:
+def line(finding: hlo.Suggestion) -> str:
     """``model.py:41:8 grouped-query-attention 57.8x predicted: keys are repeated ...; reshape the queries ...``."""
     basis = f" [{finding.basis}]" if finding.basis else ""
     return f"{place(finding)} {finding.rule} {_factor(finding)}: {finding.what}; {finding.how}{basis}"
 
 
-def _instead(finding: Suggestion) -> list[str]:
+def _instead(finding: hlo.Suggestion) -> list[str]:
     """Python to paste, with the names and sizes of one's own."""
-    from tilewright.hlo import catalogue
-
-    rule = catalogue().get(finding.rule)
+    rule = hlo.catalogue().get(finding.rule)
     return rule.instead if rule is not None else []
 
 
-def place(finding: Suggestion) -> str:
+def place(finding: hlo.Suggestion) -> str:
     """``model.py:41:8``, the path as seen from here; the operation's name where no line is known."""
     if not finding.source:
         return finding.op
@@ -166,17 +155,17 @@ def place(finding: Suggestion) -> str:
     return f"{path}:{number}:{finding.column + 1}"
 
 
-def _path_and_line(finding: Suggestion) -> tuple[str, str]:
+def _path_and_line(finding: hlo.Suggestion) -> tuple[str, str]:
     file, _, number = finding.source.rpartition(":")
     path = Path(file)
     return (str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file), number
 
 
-def _factor(finding: Suggestion) -> str:
+def _factor(finding: hlo.Suggestion) -> str:
     return "unpriced" if finding.factor is None else f"{finding.factor:.3g}x {finding.kind}"
 
 
-def _annotation(finding: Suggestion, threshold: float) -> str:
+def _annotation(finding: hlo.Suggestion, threshold: float) -> str:
     """A finding as GitHub's workflow command, which marks the line in a pull request."""
     level = "warning" if fails(finding, threshold) else "notice"
     path, number = _path_and_line(finding) if finding.source else ("", "1")

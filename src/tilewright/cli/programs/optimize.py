@@ -154,7 +154,7 @@ def _lines(
 def _passes_listed() -> Answer:
     """Every rewrite with one line, its options below it, and the default pipeline."""
     width = max(map(len, hlo.REWRITES))
-    options = {name: hlo.rewrite_options(rewrite) for name, rewrite in hlo.REWRITES.items()}
+    options = {name: rewrite.options() for name, rewrite in hlo.REWRITES.items()}
     passes = [
         {"name": name, "summary": rewrite.summary, "options": [vars(option) for option in options[name]]}
         for name, rewrite in hlo.REWRITES.items()
@@ -294,7 +294,7 @@ def verify(
     trials, remarks = (tuple(each for part in parts for each in getattr(part, name)) for name in ("trials", "remarks"))
     verification = hlo.Verification(trials, parts[0].reference, tuple(dict.fromkeys(remarks)))
     if save:
-        _save(before, verification.worst, save)
+        _save(before, verification, save)
     value = {**verification.to_json(), "tpu": compiled.to_json() if compiled else None}
     deliver(Answer(lambda: value, lambda: _trials_lines(verification, compiled)), Output(as_json=as_json))
     if not verification.ok:
@@ -319,11 +319,11 @@ def _limits(before: hlo.Program, memory: int | None) -> dict[str, Any]:
     return {"apart": True}
 
 
-def _save(program: hlo.Program, trial: hlo.Trial, path: str) -> None:
+def _save(program: hlo.Program, verification: hlo.Verification, path: str) -> None:
     import numpy as np
 
-    buffer = io.BytesIO()
-    arrays = {f"argument_{k}": array for k, array in enumerate(hlo.trial_arguments(program, trial))}
+    buffer, trial = io.BytesIO(), verification.worst
+    arrays = {f"argument_{k}": array for k, array in enumerate(trial.arguments(program))}
     np.savez(buffer, allow_pickle=False, **arrays)
     write_file(path, buffer.getvalue(), f"{trial.inputs} inputs, seed {trial.seed}")
 

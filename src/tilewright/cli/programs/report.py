@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Option
 
+from tilewright import hlo, targets
 from tilewright.cli.figures import both_reports, compare_reports
 from tilewright.cli.programs.program import (
     PROGRAM_HELP,
@@ -29,10 +30,6 @@ from tilewright.errors import CheckFailed, ParseError, TilewrightError, Unsuppor
 from tilewright.extras import installed
 from tilewright.render.delivery import Answer, Form, Line, Output, deliver, json_text, remark, show, write_file
 
-if TYPE_CHECKING:
-    from tilewright.hlo import MovementReport, Program, StepDiff
-    from tilewright.targets import Target
-
 _TargetOption = Annotated[str | None, "--target", "-t", "The chip; needed for StableHLO, whose layouts it predicts."]
 _Output = Annotated[str | None, "--output", "-o", "Write a .html or .json file; - is stdout."]
 _Written = Annotated[
@@ -43,20 +40,15 @@ _SUFFIXES = (".json", ".html", ".htm")
 _SIDE = f"{PROGRAM_HELP[:-1]}; or a report written with -o REPORT.json."
 
 
-def _chip(name: str | None) -> Target | None:
+def _chip(name: str | None) -> targets.Target | None:
     """The target; UsageError where there is none of this name, before a program is loaded for it."""
-    from tilewright.targets import target as find_target
-
-    return find_target(name) if name else None
+    return targets.target(name) if name else None
 
 
 def make_report(
-    program: Program, chip: Target | None, where: str, assumed: Mapping[str, float] | None = None
-) -> MovementReport:
+    program: hlo.Program, chip: targets.Target | None, where: str, assumed: Mapping[str, float] | None = None
+) -> hlo.MovementReport:
     """The report of a loaded program; UsageError where its layouts must be predicted and no target is named."""
-    from tilewright.hlo import report as report_movement
-    from tilewright.hlo import sharding_advice, suggest, suggest_rewrites
-
     if program.kind == "stablehlo" and chip is None:
         raise UsageError(
             "a StableHLO program carries no layouts, so a target must predict them",
@@ -64,11 +56,11 @@ def make_report(
             how="add --target, such as --target tpu-v5e",
         )
     try:  # what optimize would change
-        suggested = (*suggest(program, chip), *suggest_rewrites(program, chip)) if chip is not None else ()
-        suggested += tuple(sharding_advice(program, chip, every=False)) if chip is not None else ()
+        suggested = (*hlo.suggest(program, chip), *hlo.suggest_rewrites(program, chip)) if chip is not None else ()
+        suggested += tuple(hlo.sharding_advice(program, chip, every=False)) if chip is not None else ()
     except TilewrightError:  # no JAX, a target that optimize does not take, an old text: a report does
         suggested = ()
-    movement = replace(report_movement(program, chip, suggested, assumed), source=where)
+    movement = replace(hlo.report(program, chip, suggested, assumed), source=where)
     if program.kind == "stablehlo" and not (installed("jax") and installed("jaxlib")):
         why = "no rule looks at the program, and it is taken as it was written, not as a compiler normalises it"
         remark(f"note: without jax {why}; pip install 'tilewright[jax]'")
@@ -77,10 +69,8 @@ def make_report(
     return movement
 
 
-def _read_report(path: str) -> MovementReport:
+def _read_report(path: str) -> hlo.MovementReport:
     """A report that `tilewright report X -o OLD.json` (or --json) wrote."""
-    from tilewright.hlo import MovementReport
-
     text = read_text(path)
     try:
         plain = json.loads(text)
@@ -88,12 +78,12 @@ def _read_report(path: str) -> MovementReport:
         raise ParseError(f"not JSON: {error.msg}", text=text, column=error.pos, where=path) from None
     except RecursionError:
         raise UsageError("not a movement report: nested too deeply", where=path) from None
-    return MovementReport.from_json(plain, where=path)
+    return hlo.MovementReport.from_json(plain, where=path)
 
 
 def _report_or_program(
     source: str, target: str | None, arguments: Sequence[str] | None, module: str | None
-) -> tuple[MovementReport, Program | None]:
+) -> tuple[hlo.MovementReport, hlo.Program | None]:
     """A report's JSON is read, anything else is loaded and reported on; with the program, where there is one."""
     chip = _chip(target)
     if Path(source).suffix.lower() == ".json":
@@ -180,7 +170,9 @@ def report(
         _compare(old, movement, allowed, quiet=as_json)
 
 
-def _lines(movement: MovementReport, rankings: list[str], top: int, only: list[str], transfers: bool) -> Iterator[Line]:
+def _lines(
+    movement: hlo.MovementReport, rankings: list[str], top: int, only: list[str], transfers: bool
+) -> Iterator[Line]:
     width = terminal_width()
     for text in movement.head_lines():
         yield from (("", line) for line in textwrap.wrap(text, width, subsequent_indent="  "))
@@ -192,16 +184,14 @@ def _lines(movement: MovementReport, rankings: list[str], top: int, only: list[s
         yield from movement.ranking_lines(ranking, top, width, only, transfers)
 
 
-def _compare(old: MovementReport, new: MovementReport, allowed: float, quiet: bool) -> None:
+def _compare(old: hlo.MovementReport, new: hlo.MovementReport, allowed: float, quiet: bool) -> None:
     """The difference from the baseline; CheckFailed where it grew by more than is allowed."""
-    from tilewright.hlo import diff_reports
-
     layouts = [f"predicted for {side.target}" if side.predicted else "the dump's own" for side in (old, new)]
     for name, before, after in (("layouts", *layouts), ("kind of program", old.kind, new.kind)):
         if before != after:
             problem = f"the baseline's {name}: {before}; this report's: {after}"
             raise UsageError(problem, where="--baseline", how="make the baseline anew, from the same kind of program")
-    difference = diff_reports(old, new)
+    difference = hlo.diff_reports(old, new)
     if not quiet:
         show(["", ("bold", "against the baseline"), *difference.lines(10, terminal_width())])
     if failed := difference.regressions(allowed):
@@ -227,10 +217,8 @@ def diff(
         compare_reports(reports, (before, after), output, as_json, top)
         return
     where = Output(None if output == "-" else output, as_json, *_SUFFIXES)
-    from tilewright.hlo import diff_reports
-
     (old, first), (new, second) = (_report_or_program(side, target, arg, module) for side in (before, after))
-    difference, upgrade = diff_reports(old, new), _diagnose(first, second, target)
+    difference, upgrade = hlo.diff_reports(old, new), _diagnose(first, second, target)
 
     def lines() -> Iterator[Line]:
         if upgrade is not None:
@@ -241,13 +229,11 @@ def diff(
     deliver(Answer(lambda: plain, lines), where, {".html": lambda: difference.to_html(upgrade)}, said=())
 
 
-def _diagnose(before: Program | None, after: Program | None, target: str | None) -> StepDiff | None:
+def _diagnose(before: hlo.Program | None, after: hlo.Program | None, target: str | None) -> hlo.StepDiff | None:
     """Of two optimised modules and a chip whose time is known: what got slower, and why."""
-    from tilewright.hlo import diagnose_upgrade
-
     if target is None or before is None or after is None or {before.kind, after.kind} != {"hlo"}:
         return None
     try:
-        return diagnose_upgrade(before, after, target)
+        return hlo.diagnose_upgrade(before, after, target)
     except UnsupportedError:  # a target without a time model
         return None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Option
 
+from tilewright import hlo, targets, trace
 from tilewright.cli.programs.calibrate import calibrate, calibrated
 from tilewright.cli.programs.program import (
     PROGRAM_HELP,
@@ -24,10 +25,6 @@ from tilewright.cli.streams import Json
 from tilewright.errors import UsageError
 from tilewright.render import bytes_text
 from tilewright.render.delivery import Answer, Form, Line, Output, deliver, remark
-
-if TYPE_CHECKING:
-    from tilewright.hlo import MovementReport, Program, StepTime
-    from tilewright.targets import Target
 
 _SETTING = re.compile(r"([\w-]+)\.([\w.]+)=(.+)")
 _SWEEP = re.compile(r"([A-Za-z_]\w*)=([\w,.\s-]+)")
@@ -63,13 +60,9 @@ def time(
     """Model how long one step takes: the operations by time, what bounds each, and what a change would bring."""
     where = Output(output, as_json, ".json", ".html", ".htm", ".pftrace")
     assumed = assumptions(assume)
-    from tilewright.hlo import compile_for_tpu, estimate
-    from tilewright.targets import target as find_target
-    from tilewright.trace import perfetto_bytes
-
     if not target:
         raise UsageError("a time needs a chip", where=program or "", how="add --target, such as --target tpu-v6e")
-    chips = [find_target(name) for name in target]
+    chips = [targets.target(name) for name in target]
     if measured is not None:
         refitted, said = calibrate(measured, program, chips[0])
         deliver(Answer(lambda: refitted, lambda: said), Output(output, as_json, ".json"), {".json": lambda: refitted})
@@ -79,10 +72,10 @@ def time(
     if calibration is not None:
         chips = [calibrated(chip, calibration) for chip in chips]
     changed = _changed(chips, changes or [])
-    named: list[tuple[str, StepTime]] = []
-    moved: MovementReport | None = None
+    named: list[tuple[str, hlo.StepTime]] = []
+    moved: hlo.MovementReport | None = None
 
-    def loading(texts: list[str] | None) -> Program:
+    def loading(texts: list[str] | None) -> hlo.Program:
         return load_program(program, texts, module, frames, meshed)
 
     if largest is not None:
@@ -90,10 +83,10 @@ def time(
     for label, texts in _swept(sweep, arg):
         loaded = loading(texts)
         for chip in chips:  # every changed one beside the plain one
-            for what_if, machine in [("", chip), *changed.get(chip.name, [])]:
-                ready = compile_for_tpu(loaded, chip.name) if compiled and loaded.kind != "hlo" else loaded
-                name = ", ".join(part for part in (label, chip.name, what_if) if part)
-                named.append((name, estimate(ready, machine, assumed)))
+            for what, machine in [("", chip), *changed.get(chip.name, [])]:
+                ready = hlo.compile_for_tpu(loaded, chip.name) if compiled and loaded.kind != "hlo" else loaded
+                name = ", ".join(part for part in (label, chip.name, what) if part)
+                named.append((name, hlo.estimate(ready, machine, assumed)))
                 moved = moved or make_report(ready, machine, program, assumed)
     assert moved is not None
     first = named[0][1]
@@ -104,14 +97,12 @@ def time(
     forms: dict[str, Form] = {
         ".json": lambda: plain,
         ".html": lambda: first.to_html(named, [f"saves {each.saved}: {each.words}" for each in moved.suggestions[:3]]),
-        ".pftrace": lambda: perfetto_bytes(first.events()),
+        ".pftrace": lambda: trace.perfetto_bytes(first.events()),
     }
     deliver(answer, where, forms, notes=first.notes)
 
 
-def _changed(chips: Sequence[Target], changes: Sequence[str]) -> dict[str, list[tuple[str, Target]]]:
-    from tilewright.hlo import what_if
-
+def _changed(chips: Sequence[targets.Target], changes: Sequence[str]) -> dict[str, list[tuple[str, targets.Target]]]:
     by_name = {chip.name: chip for chip in chips}
     settings: dict[str, dict[str, float]] = {}
     for change in changes:
@@ -126,7 +117,7 @@ def _changed(chips: Sequence[Target], changes: Sequence[str]) -> dict[str, list[
         except ValueError:
             raise UsageError(f"'{text}' is no number", where=f"--set {chip}.{key}", how="write it like 2e12") from None
     return {
-        chip: [(", ".join(f"{k} = {v:g}" for k, v in values.items()), what_if(by_name[chip], values))]
+        chip: [(", ".join(f"{k} = {v:g}" for k, v in values.items()), hlo.what_if(by_name[chip], values))]
         for chip, values in settings.items()
     }
 
@@ -150,17 +141,17 @@ _MOST = 1 << 24
 """The largest number that is tried."""
 
 
-def _largest(name: str, arguments: list[str] | None, chip: Target, load: Callable[[list[str] | None], Program]) -> int:
+def _largest(
+    name: str, arguments: list[str] | None, chip: targets.Target, load: Callable[[list[str] | None], hlo.Program]
+) -> int:
     """The largest number for a word of the arguments with which the program fits, by tracing it anew for each."""
-    from tilewright.hlo import lifetimes
-
     memory = chip.memory("hbm")
     if memory is None:
         raise UsageError(f"{chip.name} has no HBM", where="--largest")
 
     def need(number: int) -> int:
         ((_, texts),) = _swept(f"{name}={number}", arguments)
-        peak = lifetimes(load(texts), chip).peak
+        peak = hlo.lifetimes(load(texts), chip).peak
         remark(f"note: {name} {number} needs {bytes_text(peak)} of {bytes_text(memory.usable)}")
         return peak
 
@@ -177,7 +168,7 @@ def _largest(name: str, arguments: list[str] | None, chip: Target, load: Callabl
     return fits
 
 
-def _lines(named: Sequence[tuple[str, StepTime]], top: int, changes: Sequence[Line]) -> Iterator[Line]:
+def _lines(named: Sequence[tuple[str, hlo.StepTime]], top: int, changes: Sequence[Line]) -> Iterator[Line]:
     first = named[0][1]
     yield from (*first.lines(), "", *changes, "")
     yield first.slowest_table(top)

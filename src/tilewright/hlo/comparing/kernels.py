@@ -19,7 +19,7 @@ from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.timing.estimate import estimate
 from tilewright.hlo.timing.step import StepTime, TimeRow
 from tilewright.layout import TensorLayout
-from tilewright.render.compare import partners
+from tilewright.render.compare import matched
 from tilewright.targets import Target
 
 _RANKS = (
@@ -212,7 +212,6 @@ def paired(
     left: Sequence[Kernel], right: Sequence[Kernel], keys: Sequence[Callable[[Kernel], Hashable]] = PAIRING_KEYS
 ) -> tuple[list[tuple[Kernel, Kernel]], list[Kernel], list[Kernel]]:
     """Kernels side by side, and those left on each side."""
-    found = partners(left, right, keys)
-    alone = set(range(len(left))) - set(found.values()), set(range(len(right))) - found.keys()
-    pairs = [(left[before], right[after]) for after, before in found.items()]
-    return pairs, [left[k] for k in sorted(alone[0])], [right[k] for k in sorted(alone[1])]
+    both = matched(left, right, keys)
+    pairs = [(before, after) for before, after in both if before and after]
+    return pairs, [before for before, after in both if before and not after], [b for a, b in both if b and not a]

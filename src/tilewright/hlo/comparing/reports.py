@@ -18,7 +18,7 @@ from tilewright.hlo.comparing.steps import StepDiff
 from tilewright.hlo.reporting.lines import INDENT, folded, operation_text, runs_text
 from tilewright.hlo.reporting.types import MovementRow, ReportData
 from tilewright.render import Column, Field, Html, Page, Step, badge, bytes_text, steps, table
-from tilewright.render.compare import partners
+from tilewright.render.compare import matched
 from tilewright.render.formats import place_text
 from tilewright.render.markup import element, escape, join
 from tilewright.render.page import Tone, note
@@ -190,11 +190,7 @@ def diff_reports(before: ReportData, after: ReportData) -> ReportDiff:
     """
     left, right = ([row for row in side.rows if not row.in_fusion and row.category != "compute"]
                    for side in (before, after))  # fmt: skip
-    partner = partners(left, right, _KEYS)
-    changes = [_change(left[partner[j]] if j in partner else None, row) for j, row in enumerate(right)]
-    taken = set(partner.values())
-    changes += [RowChange("gone", row, None) for i, row in enumerate(left) if i not in taken]
-    return ReportDiff(before, after, tuple(changes))
+    return ReportDiff(before, after, tuple(_change(*pair) for pair in matched(left, right, _KEYS)))
 
 
 def _shape(row: MovementRow) -> str:
@@ -215,9 +211,9 @@ _KEYS: tuple[Callable[[MovementRow], Hashable], ...] = (
 )
 
 
-def _change(before: MovementRow | None, after: MovementRow) -> RowChange:
-    if before is None:
-        return RowChange("new", None, after)
+def _change(before: MovementRow | None, after: MovementRow | None) -> RowChange:
+    if before is None or after is None:
+        return RowChange("new" if before is None else "gone", before, after)
     same = all(getattr(before, name) == getattr(after, name) for name in _COMPARED)
     return RowChange("same" if same else "changed", before, after)
 

@@ -17,7 +17,8 @@ from tilewright.hlo.gating.gate import Verdict, copied_block, source_of, take_ou
 from tilewright.hlo.gating.moves import layout_of
 from tilewright.hlo.gating.regions import Region, leaves_of
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value, walk
-from tilewright.hlo.graphs.mlir import block_program, module_text
+from tilewright.hlo.graphs.mlir import module_text
+from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.rewrites.cleanup import DeadCode
 from tilewright.hlo.rewriting.maker import PURE, Maker, made_by
 from tilewright.hlo.rules.catalogue import factor_on
@@ -78,7 +79,8 @@ def price(rule: str, before: Block, after: Block, target: Target) -> Gain:
 
 def _modelled(before: Block, after: Block, target: Target) -> Gain:
     try:
-        steps = [estimate(block_program(block), target) for block in (before, after)]
+        programs = (read_stablehlo(module_text(block)) for block in (before, after))
+        steps = [estimate(replace(each, text=""), target) for each in programs]  # as they are, in no normal form
     except TilewrightError as error:
         return Gain(1.0, "unpriced", f"the time model has no price for it ({error})")
     seconds = [step.device_seconds for step in steps]
@@ -179,7 +181,7 @@ class Acting:
                 self.refused[case.match.rule.name, case.match.root] = self._verdict(case, False)
                 self.left.append(case)
         changed = False
-        for case in choose(_leading([case for case in cases if not case.refusal])):
+        for case in choose(case for case in cases if not case.refusal):
             changed |= self._put(block, case)
         if changed:
             *inner, last = [op for op in block.operations if op.block is block]
@@ -316,15 +318,6 @@ class Acting:
             before=before,
             after=after,
         )
-
-
-def _leading(cases: Sequence[Candidate]) -> list[Candidate]:
-    """The cases without those that a rule goes before by its own word, where both would replace the same."""
-    before: dict[str, set[Node]] = {}
-    for case in cases:
-        for name in case.match.rule.over:
-            before.setdefault(name, set()).update(case.dead)
-    return [case for case in cases if case.dead.isdisjoint(before.get(case.match.rule.name, ()))]
 
 
 def choose(cases: Iterable[Candidate]) -> list[Candidate]:

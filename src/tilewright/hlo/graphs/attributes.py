@@ -13,7 +13,7 @@ comparison one of ``EQ NE GE GT LE LT``, its ``kind`` ``FLOAT SIGNED UNSIGNED TO
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from tilewright.hlo.ir import ir
-from tilewright.hlo.program import convolution_attributes
 
 Attributes = dict[str, Any]
 
@@ -265,52 +264,3 @@ def write_attributes(name: str, own: Attributes) -> Attributes:
         return {}
     written = {part.mlir: part.write(own[part.key] if part.key else own) for part in PARTS[name]}
     return {key: value for key, value in written.items() if value is not None}
-
-
-# As HLO's text has them, for what asks no more of a program than a report does.
-
-
-def _listed(values: Iterable[Any]) -> str:
-    return "{" + ",".join(map(str, values)) + "}"
-
-
-def _hlo_dot(own: Attributes) -> dict[str, str]:
-    keys = [f"{side}_{which}" for which in ("batch", "contract") for side in ("lhs", "rhs")]
-    return {key.replace("contract", "contracting") + "_dims": _listed(own[key]) for key in keys if own[key]}
-
-
-def _hlo_constant(own: Attributes) -> dict[str, str]:
-    element = own["literal"].element
-    return {"literal": element} if element is not None and element.lstrip("-").isdecimal() else {}
-
-
-def _hlo_convolution(own: Attributes) -> dict[str, str]:
-    """Labels, and what of window and groups is not what a plain convolution has."""
-    dims = {"stride": own["strides"], "lhs_dilate": own["lhs_dilation"], "rhs_dilate": own["rhs_dilation"]}
-    words = {key: "x".join(map(str, sizes)) for key, sizes in dims.items()}
-    words["pad"] = "x".join(f"{low}_{high}" for low, high in own["padding"])
-    counts = {"feature_group_count": str(own["groups"]), "batch_group_count": str(own["batch_groups"])}
-    return convolution_attributes("{}_{}->{}".format(*own["numbers"]), words, counts)
-
-
-def _hlo_slice(own: Attributes) -> dict[str, str]:
-    dims = zip(own["start"], own["limit"], own["strides"])
-    return {"slice": "{" + ", ".join(f"[{a}:{b}]" if step == 1 else f"[{a}:{b}:{step}]" for a, b, step in dims) + "}"}
-
-
-#: Name of an operation -> its plain attributes as HLO's, the ones that a report reads.
-HLO_ATTRIBUTES: dict[str, Callable[[Attributes], dict[str, str]]] = {
-    "broadcast_in_dim": lambda own: {"dimensions": _listed(own["dims"])},
-    "compare": lambda own: {"direction": own["direction"]},
-    "concatenate": lambda own: {"dimensions": _listed([own["dim"]])},
-    "constant": _hlo_constant,
-    "convolution": _hlo_convolution,
-    "dot_general": _hlo_dot,
-    "gather": lambda own: {"slice_sizes": _listed(own["sizes"])},
-    "pad": lambda own: {
-        "padding": "x".join("_".join(map(str, dim)) for dim in zip(own["low"], own["high"], own["interior"]))
-    },
-    "reduce": lambda own: {"dimensions": _listed(own["dims"])},
-    "slice": _hlo_slice,
-    "transpose": lambda own: {"dimensions": _listed(own["permutation"])},
-}

@@ -9,17 +9,14 @@ nothing else refers to it.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from tilewright.hlo.graphs.attributes import HLO_ATTRIBUTES, WRITTEN, read_attributes, write_attributes
+from tilewright.hlo.graphs.attributes import WRITTEN, read_attributes, write_attributes
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, walk
 from tilewright.hlo.ir import context, ir
-from tilewright.hlo.program import Computation, Operation, Program
-from tilewright.layout.index.types import xla_dtype
 
 Array = np.ndarray[Any, Any]
 
@@ -481,43 +478,3 @@ def module_text(block: Block) -> str:
                     value.handle = made
             ir.Operation.create("func.return", [], [value.handle for value in outputs])
         return str(module.operation.get_asm())
-
-
-def block_program(block: Block) -> Program:
-    """The same block as a program, as :func:`module_text` would be read, but for the text."""
-    names: dict[Value, str] = {}
-    computations: list[Computation] = []
-
-    def named(values: Sequence[Value]) -> str:
-        for value in values:
-            names[value] = f"%{len(names)}"
-        shapes = [value.xla for value in values]
-        return shapes[0] if len(shapes) == 1 else f"({', '.join(shapes)})"
-
-    operations = [Operation(f"%{number}", "parameter", named([v])) for number, v in enumerate(block.arguments)]
-    for op in block.operations:
-        taken = tuple(names[v] for v in op.operands), tuple(v.xla for v in op.operands)
-        if op is block.operations[-1]:
-            operations.append(Operation("", "return", "()", *taken, root=True))
-            continue
-        shape = named(op.results)
-        attributes = HLO_ATTRIBUTES[op.name](op.attributes) if op.name in HLO_ATTRIBUTES else {}
-        calls = _reducer(op, names[op.result], computations)
-        opcode = op.name.rpartition(".")[2]
-        operations.append(Operation(names[op.result], opcode, shape, *taken, attributes, calls=calls))
-    return Program("stablehlo", "main", "", (Computation("main", tuple(operations), True), *computations))
-
-
-def _reducer(op: Node, name: str, computations: list[Computation]) -> tuple[str, ...]:
-    """The computation that a reduction calls, added to the others; of a plain one the text has none."""
-    if op.name not in _REDUCTIONS or (op.name == "reduce" and "monoid" in op.attributes):
-        return ()
-    monoids = op.attributes.get("monoids") or (op.attributes.get("monoid", "select"),) * len(op.results)
-    scalars = [f"{xla_dtype(v.dtype)}[]" for v in op.results]
-    made = [Operation(f"%a{k}", "parameter", shape) for k, shape in enumerate(scalars * 2)]
-    for k, (monoid, shape) in enumerate(zip(monoids, scalars)):
-        made.append(Operation(f"%m{k}", monoid, shape, (f"%a{k}", f"%a{k + len(scalars)}"), (shape, shape)))
-    results = tuple(f"%m{k}" for k in range(len(scalars)))
-    made.append(Operation("", "return", "()", results, tuple(scalars), root=True))
-    computations.append(Computation(f"main/{name}.reducer", tuple(made)))
-    return (computations[-1].name,)

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError
-from tilewright.hlo.apart import run_apart
-from tilewright.hlo.execute import array_struct, flat_callable
+from tilewright.hlo.execute import array_struct, flat_callable, run_apart
 from tilewright.hlo.graphs.graph import Block, Node, Value, array_dtype, captured, numpy_dtype, walk
 from tilewright.hlo.ir import operations_module, parse_module, print_module
 from tilewright.hlo.jaxlib_child import ask, read_arrays

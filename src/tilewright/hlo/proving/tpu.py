@@ -18,10 +18,11 @@ from typing import Any
 from tilewright.child import Child, ChildDied, ChildLate, serve
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
 from tilewright.hlo.execute import check_custom_calls, flat_callable
-from tilewright.hlo.opcodes import CONTROL, TAKES_NO_TIME, TAKES_PART, WRITES_IN_PLACE
+from tilewright.hlo.opcodes import CONTROL, TAKES_NO_TIME
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.proving.verify import main_types
 from tilewright.hlo.reading.hlo_reader import read_hlo
+from tilewright.hlo.reading.hlo_scan import array_shapes
 from tilewright.hlo.semantics.context import Context
 from tilewright.render import bytes_text
 
@@ -108,25 +109,10 @@ def _bytes(context: Context, op: Operation) -> tuple[int, int]:
 
 def _touched(context: Context, op: Operation) -> int:
     """Padded bytes that an operation without an estimate reads and writes: of a table, the rows it picks or puts."""
-    picked, result = {0: op.shape} if op.opcode in TAKES_PART else {}, op.shape
-    if op.opcode in WRITES_IN_PLACE:
-        picked[0] = result = op.operand_shapes[WRITES_IN_PLACE[op.opcode]]
-    if op.opcode == "fusion":
-        body = context.program.by_name[op.calls[0]].operations
-        numbers = {each.name: each.parameter_number for each in body}
-        for name, number in numbers.items():
-            users = [each for each in body if name in each.operands]
-            if number is not None and users and all(x.opcode in TAKES_PART and x.operands[0] == name for x in users):
-                picked[number] = f"({', '.join(x.shape for x in users)})"
-        by_name = {each.name: each for each in body}
-        last = next((each for each in body if each.root), None)
-        while last is not None and last.opcode == "bitcast":
-            last = by_name.get(last.operands[0])
-        number = numbers.get(last.operands[0]) if last is not None and last.opcode in WRITES_IN_PLACE else None
-        if last is not None and number is not None:
-            picked[number] = result = last.operand_shapes[WRITES_IN_PLACE[last.opcode]]
-    shapes = [picked.get(k, shape) for k, shape in enumerate(op.operand_shapes)]
-    return sum(x.size_bytes for shape in (*shapes, result) for x in context.layouts(shape))
+    read, written = context.demand.border(op)
+    whole = (context.demand.size(shape) for shape in array_shapes(op.shape))
+    replaced = sum(size for size, all_ in zip(written, whole) if size < all_)  # rows lie in tiles that are read before
+    return round(sum(read) + sum(written) + replaced)
 
 
 def _executed(program: Program) -> list[str]:

@@ -18,8 +18,7 @@ import numpy as np
 
 from tilewright.child import Tell, bound, half_of_memory, serve
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
-from tilewright.hlo.apart import SECONDS, ask
-from tilewright.hlo.execute import array_struct, check_custom_calls
+from tilewright.hlo.execute import SECONDS, array_struct, ask, check_custom_calls
 from tilewright.hlo.graphs.graph import Block, Value
 from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module
@@ -73,7 +72,7 @@ class Trial:
     ``inputs``            the kind: ``normal``, ``wide``, ``zeros``, ``denormal``, ``large``, ``lowest``, ``special`` or
                           ``given``
     ``run``               ``jit`` or ``op by op``
-    ``seed``              with ``inputs``, makes the same arrays again (``trial_inputs``)
+    ``seed``              with ``inputs``, makes the same arrays again (:meth:`arguments`)
     ``ok``                every element agrees to rounding (integers exactly), is right by the reference, or has an
                           error that is rounding in both programs and at most twice the original's
     ``bit_equal``         every output is equal bit for bit (any NaN equals any NaN, and the two zeros are equal)
@@ -95,6 +94,12 @@ class Trial:
     error_after: float | None
     reason: str
     difference: Difference | None
+
+    def arguments(self, program: Program) -> list[Array]:
+        """The arrays it was made with: the arguments of the program's ``main`` that show what it shows."""
+        if self.inputs == "given":
+            raise UsageError("the inputs of this trial were passed in, so they cannot be made again")
+        return trial_inputs(_main(program).arguments, self.inputs, self.seed)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON: infinities as the text ``inf``."""
@@ -287,13 +292,6 @@ def verify_here(
             arrays = own_inputs if own_inputs is not None else trial_inputs(before.arguments, kind, seed)
             trials.append(judge.trial(kind, how, seed, arrays, runs[how]))
     return Verification(tuple(trials), judge.reference.kind, tuple(dict.fromkeys(remarks + judge.remarks)))
-
-
-def trial_arguments(program: Program, trial: Trial) -> list[Array]:
-    """The arrays a trial was made with: the arguments of ``main`` that show what it shows."""
-    if trial.inputs == "given":
-        raise UsageError("the inputs of this trial were passed in, so they cannot be made again")
-    return trial_inputs(_main(program).arguments, trial.inputs, trial.seed)
 
 
 def _first_difference(before: Sequence[str], after: Sequence[str]) -> str:

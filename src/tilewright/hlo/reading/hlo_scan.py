@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from tilewright.errors import ParseError
 
@@ -229,6 +230,18 @@ def split_top(text: str) -> list[str]:
         parts = _split_slowly(text)
     clean = (re.sub(r"/\*.*?\*/", "", part, flags=re.S) if "/*" in part else part for part in parts)
     return [part for piece in clean if (part := piece.strip())]
+
+
+@lru_cache(maxsize=4096)
+def array_shapes(shape: str) -> tuple[str, ...]:
+    """The arrays in a shape's text, nested tuples flattened; tokens and opaque values left out.
+
+    >>> array_shapes("((f32[4,2]{1,0}), f32[2]{0:S(1)}, token[])")
+    ('f32[4,2]{1,0}', 'f32[2]{0:S(1)}')
+    """
+    if not shape.startswith("("):
+        return () if shape.startswith(("token", "opaque")) else (shape,)
+    return tuple(array for element in split_top(shape[1:-1]) for array in array_shapes(element))
 
 
 def _split_slowly(text: str) -> list[str]:

@@ -22,15 +22,13 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from tilewright.errors import TilewrightError
-from tilewright.hlo.alike import joined
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import CONTROL, RENAMES, WRITES_IN_PLACE
-from tilewright.hlo.program import Computation, Operation, Program, aliases, written_over_arguments
+from tilewright.hlo.program import Computation, Operation, Program, aliases, joined, written_over_arguments
 from tilewright.hlo.reading.hlo_scan import split_top
 from tilewright.hlo.reporting.packing import Span, at_once, moments, of_older_compiler, room
 from tilewright.hlo.reporting.types import PaddedTensor, Peak
 from tilewright.hlo.semantics.context import Context
-from tilewright.hlo.semantics.dims import written_into
 from tilewright.hlo.semantics.fusions import in_kernels
 from tilewright.hlo.semantics.partitioning import of_one_device
 from tilewright.hlo.semantics.predicting import in_normal_form
@@ -584,7 +582,7 @@ class _Sweep:
         number: int | None = 0 if kind in WRITES_IN_PLACE else None
         started = kind == "async-start"
         if (kind == "fusion" or started) and (body := self.context.program.body(op)):
-            number = written_into(body)
+            number, _ = self.context.demand.updates(body).get(0, (None, ()))
         if number is None or number >= len(operands) or (op.shape.startswith("(") and not started):
             return None
         later = self.last_named.get(self._base(op.operands[number]), at) > at

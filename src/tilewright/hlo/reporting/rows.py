@@ -7,13 +7,12 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from math import prod
 
-from tilewright.hlo.cost import Traffic, border, permutation_of, plain_opcode
+from tilewright.hlo.cost import Traffic, permutation_of, plain_opcode
 from tilewright.hlo.graphs.dims import Run, runs
 from tilewright.hlo.opcodes import CONTROL, PRODUCTS, REARRANGES, TAKES_NO_TIME, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.reporting.types import MovementRow
-from tilewright.hlo.semantics.context import Context, Placed
-from tilewright.hlo.semantics.moving import moved_by
+from tilewright.hlo.semantics.context import Context, Placed, moved_by
 from tilewright.layout import TensorLayout
 
 _Layouts = Sequence[TensorLayout]
@@ -258,7 +257,7 @@ def fusion_row(context: Context, computation: Computation, op: Operation) -> Mov
     arrays = [layout for layout in operands if layout.rank]
     kinds = {plain_opcode(inner.opcode) for inner in body.operations if not inner.shape.endswith("[]")} - _STILL
     if kinds <= REARRANGES | {"reverse"} and kinds and results[0].rank:
-        cost = border(body, placed.operands, sum(layout.size_bytes for layout in results), context.layout)
+        cost = Traffic(False, *(round(sum(sizes)) for sizes in context.demand.border(op)))
         sources = arrays or operands or results[:1]
         reason = f"a fusion that only moves: {' and '.join(sorted(kinds))}"
         category = _category(kinds, sources[0], results[0], cost)

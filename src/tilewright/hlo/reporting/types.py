@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from msgspec import to_builtins
 
-from tilewright.hlo.alike import joined
+from tilewright.hlo.program import joined
 from tilewright.render import bytes_text, percent_text, seconds_text
 from tilewright.render.formats import place_text
 from tilewright.version import __version__

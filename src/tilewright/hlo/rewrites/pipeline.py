@@ -42,33 +42,6 @@ _STEP = re.compile(r"\s*([a-z-]+)\s*(?:\{([^}]*)\})?\s*(,|$)")
 _OPTION = re.compile(r"[^\s,]+")
 
 
-@dataclass(frozen=True)
-class PassOption:
-    """An option of a rewrite: its name, ``true or false`` or ``a number``, its default, and what it does."""
-
-    name: str
-    kind: str
-    default: str
-    summary: str
-
-
-def rewrite_options(rewrite: type[Step]) -> tuple[PassOption, ...]:
-    """The options of a rewrite, which are the fields of its dataclass.
-
-    >>> [(option.name, option.default) for option in rewrite_options(REWRITES["reduce-of-reshape"])]
-    [('allow_reassociation', 'true'), ('allow_products', 'false')]
-    """
-    return tuple(
-        PassOption(
-            name=field.name,
-            kind="true or false" if isinstance(field.default, bool) else "a number",
-            default=str(field.default).lower(),
-            summary=field.metadata.get("summary", ""),
-        )
-        for field in fields(rewrite)
-    )
-
-
 def parse_pipeline(text: str) -> tuple[Step, ...]:
     """The rewrites a text names, with options in braces. Raises ParseError at the column of the first mistake.
 
@@ -109,7 +82,7 @@ def _with_options(cls: type[Any], step: re.Match[str], text: str) -> Step:
 
 
 def _value(cls: type[Any], key: str, value: str, text: str, column: int) -> bool | int:
-    known = {option.name: option for option in rewrite_options(cls)}
+    known = {option.name: option for option in cls.options()}
     if key not in known:
         how = f"options of {cls.name}: {', '.join(known) or 'none'}"
         raise ParseError(f"no option called '{key}'", text=text, column=column, how=how)

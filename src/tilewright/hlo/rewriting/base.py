@@ -17,6 +17,16 @@ def option(default: bool | int, summary: str) -> Any:
 
 
 @dataclass(frozen=True)
+class PassOption:
+    """An option of a rewrite: its name, ``true or false`` or ``a number``, its default, and what it does."""
+
+    name: str
+    kind: str
+    default: str
+    summary: str
+
+
+@dataclass(frozen=True)
 class Step:
     """One step of a pipeline: :class:`Inline`, or a :class:`Rewrite`. Its options are its fields.
 
@@ -28,6 +38,22 @@ class Step:
 
     def __init_subclass__(cls) -> None:
         cls.name = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
+
+    @classmethod
+    def options(cls) -> tuple[PassOption, ...]:
+        """The options, which are the fields of the dataclass.
+
+        >>> from tilewright.hlo import REWRITES
+        >>> [(option.name, option.default) for option in REWRITES["reduce-of-reshape"].options()]
+        [('allow_reassociation', 'true'), ('allow_products', 'false')]
+        """
+        kinds = {True: "true or false", False: "a number"}
+        return tuple(
+            PassOption(
+                f.name, kinds[isinstance(f.default, bool)], str(f.default).lower(), f.metadata.get("summary", "")
+            )
+            for f in fields(cls)
+        )
 
     def __str__(self) -> str:
         """With the options that differ from their defaults: ``reduce-of-reshape{allow_reassociation=false}``."""

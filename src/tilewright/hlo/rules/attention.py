@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from tilewright.hlo.graphs.dims import only_unit_dims_differ
 from tilewright.hlo.graphs.graph import Node, Value
-from tilewright.hlo.rewriting.maker import Maker, made_by, precision_for_zero_one
+from tilewright.hlo.rewriting.maker import Maker, made_by
 from tilewright.hlo.rules.matching import (
     Repeat,
     behind,
     free_dims,
-    is_step,
     number_of,
     only_used_by,
     product_dims,
@@ -243,159 +238,4 @@ SOFTMAX_SUM = Rule(
     families=("tpu",),
 )
 
-# Work on interleaved pairs, as a rotary embedding does it: the elements of a pair lie side by side in a dim of two.
-
-_FEW, _WIDEST, _LONGEST = 8, 512, 64
-_FLOATS = ("bf16", "f16", "f32", "f64")
-
-
-@dataclass
-class _PairWork:
-    """Elementwise ``steps`` on arrays that end in (n, k), and what they begin with; ``root`` merges n and k again.
-
-    ``spread``: element s of every pair of ``x``, k times; ``tables``: what is broadcast along the dims in front;
-    ``numbers``: one number all along; ``others``: arrays that are only reshaped.
-    """
-
-    root: Node
-    steps: tuple[Node, ...]
-    x: Value
-    spread: dict[Value, int]
-    tables: dict[Value, Node]
-    numbers: dict[Value, Node]
-    others: dict[Value, None]
-
-
-def _pair_work(root: Node) -> _PairWork | None:
-    value, top = root.result, root.operands[0]
-    if made_by(value, "reshape") is None or len(top.sizes) < 2 or top.sizes[:-2] != value.sizes[:-1]:
-        return None
-    if not 1 < top.sizes[-1] <= _FEW < value.sizes[-1] <= _WIDEST:
-        return None
-    steps: dict[Node, None] = {}
-    work = _PairWork(root, (), value, {}, {}, {}, {})
-    sources: list[Value] = []
-    open_ = [top]
-    while open_:
-        each = open_.pop()
-        step = each.operation
-        wide = made_by(each, "broadcast_in_dim")
-        if (element := _element_of_pair(wide, value.sizes)) is not None:
-            sources.append(element[0])
-            work.spread[each] = element[1]
-        elif wide is not None and wide.operands[0].shape == ():
-            work.numbers[each] = wide
-        elif wide is not None:
-            if not _is_table(wide):
-                return None
-            work.tables[each] = wide
-        elif step is not None and _is_pair_step(step, top.sizes):
-            if step in steps:
-                continue
-            if len(steps) == _LONGEST or any(
-                user is not root and not _is_pair_step(user, top.sizes) for user in each.users
-            ):
-                return None
-            steps[step] = None
-            open_ += step.operands
-        else:
-            work.others[each] = None
-    if not steps or not sources or any(source is not sources[0] for source in sources):
-        return None
-    work.x, work.steps = sources[0], tuple(sorted(steps, key=lambda step: step.position))
-    return work if work.x.dtype in _FLOATS else None
-
-
-def _is_pair_step(node: Node, shape: Sequence[int]) -> bool:
-    return is_step(node) and all(value.sizes == tuple(shape) for value in (node.result, *node.operands))
-
-
-def _is_table(wide: Node) -> bool:
-    """Pairs that are broadcast along dims in front of them."""
-    rank = len(wide.result.sizes)
-    dims, source = list(wide.attributes["dims"]), wide.operands[0]
-    return dims == sorted(dims) and dims[-2:] == [rank - 2, rank - 1] and source.sizes[-2:] == wide.result.sizes[-2:]
-
-
-def _element_of_pair(wide: Node | None, merged: Sequence[int]) -> tuple[Value, int] | None:
-    """(x, s) where ``wide`` holds element s of every pair in the last dim of x, once for each element of the pair."""
-    if wide is None or not wide.operands[0].sizes:
-        return None
-    narrow, shape = wide.operands[0], wide.result.sizes
-    dims = list(wide.attributes["dims"])
-    kept = [narrow.sizes[dims.index(d)] if d in dims else 1 for d in range(len(shape))]
-    if dims != sorted(dims) or kept != [*shape[:-1], 1]:
-        return None
-    while (inner := made_by(narrow, "reshape")) is not None:
-        if not only_unit_dims_differ(inner.operands[0].sizes, narrow.sizes):
-            return None
-        narrow = inner.operands[0]
-    taken = made_by(narrow, "slice")
-    split = made_by(taken.operands[0], "reshape") if taken is not None else None
-    if taken is None or split is None or set(taken.attributes["strides"]) != {1}:
-        return None
-    last = len(taken.operands[0].sizes) - 1
-    parts, start = taken.operands[0].sizes, taken.attributes["start"]
-    whole = [d for d in range(last) if narrow.sizes[d] == parts[d]]
-    x = split.operands[0]
-    if len(whole) != last or narrow.sizes[last] != 1 or parts[last] != shape[-1] or x.sizes != tuple(merged):
-        return None
-    return (x, start[last]) if only_unit_dims_differ(parts, shape) else None
-
-
-def _on_whole_rows(found: _PairWork, make: Maker) -> Value:
-    """The same steps on whole rows: an element of the pairs is spread by a product with a 0/1 matrix."""
-    shape, few = found.root.result.sizes, found.root.operands[0].sizes[-1]
-    values: dict[Value, Value] = {}
-    made: dict[int, Value] = {}
-    for value, element in found.spread.items():
-        if element not in made:
-            chooses = make.array(_choosing_matrix(shape[-1], few, element), found.x.dtype)
-            precision = precision_for_zero_one(found.x.dtype)
-            made[element] = make.dot(found.x, chooses, ((len(shape) - 1,), (0,)), precision=precision)
-        values[value] = made[element]
-    for value, wide in found.tables.items():
-        values[value] = make.broadcast(_table_rows(wide.operands[0], make), shape, wide.attributes["dims"][:-1])
-    for value, wide in found.numbers.items():
-        values[value] = make.broadcast(wide.operands[0], shape, ())
-    for value in found.others:
-        values[value] = make.reshape(value, shape)
-    for step in found.steps:
-        values[step.result] = make.elementwise(step, [values[operand] for operand in step.operands], shape)
-    return values[found.root.operands[0]]
-
-
-def _table_rows(table: Value, make: Maker) -> Value:
-    """A table [.., n, k] as [.., n * k]; an element of a last dim, table[.., s], is taken from such rows, too."""
-    *front, count, few = table.sizes
-    thin = made_by(table, "reshape")
-    taken = made_by(thin.operands[0], "slice") if thin is not None else None
-    whole = taken.operands[0] if taken is not None else None
-    if taken is None or whole is None or taken.result.sizes != (*table.sizes, 1) or whole.sizes[:-1] != table.sizes:
-        return make.reshape(table, (*front, count * few))
-    start = taken.attributes["start"][-1]
-    rows = make.reshape(whole, (*front, count * few, whole.sizes[-1]))
-    return make.reshape(make.part(rows, len(rows.sizes) - 1, start, start + 1), (*front, count * few))
-
-
-def _choosing_matrix(size: int, few: int, element: int) -> np.ndarray[Any, Any]:
-    """The 0/1 matrix whose column c takes element ``element`` of the group of ``few`` that c is in."""
-    rows, columns = np.arange(size)[:, None], np.arange(size)
-    return np.where(rows == columns // few * few + element, 1.0, 0.0)
-
-
-SPREAD_PAIRS = Rule(
-    name="spread-pairs",
-    phase="shape",
-    summary="elementwise work on interleaved pairs: whole rows and 0/1 products instead of a last dim of two",
-    finding="elements of pairs are taken apart and spread in a last dim of two, where a tile is mostly padding",
-    change="keep whole rows: x @ p spreads one element of every pair, p a 0/1 matrix; or store the halves apart",
-    source="HiDream's rotary embedding, whose pairs take 512 times their bytes (tt-xla issue 5965); the TPU compiler's "
-    "estimate: 1.5 to 10 times",
-    roots=("reshape",),
-    find=_pair_work,
-    build=_on_whole_rows,
-    finite=lambda found: [found.x],
-)
-
-RULES = (GROUPED_QUERIES, SOFTMAX_SUM, SPREAD_PAIRS)
+RULES = (GROUPED_QUERIES, SOFTMAX_SUM)

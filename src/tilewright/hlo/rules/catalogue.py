@@ -15,13 +15,13 @@ from types import MappingProxyType
 from typing import Any
 
 from tilewright.errors import UsageError
-from tilewright.hlo.rules import attention, gathers, images, one_hots, pooling, products, storage
+from tilewright.hlo.rules import attention, gathers, images, pairs, pooling, products
 from tilewright.hlo.rules.rule import PHASES, Rule
 
 #: The files of rules, by the names that ``--list-rules`` and docs/rules.md sort them under.
 _ROOMS: dict[str, tuple[Rule[Any], ...]] = {
     module.__name__.rpartition(".")[2]: module.RULES
-    for module in (attention, gathers, images, one_hots, pooling, products, storage)
+    for module in (attention, gathers, images, pairs, pooling, products)
 }
 _CONFIRMED = Path(__file__).with_name("confirmed.json")
 

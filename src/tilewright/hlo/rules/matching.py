@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.hlo.graphs.graph import Node, Value
-from tilewright.hlo.rewriting.maker import MOVES_AND_REPEATS, is_elementwise, is_static, made_by
+from tilewright.hlo.rewriting.maker import MOVES_AND_REPEATS, made_by
 
 Dims = tuple[int, ...]
 #: Operations whose result holds one number everywhere if their operand does.
@@ -49,11 +49,6 @@ def behind(value: Value, *names: str) -> Value:
     while (node := made_by(value, *names)) is not None:
         value = node.operands[0]
     return value
-
-
-def is_step(node: Node) -> bool:
-    """Whether it is an elementwise operation that a rule may make anew on other operands."""
-    return is_elementwise(node) and node.plain and len(node.results) == 1 and is_static(node.result, *node.operands)
 
 
 def number_of(value: Value) -> float | None:

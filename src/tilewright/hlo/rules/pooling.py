@@ -1,14 +1,15 @@
-"""Windows taken by a reshape and a reduction over small inner dims, which fill no tile, and padding before a pool."""
+"""Reductions: windows taken by a reshape over small inner dims, which fill no tile; padding before pools; variances."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple
 
 from tilewright.hlo.graphs.dims import runs
 from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.maker import Maker, made_by, precision_for_zero_one
-from tilewright.hlo.rules.matching import megabytes, number_of, only_used_by
+from tilewright.hlo.rules.matching import behind, megabytes, number_of, only_used_by
 from tilewright.hlo.rules.rule import Rule
 
 _FLOATS = ("bf16", "f16", "f32", "f64")
@@ -264,4 +265,34 @@ WINDOW_SUM = Rule(
     exact=False,
 )
 
-RULES = (AVERAGE_POOL, PADDED_MAX_POOL, WINDOW_SUM)
+# Advice: variances in two passes, the mean first, then the distances from it. One pass changes the numerics.
+
+
+def _two_passes(root: Node) -> Value | None:
+    """The array whose squared distances from its own mean the root sums up, over the dims of the mean."""
+    square = made_by(root.operands[0], "multiply", "chlo.square") if root.attributes.get("monoid") == "add" else None
+    distances = [made_by(value, "subtract") for value in square.operands] if square is not None else [None]
+    if distances[0] is None or any(d is None or d.operands != distances[0].operands for d in distances):
+        return None
+    x, mean = distances[0].operands
+    total = made_by(behind(mean, "reshape", "broadcast_in_dim", "convert", "divide", "multiply"), "reduce")
+    if total is None or total.attributes.get("monoid") != "add" or total.operands[0] is not x:
+        return None
+    return x if total.attributes["dims"] == root.attributes["dims"] else None
+
+
+ONE_PASS_VARIANCE = Rule(
+    name="one-pass-variance",
+    phase="advice",
+    summary="a variance in two passes over the array: sums of x and of x * x in one",
+    finding="the variance reads the array a second time, after the mean",
+    change="take jnp.mean(x) and jnp.mean(x * x) together and use mean(x * x) - mean(x) ** 2 in f32, if the mean is "
+    "not far larger than the deviation (the numerics change)",
+    source="the TPU compiler's estimate, 1.3 to 1.9 times in norms; the layer norms of ViT-B/16",
+    roots=("reduce",),
+    find=_two_passes,
+    pays=lambda x: prod(x.sizes) >= 1 << 20,
+    build=None,
+)
+
+RULES = (AVERAGE_POOL, PADDED_MAX_POOL, WINDOW_SUM, ONE_PASS_VARIANCE)

@@ -1,4 +1,4 @@
-"""Products whose operands are made badly: parts put together, columns interleaved in pairs, scales repeated."""
+"""Products whose operands are made badly: parts put together, scales repeated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import NamedTuple
 from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.maker import Maker, made_by, precision_for_zero_one
 from tilewright.hlo.rules.matching import Repeat, free_dims, megabytes, product_dims, repeat_of, repeat_under
-from tilewright.hlo.rules.pairs import Pairs
 from tilewright.hlo.rules.rule import Rule
 
 _LANES = 128
@@ -173,58 +172,6 @@ CONVOLUTION_OF_CONCATENATION = Rule(
     exact=False,
 )
 
-# Pairs interleaved in the minor dim: complex numbers as (re, im, re, im, ...), rotary embeddings of neighbours. Taking
-# the pairs apart gives arrays with a minor dim of 2. Instead every column is computed as if it were a first one and as
-# if it were a second one: where a formula needs the other column of the pair, the array shifted by one has it.
-
-
-def _pairs(root: Node) -> Pairs | None:
-    pairs = Pairs(root)
-    return pairs if pairs.plan is not None else None
-
-
-INTERLEAVED_PAIRS = Rule(
-    name="interleaved-pairs",
-    phase="shape",
-    summary="pairs interleaved in the minor dim, taken apart and put together: shifts by one column instead",
-    finding="neighbouring columns are taken apart and interleaved again, through arrays whose minor dim is 2",
-    change="compute in place with the array shifted by one column, and choose by the parity of the column",
-    source="the TPU compiler's estimate; equimo's mlla",
-    roots=("reshape", "add"),
-    find=_pairs,
-    # In smaller arrays a table that has to be repeated costs as much as all the rest.
-    pays=lambda pairs: megabytes(pairs.root.result) >= 0.5,
-    build=lambda pairs, make: pairs.build(make),
-)
-
-# Rotary embeddings of interleaved pairs: for heads of at most 128 columns a product with a permutation swaps
-# neighbouring columns faster than shifts do.
-
-
-def _rotary(root: Node) -> Pairs | None:
-    """Interleaved pairs where the columns of exactly one array, at most 256 wide, are needed in the other place."""
-    pairs = Pairs(root, product=True)
-    if pairs.plan is None or len(pairs.moved) != 1:
-        return None
-    return pairs if pairs.moved[0].dtype in ("bf16", "f32") and pairs.full[-1] <= 256 else None
-
-
-INTERLEAVED_ROTARY = Rule(
-    name="interleaved-rotary",
-    phase="shape",
-    summary="rotary embeddings of interleaved pairs: the pairs are swapped by a product with a permutation",
-    finding="neighbouring columns are taken apart and interleaved again, through arrays whose minor dim is 2",
-    change="write x * C + (x @ P) * S with repeated tables and a signed permutation P, or rotate halves of the heads",
-    source="the TPU compiler's estimate; equimo's mlla",
-    roots=("reshape", "add"),
-    find=_rotary,
-    # Not the few rows of a decode step, where the product costs more than all the rest.
-    pays=lambda pairs: pairs.root.result.sizes[-1] <= 128 and megabytes(pairs.root.result) >= 1,
-    build=lambda pairs, make: pairs.build(make),
-    finite=lambda pairs: pairs.moved,
-    over=("interleaved-pairs",),
-)
-
 # Dequantised weights whose scales are repeated, one for each group of rows or columns: the copies of a scale become a
 # dim of their own, in an array as large as the weights. A product of the scales with a 0/1 matrix is fused with what
 # follows.
@@ -283,6 +230,4 @@ REPEATED_SCALES = Rule(
     finite=lambda found: [found.scales.source],
 )
 
-RULES = (
-    PRODUCT_OF_CONCATENATION, CONVOLUTION_OF_CONCATENATION, INTERLEAVED_PAIRS, INTERLEAVED_ROTARY, REPEATED_SCALES,
-)  # fmt: skip
+RULES = (PRODUCT_OF_CONCATENATION, CONVOLUTION_OF_CONCATENATION, REPEATED_SCALES)

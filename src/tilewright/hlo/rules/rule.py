@@ -50,8 +50,6 @@ class Rule(LocalRewrite, Generic[Found]):
     ``finite``      of a finding, the values that must be finite: a NaN or an infinity would spread
     ``exact``       the result has the same bits; a rule that is not needs ``allow_reassociation``
     ``families``    families of targets whose compilers the gain depends on, where it is not of the layouts alone
-    ``over``        names of rules that it goes before where both would act: the compiler's figures say so, and the time
-                    model cannot tell them apart
     ``example``     the programs that it is for, from ``examples.toml``
     ==============  ================================================================================================
     """
@@ -70,7 +68,6 @@ class Rule(LocalRewrite, Generic[Found]):
     finite: Callable[[Found], Sequence[Value]] | None = None
     exact: bool = True
     families: tuple[str, ...] = ()
-    over: tuple[str, ...] = ()
 
     @cached_property
     def example(self) -> Example:

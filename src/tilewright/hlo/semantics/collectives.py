@@ -18,7 +18,8 @@ from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.opcodes import COLLECTIVES
 from tilewright.hlo.program import Computation, Operation, Program, Source
-from tilewright.hlo.semantics.context import Context, array_shapes
+from tilewright.hlo.reading.hlo_scan import array_shapes
+from tilewright.hlo.semantics.context import Context
 from tilewright.hlo.semantics.dims import devices_of
 from tilewright.layout import read_groups as read
 from tilewright.targets import Target

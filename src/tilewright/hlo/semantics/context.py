@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
+from typing import NamedTuple
 
 from tilewright.errors import ParseError, TilewrightError, UnsupportedError, UsageError
-from tilewright.hlo.cost import array_layout, place
+from tilewright.hlo.cost import Traffic, array_layout, place, plain_opcode, traffic
+from tilewright.hlo.opcodes import REARRANGES, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, Program
-from tilewright.hlo.reading.hlo_scan import split_top
+from tilewright.hlo.reading.hlo_scan import array_shapes
+from tilewright.hlo.semantics.demand import Demand
 from tilewright.hlo.semantics.runs import Runs, count_runs
 from tilewright.layout import TensorLayout
 from tilewright.targets import Target
@@ -174,6 +178,11 @@ class Context:
         """Every array in a shape, those of a tuple one after the other."""
         return [layout for text in array_shapes(shape) if (layout := self.layout(text)) is not None]
 
+    @cached_property
+    def demand(self) -> Demand:
+        """What fusions read and write of their arrays, in bytes."""
+        return Demand(self.program, lambda shape: sum(layout.size_bytes for layout in self.layouts(shape)))
+
     @property
     def register_bytes(self) -> int | None:
         """Bytes of one vector register: the target's, a TPU's for a dump with tiles, None for linear memory."""
@@ -280,13 +289,66 @@ class Context:
         return ParseError(f"{op.opcode} {op.name}: {error.what}", text=text, column=start, how=error.how)
 
 
-@lru_cache(maxsize=4096)
-def array_shapes(shape: str) -> tuple[str, ...]:
-    """The arrays in a shape's text, nested tuples flattened; tokens and opaque values left out.
+# Operations whose work is to move data: which they are, and what each moves by itself.
 
-    >>> array_shapes("((f32[4,2]{1,0}), f32[2]{0:S(1)}, token[])")
-    ('f32[4,2]{1,0}', 'f32[2]{0:S(1)}')
+_OF_SEVERAL = WRITES_IN_PLACE.keys() | {"concatenate", "custom-call", "gather"}
+"""Movers of which all operands count."""
+_MOVERS = _OF_SEVERAL | REARRANGES | {"bitcast", "bitcast-convert", "convert", "reverse"}
+
+
+class Moved(NamedTuple):
+    """What an operation moves: ``cost``, which counts where it is ``counted``.
+
+    Nothing counts inside a fusion (``fused``), in a conversion that keeps the order, and in what is expected ``along``
+    with a kernel that computes. A custom call has no cost here: what it does, its target says.
     """
-    if not shape.startswith("("):
-        return () if shape.startswith(("token", "opaque")) else (shape,)
-    return tuple(array for element in split_top(shape[1:-1]) for array in array_shapes(element))
+
+    name: str
+    placed: Placed
+    operands: list[TensorLayout]
+    result: TensorLayout
+    dimensions: tuple[int, ...] | None
+    cost: Traffic
+    along: bool
+    counted: bool
+
+
+def moved_by(context: Context, computation: Computation, op: Operation, fused: bool = False) -> Moved | None:
+    """What the operation moves, None if that is not its work. Raises ParseError for shapes that do not fit it."""
+    name = plain_opcode(op.opcode).removesuffix("-start")
+    if name not in _MOVERS:
+        return None
+    placed = context.placed(computation, op, op.operand_shapes if name in _OF_SEVERAL else op.operand_shapes[:1])
+    operands = [layout for layout in placed.operands if layout is not None]
+    result = _written_by(placed)
+    if result is None or not operands or (name == "convert" and not result.rank):
+        return None
+    if name == "custom-call":
+        return Moved(name, placed, operands, result, None, Traffic(False, 0, 0), False, not fused)
+    dimensions = op.integers("dimensions") if "dimensions" in op.attributes else None
+    cost = traffic(name, op, operands, result, dimensions)
+    in_place = name == "convert" and operands[0].minor_to_major == result.minor_to_major
+    along = not fused and not cost.bitcast and (computation.name, op.name) in context.fused_along
+    return Moved(name, placed, operands, result, dimensions, cost, along, not (fused or in_place or along))
+
+
+def movers(context: Context) -> Iterator[tuple[Computation, Operation, Moved]]:
+    """Every operation outside fusions whose work is to move, in the program's order."""
+    for computation in context.program.computations:
+        if computation.name not in context.program.fused:
+            for op in computation.operations:
+                found = None
+                with suppress(TilewrightError):  # shapes that contradict each other: the report says which
+                    found = moved_by(context, computation, op)
+                if found is not None:
+                    yield computation, op, found
+
+
+def _written_by(placed: Placed) -> TensorLayout | None:
+    """The array an operation writes; a started one has it in its tuple."""
+    opcode, number = placed.op.opcode, 0
+    if placed.op.shape.startswith("("):
+        if not opcode.endswith("-start"):
+            return None
+        number = 0 if opcode == "copy-start" else len(placed.op.operands)  # most put their operands first
+    return placed.results[number] if number < len(placed.results) else None

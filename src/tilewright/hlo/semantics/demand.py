@@ -13,6 +13,7 @@ from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.inlining import DEEPEST
 from tilewright.hlo.opcodes import ELEMENTWISE, RENAMES, TAKES_PART, WRITES_IN_PLACE
 from tilewright.hlo.program import Computation, Operation, Program
+from tilewright.hlo.reading.hlo_scan import array_shapes
 
 _SAME = RENAMES | {"copy", "convert", "reshape", "transpose", "bitcast-convert", "reverse"}
 """Operations that hold what their operand holds, in another order or type."""
@@ -27,7 +28,26 @@ class Demand:
         self.program, self.size = program, size
         self._shares: dict[tuple[str, bool], Mapping[str, float]] = {}
         self._updates: dict[str, Mapping[int, tuple[int, tuple[str, ...]]]] = {}
+        self._chains: dict[str, set[str]] = {}
+        """The operations that carry an array from its parameter to a result in place, of each body."""
         self._depth = 0
+
+    def border(self, op: Operation) -> tuple[list[float], list[float]]:
+        """What an operation, a fusion too, reads of each of its operands, and what it writes of each of its arrays."""
+        read, written = ([*map(self.size, shapes)] for shapes in (op.operand_shapes, array_shapes(op.shape)))
+        body, kind = self.program.body(op), plain_opcode(op.opcode)
+        if kind == "fusion" and body is not None:
+            wanted = self.shares(body)
+            taken = {inner.parameter_number: wanted[inner.name] for inner in body.operations}
+            read = [size * taken.get(number, 1.0) for number, size in enumerate(read)]
+            for number, (_, shapes) in self.updates(body).items():
+                if number < len(written):
+                    written[number] = min(written[number], sum(map(self.size, shapes)))
+        elif kind in TAKES_PART and read:
+            read[0] = min(read[0], sum(written))
+        elif kind in WRITES_IN_PLACE and len(read) > WRITES_IN_PLACE[kind]:
+            read[0], written = 0.0, [read[WRITES_IN_PLACE[kind]]]
+        return read, written
 
     def updates(self, body: Computation) -> Mapping[int, tuple[int, tuple[str, ...]]]:
         """Result number -> (the parameter it is written over, the shapes written into it), for results in place."""
@@ -37,13 +57,16 @@ class Demand:
             root = body.root or body.operations[-1]
             results = root.operands if root.opcode == "tuple" else (root.name,)
             ends = {number: self._followed(named, name) for number, name in enumerate(results)}
-            self._updates[body.name] = {number: end for number, end in ends.items() if end and end[1]}
+            written = {number: end for number, end in ends.items() if end is not None and end[1]}
+            self._updates[body.name] = {number: end[:2] for number, end in written.items()}
+            self._chains[body.name] = set().union(*(end[2] for end in written.values()))
         return self._updates[body.name]
 
-    def _followed(self, named: Mapping[str, Operation], name: str) -> tuple[int, tuple[str, ...]] | None:
-        """The parameter that a value is made of by updates and moves alone, and the shapes of the updates."""
-        shapes: list[str] = []
+    def _followed(self, named: Mapping[str, Operation], name: str) -> tuple[int, tuple[str, ...], set[str]] | None:
+        """The parameter that a value is made of by updates and moves alone, the shapes of the updates, and those."""
+        shapes, chain = list[str](), set[str]()
         while (op := named.get(name)) is not None and op.opcode != "parameter":
+            chain.add(name)
             kind = plain_opcode(op.opcode)
             written = WRITES_IN_PLACE.get(kind)
             if not op.operands:
@@ -63,9 +86,9 @@ class Demand:
             else:
                 return None
         number = op.parameter_number if op is not None else None
-        return (number, tuple(shapes)) if number is not None else None
+        return (number, tuple(shapes), chain) if number is not None else None
 
-    def _moved(self, body: Computation) -> tuple[int, tuple[str, ...]] | None:
+    def _moved(self, body: Computation) -> tuple[int, tuple[str, ...], set[str]] | None:
         """The parameter that a body only moves."""
         self._depth += 1
         root = body.root or body.operations[-1]
@@ -89,32 +112,15 @@ class Demand:
 
     def _found(self, body: Computation, in_place: bool) -> Mapping[str, float]:
         root = body.root or body.operations[-1]
-        chains = self._chains(body) if in_place else set()
+        chain = self._chains[body.name] if in_place and self.updates(body) else set()
         wanted: dict[str, float] = defaultdict(float, {root.name: 1.0})
         for op in reversed(body.operations):
             share = wanted[op.name] = min(1.0, wanted[op.name])
             if not share:
                 continue
-            for name, part in zip(op.operands, self._parts(op, share, op.name in chains)):
+            for name, part in zip(op.operands, self._parts(op, share, op.name in chain)):
                 wanted[name.partition("#")[0]] += part
         return wanted
-
-    def _chains(self, body: Computation) -> set[str]:
-        """The operations that carry an array from its parameter to a result in place."""
-        named = {op.name: op for op in body.operations}
-        root = body.root or body.operations[-1]
-        found: set[str] = set()
-        results = root.operands if root.opcode == "tuple" else (root.name,)
-        for number in self.updates(body):
-            name = results[number]
-            while (op := named.get(name)) is not None and op.opcode != "parameter" and op.operands:
-                found.add(name)
-                at = 0
-                if op.opcode == "fusion" and op.calls:
-                    inner = self.program.by_name[op.calls[0]]
-                    at = (self.updates(inner).get(0) or self._moved(inner) or (0, ()))[0]
-                name = op.operands[at]
-        return found
 
     def _parts(self, op: Operation, share: float, in_place: bool) -> Sequence[float]:
         """What an operation wants of each of its operands."""

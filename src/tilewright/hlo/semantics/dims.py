@@ -11,8 +11,8 @@ from math import gcd, prod
 from typing import Protocol
 
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.opcodes import COLLECTIVES, WRITES_IN_PLACE
-from tilewright.hlo.program import Computation, Operation, Program
+from tilewright.hlo.opcodes import COLLECTIVES
+from tilewright.hlo.program import Operation, Program
 
 _WINDOW = re.compile(r"(\w+)=([-\dx_]+)")
 _INTEGERS = re.compile(r"[su][248]\b")
@@ -183,17 +183,6 @@ def _met(first: int, step: int, count: int, last: int, hole: int) -> int:
     begin, end = max(0, -(first // step)), min(count - 1, (last - first) // step)
     fits = -first // shared * pow(step // shared, -1, period) % period  # the first that is a multiple
     return max(0, (end - fits) // period - (begin - 1 - fits) // period)
-
-
-def written_into(body: Computation) -> int | None:
-    """Which operand a fusion writes into, where it ends in a dynamic-update-slice of one."""
-    named = {op.name: op for op in body.operations}
-    op = body.root or body.operations[-1]
-    seen_update = False
-    while op.operands and op.operands[0] in named and (op.opcode == "bitcast" or op.opcode in WRITES_IN_PLACE):
-        seen_update = seen_update or op.opcode != "bitcast"
-        op = named[op.operands[0]]
-    return op.parameter_number if seen_update else None
 
 
 # Exchanges between chips.

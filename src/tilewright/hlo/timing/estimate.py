@@ -14,10 +14,9 @@ from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.graphs.graph import collector_paused
 from tilewright.hlo.opcodes import DOTS, ELEMENTWISE, TAKES_NO_TIME
 from tilewright.hlo.program import Operation, Program
-from tilewright.hlo.semantics.context import Context
+from tilewright.hlo.semantics.context import Context, movers
 from tilewright.hlo.semantics.dims import matrix_type, product_sizes
 from tilewright.hlo.semantics.fusions import in_other_kernels
-from tilewright.hlo.semantics.moving import movers
 from tilewright.hlo.semantics.partitioning import of_one_device
 from tilewright.hlo.semantics.predicting import Normalised, fused_along, in_normal_form
 from tilewright.hlo.timing import mechanisms

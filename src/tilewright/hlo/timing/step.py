@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from msgspec import to_builtins
 
-from tilewright.hlo.alike import joined, title
+from tilewright.hlo.program import joined, title
 from tilewright.render import (
     Bar,
     Card,
