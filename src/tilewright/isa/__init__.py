@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tilewright.exports import public_names
 
 if TYPE_CHECKING:
-    from tilewright.isa.chip.parts import Part, by_blocks, by_diagonals, by_dim
+    from tilewright.isa.chip.segments import Part, by_blocks, by_diagonals, by_dim
     from tilewright.isa.chip.segments import TensorMemory as Memory
     from tilewright.isa.compiler.bundle import is_bundle, load_bundle
     from tilewright.isa.compiler.compiled import Compiled, compile

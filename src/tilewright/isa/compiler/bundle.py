@@ -20,7 +20,7 @@ import numpy as np
 
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.hlo import XlaValues, array_dtype
-from tilewright.isa.chip.parts import Part
+from tilewright.isa.chip.segments import Part
 from tilewright.isa.compiler.report import MachineReport
 from tilewright.isa.compiler.running import MOST_MEMORY, ChipRun, Execution, Held, Recipe, Recipes, Size, element_dtype
 from tilewright.isa.language.assemble import assemble

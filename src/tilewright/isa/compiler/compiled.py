@@ -13,9 +13,18 @@ from tilewright.files import write_whole
 from tilewright.hlo import Program, array_dtype, from_jax, load, operations_of, sample_arrays
 from tilewright.isa.compiler.bundle import bundle_bytes
 from tilewright.isa.compiler.checking import check_step
-from tilewright.isa.compiler.planning import SHARE, L2Plan, bytes_of, l2_plan, listing, schedule
 from tilewright.isa.compiler.report import Layer, MachineReport
-from tilewright.isa.compiler.running import Execution, Watch, checked_arguments
+from tilewright.isa.compiler.running import (
+    SHARE,
+    Execution,
+    L2Plan,
+    Watch,
+    bytes_of,
+    checked_arguments,
+    l2_plan,
+    listing,
+    schedule,
+)
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.lowering.layers import lower
 from tilewright.isa.lowering.tables import Lowering

@@ -18,9 +18,8 @@ import numpy as np
 from tilewright.isa.chip.clock import MATH_STALLS, QUEUE
 from tilewright.isa.chip.segments import Segment
 from tilewright.isa.chip.state import Pe
-from tilewright.isa.execute.conversions import NAN
 from tilewright.isa.execute.memory import transfer_record
-from tilewright.isa.execute.operands import all_loaded, grid_index, number, numpy_type, uniform_source
+from tilewright.isa.execute.operands import NAN, all_loaded, grid_index, number, numpy_type, uniform_source
 from tilewright.isa.execute.tensor import Roles, assign_roles, columns_of, factor_of, macs_counter
 from tilewright.isa.kernels import records
 from tilewright.isa.kernels.records import Record, address, int64_tables
@@ -111,7 +110,7 @@ class Sums:
         values |= {"part": part, "index": index, "order": order, "active": active, "on": np.ones(n, bool)}
         values |= {"presents": presents, "rounds": rounds}
         values |= {"reach": np.zeros(n, records.REACH.dtype), "times": np.zeros(1, records.TIMES.dtype)}
-        tables = {"sequence": n, "step_of": n, "begins": 2 * n, "out": (n, 3), "deep": n * roles.depth}
+        tables = {"sequence": n, "step_of": n, "out": (n, 3), "deep": n * roles.depth}
         values |= {name: np.zeros(shape, np.int64) for name, shape in tables.items()} | {"deep_count": 0}
         values |= {"macs": records.ACCOUNTS.places[macs_counter(roles.type_a)]}
         for name, side in (("a", a), ("b", b)):
@@ -295,10 +294,6 @@ class BlockState:
         if pe.clock.tracing or pe.heat is not None or set(pe.config.slowing) - {"overflow", "float_order"}:
             return None
         c, uniform, code = pe.config, np.zeros(pe.config.uniform_registers, np.int64), code.copy()
-        for pc in np.flatnonzero(code["op"] == records.SEGMENT).tolist():
-            name = str(program.instructions[pc].operands[1]).removeprefix("$")
-            code["x"][pc] = handle = pe.names.get(name, 0)
-            code["op"][pc] = records.SEGMENT if handle else records.OTHER
         clock = np.zeros(_FLIGHT + c.bcast_depth + 1, np.int64)
         counts, traffic, queue, math = (np.zeros(len(names), np.int64) for names in _ACCOUNTS)
         assert pe.predicates.dtype == bool
@@ -414,23 +409,16 @@ class BlockState:
     def _move(self, pe: Pe, instruction: Instruction, row: Any, segment: Segment) -> Record | None:
         first, dims, c, storing = int(row["number"]), len(segment.sizes), pe.config, instruction.name == "st"
         shared = storing and pe.clock.port.several and c.slots == 1  # stores that wait for windows of a bus
-        if shared or row["x"] + dims > c.registers or int(instruction.suffix("t") or 0) >= dims:
+        one_by_one = instruction.name == "ldb" and row["y_kind"] == 2
+        if shared or one_by_one or row["x"] + dims > c.registers or int(instruction.suffix("t") or 0) >= dims:
             return None
         words = int(row["y"]) if row["y_kind"] == 0 else c.registers - first
         most, limit = words * 4 // segment.element_bytes, int(instruction.suffix("n") or 0)
         row["limit"] = min(most, limit or most)
         counted = [range(row["y"], row["y"] + 1)] if row["y_kind"] == 2 else []
         _note_registers(row, range(first, first + max(0, words)), *counted, range(row["x"], row["x"] + dims))
-        threads = 1 if instruction.name == "ldb" else c.threads
-        at, counts = np.zeros((threads, dims), np.int64), np.zeros(threads, np.int64)
-        record = transfer_record(pe, segment, instruction, at, counts, storing)
-        if instruction.name == "ldb":  # one thread's, to a place from which all take it
-            if row["y_kind"] == 2:
-                return None
-            place = np.zeros(max(0, words), np.int32)
-            record["registers"] = address(place, np.int32)
-            record.kept.append(place)
-        return record
+        at, counts = np.zeros((c.threads, dims), np.int64), np.zeros(c.threads, np.int64)
+        return transfer_record(pe, segment, instruction, at, counts, storing)
 
     def _multiply(self, pe: Pe, instruction: Instruction, row: Any, segment: Segment) -> Record | None:
         c = pe.config
@@ -479,8 +467,6 @@ _ENCODED = {
     "br": records.BR,
     "jump": records.JUMP,
     "nop": records.NOP,
-    "tid": records.TID,
-    "segment": records.SEGMENT,
     "setmm": records.SETMM,
     "clr": records.CLR,
     "ld": records.LD,
@@ -542,8 +528,6 @@ def _encode(pe: Pe, instruction: Instruction, labels: dict[str, int], row: Any) 
         row["written"] = _place(pe, destination)
     if op == records.LOOP_BACK:
         row["x_place"] = row["written"]
-        return
-    if op == records.SEGMENT:  # its handle is the processing element's to say
         return
     for name, source in zip("xy", operands, strict=False):
         _source(pe, row, name, source)

@@ -10,8 +10,8 @@ import numpy as np
 
 from tilewright.isa.chip.segments import Segment
 from tilewright.isa.chip.state import Pe
-from tilewright.isa.execute.conversions import NAN
 from tilewright.isa.execute.operands import (
+    NAN,
     Handler,
     Reach,
     fetch_columns,

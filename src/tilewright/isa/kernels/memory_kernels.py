@@ -338,24 +338,6 @@ def copy_run(target: Any, source: Any, length: Any) -> None:
 
 
 @inner()
-def run_at(table: Any, x: Any, y: Any, count: Any) -> Any:
-    """Byte and page of ``count`` elements in two dims: from ``x`` along the dim that is walked, at ``y`` of the other.
-
-    (-1, 0) where they are no run of one page, or not all there. ``table``: a record TRANSFER or MM.
-    """
-    dim = table.dim
-    if x < 0 or y < 0 or x + count > cell(table.sizes, dim) or y >= cell(table.sizes, 1 - dim):
-        return np.int64(-1), np.int64(0)
-    pages_of, offsets_of = table.pages_of, table.offsets_of
-    head, other = cell(table.starts, dim) + x, cell(table.starts, 1 - dim) + y
-    tail, beside, place = head + count - 1, cell(pages_of, head), cell(offsets_of, head)
-    if cell(pages_of, tail) != beside or cell(offsets_of, tail) - place != count - 1:
-        return np.int64(-1), np.int64(0)
-    page = cell(pages_of, other) + beside
-    return cell(table.phys, page) + (cell(offsets_of, other) + place) * table.element_bytes, page
-
-
-@inner()
 def _move_one_by_one(access: Any, thread: Any, page: Any, offset: Any, x: Any) -> None:
     """One thread's elements one by one."""
     starts, pages_of, offsets_of = access.starts, access.pages_of, access.offsets_of

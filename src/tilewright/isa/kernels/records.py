@@ -55,15 +55,15 @@ MM = Layout(
     "depth element_bytes floats dim page_elements width line_shift retains bypasses "
     "chunk rows ka kb row_stride a_stride b_stride first_thread first local per_step a_registers a_reads "
     "bcast_depth step_cycles columns part index order active sizes starts pages_of offsets_of phys in_l2 dims store "
-    "selected awaited at_first walk elements lines inside reach on out sequence step_of times begins timing "
+    "selected awaited at_first walk elements lines inside reach on out sequence step_of times timing "
     "a_bytes a_pitch a_step a_rows b_bytes b_pitch b_step b_rows presents rounds fill macs deep deep_count"
 )
 """An mm.
 
 ``width``: elements of a K round; ``retains``: a walk that retains lines; ``first``: register of the first product;
 ``local``: columns of a part; strides in threads. ``part``, ``index``, ``order``: tables of the columns; ``on`` now,
-``active`` in the rounds that wait. What a walk leaves: ``reach`` of every column, where runs begin (``begins``), lines
-of each column (``out``). A's and B's bytes: from row to row (``pitch``), from round to round (``step``). ``presents``:
+``active`` in the rounds that wait. What a walk leaves: ``reach`` of every column, lines of each
+column (``out``). A's and B's bytes: from row to row (``pitch``), from round to round (``step``). ``presents``:
 elements present in each round; ``rounds``: the most that wait. t1 retention: ``selected`` of ``elements``, ``awaited``
 of ``lines`` (``at_first``: when a walk begins), the record WALK, ``inside``: elements of the segment. ``macs``: place
 of the counter of this type in ACCOUNTS; ``deep``: lines that L2 had not, and how many (``deep_count``).
@@ -130,10 +130,10 @@ to ``guard_place``: what it reads on the scoreboard (of an address the segment),
 none; ``per_thread``: operands that are. ``low`` to ``high`` has every register per thread that it looks
 at or writes, but for an mm's products. An ``ld``, ``st`` or ``mm`` has the number of its ``segment``'s uniform
 register, the ``handle`` this held when the ``record`` was made (0: not yet), and ``limit``, the most elements a thread
-moves. ``mm_columns``, ``mm_rows``: of an ``mm``, the shape for which its record was made; a ``segment`` has its handle
-in ``x``, ``setmm`` in ``operation`` whether it says how many rows.
+moves. ``mm_columns``, ``mm_rows``: of an ``mm``, the shape for which its record was made; ``setmm`` says in
+``operation`` whether it has rows.
 """
-ALU, CMP, LOGIC, LOOP_BACK, BR, JUMP, NOP, TID, SEGMENT, SETMM, CLR, LD, ST, LDB, MULTIPLY, OTHER = range(16)
+ALU, CMP, LOGIC, LOOP_BACK, BR, JUMP, NOP, SETMM, CLR, LD, ST, LDB, MULTIPLY, OTHER = range(14)
 """What an instruction is (``op``); OTHER: an instruction that no block has."""
 LEFT, FULL, IRREGULAR, BUDGET, WANTED = range(5)
 """Why a block ended.

@@ -9,7 +9,7 @@ from math import prod
 
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo import Node, Value
-from tilewright.isa.chip.parts import Part, by_dim
+from tilewright.isa.chip.segments import Part, by_dim
 from tilewright.isa.lowering.moves import copy_padded
 from tilewright.isa.lowering.reading import Group, machine_type
 from tilewright.isa.lowering.sources import Groups, Job, Step, Table

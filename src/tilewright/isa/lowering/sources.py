@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.hlo import Node, Value
-from tilewright.isa.chip.parts import Part
+from tilewright.isa.chip.segments import Part
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.multiply.matmul import MatmulPlan
 

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.isa.chip.parts import Part, by_dim
-from tilewright.isa.chip.segments import TensorMemory
+from tilewright.isa.chip.segments import Part, TensorMemory, by_dim
 from tilewright.isa.chip.state import Shown
 from tilewright.isa.execute.machine import Machine
 from tilewright.isa.execute.run import RunResult, run_on, start_state, timeline
