@@ -17,9 +17,8 @@ from tilewright.files import making_folder, write_whole
 from tilewright.hlo import Verdict
 from tilewright.machine import page
 from tilewright.machine.model import RunData
-from tilewright.machine.products import LeftOut, MatrixRun
 from tilewright.machine.results import Memory, Sparse, Studied
-from tilewright.machine.stages import Judgement, Movement, Proof
+from tilewright.machine.stages import Judgement, LeftOut, MatrixRun, Movement, Proof
 from tilewright.render import Card, Column, Html, Page, Step, bytes_text, cards, count_text, seconds_text
 from tilewright.render.page import Tone, paragraph, side_by_side
 from tilewright.render.tables import glance, glance_table
